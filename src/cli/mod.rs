@@ -1,0 +1,65 @@
+//! The command line: one file a subcommand.
+
+mod classes;
+
+use std::process::ExitCode;
+
+use anyhow::Error;
+use clap::{Parser, Subcommand};
+
+/// zswap in user space: compressed pages, and which allocator and compressor suit them.
+#[derive(Debug, Parser)]
+#[command(name = "uzswap", version, max_term_width = 100)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Print the size classes of zsmalloc and their waste
+    Classes(classes::Classes),
+}
+
+/// Why a command did not do its work; the exit code says which.
+#[derive(Debug)]
+pub enum Failure {
+    /// The work was done and a check failed: exit code 1.
+    Check(Error),
+    /// The command line or an input file is wrong: exit code 2.
+    Usage(Error),
+    /// The machine does not allow it (permission, memory, disk, kernel): exit code 3.
+    Machine(Error),
+}
+
+impl Failure {
+    fn code(&self) -> u8 {
+        match self {
+            Failure::Check(_) => 1,
+            Failure::Usage(_) => 2,
+            Failure::Machine(_) => 3,
+        }
+    }
+
+    fn error(&self) -> &Error {
+        let (Failure::Check(error) | Failure::Usage(error) | Failure::Machine(error)) = self;
+        error
+    }
+}
+
+/// Parses the command line, runs the command, reports what went wrong.
+#[must_use]
+pub fn main() -> ExitCode {
+    // clap prints its own errors and exits with 2 on them.
+    let result = match Cli::parse().command {
+        Command::Classes(command) => command.run(),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            // The whole chain of causes, outermost first, on one line.
+            eprintln!("uzswap: {:#}", failure.error());
+            ExitCode::from(failure.code())
+        }
+    }
+}

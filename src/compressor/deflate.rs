@@ -1,0 +1,60 @@
+//! Raw deflate by libdeflate.
+
+use std::cell::RefCell;
+
+use libdeflater::{CompressionLvl, Compressor as Context, Decompressor};
+
+use super::{CompressError, Compressor, Corrupt, OUTPUT_BYTES, fitting};
+use crate::page::{PAGE_SIZE, Page};
+
+pub(super) const LEVEL_DEFAULT: i32 = 6;
+
+/// The levels libdeflate takes; 0 stores.
+pub(super) const LEVELS: (i32, i32) = (0, 12);
+
+#[derive(Debug)]
+pub(super) struct Deflate {
+    level: i32,
+}
+
+impl Deflate {
+    pub(super) fn new(level: i32) -> Deflate {
+        Deflate { level }
+    }
+}
+
+thread_local! {
+    /// A context is made for one level.
+    static COMPRESSION: RefCell<Option<(i32, Context)>> = const { RefCell::new(None) };
+    static DECOMPRESSION: RefCell<Decompressor> = RefCell::new(Decompressor::new());
+}
+
+fn context(level: i32) -> Context {
+    Context::new(CompressionLvl::new(level).expect("levels are checked where they are parsed"))
+}
+
+impl Compressor for Deflate {
+    fn name(&self) -> String {
+        super::CompressorKind::Deflate(self.level).to_string()
+    }
+
+    fn compress(&self, page: &Page, out: &mut [u8; OUTPUT_BYTES]) -> Result<usize, CompressError> {
+        let result = COMPRESSION.with_borrow_mut(|slot| {
+            let (level, compressor) = slot.get_or_insert_with(|| (self.level, context(self.level)));
+            if *level != self.level {
+                (*level, *compressor) = (self.level, context(self.level));
+            }
+            compressor.deflate_compress(page, out)
+        });
+        // Its only error is that the output does not fit.
+        fitting(result.map_err(|_| CompressError::TooBig)?)
+    }
+
+    fn decompress(&self, object: &[u8], page: &mut Page) -> Result<(), Corrupt> {
+        match DECOMPRESSION.with_borrow_mut(|context| context.deflate_decompress(object, page)) {
+            Ok(PAGE_SIZE) => Ok(()),
+            Ok(bytes) => Err(Corrupt::length(bytes)),
+            Err(error) => Err(Corrupt(format!("deflate: {error}"))),
+        }
+    }
+}

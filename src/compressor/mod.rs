@@ -1,0 +1,171 @@
+//! How pages shrink: the compressors, behind one interface.
+//!
+//! Each keeps its working state per thread and uses it again from page to page.
+
+mod deflate;
+mod lz4;
+mod none;
+mod zstd;
+
+use std::fmt;
+use std::str::FromStr;
+
+use thiserror::Error;
+
+use crate::page::{PAGE_SIZE, Page};
+use crate::zpool::UnknownName;
+
+/// Room a compressor is given: more than any of them makes of one page, so that none has to look
+/// for the end on every byte. A result over [`PAGE_SIZE`] counts as not fitting.
+pub const OUTPUT_BYTES: usize = PAGE_SIZE + PAGE_SIZE / 16 + 64; // 4416
+
+/// A page compressor. Shared by threads.
+pub trait Compressor: Send + Sync + fmt::Debug {
+    /// The name it is chosen by, with its level where it was given one.
+    fn name(&self) -> String;
+
+    /// Compresses `page` to the start of `out`; the compressed length, 1 to [`PAGE_SIZE`].
+    ///
+    /// # Errors
+    ///
+    /// [`CompressError`]; `out` then holds nothing of use.
+    fn compress(&self, page: &Page, out: &mut [u8; OUTPUT_BYTES]) -> Result<usize, CompressError>;
+
+    /// Restores the page that became `object`.
+    ///
+    /// # Errors
+    ///
+    /// [`Corrupt`] where `object` is not the compressed form of exactly one page. What is in `page`
+    /// then is unspecified.
+    fn decompress(&self, object: &[u8], page: &mut Page) -> Result<(), Corrupt>;
+}
+
+/// Why a page was not compressed.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum CompressError {
+    /// The result would be larger than the page.
+    #[error("the compressed page is over 4096 bytes")]
+    TooBig,
+    /// The compressor itself failed.
+    #[error("the compressor failed: {0}")]
+    Failed(String),
+}
+
+/// The object is not the compressed form of a page.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("not a compressed page: {0}")]
+pub struct Corrupt(pub String);
+
+impl Corrupt {
+    fn length(bytes: usize) -> Corrupt {
+        Corrupt(format!("it decompresses to {bytes} bytes instead of {PAGE_SIZE}"))
+    }
+}
+
+/// A result's length, if it is one that is kept.
+fn fitting(bytes: usize) -> Result<usize, CompressError> {
+    if bytes <= PAGE_SIZE { Ok(bytes) } else { Err(CompressError::TooBig) }
+}
+
+/// The compressors, by name. `zstd` and `deflate` take a level after a colon: `zstd:19`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum CompressorKind {
+    /// liblz4's fast compressor at acceleration 1.
+    Lz4,
+    /// libzstd at this level.
+    Zstd(i32),
+    /// Raw deflate by libdeflate at this level.
+    Deflate(i32),
+    /// No compression: every page is an object of 4096 bytes.
+    None,
+}
+
+impl CompressorKind {
+    /// The names there are.
+    pub const NAMES: [&'static str; 4] = ["lz4", "zstd", "deflate", "none"];
+
+    /// The compressor.
+    pub fn build(self) -> Box<dyn Compressor> {
+        match self {
+            CompressorKind::Lz4 => Box::new(lz4::Lz4),
+            CompressorKind::Zstd(level) => Box::new(zstd::Zstd::new(level)),
+            CompressorKind::Deflate(level) => Box::new(deflate::Deflate::new(level)),
+            CompressorKind::None => Box::new(none::NoCompression),
+        }
+    }
+}
+
+impl fmt::Display for CompressorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CompressorKind::Lz4 => f.write_str("lz4"),
+            CompressorKind::Zstd(zstd::LEVEL_DEFAULT) => f.write_str("zstd"),
+            CompressorKind::Zstd(level) => write!(f, "zstd:{level}"),
+            CompressorKind::Deflate(deflate::LEVEL_DEFAULT) => f.write_str("deflate"),
+            CompressorKind::Deflate(level) => write!(f, "deflate:{level}"),
+            CompressorKind::None => f.write_str("none"),
+        }
+    }
+}
+
+/// Why a compressor's name was not understood.
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum CompressorNameError {
+    /// No such compressor.
+    #[error(transparent)]
+    Unknown(#[from] UnknownName),
+    /// A level that the compressor does not have.
+    #[error("compressor '{name}' takes a level from {min} to {max}, not '{level}'")]
+    Level {
+        /// The compressor.
+        name: String,
+        /// What was given.
+        level: String,
+        /// Its lowest level.
+        min: i32,
+        /// Its highest level.
+        max: i32,
+    },
+    /// A level for a compressor that has none.
+    #[error("compressor '{0}' has no levels")]
+    NoLevels(String),
+}
+
+impl FromStr for CompressorKind {
+    type Err = CompressorNameError;
+
+    fn from_str(text: &str) -> Result<Self, CompressorNameError> {
+        let (name, level) = match text.split_once(':') {
+            Some((name, level)) => (name, Some(level)),
+            None => (text, None),
+        };
+        let in_range = |default: i32, (min, max): (i32, i32)| match level {
+            None => Ok(default),
+            Some(level) => {
+                level.parse().ok().filter(|number| (min..=max).contains(number)).ok_or_else(|| {
+                    CompressorNameError::Level {
+                        name: name.to_owned(),
+                        level: level.to_owned(),
+                        min,
+                        max,
+                    }
+                })
+            }
+        };
+        match (name, level) {
+            ("zstd", _) => in_range(zstd::LEVEL_DEFAULT, zstd::levels()).map(CompressorKind::Zstd),
+            ("deflate", _) => {
+                in_range(deflate::LEVEL_DEFAULT, deflate::LEVELS).map(CompressorKind::Deflate)
+            }
+            ("lz4", None) => Ok(CompressorKind::Lz4),
+            ("none", None) => Ok(CompressorKind::None),
+            ("lz4" | "none", Some(_)) => Err(CompressorNameError::NoLevels(name.to_owned())),
+            _ => Err(UnknownName {
+                what: "compressor",
+                name: name.to_owned(),
+                known: CompressorKind::NAMES.join(", "),
+            }
+            .into()),
+        }
+    }
+}

@@ -1,0 +1,23 @@
+//! No compression: what the allocators alone cost.
+
+use super::{CompressError, Compressor, Corrupt, OUTPUT_BYTES};
+use crate::page::{PAGE_SIZE, Page};
+
+#[derive(Debug)]
+pub(super) struct NoCompression;
+
+impl Compressor for NoCompression {
+    fn name(&self) -> String {
+        "none".to_owned()
+    }
+
+    fn compress(&self, page: &Page, out: &mut [u8; OUTPUT_BYTES]) -> Result<usize, CompressError> {
+        out[..PAGE_SIZE].copy_from_slice(page);
+        Ok(PAGE_SIZE)
+    }
+
+    fn decompress(&self, object: &[u8], page: &mut Page) -> Result<(), Corrupt> {
+        *page = *<&Page>::try_from(object).map_err(|_| Corrupt::length(object.len()))?;
+        Ok(())
+    }
+}

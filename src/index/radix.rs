@@ -1,0 +1,183 @@
+//! A two-level page table: leaves of 512 entries, found by the key's upper bits.
+//!
+//! ```text
+//!  key | upper bits: 55 | place: 9 |
+//!            |               '-----------> entry
+//!            '-> leaf (8 KiB, for 2 MiB of pages)
+//! ```
+//!
+//! Page keys come in clusters, as pages do in an address space: a leaf is mostly full, so an entry
+//! costs little more than its 16 bytes, and a look-up is a hash of few keys and one array access.
+//! A lone key costs a whole leaf.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::ops::RangeInclusive;
+
+use super::{Entry, Index, IndexFull};
+use crate::page::PageKey;
+
+const LEAF_BITS: u32 = 9;
+const LEAF_ENTRIES: usize = 1 << LEAF_BITS; // 512
+
+/// An absent entry: identities are never 0.
+const ABSENT: Entry = Entry { payload: 0, identity: 0, tag: 0 };
+
+#[derive(Debug)]
+struct Leaf {
+    entries: Box<[Entry]>,
+    used: usize,
+}
+
+/// The index as a page table.
+#[derive(Debug, Default)]
+pub struct Radix {
+    leaves: HashMap<u64, Leaf, BuildHasherDefault<UpperBitsHasher>>,
+    count: usize,
+}
+
+/// Upper bits of page keys: few and mostly neighbours, so one multiplication spreads them enough.
+#[derive(Debug, Default, Clone, Copy)]
+struct UpperBitsHasher(u64);
+
+impl Hasher for UpperBitsHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(u64::from(byte));
+        }
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        // The golden ratio, 2^64 / 1.618...: Knuth's multiplicative hashing. The high half has the
+        // mixed bits; the map takes its bucket from the low ones.
+        self.0 = (self.0 ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32);
+    }
+}
+
+fn split(key: PageKey) -> (u64, usize) {
+    (key.0 >> LEAF_BITS, key.0 as usize & (LEAF_ENTRIES - 1))
+}
+
+impl Radix {
+    /// An empty index.
+    pub fn new() -> Radix {
+        Radix::default()
+    }
+
+    /// Removes the entry of `key` if `wanted` says so.
+    fn remove_where(&mut self, key: PageKey, wanted: impl Fn(&Entry) -> bool) -> Option<Entry> {
+        let (upper, place) = split(key);
+        let leaf = self.leaves.get_mut(&upper)?;
+        let entry = &mut leaf.entries[place];
+        if *entry == ABSENT || !wanted(entry) {
+            return None;
+        }
+        let removed = std::mem::replace(entry, ABSENT);
+        leaf.used -= 1;
+        self.count -= 1;
+        if leaf.used == 0 {
+            self.leaves.remove(&upper);
+        }
+        Some(removed)
+    }
+}
+
+impl Index for Radix {
+    fn name(&self) -> &'static str {
+        "radix"
+    }
+
+    fn insert_or_replace(
+        &mut self,
+        key: PageKey,
+        entry: Entry,
+    ) -> Result<Option<Entry>, IndexFull> {
+        debug_assert_ne!(entry.identity, 0);
+        let (upper, place) = split(key);
+        let leaf = match self.leaves.get_mut(&upper) {
+            Some(leaf) => leaf,
+            None => {
+                self.leaves.try_reserve(1).map_err(|_| IndexFull)?;
+                let mut entries = Vec::new();
+                entries.try_reserve_exact(LEAF_ENTRIES).map_err(|_| IndexFull)?;
+                entries.resize(LEAF_ENTRIES, ABSENT);
+                let leaf = Leaf { entries: entries.into_boxed_slice(), used: 0 };
+                self.leaves.entry(upper).or_insert(leaf)
+            }
+        };
+        let replaced = std::mem::replace(&mut leaf.entries[place], entry);
+        if replaced != ABSENT {
+            return Ok(Some(replaced));
+        }
+        leaf.used += 1;
+        self.count += 1;
+        Ok(None)
+    }
+
+    fn get(&self, key: PageKey) -> Option<Entry> {
+        let (upper, place) = split(key);
+        Some(self.leaves.get(&upper)?.entries[place]).filter(|entry| *entry != ABSENT)
+    }
+
+    fn take(&mut self, key: PageKey) -> Option<Entry> {
+        self.remove_where(key, |_| true)
+    }
+
+    fn remove_if(&mut self, key: PageKey, identity: u32) -> Option<Entry> {
+        self.remove_where(key, |entry| entry.identity == identity)
+    }
+
+    fn for_each(&self, range: RangeInclusive<PageKey>, visit: &mut dyn FnMut(PageKey, Entry)) {
+        let mut visit_leaf = |upper: u64, leaf: &Leaf| {
+            for (place, &entry) in leaf.entries.iter().enumerate() {
+                let key = PageKey(upper << LEAF_BITS | place as u64);
+                if entry != ABSENT && range.contains(&key) {
+                    visit(key, entry);
+                }
+            }
+        };
+        let uppers = split(*range.start()).0..=split(*range.end()).0;
+        // A short range is looked up leaf by leaf, a long one filters the leaves there are.
+        if uppers.end().saturating_sub(*uppers.start()) < self.leaves.len() as u64 {
+            for upper in uppers {
+                if let Some(leaf) = self.leaves.get(&upper) {
+                    visit_leaf(upper, leaf);
+                }
+            }
+        } else {
+            for (&upper, leaf) in self.leaves.iter().filter(|(upper, _)| uppers.contains(upper)) {
+                visit_leaf(upper, leaf);
+            }
+        }
+    }
+
+    fn count(&self) -> usize {
+        self.count
+    }
+
+    fn bytes(&self) -> usize {
+        let leaf = LEAF_ENTRIES * size_of::<Entry>();
+        // A bucket: key, leaf and a control byte; the map keeps one in eight free.
+        let bucket = size_of::<(u64, Leaf)>() + 1;
+        self.leaves.len() * leaf + (self.leaves.capacity() * 8 / 7) * bucket + size_of::<Self>()
+    }
+
+    fn audit(&self) -> Result<(), String> {
+        let mut count = 0;
+        for (upper, leaf) in &self.leaves {
+            let used = leaf.entries.iter().filter(|entry| **entry != ABSENT).count();
+            if used == 0 || used != leaf.used {
+                return Err(format!("leaf {upper:#x}: {used} entries, {} counted", leaf.used));
+            }
+            count += used;
+        }
+        if count != self.count {
+            return Err(format!("{count} entries, {} counted", self.count));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,1 @@
+//! The laboratory: pages from real processes, and what the allocators make of them.

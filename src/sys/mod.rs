@@ -1,0 +1,9 @@
+//! The only unsafe code of the crate: safe faces over the kernel and over C libraries.
+//!
+//! Every type here owns its resource, frees it when dropped and exposes safe methods only; no raw
+//! pointer leaves this folder.
+
+#![allow(unsafe_code, reason = "this folder is where the crate keeps its unsafe code")]
+
+pub mod lz4;
+pub mod pages;

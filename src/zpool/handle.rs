@@ -1,0 +1,223 @@
+//! Handles and the table behind them: names of objects that survive the object's moves.
+//!
+//! ```text
+//!  handle   | set: 8 | generation: 24 | cell number: 32 |
+//!  cell     |          generation: 24 |    location: 40 |   in use
+//!           |          generation: 24 |   next free: 32 |   free, on the table's list
+//! ```
+//!
+//! A pool rewrites the cell when it moves the object, as the kernel does. The generation, which the
+//! kernel does not have, changes with every reuse of a cell: a handle that was removed is told from
+//! the one that took its place.
+
+use std::collections::TryReserveError;
+use std::fmt;
+
+use super::reserve_one;
+
+/// The opaque name of an object in a pool.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Handle(u64);
+
+const GENERATION_MASK: u64 = (1 << 24) - 1;
+
+impl Handle {
+    /// The handle with these bits; for callers that kept [`Handle::to_bits`].
+    pub const fn from_bits(bits: u64) -> Handle {
+        Handle(bits)
+    }
+
+    /// The handle as one word.
+    pub const fn to_bits(self) -> u64 {
+        self.0
+    }
+
+    /// Which of a pool's tables it belongs to (zsmalloc: the size class index).
+    pub(super) fn set(self) -> usize {
+        (self.0 >> 56) as usize
+    }
+
+    fn generation(self) -> u64 {
+        (self.0 >> 32) & GENERATION_MASK
+    }
+
+    /// The number of its cell in that table.
+    pub(super) fn cell(self) -> u32 {
+        self.0 as u32 // the low half
+    }
+}
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Handle({:#018x})", self.0)
+    }
+}
+
+/// Where an object is: 40 bits, read by the pool that wrote them.
+pub(super) type Location = u64;
+
+const LOCATION_BITS: u32 = 40;
+const LOCATION_MASK: u64 = (1 << LOCATION_BITS) - 1;
+/// Set in a free cell's location bits, clear in a used one's.
+const FREE: u64 = 1 << (LOCATION_BITS - 1);
+const NO_CELL: u32 = u32::MAX;
+
+/// Cells of 8 bytes, one an object.
+#[derive(Debug)]
+pub(super) struct HandleTable {
+    set: u8,
+    cells: Vec<u64>,
+    free_head: u32,
+    used: usize,
+}
+
+impl HandleTable {
+    /// An empty table whose handles carry `set`.
+    pub(super) fn new(set: u8) -> HandleTable {
+        HandleTable { set, cells: Vec::new(), free_head: NO_CELL, used: 0 }
+    }
+
+    /// Objects named now.
+    pub(super) fn used(&self) -> usize {
+        self.used
+    }
+
+    /// Bytes of the table.
+    pub(super) fn bytes(&self) -> usize {
+        self.cells.capacity() * size_of::<u64>()
+    }
+
+    /// Makes sure that the next [`HandleTable::insert`] finds a cell.
+    pub(super) fn reserve(&mut self) -> Result<(), TryReserveError> {
+        if self.free_head == NO_CELL {
+            reserve_one(&mut self.cells)?;
+        }
+        Ok(())
+    }
+
+    /// The handle the next [`HandleTable::insert`] will give.
+    pub(super) fn next(&self) -> Handle {
+        match self.free_head {
+            NO_CELL => self.handle(self.cells.len() as u32, 0),
+            cell => self.handle(cell, self.cells[cell as usize] >> LOCATION_BITS),
+        }
+    }
+
+    /// Names the object at `location` (39 bits). Call [`HandleTable::reserve`] before.
+    pub(super) fn insert(&mut self, location: Location) -> Handle {
+        debug_assert!(location < FREE);
+        let handle = self.next();
+        let cell = handle.cell();
+        if self.free_head == NO_CELL {
+            assert!(cell != NO_CELL, "a pool of 2^32 - 1 objects");
+            self.cells.push(location);
+        } else {
+            self.free_head = self.cells[cell as usize] as u32;
+            self.cells[cell as usize] = handle.generation() << LOCATION_BITS | location;
+        }
+        self.used += 1;
+        handle
+    }
+
+    /// Where the object is, if the handle is one of ours and in use.
+    #[inline]
+    pub(super) fn get(&self, handle: Handle) -> Option<Location> {
+        let value = *self.cells.get(handle.cell() as usize)?;
+        (value >> LOCATION_BITS == handle.generation() && value & FREE == 0)
+            .then_some(value & LOCATION_MASK)
+    }
+
+    /// The location in a cell that is known to be in use.
+    pub(super) fn location_of_cell(&self, cell: u32) -> Option<Location> {
+        let value = *self.cells.get(cell as usize)?;
+        (value & FREE == 0).then_some(value & LOCATION_MASK)
+    }
+
+    /// The object of this cell has moved.
+    pub(super) fn relocate(&mut self, cell: u32, location: Location) {
+        debug_assert!(location < FREE);
+        let value = &mut self.cells[cell as usize];
+        debug_assert!(*value & FREE == 0);
+        *value = *value & !LOCATION_MASK | location;
+    }
+
+    /// Forgets the handle; where its object was.
+    pub(super) fn remove(&mut self, handle: Handle) -> Option<Location> {
+        let location = self.get(handle)?;
+        let generation = handle.generation().wrapping_add(1) & GENERATION_MASK;
+        let cell = handle.cell();
+        self.cells[cell as usize] = generation << LOCATION_BITS | FREE | u64::from(self.free_head);
+        self.free_head = cell;
+        self.used -= 1;
+        Some(location)
+    }
+
+    /// Checks the free list and the count of used cells.
+    pub(super) fn audit(&self) -> Result<(), String> {
+        let free = self.cells.iter().filter(|&&value| value & FREE != 0).count();
+        let mut listed = 0;
+        let mut cell = self.free_head;
+        while cell != NO_CELL {
+            let value =
+                *self.cells.get(cell as usize).ok_or("free list leaves the handle table")?;
+            if value & FREE == 0 {
+                return Err(format!("free list reaches the used handle cell {cell}"));
+            }
+            listed += 1;
+            if listed > free {
+                return Err("free list of the handle table has a cycle".to_owned());
+            }
+            cell = value as u32;
+        }
+        if listed != free || self.used + free != self.cells.len() {
+            return Err(format!(
+                "handle table: {} cells, {} used, {free} free, {listed} on the free list",
+                self.cells.len(),
+                self.used
+            ));
+        }
+        Ok(())
+    }
+
+    fn handle(&self, cell: u32, generation: u64) -> Handle {
+        Handle(u64::from(self.set) << 56 | generation << 32 | u64::from(cell))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_removed_handle_is_not_its_successor() {
+        let mut table = HandleTable::new(7);
+        table.reserve().unwrap();
+        let first = table.insert(5);
+        assert_eq!((first.set(), table.get(first)), (7, Some(5)));
+        table.relocate(first.cell(), 6);
+        assert_eq!(table.remove(first), Some(6));
+        assert_eq!((table.get(first), table.remove(first)), (None, None));
+        table.reserve().unwrap();
+        let second = table.insert(9);
+        assert_eq!(second.cell(), first.cell());
+        assert_eq!((table.get(first), table.get(second)), (None, Some(9)));
+        table.audit().unwrap();
+    }
+
+    #[test]
+    fn next_foretells_insert() {
+        let mut table = HandleTable::new(0);
+        let mut held = Vec::new();
+        for step in 0..100u64 {
+            if step % 3 == 2 {
+                table.remove(held.remove(step as usize % held.len())).unwrap();
+            }
+            table.reserve().unwrap();
+            let next = table.next();
+            held.push(table.insert(step));
+            assert_eq!(held.last(), Some(&next));
+        }
+        assert_eq!(table.used(), held.len());
+        table.audit().unwrap();
+    }
+}

@@ -1,0 +1,199 @@
+//! Where compressed objects live: the allocators, behind one interface.
+//!
+//! | name | an object's place | density bound |
+//! |---|---|---|
+//! | [`zsmalloc`] | a slot of its size class, in a run of 1 to 16 host pages | the class waste |
+//! | [`zbud`] | one of two ends of a host page | 2 objects a page |
+//! | [`z3fold`] | one of two ends or the middle of a host page | 3 objects a page |
+//!
+//! All of them take host pages from one [`Arena`], the only place that counts and caps them.
+
+pub mod arena;
+mod handle;
+pub mod z3fold;
+pub mod zbud;
+pub mod zsmalloc;
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use thiserror::Error;
+
+pub use arena::{Arena, ArenaError};
+pub use handle::Handle;
+use zsmalloc::ZsmallocOptions;
+
+/// An allocator of objects. Shared by threads; every call takes its own short locks.
+pub trait Zpool: Send + Sync + fmt::Debug {
+    /// The name it is chosen by.
+    fn name(&self) -> &'static str;
+
+    /// The largest object it takes, in bytes.
+    fn object_size_max(&self) -> usize;
+
+    /// Keeps a copy of `object` and names it.
+    ///
+    /// # Errors
+    ///
+    /// [`ZpoolError`]. The pool is as it was before the call.
+    fn insert(&self, object: &[u8]) -> Result<Handle, ZpoolError>;
+
+    /// Calls `reader` once with the object's slot: the object's bytes first, then up to a page of
+    /// slack (the allocators do not keep exact lengths). The object neither moves nor goes away
+    /// while `reader` runs, and `reader` must not call the pool.
+    ///
+    /// # Errors
+    ///
+    /// [`UnknownHandle`]; `reader` was not called.
+    fn read(&self, handle: Handle, reader: &mut dyn FnMut(&[u8])) -> Result<(), UnknownHandle>;
+
+    /// Frees the object.
+    ///
+    /// # Errors
+    ///
+    /// [`UnknownHandle`]; nothing was freed.
+    fn remove(&self, handle: Handle) -> Result<(), UnknownHandle>;
+
+    /// Moves objects together as far as the allocator can; the host pages it freed. Handles stay
+    /// valid. 0 where another thread is compacting already.
+    fn compact(&self) -> usize;
+
+    /// What the pool holds now. Taken part by part: exact only while no other thread changes it.
+    fn stats(&self) -> ZpoolStats;
+
+    /// The size classes and what is in them, largest first; empty for allocators without classes.
+    fn class_stats(&self) -> Vec<zsmalloc::ClassStats> {
+        Vec::new()
+    }
+
+    /// Walks every structure and checks it; the first broken invariant, in words.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong and where.
+    fn audit(&self) -> Result<(), String>;
+}
+
+/// Figures of one pool.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ZpoolStats {
+    /// Host pages the pool owns. Times 4096 it is the kernel's `pool_total_size`.
+    pub pool_pages: usize,
+    /// Objects it holds.
+    pub objects: usize,
+    /// Bytes of the allocator's own tables outside the host pages: handles, page descriptors.
+    pub metadata_bytes: usize,
+    /// Host pages freed by compaction since the pool was made.
+    pub pages_compacted: usize,
+}
+
+/// Why an object was not taken. The pool is unchanged.
+#[derive(Debug, Error)]
+pub enum ZpoolError {
+    /// An object of no bytes (the kernel's `EINVAL`).
+    #[error("an object of 0 bytes cannot be stored")]
+    Empty,
+    /// An object over the allocator's limit (the kernel's `ENOSPC`).
+    #[error("an object of {bytes} bytes is over the {max} bytes that {zpool} takes")]
+    TooBig {
+        /// The allocator.
+        zpool: &'static str,
+        /// The object's length.
+        bytes: usize,
+        /// The allocator's limit.
+        max: usize,
+    },
+    /// No host page for it (the kernel's `ENOMEM`).
+    #[error("no memory for an object")]
+    NoPages(#[from] ArenaError),
+    /// No memory for the allocator's own tables (the kernel's `ENOMEM`).
+    #[error("no memory for the pool's tables")]
+    NoTables(#[from] std::collections::TryReserveError),
+}
+
+/// The handle names no object of this pool: it was removed before, or never given out.
+#[derive(Debug, Error, PartialEq, Eq)]
+#[error("handle {0:?} names no object of this pool")]
+pub struct UnknownHandle(pub Handle);
+
+/// Checks an object's length against what an allocator takes.
+fn check_object(zpool: &'static str, bytes: usize, max: usize) -> Result<(), ZpoolError> {
+    match bytes {
+        0 => Err(ZpoolError::Empty),
+        _ if bytes > max => Err(ZpoolError::TooBig { zpool, bytes, max }),
+        _ => Ok(()),
+    }
+}
+
+/// Room for one more element; grows by a quarter, so that a table is never half empty.
+fn reserve_one<T>(table: &mut Vec<T>) -> Result<(), std::collections::TryReserveError> {
+    if table.len() == table.capacity() {
+        table.try_reserve_exact((table.len() / 4).max(4))?;
+    }
+    Ok(())
+}
+
+/// The allocators, by name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ZpoolKind {
+    /// Size classes over runs of host pages.
+    Zsmalloc,
+    /// Two objects a host page.
+    Zbud,
+    /// Three objects a host page.
+    Z3fold,
+}
+
+impl ZpoolKind {
+    /// Every allocator; the first is the default.
+    pub const ALL: [ZpoolKind; 3] = [ZpoolKind::Zsmalloc, ZpoolKind::Zbud, ZpoolKind::Z3fold];
+
+    /// The name it is chosen by.
+    pub const fn name(self) -> &'static str {
+        match self {
+            ZpoolKind::Zsmalloc => "zsmalloc",
+            ZpoolKind::Zbud => "zbud",
+            ZpoolKind::Z3fold => "z3fold",
+        }
+    }
+
+    /// An empty pool on `arena`. `options` matter to zsmalloc only.
+    pub fn build(self, arena: Arc<Arena>, options: ZsmallocOptions) -> Box<dyn Zpool> {
+        match self {
+            ZpoolKind::Zsmalloc => Box::new(zsmalloc::Zsmalloc::new(arena, options)),
+            ZpoolKind::Zbud => Box::new(zbud::Zbud::new(arena)),
+            ZpoolKind::Z3fold => Box::new(z3fold::Z3fold::new(arena)),
+        }
+    }
+}
+
+impl fmt::Display for ZpoolKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A name that is none of the known ones; the message lists those.
+#[derive(Debug, Error, PartialEq, Eq)]
+#[error("unknown {what} '{name}'; one of: {known}")]
+pub struct UnknownName {
+    /// What was asked for: "zpool", "compressor" ...
+    pub what: &'static str,
+    /// The name given.
+    pub name: String,
+    /// The names there are.
+    pub known: String,
+}
+
+impl FromStr for ZpoolKind {
+    type Err = UnknownName;
+
+    fn from_str(name: &str) -> Result<Self, UnknownName> {
+        ZpoolKind::ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(|| UnknownName {
+            what: "zpool",
+            name: name.to_owned(),
+            known: ZpoolKind::ALL.map(ZpoolKind::name).join(", "),
+        })
+    }
+}

@@ -1,0 +1,235 @@
+//! Objects in size classes: slots of equal size in runs of host pages.
+//!
+//! ```text
+//!  object of n bytes -> class of n + 8 -> fullest zspage with room -> a slot
+//!                                          '-- none: a new zspage from the arena
+//!  handle -> cell -> zspage, slot          compaction rewrites the cell
+//! ```
+//!
+//! The classes, the choice of a zspage, the order of slots and the compaction are the kernel's
+//! (`docs/zsmalloc.md` has the table), so the same sizes in the same order give the same number of
+//! host pages. Two things differ:
+//!
+//! - a zspage is contiguous in the address space, so an object is read in place even where it
+//!   crosses a page border;
+//! - [`HandleHeader::Beside`], an option, keeps the handle out of the object.
+//!
+//! Each class has a lock of its own. An object stays in its class for life, and its handle says
+//! which it is.
+
+mod class;
+mod zspage;
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+pub use class::{
+    CHAIN_SIZE_MAX, CHAIN_SIZE_MIN, CLASS_INDEXES, ChainRule, ClassTable, FULLNESS_GROUPS,
+    HANDLE_BYTES, HandleHeader, SizeClass, ZsmallocOptions, fullness_group,
+};
+use zspage::ClassPages;
+
+use super::{Arena, Handle, UnknownHandle, Zpool, ZpoolError, ZpoolStats, check_object};
+use crate::page::PAGE_SIZE;
+
+/// The allocator of size classes.
+#[derive(Debug)]
+pub struct Zsmalloc {
+    arena: Arc<Arena>,
+    table: ClassTable,
+    classes: Vec<ClassLock>,
+    pool_pages: AtomicUsize,
+    pages_compacted: AtomicUsize,
+    compacting: AtomicBool,
+}
+
+/// A class's lock, on cache lines of its own.
+#[derive(Debug)]
+#[repr(align(128))]
+struct ClassLock(RwLock<ClassPages>);
+
+impl ClassLock {
+    // Poisoned only by a broken invariant; what it protects is as good as it was for the others.
+    fn read(&self) -> RwLockReadGuard<'_, ClassPages> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, ClassPages> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What is in one size class, as a line of the kernel's debug file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClassStats {
+    /// The class.
+    pub class: SizeClass,
+    /// Zspages per fullness group: empty, up to 10 %, ... up to 99 %, full.
+    pub group_zspages: [usize; FULLNESS_GROUPS],
+    /// Slots of all zspages.
+    pub slots_allocated: usize,
+    /// Slots in use.
+    pub slots_used: usize,
+    /// Host pages of all zspages.
+    pub pool_pages: usize,
+    /// Host pages that compaction would free.
+    pub freeable_pages: usize,
+}
+
+impl Zsmalloc {
+    /// An empty pool.
+    ///
+    /// # Panics
+    ///
+    /// If the chain size is out of its range.
+    pub fn new(arena: Arc<Arena>, options: ZsmallocOptions) -> Zsmalloc {
+        let table = ClassTable::new(options);
+        let in_slot = options.handle_header == HandleHeader::InObject;
+        let classes = table.classes().iter().enumerate().map(|(place, &class)| {
+            let header_in_slot = in_slot && !class.is_huge();
+            ClassLock(RwLock::new(ClassPages::new(place, class, header_in_slot)))
+        });
+        Zsmalloc {
+            classes: classes.collect(),
+            arena,
+            table,
+            pool_pages: AtomicUsize::new(0),
+            pages_compacted: AtomicUsize::new(0),
+            compacting: AtomicBool::new(false),
+        }
+    }
+
+    /// The size classes.
+    pub fn table(&self) -> &ClassTable {
+        &self.table
+    }
+
+    fn class_of(&self, handle: Handle) -> Result<&ClassLock, UnknownHandle> {
+        self.classes.get(handle.set()).ok_or(UnknownHandle(handle))
+    }
+}
+
+impl Zpool for Zsmalloc {
+    fn name(&self) -> &'static str {
+        "zsmalloc"
+    }
+
+    fn object_size_max(&self) -> usize {
+        PAGE_SIZE
+    }
+
+    fn insert(&self, object: &[u8]) -> Result<Handle, ZpoolError> {
+        check_object(self.name(), object.len(), self.object_size_max())?;
+        let lock = &self.classes[self.table.place_of(object.len())];
+        let mut class = lock.write();
+        class.reserve()?;
+        if let Some(zspage) = class.zspage_with_room() {
+            return Ok(class.place(zspage, object));
+        }
+        let pages = class.class().pages;
+        drop(class);
+        let run = self.arena.alloc(pages)?;
+        let mut class = lock.write();
+        // Again: other threads may have used up what was reserved.
+        if let Err(error) = class.reserve() {
+            drop(class);
+            self.arena.free(run);
+            return Err(error.into());
+        }
+        self.pool_pages.fetch_add(pages, Ordering::Relaxed);
+        let zspage = class.add_zspage(run);
+        Ok(class.place(zspage, object))
+    }
+
+    fn read(&self, handle: Handle, reader: &mut dyn FnMut(&[u8])) -> Result<(), UnknownHandle> {
+        let class = self.class_of(handle)?.read();
+        reader(class.object(handle).ok_or(UnknownHandle(handle))?);
+        Ok(())
+    }
+
+    fn remove(&self, handle: Handle) -> Result<(), UnknownHandle> {
+        let emptied = self.class_of(handle)?.write().remove(handle).ok_or(UnknownHandle(handle))?;
+        if let Some(run) = emptied {
+            self.pool_pages.fetch_sub(run.page_count(), Ordering::Relaxed);
+            self.arena.free(run);
+        }
+        Ok(())
+    }
+
+    fn compact(&self) -> usize {
+        if self.compacting.swap(true, Ordering::Acquire) {
+            return 0;
+        }
+        let mut freed = 0;
+        let mut emptied = Vec::new();
+        for lock in self.classes.iter().rev() {
+            // The lock is let go after each filled zspage.
+            while lock.write().compact_step(&mut emptied) {}
+            for run in emptied.drain(..) {
+                freed += run.page_count();
+                self.pool_pages.fetch_sub(run.page_count(), Ordering::Relaxed);
+                self.arena.free(run);
+            }
+        }
+        self.pages_compacted.fetch_add(freed, Ordering::Relaxed);
+        self.compacting.store(false, Ordering::Release);
+        freed
+    }
+
+    fn stats(&self) -> ZpoolStats {
+        let mut stats = ZpoolStats {
+            pool_pages: self.pool_pages.load(Ordering::Relaxed),
+            objects: 0,
+            metadata_bytes: size_of::<Self>()
+                + self.classes.len() * (size_of::<ClassLock>() - size_of::<ClassPages>()),
+            pages_compacted: self.pages_compacted.load(Ordering::Relaxed),
+        };
+        for lock in &self.classes {
+            let class = lock.read();
+            stats.objects += class.objects();
+            stats.metadata_bytes += class.metadata_bytes();
+        }
+        stats
+    }
+
+    fn class_stats(&self) -> Vec<ClassStats> {
+        let stats = |lock: &ClassLock| {
+            let pages = lock.read();
+            let class = *pages.class();
+            ClassStats {
+                class,
+                group_zspages: pages.group_counts(),
+                slots_allocated: pages.zspage_count() * class.slots,
+                slots_used: pages.objects(),
+                pool_pages: pages.zspage_count() * class.pages,
+                freeable_pages: pages.freeable_pages(),
+            }
+        };
+        self.classes.iter().rev().map(stats).collect()
+    }
+
+    fn audit(&self) -> Result<(), String> {
+        let mut pages = 0;
+        for lock in &self.classes {
+            let class = lock.read();
+            class.audit().map_err(|e| format!("class {}: {e}", class.class().slot_bytes))?;
+            pages += class.zspage_count() * class.class().pages;
+        }
+        let counted = self.pool_pages.load(Ordering::Relaxed);
+        if pages != counted {
+            return Err(format!("zspages own {pages} host pages, {counted} are counted"));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Zsmalloc {
+    fn drop(&mut self) {
+        // The arena may outlive the pool; its count of used pages must not.
+        for lock in &self.classes {
+            for run in lock.write().take_runs() {
+                self.arena.free(run);
+            }
+        }
+    }
+}

@@ -1,0 +1,467 @@
+//! One class's zspages: runs of host pages cut into slots, sorted by fullness.
+//!
+//! ```text
+//!             zspage of 2 host pages, slots of 1632 bytes
+//!  |        slot 0       |      slot 1      |  slot 2 ...     | slot 4 | tail
+//!  | word |  object      | word |  object   | word | object   |
+//!    |
+//!    |-- in use: cell of the handle << 1 | 1
+//!    '-- free:   next free slot << 1
+//! ```
+//!
+//! In a huge class, and in a pool with [`HandleHeader::Beside`](super::HandleHeader::Beside), the
+//! word is kept in a table instead.
+//!
+//! - Z1: a slot's word has bit 0 set if and only if the slot holds an object; it then names the cell
+//!   that leads back to the slot.
+//! - Z2: the free list and the slots never used yet are the slots not in use.
+//! - Z3: a zspage with room is on the list of its fullness group; no zspage is empty.
+
+use std::collections::TryReserveError;
+
+use super::class::{FULLNESS_GROUPS, HANDLE_BYTES, SizeClass, fullness_group};
+use crate::sys::pages::PageRun;
+use crate::zpool::handle::{Handle, HandleTable, Location};
+use crate::zpool::reserve_one;
+
+/// Number of a zspage in its class.
+pub(super) type ZspageId = u32;
+
+const NONE: u32 = u32::MAX;
+/// The free-list end in a slot's word, as its 31 low bits.
+const LAST: u32 = u32::MAX >> 1;
+
+/// One zspage; 32 bytes.
+#[derive(Debug)]
+struct Zspage {
+    /// Its host pages; `None` while the entry is vacant.
+    run: Option<PageRun>,
+    /// Neighbours on the fullness group's list; of a vacant entry, the next vacant one.
+    previous: ZspageId,
+    next: ZspageId,
+    /// Slots in use.
+    used: u16,
+    /// Slots from here on were never used: they follow the free list in order.
+    untouched: u16,
+    /// Head of the list of freed slots.
+    free_head: u32,
+}
+
+const _: () = assert!(size_of::<Zspage>() == 32);
+
+/// Everything of one size class that its lock protects.
+#[derive(Debug)]
+pub(super) struct ClassPages {
+    class: SizeClass,
+    /// Bytes of the word in front of an object: 8, or 0 where it is kept in `beside`.
+    header_bytes: usize,
+    handles: HandleTable,
+    zspages: Vec<Zspage>,
+    /// Words of the slots, `class.slots` a zspage, where they are not in the slots.
+    beside: Vec<u32>,
+    vacant_head: ZspageId,
+    zspage_count: usize,
+    heads: [ZspageId; FULLNESS_GROUPS],
+    /// Zspages per group.
+    group_counts: [usize; FULLNESS_GROUPS],
+    /// Slots used to group, so that no insert divides.
+    groups: Box<[u8]>,
+}
+
+/// A zspage that lost its last object: its run is the caller's to free.
+pub(super) type Emptied = Option<PageRun>;
+
+impl ClassPages {
+    pub(super) fn new(place: usize, class: SizeClass, header_in_slot: bool) -> ClassPages {
+        let set = u8::try_from(place).expect("at most 255 classes");
+        let group = |used| fullness_group(used, class.slots) as u8; // < 12
+        ClassPages {
+            class,
+            header_bytes: if header_in_slot { HANDLE_BYTES } else { 0 },
+            handles: HandleTable::new(set),
+            zspages: Vec::new(),
+            beside: Vec::new(),
+            vacant_head: NONE,
+            zspage_count: 0,
+            heads: [NONE; FULLNESS_GROUPS],
+            group_counts: [0; FULLNESS_GROUPS],
+            groups: (0..=class.slots).map(group).collect(),
+        }
+    }
+
+    pub(super) fn class(&self) -> &SizeClass {
+        &self.class
+    }
+
+    pub(super) fn objects(&self) -> usize {
+        self.handles.used()
+    }
+
+    pub(super) fn zspage_count(&self) -> usize {
+        self.zspage_count
+    }
+
+    pub(super) fn group_counts(&self) -> [usize; FULLNESS_GROUPS] {
+        self.group_counts
+    }
+
+    /// Host pages that packing the objects perfectly would free.
+    pub(super) fn freeable_pages(&self) -> usize {
+        let free_slots = self.zspage_count() * self.class.slots - self.objects();
+        free_slots / self.class.slots * self.class.pages
+    }
+
+    pub(super) fn metadata_bytes(&self) -> usize {
+        size_of::<Self>()
+            + self.groups.len()
+            + self.handles.bytes()
+            + self.zspages.capacity() * size_of::<Zspage>()
+            + self.beside.capacity() * size_of::<u32>()
+    }
+
+    /// Makes sure that the tables have room for one more object and one more zspage.
+    pub(super) fn reserve(&mut self) -> Result<(), TryReserveError> {
+        self.handles.reserve()?;
+        if self.vacant_head == NONE {
+            reserve_one(&mut self.zspages)?;
+            if self.header_bytes == 0
+                && self.beside.capacity() - self.beside.len() < self.class.slots
+            {
+                self.beside.try_reserve_exact((self.beside.len() / 4).max(self.class.slots))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The zspage that the next object goes to: the fullest that has room.
+    pub(super) fn zspage_with_room(&self) -> Option<ZspageId> {
+        self.heads[..FULLNESS_GROUPS - 1].iter().rev().copied().find(|&head| head != NONE)
+    }
+
+    /// Makes a zspage of `run`. Empty until the caller places an object in it.
+    pub(super) fn add_zspage(&mut self, run: PageRun) -> ZspageId {
+        debug_assert_eq!(run.page_count(), self.class.pages);
+        let zspage = Zspage {
+            run: Some(run),
+            previous: NONE,
+            next: NONE,
+            used: 0,
+            untouched: 0,
+            free_head: LAST,
+        };
+        let id = if self.vacant_head == NONE {
+            self.zspages.push(zspage);
+            if self.header_bytes == 0 {
+                self.beside.resize(self.zspages.len() * self.class.slots, 0);
+            }
+            self.zspages.len() as u32 - 1
+        } else {
+            let id = self.vacant_head;
+            self.vacant_head = self.zspages[id as usize].next;
+            self.zspages[id as usize] = zspage;
+            id
+        };
+        self.zspage_count += 1;
+        self.link(id);
+        id
+    }
+
+    /// Copies `object` into a free slot of a zspage that has one.
+    pub(super) fn place(&mut self, id: ZspageId, object: &[u8]) -> Handle {
+        let listed = self.group(id);
+        let slot = self.pop_slot(id);
+        self.relist(id, listed);
+        let handle = self.handles.insert(location(id, slot));
+        self.set_word(id, slot, handle.cell() << 1 | 1);
+        let start = slot as usize * self.class.slot_bytes + self.header_bytes;
+        self.run_mut(id)[start..start + object.len()].copy_from_slice(object);
+        handle
+    }
+
+    /// The slot of an object, from the object's first byte on.
+    #[inline]
+    pub(super) fn object(&self, handle: Handle) -> Option<&[u8]> {
+        let (id, slot) = zspage_and_slot(self.handles.get(handle)?);
+        let start = slot as usize * self.class.slot_bytes;
+        Some(&self.run(id)[start + self.header_bytes..start + self.class.slot_bytes])
+    }
+
+    /// Frees an object; `None` where the handle names none.
+    pub(super) fn remove(&mut self, handle: Handle) -> Option<Emptied> {
+        let (id, slot) = zspage_and_slot(self.handles.remove(handle)?);
+        let listed = self.group(id);
+        self.push_slot(id, slot);
+        if self.zspages[id as usize].used > 0 {
+            self.relist(id, listed);
+            return Some(None);
+        }
+        self.unlink(id, listed);
+        Some(Some(self.vacate(id)))
+    }
+
+    /// Pops a free slot: the last freed first, then those never used. Leaves the lists alone.
+    fn pop_slot(&mut self, id: ZspageId) -> u32 {
+        let free_head = self.zspages[id as usize].free_head;
+        let next = if free_head == LAST { LAST } else { self.word(id, free_head) >> 1 };
+        let zspage = &mut self.zspages[id as usize];
+        debug_assert!(usize::from(zspage.used) < self.class.slots);
+        zspage.used += 1;
+        zspage.free_head = next;
+        if free_head != LAST {
+            return free_head;
+        }
+        zspage.untouched += 1;
+        u32::from(zspage.untouched) - 1
+    }
+
+    /// Pushes a slot on the free list. Leaves the group lists alone.
+    fn push_slot(&mut self, id: ZspageId, slot: u32) {
+        let free_head = self.zspages[id as usize].free_head;
+        self.set_word(id, slot, free_head << 1);
+        let zspage = &mut self.zspages[id as usize];
+        zspage.free_head = slot;
+        zspage.used -= 1;
+    }
+
+    /// Moves a zspage to the list of its group, if that is not `listed` any more.
+    fn relist(&mut self, id: ZspageId, listed: usize) {
+        if self.group(id) != listed {
+            self.unlink(id, listed);
+            self.link(id);
+        }
+    }
+
+    fn group(&self, id: ZspageId) -> usize {
+        usize::from(self.groups[usize::from(self.zspages[id as usize].used)])
+    }
+
+    /// Puts a zspage at the head of its group's list.
+    fn link(&mut self, id: ZspageId) {
+        let group = self.group(id);
+        let head = std::mem::replace(&mut self.heads[group], id);
+        let zspage = &mut self.zspages[id as usize];
+        zspage.previous = NONE;
+        zspage.next = head;
+        if head != NONE {
+            self.zspages[head as usize].previous = id;
+        }
+        self.group_counts[group] += 1;
+    }
+
+    /// Takes a zspage off the list of `group`.
+    fn unlink(&mut self, id: ZspageId, group: usize) {
+        let Zspage { previous, next, .. } = self.zspages[id as usize];
+        match previous {
+            NONE => self.heads[group] = next,
+            previous => self.zspages[previous as usize].next = next,
+        }
+        if next != NONE {
+            self.zspages[next as usize].previous = previous;
+        }
+        self.group_counts[group] -= 1;
+    }
+
+    /// Takes the pages out of an empty, unlinked zspage.
+    fn vacate(&mut self, id: ZspageId) -> PageRun {
+        let zspage = &mut self.zspages[id as usize];
+        debug_assert_eq!(zspage.used, 0);
+        zspage.next = self.vacant_head;
+        self.vacant_head = id;
+        self.zspage_count -= 1;
+        zspage.run.take().expect("a zspage in use has pages")
+    }
+
+    /// Takes the pages of every zspage, leaving the class unusable: the pool is going away.
+    pub(super) fn take_runs(&mut self) -> impl Iterator<Item = PageRun> {
+        std::mem::take(&mut self.zspages).into_iter().filter_map(|zspage| zspage.run)
+    }
+
+    fn run(&self, id: ZspageId) -> &PageRun {
+        self.zspages[id as usize].run.as_ref().expect("a zspage in use has pages")
+    }
+
+    fn run_mut(&mut self, id: ZspageId) -> &mut PageRun {
+        self.zspages[id as usize].run.as_mut().expect("a zspage in use has pages")
+    }
+
+    /// The low half of a slot's word; the high half is not used.
+    fn word(&self, id: ZspageId, slot: u32) -> u32 {
+        if self.header_bytes == 0 {
+            return self.beside[id as usize * self.class.slots + slot as usize];
+        }
+        let start = slot as usize * self.class.slot_bytes;
+        let word = self.run(id)[start..].first_chunk().expect("a slot has room for a word");
+        u64::from_ne_bytes(*word) as u32
+    }
+
+    fn set_word(&mut self, id: ZspageId, slot: u32, word: u32) {
+        if self.header_bytes == 0 {
+            self.beside[id as usize * self.class.slots + slot as usize] = word;
+            return;
+        }
+        let start = slot as usize * self.class.slot_bytes;
+        let place = self.run_mut(id)[start..].first_chunk_mut().expect("room for a word");
+        *place = u64::from(word).to_ne_bytes();
+    }
+
+    /// One step of compaction: takes the fullest zspage that has room and fills it from the
+    /// emptiest ones. The pages that came free are appended to `emptied`; `false` when nothing is
+    /// left to gain. This is the order of kernels from 6.4.
+    pub(super) fn compact_step(&mut self, emptied: &mut Vec<PageRun>) -> bool {
+        if self.freeable_pages() == 0 {
+            return false;
+        }
+        let Some(destination) = self.zspage_with_room() else { return false };
+        // Off its list, so that it is not its own source.
+        self.unlink(destination, self.group(destination));
+        let mut moved = false;
+        while self.freeable_pages() > 0 && !self.is_full(destination) {
+            let Some(source) = self.emptiest_zspage() else { break };
+            self.unlink(source, self.group(source));
+            self.move_objects(source, destination);
+            moved = true;
+            if self.zspages[source as usize].used == 0 {
+                emptied.push(self.vacate(source));
+            } else {
+                self.link(source);
+            }
+        }
+        self.link(destination);
+        moved
+    }
+
+    fn emptiest_zspage(&self) -> Option<ZspageId> {
+        self.heads[..FULLNESS_GROUPS - 1].iter().copied().find(|&head| head != NONE)
+    }
+
+    fn is_full(&self, id: ZspageId) -> bool {
+        usize::from(self.zspages[id as usize].used) == self.class.slots
+    }
+
+    /// Moves objects, lowest slot first, until the source is empty or the destination full. Both
+    /// are off their lists.
+    fn move_objects(&mut self, source: ZspageId, destination: ZspageId) {
+        for from in 0..u32::from(self.zspages[source as usize].untouched) {
+            if self.zspages[source as usize].used == 0 || self.is_full(destination) {
+                break;
+            }
+            let word = self.word(source, from);
+            if word & 1 == 0 {
+                continue;
+            }
+            let to = self.pop_slot(destination);
+            self.copy_slot((source, from), (destination, to));
+            self.set_word(destination, to, word);
+            self.handles.relocate(word >> 1, location(destination, to));
+            self.push_slot(source, from);
+        }
+    }
+
+    fn copy_slot(&mut self, from: (ZspageId, u32), to: (ZspageId, u32)) {
+        let bytes = self.class.slot_bytes;
+        let both = [from.0 as usize, to.0 as usize];
+        let [source, destination] =
+            self.zspages.get_disjoint_mut(both).expect("a zspage is not its own source");
+        let source = source.run.as_ref().expect("a source has pages");
+        let destination = destination.run.as_mut().expect("a destination has pages");
+        let (from, to) = (from.1 as usize * bytes, to.1 as usize * bytes);
+        destination[to..to + bytes].copy_from_slice(&source[from..from + bytes]);
+    }
+
+    /// Checks Z1 to Z3 for every zspage of the class.
+    pub(super) fn audit(&self) -> Result<(), String> {
+        self.handles.audit()?;
+        let mut vacant = 0;
+        let mut used = 0;
+        for id in 0..self.zspages.len() as u32 {
+            if self.zspages[id as usize].run.is_none() {
+                vacant += 1;
+                continue;
+            }
+            self.audit_zspage(id).map_err(|error| format!("zspage {id}: {error}"))?;
+            used += usize::from(self.zspages[id as usize].used);
+        }
+        if used != self.objects() {
+            return Err(format!("{used} slots in use for {} handles", self.objects()));
+        }
+        if self.zspages.len() - vacant != self.zspage_count {
+            return Err(format!(
+                "{} zspages have pages, {} are counted",
+                self.zspages.len() - vacant,
+                self.zspage_count
+            ));
+        }
+        self.audit_lists()
+    }
+
+    fn audit_zspage(&self, id: ZspageId) -> Result<(), String> {
+        let zspage = &self.zspages[id as usize];
+        let slots = self.class.slots;
+        if zspage.used == 0 || usize::from(zspage.used) > slots {
+            return Err(format!("Z3: {} of {slots} slots in use", zspage.used));
+        }
+        let mut in_use = 0;
+        for slot in 0..u32::from(zspage.untouched) {
+            let word = self.word(id, slot);
+            if word & 1 == 0 {
+                continue;
+            }
+            in_use += 1;
+            if self.handles.location_of_cell(word >> 1) != Some(location(id, slot)) {
+                return Err(format!("Z1: slot {slot} names cell {}, which does not", word >> 1));
+            }
+        }
+        if in_use != zspage.used {
+            return Err(format!("Z1: {in_use} words in use, {} counted", zspage.used));
+        }
+        let (mut free, mut next) = (slots - usize::from(zspage.untouched), zspage.free_head);
+        while next != LAST {
+            if next >= u32::from(zspage.untouched) || self.word(id, next) & 1 != 0 {
+                return Err(format!("Z2: the free list holds slot {next}"));
+            }
+            free += 1;
+            if free > slots {
+                return Err("Z2: the free list has a cycle".to_owned());
+            }
+            next = self.word(id, next) >> 1;
+        }
+        if free + usize::from(zspage.used) != slots {
+            return Err(format!("Z2: {free} free, {} used of {slots}", zspage.used));
+        }
+        Ok(())
+    }
+
+    fn audit_lists(&self) -> Result<(), String> {
+        for (group, &head) in self.heads.iter().enumerate() {
+            let (mut id, mut previous, mut count) = (head, NONE, 0);
+            while id != NONE {
+                let zspage = &self.zspages[id as usize];
+                if zspage.run.is_none() || self.group(id) != group || zspage.previous != previous {
+                    return Err(format!("Z3: zspage {id} does not belong on list {group}"));
+                }
+                count += 1;
+                (previous, id) = (id, zspage.next);
+            }
+            if count != self.group_counts[group] {
+                return Err(format!(
+                    "Z3: list {group} has {count} zspages, {} counted",
+                    self.group_counts[group]
+                ));
+            }
+        }
+        if self.group_counts.iter().sum::<usize>() != self.zspage_count {
+            return Err("Z3: a zspage is on no list".to_owned());
+        }
+        Ok(())
+    }
+}
+
+/// A location: zspage number (31 bits), slot (8 bits).
+fn location(id: ZspageId, slot: u32) -> Location {
+    debug_assert!(slot < 256 && id < NONE / 2);
+    u64::from(id) << 8 | u64::from(slot)
+}
+
+fn zspage_and_slot(location: Location) -> (ZspageId, u32) {
+    ((location >> 8) as u32, (location & 0xff) as u32)
+}

@@ -1,0 +1,590 @@
+//! The store: a compressed page cache, shared by threads.
+//!
+//! ```text
+//!  store   key, page -> stale entry gone -> one word? -> compress -> zpool.insert -> index -> counters
+//!                                            (outside locks)  (class lock)  (shard lock)
+//!  load    key -> index -> word? fill : zpool.read -> decompress
+//! ```
+//!
+//! - S1: after a store, whatever its outcome, the key never gives the page it had before.
+//! - S2: a refused store changes nothing else; the caller keeps its page.
+//! - S3: every handle is in one entry, and every object has a handle.
+//! - S4: an entry that was looked up is removed by its key and identity, never by key alone.
+//!
+//! Locks are taken in the order shard, then pool; a load goes from one to the other hand over hand,
+//! so that the object is pinned before its entry can go. Compression and decompression hold no
+//! shard lock.
+
+mod counters;
+mod entry;
+mod shard;
+
+use std::cell::RefCell;
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use thiserror::Error;
+
+pub use counters::Counters;
+use entry::Content;
+use shard::Shards;
+
+use crate::compressor::{CompressError, Compressor, CompressorKind, Corrupt, OUTPUT_BYTES};
+use crate::index::radix::Radix;
+use crate::index::{Index, IndexFull};
+use crate::page::{PAGE_SIZE, Page, PageKey, fill_with_word, same_filled_word};
+use crate::zpool::zsmalloc::ZsmallocOptions;
+use crate::zpool::{Arena, UnknownName, Zpool, ZpoolError, ZpoolKind};
+
+/// What becomes of a page that does not shrink.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Incompressible {
+    /// It is refused once the pool does not take it: kernels up to 6.17.
+    #[default]
+    Reject,
+    /// It is kept as it is, in 4096 bytes, if compression does not save any: kernels from 6.18.
+    StoreAsIs,
+}
+
+impl Incompressible {
+    const ALL: [Incompressible; 2] = [Incompressible::Reject, Incompressible::StoreAsIs];
+
+    /// The name it is chosen by.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Incompressible::Reject => "reject",
+            Incompressible::StoreAsIs => "store-as-is",
+        }
+    }
+}
+
+impl fmt::Display for Incompressible {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Incompressible {
+    type Err = UnknownName;
+
+    fn from_str(name: &str) -> Result<Self, UnknownName> {
+        Incompressible::ALL.into_iter().find(|policy| policy.name() == name).ok_or_else(|| {
+            UnknownName {
+                what: "policy for incompressible pages",
+                name: name.to_owned(),
+                known: Incompressible::ALL.map(Incompressible::name).join(", "),
+            }
+        })
+    }
+}
+
+/// The longest header that can be put in front of an object, in bytes.
+pub const OBJECT_HEADER_MAX: usize = 64;
+
+/// What a store is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ZswapOptions {
+    /// The allocator.
+    pub zpool: ZpoolKind,
+    /// What can be chosen about it, where it is zsmalloc.
+    pub zsmalloc: ZsmallocOptions,
+    /// The compressor.
+    pub compressor: CompressorKind,
+    /// The policy for pages that do not shrink.
+    pub incompressible: Incompressible,
+    /// Bytes in front of each object that hold its key and are checked at load, 0 to
+    /// [`OBJECT_HEADER_MAX`]. Kernel 6.1 puts 8 there where the allocator can evict (zbud, z3fold).
+    pub object_header_bytes: usize,
+    /// The most host pages that the pool may own.
+    pub pool_pages_max: usize,
+}
+
+impl Default for ZswapOptions {
+    /// zsmalloc and lz4, bounded by the machine alone.
+    fn default() -> Self {
+        ZswapOptions {
+            zpool: ZpoolKind::Zsmalloc,
+            zsmalloc: ZsmallocOptions::default(),
+            compressor: CompressorKind::Lz4,
+            incompressible: Incompressible::Reject,
+            object_header_bytes: 0,
+            pool_pages_max: usize::MAX,
+        }
+    }
+}
+
+/// How a stored page is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stored {
+    /// As its one word.
+    SameFilled,
+    /// Compressed to `bytes`.
+    Compressed {
+        /// Length of the object without its header.
+        bytes: usize,
+    },
+    /// As it was.
+    AsIs,
+}
+
+/// Why a page was not stored. The caller's page is untouched; the key holds nothing now.
+#[derive(Debug, Error)]
+pub enum StoreError {
+    /// The compressed page is too large for the pool (`reject_compress_poor`).
+    #[error("page {key} does not shrink enough: {reason}")]
+    CompressPoor {
+        /// The page.
+        key: PageKey,
+        /// What it came to, and the limit.
+        reason: String,
+    },
+    /// The compressor failed (`reject_compress_fail`).
+    #[error("page {key} could not be compressed: {reason}")]
+    CompressFail {
+        /// The page.
+        key: PageKey,
+        /// The compressor's words.
+        reason: String,
+    },
+    /// The pool got no memory (`reject_alloc_fail`).
+    #[error("no room in the pool for page {key}")]
+    AllocFail {
+        /// The page.
+        key: PageKey,
+        /// What the pool said.
+        #[source]
+        source: ZpoolError,
+    },
+    /// No memory for an index entry (`reject_kmemcache_fail`).
+    #[error("no room in the index for page {key}")]
+    IndexFull {
+        /// The page.
+        key: PageKey,
+        /// What the index said.
+        #[source]
+        source: IndexFull,
+    },
+}
+
+/// A page is held but cannot be restored; its entry stays. What is in the caller's buffer is
+/// unspecified.
+#[derive(Debug, Error)]
+#[error("page {key} is corrupt in {zpool} ({compressor}, object of {bytes} bytes)")]
+pub struct LoadError {
+    /// The page.
+    pub key: PageKey,
+    /// The allocator.
+    pub zpool: &'static str,
+    /// The compressor.
+    pub compressor: String,
+    /// The object's length.
+    pub bytes: usize,
+    /// What is wrong with it.
+    #[source]
+    pub source: Corrupt,
+}
+
+/// Memory of a store, in bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct MemoryUse {
+    /// Host pages that the pool owns: the kernel's `pool_total_size`.
+    pub pool_bytes: u64,
+    /// The most there were at once.
+    pub pool_peak_bytes: u64,
+    /// Sum of the compressed lengths, which nothing takes less than.
+    pub compressed_bytes: u64,
+    /// Index nodes and shards.
+    pub index_bytes: u64,
+    /// The allocator's tables: handles, page descriptors, free lists.
+    pub zpool_metadata_bytes: u64,
+    /// Resident host pages that the arena keeps for the next caller: at most 512 KiB.
+    pub reserve_bytes: u64,
+}
+
+impl MemoryUse {
+    /// Everything beside the pool's host pages.
+    pub fn metadata_bytes(&self) -> u64 {
+        self.index_bytes + self.zpool_metadata_bytes
+    }
+}
+
+/// The compressed page store.
+#[derive(Debug)]
+pub struct Zswap {
+    zpool: Box<dyn Zpool>,
+    arena: Arc<Arena>,
+    compressor: Box<dyn Compressor>,
+    incompressible: Incompressible,
+    object_header_bytes: usize,
+    shards: Shards,
+}
+
+/// A thread's room for one object: header, then whatever the compressor makes.
+struct Scratch {
+    bytes: [u8; OBJECT_HEADER_MAX + OUTPUT_BYTES],
+}
+
+thread_local! {
+    static SCRATCH: RefCell<Box<Scratch>> =
+        RefCell::new(Box::new(Scratch { bytes: [0; OBJECT_HEADER_MAX + OUTPUT_BYTES] }));
+}
+
+impl Zswap {
+    /// An empty store.
+    ///
+    /// # Panics
+    ///
+    /// If an option is out of its range.
+    pub fn new(options: ZswapOptions) -> Zswap {
+        let arena = Arc::new(Arena::with_limit(options.pool_pages_max));
+        let zpool = options.zpool.build(Arc::clone(&arena), options.zsmalloc);
+        Zswap::from_parts(options, arena, zpool, options.compressor.build(), || {
+            Box::new(Radix::new())
+        })
+    }
+
+    /// An empty store of these parts, for parts that have no name: of `options` only the policies
+    /// are looked at. `zpool` must be empty and alone on `arena`.
+    ///
+    /// # Panics
+    ///
+    /// If an option is out of its range.
+    pub fn from_parts(
+        options: ZswapOptions,
+        arena: Arc<Arena>,
+        zpool: Box<dyn Zpool>,
+        compressor: Box<dyn Compressor>,
+        index: impl Fn() -> Box<dyn Index>,
+    ) -> Zswap {
+        assert!(
+            options.object_header_bytes <= OBJECT_HEADER_MAX,
+            "an object header of {} bytes is over {OBJECT_HEADER_MAX}",
+            options.object_header_bytes
+        );
+        Zswap {
+            zpool,
+            arena,
+            compressor,
+            incompressible: options.incompressible,
+            object_header_bytes: options.object_header_bytes,
+            shards: Shards::new(index),
+        }
+    }
+
+    /// Keeps a copy of `page` under `key`. What the key held before is gone, also where the page is
+    /// refused.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`]; counted by its reason, and nothing but the key's earlier page has changed.
+    pub fn store(&self, key: PageKey, page: &Page) -> Result<Stored, StoreError> {
+        if let Some(word) = same_filled_word(page) {
+            self.put(key, Content::SameFilled(word))
+                .map_err(|source| self.refuse(StoreError::IndexFull { key, source }))?;
+            return Ok(Stored::SameFilled);
+        }
+        self.drop_stale(key);
+        let content =
+            SCRATCH.with_borrow_mut(|scratch| self.insert_object(key, page, &mut scratch.bytes));
+        let content = content.map_err(|error| self.refuse(error))?;
+        if let Err(source) = self.put(key, content) {
+            self.free(content);
+            return Err(self.refuse(StoreError::IndexFull { key, source }));
+        }
+        Ok(match content {
+            Content::Compressed { bytes, .. } => Stored::Compressed { bytes: usize::from(bytes) },
+            _ => Stored::AsIs,
+        })
+    }
+
+    /// Fills `page` with the page of `key` and keeps it; `false` where the key holds none, and
+    /// `page` is untouched.
+    ///
+    /// # Errors
+    ///
+    /// [`LoadError`].
+    pub fn load(&self, key: PageKey, page: &mut Page) -> Result<bool, LoadError> {
+        Ok(self.fetch(key, page)?.is_some())
+    }
+
+    /// Fills `page` with the page of `key` and drops it from the store; `false` where the key holds
+    /// none. Of several threads that ask for the same page, one gets it.
+    ///
+    /// # Errors
+    ///
+    /// [`LoadError`]; the entry stays.
+    pub fn load_exclusive(&self, key: PageKey, page: &mut Page) -> Result<bool, LoadError> {
+        // Removed only once it has been restored. Where it went or changed meanwhile, look again.
+        while let Some(identity) = self.fetch(key, page)? {
+            let removed = self.shards.of(key).lock().remove(key, identity);
+            if let Some(content) = removed {
+                self.free(content);
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Forgets the page of `key`; whether there was one.
+    pub fn invalidate(&self, key: PageKey) -> bool {
+        let removed = self.shards.of(key).lock().take(key);
+        removed.inspect(|&content| self.free(content)).is_some()
+    }
+
+    /// Forgets every page with a key in `keys`; how many there were.
+    pub fn invalidate_range(&self, keys: RangeInclusive<PageKey>) -> usize {
+        let mut count = 0;
+        for lock in self.shards.iter() {
+            let mut removed = Vec::new();
+            let mut shard = lock.lock();
+            shard.index().for_each(keys.clone(), &mut |key, _| removed.push(key));
+            let removed: Vec<Content> =
+                removed.into_iter().filter_map(|key| shard.take(key)).collect();
+            drop(shard);
+            count += removed.len();
+            removed.into_iter().for_each(|content| self.free(content));
+        }
+        count
+    }
+
+    /// Packs the pool's objects together and gives every page that comes free back to the kernel;
+    /// the host pages that the packing freed.
+    pub fn compact(&self) -> usize {
+        let freed = self.zpool.compact();
+        self.arena.trim();
+        freed
+    }
+
+    /// What the store did and holds.
+    pub fn counters(&self) -> Counters {
+        let mut sum = Counters {
+            pool_total_size: (self.zpool.stats().pool_pages * PAGE_SIZE) as u64,
+            ..Counters::default()
+        };
+        self.shards.iter().for_each(|shard| sum.add(&shard.lock().counters));
+        sum
+    }
+
+    /// What the store's memory is used for.
+    pub fn memory(&self) -> MemoryUse {
+        let zpool = self.zpool.stats();
+        let arena = self.arena.stats();
+        MemoryUse {
+            pool_bytes: (zpool.pool_pages * PAGE_SIZE) as u64,
+            pool_peak_bytes: (arena.peak_pages * PAGE_SIZE) as u64,
+            compressed_bytes: self.shards.iter().map(|shard| shard.lock().compressed_bytes).sum(),
+            index_bytes: self.shards.bytes() as u64,
+            zpool_metadata_bytes: (zpool.metadata_bytes + arena.metadata_bytes) as u64,
+            reserve_bytes: (arena.reserve_pages * PAGE_SIZE) as u64,
+        }
+    }
+
+    /// The allocator.
+    pub fn zpool(&self) -> &dyn Zpool {
+        &*self.zpool
+    }
+
+    /// Walks every structure and checks it. Only while no other thread uses the store.
+    ///
+    /// # Errors
+    ///
+    /// The first broken invariant, in words.
+    pub fn audit(&self) -> Result<(), String> {
+        self.zpool.audit().map_err(|error| format!("{}: {error}", self.zpool.name()))?;
+        let (mut objects, mut compressed_bytes) = (0, 0);
+        for lock in self.shards.iter() {
+            let shard = lock.lock();
+            shard.index().audit().map_err(|e| format!("{}: {e}", shard.index().name()))?;
+            let mut broken = None;
+            let mut bytes = 0;
+            shard.index().for_each(PageKey(0)..=PageKey(u64::MAX), &mut |key, entry| {
+                let content = Content::unpack(entry);
+                bytes += content.compressed_bytes();
+                let Some(handle) = content.handle() else { return };
+                objects += 1;
+                if let Err(error) = self.zpool.read(handle, &mut |_| ()) {
+                    broken = Some(format!("S3: page {key}: {error}"));
+                }
+            });
+            if let Some(error) = broken {
+                return Err(error);
+            }
+            if bytes != shard.compressed_bytes {
+                return Err(format!(
+                    "entries sum to {bytes} compressed bytes, {} counted",
+                    shard.compressed_bytes
+                ));
+            }
+            compressed_bytes += bytes;
+        }
+        let stats = self.zpool.stats();
+        if stats.objects != objects {
+            return Err(format!("S3: {objects} entries with objects, {} objects", stats.objects));
+        }
+        if ((stats.pool_pages * PAGE_SIZE) as u64) < compressed_bytes {
+            return Err(format!(
+                "{} host pages cannot hold {compressed_bytes} bytes",
+                stats.pool_pages
+            ));
+        }
+        Ok(())
+    }
+
+    /// Restores the page of `key`; its entry's identity.
+    fn fetch(&self, key: PageKey, page: &mut Page) -> Result<Option<u32>, LoadError> {
+        let lock = self.shards.of(key);
+        let shard = lock.lock();
+        let Some(entry) = shard.get(key) else { return Ok(None) };
+        let content = Content::unpack(entry);
+        let handle = match content {
+            Content::SameFilled(word) => {
+                drop(shard);
+                fill_with_word(page, word);
+                return Ok(Some(entry.identity));
+            }
+            Content::Compressed { handle, .. } | Content::AsIs { handle } => handle,
+        };
+        let mut shard = Some(shard);
+        let mut result = Ok(());
+        self.zpool
+            .read(handle, &mut |slot| {
+                // The pool pins the object from here on: the entry may go now.
+                drop(shard.take());
+                result = self.restore(key, content, slot, page);
+            })
+            .expect("S3: an entry's handle names an object");
+        match result {
+            Ok(()) => Ok(Some(entry.identity)),
+            Err(source) => {
+                lock.lock().counters.decompress_fail += 1;
+                Err(LoadError {
+                    key,
+                    zpool: self.zpool.name(),
+                    compressor: self.compressor.name(),
+                    bytes: content.compressed_bytes() as usize,
+                    source,
+                })
+            }
+        }
+    }
+
+    /// Turns a slot of the pool back into the page.
+    fn restore(
+        &self,
+        key: PageKey,
+        content: Content,
+        slot: &[u8],
+        page: &mut Page,
+    ) -> Result<(), Corrupt> {
+        let (header, data) = slot.split_at(self.object_header_bytes);
+        if !header.is_empty() && header != &object_header(key)[..header.len()] {
+            return Err(Corrupt("its header names another page".to_owned()));
+        }
+        match content {
+            Content::Compressed { bytes, .. } => {
+                self.compressor.decompress(&data[..usize::from(bytes)], page)
+            }
+            _ => {
+                page.copy_from_slice(&data[..PAGE_SIZE]);
+                Ok(())
+            }
+        }
+    }
+
+    /// Compresses a page and puts the result into the pool.
+    fn insert_object(
+        &self,
+        key: PageKey,
+        page: &Page,
+        scratch: &mut [u8; OBJECT_HEADER_MAX + OUTPUT_BYTES],
+    ) -> Result<Content, StoreError> {
+        // The header ends where the compressor's output starts.
+        let (front, out) =
+            scratch.split_first_chunk_mut::<OBJECT_HEADER_MAX>().expect("scratch has both");
+        let out: &mut [u8; OUTPUT_BYTES] = out.try_into().expect("scratch has both");
+        let header_bytes = self.object_header_bytes;
+        front[OBJECT_HEADER_MAX - header_bytes..]
+            .copy_from_slice(&object_header(key)[..header_bytes]);
+        let bytes = match self.compressor.compress(page, out) {
+            Ok(bytes) if bytes < PAGE_SIZE || self.incompressible == Incompressible::Reject => {
+                Some(bytes)
+            }
+            Err(reason) if self.incompressible == Incompressible::Reject => {
+                let reason = match reason {
+                    CompressError::TooBig => reason.to_string(),
+                    CompressError::Failed(reason) => {
+                        return Err(StoreError::CompressFail { key, reason });
+                    }
+                };
+                return Err(StoreError::CompressPoor { key, reason });
+            }
+            _ => {
+                out[..PAGE_SIZE].copy_from_slice(page);
+                None
+            }
+        };
+        let start = OBJECT_HEADER_MAX - header_bytes;
+        let end = OBJECT_HEADER_MAX + bytes.unwrap_or(PAGE_SIZE);
+        let handle = self.zpool.insert(&scratch[start..end]).map_err(|source| match source {
+            ZpoolError::TooBig { .. } | ZpoolError::Empty => {
+                StoreError::CompressPoor { key, reason: source.to_string() }
+            }
+            source => StoreError::AllocFail { key, source },
+        })?;
+        Ok(match bytes {
+            Some(bytes) => Content::Compressed { handle, bytes: bytes as u16 }, // <= 4096
+            None => Content::AsIs { handle },
+        })
+    }
+
+    /// Puts an entry into the index and frees what it replaced.
+    fn put(&self, key: PageKey, content: Content) -> Result<(), IndexFull> {
+        let mut shard = self.shards.of(key).lock();
+        let replaced = shard.put(key, content)?;
+        shard.counters.duplicate_entry += u64::from(replaced.is_some());
+        drop(shard);
+        replaced.inspect(|&content| self.free(content));
+        Ok(())
+    }
+
+    /// Removes what an earlier store left under the key, before this one can fail (S1).
+    fn drop_stale(&self, key: PageKey) {
+        let mut shard = self.shards.of(key).lock();
+        let stale = shard.take(key);
+        shard.counters.duplicate_entry += u64::from(stale.is_some());
+        drop(shard);
+        stale.inspect(|&content| self.free(content));
+    }
+
+    /// Frees the object of content that is in no entry any more.
+    fn free(&self, content: Content) {
+        if let Some(handle) = content.handle() {
+            self.zpool.remove(handle).expect("S3: an entry's handle names an object");
+        }
+    }
+
+    /// Counts a refusal by its reason.
+    fn refuse(&self, error: StoreError) -> StoreError {
+        let (StoreError::CompressPoor { key, .. }
+        | StoreError::CompressFail { key, .. }
+        | StoreError::AllocFail { key, .. }
+        | StoreError::IndexFull { key, .. }) = error;
+        let counters = &mut self.shards.of(key).lock().counters;
+        *match error {
+            StoreError::CompressPoor { .. } => &mut counters.reject_compress_poor,
+            StoreError::CompressFail { .. } => &mut counters.reject_compress_fail,
+            StoreError::AllocFail { .. } => &mut counters.reject_alloc_fail,
+            StoreError::IndexFull { .. } => &mut counters.reject_kmemcache_fail,
+        } += 1;
+        error
+    }
+}
+
+/// The key, padded with zeros to the longest header.
+fn object_header(key: PageKey) -> [u8; OBJECT_HEADER_MAX] {
+    let mut header = [0; OBJECT_HEADER_MAX];
+    header[..size_of::<u64>()].copy_from_slice(&key.0.to_le_bytes());
+    header
+}
