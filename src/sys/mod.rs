@@ -5,5 +5,7 @@
 
 #![allow(unsafe_code, reason = "this folder is where the crate keeps its unsafe code")]
 
+pub mod interrupt;
 pub mod lz4;
 pub mod pages;
+pub mod process;
