@@ -1,7 +1,9 @@
 //! The laboratory: pages from real processes, and what the allocators make of them.
 
+pub mod experiment;
 pub mod histogram;
 pub mod replay;
+pub mod report;
 pub mod sizes;
 
 /// The published splitmix64: spreads a counter over all 64-bit words.
