@@ -1,6 +1,9 @@
 //! The command line: one file a subcommand.
 
 mod classes;
+mod compare;
+mod size;
+mod workload;
 
 use std::process::ExitCode;
 
@@ -17,8 +20,14 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Compare allocators and compressors on pages of a file, a process or a command
+    Compare(Box<compare::Compare>),
+    #[command(name = crate::lab::experiment::CHILD_COMMAND, hide = true)]
+    CompareRun(compare::CompareRun),
     /// Print the size classes of zsmalloc and their waste
     Classes(classes::Classes),
+    /// Build a heap of realistic data, for captures where nothing else is at hand
+    Workload(workload::Workload),
 }
 
 /// Why a command did not do its work; the exit code says which.
@@ -52,7 +61,10 @@ impl Failure {
 pub fn main() -> ExitCode {
     // clap prints its own errors and exits with 2 on them.
     let result = match Cli::parse().command {
+        Command::Compare(command) => command.run(),
+        Command::CompareRun(command) => command.run(),
         Command::Classes(command) => command.run(),
+        Command::Workload(command) => command.run(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,10 +1,13 @@
 //! The laboratory: pages from real processes, and what the allocators make of them.
 
+pub mod capture;
 pub mod experiment;
 pub mod histogram;
+pub mod page_set;
 pub mod replay;
 pub mod report;
 pub mod sizes;
+pub mod workload;
 
 /// The published splitmix64: spreads a counter over all 64-bit words.
 pub fn mix(counter: u64) -> u64 {

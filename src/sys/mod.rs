@@ -7,5 +7,7 @@
 
 pub mod interrupt;
 pub mod lz4;
+pub mod pagemap;
 pub mod pages;
 pub mod process;
+pub mod signals;

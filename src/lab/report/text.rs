@@ -117,16 +117,16 @@ fn base_name(report: &Report) -> String {
 /// (a): the table of the linux-mm study.
 fn run_times(report: &Report) -> String {
     let mut table = table(&["LABEL", "MIN", "MAX", "MEAN", "MEDIAN", "STDDEV", "MEAN vs BASE", ""]);
-    let kinds: [(&str, fn(&Findings) -> &Vec<f64>); 3] = [
-        ("real", |findings| &findings.real_s),
-        ("sys", |findings| &findings.sys_s),
-        ("user", |findings| &findings.user_s),
-    ];
+    let seconds_of = |findings: &Findings, kind| match kind {
+        "real" => Stats::of(&findings.real_s),
+        "sys" => Stats::of(&findings.sys_s),
+        _ => Stats::of(&findings.user_s),
+    };
     let mut noise = false;
-    for (kind, of) in kinds {
+    for kind in ["real", "sys", "user"] {
         for findings in &report.runs {
-            let stats = Stats::of(of(findings));
-            let base = Stats::of(of(base_of(&report.runs, findings)));
+            let stats = seconds_of(findings, kind);
+            let base = seconds_of(base_of(&report.runs, findings), kind);
             let change = match super::percent_change(stats.mean, base.mean) {
                 _ if findings.is_base() => "base".to_owned(),
                 Some(change) => format!("{change:+.1} %"),
