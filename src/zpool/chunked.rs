@@ -195,6 +195,24 @@ impl<S> ChunkPages<S> {
         run[start..start + object.len()].copy_from_slice(object);
     }
 
+    /// Moves chunks inside a page; the two places may overlap.
+    pub(super) fn slide(&mut self, id: PageId, from: u8, to: u8, chunks: u8) {
+        let [from, to, chunks] = [from, to, chunks].map(|count| usize::from(count) * CHUNK_BYTES);
+        let run = self.pages[id as usize].run.as_mut().expect("C3: a page in use has a run");
+        run.copy_within(from..from + chunks, to);
+    }
+
+    /// Copies chunks from one page to another, from chunk to chunk.
+    pub(super) fn copy(&mut self, from: (PageId, u8), to: (PageId, u8), chunks: u8) {
+        let pair = [from.0 as usize, to.0 as usize];
+        let [source, target] = self.pages.get_disjoint_mut(pair).expect("two pages");
+        let source = source.run.as_ref().expect("C3: a page in use has a run");
+        let target = target.run.as_mut().expect("C3: a page in use has a run");
+        let [from, to, chunks] =
+            [from.1, to.1, chunks].map(|count| usize::from(count) * CHUNK_BYTES);
+        target[to..to + chunks].copy_from_slice(&source[from..from + chunks]);
+    }
+
     fn run(&self, id: PageId) -> &PageRun {
         self.pages[id as usize].run.as_ref().expect("C3: a page in use has a run")
     }
