@@ -71,7 +71,7 @@ pub(super) struct Compare {
     )]
     workload: Workload,
     /// Its size
-    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = parse_size,
+    #[arg(long, value_name = "SIZE", default_value = "384M", value_parser = parse_size,
           conflicts_with = "source", help_heading = "Pages")]
     size: usize,
     /// Start of its random numbers: the same seed, the same contents

@@ -38,30 +38,33 @@ pub(super) fn sentences(runs: &[Findings], freed: FreedHalf) -> Vec<String> {
     sentences
 }
 
-fn refusals(all: &[&Findings]) -> Vec<String> {
-    let refusing = all.iter().filter(|findings| findings.rejected_pages > 0);
-    refusing
+fn refusals(all: &[&Findings]) -> Option<String> {
+    let refusing: Vec<String> = all
+        .iter()
+        .filter(|findings| findings.rejected_pages > 0)
         .map(|findings| {
             let figures = &findings.figures;
             let why = if findings.rejected_pages == figures.reject_compress_poor {
-                "as too large once compressed"
-            } else if findings.rejected_pages == figures.reject_alloc_fail {
-                "for want of memory"
+                ""
             } else {
-                "for several reasons (see --json)"
+                ", not only as too large (see --json)"
             };
             format!(
-                "{} refused {} of {} pages ({}) {why}: its pool looks smaller for that. Such \
-                 pages stay in memory or go to disk; with 4096 bytes for each of them it comes to \
-                 {}.",
-                findings.label(),
+                "{} {} ({}{why})",
+                findings.zpool,
                 thousands(findings.rejected_pages),
-                thousands(figures.pages),
                 share(findings.rejected_pages, figures.pages),
-                mib(findings.bytes_with_rejected),
             )
         })
-        .collect()
+        .collect();
+    let first = all.iter().find(|findings| findings.rejected_pages > 0)?;
+    Some(format!(
+        "Refused with {}, as too large once compressed: {} of {} pages. A pool that refuses pages \
+         looks smaller: they stay in memory or go to disk. ALL IN counts 4096 bytes for each.",
+        first.compressor,
+        refusing.join(", "),
+        thousands(first.figures.pages),
+    ))
 }
 
 fn fastest(all: &[&Findings], compressor: &str) -> Vec<String> {
@@ -90,8 +93,9 @@ fn fastest(all: &[&Findings], compressor: &str) -> Vec<String> {
             names.join(" and ")
         );
     }
-    if first.rejected_pages > 0 {
-        text += &format!(" {} had less to do: it refused pages.", first.zpool);
+    let refused_least = all.iter().map(|findings| findings.rejected_pages).min().unwrap_or(0);
+    if first.rejected_pages > refused_least {
+        text += " It had less to do: it refused more pages than another.";
     }
     vec![text]
 }
@@ -129,24 +133,31 @@ fn trade(all: &[&Findings]) -> Option<String> {
     let dense = all.iter().min_by_key(|findings| findings.bytes_with_rejected)?;
     if fast.zpool == dense.zpool {
         return Some(format!(
-            "The trade: none on these pages; {} is both the densest and the fastest by mean.",
+            "The trade: none on these pages; {} is the densest, and by mean also the fastest.",
             dense.zpool
         ));
     }
     let bytes = fast.bytes_with_rejected - dense.bytes_with_rejected;
-    let time = percent_change(mean(dense), mean(fast))?;
-    let noise = if Stats::of(&fast.real_s).overlaps(&Stats::of(&dense.real_s)) {
-        ", which is within the noise"
-    } else {
-        ""
-    };
-    Some(format!(
-        "The trade: {} saves {} ({}) against {} and takes {time:.1} % more time{noise}.",
+    let saves = format!(
+        "{} saves {} ({}) against {}",
         dense.zpool,
         mib(bytes),
         share(bytes, fast.bytes_with_rejected),
-        fast.zpool,
-    ))
+        fast.zpool
+    );
+    if noisy(fast, dense) {
+        return Some(format!(
+            "The trade: none that these runs show; {saves}, and what it takes longer is within the \
+             noise."
+        ));
+    }
+    let time = percent_change(mean(dense), mean(fast))?;
+    Some(format!("The trade: {saves} and takes {time:.1} % more time."))
+}
+
+/// Whether the runs cannot tell which of the two is faster.
+fn noisy(one: &Findings, other: &Findings) -> bool {
+    one.real_s.len() == 1 || Stats::of(&one.real_s).overlaps(&Stats::of(&other.real_s))
 }
 
 /// What freeing leaves behind.

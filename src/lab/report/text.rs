@@ -8,7 +8,7 @@ use super::stats::Stats;
 use super::summary::against_base;
 use super::{Findings, Report, base_of};
 use crate::lab::histogram::{Bucket, LatencySummary, draw_row};
-use crate::lab::replay::FreedHalf;
+use crate::lab::replay::{FreedHalf, Phases, Spent};
 use crate::page::PAGE_SIZE;
 
 /// The widest line.
@@ -109,14 +109,9 @@ fn half(freed: FreedHalf) -> &'static str {
     }
 }
 
-fn base_name(report: &Report) -> String {
-    let base = report.runs.first().map_or("", |findings| findings.base);
-    base.to_uppercase()
-}
-
 /// (a): the table of the linux-mm study.
 fn run_times(report: &Report) -> String {
-    let mut table = table(&["LABEL", "MIN", "MAX", "MEAN", "MEDIAN", "STDDEV", "MEAN vs BASE", ""]);
+    let mut table = table(&["LABEL", "MIN", "MAX", "MEAN", "MEDIAN", "STDDEV", "MEAN vs BASE"]);
     let seconds_of = |findings: &Findings, kind| match kind {
         "real" => Stats::of(&findings.real_s),
         "sys" => Stats::of(&findings.sys_s),
@@ -142,16 +137,37 @@ fn run_times(report: &Report) -> String {
                 seconds(stats.mean),
                 seconds(stats.median),
                 seconds(stats.stddev),
-                change,
-                if in_noise { "~".to_owned() } else { String::new() },
+                format!("{change} {}", if in_noise { '~' } else { ' ' }),
             ]);
         }
     }
-    let mut caption = "store all, load all, free half, compact, refill; seconds".to_owned();
+    let mut text = section("(a) RUN TIME", "all phases together, seconds", &table);
     if noise {
-        caption += "; ~ the ranges of the runs overlap: noise";
+        text.pop();
+        text += "~ the ranges of the runs overlap: the difference is within the noise.\n\n";
     }
-    section("(a) RUN TIME", &caption, &table)
+    text + &phases(report)
+}
+
+/// Which phase takes the time.
+fn phases(report: &Report) -> String {
+    let mut table =
+        table(&["MEAN real", "STORE ALL", "LOAD ALL", "FREE HALF", "COMPACT", "REFILL"]);
+    for findings in &report.runs {
+        let mean = |of: fn(&Phases) -> Spent| {
+            let seconds = findings.phases.iter().map(|phases| of(phases).real_s);
+            format!("{:.3}", seconds.sum::<f64>() / findings.phases.len() as f64)
+        };
+        table.add_row([
+            findings.label(),
+            mean(|phases| phases.store),
+            mean(|phases| phases.load),
+            mean(|phases| phases.free),
+            mean(|phases| phases.compact),
+            mean(|phases| phases.refill),
+        ]);
+    }
+    format!("{}\n\n", trimmed(&table))
 }
 
 /// (b): a table of percentiles, then the pictures.
@@ -204,9 +220,8 @@ fn beside(left: &str, right: &str) -> String {
 
 /// (c): memory with every page stored.
 fn peak(report: &Report) -> String {
-    let against = format!("vs {}", base_name(report));
     let mut table =
-        table(&["LABEL", "POOL", &against, "COMPRESSED", "INDEX", "METADATA", "RESERVE", "RSS"]);
+        table(&["LABEL", "POOL", "vs BASE", "COMPRESSED", "INDEX", "METADATA", "RESERVE", "RSS"]);
     for findings in &report.runs {
         let figures = &findings.figures;
         table.add_row([
@@ -221,7 +236,6 @@ fn peak(report: &Report) -> String {
         ]);
     }
     let mut text = section("(c) PEAK POOL SIZE", "every page stored; bytes", &table);
-    let against = format!("ALL IN vs {}", base_name(report));
     let mut table = self::table(&[
         "LABEL",
         "STORED",
@@ -230,7 +244,7 @@ fn peak(report: &Report) -> String {
         "REFUSED",
         "RATIO",
         "ALL IN",
-        &against,
+        "vs BASE",
     ]);
     for findings in &report.runs {
         let figures = &findings.figures;
@@ -245,7 +259,7 @@ fn peak(report: &Report) -> String {
             against_base(&report.runs, findings, |of| of.bytes_with_rejected as f64),
         ]);
     }
-    text += &format!("{}\n", trimmed(&table));
+    text += &format!("{}\n\n", trimmed(&table));
     text += &wrapped(
         "",
         "",
@@ -265,24 +279,20 @@ fn after_freeing(report: &Report) -> String {
         "COMPACTED",
         "of full",
         "IDEAL",
-        "of full",
         "REFILLED",
         "of full",
     ]);
     for findings in &report.runs {
         let figures = &findings.figures;
         let full = figures.pool_total_size;
-        let ideal = ideal_bytes(findings);
+        let of_full = |bytes: u64| {
+            [thousands(bytes), format!("{:.1} %", bytes as f64 / full.max(1) as f64 * 100.0)]
+        };
         let mut row = vec![findings.label()];
-        for bytes in [
-            figures.pool_after_free_bytes,
-            figures.pool_after_compact_bytes,
-            ideal,
-            figures.pool_after_refill_bytes,
-        ] {
-            row.push(thousands(bytes));
-            row.push(format!("{:.1} %", bytes as f64 / full.max(1) as f64 * 100.0));
-        }
+        row.extend(of_full(figures.pool_after_free_bytes));
+        row.extend(of_full(figures.pool_after_compact_bytes));
+        row.push(thousands(ideal_bytes(findings)));
+        row.extend(of_full(figures.pool_after_refill_bytes));
         table.add_row(row);
     }
     let caption =
