@@ -78,7 +78,7 @@ fn fastest(all: &[&Findings], compressor: &str) -> Vec<String> {
         format!("Fastest with {compressor}: {} by mean run time ({:.3} s)", first.zpool, best.mean);
     for (findings, stats) in &clear {
         let more = percent_change(stats.mean, best.mean).unwrap_or(0.0);
-        text += &format!(", {} takes {more:.1} % more", findings.zpool);
+        text += &format!(", {} takes {more:.1}% more", findings.zpool);
     }
     text += ".";
     if !noise.is_empty() {
@@ -110,7 +110,7 @@ fn densest(all: &[&Findings], compressor: &str) -> String {
         .map(|findings| {
             let bytes = findings.bytes_with_rejected as f64;
             let more = percent_change(bytes, best.bytes_with_rejected as f64).unwrap_or(0.0);
-            format!("{} takes {more:.1} % more", findings.zpool)
+            format!("{} takes {more:.1}% more", findings.zpool)
         })
         .collect();
     let refused = if order.iter().any(|findings| findings.rejected_pages > 0) {
@@ -152,7 +152,7 @@ fn trade(all: &[&Findings]) -> Option<String> {
         ));
     }
     let time = percent_change(mean(dense), mean(fast))?;
-    Some(format!("The trade: {saves} and takes {time:.1} % more time."))
+    Some(format!("The trade: {saves} and takes {time:.1}% more time."))
 }
 
 /// Whether the runs cannot tell which of the two is faster.
@@ -184,7 +184,7 @@ fn holes(all: &[&Findings], freed: FreedHalf) -> Option<String> {
 }
 
 fn share(part: u64, whole: u64) -> String {
-    format!("{:.1} %", part as f64 / whole.max(1) as f64 * 100.0)
+    format!("{:.1}%", part as f64 / whole.max(1) as f64 * 100.0)
 }
 
 /// The pool against the base's, in words for a table cell.
@@ -197,6 +197,5 @@ pub(super) fn against_base(
     if findings.is_base() {
         return "base".to_owned();
     }
-    percent_change(of(findings), of(base))
-        .map_or("-".to_owned(), |change| format!("{change:+.1} %"))
+    percent_change(of(findings), of(base)).map_or("-".to_owned(), |change| format!("{change:+.1}%"))
 }

@@ -124,7 +124,7 @@ fn run_times(report: &Report) -> String {
             let base = seconds_of(base_of(&report.runs, findings), kind);
             let change = match super::percent_change(stats.mean, base.mean) {
                 _ if findings.is_base() => "base".to_owned(),
-                Some(change) => format!("{change:+.1} %"),
+                Some(change) => format!("{change:+.1}%"),
                 None => "-".to_owned(),
             };
             let in_noise = !findings.is_base() && stats.overlaps(&base);
@@ -286,7 +286,7 @@ fn after_freeing(report: &Report) -> String {
         let figures = &findings.figures;
         let full = figures.pool_total_size;
         let of_full = |bytes: u64| {
-            [thousands(bytes), format!("{:.1} %", bytes as f64 / full.max(1) as f64 * 100.0)]
+            [thousands(bytes), format!("{:.1}%", bytes as f64 / full.max(1) as f64 * 100.0)]
         };
         let mut row = vec![findings.label()];
         row.extend(of_full(figures.pool_after_free_bytes));
