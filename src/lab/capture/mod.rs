@@ -168,7 +168,8 @@ impl CaptureError {
             | CaptureError::Process { .. }
             | CaptureError::Workload { .. }
             | CaptureError::Interrupted(_) => true,
-            CaptureError::Command { source, .. } | CaptureError::Input { source, .. } => {
+            CaptureError::Command { source, .. } => !command::is_wrong_program(source),
+            CaptureError::Input { source, .. } => {
                 !matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
             }
             _ => false,
