@@ -13,11 +13,10 @@ use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 
 use super::Failure;
+use super::capture::{When, failure};
 use super::size::parse_size;
 use crate::compressor::CompressorKind;
-use crate::lab::capture::{
-    CaptureAt, CaptureError, CaptureOptions, capture_command, capture_pid, capture_workload,
-};
+use crate::lab::capture::{CaptureOptions, capture_command, capture_pid, capture_workload};
 use crate::lab::experiment::{
     Combination, CorpusFile, Experiment, ExperimentError, Settings, child,
 };
@@ -54,10 +53,9 @@ pub(super) struct Compare {
     /// Run a command and replay its anonymous pages
     #[arg(last = true, value_name = "CMD", group = "source", help_heading = "Pages")]
     command: Vec<OsString>,
-    /// When to capture the command: peak, exit, or after so many seconds
-    #[arg(long, value_name = "WHEN", default_value = "peak", value_parser = parse_at,
-          help_heading = "Pages")]
-    at: CaptureAt,
+    /// When to capture the command: peak, exit, or after 2s, 500ms
+    #[arg(long, value_name = "WHEN", default_value = "peak", help_heading = "Pages")]
+    at: When,
     /// Take the pages of the process's children too
     #[arg(long, help_heading = "Pages")]
     tree: bool,
@@ -193,7 +191,8 @@ impl Compare {
         if let Some(path) = &self.corpus {
             return page_set(path);
         }
-        let options = CaptureOptions { tree: self.tree, ..CaptureOptions::default() };
+        let options =
+            CaptureOptions { tree: self.tree, stdout_to_stderr: true, ..CaptureOptions::default() };
         let made = TempDir::with_prefix("uzswap-")
             .context("cannot make a temporary directory for the pages")
             .map_err(Failure::Machine)?;
@@ -204,19 +203,13 @@ impl Compare {
             capture_pid(pid, &path, &options)
         } else if !self.command.is_empty() {
             // No bar: the command may print.
-            capture_command(&self.command, self.at, &path, &options)
+            capture_command(&self.command, self.at.0, &path, &options)
         } else {
             waiting.set_message(format!("capturing the built-in workload {}", self.workload));
             capture_workload(self.workload, self.seed, self.size, &path)
         };
         waiting.finish_and_clear();
-        let about = about.map_err(|error: CaptureError| {
-            if error.is_machine() {
-                Failure::Machine(error.into())
-            } else {
-                Failure::Usage(error.into())
-            }
-        })?;
+        let about = about.map_err(failure)?;
         let info = CorpusInfo {
             origin: about.origin,
             kind: "pages",
@@ -337,20 +330,6 @@ fn distinct<T: Copy + PartialEq>(values: &[T]) -> Vec<T> {
         }
     }
     distinct
-}
-
-fn parse_at(text: &str) -> Result<CaptureAt, String> {
-    match text {
-        "peak" => Ok(CaptureAt::Peak),
-        "exit" => Ok(CaptureAt::Exit),
-        _ => {
-            let seconds = text.strip_suffix('s').unwrap_or(text).parse().ok();
-            seconds
-                .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
-                .map(CaptureAt::After)
-                .ok_or_else(|| format!("'{text}' is none of peak, exit and a number of seconds"))
-        }
-    }
 }
 
 fn parse_header(text: &str) -> Result<(ZpoolKind, usize), String> {

@@ -1,5 +1,6 @@
 //! The command line: one file a subcommand.
 
+mod capture;
 mod classes;
 mod compare;
 mod size;
@@ -24,6 +25,8 @@ enum Command {
     Compare(Box<compare::Compare>),
     #[command(name = crate::lab::experiment::CHILD_COMMAND, hide = true)]
     CompareRun(compare::CompareRun),
+    /// Write the pages of a process, a command or a file to a page set
+    Capture(capture::Capture),
     /// Print the size classes of zsmalloc and their waste
     Classes(classes::Classes),
     /// Build a heap of realistic data, for captures where nothing else is at hand
@@ -63,6 +66,7 @@ pub fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Compare(command) => command.run(),
         Command::CompareRun(command) => command.run(),
+        Command::Capture(command) => command.run(),
         Command::Classes(command) => command.run(),
         Command::Workload(command) => command.run(),
     };

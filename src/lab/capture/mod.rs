@@ -36,6 +36,8 @@ pub struct CaptureOptions {
     pub tree: bool,
     /// Stop the process while its pages are read, so that they are of one moment.
     pub freeze: bool,
+    /// A command's standard output goes to our standard error: ours carries results only.
+    pub stdout_to_stderr: bool,
 }
 
 /// When to capture a command that is run for it.
@@ -168,7 +170,8 @@ impl CaptureError {
             | CaptureError::Process { .. }
             | CaptureError::Workload { .. }
             | CaptureError::Interrupted(_) => true,
-            CaptureError::Command { source, .. } | CaptureError::Input { source, .. } => {
+            CaptureError::Command { source, .. } => !command::is_wrong_program(source),
+            CaptureError::Input { source, .. } => {
                 !matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
             }
             _ => false,
@@ -198,7 +201,7 @@ pub fn capture_pid(pid: i32, out: &Path, options: &CaptureOptions) -> Result<Abo
 }
 
 /// Runs a command and captures it, or the tree below it, into the page set `out`. It has our
-/// standard input, output and error. It is always stopped while its pages are read.
+/// standard input, output and error, unless the options say otherwise. It is always stopped while its pages are read.
 ///
 /// # Errors
 ///

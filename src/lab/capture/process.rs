@@ -76,8 +76,11 @@ pub(super) fn capture(
     signals: &SignalsHeld,
 ) -> Result<Vec<String>, CaptureError> {
     let mut notes = Vec::new();
-    let frozen =
-        if options.freeze { Some(Frozen::stop(pid, options.tree, &mut notes)?) } else { None };
+    let frozen = if options.freeze {
+        Some(Frozen::stop(pid, options.tree, &mut notes, &mut || {})?)
+    } else {
+        None
+    };
     let pids = if options.tree { tree(pid, &mut notes) } else { vec![pid] };
     read_all(&pids, writer, signals, &mut notes)?;
     drop(frozen);
@@ -337,11 +340,13 @@ pub(super) struct Frozen {
 }
 
 impl Frozen {
-    /// Stops `pid` and, with `tree`, everything below it.
+    /// Stops `pid` and, with `tree_too`, everything below it; `meanwhile` is called again and again
+    /// until they have stopped.
     pub(super) fn stop(
         pid: i32,
         tree_too: bool,
         notes: &mut Vec<String>,
+        meanwhile: &mut dyn FnMut(),
     ) -> Result<Frozen, CaptureError> {
         let mut frozen = Frozen { seen: Vec::new(), resume: Vec::new() };
         // A child may be born before its parent stops: look again until there is no new one.
@@ -352,12 +357,18 @@ impl Frozen {
                 return Ok(frozen);
             }
             for new in new {
-                frozen.add(new, new == pid, notes)?;
+                frozen.add(new, new == pid, notes, meanwhile)?;
             }
         }
     }
 
-    fn add(&mut self, pid: i32, must: bool, notes: &mut Vec<String>) -> Result<(), CaptureError> {
+    fn add(
+        &mut self,
+        pid: i32,
+        must: bool,
+        notes: &mut Vec<String>,
+        meanwhile: &mut dyn FnMut(),
+    ) -> Result<(), CaptureError> {
         let stopped_before = is_stopped(pid);
         match signals::send(pid, SignalNumber(libc::SIGSTOP)) {
             Ok(()) => {}
@@ -370,7 +381,11 @@ impl Frozen {
             self.resume.push(pid);
         }
         let since = Instant::now();
-        while !is_stopped(pid) {
+        loop {
+            meanwhile();
+            if is_stopped(pid) {
+                break;
+            }
             if since.elapsed() > STOP_WAIT {
                 notes.push(format!("process {pid} did not stop: it was read while it ran"));
                 break;
