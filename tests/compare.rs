@@ -3,6 +3,7 @@
 //! killed, an interrupt. Blind to: whether the figures are right (see `golden_kernel_6_1.rs`).
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -278,11 +279,44 @@ fn odd_pages_can_be_freed() {
 }
 
 #[test]
-fn a_command_can_be_compared() {
-    let page =
-        run(&["compare", "--runs", "1", "--zpool", "zsmalloc", "--", "no-such-command-here"]);
-    assert_eq!(page.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&page.stderr).contains("no-such-command-here"));
+fn a_command_can_be_compared_and_keeps_off_standard_output() {
+    let binary = env!("CARGO_BIN_EXE_uzswap");
+    let args = [
+        "compare", "--runs", "1", "--zpool", "zsmalloc", "--json", "--", binary, "workload",
+        "text", "--size", "4M",
+    ];
+    let output = run(&args);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    assert!(stderr.starts_with("text 4.0 MiB seed 1"), "what the command prints: {stderr}");
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(number(&document["corpus"], "pages") > 900, "{}", document["corpus"]);
+    assert_eq!(
+        number(&document["runs"][0], "verified_pages"),
+        number(&document["runs"][0], "stored_pages")
+    );
+
+    let args = ["compare", "--runs", "1", "--zpool", "zsmalloc", "--", "no-such-command-here"];
+    let output = run(&args);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("no-such-command-here"));
+}
+
+#[test]
+fn a_running_process_can_be_compared() {
+    let mut process = uzswap()
+        .args(["workload", "json-tree", "--size", "2M", "--hold"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap() == "ready"));
+    let pid = process.id().to_string();
+    let page = stdout_of(&["compare", "--pid", &pid, "--runs", "1"]);
+    assert!(page.contains(&format!("process {pid} (uzswap)")), "{page}");
+    drop(process.stdin.take());
+    assert!(process.wait().unwrap().success(), "it goes on as if nothing had been");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -16,7 +16,9 @@ use super::Failure;
 use super::capture::{When, failure};
 use super::size::parse_size;
 use crate::compressor::CompressorKind;
-use crate::lab::capture::{CaptureOptions, capture_command, capture_pid, capture_workload};
+use crate::lab::capture::{
+    CaptureOptions, capture_command, capture_file, capture_pid, capture_workload,
+};
 use crate::lab::experiment::{
     Combination, CorpusFile, Experiment, ExperimentError, Settings, child,
 };
@@ -34,7 +36,7 @@ use crate::zswap::{Incompressible, OBJECT_HEADER_MAX};
 #[derive(Debug, clap::Args)]
 #[command(next_line_help = false)]
 pub(super) struct Compare {
-    /// Replay the pages of a file: a page set, or whole pages of anything
+    /// Replay the pages of a file: a page set, a core dump, any whole pages
     #[arg(long, value_name = "FILE", group = "source", help_heading = "Pages")]
     corpus: Option<PathBuf>,
     /// Replay the anonymous pages of a running process
@@ -188,7 +190,9 @@ impl Compare {
         if let Some(path) = &self.sizes {
             return sizes(path);
         }
-        if let Some(path) = &self.corpus {
+        if let Some(path) = &self.corpus
+            && !is_core_dump(path)
+        {
             return page_set(path);
         }
         let options =
@@ -198,7 +202,10 @@ impl Compare {
             .map_err(Failure::Machine)?;
         let path = made.path().join("pages");
         let waiting = bar(1, "{msg}");
-        let about = if let Some(pid) = self.pid {
+        let about = if let Some(core) = &self.corpus {
+            waiting.set_message(format!("reading core dump {}", core.display()));
+            capture_file(core, &path)
+        } else if let Some(pid) = self.pid {
             waiting.set_message(format!("capturing process {pid}"));
             capture_pid(pid, &path, &options)
         } else if !self.command.is_empty() {
@@ -220,6 +227,17 @@ impl Compare {
         };
         Ok(Source { file: CorpusFile::Pages(path.into()), info, _made: Some(made) })
     }
+}
+
+/// Whether `path` is an ELF file of type core. An unreadable one is not: reading it says why.
+fn is_core_dump(path: &Path) -> bool {
+    let mut start = [0; 18];
+    let is_file = fs::metadata(path).is_ok_and(|metadata| metadata.is_file());
+    // Type 4 in the byte order of the file.
+    is_file
+        && File::open(path).and_then(|mut file| file.read_exact(&mut start)).is_ok()
+        && start.starts_with(b"\x7fELF")
+        && matches!(start[16..], [4, 0] | [0, 4])
 }
 
 /// The page set at `path`, checked.
