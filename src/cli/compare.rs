@@ -70,11 +70,11 @@ pub(super) struct Compare {
         help_heading = "Pages"
     )]
     workload: Workload,
-    /// Its size
+    /// Size of the built-in workload
     #[arg(long, value_name = "SIZE", default_value = "384M", value_parser = parse_size,
           conflicts_with = "source", help_heading = "Pages")]
     size: usize,
-    /// Start of its random numbers: the same seed, the same contents
+    /// Start of its random numbers: same seed, same contents
     #[arg(
         long,
         value_name = "N",
@@ -93,7 +93,13 @@ pub(super) struct Compare {
     )]
     zpool: Vec<ZpoolKind>,
     /// Compressors: lz4, zstd, deflate, none; zstd:19 for a level
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "lz4")]
+    #[arg(
+        long,
+        value_name = "NAMES",
+        value_delimiter = ',',
+        default_value = "lz4",
+        conflicts_with = "sizes"
+    )]
     compressor: Vec<CompressorKind>,
     /// Runs of each combination, each in a process of its own
     #[arg(long, value_name = "N", default_value_t = 5,
@@ -113,10 +119,10 @@ pub(super) struct Compare {
           value_parser = RangedU64ValueParser::<usize>::new()
               .range(CHAIN_SIZE_MIN as u64..=CHAIN_SIZE_MAX as u64))]
     chain_size: usize,
-    /// Its choice of chains: used-percent up to 6.2, least-waste since
+    /// zsmalloc's choice of chains: used-percent up to 6.2, least-waste since
     #[arg(long, value_name = "RULE", default_value_t = ChainRule::LeastWaste)]
     chain_rule: ChainRule,
-    /// Its handles: in-object as in the kernel, or beside
+    /// zsmalloc's handles: in-object as in the kernel, or beside
     #[arg(long, value_name = "PLACE", default_value_t = HandleHeader::InObject)]
     handle_header: HandleHeader,
 
@@ -197,9 +203,7 @@ impl Compare {
         }
         let options =
             CaptureOptions { tree: self.tree, stdout_to_stderr: true, ..CaptureOptions::default() };
-        let made = TempDir::with_prefix("uzswap-")
-            .context("cannot make a temporary directory for the pages")
-            .map_err(Failure::Machine)?;
+        let made = temporary_directory()?;
         let path = made.path().join("pages");
         let waiting = bar(1, "{msg}");
         let about = if let Some(core) = &self.corpus {
@@ -257,64 +261,51 @@ fn page_set(path: &Path) -> Result<Source, Failure> {
         captured_at: set.about.captured_at,
         notes: set.about.notes,
     };
-    if fs::metadata(path).is_ok_and(|metadata| metadata.is_file()) {
-        return Ok(Source { file: CorpusFile::Pages(path.into()), info, _made: None });
-    }
-    // A pipe is read once, and every run needs the pages.
-    let copy = || {
-        let made = TempDir::with_prefix("uzswap-")?;
-        let copy = made.path().join("pages");
-        fs::write(&copy, set.pages.as_flattened())?;
-        Ok((made, copy))
-    };
-    let (made, copy) = copy()
-        .map_err(|error: io::Error| anyhow!(error).context("cannot keep a copy of the pages"))
-        .map_err(Failure::Machine)?;
-    Ok(Source { file: CorpusFile::Pages(copy.into()), info, _made: Some(made) })
+    let (path, made) = lasting(path, set.pages.as_flattened())?;
+    Ok(Source { file: CorpusFile::Pages(path), info, _made: made })
 }
 
 /// The list of sizes at `path`, checked.
 fn sizes(path: &Path) -> Result<Source, Failure> {
-    let list = SizeList::read(path).map_err(|error| match error {
-        SizesError::Io { ref source, .. }
-            if !matches!(
-                source.kind(),
-                io::ErrorKind::NotFound
-                    | io::ErrorKind::NotADirectory
-                    | io::ErrorKind::IsADirectory
-            ) =>
-        {
+    let list = fs::read(path)
+        .map_err(|source| SizesError::Io { path: path.to_owned(), source })
+        .and_then(|text| Ok((SizeList::parse(&text[..], path)?, text)));
+    let (list, text) = list.map_err(|error| {
+        if error.is_machine() {
             Failure::Machine(error.into())
+        } else {
+            Failure::Usage(error.into())
         }
-        _ => Failure::Usage(error.into()),
     })?;
-    let mut hash = Sha256::new();
-    File::open(path)
-        .and_then(|mut file| io::copy(&mut file, &mut HashWriter(&mut hash)))
-        .with_context(|| format!("cannot read {}", path.display()))
-        .map_err(Failure::Machine)?;
     let info = CorpusInfo {
         origin: path.display().to_string(),
         kind: "sizes",
         pages: list.page_count() as u64,
-        sha256: hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect(),
+        sha256: Sha256::digest(&text).iter().map(|byte| format!("{byte:02x}")).collect(),
         captured_at: String::new(),
         notes: Vec::new(),
     };
-    Ok(Source { file: CorpusFile::Sizes(path.into()), info, _made: None })
+    let (path, made) = lasting(path, &text)?;
+    Ok(Source { file: CorpusFile::Sizes(path), info, _made: made })
 }
 
-struct HashWriter<'a>(&'a mut Sha256);
-
-impl Write for HashWriter<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.update(bytes);
-        Ok(bytes.len())
+/// A file that every run can read: the one given, or a copy of its contents where it is a pipe.
+fn lasting(path: &Path, contents: &[u8]) -> Result<(OsString, Option<TempDir>), Failure> {
+    if fs::metadata(path).is_ok_and(|metadata| metadata.is_file()) {
+        return Ok((path.into(), None));
     }
+    let made = temporary_directory()?;
+    let copy = made.path().join("copy");
+    fs::write(&copy, contents)
+        .with_context(|| format!("cannot keep a copy of {}", path.display()))
+        .map_err(Failure::Machine)?;
+    Ok((copy.into(), Some(made)))
+}
 
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
+fn temporary_directory() -> Result<TempDir, Failure> {
+    TempDir::with_prefix("uzswap-")
+        .context("cannot make a temporary directory for the pages (see TMPDIR)")
+        .map_err(Failure::Machine)
 }
 
 /// Runs the experiment with a bar on standard error, if that is a terminal.

@@ -59,6 +59,17 @@ pub enum SizesError {
     },
 }
 
+impl SizesError {
+    /// Whether the machine is the reason (permission, I/O) and not the path or file given.
+    pub fn is_machine(&self) -> bool {
+        let SizesError::Io { source, .. } = self else { return false };
+        !matches!(
+            source.kind(),
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory | io::ErrorKind::IsADirectory
+        )
+    }
+}
+
 impl SizeList {
     /// Reads one decimal number a line. Blank lines and what follows a `#` are left out.
     ///
@@ -66,13 +77,24 @@ impl SizeList {
     ///
     /// [`SizesError`], with the line.
     pub fn read(path: &Path) -> Result<SizeList, SizesError> {
-        let io_error = |source| SizesError::Io { path: path.to_owned(), source };
-        let mut reader = BufReader::new(File::open(path).map_err(io_error)?);
+        match File::open(path) {
+            Ok(file) => SizeList::parse(BufReader::new(file), path),
+            Err(source) => Err(SizesError::Io { path: path.to_owned(), source }),
+        }
+    }
+
+    /// As [`SizeList::read`], from what is open already; `path` is for messages.
+    ///
+    /// # Errors
+    ///
+    /// [`SizesError`], with the line.
+    pub fn parse(mut reader: impl BufRead, path: &Path) -> Result<SizeList, SizesError> {
         let mut sizes = Vec::new();
         let mut bytes = Vec::new();
         for line in 1.. {
             bytes.clear();
-            if reader.read_until(b'\n', &mut bytes).map_err(io_error)? == 0 {
+            let read = reader.read_until(b'\n', &mut bytes);
+            if read.map_err(|source| SizesError::Io { path: path.to_owned(), source })? == 0 {
                 break;
             }
             let text = String::from_utf8_lossy(&bytes);
@@ -84,7 +106,7 @@ impl SizeList {
             sizes.push(size.ok_or_else(|| SizesError::Line {
                 path: path.to_owned(),
                 line,
-                text: number.chars().take(40).flat_map(char::escape_debug).collect(),
+                text: number.chars().take(40).flat_map(char::escape_default).collect(),
             })?);
         }
         if sizes.is_empty() {
@@ -162,15 +184,11 @@ impl Compressor for StripPadding {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
-
     use super::*;
     use crate::page::same_filled_word;
 
     fn parse(text: &[u8]) -> Result<SizeList, SizesError> {
-        let mut file = tempfile::NamedTempFile::new().unwrap();
-        file.write_all(text).unwrap();
-        SizeList::read(file.path())
+        SizeList::parse(text, Path::new("list"))
     }
 
     #[test]

@@ -32,7 +32,7 @@ pub(super) fn rows(report: &Report) -> String {
                 ("zpool_metadata_bytes", figures.zpool_metadata_bytes.to_string()),
                 ("metadata_bytes", findings.metadata_bytes.to_string()),
                 ("reserve_bytes", figures.reserve_bytes.to_string()),
-                ("rss_bytes", findings.rss_bytes.to_string()),
+                ("rss_bytes", findings.rss_bytes_by_run[run].to_string()),
                 ("effective_ratio", format!("{:.4}", findings.effective_ratio)),
                 ("real_s", format!("{:.6}", findings.real_s[run])),
                 ("sys_s", format!("{:.6}", findings.sys_s[run])),

@@ -115,6 +115,8 @@ pub struct Findings {
     pub pool_percent_of_base: Option<f64>,
     /// Resident memory with every page stored; the median run.
     pub rss_bytes: u64,
+    /// The same, run by run.
+    pub rss_bytes_by_run: Vec<u64>,
     /// The same with the half freed.
     pub rss_after_free_bytes: u64,
     /// The same after compaction.
@@ -197,6 +199,7 @@ impl Findings {
             base: base.name(),
             pool_percent_of_base: None,
             rss_bytes: rss(|run| run.rss.full),
+            rss_bytes_by_run: runs.iter().map(|run| run.rss.full).collect(),
             rss_after_free_bytes: rss(|run| run.rss.after_free),
             rss_after_compact_bytes: rss(|run| run.rss.after_compact),
             rss_after_refill_bytes: rss(|run| run.rss.after_refill),
@@ -270,29 +273,44 @@ fn base_of<'a>(runs: &'a [Findings], of: &'a Findings) -> &'a Findings {
     runs.iter().find(|other| other.is_base() && other.compressor == of.compressor).unwrap_or(of)
 }
 
-/// What was not the same in all runs of a combination, though it should be.
+/// What a reader must know of the runs: figures that should be the same and are not, and run times
+/// that vary by more than a quarter.
 fn notes(combinations: &[Combination]) -> Vec<String> {
+    const UNSTEADY: f64 = 1.25;
     let mut notes = Vec::new();
+    let mut unsteady = Vec::new();
     for combination in combinations {
         let figures: Vec<&Figures> = combination.runs.iter().map(|run| &run.figures).collect();
-        if figures.iter().all(|other| *other == figures[0]) {
-            continue;
+        if figures.iter().any(|other| *other != figures[0]) {
+            notes.push(unequal(&combination.label(), &figures));
         }
-        let range = |of: fn(&Figures) -> u64| {
-            let values = || figures.iter().map(|figures| of(figures));
-            (values().min().unwrap_or(0), values().max().unwrap_or(0))
-        };
-        let (pool_min, pool_max) = range(|figures| figures.pool_total_size);
-        let (refused_min, refused_max) = range(Figures::rejected_pages);
+        let seconds = combination.runs.iter().map(|run| run.phases.total().real_s);
+        let real = Stats::of(&seconds.collect::<Vec<f64>>());
+        if real.max > real.min * UNSTEADY {
+            let (min, max) = (real.min, real.max);
+            unsteady.push(format!("{} {min:.3} to {max:.3} s", combination.label()));
+        }
+    }
+    if !unsteady.is_empty() {
         notes.push(format!(
-            "{}: its runs did not come to the same figures (pool {} to {} bytes, {} to {} pages \
-             refused); those of the first run are shown.",
-            combination.label(),
-            text::thousands(pool_min),
-            text::thousands(pool_max),
-            text::thousands(refused_min),
-            text::thousands(refused_max),
+            "The machine was unsteady, most likely busy with other work: {}. Times are to be read \
+             with care; sizes do not depend on it.",
+            unsteady.join(", ")
         ));
     }
     notes
+}
+
+fn unequal(label: &str, figures: &[&Figures]) -> String {
+    let range = |of: fn(&Figures) -> u64| {
+        let values = || figures.iter().map(|figures| of(figures));
+        let [min, max] = [values().min(), values().max()].map(Option::unwrap_or_default);
+        format!("{} to {}", text::thousands(min), text::thousands(max))
+    };
+    format!(
+        "{label}: its runs did not come to the same figures (pool {} bytes, {} pages refused); \
+         those of the first run are shown.",
+        range(|figures| figures.pool_total_size),
+        range(Figures::rejected_pages),
+    )
 }
