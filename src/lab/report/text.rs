@@ -41,10 +41,10 @@ fn header(report: &Report) -> String {
     let corpus = &report.corpus;
     let settings = &report.settings.settings;
     let mut text = format!(
-        "uzswap {} compare: {} combinations x {} runs, taking turns, each in a process of its own\n",
+        "uzswap {} compare: {} x {}, taking turns, each in a process of its own\n",
         report.uzswap,
-        report.runs.len(),
-        report.settings.runs_each
+        counted(report.runs.len(), "combination"),
+        counted(report.settings.runs_each, "run"),
     );
     let what = match corpus.kind {
         "sizes" => "sizes, contents made up: ",
@@ -100,6 +100,10 @@ fn header(report: &Report) -> String {
         &format!("Linux {}, {} x {}", machine.kernel, machine.cpus, machine.cpu),
     );
     text + "\n"
+}
+
+fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 fn half(freed: FreedHalf) -> &'static str {
