@@ -37,7 +37,8 @@ fn main() {
     }
     let full = std::env::args().any(|arg| arg == "--bench");
     let corpus = std::env::var("UZSWAP_CORPUS").expect("corpus");
-    let rounds = std::env::var("UZSWAP_ROUNDS").map_or(if full { 7 } else { 1 }, |n| n.parse().unwrap());
+    let rounds =
+        std::env::var("UZSWAP_ROUNDS").map_or(if full { 7 } else { 1 }, |n| n.parse().unwrap());
     let mut samples: HashMap<&str, Vec<Sample>> = HashMap::new();
     for _ in 0..rounds {
         for name in CONTENDERS {
