@@ -61,7 +61,8 @@ fn run(name: &str, corpus: &str) -> Sample {
 }
 
 fn report(samples: &HashMap<&str, Vec<Sample>>) {
-    let figures: [(&str, fn(&Sample) -> f64); 4] = [
+    type Figure = fn(&Sample) -> f64;
+    let figures: [(&str, Figure); 4] = [
         ("store ns/page", |s| s.store),
         ("load ns/page", |s| s.load),
         ("load, random order", |s| s.load_random),

@@ -35,9 +35,7 @@ const MAPPING_PAGES_MIN: usize = BATCH_PAGES;
 #[derive(Debug, Error)]
 pub enum ArenaError {
     /// The arena's own limit.
-    #[error(
-        "{pages} more host pages would exceed the limit of {limit_pages} pages ({used_pages} in use)"
-    )]
+    #[error("{pages} more host pages exceed the limit of {limit_pages} ({used_pages} in use)")]
     Limit {
         /// Pages asked for.
         pages: usize,

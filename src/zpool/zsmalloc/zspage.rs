@@ -12,8 +12,8 @@
 //! In a huge class, and in a pool with [`HandleHeader::Beside`](super::HandleHeader::Beside), the
 //! word is kept in a table instead.
 //!
-//! - Z1: a slot's word has bit 0 set if and only if the slot holds an object; it then names the cell
-//!   that leads back to the slot.
+//! - Z1: a slot's word has bit 0 set if and only if the slot holds an object; it then names the
+//!   cell that leads back to the slot.
 //! - Z2: the free list and the slots never used yet are the slots not in use.
 //! - Z3: a zspage with room is on the list of its fullness group; no zspage is empty.
 
