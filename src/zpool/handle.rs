@@ -32,7 +32,8 @@ impl Handle {
         self.0
     }
 
-    /// Which of a pool's tables it belongs to (zsmalloc: the size class index).
+    /// Which table it belongs to: zsmalloc's classes count from 0, the others have one number each,
+    /// so that a handle of one allocator is none of another's.
     pub(super) fn set(self) -> usize {
         (self.0 >> 56) as usize
     }
@@ -123,8 +124,14 @@ impl HandleTable {
     #[inline]
     pub(super) fn get(&self, handle: Handle) -> Option<Location> {
         let value = *self.cells.get(handle.cell() as usize)?;
-        (value >> LOCATION_BITS == handle.generation() && value & FREE == 0)
+        let ours = handle.set() == usize::from(self.set);
+        (ours && value >> LOCATION_BITS == handle.generation() && value & FREE == 0)
             .then_some(value & LOCATION_MASK)
+    }
+
+    /// Where every object is, in no order.
+    pub(super) fn locations(&self) -> impl Iterator<Item = Location> {
+        self.cells.iter().filter(|&value| value & FREE == 0).map(|value| value & LOCATION_MASK)
     }
 
     /// The location in a cell that is known to be in use.
@@ -201,6 +208,7 @@ mod tests {
         let second = table.insert(9);
         assert_eq!(second.cell(), first.cell());
         assert_eq!((table.get(first), table.get(second)), (None, Some(9)));
+        assert_eq!(table.get(Handle::from_bits(second.to_bits() ^ 1 << 56)), None);
         table.audit().unwrap();
     }
 

@@ -9,6 +9,7 @@
 //! All of them take host pages from one [`Arena`], the only place that counts and caps them.
 
 pub mod arena;
+mod chunked;
 mod handle;
 pub mod z3fold;
 pub mod zbud;
