@@ -137,6 +137,14 @@ impl<S> ChunkPages<S> {
         std::mem::take(&mut self.pages).into_iter().filter_map(|page| page.run)
     }
 
+    /// Gives the table's memory back if it has no page.
+    pub(super) fn release_if_empty(&mut self) {
+        if self.used == 0 {
+            self.pages = Vec::new();
+            self.vacant_head = NONE;
+        }
+    }
+
     /// The head of the first list, from `chunks` free chunks upward, that has a page.
     #[inline]
     pub(super) fn best_fit(&self, chunks: u8) -> Option<PageId> {

@@ -59,7 +59,7 @@ pub trait Zpool: Send + Sync + fmt::Debug {
     fn remove(&self, handle: Handle) -> Result<(), UnknownHandle>;
 
     /// Moves objects together as far as the allocator can; the host pages it freed. Handles stay
-    /// valid. 0 where another thread is compacting already.
+    /// valid. An empty pool's tables are given back too. 0 where another thread is compacting.
     fn compact(&self) -> usize;
 
     /// What the pool holds now. Taken part by part: exact only while no other thread changes it.

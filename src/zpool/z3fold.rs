@@ -291,6 +291,7 @@ impl Zpool for Z3fold {
                 emptied.drain(..).for_each(|run| self.arena.free(run));
             }
         }
+        self.write().release_if_empty();
         self.compacting.store(false, Ordering::Release);
         freed
     }
@@ -324,6 +325,12 @@ impl Pages {
     fn reserve(&mut self) -> Result<(), TryReserveError> {
         self.handles.reserve()?;
         self.table.reserve()
+    }
+
+    /// Gives the tables' memory back if there is nothing in them.
+    fn release_if_empty(&mut self) {
+        self.handles.release_if_empty();
+        self.table.release_if_empty();
     }
 
     /// Copies `object` to a free place of a page that has room for it.

@@ -146,6 +146,9 @@ impl Zpool for Zbud {
     }
 
     fn compact(&self) -> usize {
+        let mut pages = self.write();
+        pages.handles.release_if_empty();
+        pages.table.release_if_empty();
         0
     }
 

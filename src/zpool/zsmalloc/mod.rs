@@ -165,6 +165,7 @@ impl Zpool for Zsmalloc {
         for lock in self.classes.iter().rev() {
             // The lock is let go after each filled zspage.
             while lock.write().compact_step(&mut emptied) {}
+            lock.write().release_if_empty();
             for run in emptied.drain(..) {
                 freed += run.page_count();
                 self.pool_pages.fetch_sub(run.page_count(), Ordering::Relaxed);

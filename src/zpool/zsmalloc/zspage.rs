@@ -133,6 +133,16 @@ impl ClassPages {
         Ok(())
     }
 
+    /// Gives the tables' memory back if the class holds nothing.
+    pub(super) fn release_if_empty(&mut self) {
+        self.handles.release_if_empty();
+        if self.zspage_count == 0 {
+            self.zspages = Vec::new();
+            self.beside = Vec::new();
+            self.vacant_head = NONE;
+        }
+    }
+
     /// The zspage that the next object goes to: the fullest that has room.
     pub(super) fn zspage_with_room(&self) -> Option<ZspageId> {
         self.heads[..FULLNESS_GROUPS - 1].iter().rev().copied().find(|&head| head != NONE)
