@@ -1,6 +1,8 @@
 //! The command line: one file a subcommand.
 
 mod classes;
+mod size;
+mod workload;
 
 use std::process::ExitCode;
 
@@ -19,6 +21,8 @@ pub struct Cli {
 enum Command {
     /// Print the size classes of zsmalloc and their waste
     Classes(classes::Classes),
+    /// Build a heap of realistic data, for captures where nothing else is at hand
+    Workload(workload::Workload),
 }
 
 /// Why a command did not do its work; the exit code says which.
@@ -53,6 +57,7 @@ pub fn main() -> ExitCode {
     // clap prints its own errors and exits with 2 on them.
     let result = match Cli::parse().command {
         Command::Classes(command) => command.run(),
+        Command::Workload(command) => command.run(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

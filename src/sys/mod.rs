@@ -6,4 +6,6 @@
 #![allow(unsafe_code, reason = "this folder is where the crate keeps its unsafe code")]
 
 pub mod lz4;
+pub mod pagemap;
 pub mod pages;
+pub mod signals;

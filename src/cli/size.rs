@@ -1,0 +1,96 @@
+//! Sizes on the command line: `512M`, `1.5G`, `64KiB`, `4096`.
+
+/// Parses a size in bytes. Units are powers of 1024, with or without `iB` or `B`: `K`, `KiB` and
+/// `KB` are all 1024. At least 1 byte.
+///
+/// # Errors
+///
+/// A sentence that says what is expected.
+pub(super) fn parse_size(text: &str) -> Result<usize, String> {
+    let expected =
+        || format!("'{text}' is not a size: expected a number with K, M, G or T, as 512M");
+    let at = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(at);
+    let unit = unit.trim_start().to_ascii_uppercase();
+    let letter = unit.strip_suffix("IB").or(unit.strip_suffix('B')).unwrap_or(&unit);
+    let shift = match letter {
+        "" if unit == "IB" => return Err(expected()),
+        "" => 0,
+        "K" => 10,
+        "M" => 20,
+        "G" => 30,
+        "T" => 40,
+        _ => return Err(expected()),
+    };
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    if number.is_empty() || number == "." || fraction.contains('.') {
+        return Err(expected());
+    }
+    let too_big = || format!("'{text}' is more than this machine can address");
+    let whole: u64 = if whole.is_empty() { 0 } else { whole.parse().map_err(|_| too_big())? };
+    let part =
+        if fraction.is_empty() { 0.0 } else { format!("0.{fraction}").parse().unwrap_or(0.0) };
+    // A fraction of a unit is far below 2^53: exact enough for bytes.
+    let part = (part * (1_u64 << shift) as f64) as u64;
+    let bytes = whole
+        .checked_mul(1 << shift)
+        .and_then(|bytes| bytes.checked_add(part))
+        .and_then(|bytes| usize::try_from(bytes).ok())
+        .filter(|&bytes| isize::try_from(bytes).is_ok())
+        .ok_or_else(too_big)?;
+    if bytes == 0 {
+        return Err(format!("'{text}' is no bytes at all: a size is at least 1 byte"));
+    }
+    Ok(bytes)
+}
+
+/// A size for people: `128.0 MiB`.
+pub(super) fn human_size(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["bytes", "KiB", "MiB", "GiB", "TiB"];
+    let mut unit = 0;
+    let mut amount = bytes as f64;
+    while amount >= 1024.0 && unit + 1 < UNITS.len() {
+        amount /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{bytes} bytes") } else { format!("{amount:.1} {}", UNITS[unit]) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_units_of_1024() {
+        for (text, bytes) in [
+            ("1", 1),
+            ("4096", 4096),
+            ("4k", 4096),
+            ("64KiB", 64 << 10),
+            ("512M", 512 << 20),
+            ("1.5G", 3 << 29),
+            ("1.5 GiB", 3 << 29),
+            (".5K", 512),
+            ("2T", 2 << 40),
+            ("100B", 100),
+            ("128MB", 128 << 20),
+        ] {
+            assert_eq!(parse_size(text), Ok(bytes), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_size_is_refused() {
+        for text in ["", "M", "-1", "1X", "1.2.3M", ".", "0", "0M", "1e9", "9999999T", "1iB", "1MM"]
+        {
+            assert!(parse_size(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_printed_short() {
+        assert_eq!(human_size(17), "17 bytes");
+        assert_eq!(human_size(4096), "4.0 KiB");
+        assert_eq!(human_size(3 << 29), "1.5 GiB");
+    }
+}

@@ -1,0 +1,87 @@
+//! The PAGEMAP_SCAN call on /proc/PID/pagemap: which pages are resident, without an entry for each.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+
+/// `struct pm_scan_arg` of linux/fs.h.
+#[repr(C)]
+struct ScanArgument {
+    size: u64,
+    flags: u64,
+    start: u64,
+    end: u64,
+    walk_end: u64,
+    vec: u64,
+    vec_len: u64,
+    max_pages: u64,
+    category_inverted: u64,
+    category_mask: u64,
+    category_anyof_mask: u64,
+    return_mask: u64,
+}
+
+/// A run of pages that was found: `struct page_region` of linux/fs.h.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Found {
+    /// Address of the first page, in bytes.
+    pub start: u64,
+    /// Address after the last page, in bytes.
+    pub end: u64,
+    categories: u64,
+}
+
+impl Found {
+    /// Whether the pages are in swap. They are resident otherwise.
+    pub fn is_swapped(&self) -> bool {
+        self.categories & PAGE_IS_SWAPPED != 0
+    }
+}
+
+const PAGE_IS_FILE: u64 = 1 << 2;
+const PAGE_IS_PRESENT: u64 = 1 << 3;
+const PAGE_IS_SWAPPED: u64 = 1 << 4;
+const PAGE_IS_PFNZERO: u64 = 1 << 5;
+
+/// `_IOWR('f', 16, struct pm_scan_arg)`.
+const PAGEMAP_SCAN: libc::Ioctl = libc::_IOWR::<ScanArgument>(b'f' as u32, 16);
+
+const _: () = assert!(size_of::<ScanArgument>() == 96 && size_of::<Found>() == 24);
+
+/// Finds the pages of `addresses` that are anonymous and either resident or in swap, the shared
+/// zero page left out. `pagemap` is an open /proc/PID/pagemap. How many runs were put into `found`,
+/// and the address to go on from; the end of `addresses` when all was seen.
+///
+/// # Errors
+///
+/// The kernel's error: `ENOTTY` before Linux 6.7, `EINVAL` for addresses that are not whole pages,
+/// `EINTR`.
+pub fn scan(
+    pagemap: &File,
+    addresses: Range<u64>,
+    found: &mut [Found],
+) -> io::Result<(usize, u64)> {
+    let mut argument = ScanArgument {
+        size: size_of::<ScanArgument>() as u64,
+        flags: 0,
+        start: addresses.start,
+        end: addresses.end,
+        walk_end: 0,
+        vec: found.as_mut_ptr().expose_provenance() as u64,
+        vec_len: found.len() as u64,
+        max_pages: 0,
+        category_inverted: PAGE_IS_FILE | PAGE_IS_PFNZERO,
+        category_mask: PAGE_IS_FILE | PAGE_IS_PFNZERO,
+        category_anyof_mask: PAGE_IS_PRESENT | PAGE_IS_SWAPPED,
+        return_mask: PAGE_IS_SWAPPED,
+    };
+    // SAFETY: the argument has the kernel's layout (sizes asserted above) and names `found`, which
+    // is borrowed mutably for the call; the kernel writes at most `vec_len` regions into it.
+    let runs = unsafe { libc::ioctl(pagemap.as_raw_fd(), PAGEMAP_SCAN, &raw mut argument) };
+    match usize::try_from(runs) {
+        Ok(runs) => Ok((runs, argument.walk_end)),
+        Err(_) => Err(io::Error::last_os_error()),
+    }
+}

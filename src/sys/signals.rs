@@ -1,0 +1,143 @@
+//! Signals: held back while something must be put right first, and sent to other processes.
+
+use std::fmt;
+use std::io;
+use std::mem::MaybeUninit;
+
+/// The signals that end a process from outside.
+const HELD: [libc::c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+
+/// A signal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SignalNumber(pub i32);
+
+impl fmt::Display for SignalNumber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match self.0 {
+            libc::SIGHUP => "SIGHUP",
+            libc::SIGINT => "SIGINT",
+            libc::SIGQUIT => "SIGQUIT",
+            libc::SIGILL => "SIGILL",
+            libc::SIGABRT => "SIGABRT",
+            libc::SIGBUS => "SIGBUS",
+            libc::SIGFPE => "SIGFPE",
+            libc::SIGKILL => "SIGKILL",
+            libc::SIGSEGV => "SIGSEGV",
+            libc::SIGPIPE => "SIGPIPE",
+            libc::SIGALRM => "SIGALRM",
+            libc::SIGTERM => "SIGTERM",
+            other => return write!(f, "signal {other}"),
+        };
+        f.write_str(name)
+    }
+}
+
+/// SIGINT, SIGTERM and SIGHUP held back in this thread for as long as this lives. One that came in
+/// between takes its effect when it is dropped, which for most programs is to end.
+pub struct SignalsHeld {
+    before: libc::sigset_t,
+    // A signal mask belongs to the thread that set it: not Send.
+    _thread: std::marker::PhantomData<*const ()>,
+}
+
+impl SignalsHeld {
+    /// Holds them back.
+    pub fn new() -> SignalsHeld {
+        let mut before = empty_set();
+        let mut held = empty_set();
+        for signal in HELD {
+            // SAFETY: `held` is an initialised set and the number is a signal.
+            unsafe { libc::sigaddset(&raw mut held, signal) };
+        }
+        // SAFETY: both sets are initialised; the call changes this thread's mask alone. It fails
+        // only for an unknown first argument.
+        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const held, &raw mut before) };
+        SignalsHeld { before, _thread: std::marker::PhantomData }
+    }
+
+    /// One that came since, if any did. Those that were held back before this was made are not
+    /// ours to act on.
+    pub fn pending(&self) -> Option<SignalNumber> {
+        let mut pending = empty_set();
+        // SAFETY: the set is ours to write.
+        unsafe { libc::sigpending(&raw mut pending) };
+        HELD.into_iter()
+            .find(|&signal| contains(&pending, signal) && !contains(&self.before, signal))
+            .map(SignalNumber)
+    }
+
+    /// The mask as it was before: what a child process should start with.
+    pub fn mask_before(&self) -> SignalMask {
+        SignalMask(self.before)
+    }
+}
+
+impl Default for SignalsHeld {
+    fn default() -> Self {
+        SignalsHeld::new()
+    }
+}
+
+impl Drop for SignalsHeld {
+    fn drop(&mut self) {
+        self.mask_before().apply();
+    }
+}
+
+impl fmt::Debug for SignalsHeld {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SignalsHeld").field("pending", &self.pending()).finish_non_exhaustive()
+    }
+}
+
+/// Which signals a thread holds back.
+#[derive(Clone, Copy)]
+pub struct SignalMask(libc::sigset_t);
+
+impl SignalMask {
+    /// Makes it the mask of this thread. Safe between fork and exec.
+    pub fn apply(&self) {
+        // SAFETY: the set is initialised; no old set is asked for. It fails only for an unknown
+        // first argument.
+        unsafe {
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut())
+        };
+    }
+}
+
+impl fmt::Debug for SignalMask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SignalMask").finish_non_exhaustive()
+    }
+}
+
+fn empty_set() -> libc::sigset_t {
+    let mut set = MaybeUninit::uninit();
+    // SAFETY: the pointer is to room for a set, which the call initialises.
+    unsafe { libc::sigemptyset(set.as_mut_ptr()) };
+    // SAFETY: initialised by the call above, which cannot fail for a valid pointer.
+    unsafe { set.assume_init() }
+}
+
+fn contains(set: &libc::sigset_t, signal: libc::c_int) -> bool {
+    // SAFETY: the set is initialised and the number is a signal.
+    unsafe { libc::sigismember(set, signal) == 1 }
+}
+
+/// Sends a signal to a process.
+///
+/// # Errors
+///
+/// The kernel's error: `ESRCH` where there is no such process, `EPERM` where it is not ours.
+///
+/// # Panics
+///
+/// If `pid` is not positive: those name groups of processes.
+pub fn send(pid: i32, signal: SignalNumber) -> io::Result<()> {
+    assert!(pid > 0, "{pid} is not one process");
+    // SAFETY: takes two numbers and touches no memory of ours.
+    match unsafe { libc::kill(pid, signal.0) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
