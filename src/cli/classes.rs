@@ -117,7 +117,8 @@ impl Report {
     /// The table, smallest class first, and the closing lines.
     fn text(&self) -> String {
         let mut text = format!(
-            "chain size {}, chain rule {}, handle header {}\n\n{:>5} {:>10} {:>6} {:>8} {:>11} {:>8} {:>13}\n",
+            "chain size {}, chain rule {}, handle header {}\n\n\
+             {:>5} {:>10} {:>6} {:>8} {:>11} {:>8} {:>13}\n",
             self.chain_size,
             self.chain_rule,
             self.handle_header,
@@ -146,8 +147,8 @@ impl Report {
         writeln!(
             text,
             "\nclasses: {}\nhuge: from {} bytes on, an object takes a whole page\n\
-             mean waste of objects of 1 to {PAGE_SIZE} bytes: {:.1} bytes of the slot, {:.1} with its \
-             share of the tail",
+             mean waste of objects of 1 to {PAGE_SIZE} bytes: {:.1} bytes of the slot, \
+             {:.1} with its share of the tail",
             self.class_count, self.huge_bytes, self.mean_slot_waste_bytes, self.mean_waste_bytes,
         )
         .expect("a string takes all");

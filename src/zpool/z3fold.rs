@@ -16,8 +16,8 @@
 //! Geometry, lists, choice and packing are those of the kernel's z3fold. Differences:
 //!
 //! - one set of lists, where the kernel has one a CPU: what it does on a machine of one CPU;
-//! - packing is done by the call that frees, where the kernel queues it for a worker unless the page
-//!   is on no list;
+//! - packing is done by the call that frees, where the kernel queues it for a worker if the page is
+//!   on a list;
 //! - a moved object's handle cell is rewritten, where the kernel turns the page's slot numbers and
 //!   keeps the slots of pages that are gone.
 //!
@@ -101,6 +101,8 @@ struct Buddies {
     foreign: u8,
     headless: bool,
 }
+
+const _: () = assert!(size_of::<Buddies>() == 20);
 
 impl Buddies {
     /// The objects, and where they are.
