@@ -27,7 +27,8 @@
 //!   without objects is not kept.
 //! - T2: a page with a free place is on the list of its larger gap; full and headless ones are on
 //!   none.
-//! - T3: every object names the cell of its handle, which leads back to it.
+//! - T3: every object names the cell of its handle, which leads back to it; nothing but an object is
+//!   marked as foreign.
 
 use std::collections::TryReserveError;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -483,6 +484,11 @@ impl Pages {
         }
         if objects == 0 {
             return Err("T1: no object".to_owned());
+        }
+        let absent =
+            |&buddy: &Buddy| !buddies.has(buddy) && buddies.foreign >> buddy as u8 & 1 != 0;
+        if let Some(buddy) = [First, Middle, Last].iter().find(|&buddy| absent(buddy)) {
+            return Err(format!("T3: {buddy:?} is foreign and absent: {buddies:?}"));
         }
         Ok(objects)
     }
