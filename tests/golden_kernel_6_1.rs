@@ -5,7 +5,7 @@
 //! Everything is equal to the page, but z3fold once objects were freed: 97 pages of 11333 off at
 //! most. There a kernel worker packs the pages of a freed object later than the call that frees.
 //! When our packing is put off until 64 objects were freed, as many as the kernel's swap-slot cache
-//! frees in one go, the largest difference falls from 97 to 24 pages, and grows again beyond 64.
+//! frees in one go, the largest difference falls from 97 to 27 pages, and grows again beyond 64.
 
 mod golden;
 
