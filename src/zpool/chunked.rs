@@ -56,6 +56,9 @@ struct ChunkPage<S> {
     state: S,
 }
 
+const _: () = assert!(size_of::<ChunkPage<[u8; 2]>>() == 32); // zbud's
+const _: () = assert!(size_of::<ChunkPage<[u32; 5]>>() == 48); // z3fold's
+
 /// A table of host pages and the lists through it. Indexed by page for the owner's notes.
 #[derive(Debug)]
 pub(super) struct ChunkPages<S> {

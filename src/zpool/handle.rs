@@ -8,7 +8,7 @@
 //!
 //! A pool rewrites the cell when it moves the object, as the kernel does. The generation, which the
 //! kernel does not have, changes with every reuse of a cell: a handle that was removed is told from
-//! the one that took its place.
+//! the ones that took its place, up to the 2^24th.
 
 use std::collections::TryReserveError;
 use std::fmt;

@@ -115,7 +115,8 @@ pub enum ZpoolError {
     NoTables(#[from] std::collections::TryReserveError),
 }
 
-/// The handle names no object of this pool: it was removed before, or never given out.
+/// The handle names no object of this pool: it was removed before, or never given out. A handle of
+/// another pool of the same allocator is not always told from one of this pool.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error("handle {0:?} names no object of this pool")]
 pub struct UnknownHandle(pub Handle);

@@ -147,6 +147,7 @@ impl ClassTable {
             places[index] = classes.len() as u8 - 1; // at most 255 classes
         }
         classes.reverse();
+        classes.shrink_to_fit();
         for place in &mut places {
             *place = classes.len() as u8 - 1 - *place;
         }

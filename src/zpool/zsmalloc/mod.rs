@@ -182,6 +182,7 @@ impl Zpool for Zsmalloc {
             pool_pages: self.pool_pages.load(Ordering::Relaxed),
             objects: 0,
             metadata_bytes: size_of::<Self>()
+                + size_of_val(self.table.classes())
                 + self.classes.len() * (size_of::<ClassLock>() - size_of::<ClassPages>()),
             pages_compacted: self.pages_compacted.load(Ordering::Relaxed),
         };

@@ -394,6 +394,18 @@ impl ClassPages {
         if used != self.objects() {
             return Err(format!("{used} slots in use for {} handles", self.objects()));
         }
+        let (mut listed, mut id) = (0, self.vacant_head);
+        while id != NONE {
+            let zspage = self.zspages.get(id as usize).ok_or("the vacant list leaves the table")?;
+            listed += 1;
+            if zspage.run.is_some() || listed > vacant {
+                return Err(format!("entry {id} does not belong on the vacant list"));
+            }
+            id = zspage.next;
+        }
+        if listed != vacant {
+            return Err(format!("{vacant} vacant entries, {listed} on their list"));
+        }
         if self.zspages.len() - vacant != self.zspage_count {
             return Err(format!(
                 "{} zspages have pages, {} are counted",
