@@ -28,6 +28,9 @@ const END_WAIT: Duration = Duration::from_secs(1);
 /// Growth that is worth a new capture: a tenth, and at least this many pages.
 const GROWTH_PAGES_MIN: u64 = 1 << 8; // 1 MiB
 
+/// How the note on a capture at a given time begins.
+const CAPTURED_AFTER: &str = "captured after";
+
 pub(super) fn capture(
     argv: &[OsString],
     at: CaptureAt,
@@ -37,7 +40,7 @@ pub(super) fn capture(
     let signals = SignalsHeld::new();
     // Made first and kept: a command is not run for an output that cannot be written.
     let first_writer = PageSetWriter::create(out)?;
-    let (mut running, started) = Running::start(argv, options.tree, &signals)?;
+    let (mut running, started) = Running::start(argv, options, &signals)?;
     let mut taker = Taker {
         out,
         tree: options.tree,
@@ -55,7 +58,7 @@ pub(super) fn capture(
     let polls = at == CaptureAt::Peak || (at == CaptureAt::Exit && !running.is_traced());
     if let Some(reason) = &running.untraced {
         notes.push(format!(
-            "the command could not be traced ({reason}): its memory was looked at every {} ms, \
+            "the command was not traced ({reason}): its memory was looked at every {} ms, \
              and what it had at its exit may be missing",
             LOOK_EVERY.as_millis()
         ));
@@ -78,7 +81,10 @@ pub(super) fn capture(
         if after.is_some_and(|wait| started.elapsed() >= wait) {
             taker.take(&mut running)?;
             if taker.kept.is_some() {
-                notes.push(format!("captured after {:.3} s", started.elapsed().as_secs_f64()));
+                notes.push(format!(
+                    "{CAPTURED_AFTER} {:.3} s; the command was ended then",
+                    started.elapsed().as_secs_f64()
+                ));
                 break running.end();
             }
         }
@@ -110,17 +116,23 @@ struct Running {
 impl Running {
     fn start(
         argv: &[OsString],
-        tree: bool,
+        options: &CaptureOptions,
         signals: &SignalsHeld,
     ) -> Result<(Running, Instant), CaptureError> {
         let (program, arguments) = argv.split_first().ok_or(CaptureError::NoCommand)?;
         let mut command = Command::new(program);
         let child =
-            ptrace::spawn(command.args(arguments), signals.mask_before()).map_err(|source| {
-                CaptureError::Command { program: program.to_string_lossy().into_owned(), source }
-            })?;
+            ptrace::spawn(command.args(arguments), signals.mask_before(), !options.untraced)
+                .map_err(|source| CaptureError::Command {
+                    program: program.to_string_lossy().into_owned(),
+                    source,
+                })?;
         let started = Instant::now();
-        let untraced = ptrace::attach(&child, tree).err().map(|error| error.to_string());
+        let untraced = if options.untraced {
+            Some("as asked for".to_owned())
+        } else {
+            ptrace::attach(&child, options.tree).err().map(|error| error.to_string())
+        };
         let running = Running {
             pid: child.id() as i32, // a pid_t that std gives as u32
             others: Vec::new(),
@@ -322,7 +334,7 @@ impl Taker<'_> {
         let origin = format!("command {}", words.join(" "));
         let Some(kept) = self.kept else { return Err(CaptureError::NoPages { origin }) };
         if let CaptureAt::After(wait) = at
-            && notes.iter().all(|note| !note.starts_with("captured after"))
+            && notes.iter().all(|note| !note.starts_with(CAPTURED_AFTER))
         {
             notes.push(format!("the command ended before {wait:?}: captured at its exit"));
         }
@@ -331,7 +343,9 @@ impl Taker<'_> {
             let percent = (100.0 * pages as f64 / peak as f64).min(100.0);
             notes.push(format!("captured at {percent:.0} % of the peak of {peak} resident pages"));
         }
-        notes.push(ended_with(status));
+        if !notes.iter().any(|note| note.starts_with(CAPTURED_AFTER)) {
+            notes.push(ended_with(status));
+        }
         notes.extend(kept.notes);
         super::finish(kept.writer, origin, notes)
     }
