@@ -1,5 +1,6 @@
 //! The command line: one file a subcommand.
 
+mod capture;
 mod classes;
 mod size;
 mod workload;
@@ -19,6 +20,8 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Write the pages of a process, a command or a file to a page set
+    Capture(capture::Capture),
     /// Print the size classes of zsmalloc and their waste
     Classes(classes::Classes),
     /// Build a heap of realistic data, for captures where nothing else is at hand
@@ -56,6 +59,7 @@ impl Failure {
 pub fn main() -> ExitCode {
     // clap prints its own errors and exits with 2 on them.
     let result = match Cli::parse().command {
+        Command::Capture(command) => command.run(),
         Command::Classes(command) => command.run(),
         Command::Workload(command) => command.run(),
     };

@@ -5,7 +5,9 @@
 
 #![allow(unsafe_code, reason = "this folder is where the crate keeps its unsafe code")]
 
+pub mod files;
 pub mod lz4;
 pub mod pagemap;
 pub mod pages;
+pub mod ptrace;
 pub mod signals;

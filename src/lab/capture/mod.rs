@@ -36,6 +36,9 @@ pub struct CaptureOptions {
     pub tree: bool,
     /// Stop the process while its pages are read, so that they are of one moment.
     pub freeze: bool,
+    /// Do not trace a command that is run, for one that traces others itself or that gains rights
+    /// when it starts. What it has at its exit is then seen by polling only.
+    pub untraced: bool,
 }
 
 /// When to capture a command that is run for it.
@@ -168,7 +171,8 @@ impl CaptureError {
             | CaptureError::Process { .. }
             | CaptureError::Workload { .. }
             | CaptureError::Interrupted(_) => true,
-            CaptureError::Command { source, .. } | CaptureError::Input { source, .. } => {
+            CaptureError::Command { source, .. } => !command::is_wrong_program(source),
+            CaptureError::Input { source, .. } => {
                 !matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
             }
             _ => false,
