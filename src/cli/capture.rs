@@ -63,7 +63,7 @@ pub(super) struct Capture {
 
 /// A moment, as it is given on the command line.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct When(CaptureAt);
+pub(super) struct When(pub(super) CaptureAt);
 
 impl FromStr for When {
     type Err = String;
@@ -96,8 +96,12 @@ impl FromStr for When {
 
 impl Capture {
     pub(super) fn run(self) -> Result<(), Failure> {
-        let options =
-            CaptureOptions { tree: self.tree, freeze: self.freeze, untraced: self.no_trace };
+        let options = CaptureOptions {
+            tree: self.tree,
+            freeze: self.freeze,
+            untraced: self.no_trace,
+            ..CaptureOptions::default()
+        };
         let about = match (self.pid, &self.from) {
             (Some(pid), _) => capture_pid(pid, &self.output, &options),
             (None, Some(from)) => capture_file(from, &self.output),

@@ -2,6 +2,7 @@
 
 mod capture;
 mod classes;
+mod compare;
 mod size;
 mod workload;
 
@@ -20,6 +21,10 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Compare allocators and compressors on pages of a file, a process or a command
+    Compare(Box<compare::Compare>),
+    #[command(name = crate::lab::experiment::CHILD_COMMAND, hide = true)]
+    CompareRun(compare::CompareRun),
     /// Write the pages of a process, a command or a file to a page set
     Capture(capture::Capture),
     /// Print the size classes of zsmalloc and their waste
@@ -59,6 +64,8 @@ impl Failure {
 pub fn main() -> ExitCode {
     // clap prints its own errors and exits with 2 on them.
     let result = match Cli::parse().command {
+        Command::Compare(command) => command.run(),
+        Command::CompareRun(command) => command.run(),
         Command::Capture(command) => command.run(),
         Command::Classes(command) => command.run(),
         Command::Workload(command) => command.run(),

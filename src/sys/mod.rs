@@ -6,8 +6,10 @@
 #![allow(unsafe_code, reason = "this folder is where the crate keeps its unsafe code")]
 
 pub mod files;
+pub mod interrupt;
 pub mod lz4;
 pub mod pagemap;
 pub mod pages;
+pub mod process;
 pub mod ptrace;
 pub mod signals;

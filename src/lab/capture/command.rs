@@ -121,6 +121,9 @@ impl Running {
     ) -> Result<(Running, Instant), CaptureError> {
         let (program, arguments) = argv.split_first().ok_or(CaptureError::NoCommand)?;
         let mut command = Command::new(program);
+        if options.stdout_to_stderr {
+            command.stdout(io::stderr());
+        }
         let child =
             ptrace::spawn(command.args(arguments), signals.mask_before(), !options.untraced)
                 .map_err(|source| CaptureError::Command {

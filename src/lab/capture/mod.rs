@@ -39,6 +39,8 @@ pub struct CaptureOptions {
     /// Do not trace a command that is run, for one that traces others itself or that gains rights
     /// when it starts. What it has at its exit is then seen by polling only.
     pub untraced: bool,
+    /// A command's standard output goes to our standard error: ours carries results only.
+    pub stdout_to_stderr: bool,
 }
 
 /// When to capture a command that is run for it.
@@ -202,7 +204,7 @@ pub fn capture_pid(pid: i32, out: &Path, options: &CaptureOptions) -> Result<Abo
 }
 
 /// Runs a command and captures it, or the tree below it, into the page set `out`. It has our
-/// standard input, output and error. It is always stopped while its pages are read.
+/// standard input, output and error, unless the options say otherwise. It is always stopped while its pages are read.
 ///
 /// # Errors
 ///

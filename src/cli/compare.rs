@@ -1,0 +1,365 @@
+//! `uzswap compare`: the allocators side by side on given pages.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{self, IsTerminal, Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use clap::builder::RangedU64ValueParser;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use sha2::{Digest, Sha256};
+use tempfile::TempDir;
+
+use super::Failure;
+use super::capture::{When, failure};
+use super::size::parse_size;
+use crate::compressor::CompressorKind;
+use crate::lab::capture::{
+    CaptureOptions, capture_command, capture_file, capture_pid, capture_workload,
+};
+use crate::lab::experiment::{
+    Combination, CorpusFile, Experiment, ExperimentError, Settings, child,
+};
+use crate::lab::page_set::{PageSet, PageSetError};
+use crate::lab::replay::FreedHalf;
+use crate::lab::report::{CorpusInfo, Report};
+use crate::lab::sizes::{SizeList, SizesError};
+use crate::lab::workload::Workload;
+use crate::sys::interrupt;
+use crate::zpool::ZpoolKind;
+use crate::zpool::zsmalloc::{CHAIN_SIZE_MAX, CHAIN_SIZE_MIN, ChainRule, HandleHeader};
+use crate::zswap::{Incompressible, OBJECT_HEADER_MAX};
+
+/// What `uzswap compare` is asked for.
+#[derive(Debug, clap::Args)]
+#[command(next_line_help = false)]
+pub(super) struct Compare {
+    /// Replay the pages of a file: a page set, a core dump, any whole pages
+    #[arg(long, value_name = "FILE", group = "source", help_heading = "Pages")]
+    corpus: Option<PathBuf>,
+    /// Replay the anonymous pages of a running process
+    #[arg(long, value_name = "PID", group = "source", help_heading = "Pages",
+          value_parser = clap::value_parser!(i32).range(1..))]
+    pid: Option<i32>,
+    /// Replay a list of compressed sizes, one a line, with made-up contents
+    ///
+    /// One decimal number from 0 to 4096 a line, in store order; 0 is a same-filled page, and what
+    /// follows a # is left out. On a machine with zswap on zsmalloc, this collects such a list
+    /// without any contents:
+    ///
+    /// bpftrace -q -e 'kprobe:zs_malloc { printf("%d\n", arg1); }' > sizes
+    #[arg(long, value_name = "FILE", group = "source", help_heading = "Pages")]
+    sizes: Option<PathBuf>,
+    /// Run a command and replay its anonymous pages
+    #[arg(last = true, value_name = "CMD", group = "source", help_heading = "Pages")]
+    command: Vec<OsString>,
+    /// When to capture the command: peak, exit, or after 2s, 500ms
+    #[arg(long, value_name = "WHEN", default_value = "peak", help_heading = "Pages")]
+    at: When,
+    /// Take the pages of the process's children too
+    #[arg(long, help_heading = "Pages")]
+    tree: bool,
+    /// Built-in workload, where no other pages are given
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = "mixed",
+        conflicts_with = "source",
+        help_heading = "Pages"
+    )]
+    workload: Workload,
+    /// Size of the built-in workload
+    #[arg(long, value_name = "SIZE", default_value = "384M", value_parser = parse_size,
+          conflicts_with = "source", help_heading = "Pages")]
+    size: usize,
+    /// Start of its random numbers: same seed, same contents
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        conflicts_with = "source",
+        help_heading = "Pages"
+    )]
+    seed: u64,
+
+    /// Allocators to compare; zsmalloc is the base if it is among them
+    #[arg(
+        long,
+        value_name = "NAMES",
+        value_delimiter = ',',
+        default_value = "zsmalloc,zbud,z3fold"
+    )]
+    zpool: Vec<ZpoolKind>,
+    /// Compressors: lz4, zstd, deflate, none; zstd:19 for a level
+    #[arg(
+        long,
+        value_name = "NAMES",
+        value_delimiter = ',',
+        default_value = "lz4",
+        conflicts_with = "sizes"
+    )]
+    compressor: Vec<CompressorKind>,
+    /// Runs of each combination, each in a process of its own
+    #[arg(long, value_name = "N", default_value_t = 5,
+          value_parser = RangedU64ValueParser::<usize>::new().range(1..=1000))]
+    runs: usize,
+    /// Pages to free once all are stored: half (random) or odd
+    #[arg(long, value_name = "WHICH", default_value_t = FreedHalf::Random)]
+    free: FreedHalf,
+    /// Pages that do not shrink: reject or store-as-is
+    #[arg(long, value_name = "POLICY", default_value_t = Incompressible::Reject)]
+    incompressible: Incompressible,
+    /// Bytes in front of each object; kernel 6.1: zbud=8,z3fold=8
+    #[arg(long, value_name = "ZPOOL=N", value_delimiter = ',', value_parser = parse_header)]
+    object_header: Vec<(ZpoolKind, usize)>,
+    /// Longest zspage of zsmalloc in pages, 4 to 16; 4 up to 6.2
+    #[arg(long, value_name = "N", default_value_t = 8,
+          value_parser = RangedU64ValueParser::<usize>::new()
+              .range(CHAIN_SIZE_MIN as u64..=CHAIN_SIZE_MAX as u64))]
+    chain_size: usize,
+    /// zsmalloc's choice of chains: used-percent up to 6.2, least-waste since
+    #[arg(long, value_name = "RULE", default_value_t = ChainRule::LeastWaste)]
+    chain_rule: ChainRule,
+    /// zsmalloc's handles: in-object as in the kernel, or beside
+    #[arg(long, value_name = "PLACE", default_value_t = HandleHeader::InObject)]
+    handle_header: HandleHeader,
+
+    /// Print one JSON document instead
+    #[arg(long, conflicts_with = "csv", help_heading = "Output")]
+    json: bool,
+    /// Print a row a run as comma-separated values instead
+    #[arg(long, help_heading = "Output")]
+    csv: bool,
+}
+
+/// The pages to replay, and what is known of them.
+struct Source {
+    file: CorpusFile,
+    info: CorpusInfo,
+    /// Where the file is, if it was made for this comparison.
+    _made: Option<TempDir>,
+}
+
+impl Compare {
+    pub(super) fn run(self) -> Result<(), Failure> {
+        interrupt::watch().context("cannot watch for signals").map_err(Failure::Machine)?;
+        let result = self.compare();
+        // Children are gone and files removed: an interrupt may have its effect now.
+        interrupt::end_if_noted();
+        let report = result?;
+        let text = if self.json {
+            report.to_json() + "\n"
+        } else if self.csv {
+            report.to_csv()
+        } else {
+            report.to_text()
+        };
+        match io::stdout().write_all(text.as_bytes()) {
+            // Whoever reads has seen enough.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            written => written.context("cannot write to standard output").map_err(Failure::Machine),
+        }
+    }
+
+    fn compare(&self) -> Result<Report, Failure> {
+        if self.tree && self.pid.is_none() && self.command.is_empty() {
+            return Err(Failure::Usage(anyhow!("--tree needs --pid or a command")));
+        }
+        let source = self.source()?;
+        let settings = Settings {
+            chain_size: self.chain_size,
+            chain_rule: self.chain_rule,
+            handle_header: self.handle_header,
+            incompressible: self.incompressible,
+            free: self.free,
+        };
+        let experiment = Experiment {
+            corpus: source.file.clone(),
+            zpools: distinct(&self.zpool),
+            compressors: distinct(&self.compressor),
+            runs: self.runs,
+            settings,
+            object_headers: self.object_header.clone(),
+        };
+        let combinations = with_progress(&experiment).map_err(|error| match error {
+            ExperimentError::Check { .. } => Failure::Check(error.into()),
+            ExperimentError::Machine { .. } | ExperimentError::Interrupted => {
+                Failure::Machine(error.into())
+            }
+        })?;
+        Ok(Report::new(source.info, settings, &combinations))
+    }
+
+    fn source(&self) -> Result<Source, Failure> {
+        if let Some(path) = &self.sizes {
+            return sizes(path);
+        }
+        if let Some(path) = &self.corpus
+            && !is_core_dump(path)
+        {
+            return page_set(path);
+        }
+        let options =
+            CaptureOptions { tree: self.tree, stdout_to_stderr: true, ..CaptureOptions::default() };
+        let made = temporary_directory()?;
+        let path = made.path().join("pages");
+        let waiting = bar(1, "{msg}");
+        let about = if let Some(core) = &self.corpus {
+            waiting.set_message(format!("reading core dump {}", core.display()));
+            capture_file(core, &path)
+        } else if let Some(pid) = self.pid {
+            waiting.set_message(format!("capturing process {pid}"));
+            capture_pid(pid, &path, &options)
+        } else if !self.command.is_empty() {
+            // No bar: the command may print.
+            capture_command(&self.command, self.at.0, &path, &options)
+        } else {
+            waiting.set_message(format!("capturing the built-in workload {}", self.workload));
+            capture_workload(self.workload, self.seed, self.size, &path)
+        };
+        waiting.finish_and_clear();
+        let about = about.map_err(failure)?;
+        let info = CorpusInfo {
+            origin: about.origin,
+            kind: "pages",
+            pages: about.page_count,
+            sha256: about.sha256,
+            captured_at: about.captured_at,
+            notes: about.notes,
+        };
+        Ok(Source { file: CorpusFile::Pages(path.into()), info, _made: Some(made) })
+    }
+}
+
+/// Whether `path` is an ELF file of type core. An unreadable one is not: reading it says why.
+fn is_core_dump(path: &Path) -> bool {
+    let mut start = [0; 18];
+    let is_file = fs::metadata(path).is_ok_and(|metadata| metadata.is_file());
+    // Type 4 in the byte order of the file.
+    is_file
+        && File::open(path).and_then(|mut file| file.read_exact(&mut start)).is_ok()
+        && start.starts_with(b"\x7fELF")
+        && matches!(start[16..], [4, 0] | [0, 4])
+}
+
+/// The page set at `path`, checked.
+fn page_set(path: &Path) -> Result<Source, Failure> {
+    let set = PageSet::read(path).map_err(|error: PageSetError| {
+        if error.is_machine() {
+            Failure::Machine(error.into())
+        } else {
+            Failure::Usage(error.into())
+        }
+    })?;
+    let info = CorpusInfo {
+        origin: set.about.origin,
+        kind: "pages",
+        pages: set.about.page_count,
+        sha256: set.about.sha256,
+        captured_at: set.about.captured_at,
+        notes: set.about.notes,
+    };
+    let (path, made) = lasting(path, set.pages.as_flattened())?;
+    Ok(Source { file: CorpusFile::Pages(path), info, _made: made })
+}
+
+/// The list of sizes at `path`, checked.
+fn sizes(path: &Path) -> Result<Source, Failure> {
+    let list = fs::read(path)
+        .map_err(|source| SizesError::Io { path: path.to_owned(), source })
+        .and_then(|text| Ok((SizeList::parse(&text[..], path)?, text)));
+    let (list, text) = list.map_err(|error| {
+        if error.is_machine() {
+            Failure::Machine(error.into())
+        } else {
+            Failure::Usage(error.into())
+        }
+    })?;
+    let info = CorpusInfo {
+        origin: path.display().to_string(),
+        kind: "sizes",
+        pages: list.page_count() as u64,
+        sha256: Sha256::digest(&text).iter().map(|byte| format!("{byte:02x}")).collect(),
+        captured_at: String::new(),
+        notes: Vec::new(),
+    };
+    let (path, made) = lasting(path, &text)?;
+    Ok(Source { file: CorpusFile::Sizes(path), info, _made: made })
+}
+
+/// A file that every run can read: the one given, or a copy of its contents where it is a pipe.
+fn lasting(path: &Path, contents: &[u8]) -> Result<(OsString, Option<TempDir>), Failure> {
+    if fs::metadata(path).is_ok_and(|metadata| metadata.is_file()) {
+        return Ok((path.into(), None));
+    }
+    let made = temporary_directory()?;
+    let copy = made.path().join("copy");
+    fs::write(&copy, contents)
+        .with_context(|| format!("cannot keep a copy of {}", path.display()))
+        .map_err(Failure::Machine)?;
+    Ok((copy.into(), Some(made)))
+}
+
+fn temporary_directory() -> Result<TempDir, Failure> {
+    TempDir::with_prefix("uzswap-")
+        .context("cannot make a temporary directory for the pages (see TMPDIR)")
+        .map_err(Failure::Machine)
+}
+
+/// Runs the experiment with a bar on standard error, if that is a terminal.
+fn with_progress(experiment: &Experiment) -> Result<Vec<Combination>, ExperimentError> {
+    let bar = bar(0, "{elapsed:>4} [{bar:30}] {pos}/{len}  {msg}");
+    bar.enable_steady_tick(Duration::from_millis(250));
+    let result = experiment.run(&mut |done, total, next| {
+        bar.set_length(total as u64);
+        bar.set_position(done as u64);
+        bar.set_message(next.to_owned());
+    });
+    bar.finish_and_clear();
+    result
+}
+
+fn bar(length: u64, template: &str) -> ProgressBar {
+    let target = if io::stderr().is_terminal() {
+        ProgressDrawTarget::stderr()
+    } else {
+        ProgressDrawTarget::hidden()
+    };
+    let style = ProgressStyle::with_template(template).expect("the template is a constant");
+    ProgressBar::with_draw_target(Some(length), target).with_style(style.progress_chars("##-"))
+}
+
+fn distinct<T: Copy + PartialEq>(values: &[T]) -> Vec<T> {
+    let mut distinct = Vec::new();
+    for &value in values {
+        if !distinct.contains(&value) {
+            distinct.push(value);
+        }
+    }
+    distinct
+}
+
+fn parse_header(text: &str) -> Result<(ZpoolKind, usize), String> {
+    let (zpool, bytes) = text
+        .split_once('=')
+        .ok_or_else(|| format!("'{text}' is not ZPOOL=BYTES, as in zbud=8,z3fold=8"))?;
+    let zpool = zpool.parse().map_err(|error: crate::zpool::UnknownName| error.to_string())?;
+    let bytes = bytes.parse().ok().filter(|&bytes| bytes <= OBJECT_HEADER_MAX);
+    let bytes =
+        bytes.ok_or_else(|| format!("a header is 0 to {OBJECT_HEADER_MAX} bytes, not '{text}'"))?;
+    Ok((zpool, bytes))
+}
+
+/// The hidden command that does one run.
+#[derive(Debug, clap::Args)]
+pub(super) struct CompareRun {}
+
+impl CompareRun {
+    pub(super) fn run(self) -> Result<(), Failure> {
+        child(io::stdin().lock(), io::stdout().lock())
+            .context("a run takes its orders from `uzswap compare`")
+            .map_err(Failure::Machine)
+    }
+}

@@ -1,0 +1,418 @@
+//! Many runs, each in a fresh process, the combinations taking turns: A B C, A B C, ...
+//!
+//! The parent starts itself again with a hidden subcommand, writes a [`RunSpec`] to the child's
+//! standard input and reads a reply from its standard output. What a run leaves behind in an
+//! allocator, in caches of the C library or in the resident size ends with its process, and a
+//! machine that slows down half way slows every combination.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use super::replay::{Corpus, FreedHalf, RunResult, replay};
+use super::sizes::{SizeList, SizesError, StripPadding};
+use crate::compressor::CompressorKind;
+use crate::index::radix::Radix;
+use crate::page::{PAGE_SIZE, Page};
+use crate::sys::interrupt;
+use crate::sys::process::end_with_parent;
+use crate::zpool::zsmalloc::{ChainRule, HandleHeader, ZsmallocOptions};
+use crate::zpool::{Arena, ZpoolKind};
+use crate::zswap::{Incompressible, Zswap, ZswapOptions};
+
+/// The hidden subcommand that a child is started with.
+pub const CHILD_COMMAND: &str = "compare-run";
+
+/// The exit code of a Rust process that panicked.
+const PANICKED: i32 = 101;
+
+/// How often the parent looks whether it was interrupted.
+const TICK: Duration = Duration::from_millis(50);
+
+/// The file that every run reads its pages from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CorpusFile {
+    /// Pages, 4096 bytes each and nothing else.
+    Pages(OsString),
+    /// A list of compressed sizes.
+    Sizes(OsString),
+}
+
+/// What is to be compared.
+#[derive(Debug, Clone)]
+pub struct Experiment {
+    /// The pages.
+    pub corpus: CorpusFile,
+    /// The allocators, in the order they take turns.
+    pub zpools: Vec<ZpoolKind>,
+    /// The compressors; a list of sizes has its own instead.
+    pub compressors: Vec<CompressorKind>,
+    /// Runs of each combination.
+    pub runs: usize,
+    /// What is the same for all of them.
+    pub settings: Settings,
+    /// Bytes in front of each object, by allocator; 0 for those that are not named.
+    pub object_headers: Vec<(ZpoolKind, usize)>,
+}
+
+/// What is the same for all combinations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Settings {
+    /// The longest zspage of zsmalloc.
+    pub chain_size: usize,
+    /// Its rule for choosing a chain.
+    #[serde(with = "by_name")]
+    pub chain_rule: ChainRule,
+    /// Where it keeps an object's handle.
+    #[serde(with = "by_name")]
+    pub handle_header: HandleHeader,
+    /// What becomes of pages that do not shrink.
+    #[serde(with = "by_name")]
+    pub incompressible: Incompressible,
+    /// Which pages are freed.
+    #[serde(with = "by_name")]
+    pub free: FreedHalf,
+}
+
+/// One run, as a child is told it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct RunSpec {
+    /// The process that waits for the reply.
+    pub parent_pid: u32,
+    /// The pages.
+    pub corpus: CorpusFile,
+    /// The allocator.
+    #[serde(with = "by_name")]
+    pub zpool: ZpoolKind,
+    /// The compressor; of no matter to a list of sizes.
+    #[serde(with = "by_name")]
+    pub compressor: CompressorKind,
+    /// Bytes in front of each object.
+    pub object_header_bytes: usize,
+    /// What is the same for all combinations.
+    pub settings: Settings,
+}
+
+/// What a child has to say.
+#[derive(Debug, Serialize, Deserialize)]
+enum Reply {
+    Done(Box<RunResult>),
+    /// A page came back wrong, or the store is broken.
+    CheckFailed(String),
+    /// The corpus or the machine does not allow the run.
+    CannotRun(String),
+}
+
+/// An allocator with a compressor, and its runs.
+#[derive(Debug, Clone)]
+pub struct Combination {
+    /// The allocator.
+    pub zpool: ZpoolKind,
+    /// The compressor's name.
+    pub compressor: String,
+    /// Bytes in front of each object.
+    pub object_header_bytes: usize,
+    /// Its runs, first to last.
+    pub runs: Vec<RunResult>,
+}
+
+impl Combination {
+    /// Allocator and compressor.
+    pub fn label(&self) -> String {
+        format!("{} {}", self.zpool, self.compressor)
+    }
+}
+
+/// Why an experiment was given up.
+#[derive(Debug, Error)]
+pub enum ExperimentError {
+    /// A run found a page changed or a store broken.
+    #[error("{combination}, run {run}: {message}")]
+    Check {
+        /// Allocator and compressor.
+        combination: String,
+        /// The run, from 1.
+        run: usize,
+        /// What is wrong.
+        message: String,
+    },
+    /// A run could not be started or finished.
+    #[error("{combination}, run {run}: {message}")]
+    Machine {
+        /// Allocator and compressor.
+        combination: String,
+        /// The run, from 1.
+        run: usize,
+        /// What went wrong.
+        message: String,
+    },
+    /// Ctrl-C or a like signal.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+impl Experiment {
+    /// Runs it. `progress` is told before each run how many are done, of how many, and what is next.
+    ///
+    /// # Errors
+    ///
+    /// [`ExperimentError`], at the first run that does not end well. No child is left running.
+    pub fn run(
+        &self,
+        progress: &mut dyn FnMut(usize, usize, &str),
+    ) -> Result<Vec<Combination>, ExperimentError> {
+        let mut combinations = self.combinations();
+        let total = combinations.len() * self.runs;
+        let mut done = 0;
+        for run in 0..self.runs {
+            for (combination, compressor) in &mut combinations {
+                let label = combination.label();
+                progress(done, total, &format!("{label}, run {} of {}", run + 1, self.runs));
+                let spec = RunSpec {
+                    parent_pid: std::process::id(),
+                    corpus: self.corpus.clone(),
+                    zpool: combination.zpool,
+                    compressor: *compressor,
+                    object_header_bytes: combination.object_header_bytes,
+                    settings: self.settings,
+                };
+                let result = run_child(&spec).map_err(|failure| failure.of_run(label, run + 1))?;
+                combination.runs.push(result);
+                done += 1;
+            }
+        }
+        progress(total, total, "");
+        Ok(combinations.into_iter().map(|(combination, _)| combination).collect())
+    }
+
+    fn combinations(&self) -> Vec<(Combination, CompressorKind)> {
+        let compressors = match self.corpus {
+            CorpusFile::Pages(_) => &self.compressors[..],
+            CorpusFile::Sizes(_) => &[CompressorKind::None],
+        };
+        let mut combinations = Vec::new();
+        for &compressor in compressors {
+            for &zpool in &self.zpools {
+                let header = self.object_headers.iter().find(|(kind, _)| *kind == zpool);
+                let compressor_name = match self.corpus {
+                    CorpusFile::Pages(_) => compressor.to_string(),
+                    CorpusFile::Sizes(_) => StripPadding::NAME.to_owned(),
+                };
+                let combination = Combination {
+                    zpool,
+                    compressor: compressor_name,
+                    object_header_bytes: header.map_or(0, |(_, bytes)| *bytes),
+                    runs: Vec::new(),
+                };
+                combinations.push((combination, compressor));
+            }
+        }
+        combinations
+    }
+}
+
+/// A run's end, before it is known which run it was.
+enum RunFailure {
+    Check(String),
+    Machine(String),
+    Interrupted,
+}
+
+impl RunFailure {
+    fn of_run(self, combination: String, run: usize) -> ExperimentError {
+        match self {
+            RunFailure::Check(message) => ExperimentError::Check { combination, run, message },
+            RunFailure::Machine(message) => ExperimentError::Machine { combination, run, message },
+            RunFailure::Interrupted => ExperimentError::Interrupted,
+        }
+    }
+}
+
+/// A child that does not outlive its variable.
+struct OwnedChild(Child);
+
+impl Drop for OwnedChild {
+    fn drop(&mut self) {
+        // Both fail only where the child has been waited for already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn run_child(spec: &RunSpec) -> Result<RunResult, RunFailure> {
+    let cannot = |what: &str, error: &dyn std::fmt::Display| {
+        RunFailure::Machine(format!("cannot {what} the process of a run: {error}"))
+    };
+    let spec = serde_json::to_vec(spec).map_err(|error| cannot("instruct", &error))?;
+    let exe = std::env::current_exe().map_err(|error| cannot("find", &error))?;
+    let child = Command::new(exe)
+        .arg(CHILD_COMMAND)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|error| cannot("start", &error))?;
+    let mut child = OwnedChild(child);
+    let mut stdin = child.0.stdin.take().expect("it is piped");
+    // A child that dies at once closes the pipe; how it died says more than that.
+    let told = stdin.write_all(&spec);
+    drop(stdin);
+    let mut stdout = child.0.stdout.take().expect("it is piped");
+    let (sender, receiver) = channel();
+    thread::spawn(move || {
+        let mut reply = Vec::new();
+        let read = stdout.read_to_end(&mut reply).map(|_| reply);
+        // Nobody listens any more after an interrupt.
+        let _ = sender.send(read);
+    });
+    let reply = loop {
+        match receiver.recv_timeout(TICK) {
+            Ok(reply) => break reply,
+            Err(RecvTimeoutError::Timeout) if interrupt::noted() => {
+                return Err(RunFailure::Interrupted);
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => break Ok(Vec::new()),
+        }
+    };
+    let status = child.0.wait().map_err(|error| cannot("wait for", &error))?;
+    // Ctrl-C in a terminal reaches the child as well.
+    if interrupt::noted() {
+        return Err(RunFailure::Interrupted);
+    }
+    if !status.success() {
+        return Err(death(status));
+    }
+    told.map_err(|error| cannot("instruct", &error))?;
+    let reply = reply.map_err(|error| cannot("hear", &error))?;
+    match serde_json::from_slice(&reply).map_err(|error| cannot("understand", &error))? {
+        Reply::Done(result) => Ok(*result),
+        Reply::CheckFailed(message) => Err(RunFailure::Check(message)),
+        Reply::CannotRun(message) => Err(RunFailure::Machine(message)),
+    }
+}
+
+/// How a child died, and what that means.
+fn death(status: ExitStatus) -> RunFailure {
+    match (status.signal(), status.code()) {
+        (Some(libc::SIGKILL), _) => RunFailure::Machine(
+            "its process was killed (signal 9), most likely for want of memory; \
+             a smaller corpus needs less"
+                .to_owned(),
+        ),
+        (Some(signal), _) => {
+            RunFailure::Machine(format!("its process was ended by signal {signal}"))
+        }
+        (None, Some(PANICKED)) => RunFailure::Check("its process panicked; see above".to_owned()),
+        (None, _) => RunFailure::Machine(format!("its process ended early: {status}")),
+    }
+}
+
+/// The child's side: reads a [`RunSpec`], does the run, writes the reply.
+///
+/// # Errors
+///
+/// Of the two streams, and of a spec that is none.
+pub fn child(input: impl Read, mut output: impl Write) -> io::Result<()> {
+    let spec: RunSpec = serde_json::from_reader(input)?;
+    end_with_parent(spec.parent_pid)?;
+    let reply = match read_corpus(&spec.corpus) {
+        Err(message) => Reply::CannotRun(message),
+        Ok(corpus) => match replay_spec(&spec, &corpus) {
+            Ok(result) => Reply::Done(Box::new(result)),
+            Err(error) if error.is_check() => Reply::CheckFailed(chain(&error)),
+            Err(error) => Reply::CannotRun(chain(&error)),
+        },
+    };
+    serde_json::to_writer(&mut output, &reply)?;
+    output.flush()
+}
+
+fn replay_spec(spec: &RunSpec, corpus: &Corpus) -> Result<RunResult, super::replay::ReplayError> {
+    let Settings { chain_size, chain_rule, handle_header, incompressible, free } = spec.settings;
+    let options = ZswapOptions {
+        zpool: spec.zpool,
+        zsmalloc: ZsmallocOptions { chain_size, chain_rule, handle_header },
+        compressor: spec.compressor,
+        incompressible,
+        object_header_bytes: spec.object_header_bytes,
+        ..ZswapOptions::default()
+    };
+    match corpus {
+        Corpus::Pages(_) => {
+            replay(corpus, free, &spec.compressor.to_string(), || Zswap::new(options))
+        }
+        Corpus::Sizes(_) => replay(corpus, free, StripPadding::NAME, || {
+            let arena = Arc::new(Arena::with_limit(options.pool_pages_max));
+            let zpool = options.zpool.build(Arc::clone(&arena), options.zsmalloc);
+            Zswap::from_parts(options, arena, zpool, Box::new(StripPadding), || {
+                Box::new(Radix::new())
+            })
+        }),
+    }
+}
+
+fn read_corpus(file: &CorpusFile) -> Result<Corpus, String> {
+    match file {
+        CorpusFile::Pages(path) => read_pages(Path::new(path))
+            .map(Corpus::Pages)
+            .map_err(|error| format!("cannot read {}: {error}", Path::new(path).display())),
+        CorpusFile::Sizes(path) => SizeList::read(Path::new(path))
+            .map(Corpus::Sizes)
+            .map_err(|error: SizesError| chain(&error)),
+    }
+}
+
+/// The pages of a file that the parent has checked already.
+fn read_pages(path: &Path) -> io::Result<Vec<Page>> {
+    let mut file = File::open(path)?;
+    let bytes = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
+    let mut pages: Vec<Page> = Vec::new();
+    pages.try_reserve_exact(bytes / PAGE_SIZE).map_err(io::Error::other)?;
+    pages.resize(bytes / PAGE_SIZE, [0; PAGE_SIZE]);
+    file.read_exact(pages.as_flattened_mut())?;
+    Ok(pages)
+}
+
+/// An error and its causes on one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
+/// Serialises what has a name by that name.
+mod by_name {
+    use std::fmt::Display;
+    use std::str::FromStr;
+
+    use serde::{Deserialize, Deserializer, Serializer, de};
+
+    pub(super) fn serialize<T: Display, S: Serializer>(
+        value: &T,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(value)
+    }
+
+    pub(super) fn deserialize<'de, T, D>(deserializer: D) -> Result<T, D::Error>
+    where
+        T: FromStr<Err: Display>,
+        D: Deserializer<'de>,
+    {
+        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+    }
+}

@@ -1,0 +1,201 @@
+//! The figures in words, each sentence computed from them.
+
+use super::stats::{Stats, percent_change};
+use super::text::{mib, thousands};
+use super::{Findings, base_of};
+use crate::lab::replay::FreedHalf;
+
+/// What the figures say, compressor by compressor.
+pub(super) fn sentences(runs: &[Findings], freed: FreedHalf) -> Vec<String> {
+    let mut sentences = Vec::new();
+    let mut compressors: Vec<&str> = Vec::new();
+    for findings in runs {
+        if !compressors.contains(&findings.compressor.as_str()) {
+            compressors.push(&findings.compressor);
+        }
+    }
+    for compressor in compressors {
+        let all: Vec<&Findings> =
+            runs.iter().filter(|findings| findings.compressor == compressor).collect();
+        // An allocator that took nothing has nothing to compare.
+        let (some, none): (Vec<&Findings>, Vec<&Findings>) =
+            all.iter().partition(|findings| findings.figures.compressed_bytes > 0);
+        sentences.extend(refusals(&all));
+        if some.len() > 1 {
+            sentences.extend(fastest(&some, compressor));
+            sentences.push(densest(&some, compressor));
+            sentences.extend(trade(&some));
+        }
+        if !none.is_empty() {
+            let names: Vec<&str> = none.iter().map(|findings| findings.zpool).collect();
+            sentences.push(format!(
+                "{} kept no compressed page with {compressor}: there is nothing to compare.",
+                names.join(" and ")
+            ));
+        }
+        sentences.extend(holes(&some, freed));
+    }
+    sentences
+}
+
+fn refusals(all: &[&Findings]) -> Option<String> {
+    let refusing: Vec<String> = all
+        .iter()
+        .filter(|findings| findings.rejected_pages > 0)
+        .map(|findings| {
+            let figures = &findings.figures;
+            let why = if findings.rejected_pages == figures.reject_compress_poor {
+                ""
+            } else {
+                ", not only as too large (see --json)"
+            };
+            format!(
+                "{} {} ({}{why})",
+                findings.zpool,
+                thousands(findings.rejected_pages),
+                share(findings.rejected_pages, figures.pages),
+            )
+        })
+        .collect();
+    let first = all.iter().find(|findings| findings.rejected_pages > 0)?;
+    Some(format!(
+        "Refused with {}, as too large once compressed: {} of {} pages. A pool that refuses pages \
+         looks smaller: they stay in memory or go to disk. ALL IN counts 4096 bytes for each.",
+        first.compressor,
+        refusing.join(", "),
+        thousands(first.figures.pages),
+    ))
+}
+
+fn fastest(all: &[&Findings], compressor: &str) -> Vec<String> {
+    let mut order: Vec<(&Findings, Stats)> =
+        all.iter().map(|findings| (*findings, Stats::of(&findings.real_s))).collect();
+    order.sort_by(|one, other| one.1.mean.total_cmp(&other.1.mean));
+    let [(first, best), rest @ ..] = &order[..] else { return Vec::new() };
+    let (noise, clear): (Vec<_>, Vec<_>) =
+        rest.iter().partition(|(_, stats)| best.overlaps(stats) || first.real_s.len() == 1);
+    let mut text =
+        format!("Fastest with {compressor}: {} by mean run time ({:.3} s)", first.zpool, best.mean);
+    for (findings, stats) in &clear {
+        let more = percent_change(stats.mean, best.mean).unwrap_or(0.0);
+        text += &format!(", {} takes {more:.1}% more", findings.zpool);
+    }
+    text += ".";
+    if !noise.is_empty() {
+        let names: Vec<&str> = noise.iter().map(|(findings, _)| findings.zpool).collect();
+        let reason = if first.real_s.len() == 1 {
+            "one run tells nothing about noise"
+        } else {
+            "the ranges of their run times overlap"
+        };
+        text += &format!(
+            " Against {} the difference is within the noise: {reason}.",
+            names.join(" and ")
+        );
+    }
+    let refused_least = all.iter().map(|findings| findings.rejected_pages).min().unwrap_or(0);
+    if first.rejected_pages > refused_least {
+        text += " It had less to do: it refused more pages than another.";
+    }
+    vec![text]
+}
+
+/// By all the memory that the pages take, refused ones included.
+fn densest(all: &[&Findings], compressor: &str) -> String {
+    let mut order = all.to_vec();
+    order.sort_by_key(|findings| findings.bytes_with_rejected);
+    let best = order[0];
+    let others: Vec<String> = order[1..]
+        .iter()
+        .map(|findings| {
+            let bytes = findings.bytes_with_rejected as f64;
+            let more = percent_change(bytes, best.bytes_with_rejected as f64).unwrap_or(0.0);
+            format!("{} takes {more:.1}% more", findings.zpool)
+        })
+        .collect();
+    let refused = if order.iter().any(|findings| findings.rejected_pages > 0) {
+        " and refused pages"
+    } else {
+        ""
+    };
+    format!(
+        "Densest with {compressor}: {}, {} with metadata{refused}; {}.",
+        best.zpool,
+        mib(best.bytes_with_rejected),
+        others.join(", ")
+    )
+}
+
+/// What the densest costs in time against the fastest.
+fn trade(all: &[&Findings]) -> Option<String> {
+    let mean = |findings: &Findings| Stats::of(&findings.real_s).mean;
+    let fast = all.iter().min_by(|one, other| mean(one).total_cmp(&mean(other)))?;
+    let dense = all.iter().min_by_key(|findings| findings.bytes_with_rejected)?;
+    if fast.zpool == dense.zpool {
+        return Some(format!(
+            "The trade: none on these pages; {} is the densest, and by mean also the fastest.",
+            dense.zpool
+        ));
+    }
+    let bytes = fast.bytes_with_rejected - dense.bytes_with_rejected;
+    let saves = format!(
+        "{} saves {} ({}) against {}",
+        dense.zpool,
+        mib(bytes),
+        share(bytes, fast.bytes_with_rejected),
+        fast.zpool
+    );
+    if noisy(fast, dense) {
+        return Some(format!(
+            "The trade: none that these runs show; {saves}, and what it takes longer is within the \
+             noise."
+        ));
+    }
+    let time = percent_change(mean(dense), mean(fast))?;
+    Some(format!("The trade: {saves} and takes {time:.1}% more time."))
+}
+
+/// Whether the runs cannot tell which of the two is faster.
+fn noisy(one: &Findings, other: &Findings) -> bool {
+    one.real_s.len() == 1 || Stats::of(&one.real_s).overlaps(&Stats::of(&other.real_s))
+}
+
+/// What freeing leaves behind.
+fn holes(all: &[&Findings], freed: FreedHalf) -> Option<String> {
+    let half = match freed {
+        FreedHalf::Random => "a random half of the pages",
+        FreedHalf::Odd => "every other page",
+    };
+    let parts: Vec<String> = all
+        .iter()
+        .map(|findings| {
+            let figures = &findings.figures;
+            let full = figures.pool_total_size;
+            let (free, compact) = (figures.pool_after_free_bytes, figures.pool_after_compact_bytes);
+            let then = if compact < free {
+                format!(", {} once compacted", share(compact, full))
+            } else {
+                ", and compaction frees nothing".to_owned()
+            };
+            format!("{} keeps {} of its pool{then}", findings.zpool, share(free, full))
+        })
+        .collect();
+    (!parts.is_empty()).then(|| format!("With {half} freed, {}.", parts.join("; ")))
+}
+
+fn share(part: u64, whole: u64) -> String {
+    format!("{:.1}%", part as f64 / whole.max(1) as f64 * 100.0)
+}
+
+/// The pool against the base's, in words for a table cell.
+pub(super) fn against_base(
+    runs: &[Findings],
+    findings: &Findings,
+    of: fn(&Findings) -> f64,
+) -> String {
+    let base = base_of(runs, findings);
+    if findings.is_base() {
+        return "base".to_owned();
+    }
+    percent_change(of(findings), of(base)).map_or("-".to_owned(), |change| format!("{change:+.1}%"))
+}

@@ -1,0 +1,423 @@
+//! The report for a terminal of 100 columns.
+
+use comfy_table::{
+    CellAlignment, ContentArrangement, ContentLineStyle, LineStyle, Table, TableStyle,
+};
+
+use super::stats::Stats;
+use super::summary::against_base;
+use super::{Findings, Report, base_of};
+use crate::lab::histogram::{Bucket, LatencySummary, draw_row};
+use crate::lab::replay::{FreedHalf, Phases, Spent};
+use crate::page::PAGE_SIZE;
+
+/// The widest line.
+const COLUMNS: usize = 100;
+
+/// The widest bar: two histograms stand side by side.
+const BAR_COLUMNS: usize = 22;
+
+/// Columns as the linux-mm study prints them, with bars between.
+const STYLE: TableStyle = TableStyle::new()
+    .header_lines(ContentLineStyle::none().junction('|'))
+    .header_separator(LineStyle::none().fill('-').junction('+'))
+    .content_lines(ContentLineStyle::none().junction('|'));
+
+/// The whole report.
+pub(super) fn page(report: &Report) -> String {
+    let mut page = header(report);
+    page += &run_times(report);
+    page += &latencies(report);
+    page += &peak(report);
+    page += &after_freeing(report);
+    page += "SUMMARY\n\n";
+    for sentence in report.notes.iter().chain(&report.summary) {
+        page += &wrapped("- ", "  ", sentence);
+    }
+    page
+}
+
+fn header(report: &Report) -> String {
+    let corpus = &report.corpus;
+    let settings = &report.settings.settings;
+    let mut text = format!(
+        "uzswap {} compare: {} combinations x {} runs, taking turns, each in a process of its own\n",
+        report.uzswap,
+        report.runs.len(),
+        report.settings.runs_each
+    );
+    let what = match corpus.kind {
+        "sizes" => "sizes, contents made up: ",
+        _ => "",
+    };
+    text += &wrapped(
+        "corpus    ",
+        "          ",
+        &format!(
+            "{what}{}, {} pages ({}), sha256 {}",
+            corpus.origin,
+            thousands(corpus.pages),
+            mib(corpus.pages * PAGE_SIZE as u64),
+            corpus.sha256.get(..12).unwrap_or(&corpus.sha256)
+        ),
+    );
+    for note in &corpus.notes {
+        text += &wrapped("          ", "          ", note);
+    }
+    let headers: Vec<String> = report
+        .runs
+        .iter()
+        .filter(|findings| findings.object_header_bytes > 0)
+        .map(|findings| format!("{}={}", findings.zpool, findings.object_header_bytes))
+        .collect();
+    let mut headers_once: Vec<String> = Vec::new();
+    for header in headers {
+        if !headers_once.contains(&header) {
+            headers_once.push(header);
+        }
+    }
+    let headers = match headers_once.join(",") {
+        none if none.is_empty() => "none".to_owned(),
+        some => some,
+    };
+    text += &wrapped(
+        "settings  ",
+        "          ",
+        &format!(
+            "zsmalloc chains up to {} pages by {}, handle {}; incompressible pages: {}; object \
+             header: {headers}; freed: {}",
+            settings.chain_size,
+            settings.chain_rule,
+            settings.handle_header,
+            settings.incompressible,
+            half(settings.free),
+        ),
+    );
+    let machine = &report.machine;
+    text += &wrapped(
+        "machine   ",
+        "          ",
+        &format!("Linux {}, {} x {}", machine.kernel, machine.cpus, machine.cpu),
+    );
+    text + "\n"
+}
+
+fn half(freed: FreedHalf) -> &'static str {
+    match freed {
+        FreedHalf::Random => "a random half",
+        FreedHalf::Odd => "pages of odd number",
+    }
+}
+
+/// (a): the table of the linux-mm study.
+fn run_times(report: &Report) -> String {
+    let mut table = table(&["LABEL", "MIN", "MAX", "MEAN", "MEDIAN", "STDDEV", "MEAN vs BASE"]);
+    let seconds_of = |findings: &Findings, kind| match kind {
+        "real" => Stats::of(&findings.real_s),
+        "sys" => Stats::of(&findings.sys_s),
+        _ => Stats::of(&findings.user_s),
+    };
+    let mut noise = false;
+    for kind in ["real", "sys", "user"] {
+        for findings in &report.runs {
+            let stats = seconds_of(findings, kind);
+            let base = seconds_of(base_of(&report.runs, findings), kind);
+            let change = match super::percent_change(stats.mean, base.mean) {
+                _ if findings.is_base() => "base".to_owned(),
+                Some(change) => format!("{change:+.1}%"),
+                None => "-".to_owned(),
+            };
+            let in_noise = !findings.is_base() && stats.overlaps(&base);
+            noise |= in_noise;
+            let seconds = |value: f64| format!("{value:.3}");
+            table.add_row([
+                format!("{kind:<4} {}", findings.label()),
+                seconds(stats.min),
+                seconds(stats.max),
+                seconds(stats.mean),
+                seconds(stats.median),
+                seconds(stats.stddev),
+                format!("{change} {}", if in_noise { '~' } else { ' ' }),
+            ]);
+        }
+    }
+    let mut text = section("(a) RUN TIME", "all phases together, seconds", &table);
+    if noise {
+        text.pop();
+        text += "~ the ranges of the runs overlap: the difference is within the noise.\n\n";
+    }
+    text + &phases(report)
+}
+
+/// Which phase takes the time.
+fn phases(report: &Report) -> String {
+    let mut table =
+        table(&["MEAN real", "STORE ALL", "LOAD ALL", "FREE HALF", "COMPACT", "REFILL"]);
+    for findings in &report.runs {
+        let mean = |of: fn(&Phases) -> Spent| {
+            let seconds = findings.phases.iter().map(|phases| of(phases).real_s);
+            format!("{:.3}", seconds.sum::<f64>() / findings.phases.len() as f64)
+        };
+        table.add_row([
+            findings.label(),
+            mean(|phases| phases.store),
+            mean(|phases| phases.load),
+            mean(|phases| phases.free),
+            mean(|phases| phases.compact),
+            mean(|phases| phases.refill),
+        ]);
+    }
+    format!("{}\n\n", trimmed(&table))
+}
+
+/// (b): a table of percentiles, then the pictures.
+fn latencies(report: &Report) -> String {
+    let mut table =
+        table(&["LABEL", "STORE p50", "p90", "p99", "max", "LOAD p50", "p90", "p99", "max"]);
+    for findings in &report.runs {
+        let mut row = vec![findings.label()];
+        for LatencySummary { p50, p90, p99, max, .. } in [&findings.store_ns, &findings.load_ns] {
+            row.extend([p50, p90, p99, max].map(|&ns| nanoseconds(ns)));
+        }
+        table.add_row(row);
+    }
+    let mut text = section("(b) LATENCY", "of each store and each load, all runs together", &table);
+    for findings in &report.runs {
+        let titles = ["store", "load"].map(|what| format!("{}, {what} (ns)", findings.label()));
+        text += &beside(&titles[0], &titles[1]);
+        text += &pictures(&findings.store_ns.buckets, &findings.load_ns.buckets);
+        text += "\n";
+    }
+    text
+}
+
+/// Two histograms side by side, rows of the same bounds on the same line.
+fn pictures(left: &[Bucket], right: &[Bucket]) -> String {
+    let all = || left.iter().chain(right);
+    let (Some(from), Some(to)) =
+        (all().map(|bucket| bucket.from_ns).min(), all().map(|bucket| bucket.to_ns).max())
+    else {
+        return "none\n".to_owned();
+    };
+    let row = |buckets: &[Bucket], from_ns: u64| {
+        let count_max = buckets.iter().map(|bucket| bucket.count).max().unwrap_or(0);
+        let bucket = buckets.iter().find(|bucket| bucket.from_ns == from_ns);
+        bucket.map_or(String::new(), |bucket| draw_row(bucket, count_max, BAR_COLUMNS))
+    };
+    let mut text = String::new();
+    let mut bound = from;
+    while bound < to {
+        text += &beside(&row(left, bound), &row(right, bound));
+        bound = (bound * 2).max(2);
+    }
+    text
+}
+
+fn beside(left: &str, right: &str) -> String {
+    let line = format!("{left:<51}{right}");
+    format!("{}\n", line.trim_end())
+}
+
+/// (c): memory with every page stored.
+fn peak(report: &Report) -> String {
+    let mut table =
+        table(&["LABEL", "POOL", "vs BASE", "COMPRESSED", "INDEX", "METADATA", "RESERVE", "RSS"]);
+    for findings in &report.runs {
+        let figures = &findings.figures;
+        table.add_row([
+            findings.label(),
+            thousands(figures.pool_total_size),
+            against_base(&report.runs, findings, |of| of.figures.pool_total_size as f64),
+            thousands(figures.compressed_bytes),
+            thousands(figures.index_bytes),
+            thousands(figures.zpool_metadata_bytes),
+            thousands(figures.reserve_bytes),
+            thousands(findings.rss_bytes),
+        ]);
+    }
+    let mut text = section("(c) PEAK POOL SIZE", "every page stored; bytes", &table);
+    let mut table = self::table(&[
+        "LABEL",
+        "STORED",
+        "SAME-FILLED",
+        "AS IS",
+        "REFUSED",
+        "RATIO",
+        "ALL IN",
+        "vs BASE",
+    ]);
+    for findings in &report.runs {
+        let figures = &findings.figures;
+        table.add_row([
+            findings.label(),
+            thousands(figures.stored_pages),
+            thousands(figures.same_filled_pages),
+            thousands(figures.stored_incompressible_pages),
+            thousands(findings.rejected_pages),
+            format!("{:.3}", findings.effective_ratio),
+            thousands(findings.bytes_with_rejected),
+            against_base(&report.runs, findings, |of| of.bytes_with_rejected as f64),
+        ]);
+    }
+    text += &format!("{}\n\n", trimmed(&table));
+    text += &wrapped(
+        "",
+        "",
+        "RATIO: stored pages over pool and metadata. ALL IN: pool, metadata, and 4096 bytes for \
+         each refused page. METADATA: the allocator's own tables. RSS: what the process really \
+         grew by.",
+    );
+    text + "\n"
+}
+
+/// (d): what freeing leaves behind.
+fn after_freeing(report: &Report) -> String {
+    let mut table = table(&[
+        "LABEL",
+        "HALF FREED",
+        "of full",
+        "COMPACTED",
+        "of full",
+        "IDEAL",
+        "REFILLED",
+        "of full",
+    ]);
+    for findings in &report.runs {
+        let figures = &findings.figures;
+        let full = figures.pool_total_size;
+        let of_full = |bytes: u64| {
+            [thousands(bytes), format!("{:.1}%", bytes as f64 / full.max(1) as f64 * 100.0)]
+        };
+        let mut row = vec![findings.label()];
+        row.extend(of_full(figures.pool_after_free_bytes));
+        row.extend(of_full(figures.pool_after_compact_bytes));
+        row.push(thousands(ideal_bytes(findings)));
+        row.extend(of_full(figures.pool_after_refill_bytes));
+        table.add_row(row);
+    }
+    let caption =
+        format!("{} freed, compacted, stored again; bytes", half(report.settings.settings.free));
+    let mut text = section("(d) POOL AFTER FREEING", &caption, &table);
+    text.pop();
+    text += "IDEAL: as dense as the full pool was, for the pages that are left.\n\n";
+    text
+}
+
+/// The pool for the pages that are left, were it as dense as when it was full.
+fn ideal_bytes(findings: &Findings) -> u64 {
+    let figures = &findings.figures;
+    let full = u128::from(figures.pool_total_size) * u128::from(figures.kept_compressed_bytes);
+    let bytes = full / u128::from(figures.compressed_bytes.max(1));
+    bytes.next_multiple_of(PAGE_SIZE as u128) as u64 // <= pool_total_size
+}
+
+fn table(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_style(STYLE).set_content_arrangement(ContentArrangement::Disabled);
+    table.set_header(header.iter().copied());
+    for (place, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((u16::from(place > 0), 1));
+        column.set_cell_alignment(if place == 0 {
+            CellAlignment::Left
+        } else {
+            CellAlignment::Right
+        });
+    }
+    table
+}
+
+fn section(title: &str, caption: &str, table: &Table) -> String {
+    format!("{title}: {caption}\n\n{}\n\n", trimmed(table))
+}
+
+fn trimmed(table: &Table) -> String {
+    table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<String>>().join("\n")
+}
+
+/// Words in lines of at most [`COLUMNS`].
+fn wrapped(first: &str, rest: &str, words: &str) -> String {
+    let mut text = String::new();
+    let mut line = first.to_owned();
+    let mut empty = true;
+    for word in words.split_whitespace() {
+        if !empty && line.len() + 1 + word.len() > COLUMNS {
+            text += &line;
+            text.push('\n');
+            line = rest.to_owned();
+            empty = true;
+        }
+        if !empty {
+            line.push(' ');
+        }
+        line += word;
+        empty = false;
+    }
+    text + &line + "\n"
+}
+
+/// A number with commas.
+pub(super) fn thousands(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// Bytes in MiB.
+pub(super) fn mib(bytes: u64) -> String {
+    let mib = bytes as f64 / (1 << 20) as f64;
+    if mib >= 100.0 { format!("{mib:.0} MiB") } else { format!("{mib:.1} MiB") }
+}
+
+/// Nanoseconds to three digits.
+fn nanoseconds(ns: u64) -> String {
+    let (value, unit) = match ns {
+        0..1_000 => return format!("{ns} ns"),
+        1_000..1_000_000 => (ns as f64 / 1e3, "us"),
+        1_000_000..1_000_000_000 => (ns as f64 / 1e6, "ms"),
+        _ => (ns as f64 / 1e9, "s"),
+    };
+    match value {
+        ..10.0 => format!("{value:.2} {unit}"),
+        10.0..100.0 => format!("{value:.1} {unit}"),
+        _ => format!("{value:.0} {unit}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_readable() {
+        let texts = [0, 999, 1000, 144_822_272].map(thousands);
+        assert_eq!(texts, ["0", "999", "1,000", "144,822,272"]);
+        let texts = [7, 2310, 23_100, 231_000, 2_310_000, 2_310_000_000].map(nanoseconds);
+        assert_eq!(texts, ["7 ns", "2.31 us", "23.1 us", "231 us", "2.31 ms", "2.31 s"]);
+        assert_eq!((mib(1 << 20), mib(300 << 20)), ("1.0 MiB".to_owned(), "300 MiB".to_owned()));
+    }
+
+    #[test]
+    fn long_sentences_are_wrapped() {
+        let text = wrapped("- ", "  ", &"word ".repeat(50));
+        assert!(text.lines().all(|line| line.len() <= COLUMNS));
+        assert!(text.lines().skip(1).all(|line| line.starts_with("  word")));
+        assert_eq!(text.matches("word").count(), 50);
+    }
+
+    #[test]
+    fn histograms_share_their_rows() {
+        let bucket = |from_ns, count| Bucket { from_ns, to_ns: from_ns * 2, count };
+        let text = pictures(&[bucket(1024, 5), bucket(2048, 10)], &[bucket(512, 7)]);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 3);
+        assert!(lines[0].trim_start().starts_with("[512, 1K)") && lines[0].len() < COLUMNS);
+        assert!(lines[1].starts_with("[1K, 2K)             5 |@@@@@@@@@@@           |"));
+        assert_eq!(pictures(&[], &[]), "none\n");
+    }
+}

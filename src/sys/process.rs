@@ -1,0 +1,85 @@
+//! What a measuring process asks of the kernel about itself.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::time::Duration;
+
+/// Processor time this process has used.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CpuTime {
+    /// In user mode.
+    pub user: Duration,
+    /// In the kernel.
+    pub sys: Duration,
+}
+
+/// The processor time used so far, by all threads.
+pub fn cpu_time() -> CpuTime {
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the pointer is to a rusage of our own, which the call fills.
+    let result = unsafe { libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()) };
+    assert_eq!(result, 0, "getrusage of oneself cannot fail");
+    // SAFETY: plain integers, all zero before the call filled them.
+    let usage = unsafe { usage.assume_init() };
+    let duration = |time: libc::timeval| {
+        let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+        Duration::from_secs(seconds)
+            + Duration::from_micros(u64::try_from(time.tv_usec).unwrap_or(0))
+    };
+    CpuTime { user: duration(usage.ru_utime), sys: duration(usage.ru_stime) }
+}
+
+/// Keeps memory touched from now on out of transparent huge pages, so that the resident size is
+/// what was touched. Best effort: kernels without huge pages need no asking.
+pub fn without_huge_pages() {
+    // SAFETY: sets a flag of this process; no pointers are passed.
+    unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1_u64, 0_u64, 0_u64, 0_u64) };
+}
+
+/// Gives memory that the C heap keeps free back to the kernel, so that what is allocated next shows
+/// in the resident size. Does nothing with other C libraries than glibc.
+pub fn trim_heap() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: works on the allocator's own free memory, under its locks.
+    unsafe {
+        libc::malloc_trim(0)
+    };
+}
+
+/// Makes the kernel end this process when its parent, `parent_pid`, ends.
+///
+/// # Errors
+///
+/// `NotFound` if the parent is gone already; the kernel's error otherwise.
+pub fn end_with_parent(parent_pid: u32) -> io::Result<()> {
+    // SAFETY: sets an attribute of this process; no pointers are passed.
+    let result = unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong) };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    if std::os::unix::process::parent_id() != parent_pid {
+        return Err(io::Error::new(io::ErrorKind::NotFound, "the parent process is gone"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_costs_processor_time() {
+        let before = cpu_time();
+        let mut sum = 0_u64;
+        while cpu_time().user + cpu_time().sys < before.user + before.sys + Duration::from_millis(5)
+        {
+            sum = std::hint::black_box(sum + 1);
+        }
+        assert!(sum > 0);
+    }
+
+    #[test]
+    fn another_parent_is_refused() {
+        assert!(end_with_parent(u32::MAX).is_err());
+    }
+}

@@ -1,0 +1,506 @@
+//! Goal: `uzswap compare` does its whole job as a user starts it, and says why when it cannot.
+//! Method: the real binary on small corpora; its text, JSON and CSV; every exit code; a run that is
+//! killed, an interrupt. Blind to: whether the figures are right (see `golden_kernel_6_1.rs`).
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+const PAGE: usize = 4096;
+const SIGINT: i32 = 2;
+
+fn uzswap() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_uzswap"))
+}
+
+fn run(args: &[&str]) -> Output {
+    uzswap().args(args).stdin(Stdio::null()).output().expect("the binary starts")
+}
+
+/// Standard output of a run that must end well and keep standard error empty.
+fn stdout_of(args: &[&str]) -> String {
+    let output = run(args);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{args:?}: {}: {stderr}", output.status);
+    assert_eq!(stderr, "", "{args:?}");
+    String::from_utf8(output.stdout).expect("output is text")
+}
+
+/// 300 pages: some of one word, some of text, some that do not shrink.
+fn corpus(folder: &TempDir) -> PathBuf {
+    let mut bytes = Vec::new();
+    let mut state = 7_u64;
+    let mut random = || {
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as u8
+    };
+    for number in 0..300 {
+        match number % 10 {
+            0 => bytes.extend([0x5a; PAGE]),
+            1 => bytes.extend((0..PAGE).map(|_| random())),
+            kind => bytes.extend((0..PAGE).map(|at| match at % (8 * kind) {
+                0..4 => random(),
+                _ => b'a' + kind as u8,
+            })),
+        }
+    }
+    let path = folder.path().join("pages");
+    fs::write(&path, bytes).expect("the temporary folder is writable");
+    path
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("temporary paths are text")
+}
+
+#[test]
+fn the_text_has_every_section_and_fits_a_terminal() {
+    let folder = TempDir::new().unwrap();
+    let pages = corpus(&folder);
+    let page = stdout_of(&["compare", "--corpus", text(&pages), "--runs", "2"]);
+    for part in [
+        "corpus ",
+        "settings ",
+        "machine ",
+        "(a) RUN TIME",
+        "LABEL ",
+        "STDDEV",
+        "real zsmalloc lz4",
+        "sys  zbud lz4",
+        "user z3fold lz4",
+        "(b) LATENCY",
+        "STORE p50",
+        "p99",
+        "z3fold lz4, load",
+        "|@",
+        "(c) PEAK POOL SIZE",
+        "RSS",
+        "REFUSED",
+        "ALL IN",
+        "(d) POOL AFTER FREEING",
+        "HALF FREED",
+        "COMPACTED",
+        "IDEAL",
+        "REFILLED",
+        "SUMMARY",
+        "Fastest with lz4",
+        "Densest with lz4",
+        "The trade",
+    ] {
+        assert!(page.contains(part), "'{part}' is missing:\n{page}");
+    }
+    for line in page.lines() {
+        assert!(line.len() <= 100 && line.is_ascii(), "{line}");
+        assert_eq!(line, line.trim_end());
+    }
+}
+
+#[test]
+fn the_built_in_workload_is_the_default() {
+    let page = stdout_of(&["compare", "--size", "2M", "--runs", "1", "--zpool", "z3fold,zbud"]);
+    assert!(page.contains("workload mixed, seed 1"), "{page}");
+    // No zsmalloc: the first is the base.
+    let base = page.lines().find(|line| line.contains("base")).unwrap();
+    assert!(base.starts_with("real z3fold lz4"), "{base}");
+}
+
+fn number(value: &Value, key: &str) -> u64 {
+    value[key].as_u64().unwrap_or_else(|| panic!("'{key}' is no number in {value}"))
+}
+
+#[test]
+fn the_json_document_is_complete_and_adds_up() {
+    let folder = TempDir::new().unwrap();
+    let pages = corpus(&folder);
+    let args = [
+        "compare",
+        "--corpus",
+        text(&pages),
+        "--runs",
+        "3",
+        "--json",
+        "--compressor",
+        "lz4,zstd",
+        "--object-header",
+        "zbud=8,z3fold=8",
+    ];
+    let document: Value = serde_json::from_str(&stdout_of(&args)).unwrap();
+    let corpus = &document["corpus"];
+    assert_eq!(number(corpus, "pages"), 300);
+    assert_eq!(corpus["sha256"].as_str().map(str::len), Some(64));
+    let runs = document["runs"].as_array().unwrap();
+    let labels: Vec<String> = runs
+        .iter()
+        .map(|run| format!("{} {}", run["zpool"], run["compressor"]).replace('"', ""))
+        .collect();
+    assert_eq!(
+        labels,
+        ["zsmalloc lz4", "zbud lz4", "z3fold lz4", "zsmalloc zstd", "zbud zstd", "z3fold zstd"]
+    );
+    for run in runs {
+        let rejects: u64 = [
+            "reject_compress_poor",
+            "reject_compress_fail",
+            "reject_alloc_fail",
+            "reject_kmemcache_fail",
+        ]
+        .into_iter()
+        .map(|key| number(run, key))
+        .sum();
+        assert_eq!(number(run, "stored_pages") + rejects, 300);
+        assert_eq!(number(run, "verified_pages"), number(run, "stored_pages"));
+        assert_eq!(number(run, "same_filled_pages"), 30);
+        let (full, free) = (number(run, "pool_total_size"), number(run, "pool_after_free_bytes"));
+        assert!(full.is_multiple_of(PAGE as u64) && free <= full);
+        assert!(number(run, "pool_after_compact_bytes") <= free);
+        assert!(number(run, "compressed_bytes") < full);
+        assert!(number(run, "metadata_bytes") > 0);
+        // Real memory holds what is accounted for, and little else.
+        let accounted = full + number(run, "metadata_bytes") + number(run, "reserve_bytes");
+        let rss = number(run, "rss_bytes");
+        assert!(rss >= full && rss < accounted + (1 << 20), "{rss} of {accounted}");
+        for key in ["real_s", "sys_s", "user_s"] {
+            assert_eq!(run[key].as_array().map(Vec::len), Some(3), "{key}");
+        }
+        for (key, stored) in [("store_ns", 300), ("load_ns", number(run, "stored_pages"))] {
+            let latency = &run[key];
+            let steps = ["p50", "p90", "p99", "max"].map(|step| number(latency, step));
+            assert!(steps.is_sorted() && steps[0] > 0, "{steps:?}");
+            let buckets = latency["buckets"].as_array().unwrap();
+            let count: u64 = buckets.iter().map(|bucket| number(bucket, "count")).sum();
+            assert_eq!(count, 3 * stored, "{key}");
+            for bucket in buckets {
+                assert!(number(bucket, "from_ns") * 2 <= number(bucket, "to_ns").max(2));
+            }
+        }
+    }
+    let percent = runs[1]["pool_percent_of_base"].as_f64().unwrap();
+    let bytes = number(&runs[1], "pool_total_size") as f64;
+    assert!((percent - bytes / number(&runs[0], "pool_total_size") as f64 * 100.0).abs() < 1e-9);
+}
+
+#[test]
+fn the_csv_has_a_row_a_run() {
+    let args = [
+        "compare",
+        "--size",
+        "1M",
+        "--runs",
+        "2",
+        "--csv",
+        "--zpool",
+        "zsmalloc",
+        "--compressor",
+        "lz4,none",
+        "--incompressible",
+        "store-as-is",
+    ];
+    let rows: Vec<String> = stdout_of(&args).lines().map(str::to_owned).collect();
+    assert_eq!(rows.len(), 1 + 2 * 2);
+    assert!(rows[0].starts_with("zpool,compressor,run,pages,stored_pages,"), "{}", rows[0]);
+    let fields = rows[0].split(',').count();
+    assert!(rows.iter().all(|row| row.split(',').count() == fields));
+    assert!(rows[1].starts_with("zsmalloc,lz4,1,") && rows[4].starts_with("zsmalloc,none,2,"));
+}
+
+#[test]
+fn sizes_are_stored_as_given() {
+    let folder = TempDir::new().unwrap();
+    let list = folder.path().join("sizes");
+    fs::write(
+        &list,
+        "# two same-filled\n0\n0\n\n1\n100 # text\n2048\n3960\n3961\n4088\n4089\n4096\n",
+    )
+    .unwrap();
+    let args = [
+        "compare",
+        "--sizes",
+        text(&list),
+        "--runs",
+        "1",
+        "--json",
+        "--object-header",
+        "zbud=8,z3fold=8",
+    ];
+    let document: Value = serde_json::from_str(&stdout_of(&args)).unwrap();
+    let runs = document["runs"].as_array().unwrap();
+    let figures: Vec<(u64, u64, u64)> = runs
+        .iter()
+        .map(|run| {
+            assert_eq!(run["compressor"], "sizes");
+            assert_eq!(number(run, "same_filled_pages"), 2);
+            assert_eq!(number(run, "verified_pages"), number(run, "stored_pages"));
+            let rejected = number(run, "reject_compress_poor");
+            (number(run, "stored_pages"), rejected, number(run, "compressed_bytes"))
+        })
+        .collect();
+    // With their headers, zbud takes objects up to 3968 bytes and z3fold up to 4096.
+    let small = 1 + 100 + 2048 + 3960;
+    assert_eq!(
+        figures,
+        [(10, 0, small + 3961 + 4088 + 4089 + 4096), (6, 4, small), (8, 2, small + 3961 + 4088)]
+    );
+    let page = stdout_of(&["compare", "--sizes", text(&list), "--runs", "1"]);
+    assert!(page.contains("contents made up") && !page.contains("zbud=8,z3fold=8"));
+}
+
+#[test]
+fn odd_pages_can_be_freed() {
+    let folder = TempDir::new().unwrap();
+    let list = folder.path().join("sizes");
+    fs::write(&list, "1500\n".repeat(1000)).unwrap();
+    let args = [
+        "compare",
+        "--sizes",
+        text(&list),
+        "--runs",
+        "1",
+        "--json",
+        "--free",
+        "odd",
+        "--zpool",
+        "zbud",
+    ];
+    let document: Value = serde_json::from_str(&stdout_of(&args)).unwrap();
+    let run = &document["runs"][0];
+    assert_eq!(number(run, "freed_pages"), 500);
+    // Two neighbours share a page, and one of each two goes: no page comes free.
+    assert_eq!(number(run, "pool_total_size"), 500 * 4096);
+    assert_eq!(number(run, "pool_after_free_bytes"), 500 * 4096);
+}
+
+#[test]
+fn a_command_can_be_compared_and_keeps_off_standard_output() {
+    let binary = env!("CARGO_BIN_EXE_uzswap");
+    let args = [
+        "compare", "--runs", "1", "--zpool", "zsmalloc", "--json", "--", binary, "workload",
+        "text", "--size", "4M",
+    ];
+    let output = run(&args);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    assert!(stderr.starts_with("text 4.0 MiB seed 1"), "what the command prints: {stderr}");
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(number(&document["corpus"], "pages") > 500, "{}", document["corpus"]);
+    assert_eq!(
+        number(&document["runs"][0], "verified_pages"),
+        number(&document["runs"][0], "stored_pages")
+    );
+
+    let args = ["compare", "--runs", "1", "--zpool", "zsmalloc", "--", "no-such-command-here"];
+    let output = run(&args);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("no-such-command-here"));
+}
+
+#[test]
+fn a_running_process_can_be_compared() {
+    let mut process = uzswap()
+        .args(["workload", "json-tree", "--size", "2M", "--hold"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap() == "ready"));
+    let pid = process.id().to_string();
+    let page = stdout_of(&["compare", "--pid", &pid, "--runs", "1"]);
+    assert!(page.contains(&format!("process {pid} (uzswap)")), "{page}");
+    drop(process.stdin.take());
+    assert!(process.wait().unwrap().success(), "it goes on as if nothing had been");
+}
+
+#[test]
+fn bad_input_is_explained() {
+    let folder = TempDir::new().unwrap();
+    let file = |name: &str, bytes: &[u8]| {
+        let path = folder.path().join(name);
+        fs::write(&path, bytes).unwrap();
+        text(&path).to_owned()
+    };
+    let empty = file("empty", b"");
+    let truncated = file("truncated", &[1; PAGE * 2 + 17]);
+    let one_page = file("one", &[1; PAGE]);
+    let junk = file("junk.sizes", b"# sizes\n100\nAttaching 1 probe...\n");
+    let large = file("large.sizes", b"4097\n");
+    let nothing = file("nothing.sizes", b"# no sizes\n\n");
+    let directory = text(folder.path()).to_owned();
+    let missing = format!("{directory}/missing");
+    let gone = {
+        let mut child = Command::new("true").spawn().unwrap();
+        child.wait().unwrap();
+        child.id().to_string()
+    };
+    let cases: &[(&[&str], &str)] = &[
+        (&["--corpus", &empty], "empty"),
+        (&["--corpus", &truncated], "truncated in page 2"),
+        (&["--corpus", &directory], "directory"),
+        (&["--corpus", &missing], "No such file"),
+        (&["--sizes", &junk], "line 3"),
+        (&["--sizes", &large], "line 1"),
+        (&["--sizes", &nothing], "holds no sizes"),
+        (&["--sizes", &missing], "No such file"),
+        (&["--sizes", &directory], "directory"),
+        (&["--pid", &gone], "no process"),
+        (&["--pid", "0"], "--pid"),
+        (&["--pid", "2000000000"], "no process"),
+        (&["--zpool", "slab"], "one of: zsmalloc, zbud, z3fold"),
+        (&["--zpool", "zsmalloc,"], "one of: zsmalloc, zbud, z3fold"),
+        (&["--compressor", "lzo"], "one of: lz4, zstd, deflate, none"),
+        (&["--compressor", "zstd:99"], "level"),
+        (&["--workload", "webscale"], "one of: mixed"),
+        (&["--free", "all"], "one of: half, odd"),
+        (&["--incompressible", "keep"], "one of: reject, store-as-is"),
+        (&["--chain-rule", "best"], "one of: used-percent, least-waste"),
+        (&["--handle-header", "under"], "one of: in-object, beside"),
+        (&["--chain-size", "3"], "4..=16"),
+        (&["--object-header", "zbud"], "zbud=8,z3fold=8"),
+        (&["--object-header", "slab=8"], "one of: zsmalloc, zbud, z3fold"),
+        (&["--object-header", "zbud=65"], "0 to 64"),
+        (&["--runs", "0"], "1..=1000"),
+        (&["--size", "lots"], "not a size"),
+        (&["--at", "noon", "--", "true"], "peak, exit"),
+        (&["--tree", "--corpus", &one_page], "--tree"),
+        (&["--corpus", &one_page, "--pid", "1"], "cannot be used with"),
+        (&["--corpus", &one_page, "--", "true"], "cannot be used with"),
+        (&["--corpus", &one_page, "--seed", "2"], "cannot be used with"),
+        (&["--sizes", &junk, "--compressor", "lz4"], "cannot be used with"),
+        (&["--json", "--csv"], "cannot be used with"),
+        (&["stray"], "unexpected argument"),
+    ];
+    for (args, words) in cases {
+        let output = run(&[&["compare"][..], args].concat());
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {stderr}");
+        assert!(stderr.contains(words), "{args:?}: '{words}' is not in: {stderr}");
+        assert!(output.stdout.is_empty(), "{args:?}");
+    }
+}
+
+#[test]
+fn what_may_not_be_read_is_the_machines_fault() {
+    let folder = TempDir::new().unwrap();
+    let pages = corpus(&folder);
+    fs::set_permissions(&pages, fs::Permissions::from_mode(0o000)).unwrap();
+    if fs::File::open(&pages).is_ok() {
+        eprintln!("SKIP what_may_not_be_read: this user may read everything");
+        return;
+    }
+    for flag in ["--corpus", "--sizes"] {
+        let output = run(&["compare", flag, text(&pages)]);
+        assert_eq!(output.status.code(), Some(3), "{flag}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains("Permission denied"));
+    }
+}
+
+#[test]
+fn a_place_for_the_pages_is_needed() {
+    let output = uzswap().arg("compare").env("TMPDIR", "/no/such/folder").output().unwrap();
+    assert_eq!(output.status.code(), Some(3));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("TMPDIR"), "{output:?}");
+}
+
+#[test]
+fn pages_and_sizes_may_come_through_a_pipe() {
+    for (flag, contents) in [("--corpus", "head -c 40960 /dev/zero"), ("--sizes", "seq 1 10")] {
+        let script = format!(
+            "exec 9< <({contents}); exec {} compare --runs 2 --csv {flag} /dev/fd/9",
+            env!("CARGO_BIN_EXE_uzswap")
+        );
+        let Ok(output) = Command::new("bash").args(["-c", &script]).output() else {
+            eprintln!("SKIP pages_and_sizes_may_come_through_a_pipe: there is no bash");
+            return;
+        };
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{flag}: {stderr}");
+        assert!(String::from_utf8_lossy(&output.stdout).contains(",2,10,"), "{output:?}");
+    }
+}
+
+#[test]
+fn a_run_needs_its_orders() {
+    let output = run(&["compare-run"]);
+    assert_eq!(output.status.code(), Some(3));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("uzswap compare"));
+}
+
+/// A comparison that takes long.
+fn long_comparison(temporary: &TempDir) -> Child {
+    uzswap()
+        .args(["compare", "--size", "2M", "--runs", "1000"])
+        .env("TMPDIR", temporary.path())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+/// The process of a run, once there is one.
+fn process_of_a_run(comparison: &Child) -> u32 {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        assert!(Instant::now() < deadline, "no run was started");
+        let children = format!("/proc/{0}/task/{0}/children", comparison.id());
+        for run in fs::read_to_string(children).unwrap_or_default().split_whitespace() {
+            let command = fs::read(format!("/proc/{run}/cmdline")).unwrap_or_default();
+            if command.split(|&byte| byte == 0).any(|argument| argument == b"compare-run") {
+                return run.parse().unwrap();
+            }
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn signal(name: &str, pid: u32) -> bool {
+    Command::new("kill").args([name, &pid.to_string()]).status().unwrap().success()
+}
+
+#[test]
+fn a_killed_run_is_named() {
+    // It may end by itself before the signal arrives: then the next one is killed.
+    for _ in 0..20 {
+        let temporary = TempDir::new().unwrap();
+        let comparison = long_comparison(&temporary);
+        signal("-KILL", process_of_a_run(&comparison));
+        thread::sleep(Duration::from_millis(200));
+        signal("-INT", comparison.id());
+        let output = comparison.wait_with_output().unwrap();
+        assert_eq!(fs::read_dir(temporary.path()).unwrap().count(), 0);
+        if output.status.signal() == Some(SIGINT) {
+            continue;
+        }
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(3), "{stderr}");
+        assert!(stderr.contains("lz4, run 1: its process was killed (signal 9)"), "{stderr}");
+        assert!(output.stdout.is_empty());
+        return;
+    }
+    panic!("no run was killed in time");
+}
+
+#[test]
+fn an_interrupt_leaves_nothing_behind() {
+    let temporary = TempDir::new().unwrap();
+    let comparison = long_comparison(&temporary);
+    process_of_a_run(&comparison);
+    let pid = comparison.id();
+    assert!(fs::read_dir(temporary.path()).unwrap().count() > 0, "the pages are somewhere");
+    assert!(signal("-INT", pid));
+    let output = comparison.wait_with_output().unwrap();
+    assert_eq!(output.status.signal(), Some(SIGINT), "{output:?}");
+    assert_eq!(fs::read_dir(temporary.path()).unwrap().count(), 0, "temporary files are left");
+    for process in fs::read_dir("/proc").unwrap().flatten() {
+        let status = fs::read_to_string(process.path().join("stat")).unwrap_or_default();
+        let parent = status.rsplit(") ").next().unwrap_or_default().split(' ').nth(1);
+        assert_ne!(parent, Some(pid.to_string().as_str()), "a run is left: {status}");
+    }
+}
