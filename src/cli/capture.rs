@@ -53,6 +53,9 @@ pub(super) struct Capture {
     /// Stop the process while it is read (always so for a command)
     #[arg(long, conflicts_with = "from")]
     freeze: bool,
+    /// Do not trace a command (one that traces others, or gains rights): its exit may be missed
+    #[arg(long, requires = "command")]
+    no_trace: bool,
     /// Print the side file instead of a summary
     #[arg(long)]
     json: bool,
@@ -93,8 +96,12 @@ impl FromStr for When {
 
 impl Capture {
     pub(super) fn run(self) -> Result<(), Failure> {
-        let options =
-            CaptureOptions { tree: self.tree, freeze: self.freeze, ..CaptureOptions::default() };
+        let options = CaptureOptions {
+            tree: self.tree,
+            freeze: self.freeze,
+            untraced: self.no_trace,
+            ..CaptureOptions::default()
+        };
         let about = match (self.pid, &self.from) {
             (Some(pid), _) => capture_pid(pid, &self.output, &options),
             (None, Some(from)) => capture_file(from, &self.output),

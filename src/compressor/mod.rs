@@ -12,8 +12,8 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
+use crate::names::UnknownName;
 use crate::page::{PAGE_SIZE, Page};
-use crate::zpool::UnknownName;
 
 /// Room a compressor is given: more than any of them makes of one page, so that none has to look
 /// for the end on every byte. A result over [`PAGE_SIZE`] counts as not fitting.

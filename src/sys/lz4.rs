@@ -45,8 +45,8 @@ impl Lz4State {
     ) -> Option<usize> {
         let source_bytes = c_int::try_from(source.len()).expect("at most 2 GiB");
         let destination_bytes = c_int::try_from(destination.len()).expect("at most 2 GiB");
-        // SAFETY: the state is as large as liblz4 asks for and 8-byte aligned; both slices are valid
-        // for the lengths given beside them, and liblz4 writes at most `destination_bytes`.
+        // SAFETY: the state is as large as liblz4 asks for and 8-byte aligned; both slices are
+        // valid for the lengths given beside them; liblz4 writes at most `destination_bytes`.
         let written = unsafe {
             LZ4_compress_fast_extState(
                 self.words.as_mut_ptr().cast(),
@@ -72,8 +72,8 @@ impl Default for Lz4State {
 pub fn decompress(source: &[u8], destination: &mut [u8]) -> Option<usize> {
     let source_bytes = c_int::try_from(source.len()).ok()?;
     let destination_bytes = c_int::try_from(destination.len()).ok()?;
-    // SAFETY: both slices are valid for the lengths given; the `_safe` function stays inside them for
-    // any input.
+    // SAFETY: both slices are valid for the lengths given; the `_safe` function stays inside them
+    // for any input.
     let written = unsafe {
         lz4_sys::LZ4_decompress_safe(
             source.as_ptr().cast(),

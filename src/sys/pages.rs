@@ -27,8 +27,8 @@ unsafe impl Sync for Mapping {}
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: `base .. base + bytes` came from our own mmap and every `PageRun` into it holds an
-        // `Arc` of this mapping, so none is left.
+        // SAFETY: `base .. base + bytes` came from our own mmap, and every `PageRun` into it holds
+        // an `Arc` of this mapping, so none is left.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
     }
 }
@@ -110,8 +110,8 @@ impl PageRun {
     ///
     /// # Errors
     ///
-    /// The kernel's error (`ENOMEM`, `EFAULT`, `EHWPOISON`). Kernels before 5.14 cannot do it: there
-    /// it is a success that does nothing, and the pages fault in when touched.
+    /// The kernel's error (`ENOMEM`, `EFAULT`, `EHWPOISON`). Kernels before 5.14 cannot do it:
+    /// there it is a success that does nothing, and the pages fault in when touched.
     pub fn populate(&mut self) -> io::Result<()> {
         match self.advise(libc::MADV_POPULATE_WRITE) {
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(()),

@@ -14,6 +14,9 @@ use crate::sys::signals::{self, SignalMask, SignalNumber};
 /// C libraries only.
 const PTRACE_EVENT_STOP: i32 = 128;
 
+/// The signals that stop a process.
+const STOP_SIGNALS: [i32; 4] = [libc::SIGSTOP, libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
+
 /// What happened to a child or a traced process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
@@ -27,17 +30,19 @@ pub enum Event {
     Handled,
 }
 
-/// Starts a command with the signal mask `mask` that offers itself for tracing. Where it cannot (a
-/// sandbox), it runs as any other.
+/// Starts a command with the signal mask `mask`; with `traced`, it offers itself for tracing. Where
+/// it cannot (a sandbox), it runs as any other.
 ///
 /// # Errors
 ///
 /// As [`Command::spawn`].
-pub fn spawn(command: &mut Command, mask: SignalMask) -> io::Result<Child> {
+pub fn spawn(command: &mut Command, mask: SignalMask, traced: bool) -> io::Result<Child> {
     let before_exec = move || {
         mask.apply();
-        // SAFETY: the request takes no pointers. That it is refused is seen by `attach`.
-        unsafe { libc::ptrace(libc::PTRACE_TRACEME, 0, ptr::null_mut::<u8>(), 0_usize) };
+        if traced {
+            // SAFETY: the request takes no pointers. That it is refused is seen by `attach`.
+            unsafe { libc::ptrace(libc::PTRACE_TRACEME, 0, ptr::null_mut::<u8>(), 0_usize) };
+        }
         Ok(())
     };
     // SAFETY: between fork and exec the closure makes two system calls that are async-signal-safe,
@@ -101,10 +106,8 @@ pub fn poll(pid: i32) -> io::Result<Option<Event>> {
                 return Ok(Some(Event::Forked(made as i32))); // the kernel's pid_t
             }
         }
-        PTRACE_EVENT_STOP if matches!(signal, libc::SIGSTOP | libc::SIGTSTP) => {
-            gone_is_fine(request(libc::PTRACE_LISTEN, pid, 0))?;
-        }
-        PTRACE_EVENT_STOP if matches!(signal, libc::SIGTTIN | libc::SIGTTOU) => {
+        // A stop of the whole process: it stays stopped until it gets SIGCONT.
+        PTRACE_EVENT_STOP if STOP_SIGNALS.contains(&signal) => {
             gone_is_fine(request(libc::PTRACE_LISTEN, pid, 0))?;
         }
         // A signal on its way to the process.

@@ -10,8 +10,9 @@
 //!
 //! Fresh pages are made resident 64 at a time, because a fault each costs three times as much.
 //! Freed pages go back to the kernel, 64 at a time for the same reason; until then they are
-//! retired and used again first. What is resident without being in use is at most 128 pages
-//! (512 KiB) and is reported as `reserve_pages`.
+//! retired and used again first. What is resident without being in use is at most some 128 pages
+//! (512 KiB), and 64 more for each further thread that is just taking pages; it is reported as
+//! `reserve_pages`.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -35,9 +36,7 @@ const MAPPING_PAGES_MIN: usize = BATCH_PAGES;
 #[derive(Debug, Error)]
 pub enum ArenaError {
     /// The arena's own limit.
-    #[error(
-        "{pages} more host pages would exceed the limit of {limit_pages} pages ({used_pages} in use)"
-    )]
+    #[error("{pages} more host pages exceed the limit of {limit_pages} ({used_pages} in use)")]
     Limit {
         /// Pages asked for.
         pages: usize,
@@ -72,8 +71,8 @@ struct FreeRuns {
     fresh: Option<PageRun>,
     /// Batches the kernel would not make resident, to be tried again before `fresh` is.
     refused: Vec<PageRun>,
-    /// Resident and never used.
-    ready: Option<PageRun>,
+    /// Resident and never used: what is left of batches.
+    ready: Vec<PageRun>,
     /// Used before and still resident, by length.
     retired: [Vec<PageRun>; RUN_PAGES_MAX + 1],
     retired_pages: usize,
@@ -142,8 +141,8 @@ impl Arena {
     /// Gives every page that nobody uses back to the kernel now.
     pub fn trim(&self) {
         let mut free = self.lock();
-        if let Some(ready) = free.ready.take() {
-            free.retire(ready);
+        for run in std::mem::take(&mut free.ready) {
+            free.retire(run);
         }
         self.give_back(free);
     }
@@ -155,7 +154,7 @@ impl Arena {
         ArenaStats {
             used_pages: self.used_pages.load(Ordering::Relaxed),
             peak_pages: self.peak_pages.load(Ordering::Relaxed),
-            reserve_pages: free.retired_pages + free.ready.as_ref().map_or(0, PageRun::page_count),
+            reserve_pages: free.retired_pages + free.ready_pages(),
             metadata_bytes: size_of::<Arena>()
                 + runs.map(|list| list.capacity() * size_of::<PageRun>()).sum::<usize>(),
         }
@@ -193,10 +192,8 @@ impl Arena {
                 }
             };
         }
-        if let Some(ready) = &mut free.ready
-            && ready.page_count() >= count
-        {
-            return Ok(ready.split_front(count));
+        if let Some(run) = free.take_ready(count) {
+            return Ok(run);
         }
         // Made resident outside the lock: 64 pages take some 20 us.
         let mut batch = free.take_fresh()?;
@@ -207,8 +204,11 @@ impl Arena {
         }
         let run = batch.split_front(count);
         let mut free = self.lock();
-        if let Some(rest) = free.ready.replace(batch) {
-            free.retire(rest);
+        free.ready.push(batch);
+        // Short leftovers that nobody asked for.
+        while free.ready_pages() > 2 * BATCH_PAGES {
+            let oldest = free.ready.remove(0);
+            free.retire(oldest);
         }
         if free.retired_pages > BATCH_PAGES {
             self.give_back(free);
@@ -254,6 +254,18 @@ impl FreeRuns {
             self.retired_pages += piece.page_count();
             self.retired[piece.page_count()].push(piece);
         }
+    }
+
+    fn ready_pages(&self) -> usize {
+        self.ready.iter().map(PageRun::page_count).sum()
+    }
+
+    /// Pages from the shortest of the leftovers that has enough.
+    fn take_ready(&mut self, count: usize) -> Option<PageRun> {
+        let fitting = self.ready.iter_mut().filter(|run| run.page_count() >= count);
+        let run = fitting.min_by_key(|run| run.page_count())?.split_front(count);
+        self.ready.retain(|run| run.page_count() > 0);
+        Some(run)
     }
 
     /// The next `BATCH_PAGES` pages that were never touched.

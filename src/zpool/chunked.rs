@@ -56,6 +56,9 @@ struct ChunkPage<S> {
     state: S,
 }
 
+const _: () = assert!(size_of::<ChunkPage<[u8; 2]>>() == 32); // zbud's
+const _: () = assert!(size_of::<ChunkPage<[u32; 5]>>() == 48); // z3fold's
+
 /// A table of host pages and the lists through it. Indexed by page for the owner's notes.
 #[derive(Debug)]
 pub(super) struct ChunkPages<S> {
@@ -135,6 +138,14 @@ impl<S> ChunkPages<S> {
     /// Takes every host page, leaving the table unusable: the pool is going away.
     pub(super) fn take_runs(&mut self) -> impl Iterator<Item = PageRun> {
         std::mem::take(&mut self.pages).into_iter().filter_map(|page| page.run)
+    }
+
+    /// Gives the table's memory back if it has no page.
+    pub(super) fn release_if_empty(&mut self) {
+        if self.used == 0 {
+            self.pages = Vec::new();
+            self.vacant_head = NONE;
+        }
     }
 
     /// The head of the first list, from `chunks` free chunks upward, that has a page.

@@ -8,7 +8,7 @@
 //!
 //! A pool rewrites the cell when it moves the object, as the kernel does. The generation, which the
 //! kernel does not have, changes with every reuse of a cell: a handle that was removed is told from
-//! the one that took its place.
+//! the ones that took its place, up to the 2^24th.
 
 use std::collections::TryReserveError;
 use std::fmt;
@@ -70,12 +70,14 @@ pub(super) struct HandleTable {
     cells: Vec<u64>,
     free_head: u32,
     used: usize,
+    /// The generation of a cell's first use: past those of cells that were given up.
+    first_generation: u64,
 }
 
 impl HandleTable {
     /// An empty table whose handles carry `set`.
     pub(super) fn new(set: u8) -> HandleTable {
-        HandleTable { set, cells: Vec::new(), free_head: NO_CELL, used: 0 }
+        HandleTable { set, cells: Vec::new(), free_head: NO_CELL, used: 0, first_generation: 0 }
     }
 
     /// Objects named now.
@@ -99,7 +101,7 @@ impl HandleTable {
     /// The handle the next [`HandleTable::insert`] will give.
     pub(super) fn next(&self) -> Handle {
         match self.free_head {
-            NO_CELL => self.handle(self.cells.len() as u32, 0),
+            NO_CELL => self.handle(self.cells.len() as u32, self.first_generation),
             cell => self.handle(cell, self.cells[cell as usize] >> LOCATION_BITS),
         }
     }
@@ -111,7 +113,7 @@ impl HandleTable {
         let cell = handle.cell();
         if self.free_head == NO_CELL {
             assert!(cell != NO_CELL, "a pool of 2^32 - 1 objects");
-            self.cells.push(location);
+            self.cells.push(handle.generation() << LOCATION_BITS | location);
         } else {
             self.free_head = self.cells[cell as usize] as u32;
             self.cells[cell as usize] = handle.generation() << LOCATION_BITS | location;
@@ -157,6 +159,16 @@ impl HandleTable {
         self.free_head = cell;
         self.used -= 1;
         Some(location)
+    }
+
+    /// Gives the table's memory back if it names nothing.
+    pub(super) fn release_if_empty(&mut self) {
+        if self.used == 0 {
+            let generations = self.cells.iter().map(|value| value >> LOCATION_BITS);
+            self.first_generation = generations.max().unwrap_or(self.first_generation);
+            self.cells = Vec::new();
+            self.free_head = NO_CELL;
+        }
     }
 
     /// Checks the free list and the count of used cells.
@@ -209,6 +221,22 @@ mod tests {
         assert_eq!(second.cell(), first.cell());
         assert_eq!((table.get(first), table.get(second)), (None, Some(9)));
         assert_eq!(table.get(Handle::from_bits(second.to_bits() ^ 1 << 56)), None);
+        table.audit().unwrap();
+    }
+
+    #[test]
+    fn a_released_table_knows_its_old_handles_from_new_ones() {
+        let mut table = HandleTable::new(0);
+        table.reserve().unwrap();
+        let old = table.insert(1);
+        table.release_if_empty();
+        assert_eq!(table.get(old), Some(1));
+        table.remove(old).unwrap();
+        table.release_if_empty();
+        assert_eq!((table.bytes(), table.get(old)), (0, None));
+        table.reserve().unwrap();
+        let new = table.insert(2);
+        assert_eq!((table.get(old), table.get(new)), (None, Some(2)));
         table.audit().unwrap();
     }
 

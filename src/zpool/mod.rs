@@ -16,7 +16,6 @@ pub mod zbud;
 pub mod zsmalloc;
 
 use std::fmt;
-use std::str::FromStr;
 use std::sync::Arc;
 
 use thiserror::Error;
@@ -24,6 +23,9 @@ use thiserror::Error;
 pub use arena::{Arena, ArenaError};
 pub use handle::Handle;
 use zsmalloc::ZsmallocOptions;
+
+pub use crate::names::UnknownName;
+use crate::names::named;
 
 /// An allocator of objects. Shared by threads; every call takes its own short locks.
 pub trait Zpool: Send + Sync + fmt::Debug {
@@ -57,7 +59,7 @@ pub trait Zpool: Send + Sync + fmt::Debug {
     fn remove(&self, handle: Handle) -> Result<(), UnknownHandle>;
 
     /// Moves objects together as far as the allocator can; the host pages it freed. Handles stay
-    /// valid. 0 where another thread is compacting already.
+    /// valid. An empty pool's tables are given back too. 0 where another thread is compacting.
     fn compact(&self) -> usize;
 
     /// What the pool holds now. Taken part by part: exact only while no other thread changes it.
@@ -113,7 +115,8 @@ pub enum ZpoolError {
     NoTables(#[from] std::collections::TryReserveError),
 }
 
-/// The handle names no object of this pool: it was removed before, or never given out.
+/// The handle names no object of this pool: it was removed before, or never given out. A handle of
+/// another pool of the same allocator is not always told from one of this pool.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error("handle {0:?} names no object of this pool")]
 pub struct UnknownHandle(pub Handle);
@@ -146,19 +149,9 @@ pub enum ZpoolKind {
     Z3fold,
 }
 
+named!(ZpoolKind, "zpool", Zsmalloc => "zsmalloc", Zbud => "zbud", Z3fold => "z3fold");
+
 impl ZpoolKind {
-    /// Every allocator; the first is the default.
-    pub const ALL: [ZpoolKind; 3] = [ZpoolKind::Zsmalloc, ZpoolKind::Zbud, ZpoolKind::Z3fold];
-
-    /// The name it is chosen by.
-    pub const fn name(self) -> &'static str {
-        match self {
-            ZpoolKind::Zsmalloc => "zsmalloc",
-            ZpoolKind::Zbud => "zbud",
-            ZpoolKind::Z3fold => "z3fold",
-        }
-    }
-
     /// An empty pool on `arena`. `options` matter to zsmalloc only.
     pub fn build(self, arena: Arc<Arena>, options: ZsmallocOptions) -> Box<dyn Zpool> {
         match self {
@@ -166,35 +159,5 @@ impl ZpoolKind {
             ZpoolKind::Zbud => Box::new(zbud::Zbud::new(arena)),
             ZpoolKind::Z3fold => Box::new(z3fold::Z3fold::new(arena)),
         }
-    }
-}
-
-impl fmt::Display for ZpoolKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-/// A name that is none of the known ones; the message lists those.
-#[derive(Debug, Error, PartialEq, Eq)]
-#[error("unknown {what} '{name}'; one of: {known}")]
-pub struct UnknownName {
-    /// What was asked for: "zpool", "compressor" ...
-    pub what: &'static str,
-    /// The name given.
-    pub name: String,
-    /// The names there are.
-    pub known: String,
-}
-
-impl FromStr for ZpoolKind {
-    type Err = UnknownName;
-
-    fn from_str(name: &str) -> Result<Self, UnknownName> {
-        ZpoolKind::ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(|| UnknownName {
-            what: "zpool",
-            name: name.to_owned(),
-            known: ZpoolKind::ALL.map(ZpoolKind::name).join(", "),
-        })
     }
 }

@@ -16,8 +16,8 @@
 //! Geometry, lists, choice and packing are those of the kernel's z3fold. Differences:
 //!
 //! - one set of lists, where the kernel has one a CPU: what it does on a machine of one CPU;
-//! - packing is done by the call that frees, where the kernel queues it for a worker unless the page
-//!   is on no list;
+//! - packing is done by the call that frees, where the kernel queues it for a worker if the page is
+//!   on a list;
 //! - a moved object's handle cell is rewritten, where the kernel turns the page's slot numbers and
 //!   keeps the slots of pages that are gone.
 //!
@@ -27,7 +27,8 @@
 //!   without objects is not kept.
 //! - T2: a page with a free place is on the list of its larger gap; full and headless ones are on
 //!   none.
-//! - T3: every object names the cell of its handle, which leads back to it.
+//! - T3: every object names the cell of its handle, which leads back to it; nothing but an object is
+//!   marked as foreign.
 
 use std::collections::TryReserveError;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -101,6 +102,8 @@ struct Buddies {
     foreign: u8,
     headless: bool,
 }
+
+const _: () = assert!(size_of::<Buddies>() == 20);
 
 impl Buddies {
     /// The objects, and where they are.
@@ -291,6 +294,7 @@ impl Zpool for Z3fold {
                 emptied.drain(..).for_each(|run| self.arena.free(run));
             }
         }
+        self.write().release_if_empty();
         self.compacting.store(false, Ordering::Release);
         freed
     }
@@ -324,6 +328,12 @@ impl Pages {
     fn reserve(&mut self) -> Result<(), TryReserveError> {
         self.handles.reserve()?;
         self.table.reserve()
+    }
+
+    /// Gives the tables' memory back if there is nothing in them.
+    fn release_if_empty(&mut self) {
+        self.handles.release_if_empty();
+        self.table.release_if_empty();
     }
 
     /// Copies `object` to a free place of a page that has room for it.
@@ -481,6 +491,11 @@ impl Pages {
         }
         if objects == 0 {
             return Err("T1: no object".to_owned());
+        }
+        let absent =
+            |&buddy: &Buddy| !buddies.has(buddy) && buddies.foreign >> buddy as u8 & 1 != 0;
+        if let Some(buddy) = [First, Middle, Last].iter().find(|&buddy| absent(buddy)) {
+            return Err(format!("T3: {buddy:?} is foreign and absent: {buddies:?}"));
         }
         Ok(objects)
     }

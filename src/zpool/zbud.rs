@@ -49,7 +49,7 @@ struct Pages {
     table: ChunkPages<Buddies>,
 }
 
-/// The objects of one page, in chunks; 0 where there is none.
+/// The objects of one page, in chunks; 0 where there is none. With its page's links 32 bytes.
 #[derive(Debug, Clone, Copy, Default)]
 struct Buddies {
     first: u8,
@@ -146,6 +146,9 @@ impl Zpool for Zbud {
     }
 
     fn compact(&self) -> usize {
+        let mut pages = self.write();
+        pages.handles.release_if_empty();
+        pages.table.release_if_empty();
         0
     }
 
@@ -231,7 +234,7 @@ impl Pages {
             objects += usize::from(first != 0) + usize::from(last != 0);
         }
         self.table.audit(Buddies::list).map_err(|error| format!("B2: {error}"))?;
-        // Places are distinct by construction of the table if each is named once.
+        // As many handles as objects, and no two name the same: each object has its own.
         let mut named = vec![0u8; self.table.id_end() as usize];
         for location in self.handles.locations() {
             let (id, end) = page_and_end(location);

@@ -1,8 +1,8 @@
 //! The store: a compressed page cache, shared by threads.
 //!
 //! ```text
-//!  store   key, page -> stale entry gone -> one word? -> compress -> zpool.insert -> index -> counters
-//!                                            (outside locks)  (class lock)  (shard lock)
+//!  store   key, page -> one word? -> stale entry gone -> compress -> zpool.insert -> index
+//!                                       (shard lock)   (no lock)    (class lock)  (shard lock)
 //!  load    key -> index -> word? fill : zpool.read -> decompress
 //! ```
 //!
@@ -20,9 +20,7 @@ mod entry;
 mod shard;
 
 use std::cell::RefCell;
-use std::fmt;
 use std::ops::RangeInclusive;
-use std::str::FromStr;
 use std::sync::Arc;
 
 use thiserror::Error;
@@ -34,9 +32,10 @@ use shard::Shards;
 use crate::compressor::{CompressError, Compressor, CompressorKind, Corrupt, OUTPUT_BYTES};
 use crate::index::radix::Radix;
 use crate::index::{Index, IndexFull};
+use crate::names::named;
 use crate::page::{PAGE_SIZE, Page, PageKey, fill_with_word, same_filled_word};
 use crate::zpool::zsmalloc::ZsmallocOptions;
-use crate::zpool::{Arena, UnknownName, Zpool, ZpoolError, ZpoolKind};
+use crate::zpool::{Arena, Zpool, ZpoolError, ZpoolKind};
 
 /// What becomes of a page that does not shrink.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -48,37 +47,10 @@ pub enum Incompressible {
     StoreAsIs,
 }
 
-impl Incompressible {
-    const ALL: [Incompressible; 2] = [Incompressible::Reject, Incompressible::StoreAsIs];
-
-    /// The name it is chosen by.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Incompressible::Reject => "reject",
-            Incompressible::StoreAsIs => "store-as-is",
-        }
-    }
-}
-
-impl fmt::Display for Incompressible {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Incompressible {
-    type Err = UnknownName;
-
-    fn from_str(name: &str) -> Result<Self, UnknownName> {
-        Incompressible::ALL.into_iter().find(|policy| policy.name() == name).ok_or_else(|| {
-            UnknownName {
-                what: "policy for incompressible pages",
-                name: name.to_owned(),
-                known: Incompressible::ALL.map(Incompressible::name).join(", "),
-            }
-        })
-    }
-}
+named!(
+    Incompressible, "policy for incompressible pages",
+    Reject => "reject", StoreAsIs => "store-as-is",
+);
 
 /// The longest header that can be put in front of an object, in bytes.
 pub const OBJECT_HEADER_MAX: usize = 64;

@@ -28,6 +28,9 @@ const END_WAIT: Duration = Duration::from_secs(1);
 /// Growth that is worth a new capture: a tenth, and at least this many pages.
 const GROWTH_PAGES_MIN: u64 = 1 << 8; // 1 MiB
 
+/// How the note on a capture at a given time begins.
+const CAPTURED_AFTER: &str = "captured after";
+
 pub(super) fn capture(
     argv: &[OsString],
     at: CaptureAt,
@@ -55,7 +58,7 @@ pub(super) fn capture(
     let polls = at == CaptureAt::Peak || (at == CaptureAt::Exit && !running.is_traced());
     if let Some(reason) = &running.untraced {
         notes.push(format!(
-            "the command could not be traced ({reason}): its memory was looked at every {} ms, \
+            "the command was not traced ({reason}): its memory was looked at every {} ms, \
              and what it had at its exit may be missing",
             LOOK_EVERY.as_millis()
         ));
@@ -78,7 +81,10 @@ pub(super) fn capture(
         if after.is_some_and(|wait| started.elapsed() >= wait) {
             taker.take(&mut running)?;
             if taker.kept.is_some() {
-                notes.push(format!("captured after {:.3} s", started.elapsed().as_secs_f64()));
+                notes.push(format!(
+                    "{CAPTURED_AFTER} {:.3} s; the command was ended then",
+                    started.elapsed().as_secs_f64()
+                ));
                 break running.end();
             }
         }
@@ -119,11 +125,17 @@ impl Running {
             command.stdout(io::stderr());
         }
         let child =
-            ptrace::spawn(command.args(arguments), signals.mask_before()).map_err(|source| {
-                CaptureError::Command { program: program.to_string_lossy().into_owned(), source }
-            })?;
+            ptrace::spawn(command.args(arguments), signals.mask_before(), !options.untraced)
+                .map_err(|source| CaptureError::Command {
+                    program: program.to_string_lossy().into_owned(),
+                    source,
+                })?;
         let started = Instant::now();
-        let untraced = ptrace::attach(&child, options.tree).err().map(|error| error.to_string());
+        let untraced = if options.untraced {
+            Some("as asked for".to_owned())
+        } else {
+            ptrace::attach(&child, options.tree).err().map(|error| error.to_string())
+        };
         let running = Running {
             pid: child.id() as i32, // a pid_t that std gives as u32
             others: Vec::new(),
@@ -325,7 +337,7 @@ impl Taker<'_> {
         let origin = format!("command {}", words.join(" "));
         let Some(kept) = self.kept else { return Err(CaptureError::NoPages { origin }) };
         if let CaptureAt::After(wait) = at
-            && notes.iter().all(|note| !note.starts_with("captured after"))
+            && notes.iter().all(|note| !note.starts_with(CAPTURED_AFTER))
         {
             notes.push(format!("the command ended before {wait:?}: captured at its exit"));
         }
@@ -334,7 +346,9 @@ impl Taker<'_> {
             let percent = (100.0 * pages as f64 / peak as f64).min(100.0);
             notes.push(format!("captured at {percent:.0} % of the peak of {peak} resident pages"));
         }
-        notes.push(ended_with(status));
+        if !notes.iter().any(|note| note.starts_with(CAPTURED_AFTER)) {
+            notes.push(ended_with(status));
+        }
         notes.extend(kept.notes);
         super::finish(kept.writer, origin, notes)
     }

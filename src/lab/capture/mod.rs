@@ -36,6 +36,9 @@ pub struct CaptureOptions {
     pub tree: bool,
     /// Stop the process while its pages are read, so that they are of one moment.
     pub freeze: bool,
+    /// Do not trace a command that is run, for one that traces others itself or that gains rights
+    /// when it starts. What it has at its exit is then seen by polling only.
+    pub untraced: bool,
     /// A command's standard output goes to our standard error: ours carries results only.
     pub stdout_to_stderr: bool,
 }

@@ -295,7 +295,8 @@ impl Reader<'_> {
     }
 }
 
-/// `pid` and everything below it, parents first.
+/// `pid` and everything below it, parents first. This process is left out: the tree of a shell has
+/// it, and stopping it would be for ever.
 pub(super) fn tree(pid: i32, notes: &mut Vec<String>) -> Vec<i32> {
     let mut pids = vec![pid];
     let mut next = 0;
@@ -303,8 +304,10 @@ pub(super) fn tree(pid: i32, notes: &mut Vec<String>) -> Vec<i32> {
         next += 1;
         match children(parent) {
             Ok(children) => {
-                let new: Vec<i32> =
-                    children.into_iter().filter(|child| !pids.contains(child)).collect();
+                let new: Vec<i32> = children
+                    .into_iter()
+                    .filter(|child| !pids.contains(child) && !is_us(*child))
+                    .collect();
                 pids.extend(new);
             }
             Err(_) if parent != pid => {
@@ -314,6 +317,10 @@ pub(super) fn tree(pid: i32, notes: &mut Vec<String>) -> Vec<i32> {
         }
     }
     pids
+}
+
+fn is_us(pid: i32) -> bool {
+    u32::try_from(pid) == Ok(std::process::id())
 }
 
 /// The live children of a process, of any of its threads.
@@ -357,6 +364,10 @@ impl Frozen {
                 return Ok(frozen);
             }
             for new in new {
+                if is_us(new) {
+                    frozen.seen.push(new);
+                    continue;
+                }
                 frozen.add(new, new == pid, notes, meanwhile)?;
             }
         }
@@ -411,4 +422,110 @@ pub(super) fn is_stopped(pid: i32) -> bool {
     tasks
         .filter_map(|task| task.and_then(|task| task.stat()).ok())
         .all(|stat| matches!(stat.state, 'T' | 't' | 'Z' | 'X' | 'x'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::pages::PageRun;
+    use std::os::unix::process::CommandExt;
+    use std::process::{Command, Stdio};
+
+    /// Reads eight pages of our own, of which `change` took some away after they were found.
+    fn read_after(change: impl FnOnce(&mut Vec<PageRun>)) -> (Vec<u8>, Lost) {
+        let mut rest = PageRun::map(8).unwrap();
+        for (number, page) in rest.chunks_mut(PAGE_SIZE).enumerate() {
+            page.fill(number as u8 + 1);
+        }
+        let start = rest.as_ptr().addr() as u64;
+        let mut runs: Vec<PageRun> = (0..8).map(|_| rest.split_front(1)).collect();
+        drop(rest); // an empty run holds the mapping too
+
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("pages");
+        let mut writer = PageSetWriter::create(&path).unwrap();
+        let signals = SignalsHeld::new();
+        let mut lost = Lost::default();
+        let pid = std::process::id() as i32;
+        let mut reader = Reader {
+            pid,
+            memory: File::open("/proc/self/mem").unwrap(),
+            page_map: PageMap::open(pid).unwrap(),
+            writer: &mut writer,
+            signals: &signals,
+            lost: &mut lost,
+            chunk: vec![[0xee; PAGE_SIZE]; CHUNK_PAGES],
+        };
+        change(&mut runs);
+        let bytes = 8 * PAGE_SIZE as u64;
+        assert!(reader.read_chunk(start..start + bytes, "anon").unwrap() == Piece::Done);
+        if writer.page_count() == 0 {
+            return (Vec::new(), lost);
+        }
+        writer.finish("a test".to_owned(), Vec::new()).unwrap();
+        let pages = crate::lab::page_set::PageSet::read(&path).unwrap().pages;
+        (pages.iter().map(|page| page[77]).collect(), lost)
+    }
+
+    #[test]
+    fn pages_that_went_away_are_left_out_and_counted() {
+        let (pages, lost) = read_after(|_| {});
+        assert_eq!((pages, lost.unmapped), (vec![1, 2, 3, 4, 5, 6, 7, 8], 0));
+        // Dropped, the mapping stays: a read gives zeros.
+        let (pages, lost) = read_after(|runs| {
+            runs[0].discard().unwrap();
+            runs[4].discard().unwrap();
+            runs[5].discard().unwrap();
+        });
+        assert_eq!((pages, lost.unmapped), (vec![2, 3, 4, 7, 8], 3));
+        let (pages, lost) = read_after(|runs| {
+            for run in runs {
+                run.discard().unwrap();
+            }
+        });
+        assert_eq!((pages.len(), lost.unmapped), (0, 8));
+    }
+
+    #[test]
+    fn a_mapping_that_went_away_is_left_out_and_counted() {
+        // All runs of the mapping: dropping the last unmaps it.
+        let (pages, lost) = read_after(Vec::clear);
+        // Another thread may have mapped something there meanwhile, but not our bytes.
+        assert!(pages.len() as u64 + lost.unmapped == 8);
+        assert!(pages.iter().all(|byte| !(1..=8).contains(byte)), "{pages:?}");
+    }
+
+    #[test]
+    fn a_stopped_process_runs_again_and_one_stopped_before_does_not() {
+        let mut sleep = Command::new("sleep").arg("30").process_group(0).spawn().unwrap();
+        let pid = sleep.id() as i32;
+        let mut notes = Vec::new();
+        let frozen = Frozen::stop(pid, true, &mut notes, &mut || {}).unwrap();
+        assert!(is_stopped(pid));
+        // A second one finds it stopped, and leaves it so.
+        drop(Frozen::stop(pid, false, &mut notes, &mut || {}).unwrap());
+        assert!(is_stopped(pid));
+        drop(frozen);
+        let since = Instant::now();
+        while is_stopped(pid) && since.elapsed() < Duration::from_secs(5) {
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert!(!is_stopped(pid));
+        sleep.kill().unwrap();
+        sleep.wait().unwrap();
+        assert!(notes.is_empty(), "{notes:?}");
+    }
+
+    #[test]
+    fn the_tree_leaves_this_process_out() {
+        let mut child =
+            Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        let parent = std::os::unix::process::parent_id() as i32;
+        let pids = tree(parent, &mut Vec::new());
+        let ours = std::process::id() as i32;
+        assert!(pids.contains(&parent) && !pids.contains(&ours));
+        assert!(tree(ours, &mut Vec::new()).contains(&(child.id() as i32)));
+        drop(child.stdin.take());
+        child.wait().unwrap();
+    }
 }

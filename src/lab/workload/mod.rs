@@ -114,14 +114,14 @@ impl FromStr for Workload {
 /// buffers are those that captures of real services have: some pages zeroed and not used yet, a few
 /// that do not compress.
 const MIX: [(Part, usize); 8] = [
-    (Part::Of(Workload::StringMap), 24),
+    (Part::Of(Workload::StringMap), 26),
     (Part::Of(Workload::JsonTree), 22),
     (Part::Of(Workload::Text), 13),
     (Part::Of(Workload::Pointers), 12),
-    (Part::Of(Workload::Numeric), 12),
-    (Part::Of(Workload::Images), 6),
+    (Part::Of(Workload::Numeric), 10),
+    (Part::Of(Workload::Images), 7),
     (Part::Zeroed, 8),
-    (Part::Incompressible, 3),
+    (Part::Incompressible, 2),
 ];
 
 enum Part {

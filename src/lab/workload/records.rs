@@ -138,8 +138,8 @@ pub(super) fn pointers(heap: &mut Heap, rng: &mut Rng, bytes: usize) {
         match rng.below(4) {
             0 => heap.hold("linked list", list(rng, target / block_bytes(size_of::<ListNode>()))),
             1 => heap.hold("search tree", tree(rng, target / block_bytes(size_of::<TreeNode>()))),
-            2 => heap.hold("graph", graph(rng, target / 140)),
-            _ => heap.hold("B-tree", btree(rng, target / 36)),
+            2 => heap.hold("graph", graph(rng, target / 125)),
+            _ => heap.hold("B-tree", btree(rng, target / 30)),
         }
     }
 }

@@ -84,14 +84,14 @@ pub(super) fn images(heap: &mut Heap, rng: &mut Rng, bytes: usize) {
 fn photo(rng: &mut Rng) -> Vec<u8> {
     let base = [rng.below(128), rng.below(128), rng.below(128)];
     let (across, down) = (rng.below(100), rng.below(100));
-    // Noise in the low bit or two, in patches: a sky has none, a lawn has much.
-    let noise = rng.pick(&[1, 1, 2, 4]);
+    // Noise in the low bits, in patches: a sky has none, a lawn has much.
+    let noise = *rng.pick(&[1, 2, 4, 16]);
     let mut pixels = Vec::with_capacity(TILE_PIXELS * TILE_PIXELS * 4);
     for y in 0..TILE_PIXELS {
         for x in 0..TILE_PIXELS {
             let shade = (x * across + y * down) / TILE_PIXELS;
-            let patch = if (x / 32 + y / 32) % 2 == 0 { rng.below(*noise) } else { 0 };
-            pixels.extend(base.map(|channel| (channel + shade / 2 + patch) as u8));
+            let noise = if (x / 32 + y / 32) % 3 == 0 { 1 } else { noise };
+            pixels.extend(base.map(|channel| (channel + shade / 2 + rng.below(noise)) as u8));
             pixels.push(255);
         }
     }

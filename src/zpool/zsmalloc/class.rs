@@ -5,11 +5,8 @@
 //! are merged into the larger. Constants and rules are those of the kernel's zsmalloc for 4 KiB
 //! pages and 64-bit words.
 
-use std::fmt;
-use std::str::FromStr;
-
+use crate::names::named;
 use crate::page::PAGE_SIZE;
-use crate::zpool::UnknownName;
 
 /// Bytes of the word in front of an object that names its handle.
 pub const HANDLE_BYTES: usize = size_of::<u64>(); // 8
@@ -37,17 +34,9 @@ pub enum ChainRule {
     LeastWaste,
 }
 
+named!(ChainRule, "chain rule", UsedPercent => "used-percent", LeastWaste => "least-waste");
+
 impl ChainRule {
-    const ALL: [ChainRule; 2] = [ChainRule::UsedPercent, ChainRule::LeastWaste];
-
-    /// The name it is chosen by.
-    pub const fn name(self) -> &'static str {
-        match self {
-            ChainRule::UsedPercent => "used-percent",
-            ChainRule::LeastWaste => "least-waste",
-        }
-    }
-
     /// Host pages a zspage of `slot_bytes` slots chains, at most `chain_size`.
     pub fn pages(self, slot_bytes: usize, chain_size: usize) -> usize {
         let waste = |pages: usize| (pages * PAGE_SIZE) % slot_bytes;
@@ -65,24 +54,6 @@ impl ChainRule {
     }
 }
 
-impl fmt::Display for ChainRule {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for ChainRule {
-    type Err = UnknownName;
-
-    fn from_str(name: &str) -> Result<Self, UnknownName> {
-        ChainRule::ALL.into_iter().find(|rule| rule.name() == name).ok_or_else(|| UnknownName {
-            what: "chain rule",
-            name: name.to_owned(),
-            known: ChainRule::ALL.map(ChainRule::name).join(", "),
-        })
-    }
-}
-
 /// Where a pool keeps the word that leads from an object back to its handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum HandleHeader {
@@ -92,37 +63,7 @@ pub enum HandleHeader {
     Beside,
 }
 
-impl HandleHeader {
-    const ALL: [HandleHeader; 2] = [HandleHeader::InObject, HandleHeader::Beside];
-
-    /// The name it is chosen by.
-    pub const fn name(self) -> &'static str {
-        match self {
-            HandleHeader::InObject => "in-object",
-            HandleHeader::Beside => "beside",
-        }
-    }
-}
-
-impl fmt::Display for HandleHeader {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for HandleHeader {
-    type Err = UnknownName;
-
-    fn from_str(name: &str) -> Result<Self, UnknownName> {
-        HandleHeader::ALL.into_iter().find(|place| place.name() == name).ok_or_else(|| {
-            UnknownName {
-                what: "handle header",
-                name: name.to_owned(),
-                known: HandleHeader::ALL.map(HandleHeader::name).join(", "),
-            }
-        })
-    }
-}
+named!(HandleHeader, "handle header", InObject => "in-object", Beside => "beside");
 
 /// What can be chosen about a zsmalloc pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -206,6 +147,7 @@ impl ClassTable {
             places[index] = classes.len() as u8 - 1; // at most 255 classes
         }
         classes.reverse();
+        classes.shrink_to_fit();
         for place in &mut places {
             *place = classes.len() as u8 - 1 - *place;
         }

@@ -165,6 +165,7 @@ impl Zpool for Zsmalloc {
         for lock in self.classes.iter().rev() {
             // The lock is let go after each filled zspage.
             while lock.write().compact_step(&mut emptied) {}
+            lock.write().release_if_empty();
             for run in emptied.drain(..) {
                 freed += run.page_count();
                 self.pool_pages.fetch_sub(run.page_count(), Ordering::Relaxed);
@@ -181,6 +182,7 @@ impl Zpool for Zsmalloc {
             pool_pages: self.pool_pages.load(Ordering::Relaxed),
             objects: 0,
             metadata_bytes: size_of::<Self>()
+                + size_of_val(self.table.classes())
                 + self.classes.len() * (size_of::<ClassLock>() - size_of::<ClassPages>()),
             pages_compacted: self.pages_compacted.load(Ordering::Relaxed),
         };

@@ -12,8 +12,8 @@
 //! In a huge class, and in a pool with [`HandleHeader::Beside`](super::HandleHeader::Beside), the
 //! word is kept in a table instead.
 //!
-//! - Z1: a slot's word has bit 0 set if and only if the slot holds an object; it then names the cell
-//!   that leads back to the slot.
+//! - Z1: a slot's word has bit 0 set if and only if the slot holds an object; it then names the
+//!   cell that leads back to the slot.
 //! - Z2: the free list and the slots never used yet are the slots not in use.
 //! - Z3: a zspage with room is on the list of its fullness group; no zspage is empty.
 
@@ -131,6 +131,16 @@ impl ClassPages {
             }
         }
         Ok(())
+    }
+
+    /// Gives the tables' memory back if the class holds nothing.
+    pub(super) fn release_if_empty(&mut self) {
+        self.handles.release_if_empty();
+        if self.zspage_count == 0 {
+            self.zspages = Vec::new();
+            self.beside = Vec::new();
+            self.vacant_head = NONE;
+        }
     }
 
     /// The zspage that the next object goes to: the fullest that has room.
@@ -383,6 +393,18 @@ impl ClassPages {
         }
         if used != self.objects() {
             return Err(format!("{used} slots in use for {} handles", self.objects()));
+        }
+        let (mut listed, mut id) = (0, self.vacant_head);
+        while id != NONE {
+            let zspage = self.zspages.get(id as usize).ok_or("the vacant list leaves the table")?;
+            listed += 1;
+            if zspage.run.is_some() || listed > vacant {
+                return Err(format!("entry {id} does not belong on the vacant list"));
+            }
+            id = zspage.next;
+        }
+        if listed != vacant {
+            return Err(format!("{vacant} vacant entries, {listed} on their list"));
         }
         if self.zspages.len() - vacant != self.zspage_count {
             return Err(format!(

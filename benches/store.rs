@@ -1,0 +1,131 @@
+//! What the store costs over its compressor, and against a plain hash map; one thread and two.
+//!
+//! Every contender runs in a fresh process, in turn, round after round: A B C A B C. A figure is
+//! the median of the rounds; a ratio is the median of the rounds' ratios, with their range.
+//!
+//! `cargo bench --bench store` measures the built-in workload's pages; `UZSWAP_CORPUS=FILE` another
+//! corpus, `UZSWAP_ROUNDS=N` more rounds. Without `--bench` it runs once over few pages, to see
+//! that it works.
+
+mod common;
+
+use std::collections::HashMap;
+use std::hint::black_box;
+use std::time::Instant;
+
+use common::{Bare, Plain, Shared, Store, anonymous_bytes, median, ratio, shuffled};
+use uzswap::compressor::CompressorKind;
+use uzswap::page::{PAGE_SIZE, Page};
+use uzswap::zpool::zsmalloc::{HandleHeader, ZsmallocOptions};
+use uzswap::zswap::{Incompressible, Zswap, ZswapOptions};
+
+const CONTENDERS: [&str; 6] = ["bare", "zswap", "zswap-beside", "hashmap", "bare-2", "zswap-2"];
+
+/// What a contender took, in ns a page, and the memory it came to hold, in bytes.
+const FIGURES: [&str; 4] =
+    ["store, ns/page", "load, ns/page", "load in random order, ns/page", "memory, bytes/page"];
+
+fn main() {
+    if let Some(args) = common::contender_args() {
+        return contender(&args[0], &common::read_pages(&args[1]));
+    }
+    let corpus = std::env::var("UZSWAP_CORPUS").expect("corpus");
+    let rounds =
+        common::number_from_env("UZSWAP_ROUNDS", if common::is_full_run() { 7 } else { 1 });
+    let mut samples: HashMap<&str, Vec<Vec<f64>>> = HashMap::new();
+    for _ in 0..rounds {
+        for name in CONTENDERS {
+            samples.entry(name).or_default().push(common::run_contender(&[name, &corpus]));
+        }
+    }
+    for (place, title) in FIGURES.iter().enumerate() {
+        println!("\n{title:32} {:>28} {:>28}", "/ bare", "/ hashmap");
+        for name in CONTENDERS {
+            let figures = |name| samples[name].iter().map(|run| run[place]).collect::<Vec<f64>>();
+            let mine = figures(name);
+            let (bare, map) = (ratio(&mine, &figures("bare")), ratio(&mine, &figures("hashmap")));
+            println!("  {name:20} {:9.1} {bare:>28} {map:>28}", median(&mine));
+        }
+    }
+    let speedup = |place: usize| {
+        let figures = |name| samples[name].iter().map(|run| run[place]).collect::<Vec<f64>>();
+        ratio(&figures("zswap"), &figures("zswap-2"))
+    };
+    println!("\ntwo threads over one: store {}, load {}", speedup(0), speedup(1));
+}
+
+fn contender(name: &str, pages: &[Page]) {
+    let compressor = CompressorKind::Lz4.build();
+    match name {
+        "bare" | "bare-2" => {
+            let threads = if name == "bare" { 1 } else { 2 };
+            let bare = |_| Bare::new(&*compressor, pages.len()).touched();
+            let mut stores: Vec<Bare<'_>> = (0..threads).map(bare).collect();
+            let [store, load, random, _] = measure(pages, &mut stores);
+            // Its memory was there before: what it holds of it is the compressed bytes alone.
+            let bytes: usize = stores.iter().map(|store| store.kept.len()).sum();
+            println!("{store} {load} {random} {}", bytes as f64 / pages.len() as f64);
+        }
+        "hashmap" => {
+            let mut stores = [Plain { compressor: &*compressor, map: HashMap::new() }];
+            let [store, load, random, memory] = measure(pages, &mut stores);
+            println!("{store} {load} {random} {memory}");
+        }
+        _ => {
+            let handle_header = match name {
+                "zswap-beside" => HandleHeader::Beside,
+                _ => HandleHeader::InObject,
+            };
+            let zswap = Zswap::new(ZswapOptions {
+                zsmalloc: ZsmallocOptions { handle_header, ..Default::default() },
+                incompressible: Incompressible::StoreAsIs,
+                ..Default::default()
+            });
+            let threads = if name == "zswap-2" { 2 } else { 1 };
+            let mut stores: Vec<Shared<'_>> = (0..threads).map(|_| Shared(&zswap)).collect();
+            let [store, load, random, memory] = measure(pages, &mut stores);
+            println!("{store} {load} {random} {memory}");
+        }
+    }
+}
+
+/// Stores and loads all pages, each thread its share: ns a page to store, to load, to load in random
+/// order; bytes a page of anonymous memory more than before.
+fn measure<S: Store>(pages: &[Page], stores: &mut [S]) -> [f64; 4] {
+    let in_order: Vec<usize> = (0..pages.len()).collect();
+    let share = pages.len().div_ceil(stores.len());
+    // A thread loads what it stored.
+    let mut random = shuffled(pages.len());
+    random.sort_by_key(|key| key / share);
+    let before = anonymous_bytes();
+    let store = time(stores, &in_order, &|store, part| {
+        for &key in part {
+            store.store(key, &pages[key]);
+        }
+    });
+    let memory = (anonymous_bytes() - before) / pages.len() as f64;
+    let load_all = |store: &mut S, part: &[usize]| {
+        let mut page = [0; PAGE_SIZE];
+        for &key in part {
+            store.load(key, &mut page);
+            black_box(&page);
+        }
+    };
+    [store, time(stores, &in_order, &load_all), time(stores, &random, &load_all), memory]
+}
+
+/// Runs each store over its share of `keys` on a thread of its own; ns a key.
+fn time<S: Store>(
+    stores: &mut [S],
+    keys: &[usize],
+    run: &(dyn Fn(&mut S, &[usize]) + Sync),
+) -> f64 {
+    let share = keys.len().div_ceil(stores.len());
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        for (store, part) in stores.iter_mut().zip(keys.chunks(share)) {
+            scope.spawn(move || run(store, part));
+        }
+    });
+    start.elapsed().as_nanos() as f64 / keys.len() as f64
+}

@@ -1,0 +1,794 @@
+//! Goal: a capture holds the pages that the process had, or says why not, and leaves nothing half
+//! done behind: no file, no stopped process, no process at all.
+//! Method: the real binary on real processes. The helpers are this test binary itself, run with
+//! `HELPER` set; they fill pages with a word that tells which page it is.
+//! Blind to: kernels without PAGEMAP_SCAN (a unit test covers the fallback), swap, other machines.
+
+mod support;
+
+use std::collections::HashSet;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use support::skip;
+use tempfile::TempDir;
+use uzswap::lab::capture::{CaptureError, capture_workload_of};
+use uzswap::lab::page_set::{About, PageSet};
+use uzswap::lab::workload::Workload;
+use uzswap::page::{PAGE_SIZE, Page};
+
+/// Environment variable that makes this binary a helper, and the helper's name.
+const HELPER: &str = "UZSWAP_TEST_HELPER";
+
+/// First word of a page that a helper filled; the second is the page's number.
+const MAGIC: u64 = 0x7a73_7761_705f_6d6d;
+
+// The helpers.
+
+/// Not a test unless `HELPER` names what to be.
+#[test]
+fn helper() {
+    let Ok(name) = std::env::var(HELPER) else { return };
+    let ready = || {
+        let mut output = std::io::stdout().lock();
+        output.write_all(b"\nready\n").and_then(|()| output.flush()).unwrap();
+    };
+    let wait_for_end = || {
+        let mut rest = Vec::new();
+        let _ = std::io::stdin().lock().read_to_end(&mut rest);
+    };
+    match name.as_str() {
+        "hold" => {
+            let pages = pattern(2048);
+            ready();
+            wait_for_end();
+            drop(pages);
+        }
+        "big" => {
+            let pages = pattern(16 * 1024);
+            ready();
+            wait_for_end();
+            drop(pages);
+        }
+        "parent" => {
+            let mut child = helper_command("hold").stdout(Stdio::inherit()).spawn().unwrap();
+            wait_for_end();
+            drop(child.stdin.take());
+            child.wait().unwrap();
+        }
+        "freed" => {
+            let pages = pattern(8192);
+            thread::sleep(Duration::from_millis(150));
+            drop(pages);
+            thread::sleep(Duration::from_millis(50));
+        }
+        "at-the-end" => {
+            let _pages = std::hint::black_box(pattern(2048));
+            std::process::exit(7);
+        }
+        "churn" => {
+            let workers: Vec<_> = (0..2)
+                .map(|_| {
+                    thread::spawn(|| {
+                        let since = Instant::now();
+                        while since.elapsed() < Duration::from_secs(20) {
+                            std::hint::black_box(pattern(512));
+                        }
+                    })
+                })
+                .collect();
+            let _held = pattern(2048);
+            ready();
+            wait_for_end();
+            std::process::exit(i32::from(workers.is_empty()));
+        }
+        other => panic!("no helper {other}"),
+    }
+}
+
+/// `count` pages, each with the magic word and its number, the rest of it nearly empty.
+fn pattern(count: usize) -> Vec<u64> {
+    // One page more than needed: a large block of malloc begins 16 bytes into a page.
+    let mut words = vec![0; (count + 1) * PAGE_SIZE / 8];
+    let first = words.as_ptr().align_offset(PAGE_SIZE);
+    for (number, page) in words[first..].chunks_exact_mut(PAGE_SIZE / 8).take(count).enumerate() {
+        page[..2].copy_from_slice(&[MAGIC, number as u64]);
+    }
+    words
+}
+
+/// The numbers of the pattern's pages that are in `pages`.
+fn pattern_numbers(pages: &[Page]) -> HashSet<u64> {
+    let word = |page: &Page, index: usize| {
+        u64::from_ne_bytes(page[index * 8..index * 8 + 8].try_into().unwrap())
+    };
+    pages.iter().filter(|page| word(page, 0) == MAGIC).map(|page| word(page, 1)).collect()
+}
+
+fn helper_command(name: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
+        .args(["helper", "--exact", "--nocapture"])
+        .env(HELPER, name)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
+    command
+}
+
+/// A helper that said it is ready; ended when dropped.
+struct Helper {
+    child: Child,
+    _input: ChildStdin,
+}
+
+impl Helper {
+    fn start(name: &str) -> Helper {
+        let mut child = helper_command(name).spawn().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        assert!(output.lines().any(|line| line.unwrap() == "ready"), "{name} is not ready");
+        let input = child.stdin.take().unwrap();
+        Helper { child, _input: input }
+    }
+
+    fn pid(&self) -> String {
+        self.child.id().to_string()
+    }
+
+    fn state(&self) -> char {
+        process_state(self.child.id()).unwrap()
+    }
+}
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        // Its own children end when their input does.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn process_state(pid: u32) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.chars().next()
+}
+
+// The command under test.
+
+struct Lab {
+    directory: TempDir,
+}
+
+impl Lab {
+    fn new() -> Lab {
+        Lab { directory: tempfile::tempdir().unwrap() }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// `uzswap capture -o pages` with `arguments`.
+    fn capture(&self, arguments: &[&str]) -> Output {
+        capture_to(&self.path("pages")).args(arguments).output().unwrap()
+    }
+
+    fn read(&self) -> PageSet {
+        PageSet::read(&self.path("pages")).unwrap()
+    }
+
+    fn files(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.directory.path()).unwrap();
+        let mut names: Vec<_> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    /// Captures, expects this exit code and these words on standard error, and nothing left behind.
+    fn refused(&self, arguments: &[&str], code: i32, words: &[&str]) {
+        let before = self.files();
+        let output = self.capture(arguments);
+        expect_error(&output, code, words);
+        assert_eq!(self.files(), before, "{arguments:?} left something behind");
+    }
+}
+
+fn capture_to(output: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_uzswap"));
+    command.arg("capture").arg("-o").arg(output);
+    command
+}
+
+fn expect_error(output: &Output, code: i32, words: &[&str]) {
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{message}");
+    for word in words {
+        assert!(message.contains(word), "no '{word}' in: {message}");
+    }
+}
+
+fn expect_success(output: &Output) {
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}: {message}", output.status);
+}
+
+fn has_note(about: &About, words: &str) -> bool {
+    about.notes.iter().any(|note| note.contains(words))
+}
+
+fn this_binary() -> String {
+    std::env::current_exe().unwrap().to_str().unwrap().to_owned()
+}
+
+/// Captures a helper as a command.
+fn capture_helper(lab: &Lab, name: &str, options: &[&str]) -> Output {
+    capture_to(&lab.path("pages"))
+        .args(options)
+        .args(["--", &this_binary(), "helper", "--exact", "--nocapture"])
+        .env(HELPER, name)
+        .output()
+        .unwrap()
+}
+
+fn is_root() -> bool {
+    // The owner of /proc/self is who we are.
+    use std::os::unix::fs::MetadataExt;
+    fs::metadata("/proc/self").unwrap().uid() == 0
+}
+
+fn wait_for<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
+    let since = Instant::now();
+    loop {
+        if let Some(value) = found() {
+            return value;
+        }
+        assert!(since.elapsed() < Duration::from_secs(10), "waited in vain for {what}");
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn send(signal: &str, pid: u32) {
+    let sent = Command::new("kill").args([signal, &pid.to_string()]).status().unwrap();
+    assert!(sent.success());
+}
+
+// Processes.
+
+#[test]
+fn a_process_is_captured_page_by_page() {
+    let helper = Helper::start("hold");
+    for freeze in [false, true] {
+        let lab = Lab::new();
+        let mut arguments = vec!["--pid"];
+        let pid = helper.pid();
+        arguments.push(&pid);
+        arguments.extend(freeze.then_some("--freeze"));
+        let output = lab.capture(&arguments);
+        expect_success(&output);
+        let summary = String::from_utf8_lossy(&output.stdout);
+        assert!(summary.contains("pages") && summary.contains("origin"), "{summary}");
+        let set = lab.read();
+        assert_eq!(pattern_numbers(&set.pages).len(), 2048);
+        assert_eq!(set.about.ranges.iter().map(|range| range.pages).sum::<u64>(), {
+            set.about.page_count
+        });
+        assert!(set.about.ranges.iter().any(|range| range.name == "[stack]"));
+        assert!(set.about.ranges.iter().all(|range| range.pid.unwrap().to_string() == pid));
+        assert_eq!(lab.files(), ["pages", "pages.json"]);
+        assert_ne!(helper.state(), 'T', "it was left stopped");
+    }
+}
+
+#[test]
+fn json_prints_the_side_file() {
+    let helper = Helper::start("hold");
+    let lab = Lab::new();
+    let output = lab.capture(&["--json", "--pid", &helper.pid()]);
+    expect_success(&output);
+    let about: About = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(about, lab.read().about);
+}
+
+#[test]
+fn a_tree_is_its_children_too() {
+    let parent = Helper::start("parent");
+    let lab = Lab::new();
+    expect_success(&lab.capture(&["--pid", &parent.pid()]));
+    assert_eq!(pattern_numbers(&lab.read().pages).len(), 0);
+    expect_success(&lab.capture(&["--tree", "--freeze", "--pid", &parent.pid()]));
+    let set = lab.read();
+    assert_eq!(pattern_numbers(&set.pages).len(), 2048);
+    let pids: HashSet<_> = set.about.ranges.iter().map(|range| range.pid).collect();
+    assert_eq!(pids.len(), 2);
+}
+
+#[test]
+fn memory_that_comes_and_goes_does_not_stop_a_capture() {
+    let helper = Helper::start("churn");
+    for freeze in [false, true] {
+        let lab = Lab::new();
+        let mut arguments = vec!["--pid"];
+        let pid = helper.pid();
+        arguments.push(&pid);
+        arguments.extend(freeze.then_some("--freeze"));
+        expect_success(&lab.capture(&arguments));
+        assert_eq!(pattern_numbers(&lab.read().pages).len(), 2048, "freeze: {freeze}");
+    }
+}
+
+#[test]
+fn a_process_killed_while_it_is_read_is_kept_as_far_as_it_was_read() {
+    let mut cut_short = 0;
+    for delay_ms in [0, 4, 8, 16, 32, 64] {
+        let lab = Lab::new();
+        let helper = Helper::start("big");
+        let capture = capture_to(&lab.path("pages"))
+            .args(["--pid", &helper.pid()])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        thread::sleep(Duration::from_millis(delay_ms));
+        drop(helper);
+        let output = capture.wait_with_output().unwrap();
+        if output.status.success() {
+            let set = lab.read();
+            let pages = set.pages.iter().filter(|page| page.iter().all(|byte| *byte == 0)).count();
+            assert!(pages < 64, "{pages} pages of zeros that the process did not have");
+            cut_short += usize::from(has_note(&set.about, "ended while it was read"));
+        } else {
+            assert_eq!(output.status.code(), Some(2));
+            let message = String::from_utf8_lossy(&output.stderr);
+            let known = ["there is no process", "ended before", "is a zombie"];
+            assert!(known.iter().any(|words| message.contains(words)), "{message}");
+            assert!(lab.files().is_empty());
+        }
+    }
+    println!("{cut_short} of 6 were cut short");
+}
+
+#[test]
+fn processes_that_cannot_be_captured_are_told() {
+    let lab = Lab::new();
+    lab.refused(&["--pid", "2147483646"], 2, &["there is no process 2147483646"]);
+    lab.refused(&["--pid", "0"], 2, &["0 is not in"]);
+    let mut zombie = Command::new("true").spawn().unwrap();
+    wait_for("a zombie", || (process_state(zombie.id()) == Some('Z')).then_some(()));
+    lab.refused(&["--pid", &zombie.id().to_string()], 2, &["is a zombie"]);
+    zombie.wait().unwrap();
+    match fs::read_to_string("/proc/2/comm") {
+        Ok(name) if name.trim() == "kthreadd" => {
+            lab.refused(&["--pid", "2"], 2, &["(kthreadd) is a kernel thread"]);
+        }
+        _ => skip("kernel thread", "process 2 is not kthreadd here (a pid namespace)"),
+    }
+}
+
+/// Runs uzswap as nobody; `None` where that is not possible.
+fn as_nobody(lab: &Lab, output: &Path, arguments: &[&str]) -> Option<Output> {
+    let name = "no permission";
+    if !is_root() {
+        skip(name, "not root: there is no other user to be");
+        return None;
+    }
+    // The build directory may be closed to others.
+    let binary = lab.path("uzswap");
+    fs::copy(env!("CARGO_BIN_EXE_uzswap"), &binary).unwrap();
+    open_to_all(lab.directory.path());
+    let mut command = Command::new(&binary);
+    command.arg("capture").arg("-o").arg(output).args(arguments).uid(65534).gid(65534);
+    match command.output() {
+        Ok(output) => Some(output),
+        Err(error) => {
+            skip(name, &format!("cannot run as user 65534: {error}"));
+            None
+        }
+    }
+}
+
+fn open_to_all(path: &Path) {
+    use std::os::unix::fs::PermissionsExt;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+#[test]
+fn what_is_not_ours_is_refused_with_what_to_do() {
+    let lab = Lab::new();
+    let helper = Helper::start("hold");
+    let place = lab.path("place");
+    fs::create_dir(&place).unwrap();
+    use std::os::unix::fs::PermissionsExt;
+    fs::set_permissions(&place, fs::Permissions::from_mode(0o777)).unwrap();
+    let pid = helper.pid();
+    let Some(output) = as_nobody(&lab, &place.join("pages"), &["--pid", &pid]) else { return };
+    expect_error(&output, 3, &["of process", "ptrace", "CAP_SYS_PTRACE", "ptrace_scope"]);
+    assert_eq!(fs::read_dir(&place).unwrap().count(), 0);
+    // And a directory that is not ours to write.
+    let output = as_nobody(&lab, &lab.path("pages"), &["--from", "/proc/self/status"]).unwrap();
+    expect_error(&output, 3, &["cannot create", "Permission denied"]);
+}
+
+// Commands.
+
+#[test]
+fn a_command_is_captured_at_its_peak_though_it_frees_it() {
+    for options in [&[][..], &["--tree"], &["--no-trace"]] {
+        let lab = Lab::new();
+        let output = capture_helper(&lab, "freed", options);
+        expect_success(&output);
+        let set = lab.read();
+        let have = pattern_numbers(&set.pages).len();
+        assert!(have >= 8192 * 85 / 100, "{have} of 8192 pages with {options:?}");
+        assert!(has_note(&set.about, "of the peak of"), "{:?}", set.about.notes);
+        assert!(has_note(&set.about, "exit status 0"), "{:?}", set.about.notes);
+        assert_eq!(has_note(&set.about, "not traced"), options.contains(&"--no-trace"));
+        // Standard output is the command's.
+        assert!(String::from_utf8_lossy(&output.stdout).contains("test result"));
+        assert!(String::from_utf8_lossy(&output.stderr).contains("written"));
+    }
+}
+
+#[test]
+fn a_command_is_captured_at_its_exit_with_all_it_has() {
+    for options in [&["--at", "peak"][..], &["--at", "exit"], &["--at", "60s"]] {
+        let lab = Lab::new();
+        expect_success(&capture_helper(&lab, "at-the-end", options));
+        let set = lab.read();
+        assert_eq!(pattern_numbers(&set.pages).len(), 2048, "{options:?}");
+        assert!(has_note(&set.about, "exit status 7"), "{:?}", set.about.notes);
+        assert_eq!(has_note(&set.about, "ended before 60s"), options.contains(&"60s"));
+    }
+}
+
+#[test]
+fn a_command_that_ends_at_once_still_has_pages() {
+    let lab = Lab::new();
+    let output = lab.capture(&["--", "sh", "-c", "kill -SEGV $$"]);
+    expect_success(&output);
+    let about = lab.read().about;
+    assert!(has_note(&about, "ended by SIGSEGV"), "{:?}", about.notes);
+    assert!(about.origin.contains("sh -c"));
+}
+
+#[test]
+fn the_children_of_a_command_are_captured_though_they_are_short() {
+    let lab = Lab::new();
+    let script = format!("{} helper --exact --nocapture; true", this_binary());
+    let output = capture_to(&lab.path("pages"))
+        .args(["--tree", "--", "sh", "-c", &script])
+        .env(HELPER, "at-the-end")
+        .output()
+        .unwrap();
+    expect_success(&output);
+    assert_eq!(pattern_numbers(&lab.read().pages).len(), 2048);
+}
+
+#[test]
+fn a_command_is_captured_after_a_time_and_ended() {
+    let lab = Lab::new();
+    let since = Instant::now();
+    let output = lab.capture(&["--at", "200ms", "--", "sleep", "31.7"]);
+    expect_success(&output);
+    assert!((0.2..5.0).contains(&since.elapsed().as_secs_f64()));
+    assert!(has_note(&lab.read().about, "captured after 0.2"));
+    assert!(!is_running("31.7"));
+}
+
+/// Whether a process has this as an argument of its own.
+fn is_running(argument: &str) -> bool {
+    fs::read_dir("/proc").unwrap().filter_map(Result::ok).any(|entry| {
+        let arguments = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let mut arguments = arguments.split(|byte| *byte == 0);
+        arguments.next() == Some(b"sleep") && arguments.next() == Some(argument.as_bytes())
+    })
+}
+
+#[test]
+fn an_interrupted_capture_ends_the_command_and_leaves_nothing() {
+    for (signal, number, seconds) in [("-INT", 2, "32.1"), ("-TERM", 15, "32.2")] {
+        let lab = Lab::new();
+        let mut capture =
+            capture_to(&lab.path("pages")).args(["--", "sleep", seconds]).spawn().unwrap();
+        wait_for("sleep", || is_running(seconds).then_some(()));
+        thread::sleep(Duration::from_millis(50));
+        send(signal, capture.id());
+        let status = wait_for("its end", || capture.try_wait().unwrap());
+        assert_eq!(status.signal(), Some(number), "{status}");
+        assert!(!is_running(seconds));
+        assert!(lab.files().is_empty(), "{:?}", lab.files());
+    }
+}
+
+#[test]
+fn a_killed_capture_takes_the_command_with_it() {
+    let lab = Lab::new();
+    let mut capture = capture_to(&lab.path("pages")).args(["--", "sleep", "33.3"]).spawn().unwrap();
+    wait_for("sleep", || is_running("33.3").then_some(()));
+    thread::sleep(Duration::from_millis(50));
+    capture.kill().unwrap();
+    let status: ExitStatus = capture.wait().unwrap();
+    assert_eq!(status.signal(), Some(9));
+    wait_for("the end of sleep", || (!is_running("33.3")).then_some(()));
+    assert!(lab.files().iter().all(|name| name.starts_with('.')), "{:?}", lab.files());
+}
+
+#[test]
+fn an_interrupted_freeze_lets_the_process_run() {
+    let helper = Helper::start("big");
+    for delay_ms in [2, 10, 25] {
+        let lab = Lab::new();
+        let mut capture = capture_to(&lab.path("pages"))
+            .args(["--freeze", "--pid", &helper.pid()])
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        thread::sleep(Duration::from_millis(delay_ms));
+        send("-TERM", capture.id());
+        let status = wait_for("its end", || capture.try_wait().unwrap());
+        wait_for("the process to run", || (helper.state() != 'T').then_some(()));
+        if !status.success() {
+            assert_eq!(status.signal(), Some(15));
+            assert!(lab.files().is_empty(), "{:?}", lab.files());
+        }
+    }
+}
+
+#[test]
+fn commands_that_do_not_start_are_told() {
+    let lab = Lab::new();
+    lab.refused(&["--", "no-such-program"], 2, &["cannot run 'no-such-program'", "No such file"]);
+    let plain = lab.path("plain");
+    fs::write(&plain, "text").unwrap();
+    let plain = plain.to_str().unwrap();
+    lab.refused(&["--", plain], 3, &["cannot run", "Permission denied"]);
+    lab.refused(&["--at", "soon", "--", "true"], 2, &["expected peak, exit, or a time"]);
+    lab.refused(&[], 2, &["required", "--pid"]);
+    lab.refused(&["--pid", "1", "--", "true"], 2, &["cannot be used with"]);
+}
+
+// Files.
+
+#[test]
+fn a_raw_file_is_cut_into_pages() {
+    let lab = Lab::new();
+    let raw = lab.path("raw");
+    let mut bytes: Vec<u8> = (0..10 * PAGE_SIZE).map(|at| (at / PAGE_SIZE) as u8 + 1).collect();
+    bytes.extend([42; 100]);
+    fs::write(&raw, &bytes).unwrap();
+    let output = lab.capture(&["--from", raw.to_str().unwrap()]);
+    expect_success(&output);
+    let set = lab.read();
+    assert_eq!(set.pages.len(), 11);
+    bytes.resize(11 * PAGE_SIZE, 0);
+    assert_eq!(set.pages.as_flattened(), bytes);
+    assert!(has_note(&set.about, "a last page of 100 bytes was padded"));
+    assert_eq!(set.about.ranges.len(), 1);
+}
+
+#[test]
+fn inputs_that_are_no_files_of_pages_are_told() {
+    let lab = Lab::new();
+    let empty = lab.path("empty");
+    fs::write(&empty, []).unwrap();
+    let directory = lab.directory.path().to_str().unwrap();
+    lab.refused(&["--from", empty.to_str().unwrap()], 2, &["is empty"]);
+    lab.refused(&["--from", directory], 2, &["is a directory"]);
+    lab.refused(&["--from", "/dev/zero"], 2, &["device without an end"]);
+    lab.refused(&["--from", "/no/such/file"], 2, &["cannot read /no/such/file", "No such file"]);
+}
+
+#[test]
+fn outputs_that_cannot_be_are_told() {
+    let lab = Lab::new();
+    let to =
+        |output: &Path| capture_to(output).args(["--from", "/proc/self/status"]).output().unwrap();
+    expect_error(&to(lab.directory.path()), 2, &["is a directory"]);
+    expect_error(&to(Path::new("/dev/null")), 2, &["/dev/null is not a regular file"]);
+    expect_error(&to(&lab.path("none/pages")), 2, &["cannot create", "No such file"]);
+    fs::create_dir(lab.path("pages.json")).unwrap();
+    expect_error(&to(&lab.path("pages")), 2, &["pages.json is a directory"]);
+    assert_eq!(lab.files(), ["pages.json"]);
+}
+
+#[test]
+fn a_full_disk_leaves_nothing() {
+    let name = "full disk";
+    if !is_root() {
+        return skip(name, "not root: cannot mount a small tmpfs");
+    }
+    let lab = Lab::new();
+    let small = lab.path("small");
+    fs::create_dir(&small).unwrap();
+    fs::write(lab.path("raw"), vec![7; 1 << 20]).unwrap();
+    // In a mount namespace of its own: it goes with the shell.
+    let script = "mount -t tmpfs -o size=256k none \"$1\" || exit 99
+                  \"$2\" capture -o \"$1/pages\" --from \"$3\"; code=$?
+                  ls -A \"$1\"
+                  exit $code";
+    let output = Command::new("unshare")
+        .args(["--mount", "sh", "-c", script, "sh"])
+        .arg(&small)
+        .arg(env!("CARGO_BIN_EXE_uzswap"))
+        .arg(lab.path("raw"))
+        .output();
+    let output = match output {
+        Ok(output) if output.status.code() != Some(99) => output,
+        Ok(output) => return skip(name, &String::from_utf8_lossy(&output.stderr)),
+        Err(error) => return skip(name, &format!("cannot run unshare: {error}")),
+    };
+    if output.status.code() == Some(1) {
+        return skip(name, &String::from_utf8_lossy(&output.stderr));
+    }
+    expect_error(&output, 3, &["cannot write", "No space left on device", "nothing was kept"]);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "", "files were left");
+}
+
+/// A core dump of 64 bits: a NT_FILE note, a writable segment of two pages, a read-only one, and a
+/// writable one of a mapped file.
+fn small_core() -> Vec<u8> {
+    const HEADERS: usize = 64 + 4 * 56;
+    let mut note = Vec::new();
+    let words: [u64; 5] = [1, 4096, 0x70_0000, 0x70_1000, 0];
+    let description_bytes = words.len() * 8 + "/lib/libx.so\0".len();
+    for word in [5, description_bytes as u32, 0x4649_4c45] {
+        note.extend(word.to_le_bytes());
+    }
+    note.extend(b"CORE\0\0\0\0");
+    note.extend(words.iter().flat_map(|word| word.to_le_bytes()));
+    note.extend(b"/lib/libx.so\0\0\0\0");
+
+    let page = PAGE_SIZE as u64;
+    let mut core = Vec::new();
+    core.extend(b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0");
+    for half in [4_u16, 62] {
+        core.extend(half.to_le_bytes()); // ET_CORE, x86-64
+    }
+    core.extend(1_u32.to_le_bytes());
+    for word in [0_u64, 64, 0] {
+        core.extend(word.to_le_bytes()); // entry, program headers, section headers
+    }
+    core.extend(0_u32.to_le_bytes());
+    for half in [64_u16, 56, 4, 0, 0, 0] {
+        core.extend(half.to_le_bytes());
+    }
+    let mut segment = |kind: u32, flags: u32, offset: u64, address: u64, bytes: u64, align: u64| {
+        core.extend(kind.to_le_bytes());
+        core.extend(flags.to_le_bytes());
+        for word in [offset, address, 0, bytes, bytes, align] {
+            core.extend(word.to_le_bytes());
+        }
+    };
+    segment(4, 0, HEADERS as u64, 0, note.len() as u64, 4); // PT_NOTE
+    segment(1, 6, page, 0x60_0000, 2 * page, page); // PT_LOAD, read and write
+    segment(1, 5, 3 * page, 0x40_0000, page, page); // read and execute
+    segment(1, 6, 4 * page, 0x70_0000, page, page);
+    core.extend(note);
+    core.resize(PAGE_SIZE, 0);
+    for fill in 1..=4 {
+        core.extend([fill; PAGE_SIZE]);
+    }
+    core
+}
+
+#[test]
+fn a_core_dump_gives_its_writable_pages() {
+    let lab = Lab::new();
+    let path = lab.path("core");
+    fs::write(&path, small_core()).unwrap();
+    expect_success(&lab.capture(&["--from", path.to_str().unwrap()]));
+    let set = lab.read();
+    assert_eq!(set.pages.iter().map(|page| page[0]).collect::<Vec<_>>(), [1, 2, 4]);
+    let ranges: Vec<_> =
+        set.about.ranges.iter().map(|range| (range.start, range.pages, &*range.name)).collect();
+    assert_eq!(ranges, [(0x60_0000, 2, "anon"), (0x70_0000, 1, "/lib/libx.so")]);
+    assert!(set.about.origin.starts_with("core dump"));
+}
+
+#[test]
+fn the_holes_of_a_core_dump_are_no_pages() {
+    let lab = Lab::new();
+    let path = lab.path("core");
+    let mut core = small_core();
+    // The first segment becomes a hole of 2 pages at 1 MiB, and data after it.
+    core.truncate(5 * PAGE_SIZE);
+    let at = 64 + 56;
+    core[at + 8..at + 16].copy_from_slice(&(1_u64 << 20).to_le_bytes());
+    core[at + 32..at + 40].copy_from_slice(&(64 * PAGE_SIZE as u64).to_le_bytes());
+    core[at + 40..at + 48].copy_from_slice(&(64 * PAGE_SIZE as u64).to_le_bytes());
+    fs::write(&path, core).unwrap();
+    let file = fs::File::options().write(true).open(&path).unwrap();
+    use std::os::unix::fs::FileExt;
+    file.write_all_at(&[9; PAGE_SIZE], (1 << 20) + 32 * PAGE_SIZE as u64).unwrap();
+    file.set_len((1 << 20) + 64 * PAGE_SIZE as u64).unwrap();
+    expect_success(&lab.capture(&["--from", path.to_str().unwrap()]));
+    let set = lab.read();
+    let kept = set.pages.iter().map(|page| page[0]).collect::<Vec<_>>();
+    if kept.len() > 4 {
+        return skip("holes", "this file system does not tell holes");
+    }
+    assert_eq!(kept, [9, 4]);
+    assert_eq!(set.about.ranges[0].start, 0x60_0000 + 32 * PAGE_SIZE as u64);
+    assert!(has_note(&set.about, "63 pages are holes"), "{:?}", set.about.notes);
+}
+
+#[test]
+fn damaged_core_dumps_are_told() {
+    let lab = Lab::new();
+    let path = lab.path("core");
+    let core = small_core();
+    let refused = |bytes: &[u8], words: &[&str]| {
+        fs::write(&path, bytes).unwrap();
+        lab.refused(&["--from", path.to_str().unwrap()], 2, words);
+    };
+    refused(&core[..core.len() - 1], &["truncated", "0x700000", "the file ends at 20479"]);
+    refused(&core[..100], &["damaged core dump", "headers"]);
+    refused(&core[..40], &["damaged core dump", "headers"]);
+    let mut far = core.clone();
+    far[64 + 56 + 8..64 + 56 + 16].fill(0xff);
+    refused(&far, &["truncated"]);
+    let mut no_memory = core.clone();
+    for segment in 1..4 {
+        no_memory[64 + segment * 56 + 4] = 5;
+    }
+    refused(&no_memory, &["no writable memory"]);
+    // Any other damage: an error or pages, never a crash.
+    for at in 0..64 + 4 * 56 {
+        let mut damaged = core.clone();
+        damaged[at] ^= 0xff;
+        fs::write(&path, damaged).unwrap();
+        let about = uzswap::lab::capture::capture_file(&path, &lab.path("pages"));
+        assert!(about.is_ok() || lab.path("core").exists());
+    }
+}
+
+// The workload.
+
+#[test]
+fn a_workload_is_captured_live_and_is_the_same_again() {
+    let program = Path::new(env!("CARGO_BIN_EXE_uzswap"));
+    let lab = Lab::new();
+    let pages = |seed| {
+        let out = lab.path("pages");
+        let about = capture_workload_of(program, Workload::Text, seed, 4 << 20, &out).unwrap();
+        assert_eq!(about.origin, format!("workload text, seed {seed}, 4194304 bytes"));
+        assert!((1000..1500).contains(&about.page_count), "{}", about.page_count);
+        PageSet::read(&out).unwrap().pages
+    };
+    let first: HashSet<Page> = pages(1).into_iter().collect();
+    let same = |again: Vec<Page>| again.iter().filter(|page| first.contains(*page)).count();
+    let (again, other) = (same(pages(1)), same(pages(2)));
+    assert!(again > 900, "{again} pages are the same for the same seed");
+    assert!(other < 100, "{other} pages are the same for another seed");
+}
+
+#[test]
+fn a_workload_program_that_fails_is_told() {
+    let lab = Lab::new();
+    let out = lab.path("pages");
+    let failed = |program: &str| {
+        capture_workload_of(Path::new(program), Workload::Mixed, 1, 1 << 20, &out).unwrap_err()
+    };
+    let error = failed("false");
+    assert!(matches!(error, CaptureError::Workload { .. }), "{error}");
+    assert!(error.to_string().contains("ended before it was ready"), "{error}");
+    assert!(failed("/no/such/program").to_string().contains("cannot run '/no/such/program'"));
+    assert!(lab.files().is_empty());
+}
+
+#[test]
+fn workload_names_and_sizes_are_checked() {
+    let run = |arguments: &[&str]| {
+        Command::new(env!("CARGO_BIN_EXE_uzswap")).arg("workload").args(arguments).output().unwrap()
+    };
+    expect_error(&run(&["webscale"]), 2, &["webscale", "string-map", "images"]);
+    expect_error(&run(&["text", "--size", "12X"]), 2, &["'12X' is not a size"]);
+    let output = run(&["text", "--size", "1M", "--seed", "3"]);
+    expect_success(&output);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.starts_with("text 1.0 MiB seed 3: ") && text.lines().count() == 1, "{text}");
+}

@@ -1,0 +1,170 @@
+//! What the tests of the allocators share: which there are, and the slow model that each of them is
+//! held against.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use uzswap::page::PAGE_SIZE;
+use uzswap::zpool::zsmalloc::{ChainRule, HandleHeader, Zsmalloc, ZsmallocOptions};
+use uzswap::zpool::{Arena, ArenaError, Handle, UnknownHandle, Zpool, ZpoolError, z3fold, zbud};
+
+/// An allocator with its options.
+#[derive(Clone, Copy)]
+pub(crate) struct Subject {
+    pub(crate) name: &'static str,
+    pub(crate) build: fn(Arc<Arena>) -> Box<dyn Zpool>,
+}
+
+/// A new allocator, or a new option of one, is tested by a line here.
+pub(crate) const SUBJECTS: [Subject; 7] = [
+    Subject { name: "zbud", build: |arena| Box::new(zbud::Zbud::new(arena)) },
+    Subject { name: "z3fold", build: |arena| Box::new(z3fold::Z3fold::new(arena)) },
+    Subject { name: "zsmalloc", build: |arena| zsmalloc(arena, 8, true, false) },
+    Subject { name: "zsmalloc-4-used", build: |arena| zsmalloc(arena, 4, false, false) },
+    Subject { name: "zsmalloc-16-used", build: |arena| zsmalloc(arena, 16, false, false) },
+    Subject { name: "zsmalloc-16-beside", build: |arena| zsmalloc(arena, 16, true, true) },
+    Subject { name: "zsmalloc-4-beside", build: |arena| zsmalloc(arena, 4, true, true) },
+];
+
+fn zsmalloc(arena: Arc<Arena>, chain_size: usize, least: bool, beside: bool) -> Box<dyn Zpool> {
+    let chain_rule = if least { ChainRule::LeastWaste } else { ChainRule::UsedPercent };
+    let handle_header = if beside { HandleHeader::Beside } else { HandleHeader::InObject };
+    Box::new(Zsmalloc::new(arena, ZsmallocOptions { chain_size, chain_rule, handle_header }))
+}
+
+/// A pool and what must be in it.
+pub(crate) struct Modelled {
+    pub(crate) pool: Box<dyn Zpool>,
+    pub(crate) arena: Arc<Arena>,
+    /// By handle bits.
+    objects: HashMap<u64, Vec<u8>>,
+    /// Live handles, oldest first.
+    pub(crate) live: Vec<Handle>,
+    /// Handles that were removed; none of them may come again.
+    removed: HashSet<u64>,
+}
+
+impl Modelled {
+    pub(crate) fn new(subject: Subject, arena: Arc<Arena>) -> Modelled {
+        Modelled {
+            pool: (subject.build)(Arc::clone(&arena)),
+            arena,
+            objects: HashMap::new(),
+            live: Vec::new(),
+            removed: HashSet::new(),
+        }
+    }
+
+    /// Inserts; the error must be the one that the length or the arena's limit calls for, and must
+    /// change nothing.
+    pub(crate) fn insert(&mut self, object: Vec<u8>) -> Result<Handle, ZpoolError> {
+        let before = self.pool.stats();
+        let result = self.pool.insert(&object);
+        match (&result, object.len()) {
+            (Err(ZpoolError::Empty), 0) => {}
+            (Err(ZpoolError::TooBig { zpool, bytes, max }), len) => {
+                assert_eq!((*zpool, *bytes), (self.pool.name(), len));
+                assert_eq!(*max, self.pool.object_size_max());
+                assert!(len > *max, "an object of {len} bytes refused");
+            }
+            (Err(ZpoolError::NoPages(ArenaError::Limit { pages, limit_pages, used_pages })), _) => {
+                assert_eq!(*used_pages, before.pool_pages);
+                assert!(used_pages + pages > *limit_pages, "refused below the limit");
+            }
+            (Err(error), len) => panic!("an object of {len} bytes: {error}"),
+            (Ok(handle), len) => {
+                assert!((1..=self.pool.object_size_max()).contains(&len), "{len} bytes taken");
+                assert!(!self.removed.contains(&handle.to_bits()), "{handle:?} given again");
+                let twice = self.objects.insert(handle.to_bits(), object);
+                assert!(twice.is_none(), "{handle:?} given twice");
+                self.live.push(*handle);
+            }
+        }
+        if result.is_err() {
+            // Tables may have grown, so that the next attempt finds room in them.
+            let mut after = self.pool.stats();
+            after.metadata_bytes = before.metadata_bytes;
+            assert_eq!(after, before, "a failed insert changed the pool");
+        }
+        result
+    }
+
+    /// Reads an object and compares it.
+    pub(crate) fn read(&self, handle: Handle) {
+        let object = &self.objects[&handle.to_bits()];
+        let mut calls = 0;
+        let result = self.pool.read(handle, &mut |slot| {
+            calls += 1;
+            assert!(slot.len() <= PAGE_SIZE && slot.len() >= object.len(), "{handle:?}: slot");
+            let same = slot[..object.len()] == object[..];
+            assert!(same, "{handle:?}: an object of {} bytes has changed", object.len());
+        });
+        assert_eq!((result, calls), (Ok(()), 1), "{handle:?}");
+    }
+
+    /// Removes the `n`th oldest object.
+    pub(crate) fn remove(&mut self, n: usize) {
+        let handle = self.live.remove(n);
+        self.read(handle);
+        self.objects.remove(&handle.to_bits());
+        self.removed.insert(handle.to_bits());
+        assert_eq!(self.pool.remove(handle), Ok(()));
+        self.check_unknown(handle);
+    }
+
+    /// No call may take this handle for an object.
+    pub(crate) fn check_unknown(&self, handle: Handle) {
+        let mut called = false;
+        let result = self.pool.read(handle, &mut |_| called = true);
+        assert_eq!((result, called), (Err(UnknownHandle(handle)), false));
+        assert_eq!(self.pool.remove(handle), Err(UnknownHandle(handle)));
+    }
+
+    /// Compacts; the pages freed must be those that are gone.
+    pub(crate) fn compact(&mut self) {
+        let before = self.pool.stats();
+        let freed = self.pool.compact();
+        let after = self.pool.stats();
+        assert_eq!(after.pool_pages + freed, before.pool_pages, "pages freed by compaction");
+        assert_eq!(after.pages_compacted, before.pages_compacted + freed);
+        let freeable: usize =
+            self.pool.class_stats().iter().map(|class| class.freeable_pages).sum();
+        assert_eq!(freeable, 0, "compaction left something to gain");
+        assert_eq!(self.pool.compact(), 0, "compaction was not done");
+    }
+
+    /// Audit, contents and counts.
+    pub(crate) fn check(&self) {
+        self.pool.audit().unwrap();
+        self.live.iter().for_each(|&handle| self.read(handle));
+        let stats = self.pool.stats();
+        assert_eq!(stats.objects, self.live.len(), "objects");
+        assert_eq!(stats.pool_pages, self.arena.stats().used_pages, "pages");
+        assert_eq!(stats.objects == 0, stats.pool_pages == 0, "an empty pool has no pages");
+        let bytes: usize = self.objects.values().map(Vec::len).sum();
+        assert!(bytes <= stats.pool_pages * PAGE_SIZE, "{bytes} bytes in {stats:?}");
+        match self.pool.name() {
+            "zbud" => {
+                assert!((stats.objects.div_ceil(2)..=stats.objects).contains(&stats.pool_pages))
+            }
+            "z3fold" => {
+                assert!((stats.objects.div_ceil(3)..=stats.objects).contains(&stats.pool_pages));
+            }
+            _ => {
+                let sum = |field: fn(&uzswap::zpool::zsmalloc::ClassStats) -> usize| -> usize {
+                    self.pool.class_stats().iter().map(field).sum()
+                };
+                assert_eq!(sum(|class| class.pool_pages), stats.pool_pages);
+                assert_eq!(sum(|class| class.slots_used), stats.objects);
+                assert!(sum(|class| class.slots_allocated) >= stats.objects);
+            }
+        }
+    }
+
+    /// Ends the pool, full or not: every page must go back.
+    pub(crate) fn finish(self) {
+        let arena = Arc::clone(&self.arena);
+        drop(self);
+        assert_eq!(arena.stats().used_pages, 0, "pages lost with the pool");
+    }
+}

@@ -1,0 +1,90 @@
+//! Goal: an index answers as a sorted map would.
+//! Method: seeded random histories against `BTreeMap`, keys in clusters, with audits.
+//! Blind to: failing memory (see `zswap_model`).
+
+use std::collections::BTreeMap;
+
+use uzswap::index::radix::Radix;
+use uzswap::index::{Entry, Index};
+use uzswap::page::PageKey;
+
+/// The published splitmix64.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut x = self.0;
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (x ^ (x >> 31)) % bound
+    }
+}
+
+fn indexes() -> [Box<dyn Index>; 1] {
+    [Box::new(Radix::new())]
+}
+
+fn entry(identity: u32) -> Entry {
+    Entry { payload: u64::from(identity) << 20, identity, tag: identity ^ 7 }
+}
+
+#[test]
+fn every_index_agrees_with_a_sorted_map() {
+    for mut index in indexes() {
+        for seed in 0..16 {
+            let mut random = Random(seed);
+            let mut model: BTreeMap<PageKey, Entry> = BTreeMap::new();
+            for step in 1..4000 {
+                let place = format!("{}, seed {seed}, step {step}", index.name());
+                let base = [0, 500, 1 << 20, u64::MAX - 600][random.below(4) as usize];
+                let key = PageKey(base + random.below(600));
+                match random.below(8) {
+                    0..4 => {
+                        let replaced = index.insert_or_replace(key, entry(step)).unwrap();
+                        assert_eq!(replaced, model.insert(key, entry(step)), "{place}");
+                    }
+                    4 => assert_eq!(index.take(key), model.remove(&key), "{place}"),
+                    5 => {
+                        let wrong = model.get(&key).map_or(1, |held| held.identity + 1);
+                        assert_eq!(index.remove_if(key, wrong), None, "{place}");
+                    }
+                    6 => {
+                        let Some(held) = model.get(&key).copied() else { continue };
+                        assert_eq!(index.remove_if(key, held.identity), Some(held), "{place}");
+                        model.remove(&key);
+                    }
+                    _ => {
+                        let end = PageKey(key.0.saturating_add(random.below(2000)));
+                        let mut found = BTreeMap::new();
+                        index.for_each(key..=end, &mut |key, entry| {
+                            assert_eq!(found.insert(key, entry), None, "{place}: twice");
+                        });
+                        assert!(found.iter().eq(model.range(key..=end)), "{place}");
+                    }
+                }
+                assert_eq!(index.get(key), model.get(&key).copied(), "{place}");
+                assert_eq!(index.count(), model.len(), "{place}");
+                if step % 64 == 0 {
+                    index.audit().unwrap_or_else(|error| panic!("{error} at {place}"));
+                }
+            }
+            for key in model.into_keys() {
+                index.take(key).unwrap();
+            }
+            assert_eq!(index.count(), 0);
+            index.audit().unwrap();
+        }
+    }
+}
+
+#[test]
+fn dense_keys_cost_little_more_than_their_entries() {
+    for mut index in indexes() {
+        for key in 0..100_000 {
+            index.insert_or_replace(PageKey(key), entry(1)).unwrap();
+        }
+        let bytes = index.bytes() as f64 / 100_000.0;
+        assert!((16.0..18.0).contains(&bytes), "{}: {bytes} bytes an entry", index.name());
+    }
+}

@@ -1,0 +1,53 @@
+//! Goal: pages that a pool frees go back to the kernel, and the figures of the store are what the
+//! kernel sees.
+//! Method: anonymous memory of this process (`smaps_rollup`) around filling and emptying a store.
+//! One test a process: other tests' memory would be in the figure.
+
+use uzswap::page::{PAGE_SIZE, PageKey};
+use uzswap::zpool::ZpoolKind;
+use uzswap::zswap::{Zswap, ZswapOptions};
+
+/// What malloc and the page tables of this process may add, and the arena's reserve.
+const SLACK: u64 = 2 << 20;
+
+fn anonymous_bytes() -> u64 {
+    let rollup = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();
+    let line = rollup.lines().find(|line| line.starts_with("Anonymous:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
+}
+
+#[test]
+fn freed_pages_go_back_to_the_kernel() {
+    for zpool in ZpoolKind::ALL {
+        let before = anonymous_bytes();
+        let zswap = Zswap::new(ZswapOptions { zpool, ..ZswapOptions::default() });
+        let mut page = [0u8; PAGE_SIZE];
+        let mut state = 1u64;
+        for key in 0..40_000u64 {
+            // 100 to 2100 bytes that do not compress.
+            for byte in &mut page[..100 + key as usize % 2000] {
+                state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                *byte = (state >> 56) as u8;
+            }
+            zswap.store(PageKey(key), &page).unwrap();
+            page.fill(0);
+        }
+        let memory = zswap.memory();
+        let counted = memory.pool_bytes + memory.metadata_bytes() + memory.reserve_bytes;
+        let full = anonymous_bytes() - before;
+        assert!(counted.abs_diff(full) < SLACK, "{zpool}: {full} resident, {counted} counted");
+
+        let half = zswap.invalidate_range(PageKey(0)..=PageKey(19_999));
+        assert_eq!(half, 20_000);
+        zswap.compact();
+        let memory = zswap.memory();
+        let counted = memory.pool_bytes + memory.metadata_bytes() + memory.reserve_bytes;
+        let left = anonymous_bytes() - before;
+        assert!(counted.abs_diff(left) < SLACK, "{zpool}: {left} resident, {counted} counted");
+        assert!(left < full * 2 / 3, "{zpool}: {left} of {full} bytes left with half the pages");
+
+        zswap.invalidate_range(PageKey(0)..=PageKey(u64::MAX));
+        zswap.compact();
+        assert!(anonymous_bytes() - before < SLACK, "{zpool}: an empty store keeps its memory");
+    }
+}
