@@ -1,4 +1,5 @@
-//! Goal: our default zsmalloc takes the host pages that kernel 6.18's takes, and compacts as it does.
+//! Goal: our default zsmalloc takes the host pages that kernel 6.18's takes, and compacts as it
+//! does.
 //! Method: objects of the lengths that zram held there, against zram's figures (`tests/data`).
 //! Blind to: contents, as the lengths alone decide.
 

@@ -27,6 +27,7 @@ use crate::lab::replay::FreedHalf;
 use crate::lab::report::{CorpusInfo, Report};
 use crate::lab::sizes::{SizeList, SizesError};
 use crate::lab::workload::Workload;
+use crate::names::UnknownName;
 use crate::sys::interrupt;
 use crate::zpool::ZpoolKind;
 use crate::zpool::zsmalloc::{CHAIN_SIZE_MAX, CHAIN_SIZE_MIN, ChainRule, HandleHeader};
@@ -345,7 +346,7 @@ fn parse_header(text: &str) -> Result<(ZpoolKind, usize), String> {
     let (zpool, bytes) = text
         .split_once('=')
         .ok_or_else(|| format!("'{text}' is not ZPOOL=BYTES, as in zbud=8,z3fold=8"))?;
-    let zpool = zpool.parse().map_err(|error: crate::zpool::UnknownName| error.to_string())?;
+    let zpool = zpool.parse().map_err(|error: UnknownName| error.to_string())?;
     let bytes = bytes.parse().ok().filter(|&bytes| bytes <= OBJECT_HEADER_MAX);
     let bytes =
         bytes.ok_or_else(|| format!("a header is 0 to {OBJECT_HEADER_MAX} bytes, not '{text}'"))?;

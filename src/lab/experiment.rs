@@ -162,7 +162,8 @@ pub enum ExperimentError {
 }
 
 impl Experiment {
-    /// Runs it. `progress` is told before each run how many are done, of how many, and what is next.
+    /// Runs it. `progress` is told before each run how many are done, of how many, and which is
+    /// next.
     ///
     /// # Errors
     ///

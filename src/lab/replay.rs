@@ -12,10 +12,8 @@
 //! clock. The order of the phases is that of the kernel experiment whose figures we compare with:
 //! nothing compacts before the pool after freeing is read.
 
-use std::fmt;
 use std::fs;
 use std::io;
-use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -24,9 +22,9 @@ use thiserror::Error;
 use super::histogram::Latencies;
 use super::mix;
 use super::sizes::SizeList;
+use crate::names::named;
 use crate::page::{PAGE_SIZE, Page, PageKey};
 use crate::sys::process::{CpuTime, cpu_time, trim_heap, without_huge_pages};
-use crate::zpool::UnknownName;
 use crate::zswap::{LoadError, Zswap};
 
 /// Pages between two looks at the process's clocks: 256 KiB, which a core's cache holds.
@@ -75,41 +73,15 @@ pub enum FreedHalf {
     Odd,
 }
 
+named!(FreedHalf, "half", Random => "half", Odd => "odd");
+
 impl FreedHalf {
-    const ALL: [FreedHalf; 2] = [FreedHalf::Random, FreedHalf::Odd];
-
-    /// The name it is chosen by.
-    pub const fn name(self) -> &'static str {
-        match self {
-            FreedHalf::Random => "half",
-            FreedHalf::Odd => "odd",
-        }
-    }
-
     /// Whether page `number` is in it.
     pub fn holds(self, number: usize) -> bool {
         match self {
             FreedHalf::Random => mix(0x5eed + number as u64) & 1 == 1,
             FreedHalf::Odd => number % 2 == 1,
         }
-    }
-}
-
-impl fmt::Display for FreedHalf {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for FreedHalf {
-    type Err = UnknownName;
-
-    fn from_str(name: &str) -> Result<Self, UnknownName> {
-        FreedHalf::ALL.into_iter().find(|half| half.name() == name).ok_or_else(|| UnknownName {
-            what: "half",
-            name: name.to_owned(),
-            known: FreedHalf::ALL.map(FreedHalf::name).join(", "),
-        })
     }
 }
 
@@ -289,7 +261,10 @@ pub enum ReplayError {
         source: LoadError,
     },
     /// The store has a page that it must not have, or has one no more.
-    #[error("page {number} is {} the store ({zpool}, {when})", if *held { "still in" } else { "gone from" })]
+    #[error(
+        "page {number} is {} the store ({zpool}, {when})",
+        if *held { "still in" } else { "gone from" }
+    )]
     Presence {
         /// The page.
         number: usize,

@@ -40,7 +40,8 @@ pub enum SizesError {
     },
     /// A line is not a size.
     #[error(
-        "{}, line {line}: '{text}' is not a compressed size; one decimal number from 0 to 4096 a line",
+        "{}, line {line}: '{text}' is not a compressed size; \
+         one decimal number from 0 to 4096 a line",
         path.display()
     )]
     Line {

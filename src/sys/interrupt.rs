@@ -34,7 +34,8 @@ pub fn watch() -> io::Result<()> {
         }
         action.sa_sigaction = note as extern "C" fn(libc::c_int) as libc::sighandler_t;
         action.sa_flags = libc::SA_RESTART | libc::SA_RESETHAND;
-        // SAFETY: `note` has the signature of a handler without SA_SIGINFO and only writes an atomic.
+        // SAFETY: `note` has the signature of a handler without SA_SIGINFO, and only writes an
+        // atomic.
         if unsafe { libc::sigaction(signal, &raw const action, std::ptr::null_mut()) } != 0 {
             return Err(io::Error::last_os_error());
         }
@@ -47,7 +48,8 @@ pub fn noted() -> bool {
     SIGNAL.load(Ordering::Relaxed) != 0
 }
 
-/// Ends the process by the signal that was noted, so that its parent sees which. Returns if none was.
+/// Ends the process by the signal that was noted, so that its parent sees which. Returns if none
+/// was.
 pub fn end_if_noted() {
     let signal = SIGNAL.load(Ordering::Relaxed);
     if signal != 0 {

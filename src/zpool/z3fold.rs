@@ -27,8 +27,8 @@
 //!   without objects is not kept.
 //! - T2: a page with a free place is on the list of its larger gap; full and headless ones are on
 //!   none.
-//! - T3: every object names the cell of its handle, which leads back to it; nothing but an object is
-//!   marked as foreign.
+//! - T3: every object names the cell of its handle, which leads back to it; nothing but an object
+//!   is marked as foreign.
 
 use std::collections::TryReserveError;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -140,7 +140,8 @@ fn overall(runs: &[Findings]) -> Option<String> {
     let dense = some().min_by_key(|findings| findings.bytes_with_rejected)?;
     let fast = some().min_by(|one, other| mean(one).total_cmp(&mean(other)))?;
     Some(format!(
-        "Over all compressors: {} is the densest ({}, {:.3} s), {} the fastest by mean ({:.3} s, {}).",
+        "Over all compressors: {} is the densest ({}, {:.3} s), {} the fastest by mean ({:.3} s, \
+         {}).",
         dense.label(),
         mib(dense.bytes_with_rejected),
         mean(dense),
