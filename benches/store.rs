@@ -89,8 +89,8 @@ fn contender(name: &str, pages: &[Page]) {
     }
 }
 
-/// Stores and loads all pages, each thread its share: ns a page to store, to load, to load in random
-/// order; bytes a page of anonymous memory more than before.
+/// Stores and loads all pages, each thread its share: ns a page to store, to load, to load in
+/// random order; bytes a page of anonymous memory more than before.
 fn measure<S: Store>(pages: &[Page], stores: &mut [S]) -> [f64; 4] {
     let in_order: Vec<usize> = (0..pages.len()).collect();
     let share = pages.len().div_ceil(stores.len());
