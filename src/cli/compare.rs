@@ -128,6 +128,9 @@ pub(super) struct Compare {
     handle_header: HandleHeader,
 
     /// Print one JSON document instead
+    ///
+    /// One element of "runs" for each combination; sizes in bytes, times in seconds with one value
+    /// a run, latencies in nanoseconds over all runs with their counts per power of two.
     #[arg(long, conflicts_with = "csv", help_heading = "Output")]
     json: bool,
     /// Print a row a run as comma-separated values instead
