@@ -204,7 +204,8 @@ pub fn capture_pid(pid: i32, out: &Path, options: &CaptureOptions) -> Result<Abo
 }
 
 /// Runs a command and captures it, or the tree below it, into the page set `out`. It has our
-/// standard input, output and error, unless the options say otherwise. It is always stopped while its pages are read.
+/// standard input, output and error, unless the options say otherwise. It is always stopped while
+/// its pages are read.
 ///
 /// # Errors
 ///
