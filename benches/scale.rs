@@ -27,7 +27,7 @@ fn main() {
         let pages = common::read_pages(&args[1]);
         return contender(&args[0], &pages, args[2].parse().unwrap());
     }
-    let corpus = std::env::var("UZSWAP_CORPUS").expect("corpus");
+    let corpus = common::Corpus::new();
     let (counts, rounds): (&[usize], _) = if common::is_full_run() {
         (&[10_000, 100_000, 1_000_000, 4_000_000], 3)
     } else {
@@ -43,7 +43,7 @@ fn main() {
         let mut runs = [Vec::new(), Vec::new()];
         for _ in 0..rounds {
             for (name, runs) in ["bare", "zswap"].into_iter().zip(&mut runs) {
-                runs.push(common::run_contender(&[name, &corpus, &count.to_string()]));
+                runs.push(common::run_contender(&[name, corpus.path(), &count.to_string()]));
             }
         }
         let figures = |contender: usize, place: usize| {

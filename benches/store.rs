@@ -29,13 +29,13 @@ fn main() {
     if let Some(args) = common::contender_args() {
         return contender(&args[0], &common::read_pages(&args[1]));
     }
-    let corpus = std::env::var("UZSWAP_CORPUS").expect("corpus");
+    let corpus = common::Corpus::new();
     let rounds =
         common::number_from_env("UZSWAP_ROUNDS", if common::is_full_run() { 7 } else { 1 });
     let mut samples: HashMap<&str, Vec<Vec<f64>>> = HashMap::new();
     for _ in 0..rounds {
         for name in CONTENDERS {
-            samples.entry(name).or_default().push(common::run_contender(&[name, &corpus]));
+            samples.entry(name).or_default().push(common::run_contender(&[name, corpus.path()]));
         }
     }
     for (place, title) in FIGURES.iter().enumerate() {

@@ -3,9 +3,13 @@
 #![allow(dead_code, reason = "each benchmark is a crate of its own and uses a part")]
 
 use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use tempfile::TempDir;
 use uzswap::compressor::{Compressor, OUTPUT_BYTES};
+use uzswap::lab::capture::capture_workload_of;
+use uzswap::lab::workload::Workload;
 use uzswap::page::{PAGE_SIZE, Page, PageKey};
 use uzswap::zswap::Zswap;
 
@@ -17,6 +21,32 @@ pub(crate) fn is_full_run() -> bool {
 /// A number from the environment, for more rounds than the default.
 pub(crate) fn number_from_env(name: &str, default: usize) -> usize {
     std::env::var(name).map_or(default, |text| text.parse().expect(name))
+}
+
+/// The pages to measure: the file that `UZSWAP_CORPUS` names, or the built-in workload's, captured
+/// from a child process.
+pub(crate) struct Corpus {
+    path: PathBuf,
+    _folder: Option<TempDir>,
+}
+
+impl Corpus {
+    pub(crate) fn new() -> Corpus {
+        if let Some(path) = std::env::var_os("UZSWAP_CORPUS") {
+            return Corpus { path: path.into(), _folder: None };
+        }
+        let folder = TempDir::new().unwrap();
+        let path = folder.path().join("workload.pages");
+        let bytes = if is_full_run() { 256 << 20 } else { 8 << 20 };
+        let program = Path::new(env!("CARGO_BIN_EXE_uzswap"));
+        let about = capture_workload_of(program, Workload::Mixed, 1, bytes, &path).unwrap();
+        println!("{}: {} pages", about.origin, about.page_count);
+        Corpus { path, _folder: Some(folder) }
+    }
+
+    pub(crate) fn path(&self) -> &str {
+        self.path.to_str().expect("a path in UTF-8")
+    }
 }
 
 /// Runs this benchmark again, in a fresh process, as one contender; the figures it prints.

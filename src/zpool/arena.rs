@@ -1,17 +1,16 @@
 //! The one place that takes, counts and caps host pages.
 //!
 //! ```text
-//!            alloc                                    free
-//!   fresh ---------> ready ---------> in use ------------------> retired
-//!   (mapped)   (resident, < 64)    (pool pages)   <------    (resident, <= 64)
-//!                                       ^                          | more than 64
-//!                                       '------- returned <--------' madvise
+//!            alloc                         free
+//!   fresh -----------> in use ------------------------> retired
+//!   (mapped)        (pool pages)  <--------------   (resident, <= 64)
+//!                         ^                                | more than 64
+//!                         '----------- returned <----------' madvise
 //! ```
 //!
-//! Fresh pages are made resident 64 at a time, because a fault each costs three times as much.
-//! Freed pages go back to the kernel, 64 at a time for the same reason; until then they are
-//! retired and used again first. What is resident without being in use is at most some 128 pages
-//! (512 KiB), and 64 more for each further thread that is just taking pages; it is reported as
+//! A run is made resident when it is given out, outside the lock. Freed pages go back to the kernel
+//! 64 at a time, because a call for each would flush the other processors' address translation
+//! each time; until then they are retired and used again first. They are reported as
 //! `reserve_pages`.
 
 use std::io;
@@ -25,12 +24,12 @@ use crate::sys::pages::PageRun;
 /// The longest run an arena gives, in host pages: zsmalloc's longest chain.
 pub const RUN_PAGES_MAX: usize = 16;
 
-/// Pages made resident, and pages given back, in one call to the kernel.
-const BATCH_PAGES: usize = 64;
+/// Retired pages that are kept before they are given back together.
+const RETIRED_PAGES_MAX: usize = 64;
 
 /// Address space is taken in pieces of this many pages (16 GiB), or what the machine allows.
 const MAPPING_PAGES: usize = 1 << 22;
-const MAPPING_PAGES_MIN: usize = BATCH_PAGES;
+const MAPPING_PAGES_MIN: usize = 64;
 
 /// Why the arena gave no pages.
 #[derive(Debug, Error)]
@@ -69,14 +68,10 @@ pub struct Arena {
 struct FreeRuns {
     /// Never touched.
     fresh: Option<PageRun>,
-    /// Batches the kernel would not make resident, to be tried again before `fresh` is.
-    refused: Vec<PageRun>,
-    /// Resident and never used: what is left of batches.
-    ready: Vec<PageRun>,
     /// Used before and still resident, by length.
     retired: [Vec<PageRun>; RUN_PAGES_MAX + 1],
     retired_pages: usize,
-    /// Given back to the kernel, by length; the address space is kept.
+    /// Given back to the kernel, or refused by it, by length; the address space is kept.
     returned: [Vec<PageRun>; RUN_PAGES_MAX + 1],
 }
 
@@ -87,7 +82,7 @@ pub struct ArenaStats {
     pub used_pages: usize,
     /// The most that were in use at once.
     pub peak_pages: usize,
-    /// Resident host pages that nobody uses: at most 128.
+    /// Resident host pages that nobody uses: at most 64.
     pub reserve_pages: usize,
     /// Bytes of the arena's own lists.
     pub metadata_bytes: usize,
@@ -132,19 +127,16 @@ impl Arena {
         let count = run.page_count();
         self.used_pages.fetch_sub(count, Ordering::Relaxed);
         let mut free = self.lock();
-        free.retire(run);
-        if free.retired_pages > BATCH_PAGES {
+        free.retired_pages += count;
+        free.retired[count].push(run);
+        if free.retired_pages > RETIRED_PAGES_MAX {
             self.give_back(free);
         }
     }
 
     /// Gives every page that nobody uses back to the kernel now.
     pub fn trim(&self) {
-        let mut free = self.lock();
-        for run in std::mem::take(&mut free.ready) {
-            free.retire(run);
-        }
-        self.give_back(free);
+        self.give_back(self.lock());
     }
 
     /// What is out now.
@@ -154,7 +146,7 @@ impl Arena {
         ArenaStats {
             used_pages: self.used_pages.load(Ordering::Relaxed),
             peak_pages: self.peak_pages.load(Ordering::Relaxed),
-            reserve_pages: free.retired_pages + free.ready_pages(),
+            reserve_pages: free.retired_pages,
             metadata_bytes: size_of::<Arena>()
                 + runs.map(|list| list.capacity() * size_of::<PageRun>()).sum::<usize>(),
         }
@@ -182,38 +174,18 @@ impl Arena {
             free.retired_pages -= count;
             return Ok(run);
         }
-        if let Some(mut run) = free.returned[count].pop() {
-            drop(free);
-            return match run.populate() {
-                Ok(()) => Ok(run),
-                Err(error) => {
-                    self.lock().returned[count].push(run);
-                    Err(error)
-                }
-            };
-        }
-        if let Some(run) = free.take_ready(count) {
-            return Ok(run);
-        }
-        // Made resident outside the lock: 64 pages take some 20 us.
-        let mut batch = free.take_fresh()?;
+        let mut run = match free.returned[count].pop() {
+            Some(run) => run,
+            None => free.take_fresh(count)?,
+        };
         drop(free);
-        if let Err(error) = batch.populate() {
-            self.lock().refused.push(batch);
-            return Err(error);
+        match run.populate() {
+            Ok(()) => Ok(run),
+            Err(error) => {
+                self.lock().returned[count].push(run);
+                Err(error)
+            }
         }
-        let run = batch.split_front(count);
-        let mut free = self.lock();
-        free.ready.push(batch);
-        // Short leftovers that nobody asked for.
-        while free.ready_pages() > 2 * BATCH_PAGES {
-            let oldest = free.ready.remove(0);
-            free.retire(oldest);
-        }
-        if free.retired_pages > BATCH_PAGES {
-            self.give_back(free);
-        }
-        Ok(run)
     }
 
     /// Empties the retired lists; the lock is not held while the kernel works.
@@ -247,37 +219,13 @@ impl Default for Arena {
 }
 
 impl FreeRuns {
-    /// Keeps a resident run for the next caller, in pieces that a caller can ask for.
-    fn retire(&mut self, mut run: PageRun) {
-        while run.page_count() > 0 {
-            let piece = run.split_front(run.page_count().min(RUN_PAGES_MAX));
-            self.retired_pages += piece.page_count();
-            self.retired[piece.page_count()].push(piece);
-        }
-    }
-
-    fn ready_pages(&self) -> usize {
-        self.ready.iter().map(PageRun::page_count).sum()
-    }
-
-    /// Pages from the shortest of the leftovers that has enough.
-    fn take_ready(&mut self, count: usize) -> Option<PageRun> {
-        let fitting = self.ready.iter_mut().filter(|run| run.page_count() >= count);
-        let run = fitting.min_by_key(|run| run.page_count())?.split_front(count);
-        self.ready.retain(|run| run.page_count() > 0);
-        Some(run)
-    }
-
-    /// The next `BATCH_PAGES` pages that were never touched.
-    fn take_fresh(&mut self) -> io::Result<PageRun> {
-        if let Some(batch) = self.refused.pop() {
-            return Ok(batch);
-        }
-        if self.fresh.as_ref().is_none_or(|fresh| fresh.page_count() < BATCH_PAGES) {
+    /// Pages that were never touched.
+    fn take_fresh(&mut self, count: usize) -> io::Result<PageRun> {
+        if self.fresh.as_ref().is_none_or(|fresh| fresh.page_count() < count) {
+            // The few pages left of the last mapping stay untouched.
             self.fresh = Some(map_largest()?);
         }
-        let fresh = self.fresh.as_mut().expect("mapped above");
-        Ok(fresh.split_front(BATCH_PAGES))
+        Ok(self.fresh.as_mut().expect("mapped above").split_front(count))
     }
 }
 
