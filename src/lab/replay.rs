@@ -98,19 +98,29 @@ pub struct Spent {
 
 impl Spent {
     fn add(&mut self, real: Duration, before: CpuTime, after: CpuTime) {
-        self.real_s += real.as_secs_f64();
-        self.user_s += after.user.saturating_sub(before.user).as_secs_f64();
-        self.sys_s += after.sys.saturating_sub(before.sys).as_secs_f64();
+        *self = Spent {
+            real_s: self.real_s + real.as_secs_f64(),
+            user_s: self.user_s + after.user.saturating_sub(before.user).as_secs_f64(),
+            sys_s: self.sys_s + after.sys.saturating_sub(before.sys).as_secs_f64(),
+        }
+        .in_nanoseconds();
+    }
+
+    /// Without what floating point adds below a nanosecond: readers of the JSON need not see it.
+    fn in_nanoseconds(self) -> Spent {
+        let round = |seconds: f64| (seconds * 1e9).round() / 1e9;
+        Spent { real_s: round(self.real_s), user_s: round(self.user_s), sys_s: round(self.sys_s) }
     }
 }
 
 impl std::iter::Sum for Spent {
     fn sum<I: Iterator<Item = Spent>>(parts: I) -> Spent {
-        parts.fold(Spent::default(), |sum, part| Spent {
+        let add = |sum: Spent, part: Spent| Spent {
             real_s: sum.real_s + part.real_s,
             user_s: sum.user_s + part.user_s,
             sys_s: sum.sys_s + part.sys_s,
-        })
+        };
+        parts.fold(Spent::default(), add).in_nanoseconds()
     }
 }
 
