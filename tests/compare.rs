@@ -409,6 +409,7 @@ fn bad_input_is_explained() {
         (&["--runs", "0"], "1..=1000"),
         (&["--size", "lots"], "not a size"),
         (&["--at", "noon", "--", "true"], "peak, exit"),
+        (&["--at", "exit"], "required"),
         (&["--tree", "--corpus", &one_page], "--tree"),
         (&["--corpus", &one_page, "--pid", "1"], "cannot be used with"),
         (&["--corpus", &one_page, "--", "true"], "cannot be used with"),

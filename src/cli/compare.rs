@@ -57,7 +57,13 @@ pub(super) struct Compare {
     #[arg(last = true, value_name = "CMD", group = "source", help_heading = "Pages")]
     command: Vec<OsString>,
     /// When to capture the command: peak, exit, or after 2s, 500ms
-    #[arg(long, value_name = "WHEN", default_value = "peak", help_heading = "Pages")]
+    #[arg(
+        long,
+        value_name = "WHEN",
+        default_value = "peak",
+        requires = "command",
+        help_heading = "Pages"
+    )]
     at: When,
     /// Take the pages of the process's children too
     #[arg(long, help_heading = "Pages")]
@@ -88,6 +94,7 @@ pub(super) struct Compare {
     /// Allocators to compare; zsmalloc is the base if it is among them
     #[arg(
         long,
+        help_heading = "Comparison",
         value_name = "NAMES",
         value_delimiter = ',',
         default_value = "zsmalloc,zbud,z3fold"
@@ -96,6 +103,7 @@ pub(super) struct Compare {
     /// Compressors: lz4, zstd, deflate, none; zstd:19 for a level
     #[arg(
         long,
+        help_heading = "Comparison",
         value_name = "NAMES",
         value_delimiter = ',',
         default_value = "lz4",
@@ -103,28 +111,33 @@ pub(super) struct Compare {
     )]
     compressor: Vec<CompressorKind>,
     /// Runs of each combination, each in a process of its own
-    #[arg(long, value_name = "N", default_value_t = 5,
+    #[arg(long, help_heading = "Comparison", value_name = "N", default_value_t = 5,
           value_parser = RangedU64ValueParser::<usize>::new().range(1..=1000))]
     runs: usize,
     /// Pages to free once all are stored: half (random) or odd
-    #[arg(long, value_name = "WHICH", default_value_t = FreedHalf::Random)]
+    #[arg(long, help_heading = "Comparison",
+          value_name = "WHICH", default_value_t = FreedHalf::Random)]
     free: FreedHalf,
     /// Pages that do not shrink: reject or store-as-is
-    #[arg(long, value_name = "POLICY", default_value_t = Incompressible::Reject)]
+    #[arg(long, help_heading = "Comparison",
+          value_name = "POLICY", default_value_t = Incompressible::Reject)]
     incompressible: Incompressible,
     /// Bytes in front of each object; kernel 6.1: zbud=8,z3fold=8
-    #[arg(long, value_name = "ZPOOL=N", value_delimiter = ',', value_parser = parse_header)]
+    #[arg(long, help_heading = "Comparison",
+          value_name = "ZPOOL=N", value_delimiter = ',', value_parser = parse_header)]
     object_header: Vec<(ZpoolKind, usize)>,
     /// Longest zspage of zsmalloc in pages, 4 to 16; 4 up to 6.2
-    #[arg(long, value_name = "N", default_value_t = 8,
+    #[arg(long, help_heading = "Comparison", value_name = "N", default_value_t = 8,
           value_parser = RangedU64ValueParser::<usize>::new()
               .range(CHAIN_SIZE_MIN as u64..=CHAIN_SIZE_MAX as u64))]
     chain_size: usize,
     /// zsmalloc's choice of chains: used-percent up to 6.2, least-waste since
-    #[arg(long, value_name = "RULE", default_value_t = ChainRule::LeastWaste)]
+    #[arg(long, help_heading = "Comparison",
+          value_name = "RULE", default_value_t = ChainRule::LeastWaste)]
     chain_rule: ChainRule,
     /// zsmalloc's handles: in-object as in the kernel, or beside
-    #[arg(long, value_name = "PLACE", default_value_t = HandleHeader::InObject)]
+    #[arg(long, help_heading = "Comparison",
+          value_name = "PLACE", default_value_t = HandleHeader::InObject)]
     handle_header: HandleHeader,
 
     /// Print one JSON document instead
