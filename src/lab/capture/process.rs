@@ -380,7 +380,8 @@ impl Frozen {
         notes: &mut Vec<String>,
         meanwhile: &mut dyn FnMut(),
     ) -> Result<(), CaptureError> {
-        let stopped_before = is_stopped(pid);
+        // 'T' alone: one that is stopped for its tracer, which may be us, runs again by itself.
+        let stopped_before = all_threads(pid, &['T']);
         match signals::send(pid, SignalNumber(libc::SIGSTOP)) {
             Ok(()) => {}
             Err(source) if must => return Err(io_failed(pid, "state", source)),
@@ -416,12 +417,17 @@ impl Drop for Frozen {
     }
 }
 
-/// Whether every thread of a process is stopped or gone.
-pub(super) fn is_stopped(pid: i32) -> bool {
+/// Whether every thread of a process is stopped, for a signal or its tracer, or gone.
+fn is_stopped(pid: i32) -> bool {
+    all_threads(pid, &['T', 't', 'Z', 'X', 'x'])
+}
+
+/// Whether every thread of a process is in one of these states; true for a process that is gone.
+fn all_threads(pid: i32, states: &[char]) -> bool {
     let Ok(tasks) = Process::new(pid).and_then(|process| process.tasks()) else { return true };
     tasks
         .filter_map(|task| task.and_then(|task| task.stat()).ok())
-        .all(|stat| matches!(stat.state, 'T' | 't' | 'Z' | 'X' | 'x'))
+        .all(|stat| states.contains(&stat.state))
 }
 
 #[cfg(test)]
