@@ -131,9 +131,9 @@ impl Running {
         let mut command = Command::new(program);
         let child =
             ptrace::spawn(command.args(arguments), signals.mask_before(), !options.untraced)
-                .map_err(|source| CaptureError::Command {
+                .map_err(|error| CaptureError::Command {
                     program: program.to_string_lossy().into_owned(),
-                    source,
+                    error,
                 })?;
         let started = Instant::now();
         let untraced = if options.untraced {
