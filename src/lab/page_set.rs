@@ -74,7 +74,8 @@ impl PageRange {
     }
 }
 
-/// Why a page set was not read or not written.
+/// Why a page set was not read or not written. The message has the kernel's error in it: there is
+/// no chain of sources to print after it.
 #[derive(Debug, Error)]
 pub enum PageSetError {
     /// A directory where a file is needed.
@@ -90,12 +91,12 @@ pub enum PageSetError {
         path: PathBuf,
     },
     /// The file does not open or does not read.
-    #[error("cannot read {}: {source}", path.display())]
+    #[error("cannot read {}: {error}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
         /// The kernel's error.
-        source: io::Error,
+        error: io::Error,
     },
     /// No pages.
     #[error("{} is empty: a page set has at least one page of 4096 bytes", path.display())]
@@ -144,20 +145,20 @@ pub enum PageSetError {
         found: String,
     },
     /// The output cannot be made.
-    #[error("cannot create {}: {source}", path.display())]
+    #[error("cannot create {}: {error}", path.display())]
     Create {
         /// The output.
         path: PathBuf,
         /// The kernel's error.
-        source: io::Error,
+        error: io::Error,
     },
     /// The output cannot be written: a full disk, most of all. Nothing is left under its name.
-    #[error("cannot write {}: {source}; nothing was kept", path.display())]
+    #[error("cannot write {}: {error}; nothing was kept", path.display())]
     Write {
         /// The output.
         path: PathBuf,
         /// The kernel's error.
-        source: io::Error,
+        error: io::Error,
     },
 }
 
@@ -165,8 +166,8 @@ impl PageSetError {
     /// Whether the machine is the reason (permission, disk, I/O) and not the path or file given.
     pub fn is_machine(&self) -> bool {
         match self {
-            PageSetError::Read { source, .. } | PageSetError::Create { source, .. } => !matches!(
-                source.kind(),
+            PageSetError::Read { error, .. } | PageSetError::Create { error, .. } => !matches!(
+                error.kind(),
                 io::ErrorKind::NotFound
                     | io::ErrorKind::NotADirectory
                     | io::ErrorKind::InvalidInput
@@ -250,7 +251,7 @@ fn read_side_file(side: &Path) -> Result<Option<About>, PageSetError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         // The file itself is not in a directory: reading it says so better.
         Err(error) if error.kind() == io::ErrorKind::NotADirectory => return Ok(None),
-        Err(source) => return Err(PageSetError::Read { path: side.to_owned(), source }),
+        Err(error) => return Err(PageSetError::Read { path: side.to_owned(), error }),
     };
     let malformed = |reason| PageSetError::SideFile { path: side.to_owned(), reason };
     let about: About =
@@ -263,7 +264,7 @@ fn read_side_file(side: &Path) -> Result<Option<About>, PageSetError> {
 
 /// The pages of a file, its SHA-256, and when it was written.
 fn read_pages(path: &Path) -> Result<(Vec<Page>, String, Option<SystemTime>), PageSetError> {
-    let failed = |source| PageSetError::Read { path: path.to_owned(), source };
+    let failed = |error| PageSetError::Read { path: path.to_owned(), error };
     let mut file = File::open(path).map_err(failed)?;
     let metadata = file.metadata().map_err(failed)?;
     if metadata.is_dir() {
@@ -345,7 +346,7 @@ impl PageSetWriter {
             }
         }
         let file = temporary_beside(path)
-            .map_err(|source| PageSetError::Create { path: path.to_owned(), source })?;
+            .map_err(|error| PageSetError::Create { path: path.to_owned(), error })?;
         Ok(PageSetWriter {
             path: path.to_owned(),
             file,
@@ -368,7 +369,7 @@ impl PageSetWriter {
         let bytes = pages.as_flattened();
         self.file
             .write_all(bytes)
-            .map_err(|source| PageSetError::Write { path: self.path.clone(), source })?;
+            .map_err(|error| PageSetError::Write { path: self.path.clone(), error })?;
         self.hash.update(bytes);
         let count = pages.len() as u64;
         self.page_count += count;
@@ -404,7 +405,7 @@ impl PageSetWriter {
             notes,
         };
         place(self.file, &about, &self.path)
-            .map_err(|source| PageSetError::Write { path: self.path.clone(), source })?;
+            .map_err(|error| PageSetError::Write { path: self.path.clone(), error })?;
         Ok(about)
     }
 }

@@ -19,8 +19,10 @@ use crate::sys::signals::{self, SignalNumber, SignalsHeld};
 /// How often the command's memory is looked at. Each look is a few reads of /proc.
 const LOOK_EVERY: Duration = Duration::from_millis(8);
 
-/// How often its signals are passed on and its end is noticed.
-const POLL_EVERY: Duration = Duration::from_millis(2);
+/// How often its signals are passed on and its end is noticed: seldom while nothing happens, often
+/// after something did. A shell that starts programs stops several times for each.
+const POLL_IDLE: Duration = Duration::from_millis(2);
+const POLL_BUSY: Duration = Duration::from_micros(50);
 
 /// How long a command that is told to end may take before it is killed.
 const END_WAIT: Duration = Duration::from_secs(1);
@@ -64,6 +66,7 @@ pub(super) fn capture(
         ));
     }
     let mut looked = started;
+    let mut pause = POLL_BUSY;
     let status = loop {
         if let Some(signal) = signals.pending() {
             return Err(CaptureError::Interrupted(signal)); // dropping `running` ends the command
@@ -72,10 +75,14 @@ pub(super) fn capture(
             Some((pid, Event::AtExit)) => {
                 taker.at_exit(&mut running, pid, at)?;
                 running.resume(pid);
+                pause = POLL_BUSY;
                 continue;
             }
             Some((pid, Event::Ended(status))) if pid == running.pid => break status,
-            Some(_) => continue,
+            Some(_) => {
+                pause = POLL_BUSY;
+                continue;
+            }
             None => {}
         }
         if after.is_some_and(|wait| started.elapsed() >= wait) {
@@ -92,7 +99,8 @@ pub(super) fn capture(
             looked = Instant::now();
             taker.look(&mut running)?;
         }
-        thread::sleep(POLL_EVERY);
+        thread::sleep(pause);
+        pause = (pause * 2).min(POLL_IDLE);
     };
     running.let_go();
     drop(running);
@@ -126,9 +134,9 @@ impl Running {
         }
         let child =
             ptrace::spawn(command.args(arguments), signals.mask_before(), !options.untraced)
-                .map_err(|source| CaptureError::Command {
+                .map_err(|error| CaptureError::Command {
                     program: program.to_string_lossy().into_owned(),
-                    source,
+                    error,
                 })?;
         let started = Instant::now();
         let untraced = if options.untraced {

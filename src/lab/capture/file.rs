@@ -22,7 +22,7 @@ pub(super) fn capture(from: &Path, out: &Path) -> Result<About, CaptureError> {
     let signals = SignalsHeld::new();
     let bad =
         |reason: &str| CaptureError::BadInput { path: from.to_owned(), reason: reason.to_owned() };
-    let failed = |source| CaptureError::Input { path: from.to_owned(), source };
+    let failed = |error| CaptureError::Input { path: from.to_owned(), error };
     let file = File::open(from).map_err(failed)?;
     let metadata = file.metadata().map_err(failed)?;
     let kind = metadata.file_type();
@@ -68,8 +68,8 @@ struct MappedFile {
 }
 
 impl Source<'_> {
-    fn failed(&self, source: io::Error) -> CaptureError {
-        CaptureError::Input { path: self.path.to_owned(), source }
+    fn failed(&self, error: io::Error) -> CaptureError {
+        CaptureError::Input { path: self.path.to_owned(), error }
     }
 
     fn bad_core(&self, reason: impl Into<String>) -> CaptureError {
@@ -83,7 +83,7 @@ impl Source<'_> {
     /// Whether the file begins as a core dump does: the magic, and its type, ET_CORE.
     fn is_core(&self) -> Result<bool, CaptureError> {
         let mut start = [0; 18];
-        let bytes = self.file.read_at(&mut start, 0).map_err(|source| self.failed(source))?;
+        let bytes = self.file.read_at(&mut start, 0).map_err(|error| self.failed(error))?;
         let [low, high] = [start[16], start[17]];
         let little = u16::from_le_bytes([low, high]);
         let kind = if start[5] == 2 { little.swap_bytes() } else { little };
@@ -98,7 +98,7 @@ impl Source<'_> {
         loop {
             self.check_signals()?;
             let read = read_full(&mut self.file, chunk.as_flattened_mut());
-            let bytes = read.map_err(|source| self.failed(source))?;
+            let bytes = read.map_err(|error| self.failed(error))?;
             let pages = bytes.div_ceil(PAGE_SIZE);
             pad(&mut chunk, bytes, &mut notes);
             let range = PageRange { pid: None, start: offset, pages: 0, name: name.clone() };
@@ -113,11 +113,11 @@ impl Source<'_> {
     fn core(&mut self, file_bytes: u64) -> Result<Vec<String>, CaptureError> {
         let class = {
             let mut class = [0];
-            self.file.read_exact_at(&mut class, 4).map_err(|source| self.failed(source))?;
+            self.file.read_exact_at(&mut class, 4).map_err(|error| self.failed(error))?;
             class[0]
         };
         // The cache keeps the headers and notes that are asked for; pages do not go through it.
-        let cache = ReadCache::new(self.file.try_clone().map_err(|source| self.failed(source))?);
+        let cache = ReadCache::new(self.file.try_clone().map_err(|error| self.failed(error))?);
         let layout = match class {
             1 => core_layout::<FileHeader32<Endianness>, _>(&cache),
             _ => core_layout::<FileHeader64<Endianness>, _>(&cache),
@@ -174,7 +174,7 @@ impl Source<'_> {
             self.check_signals()?;
             let at = segment.offset + done;
             // Whole pages of holes alone are left out.
-            let data = files::next_data(&self.file, at).map_err(|source| self.failed(source))?;
+            let data = files::next_data(&self.file, at).map_err(|error| self.failed(error))?;
             let data = data.map_or(segment.file_bytes, |data| data - segment.offset);
             let hole = data.min(segment.file_bytes).saturating_sub(done) / page * page;
             if hole > 0 {
@@ -187,7 +187,7 @@ impl Source<'_> {
             let bytes = wanted.min((CHUNK_PAGES * PAGE_SIZE) as u64) as usize;
             self.file
                 .read_exact_at(&mut chunk.as_flattened_mut()[..bytes], at)
-                .map_err(|source| self.failed(source))?;
+                .map_err(|error| self.failed(error))?;
             pad(&mut chunk, bytes, notes);
             let start = segment.address.wrapping_add(done);
             let range = PageRange { pid: None, start, pages: 0, name: name.to_owned() };

@@ -55,7 +55,8 @@ pub enum CaptureAt {
     After(Duration),
 }
 
-/// Why nothing was captured.
+/// Why nothing was captured. The message has the kernel's error in it: there is no chain of
+/// sources to print after it.
 #[derive(Debug, Error)]
 pub enum CaptureError {
     /// The page set was not written.
@@ -69,7 +70,7 @@ pub enum CaptureError {
     },
     /// The process is not ours to look into.
     #[error(
-        "cannot read {what} of process {pid}: {source}; this takes the right to ptrace it: run as \
+        "cannot read {what} of process {pid}: {error}; this takes the right to ptrace it: run as \
          the same user, or with CAP_SYS_PTRACE (as root), and see kernel.yama.ptrace_scope"
     )]
     NoPermission {
@@ -78,7 +79,7 @@ pub enum CaptureError {
         /// Which file of /proc.
         what: &'static str,
         /// The kernel's error.
-        source: io::Error,
+        error: io::Error,
     },
     /// A kernel thread has no memory of its own.
     #[error("process {pid} ({name}) is a kernel thread: it has no address space to capture")]
@@ -109,33 +110,33 @@ pub enum CaptureError {
         origin: String,
     },
     /// Something else went wrong with the process.
-    #[error("cannot read {what} of process {pid}: {source}")]
+    #[error("cannot read {what} of process {pid}: {error}")]
     Process {
         /// Its id.
         pid: i32,
         /// Which file of /proc.
         what: &'static str,
         /// The kernel's error.
-        source: io::Error,
+        error: io::Error,
     },
     /// The command line to run is empty.
     #[error("there is no command to run")]
     NoCommand,
     /// The command does not start.
-    #[error("cannot run '{program}': {source}")]
+    #[error("cannot run '{program}': {error}")]
     Command {
         /// The program.
         program: String,
         /// The kernel's error.
-        source: io::Error,
+        error: io::Error,
     },
     /// The input file does not read.
-    #[error("cannot read {}: {source}", path.display())]
+    #[error("cannot read {}: {error}", path.display())]
     Input {
         /// The file.
         path: PathBuf,
         /// The kernel's error.
-        source: io::Error,
+        error: io::Error,
     },
     /// The input is not something to take pages from.
     #[error("{} {reason}", path.display())]
@@ -173,9 +174,9 @@ impl CaptureError {
             | CaptureError::Process { .. }
             | CaptureError::Workload { .. }
             | CaptureError::Interrupted(_) => true,
-            CaptureError::Command { source, .. } => !command::is_wrong_program(source),
-            CaptureError::Input { source, .. } => {
-                !matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+            CaptureError::Command { error, .. } => !command::is_wrong_program(error),
+            CaptureError::Input { error, .. } => {
+                !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
             }
             _ => false,
         }
@@ -272,10 +273,7 @@ pub fn capture_workload_of(
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
-        .map_err(|source| CaptureError::Command {
-            program: program.display().to_string(),
-            source,
-        })?;
+        .map_err(|error| CaptureError::Command { program: program.display().to_string(), error })?;
     let mut child = HeldChild { child };
     wait_until_ready(&mut child.child)?;
     let pid = child.child.id() as i32; // a pid_t that std gives as u32

@@ -53,18 +53,18 @@ fn failed(pid: i32, what: &'static str, error: ProcError) -> CaptureError {
         ProcError::PermissionDenied(_) => CaptureError::NoPermission {
             pid,
             what,
-            source: io::Error::from_raw_os_error(libc::EACCES),
+            error: io::Error::from_raw_os_error(libc::EACCES),
         },
-        ProcError::Io(source, _) => io_failed(pid, what, source),
-        other => CaptureError::Process { pid, what, source: io::Error::other(other.to_string()) },
+        ProcError::Io(error, _) => io_failed(pid, what, error),
+        other => CaptureError::Process { pid, what, error: io::Error::other(other.to_string()) },
     }
 }
 
-fn io_failed(pid: i32, what: &'static str, source: io::Error) -> CaptureError {
-    match source.raw_os_error() {
+fn io_failed(pid: i32, what: &'static str, error: io::Error) -> CaptureError {
+    match error.raw_os_error() {
         Some(libc::ESRCH | libc::ENOENT) => CaptureError::Gone { pid },
-        Some(libc::EACCES | libc::EPERM) => CaptureError::NoPermission { pid, what, source },
-        _ => CaptureError::Process { pid, what, source },
+        Some(libc::EACCES | libc::EPERM) => CaptureError::NoPermission { pid, what, error },
+        _ => CaptureError::Process { pid, what, error },
     }
 }
 
@@ -171,13 +171,13 @@ fn read_process(
     lost: &mut Lost,
 ) -> Result<(), CaptureError> {
     let open = |what| {
-        File::open(format!("/proc/{pid}/{what}")).map_err(|source| io_failed(pid, what, source))
+        File::open(format!("/proc/{pid}/{what}")).map_err(|error| io_failed(pid, what, error))
     };
     let maps = Process::new(pid)
         .and_then(|process| process.maps())
         .map_err(|error| failed(pid, "maps", error))?;
     let memory = open("mem")?;
-    let page_map = PageMap::open(pid).map_err(|source| io_failed(pid, "pagemap", source))?;
+    let page_map = PageMap::open(pid).map_err(|error| io_failed(pid, "pagemap", error))?;
     let before = writer.page_count();
     let chunk = vec![[0; PAGE_SIZE]; CHUNK_PAGES];
     let mut reader = Reader { pid, memory, page_map, writer, signals, lost, chunk };
@@ -220,7 +220,7 @@ impl Reader<'_> {
     fn read_mapping(&mut self, map: &MemoryMap) -> Result<Piece, CaptureError> {
         let name = mapping_name(map);
         let (pid, (start, end)) = (self.pid, map.address);
-        let failed = |source| io_failed(pid, "pagemap", source);
+        let failed = |error| io_failed(pid, "pagemap", error);
         let look = self.page_map.look(start..end).map_err(failed)?;
         self.lost.swapped += look.swapped;
         for run in look.resident {
@@ -380,10 +380,11 @@ impl Frozen {
         notes: &mut Vec<String>,
         meanwhile: &mut dyn FnMut(),
     ) -> Result<(), CaptureError> {
-        let stopped_before = is_stopped(pid);
+        // 'T' alone: one that is stopped for its tracer, which may be us, runs again by itself.
+        let stopped_before = all_threads(pid, &['T']);
         match signals::send(pid, SignalNumber(libc::SIGSTOP)) {
             Ok(()) => {}
-            Err(source) if must => return Err(io_failed(pid, "state", source)),
+            Err(error) if must => return Err(io_failed(pid, "state", error)),
             Err(error) => notes.push(format!("process {pid} was not stopped: {error}")),
         }
         // One that somebody else had stopped stays stopped.
@@ -416,12 +417,17 @@ impl Drop for Frozen {
     }
 }
 
-/// Whether every thread of a process is stopped or gone.
-pub(super) fn is_stopped(pid: i32) -> bool {
+/// Whether every thread of a process is stopped, for a signal or its tracer, or gone.
+fn is_stopped(pid: i32) -> bool {
+    all_threads(pid, &['T', 't', 'Z', 'X', 'x'])
+}
+
+/// Whether every thread of a process is in one of these states; true for a process that is gone.
+fn all_threads(pid: i32, states: &[char]) -> bool {
     let Ok(tasks) = Process::new(pid).and_then(|process| process.tasks()) else { return true };
     tasks
         .filter_map(|task| task.and_then(|task| task.stat()).ok())
-        .all(|stat| matches!(stat.state, 'T' | 't' | 'Z' | 'X' | 'x'))
+        .all(|stat| states.contains(&stat.state))
 }
 
 #[cfg(test)]
