@@ -441,27 +441,34 @@ fn a_shell_that_starts_many_programs_is_captured() {
 #[test]
 fn a_command_is_captured_after_a_time_and_ended() {
     let lab = Lab::new();
+    let seconds = odd_seconds(1);
     let since = Instant::now();
-    let output = lab.capture(&["--at", "200ms", "--", "sleep", "31.7"]);
+    let output = lab.capture(&["--at", "200ms", "--", "sleep", &seconds]);
     expect_success(&output);
     assert!((0.2..5.0).contains(&since.elapsed().as_secs_f64()));
     assert!(has_note(&lab.read().about, "captured after 0.2"));
-    assert!(!is_running("31.7"));
+    assert!(!is_running(&seconds));
 }
 
-/// Whether a process has this as an argument of its own.
-fn is_running(argument: &str) -> bool {
+/// A number of seconds for `sleep` that no other test run on this machine has.
+fn odd_seconds(test: u32) -> String {
+    format!("3{test}.{}", std::process::id())
+}
+
+/// Whether a `sleep` of that many seconds runs.
+fn is_running(seconds: &str) -> bool {
     fs::read_dir("/proc").unwrap().filter_map(Result::ok).any(|entry| {
         let arguments = fs::read(entry.path().join("cmdline")).unwrap_or_default();
         let mut arguments = arguments.split(|byte| *byte == 0);
-        arguments.next() == Some(b"sleep") && arguments.next() == Some(argument.as_bytes())
+        arguments.next() == Some(b"sleep") && arguments.next() == Some(seconds.as_bytes())
     })
 }
 
 #[test]
 fn an_interrupted_capture_ends_the_command_and_leaves_nothing() {
-    for (signal, number, seconds) in [("-INT", 2, "32.1"), ("-TERM", 15, "32.2")] {
+    for (signal, number) in [("-INT", 2), ("-TERM", 15)] {
         let lab = Lab::new();
+        let seconds = &odd_seconds(2);
         let mut capture =
             capture_to(&lab.path("pages")).args(["--", "sleep", seconds]).spawn().unwrap();
         wait_for("sleep", || is_running(seconds).then_some(()));
@@ -477,13 +484,15 @@ fn an_interrupted_capture_ends_the_command_and_leaves_nothing() {
 #[test]
 fn a_killed_capture_takes_the_command_with_it() {
     let lab = Lab::new();
-    let mut capture = capture_to(&lab.path("pages")).args(["--", "sleep", "33.3"]).spawn().unwrap();
-    wait_for("sleep", || is_running("33.3").then_some(()));
+    let seconds = odd_seconds(3);
+    let mut capture =
+        capture_to(&lab.path("pages")).args(["--", "sleep", &seconds]).spawn().unwrap();
+    wait_for("sleep", || is_running(&seconds).then_some(()));
     thread::sleep(Duration::from_millis(50));
     capture.kill().unwrap();
     let status: ExitStatus = capture.wait().unwrap();
     assert_eq!(status.signal(), Some(9));
-    wait_for("the end of sleep", || (!is_running("33.3")).then_some(()));
+    wait_for("the end of sleep", || (!is_running(&seconds)).then_some(()));
     assert!(lab.files().iter().all(|name| name.starts_with('.')), "{:?}", lab.files());
 }
 
