@@ -561,6 +561,7 @@ fn commands_that_do_not_start_are_told() {
     fs::write(&plain, "text").unwrap();
     let plain = plain.to_str().unwrap();
     lab.refused(&["--", plain], 3, &["cannot run", "Permission denied"]);
+    lab.refused(&["--no-trace", "--", "true"], 2, &["ended before its memory was looked at"]);
     lab.refused(&["--at", "soon", "--", "true"], 2, &["expected peak, exit, or a time"]);
     lab.refused(&[], 2, &["required", "--pid"]);
     lab.refused(&["--pid", "1", "--", "true"], 2, &["cannot be used with"]);

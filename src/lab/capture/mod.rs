@@ -101,6 +101,12 @@ pub enum CaptureError {
         /// Its id.
         pid: i32,
     },
+    /// The command ended before the first look at it.
+    #[error("{origin} ended before its memory was looked at")]
+    Unseen {
+        /// The command.
+        origin: String,
+    },
     /// There is nothing to capture.
     #[error("{origin} has no resident anonymous pages")]
     NoPages {
