@@ -33,7 +33,8 @@ impl fmt::Display for SignalNumber {
 }
 
 /// SIGINT, SIGTERM and SIGHUP held back in this thread for as long as this lives. One that came in
-/// between takes its effect when it is dropped, which for most programs is to end.
+/// between takes its effect when it is dropped, which for most programs is to end. Those that this
+/// process ignores (SIGHUP under nohup) are let be.
 pub struct SignalsHeld {
     before: libc::sigset_t,
     // A signal mask belongs to the thread that set it: not Send.
@@ -45,7 +46,7 @@ impl SignalsHeld {
     pub fn new() -> SignalsHeld {
         let mut before = empty_set();
         let mut held = empty_set();
-        for signal in HELD {
+        for signal in HELD.into_iter().filter(|signal| !is_ignored(*signal)) {
             // SAFETY: `held` is an initialised set and the number is a signal.
             unsafe { libc::sigaddset(&raw mut held, signal) };
         }
@@ -62,6 +63,7 @@ impl SignalsHeld {
         // SAFETY: the set is ours to write.
         unsafe { libc::sigpending(&raw mut pending) };
         HELD.into_iter()
+            .filter(|signal| !is_ignored(*signal))
             .find(|&signal| contains(&pending, signal) && !contains(&self.before, signal))
             .map(SignalNumber)
     }
@@ -122,6 +124,16 @@ fn empty_set() -> libc::sigset_t {
 fn contains(set: &libc::sigset_t, signal: libc::c_int) -> bool {
     // SAFETY: the set is initialised and the number is a signal.
     unsafe { libc::sigismember(set, signal) == 1 }
+}
+
+/// Whether this process ignores a signal.
+fn is_ignored(signal: libc::c_int) -> bool {
+    let mut action = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: no new action is set; the old one is written to room for it.
+    let asked = unsafe { libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) };
+    // SAFETY: zeroed, which is a valid action, and overwritten by the call.
+    let action = unsafe { action.assume_init() };
+    asked == 0 && action.sa_sigaction == libc::SIG_IGN
 }
 
 /// Sends a signal to a process.

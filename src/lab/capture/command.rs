@@ -343,7 +343,7 @@ impl Taker<'_> {
     ) -> Result<About, CaptureError> {
         let words: Vec<_> = argv.iter().map(|word| word.to_string_lossy()).collect();
         let origin = format!("command {}", words.join(" "));
-        let Some(kept) = self.kept else { return Err(CaptureError::NoPages { origin }) };
+        let Some(kept) = self.kept else { return Err(CaptureError::Unseen { origin }) };
         if let CaptureAt::After(wait) = at
             && notes.iter().all(|note| !note.starts_with(CAPTURED_AFTER))
         {

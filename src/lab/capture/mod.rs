@@ -103,6 +103,12 @@ pub enum CaptureError {
         /// Its id.
         pid: i32,
     },
+    /// The command ended before the first look at it.
+    #[error("{origin} ended before its memory was looked at")]
+    Unseen {
+        /// The command.
+        origin: String,
+    },
     /// There is nothing to capture.
     #[error("{origin} has no resident anonymous pages")]
     NoPages {
@@ -264,8 +270,6 @@ pub fn capture_workload_of(
     bytes: usize,
     out: &Path,
 ) -> Result<About, CaptureError> {
-    let signals = SignalsHeld::new();
-    let mut writer = PageSetWriter::create(out)?;
     let (seed_text, size_text) = (seed.to_string(), bytes.to_string());
     let child = Command::new(program)
         .args(["workload", workload.name(), "--hold"])
@@ -276,6 +280,9 @@ pub fn capture_workload_of(
         .map_err(|error| CaptureError::Command { program: program.display().to_string(), error })?;
     let mut child = HeldChild { child };
     wait_until_ready(&mut child.child)?;
+    // Not before: the child would hold the signals back as well, and it ends by itself when we do.
+    let signals = SignalsHeld::new();
+    let mut writer = PageSetWriter::create(out)?;
     let pid = child.child.id() as i32; // a pid_t that std gives as u32
     let notes = process::capture(pid, &CaptureOptions::default(), &mut writer, &signals)?;
     let origin = format!("workload {workload}, seed {seed}, {bytes} bytes");
