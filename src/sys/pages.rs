@@ -106,16 +106,13 @@ impl PageRun {
         front
     }
 
-    /// Makes every page of the run resident, in one call instead of one fault a page.
+    /// Makes every page of the run resident, by a fault each.
     ///
-    /// # Errors
-    ///
-    /// The kernel's error (`ENOMEM`, `EFAULT`, `EHWPOISON`). Kernels before 5.14 cannot do it:
-    /// there it is a success that does nothing, and the pages fault in when touched.
-    pub fn populate(&mut self) -> io::Result<()> {
-        match self.advise(libc::MADV_POPULATE_WRITE) {
-            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(()),
-            other => other,
+    /// `MADV_POPULATE_WRITE` was measured to be no cheaper a page up to 64 pages and dearer for one
+    /// (2.0 us instead of 1.5), and out of memory it ends like a fault: a process is killed.
+    pub fn touch(&mut self) {
+        for page in self.chunks_exact_mut(HOST_PAGE_SIZE) {
+            page[0] = 0;
         }
     }
 
@@ -125,10 +122,6 @@ impl PageRun {
     ///
     /// The kernel's error; `EINVAL` for memory that is locked.
     pub fn discard(&mut self) -> io::Result<()> {
-        self.advise(libc::MADV_DONTNEED)
-    }
-
-    fn advise(&mut self, advice: libc::c_int) -> io::Result<()> {
         if self.count == 0 {
             return Ok(());
         }
@@ -136,7 +129,7 @@ impl PageRun {
         let bytes = self.page_count() * HOST_PAGE_SIZE;
         // SAFETY: the range lies in our mapping and belongs to this run alone, which is borrowed
         // mutably: nobody else sees its contents change.
-        match unsafe { libc::madvise(address, bytes, advice) } {
+        match unsafe { libc::madvise(address, bytes, libc::MADV_DONTNEED) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
         }
@@ -198,7 +191,7 @@ mod tests {
     #[test]
     fn a_discarded_run_reads_zeros() {
         let mut run = PageRun::map(2).unwrap();
-        run.populate().unwrap();
+        run.touch();
         run.fill(7);
         run.discard().unwrap();
         assert!(run.iter().all(|&byte| byte == 0));

@@ -71,7 +71,7 @@ struct FreeRuns {
     /// Used before and still resident, by length.
     retired: [Vec<PageRun>; RUN_PAGES_MAX + 1],
     retired_pages: usize,
-    /// Given back to the kernel, or refused by it, by length; the address space is kept.
+    /// Given back to the kernel, by length; the address space is kept.
     returned: [Vec<PageRun>; RUN_PAGES_MAX + 1],
 }
 
@@ -179,13 +179,8 @@ impl Arena {
             None => free.take_fresh(count)?,
         };
         drop(free);
-        match run.populate() {
-            Ok(()) => Ok(run),
-            Err(error) => {
-                self.lock().returned[count].push(run);
-                Err(error)
-            }
-        }
+        run.touch();
+        Ok(run)
     }
 
     /// Empties the retired lists; the lock is not held while the kernel works.
