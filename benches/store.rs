@@ -2,6 +2,8 @@
 //!
 //! Every contender runs in a fresh process, in turn, round after round: A B C A B C. A figure is
 //! the median of the rounds; a ratio is the median of the rounds' ratios, with their range.
+//! `bare` is the compressor and a copy to memory that is resident before the clock starts,
+//! `bare-fresh` the same to memory that is not, as any store's is.
 //!
 //! `cargo bench --bench store` measures the built-in workload's pages; `UZSWAP_CORPUS=FILE` another
 //! corpus, `UZSWAP_ROUNDS=N` more rounds. Without `--bench` it runs once over few pages, to see
@@ -16,10 +18,21 @@ use std::time::Instant;
 use common::{Bare, Plain, Shared, Store, anonymous_bytes, median, ratio, shuffled};
 use uzswap::compressor::CompressorKind;
 use uzswap::page::{PAGE_SIZE, Page};
+use uzswap::zpool::HostPages;
 use uzswap::zpool::zsmalloc::{HandleHeader, ZsmallocOptions};
 use uzswap::zswap::{Incompressible, Zswap, ZswapOptions};
 
-const CONTENDERS: [&str; 6] = ["bare", "zswap", "zswap-beside", "hashmap", "bare-2", "zswap-2"];
+const CONTENDERS: [&str; 9] = [
+    "bare",
+    "bare-fresh",
+    "zswap",
+    "zswap-beside",
+    "zswap-huge",
+    "hashmap",
+    "bare-2",
+    "zswap-2",
+    "zswap-huge-2",
+];
 
 /// What a contender took, in ns a page, and the memory it came to hold, in bytes.
 const FIGURES: [&str; 4] =
@@ -47,19 +60,25 @@ fn main() {
             println!("  {name:20} {:9.1} {bare:>28} {map:>28}", median(&mine));
         }
     }
-    let speedup = |place: usize| {
-        let figures = |name| samples[name].iter().map(|run| run[place]).collect::<Vec<f64>>();
-        ratio(&figures("zswap"), &figures("zswap-2"))
-    };
-    println!("\ntwo threads over one: store {}, load {}", speedup(0), speedup(1));
+    println!();
+    for name in ["bare", "zswap", "zswap-huge"] {
+        let speedup = |place: usize| {
+            let figures = |name| samples[name].iter().map(|run| run[place]).collect::<Vec<f64>>();
+            ratio(&figures(name), &figures(&format!("{name}-2")))
+        };
+        println!("two threads over one, {name:11} store {}, load {}", speedup(0), speedup(1));
+    }
 }
 
 fn contender(name: &str, pages: &[Page]) {
     let compressor = CompressorKind::Lz4.build();
+    let threads = if name.ends_with("-2") { 2 } else { 1 };
     match name {
-        "bare" | "bare-2" => {
-            let threads = if name == "bare" { 1 } else { 2 };
-            let bare = |_| Bare::new(&*compressor, pages.len()).touched();
+        "bare" | "bare-fresh" | "bare-2" => {
+            let bare = |_| match (name, Bare::new(&*compressor, pages.len())) {
+                ("bare-fresh", bare) => bare,
+                (_, bare) => bare.touched(),
+            };
             let mut stores: Vec<Bare<'_>> = (0..threads).map(bare).collect();
             let [store, load, random, _] = measure(pages, &mut stores);
             // Its memory was there before: what it holds of it is the compressed bytes alone.
@@ -76,12 +95,13 @@ fn contender(name: &str, pages: &[Page]) {
                 "zswap-beside" => HandleHeader::Beside,
                 _ => HandleHeader::InObject,
             };
+            let host_pages = if name.contains("huge") { HostPages::Huge } else { HostPages::Small };
             let zswap = Zswap::new(ZswapOptions {
                 zsmalloc: ZsmallocOptions { handle_header, ..Default::default() },
                 incompressible: Incompressible::StoreAsIs,
+                host_pages,
                 ..Default::default()
             });
-            let threads = if name == "zswap-2" { 2 } else { 1 };
             let mut stores: Vec<Shared<'_>> = (0..threads).map(|_| Shared(&zswap)).collect();
             let [store, load, random, memory] = measure(pages, &mut stores);
             println!("{store} {load} {random} {memory}");

@@ -4,7 +4,7 @@
 //! One test a process: other tests' memory would be in the figure.
 
 use uzswap::page::{PAGE_SIZE, PageKey};
-use uzswap::zpool::ZpoolKind;
+use uzswap::zpool::{HostPages, ZpoolKind};
 use uzswap::zswap::{Zswap, ZswapOptions};
 
 /// What malloc and the page tables of this process may add, and the arena's reserve.
@@ -18,9 +18,12 @@ fn anonymous_bytes() -> u64 {
 
 #[test]
 fn freed_pages_go_back_to_the_kernel() {
-    for zpool in ZpoolKind::ALL {
+    for (zpool, host_pages) in
+        ZpoolKind::ALL.into_iter().flat_map(|zpool| HostPages::ALL.map(|pages| (zpool, pages)))
+    {
+        let place = format!("{zpool} on {host_pages} pages");
         let before = anonymous_bytes();
-        let zswap = Zswap::new(ZswapOptions { zpool, ..ZswapOptions::default() });
+        let zswap = Zswap::new(ZswapOptions { zpool, host_pages, ..ZswapOptions::default() });
         let mut page = [0u8; PAGE_SIZE];
         let mut state = 1u64;
         for key in 0..40_000u64 {
@@ -35,7 +38,7 @@ fn freed_pages_go_back_to_the_kernel() {
         let memory = zswap.memory();
         let counted = memory.pool_bytes + memory.metadata_bytes() + memory.reserve_bytes;
         let full = anonymous_bytes() - before;
-        assert!(counted.abs_diff(full) < SLACK, "{zpool}: {full} resident, {counted} counted");
+        assert!(counted.abs_diff(full) < SLACK, "{place}: {full} resident, {counted} counted");
 
         let half = zswap.invalidate_range(PageKey(0)..=PageKey(19_999));
         assert_eq!(half, 20_000);
@@ -43,11 +46,13 @@ fn freed_pages_go_back_to_the_kernel() {
         let memory = zswap.memory();
         let counted = memory.pool_bytes + memory.metadata_bytes() + memory.reserve_bytes;
         let left = anonymous_bytes() - before;
-        assert!(counted.abs_diff(left) < SLACK, "{zpool}: {left} resident, {counted} counted");
-        assert!(left < full * 2 / 3, "{zpool}: {left} of {full} bytes left with half the pages");
+        assert!(counted.abs_diff(left) < SLACK, "{place}: {left} resident, {counted} counted");
+        assert!(left < full * 2 / 3, "{place}: {left} of {full} bytes left with half the pages");
 
         zswap.invalidate_range(PageKey(0)..=PageKey(u64::MAX));
         zswap.compact();
-        assert!(anonymous_bytes() - before < SLACK, "{zpool}: an empty store keeps its memory");
+        // What is left is the rest of a huge page that was begun, and is reported.
+        let (left, reserve) = (anonymous_bytes() - before, zswap.memory().reserve_bytes);
+        assert!(left < SLACK + reserve, "{place}: an empty store keeps {left} bytes");
     }
 }

@@ -10,7 +10,7 @@ use std::thread;
 
 use common::{Modelled, SUBJECTS, Subject};
 use uzswap::page::PAGE_SIZE;
-use uzswap::zpool::{Arena, Handle, ZpoolError};
+use uzswap::zpool::{Arena, Handle, HostPages, ZpoolError};
 
 const SEEDS: u64 = 32;
 const STEPS: usize = 2000;
@@ -129,7 +129,8 @@ fn histories(test: &'static str, subjects: &[Subject], limit_pages: usize) {
         let mut refused = 0;
         for seed in seeds() {
             let mut replay = Replay { test, subject: subject.name, seed, step: 0 };
-            refused += history(subject, Arena::with_limit(limit_pages), &mut replay);
+            refused +=
+                history(subject, Arena::with_limit(limit_pages, HostPages::Small), &mut replay);
         }
         assert_eq!(refused > 0, limit_pages < usize::MAX, "{}: {refused} refused", subject.name);
     }
@@ -206,7 +207,7 @@ fn lengths_that_no_page_holds_are_told() {
 #[test]
 fn two_threads_share_a_pool() {
     for subject in SUBJECTS {
-        let arena = Arc::new(Arena::with_limit(400));
+        let arena = Arc::new(Arena::with_limit(400, HostPages::Small));
         let pool = (subject.build)(Arc::clone(&arena));
         // Objects change hands through here, so that each thread frees what the other made.
         let common: Mutex<Vec<(Handle, Vec<u8>)>> = Mutex::new(Vec::new());

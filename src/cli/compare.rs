@@ -29,8 +29,8 @@ use crate::lab::sizes::{SizeList, SizesError};
 use crate::lab::workload::Workload;
 use crate::names::UnknownName;
 use crate::sys::interrupt;
-use crate::zpool::ZpoolKind;
 use crate::zpool::zsmalloc::{CHAIN_SIZE_MAX, CHAIN_SIZE_MIN, ChainRule, HandleHeader};
+use crate::zpool::{HostPages, ZpoolKind};
 use crate::zswap::{Incompressible, OBJECT_HEADER_MAX};
 
 /// What `uzswap compare` is asked for.
@@ -139,6 +139,9 @@ pub(super) struct Compare {
     #[arg(long, help_heading = "Comparison",
           value_name = "PLACE", default_value_t = HandleHeader::InObject)]
     handle_header: HandleHeader,
+    /// Pages that pools take from the kernel: small, or huge where it has them
+    #[arg(long, value_name = "SIZE", default_value_t = HostPages::Small)]
+    host_pages: HostPages,
 
     /// Print one JSON document instead
     ///
@@ -189,6 +192,7 @@ impl Compare {
             chain_size: self.chain_size,
             chain_rule: self.chain_rule,
             handle_header: self.handle_header,
+            host_pages: self.host_pages,
             incompressible: self.incompressible,
             free: self.free,
         };

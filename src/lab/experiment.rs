@@ -27,7 +27,7 @@ use crate::page::{PAGE_SIZE, Page};
 use crate::sys::interrupt;
 use crate::sys::process::end_with_parent;
 use crate::zpool::zsmalloc::{ChainRule, HandleHeader, ZsmallocOptions};
-use crate::zpool::{Arena, ZpoolKind};
+use crate::zpool::{Arena, HostPages, ZpoolKind};
 use crate::zswap::{Incompressible, Zswap, ZswapOptions};
 
 /// The hidden subcommand that a child is started with.
@@ -76,6 +76,9 @@ pub struct Settings {
     /// Where it keeps an object's handle.
     #[serde(with = "by_name")]
     pub handle_header: HandleHeader,
+    /// The size of the pages that the kernel gives.
+    #[serde(with = "by_name")]
+    pub host_pages: HostPages,
     /// What becomes of pages that do not shrink.
     #[serde(with = "by_name")]
     pub incompressible: Incompressible,
@@ -339,13 +342,15 @@ pub fn child(input: impl Read, mut output: impl Write) -> io::Result<()> {
 }
 
 fn replay_spec(spec: &RunSpec, corpus: &Corpus) -> Result<RunResult, super::replay::ReplayError> {
-    let Settings { chain_size, chain_rule, handle_header, incompressible, free } = spec.settings;
+    let Settings { chain_size, chain_rule, handle_header, host_pages, incompressible, free } =
+        spec.settings;
     let options = ZswapOptions {
         zpool: spec.zpool,
         zsmalloc: ZsmallocOptions { chain_size, chain_rule, handle_header },
         compressor: spec.compressor,
         incompressible,
         object_header_bytes: spec.object_header_bytes,
+        host_pages,
         ..ZswapOptions::default()
     };
     match corpus {
@@ -353,7 +358,7 @@ fn replay_spec(spec: &RunSpec, corpus: &Corpus) -> Result<RunResult, super::repl
             replay(corpus, free, &spec.compressor.to_string(), || Zswap::new(options))
         }
         Corpus::Sizes(_) => replay(corpus, free, StripPadding::NAME, || {
-            let arena = Arc::new(Arena::with_limit(options.pool_pages_max));
+            let arena = Arc::new(Arena::with_limit(options.pool_pages_max, options.host_pages));
             let zpool = options.zpool.build(Arc::clone(&arena), options.zsmalloc);
             Zswap::from_parts(options, arena, zpool, Box::new(StripPadding), || {
                 Box::new(Radix::new())

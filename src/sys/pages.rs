@@ -13,6 +13,9 @@ use std::sync::Arc;
 /// Bytes in one host page. Checked against the running kernel when a mapping is made.
 pub const HOST_PAGE_SIZE: usize = 4096;
 
+/// Bytes in one huge page.
+pub const HUGE_PAGE_SIZE: usize = 2 << 20; // 2 MiB, on x86-64 and with 4 KiB granules on arm64
+
 /// An anonymous private mapping, unmapped when the last run of it is dropped.
 struct Mapping {
     base: NonNull<u8>,
@@ -43,8 +46,8 @@ pub struct PageRun {
 impl PageRun {
     /// Maps `count` fresh pages, all zero, none of them resident yet.
     ///
-    /// The pages are kept out of transparent huge pages, so that the resident size is what was
-    /// touched and a single freed page really goes back.
+    /// They are kept out of transparent huge pages, so that the resident size is what was touched
+    /// and a single freed page goes back at once.
     ///
     /// # Errors
     ///
@@ -52,6 +55,21 @@ impl PageRun {
     /// `EINVAL` where `count` is 0 or over `u32::MAX`, `Unsupported` where host pages are not 4096
     /// bytes.
     pub fn map(count: usize) -> io::Result<PageRun> {
+        PageRun::map_advised(count, 1, libc::MADV_NOHUGEPAGE)
+    }
+
+    /// As [`PageRun::map`], from a huge page's border on, and with the kernel asked for transparent
+    /// huge pages.
+    ///
+    /// # Errors
+    ///
+    /// As [`PageRun::map`]. A kernel without huge pages gives small ones.
+    pub fn map_huge(count: usize) -> io::Result<PageRun> {
+        PageRun::map_advised(count, HUGE_PAGE_SIZE / HOST_PAGE_SIZE, libc::MADV_HUGEPAGE)
+    }
+
+    /// Maps `count` pages from a multiple of `align_pages` on.
+    fn map_advised(count: usize, align_pages: usize, advice: libc::c_int) -> io::Result<PageRun> {
         // SAFETY: sysconf only reads a value.
         let host_page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
         if host_page != HOST_PAGE_SIZE as libc::c_long {
@@ -60,8 +78,11 @@ impl PageRun {
                 format!("host pages are {host_page} bytes; only 4096 is supported"),
             ));
         }
-        let (Ok(pages), Some(bytes)) = (u32::try_from(count), count.checked_mul(HOST_PAGE_SIZE))
-        else {
+        let pages = u32::try_from(count).ok().filter(|&pages| pages > 0);
+        // With address space in front, so that there is a border to start at.
+        let mapped = count.checked_add(align_pages - 1);
+        let bytes = mapped.and_then(|mapped| mapped.checked_mul(HOST_PAGE_SIZE));
+        let (Some(pages), Some(bytes)) = (pages, bytes) else {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         };
         // SAFETY: a new private anonymous mapping at an address of the kernel's choosing touches no
@@ -83,13 +104,21 @@ impl PageRun {
         let mapping = Mapping { base, bytes };
         // Best effort: a kernel without huge pages answers EINVAL, which is as good.
         // SAFETY: the range is the mapping made above.
-        unsafe { libc::madvise(address, bytes, libc::MADV_NOHUGEPAGE) };
-        Ok(PageRun { mapping: Arc::new(mapping), first: 0, count: pages })
+        unsafe { libc::madvise(address, bytes, advice) };
+        let past_border = address.addr() / HOST_PAGE_SIZE % align_pages;
+        let first = ((align_pages - past_border) % align_pages) as u32; // below `align_pages`
+        Ok(PageRun { mapping: Arc::new(mapping), first, count: pages })
     }
 
     /// Pages in the run.
     pub fn page_count(&self) -> usize {
         self.count as usize
+    }
+
+    /// Pages from the start of the run to the next border of a huge page.
+    pub fn pages_to_huge_border(&self) -> usize {
+        let past_border = self.start().addr().get() % HUGE_PAGE_SIZE;
+        (HUGE_PAGE_SIZE - past_border) % HUGE_PAGE_SIZE / HOST_PAGE_SIZE
     }
 
     /// Cuts the first `count` pages off; `self` keeps the rest, which may be empty.
@@ -198,9 +227,21 @@ mod tests {
     }
 
     #[test]
+    fn a_huge_mapping_starts_at_a_border_and_runs_know_how_far_the_next_is() {
+        let mut rest = PageRun::map_huge(1000).unwrap();
+        assert_eq!(rest.pages_to_huge_border(), 0);
+        rest.fill(3);
+        let front = rest.split_front(12);
+        assert_eq!((front.pages_to_huge_border(), rest.pages_to_huge_border()), (0, 500));
+        rest.split_front(500);
+        assert_eq!(rest.pages_to_huge_border(), 0);
+        assert!(rest.iter().all(|&byte| byte == 3));
+    }
+
+    #[test]
     fn impossible_sizes_are_errors() {
         assert_eq!(PageRun::map(0).unwrap_err().raw_os_error(), Some(libc::EINVAL));
-        assert_eq!(PageRun::map(usize::MAX).unwrap_err().raw_os_error(), Some(libc::EINVAL));
+        assert_eq!(PageRun::map_huge(usize::MAX).unwrap_err().raw_os_error(), Some(libc::EINVAL));
     }
 
     #[test]

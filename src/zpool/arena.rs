@@ -19,17 +19,32 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use thiserror::Error;
 
-use crate::sys::pages::PageRun;
+use crate::names::named;
+use crate::sys::pages::{HOST_PAGE_SIZE, HUGE_PAGE_SIZE, PageRun};
 
 /// The longest run an arena gives, in host pages: zsmalloc's longest chain.
 pub const RUN_PAGES_MAX: usize = 16;
+
+/// How large the pages are that the kernel gives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum HostPages {
+    /// 4 KiB each: what is freed goes back at once, and the resident size is what is in use.
+    #[default]
+    Small,
+    /// Transparent huge pages of 2 MiB where the kernel has them: taken in a tenth of the time and
+    /// read with fewer address translations. A freed part leaves the resident size at once, but its
+    /// memory only when all of the huge page is free or the kernel runs short.
+    Huge,
+}
+
+named!(HostPages, "size of host pages", Small => "small", Huge => "huge");
 
 /// Retired pages that are kept before they are given back together.
 const RETIRED_PAGES_MAX: usize = 64;
 
 /// Address space is taken in pieces of this many pages (16 GiB), or what the machine allows.
 const MAPPING_PAGES: usize = 1 << 22;
-const MAPPING_PAGES_MIN: usize = 64;
+const MAPPING_PAGES_MIN: usize = HUGE_PAGE_SIZE / HOST_PAGE_SIZE;
 
 /// Why the arena gave no pages.
 #[derive(Debug, Error)]
@@ -59,6 +74,7 @@ pub enum ArenaError {
 #[derive(Debug)]
 pub struct Arena {
     limit_pages: usize,
+    host_pages: HostPages,
     used_pages: AtomicUsize,
     peak_pages: AtomicUsize,
     free: Mutex<FreeRuns>,
@@ -82,22 +98,23 @@ pub struct ArenaStats {
     pub used_pages: usize,
     /// The most that were in use at once.
     pub peak_pages: usize,
-    /// Resident host pages that nobody uses: at most 64.
+    /// Resident host pages that nobody uses: at most 64, and the rest of a huge page.
     pub reserve_pages: usize,
     /// Bytes of the arena's own lists.
     pub metadata_bytes: usize,
 }
 
 impl Arena {
-    /// An arena bounded by the machine alone.
+    /// An arena of small pages, bounded by the machine alone.
     pub fn new() -> Arena {
-        Arena::with_limit(usize::MAX)
+        Arena::with_limit(usize::MAX, HostPages::Small)
     }
 
-    /// An arena that never has more than `limit_pages` host pages in use.
-    pub fn with_limit(limit_pages: usize) -> Arena {
+    /// An arena that never has more than `limit_pages` host pages (of 4 KiB) in use.
+    pub fn with_limit(limit_pages: usize, host_pages: HostPages) -> Arena {
         Arena {
             limit_pages,
+            host_pages,
             used_pages: AtomicUsize::new(0),
             peak_pages: AtomicUsize::new(0),
             free: Mutex::new(FreeRuns::default()),
@@ -146,7 +163,7 @@ impl Arena {
         ArenaStats {
             used_pages: self.used_pages.load(Ordering::Relaxed),
             peak_pages: self.peak_pages.load(Ordering::Relaxed),
-            reserve_pages: free.retired_pages,
+            reserve_pages: free.retired_pages + free.rest_of_huge_page(self.host_pages),
             metadata_bytes: size_of::<Arena>()
                 + runs.map(|list| list.capacity() * size_of::<PageRun>()).sum::<usize>(),
         }
@@ -176,7 +193,7 @@ impl Arena {
         }
         let mut run = match free.returned[count].pop() {
             Some(run) => run,
-            None => free.take_fresh(count)?,
+            None => free.take_fresh(count, self.host_pages)?,
         };
         drop(free);
         run.touch();
@@ -214,21 +231,33 @@ impl Default for Arena {
 }
 
 impl FreeRuns {
+    /// Pages that are resident because the ones before them are.
+    fn rest_of_huge_page(&self, host_pages: HostPages) -> usize {
+        match (host_pages, &self.fresh) {
+            (HostPages::Huge, Some(fresh)) => fresh.pages_to_huge_border().min(fresh.page_count()),
+            _ => 0,
+        }
+    }
+
     /// Pages that were never touched.
-    fn take_fresh(&mut self, count: usize) -> io::Result<PageRun> {
+    fn take_fresh(&mut self, count: usize, host_pages: HostPages) -> io::Result<PageRun> {
         if self.fresh.as_ref().is_none_or(|fresh| fresh.page_count() < count) {
             // The few pages left of the last mapping stay untouched.
-            self.fresh = Some(map_largest()?);
+            self.fresh = Some(map_largest(host_pages)?);
         }
         Ok(self.fresh.as_mut().expect("mapped above").split_front(count))
     }
 }
 
 /// A mapping as large as the machine's limits (RLIMIT_AS, strict overcommit) let us have.
-fn map_largest() -> io::Result<PageRun> {
+fn map_largest(host_pages: HostPages) -> io::Result<PageRun> {
     let mut pages = MAPPING_PAGES;
     loop {
-        match PageRun::map(pages) {
+        let mapped = match host_pages {
+            HostPages::Small => PageRun::map(pages),
+            HostPages::Huge => PageRun::map_huge(pages),
+        };
+        match mapped {
             Err(error)
                 if error.raw_os_error() == Some(libc::ENOMEM) && pages > MAPPING_PAGES_MIN =>
             {

@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
-pub use arena::{Arena, ArenaError};
+pub use arena::{Arena, ArenaError, HostPages};
 pub use handle::Handle;
 use zsmalloc::ZsmallocOptions;
 

@@ -35,7 +35,7 @@ use crate::index::{Index, IndexFull};
 use crate::names::named;
 use crate::page::{PAGE_SIZE, Page, PageKey, fill_with_word, same_filled_word};
 use crate::zpool::zsmalloc::ZsmallocOptions;
-use crate::zpool::{Arena, Zpool, ZpoolError, ZpoolKind};
+use crate::zpool::{Arena, HostPages, Zpool, ZpoolError, ZpoolKind};
 
 /// What becomes of a page that does not shrink.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -71,6 +71,8 @@ pub struct ZswapOptions {
     pub object_header_bytes: usize,
     /// The most host pages that the pool may own.
     pub pool_pages_max: usize,
+    /// How large the pages are that the kernel gives.
+    pub host_pages: HostPages,
 }
 
 impl Default for ZswapOptions {
@@ -83,6 +85,7 @@ impl Default for ZswapOptions {
             incompressible: Incompressible::Reject,
             object_header_bytes: 0,
             pool_pages_max: usize::MAX,
+            host_pages: HostPages::Small,
         }
     }
 }
@@ -210,7 +213,7 @@ impl Zswap {
     ///
     /// If an option is out of its range.
     pub fn new(options: ZswapOptions) -> Zswap {
-        let arena = Arc::new(Arena::with_limit(options.pool_pages_max));
+        let arena = Arc::new(Arena::with_limit(options.pool_pages_max, options.host_pages));
         let zpool = options.zpool.build(Arc::clone(&arena), options.zsmalloc);
         Zswap::from_parts(options, arena, zpool, options.compressor.build(), || {
             Box::new(Radix::new())

@@ -85,11 +85,12 @@ fn header(report: &Report) -> String {
         "          ",
         &format!(
             "zsmalloc chains up to {} pages by {}, handle {}; incompressible pages: {}; object \
-             header: {headers}; freed: {}",
+             header: {headers}; host pages: {}; freed: {}",
             settings.chain_size,
             settings.chain_rule,
             settings.handle_header,
             settings.incompressible,
+            settings.host_pages,
             half(settings.free),
         ),
     );
