@@ -68,7 +68,7 @@ fn contender(name: &str, pages: &[Page], count: usize) {
         "bare" => measure(&mut Bare::new(&*compressor, count), pages, count),
         _ => measure(&mut Shared(&zswap), pages, count),
     };
-    let memory = (anonymous_bytes() - before) / count as f64;
+    let memory = (anonymous_bytes() - before) as f64 / count as f64;
     println!("{store} {in_order} {random} {memory}");
 }
 

@@ -17,6 +17,7 @@ use std::time::Instant;
 
 use common::{Bare, Plain, Shared, Store, anonymous_bytes, median, ratio, shuffled};
 use uzswap::compressor::CompressorKind;
+use uzswap::lab::mix;
 use uzswap::page::{PAGE_SIZE, Page};
 use uzswap::zpool::HostPages;
 use uzswap::zpool::zsmalloc::{HandleHeader, ZsmallocOptions};
@@ -34,9 +35,14 @@ const CONTENDERS: [&str; 9] = [
     "zswap-huge-2",
 ];
 
-/// What a contender took, in ns a page, and the memory it came to hold, in bytes.
-const FIGURES: [&str; 4] =
-    ["store, ns/page", "load, ns/page", "load in random order, ns/page", "memory, bytes/page"];
+/// What a contender took, and the anonymous memory it came to hold.
+const FIGURES: [&str; 5] = [
+    "store, ns/page",
+    "load, ns/page",
+    "load in random order, ns/page",
+    "memory, bytes/page",
+    "memory, a random half removed",
+];
 
 fn main() {
     if let Some(args) = common::contender_args() {
@@ -80,15 +86,12 @@ fn contender(name: &str, pages: &[Page]) {
                 (_, bare) => bare.touched(),
             };
             let mut stores: Vec<Bare<'_>> = (0..threads).map(bare).collect();
-            let [store, load, random, _] = measure(pages, &mut stores);
-            // Its memory was there before: what it holds of it is the compressed bytes alone.
-            let bytes: usize = stores.iter().map(|store| store.kept.len()).sum();
-            println!("{store} {load} {random} {}", bytes as f64 / pages.len() as f64);
+            // Its memory was there before: the compressed bytes are what it holds of it.
+            measure(pages, &mut stores, |stores| stores.iter().map(Bare::bytes).sum());
         }
         "hashmap" => {
             let mut stores = [Plain { compressor: &*compressor, map: HashMap::new() }];
-            let [store, load, random, memory] = measure(pages, &mut stores);
-            println!("{store} {load} {random} {memory}");
+            measure(pages, &mut stores, |_| anonymous_bytes());
         }
         _ => {
             let handle_header = match name {
@@ -103,27 +106,28 @@ fn contender(name: &str, pages: &[Page]) {
                 ..Default::default()
             });
             let mut stores: Vec<Shared<'_>> = (0..threads).map(|_| Shared(&zswap)).collect();
-            let [store, load, random, memory] = measure(pages, &mut stores);
-            println!("{store} {load} {random} {memory}");
+            measure(pages, &mut stores, |_| anonymous_bytes());
         }
     }
 }
 
-/// Stores and loads all pages, each thread its share: ns a page to store, to load, to load in
-/// random order; bytes a page of anonymous memory more than before.
-fn measure<S: Store>(pages: &[Page], stores: &mut [S]) -> [f64; 4] {
+/// Stores and loads all pages, each thread its share, and removes half of them; prints the figures.
+/// `held` gives the bytes that the stores, or this process, hold at the moment.
+fn measure<S: Store>(pages: &[Page], stores: &mut [S], held: impl Fn(&[S]) -> usize) {
     let in_order: Vec<usize> = (0..pages.len()).collect();
     let share = pages.len().div_ceil(stores.len());
-    // A thread loads what it stored.
+    // A thread loads and removes what it stored.
     let mut random = shuffled(pages.len());
     random.sort_by_key(|key| key / share);
-    let before = anonymous_bytes();
+    let half: Vec<usize> = random.iter().copied().filter(|&key| mix(key as u64) & 1 == 1).collect();
+    let before = held(stores);
+    let held = |stores: &[S]| (held(stores) - before) as f64 / pages.len() as f64;
     let store = time(stores, &in_order, &|store, part| {
         for &key in part {
             store.store(key, &pages[key]);
         }
     });
-    let memory = (anonymous_bytes() - before) / pages.len() as f64;
+    let full = held(stores);
     let load_all = |store: &mut S, part: &[usize]| {
         let mut page = [0; PAGE_SIZE];
         for &key in part {
@@ -131,7 +135,13 @@ fn measure<S: Store>(pages: &[Page], stores: &mut [S]) -> [f64; 4] {
             black_box(&page);
         }
     };
-    [store, time(stores, &in_order, &load_all), time(stores, &random, &load_all), memory]
+    let load = time(stores, &in_order, &load_all);
+    let load_random = time(stores, &random, &load_all);
+    for key in half {
+        stores[key / share].remove(key);
+    }
+    stores.iter_mut().for_each(S::compact);
+    println!("{store} {load} {load_random} {full} {}", held(stores));
 }
 
 /// Runs each store over its share of `keys` on a thread of its own; ns a key.

@@ -11,6 +11,7 @@ use uzswap::compressor::{Compressor, OUTPUT_BYTES};
 use uzswap::lab::capture::capture_workload_of;
 use uzswap::lab::workload::Workload;
 use uzswap::page::{PAGE_SIZE, Page, PageKey};
+use uzswap::sys::process::trim_heap;
 use uzswap::zswap::Zswap;
 
 /// Whether this is a real run (`cargo bench`) or a look whether it works (`cargo test --benches`).
@@ -72,10 +73,10 @@ pub(crate) fn read_pages(path: &str) -> Vec<Page> {
 }
 
 /// Anonymous memory of this process, in bytes, counted page by page.
-pub(crate) fn anonymous_bytes() -> f64 {
+pub(crate) fn anonymous_bytes() -> usize {
     let rollup = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();
     let line = rollup.lines().find(|line| line.starts_with("Anonymous:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse::<f64>().unwrap() * 1024.0
+    line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 1024
 }
 
 /// 0 to `count` in an order without neighbours.
@@ -106,6 +107,9 @@ pub(crate) fn ratio(mine: &[f64], base: &[f64]) -> String {
 pub(crate) trait Store: Send {
     fn store(&mut self, key: usize, page: &Page);
     fn load(&mut self, key: usize, page: &mut Page);
+    fn remove(&mut self, key: usize);
+    /// Gives back what can be given back after removals.
+    fn compact(&mut self);
 }
 
 /// As the store with `Incompressible::StoreAsIs`: a page that does not shrink is kept whole.
@@ -134,7 +138,7 @@ fn decompress_or_copy(compressor: &dyn Compressor, object: &[u8], page: &mut Pag
 pub(crate) struct Bare<'a> {
     compressor: &'a dyn Compressor,
     out: Box<[u8; OUTPUT_BYTES]>,
-    pub(crate) kept: Vec<u8>,
+    kept: Vec<u8>,
     /// Where a page's bytes start, and how many there are: 48 and 16 bits.
     places: Vec<u64>,
 }
@@ -143,7 +147,12 @@ impl<'a> Bare<'a> {
     /// Room for `count` pages, none of it touched.
     pub(crate) fn new(compressor: &'a dyn Compressor, count: usize) -> Self {
         let kept = Vec::with_capacity(count * PAGE_SIZE);
-        Bare { compressor, out: Box::new([0; OUTPUT_BYTES]), kept, places: vec![1; count] }
+        Bare { compressor, out: Box::new([0; OUTPUT_BYTES]), kept, places: vec![0; count] }
+    }
+
+    /// Compressed bytes held.
+    pub(crate) fn bytes(&self) -> usize {
+        self.places.iter().map(|place| *place as usize & 0xffff).sum()
     }
 
     /// Touches the room, so that storing does not.
@@ -166,6 +175,13 @@ impl Store for Bare<'_> {
         let object = &self.kept[start..start + bytes];
         decompress_or_copy(self.compressor, object, page);
     }
+
+    /// Only the compressed bytes that are left are counted.
+    fn remove(&mut self, key: usize) {
+        self.places[key] &= !0xffff;
+    }
+
+    fn compact(&mut self) {}
 }
 
 /// A hash map from keys to vectors of exactly the compressed length.
@@ -184,6 +200,16 @@ impl Store for Plain<'_> {
     fn load(&mut self, key: usize, page: &mut Page) {
         decompress_or_copy(self.compressor, &self.map[&(key as u64)], page);
     }
+
+    fn remove(&mut self, key: usize) {
+        self.map.remove(&(key as u64));
+    }
+
+    /// More than a plain program does: a smaller table, and malloc's free pages to the kernel.
+    fn compact(&mut self) {
+        self.map.shrink_to_fit();
+        trim_heap();
+    }
 }
 
 /// The store.
@@ -196,5 +222,13 @@ impl Store for Shared<'_> {
 
     fn load(&mut self, key: usize, page: &mut Page) {
         assert!(self.0.load(PageKey(key as u64), page).unwrap());
+    }
+
+    fn remove(&mut self, key: usize) {
+        assert!(self.0.invalidate(PageKey(key as u64)));
+    }
+
+    fn compact(&mut self) {
+        self.0.compact();
     }
 }

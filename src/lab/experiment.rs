@@ -25,7 +25,7 @@ use crate::compressor::CompressorKind;
 use crate::index::radix::Radix;
 use crate::page::{PAGE_SIZE, Page};
 use crate::sys::interrupt;
-use crate::sys::process::end_with_parent;
+use crate::sys::process::{end_with_parent, without_huge_pages};
 use crate::zpool::zsmalloc::{ChainRule, HandleHeader, ZsmallocOptions};
 use crate::zpool::{Arena, HostPages, ZpoolKind};
 use crate::zswap::{Incompressible, Zswap, ZswapOptions};
@@ -353,6 +353,10 @@ fn replay_spec(spec: &RunSpec, corpus: &Corpus) -> Result<RunResult, super::repl
         host_pages,
         ..ZswapOptions::default()
     };
+    if host_pages == HostPages::Small {
+        // Nor for the index and the tables: a huge page would count as what is in it.
+        without_huge_pages();
+    }
     match corpus {
         Corpus::Pages(_) => {
             replay(corpus, free, &spec.compressor.to_string(), || Zswap::new(options))

@@ -24,7 +24,7 @@ use super::mix;
 use super::sizes::SizeList;
 use crate::names::named;
 use crate::page::{PAGE_SIZE, Page, PageKey};
-use crate::sys::process::{CpuTime, cpu_time, trim_heap, without_huge_pages};
+use crate::sys::process::{CpuTime, cpu_time, trim_heap};
 use crate::zswap::{LoadError, Zswap};
 
 /// Pages between two looks at the process's clocks: 256 KiB, which a core's cache holds.
@@ -317,7 +317,6 @@ pub fn replay(
     let (mut store_ns, mut load_ns) = (Latencies::new(), Latencies::new());
     // Only what the store touches from here on is to show in the resident size.
     trim_heap();
-    without_huge_pages();
     anonymous_bytes().map_err(ReplayError::Rss)?;
     let before = anonymous_bytes().map_err(ReplayError::Rss)?;
     let rss = || Ok(anonymous_bytes().map_err(ReplayError::Rss)?.saturating_sub(before));
