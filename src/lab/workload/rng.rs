@@ -1,6 +1,8 @@
 //! The workload's random numbers: the same on every machine for the same seed.
 
-/// SplitMix64 (Steele, Lea and Flood, 2014).
+use crate::lab::mix;
+
+/// SplitMix64 (Steele, Lea and Flood, 2014): [`mix`] of a state that grows by the golden ratio.
 #[derive(Debug, Clone)]
 pub(super) struct Rng {
     state: u64,
@@ -12,11 +14,9 @@ impl Rng {
     }
 
     pub(super) fn next(&mut self) -> u64 {
+        let word = mix(self.state);
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.state;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        word
     }
 
     /// A number below `bound`, which is at least 1.
