@@ -50,3 +50,7 @@ pub mod page;
 pub mod sys;
 pub mod zpool;
 pub mod zswap;
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
