@@ -185,7 +185,8 @@ pub struct MemoryUse {
     pub index_bytes: u64,
     /// The allocator's tables: handles, page descriptors, free lists.
     pub zpool_metadata_bytes: u64,
-    /// Resident host pages that the arena keeps for the next caller: at most 512 KiB.
+    /// Resident host pages that the arena keeps for the next caller: at most 256 KiB, and the rest
+    /// of a huge page.
     pub reserve_bytes: u64,
 }
 
@@ -322,7 +323,7 @@ impl Zswap {
     /// Forgets every page with a key in `keys`; how many there were.
     pub fn invalidate_range(&self, keys: RangeInclusive<PageKey>) -> usize {
         let mut count = 0;
-        for lock in self.shards.iter() {
+        for lock in self.shards.of_range(&keys) {
             let mut removed = Vec::new();
             let mut shard = lock.lock();
             shard.index().for_each(keys.clone(), &mut |key, _| removed.push(key));
