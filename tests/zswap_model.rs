@@ -59,17 +59,21 @@ fn any_key(random: &mut Random) -> PageKey {
     PageKey(base + random.below(16))
 }
 
-/// What a store must say of `page`, from the compressed length alone.
-fn expect_refusal(options: &ZswapOptions, page: &Page) -> bool {
+/// The length that a page's object must have without its header, from the compressed length alone;
+/// `None` where the compressor or the policy has none.
+fn object_bytes(options: &ZswapOptions, page: &Page) -> Option<usize> {
     let mut out = [0; OUTPUT_BYTES];
-    let bytes = match options.compressor.build().compress(page, &mut out) {
-        Ok(bytes) if bytes < PAGE_SIZE => bytes,
-        Ok(bytes) if options.incompressible == Incompressible::Reject => bytes,
-        _ if options.incompressible == Incompressible::StoreAsIs => PAGE_SIZE,
-        _ => return true,
-    };
+    match options.compressor.build().compress(page, &mut out) {
+        Ok(bytes) if bytes < PAGE_SIZE => Some(bytes),
+        _ if options.incompressible == Incompressible::StoreAsIs => Some(PAGE_SIZE),
+        result => result.ok(),
+    }
+}
+
+/// What a store must say of `page`.
+fn expect_refusal(options: &ZswapOptions, page: &Page) -> bool {
     let max = if options.zpool == ZpoolKind::Zbud { 3968 } else { PAGE_SIZE };
-    bytes + options.object_header_bytes > max
+    object_bytes(options, page).is_none_or(|bytes| bytes + options.object_header_bytes > max)
 }
 
 fn run_history(options: ZswapOptions, seed: u64, steps: usize) {
@@ -126,32 +130,47 @@ fn run_history(options: ZswapOptions, seed: u64, steps: usize) {
             }
         }
         if step % 32 == 0 {
-            check(&zswap, &model, &expected, &place);
+            check(&zswap, &options, &model, &expected, &place);
         }
     }
-    check(&zswap, &model, &expected, &replay);
+    check(&zswap, &options, &model, &expected, &replay);
     let everything = PageKey(0)..=PageKey(u64::MAX);
     assert_eq!(zswap.invalidate_range(everything), model.len(), "{replay}");
     zswap.audit().expect(&replay);
     assert_eq!((zswap.memory().pool_bytes, zswap.memory().compressed_bytes), (0, 0), "{replay}");
 }
 
-fn check(zswap: &Zswap, model: &HashMap<PageKey, Page>, expected: &Counters, place: &str) {
+fn check(
+    zswap: &Zswap,
+    options: &ZswapOptions,
+    model: &HashMap<PageKey, Page>,
+    expected: &Counters,
+    place: &str,
+) {
     zswap.audit().unwrap_or_else(|error| panic!("{error} at {place}"));
+    let (mut same_filled_pages, mut as_is, mut compressed_bytes) = (0, 0, 0);
     for (&key, held) in model {
         let mut page = [0; PAGE_SIZE];
         assert!(zswap.load(key, &mut page).expect(place), "page {key} lost at {place}");
         assert!(page == *held, "page {key} differs at {place}");
+        if held.chunks(8).all(|word| word == &held[..8]) {
+            same_filled_pages += 1;
+            continue;
+        }
+        let bytes = object_bytes(options, held).expect(place);
+        let whole = bytes == PAGE_SIZE && options.incompressible == Incompressible::StoreAsIs;
+        as_is += u64::from(whole);
+        compressed_bytes += bytes as u64;
     }
-    let counters = zswap.counters();
-    let same_filled = model.values().filter(|page| page.chunks(8).all(|word| word == &page[..8]));
+    let memory = zswap.memory();
+    assert_eq!(memory.compressed_bytes, compressed_bytes, "{place}");
     assert_eq!(
-        counters,
+        zswap.counters(),
         Counters {
-            pool_total_size: counters.pool_total_size,
+            pool_total_size: memory.pool_bytes,
             stored_pages: model.len() as u64,
-            same_filled_pages: same_filled.count() as u64,
-            stored_incompressible_pages: counters.stored_incompressible_pages,
+            same_filled_pages,
+            stored_incompressible_pages: as_is,
             ..*expected
         },
         "{place}"

@@ -132,15 +132,18 @@ impl Index for Radix {
     }
 
     fn for_each(&self, range: RangeInclusive<PageKey>, visit: &mut dyn FnMut(PageKey, Entry)) {
+        let (start, end) = (split(*range.start()), split(*range.end()));
         let mut visit_leaf = |upper: u64, leaf: &Leaf| {
-            for (place, &entry) in leaf.entries.iter().enumerate() {
-                let key = PageKey(upper << LEAF_BITS | place as u64);
-                if entry != ABSENT && range.contains(&key) {
-                    visit(key, entry);
+            let first = if upper == start.0 { start.1 } else { 0 };
+            let last = if upper == end.0 { end.1 } else { LEAF_ENTRIES - 1 };
+            for place in first..=last {
+                let entry = leaf.entries[place];
+                if entry != ABSENT {
+                    visit(PageKey(upper << LEAF_BITS | place as u64), entry);
                 }
             }
         };
-        let uppers = split(*range.start()).0..=split(*range.end()).0;
+        let uppers = start.0..=end.0;
         // A short range is looked up leaf by leaf, a long one filters the leaves there are.
         if uppers.end().saturating_sub(*uppers.start()) < self.leaves.len() as u64 {
             for upper in uppers {

@@ -103,7 +103,7 @@ impl<S> ChunkPages<S> {
     /// Makes sure that the next [`ChunkPages::add`] finds room.
     pub(super) fn reserve(&mut self) -> Result<(), TryReserveError> {
         if self.vacant_head == NONE {
-            reserve_one(&mut self.pages)?;
+            reserve_one(&mut self.pages, NONE as usize)?;
         }
         Ok(())
     }
@@ -115,7 +115,6 @@ impl<S> ChunkPages<S> {
         self.used += 1;
         if self.vacant_head == NONE {
             let id = self.id_end();
-            assert!(id != NONE, "a pool of 2^32 - 1 pages");
             self.pages.push(page);
             return id;
         }

@@ -63,6 +63,9 @@ const LOCATION_MASK: u64 = (1 << LOCATION_BITS) - 1;
 const FREE: u64 = 1 << (LOCATION_BITS - 1);
 const NO_CELL: u32 = u32::MAX;
 
+/// The most cells of a table: zsmalloc writes a cell's number and one bit more into 32 bits.
+pub(super) const CELLS_MAX: usize = 1 << 31;
+
 /// Cells of 8 bytes, one an object.
 #[derive(Debug)]
 pub(super) struct HandleTable {
@@ -93,7 +96,7 @@ impl HandleTable {
     /// Makes sure that the next [`HandleTable::insert`] finds a cell.
     pub(super) fn reserve(&mut self) -> Result<(), TryReserveError> {
         if self.free_head == NO_CELL {
-            reserve_one(&mut self.cells)?;
+            reserve_one(&mut self.cells, CELLS_MAX)?;
         }
         Ok(())
     }
@@ -112,7 +115,7 @@ impl HandleTable {
         let handle = self.next();
         let cell = handle.cell();
         if self.free_head == NO_CELL {
-            assert!(cell != NO_CELL, "a pool of 2^32 - 1 objects");
+            debug_assert!((cell as usize) < CELLS_MAX);
             self.cells.push(handle.generation() << LOCATION_BITS | location);
         } else {
             self.free_head = self.cells[cell as usize] as u32;

@@ -130,8 +130,13 @@ fn check_object(zpool: &'static str, bytes: usize, max: usize) -> Result<(), Zpo
     }
 }
 
-/// Room for one more element; grows by a quarter, so that a table is never half empty.
-fn reserve_one<T>(table: &mut Vec<T>) -> Result<(), std::collections::TryReserveError> {
+/// Room for one more element of at most `max`; grows by a quarter, so that a table is never half
+/// empty.
+fn reserve_one<T>(table: &mut Vec<T>, max: usize) -> Result<(), std::collections::TryReserveError> {
+    if table.len() >= max {
+        // More than any vector has: the only way to this error.
+        return table.try_reserve(usize::MAX);
+    }
     if table.len() == table.capacity() {
         table.try_reserve_exact((table.len() / 4).max(4))?;
     }
@@ -159,5 +164,21 @@ impl ZpoolKind {
             ZpoolKind::Zbud => Box::new(zbud::Zbud::new(arena)),
             ZpoolKind::Z3fold => Box::new(z3fold::Z3fold::new(arena)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_that_is_full_is_an_error() {
+        let mut table = Vec::new();
+        for element in 0..10_u64 {
+            reserve_one(&mut table, 10).unwrap();
+            table.push(element);
+        }
+        reserve_one(&mut table, 10).unwrap_err();
+        assert_eq!((table.len(), table.capacity() < 20), (10, true));
     }
 }

@@ -104,6 +104,17 @@ pub enum Stored {
     AsIs,
 }
 
+/// Who refused a compressed page as too large. A value, not a text: refusing takes no memory.
+#[derive(Debug, Error)]
+pub enum TooLarge {
+    /// The compressor.
+    #[error(transparent)]
+    Compressor(CompressError),
+    /// The pool.
+    #[error(transparent)]
+    Zpool(ZpoolError),
+}
+
 /// Why a page was not stored. The caller's page is untouched; the key holds nothing now.
 #[derive(Debug, Error)]
 pub enum StoreError {
@@ -113,7 +124,7 @@ pub enum StoreError {
         /// The page.
         key: PageKey,
         /// What it came to, and the limit.
-        reason: String,
+        reason: TooLarge,
     },
     /// The compressor failed (`reject_compress_fail`).
     #[error("page {key} could not be compressed: {reason}")]
@@ -174,7 +185,8 @@ pub struct MemoryUse {
     pub index_bytes: u64,
     /// The allocator's tables: handles, page descriptors, free lists.
     pub zpool_metadata_bytes: u64,
-    /// Resident host pages that the arena keeps for the next caller: at most 512 KiB.
+    /// Resident host pages that the arena keeps for the next caller: at most 256 KiB, and the rest
+    /// of a huge page.
     pub reserve_bytes: u64,
 }
 
@@ -311,7 +323,7 @@ impl Zswap {
     /// Forgets every page with a key in `keys`; how many there were.
     pub fn invalidate_range(&self, keys: RangeInclusive<PageKey>) -> usize {
         let mut count = 0;
-        for lock in self.shards.iter() {
+        for lock in self.shards.of_range(&keys) {
             let mut removed = Vec::new();
             let mut shard = lock.lock();
             shard.index().for_each(keys.clone(), &mut |key, _| removed.push(key));
@@ -487,13 +499,12 @@ impl Zswap {
                 Some(bytes)
             }
             Err(reason) if self.incompressible == Incompressible::Reject => {
-                let reason = match reason {
-                    CompressError::TooBig => reason.to_string(),
-                    CompressError::Failed(reason) => {
-                        return Err(StoreError::CompressFail { key, reason });
+                return Err(match reason {
+                    CompressError::TooBig => {
+                        StoreError::CompressPoor { key, reason: TooLarge::Compressor(reason) }
                     }
-                };
-                return Err(StoreError::CompressPoor { key, reason });
+                    CompressError::Failed(reason) => StoreError::CompressFail { key, reason },
+                });
             }
             _ => {
                 out[..PAGE_SIZE].copy_from_slice(page);
@@ -504,7 +515,7 @@ impl Zswap {
         let end = OBJECT_HEADER_MAX + bytes.unwrap_or(PAGE_SIZE);
         let handle = self.zpool.insert(&scratch[start..end]).map_err(|source| match source {
             ZpoolError::TooBig { .. } | ZpoolError::Empty => {
-                StoreError::CompressPoor { key, reason: source.to_string() }
+                StoreError::CompressPoor { key, reason: TooLarge::Zpool(source) }
             }
             source => StoreError::AllocFail { key, source },
         })?;

@@ -1,5 +1,6 @@
 //! A shard: the index of some of the 64 MiB regions of key space, behind one lock.
 
+use std::ops::RangeInclusive;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::counters::Counters;
@@ -48,6 +49,16 @@ impl Shards {
     #[inline]
     pub(super) fn of(&self, key: PageKey) -> &ShardLock {
         &self.0[(key.0 >> REGION_BITS) as usize % SHARDS]
+    }
+
+    /// The shards of a range of keys, each once.
+    pub(super) fn of_range(
+        &self,
+        keys: &RangeInclusive<PageKey>,
+    ) -> impl Iterator<Item = &ShardLock> {
+        let regions = keys.start().0 >> REGION_BITS..=keys.end().0 >> REGION_BITS;
+        // As many neighbours as there are shards are in all of them.
+        regions.take(SHARDS).map(|region| &self.0[region as usize % SHARDS])
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &ShardLock> {
@@ -116,5 +127,32 @@ impl Shard {
             Content::Compressed { .. } => {}
         }
         self.compressed_bytes = add(self.compressed_bytes, content.compressed_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::index::radix::Radix;
+
+    #[test]
+    fn a_range_has_the_shards_of_its_keys_once_each() {
+        let shards = Shards::new(|| Box::new(Radix::new()));
+        let region = |n: u64| n << REGION_BITS;
+        for (start, end, expected) in [
+            (7, 7, 1),
+            (region(1) - 1, region(1), 2),
+            (region(62), region(66) - 1, 4),
+            (5, region(63), 64),
+            (0, u64::MAX, 64),
+            (region(9), region(8), 0),
+        ] {
+            let found: Vec<*const ShardLock> =
+                shards.of_range(&(PageKey(start)..=PageKey(end))).map(std::ptr::from_ref).collect();
+            assert_eq!(found.len(), expected, "{start:#x} to {end:#x}");
+            let of = |key| std::ptr::from_ref(shards.of(PageKey(key)));
+            assert!(expected == 0 || found.contains(&of(start)) && found.contains(&of(end)));
+            assert!((1..found.len()).all(|n| !found[..n].contains(&found[n])));
+        }
     }
 }

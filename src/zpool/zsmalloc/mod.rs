@@ -235,3 +235,38 @@ impl Drop for Zsmalloc {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Zspages of a class of 5 slots that have so many of them in use.
+    fn pool_with(used: &[usize]) -> Zsmalloc {
+        let pool = Zsmalloc::new(Arc::new(Arena::new()), ZsmallocOptions::default());
+        assert_eq!(pool.table().class_of(3200).slots, 5);
+        let handles: Vec<Handle> =
+            (0..used.len() * 5).map(|_| pool.insert(&[7; 3200]).unwrap()).collect();
+        for (zspage, &used) in handles.chunks(5).zip(used) {
+            zspage[used..].iter().for_each(|&handle| pool.remove(handle).unwrap());
+        }
+        pool
+    }
+
+    /// Slots in use of each zspage after compaction, from the fullness groups: 5 slots, 5 groups.
+    fn compacted(used: &[usize]) -> Vec<usize> {
+        let pool = pool_with(used);
+        pool.compact();
+        pool.audit().unwrap();
+        let stats = pool.class_stats().into_iter().find(|class| class.slots_used > 0).unwrap();
+        let used_of_group = |group| (0..=5).find(|&used| fullness_group(used, 5) == group);
+        let groups = stats.group_zspages.into_iter().enumerate();
+        groups.flat_map(|(group, count)| vec![used_of_group(group).unwrap_or(0); count]).collect()
+    }
+
+    #[test]
+    fn compaction_fills_the_fullest_zspage_from_the_emptiest() {
+        assert_eq!(compacted(&[4, 4, 4, 1]), [4, 4, 5]); // not 3, 5, 5: from the emptiest
+        assert_eq!(compacted(&[4, 1, 1]), [1, 5]); // not 2, 4: into the fullest
+        assert_eq!(compacted(&[4, 4, 3]), [3, 4, 4]); // not a page to gain: nothing moves
+    }
+}

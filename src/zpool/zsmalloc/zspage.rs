@@ -21,7 +21,7 @@ use std::collections::TryReserveError;
 
 use super::class::{FULLNESS_GROUPS, HANDLE_BYTES, SizeClass, fullness_group};
 use crate::sys::pages::PageRun;
-use crate::zpool::handle::{Handle, HandleTable, Location};
+use crate::zpool::handle::{CELLS_MAX, Handle, HandleTable, Location};
 use crate::zpool::reserve_one;
 
 /// Number of a zspage in its class.
@@ -30,6 +30,11 @@ pub(super) type ZspageId = u32;
 const NONE: u32 = u32::MAX;
 /// The free-list end in a slot's word, as its 31 low bits.
 const LAST: u32 = u32::MAX >> 1;
+
+/// The most zspages of a class: a location has 31 bits for the number.
+const ZSPAGES_MAX: usize = 1 << 31;
+
+const _: () = assert!(CELLS_MAX - 1 <= (u32::MAX >> 1) as usize); // of a slot's word
 
 /// One zspage; 32 bytes.
 #[derive(Debug)]
@@ -123,7 +128,7 @@ impl ClassPages {
     pub(super) fn reserve(&mut self) -> Result<(), TryReserveError> {
         self.handles.reserve()?;
         if self.vacant_head == NONE {
-            reserve_one(&mut self.zspages)?;
+            reserve_one(&mut self.zspages, ZSPAGES_MAX)?;
             if self.header_bytes == 0
                 && self.beside.capacity() - self.beside.len() < self.class.slots
             {
@@ -480,7 +485,7 @@ impl ClassPages {
 
 /// A location: zspage number (31 bits), slot (8 bits).
 fn location(id: ZspageId, slot: u32) -> Location {
-    debug_assert!(slot < 256 && id < NONE / 2);
+    debug_assert!(slot < 256 && (id as usize) < ZSPAGES_MAX);
     u64::from(id) << 8 | u64::from(slot)
 }
 

@@ -1,0 +1,136 @@
+//! Goal: where the heap gives no memory in the middle of a store, the store returns an error and is
+//! as before.
+//! Method: an allocator that fails the n-th allocation of a thread, for every n that a call makes,
+//! in histories of stores; audits and contents after each failure.
+//! Blind to: a kernel that gives no pages (see `zswap_model` and `zpool_model`, by a limit); frees,
+//! as the arena's lists of freed runs have grown before memory is short.
+
+#![allow(unsafe_code, reason = "a global allocator is an unsafe trait")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::collections::HashMap;
+
+use uzswap::page::{PAGE_SIZE, Page, PageKey};
+use uzswap::zpool::ZpoolKind;
+use uzswap::zswap::{StoreError, Zswap, ZswapOptions};
+
+/// The system's allocator, and a failure where this thread asked for one.
+struct Failing;
+
+thread_local! {
+    /// Allocations of this thread until one fails; 0 for never.
+    static COUNTDOWN: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Whether this allocation is the one to fail.
+fn fails() -> bool {
+    let left = COUNTDOWN.get();
+    COUNTDOWN.set(left.saturating_sub(1));
+    left == 1
+}
+
+// SAFETY: every call is passed to the system's allocator as it came, or refused with null, which a
+// caller must expect.
+unsafe impl GlobalAlloc for Failing {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if fails() {
+            return std::ptr::null_mut();
+        }
+        // SAFETY: the caller's promises are those that the system's allocator asks for.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: as above; the pointer came from the system's allocator.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
+        if fails() {
+            return std::ptr::null_mut();
+        }
+        // SAFETY: as above.
+        unsafe { System.realloc(pointer, layout, bytes) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Failing = Failing;
+
+/// A page of `key` that comes to an object of 30 to 4096 bytes.
+fn page_of(key: u64, version: u64) -> Page {
+    let mut page = [0; PAGE_SIZE];
+    let mut state = (key << 20 | version) * 2 + 1;
+    let bytes = 16 + (key * 397) as usize % (PAGE_SIZE - 16);
+    for byte in &mut page[..bytes] {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        *byte = (state >> 56) as u8;
+    }
+    page
+}
+
+fn check(zswap: &Zswap, model: &HashMap<u64, Page>, place: &str) {
+    zswap.audit().unwrap_or_else(|error| panic!("{error} at {place}"));
+    assert_eq!(zswap.counters().stored_pages, model.len() as u64, "{place}");
+    let mut page = [0; PAGE_SIZE];
+    for (&key, held) in model {
+        assert!(zswap.load(PageKey(key), &mut page).unwrap() && page == *held, "{key} at {place}");
+    }
+}
+
+/// An object of every class, freed again: the arena's lists have room from then on.
+fn warm_up(zswap: &Zswap) {
+    for version in 0..3 {
+        for key in 0..120 {
+            // This thread's compressor is made here too, and not where memory is short.
+            let _ = zswap.store(PageKey(key << 40), &page_of(key, version));
+        }
+        zswap.invalidate_range(PageKey(0)..=PageKey(u64::MAX));
+        zswap.compact();
+    }
+}
+
+/// Stores pages, each with its 1st, 2nd ... allocation failing until there is none to fail; the
+/// stores that were refused for it.
+fn run_history(zpool: ZpoolKind) -> usize {
+    let zswap = Zswap::new(ZswapOptions { zpool, ..ZswapOptions::default() });
+    warm_up(&zswap);
+    let mut model = HashMap::new();
+    let mut refused = 0;
+    for step in 0..600u64 {
+        // Neighbours, and keys with an index leaf of their own; no key twice.
+        let key = step % 2 * (step << 20) + step;
+        let page = page_of(key, 9);
+        for n in 1.. {
+            let place = format!("{zpool}, step {step}, allocation {n}");
+            COUNTDOWN.set(n);
+            let result = zswap.store(PageKey(key), &page);
+            let failed = COUNTDOWN.replace(0) == 0;
+            match result {
+                Ok(_) => drop(model.insert(key, page)),
+                Err(StoreError::AllocFail { .. } | StoreError::IndexFull { .. }) if failed => {
+                    refused += 1;
+                    check(&zswap, &model, &place);
+                    continue;
+                }
+                Err(StoreError::CompressPoor { .. }) => {}
+                Err(error) => panic!("{error} at {place}"),
+            }
+            assert!(!failed, "a failed allocation was not seen at {place}");
+            break;
+        }
+    }
+    check(&zswap, &model, "the end");
+    refused
+}
+
+#[test]
+fn a_store_without_memory_is_refused_and_changes_nothing() {
+    for zpool in ZpoolKind::ALL {
+        let refused = run_history(zpool);
+        println!("{zpool}: {refused} stores refused");
+        // Handles, pages and 300 index leaves need memory.
+        assert!(refused > 300, "{zpool}: {refused} stores refused");
+    }
+}
