@@ -52,7 +52,7 @@ impl PageRun {
     /// # Errors
     ///
     /// The kernel's error: `ENOMEM` where address space or commit limit does not allow it,
-    /// `EINVAL` where `count` is 0 or over `u32::MAX`, `Unsupported` where host pages are not 4096
+    /// `EINVAL` where `count` is 0 or about `u32::MAX`, `Unsupported` where host pages are not 4096
     /// bytes.
     pub fn map(count: usize) -> io::Result<PageRun> {
         PageRun::map_advised(count, 1, libc::MADV_NOHUGEPAGE)
@@ -78,13 +78,12 @@ impl PageRun {
                 format!("host pages are {host_page} bytes; only 4096 is supported"),
             ));
         }
-        let pages = u32::try_from(count).ok().filter(|&pages| pages > 0);
         // With address space in front, so that there is a border to start at.
-        let mapped = count.checked_add(align_pages - 1);
-        let bytes = mapped.and_then(|mapped| mapped.checked_mul(HOST_PAGE_SIZE));
-        let (Some(pages), Some(bytes)) = (pages, bytes) else {
+        let mapped = count.checked_add(align_pages - 1).filter(|_| count > 0);
+        let Some(mapped) = mapped.and_then(|mapped| u32::try_from(mapped).ok()) else {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         };
+        let bytes = mapped as usize * HOST_PAGE_SIZE; // at most 2^44
         // SAFETY: a new private anonymous mapping at an address of the kernel's choosing touches no
         // memory that exists.
         let address = unsafe {
@@ -107,7 +106,7 @@ impl PageRun {
         unsafe { libc::madvise(address, bytes, advice) };
         let past_border = address.addr() / HOST_PAGE_SIZE % align_pages;
         let first = ((align_pages - past_border) % align_pages) as u32; // below `align_pages`
-        Ok(PageRun { mapping: Arc::new(mapping), first, count: pages })
+        Ok(PageRun { mapping: Arc::new(mapping), first, count: count as u32 }) // <= mapped
     }
 
     /// Pages in the run.

@@ -8,10 +8,9 @@
 //!                         '----------- returned <----------' madvise
 //! ```
 //!
-//! A run is made resident when it is given out, outside the lock. Freed pages go back to the kernel
-//! 64 at a time, because a call for each would flush the other processors' address translation
-//! each time; until then they are retired and used again first. They are reported as
-//! `reserve_pages`.
+//! A run is made resident when it is given out, outside the lock. Of freed pages up to 64 stay
+//! retired, for the next caller of their length: to return a page and to take one cost the kernel
+//! 3 us together. They are reported as `reserve_pages`.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -132,18 +131,30 @@ impl Arena {
     /// If `count` is not in 1 ..= [`RUN_PAGES_MAX`].
     pub fn alloc(&self, count: usize) -> Result<PageRun, ArenaError> {
         assert!((1..=RUN_PAGES_MAX).contains(&count), "runs are 1 to {RUN_PAGES_MAX} pages");
-        self.charge(count)?;
-        self.find(count).map_err(|source| {
-            self.used_pages.fetch_sub(count, Ordering::Relaxed);
-            ArenaError::Os { pages: count, source }
-        })
+        let used_pages = self.charge(count)?;
+        match self.find(count) {
+            Ok(run) => {
+                self.peak_pages.fetch_max(used_pages, Ordering::Relaxed);
+                Ok(run)
+            }
+            Err(source) => {
+                self.used_pages.fetch_sub(count, Ordering::Relaxed);
+                Err(ArenaError::Os { pages: count, source })
+            }
+        }
     }
 
-    /// Takes a run back.
-    pub fn free(&self, run: PageRun) {
+    /// Takes a run back. Where memory is so short that no list takes it, its pages go to the kernel
+    /// and its address space is given up.
+    pub fn free(&self, mut run: PageRun) {
         let count = run.page_count();
         self.used_pages.fetch_sub(count, Ordering::Relaxed);
         let mut free = self.lock();
+        if free.retired[count].try_reserve(1).is_err() {
+            drop(free);
+            let _ = run.discard();
+            return;
+        }
         free.retired_pages += count;
         free.retired[count].push(run);
         if free.retired_pages > RETIRED_PAGES_MAX {
@@ -169,16 +180,14 @@ impl Arena {
         }
     }
 
-    /// Counts `count` pages as used, or refuses; the limit holds at every instant.
-    fn charge(&self, count: usize) -> Result<(), ArenaError> {
+    /// Counts `count` pages as used, or refuses: how many there are then. The limit holds at every
+    /// instant.
+    fn charge(&self, count: usize) -> Result<usize, ArenaError> {
         let charged = self.used_pages.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
             used.checked_add(count).filter(|&sum| sum <= self.limit_pages)
         });
         match charged {
-            Ok(before) => {
-                self.peak_pages.fetch_max(before + count, Ordering::Relaxed);
-                Ok(())
-            }
+            Ok(before) => Ok(before + count),
             Err(used_pages) => {
                 Err(ArenaError::Limit { pages: count, limit_pages: self.limit_pages, used_pages })
             }
@@ -203,6 +212,9 @@ impl Arena {
     /// Empties the retired lists; the lock is not held while the kernel works.
     fn give_back(&self, mut free: MutexGuard<'_, FreeRuns>) {
         let mut batch: Vec<PageRun> = Vec::new();
+        if batch.try_reserve_exact(free.retired.iter().map(Vec::len).sum()).is_err() {
+            return; // they stay retired until a later call
+        }
         for list in &mut free.retired {
             batch.append(list);
         }
@@ -214,7 +226,10 @@ impl Arena {
         }
         let mut free = self.lock();
         for run in batch {
-            free.returned[run.page_count()].push(run);
+            let list = &mut free.returned[run.page_count()];
+            if list.try_reserve(1).is_ok() {
+                list.push(run);
+            }
         }
     }
 
