@@ -11,6 +11,7 @@
 pub mod arena;
 mod chunked;
 mod handle;
+mod lock;
 pub mod z3fold;
 pub mod zbud;
 pub mod zsmalloc;

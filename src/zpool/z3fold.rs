@@ -31,11 +31,12 @@
 //!   is marked as foreign.
 
 use std::collections::TryReserveError;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::chunked::{ChunkPages, PAGE_CHUNKS, PageId, chunks_of};
 use super::handle::{HandleTable, Location};
+use super::lock::{PoolLock, PoolPart};
 use super::{Arena, Handle, UnknownHandle, Zpool, ZpoolError, ZpoolStats, check_object};
 use crate::page::PAGE_SIZE;
 use crate::sys::pages::PageRun;
@@ -65,7 +66,7 @@ const SWEEP_PAGES: u32 = 64;
 #[derive(Debug)]
 pub struct Z3fold {
     arena: Arc<Arena>,
-    pages: RwLock<Pages>,
+    pages: PoolLock<Pages>,
     compacting: AtomicBool,
 }
 
@@ -216,16 +217,7 @@ impl Z3fold {
             table: ChunkPages::new(),
             pages_compacted: 0,
         };
-        Z3fold { arena, pages: RwLock::new(pages), compacting: AtomicBool::new(false) }
-    }
-
-    // Poisoned only by a broken invariant; what it protects is as good as it was for the others.
-    fn read(&self) -> RwLockReadGuard<'_, Pages> {
-        self.pages.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn write(&self) -> RwLockWriteGuard<'_, Pages> {
-        self.pages.write().unwrap_or_else(PoisonError::into_inner)
+        Z3fold { arena, pages: PoolLock::new(pages), compacting: AtomicBool::new(false) }
     }
 }
 
@@ -242,32 +234,24 @@ impl Zpool for Z3fold {
         check_object(self.name(), object.len(), self.object_size_max())?;
         let chunks = chunks_of(object.len());
         let headless = chunks > SHARED_CHUNKS_MAX;
-        let mut pages = self.write();
-        pages.reserve()?;
+        let mut pages = self.pages.write_reserved()?;
         if !headless && let Some(id) = pages.table.best_fit(chunks) {
             return Ok(pages.place(id, object));
         }
         drop(pages);
-        let run = self.arena.alloc(1)?;
-        let mut pages = self.write();
-        // Again: other threads may have used up what was reserved.
-        if let Err(error) = pages.reserve() {
-            drop(pages);
-            self.arena.free(run);
-            return Err(error.into());
-        }
+        let (mut pages, run) = self.pages.write_with_pages(&self.arena, 1)?;
         let id = pages.table.add(run, Buddies { headless, ..Buddies::default() });
         Ok(if headless { pages.place_headless(id, object) } else { pages.place(id, object) })
     }
 
     fn read(&self, handle: Handle, reader: &mut dyn FnMut(&[u8])) -> Result<(), UnknownHandle> {
-        let pages = self.read();
+        let pages = self.pages.read();
         reader(pages.object(handle).ok_or(UnknownHandle(handle))?);
         Ok(())
     }
 
     fn remove(&self, handle: Handle) -> Result<(), UnknownHandle> {
-        let emptied = self.write().remove(handle).ok_or(UnknownHandle(handle))?;
+        let emptied = self.pages.write().remove(handle).ok_or(UnknownHandle(handle))?;
         if let Some(run) = emptied {
             self.arena.free(run);
         }
@@ -285,7 +269,7 @@ impl Zpool for Z3fold {
             moved = false;
             let mut next = Some(0);
             while let Some(start) = next {
-                let mut pages = self.write();
+                let mut pages = self.pages.write();
                 moved |= pages.sweep(start, &mut emptied);
                 let end = start.saturating_add(SWEEP_PAGES);
                 next = (end < pages.table.id_end()).then_some(end);
@@ -294,13 +278,13 @@ impl Zpool for Z3fold {
                 emptied.drain(..).for_each(|run| self.arena.free(run));
             }
         }
-        self.write().release_if_empty();
+        self.pages.write().release_if_empty();
         self.compacting.store(false, Ordering::Release);
         freed
     }
 
     fn stats(&self) -> ZpoolStats {
-        let pages = self.read();
+        let pages = self.pages.read();
         ZpoolStats {
             pool_pages: pages.table.used(),
             objects: pages.handles.used(),
@@ -310,26 +294,27 @@ impl Zpool for Z3fold {
     }
 
     fn audit(&self) -> Result<(), String> {
-        self.read().audit()
+        self.pages.read().audit()
     }
 }
 
 impl Drop for Z3fold {
     fn drop(&mut self) {
         // The arena may outlive the pool; its count of used pages must not.
-        for run in self.write().table.take_runs() {
+        for run in self.pages.write().table.take_runs() {
             self.arena.free(run);
         }
     }
 }
 
-impl Pages {
-    /// Makes sure that the tables have room for one more object and one more page.
+impl PoolPart for Pages {
     fn reserve(&mut self) -> Result<(), TryReserveError> {
         self.handles.reserve()?;
         self.table.reserve()
     }
+}
 
+impl Pages {
     /// Gives the tables' memory back if there is nothing in them.
     fn release_if_empty(&mut self) {
         self.handles.release_if_empty();
@@ -517,7 +502,7 @@ mod tests {
     use super::*;
 
     fn place(pool: &Z3fold, handle: Handle) -> (PageId, Buddy) {
-        page_and_buddy(pool.read().handles.get(handle).unwrap())
+        page_and_buddy(pool.pages.read().handles.get(handle).unwrap())
     }
 
     /// A page of three objects of these chunks, each filled with its number.
@@ -532,7 +517,7 @@ mod tests {
     }
 
     fn check(pool: &Z3fold, handle: Handle, n: u8, start: u8) {
-        let pages = pool.read();
+        let pages = pool.pages.read();
         let (id, buddy) = page_and_buddy(pages.handles.get(handle).unwrap());
         assert_eq!(pages.table[id].place(buddy).0, start);
         assert!(pages.object(handle).unwrap().iter().all(|&byte| byte == n));

@@ -16,10 +16,11 @@
 //! - B3: every object is named by one handle, and every handle names an object.
 
 use std::collections::TryReserveError;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::Arc;
 
 use super::chunked::{CHUNK_BYTES, ChunkPages, PAGE_CHUNKS, PageId, chunks_of};
 use super::handle::{HandleTable, Location};
+use super::lock::{PoolLock, PoolPart};
 use super::{Arena, Handle, UnknownHandle, Zpool, ZpoolError, ZpoolStats, check_object};
 use crate::sys::pages::PageRun;
 
@@ -39,7 +40,7 @@ const HANDLE_SET: u8 = 254;
 #[derive(Debug)]
 pub struct Zbud {
     arena: Arc<Arena>,
-    pages: RwLock<Pages>,
+    pages: PoolLock<Pages>,
 }
 
 /// Everything the lock protects.
@@ -89,16 +90,7 @@ impl Zbud {
     /// An empty pool.
     pub fn new(arena: Arc<Arena>) -> Zbud {
         let pages = Pages { handles: HandleTable::new(HANDLE_SET), table: ChunkPages::new() };
-        Zbud { arena, pages: RwLock::new(pages) }
-    }
-
-    // Poisoned only by a broken invariant; what it protects is as good as it was for the others.
-    fn read(&self) -> RwLockReadGuard<'_, Pages> {
-        self.pages.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn write(&self) -> RwLockWriteGuard<'_, Pages> {
-        self.pages.write().unwrap_or_else(PoisonError::into_inner)
+        Zbud { arena, pages: PoolLock::new(pages) }
     }
 }
 
@@ -113,32 +105,24 @@ impl Zpool for Zbud {
 
     fn insert(&self, object: &[u8]) -> Result<Handle, ZpoolError> {
         check_object(self.name(), object.len(), self.object_size_max())?;
-        let mut pages = self.write();
-        pages.reserve()?;
+        let mut pages = self.pages.write_reserved()?;
         if let Some(id) = pages.table.best_fit(chunks_of(object.len())) {
             return Ok(pages.place(id, object));
         }
         drop(pages);
-        let run = self.arena.alloc(1)?;
-        let mut pages = self.write();
-        // Again: other threads may have used up what was reserved.
-        if let Err(error) = pages.reserve() {
-            drop(pages);
-            self.arena.free(run);
-            return Err(error.into());
-        }
+        let (mut pages, run) = self.pages.write_with_pages(&self.arena, 1)?;
         let id = pages.table.add(run, Buddies::default());
         Ok(pages.place(id, object))
     }
 
     fn read(&self, handle: Handle, reader: &mut dyn FnMut(&[u8])) -> Result<(), UnknownHandle> {
-        let pages = self.read();
+        let pages = self.pages.read();
         reader(pages.object(handle).ok_or(UnknownHandle(handle))?);
         Ok(())
     }
 
     fn remove(&self, handle: Handle) -> Result<(), UnknownHandle> {
-        let emptied = self.write().remove(handle).ok_or(UnknownHandle(handle))?;
+        let emptied = self.pages.write().remove(handle).ok_or(UnknownHandle(handle))?;
         if let Some(run) = emptied {
             self.arena.free(run);
         }
@@ -146,14 +130,14 @@ impl Zpool for Zbud {
     }
 
     fn compact(&self) -> usize {
-        let mut pages = self.write();
+        let mut pages = self.pages.write();
         pages.handles.release_if_empty();
         pages.table.release_if_empty();
         0
     }
 
     fn stats(&self) -> ZpoolStats {
-        let pages = self.read();
+        let pages = self.pages.read();
         ZpoolStats {
             pool_pages: pages.table.used(),
             objects: pages.handles.used(),
@@ -163,26 +147,27 @@ impl Zpool for Zbud {
     }
 
     fn audit(&self) -> Result<(), String> {
-        self.read().audit()
+        self.pages.read().audit()
     }
 }
 
 impl Drop for Zbud {
     fn drop(&mut self) {
         // The arena may outlive the pool; its count of used pages must not.
-        for run in self.write().table.take_runs() {
+        for run in self.pages.write().table.take_runs() {
             self.arena.free(run);
         }
     }
 }
 
-impl Pages {
-    /// Makes sure that the tables have room for one more object and one more page.
+impl PoolPart for Pages {
     fn reserve(&mut self) -> Result<(), TryReserveError> {
         self.handles.reserve()?;
         self.table.reserve()
     }
+}
 
+impl Pages {
     /// Copies `object` to a free end of a page that has room for it.
     fn place(&mut self, id: PageId, object: &[u8]) -> Handle {
         self.table.unlink(id);
@@ -275,7 +260,7 @@ mod tests {
         let in_large = pool.insert(&large).unwrap(); // leaves 23 chunks
         pool.insert(&vec![2; 44 * CHUNK_BYTES]).unwrap(); // leaves 19
         pool.insert(&vec![3; 62 * CHUNK_BYTES]).unwrap(); // leaves 1
-        let place = |handle| page_and_end(pool.read().handles.get(handle).unwrap());
+        let place = |handle| page_and_end(pool.pages.read().handles.get(handle).unwrap());
         let beside = pool.insert(&small).unwrap();
         assert_eq!(place(beside), (0, End::Last));
         pool.remove(in_large).unwrap();

@@ -20,8 +20,8 @@
 mod class;
 mod zspage;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 pub use class::{
     CHAIN_SIZE_MAX, CHAIN_SIZE_MIN, CLASS_INDEXES, ChainRule, ClassTable, FULLNESS_GROUPS,
@@ -29,6 +29,7 @@ pub use class::{
 };
 use zspage::ClassPages;
 
+use super::lock::PoolLock;
 use super::{Arena, Handle, UnknownHandle, Zpool, ZpoolError, ZpoolStats, check_object};
 use crate::page::PAGE_SIZE;
 
@@ -37,26 +38,10 @@ use crate::page::PAGE_SIZE;
 pub struct Zsmalloc {
     arena: Arc<Arena>,
     table: ClassTable,
-    classes: Vec<ClassLock>,
+    classes: Vec<PoolLock<ClassPages>>,
     pool_pages: AtomicUsize,
     pages_compacted: AtomicUsize,
     compacting: AtomicBool,
-}
-
-/// A class's lock, on cache lines of its own.
-#[derive(Debug)]
-#[repr(align(128))]
-struct ClassLock(RwLock<ClassPages>);
-
-impl ClassLock {
-    // Poisoned only by a broken invariant; what it protects is as good as it was for the others.
-    fn read(&self) -> RwLockReadGuard<'_, ClassPages> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn write(&self) -> RwLockWriteGuard<'_, ClassPages> {
-        self.0.write().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// What is in one size class, as a line of the kernel's debug file.
@@ -87,7 +72,7 @@ impl Zsmalloc {
         let in_slot = options.handle_header == HandleHeader::InObject;
         let classes = table.classes().iter().enumerate().map(|(place, &class)| {
             let header_in_slot = in_slot && !class.is_huge();
-            ClassLock(RwLock::new(ClassPages::new(place, class, header_in_slot)))
+            PoolLock::new(ClassPages::new(place, class, header_in_slot))
         });
         Zsmalloc {
             classes: classes.collect(),
@@ -104,7 +89,7 @@ impl Zsmalloc {
         &self.table
     }
 
-    fn class_of(&self, handle: Handle) -> Result<&ClassLock, UnknownHandle> {
+    fn class_of(&self, handle: Handle) -> Result<&PoolLock<ClassPages>, UnknownHandle> {
         self.classes.get(handle.set()).ok_or(UnknownHandle(handle))
     }
 }
@@ -121,21 +106,13 @@ impl Zpool for Zsmalloc {
     fn insert(&self, object: &[u8]) -> Result<Handle, ZpoolError> {
         check_object(self.name(), object.len(), self.object_size_max())?;
         let lock = &self.classes[self.table.place_of(object.len())];
-        let mut class = lock.write();
-        class.reserve()?;
+        let mut class = lock.write_reserved()?;
         if let Some(zspage) = class.zspage_with_room() {
             return Ok(class.place(zspage, object));
         }
         let pages = class.class().pages;
         drop(class);
-        let run = self.arena.alloc(pages)?;
-        let mut class = lock.write();
-        // Again: other threads may have used up what was reserved.
-        if let Err(error) = class.reserve() {
-            drop(class);
-            self.arena.free(run);
-            return Err(error.into());
-        }
+        let (mut class, run) = lock.write_with_pages(&self.arena, pages)?;
         self.pool_pages.fetch_add(pages, Ordering::Relaxed);
         let zspage = class.add_zspage(run);
         Ok(class.place(zspage, object))
@@ -183,7 +160,8 @@ impl Zpool for Zsmalloc {
             objects: 0,
             metadata_bytes: size_of::<Self>()
                 + size_of_val(self.table.classes())
-                + self.classes.len() * (size_of::<ClassLock>() - size_of::<ClassPages>()),
+                + self.classes.len()
+                    * (size_of::<PoolLock<ClassPages>>() - size_of::<ClassPages>()),
             pages_compacted: self.pages_compacted.load(Ordering::Relaxed),
         };
         for lock in &self.classes {
@@ -195,7 +173,7 @@ impl Zpool for Zsmalloc {
     }
 
     fn class_stats(&self) -> Vec<ClassStats> {
-        let stats = |lock: &ClassLock| {
+        let stats = |lock: &PoolLock<ClassPages>| {
             let pages = lock.read();
             let class = *pages.class();
             ClassStats {

@@ -22,6 +22,7 @@ use std::collections::TryReserveError;
 use super::class::{FULLNESS_GROUPS, HANDLE_BYTES, SizeClass, fullness_group};
 use crate::sys::pages::PageRun;
 use crate::zpool::handle::{CELLS_MAX, Handle, HandleTable, Location};
+use crate::zpool::lock::PoolPart;
 use crate::zpool::reserve_one;
 
 /// Number of a zspage in its class.
@@ -76,6 +77,21 @@ pub(super) struct ClassPages {
 /// A zspage that lost its last object: its run is the caller's to free.
 pub(super) type Emptied = Option<PageRun>;
 
+impl PoolPart for ClassPages {
+    fn reserve(&mut self) -> Result<(), TryReserveError> {
+        self.handles.reserve()?;
+        if self.vacant_head == NONE {
+            reserve_one(&mut self.zspages, ZSPAGES_MAX)?;
+            if self.header_bytes == 0
+                && self.beside.capacity() - self.beside.len() < self.class.slots
+            {
+                self.beside.try_reserve_exact((self.beside.len() / 4).max(self.class.slots))?;
+            }
+        }
+        Ok(())
+    }
+}
+
 impl ClassPages {
     pub(super) fn new(place: usize, class: SizeClass, header_in_slot: bool) -> ClassPages {
         let set = u8::try_from(place).expect("at most 255 classes");
@@ -122,20 +138,6 @@ impl ClassPages {
             + self.handles.bytes()
             + self.zspages.capacity() * size_of::<Zspage>()
             + self.beside.capacity() * size_of::<u32>()
-    }
-
-    /// Makes sure that the tables have room for one more object and one more zspage.
-    pub(super) fn reserve(&mut self) -> Result<(), TryReserveError> {
-        self.handles.reserve()?;
-        if self.vacant_head == NONE {
-            reserve_one(&mut self.zspages, ZSPAGES_MAX)?;
-            if self.header_bytes == 0
-                && self.beside.capacity() - self.beside.len() < self.class.slots
-            {
-                self.beside.try_reserve_exact((self.beside.len() / 4).max(self.class.slots))?;
-            }
-        }
-        Ok(())
     }
 
     /// Gives the tables' memory back if the class holds nothing.

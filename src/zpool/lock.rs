@@ -1,0 +1,56 @@
+//! The lock over a part of a pool, and the one way to give that part more host pages.
+
+use std::collections::TryReserveError;
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use super::{Arena, ZpoolError};
+use crate::sys::pages::PageRun;
+
+/// What a pool's lock protects: host pages, and tables that say what is in them.
+pub(super) trait PoolPart {
+    /// Makes sure that the tables have room for one more object and one more run of host pages.
+    fn reserve(&mut self) -> Result<(), TryReserveError>;
+}
+
+/// A lock on cache lines of its own. Shared while objects are read.
+#[derive(Debug)]
+#[repr(align(128))]
+pub(super) struct PoolLock<T>(RwLock<T>);
+
+impl<T: PoolPart> PoolLock<T> {
+    pub(super) fn new(part: T) -> PoolLock<T> {
+        PoolLock(RwLock::new(part))
+    }
+
+    // Poisoned only by a broken invariant; what it protects is as good as it was for the others.
+    pub(super) fn read(&self) -> RwLockReadGuard<'_, T> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn write(&self) -> RwLockWriteGuard<'_, T> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Locks the part with room in its tables.
+    pub(super) fn write_reserved(&self) -> Result<RwLockWriteGuard<'_, T>, ZpoolError> {
+        let mut part = self.write();
+        part.reserve()?;
+        Ok(part)
+    }
+
+    /// Takes a run of host pages, outside the lock, and then locks the part with room for it.
+    pub(super) fn write_with_pages(
+        &self,
+        arena: &Arena,
+        pages: usize,
+    ) -> Result<(RwLockWriteGuard<'_, T>, PageRun), ZpoolError> {
+        let run = arena.alloc(pages)?;
+        match self.write_reserved() {
+            Ok(part) => Ok((part, run)),
+            Err(error) => {
+                arena.free(run);
+                Err(error)
+            }
+        }
+    }
+}
