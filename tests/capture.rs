@@ -457,6 +457,17 @@ fn a_command_is_captured_after_a_time_and_ended() {
     assert!(!is_running(&seconds));
 }
 
+#[test]
+fn a_command_that_does_not_listen_is_ended_with_what_it_started_since() {
+    let lab = Lab::new();
+    let seconds = odd_seconds(5);
+    // Caught, not ignored: the programs that it starts listen.
+    let script = format!("trap 'true' TERM; while :; do sleep {seconds}; done");
+    let output = lab.capture(&["--at", "200ms", "--", "sh", "-c", &script]);
+    expect_success(&output);
+    assert!(!is_running(&seconds));
+}
+
 /// A number of seconds for `sleep` that no other test run on this machine has.
 fn odd_seconds(test: u32) -> String {
     format!("3{test}.{}", std::process::id())

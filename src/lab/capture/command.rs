@@ -204,9 +204,13 @@ impl Running {
 
     /// Ends the command, kindly first; its status.
     fn end(&mut self) -> ExitStatus {
-        // Those below it first: their parent may be gone once it is told.
-        let all = process::tree(self.pid, &mut Vec::new());
+        let mut all = Vec::new();
         for signal in [libc::SIGTERM, libc::SIGKILL] {
+            // Told to end, a shell that does not listen starts the next program of its loop. Where
+            // the command is gone, those it had are known from before.
+            let new = process::tree(self.pid, &mut Vec::new());
+            all.extend(new.into_iter().filter(|pid| !all.contains(pid)).collect::<Vec<i32>>());
+            // Those below it first: their parent may be gone once it is told.
             for &pid in all.iter().rev() {
                 let _ = signals::send(pid, SignalNumber(signal));
                 let _ = signals::send(pid, SignalNumber(libc::SIGCONT));
