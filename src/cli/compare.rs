@@ -194,6 +194,7 @@ impl Compare {
         };
         let experiment = Experiment {
             corpus: source.file.clone(),
+            pages: source.info.pages,
             zpools: distinct(&self.zpool),
             compressors: distinct(&self.compressor),
             runs: self.runs,
@@ -308,8 +309,10 @@ fn sizes(path: &Path) -> Result<Source, Failure> {
 
 /// A file that every run can read: the one given, or a copy of its contents where it is a pipe.
 fn lasting(path: &Path, contents: &[u8]) -> Result<(OsString, Option<TempDir>), Failure> {
-    if fs::metadata(path).is_ok_and(|metadata| metadata.is_file()) {
-        return Ok((path.into(), None));
+    // By its own name: /dev/stdin is another file in another process.
+    let own = fs::canonicalize(path).unwrap_or_default();
+    if fs::metadata(&own).is_ok_and(|metadata| metadata.is_file()) {
+        return Ok((own.into(), None));
     }
     let made = temporary_directory()?;
     let copy = made.path().join("copy");
