@@ -574,6 +574,8 @@ fn commands_that_do_not_start_are_told() {
     lab.refused(&["--", plain], 3, &["cannot run", "Permission denied"]);
     lab.refused(&["--no-trace", "--", "true"], 2, &["ended before its memory was looked at"]);
     lab.refused(&["--at", "soon", "--", "true"], 2, &["expected peak, exit, or a time"]);
+    lab.refused(&["--at", "exit", "--pid", "1"], 2, &["--at", "cannot be used with"]);
+    lab.refused(&["--no-trace", "--pid", "1"], 2, &["--no-trace", "cannot be used with"]);
     lab.refused(&[], 2, &["required", "--pid"]);
     lab.refused(&["--pid", "1", "--", "true"], 2, &["cannot be used with"]);
 }

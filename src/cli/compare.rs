@@ -35,7 +35,7 @@ use crate::zswap::{Incompressible, OBJECT_HEADER_MAX};
 
 /// What `uzswap compare` is asked for.
 #[derive(Debug, clap::Args)]
-#[command(next_line_help = false)]
+#[command(next_line_help = false, allow_negative_numbers = true)]
 pub(super) struct Compare {
     /// Replay the pages of a file: a page set, a core dump, any whole pages
     #[arg(long, value_name = "FILE", group = "source", help_heading = "Pages")]
@@ -62,6 +62,7 @@ pub(super) struct Compare {
         value_name = "WHEN",
         default_value = "peak",
         requires = "command",
+        conflicts_with_all = ["corpus", "pid", "sizes"],
         help_heading = "Pages"
     )]
     at: When,
@@ -183,6 +184,13 @@ impl Compare {
     fn compare(&self) -> Result<Report, Failure> {
         if self.tree && self.pid.is_none() && self.command.is_empty() {
             return Err(Failure::Usage(anyhow!("--tree needs --pid or a command")));
+        }
+        for (place, (zpool, _)) in self.object_header.iter().enumerate() {
+            if self.object_header[..place].iter().any(|(other, _)| other == zpool) {
+                return Err(Failure::Usage(anyhow!(
+                    "--object-header names {zpool} twice: an allocator has one header"
+                )));
+            }
         }
         let source = self.source()?;
         let settings = Settings {

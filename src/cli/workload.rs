@@ -10,6 +10,7 @@ use crate::lab::workload::Workload as Kind;
 
 /// What `uzswap workload` is asked for.
 #[derive(Debug, clap::Args)]
+#[command(allow_negative_numbers = true)]
 pub(super) struct Workload {
     /// Kind of heap: mixed, string-map, json-tree, numeric, text, pointers, images
     name: Kind,
