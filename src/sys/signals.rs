@@ -113,6 +113,21 @@ impl fmt::Debug for SignalMask {
     }
 }
 
+/// From now on a write beyond the limit of file sizes (`ulimit -f`) fails with `EFBIG`: it does not
+/// end this process with its temporary files left behind. Programs that it starts are as ever: a
+/// handler, unlike an ignored signal, ends with exec.
+pub fn size_limit_is_an_error() {
+    extern "C" fn nothing(_signal: libc::c_int) {}
+    let action = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: integers, an integer array and an optional function, all of which may be zero.
+    let mut action = unsafe { action.assume_init() };
+    action.sa_sigaction = nothing as extern "C" fn(libc::c_int) as libc::sighandler_t;
+    action.sa_flags = libc::SA_RESTART;
+    // SAFETY: the handler has the signature of one without SA_SIGINFO and does nothing. The call
+    // fails only for a signal that does not exist.
+    unsafe { libc::sigaction(libc::SIGXFSZ, &raw const action, std::ptr::null_mut()) };
+}
+
 fn empty_set() -> libc::sigset_t {
     let mut set = MaybeUninit::uninit();
     // SAFETY: the pointer is to room for a set, which the call initialises.
