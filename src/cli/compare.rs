@@ -14,10 +14,10 @@ use tempfile::TempDir;
 
 use super::Failure;
 use super::capture::{When, failure};
-use super::size::parse_size;
+use super::size::{check_available, parse_size};
 use crate::compressor::CompressorKind;
 use crate::lab::capture::{
-    CaptureOptions, capture_command, capture_file, capture_pid, capture_workload,
+    CaptureError, CaptureOptions, capture_command, capture_file, capture_pid, capture_workload,
 };
 use crate::lab::experiment::{
     Combination, CorpusFile, Experiment, ExperimentError, Settings, child,
@@ -229,6 +229,9 @@ impl Compare {
         }
         let options =
             CaptureOptions { tree: self.tree, stdout_to_stderr: true, ..CaptureOptions::default() };
+        if self.corpus.is_none() && self.pid.is_none() && self.command.is_empty() {
+            check_available(self.size)?;
+        }
         let made = temporary_directory()?;
         let path = made.path().join("pages");
         let waiting = bar(1, "{msg}");
@@ -246,7 +249,13 @@ impl Compare {
             capture_workload(self.workload, self.seed, self.size, &path)
         };
         waiting.finish_and_clear();
-        let about = about.map_err(failure)?;
+        let about = about.map_err(|error| match error {
+            CaptureError::Output(error) => Failure::Machine(
+                anyhow::Error::new(error)
+                    .context("cannot keep the pages for the runs (see TMPDIR)"),
+            ),
+            other => failure(other),
+        })?;
         let info = CorpusInfo {
             origin: about.origin,
             kind: "pages",

@@ -315,6 +315,11 @@ fn death(status: ExitStatus) -> RunFailure {
              a smaller corpus needs less"
                 .to_owned(),
         ),
+        (Some(libc::SIGABRT), _) => RunFailure::Machine(
+            "its process gave up (signal 6; see above), most likely for want of memory; \
+             a smaller corpus needs less"
+                .to_owned(),
+        ),
         (Some(signal), _) => {
             RunFailure::Machine(format!("its process was ended by signal {signal}"))
         }
