@@ -565,6 +565,31 @@ fn an_interrupted_freeze_lets_the_process_run() {
 }
 
 #[test]
+fn a_frozen_process_runs_again_when_the_capture_is_killed() {
+    let helper = Helper::start("big");
+    // The capture may have ended before it is killed: then again.
+    for _ in 0..20 {
+        let lab = Lab::new();
+        let mut capture = capture_to(&lab.path("pages"))
+            .args(["--freeze", "--pid", &helper.pid()])
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let stopped = wait_for("its end", || match (helper.state(), capture.try_wait().unwrap()) {
+            ('T', _) => Some(true),
+            (_, ended) => ended.map(|_| false),
+        });
+        send("-KILL", capture.id());
+        let status = capture.wait().unwrap();
+        wait_for("the process to run", || (helper.state() != 'T').then_some(()));
+        if stopped && status.signal() == Some(9) {
+            return;
+        }
+    }
+    panic!("no capture was killed in time");
+}
+
+#[test]
 fn commands_that_do_not_start_are_told() {
     let lab = Lab::new();
     lab.refused(&["--", "/no/program"], 2, &["cannot run '/no/program'", "No such file"]);

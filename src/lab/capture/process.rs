@@ -14,7 +14,7 @@ use super::residency::PageMap;
 use super::{CaptureError, CaptureOptions};
 use crate::lab::page_set::{PageRange, PageSetWriter};
 use crate::page::{PAGE_SIZE, Page};
-use crate::sys::signals::{self, SignalNumber, SignalsHeld};
+use crate::sys::signals::{self, RunsAgain, SignalNumber, SignalsHeld};
 
 /// Pages read at a time.
 const CHUNK_PAGES: usize = 1 << 8; // 1 MiB
@@ -339,11 +339,11 @@ fn children(pid: i32) -> Result<Vec<i32>, ProcError> {
     Ok(pids)
 }
 
-/// Stopped processes, which run again when this is dropped.
+/// Stopped processes, which run again when this is dropped, and when this process is killed.
 #[derive(Debug)]
 pub(super) struct Frozen {
     seen: Vec<i32>,
-    resume: Vec<i32>,
+    resume: Vec<RunsAgain>,
 }
 
 impl Frozen {
@@ -381,17 +381,16 @@ impl Frozen {
         meanwhile: &mut dyn FnMut(),
     ) -> Result<(), CaptureError> {
         // 'T' alone: one that is stopped for its tracer, which may be us, runs again by itself.
-        let stopped_before = all_threads(pid, &['T']);
+        // One that somebody else had stopped stays stopped.
+        if !all_threads(pid, &['T']) {
+            self.resume.push(RunsAgain::new(pid));
+        }
         match signals::send(pid, SignalNumber(libc::SIGSTOP)) {
             Ok(()) => {}
             Err(error) if must => return Err(io_failed(pid, "state", error)),
             Err(error) => notes.push(format!("process {pid} was not stopped: {error}")),
         }
-        // One that somebody else had stopped stays stopped.
         self.seen.push(pid);
-        if !stopped_before {
-            self.resume.push(pid);
-        }
         let since = Instant::now();
         loop {
             meanwhile();
@@ -405,15 +404,6 @@ impl Frozen {
             thread::sleep(Duration::from_millis(1));
         }
         Ok(())
-    }
-}
-
-impl Drop for Frozen {
-    fn drop(&mut self) {
-        for &pid in &self.resume {
-            // ESRCH: it was killed meanwhile.
-            let _ = signals::send(pid, SignalNumber(libc::SIGCONT));
-        }
     }
 }
 
