@@ -82,7 +82,7 @@ pub(super) struct Compare {
     #[arg(long, value_name = "SIZE", default_value = "384M", value_parser = parse_size,
           conflicts_with = "source", help_heading = "Pages")]
     size: usize,
-    /// Start of its random numbers: same seed, same contents
+    /// Start of its random numbers: same seed, same data
     #[arg(
         long,
         value_name = "N",
