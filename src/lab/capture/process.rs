@@ -50,11 +50,9 @@ fn has_ended(stat: &Stat) -> bool {
 fn failed(pid: i32, what: &'static str, error: ProcError) -> CaptureError {
     match error {
         ProcError::NotFound(_) => CaptureError::Gone { pid },
-        ProcError::PermissionDenied(_) => CaptureError::NoPermission {
-            pid,
-            what,
-            error: io::Error::from_raw_os_error(libc::EACCES),
-        },
+        ProcError::PermissionDenied(_) => {
+            no_permission(pid, what, io::Error::from_raw_os_error(libc::EACCES))
+        }
         ProcError::Io(error, _) => io_failed(pid, what, error),
         other => CaptureError::Process { pid, what, error: io::Error::other(other.to_string()) },
     }
@@ -63,8 +61,19 @@ fn failed(pid: i32, what: &'static str, error: ProcError) -> CaptureError {
 fn io_failed(pid: i32, what: &'static str, error: io::Error) -> CaptureError {
     match error.raw_os_error() {
         Some(libc::ESRCH | libc::ENOENT) => CaptureError::Gone { pid },
-        Some(libc::EACCES | libc::EPERM) => CaptureError::NoPermission { pid, what, error },
+        Some(libc::EACCES | libc::EPERM) => no_permission(pid, what, error),
         _ => CaptureError::Process { pid, what, error },
+    }
+}
+
+/// The files of a process that ends become root's: that it ends is the reason then.
+fn no_permission(pid: i32, what: &'static str, error: io::Error) -> CaptureError {
+    match Process::new(pid).and_then(|process| process.stat()) {
+        Err(ProcError::NotFound(_)) => CaptureError::Gone { pid },
+        Ok(stat) if has_ended(&stat) => CaptureError::Zombie { pid, name: stat.comm },
+        // On its way there: its memory is gone already.
+        Ok(stat) if stat.vsize == 0 => CaptureError::Ended { pid },
+        _ => CaptureError::NoPermission { pid, what, error },
     }
 }
 
