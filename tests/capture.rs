@@ -457,6 +457,17 @@ fn a_command_is_captured_after_a_time_and_ended() {
     assert!(!is_running(&seconds));
 }
 
+#[test]
+fn a_command_that_does_not_listen_is_ended_with_what_it_started_since() {
+    let lab = Lab::new();
+    let seconds = odd_seconds(5);
+    // Caught, not ignored: the programs that it starts listen.
+    let script = format!("trap 'true' TERM; while :; do sleep {seconds}; done");
+    let output = lab.capture(&["--at", "200ms", "--", "sh", "-c", &script]);
+    expect_success(&output);
+    assert!(!is_running(&seconds));
+}
+
 /// A number of seconds for `sleep` that no other test run on this machine has.
 fn odd_seconds(test: u32) -> String {
     format!("3{test}.{}", std::process::id())
@@ -554,6 +565,31 @@ fn an_interrupted_freeze_lets_the_process_run() {
 }
 
 #[test]
+fn a_frozen_process_runs_again_when_the_capture_is_killed() {
+    let helper = Helper::start("big");
+    // The capture may have ended before it is killed: then again.
+    for _ in 0..20 {
+        let lab = Lab::new();
+        let mut capture = capture_to(&lab.path("pages"))
+            .args(["--freeze", "--pid", &helper.pid()])
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let stopped = wait_for("its end", || match (helper.state(), capture.try_wait().unwrap()) {
+            ('T', _) => Some(true),
+            (_, ended) => ended.map(|_| false),
+        });
+        send("-KILL", capture.id());
+        let status = capture.wait().unwrap();
+        wait_for("the process to run", || (helper.state() != 'T').then_some(()));
+        if stopped && status.signal() == Some(9) {
+            return;
+        }
+    }
+    panic!("no capture was killed in time");
+}
+
+#[test]
 fn commands_that_do_not_start_are_told() {
     let lab = Lab::new();
     lab.refused(&["--", "/no/program"], 2, &["cannot run '/no/program'", "No such file"]);
@@ -563,6 +599,8 @@ fn commands_that_do_not_start_are_told() {
     lab.refused(&["--", plain], 3, &["cannot run", "Permission denied"]);
     lab.refused(&["--no-trace", "--", "true"], 2, &["ended before its memory was looked at"]);
     lab.refused(&["--at", "soon", "--", "true"], 2, &["expected peak, exit, or a time"]);
+    lab.refused(&["--at", "exit", "--pid", "1"], 2, &["--at", "cannot be used with"]);
+    lab.refused(&["--no-trace", "--pid", "1"], 2, &["--no-trace", "cannot be used with"]);
     lab.refused(&[], 2, &["required", "--pid"]);
     lab.refused(&["--pid", "1", "--", "true"], 2, &["cannot be used with"]);
 }

@@ -30,6 +30,30 @@ fn a_raw_file_is_cut_into_pages() {
 }
 
 #[test]
+fn a_file_of_the_side_files_name_is_not_replaced() {
+    let lab = Lab::new();
+    let raw = lab.path("raw");
+    fs::write(&raw, [1; PAGE_SIZE]).unwrap();
+    let raw = raw.to_str().unwrap();
+    let others = lab.path("pages.json");
+    fs::write(&others, "{\"name\": \"a package\"}").unwrap();
+    lab.refused(&["--from", raw], 2, &["pages.json is not the side file", "another name"]);
+    assert!(fs::read_to_string(&others).unwrap().contains("a package"));
+    fs::remove_file(&others).unwrap();
+    // One of ours is.
+    expect_success(&lab.capture(&["--from", raw]));
+    expect_success(&lab.capture(&["--from", raw]));
+}
+
+#[test]
+fn an_output_that_ends_in_a_slash_is_told_at_once() {
+    let lab = Lab::new();
+    let output = capture_to(&lab.path("pages/")).args(["--", "no-such-command"]).output().unwrap();
+    expect_error(&output, 2, &["pages/ is a directory"]);
+    assert_eq!(lab.files(), [""; 0]);
+}
+
+#[test]
 fn inputs_that_are_no_files_of_pages_are_told() {
     let lab = Lab::new();
     let empty = lab.path("empty");

@@ -4,6 +4,7 @@
 
 #[allow(dead_code, reason = "only the lists and the tables are used here")]
 mod golden;
+mod support;
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -15,10 +16,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use support::skip;
 use tempfile::TempDir;
 
 const PAGE: usize = 4096;
-const SIGINT: i32 = 2;
+const SIGTERM: i32 = 15;
 
 fn uzswap() -> Command {
     Command::new(env!("CARGO_BIN_EXE_uzswap"))
@@ -406,6 +408,9 @@ fn bad_input_is_explained() {
         (&["--object-header", "zbud"], "zbud=8,z3fold=8"),
         (&["--object-header", "slab=8"], "one of: zsmalloc, zbud, z3fold"),
         (&["--object-header", "zbud=65"], "0 to 64"),
+        (&["--object-header", "zbud=8,zbud=16"], "zbud twice"),
+        (&["--at", "exit", "--pid", "1"], "--at"),
+        (&["--runs", "-1"], "invalid value '-1' for '--runs <N>'"),
         (&["--runs", "0"], "1..=1000"),
         (&["--size", "lots"], "not a size"),
         (&["--at", "noon", "--", "true"], "peak, exit"),
@@ -433,7 +438,7 @@ fn what_may_not_be_read_is_the_machines_fault() {
     let pages = corpus(&folder);
     fs::set_permissions(&pages, fs::Permissions::from_mode(0o000)).unwrap();
     if fs::File::open(&pages).is_ok() {
-        eprintln!("SKIP what_may_not_be_read: this user may read everything");
+        skip("what_may_not_be_read", "this user may read everything");
         return;
     }
     for flag in ["--corpus", "--sizes"] {
@@ -458,13 +463,77 @@ fn pages_and_sizes_may_come_through_a_pipe() {
             env!("CARGO_BIN_EXE_uzswap")
         );
         let Ok(output) = Command::new("bash").args(["-c", &script]).output() else {
-            eprintln!("SKIP pages_and_sizes_may_come_through_a_pipe: there is no bash");
+            skip("pages_and_sizes_may_come_through_a_pipe", "there is no bash");
             return;
         };
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{flag}: {stderr}");
         assert!(String::from_utf8_lossy(&output.stdout).contains(",2,10,"), "{output:?}");
     }
+}
+
+#[test]
+fn pages_and_sizes_may_be_standard_input() {
+    let folder = TempDir::new().unwrap();
+    let sizes = folder.path().join("sizes");
+    fs::write(&sizes, "900\n".repeat(300)).unwrap();
+    for (flag, file) in [("--corpus", &corpus(&folder)), ("--sizes", &sizes)] {
+        let output = uzswap()
+            .args(["compare", "--zpool", "zbud", "--runs", "2", "--json", flag, "/dev/stdin"])
+            .stdin(fs::File::open(file).unwrap())
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{flag}: {output:?}");
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(report["corpus"]["pages"], 300, "{flag}");
+        assert_eq!(report["runs"][0]["pages"], 300, "{flag}");
+    }
+}
+
+#[test]
+fn a_corpus_that_changes_is_told() {
+    let folder = TempDir::new().unwrap();
+    let path = corpus(&folder);
+    let comparison = uzswap()
+        .args(["compare", "--runs", "1000", "--corpus", path.to_str().unwrap()])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    process_of_a_run(&comparison);
+    // Replaced, not cut: a run may be reading it.
+    let shorter = folder.path().join("shorter");
+    fs::write(&shorter, [1; 7 * PAGE]).unwrap();
+    fs::rename(&shorter, &path).unwrap();
+    let output = comparison.wait_with_output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{stderr}");
+    assert!(stderr.contains("has 7 pages now and had 300"), "{stderr}");
+}
+
+#[test]
+fn a_heap_that_does_not_fit_is_not_built() {
+    for arguments in [&["compare", "--size", "100T"][..], &["workload", "text", "--size", "100T"]] {
+        let output = run(arguments);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(3), "{stderr}");
+        assert!(stderr.contains("a heap of 100.0 TiB does not fit"), "{stderr}");
+    }
+}
+
+#[test]
+fn a_limit_of_file_sizes_is_told() {
+    let temporary = TempDir::new().unwrap();
+    let output = Command::new("sh")
+        .args(["-c", "ulimit -f 64; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_uzswap")])
+        .args(["compare", "--size", "2M"])
+        .env("TMPDIR", temporary.path())
+        .output()
+        .unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{stderr}");
+    assert!(stderr.contains("File too large") && stderr.contains("TMPDIR"), "{stderr}");
+    assert_eq!(fs::read_dir(temporary.path()).unwrap().count(), 0, "temporary files are left");
 }
 
 #[test]
@@ -501,6 +570,7 @@ fn process_of_a_run(comparison: &Child) -> u32 {
     }
 }
 
+/// SIGTERM where it is to end: what a script starts in its background ignores SIGINT.
 fn signal(name: &str, pid: u32) -> bool {
     Command::new("kill").args([name, &pid.to_string()]).status().unwrap().success()
 }
@@ -513,10 +583,10 @@ fn a_killed_run_is_named() {
         let comparison = long_comparison(&temporary);
         signal("-KILL", process_of_a_run(&comparison));
         thread::sleep(Duration::from_millis(200));
-        signal("-INT", comparison.id());
+        signal("-TERM", comparison.id());
         let output = comparison.wait_with_output().unwrap();
         assert_eq!(fs::read_dir(temporary.path()).unwrap().count(), 0);
-        if output.status.signal() == Some(SIGINT) {
+        if output.status.signal() == Some(SIGTERM) {
             continue;
         }
         let stderr = String::from_utf8_lossy(&output.stderr);
@@ -535,9 +605,9 @@ fn an_interrupt_leaves_nothing_behind() {
     process_of_a_run(&comparison);
     let pid = comparison.id();
     assert!(fs::read_dir(temporary.path()).unwrap().count() > 0, "the pages are somewhere");
-    assert!(signal("-INT", pid));
+    assert!(signal("-TERM", pid));
     let output = comparison.wait_with_output().unwrap();
-    assert_eq!(output.status.signal(), Some(SIGINT), "{output:?}");
+    assert_eq!(output.status.signal(), Some(SIGTERM), "{output:?}");
     assert_eq!(fs::read_dir(temporary.path()).unwrap().count(), 0, "temporary files are left");
     for process in fs::read_dir("/proc").unwrap().flatten() {
         let status = fs::read_to_string(process.path().join("stat")).unwrap_or_default();

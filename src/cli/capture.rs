@@ -20,6 +20,7 @@ use crate::page::PAGE_SIZE;
 /// What `uzswap capture` is asked for.
 #[derive(Debug, clap::Args)]
 #[command(
+    allow_negative_numbers = true,
     override_usage = "uzswap capture -o FILE [OPTIONS] --pid PID\n       \
                       uzswap capture -o FILE [OPTIONS] --from FILE\n       \
                       uzswap capture -o FILE [OPTIONS] -- COMMAND [ARGUMENTS]",
@@ -48,13 +49,14 @@ pub(super) struct Capture {
     /// peak: when it has most resident anonymous memory; a program that frees its memory before it
     /// exits is caught within some 10 %. exit: when it exits, before its memory goes. For both the
     /// command runs to its end. A time: that long after its start; the command is ended then.
-    #[arg(long, value_name = "WHEN", default_value = "peak", requires = "command")]
+    #[arg(long, value_name = "WHEN", default_value = "peak", requires = "command",
+          conflicts_with_all = ["pid", "from"])]
     at: When,
     /// Stop the process while it is read (always so for a command)
     #[arg(long, conflicts_with = "from")]
     freeze: bool,
     /// Do not trace a command (one that traces others, or gains rights): its exit may be missed
-    #[arg(long, requires = "command")]
+    #[arg(long, requires = "command", conflicts_with_all = ["pid", "from"])]
     no_trace: bool,
     /// Print the side file instead of a summary
     #[arg(long)]

@@ -14,6 +14,7 @@ use crate::zpool::zsmalloc::{
 
 /// What `uzswap classes` is asked for.
 #[derive(Debug, clap::Args)]
+#[command(allow_negative_numbers = true)]
 pub(super) struct Classes {
     /// The most host pages that a zspage may chain, 4 to 16 [kernels up to 6.2: 4]
     #[arg(

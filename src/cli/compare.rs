@@ -14,10 +14,10 @@ use tempfile::TempDir;
 
 use super::Failure;
 use super::capture::{When, failure};
-use super::size::parse_size;
+use super::size::{check_available, parse_size};
 use crate::compressor::CompressorKind;
 use crate::lab::capture::{
-    CaptureOptions, capture_command, capture_file, capture_pid, capture_workload,
+    CaptureError, CaptureOptions, capture_command, capture_file, capture_pid, capture_workload,
 };
 use crate::lab::experiment::{
     Combination, CorpusFile, Experiment, ExperimentError, Settings, child,
@@ -35,7 +35,7 @@ use crate::zswap::{Incompressible, OBJECT_HEADER_MAX};
 
 /// What `uzswap compare` is asked for.
 #[derive(Debug, clap::Args)]
-#[command(next_line_help = false)]
+#[command(next_line_help = false, allow_negative_numbers = true)]
 pub(super) struct Compare {
     /// Replay the pages of a file: a page set, a core dump, any whole pages
     #[arg(long, value_name = "FILE", group = "source", help_heading = "Pages")]
@@ -62,6 +62,7 @@ pub(super) struct Compare {
         value_name = "WHEN",
         default_value = "peak",
         requires = "command",
+        conflicts_with_all = ["corpus", "pid", "sizes"],
         help_heading = "Pages"
     )]
     at: When,
@@ -81,7 +82,7 @@ pub(super) struct Compare {
     #[arg(long, value_name = "SIZE", default_value = "384M", value_parser = parse_size,
           conflicts_with = "source", help_heading = "Pages")]
     size: usize,
-    /// Start of its random numbers: same seed, same contents
+    /// Start of its random numbers: same seed, same data
     #[arg(
         long,
         value_name = "N",
@@ -187,6 +188,13 @@ impl Compare {
         if self.tree && self.pid.is_none() && self.command.is_empty() {
             return Err(Failure::Usage(anyhow!("--tree needs --pid or a command")));
         }
+        for (place, (zpool, _)) in self.object_header.iter().enumerate() {
+            if self.object_header[..place].iter().any(|(other, _)| other == zpool) {
+                return Err(Failure::Usage(anyhow!(
+                    "--object-header names {zpool} twice: an allocator has one header"
+                )));
+            }
+        }
         let source = self.source()?;
         let settings = Settings {
             chain_size: self.chain_size,
@@ -198,6 +206,7 @@ impl Compare {
         };
         let experiment = Experiment {
             corpus: source.file.clone(),
+            pages: source.info.pages,
             zpools: distinct(&self.zpool),
             compressors: distinct(&self.compressor),
             runs: self.runs,
@@ -224,6 +233,9 @@ impl Compare {
         }
         let options =
             CaptureOptions { tree: self.tree, stdout_to_stderr: true, ..CaptureOptions::default() };
+        if self.corpus.is_none() && self.pid.is_none() && self.command.is_empty() {
+            check_available(self.size)?;
+        }
         let made = temporary_directory()?;
         let path = made.path().join("pages");
         let waiting = bar(1, "{msg}");
@@ -241,7 +253,13 @@ impl Compare {
             capture_workload(self.workload, self.seed, self.size, &path)
         };
         waiting.finish_and_clear();
-        let about = about.map_err(failure)?;
+        let about = about.map_err(|error| match error {
+            CaptureError::Output(error) => Failure::Machine(
+                anyhow::Error::new(error)
+                    .context("cannot keep the pages for the runs (see TMPDIR)"),
+            ),
+            other => failure(other),
+        })?;
         let info = CorpusInfo {
             origin: about.origin,
             kind: "pages",
@@ -312,8 +330,10 @@ fn sizes(path: &Path) -> Result<Source, Failure> {
 
 /// A file that every run can read: the one given, or a copy of its contents where it is a pipe.
 fn lasting(path: &Path, contents: &[u8]) -> Result<(OsString, Option<TempDir>), Failure> {
-    if fs::metadata(path).is_ok_and(|metadata| metadata.is_file()) {
-        return Ok((path.into(), None));
+    // By its own name: /dev/stdin is another file in another process.
+    let own = fs::canonicalize(path).unwrap_or_default();
+    if fs::metadata(&own).is_ok_and(|metadata| metadata.is_file()) {
+        return Ok((own.into(), None));
     }
     let made = temporary_directory()?;
     let copy = made.path().join("copy");

@@ -11,6 +11,8 @@ use std::process::ExitCode;
 use anyhow::Error;
 use clap::{Parser, Subcommand};
 
+use crate::sys::signals::size_limit_is_an_error;
+
 /// zswap in user space: compressed pages, and which allocator and compressor suit them.
 #[derive(Debug, Parser)]
 #[command(name = "uzswap", version, max_term_width = 100)]
@@ -62,6 +64,7 @@ impl Failure {
 /// Parses the command line, runs the command, reports what went wrong.
 #[must_use]
 pub fn main() -> ExitCode {
+    size_limit_is_an_error();
     // clap prints its own errors and exits with 2 on them.
     let result = match Cli::parse().command {
         Command::Compare(command) => command.run(),

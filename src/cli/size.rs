@@ -1,5 +1,10 @@
 //! Sizes on the command line: `512M`, `1.5G`, `64KiB`, `4096`.
 
+use anyhow::anyhow;
+use procfs::{Current, Meminfo};
+
+use super::Failure;
+
 /// Parses a size in bytes. Units are powers of 1024, with or without `iB` or `B`: `K`, `KiB` and
 /// `KB` are all 1024. At least 1 byte.
 ///
@@ -54,6 +59,26 @@ pub(super) fn human_size(bytes: u64) -> String {
         unit += 1;
     }
     if unit == 0 { format!("{bytes} bytes") } else { format!("{amount:.1} {}", UNITS[unit]) }
+}
+
+/// Refuses a heap that this machine has no memory for, before it takes memory from others.
+///
+/// # Errors
+///
+/// [`Failure::Machine`], with what is available. A kernel that does not tell is not asked twice.
+pub(super) fn check_available(bytes: usize) -> Result<(), Failure> {
+    let Ok(memory) = Meminfo::current() else { return Ok(()) };
+    let Some(available) = memory.mem_available.map(|bytes| bytes + memory.swap_free) else {
+        return Ok(());
+    };
+    if bytes as u64 <= available {
+        return Ok(());
+    }
+    Err(Failure::Machine(anyhow!(
+        "a heap of {} does not fit: {} of memory are available; a smaller --size does",
+        human_size(bytes as u64),
+        human_size(available)
+    )))
 }
 
 #[cfg(test)]

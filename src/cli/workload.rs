@@ -5,11 +5,12 @@ use std::io::{self, Read, Write};
 use anyhow::Context;
 
 use super::Failure;
-use super::size::{human_size, parse_size};
+use super::size::{check_available, human_size, parse_size};
 use crate::lab::workload::Workload as Kind;
 
 /// What `uzswap workload` is asked for.
 #[derive(Debug, clap::Args)]
+#[command(allow_negative_numbers = true)]
 pub(super) struct Workload {
     /// Kind of heap: mixed, string-map, json-tree, numeric, text, pointers, images
     name: Kind,
@@ -26,6 +27,7 @@ pub(super) struct Workload {
 
 impl Workload {
     pub(super) fn run(self) -> Result<(), Failure> {
+        check_available(self.size)?;
         let heap = self.name.build(self.seed, self.size);
         let size = human_size(self.size as u64);
         print_line(&format!("{} {size} seed {}: {}", self.name, self.seed, heap.summary()))?;

@@ -53,6 +53,8 @@ pub enum CorpusFile {
 pub struct Experiment {
     /// The pages.
     pub corpus: CorpusFile,
+    /// How many there are: a run that finds another number is an error.
+    pub pages: u64,
     /// The allocators, in the order they take turns.
     pub zpools: Vec<ZpoolKind>,
     /// The compressors; a list of sizes has its own instead.
@@ -94,6 +96,8 @@ pub struct RunSpec {
     pub parent_pid: u32,
     /// The pages.
     pub corpus: CorpusFile,
+    /// How many there must be.
+    pub pages: u64,
     /// The allocator.
     #[serde(with = "by_name")]
     pub zpool: ZpoolKind,
@@ -185,6 +189,7 @@ impl Experiment {
                 let spec = RunSpec {
                     parent_pid: std::process::id(),
                     corpus: self.corpus.clone(),
+                    pages: self.pages,
                     zpool: combination.zpool,
                     compressor: *compressor,
                     object_header_bytes: combination.object_header_bytes,
@@ -313,6 +318,11 @@ fn death(status: ExitStatus) -> RunFailure {
              a smaller corpus needs less"
                 .to_owned(),
         ),
+        (Some(libc::SIGABRT), _) => RunFailure::Machine(
+            "its process gave up (signal 6; see above), most likely for want of memory; \
+             a smaller corpus needs less"
+                .to_owned(),
+        ),
         (Some(signal), _) => {
             RunFailure::Machine(format!("its process was ended by signal {signal}"))
         }
@@ -329,7 +339,7 @@ fn death(status: ExitStatus) -> RunFailure {
 pub fn child(input: impl Read, mut output: impl Write) -> io::Result<()> {
     let spec: RunSpec = serde_json::from_reader(input)?;
     end_with_parent(spec.parent_pid)?;
-    let reply = match read_corpus(&spec.corpus) {
+    let reply = match read_corpus(&spec.corpus).and_then(|corpus| unchanged(corpus, &spec)) {
         Err(message) => Reply::CannotRun(message),
         Ok(corpus) => match replay_spec(&spec, &corpus) {
             Ok(result) => Reply::Done(Box::new(result)),
@@ -380,6 +390,20 @@ fn read_corpus(file: &CorpusFile) -> Result<Corpus, String> {
             .map(Corpus::Sizes)
             .map_err(|error: SizesError| chain(&error)),
     }
+}
+
+/// The corpus, if it has as many pages as it had when it was checked.
+fn unchanged(corpus: Corpus, spec: &RunSpec) -> Result<Corpus, String> {
+    let (CorpusFile::Pages(path) | CorpusFile::Sizes(path)) = &spec.corpus;
+    let (found, expected) = (corpus.page_count() as u64, spec.pages);
+    if found == expected {
+        return Ok(corpus);
+    }
+    Err(format!(
+        "{} has {found} pages now and had {expected} before the first run: compare needs a file \
+         that stays as it is",
+        Path::new(path).display()
+    ))
 }
 
 /// The pages of a file that the parent has checked already.

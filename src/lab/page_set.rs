@@ -12,6 +12,7 @@
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -118,7 +119,11 @@ pub enum PageSetError {
         over: usize,
     },
     /// The side file is not JSON of the expected form.
-    #[error("{} is not the side file of a page set: {reason}", path.display())]
+    #[error(
+        "{} is not the side file of a page set: {reason}; a page set and its side file need both \
+         names: give the pages another name, or move this file",
+        path.display()
+    )]
     SideFile {
         /// The side file.
         path: PathBuf,
@@ -331,9 +336,14 @@ impl PageSetWriter {
     /// # Errors
     ///
     /// [`PageSetError::Directory`] and [`PageSetError::NotAFile`] for a path that is taken by
-    /// something else than a file; [`PageSetError::Create`] where its directory cannot be written.
+    /// something else than a file; [`PageSetError::SideFile`] where the name of the side file is
+    /// taken by another file; [`PageSetError::Create`] where its directory cannot be written.
     pub fn create(path: &Path) -> Result<PageSetWriter, PageSetError> {
-        for taken in [path, &side_path(path)] {
+        if path.as_os_str().as_bytes().ends_with(b"/") {
+            return Err(PageSetError::Directory { path: path.to_owned() });
+        }
+        let side = side_path(path);
+        for taken in [path, &side] {
             match fs::metadata(taken) {
                 Ok(metadata) if metadata.is_dir() => {
                     return Err(PageSetError::Directory { path: taken.to_owned() });
@@ -347,6 +357,8 @@ impl PageSetWriter {
         }
         let file = temporary_beside(path)
             .map_err(|error| PageSetError::Create { path: path.to_owned(), error })?;
+        // A side file may be replaced; `-o package` must not take a package.json for one.
+        read_side_file(&side)?;
         Ok(PageSetWriter {
             path: path.to_owned(),
             file,
@@ -367,7 +379,9 @@ impl PageSetWriter {
             return Ok(());
         }
         let bytes = pages.as_flattened();
+        // The file itself: its wrapper's errors name the temporary file, which is no help.
         self.file
+            .as_file_mut()
             .write_all(bytes)
             .map_err(|error| PageSetError::Write { path: self.path.clone(), error })?;
         self.hash.update(bytes);
@@ -417,8 +431,8 @@ impl PageSetWriter {
 fn place(pages: NamedTempFile, about: &About, path: &Path) -> io::Result<()> {
     let side = side_path(path);
     let mut side_file = temporary_beside(&side)?;
-    serde_json::to_writer_pretty(&mut side_file, about)?;
-    side_file.write_all(b"\n")?;
+    let text = serde_json::to_string_pretty(about)? + "\n";
+    side_file.as_file_mut().write_all(text.as_bytes())?;
     side_file.as_file().sync_all()?;
     pages.as_file().sync_all()?;
     match fs::remove_file(&side) {

@@ -1,8 +1,9 @@
 //! Signals: held back while something must be put right first, and sent to other processes.
 
 use std::fmt;
-use std::io;
+use std::io::{self, PipeReader, PipeWriter, Write};
 use std::mem::MaybeUninit;
+use std::os::fd::AsRawFd;
 
 /// The signals that end a process from outside.
 const HELD: [libc::c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
@@ -113,6 +114,21 @@ impl fmt::Debug for SignalMask {
     }
 }
 
+/// From now on a write beyond the limit of file sizes (`ulimit -f`) fails with `EFBIG`: it does not
+/// end this process with its temporary files left behind. Programs that it starts are as ever: a
+/// handler, unlike an ignored signal, ends with exec.
+pub fn size_limit_is_an_error() {
+    extern "C" fn nothing(_signal: libc::c_int) {}
+    let action = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: integers, an integer array and an optional function, all of which may be zero.
+    let mut action = unsafe { action.assume_init() };
+    action.sa_sigaction = nothing as extern "C" fn(libc::c_int) as libc::sighandler_t;
+    action.sa_flags = libc::SA_RESTART;
+    // SAFETY: the handler has the signature of one without SA_SIGINFO and does nothing. The call
+    // fails only for a signal that does not exist.
+    unsafe { libc::sigaction(libc::SIGXFSZ, &raw const action, std::ptr::null_mut()) };
+}
+
 fn empty_set() -> libc::sigset_t {
     let mut set = MaybeUninit::uninit();
     // SAFETY: the pointer is to room for a set, which the call initialises.
@@ -134,6 +150,69 @@ fn is_ignored(signal: libc::c_int) -> bool {
     // SAFETY: zeroed, which is a valid action, and overwritten by the call.
     let action = unsafe { action.assume_init() };
     asked == 0 && action.sa_sigaction == libc::SIG_IGN
+}
+
+/// A process that is about to be stopped and runs again when this is dropped, or when this process
+/// ends without dropping it: killed, out of memory. A small process watches for that; where there
+/// can be none, dropping is all there is.
+#[derive(Debug)]
+pub struct RunsAgain {
+    pid: i32,
+    watcher: Option<(i32, PipeWriter)>,
+}
+
+impl RunsAgain {
+    /// To be made before `pid` is stopped.
+    ///
+    /// # Panics
+    ///
+    /// If `pid` is not positive: those name groups of processes.
+    pub fn new(pid: i32) -> RunsAgain {
+        assert!(pid > 0, "{pid} is not one process");
+        let watcher = io::pipe().ok().and_then(|(reader, writer)| {
+            // SAFETY: the child makes async-signal-safe calls alone; `watch` does not return.
+            match unsafe { libc::fork() } {
+                0 => watch(pid, &reader, &writer),
+                watcher => (watcher > 0).then_some((watcher, writer)),
+            }
+        });
+        RunsAgain { pid, watcher }
+    }
+}
+
+impl Drop for RunsAgain {
+    fn drop(&mut self) {
+        // ESRCH: it was killed meanwhile.
+        let _ = send(self.pid, SignalNumber(libc::SIGCONT));
+        let Some((watcher, mut writer)) = self.watcher.take() else { return };
+        // It ends at this byte. If it is gone already, there is nothing to tell.
+        let _ = writer.write_all(&[1]);
+        drop(writer);
+        // SAFETY: no status is asked for; the process is a child of ours.
+        unsafe { libc::waitpid(watcher, std::ptr::null_mut(), 0) };
+    }
+}
+
+/// The watcher: lets `pid` run again if the pipe ends without a byte in it.
+fn watch(pid: i32, reader: &PipeReader, writer: &PipeWriter) -> ! {
+    // SAFETY: no arguments. In a session of its own, what ends our group does not end it.
+    unsafe { libc::setsid() };
+    // SAFETY: the child's own copy, which nothing uses: the child ends by `_exit`.
+    unsafe { libc::close(writer.as_raw_fd()) };
+    let mut byte = 0_u8;
+    let read = loop {
+        // SAFETY: one byte into a byte of our own.
+        let read = unsafe { libc::read(reader.as_raw_fd(), (&raw mut byte).cast(), 1) };
+        if read >= 0 || io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
+            break read;
+        }
+    };
+    if read == 0 {
+        // SAFETY: takes two numbers and touches no memory of ours.
+        unsafe { libc::kill(pid, libc::SIGCONT) };
+    }
+    // SAFETY: ends the process at once, without the parent's exit handlers.
+    unsafe { libc::_exit(0) }
 }
 
 /// Sends a signal to a process.

@@ -1,7 +1,8 @@
 //! A command that is run to be captured: followed by its resident memory, and to its exit stop.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::{Command, ExitStatus};
 use std::thread;
@@ -136,7 +137,7 @@ impl Running {
             ptrace::spawn(command.args(arguments), signals.mask_before(), !options.untraced)
                 .map_err(|error| CaptureError::Command {
                     program: program.to_string_lossy().into_owned(),
-                    error,
+                    error: found_nowhere(program, error),
                 })?;
         let started = Instant::now();
         let untraced = if options.untraced {
@@ -204,9 +205,13 @@ impl Running {
 
     /// Ends the command, kindly first; its status.
     fn end(&mut self) -> ExitStatus {
-        // Those below it first: their parent may be gone once it is told.
-        let all = process::tree(self.pid, &mut Vec::new());
+        let mut all = Vec::new();
         for signal in [libc::SIGTERM, libc::SIGKILL] {
+            // Told to end, a shell that does not listen starts the next program of its loop. Where
+            // the command is gone, those it had are known from before.
+            let new = process::tree(self.pid, &mut Vec::new());
+            all.extend(new.into_iter().filter(|pid| !all.contains(pid)).collect::<Vec<i32>>());
+            // Those below it first: their parent may be gone once it is told.
             for &pid in all.iter().rev() {
                 let _ = signals::send(pid, SignalNumber(signal));
                 let _ = signals::send(pid, SignalNumber(libc::SIGCONT));
@@ -382,6 +387,20 @@ fn ended_with(status: ExitStatus) -> String {
         (None, Some(signal)) => format!("the command was ended by {}", SignalNumber(signal)),
         (None, None) => format!("the command ended: {status}"),
     }
+}
+
+/// A program that is in no directory of PATH is not found, even if one of them may not be looked
+/// into, for which the kernel says that permission was denied.
+fn found_nowhere(program: &OsStr, error: io::Error) -> io::Error {
+    let is_name = !program.as_bytes().contains(&b'/');
+    if error.raw_os_error() != Some(libc::EACCES) || !is_name {
+        return error;
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    if std::env::split_paths(&path).any(|folder| folder.join(program).exists()) {
+        return error;
+    }
+    io::Error::from_raw_os_error(libc::ENOENT)
 }
 
 /// Whether the error of starting a command is of the command line and not of the machine.

@@ -18,6 +18,7 @@ mod residency;
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -315,6 +316,10 @@ fn wait_until_ready(child: &mut Child) -> Result<(), CaptureError> {
         }
     }
     let reason = match child.wait() {
+        Ok(status) if matches!(status.signal(), Some(libc::SIGKILL | libc::SIGABRT)) => format!(
+            "ended before it was ready, with {status}, most likely for want of memory; a smaller \
+             --size needs less"
+        ),
         Ok(status) => format!("ended before it was ready, with {status}"),
         Err(error) => format!("ended before it was ready ({error})"),
     };

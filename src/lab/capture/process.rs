@@ -14,7 +14,7 @@ use super::residency::PageMap;
 use super::{CaptureError, CaptureOptions};
 use crate::lab::page_set::{PageRange, PageSetWriter};
 use crate::page::{PAGE_SIZE, Page};
-use crate::sys::signals::{self, SignalNumber, SignalsHeld};
+use crate::sys::signals::{self, RunsAgain, SignalNumber, SignalsHeld};
 
 /// Pages read at a time.
 const CHUNK_PAGES: usize = 1 << 8; // 1 MiB
@@ -50,11 +50,9 @@ fn has_ended(stat: &Stat) -> bool {
 fn failed(pid: i32, what: &'static str, error: ProcError) -> CaptureError {
     match error {
         ProcError::NotFound(_) => CaptureError::Gone { pid },
-        ProcError::PermissionDenied(_) => CaptureError::NoPermission {
-            pid,
-            what,
-            error: io::Error::from_raw_os_error(libc::EACCES),
-        },
+        ProcError::PermissionDenied(_) => {
+            no_permission(pid, what, io::Error::from_raw_os_error(libc::EACCES))
+        }
         ProcError::Io(error, _) => io_failed(pid, what, error),
         other => CaptureError::Process { pid, what, error: io::Error::other(other.to_string()) },
     }
@@ -63,8 +61,19 @@ fn failed(pid: i32, what: &'static str, error: ProcError) -> CaptureError {
 fn io_failed(pid: i32, what: &'static str, error: io::Error) -> CaptureError {
     match error.raw_os_error() {
         Some(libc::ESRCH | libc::ENOENT) => CaptureError::Gone { pid },
-        Some(libc::EACCES | libc::EPERM) => CaptureError::NoPermission { pid, what, error },
+        Some(libc::EACCES | libc::EPERM) => no_permission(pid, what, error),
         _ => CaptureError::Process { pid, what, error },
+    }
+}
+
+/// The files of a process that ends become root's: that it ends is the reason then.
+fn no_permission(pid: i32, what: &'static str, error: io::Error) -> CaptureError {
+    match Process::new(pid).and_then(|process| process.stat()) {
+        Err(ProcError::NotFound(_)) => CaptureError::Gone { pid },
+        Ok(stat) if has_ended(&stat) => CaptureError::Zombie { pid, name: stat.comm },
+        // On its way there: its memory is gone already.
+        Ok(stat) if stat.vsize == 0 => CaptureError::Ended { pid },
+        _ => CaptureError::NoPermission { pid, what, error },
     }
 }
 
@@ -339,11 +348,11 @@ fn children(pid: i32) -> Result<Vec<i32>, ProcError> {
     Ok(pids)
 }
 
-/// Stopped processes, which run again when this is dropped.
+/// Stopped processes, which run again when this is dropped, and when this process is killed.
 #[derive(Debug)]
 pub(super) struct Frozen {
     seen: Vec<i32>,
-    resume: Vec<i32>,
+    resume: Vec<RunsAgain>,
 }
 
 impl Frozen {
@@ -381,17 +390,16 @@ impl Frozen {
         meanwhile: &mut dyn FnMut(),
     ) -> Result<(), CaptureError> {
         // 'T' alone: one that is stopped for its tracer, which may be us, runs again by itself.
-        let stopped_before = all_threads(pid, &['T']);
+        // One that somebody else had stopped stays stopped.
+        if !all_threads(pid, &['T']) {
+            self.resume.push(RunsAgain::new(pid));
+        }
         match signals::send(pid, SignalNumber(libc::SIGSTOP)) {
             Ok(()) => {}
             Err(error) if must => return Err(io_failed(pid, "state", error)),
             Err(error) => notes.push(format!("process {pid} was not stopped: {error}")),
         }
-        // One that somebody else had stopped stays stopped.
         self.seen.push(pid);
-        if !stopped_before {
-            self.resume.push(pid);
-        }
         let since = Instant::now();
         loop {
             meanwhile();
@@ -405,15 +413,6 @@ impl Frozen {
             thread::sleep(Duration::from_millis(1));
         }
         Ok(())
-    }
-}
-
-impl Drop for Frozen {
-    fn drop(&mut self) {
-        for &pid in &self.resume {
-            // ESRCH: it was killed meanwhile.
-            let _ = signals::send(pid, SignalNumber(libc::SIGCONT));
-        }
     }
 }
 

@@ -120,7 +120,9 @@ fn medians(all: &[&Findings], compressor: &str) -> Option<String> {
         let others = all.iter().filter(|findings| !findings.is_base()).map(|findings| {
             let stats = p50s(findings);
             let change = percent_change(stats.mean, base_p50s.mean).unwrap_or(0.0);
-            let noise = if stats.overlaps(&base_p50s) { " (noise)" } else { "" };
+            // One run tells nothing about noise.
+            let unknown = findings.real_s.len() == 1;
+            let noise = if unknown || stats.overlaps(&base_p50s) { " (noise)" } else { "" };
             format!("{} {change:+.1}%{noise}", findings.zpool)
         });
         others.collect::<Vec<String>>().join(", ")
@@ -322,6 +324,22 @@ mod tests {
         assert!(text.contains("Against zsmalloc the difference is within the noise"), "{text}");
         assert!(text.contains("The trade: none that these runs show"), "{text}");
         assert!(text.contains("store zbud -9.1% (noise)"), "{text}");
+    }
+
+    #[test]
+    fn one_run_tells_nothing_about_noise() {
+        let mut runs = [
+            findings(ZpoolKind::Zsmalloc, [1.1; 3], 300, 0),
+            findings(ZpoolKind::Zbud, [1.0; 3], 500, 0),
+        ];
+        for findings in &mut runs {
+            findings.real_s.truncate(1);
+            findings.store_ns_by_run.truncate(1);
+            findings.load_ns_by_run.truncate(1);
+        }
+        let text = summary(&runs);
+        assert!(text.contains("one run tells nothing about noise"), "{text}");
+        assert!(text.contains("store zbud -9.1% (noise); load zbud -9.1% (noise)"), "{text}");
     }
 
     #[test]
