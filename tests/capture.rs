@@ -9,13 +9,16 @@ mod support;
 use std::collections::HashSet;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use support::{Lab, capture_to, expect_error, expect_success, has_note, is_root, skip};
+use support::{
+    Lab, capture_to, expect_error, expect_success, has_note, is_running, odd_seconds, send,
+    wait_for,
+};
 use uzswap::lab::capture::{CaptureError, capture_workload_of};
 use uzswap::lab::page_set::{About, PageSet};
 use uzswap::lab::workload::Workload;
@@ -115,7 +118,9 @@ fn helper_command(name: &str) -> Command {
         .args(["helper", "--exact", "--nocapture"])
         .env(HELPER, name)
         .stdin(Stdio::piped())
-        .stdout(Stdio::piped());
+        .stdout(Stdio::piped())
+        // The harness complains there when we have read enough of its output.
+        .stderr(Stdio::null());
     command
 }
 
@@ -170,22 +175,6 @@ fn capture_helper(lab: &Lab, name: &str, options: &[&str]) -> Output {
         .env(HELPER, name)
         .output()
         .unwrap()
-}
-
-fn wait_for<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
-    let since = Instant::now();
-    loop {
-        if let Some(value) = found() {
-            return value;
-        }
-        assert!(since.elapsed() < Duration::from_secs(10), "waited in vain for {what}");
-        thread::sleep(Duration::from_millis(2));
-    }
-}
-
-fn send(signal: &str, pid: u32) {
-    let sent = Command::new("kill").args([signal, &pid.to_string()]).status().unwrap();
-    assert!(sent.success());
 }
 
 // Processes.
@@ -292,66 +281,6 @@ fn processes_that_cannot_be_captured_are_told() {
     wait_for("a zombie", || (process_state(zombie.id()) == Some('Z')).then_some(()));
     lab.refused(&["--pid", &zombie.id().to_string()], 2, &["is a zombie"]);
     zombie.wait().unwrap();
-    match fs::read_to_string("/proc/2/comm") {
-        Ok(name) if name.trim() == "kthreadd" => {
-            lab.refused(&["--pid", "2"], 2, &["(kthreadd) is a kernel thread"]);
-        }
-        _ => skip("kernel thread", "process 2 is not kthreadd here (a pid namespace)"),
-    }
-}
-
-/// Runs uzswap as nobody; `None` where that is not possible.
-fn as_nobody(lab: &Lab, output: &Path, arguments: &[&str]) -> Option<Output> {
-    let name = "no permission";
-    if !is_root() {
-        // We are nobody special already.
-        return Some(capture_to(output).args(arguments).output().unwrap());
-    }
-    // The build directory may be closed to others.
-    let binary = lab.path("uzswap");
-    fs::copy(env!("CARGO_BIN_EXE_uzswap"), &binary).unwrap();
-    open_to_all(lab.directory.path());
-    let mut command = Command::new(&binary);
-    command.arg("capture").arg("-o").arg(output).args(arguments).uid(65534).gid(65534);
-    // Busy while another test's new process, just forked, still has the copy open for writing.
-    let output = wait_for("the copy to be free", || match command.output() {
-        Err(error) if error.kind() == std::io::ErrorKind::ExecutableFileBusy => None,
-        other => Some(other),
-    });
-    match output {
-        Ok(output) => Some(output),
-        Err(error) => {
-            skip(name, &format!("cannot run as user 65534: {error}"));
-            None
-        }
-    }
-}
-
-fn open_to_all(path: &Path) {
-    use std::os::unix::fs::PermissionsExt;
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
-}
-
-#[test]
-fn what_is_not_ours_is_refused_with_what_to_do() {
-    let lab = Lab::new();
-    let helper = Helper::start("hold");
-    let place = lab.path("place");
-    fs::create_dir(&place).unwrap();
-    use std::os::unix::fs::PermissionsExt;
-    fs::set_permissions(&place, fs::Permissions::from_mode(0o777)).unwrap();
-    let pid = if is_root() { helper.pid() } else { "1".to_owned() };
-    let Some(output) = as_nobody(&lab, &place.join("pages"), &["--pid", &pid]) else { return };
-    expect_error(&output, 3, &["of process", "ptrace", "CAP_SYS_PTRACE", "ptrace_scope"]);
-    assert_eq!(fs::read_dir(&place).unwrap().count(), 0);
-    // And a directory that is not ours to write.
-    let closed = lab.path("closed");
-    fs::create_dir(&closed).unwrap();
-    fs::set_permissions(&closed, fs::Permissions::from_mode(0o555)).unwrap();
-    let output = as_nobody(&lab, &closed.join("pages"), &["--from", "/proc/self/status"]).unwrap();
-    expect_error(&output, 3, &["cannot create", "Permission denied"]);
-    let message = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(message.matches("Permission denied").count(), 1, "said twice: {message}");
 }
 
 // Commands.
@@ -468,28 +397,6 @@ fn a_command_that_does_not_listen_is_ended_with_what_it_started_since() {
     assert!(!is_running(&seconds));
 }
 
-/// A number of seconds for `sleep` that no other test run on this machine has.
-fn odd_seconds(test: u32) -> String {
-    format!("3{test}.{}", std::process::id())
-}
-
-/// Whether a `sleep` of that many seconds runs.
-fn is_running(seconds: &str) -> bool {
-    fs::read_dir("/proc").unwrap().filter_map(Result::ok).any(|entry| {
-        let arguments = fs::read(entry.path().join("cmdline")).unwrap_or_default();
-        let mut arguments = arguments.split(|byte| *byte == 0);
-        arguments.next() == Some(b"sleep") && arguments.next() == Some(seconds.as_bytes())
-    })
-}
-
-/// Whether this process, and so what it starts, ignores a signal: SIGINT in the background of a
-/// script.
-fn is_ignored(signal: i32) -> bool {
-    let status = fs::read_to_string("/proc/self/status").unwrap();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
-    u64::from_str_radix(mask.trim(), 16).unwrap() & 1 << (signal - 1) != 0
-}
-
 #[test]
 fn an_ignored_signal_does_not_end_a_capture() {
     let lab = Lab::new();
@@ -505,27 +412,6 @@ fn an_ignored_signal_does_not_end_a_capture() {
     send("-HUP", capture.id());
     assert!(capture.wait().unwrap().success());
     assert!(!lab.read().pages.is_empty());
-}
-
-#[test]
-fn an_interrupted_capture_ends_the_command_and_leaves_nothing() {
-    for (signal, number) in [("-INT", 2), ("-TERM", 15)] {
-        if is_ignored(number) {
-            skip("interrupted capture", &format!("signal {number} is ignored here"));
-            continue;
-        }
-        let lab = Lab::new();
-        let seconds = &odd_seconds(2);
-        let mut capture =
-            capture_to(&lab.path("pages")).args(["--", "sleep", seconds]).spawn().unwrap();
-        wait_for("sleep", || is_running(seconds).then_some(()));
-        thread::sleep(Duration::from_millis(50));
-        send(signal, capture.id());
-        let status = wait_for("its end", || capture.try_wait().unwrap());
-        assert_eq!(status.signal(), Some(number), "{status}");
-        assert!(!is_running(seconds));
-        assert!(lab.files().is_empty(), "{:?}", lab.files());
-    }
 }
 
 #[test]

@@ -1,0 +1,222 @@
+//! Goal: what only some machines and users can show: other users, full disks, kernel threads,
+//! signals.
+//! Method: the real binary, end to end. A test that cannot run here is counted as ignored, with the
+//! reason in brackets; with UZSWAP_LIVE=require that is a failure.
+//! Blind to: Yama and other security modules.
+
+mod support;
+
+use std::fs;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Child, Command, ExitCode, Output};
+use std::thread;
+use std::time::Duration;
+
+use libtest_mimic::{Arguments, Trial};
+use support::{
+    Lab, capture_to, expect_error, expect_success, has_note, is_ignored, is_root, is_running,
+    odd_seconds, open_to_all, send, small_core, wait_for,
+};
+use uzswap::page::PAGE_SIZE;
+
+/// Why a test cannot run here.
+type Missing = Option<String>;
+
+const SIGINT: i32 = 2;
+const SIGTERM: i32 = 15;
+const NOBODY: u32 = 65534;
+
+fn main() -> ExitCode {
+    let required = std::env::var_os("UZSWAP_LIVE").is_some_and(|value| value == "require");
+    let live = |name: &str, missing: Missing, test: fn()| {
+        let trial = Trial::test(name, move || {
+            test();
+            Ok(())
+        });
+        match missing {
+            Some(reason) => trial.with_kind(reason).with_ignored_flag(!required),
+            None => trial,
+        }
+    };
+    let interrupt = interrupted_by::<SIGINT>;
+    let terminate = interrupted_by::<SIGTERM>;
+    let trials = vec![
+        live("a_kernel_thread_is_told", no_kernel_threads(), a_kernel_thread_is_told),
+        live("another_users_process_is_refused", no_other_user(), another_users_process),
+        live("a_closed_directory_is_refused", no_other_user(), a_closed_directory),
+        live("an_unreadable_corpus_is_refused", no_other_user(), an_unreadable_corpus),
+        live("a_full_disk_leaves_nothing", no_small_disk(), a_full_disk_leaves_nothing),
+        live("the_holes_of_a_core_dump_are_no_pages", no_holes(), the_holes_of_a_core_dump),
+        live("an_interrupt_ends_a_capture_and_its_command", no_signal(SIGINT), interrupt),
+        live("sigterm_ends_a_capture_and_its_command", no_signal(SIGTERM), terminate),
+    ];
+    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+}
+
+fn no_kernel_threads() -> Missing {
+    let name = fs::read_to_string("/proc/2/comm").unwrap_or_default();
+    (name.trim() != "kthreadd").then(|| "process 2 is no kernel thread here".to_owned())
+}
+
+fn no_other_user() -> Missing {
+    if !is_root() {
+        return None; // We are nobody special ourselves.
+    }
+    let status = Command::new("true").uid(NOBODY).gid(NOBODY).status();
+    status.err().map(|error| format!("cannot run as user {NOBODY}: {error}"))
+}
+
+fn no_small_disk() -> Missing {
+    if !is_root() {
+        return Some("not root: cannot mount a small tmpfs".to_owned());
+    }
+    let script = "mount -t tmpfs -o size=256k none /mnt";
+    match Command::new("unshare").args(["--mount", "sh", "-c", script]).output() {
+        Ok(output) if output.status.success() => None,
+        Ok(output) => Some(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
+        Err(error) => Some(format!("cannot run unshare: {error}")),
+    }
+}
+
+fn no_holes() -> Missing {
+    let lab = Lab::new();
+    let file = fs::File::create(lab.path("sparse")).unwrap();
+    file.set_len(1 << 20).unwrap();
+    let allocated = file.metadata().unwrap().blocks() * 512;
+    (allocated >= 1 << 20).then(|| "this file system makes no holes".to_owned())
+}
+
+fn no_signal(signal: i32) -> Missing {
+    is_ignored(signal).then(|| format!("signal {signal} is ignored here"))
+}
+
+/// Runs uzswap as a user that is not root.
+fn as_nobody(lab: &Lab, arguments: &[&str]) -> Output {
+    if !is_root() {
+        return Command::new(env!("CARGO_BIN_EXE_uzswap")).args(arguments).output().unwrap();
+    }
+    // The build directory may be closed to others.
+    let binary = lab.path("uzswap");
+    fs::copy(env!("CARGO_BIN_EXE_uzswap"), &binary).unwrap();
+    open_to_all(lab.directory.path());
+    let mut command = Command::new(&binary);
+    command.args(arguments).uid(NOBODY).gid(NOBODY);
+    // Busy while another test's new process, just forked, still has the copy open for writing.
+    wait_for("the copy to be free", || match command.output() {
+        Err(error) if error.kind() == std::io::ErrorKind::ExecutableFileBusy => None,
+        other => Some(other.unwrap()),
+    })
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+fn a_kernel_thread_is_told() {
+    Lab::new().refused(&["--pid", "2"], 2, &["(kthreadd) is a kernel thread"]);
+}
+
+/// A child that ends with its variable.
+struct Sleep(Child);
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn another_users_process() {
+    let lab = Lab::new();
+    let place = lab.path("place");
+    fs::create_dir(&place).unwrap();
+    fs::set_permissions(&place, fs::Permissions::from_mode(0o777)).unwrap();
+    let ours = Sleep(Command::new("sleep").arg("60").spawn().unwrap());
+    let pid = if is_root() { ours.0.id() } else { 1 };
+    let output = place.join("pages");
+    let output = as_nobody(&lab, &["capture", "-o", text(&output), "--pid", &pid.to_string()]);
+    expect_error(&output, 3, &["of process", "ptrace", "CAP_SYS_PTRACE", "ptrace_scope"]);
+    assert_eq!(fs::read_dir(&place).unwrap().count(), 0);
+}
+
+fn a_closed_directory() {
+    let lab = Lab::new();
+    let closed = lab.path("closed");
+    fs::create_dir(&closed).unwrap();
+    fs::set_permissions(&closed, fs::Permissions::from_mode(0o555)).unwrap();
+    let output = closed.join("pages");
+    let output = as_nobody(&lab, &["capture", "-o", text(&output), "--from", "/proc/self/status"]);
+    expect_error(&output, 3, &["cannot create", "Permission denied"]);
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(message.matches("Permission denied").count(), 1, "said twice: {message}");
+}
+
+fn an_unreadable_corpus() {
+    let lab = Lab::new();
+    let pages = lab.path("pages");
+    fs::write(&pages, [1; PAGE_SIZE]).unwrap();
+    fs::set_permissions(&pages, fs::Permissions::from_mode(0o000)).unwrap();
+    for flag in ["--corpus", "--sizes"] {
+        let output = as_nobody(&lab, &["compare", flag, text(&pages)]);
+        expect_error(&output, 3, &["Permission denied"]);
+    }
+}
+
+fn a_full_disk_leaves_nothing() {
+    let lab = Lab::new();
+    let small = lab.path("small");
+    fs::create_dir(&small).unwrap();
+    fs::write(lab.path("raw"), vec![7; 1 << 20]).unwrap();
+    // In a mount namespace of its own: it goes with the shell.
+    let script = "mount -t tmpfs -o size=256k none \"$1\" || exit 99
+                  \"$2\" capture -o \"$1/pages\" --from \"$3\"; code=$?
+                  ls -A \"$1\"
+                  exit $code";
+    let output = Command::new("unshare")
+        .args(["--mount", "sh", "-c", script, "sh"])
+        .arg(&small)
+        .arg(env!("CARGO_BIN_EXE_uzswap"))
+        .arg(lab.path("raw"))
+        .output()
+        .unwrap();
+    expect_error(&output, 3, &["cannot write", "No space left on device", "nothing was kept"]);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "", "files were left");
+}
+
+fn the_holes_of_a_core_dump() {
+    let lab = Lab::new();
+    let path = lab.path("core");
+    let mut core = small_core();
+    // The first segment becomes a hole of 2 pages at 1 MiB, and data after it.
+    core.truncate(5 * PAGE_SIZE);
+    let at = 64 + 56;
+    core[at + 8..at + 16].copy_from_slice(&(1_u64 << 20).to_le_bytes());
+    core[at + 32..at + 40].copy_from_slice(&(64 * PAGE_SIZE as u64).to_le_bytes());
+    core[at + 40..at + 48].copy_from_slice(&(64 * PAGE_SIZE as u64).to_le_bytes());
+    fs::write(&path, core).unwrap();
+    let file = fs::File::options().write(true).open(&path).unwrap();
+    file.write_all_at(&[9; PAGE_SIZE], (1 << 20) + 32 * PAGE_SIZE as u64).unwrap();
+    file.set_len((1 << 20) + 64 * PAGE_SIZE as u64).unwrap();
+    expect_success(&lab.capture(&["--from", path.to_str().unwrap()]));
+    let set = lab.read();
+    let kept = set.pages.iter().map(|page| page[0]).collect::<Vec<_>>();
+    assert_eq!(kept, [9, 4]);
+    assert_eq!(set.about.ranges[0].start, 0x60_0000 + 32 * PAGE_SIZE as u64);
+    assert!(has_note(&set.about, "63 pages are holes"), "{:?}", set.about.notes);
+}
+
+fn interrupted_by<const SIGNAL: i32>() {
+    let lab = Lab::new();
+    let seconds = &odd_seconds(20 + SIGNAL as u32);
+    let mut capture =
+        capture_to(&lab.path("pages")).args(["--", "sleep", seconds]).spawn().unwrap();
+    wait_for("sleep", || is_running(seconds).then_some(()));
+    thread::sleep(Duration::from_millis(50));
+    send(&format!("-{SIGNAL}"), capture.id());
+    let status = wait_for("its end", || capture.try_wait().unwrap());
+    assert_eq!(status.signal(), Some(SIGNAL), "{status}");
+    assert!(!is_running(seconds));
+    assert!(lab.files().is_empty(), "{:?}", lab.files());
+}
