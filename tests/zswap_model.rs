@@ -349,21 +349,53 @@ fn a_refused_store_drops_the_stale_page_and_nothing_else() {
             Err(StoreError::IndexFull { key: PageKey(0x4000_0000), .. })
         ));
     }
-    // Replacing needs no memory: the stale entry makes room. Same-filled pages do it in place.
+    // Replacing needs no memory of the index.
     zswap.store(PageKey(2), &[9; PAGE_SIZE]).unwrap();
-    assert!(matches!(
-        zswap.store(PageKey(3), &compressible(9)),
-        Err(StoreError::IndexFull { key: PageKey(3), .. })
-    ));
+    zswap.store(PageKey(3), &compressible(9)).unwrap();
     let mut page = [0; PAGE_SIZE];
     assert!(!zswap.load(PageKey(1), &mut page).unwrap());
-    assert!(!zswap.load(PageKey(3), &mut page).unwrap());
+    assert!(zswap.load(PageKey(3), &mut page).unwrap() && page == compressible(9));
     assert!(zswap.load(PageKey(2), &mut page).unwrap() && page == [9; PAGE_SIZE]);
     assert!(zswap.load(PageKey(4), &mut page).unwrap() && page == compressible(4));
     let counters = zswap.counters();
-    assert_eq!((counters.reject_compress_fail, counters.reject_kmemcache_fail), (1, 3));
-    assert_eq!((counters.stored_pages, counters.duplicate_entry), (2, 3));
+    assert_eq!((counters.reject_compress_fail, counters.reject_kmemcache_fail), (1, 2));
+    assert_eq!((counters.stored_pages, counters.duplicate_entry), (3, 3));
     zswap.audit().unwrap();
+}
+
+#[test]
+fn a_page_that_is_replaced_may_take_the_room_of_the_old_one() {
+    // A pool of one page that an incompressible page fills.
+    let options = ZswapOptions {
+        incompressible: Incompressible::StoreAsIs,
+        pool_pages_max: 1,
+        ..ZswapOptions::default()
+    };
+    let zswap = Zswap::new(options);
+    let mut random = Random(1);
+    let (mut old, mut new) = ([0; PAGE_SIZE], [0; PAGE_SIZE]);
+    random_front(&mut random, PAGE_SIZE, &mut old);
+    random_front(&mut random, PAGE_SIZE, &mut new);
+    zswap.store(PageKey(1), &old).unwrap();
+    assert!(matches!(zswap.store(PageKey(2), &new), Err(StoreError::AllocFail { .. })));
+    zswap.store(PageKey(1), &new).unwrap();
+    let mut page = [0; PAGE_SIZE];
+    assert!(zswap.load(PageKey(1), &mut page).unwrap() && page == new);
+    assert_eq!((zswap.counters().reject_alloc_fail, zswap.counters().duplicate_entry), (1, 1));
+}
+
+#[test]
+fn a_page_can_be_loaded_until_it_is_replaced() {
+    let (zswap, _, in_compress) = hooked();
+    zswap.store(PageKey(1), &compressible(1)).unwrap();
+    let other = Arc::clone(&zswap);
+    in_compress.set(move || {
+        let mut page = [0; PAGE_SIZE];
+        assert!(other.load(PageKey(1), &mut page).unwrap() && page == compressible(1));
+    });
+    zswap.store(PageKey(1), &compressible(2)).unwrap();
+    let mut page = [0; PAGE_SIZE];
+    assert!(zswap.load(PageKey(1), &mut page).unwrap() && page == compressible(2));
 }
 
 #[test]
@@ -574,13 +606,14 @@ impl Zpool for Hooked<Box<dyn Zpool>> {
     }
 }
 
-/// The hook runs while an object is decompressed.
+/// The hook runs while a page is compressed or an object decompressed.
 impl Compressor for Hooked<Box<dyn Compressor>> {
     fn name(&self) -> String {
         self.inner.name()
     }
 
     fn compress(&self, page: &Page, out: &mut [u8; OUTPUT_BYTES]) -> Result<usize, CompressError> {
+        self.hook.run();
         self.inner.compress(page, out)
     }
 

@@ -1,12 +1,13 @@
 //! The store: a compressed page cache, shared by threads.
 //!
 //! ```text
-//!  store   key, page -> one word? -> stale entry gone -> compress -> zpool.insert -> index
-//!                                       (shard lock)   (no lock)    (class lock)  (shard lock)
+//!  store   key, page -> one word? -> compress -> zpool.insert -> index, what was there is freed
+//!                                    (no lock)    (class lock)   (shard lock)
 //!  load    key -> index -> word? fill : zpool.read -> decompress
 //! ```
 //!
-//! - S1: after a store, whatever its outcome, the key never gives the page it had before.
+//! - S1: after a store, whatever its outcome, the key never gives the page it had before; until
+//!   then it gives that page. (Kernels up to 6.9 remove it first, later ones as here.)
 //! - S2: a refused store changes nothing else; the caller keeps its page.
 //! - S3: every handle is in one entry, and every object has a handle.
 //! - S4: an entry that was looked up is removed by its key and identity, never by key alone.
@@ -272,10 +273,12 @@ impl Zswap {
                 .map_err(|source| self.refuse(StoreError::IndexFull { key, source }))?;
             return Ok(Stored::SameFilled);
         }
-        self.drop_stale(key);
         let content =
             SCRATCH.with_borrow_mut(|scratch| self.insert_object(key, page, &mut scratch.bytes));
-        let content = content.map_err(|error| self.refuse(error))?;
+        let content = content.map_err(|error| {
+            self.drop_stale(key);
+            self.refuse(error)
+        })?;
         if let Err(source) = self.put(key, content) {
             self.free(content);
             return Err(self.refuse(StoreError::IndexFull { key, source }));
@@ -513,7 +516,15 @@ impl Zswap {
         };
         let start = OBJECT_HEADER_MAX - header_bytes;
         let end = OBJECT_HEADER_MAX + bytes.unwrap_or(PAGE_SIZE);
-        let handle = self.zpool.insert(&scratch[start..end]).map_err(|source| match source {
+        let object = &scratch[start..end];
+        let handle = match self.zpool.insert(object) {
+            // What the key held before may have been in the way.
+            Err(ZpoolError::NoPages(_) | ZpoolError::NoTables(_)) if self.drop_stale(key) => {
+                self.zpool.insert(object)
+            }
+            result => result,
+        };
+        let handle = handle.map_err(|source| match source {
             ZpoolError::TooBig { .. } | ZpoolError::Empty => {
                 StoreError::CompressPoor { key, reason: TooLarge::Zpool(source) }
             }
@@ -535,13 +546,14 @@ impl Zswap {
         Ok(())
     }
 
-    /// Removes what an earlier store left under the key, before this one can fail (S1).
-    fn drop_stale(&self, key: PageKey) {
+    /// Removes what an earlier store left under the key, as this one fails (S1); whether there was
+    /// anything.
+    fn drop_stale(&self, key: PageKey) -> bool {
         let mut shard = self.shards.of(key).lock();
         let stale = shard.take(key);
         shard.counters.duplicate_entry += u64::from(stale.is_some());
         drop(shard);
-        stale.inspect(|&content| self.free(content));
+        stale.inspect(|&content| self.free(content)).is_some()
     }
 
     /// Frees the object of content that is in no entry any more.
