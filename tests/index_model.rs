@@ -39,7 +39,7 @@ fn every_index_agrees_with_a_sorted_map() {
                 let place = format!("{}, seed {seed}, step {step}", index.name());
                 let base = [0, 500, 1 << 20, u64::MAX - 600][random.below(4) as usize];
                 let key = PageKey(base + random.below(600));
-                match random.below(8) {
+                match random.below(9) {
                     0..4 => {
                         let replaced = index.insert_or_replace(key, entry(step)).unwrap();
                         assert_eq!(replaced, model.insert(key, entry(step)), "{place}");
@@ -53,6 +53,21 @@ fn every_index_agrees_with_a_sorted_map() {
                         let Some(held) = model.get(&key).copied() else { continue };
                         assert_eq!(index.remove_if(key, held.identity), Some(held), "{place}");
                         model.remove(&key);
+                    }
+                    7 => {
+                        let end = PageKey(key.0.saturating_add(random.below(3000)));
+                        let mut taken = vec![Entry::ABSENT; random.below(40) as usize];
+                        let inside = model.range(key..=end).count();
+                        let count = index.take_range(key..=end, &mut taken);
+                        assert_eq!(count, inside.min(taken.len()), "{place}");
+                        // Identities are steps: each names one key.
+                        for entry in &taken[..count] {
+                            let found = model.iter().find(|(_, held)| *held == entry);
+                            let taken = *found.unwrap_or_else(|| panic!("{place}: {entry:?}")).0;
+                            assert!((key..=end).contains(&taken), "{place}: {taken}");
+                            assert_eq!(index.get(taken), None, "{place}: still there");
+                            model.remove(&taken);
+                        }
                     }
                     _ => {
                         let end = PageKey(key.0.saturating_add(random.below(2000)));

@@ -116,6 +116,13 @@ fn run_history(zpool: ZpoolKind) -> usize {
         let held = zswap.invalidate(PageKey(gone));
         COUNTDOWN.set(0);
         assert_eq!(held, model.remove(&gone).is_some(), "{zpool}, step {step}");
+        let range = gone + 1..=gone + step % 8;
+        COUNTDOWN.set(1);
+        let count = zswap.invalidate_range(PageKey(*range.start())..=PageKey(*range.end()));
+        COUNTDOWN.set(0);
+        let before = model.len();
+        model.retain(|key, _| !range.contains(key));
+        assert_eq!(count, before - model.len(), "{zpool}, step {step}");
     }
     check(&zswap, &model, "the end");
     refused

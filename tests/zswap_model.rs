@@ -280,6 +280,14 @@ impl Index for FullIndex {
         self.inner.remove_if(key, identity)
     }
 
+    fn take_range(
+        &mut self,
+        range: std::ops::RangeInclusive<PageKey>,
+        taken: &mut [Entry],
+    ) -> usize {
+        self.inner.take_range(range, taken)
+    }
+
     fn for_each(
         &self,
         range: std::ops::RangeInclusive<PageKey>,

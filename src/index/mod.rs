@@ -22,6 +22,11 @@ pub struct Entry {
 
 const _: () = assert!(size_of::<Entry>() == 16);
 
+impl Entry {
+    /// No entry: what room for entries is filled with.
+    pub const ABSENT: Entry = Entry { payload: 0, identity: 0, tag: 0 };
+}
+
 /// The index could not get memory; it is as it was before the call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("no memory for an index entry")]
@@ -49,6 +54,10 @@ pub trait Index: Send + fmt::Debug {
     /// Removes the entry of a key if it is still the one of this identity: for whoever looked it up
     /// earlier and let the lock go since.
     fn remove_if(&mut self, key: PageKey, identity: u32) -> Option<Entry>;
+
+    /// Removes entries with a key in `range`, as many as there are or as `taken` has room for, and
+    /// puts them there, in no particular order; how many.
+    fn take_range(&mut self, range: RangeInclusive<PageKey>, taken: &mut [Entry]) -> usize;
 
     /// Calls `visit` for each entry with a key in `range`, in no particular order.
     fn for_each(&self, range: RangeInclusive<PageKey>, visit: &mut dyn FnMut(PageKey, Entry));

@@ -12,7 +12,7 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 
 use super::{Entry, Index, IndexFull};
 use crate::page::PageKey;
@@ -20,8 +20,7 @@ use crate::page::PageKey;
 const LEAF_BITS: u32 = 9;
 const LEAF_ENTRIES: usize = 1 << LEAF_BITS; // 512
 
-/// An absent entry: identities are never 0.
-const ABSENT: Entry = Entry { payload: 0, identity: 0, tag: 0 };
+const ABSENT: Entry = Entry::ABSENT;
 
 #[derive(Debug)]
 struct Leaf {
@@ -60,6 +59,35 @@ impl Hasher for UpperBitsHasher {
 
 fn split(key: PageKey) -> (u64, usize) {
     (key.0 >> LEAF_BITS, key.0 as usize & (LEAF_ENTRIES - 1))
+}
+
+/// A range of keys as leaves and places in them.
+struct Span {
+    first: (u64, usize),
+    last: (u64, usize),
+}
+
+impl Span {
+    fn new(range: &RangeInclusive<PageKey>) -> Span {
+        Span { first: split(*range.start()), last: split(*range.end()) }
+    }
+
+    fn uppers(&self) -> RangeInclusive<u64> {
+        self.first.0..=self.last.0
+    }
+
+    /// The places of the range in one of its leaves.
+    fn places(&self, upper: u64) -> Range<usize> {
+        let start = if upper == self.first.0 { self.first.1 } else { 0 };
+        let end = if upper == self.last.0 { self.last.1 + 1 } else { LEAF_ENTRIES };
+        start..end.max(start)
+    }
+
+    /// Whether it has fewer leaves than the index: then they are looked up one by one, and
+    /// otherwise those that the index has are filtered.
+    fn is_shorter_than(&self, leaves: usize) -> bool {
+        self.last.0.saturating_sub(self.first.0) < leaves as u64
+    }
 }
 
 impl Radix {
@@ -131,29 +159,63 @@ impl Index for Radix {
         self.remove_where(key, |entry| entry.identity == identity)
     }
 
+    fn take_range(&mut self, range: RangeInclusive<PageKey>, taken: &mut [Entry]) -> usize {
+        let span = Span::new(&range);
+        let mut count = 0;
+        let mut take_from = |upper: u64, leaf: &mut Leaf| {
+            for entry in &mut leaf.entries[span.places(upper)] {
+                if count == taken.len() {
+                    return;
+                }
+                if *entry != ABSENT {
+                    taken[count] = std::mem::replace(entry, ABSENT);
+                    count += 1;
+                    leaf.used -= 1;
+                }
+            }
+        };
+        if span.is_shorter_than(self.leaves.len()) {
+            for upper in span.uppers() {
+                if let Some(leaf) = self.leaves.get_mut(&upper) {
+                    take_from(upper, leaf);
+                    if leaf.used == 0 {
+                        self.leaves.remove(&upper);
+                    }
+                }
+            }
+        } else {
+            self.leaves.retain(|&upper, leaf| {
+                if span.uppers().contains(&upper) {
+                    take_from(upper, leaf);
+                }
+                leaf.used > 0
+            });
+        }
+        self.count -= count;
+        count
+    }
+
     fn for_each(&self, range: RangeInclusive<PageKey>, visit: &mut dyn FnMut(PageKey, Entry)) {
-        let (start, end) = (split(*range.start()), split(*range.end()));
+        let span = Span::new(&range);
         let mut visit_leaf = |upper: u64, leaf: &Leaf| {
-            let first = if upper == start.0 { start.1 } else { 0 };
-            let last = if upper == end.0 { end.1 } else { LEAF_ENTRIES - 1 };
-            for place in first..=last {
+            for place in span.places(upper) {
                 let entry = leaf.entries[place];
                 if entry != ABSENT {
                     visit(PageKey(upper << LEAF_BITS | place as u64), entry);
                 }
             }
         };
-        let uppers = start.0..=end.0;
-        // A short range is looked up leaf by leaf, a long one filters the leaves there are.
-        if uppers.end().saturating_sub(*uppers.start()) < self.leaves.len() as u64 {
-            for upper in uppers {
+        if span.is_shorter_than(self.leaves.len()) {
+            for upper in span.uppers() {
                 if let Some(leaf) = self.leaves.get(&upper) {
                     visit_leaf(upper, leaf);
                 }
             }
         } else {
-            for (&upper, leaf) in self.leaves.iter().filter(|(upper, _)| uppers.contains(upper)) {
-                visit_leaf(upper, leaf);
+            for (&upper, leaf) in &self.leaves {
+                if span.uppers().contains(&upper) {
+                    visit_leaf(upper, leaf);
+                }
             }
         }
     }

@@ -32,7 +32,7 @@ use shard::Shards;
 
 use crate::compressor::{CompressError, Compressor, CompressorKind, Corrupt, OUTPUT_BYTES};
 use crate::index::radix::Radix;
-use crate::index::{Index, IndexFull};
+use crate::index::{Entry, Index, IndexFull};
 use crate::names::named;
 use crate::page::{PAGE_SIZE, Page, PageKey, fill_with_word, same_filled_word};
 use crate::zpool::zsmalloc::ZsmallocOptions;
@@ -52,6 +52,9 @@ named!(
     Incompressible, "policy for incompressible pages",
     Reject => "reject", StoreAsIs => "store-as-is",
 );
+
+/// Entries of a range that are removed under one lock of their shard.
+const RANGE_BATCH: usize = 64;
 
 /// The longest header that can be put in front of an object, in bytes.
 pub const OBJECT_HEADER_MAX: usize = 64;
@@ -326,15 +329,18 @@ impl Zswap {
     /// Forgets every page with a key in `keys`; how many there were.
     pub fn invalidate_range(&self, keys: RangeInclusive<PageKey>) -> usize {
         let mut count = 0;
+        // A batch at a time: freeing takes no memory, and the shard is let go in between.
+        let mut taken = [Entry::ABSENT; RANGE_BATCH];
         for lock in self.shards.of_range(&keys) {
-            let mut removed = Vec::new();
-            let mut shard = lock.lock();
-            shard.index().for_each(keys.clone(), &mut |key, _| removed.push(key));
-            let removed: Vec<Content> =
-                removed.into_iter().filter_map(|key| shard.take(key)).collect();
-            drop(shard);
-            count += removed.len();
-            removed.into_iter().for_each(|content| self.free(content));
+            let mut full = true;
+            while full {
+                let batch = lock.lock().take_range(keys.clone(), &mut taken);
+                for &entry in &taken[..batch] {
+                    self.free(Content::unpack(entry));
+                }
+                count += batch;
+                full = batch == taken.len();
+            }
         }
         count
     }

@@ -105,6 +105,19 @@ impl Shard {
         self.index.take(key).map(|entry| self.forget(entry))
     }
 
+    /// Removes what is under keys of a range, as far as `taken` has room; how many there were.
+    pub(super) fn take_range(
+        &mut self,
+        keys: RangeInclusive<PageKey>,
+        taken: &mut [Entry],
+    ) -> usize {
+        let count = self.index.take_range(keys, taken);
+        for &entry in &taken[..count] {
+            self.forget(entry);
+        }
+        count
+    }
+
     /// Removes the entry if it is still the same one.
     pub(super) fn remove(&mut self, key: PageKey, identity: u32) -> Option<Content> {
         self.index.remove_if(key, identity).map(|entry| self.forget(entry))
