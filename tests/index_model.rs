@@ -6,18 +6,18 @@ use std::collections::BTreeMap;
 
 use uzswap::index::radix::Radix;
 use uzswap::index::{Entry, Index};
+use uzswap::lab::SplitMix64;
 use uzswap::page::PageKey;
 
-/// The published splitmix64.
-struct Random(u64);
+struct Random(SplitMix64);
 
 impl Random {
+    fn new(seed: u64) -> Random {
+        Random(SplitMix64::new(seed))
+    }
+
     fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (x ^ (x >> 31)) % bound
+        self.0.next_word() % bound
     }
 }
 
@@ -33,7 +33,7 @@ fn entry(identity: u32) -> Entry {
 fn every_index_agrees_with_a_sorted_map() {
     for mut index in indexes() {
         for seed in 0..16 {
-            let mut random = Random(seed);
+            let mut random = Random::new(seed);
             let mut model: BTreeMap<PageKey, Entry> = BTreeMap::new();
             for step in 1..4000 {
                 let place = format!("{}, seed {seed}, step {step}", index.name());

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use common::{Modelled, SUBJECTS, Subject};
+use uzswap::lab::SplitMix64;
 use uzswap::page::PAGE_SIZE;
 use uzswap::zpool::{Arena, Handle, HostPages, ZpoolError};
 
@@ -16,15 +17,11 @@ const SEEDS: u64 = 32;
 const STEPS: usize = 2000;
 const AUDIT_STEPS: usize = 64;
 
-/// splitmix64.
-struct Rng(u64);
+struct Rng(SplitMix64);
 
 impl Rng {
     fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let x = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        x ^ (x >> 31)
+        self.0.next_word()
     }
 
     fn below(&mut self, end: usize) -> usize {
@@ -85,7 +82,7 @@ fn seeds() -> Vec<u64> {
 
 /// One random history; the inserts that the arena's limit refused.
 fn history(subject: Subject, arena: Arena, replay: &mut Replay) -> usize {
-    let mut rng = Rng(replay.seed);
+    let mut rng = Rng(SplitMix64::new(replay.seed));
     let mut pool = Modelled::new(subject, Arc::new(arena));
     let mut refused = 0;
     for step in 0..STEPS {
@@ -158,7 +155,7 @@ fn handles_that_name_nothing_are_told() {
         for bits in [0, 1, u64::MAX, 1 << 32, 1 << 56, 254 << 56, 255 << 56] {
             pool.check_unknown(Handle::from_bits(bits));
         }
-        let mut rng = Rng(1);
+        let mut rng = Rng(SplitMix64::new(1));
         let handle = pool.insert(rng.object(100)).unwrap();
         // Another cell, another generation, another table.
         for shift in [0, 31, 32, 55, 56, 63] {
@@ -212,7 +209,7 @@ fn two_threads_share_a_pool() {
         // Objects change hands through here, so that each thread frees what the other made.
         let common: Mutex<Vec<(Handle, Vec<u8>)>> = Mutex::new(Vec::new());
         let worker = |seed: u64| {
-            let mut rng = Rng(seed);
+            let mut rng = Rng(SplitMix64::new(seed));
             let mut own: Vec<(Handle, Vec<u8>)> = Vec::new();
             let check = |(handle, object): &(Handle, Vec<u8>)| {
                 pool.read(*handle, &mut |slot| assert!(slot[..object.len()] == object[..]))

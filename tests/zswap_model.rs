@@ -11,20 +11,20 @@ use std::time::Duration;
 use uzswap::compressor::{CompressError, Compressor, CompressorKind, Corrupt, OUTPUT_BYTES};
 use uzswap::index::radix::Radix;
 use uzswap::index::{Entry, Index, IndexFull};
+use uzswap::lab::SplitMix64;
 use uzswap::page::{PAGE_SIZE, Page, PageKey, fill_with_word};
 use uzswap::zpool::{Arena, Handle, UnknownHandle, Zpool, ZpoolError, ZpoolKind, ZpoolStats};
 use uzswap::zswap::{Counters, Incompressible, StoreError, Stored, Zswap, ZswapOptions};
 
-/// The published splitmix64.
-struct Random(u64);
+struct Random(SplitMix64);
 
 impl Random {
+    fn new(seed: u64) -> Random {
+        Random(SplitMix64::new(seed))
+    }
+
     fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        x ^ (x >> 31)
+        self.0.next_word()
     }
 
     fn below(&mut self, bound: u64) -> u64 {
@@ -79,7 +79,7 @@ fn expect_refusal(options: &ZswapOptions, page: &Page) -> bool {
 fn run_history(options: ZswapOptions, seed: u64, steps: usize) {
     let replay = format!("{options:?}, seed {seed}");
     let zswap = Zswap::new(options);
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let mut model: HashMap<PageKey, Page> = HashMap::new();
     let mut expected = Counters::default();
     for step in 0..steps {
@@ -380,7 +380,7 @@ fn a_page_that_is_replaced_may_take_the_room_of_the_old_one() {
         ..ZswapOptions::default()
     };
     let zswap = Zswap::new(options);
-    let mut random = Random(1);
+    let mut random = Random::new(1);
     let (mut old, mut new) = ([0; PAGE_SIZE], [0; PAGE_SIZE]);
     random_front(&mut random, PAGE_SIZE, &mut old);
     random_front(&mut random, PAGE_SIZE, &mut new);
@@ -436,7 +436,7 @@ fn a_corrupt_object_is_an_error_and_stays() {
 
 #[test]
 fn real_compressors_refuse_what_is_not_a_page() {
-    let mut random = Random(5);
+    let mut random = Random::new(5);
     for name in CompressorKind::NAMES {
         let compressor = name.parse::<CompressorKind>().unwrap().build();
         let mut out = [0; OUTPUT_BYTES];
@@ -459,7 +459,7 @@ fn real_compressors_refuse_what_is_not_a_page() {
 /// A page that says whose it is and which version, over enough random bytes to be worth a move.
 fn stamped(key: u64, version: u32) -> Page {
     let mut page = [0; PAGE_SIZE];
-    let mut random = Random(key << 32 | u64::from(version));
+    let mut random = Random::new(key << 32 | u64::from(version));
     let bytes = 64 + random.below(3000) as usize;
     random_front(&mut random, bytes, &mut page);
     page[..8].copy_from_slice(&key.to_le_bytes());
@@ -483,7 +483,7 @@ fn two_threads_in_one_store_never_see_a_wrong_page() {
             for thread in 0..3 {
                 let (zswap, latest) = (&zswap, &latest);
                 scope.spawn(move || {
-                    let mut random = Random(thread);
+                    let mut random = Random::new(thread);
                     for _ in 0..6000 {
                         let key = random.below(KEYS);
                         let mut page = [0; PAGE_SIZE];

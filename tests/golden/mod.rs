@@ -2,19 +2,12 @@
 
 use std::sync::Arc;
 
+use uzswap::lab::{SplitMix64, mix};
 use uzswap::page::{PAGE_SIZE, Page};
 use uzswap::zpool::zsmalloc::ZsmallocOptions;
 use uzswap::zpool::{Arena, Handle, Zpool, ZpoolKind};
 
 pub(crate) const PAGES: usize = 65536;
-
-/// The output function of splitmix64.
-fn mix(x: u64) -> u64 {
-    let x = x.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    let x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    let x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    x ^ (x >> 31)
-}
 
 pub(crate) fn in_random_half(index: usize) -> bool {
     mix(0x5EED + index as u64) & 1 == 1
@@ -117,12 +110,8 @@ impl Experiment {
 
 /// The corpus `mixed`, page by page: random bytes, and from a random place on one byte repeated.
 pub(crate) fn mixed_corpus() -> impl Iterator<Item = Box<Page>> {
-    let mut state = 20_261_121;
-    let mut draw = move || {
-        let value = mix(state);
-        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        value
-    };
+    let mut words = SplitMix64::new(20_261_121);
+    let mut draw = move || words.next_word();
     (0..PAGES).map(move |_| {
         let random_bytes = (draw() % 4097) as usize;
         let filler = draw() as u8;

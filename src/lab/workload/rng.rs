@@ -1,22 +1,20 @@
 //! The workload's random numbers: the same on every machine for the same seed.
 
-use crate::lab::mix;
+use crate::lab::SplitMix64;
 
-/// SplitMix64 (Steele, Lea and Flood, 2014): [`mix`] of a state that grows by the golden ratio.
+/// A stream of random words, and what is drawn from it.
 #[derive(Debug, Clone)]
 pub(super) struct Rng {
-    state: u64,
+    words: SplitMix64,
 }
 
 impl Rng {
     pub(super) fn new(seed: u64) -> Rng {
-        Rng { state: seed }
+        Rng { words: SplitMix64::new(seed) }
     }
 
     pub(super) fn next(&mut self) -> u64 {
-        let word = mix(self.state);
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        word
+        self.words.next_word()
     }
 
     /// A number below `bound`, which is at least 1.
