@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
 
 /// The signals that end a process from outside.
-const HELD: [libc::c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+pub(super) const FROM_OUTSIDE: [libc::c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
 /// A signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,7 +47,7 @@ impl SignalsHeld {
     pub fn new() -> SignalsHeld {
         let mut before = empty_set();
         let mut held = empty_set();
-        for signal in HELD.into_iter().filter(|signal| !is_ignored(*signal)) {
+        for signal in FROM_OUTSIDE.into_iter().filter(|signal| !is_ignored(*signal)) {
             // SAFETY: `held` is an initialised set and the number is a signal.
             unsafe { libc::sigaddset(&raw mut held, signal) };
         }
@@ -63,7 +63,8 @@ impl SignalsHeld {
         let mut pending = empty_set();
         // SAFETY: the set is ours to write.
         unsafe { libc::sigpending(&raw mut pending) };
-        HELD.into_iter()
+        FROM_OUTSIDE
+            .into_iter()
             .filter(|signal| !is_ignored(*signal))
             .find(|&signal| contains(&pending, signal) && !contains(&self.before, signal))
             .map(SignalNumber)
@@ -119,14 +120,30 @@ impl fmt::Debug for SignalMask {
 /// handler, unlike an ignored signal, ends with exec.
 pub fn size_limit_is_an_error() {
     extern "C" fn nothing(_signal: libc::c_int) {}
+    handle(libc::SIGXFSZ, nothing, 0).expect("there is such a signal");
+}
+
+/// Calls `handler`, which may do only what is async-signal-safe, when `signal` comes. Calls of the
+/// kernel that it interrupts go on; `flags` are added to that.
+///
+/// # Errors
+///
+/// The kernel's error: `EINVAL` for a signal that does not exist or cannot be handled.
+pub(super) fn handle(
+    signal: libc::c_int,
+    handler: extern "C" fn(libc::c_int),
+    flags: libc::c_int,
+) -> io::Result<()> {
     let action = MaybeUninit::<libc::sigaction>::zeroed();
     // SAFETY: integers, an integer array and an optional function, all of which may be zero.
     let mut action = unsafe { action.assume_init() };
-    action.sa_sigaction = nothing as extern "C" fn(libc::c_int) as libc::sighandler_t;
-    action.sa_flags = libc::SA_RESTART;
-    // SAFETY: the handler has the signature of one without SA_SIGINFO and does nothing. The call
-    // fails only for a signal that does not exist.
-    unsafe { libc::sigaction(libc::SIGXFSZ, &raw const action, std::ptr::null_mut()) };
+    action.sa_sigaction = handler as libc::sighandler_t;
+    action.sa_flags = libc::SA_RESTART | flags;
+    // SAFETY: the handler has the signature of one without SA_SIGINFO.
+    match unsafe { libc::sigaction(signal, &raw const action, std::ptr::null_mut()) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 fn empty_set() -> libc::sigset_t {
@@ -143,7 +160,7 @@ fn contains(set: &libc::sigset_t, signal: libc::c_int) -> bool {
 }
 
 /// Whether this process ignores a signal.
-fn is_ignored(signal: libc::c_int) -> bool {
+pub(super) fn is_ignored(signal: libc::c_int) -> bool {
     let mut action = MaybeUninit::<libc::sigaction>::zeroed();
     // SAFETY: no new action is set; the old one is written to room for it.
     let asked = unsafe { libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) };
