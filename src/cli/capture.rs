@@ -166,7 +166,7 @@ fn by_name(about: &About) -> String {
 
 /// The exit code of a capture's error.
 pub(super) fn failure(error: CaptureError) -> Failure {
-    if error.is_machine() { Failure::Machine(error.into()) } else { Failure::Usage(error.into()) }
+    Failure::of(error.is_machine(), error)
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ use crate::lab::capture::{
 use crate::lab::experiment::{
     Combination, CorpusFile, Experiment, ExperimentError, Settings, child,
 };
-use crate::lab::page_set::{PageSet, PageSetError};
+use crate::lab::page_set::PageSet;
 use crate::lab::replay::FreedHalf;
 use crate::lab::report::{CorpusInfo, Report};
 use crate::lab::sizes::{SizeList, SizesError};
@@ -285,13 +285,7 @@ fn is_core_dump(path: &Path) -> bool {
 
 /// The page set at `path`, checked.
 fn page_set(path: &Path) -> Result<Source, Failure> {
-    let set = PageSet::read(path).map_err(|error: PageSetError| {
-        if error.is_machine() {
-            Failure::Machine(error.into())
-        } else {
-            Failure::Usage(error.into())
-        }
-    })?;
+    let set = PageSet::read(path).map_err(|error| Failure::of(error.is_machine(), error))?;
     let info = CorpusInfo {
         origin: set.about.origin,
         kind: "pages",
@@ -309,13 +303,7 @@ fn sizes(path: &Path) -> Result<Source, Failure> {
     let list = fs::read(path)
         .map_err(|source| SizesError::Io { path: path.to_owned(), source })
         .and_then(|text| Ok((SizeList::parse(&text[..], path)?, text)));
-    let (list, text) = list.map_err(|error| {
-        if error.is_machine() {
-            Failure::Machine(error.into())
-        } else {
-            Failure::Usage(error.into())
-        }
-    })?;
+    let (list, text) = list.map_err(|error| Failure::of(error.is_machine(), error))?;
     let info = CorpusInfo {
         origin: path.display().to_string(),
         kind: "sizes",

@@ -47,6 +47,11 @@ pub enum Failure {
 }
 
 impl Failure {
+    /// Of an error that knows whether the machine is at fault, and not the input.
+    fn of(is_machine: bool, error: impl Into<Error>) -> Failure {
+        if is_machine { Failure::Machine(error.into()) } else { Failure::Usage(error.into()) }
+    }
+
     fn code(&self) -> u8 {
         match self {
             Failure::Check(_) => 1,
