@@ -4,6 +4,7 @@
 //! One test a process: other tests' memory would be in the figure.
 
 use uzswap::page::{PAGE_SIZE, PageKey};
+use uzswap::sys::process;
 use uzswap::zpool::{HostPages, ZpoolKind};
 use uzswap::zswap::{Zswap, ZswapOptions};
 
@@ -11,9 +12,7 @@ use uzswap::zswap::{Zswap, ZswapOptions};
 const SLACK: u64 = 2 << 20;
 
 fn anonymous_bytes() -> u64 {
-    let rollup = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();
-    let line = rollup.lines().find(|line| line.starts_with("Anonymous:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
+    process::anonymous_bytes().unwrap()
 }
 
 #[test]

@@ -11,7 +11,7 @@ use uzswap::compressor::{Compressor, OUTPUT_BYTES};
 use uzswap::lab::capture::capture_workload_of;
 use uzswap::lab::workload::Workload;
 use uzswap::page::{PAGE_SIZE, Page, PageKey};
-use uzswap::sys::process::trim_heap;
+use uzswap::sys::process::{self, trim_heap};
 use uzswap::zswap::Zswap;
 
 /// Whether this is a real run (`cargo bench`) or a look whether it works (`cargo test --benches`).
@@ -74,9 +74,7 @@ pub(crate) fn read_pages(path: &str) -> Vec<Page> {
 
 /// Anonymous memory of this process, in bytes, counted page by page.
 pub(crate) fn anonymous_bytes() -> usize {
-    let rollup = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();
-    let line = rollup.lines().find(|line| line.starts_with("Anonymous:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 1024
+    process::anonymous_bytes().unwrap() as usize
 }
 
 /// 0 to `count` in an order without neighbours.

@@ -11,7 +11,6 @@ use std::io::{self, Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
@@ -22,12 +21,11 @@ use thiserror::Error;
 use super::replay::{Corpus, FreedHalf, RunResult, replay};
 use super::sizes::{SizeList, SizesError, StripPadding};
 use crate::compressor::CompressorKind;
-use crate::index::radix::Radix;
 use crate::page::{PAGE_SIZE, Page};
 use crate::sys::interrupt;
 use crate::sys::process::{end_with_parent, without_huge_pages};
 use crate::zpool::zsmalloc::{ChainRule, HandleHeader, ZsmallocOptions};
-use crate::zpool::{Arena, HostPages, ZpoolKind};
+use crate::zpool::{HostPages, ZpoolKind};
 use crate::zswap::{Incompressible, Zswap, ZswapOptions};
 
 /// The hidden subcommand that a child is started with.
@@ -372,11 +370,7 @@ fn replay_spec(spec: &RunSpec, corpus: &Corpus) -> Result<RunResult, super::repl
             replay(corpus, free, &spec.compressor.to_string(), || Zswap::new(options))
         }
         Corpus::Sizes(_) => replay(corpus, free, StripPadding::NAME, || {
-            let arena = Arc::new(Arena::with_limit(options.pool_pages_max, options.host_pages));
-            let zpool = options.zpool.build(Arc::clone(&arena), options.zsmalloc);
-            Zswap::from_parts(options, arena, zpool, Box::new(StripPadding), || {
-                Box::new(Radix::new())
-            })
+            Zswap::with_compressor(options, Box::new(StripPadding))
         }),
     }
 }

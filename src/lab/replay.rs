@@ -12,7 +12,6 @@
 //! clock. The order of the phases is that of the kernel experiment whose figures we compare with:
 //! nothing compacts before the pool after freeing is read.
 
-use std::fs;
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -24,7 +23,7 @@ use super::mix;
 use super::sizes::SizeList;
 use crate::names::named;
 use crate::page::{PAGE_SIZE, Page, PageKey};
-use crate::sys::process::{CpuTime, cpu_time, trim_heap};
+use crate::sys::process::{CpuTime, anonymous_bytes, cpu_time, trim_heap};
 use crate::zswap::{LoadError, Zswap};
 
 /// Pages between two looks at the process's clocks: 256 KiB, which a core's cache holds.
@@ -547,25 +546,12 @@ fn first_difference(one: &Page, other: &Page) -> Option<usize> {
     one.iter().zip(other).position(|(one, other)| one != other)
 }
 
-/// Resident anonymous memory of this process, counted page by page by the kernel.
-fn anonymous_bytes() -> io::Result<u64> {
-    let text = fs::read_to_string("/proc/self/smaps_rollup")?;
-    let kib = text.lines().find_map(|line| {
-        line.strip_prefix("Anonymous:")?.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()
-    });
-    kib.map(|kib| kib * 1024)
-        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "it has no line 'Anonymous'"))
-}
-
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
     use crate::compressor::{CompressError, Compressor, CompressorKind, Corrupt, OUTPUT_BYTES};
-    use crate::index::radix::Radix;
-    use crate::zpool::Arena;
     use crate::zswap::ZswapOptions;
 
     /// Corrupts one byte of the n-th page it restores, or fails there.
@@ -614,12 +600,9 @@ mod tests {
     }
 
     fn liar(lie_at: usize, fail: bool) -> Zswap {
-        let options = ZswapOptions::default();
-        let arena = Arc::new(Arena::new());
-        let zpool = options.zpool.build(Arc::clone(&arena), options.zsmalloc);
         let honest = CompressorKind::Lz4.build();
         let liar = Liar { honest, restored: AtomicUsize::new(0), lie_at, fail };
-        Zswap::from_parts(options, arena, zpool, Box::new(liar), || Box::new(Radix::new()))
+        Zswap::with_compressor(ZswapOptions::default(), Box::new(liar))
     }
 
     #[test]
@@ -666,12 +649,8 @@ mod tests {
         let sizes: SizeList =
             (0..300).map(|number| if number % 3 == 0 { 4096 } else { number }).collect();
         let options = ZswapOptions { object_header_bytes: 8, ..ZswapOptions::default() };
-        let build = || {
-            let arena = Arc::new(Arena::new());
-            let zpool = options.zpool.build(Arc::clone(&arena), options.zsmalloc);
-            let strip = Box::new(crate::lab::sizes::StripPadding);
-            Zswap::from_parts(options, arena, zpool, strip, || Box::new(Radix::new()))
-        };
+        let strip = Box::new(crate::lab::sizes::StripPadding);
+        let build = || Zswap::with_compressor(options, strip);
         let run = replay(&Corpus::Sizes(sizes), FreedHalf::Random, "sizes", build).unwrap();
         assert_eq!(run.figures.reject_compress_poor, 100);
         assert_eq!((run.figures.stored_pages, run.verified_pages), (200, 200));

@@ -1,5 +1,6 @@
 //! What a measuring process asks of the kernel about itself.
 
+use std::fs;
 use std::io;
 use std::mem::MaybeUninit;
 use std::time::Duration;
@@ -27,6 +28,21 @@ pub fn cpu_time() -> CpuTime {
             + Duration::from_micros(u64::try_from(time.tv_usec).unwrap_or(0))
     };
     CpuTime { user: duration(usage.ru_utime), sys: duration(usage.ru_stime) }
+}
+
+/// Resident anonymous memory of this process, in bytes, counted page by page by the
+/// kernel.
+///
+/// # Errors
+///
+/// Of reading `/proc/self/smaps_rollup`.
+pub fn anonymous_bytes() -> io::Result<u64> {
+    let text = fs::read_to_string("/proc/self/smaps_rollup")?;
+    let kib = text.lines().find_map(|line| {
+        line.strip_prefix("Anonymous:")?.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()
+    });
+    kib.map(|kib| kib * 1024)
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "it has no line 'Anonymous'"))
 }
 
 /// Keeps memory touched from now on out of transparent huge pages, so that the resident size is

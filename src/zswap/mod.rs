@@ -229,11 +229,18 @@ impl Zswap {
     ///
     /// If an option is out of its range.
     pub fn new(options: ZswapOptions) -> Zswap {
+        Zswap::with_compressor(options, options.compressor.build())
+    }
+
+    /// An empty store with a compressor that has no name: the one of `options` is not looked at.
+    ///
+    /// # Panics
+    ///
+    /// If an option is out of its range.
+    pub fn with_compressor(options: ZswapOptions, compressor: Box<dyn Compressor>) -> Zswap {
         let arena = Arc::new(Arena::with_limit(options.pool_pages_max, options.host_pages));
         let zpool = options.zpool.build(Arc::clone(&arena), options.zsmalloc);
-        Zswap::from_parts(options, arena, zpool, options.compressor.build(), || {
-            Box::new(Radix::new())
-        })
+        Zswap::from_parts(options, arena, zpool, compressor, || Box::new(Radix::new()))
     }
 
     /// An empty store of these parts, for parts that have no name: of `options` only the policies
