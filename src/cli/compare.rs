@@ -22,7 +22,7 @@ use crate::lab::capture::{
 use crate::lab::experiment::{
     Combination, CorpusFile, Experiment, ExperimentError, Settings, child,
 };
-use crate::lab::page_set::PageSet;
+use crate::lab::page_set::{PageSet, hex};
 use crate::lab::replay::FreedHalf;
 use crate::lab::report::{CorpusInfo, Report};
 use crate::lab::sizes::{SizeList, SizesError};
@@ -308,7 +308,7 @@ fn sizes(path: &Path) -> Result<Source, Failure> {
         origin: path.display().to_string(),
         kind: "sizes",
         pages: list.page_count() as u64,
-        sha256: Sha256::digest(&text).iter().map(|byte| format!("{byte:02x}")).collect(),
+        sha256: hex(&Sha256::digest(&text)),
         captured_at: String::new(),
         notes: Vec::new(),
     };

@@ -31,9 +31,6 @@ const END_WAIT: Duration = Duration::from_secs(1);
 /// Growth that is worth a new capture: a tenth, and at least this many pages.
 const GROWTH_PAGES_MIN: u64 = 1 << 8; // 1 MiB
 
-/// How the note on a capture at a given time begins.
-const CAPTURED_AFTER: &str = "captured after";
-
 pub(super) fn capture(
     argv: &[OsString],
     at: CaptureAt,
@@ -53,6 +50,8 @@ pub(super) fn capture(
         peak_pages: 0,
     };
     let mut notes = Vec::new();
+    // Whether the moment that was asked for came, which ended the command.
+    let mut on_time = false;
     let after = match at {
         CaptureAt::After(wait) => Some(wait),
         CaptureAt::Peak | CaptureAt::Exit => None,
@@ -89,8 +88,9 @@ pub(super) fn capture(
         if after.is_some_and(|wait| started.elapsed() >= wait) {
             taker.take(&mut running)?;
             if taker.kept.is_some() {
+                on_time = true;
                 notes.push(format!(
-                    "{CAPTURED_AFTER} {:.3} s; the command was ended then",
+                    "captured after {:.3} s; the command was ended then",
                     started.elapsed().as_secs_f64()
                 ));
                 break running.end();
@@ -105,7 +105,7 @@ pub(super) fn capture(
     };
     running.let_go();
     drop(running);
-    taker.finish(argv, at, status, notes)
+    taker.finish(argv, at, (!on_time).then_some(status), notes)
 }
 
 /// The command, and whatever is traced with it. Dropped before its end, it is ended.
@@ -339,19 +339,19 @@ impl Taker<'_> {
         pids.into_iter().filter_map(resident_anonymous).sum()
     }
 
+    /// Completes the page set of the largest capture. `ended` is the command's status if it ended
+    /// by itself.
     fn finish(
         self,
         argv: &[OsString],
         at: CaptureAt,
-        status: ExitStatus,
+        ended: Option<ExitStatus>,
         mut notes: Vec<String>,
     ) -> Result<About, CaptureError> {
         let words: Vec<_> = argv.iter().map(|word| word.to_string_lossy()).collect();
         let origin = format!("command {}", words.join(" "));
         let Some(kept) = self.kept else { return Err(CaptureError::Unseen { origin }) };
-        if let CaptureAt::After(wait) = at
-            && notes.iter().all(|note| !note.starts_with(CAPTURED_AFTER))
-        {
+        if let (CaptureAt::After(wait), Some(_)) = (at, ended) {
             notes.push(format!("the command ended before {wait:?}: captured at its exit"));
         }
         if at == CaptureAt::Peak {
@@ -359,9 +359,7 @@ impl Taker<'_> {
             let percent = (100.0 * pages as f64 / peak as f64).min(100.0);
             notes.push(format!("captured at {percent:.0} % of the peak of {peak} resident pages"));
         }
-        if !notes.iter().any(|note| note.starts_with(CAPTURED_AFTER)) {
-            notes.push(ended_with(status));
-        }
+        notes.extend(ended.map(ended_with));
         notes.extend(kept.notes);
         super::finish(kept.writer, origin, notes)
     }
