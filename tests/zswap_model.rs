@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use uzswap::compressor::{CompressError, Compressor, CompressorKind, Corrupt, OUTPUT_BYTES};
 use uzswap::index::radix::Radix;
-use uzswap::index::{Entry, Index, IndexFull};
+use uzswap::index::{Entry, Index, IndexError};
 use uzswap::lab::SplitMix64;
 use uzswap::page::{PAGE_SIZE, Page, PageKey, fill_with_word};
 use uzswap::zpool::{Arena, Handle, UnknownHandle, Zpool, ZpoolError, ZpoolKind, ZpoolStats};
@@ -261,9 +261,9 @@ impl Index for FullIndex {
         &mut self,
         key: PageKey,
         entry: Entry,
-    ) -> Result<Option<Entry>, IndexFull> {
+    ) -> Result<Option<Entry>, IndexError> {
         if self.full.load(Ordering::Relaxed) && self.inner.get(key).is_none() {
-            return Err(IndexFull);
+            return Err(IndexError::NoMemory);
         }
         self.inner.insert_or_replace(key, entry)
     }
@@ -276,16 +276,17 @@ impl Index for FullIndex {
         self.inner.take(key)
     }
 
-    fn remove_if(&mut self, key: PageKey, identity: u32) -> Option<Entry> {
-        self.inner.remove_if(key, identity)
+    fn remove_if(&mut self, key: PageKey, entry: Entry) -> bool {
+        self.inner.remove_if(key, entry)
     }
 
     fn take_range(
         &mut self,
         range: std::ops::RangeInclusive<PageKey>,
-        taken: &mut [Entry],
+        max: usize,
+        taken: &mut dyn FnMut(PageKey, Entry),
     ) -> usize {
-        self.inner.take_range(range, taken)
+        self.inner.take_range(range, max, taken)
     }
 
     fn for_each(
