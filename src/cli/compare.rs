@@ -16,6 +16,7 @@ use super::Failure;
 use super::capture::{When, failure};
 use super::size::{check_available, parse_size};
 use crate::compressor::CompressorKind;
+use crate::index::IndexKind;
 use crate::lab::capture::{
     CaptureError, CaptureOptions, capture_command, capture_file, capture_pid, capture_workload,
 };
@@ -140,6 +141,9 @@ pub(super) struct Compare {
     #[arg(long, help_heading = "Comparison",
           value_name = "PLACE", default_value_t = HandleHeader::InObject)]
     handle_header: HandleHeader,
+    /// Index from page keys to objects
+    #[arg(long, help_heading = "Comparison", value_name = "NAME", default_value_t)]
+    index: IndexKind,
     /// Pages that pools take from the kernel: small, or huge where it has them
     #[arg(long, value_name = "SIZE", default_value_t = HostPages::Small)]
     host_pages: HostPages,
@@ -200,6 +204,7 @@ impl Compare {
             chain_size: self.chain_size,
             chain_rule: self.chain_rule,
             handle_header: self.handle_header,
+            index: self.index,
             host_pages: self.host_pages,
             incompressible: self.incompressible,
             free: self.free,

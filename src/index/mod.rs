@@ -8,6 +8,7 @@ use std::ops::RangeInclusive;
 
 use thiserror::Error;
 
+use crate::names::named;
 use crate::page::PageKey;
 
 /// What an index holds per page: 64 bits of the owner's, never all zero.
@@ -84,4 +85,23 @@ pub trait Index: Send + fmt::Debug {
     ///
     /// What is wrong and where.
     fn audit(&self) -> Result<(), String>;
+}
+
+/// The indexes, by name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum IndexKind {
+    /// A two-level page table.
+    #[default]
+    Radix,
+}
+
+named!(IndexKind, "index", Radix => "radix");
+
+impl IndexKind {
+    /// An empty index.
+    pub fn build(self) -> Box<dyn Index> {
+        match self {
+            IndexKind::Radix => Box::new(radix::Radix::new()),
+        }
+    }
 }

@@ -21,6 +21,7 @@ use thiserror::Error;
 use super::replay::{Corpus, FreedHalf, RunResult, replay};
 use super::sizes::{SizeList, SizesError, StripPadding};
 use crate::compressor::CompressorKind;
+use crate::index::IndexKind;
 use crate::page::{PAGE_SIZE, Page};
 use crate::sys::interrupt;
 use crate::sys::process::{end_with_parent, without_huge_pages};
@@ -76,6 +77,9 @@ pub struct Settings {
     /// Where it keeps an object's handle.
     #[serde(with = "by_name")]
     pub handle_header: HandleHeader,
+    /// The index.
+    #[serde(with = "by_name")]
+    pub index: IndexKind,
     /// The size of the pages that the kernel gives.
     #[serde(with = "by_name")]
     pub host_pages: HostPages,
@@ -350,26 +354,30 @@ pub fn child(input: impl Read, mut output: impl Write) -> io::Result<()> {
 }
 
 fn replay_spec(spec: &RunSpec, corpus: &Corpus) -> Result<RunResult, super::replay::ReplayError> {
-    let Settings { chain_size, chain_rule, handle_header, host_pages, incompressible, free } =
-        spec.settings;
+    let settings = spec.settings;
     let options = ZswapOptions {
         zpool: spec.zpool,
-        zsmalloc: ZsmallocOptions { chain_size, chain_rule, handle_header },
+        zsmalloc: ZsmallocOptions {
+            chain_size: settings.chain_size,
+            chain_rule: settings.chain_rule,
+            handle_header: settings.handle_header,
+        },
         compressor: spec.compressor,
-        incompressible,
+        index: settings.index,
+        incompressible: settings.incompressible,
         object_header_bytes: spec.object_header_bytes,
-        host_pages,
+        host_pages: settings.host_pages,
         ..ZswapOptions::default()
     };
-    if host_pages == HostPages::Small {
+    if settings.host_pages == HostPages::Small {
         // Nor for the index and the tables: a huge page would count as what is in it.
         without_huge_pages();
     }
     match corpus {
         Corpus::Pages(_) => {
-            replay(corpus, free, &spec.compressor.to_string(), || Zswap::new(options))
+            replay(corpus, settings.free, &spec.compressor.to_string(), || Zswap::new(options))
         }
-        Corpus::Sizes(_) => replay(corpus, free, StripPadding::NAME, || {
+        Corpus::Sizes(_) => replay(corpus, settings.free, StripPadding::NAME, || {
             Zswap::with_compressor(options, Box::new(StripPadding))
         }),
     }

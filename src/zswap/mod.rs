@@ -32,8 +32,7 @@ use entry::Content;
 use shard::{Shard, Shards};
 
 use crate::compressor::{CompressError, Compressor, CompressorKind, Corrupt, OUTPUT_BYTES};
-use crate::index::radix::Radix;
-use crate::index::{Index, IndexError};
+use crate::index::{Index, IndexError, IndexKind};
 use crate::names::named;
 use crate::page::{PAGE_SIZE, Page, PageKey, fill_with_word, same_filled_word};
 use crate::zpool::zsmalloc::ZsmallocOptions;
@@ -69,6 +68,8 @@ pub struct ZswapOptions {
     pub zsmalloc: ZsmallocOptions,
     /// The compressor.
     pub compressor: CompressorKind,
+    /// The index of a shard.
+    pub index: IndexKind,
     /// The policy for pages that do not shrink.
     pub incompressible: Incompressible,
     /// Bytes in front of each object that hold its key and are checked at load, 0 to
@@ -87,6 +88,7 @@ impl Default for ZswapOptions {
             zpool: ZpoolKind::Zsmalloc,
             zsmalloc: ZsmallocOptions::default(),
             compressor: CompressorKind::Lz4,
+            index: IndexKind::Radix,
             incompressible: Incompressible::Reject,
             object_header_bytes: 0,
             pool_pages_max: usize::MAX,
@@ -241,7 +243,7 @@ impl Zswap {
     pub fn with_compressor(options: ZswapOptions, compressor: Box<dyn Compressor>) -> Zswap {
         let arena = Arc::new(Arena::with_limit(options.pool_pages_max, options.host_pages));
         let zpool = options.zpool.build(Arc::clone(&arena), options.zsmalloc);
-        Zswap::from_parts(options, arena, zpool, compressor, || Box::new(Radix::new()))
+        Zswap::from_parts(options, arena, zpool, compressor, || options.index.build())
     }
 
     /// An empty store of these parts, for parts that have no name: of `options` only the policies
