@@ -36,7 +36,8 @@ impl Random {
 fn any_page(random: &mut Random) -> Page {
     let mut page = [0; PAGE_SIZE];
     match random.below(8) {
-        0 => fill_with_word(&mut page, random.next() & 3),
+        // Words that fit into an index entry, and words that do not.
+        0 => fill_with_word(&mut page, random.next() & [3, u64::MAX][random.below(2) as usize]),
         1 => random_front(random, PAGE_SIZE, &mut page),
         _ => {
             let bytes = random.below(PAGE_SIZE as u64) as usize;

@@ -112,6 +112,10 @@ pub(super) struct Compare {
         conflicts_with = "sizes"
     )]
     compressor: Vec<CompressorKind>,
+    /// Indexes from page keys to objects
+    #[arg(long, help_heading = "Comparison", value_name = "NAMES", value_delimiter = ',',
+          default_value = IndexKind::default().name())]
+    index: Vec<IndexKind>,
     /// Runs of each combination, each in a process of its own
     #[arg(long, help_heading = "Comparison", value_name = "N", default_value_t = 5,
           value_parser = RangedU64ValueParser::<usize>::new().range(1..=1000))]
@@ -141,9 +145,6 @@ pub(super) struct Compare {
     #[arg(long, help_heading = "Comparison",
           value_name = "PLACE", default_value_t = HandleHeader::InObject)]
     handle_header: HandleHeader,
-    /// Index from page keys to objects
-    #[arg(long, help_heading = "Comparison", value_name = "NAME", default_value_t)]
-    index: IndexKind,
     /// Pages that pools take from the kernel: small, or huge where it has them
     #[arg(long, value_name = "SIZE", default_value_t = HostPages::Small)]
     host_pages: HostPages,
@@ -204,7 +205,6 @@ impl Compare {
             chain_size: self.chain_size,
             chain_rule: self.chain_rule,
             handle_header: self.handle_header,
-            index: self.index,
             host_pages: self.host_pages,
             incompressible: self.incompressible,
             free: self.free,
@@ -213,6 +213,7 @@ impl Compare {
             corpus: source.file.clone(),
             pages: source.info.pages,
             zpools: distinct(&self.zpool),
+            indexes: distinct(&self.index),
             compressors: distinct(&self.compressor),
             runs: self.runs,
             settings,

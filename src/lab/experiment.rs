@@ -56,6 +56,8 @@ pub struct Experiment {
     pub pages: u64,
     /// The allocators, in the order they take turns.
     pub zpools: Vec<ZpoolKind>,
+    /// The indexes.
+    pub indexes: Vec<IndexKind>,
     /// The compressors; a list of sizes has its own instead.
     pub compressors: Vec<CompressorKind>,
     /// Runs of each combination.
@@ -77,9 +79,6 @@ pub struct Settings {
     /// Where it keeps an object's handle.
     #[serde(with = "by_name")]
     pub handle_header: HandleHeader,
-    /// The index.
-    #[serde(with = "by_name")]
-    pub index: IndexKind,
     /// The size of the pages that the kernel gives.
     #[serde(with = "by_name")]
     pub host_pages: HostPages,
@@ -91,6 +90,17 @@ pub struct Settings {
     pub free: FreedHalf,
 }
 
+/// The parts that combinations differ in, beside the compressor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Parts {
+    /// The allocator.
+    #[serde(with = "by_name")]
+    pub zpool: ZpoolKind,
+    /// The index.
+    #[serde(with = "by_name")]
+    pub index: IndexKind,
+}
+
 /// One run, as a child is told it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct RunSpec {
@@ -100,9 +110,8 @@ pub struct RunSpec {
     pub corpus: CorpusFile,
     /// How many there must be.
     pub pages: u64,
-    /// The allocator.
-    #[serde(with = "by_name")]
-    pub zpool: ZpoolKind,
+    /// Allocator and index.
+    pub parts: Parts,
     /// The compressor; of no matter to a list of sizes.
     #[serde(with = "by_name")]
     pub compressor: CompressorKind,
@@ -122,11 +131,13 @@ enum Reply {
     CannotRun(String),
 }
 
-/// An allocator with a compressor, and its runs.
+/// The parts of a store, and the runs of it.
 #[derive(Debug, Clone)]
 pub struct Combination {
-    /// The allocator.
-    pub zpool: ZpoolKind,
+    /// The parts beside the compressor.
+    pub parts: Parts,
+    /// Their name: the allocator's, and those of parts of which several are compared.
+    pub name: String,
     /// The compressor's name.
     pub compressor: String,
     /// Bytes in front of each object.
@@ -136,9 +147,9 @@ pub struct Combination {
 }
 
 impl Combination {
-    /// Allocator and compressor.
+    /// Its name and its compressor.
     pub fn label(&self) -> String {
-        format!("{} {}", self.zpool, self.compressor)
+        format!("{} {}", self.name, self.compressor)
     }
 }
 
@@ -192,7 +203,7 @@ impl Experiment {
                     parent_pid: std::process::id(),
                     corpus: self.corpus.clone(),
                     pages: self.pages,
-                    zpool: combination.zpool,
+                    parts: combination.parts,
                     compressor: *compressor,
                     object_header_bytes: combination.object_header_bytes,
                     settings: self.settings,
@@ -213,15 +224,16 @@ impl Experiment {
         };
         let mut combinations = Vec::new();
         for &compressor in compressors {
-            for &zpool in &self.zpools {
-                let header = self.object_headers.iter().find(|(kind, _)| *kind == zpool);
-                let compressor_name = match self.corpus {
-                    CorpusFile::Pages(_) => compressor.to_string(),
-                    CorpusFile::Sizes(_) => StripPadding::NAME.to_owned(),
-                };
+            let compressor_name = match self.corpus {
+                CorpusFile::Pages(_) => compressor.to_string(),
+                CorpusFile::Sizes(_) => StripPadding::NAME.to_owned(),
+            };
+            for parts in self.parts() {
+                let header = self.object_headers.iter().find(|(kind, _)| *kind == parts.zpool);
                 let combination = Combination {
-                    zpool,
-                    compressor: compressor_name,
+                    parts,
+                    name: self.name_of(parts),
+                    compressor: compressor_name.clone(),
                     object_header_bytes: header.map_or(0, |(_, bytes)| *bytes),
                     runs: Vec::new(),
                 };
@@ -229,6 +241,20 @@ impl Experiment {
             }
         }
         combinations
+    }
+
+    /// Every choice of parts, the first of each list first.
+    fn parts(&self) -> Vec<Parts> {
+        let with_index = |&zpool| self.indexes.iter().map(move |&index| Parts { zpool, index });
+        self.zpools.iter().flat_map(with_index).collect()
+    }
+
+    fn name_of(&self, parts: Parts) -> String {
+        let mut name = parts.zpool.to_string();
+        if self.indexes.len() > 1 {
+            name += &format!(" {}", parts.index);
+        }
+        name
     }
 }
 
@@ -356,14 +382,14 @@ pub fn child(input: impl Read, mut output: impl Write) -> io::Result<()> {
 fn replay_spec(spec: &RunSpec, corpus: &Corpus) -> Result<RunResult, super::replay::ReplayError> {
     let settings = spec.settings;
     let options = ZswapOptions {
-        zpool: spec.zpool,
+        zpool: spec.parts.zpool,
         zsmalloc: ZsmallocOptions {
             chain_size: settings.chain_size,
             chain_rule: settings.chain_rule,
             handle_header: settings.handle_header,
         },
         compressor: spec.compressor,
-        index: settings.index,
+        index: spec.parts.index,
         incompressible: settings.incompressible,
         object_header_bytes: spec.object_header_bytes,
         host_pages: settings.host_pages,

@@ -64,32 +64,22 @@ fn header(report: &Report) -> String {
     for note in &corpus.notes {
         text += &wrapped("          ", "          ", note);
     }
-    let headers: Vec<String> = report
-        .runs
-        .iter()
-        .filter(|findings| findings.object_header_bytes > 0)
-        .map(|findings| format!("{}={}", findings.zpool, findings.object_header_bytes))
-        .collect();
-    let mut headers_once: Vec<String> = Vec::new();
-    for header in headers {
-        if !headers_once.contains(&header) {
-            headers_once.push(header);
-        }
-    }
-    let headers = match headers_once.join(",") {
-        none if none.is_empty() => "none".to_owned(),
-        some => some,
-    };
+    let with_header = report.runs.iter().filter(|findings| findings.object_header_bytes > 0);
+    let headers = distinct(
+        with_header
+            .map(|findings| format!("{}={}", findings.parts.zpool, findings.object_header_bytes)),
+    );
+    let headers = if headers.is_empty() { "none" } else { &headers };
+    let indexes = distinct(report.runs.iter().map(|findings| findings.parts.index.to_string()));
     text += &wrapped(
         "settings  ",
         "          ",
         &format!(
-            "zsmalloc chains up to {} pages by {}, handle {}; index: {}; incompressible pages: {}; \
-             object header: {headers}; host pages: {}; freed: {}",
+            "zsmalloc chains up to {} pages by {}, handle {}; index: {indexes}; incompressible \
+             pages: {}; object header: {headers}; host pages: {}; freed: {}",
             settings.chain_size,
             settings.chain_rule,
             settings.handle_header,
-            settings.index,
             settings.incompressible,
             settings.host_pages,
             half(settings.free),
@@ -102,6 +92,17 @@ fn header(report: &Report) -> String {
         &format!("Linux {}, {} x {}", machine.kernel, machine.cpus, machine.cpu),
     );
     text + "\n"
+}
+
+/// Each of the names once, in their order.
+fn distinct(names: impl Iterator<Item = String>) -> String {
+    let mut once: Vec<String> = Vec::new();
+    for name in names {
+        if !once.contains(&name) {
+            once.push(name);
+        }
+    }
+    once.join(",")
 }
 
 fn counted(count: usize, what: &str) -> String {
