@@ -3,6 +3,7 @@
 mod capture;
 mod classes;
 mod compare;
+mod corpus;
 mod size;
 mod workload;
 

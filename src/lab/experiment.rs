@@ -22,6 +22,7 @@ use super::replay::{Corpus, FreedHalf, RunResult, replay};
 use super::sizes::{SizeList, SizesError, StripPadding};
 use crate::compressor::CompressorKind;
 use crate::page::{PAGE_SIZE, Page};
+use crate::same_filled::{SameFilled, SameFilledCheck};
 use crate::sys::interrupt;
 use crate::sys::process::{end_with_parent, without_huge_pages};
 use crate::zpool::zsmalloc::{ChainRule, HandleHeader, ZsmallocOptions};
@@ -85,6 +86,11 @@ pub struct Settings {
     /// Which pages are freed.
     #[serde(with = "by_name")]
     pub free: FreedHalf,
+    /// How same-filled pages are found.
+    #[serde(with = "by_name")]
+    pub same_filled: SameFilledCheck,
+    /// Whether only zero pages count as same-filled.
+    pub same_filled_zero_only: bool,
 }
 
 /// One run, as a child is told it.
@@ -350,8 +356,10 @@ pub fn child(input: impl Read, mut output: impl Write) -> io::Result<()> {
 }
 
 fn replay_spec(spec: &RunSpec, corpus: &Corpus) -> Result<RunResult, super::replay::ReplayError> {
-    let Settings { chain_size, chain_rule, handle_header, host_pages, incompressible, free } =
-        spec.settings;
+    let Settings {
+        chain_size, chain_rule, handle_header, host_pages, incompressible, free, ..
+    } = spec.settings;
+    let Settings { same_filled: check, same_filled_zero_only: zero_only, .. } = spec.settings;
     let options = ZswapOptions {
         zpool: spec.zpool,
         zsmalloc: ZsmallocOptions { chain_size, chain_rule, handle_header },
@@ -359,6 +367,7 @@ fn replay_spec(spec: &RunSpec, corpus: &Corpus) -> Result<RunResult, super::repl
         incompressible,
         object_header_bytes: spec.object_header_bytes,
         host_pages,
+        same_filled: SameFilled { check, zero_only },
         ..ZswapOptions::default()
     };
     if host_pages == HostPages::Small {
