@@ -13,6 +13,7 @@ use uzswap::index::radix::Radix;
 use uzswap::index::{Entry, Index, IndexError};
 use uzswap::lab::SplitMix64;
 use uzswap::page::{PAGE_SIZE, Page, PageKey, fill_with_word};
+use uzswap::same_filled::{SameFilled, SameFilledCheck};
 use uzswap::zpool::{Arena, Handle, UnknownHandle, Zpool, ZpoolError, ZpoolKind, ZpoolStats};
 use uzswap::zswap::{Counters, Incompressible, StoreError, Stored, Zswap, ZswapOptions};
 
@@ -71,6 +72,13 @@ fn object_bytes(options: &ZswapOptions, page: &Page) -> Option<usize> {
     }
 }
 
+/// Whether the store must keep `page` as its one word.
+fn expect_word(options: &ZswapOptions, page: &Page) -> bool {
+    let SameFilled { check, zero_only } = options.same_filled;
+    let same_filled = page.chunks(8).all(|word| word == &page[..8]);
+    same_filled && check != SameFilledCheck::Off && !(zero_only && page[..8] != [0; 8])
+}
+
 /// What a store must say of `page`.
 fn expect_refusal(options: &ZswapOptions, page: &Page) -> bool {
     let max = if options.zpool == ZpoolKind::Zbud { 3968 } else { PAGE_SIZE };
@@ -91,10 +99,12 @@ fn run_history(options: ZswapOptions, seed: u64, steps: usize) {
             0..8 => {
                 let page = any_page(&mut random);
                 expected.duplicate_entry += u64::from(model.remove(&key).is_some());
-                let same_filled = page.chunks(8).all(|word| word == &page[..8]);
+                let one_word = expect_word(&options, &page);
                 match zswap.store(key, &page) {
-                    Ok(Stored::SameFilled) => assert!(same_filled, "{place}"),
-                    Ok(_) => assert!(!expect_refusal(&options, &page), "{place}"),
+                    Ok(Stored::SameFilled) => assert!(one_word, "{place}"),
+                    Ok(_) => {
+                        assert!(!one_word && !expect_refusal(&options, &page), "{place}");
+                    }
                     Err(StoreError::CompressPoor { .. }) => {
                         assert!(expect_refusal(&options, &page), "{place}");
                         expected.reject_compress_poor += 1;
@@ -154,7 +164,7 @@ fn check(
         let mut page = [0; PAGE_SIZE];
         assert!(zswap.load(key, &mut page).expect(place), "page {key} lost at {place}");
         assert!(page == *held, "page {key} differs at {place}");
-        if held.chunks(8).all(|word| word == &held[..8]) {
+        if expect_word(options, held) {
             same_filled_pages += 1;
             continue;
         }
@@ -193,6 +203,23 @@ fn every_combination_agrees_with_a_map_of_pages() {
                     };
                     run_history(options, 1, 600);
                 }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_same_filled_check_keeps_every_page() {
+    for check in SameFilledCheck::ALL {
+        for zero_only in [false, true] {
+            for compressor in ["lz4", "none"] {
+                let options = ZswapOptions {
+                    same_filled: SameFilled { check, zero_only },
+                    compressor: compressor.parse().unwrap(),
+                    incompressible: Incompressible::StoreAsIs,
+                    ..ZswapOptions::default()
+                };
+                run_history(options, 2, 600);
             }
         }
     }

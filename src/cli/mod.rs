@@ -1,8 +1,10 @@
 //! The command line: one file a subcommand.
 
+mod bench;
 mod capture;
 mod classes;
 mod compare;
+mod corpus;
 mod size;
 mod workload;
 
@@ -31,6 +33,8 @@ enum Command {
     Capture(capture::Capture),
     /// Print the size classes of zsmalloc and their waste
     Classes(classes::Classes),
+    /// Measure the parts one by one: index, swapload, map, same-filled
+    Bench(bench::Bench),
     /// Build a heap of realistic data, for captures where nothing else is at hand
     Workload(workload::Workload),
 }
@@ -76,6 +80,7 @@ pub fn main() -> ExitCode {
         Command::CompareRun(command) => command.run(),
         Command::Capture(command) => command.run(),
         Command::Classes(command) => command.run(),
+        Command::Bench(command) => command.run(),
         Command::Workload(command) => command.run(),
     };
     match result {

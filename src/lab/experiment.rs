@@ -23,6 +23,7 @@ use super::sizes::{SizeList, SizesError, StripPadding};
 use crate::compressor::CompressorKind;
 use crate::index::IndexKind;
 use crate::page::{PAGE_SIZE, Page};
+use crate::same_filled::{SameFilled, SameFilledCheck};
 use crate::sys::interrupt;
 use crate::sys::process::{end_with_parent, without_huge_pages};
 use crate::zpool::zsmalloc::{ChainRule, HandleHeader, ZsmallocOptions};
@@ -88,6 +89,11 @@ pub struct Settings {
     /// Which pages are freed.
     #[serde(with = "by_name")]
     pub free: FreedHalf,
+    /// How same-filled pages are found.
+    #[serde(with = "by_name")]
+    pub same_filled: SameFilledCheck,
+    /// Whether only zero pages count as same-filled.
+    pub same_filled_zero_only: bool,
 }
 
 /// The parts that combinations differ in, beside the compressor.
@@ -393,6 +399,10 @@ fn replay_spec(spec: &RunSpec, corpus: &Corpus) -> Result<RunResult, super::repl
         incompressible: settings.incompressible,
         object_header_bytes: spec.object_header_bytes,
         host_pages: settings.host_pages,
+        same_filled: SameFilled {
+            check: settings.same_filled,
+            zero_only: settings.same_filled_zero_only,
+        },
         ..ZswapOptions::default()
     };
     if settings.host_pages == HostPages::Small {

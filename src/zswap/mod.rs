@@ -34,7 +34,8 @@ use shard::{Shard, Shards};
 use crate::compressor::{CompressError, Compressor, CompressorKind, Corrupt, OUTPUT_BYTES};
 use crate::index::{Index, IndexError, IndexKind};
 use crate::names::named;
-use crate::page::{PAGE_SIZE, Page, PageKey, fill_with_word, same_filled_word};
+use crate::page::{PAGE_SIZE, Page, PageKey, fill_with_word};
+use crate::same_filled::SameFilled;
 use crate::zpool::zsmalloc::ZsmallocOptions;
 use crate::zpool::{Arena, HostPages, Zpool, ZpoolError, ZpoolKind};
 
@@ -79,6 +80,8 @@ pub struct ZswapOptions {
     pub pool_pages_max: usize,
     /// How large the pages are that the kernel gives.
     pub host_pages: HostPages,
+    /// Which pages are kept as one word.
+    pub same_filled: SameFilled,
 }
 
 impl Default for ZswapOptions {
@@ -93,6 +96,7 @@ impl Default for ZswapOptions {
             object_header_bytes: 0,
             pool_pages_max: usize::MAX,
             host_pages: HostPages::Small,
+            same_filled: SameFilled::default(),
         }
     }
 }
@@ -212,6 +216,7 @@ pub struct Zswap {
     compressor: Box<dyn Compressor>,
     incompressible: Incompressible,
     object_header_bytes: usize,
+    same_filled: SameFilled,
     shards: Shards,
 }
 
@@ -270,6 +275,7 @@ impl Zswap {
             compressor,
             incompressible: options.incompressible,
             object_header_bytes: options.object_header_bytes,
+            same_filled: options.same_filled,
             shards: Shards::new(index),
         }
     }
@@ -281,7 +287,7 @@ impl Zswap {
     ///
     /// [`StoreError`]; counted by its reason, and nothing but the key's earlier page has changed.
     pub fn store(&self, key: PageKey, page: &Page) -> Result<Stored, StoreError> {
-        if let Some(word) = same_filled_word(page) {
+        if let Some(word) = self.same_filled.word(page) {
             self.put(key, Content::SameFilled(word))
                 .map_err(|source| self.refuse(StoreError::IndexFull { key, source }))?;
             return Ok(Stored::SameFilled);

@@ -7,6 +7,7 @@ use comfy_table::{
 use super::stats::Stats;
 use super::summary::against_base;
 use super::{Findings, Report, base_of};
+use crate::lab::experiment::Settings;
 use crate::lab::histogram::{Bucket, LatencySummary, draw_row};
 use crate::lab::replay::{FreedHalf, Phases, Spent};
 use crate::page::PAGE_SIZE;
@@ -76,12 +77,13 @@ fn header(report: &Report) -> String {
         "          ",
         &format!(
             "zsmalloc chains up to {} pages by {}, handle {}; index: {indexes}; incompressible \
-             pages: {}; object header: {headers}; host pages: {}; freed: {}",
+             pages: {}; object header: {headers}; host pages: {}; same-filled pages: {}; freed: {}",
             settings.chain_size,
             settings.chain_rule,
             settings.handle_header,
             settings.incompressible,
             settings.host_pages,
+            same_filled(settings),
             half(settings.free),
         ),
     );
@@ -114,6 +116,11 @@ fn half(freed: FreedHalf) -> &'static str {
         FreedHalf::Random => "a random half",
         FreedHalf::Odd => "pages of odd number",
     }
+}
+
+fn same_filled(settings: &Settings) -> String {
+    let zero_only = if settings.same_filled_zero_only { ", zero only" } else { "" };
+    format!("{}{zero_only}", settings.same_filled)
 }
 
 /// (a): the table of the linux-mm study.
@@ -318,7 +325,8 @@ fn ideal_bytes(findings: &Findings) -> u64 {
     bytes.next_multiple_of(PAGE_SIZE as u128) as u64 // <= pool_total_size
 }
 
-fn table(header: &[&str]) -> Table {
+/// An empty table; its first column is of words, the others of numbers.
+pub(crate) fn table(header: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_style(STYLE).set_content_arrangement(ContentArrangement::Disabled);
     table.set_header(header.iter().copied());
@@ -337,12 +345,13 @@ fn section(title: &str, caption: &str, table: &Table) -> String {
     format!("{title}: {caption}\n\n{}\n\n", trimmed(table))
 }
 
-fn trimmed(table: &Table) -> String {
+/// The lines of a table, without blanks at their ends.
+pub(crate) fn trimmed(table: &Table) -> String {
     table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<String>>().join("\n")
 }
 
 /// Words in lines of at most [`COLUMNS`].
-fn wrapped(first: &str, rest: &str, words: &str) -> String {
+pub(crate) fn wrapped(first: &str, rest: &str, words: &str) -> String {
     let mut text = String::new();
     let mut line = first.to_owned();
     let mut empty = true;
@@ -363,7 +372,7 @@ fn wrapped(first: &str, rest: &str, words: &str) -> String {
 }
 
 /// A number with commas.
-pub(super) fn thousands(number: u64) -> String {
+pub(crate) fn thousands(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
     for (place, digit) in digits.chars().enumerate() {
@@ -376,7 +385,7 @@ pub(super) fn thousands(number: u64) -> String {
 }
 
 /// Bytes in MiB.
-pub(super) fn mib(bytes: u64) -> String {
+pub(crate) fn mib(bytes: u64) -> String {
     let mib = bytes as f64 / (1 << 20) as f64;
     if mib >= 100.0 { format!("{mib:.0} MiB") } else { format!("{mib:.1} MiB") }
 }
