@@ -1,7 +1,5 @@
 //! Figures of real kernels (`tests/data`, see the README there) and the experiment they come from.
 
-#![allow(dead_code, reason = "each test file takes what it needs of this")]
-
 use std::sync::Arc;
 
 use uzswap::lab::{SplitMix64, mix};
