@@ -144,6 +144,12 @@ fn what_is_wrong_with_a_stream_is_told() {
         (vec![17, 1, 17, 0, 0], "to 0 bytes instead of 4096"),
         (vec![18, 7, 0x40 | 4, 0], "byte 1 of the page, a match that starts 2 bytes before"),
         (literals, "more than 4096"),
+        // After four literals and more, the short instructions reach far back.
+        (
+            vec![21, 7, 7, 7, 7, 1, 0, 0],
+            "byte 4 of the page, a match that starts 2049 bytes before",
+        ),
+        (vec![22, 7, 7, 7, 7, 7, 4, 0, 0], "byte 5 of the page, a match that starts 2050 bytes"),
         (with(4095, &[17, 0, 0]), "to 4095 bytes instead of 4096"),
         (with(4097, &[17, 0, 0]), "more than 4096"),
         (with(4096, &[17, 0]), "ends before"),
