@@ -73,9 +73,9 @@ fn fitting(bytes: usize) -> Result<usize, CompressError> {
 pub enum CompressorKind {
     /// liblz4's fast compressor at acceleration 1.
     Lz4,
-    /// LZO1X-1, the kernel's default before 5.1; of our own.
+    /// LZO1X-1 as in the kernel; of our own.
     Lzo,
-    /// LZO1X-1 with runs of zeros, the kernel's default of zram since 5.1; of our own.
+    /// The kernel's LZO1X-1 with runs of zeros, zram's default there; of our own.
     LzoRle,
     /// libzstd at this level.
     Zstd(i32),
