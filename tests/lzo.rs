@@ -1,5 +1,5 @@
-//! Goal: lzo and lzo-rle give each page back, an independent codec agrees with ours, and the decoder
-//! takes exactly the streams that the format allows.
+//! Goal: lzo and lzo-rle give each page back, an independent codec agrees with ours, and the
+//! decoder takes exactly the streams that the format allows.
 //! Method: made-up pages of many kinds; `lzokay`, which knows bitstream version 0 alone; a decoder
 //! of a byte at a time, straight from the description of the format, against which ours is fuzzed
 //! with made-up, damaged and random streams (`UZSWAP_FUZZ_SECONDS=N` for longer).

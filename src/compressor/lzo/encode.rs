@@ -1,7 +1,7 @@
 //! The encoder: LZO1X-1, with runs of zeros where bitstream version 1 is asked for.
 //!
-//! It makes the choices that the kernel's encoder makes (its sizes, page by page, are
-//! the proof), so that an object is as long as in the kernel:
+//! It makes the choices that the kernel's encoder makes, so that an object is as long as there
+//! (`tests/golden_lzo.rs`):
 //!
 //! - One pass, greedy. A dictionary leads from a hash of four bytes to the last place they were
 //!   looked up at; empty slots lead to place 0. Places inside a match are not entered.
@@ -18,7 +18,7 @@ const HASH_BITS: u32 = 13;
 /// What four bytes, as a little-endian word, are multiplied with to be hashed.
 const HASH_FACTOR: u32 = 0x1824_429d;
 
-/// The first place where a match or run may start.
+/// The first place where a match or run may start; 4 would do, but the kernel starts here.
 const SEARCH_START: usize = 5;
 
 /// No match or run starts from here on.
@@ -33,7 +33,7 @@ const RUN_MAX: usize = (1 << 11) - 1 + MATCH_MIN; // 2051
 /// Literals are copied so many at a time.
 const LITERAL_CHUNK: usize = 16;
 
-/// Where each hash was last seen in the page: the encoder's working memory, for use again and again.
+/// Where each hash was last seen in the page. It may be used again for any page.
 #[derive(Debug)]
 pub(super) struct Dictionary([u16; 1 << HASH_BITS]);
 
@@ -85,7 +85,7 @@ pub(super) fn compress<const RUNS: bool>(
         at += length;
         literals = at;
     }
-    // They are never all of a short page: that would be the one other form of a first instruction.
+    // A stream of up to 238 literals alone has a shorter form; a page of literals has 4096.
     output.many_literals(&page[literals..])?;
     output.put(u32::from_le_bytes([FAR | 1, 0, 0, 0]), 3)?;
     Some(output.end)
