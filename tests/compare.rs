@@ -424,7 +424,7 @@ fn bad_input_is_explained() {
         (&["--pid", "2000000000"], "no process"),
         (&["--zpool", "slab"], "one of: zsmalloc, zbud, z3fold"),
         (&["--zpool", "zsmalloc,"], "one of: zsmalloc, zbud, z3fold"),
-        (&["--compressor", "lzo"], "one of: lz4, zstd, deflate, none"),
+        (&["--compressor", "lz77"], "one of: lz4, lzo, lzo-rle, zstd, deflate, none"),
         (&["--compressor", "zstd:99"], "level"),
         (&["--workload", "webscale"], "one of: mixed"),
         (&["--free", "all"], "one of: half, odd"),

@@ -191,7 +191,7 @@ fn check(
 #[test]
 fn every_combination_agrees_with_a_map_of_pages() {
     for zpool in ZpoolKind::ALL {
-        for compressor in ["lz4", "zstd", "zstd:1", "deflate", "none"] {
+        for compressor in ["lz4", "lzo", "lzo-rle", "zstd", "zstd:1", "deflate", "none"] {
             for incompressible in [Incompressible::Reject, Incompressible::StoreAsIs] {
                 for object_header_bytes in [0, 8] {
                     let options = ZswapOptions {

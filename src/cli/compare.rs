@@ -94,7 +94,7 @@ pub(super) struct Compare {
         default_value = "zsmalloc,zbud,z3fold"
     )]
     zpool: Vec<ZpoolKind>,
-    /// Compressors: lz4, zstd, deflate, none; zstd:19 for a level
+    /// Compressors: lz4, lzo, lzo-rle, zstd, deflate, none; zstd:19 for a level
     #[arg(
         long,
         help_heading = "Comparison",
