@@ -13,3 +13,4 @@ pub mod pages;
 pub mod process;
 pub mod ptrace;
 pub mod signals;
+pub mod window;

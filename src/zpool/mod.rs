@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
-pub use arena::{Arena, ArenaError, HostPages};
+pub use arena::{Arena, ArenaError, HostPages, Sharing};
 pub use handle::Handle;
 use zsmalloc::ZsmallocOptions;
 
