@@ -29,7 +29,9 @@ use crate::lab::sizes::{SizeList, SizesError};
 use crate::lab::workload::Workload;
 use crate::names::UnknownName;
 use crate::sys::interrupt;
-use crate::zpool::zsmalloc::{CHAIN_SIZE_MAX, CHAIN_SIZE_MIN, ChainRule, HandleHeader};
+use crate::zpool::zsmalloc::{
+    CHAIN_SIZE_MAX, CHAIN_SIZE_MIN, ChainRule, HandleHeader, ObjectMapping,
+};
 use crate::zpool::{HostPages, ZpoolKind};
 use crate::zswap::{Incompressible, OBJECT_HEADER_MAX};
 
@@ -140,6 +142,10 @@ pub(super) struct Compare {
     #[arg(long, help_heading = "Comparison",
           value_name = "PLACE", default_value_t = HandleHeader::InObject)]
     handle_header: HandleHeader,
+    /// zsmalloc's way to objects in two pages: contiguous, copy or vm
+    #[arg(long, help_heading = "Comparison",
+          value_name = "METHOD", default_value_t = ObjectMapping::default())]
+    mapping: ObjectMapping,
     /// Pages that pools take from the kernel: small, or huge where it has them
     #[arg(long, value_name = "SIZE", default_value_t = HostPages::Small)]
     host_pages: HostPages,
@@ -200,6 +206,7 @@ impl Compare {
             chain_size: self.chain_size,
             chain_rule: self.chain_rule,
             handle_header: self.handle_header,
+            mapping: self.mapping,
             host_pages: self.host_pages,
             incompressible: self.incompressible,
             free: self.free,

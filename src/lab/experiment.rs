@@ -24,7 +24,7 @@ use crate::compressor::CompressorKind;
 use crate::page::{PAGE_SIZE, Page};
 use crate::sys::interrupt;
 use crate::sys::process::{end_with_parent, without_huge_pages};
-use crate::zpool::zsmalloc::{ChainRule, HandleHeader, ZsmallocOptions};
+use crate::zpool::zsmalloc::{ChainRule, HandleHeader, ObjectMapping, ZsmallocOptions};
 use crate::zpool::{HostPages, ZpoolKind};
 use crate::zswap::{Incompressible, Zswap, ZswapOptions};
 
@@ -76,6 +76,9 @@ pub struct Settings {
     /// Where it keeps an object's handle.
     #[serde(with = "by_name")]
     pub handle_header: HandleHeader,
+    /// How it reaches an object in two pages.
+    #[serde(with = "by_name")]
+    pub mapping: ObjectMapping,
     /// The size of the pages that the kernel gives.
     #[serde(with = "by_name")]
     pub host_pages: HostPages,
@@ -350,11 +353,11 @@ pub fn child(input: impl Read, mut output: impl Write) -> io::Result<()> {
 }
 
 fn replay_spec(spec: &RunSpec, corpus: &Corpus) -> Result<RunResult, super::replay::ReplayError> {
-    let Settings { chain_size, chain_rule, handle_header, host_pages, incompressible, free } =
-        spec.settings;
+    let Settings { host_pages, incompressible, free, .. } = spec.settings;
+    let Settings { chain_size, chain_rule, handle_header, mapping, .. } = spec.settings;
     let options = ZswapOptions {
         zpool: spec.zpool,
-        zsmalloc: ZsmallocOptions { chain_size, chain_rule, handle_header },
+        zsmalloc: ZsmallocOptions { chain_size, chain_rule, handle_header, mapping },
         compressor: spec.compressor,
         incompressible,
         object_header_bytes: spec.object_header_bytes,

@@ -172,7 +172,7 @@ impl Arena {
         }
     }
 
-    /// Fills `pages` up to its capacity with runs of one page each, all of them or none.
+    /// Appends `count` runs of one page each to `pages`, all of them or none.
     ///
     /// # Errors
     ///
@@ -180,17 +180,16 @@ impl Arena {
     pub fn alloc_pages(
         &self,
         pages: &mut Vec<PageRun>,
+        count: usize,
         sharing: Sharing,
     ) -> Result<(), ArenaError> {
-        let (before, count) = (pages.len(), pages.capacity() - pages.len());
         let used_pages = self.charge(count)?;
-        while pages.len() < pages.capacity() {
+        for found in 0..count {
             match self.find(1, sharing) {
                 Ok(page) => pages.push(page),
                 Err(source) => {
-                    let missing = pages.capacity() - pages.len();
-                    self.used_pages.fetch_sub(missing, Ordering::Relaxed);
-                    pages.drain(before..).for_each(|page| self.free(page));
+                    self.used_pages.fetch_sub(count - found, Ordering::Relaxed);
+                    pages.drain(pages.len() - found..).for_each(|page| self.free(page));
                     return Err(ArenaError::Os { pages: count, source });
                 }
             }
@@ -364,12 +363,11 @@ mod tests {
         for sharing in [Sharing::Private, Sharing::Shared] {
             let arena = Arena::with_limit(10, HostPages::Small);
             let run = arena.alloc(4).unwrap();
-            let mut pages = Vec::with_capacity(7);
-            let refused = arena.alloc_pages(&mut pages, sharing).unwrap_err();
+            let mut pages = Vec::new();
+            let refused = arena.alloc_pages(&mut pages, 7, sharing).unwrap_err();
             assert!(matches!(refused, ArenaError::Limit { pages: 7, used_pages: 4, .. }));
             assert_eq!((pages.len(), arena.stats().used_pages), (0, 4));
-            let mut pages = Vec::with_capacity(6);
-            arena.alloc_pages(&mut pages, sharing).unwrap();
+            arena.alloc_pages(&mut pages, 6, sharing).unwrap();
             assert!(pages.iter().all(|page| page.is_shared() == (sharing == Sharing::Shared)));
             assert_eq!((arena.stats().used_pages, arena.stats().peak_pages), (10, 10));
             pages.into_iter().chain([run]).for_each(|run| arena.free(run));
@@ -377,8 +375,8 @@ mod tests {
             assert_eq!((stats.used_pages, stats.reserve_pages), (0, 10));
             arena.trim();
             assert_eq!(arena.stats().reserve_pages, 0);
-            let mut again = Vec::with_capacity(6);
-            arena.alloc_pages(&mut again, sharing).unwrap();
+            let mut again = Vec::new();
+            arena.alloc_pages(&mut again, 6, sharing).unwrap();
             assert!(again.iter().all(|page| page.page_count() == 1 && page[0] == 0));
         }
     }

@@ -84,11 +84,12 @@ fn header(report: &Report) -> String {
         "settings  ",
         "          ",
         &format!(
-            "zsmalloc chains up to {} pages by {}, handle {}; incompressible pages: {}; object \
+            "zsmalloc chains up to {} pages by {}, handle {}, mapping {}; incompressible pages: {}; object \
              header: {headers}; host pages: {}; freed: {}",
             settings.chain_size,
             settings.chain_rule,
             settings.handle_header,
+            settings.mapping,
             settings.incompressible,
             settings.host_pages,
             half(settings.free),
