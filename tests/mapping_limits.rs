@@ -81,7 +81,7 @@ struct Accessor {
 }
 
 impl Accessor {
-    fn start(pool: &Arc<Zsmalloc<MappedPages>>, handle: Handle) -> Accessor {
+    fn start(pool: &Arc<Zsmalloc<MappedPages>>, [handle, other]: [Handle; 2]) -> Accessor {
         let (tell, told) = channel();
         let (ready, is_ready) = channel();
         let pool = Arc::clone(pool);
@@ -90,6 +90,8 @@ impl Accessor {
             told.recv().unwrap();
             let mut same = false;
             pool.read(handle, &mut |slot| same = slot[..1632] == [3; 1632]).unwrap();
+            // What is copied for it is not to show in the next one.
+            pool.read(other, &mut |slot| same &= slot[..1632] == [5; 1632]).unwrap();
             pool.write(handle, WriteMode::ReadWrite, |slot| slot[700..800].fill(4)).unwrap();
             let mut changed = false;
             pool.read(handle, &mut |slot| {
@@ -121,8 +123,9 @@ fn address_space_bytes() -> u64 {
 fn what_the_machine_refuses_loses_no_object() {
     let arena = Arc::new(Arena::new());
     let pool = Arc::new(Zsmalloc::<MappedPages>::new(arena, ZsmallocOptions::default()));
-    let [_, _, third] = [1, 2, 3].map(|n| pool.insert(&[n; 1632]).unwrap());
-    assert_eq!(pool.crosses_pages(third), Ok(true));
+    let [_, _, third, _, fifth] = [1, 2, 3, 4, 5].map(|n| pool.insert(&[n; 1632]).unwrap());
+    let crossing = [third, fifth];
+    assert!(crossing.iter().all(|&handle| pool.crosses_pages(handle) == Ok(true)));
     let holds = || {
         let mut same = false;
         pool.read(third, &mut |slot| same = slot[..1632] == [3; 1632]).unwrap();
@@ -130,7 +133,7 @@ fn what_the_machine_refuses_loses_no_object() {
     };
 
     // No address space: a thread without a window copies.
-    let accessor = Accessor::start(&pool, third);
+    let accessor = Accessor::start(&pool, crossing);
     let limit = Limit::set(libc::RLIMIT_AS, address_space_bytes());
     accessor.tell.send(()).unwrap();
     thread::sleep(std::time::Duration::from_millis(50));
@@ -139,7 +142,7 @@ fn what_the_machine_refuses_loses_no_object() {
 
     // No mappings, and then one: it is enough for a window, but not for two pages in it.
     for spare in 0..4 {
-        let accessor = Accessor::start(&pool, third);
+        let accessor = Accessor::start(&pool, crossing);
         let mut all = AllMappings::take();
         (0..spare).for_each(|_| all.give_one());
         accessor.tell.send(()).unwrap();

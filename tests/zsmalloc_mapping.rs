@@ -36,6 +36,8 @@ fn lengths(class: &SizeClass, header: HandleHeader) -> [usize; 2] {
 fn every_class<P: ZspagePages>(options: ZsmallocOptions) -> usize {
     let arena = Arc::new(Arena::new());
     let pool = Zsmalloc::<P>::new(Arc::clone(&arena), options);
+    // What an access leaves in the thread's buffer is not to show in the next one.
+    let (scratch, in_scratch) = crossing_object::<P>(&Arc::new(Arena::new()));
     let mut crossing = 0;
     for class in ClassTable::new(options).classes() {
         for bytes in lengths(class, options.handle_header) {
@@ -52,6 +54,7 @@ fn every_class<P: ZspagePages>(options: ZsmallocOptions) -> usize {
                 // A part of it, over the border if there is one.
                 let border = (PAGE_SIZE - start % PAGE_SIZE).min(bytes / 2 + 2);
                 let part = border - 1..(border + 1).min(bytes);
+                scratch.write(in_scratch, WriteMode::WriteOnly, |slot| slot.fill(0x77)).unwrap();
                 pool.write(*handle, WriteMode::ReadWrite, |slot| {
                     assert!(slot[..bytes] == **object, "{what}");
                     slot[part.clone()].fill(0xa5);

@@ -8,6 +8,7 @@ mod random;
 pub mod replay;
 pub mod report;
 pub mod sizes;
+pub mod study;
 pub mod workload;
 
 pub use random::{SplitMix64, mix};

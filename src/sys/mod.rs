@@ -5,6 +5,8 @@
 
 #![allow(unsafe_code, reason = "this folder is where the crate keeps its unsafe code")]
 
+pub mod cpus;
+pub mod cycles;
 pub mod files;
 pub mod interrupt;
 pub mod lz4;

@@ -319,6 +319,8 @@ impl fmt::Debug for PageRun {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs::File;
+    use std::os::unix::fs::MetadataExt;
 
     #[test]
     fn split_runs_are_disjoint_and_outlive_each_other() {
@@ -348,7 +350,7 @@ mod tests {
         pub(crate) fn of_file_that_cannot_be_mapped() -> PageRun {
             let mut run = PageRun::map_shared(1).unwrap();
             let mapping = Arc::get_mut(&mut run.mapping).unwrap();
-            mapping.file.as_mut().unwrap().fd = std::fs::File::open("/dev/null").unwrap().into();
+            mapping.file.as_mut().unwrap().fd = File::open("/dev/null").unwrap().into();
             run
         }
     }
@@ -356,8 +358,8 @@ mod tests {
     /// Bytes of memory that the file has.
     fn file_bytes(run: &PageRun) -> u64 {
         let (fd, _) = run.place_in_file().unwrap();
-        let file = std::fs::File::from(fd.try_clone_to_owned().unwrap());
-        std::os::unix::fs::MetadataExt::blocks(&file.metadata().unwrap()) * 512
+        let file = File::from(fd.try_clone_to_owned().unwrap());
+        file.metadata().unwrap().blocks() * 512
     }
 
     #[test]

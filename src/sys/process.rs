@@ -30,8 +30,8 @@ pub fn cpu_time() -> CpuTime {
     CpuTime { user: duration(usage.ru_utime), sys: duration(usage.ru_stime) }
 }
 
-/// Resident memory of this process that is of no file with a name, in bytes, counted page by page by
-/// the kernel: private anonymous memory and shared memory, a page that is mapped twice once.
+/// Resident anonymous memory of this process, in bytes, counted page by page by the kernel: private
+/// memory, and shared memory (memfd), of which a page that is mapped twice counts once.
 ///
 /// # Errors
 ///

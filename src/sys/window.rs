@@ -208,6 +208,8 @@ fn unmap(base: NonNull<u8>, bytes: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs::File;
+    use std::os::unix::fs::MetadataExt;
     use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::thread;
 
@@ -289,6 +291,20 @@ mod tests {
             });
         });
         assert_eq!(firsts_and_lasts([&pages[0], &pages[1]]), Some([0, 0, 1, 1]));
+    }
+
+    #[test]
+    fn memory_goes_back_though_a_window_shows_it() {
+        let mut pages = pages(3);
+        let (fd, _) = pages[0].place_in_file().unwrap();
+        let file = File::from(fd.try_clone_to_owned().unwrap());
+        let held = || file.metadata().unwrap().blocks() * 512 / HOST_PAGE_SIZE as u64;
+        firsts_and_lasts([&pages[0], &pages[1]]).unwrap();
+        assert_eq!(held(), 3);
+        pages[1].discard().unwrap();
+        assert_eq!(held(), 2);
+        drop(pages);
+        assert_eq!(held(), 0);
     }
 
     /// Mappings of this process that are of files like ours.

@@ -1,0 +1,3 @@
+//! The studies: one part of the store at a time, measured beside its rivals.
+
+pub mod map;
