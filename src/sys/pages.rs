@@ -230,8 +230,9 @@ impl PageRun {
     /// Makes every page of the run resident.
     ///
     /// By a fault each: `MADV_POPULATE_WRITE` was measured to be no cheaper a page up to 64 pages
-    /// and dearer for one (2.0 us instead of 1.5), and out of memory it ends like a fault: a process
-    /// is killed. Not so with shared pages, where a fault would be a `SIGBUS` and this is an error.
+    /// and dearer for one (2.0 us instead of 1.5), and out of memory it ends like a fault: a
+    /// process is killed. Shared pages are populated, as a fault of theirs would end in `SIGBUS`
+    /// where this is an error.
     ///
     /// # Errors
     ///
