@@ -84,8 +84,8 @@ fn header(report: &Report) -> String {
         "settings  ",
         "          ",
         &format!(
-            "zsmalloc chains up to {} pages by {}, handle {}, mapping {}; incompressible pages: {}; object \
-             header: {headers}; host pages: {}; freed: {}",
+            "zsmalloc chains up to {} pages by {}, handle {}, mapping {}; incompressible pages: \
+             {}; object header: {headers}; host pages: {}; freed: {}",
             settings.chain_size,
             settings.chain_rule,
             settings.handle_header,
