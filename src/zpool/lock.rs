@@ -37,7 +37,8 @@ impl<T: PoolPart> PoolLock<T> {
         Ok(part)
     }
 
-    /// Locks the part with room for host pages that were taken outside the lock, or gives them back.
+    /// Locks the part with room for host pages that were taken outside the lock, or gives those
+    /// back.
     pub(super) fn write_with<P>(
         &self,
         pages: P,

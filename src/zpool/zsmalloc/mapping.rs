@@ -15,8 +15,8 @@
 //!                     |object|
 //! ```
 //!
-//! Whether an object crosses a border is decided by its slot, as in kernels up to 6.14; what lies in
-//! one page is reached in place. All of them take the same number of host pages.
+//! Whether an object crosses a border is decided by its slot, as in kernels up to 6.14; what lies
+//! in one page is reached in place. All of them take the same number of host pages.
 
 use std::cell::RefCell;
 use std::fmt;
