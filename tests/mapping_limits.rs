@@ -89,12 +89,12 @@ impl Accessor {
             ready.send(()).unwrap();
             told.recv().unwrap();
             let mut same = false;
-            pool.read(handle, &mut |slot| same = slot[..1632] == [3; 1632]).unwrap();
+            pool.read(handle, |slot| same = slot[..1632] == [3; 1632]).unwrap();
             // What is copied for it is not to show in the next one.
-            pool.read(other, &mut |slot| same &= slot[..1632] == [5; 1632]).unwrap();
+            pool.read(other, |slot| same &= slot[..1632] == [5; 1632]).unwrap();
             pool.write(handle, WriteMode::ReadWrite, |slot| slot[700..800].fill(4)).unwrap();
             let mut changed = false;
-            pool.read(handle, &mut |slot| {
+            pool.read(handle, |slot| {
                 changed = slot[..1632]
                     .iter()
                     .enumerate()
@@ -128,7 +128,7 @@ fn what_the_machine_refuses_loses_no_object() {
     assert!(crossing.iter().all(|&handle| pool.crosses_pages(handle) == Ok(true)));
     let holds = || {
         let mut same = false;
-        pool.read(third, &mut |slot| same = slot[..1632] == [3; 1632]).unwrap();
+        pool.read(third, |slot| same = slot[..1632] == [3; 1632]).unwrap();
         same
     };
 
@@ -169,7 +169,7 @@ fn what_the_machine_refuses_loses_no_object() {
         assert_eq!((pool.stats().pool_pages, arena.stats().used_pages), (0, 0));
         pool.audit().unwrap();
         let handle = pool.insert(&[7; 1632]).unwrap();
-        pool.read(handle, &mut |slot| assert!(slot[..1632] == [7; 1632])).unwrap();
+        pool.read(handle, |slot| assert!(slot[..1632] == [7; 1632])).unwrap();
     }
 
     // A forked child that ends the pool does not end its parent's.

@@ -21,7 +21,7 @@ fn pattern(seed: usize, bytes: usize) -> Vec<u8> {
 
 fn check<P: ZspagePages>(pool: &Zsmalloc<P>, handle: Handle, expected: &[u8], what: &str) {
     let mut same = false;
-    pool.read(handle, &mut |slot| same = slot[..expected.len()] == *expected).unwrap();
+    pool.read(handle, |slot| same = slot[..expected.len()] == *expected).unwrap();
     assert!(same, "{what}");
 }
 
@@ -122,7 +122,7 @@ fn nested<P: ZspagePages>() {
     inner.write(b, WriteMode::WriteOnly, |slot| slot[..1632].fill(0xbb)).unwrap();
     let mut calls = 0;
     outer
-        .read(a, &mut |slot| {
+        .read(a, |slot| {
             check(&inner, b, &[0xbb; 1632], "the inner object");
             inner.write(b, WriteMode::ReadWrite, |slot| slot[..1632].fill(0xcc)).unwrap();
             assert!(slot[..1632] == *pattern(3, 1632), "the outer object after the inner access");
@@ -156,7 +156,7 @@ fn panicking<P: ZspagePages>() {
     let (pool, handle) = crossing_object::<P>(&arena);
     let panicked = thread::scope(|scope| {
         let thread = scope.spawn(|| {
-            let access = || pool.read(handle, &mut |_| panic!("on purpose"));
+            let access = || pool.read(handle, |_| panic!("on purpose"));
             let first = std::panic::catch_unwind(std::panic::AssertUnwindSafe(access));
             check(&pool, handle, &pattern(3, 1632), "after a panic, on the same thread");
             first.is_err()
@@ -200,7 +200,7 @@ fn at_once<P: ZspagePages>() {
                         })
                         .unwrap();
                         let other = handles[(n * 7 + 1 - thread) % OBJECTS];
-                        pool.read(other, &mut |slot| {
+                        pool.read(other, |slot| {
                             assert!(slot[..1632].iter().all(|&byte| byte == slot[0]), "torn");
                         })
                         .unwrap();
@@ -213,7 +213,7 @@ fn at_once<P: ZspagePages>() {
         scope.spawn(move || {
             while !done.load(Ordering::Relaxed) {
                 for &handle in handles {
-                    pool.read(handle, &mut |slot| {
+                    pool.read(handle, |slot| {
                         assert!(slot[..1632].iter().all(|&byte| byte == slot[0]), "torn");
                     })
                     .unwrap();

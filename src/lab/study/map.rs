@@ -309,7 +309,7 @@ impl<P: ZspagePages> Subject<P> {
 
     fn read(&self, stop: &AtomicBool, access: impl Fn(&[u8])) -> Slice {
         repeat(stop, || {
-            let found = self.pool.read(self.third, &mut |slot| access(slot));
+            let found = self.pool.read(self.third, |slot| access(slot));
             found.expect("nobody removes the object");
         })
     }

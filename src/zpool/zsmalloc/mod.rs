@@ -108,6 +108,17 @@ impl<P: ZspagePages> Zsmalloc<P> {
         &self.table
     }
 
+    /// [`Zpool::read`], compiled for its reader.
+    ///
+    /// # Errors
+    ///
+    /// [`UnknownHandle`]; `reader` was not called.
+    #[inline]
+    pub fn read(&self, handle: Handle, reader: impl FnOnce(&[u8])) -> Result<(), UnknownHandle> {
+        let class = self.class_of(handle)?.read();
+        class.read(handle, reader).ok_or(UnknownHandle(handle))
+    }
+
     /// Calls `writer` once with the object's slot, to change the object: its bytes first, then the
     /// slack. Nobody else reads or writes the class meanwhile, and `writer` must not call the pool.
     ///
@@ -118,6 +129,7 @@ impl<P: ZspagePages> Zsmalloc<P> {
     /// # Errors
     ///
     /// [`UnknownHandle`]; `writer` was not called.
+    #[inline]
     pub fn write(
         &self,
         handle: Handle,
@@ -169,8 +181,7 @@ impl<P: ZspagePages> Zpool for Zsmalloc<P> {
     }
 
     fn read(&self, handle: Handle, reader: &mut dyn FnMut(&[u8])) -> Result<(), UnknownHandle> {
-        let class = self.class_of(handle)?.read();
-        class.read(handle, reader).ok_or(UnknownHandle(handle))
+        self.read(handle, reader)
     }
 
     fn remove(&self, handle: Handle) -> Result<(), UnknownHandle> {
