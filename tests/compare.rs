@@ -208,12 +208,16 @@ fn the_csv_has_a_row_a_run() {
     ];
     let rows: Vec<String> = stdout_of(&args).lines().map(str::to_owned).collect();
     assert_eq!(rows.len(), 1 + 2 * 2);
-    assert!(rows[0].starts_with("zpool,compressor,index,run,pages,stored_pages,"), "{}", rows[0]);
+    assert!(
+        rows[0].starts_with("zpool,compressor,index,mapping,run,pages,stored_pages,"),
+        "{}",
+        rows[0]
+    );
     let fields = rows[0].split(',').count();
     assert!(rows.iter().all(|row| row.split(',').count() == fields));
     assert!(
-        rows[1].starts_with("zsmalloc,lz4,radix,1,")
-            && rows[4].starts_with("zsmalloc,none,radix,2,")
+        rows[1].starts_with("zsmalloc,lz4,radix,contiguous,1,")
+            && rows[4].starts_with("zsmalloc,none,radix,contiguous,2,")
     );
 }
 

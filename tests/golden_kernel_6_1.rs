@@ -13,7 +13,7 @@ use golden::{Experiment, Line, in_random_half, is_odd, mixed_corpus, sizes};
 use sha2::{Digest, Sha256};
 use uzswap::page::{PAGE_SIZE, PageKey};
 use uzswap::zpool::ZpoolKind;
-use uzswap::zpool::zsmalloc::{ChainRule, HandleHeader, ZsmallocOptions};
+use uzswap::zpool::zsmalloc::{ChainRule, HandleHeader, ObjectMapping, ZsmallocOptions};
 use uzswap::zswap::{StoreError, Stored, Zswap, ZswapOptions};
 
 const KERNEL: &str = include_str!("data/kernel-6.1-zswap.csv");
@@ -24,6 +24,7 @@ const ZSMALLOC_6_1: ZsmallocOptions = ZsmallocOptions {
     chain_size: 4,
     chain_rule: ChainRule::UsedPercent,
     handle_header: HandleHeader::InObject,
+    mapping: ObjectMapping::Contiguous,
 };
 
 /// Bytes that zswap 6.1 puts in front of the object: its key, where the allocator can evict.

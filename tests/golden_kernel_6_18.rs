@@ -9,7 +9,7 @@ use golden::{Experiment, Line, PAGES, in_random_half, is_odd, mixed_corpus, size
 use uzswap::page::PAGE_SIZE;
 use uzswap::same_filled::SameFilledCheck;
 use uzswap::zpool::ZpoolKind;
-use uzswap::zpool::zsmalloc::{ClassTable, ZsmallocOptions};
+use uzswap::zpool::zsmalloc::{ClassTable, ObjectMapping, ZsmallocOptions};
 
 const KERNEL: &str = include_str!("data/kernel-6.18-zram.csv");
 
@@ -22,6 +22,20 @@ fn same_filled(corpus: &str) -> Vec<bool> {
         }
         // zstd makes every other page of it smaller.
         _ => sizes(corpus, "zstd").iter().map(|&bytes| bytes == 0).collect(),
+    }
+}
+
+/// How objects in two pages are reached does not change how many pages there are.
+fn check_mappings(requests: &[usize], line: &Line<'_>) {
+    for mapping in [ObjectMapping::Copy, ObjectMapping::Vm] {
+        let options = ZsmallocOptions { mapping, ..ZsmallocOptions::default() };
+        let requests = requests.iter().copied();
+        let mut run = Experiment::new(ZpoolKind::Zsmalloc, options, requests);
+        assert_eq!(Some(run.store(|_| true)), line.number("mem_used"), "{mapping}");
+        assert_eq!(Some(run.free(in_random_half)), line.number("rand50_mem"), "{mapping}");
+        run.pool.compact();
+        assert_eq!(Some(run.pool_bytes()), line.number("rand50_compacted"), "{mapping}");
+        run.pool.audit().unwrap();
     }
 }
 
@@ -52,6 +66,10 @@ fn default_zsmalloc_takes_the_pages_of_kernel_6_18() {
             run.pool.compact();
             assert_eq!(Some(run.pool_bytes()), line.number("rand50_compacted"));
             run.pool.audit().unwrap();
+
+            if (corpus, line.text("comp")) == ("mixed", "lz4") {
+                check_mappings(&requests, line);
+            }
 
             // What zram had held before this is not recorded: up to 0.32 % off.
             let mut run = new();

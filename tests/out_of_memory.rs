@@ -12,6 +12,7 @@ use std::collections::HashMap;
 
 use uzswap::page::{PAGE_SIZE, Page, PageKey};
 use uzswap::zpool::ZpoolKind;
+use uzswap::zpool::zsmalloc::{ObjectMapping, ZsmallocOptions};
 use uzswap::zswap::{StoreError, Zswap, ZswapOptions};
 
 /// The system's allocator, and a failure where this thread asked for one.
@@ -80,18 +81,22 @@ fn check(zswap: &Zswap, model: &HashMap<u64, Page>, place: &str) {
 
 /// Stores pages, each with its 1st, 2nd ... allocation failing until there is none to fail; the
 /// stores that were refused for it.
-fn run_history(zpool: ZpoolKind) -> usize {
-    let zswap = Zswap::new(ZswapOptions { zpool, ..ZswapOptions::default() });
-    // This thread's compressor is made here, and not where memory is short.
-    zswap.store(PageKey(0), &page_of(1, 1)).unwrap();
-    let mut model = HashMap::from([(0, page_of(1, 1))]);
+fn run_history(zpool: ZpoolKind, mapping: ObjectMapping) -> usize {
+    let zsmalloc = ZsmallocOptions { mapping, ..ZsmallocOptions::default() };
+    let zswap = Zswap::new(ZswapOptions { zpool, zsmalloc, ..ZswapOptions::default() });
+    // This thread's compressor is made here, and its window (the second object of 2900 bytes
+    // crosses a border): not where memory is short.
+    for key in [7, 8] {
+        zswap.store(PageKey(key), &page_of(7, 1)).unwrap();
+    }
+    let mut model = HashMap::from([7, 8].map(|key| (key, page_of(7, 1))));
     let mut refused = 0;
     for step in 0..600u64 {
         // Keys that come again, and keys with an index leaf of their own.
         let key = if step % 2 == 0 { step % 100 } else { step << 20 };
         let page = page_of(key, 9);
         for n in 1.. {
-            let place = format!("{zpool}, step {step}, allocation {n}");
+            let place = format!("{zpool}, {mapping}, step {step}, allocation {n}");
             COUNTDOWN.set(n);
             let result = zswap.store(PageKey(key), &page);
             let failed = COUNTDOWN.replace(0) == 0;
@@ -130,9 +135,13 @@ fn run_history(zpool: ZpoolKind) -> usize {
 
 #[test]
 fn a_store_without_memory_is_refused_and_changes_nothing() {
-    for zpool in ZpoolKind::ALL {
-        let refused = run_history(zpool);
-        println!("{zpool}: {refused} stores refused");
+    let mappings = [ObjectMapping::Copy, ObjectMapping::Vm];
+    let mapped = mappings.map(|mapping| (ZpoolKind::Zsmalloc, mapping));
+    for (zpool, mapping) in
+        ZpoolKind::ALL.map(|zpool| (zpool, ObjectMapping::Contiguous)).into_iter().chain(mapped)
+    {
+        let refused = run_history(zpool, mapping);
+        println!("{zpool}, {mapping}: {refused} stores refused");
         // Handles, pages and 300 index leaves need memory.
         assert!(refused > 300, "{zpool}: {refused} stores refused");
     }

@@ -5,6 +5,7 @@
 
 use uzswap::page::{PAGE_SIZE, PageKey};
 use uzswap::sys::process;
+use uzswap::zpool::zsmalloc::{ObjectMapping, ZsmallocOptions};
 use uzswap::zpool::{HostPages, ZpoolKind};
 use uzswap::zswap::{Zswap, ZswapOptions};
 
@@ -15,25 +16,33 @@ fn anonymous_bytes() -> u64 {
     process::anonymous_bytes().unwrap()
 }
 
+/// Stores pages of 100 to 2100 bytes that do not compress.
+fn fill(zswap: &Zswap, pages: u64) {
+    let mut state = 1u64;
+    for key in 0..pages {
+        let mut page = [0u8; PAGE_SIZE];
+        for byte in &mut page[..100 + key as usize % 2000] {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            *byte = (state >> 56) as u8;
+        }
+        zswap.store(PageKey(key), &page).unwrap();
+    }
+}
+
 #[test]
 fn freed_pages_go_back_to_the_kernel() {
-    for (zpool, host_pages) in
-        ZpoolKind::ALL.into_iter().flat_map(|zpool| HostPages::ALL.map(|pages| (zpool, pages)))
-    {
-        let place = format!("{zpool} on {host_pages} pages");
+    let allocators = ZpoolKind::ALL
+        .into_iter()
+        .flat_map(|zpool| HostPages::ALL.map(|pages| (zpool, pages, ObjectMapping::Contiguous)));
+    let mapped = [ObjectMapping::Copy, ObjectMapping::Vm]
+        .map(|mapping| (ZpoolKind::Zsmalloc, HostPages::Small, mapping));
+    for (zpool, host_pages, mapping) in allocators.chain(mapped) {
+        let place = format!("{zpool} on {host_pages} pages, {mapping}");
         let before = anonymous_bytes();
-        let zswap = Zswap::new(ZswapOptions { zpool, host_pages, ..ZswapOptions::default() });
-        let mut page = [0u8; PAGE_SIZE];
-        let mut state = 1u64;
-        for key in 0..40_000u64 {
-            // 100 to 2100 bytes that do not compress.
-            for byte in &mut page[..100 + key as usize % 2000] {
-                state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-                *byte = (state >> 56) as u8;
-            }
-            zswap.store(PageKey(key), &page).unwrap();
-            page.fill(0);
-        }
+        let zsmalloc = ZsmallocOptions { mapping, ..ZsmallocOptions::default() };
+        let options = ZswapOptions { zpool, zsmalloc, host_pages, ..ZswapOptions::default() };
+        let zswap = Zswap::new(options);
+        fill(&zswap, 40_000);
         let memory = zswap.memory();
         let counted = memory.pool_bytes + memory.metadata_bytes() + memory.reserve_bytes;
         let full = anonymous_bytes() - before;
@@ -53,5 +62,12 @@ fn freed_pages_go_back_to_the_kernel() {
         // What is left is the rest of a huge page that was begun, and is reported.
         let (left, reserve) = (anonymous_bytes() - before, zswap.memory().reserve_bytes);
         assert!(left < SLACK + reserve, "{place}: an empty store keeps {left} bytes");
+
+        // A full store that goes away.
+        fill(&zswap, 5_000);
+        assert!(zswap.memory().pool_bytes > 2 * SLACK);
+        drop(zswap);
+        let left = anonymous_bytes().saturating_sub(before);
+        assert!(left < SLACK, "{place}: a dropped store keeps {left} bytes");
     }
 }

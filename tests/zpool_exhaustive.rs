@@ -96,6 +96,13 @@ fn zsmalloc() {
 }
 
 #[test]
+fn zsmalloc_with_separate_pages() {
+    // The same slots; of 2720 bytes, the second crosses the border.
+    walk("zsmalloc-copy", 6, &[2000, 2700]);
+    walk("zsmalloc-vm", 6, &[2000, 2700]);
+}
+
+#[test]
 fn zsmalloc_with_handles_beside() {
     // The same slots, and 4096 (alone in a page).
     walk("zsmalloc-4-beside", 6, &[2048, 2720, 4096]);

@@ -98,8 +98,7 @@ const WATERMARKS: [usize; 13] =
 const RULES: [ChainRule; 2] = [ChainRule::UsedPercent, ChainRule::LeastWaste];
 
 fn table(chain_size: usize, chain_rule: ChainRule) -> ClassTable {
-    let handle_header = HandleHeader::InObject;
-    ClassTable::new(ZsmallocOptions { chain_size, chain_rule, handle_header })
+    ClassTable::new(ZsmallocOptions { chain_size, chain_rule, ..Default::default() })
 }
 
 fn check_rows(table: &ClassTable, rows: &[Row]) {
@@ -163,8 +162,9 @@ fn every_table_serves_every_object_with_the_smallest_slot_it_has() {
             for (handle_header, header) in
                 [(HandleHeader::InObject, HANDLE_BYTES), (HandleHeader::Beside, 0)]
             {
-                let table =
-                    ClassTable::new(ZsmallocOptions { chain_size, chain_rule, handle_header });
+                let options =
+                    ZsmallocOptions { chain_size, chain_rule, handle_header, ..Default::default() };
+                let table = ClassTable::new(options);
                 let classes = table.classes();
                 for bytes in 1..=PAGE_SIZE {
                     let place = table.place_of(bytes);

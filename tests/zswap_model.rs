@@ -14,6 +14,7 @@ use uzswap::index::{Entry, Index, IndexError};
 use uzswap::lab::SplitMix64;
 use uzswap::page::{PAGE_SIZE, Page, PageKey, fill_with_word};
 use uzswap::same_filled::{SameFilled, SameFilledCheck};
+use uzswap::zpool::zsmalloc::{ObjectMapping, ZsmallocOptions};
 use uzswap::zpool::{Arena, Handle, UnknownHandle, Zpool, ZpoolError, ZpoolKind, ZpoolStats};
 use uzswap::zswap::{Counters, Incompressible, StoreError, Stored, Zswap, ZswapOptions};
 
@@ -208,6 +209,16 @@ fn every_combination_agrees_with_a_map_of_pages() {
     }
 }
 
+/// Every allocator, and zsmalloc with every mapping of objects.
+fn every_pool() -> impl Iterator<Item = ZswapOptions> {
+    let allocators = ZpoolKind::ALL.map(|zpool| ZswapOptions { zpool, ..Default::default() });
+    let mappings = [ObjectMapping::Copy, ObjectMapping::Vm].map(|mapping| ZswapOptions {
+        zsmalloc: ZsmallocOptions { mapping, ..Default::default() },
+        ..Default::default()
+    });
+    allocators.into_iter().chain(mappings)
+}
+
 #[test]
 fn every_same_filled_check_keeps_every_page() {
     for check in SameFilledCheck::ALL {
@@ -228,18 +239,17 @@ fn every_same_filled_check_keeps_every_page() {
 #[test]
 fn many_seeds_agree_with_a_map_of_pages() {
     for seed in 0..32 {
-        for zpool in ZpoolKind::ALL {
-            run_history(ZswapOptions { zpool, ..ZswapOptions::default() }, seed, 2000);
+        for options in every_pool() {
+            run_history(options, seed, 2000);
         }
     }
 }
 
 #[test]
 fn a_pool_that_runs_out_refuses_and_loses_nothing() {
-    for zpool in ZpoolKind::ALL {
+    for options in every_pool() {
         for pool_pages_max in [0, 1, 2, 7, 20] {
-            let options = ZswapOptions { zpool, pool_pages_max, ..ZswapOptions::default() };
-            run_history(options, 3, 1500);
+            run_history(ZswapOptions { pool_pages_max, ..options }, 3, 1500);
         }
     }
 }
@@ -504,8 +514,8 @@ fn stamp(page: &Page) -> (u64, u32) {
 #[test]
 fn two_threads_in_one_store_never_see_a_wrong_page() {
     const KEYS: u64 = 48;
-    for zpool in ZpoolKind::ALL {
-        let zswap = Zswap::new(ZswapOptions { zpool, ..ZswapOptions::default() });
+    for options in every_pool() {
+        let zswap = Zswap::new(options);
         // Odd threads' keys and even threads' are the same ones: everything collides.
         let latest: Vec<AtomicU32> = (0..KEYS).map(|_| AtomicU32::new(0)).collect();
         std::thread::scope(|scope| {

@@ -72,7 +72,8 @@ struct Row {
 impl Classes {
     pub(super) fn run(self) -> Result<(), Failure> {
         let Classes { chain_size, chain_rule, handle_header, json } = self;
-        let options = ZsmallocOptions { chain_size, chain_rule, handle_header };
+        let options =
+            ZsmallocOptions { chain_size, chain_rule, handle_header, ..Default::default() };
         let report = Report::new(&ClassTable::new(options));
         let text = if json {
             serde_json::to_string_pretty(&report).expect("numbers and names are JSON") + "\n"

@@ -22,7 +22,9 @@ use crate::lab::workload::Workload;
 use crate::names::UnknownName;
 use crate::same_filled::SameFilledCheck;
 use crate::sys::interrupt;
-use crate::zpool::zsmalloc::{CHAIN_SIZE_MAX, CHAIN_SIZE_MIN, ChainRule, HandleHeader};
+use crate::zpool::zsmalloc::{
+    CHAIN_SIZE_MAX, CHAIN_SIZE_MIN, ChainRule, HandleHeader, ObjectMapping,
+};
 use crate::zpool::{HostPages, ZpoolKind};
 use crate::zswap::{Incompressible, OBJECT_HEADER_MAX};
 
@@ -137,6 +139,10 @@ pub(super) struct Compare {
     #[arg(long, help_heading = "Comparison",
           value_name = "PLACE", default_value_t = HandleHeader::InObject)]
     handle_header: HandleHeader,
+    /// zsmalloc's ways to objects in two pages: contiguous, copy, vm
+    #[arg(long, help_heading = "Comparison", value_name = "NAMES", value_delimiter = ',',
+          default_value = ObjectMapping::default().name())]
+    mapping: Vec<ObjectMapping>,
     /// Pages that pools take from the kernel: small, or huge where it has them
     #[arg(long, value_name = "SIZE", default_value_t = HostPages::Small)]
     host_pages: HostPages,
@@ -212,6 +218,7 @@ impl Compare {
             pages: source.info.pages,
             zpools: distinct(&self.zpool),
             indexes: distinct(&self.index),
+            mappings: distinct(&self.mapping),
             compressors: distinct(&self.compressor),
             runs: self.runs,
             settings,

@@ -26,7 +26,7 @@ use crate::page::{PAGE_SIZE, Page};
 use crate::same_filled::{SameFilled, SameFilledCheck};
 use crate::sys::interrupt;
 use crate::sys::process::{end_with_parent, without_huge_pages};
-use crate::zpool::zsmalloc::{ChainRule, HandleHeader, ZsmallocOptions};
+use crate::zpool::zsmalloc::{ChainRule, HandleHeader, ObjectMapping, ZsmallocOptions};
 use crate::zpool::{HostPages, ZpoolKind};
 use crate::zswap::{Incompressible, Zswap, ZswapOptions};
 
@@ -59,6 +59,8 @@ pub struct Experiment {
     pub zpools: Vec<ZpoolKind>,
     /// The indexes.
     pub indexes: Vec<IndexKind>,
+    /// zsmalloc's object mappings.
+    pub mappings: Vec<ObjectMapping>,
     /// The compressors; a list of sizes has its own instead.
     pub compressors: Vec<CompressorKind>,
     /// Runs of each combination.
@@ -105,6 +107,9 @@ pub struct Parts {
     /// The index.
     #[serde(with = "by_name")]
     pub index: IndexKind,
+    /// The way to an object in two pages, where the allocator is zsmalloc.
+    #[serde(with = "by_name")]
+    pub mapping: ObjectMapping,
 }
 
 /// One run, as a child is told it.
@@ -116,7 +121,7 @@ pub struct RunSpec {
     pub corpus: CorpusFile,
     /// How many there must be.
     pub pages: u64,
-    /// Allocator and index.
+    /// The parts beside the compressor.
     pub parts: Parts,
     /// The compressor; of no matter to a list of sizes.
     #[serde(with = "by_name")]
@@ -251,12 +256,23 @@ impl Experiment {
 
     /// Every choice of parts, the first of each list first.
     fn parts(&self) -> Vec<Parts> {
-        let with_index = |&zpool| self.indexes.iter().map(move |&index| Parts { zpool, index });
-        self.zpools.iter().flat_map(with_index).collect()
+        let mut parts = Vec::new();
+        for &zpool in &self.zpools {
+            // An object of the others is in one page.
+            let mappings =
+                if zpool == ZpoolKind::Zsmalloc { &self.mappings[..] } else { &self.mappings[..1] };
+            for &mapping in mappings {
+                parts.extend(self.indexes.iter().map(|&index| Parts { zpool, index, mapping }));
+            }
+        }
+        parts
     }
 
     fn name_of(&self, parts: Parts) -> String {
         let mut name = parts.zpool.to_string();
+        if self.mappings.len() > 1 && parts.zpool == ZpoolKind::Zsmalloc {
+            name += &format!(" {}", parts.mapping);
+        }
         if self.indexes.len() > 1 {
             name += &format!(" {}", parts.index);
         }
@@ -393,6 +409,7 @@ fn replay_spec(spec: &RunSpec, corpus: &Corpus) -> Result<RunResult, super::repl
             chain_size: settings.chain_size,
             chain_rule: settings.chain_rule,
             handle_header: settings.handle_header,
+            mapping: spec.parts.mapping,
         },
         compressor: spec.compressor,
         index: spec.parts.index,

@@ -5,6 +5,8 @@
 
 #![allow(unsafe_code, reason = "this folder is where the crate keeps its unsafe code")]
 
+pub mod cpus;
+pub mod cycles;
 pub mod files;
 pub mod interrupt;
 pub mod lz4;
@@ -14,3 +16,4 @@ pub mod process;
 pub mod ptrace;
 pub mod signals;
 pub mod wide;
+pub mod window;

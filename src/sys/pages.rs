@@ -1,12 +1,17 @@
-//! Runs of host pages: anonymous memory that is taken from the kernel and given back to it.
+//! Runs of host pages: memory that is taken from the kernel and given back to it.
 //!
 //! A [`PageRun`] is an exclusive token for some pages of a mapping, as a `Box<[u8]>` is for heap
 //! memory. Runs can be split and never overlap, which is what makes handing out `&[u8]` and
 //! `&mut [u8]` safe. An untouched or discarded run costs address space, not memory.
+//!
+//! Pages of a *shared* run can be mapped a second time, which [`window`](super::window) does: their
+//! memory is a file without a name (memfd), which this process alone has open. A forked child does
+//! not get them, as it would not get a copy: it must not use a run of its parent.
 
 use std::fmt;
 use std::io;
 use std::ops::{Deref, DerefMut};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -16,10 +21,19 @@ pub const HOST_PAGE_SIZE: usize = 4096;
 /// Bytes in one huge page.
 pub const HUGE_PAGE_SIZE: usize = 2 << 20; // 2 MiB, on x86-64 and with 4 KiB granules on arm64
 
-/// An anonymous private mapping, unmapped when the last run of it is dropped.
+/// A mapping, unmapped when the last run of it is dropped.
 struct Mapping {
     base: NonNull<u8>,
     bytes: usize,
+    /// Of a shared mapping: where its memory is.
+    file: Option<MemoryFile>,
+}
+
+/// The memory of a shared mapping, which starts at byte 0 of it.
+struct MemoryFile {
+    fd: OwnedFd,
+    /// The process that has the mapping: its forked children have the file alone.
+    owner_pid: u32,
 }
 
 // SAFETY: a `Mapping` is an address range without thread affinity; who may touch which of its bytes
@@ -28,8 +42,79 @@ unsafe impl Send for Mapping {}
 // SAFETY: as above; a shared `Mapping` offers no access to the bytes.
 unsafe impl Sync for Mapping {}
 
+impl Mapping {
+    /// A new mapping, none of it resident yet: of the whole file if there is one, of anonymous
+    /// private memory else.
+    fn new(bytes: usize, file: Option<MemoryFile>) -> io::Result<Mapping> {
+        let (flags, fd) = match &file {
+            Some(file) => (libc::MAP_SHARED, file.fd.as_raw_fd()),
+            None => (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1),
+        };
+        // SAFETY: a new mapping at an address of the kernel's choosing touches no memory that
+        // exists.
+        let address = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                flags | libc::MAP_NORESERVE,
+                fd,
+                0,
+            )
+        };
+        if address == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let base = NonNull::new(address.cast()).expect("mmap without MAP_FIXED never returns null");
+        Ok(Mapping { base, bytes, file })
+    }
+
+    /// Best effort: a kernel without huge pages answers EINVAL to advice about them, which is as
+    /// good.
+    fn advise(&self, advice: libc::c_int) {
+        // SAFETY: the range is this mapping, of which no run is handed out yet.
+        unsafe { libc::madvise(self.base.as_ptr().cast(), self.bytes, advice) };
+    }
+}
+
+/// Bytes of `count` pages, 1 to `u32::MAX`; at most 2^44.
+fn mapping_bytes(count: usize) -> io::Result<usize> {
+    // SAFETY: sysconf only reads a value.
+    let host_page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    if host_page != HOST_PAGE_SIZE as libc::c_long {
+        return Err(io::Error::new(
+            io::ErrorKind::Unsupported,
+            format!("host pages are {host_page} bytes; only 4096 is supported"),
+        ));
+    }
+    match u32::try_from(count) {
+        Ok(count) if count > 0 => Ok(count as usize * HOST_PAGE_SIZE),
+        _ => Err(io::Error::from_raw_os_error(libc::EINVAL)),
+    }
+}
+
+/// Whether the process may have a file of so many bytes; to try it would end the process.
+fn check_file_size(bytes: usize) -> io::Result<()> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the pointer is to a structure of our own, which the call fills.
+    if unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) } == 0
+        && limit.rlim_cur < bytes as libc::rlim_t
+    {
+        return Err(io::Error::from_raw_os_error(libc::EFBIG));
+    }
+    Ok(())
+}
+
 impl Drop for Mapping {
     fn drop(&mut self) {
+        if let Some(file) = &self.file {
+            if file.owner_pid != std::process::id() {
+                return; // a forked child: something else may be at this address
+            }
+            // A thread's window may keep the file in use: its memory goes back here.
+            // SAFETY: no run of the file is left, so nobody can reach the bytes that go.
+            unsafe { libc::ftruncate(file.fd.as_raw_fd(), 0) };
+        }
         // SAFETY: `base .. base + bytes` came from our own mmap, and every `PageRun` into it holds
         // an `Arc` of this mapping, so none is left.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
@@ -68,43 +153,39 @@ impl PageRun {
         PageRun::map_advised(count, HUGE_PAGE_SIZE / HOST_PAGE_SIZE, libc::MADV_HUGEPAGE)
     }
 
-    /// Maps `count` pages from a multiple of `align_pages` on.
-    fn map_advised(count: usize, align_pages: usize, advice: libc::c_int) -> io::Result<PageRun> {
-        // SAFETY: sysconf only reads a value.
-        let host_page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-        if host_page != HOST_PAGE_SIZE as libc::c_long {
-            return Err(io::Error::new(
-                io::ErrorKind::Unsupported,
-                format!("host pages are {host_page} bytes; only 4096 is supported"),
-            ));
-        }
-        // With address space in front, so that there is a border to start at.
-        let mapped = count.checked_add(align_pages - 1).filter(|_| count > 0);
-        let Some(mapped) = mapped.and_then(|mapped| u32::try_from(mapped).ok()) else {
-            return Err(io::Error::from_raw_os_error(libc::EINVAL));
-        };
-        let bytes = mapped as usize * HOST_PAGE_SIZE; // at most 2^44
-        // SAFETY: a new private anonymous mapping at an address of the kernel's choosing touches no
-        // memory that exists.
-        let address = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                bytes,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-                -1,
-                0,
-            )
-        };
-        if address == libc::MAP_FAILED {
+    /// As [`PageRun::map`], of memory that can be mapped a second time.
+    ///
+    /// # Errors
+    ///
+    /// As [`PageRun::map`]; `EFBIG` over the process's limit for file sizes, `EMFILE` where it has
+    /// no file descriptor left.
+    pub fn map_shared(count: usize) -> io::Result<PageRun> {
+        let bytes = mapping_bytes(count)?;
+        check_file_size(bytes)?;
+        // SAFETY: the name is a C string; the call makes a new file descriptor.
+        let fd = unsafe { libc::memfd_create(c"uzswap".as_ptr(), libc::MFD_CLOEXEC) };
+        if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        let base = NonNull::new(address.cast()).expect("mmap without MAP_FIXED never returns null");
-        let mapping = Mapping { base, bytes };
-        // Best effort: a kernel without huge pages answers EINVAL, which is as good.
-        // SAFETY: the range is the mapping made above.
-        unsafe { libc::madvise(address, bytes, advice) };
-        let past_border = address.addr() / HOST_PAGE_SIZE % align_pages;
+        // SAFETY: the descriptor was made above and has no other owner.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        // SAFETY: resizes our own empty file; no pointers are passed.
+        if unsafe { libc::ftruncate(fd.as_raw_fd(), bytes as libc::off_t) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let mapping = Mapping::new(bytes, Some(MemoryFile { fd, owner_pid: std::process::id() }))?;
+        mapping.advise(libc::MADV_NOHUGEPAGE);
+        mapping.advise(libc::MADV_DONTFORK);
+        Ok(PageRun { mapping: Arc::new(mapping), first: 0, count: count as u32 }) // <= u32::MAX
+    }
+
+    /// Maps `count` pages from a multiple of `align_pages` on.
+    fn map_advised(count: usize, align_pages: usize, advice: libc::c_int) -> io::Result<PageRun> {
+        // With address space in front, so that there is a border to start at.
+        let mapped = count.checked_add(align_pages - 1).filter(|_| count > 0).unwrap_or(0);
+        let mapping = Mapping::new(mapping_bytes(mapped)?, None)?;
+        mapping.advise(advice);
+        let past_border = mapping.base.addr().get() / HOST_PAGE_SIZE % align_pages;
         let first = ((align_pages - past_border) % align_pages) as u32; // below `align_pages`
         Ok(PageRun { mapping: Arc::new(mapping), first, count: count as u32 }) // <= mapped
     }
@@ -112,6 +193,18 @@ impl PageRun {
     /// Pages in the run.
     pub fn page_count(&self) -> usize {
         self.count as usize
+    }
+
+    /// Whether the pages can be mapped a second time.
+    pub fn is_shared(&self) -> bool {
+        self.mapping.file.is_some()
+    }
+
+    /// Of a shared run: the file, and the offset of the run's first byte in it.
+    pub(super) fn place_in_file(&self) -> Option<(BorrowedFd<'_>, libc::off_t)> {
+        let file = self.mapping.file.as_ref()?;
+        // At most 2^44.
+        Some((file.fd.as_fd(), self.first as libc::off_t * HOST_PAGE_SIZE as libc::off_t))
     }
 
     /// Pages from the start of the run to the next border of a huge page.
@@ -134,14 +227,31 @@ impl PageRun {
         front
     }
 
-    /// Makes every page of the run resident, by a fault each.
+    /// Makes every page of the run resident.
     ///
-    /// `MADV_POPULATE_WRITE` was measured to be no cheaper a page up to 64 pages and dearer for one
-    /// (2.0 us instead of 1.5), and out of memory it ends like a fault: a process is killed.
-    pub fn touch(&mut self) {
+    /// By a fault each: `MADV_POPULATE_WRITE` was measured to be no cheaper a page up to 64 pages
+    /// and dearer for one (2.0 us instead of 1.5), and out of memory it ends like a fault: a
+    /// process is killed. Shared pages are populated, as a fault of theirs would end in `SIGBUS`
+    /// where this is an error.
+    ///
+    /// # Errors
+    ///
+    /// Of a shared run, `ENOMEM` where the kernel has no memory for it.
+    pub fn touch(&mut self) -> io::Result<()> {
+        if self.is_shared() {
+            match self.madvise(libc::MADV_POPULATE_WRITE) {
+                Err(error) if error.raw_os_error() == Some(libc::EFAULT) => {
+                    return Err(io::Error::from_raw_os_error(libc::ENOMEM));
+                }
+                // Kernels before 5.14 do not know it.
+                Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {}
+                result => return result,
+            }
+        }
         for page in self.chunks_exact_mut(HOST_PAGE_SIZE) {
             page[0] = 0;
         }
+        Ok(())
     }
 
     /// Gives the memory of the run back to the kernel; it reads as zeros from now on.
@@ -150,6 +260,13 @@ impl PageRun {
     ///
     /// The kernel's error; `EINVAL` for memory that is locked.
     pub fn discard(&mut self) -> io::Result<()> {
+        // Of shared memory, DONTNEED would take the mapping's pages and leave the file's.
+        let advice = if self.is_shared() { libc::MADV_REMOVE } else { libc::MADV_DONTNEED };
+        self.madvise(advice)
+    }
+
+    /// Advice about the whole run, which may change its contents.
+    fn madvise(&mut self, advice: libc::c_int) -> io::Result<()> {
         if self.count == 0 {
             return Ok(());
         }
@@ -157,7 +274,7 @@ impl PageRun {
         let bytes = self.page_count() * HOST_PAGE_SIZE;
         // SAFETY: the range lies in our mapping and belongs to this run alone, which is borrowed
         // mutably: nobody else sees its contents change.
-        match unsafe { libc::madvise(address, bytes, libc::MADV_DONTNEED) } {
+        match unsafe { libc::madvise(address, bytes, advice) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
         }
@@ -203,6 +320,8 @@ impl fmt::Debug for PageRun {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs::File;
+    use std::os::unix::fs::MetadataExt;
 
     #[test]
     fn split_runs_are_disjoint_and_outlive_each_other() {
@@ -218,11 +337,54 @@ mod tests {
 
     #[test]
     fn a_discarded_run_reads_zeros() {
-        let mut run = PageRun::map(2).unwrap();
-        run.touch();
-        run.fill(7);
-        run.discard().unwrap();
-        assert!(run.iter().all(|&byte| byte == 0));
+        for map in [PageRun::map, PageRun::map_shared] {
+            let mut run = map(2).unwrap();
+            run.touch().unwrap();
+            run.fill(7);
+            run.discard().unwrap();
+            assert!(run.iter().all(|&byte| byte == 0));
+        }
+    }
+
+    impl PageRun {
+        /// A shared page whose file does not allow a mapping.
+        pub(crate) fn of_file_that_cannot_be_mapped() -> PageRun {
+            let mut run = PageRun::map_shared(1).unwrap();
+            let mapping = Arc::get_mut(&mut run.mapping).unwrap();
+            mapping.file.as_mut().unwrap().fd = File::open("/dev/null").unwrap().into();
+            run
+        }
+    }
+
+    /// Bytes of memory that the file has.
+    fn file_bytes(run: &PageRun) -> u64 {
+        let (fd, _) = run.place_in_file().unwrap();
+        let file = File::from(fd.try_clone_to_owned().unwrap());
+        file.metadata().unwrap().blocks() * 512
+    }
+
+    #[test]
+    fn the_memory_of_shared_pages_goes_back() {
+        let mut rest = PageRun::map_shared(1 << 22).unwrap();
+        assert_eq!(file_bytes(&rest), 0);
+        let mut front = rest.split_front(3);
+        let mut middle = rest.split_front(2);
+        front.touch().unwrap();
+        middle.touch().unwrap();
+        middle.fill(9);
+        assert_eq!(file_bytes(&rest), 5 * HOST_PAGE_SIZE as u64);
+        front.discard().unwrap();
+        assert_eq!(file_bytes(&rest), 2 * HOST_PAGE_SIZE as u64);
+        assert!(middle.iter().all(|&byte| byte == 9));
+    }
+
+    #[test]
+    fn shared_pages_without_memory_are_an_error() {
+        let mut run = PageRun::map_shared(2).unwrap();
+        let (fd, _) = run.place_in_file().unwrap();
+        // SAFETY: resizes a file that nobody else has; no page of it was touched.
+        assert_eq!(unsafe { libc::ftruncate(fd.as_raw_fd(), 4096) }, 0);
+        assert_eq!(run.touch().unwrap_err().raw_os_error(), Some(libc::ENOMEM));
     }
 
     #[test]
@@ -240,6 +402,8 @@ mod tests {
     #[test]
     fn impossible_sizes_are_errors() {
         assert_eq!(PageRun::map(0).unwrap_err().raw_os_error(), Some(libc::EINVAL));
+        assert_eq!(PageRun::map_shared(0).unwrap_err().raw_os_error(), Some(libc::EINVAL));
+        assert_eq!(PageRun::map_shared(1 << 33).unwrap_err().raw_os_error(), Some(libc::EINVAL));
         assert_eq!(PageRun::map_huge(usize::MAX).unwrap_err().raw_os_error(), Some(libc::EINVAL));
     }
 

@@ -30,19 +30,23 @@ pub fn cpu_time() -> CpuTime {
     CpuTime { user: duration(usage.ru_utime), sys: duration(usage.ru_stime) }
 }
 
-/// Resident anonymous memory of this process, in bytes, counted page by page by the
-/// kernel.
+/// Resident anonymous memory of this process, in bytes, counted page by page by the kernel: private
+/// memory, and shared memory (memfd), of which a page that is mapped twice counts once.
 ///
 /// # Errors
 ///
 /// Of reading `/proc/self/smaps_rollup`.
 pub fn anonymous_bytes() -> io::Result<u64> {
     let text = fs::read_to_string("/proc/self/smaps_rollup")?;
-    let kib = text.lines().find_map(|line| {
-        line.strip_prefix("Anonymous:")?.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()
-    });
-    kib.map(|kib| kib * 1024)
-        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "it has no line 'Anonymous'"))
+    let kib = |name: &str| {
+        text.lines().find_map(|line| {
+            line.strip_prefix(name)?.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()
+        })
+    };
+    let anonymous = kib("Anonymous:")
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "it has no line 'Anonymous'"))?;
+    // Kernels before 5.3 do not tell it from files.
+    Ok((anonymous + kib("Pss_Shmem:").unwrap_or(0)) * 1024)
 }
 
 /// Keeps memory touched from now on out of transparent huge pages, so that the resident size is

@@ -11,6 +11,9 @@
 //! A run is made resident when it is given out, outside the lock. Of freed pages up to 64 stay
 //! retired, for the next caller of their length: to return a page and to take one cost the kernel
 //! 3 us together. They are reported as `reserve_pages`.
+//!
+//! Runs are private memory; single pages can be had of shared memory too, which a pool can map a
+//! second time. The limit and the counts are of both together.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,7 +27,7 @@ use crate::sys::pages::{HOST_PAGE_SIZE, HUGE_PAGE_SIZE, PageRun};
 /// The longest run an arena gives, in host pages: zsmalloc's longest chain.
 pub const RUN_PAGES_MAX: usize = 16;
 
-/// How large the pages are that the kernel gives.
+/// How large the pages are that the kernel gives; those of shared memory are always small.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum HostPages {
     /// 4 KiB each: what is freed goes back at once, and the resident size is what is in use.
@@ -80,15 +83,39 @@ pub struct Arena {
     free: Mutex<FreeRuns>,
 }
 
+/// What single pages are made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sharing {
+    /// Memory with one address.
+    Private,
+    /// Memory that can be mapped a second time ([`crate::sys::window`]).
+    Shared,
+}
+
 #[derive(Debug, Default)]
 struct FreeRuns {
-    /// Never touched.
+    /// Never touched: private and shared.
     fresh: Option<PageRun>,
-    /// Used before and still resident, by length.
+    fresh_shared: Option<PageRun>,
+    /// Used before and still resident, by [`list_of`].
     retired: [Vec<PageRun>; RUN_PAGES_MAX + 1],
     retired_pages: usize,
-    /// Given back to the kernel, by length; the address space is kept.
+    /// Given back to the kernel; the address space is kept.
     returned: [Vec<PageRun>; RUN_PAGES_MAX + 1],
+}
+
+/// The list that free runs are on: by length, and single pages of shared memory in place of runs of
+/// no pages.
+fn list_of(count: usize, sharing: Sharing) -> usize {
+    match sharing {
+        Sharing::Private => count,
+        Sharing::Shared => 0,
+    }
+}
+
+fn list_of_run(run: &PageRun) -> usize {
+    let sharing = if run.is_shared() { Sharing::Shared } else { Sharing::Private };
+    list_of(run.page_count(), sharing)
 }
 
 /// What an arena has out, and what it keeps resident beside that.
@@ -133,7 +160,7 @@ impl Arena {
     pub fn alloc(&self, count: usize) -> Result<PageRun, ArenaError> {
         assert!((1..=RUN_PAGES_MAX).contains(&count), "runs are 1 to {RUN_PAGES_MAX} pages");
         let used_pages = self.charge(count)?;
-        match self.find(count) {
+        match self.find(count, Sharing::Private) {
             Ok(run) => {
                 self.peak_pages.fetch_max(used_pages, Ordering::Relaxed);
                 Ok(run)
@@ -145,19 +172,46 @@ impl Arena {
         }
     }
 
+    /// Appends `count` runs of one page each to `pages`, all of them or none.
+    ///
+    /// # Errors
+    ///
+    /// [`ArenaError`]; nothing was taken.
+    pub fn alloc_pages(
+        &self,
+        pages: &mut Vec<PageRun>,
+        count: usize,
+        sharing: Sharing,
+    ) -> Result<(), ArenaError> {
+        let used_pages = self.charge(count)?;
+        for found in 0..count {
+            match self.find(1, sharing) {
+                Ok(page) => pages.push(page),
+                Err(source) => {
+                    self.used_pages.fetch_sub(count - found, Ordering::Relaxed);
+                    pages.drain(pages.len() - found..).for_each(|page| self.free(page));
+                    return Err(ArenaError::Os { pages: count, source });
+                }
+            }
+        }
+        self.peak_pages.fetch_max(used_pages, Ordering::Relaxed);
+        Ok(())
+    }
+
     /// Takes a run back. Where memory is so short that no list takes it, its pages go to the kernel
     /// and its address space is given up.
     pub fn free(&self, mut run: PageRun) {
         let count = run.page_count();
         self.used_pages.fetch_sub(count, Ordering::Relaxed);
+        let list = list_of_run(&run);
         let mut free = self.lock();
-        if free.retired[count].try_reserve(1).is_err() {
+        if free.retired[list].try_reserve(1).is_err() {
             drop(free);
             let _ = run.discard();
             return;
         }
         free.retired_pages += count;
-        free.retired[count].push(run);
+        free.retired[list].push(run);
         if free.retired_pages > RETIRED_PAGES_MAX {
             self.give_back(free);
         }
@@ -195,19 +249,25 @@ impl Arena {
         }
     }
 
-    fn find(&self, count: usize) -> io::Result<PageRun> {
+    fn find(&self, count: usize, sharing: Sharing) -> io::Result<PageRun> {
+        let list = list_of(count, sharing);
         let mut free = self.lock();
-        if let Some(run) = free.retired[count].pop() {
+        if let Some(run) = free.retired[list].pop() {
             free.retired_pages -= count;
             return Ok(run);
         }
-        let mut run = match free.returned[count].pop() {
+        let mut run = match free.returned[list].pop() {
             Some(run) => run,
-            None => free.take_fresh(count, self.host_pages)?,
+            None => free.take_fresh(count, sharing, self.host_pages)?,
         };
         drop(free);
-        run.touch();
-        Ok(run)
+        match run.touch() {
+            Ok(()) => Ok(run),
+            Err(error) => {
+                self.lock().keep_returned(run);
+                Err(error)
+            }
+        }
     }
 
     /// Empties the retired lists; the lock is not held while the kernel works.
@@ -226,12 +286,7 @@ impl Arena {
             let _ = run.discard();
         }
         let mut free = self.lock();
-        for run in batch {
-            let list = &mut free.returned[run.page_count()];
-            if list.try_reserve(1).is_ok() {
-                list.push(run);
-            }
-        }
+        batch.into_iter().for_each(|run| free.keep_returned(run));
     }
 
     fn lock(&self) -> MutexGuard<'_, FreeRuns> {
@@ -255,31 +310,74 @@ impl FreeRuns {
         }
     }
 
-    /// Pages that were never touched.
-    fn take_fresh(&mut self, count: usize, host_pages: HostPages) -> io::Result<PageRun> {
-        if self.fresh.as_ref().is_none_or(|fresh| fresh.page_count() < count) {
-            // The few pages left of the last mapping stay untouched.
-            self.fresh = Some(map_largest(host_pages)?);
+    /// Puts a run that is not resident on its list, if there is memory for that.
+    fn keep_returned(&mut self, run: PageRun) {
+        let list = &mut self.returned[list_of_run(&run)];
+        if list.try_reserve(1).is_ok() {
+            list.push(run);
         }
-        Ok(self.fresh.as_mut().expect("mapped above").split_front(count))
+    }
+
+    /// Pages that were never touched.
+    fn take_fresh(
+        &mut self,
+        count: usize,
+        sharing: Sharing,
+        host_pages: HostPages,
+    ) -> io::Result<PageRun> {
+        let (fresh, map): (_, fn(usize) -> io::Result<PageRun>) = match (sharing, host_pages) {
+            (Sharing::Shared, _) => (&mut self.fresh_shared, PageRun::map_shared),
+            (Sharing::Private, HostPages::Small) => (&mut self.fresh, PageRun::map),
+            (Sharing::Private, HostPages::Huge) => (&mut self.fresh, PageRun::map_huge),
+        };
+        if fresh.as_ref().is_none_or(|fresh| fresh.page_count() < count) {
+            // The few pages left of the last mapping stay untouched.
+            *fresh = Some(map_largest(map)?);
+        }
+        Ok(fresh.as_mut().expect("mapped above").split_front(count))
     }
 }
 
-/// A mapping as large as the machine's limits (RLIMIT_AS, strict overcommit) let us have.
-fn map_largest(host_pages: HostPages) -> io::Result<PageRun> {
+/// A mapping as large as the limits (RLIMIT_AS, RLIMIT_FSIZE, strict overcommit) let us have.
+fn map_largest(map: fn(usize) -> io::Result<PageRun>) -> io::Result<PageRun> {
     let mut pages = MAPPING_PAGES;
     loop {
-        let mapped = match host_pages {
-            HostPages::Small => PageRun::map(pages),
-            HostPages::Huge => PageRun::map_huge(pages),
-        };
-        match mapped {
+        match map(pages) {
             Err(error)
-                if error.raw_os_error() == Some(libc::ENOMEM) && pages > MAPPING_PAGES_MIN =>
+                if matches!(error.raw_os_error(), Some(libc::ENOMEM | libc::EFBIG))
+                    && pages > MAPPING_PAGES_MIN =>
             {
                 pages /= 2;
             }
             result => return result,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_are_given_all_or_none_and_counted_with_runs() {
+        for sharing in [Sharing::Private, Sharing::Shared] {
+            let arena = Arena::with_limit(10, HostPages::Small);
+            let run = arena.alloc(4).unwrap();
+            let mut pages = Vec::new();
+            let refused = arena.alloc_pages(&mut pages, 7, sharing).unwrap_err();
+            assert!(matches!(refused, ArenaError::Limit { pages: 7, used_pages: 4, .. }));
+            assert_eq!((pages.len(), arena.stats().used_pages), (0, 4));
+            arena.alloc_pages(&mut pages, 6, sharing).unwrap();
+            assert!(pages.iter().all(|page| page.is_shared() == (sharing == Sharing::Shared)));
+            assert_eq!((arena.stats().used_pages, arena.stats().peak_pages), (10, 10));
+            pages.into_iter().chain([run]).for_each(|run| arena.free(run));
+            let stats = arena.stats();
+            assert_eq!((stats.used_pages, stats.reserve_pages), (0, 10));
+            arena.trim();
+            assert_eq!(arena.stats().reserve_pages, 0);
+            let mut again = Vec::new();
+            arena.alloc_pages(&mut again, 6, sharing).unwrap();
+            assert!(again.iter().all(|page| page.page_count() == 1 && page[0] == 0));
         }
     }
 }

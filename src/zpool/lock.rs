@@ -3,8 +3,7 @@
 use std::collections::TryReserveError;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use super::{Arena, ZpoolError};
-use crate::sys::pages::PageRun;
+use super::ZpoolError;
 
 /// What a pool's lock protects: host pages, and tables that say what is in them.
 pub(super) trait PoolPart {
@@ -38,17 +37,17 @@ impl<T: PoolPart> PoolLock<T> {
         Ok(part)
     }
 
-    /// Takes a run of host pages, outside the lock, and then locks the part with room for it.
-    pub(super) fn write_with_pages(
+    /// Locks the part with room for host pages that were taken outside the lock, or gives those
+    /// back.
+    pub(super) fn write_with<P>(
         &self,
-        arena: &Arena,
-        pages: usize,
-    ) -> Result<(RwLockWriteGuard<'_, T>, PageRun), ZpoolError> {
-        let run = arena.alloc(pages)?;
+        pages: P,
+        give_back: impl FnOnce(P),
+    ) -> Result<(RwLockWriteGuard<'_, T>, P), ZpoolError> {
         match self.write_reserved() {
-            Ok(part) => Ok((part, run)),
+            Ok(part) => Ok((part, pages)),
             Err(error) => {
-                arena.free(run);
+                give_back(pages);
                 Err(error)
             }
         }

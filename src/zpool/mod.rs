@@ -2,7 +2,7 @@
 //!
 //! | name | an object's place | density bound |
 //! |---|---|---|
-//! | [`zsmalloc`] | a slot of its size class, in a run of 1 to 16 host pages | the class waste |
+//! | [`zsmalloc`] | a slot of its size class, in a zspage of 1 to 16 host pages | the class waste |
 //! | [`zbud`] | one of two ends of a host page | 2 objects a page |
 //! | [`z3fold`] | one of two ends or the middle of a host page | 3 objects a page |
 //!
@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
-pub use arena::{Arena, ArenaError, HostPages};
+pub use arena::{Arena, ArenaError, HostPages, Sharing};
 pub use handle::Handle;
 use zsmalloc::ZsmallocOptions;
 
@@ -161,7 +161,7 @@ impl ZpoolKind {
     /// An empty pool on `arena`. `options` matter to zsmalloc only.
     pub fn build(self, arena: Arc<Arena>, options: ZsmallocOptions) -> Box<dyn Zpool> {
         match self {
-            ZpoolKind::Zsmalloc => Box::new(zsmalloc::Zsmalloc::new(arena, options)),
+            ZpoolKind::Zsmalloc => zsmalloc::build(arena, options),
             ZpoolKind::Zbud => Box::new(zbud::Zbud::new(arena)),
             ZpoolKind::Z3fold => Box::new(z3fold::Z3fold::new(arena)),
         }

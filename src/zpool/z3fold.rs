@@ -239,7 +239,8 @@ impl Zpool for Z3fold {
             return Ok(pages.place(id, object));
         }
         drop(pages);
-        let (mut pages, run) = self.pages.write_with_pages(&self.arena, 1)?;
+        let (mut pages, run) =
+            self.pages.write_with(self.arena.alloc(1)?, |run| self.arena.free(run))?;
         let id = pages.table.add(run, Buddies { headless, ..Buddies::default() });
         Ok(if headless { pages.place_headless(id, object) } else { pages.place(id, object) })
     }

@@ -110,7 +110,8 @@ impl Zpool for Zbud {
             return Ok(pages.place(id, object));
         }
         drop(pages);
-        let (mut pages, run) = self.pages.write_with_pages(&self.arena, 1)?;
+        let (mut pages, run) =
+            self.pages.write_with(self.arena.alloc(1)?, |run| self.arena.free(run))?;
         let id = pages.table.add(run, Buddies::default());
         Ok(pages.place(id, object))
     }

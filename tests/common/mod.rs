@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use uzswap::page::PAGE_SIZE;
-use uzswap::zpool::zsmalloc::{ChainRule, HandleHeader, Zsmalloc, ZsmallocOptions};
+use uzswap::zpool::zsmalloc::{ChainRule, HandleHeader, ObjectMapping, ZsmallocOptions};
 use uzswap::zpool::{Arena, ArenaError, Handle, UnknownHandle, Zpool, ZpoolError, z3fold, zbud};
 
 /// An allocator with its options.
@@ -16,7 +16,7 @@ pub(crate) struct Subject {
 }
 
 /// A new allocator, or a new option of one, is tested by a line here.
-pub(crate) const SUBJECTS: [Subject; 7] = [
+pub(crate) const SUBJECTS: [Subject; 10] = [
     Subject { name: "zbud", build: |arena| Box::new(zbud::Zbud::new(arena)) },
     Subject { name: "z3fold", build: |arena| Box::new(z3fold::Z3fold::new(arena)) },
     Subject { name: "zsmalloc", build: |arena| zsmalloc(arena, 8, true, false) },
@@ -24,12 +24,26 @@ pub(crate) const SUBJECTS: [Subject; 7] = [
     Subject { name: "zsmalloc-16-used", build: |arena| zsmalloc(arena, 16, false, false) },
     Subject { name: "zsmalloc-16-beside", build: |arena| zsmalloc(arena, 16, true, true) },
     Subject { name: "zsmalloc-4-beside", build: |arena| zsmalloc(arena, 4, true, true) },
+    Subject { name: "zsmalloc-copy", build: |arena| mapped(arena, ObjectMapping::Copy, false) },
+    Subject {
+        name: "zsmalloc-copy-beside",
+        build: |arena| mapped(arena, ObjectMapping::Copy, true),
+    },
+    Subject { name: "zsmalloc-vm", build: |arena| mapped(arena, ObjectMapping::Vm, false) },
 ];
 
 fn zsmalloc(arena: Arc<Arena>, chain_size: usize, least: bool, beside: bool) -> Box<dyn Zpool> {
     let chain_rule = if least { ChainRule::LeastWaste } else { ChainRule::UsedPercent };
     let handle_header = if beside { HandleHeader::Beside } else { HandleHeader::InObject };
-    Box::new(Zsmalloc::new(arena, ZsmallocOptions { chain_size, chain_rule, handle_header }))
+    let options =
+        ZsmallocOptions { chain_size, chain_rule, handle_header, ..ZsmallocOptions::default() };
+    uzswap::zpool::zsmalloc::build(arena, options)
+}
+
+fn mapped(arena: Arc<Arena>, mapping: ObjectMapping, beside: bool) -> Box<dyn Zpool> {
+    let handle_header = if beside { HandleHeader::Beside } else { HandleHeader::InObject };
+    let options = ZsmallocOptions { handle_header, mapping, ..ZsmallocOptions::default() };
+    uzswap::zpool::zsmalloc::build(arena, options)
 }
 
 /// A pool and what must be in it.

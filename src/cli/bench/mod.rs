@@ -1,5 +1,6 @@
 //! `uzswap bench STUDY`: one part of the store at a time, beside its rivals.
 
+mod map;
 mod same_filled;
 
 use clap::Subcommand;
@@ -15,6 +16,8 @@ pub(super) struct Bench {
 
 #[derive(Debug, Subcommand)]
 enum Study {
+    /// Map and unmap an object that crosses a page border, by every method
+    Map(map::Map),
     /// Compare the checks for same-filled pages
     SameFilled(same_filled::SameFilled),
 }
@@ -22,6 +25,7 @@ enum Study {
 impl Bench {
     pub(super) fn run(self) -> Result<(), Failure> {
         match self.study {
+            Study::Map(study) => study.run(),
             Study::SameFilled(study) => study.run(),
         }
     }

@@ -71,13 +71,15 @@ fn header(report: &Report) -> String {
             .map(|findings| format!("{}={}", findings.parts.zpool, findings.object_header_bytes)),
     );
     let headers = if headers.is_empty() { "none" } else { &headers };
+    let mappings = distinct(report.runs.iter().map(|findings| findings.parts.mapping.to_string()));
     let indexes = distinct(report.runs.iter().map(|findings| findings.parts.index.to_string()));
     text += &wrapped(
         "settings  ",
         "          ",
         &format!(
-            "zsmalloc chains up to {} pages by {}, handle {}; index: {indexes}; incompressible \
-             pages: {}; object header: {headers}; host pages: {}; same-filled pages: {}; freed: {}",
+            "zsmalloc chains up to {} pages by {}, handle {}, mapping {mappings}; index: \
+             {indexes}; incompressible pages: {}; object header: {headers}; host pages: {}; \
+             same-filled pages: {}; freed: {}",
             settings.chain_size,
             settings.chain_rule,
             settings.handle_header,

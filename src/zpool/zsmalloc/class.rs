@@ -5,6 +5,7 @@
 //! are merged into the larger. Constants and rules are those of the kernel's zsmalloc for 4 KiB
 //! pages and 64-bit words.
 
+use super::mapping::ObjectMapping;
 use crate::names::named;
 use crate::page::PAGE_SIZE;
 
@@ -74,15 +75,18 @@ pub struct ZsmallocOptions {
     pub chain_rule: ChainRule,
     /// Where an object's handle is kept.
     pub handle_header: HandleHeader,
+    /// How an object in two host pages is reached.
+    pub mapping: ObjectMapping,
 }
 
 impl Default for ZsmallocOptions {
-    /// Kernel 6.3 and later: chains of up to 8 by least waste.
+    /// Kernel 6.3 and later: chains of up to 8 by least waste; zspages are contiguous.
     fn default() -> Self {
         ZsmallocOptions {
             chain_size: 8,
             chain_rule: ChainRule::LeastWaste,
             handle_header: HandleHeader::InObject,
+            mapping: ObjectMapping::Contiguous,
         }
     }
 }

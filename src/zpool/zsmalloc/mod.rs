@@ -1,4 +1,4 @@
-//! Objects in size classes: slots of equal size in runs of host pages.
+//! Objects in size classes: slots of equal size in zspages of 1 to 16 host pages.
 //!
 //! ```text
 //!  object of n bytes -> class of n + 8 -> fullest zspage with room -> a slot
@@ -11,13 +11,14 @@
 //! host pages. Two things differ:
 //!
 //! - a zspage is contiguous in the address space, so an object is read in place even where it
-//!   crosses a page border;
+//!   crosses a page border; [`ObjectMapping`] has what kernels do instead;
 //! - [`HandleHeader::Beside`], an option, keeps the handle out of the object.
 //!
 //! Each class has a lock of its own. An object stays in its class for life, and its handle says
 //! which it is.
 
 mod class;
+mod mapping;
 mod zspage;
 
 use std::sync::Arc;
@@ -27,18 +28,23 @@ pub use class::{
     CHAIN_SIZE_MAX, CHAIN_SIZE_MIN, CLASS_INDEXES, ChainRule, ClassTable, FULLNESS_GROUPS,
     HANDLE_BYTES, HandleHeader, SizeClass, ZsmallocOptions, fullness_group,
 };
+pub use mapping::{
+    Contiguous, CopiedPages, Crossing, MappedPages, ObjectMapping, SeparatePages, WriteMode,
+    ZspagePages,
+};
 use zspage::ClassPages;
 
 use super::lock::PoolLock;
 use super::{Arena, Handle, UnknownHandle, Zpool, ZpoolError, ZpoolStats, check_object};
 use crate::page::PAGE_SIZE;
 
-/// The allocator of size classes.
+/// The allocator of size classes. `P` is its [`ObjectMapping`], chosen when it is compiled;
+/// [`build`] chooses by name.
 #[derive(Debug)]
-pub struct Zsmalloc {
+pub struct Zsmalloc<P: ZspagePages> {
     arena: Arc<Arena>,
     table: ClassTable,
-    classes: Vec<PoolLock<ClassPages>>,
+    classes: Vec<PoolLock<ClassPages<P>>>,
     pool_pages: AtomicUsize,
     pages_compacted: AtomicUsize,
     compacting: AtomicBool,
@@ -61,13 +67,26 @@ pub struct ClassStats {
     pub freeable_pages: usize,
 }
 
-impl Zsmalloc {
-    /// An empty pool.
+/// An empty pool of these options.
+///
+/// # Panics
+///
+/// If the chain size is out of its range.
+pub fn build(arena: Arc<Arena>, options: ZsmallocOptions) -> Box<dyn Zpool> {
+    match options.mapping {
+        ObjectMapping::Contiguous => Box::new(Zsmalloc::<Contiguous>::new(arena, options)),
+        ObjectMapping::Copy => Box::new(Zsmalloc::<CopiedPages>::new(arena, options)),
+        ObjectMapping::Vm => Box::new(Zsmalloc::<MappedPages>::new(arena, options)),
+    }
+}
+
+impl<P: ZspagePages> Zsmalloc<P> {
+    /// An empty pool. The mapping of `options` is not looked at: `P` is the mapping.
     ///
     /// # Panics
     ///
     /// If the chain size is out of its range.
-    pub fn new(arena: Arc<Arena>, options: ZsmallocOptions) -> Zsmalloc {
+    pub fn new(arena: Arc<Arena>, options: ZsmallocOptions) -> Zsmalloc<P> {
         let table = ClassTable::new(options);
         let in_slot = options.handle_header == HandleHeader::InObject;
         let classes = table.classes().iter().enumerate().map(|(place, &class)| {
@@ -89,12 +108,54 @@ impl Zsmalloc {
         &self.table
     }
 
-    fn class_of(&self, handle: Handle) -> Result<&PoolLock<ClassPages>, UnknownHandle> {
+    /// [`Zpool::read`], compiled for its reader.
+    ///
+    /// # Errors
+    ///
+    /// [`UnknownHandle`]; `reader` was not called.
+    #[inline]
+    pub fn read(&self, handle: Handle, reader: impl FnOnce(&[u8])) -> Result<(), UnknownHandle> {
+        let class = self.class_of(handle)?.read();
+        class.read(handle, reader).ok_or(UnknownHandle(handle))
+    }
+
+    /// Calls `writer` once with the object's slot, to change the object: its bytes first, then the
+    /// slack. Nobody else reads or writes the class meanwhile, and `writer` must not call the pool.
+    ///
+    /// With [`WriteMode::WriteOnly`] the bytes that `writer` finds may be of any object of the
+    /// process, and those that it leaves alone become part of this one. Where `writer` panics,
+    /// what it has changed may be lost.
+    ///
+    /// # Errors
+    ///
+    /// [`UnknownHandle`]; `writer` was not called.
+    #[inline]
+    pub fn write(
+        &self,
+        handle: Handle,
+        mode: WriteMode,
+        writer: impl FnOnce(&mut [u8]),
+    ) -> Result<(), UnknownHandle> {
+        let mut class = self.class_of(handle)?.write();
+        class.write(handle, mode, writer).ok_or(UnknownHandle(handle))
+    }
+
+    /// Whether the slot of an object is in two host pages: an access has more to do then, unless
+    /// the pages are contiguous.
+    ///
+    /// # Errors
+    ///
+    /// [`UnknownHandle`].
+    pub fn crosses_pages(&self, handle: Handle) -> Result<bool, UnknownHandle> {
+        self.class_of(handle)?.read().crosses_pages(handle).ok_or(UnknownHandle(handle))
+    }
+
+    fn class_of(&self, handle: Handle) -> Result<&PoolLock<ClassPages<P>>, UnknownHandle> {
         self.classes.get(handle.set()).ok_or(UnknownHandle(handle))
     }
 }
 
-impl Zpool for Zsmalloc {
+impl<P: ZspagePages> Zpool for Zsmalloc<P> {
     fn name(&self) -> &'static str {
         "zsmalloc"
     }
@@ -110,25 +171,24 @@ impl Zpool for Zsmalloc {
         if let Some(zspage) = class.zspage_with_room() {
             return Ok(class.place(zspage, object));
         }
-        let pages = class.class().pages;
+        let count = class.class().pages;
         drop(class);
-        let (mut class, run) = lock.write_with_pages(&self.arena, pages)?;
-        self.pool_pages.fetch_add(pages, Ordering::Relaxed);
-        let zspage = class.add_zspage(run);
+        let pages = P::take(&self.arena, count)?;
+        let (mut class, pages) = lock.write_with(pages, |pages| pages.give_back(&self.arena))?;
+        self.pool_pages.fetch_add(count, Ordering::Relaxed);
+        let zspage = class.add_zspage(pages);
         Ok(class.place(zspage, object))
     }
 
     fn read(&self, handle: Handle, reader: &mut dyn FnMut(&[u8])) -> Result<(), UnknownHandle> {
-        let class = self.class_of(handle)?.read();
-        reader(class.object(handle).ok_or(UnknownHandle(handle))?);
-        Ok(())
+        self.read(handle, reader)
     }
 
     fn remove(&self, handle: Handle) -> Result<(), UnknownHandle> {
         let emptied = self.class_of(handle)?.write().remove(handle).ok_or(UnknownHandle(handle))?;
-        if let Some(run) = emptied {
-            self.pool_pages.fetch_sub(run.page_count(), Ordering::Relaxed);
-            self.arena.free(run);
+        if let Some(pages) = emptied {
+            self.pool_pages.fetch_sub(pages.page_count(), Ordering::Relaxed);
+            pages.give_back(&self.arena);
         }
         Ok(())
     }
@@ -143,10 +203,10 @@ impl Zpool for Zsmalloc {
             // The lock is let go after each filled zspage.
             while lock.write().compact_step(&mut emptied) {}
             lock.write().release_if_empty();
-            for run in emptied.drain(..) {
-                freed += run.page_count();
-                self.pool_pages.fetch_sub(run.page_count(), Ordering::Relaxed);
-                self.arena.free(run);
+            for pages in emptied.drain(..) {
+                freed += pages.page_count();
+                self.pool_pages.fetch_sub(pages.page_count(), Ordering::Relaxed);
+                pages.give_back(&self.arena);
             }
         }
         self.pages_compacted.fetch_add(freed, Ordering::Relaxed);
@@ -161,7 +221,7 @@ impl Zpool for Zsmalloc {
             metadata_bytes: size_of::<Self>()
                 + size_of_val(self.table.classes())
                 + self.classes.len()
-                    * (size_of::<PoolLock<ClassPages>>() - size_of::<ClassPages>()),
+                    * (size_of::<PoolLock<ClassPages<P>>>() - size_of::<ClassPages<P>>()),
             pages_compacted: self.pages_compacted.load(Ordering::Relaxed),
         };
         for lock in &self.classes {
@@ -173,7 +233,7 @@ impl Zpool for Zsmalloc {
     }
 
     fn class_stats(&self) -> Vec<ClassStats> {
-        let stats = |lock: &PoolLock<ClassPages>| {
+        let stats = |lock: &PoolLock<ClassPages<P>>| {
             let pages = lock.read();
             let class = *pages.class();
             ClassStats {
@@ -203,12 +263,12 @@ impl Zpool for Zsmalloc {
     }
 }
 
-impl Drop for Zsmalloc {
+impl<P: ZspagePages> Drop for Zsmalloc<P> {
     fn drop(&mut self) {
         // The arena may outlive the pool; its count of used pages must not.
         for lock in &self.classes {
-            for run in lock.write().take_runs() {
-                self.arena.free(run);
+            for pages in lock.write().take_pages() {
+                pages.give_back(&self.arena);
             }
         }
     }
@@ -219,8 +279,8 @@ mod tests {
     use super::*;
 
     /// Zspages of a class of 5 slots that have so many of them in use.
-    fn pool_with(used: &[usize]) -> Zsmalloc {
-        let pool = Zsmalloc::new(Arc::new(Arena::new()), ZsmallocOptions::default());
+    fn pool_with<P: ZspagePages>(used: &[usize]) -> Zsmalloc<P> {
+        let pool = Zsmalloc::<P>::new(Arc::new(Arena::new()), ZsmallocOptions::default());
         assert_eq!(pool.table().class_of(3200).slots, 5);
         let handles: Vec<Handle> =
             (0..used.len() * 5).map(|_| pool.insert(&[7; 3200]).unwrap()).collect();
@@ -231,8 +291,8 @@ mod tests {
     }
 
     /// Slots in use of each zspage after compaction, from the fullness groups: 5 slots, 5 groups.
-    fn compacted(used: &[usize]) -> Vec<usize> {
-        let pool = pool_with(used);
+    fn compacted<P: ZspagePages>(used: &[usize]) -> Vec<usize> {
+        let pool = pool_with::<P>(used);
         pool.compact();
         pool.audit().unwrap();
         let stats = pool.class_stats().into_iter().find(|class| class.slots_used > 0).unwrap();
@@ -243,8 +303,12 @@ mod tests {
 
     #[test]
     fn compaction_fills_the_fullest_zspage_from_the_emptiest() {
-        assert_eq!(compacted(&[4, 4, 4, 1]), [4, 4, 5]); // not 3, 5, 5: from the emptiest
-        assert_eq!(compacted(&[4, 1, 1]), [1, 5]); // not 2, 4: into the fullest
-        assert_eq!(compacted(&[4, 4, 3]), [3, 4, 4]); // not a page to gain: nothing moves
+        for compacted in
+            [compacted::<Contiguous>, compacted::<CopiedPages>, compacted::<MappedPages>]
+        {
+            assert_eq!(compacted(&[4, 4, 4, 1]), [4, 4, 5]); // not 3, 5, 5: from the emptiest
+            assert_eq!(compacted(&[4, 1, 1]), [1, 5]); // not 2, 4: into the fullest
+            assert_eq!(compacted(&[4, 4, 3]), [3, 4, 4]); // not a page to gain: nothing moves
+        }
     }
 }

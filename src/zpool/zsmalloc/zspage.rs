@@ -1,4 +1,4 @@
-//! One class's zspages: runs of host pages cut into slots, sorted by fullness.
+//! One class's zspages: host pages cut into slots, sorted by fullness.
 //!
 //! ```text
 //!             zspage of 2 host pages, slots of 1632 bytes
@@ -10,7 +10,8 @@
 //! ```
 //!
 //! In a huge class, and in a pool with [`HandleHeader::Beside`](super::HandleHeader::Beside), the
-//! word is kept in a table instead.
+//! word is kept in a table instead. A word never crosses a page border: slots start at multiples of
+//! 16 bytes. How an object that does is reached is the business of `P`, the zspage's pages.
 //!
 //! - Z1: a slot's word has bit 0 set if and only if the slot holds an object; it then names the
 //!   cell that leads back to the slot.
@@ -18,9 +19,11 @@
 //! - Z3: a zspage with room is on the list of its fullness group; no zspage is empty.
 
 use std::collections::TryReserveError;
+use std::ops::Range;
 
 use super::class::{FULLNESS_GROUPS, HANDLE_BYTES, SizeClass, fullness_group};
-use crate::sys::pages::PageRun;
+use super::mapping::{Contiguous, WriteMode, ZspagePages};
+use crate::page::PAGE_SIZE;
 use crate::zpool::handle::{CELLS_MAX, Handle, HandleTable, Location};
 use crate::zpool::lock::PoolPart;
 use crate::zpool::reserve_one;
@@ -39,9 +42,9 @@ const _: () = assert!(CELLS_MAX - 1 <= (u32::MAX >> 1) as usize); // of a slot's
 
 /// One zspage; 32 bytes.
 #[derive(Debug)]
-struct Zspage {
+struct Zspage<P> {
     /// Its host pages; `None` while the entry is vacant.
-    run: Option<PageRun>,
+    pages: Option<P>,
     /// Neighbours on the fullness group's list; of a vacant entry, the next vacant one.
     previous: ZspageId,
     next: ZspageId,
@@ -53,16 +56,16 @@ struct Zspage {
     free_head: u32,
 }
 
-const _: () = assert!(size_of::<Zspage>() == 32);
+const _: () = assert!(size_of::<Zspage<Contiguous>>() == 32);
 
 /// Everything of one size class that its lock protects.
 #[derive(Debug)]
-pub(super) struct ClassPages {
+pub(super) struct ClassPages<P> {
     class: SizeClass,
     /// Bytes of the word in front of an object: 8, or 0 where it is kept in `beside`.
     header_bytes: usize,
     handles: HandleTable,
-    zspages: Vec<Zspage>,
+    zspages: Vec<Zspage<P>>,
     /// Words of the slots, `class.slots` a zspage, where they are not in the slots.
     beside: Vec<u32>,
     vacant_head: ZspageId,
@@ -74,10 +77,7 @@ pub(super) struct ClassPages {
     groups: Box<[u8]>,
 }
 
-/// A zspage that lost its last object: its run is the caller's to free.
-pub(super) type Emptied = Option<PageRun>;
-
-impl PoolPart for ClassPages {
+impl<P: ZspagePages> PoolPart for ClassPages<P> {
     fn reserve(&mut self) -> Result<(), TryReserveError> {
         self.handles.reserve()?;
         if self.vacant_head == NONE {
@@ -92,8 +92,8 @@ impl PoolPart for ClassPages {
     }
 }
 
-impl ClassPages {
-    pub(super) fn new(place: usize, class: SizeClass, header_in_slot: bool) -> ClassPages {
+impl<P: ZspagePages> ClassPages<P> {
+    pub(super) fn new(place: usize, class: SizeClass, header_in_slot: bool) -> ClassPages<P> {
         let set = u8::try_from(place).expect("at most 255 classes");
         let group = |used| fullness_group(used, class.slots) as u8; // < 12
         ClassPages {
@@ -136,7 +136,8 @@ impl ClassPages {
         size_of::<Self>()
             + self.groups.len()
             + self.handles.bytes()
-            + self.zspages.capacity() * size_of::<Zspage>()
+            + self.zspages.capacity() * size_of::<Zspage<P>>()
+            + self.zspage_count * self.class.pages * P::TABLE_BYTES_A_PAGE
             + self.beside.capacity() * size_of::<u32>()
     }
 
@@ -155,11 +156,11 @@ impl ClassPages {
         self.heads[..FULLNESS_GROUPS - 1].iter().rev().copied().find(|&head| head != NONE)
     }
 
-    /// Makes a zspage of `run`. Empty until the caller places an object in it.
-    pub(super) fn add_zspage(&mut self, run: PageRun) -> ZspageId {
-        debug_assert_eq!(run.page_count(), self.class.pages);
+    /// Makes a zspage of `pages`. Empty until the caller places an object in it.
+    pub(super) fn add_zspage(&mut self, pages: P) -> ZspageId {
+        debug_assert_eq!(pages.page_count(), self.class.pages);
         let zspage = Zspage {
-            run: Some(run),
+            pages: Some(pages),
             previous: NONE,
             next: NONE,
             used: 0,
@@ -190,21 +191,49 @@ impl ClassPages {
         self.relist(id, listed);
         let handle = self.handles.insert(location(id, slot));
         self.set_word(id, slot, handle.cell() << 1 | 1);
-        let start = slot as usize * self.class.slot_bytes + self.header_bytes;
-        self.run_mut(id)[start..start + object.len()].copy_from_slice(object);
+        let room = self.room(slot);
+        self.pages_mut(id)
+            .write(room, WriteMode::WriteOnly, |room| room[..object.len()].copy_from_slice(object));
         handle
     }
 
-    /// The slot of an object, from the object's first byte on.
+    /// The bytes of a zspage that an object in `slot` may take.
     #[inline]
-    pub(super) fn object(&self, handle: Handle) -> Option<&[u8]> {
-        let (id, slot) = zspage_and_slot(self.handles.get(handle)?);
+    fn room(&self, slot: u32) -> Range<usize> {
         let start = slot as usize * self.class.slot_bytes;
-        Some(&self.run(id)[start + self.header_bytes..start + self.class.slot_bytes])
+        start + self.header_bytes..start + self.class.slot_bytes
     }
 
-    /// Frees an object; `None` where the handle names none.
-    pub(super) fn remove(&mut self, handle: Handle) -> Option<Emptied> {
+    /// Calls `reader` with an object and the slack behind it; `None` where the handle names none.
+    #[inline]
+    pub(super) fn read<R>(&self, handle: Handle, reader: impl FnOnce(&[u8]) -> R) -> Option<R> {
+        let (id, slot) = zspage_and_slot(self.handles.get(handle)?);
+        Some(self.pages(id).read(self.room(slot), reader))
+    }
+
+    /// As [`ClassPages::read`], to change the object.
+    #[inline]
+    pub(super) fn write<R>(
+        &mut self,
+        handle: Handle,
+        mode: WriteMode,
+        writer: impl FnOnce(&mut [u8]) -> R,
+    ) -> Option<R> {
+        let (id, slot) = zspage_and_slot(self.handles.get(handle)?);
+        let room = self.room(slot);
+        Some(self.pages_mut(id).write(room, mode, writer))
+    }
+
+    /// Whether the slot of an object is in two pages; `None` where the handle names none.
+    pub(super) fn crosses_pages(&self, handle: Handle) -> Option<bool> {
+        let (_, slot) = zspage_and_slot(self.handles.get(handle)?);
+        let room = self.room(slot);
+        Some(room.start / PAGE_SIZE != (room.end - 1) / PAGE_SIZE)
+    }
+
+    /// Frees an object, and the pages of the zspage that it leaves empty; `None` where the handle
+    /// names none.
+    pub(super) fn remove(&mut self, handle: Handle) -> Option<Option<P>> {
         let (id, slot) = zspage_and_slot(self.handles.remove(handle)?);
         let listed = self.group(id);
         self.push_slot(id, slot);
@@ -279,26 +308,26 @@ impl ClassPages {
     }
 
     /// Takes the pages out of an empty, unlinked zspage.
-    fn vacate(&mut self, id: ZspageId) -> PageRun {
+    fn vacate(&mut self, id: ZspageId) -> P {
         let zspage = &mut self.zspages[id as usize];
         debug_assert_eq!(zspage.used, 0);
         zspage.next = self.vacant_head;
         self.vacant_head = id;
         self.zspage_count -= 1;
-        zspage.run.take().expect("a zspage in use has pages")
+        zspage.pages.take().expect("a zspage in use has pages")
     }
 
     /// Takes the pages of every zspage, leaving the class unusable: the pool is going away.
-    pub(super) fn take_runs(&mut self) -> impl Iterator<Item = PageRun> {
-        std::mem::take(&mut self.zspages).into_iter().filter_map(|zspage| zspage.run)
+    pub(super) fn take_pages(&mut self) -> impl Iterator<Item = P> {
+        std::mem::take(&mut self.zspages).into_iter().filter_map(|zspage| zspage.pages)
     }
 
-    fn run(&self, id: ZspageId) -> &PageRun {
-        self.zspages[id as usize].run.as_ref().expect("a zspage in use has pages")
+    fn pages(&self, id: ZspageId) -> &P {
+        self.zspages[id as usize].pages.as_ref().expect("a zspage in use has pages")
     }
 
-    fn run_mut(&mut self, id: ZspageId) -> &mut PageRun {
-        self.zspages[id as usize].run.as_mut().expect("a zspage in use has pages")
+    fn pages_mut(&mut self, id: ZspageId) -> &mut P {
+        self.zspages[id as usize].pages.as_mut().expect("a zspage in use has pages")
     }
 
     /// The low half of a slot's word; the high half is not used.
@@ -307,7 +336,7 @@ impl ClassPages {
             return self.beside[id as usize * self.class.slots + slot as usize];
         }
         let start = slot as usize * self.class.slot_bytes;
-        let word = self.run(id)[start..].first_chunk().expect("a slot has room for a word");
+        let word = self.pages(id).piece(start).first_chunk().expect("a slot has room for a word");
         u64::from_ne_bytes(*word) as u32
     }
 
@@ -317,14 +346,14 @@ impl ClassPages {
             return;
         }
         let start = slot as usize * self.class.slot_bytes;
-        let place = self.run_mut(id)[start..].first_chunk_mut().expect("room for a word");
+        let place = self.pages_mut(id).piece_mut(start).first_chunk_mut().expect("room for a word");
         *place = u64::from(word).to_ne_bytes();
     }
 
     /// One step of compaction: takes the fullest zspage that has room and fills it from the
     /// emptiest ones. The pages that came free are appended to `emptied`; `false` when nothing is
     /// left to gain. This is the order of kernels from 6.4.
-    pub(super) fn compact_step(&mut self, emptied: &mut Vec<PageRun>) -> bool {
+    pub(super) fn compact_step(&mut self, emptied: &mut Vec<P>) -> bool {
         if self.freeable_pages() == 0 {
             return false;
         }
@@ -379,10 +408,16 @@ impl ClassPages {
         let both = [from.0 as usize, to.0 as usize];
         let [source, destination] =
             self.zspages.get_disjoint_mut(both).expect("a zspage is not its own source");
-        let source = source.run.as_ref().expect("a source has pages");
-        let destination = destination.run.as_mut().expect("a destination has pages");
+        let source = source.pages.as_ref().expect("a source has pages");
+        let destination = destination.pages.as_mut().expect("a destination has pages");
         let (from, to) = (from.1 as usize * bytes, to.1 as usize * bytes);
-        destination[to..to + bytes].copy_from_slice(&source[from..from + bytes]);
+        let mut copied = 0;
+        while copied < bytes {
+            let (from, to) = (source.piece(from + copied), destination.piece_mut(to + copied));
+            let piece = from.len().min(to.len()).min(bytes - copied);
+            to[..piece].copy_from_slice(&from[..piece]);
+            copied += piece;
+        }
     }
 
     /// Checks Z1 to Z3 for every zspage of the class.
@@ -391,7 +426,7 @@ impl ClassPages {
         let mut vacant = 0;
         let mut used = 0;
         for id in 0..self.zspages.len() as u32 {
-            if self.zspages[id as usize].run.is_none() {
+            if self.zspages[id as usize].pages.is_none() {
                 vacant += 1;
                 continue;
             }
@@ -405,7 +440,7 @@ impl ClassPages {
         while id != NONE {
             let zspage = self.zspages.get(id as usize).ok_or("the vacant list leaves the table")?;
             listed += 1;
-            if zspage.run.is_some() || listed > vacant {
+            if zspage.pages.is_some() || listed > vacant {
                 return Err(format!("entry {id} does not belong on the vacant list"));
             }
             id = zspage.next;
@@ -426,6 +461,10 @@ impl ClassPages {
     fn audit_zspage(&self, id: ZspageId) -> Result<(), String> {
         let zspage = &self.zspages[id as usize];
         let slots = self.class.slots;
+        let pages = self.pages(id).page_count();
+        if pages != self.class.pages {
+            return Err(format!("it has {pages} pages, its class {}", self.class.pages));
+        }
         if zspage.used == 0 || usize::from(zspage.used) > slots {
             return Err(format!("Z3: {} of {slots} slots in use", zspage.used));
         }
@@ -465,7 +504,8 @@ impl ClassPages {
             let (mut id, mut previous, mut count) = (head, NONE, 0);
             while id != NONE {
                 let zspage = &self.zspages[id as usize];
-                if zspage.run.is_none() || self.group(id) != group || zspage.previous != previous {
+                if zspage.pages.is_none() || self.group(id) != group || zspage.previous != previous
+                {
                     return Err(format!("Z3: zspage {id} does not belong on list {group}"));
                 }
                 count += 1;

@@ -1,0 +1,147 @@
+//! `uzswap bench map`: what it costs to reach an object in two host pages.
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use serde::Serialize;
+
+use crate::cli::Failure;
+use crate::lab::report::Machine;
+use crate::lab::report::text::{table, thousands, trimmed, wrapped};
+use crate::lab::study::map::{Findings, MapOptions, Method, Spread, measure};
+
+/// What `uzswap bench map` is asked for.
+#[derive(Debug, clap::Args)]
+#[command(allow_negative_numbers = true)]
+pub(super) struct Map {
+    /// One worker on the first processor, not one on each
+    #[arg(long)]
+    single_threaded: bool,
+    /// Read and write the object's bytes too
+    #[arg(long)]
+    touch: bool,
+    /// For each method and mode, in ten slices that take turns
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = parse_seconds)]
+    seconds: Duration,
+    /// Print one JSON document instead
+    #[arg(long)]
+    json: bool,
+}
+
+/// What is printed; with `--json`, as it is.
+#[derive(Debug, Serialize)]
+struct Report {
+    uzswap: &'static str,
+    machine: Machine,
+    #[serde(flatten)]
+    findings: Findings,
+}
+
+impl Map {
+    pub(super) fn run(self) -> Result<(), Failure> {
+        let Map { single_threaded, touch, seconds, json } = self;
+        let findings = measure(MapOptions { single_threaded, touch, time: seconds })
+            .map_err(|error| Failure::Machine(error.into()))?;
+        let report =
+            Report { uzswap: env!("CARGO_PKG_VERSION"), machine: Machine::this(), findings };
+        let text = if json {
+            serde_json::to_string_pretty(&report).expect("numbers and names are JSON") + "\n"
+        } else {
+            report.text()
+        };
+        match io::stdout().write_all(text.as_bytes()) {
+            // Whoever reads has seen enough.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            written => written.context("cannot write to standard output").map_err(Failure::Machine),
+        }
+    }
+}
+
+/// Seconds from 0.01 to 3600.
+fn parse_seconds(text: &str) -> Result<Duration, anyhow::Error> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.01..=3600.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err(anyhow!("give seconds from 0.01 to 3600, such as 1 or 0.5")),
+    }
+}
+
+impl Report {
+    fn text(&self) -> String {
+        let findings = &self.findings;
+        let object = &findings.object;
+        let cpus: Vec<String> = findings.cpus.iter().map(usize::to_string).collect();
+        let touched = if findings.touch { "all touched" } else { "not touched" };
+        let line = |title: &str, words: &str| wrapped(&format!("{title:10}"), "          ", words);
+        let mut text = format!(
+            "uzswap {} bench map: {} pinned to {} {}, each with its own pools\n",
+            self.uzswap,
+            if cpus.len() == 1 { "1 worker".to_owned() } else { format!("{} workers", cpus.len()) },
+            if cpus.len() == 1 { "processor" } else { "processors" },
+            cpus.join(",")
+        );
+        text += &line(
+            "object",
+            &format!(
+                "the third of {} bytes, in a slot of {}: {} in one page, {} in the next; {touched}",
+                object.bytes, object.slot_bytes, object.split[0], object.split[1]
+            ),
+        );
+        text += &line(
+            "settings",
+            &format!(
+                "{} s for each line, in {} slices that take turns; {}",
+                findings.seconds, findings.rounds, findings.cycles
+            ),
+        );
+        let machine = &self.machine;
+        text += &line(
+            "machine",
+            &format!("Linux {}, {} x {}", machine.kernel, machine.cpus, machine.cpu),
+        );
+        text += &format!("\n{}\n\n{}\n", self.workers(), self.together());
+        text
+    }
+
+    /// A line for each worker, with the figures that the original printed first.
+    fn workers(&self) -> String {
+        let mut table =
+            table(&["METHOD", "CPU", "CYCLES", "MAPPINGS", "CYCLES/MAP", "MEDIAN (RANGE)"]);
+        for method in &self.findings.methods {
+            for worker in &method.workers {
+                table.add_row([
+                    label(method),
+                    worker.cpu.to_string(),
+                    thousands(worker.cycles),
+                    thousands(worker.mappings),
+                    thousands(worker.cycles / worker.mappings),
+                    spread(worker.cycles_per_map, 0),
+                ]);
+            }
+        }
+        trimmed(&table)
+    }
+
+    /// A line for each method and mode.
+    fn together(&self) -> String {
+        let mut table = table(&["ALL WORKERS", "MAPPINGS/s", "CYCLES/MAP", "/ copy"]);
+        for method in &self.findings.methods {
+            table.add_row([
+                label(method),
+                thousands(method.mappings_per_second as u64),
+                spread(method.cycles_per_map, 0),
+                spread(method.over_copy, 2),
+            ]);
+        }
+        trimmed(&table)
+    }
+}
+
+fn label(method: &Method) -> String {
+    format!("{:10} {}", method.mapping.name(), method.mode)
+}
+
+fn spread(spread: Spread, decimals: usize) -> String {
+    let Spread { median, min, max } = spread;
+    format!("{median:.decimals$} ({min:.decimals$} to {max:.decimals$})")
+}
