@@ -47,6 +47,7 @@ pub mod index;
 pub mod lab;
 pub mod names;
 pub mod page;
+pub mod same_filled;
 pub mod sys;
 pub mod zpool;
 pub mod zswap;

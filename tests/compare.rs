@@ -208,10 +208,17 @@ fn the_csv_has_a_row_a_run() {
     ];
     let rows: Vec<String> = stdout_of(&args).lines().map(str::to_owned).collect();
     assert_eq!(rows.len(), 1 + 2 * 2);
-    assert!(rows[0].starts_with("zpool,compressor,run,pages,stored_pages,"), "{}", rows[0]);
+    assert!(
+        rows[0].starts_with("zpool,compressor,index,mapping,run,pages,stored_pages,"),
+        "{}",
+        rows[0]
+    );
     let fields = rows[0].split(',').count();
     assert!(rows.iter().all(|row| row.split(',').count() == fields));
-    assert!(rows[1].starts_with("zsmalloc,lz4,1,") && rows[4].starts_with("zsmalloc,none,2,"));
+    assert!(
+        rows[1].starts_with("zsmalloc,lz4,radix,contiguous,1,")
+            && rows[4].starts_with("zsmalloc,none,radix,contiguous,2,")
+    );
 }
 
 #[test]
@@ -318,6 +325,33 @@ fn odd_pages_can_be_freed() {
 }
 
 #[test]
+fn the_same_filled_check_can_be_chosen() {
+    let folder = TempDir::new().unwrap();
+    let pages = corpus(&folder); // 30 pages of 0x5a
+    let report = |flags: &[&str]| -> Value {
+        let args = ["compare", "--corpus", text(&pages), "--runs", "1", "--json"];
+        serde_json::from_str(&stdout_of(&[&args, flags].concat())).unwrap()
+    };
+    for (flags, check, zero_only, same_filled) in [
+        (&[][..], "vector", false, 30),
+        (&["--same-filled", "backward"], "backward", false, 30),
+        (&["--same-filled", "off"], "off", false, 0),
+        (&["--same-filled-zero-only"], "vector", true, 0),
+    ] {
+        let report = report(flags);
+        assert_eq!(report["settings"]["same_filled"], check);
+        assert_eq!(report["settings"]["same_filled_zero_only"], zero_only);
+        let run = &report["runs"][0];
+        assert_eq!(number(run, "same_filled_pages"), same_filled, "{flags:?}");
+        assert_eq!(number(run, "verified_pages"), number(run, "stored_pages"), "{flags:?}");
+    }
+    let args = ["--same-filled", "forward", "--same-filled-zero-only", "--runs", "1"];
+    let page = stdout_of(&[&["compare", "--corpus", text(&pages)][..], &args].concat());
+    let words = page.split_whitespace().collect::<Vec<&str>>().join(" ");
+    assert!(words.contains("same-filled pages: forward, zero only;"), "{page}");
+}
+
+#[test]
 fn a_command_can_be_compared_and_keeps_off_standard_output() {
     let binary = env!("CARGO_BIN_EXE_uzswap");
     let args = [
@@ -394,7 +428,7 @@ fn bad_input_is_explained() {
         (&["--pid", "2000000000"], "no process"),
         (&["--zpool", "slab"], "one of: zsmalloc, zbud, z3fold"),
         (&["--zpool", "zsmalloc,"], "one of: zsmalloc, zbud, z3fold"),
-        (&["--compressor", "lzo"], "one of: lz4, zstd, deflate, none"),
+        (&["--compressor", "lz77"], "one of: lz4, lzo, lzo-rle, zstd, deflate, none"),
         (&["--compressor", "zstd:99"], "level"),
         (&["--workload", "webscale"], "one of: mixed"),
         (&["--free", "all"], "one of: half, odd"),
@@ -417,6 +451,9 @@ fn bad_input_is_explained() {
         (&["--corpus", &one_page, "--", "true"], "cannot be used with"),
         (&["--corpus", &one_page, "--seed", "2"], "cannot be used with"),
         (&["--sizes", &junk, "--compressor", "lz4"], "cannot be used with"),
+        (&["--same-filled", "last"], "one of: forward, backward, last-first, vector, off"),
+        (&["--same-filled", "off", "--same-filled-zero-only"], "needs a check"),
+        (&["--sizes", &junk, "--same-filled", "off"], "cannot be used with"),
         (&["--json", "--csv"], "cannot be used with"),
         (&["stray"], "unexpected argument"),
     ];

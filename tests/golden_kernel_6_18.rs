@@ -6,7 +6,8 @@
 mod golden;
 
 use golden::{Experiment, Line, PAGES, in_random_half, is_odd, mixed_corpus, sizes};
-use uzswap::page::{PAGE_SIZE, same_filled_word};
+use uzswap::page::PAGE_SIZE;
+use uzswap::same_filled::SameFilledCheck;
 use uzswap::zpool::ZpoolKind;
 use uzswap::zpool::zsmalloc::{ClassTable, ObjectMapping, ZsmallocOptions};
 
@@ -16,7 +17,9 @@ const KERNEL: &str = include_str!("data/kernel-6.18-zram.csv");
 /// compressed form is too large.
 fn same_filled(corpus: &str) -> Vec<bool> {
     match corpus {
-        "mixed" => mixed_corpus().map(|page| same_filled_word(&page).is_some()).collect(),
+        "mixed" => {
+            mixed_corpus().map(|page| SameFilledCheck::Forward.word(&page).is_some()).collect()
+        }
         // zstd makes every other page of it smaller.
         _ => sizes(corpus, "zstd").iter().map(|&bytes| bytes == 0).collect(),
     }

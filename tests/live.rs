@@ -1,13 +1,15 @@
 //! Goal: what only some machines and users can show: other users, full disks, kernel threads,
-//! signals.
+//! signals, zram.
 //! Method: the real binary, end to end. A test that cannot run here is counted as ignored, with the
 //! reason in brackets; with UZSWAP_LIVE=require that is a failure.
 //! Blind to: Yama and other security modules.
 
 mod support;
+mod varied_pages;
 
 use std::fs;
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, Output};
@@ -19,7 +21,11 @@ use support::{
     Lab, capture_to, expect_error, expect_success, has_note, is_ignored, is_root, is_running,
     odd_seconds, open_to_all, send, small_core, wait_for,
 };
-use uzswap::page::PAGE_SIZE;
+use uzswap::compressor::{CompressorKind, OUTPUT_BYTES};
+use uzswap::page::{PAGE_SIZE, Page};
+use uzswap::same_filled::SameFilled;
+use uzswap::zpool::zsmalloc::{ClassTable, ZsmallocOptions};
+use varied_pages::varied_pages;
 
 /// Why a test cannot run here.
 type Missing = Option<String>;
@@ -50,6 +56,8 @@ fn main() -> ExitCode {
         live("a_full_disk_leaves_nothing", no_small_disk(), a_full_disk_leaves_nothing),
         live("the_holes_of_a_core_dump_are_no_pages", no_holes(), the_holes_of_a_core_dump),
         live("an_interrupt_ends_a_capture_and_its_command", no_signal(SIGINT), interrupt),
+        live("lzo_is_as_long_as_in_zram", no_zram("lzo"), as_long_as_in_zram::<false>),
+        live("lzo_rle_is_as_long_as_in_zram", no_zram("lzo-rle"), as_long_as_in_zram::<true>),
         live("sigterm_ends_a_capture_and_its_command", no_signal(SIGTERM), terminate),
     ];
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
@@ -219,4 +227,73 @@ fn interrupted_by<const SIGNAL: i32>() {
     assert_eq!(status.signal(), Some(SIGNAL), "{status}");
     assert!(!is_running(seconds));
     assert!(lab.files().is_empty(), "{:?}", lab.files());
+}
+
+/// A zram device of our own, which goes with its variable. Devices that were there are left alone.
+struct Zram(String);
+
+impl Zram {
+    fn new() -> io::Result<Zram> {
+        fs::read_to_string("/sys/class/zram-control/hot_add").map(|id| Zram(id.trim().to_owned()))
+    }
+
+    fn attribute(&self, name: &str) -> String {
+        format!("/sys/block/zram{}/{name}", self.0)
+    }
+
+    /// Whether the device is one that we can use, with this compressor.
+    fn start(&self, compressor: &str) -> io::Result<fs::File> {
+        fs::write(self.attribute("comp_algorithm"), compressor)?;
+        fs::write(self.attribute("disksize"), "64M")?;
+        let mut options = fs::File::options();
+        options.write(true).custom_flags(libc::O_DIRECT).open(format!("/dev/zram{}", self.0))
+    }
+
+    /// Bytes of compressed data that it holds, by its statistics.
+    fn compressed_bytes(&self) -> usize {
+        let stat = fs::read_to_string(self.attribute("mm_stat")).unwrap();
+        stat.split_whitespace().nth(1).unwrap().parse().unwrap()
+    }
+}
+
+impl Drop for Zram {
+    fn drop(&mut self) {
+        let _ = fs::write(self.attribute("reset"), "1");
+        let _ = fs::write("/sys/class/zram-control/hot_remove", &self.0);
+    }
+}
+
+fn no_zram(compressor: &str) -> Missing {
+    let started = Zram::new().and_then(|zram| zram.start(compressor).map(drop));
+    started.err().map(|error| format!("no zram device with {compressor}: {error}"))
+}
+
+/// What direct I/O takes.
+#[repr(align(4096))]
+struct Aligned(Page);
+
+fn as_long_as_in_zram<const RLE: bool>() {
+    let kind = if RLE { CompressorKind::LzoRle } else { CompressorKind::Lzo };
+    let compressor = kind.build();
+    let zram = Zram::new().unwrap();
+    let device = zram.start(&compressor.name()).unwrap();
+    let huge_bytes = ClassTable::new(ZsmallocOptions::default()).huge_bytes();
+    for seed in [1, 2] {
+        let mut sum = 0;
+        for (number, page) in varied_pages(seed, 2000).enumerate() {
+            let before = zram.compressed_bytes();
+            let at = (seed as usize * 2000 + number) * PAGE_SIZE;
+            device.write_all_at(&Aligned(page).0, at as u64).unwrap();
+            let theirs = zram.compressed_bytes() - before;
+            let ours = match compressor.compress(&page, &mut [0; OUTPUT_BYTES]) {
+                _ if SameFilled::default().word(&page).is_some() => 0,
+                // As large a slot as the page takes: zram keeps the page as it is.
+                Ok(bytes) if bytes < huge_bytes => bytes,
+                _ => PAGE_SIZE,
+            };
+            assert_eq!(ours, theirs, "{kind} seed {seed} page {number}");
+            sum += theirs;
+        }
+        println!("{kind} seed {seed}: {sum} bytes");
+    }
 }

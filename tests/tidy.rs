@@ -5,16 +5,20 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// What a layer may name of ours, beside itself. The picture is in ARCHITECTURE.md.
-const LAYERS: [(&str, &[&str]); 10] = [
+const LAYERS: [(&str, &[&str]); 11] = [
     ("sys", &[]),
     ("names", &[]),
     ("page", &[]),
+    ("same_filled", &["names", "page", "sys"]),
     ("zpool", &["names", "page", "sys"]),
     ("compressor", &["names", "page", "sys"]),
-    ("index", &["page"]),
-    ("zswap", &["names", "page", "zpool", "compressor", "index"]),
-    ("lab", &["names", "page", "sys", "zpool", "compressor", "index", "zswap"]),
-    ("cli", &["names", "page", "sys", "zpool", "compressor", "index", "zswap", "lab"]),
+    ("index", &["names", "page"]),
+    ("zswap", &["names", "page", "same_filled", "zpool", "compressor", "index"]),
+    ("lab", &["names", "page", "same_filled", "sys", "zpool", "compressor", "index", "zswap"]),
+    (
+        "cli",
+        &["names", "page", "same_filled", "sys", "zpool", "compressor", "index", "zswap", "lab"],
+    ),
     ("main", &["cli"]),
 ];
 

@@ -10,9 +10,10 @@ use std::time::Duration;
 
 use uzswap::compressor::{CompressError, Compressor, CompressorKind, Corrupt, OUTPUT_BYTES};
 use uzswap::index::radix::Radix;
-use uzswap::index::{Entry, Index, IndexFull};
+use uzswap::index::{Entry, Index, IndexError};
 use uzswap::lab::SplitMix64;
 use uzswap::page::{PAGE_SIZE, Page, PageKey, fill_with_word};
+use uzswap::same_filled::{SameFilled, SameFilledCheck};
 use uzswap::zpool::zsmalloc::{ObjectMapping, ZsmallocOptions};
 use uzswap::zpool::{Arena, Handle, UnknownHandle, Zpool, ZpoolError, ZpoolKind, ZpoolStats};
 use uzswap::zswap::{Counters, Incompressible, StoreError, Stored, Zswap, ZswapOptions};
@@ -37,7 +38,8 @@ impl Random {
 fn any_page(random: &mut Random) -> Page {
     let mut page = [0; PAGE_SIZE];
     match random.below(8) {
-        0 => fill_with_word(&mut page, random.next() & 3),
+        // Words that fit into an index entry, and words that do not.
+        0 => fill_with_word(&mut page, random.next() & [3, u64::MAX][random.below(2) as usize]),
         1 => random_front(random, PAGE_SIZE, &mut page),
         _ => {
             let bytes = random.below(PAGE_SIZE as u64) as usize;
@@ -71,6 +73,13 @@ fn object_bytes(options: &ZswapOptions, page: &Page) -> Option<usize> {
     }
 }
 
+/// Whether the store must keep `page` as its one word.
+fn expect_word(options: &ZswapOptions, page: &Page) -> bool {
+    let SameFilled { check, zero_only } = options.same_filled;
+    let same_filled = page.chunks(8).all(|word| word == &page[..8]);
+    same_filled && check != SameFilledCheck::Off && !(zero_only && page[..8] != [0; 8])
+}
+
 /// What a store must say of `page`.
 fn expect_refusal(options: &ZswapOptions, page: &Page) -> bool {
     let max = if options.zpool == ZpoolKind::Zbud { 3968 } else { PAGE_SIZE };
@@ -91,10 +100,12 @@ fn run_history(options: ZswapOptions, seed: u64, steps: usize) {
             0..8 => {
                 let page = any_page(&mut random);
                 expected.duplicate_entry += u64::from(model.remove(&key).is_some());
-                let same_filled = page.chunks(8).all(|word| word == &page[..8]);
+                let one_word = expect_word(&options, &page);
                 match zswap.store(key, &page) {
-                    Ok(Stored::SameFilled) => assert!(same_filled, "{place}"),
-                    Ok(_) => assert!(!expect_refusal(&options, &page), "{place}"),
+                    Ok(Stored::SameFilled) => assert!(one_word, "{place}"),
+                    Ok(_) => {
+                        assert!(!one_word && !expect_refusal(&options, &page), "{place}");
+                    }
                     Err(StoreError::CompressPoor { .. }) => {
                         assert!(expect_refusal(&options, &page), "{place}");
                         expected.reject_compress_poor += 1;
@@ -154,7 +165,7 @@ fn check(
         let mut page = [0; PAGE_SIZE];
         assert!(zswap.load(key, &mut page).expect(place), "page {key} lost at {place}");
         assert!(page == *held, "page {key} differs at {place}");
-        if held.chunks(8).all(|word| word == &held[..8]) {
+        if expect_word(options, held) {
             same_filled_pages += 1;
             continue;
         }
@@ -181,7 +192,7 @@ fn check(
 #[test]
 fn every_combination_agrees_with_a_map_of_pages() {
     for zpool in ZpoolKind::ALL {
-        for compressor in ["lz4", "zstd", "zstd:1", "deflate", "none"] {
+        for compressor in ["lz4", "lzo", "lzo-rle", "zstd", "zstd:1", "deflate", "none"] {
             for incompressible in [Incompressible::Reject, Incompressible::StoreAsIs] {
                 for object_header_bytes in [0, 8] {
                     let options = ZswapOptions {
@@ -206,6 +217,23 @@ fn every_pool() -> impl Iterator<Item = ZswapOptions> {
         ..Default::default()
     });
     allocators.into_iter().chain(mappings)
+}
+
+#[test]
+fn every_same_filled_check_keeps_every_page() {
+    for check in SameFilledCheck::ALL {
+        for zero_only in [false, true] {
+            for compressor in ["lz4", "none"] {
+                let options = ZswapOptions {
+                    same_filled: SameFilled { check, zero_only },
+                    compressor: compressor.parse().unwrap(),
+                    incompressible: Incompressible::StoreAsIs,
+                    ..ZswapOptions::default()
+                };
+                run_history(options, 2, 600);
+            }
+        }
+    }
 }
 
 #[test]
@@ -271,9 +299,9 @@ impl Index for FullIndex {
         &mut self,
         key: PageKey,
         entry: Entry,
-    ) -> Result<Option<Entry>, IndexFull> {
+    ) -> Result<Option<Entry>, IndexError> {
         if self.full.load(Ordering::Relaxed) && self.inner.get(key).is_none() {
-            return Err(IndexFull);
+            return Err(IndexError::NoMemory);
         }
         self.inner.insert_or_replace(key, entry)
     }
@@ -286,16 +314,17 @@ impl Index for FullIndex {
         self.inner.take(key)
     }
 
-    fn remove_if(&mut self, key: PageKey, identity: u32) -> Option<Entry> {
-        self.inner.remove_if(key, identity)
+    fn remove_if(&mut self, key: PageKey, entry: Entry) -> bool {
+        self.inner.remove_if(key, entry)
     }
 
     fn take_range(
         &mut self,
         range: std::ops::RangeInclusive<PageKey>,
-        taken: &mut [Entry],
+        max: usize,
+        taken: &mut dyn FnMut(PageKey, Entry),
     ) -> usize {
-        self.inner.take_range(range, taken)
+        self.inner.take_range(range, max, taken)
     }
 
     fn for_each(

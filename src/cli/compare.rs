@@ -1,33 +1,26 @@
 //! `uzswap compare`: the allocators side by side on given pages.
 
 use std::ffi::OsString;
-use std::fs::{self, File};
-use std::io::{self, IsTerminal, Read, Write};
-use std::path::{Path, PathBuf};
+use std::io::{self, Write};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use clap::builder::RangedU64ValueParser;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use sha2::{Digest, Sha256};
-use tempfile::TempDir;
 
 use super::Failure;
-use super::capture::{When, failure};
-use super::size::{check_available, parse_size};
+use super::capture::When;
+use super::corpus::{Source, bar};
+use super::size::parse_size;
 use crate::compressor::CompressorKind;
-use crate::lab::capture::{
-    CaptureError, CaptureOptions, capture_command, capture_file, capture_pid, capture_workload,
-};
-use crate::lab::experiment::{
-    Combination, CorpusFile, Experiment, ExperimentError, Settings, child,
-};
-use crate::lab::page_set::{PageSet, hex};
+use crate::index::IndexKind;
+use crate::lab::capture::{CaptureOptions, capture_command, capture_pid};
+use crate::lab::experiment::{Combination, Experiment, ExperimentError, Settings, child};
 use crate::lab::replay::FreedHalf;
-use crate::lab::report::{CorpusInfo, Report};
-use crate::lab::sizes::{SizeList, SizesError};
+use crate::lab::report::Report;
 use crate::lab::workload::Workload;
 use crate::names::UnknownName;
+use crate::same_filled::SameFilledCheck;
 use crate::sys::interrupt;
 use crate::zpool::zsmalloc::{
     CHAIN_SIZE_MAX, CHAIN_SIZE_MIN, ChainRule, HandleHeader, ObjectMapping,
@@ -103,7 +96,7 @@ pub(super) struct Compare {
         default_value = "zsmalloc,zbud,z3fold"
     )]
     zpool: Vec<ZpoolKind>,
-    /// Compressors: lz4, zstd, deflate, none; zstd:19 for a level
+    /// Compressors: lz4, lzo, lzo-rle, zstd, deflate, none; zstd:19 for a level
     #[arg(
         long,
         help_heading = "Comparison",
@@ -113,6 +106,10 @@ pub(super) struct Compare {
         conflicts_with = "sizes"
     )]
     compressor: Vec<CompressorKind>,
+    /// Indexes from page keys to objects
+    #[arg(long, help_heading = "Comparison", value_name = "NAMES", value_delimiter = ',',
+          default_value = IndexKind::default().name())]
+    index: Vec<IndexKind>,
     /// Runs of each combination, each in a process of its own
     #[arg(long, help_heading = "Comparison", value_name = "N", default_value_t = 5,
           value_parser = RangedU64ValueParser::<usize>::new().range(1..=1000))]
@@ -142,13 +139,20 @@ pub(super) struct Compare {
     #[arg(long, help_heading = "Comparison",
           value_name = "PLACE", default_value_t = HandleHeader::InObject)]
     handle_header: HandleHeader,
-    /// zsmalloc's way to objects in two pages: contiguous, copy or vm
-    #[arg(long, help_heading = "Comparison",
-          value_name = "METHOD", default_value_t = ObjectMapping::default())]
-    mapping: ObjectMapping,
+    /// zsmalloc's ways to objects in two pages: contiguous, copy, vm
+    #[arg(long, help_heading = "Comparison", value_name = "NAMES", value_delimiter = ',',
+          default_value = ObjectMapping::default().name())]
+    mapping: Vec<ObjectMapping>,
     /// Pages that pools take from the kernel: small, or huge where it has them
     #[arg(long, value_name = "SIZE", default_value_t = HostPages::Small)]
     host_pages: HostPages,
+    /// Check for same-filled pages: forward, backward, last-first, vector, off
+    #[arg(long, help_heading = "Comparison", value_name = "CHECK",
+          default_value_t = SameFilledCheck::default(), conflicts_with = "sizes")]
+    same_filled: SameFilledCheck,
+    /// Only zero pages are kept as a word, as since 6.12
+    #[arg(long, help_heading = "Comparison", conflicts_with = "sizes")]
+    same_filled_zero_only: bool,
 
     /// Print one JSON document instead
     ///
@@ -159,14 +163,6 @@ pub(super) struct Compare {
     /// Print a row a run as comma-separated values instead
     #[arg(long, help_heading = "Output")]
     csv: bool,
-}
-
-/// The pages to replay, and what is known of them.
-struct Source {
-    file: CorpusFile,
-    info: CorpusInfo,
-    /// Where the file is, if it was made for this comparison.
-    _made: Option<TempDir>,
 }
 
 impl Compare {
@@ -201,20 +197,28 @@ impl Compare {
                 )));
             }
         }
+        if self.same_filled_zero_only && self.same_filled == SameFilledCheck::Off {
+            return Err(Failure::Usage(anyhow!(
+                "--same-filled-zero-only needs a check: --same-filled is off"
+            )));
+        }
         let source = self.source()?;
         let settings = Settings {
             chain_size: self.chain_size,
             chain_rule: self.chain_rule,
             handle_header: self.handle_header,
-            mapping: self.mapping,
             host_pages: self.host_pages,
             incompressible: self.incompressible,
             free: self.free,
+            same_filled: self.same_filled,
+            same_filled_zero_only: self.same_filled_zero_only,
         };
         let experiment = Experiment {
             corpus: source.file.clone(),
             pages: source.info.pages,
             zpools: distinct(&self.zpool),
+            indexes: distinct(&self.index),
+            mappings: distinct(&self.mapping),
             compressors: distinct(&self.compressor),
             runs: self.runs,
             settings,
@@ -231,117 +235,26 @@ impl Compare {
 
     fn source(&self) -> Result<Source, Failure> {
         if let Some(path) = &self.sizes {
-            return sizes(path);
+            return Source::of_sizes(path);
         }
-        if let Some(path) = &self.corpus
-            && !is_core_dump(path)
-        {
-            return page_set(path);
+        if let Some(path) = &self.corpus {
+            return Source::of_file(path);
         }
         let options =
             CaptureOptions { tree: self.tree, stdout_to_stderr: true, ..CaptureOptions::default() };
-        if self.corpus.is_none() && self.pid.is_none() && self.command.is_empty() {
-            check_available(self.size)?;
+        if let Some(pid) = self.pid {
+            return Source::captured(&format!("capturing process {pid}"), |path| {
+                capture_pid(pid, path, &options)
+            });
         }
-        let made = temporary_directory()?;
-        let path = made.path().join("pages");
-        let waiting = bar(1, "{msg}");
-        let about = if let Some(core) = &self.corpus {
-            waiting.set_message(format!("reading core dump {}", core.display()));
-            capture_file(core, &path)
-        } else if let Some(pid) = self.pid {
-            waiting.set_message(format!("capturing process {pid}"));
-            capture_pid(pid, &path, &options)
-        } else if !self.command.is_empty() {
-            // No bar: the command may print.
-            capture_command(&self.command, self.at.0, &path, &options)
-        } else {
-            waiting.set_message(format!("capturing the built-in workload {}", self.workload));
-            capture_workload(self.workload, self.seed, self.size, &path)
-        };
-        waiting.finish_and_clear();
-        let about = about.map_err(|error| match error {
-            CaptureError::Output(error) => Failure::Machine(
-                anyhow::Error::new(error)
-                    .context("cannot keep the pages for the runs (see TMPDIR)"),
-            ),
-            other => failure(other),
-        })?;
-        let info = CorpusInfo {
-            origin: about.origin,
-            kind: "pages",
-            pages: about.page_count,
-            sha256: about.sha256,
-            captured_at: about.captured_at,
-            notes: about.notes,
-        };
-        Ok(Source { file: CorpusFile::Pages(path.into()), info, _made: Some(made) })
+        if !self.command.is_empty() {
+            // No words: the command may print.
+            return Source::captured("", |path| {
+                capture_command(&self.command, self.at.0, path, &options)
+            });
+        }
+        Source::of_workload(self.workload, self.seed, self.size)
     }
-}
-
-/// Whether `path` is an ELF file of type core. An unreadable one is not: reading it says why.
-fn is_core_dump(path: &Path) -> bool {
-    let mut start = [0; 18];
-    let is_file = fs::metadata(path).is_ok_and(|metadata| metadata.is_file());
-    // Type 4 in the byte order of the file.
-    is_file
-        && File::open(path).and_then(|mut file| file.read_exact(&mut start)).is_ok()
-        && start.starts_with(b"\x7fELF")
-        && matches!(start[16..], [4, 0] | [0, 4])
-}
-
-/// The page set at `path`, checked.
-fn page_set(path: &Path) -> Result<Source, Failure> {
-    let set = PageSet::read(path).map_err(|error| Failure::of(error.is_machine(), error))?;
-    let info = CorpusInfo {
-        origin: set.about.origin,
-        kind: "pages",
-        pages: set.about.page_count,
-        sha256: set.about.sha256,
-        captured_at: set.about.captured_at,
-        notes: set.about.notes,
-    };
-    let (path, made) = lasting(path, set.pages.as_flattened())?;
-    Ok(Source { file: CorpusFile::Pages(path), info, _made: made })
-}
-
-/// The list of sizes at `path`, checked.
-fn sizes(path: &Path) -> Result<Source, Failure> {
-    let list = fs::read(path)
-        .map_err(|source| SizesError::Io { path: path.to_owned(), source })
-        .and_then(|text| Ok((SizeList::parse(&text[..], path)?, text)));
-    let (list, text) = list.map_err(|error| Failure::of(error.is_machine(), error))?;
-    let info = CorpusInfo {
-        origin: path.display().to_string(),
-        kind: "sizes",
-        pages: list.page_count() as u64,
-        sha256: hex(&Sha256::digest(&text)),
-        captured_at: String::new(),
-        notes: Vec::new(),
-    };
-    let (path, made) = lasting(path, &text)?;
-    Ok(Source { file: CorpusFile::Sizes(path), info, _made: made })
-}
-
-/// A file that every run can read: the one given, or a copy of its contents where it is a pipe.
-fn lasting(path: &Path, contents: &[u8]) -> Result<(OsString, Option<TempDir>), Failure> {
-    // By its own name: /dev/stdin is another file in another process.
-    let own = fs::canonicalize(path).unwrap_or_default();
-    if fs::metadata(&own).is_ok_and(|metadata| metadata.is_file()) {
-        return Ok((own.into(), None));
-    }
-    let made = temporary_directory()?;
-    let copy = made.path().join("copy");
-    fs::write(&copy, contents)
-        .with_context(|| format!("cannot keep a copy of {}", path.display()))
-        .map_err(Failure::Machine)?;
-    Ok((copy.into(), Some(made)))
-}
-
-fn temporary_directory() -> Result<TempDir, Failure> {
-    TempDir::with_prefix("uzswap-")
-        .context("cannot make a temporary directory for the pages (see TMPDIR)")
-        .map_err(Failure::Machine)
 }
 
 /// Runs the experiment with a bar on standard error, if that is a terminal.
@@ -355,16 +268,6 @@ fn with_progress(experiment: &Experiment) -> Result<Vec<Combination>, Experiment
     });
     bar.finish_and_clear();
     result
-}
-
-fn bar(length: u64, template: &str) -> ProgressBar {
-    let target = if io::stderr().is_terminal() {
-        ProgressDrawTarget::stderr()
-    } else {
-        ProgressDrawTarget::hidden()
-    };
-    let style = ProgressStyle::with_template(template).expect("the template is a constant");
-    ProgressBar::with_draw_target(Some(length), target).with_style(style.progress_chars("##-"))
 }
 
 fn distinct<T: Copy + PartialEq>(values: &[T]) -> Vec<T> {

@@ -4,6 +4,7 @@ mod bench;
 mod capture;
 mod classes;
 mod compare;
+mod corpus;
 mod size;
 mod workload;
 

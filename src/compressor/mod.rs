@@ -4,6 +4,7 @@
 
 mod deflate;
 mod lz4;
+mod lzo;
 mod none;
 mod zstd;
 
@@ -72,6 +73,10 @@ fn fitting(bytes: usize) -> Result<usize, CompressError> {
 pub enum CompressorKind {
     /// liblz4's fast compressor at acceleration 1.
     Lz4,
+    /// LZO1X-1 as in the kernel; of our own.
+    Lzo,
+    /// The kernel's LZO1X-1 with runs of zeros, zram's default there; of our own.
+    LzoRle,
     /// libzstd at this level.
     Zstd(i32),
     /// Raw deflate by libdeflate at this level.
@@ -82,12 +87,14 @@ pub enum CompressorKind {
 
 impl CompressorKind {
     /// The names there are.
-    pub const NAMES: [&'static str; 4] = ["lz4", "zstd", "deflate", "none"];
+    pub const NAMES: [&'static str; 6] = ["lz4", "lzo", "lzo-rle", "zstd", "deflate", "none"];
 
     /// The compressor.
     pub fn build(self) -> Box<dyn Compressor> {
         match self {
             CompressorKind::Lz4 => Box::new(lz4::Lz4),
+            CompressorKind::Lzo => Box::new(lzo::Lzo { runs: false }),
+            CompressorKind::LzoRle => Box::new(lzo::Lzo { runs: true }),
             CompressorKind::Zstd(level) => Box::new(zstd::Zstd::new(level)),
             CompressorKind::Deflate(level) => Box::new(deflate::Deflate::new(level)),
             CompressorKind::None => Box::new(none::NoCompression),
@@ -99,6 +106,8 @@ impl fmt::Display for CompressorKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             CompressorKind::Lz4 => f.write_str("lz4"),
+            CompressorKind::Lzo => f.write_str("lzo"),
+            CompressorKind::LzoRle => f.write_str("lzo-rle"),
             CompressorKind::Zstd(zstd::LEVEL_DEFAULT) => f.write_str("zstd"),
             CompressorKind::Zstd(level) => write!(f, "zstd:{level}"),
             CompressorKind::Deflate(deflate::LEVEL_DEFAULT) => f.write_str("deflate"),
@@ -158,8 +167,12 @@ impl FromStr for CompressorKind {
                 in_range(deflate::LEVEL_DEFAULT, deflate::LEVELS).map(CompressorKind::Deflate)
             }
             ("lz4", None) => Ok(CompressorKind::Lz4),
+            ("lzo", None) => Ok(CompressorKind::Lzo),
+            ("lzo-rle", None) => Ok(CompressorKind::LzoRle),
             ("none", None) => Ok(CompressorKind::None),
-            ("lz4" | "none", Some(_)) => Err(CompressorNameError::NoLevels(name.to_owned())),
+            ("lz4" | "lzo" | "lzo-rle" | "none", Some(_)) => {
+                Err(CompressorNameError::NoLevels(name.to_owned()))
+            }
             _ => Err(UnknownName {
                 what: "compressor",
                 name: name.to_owned(),

@@ -3,34 +3,37 @@
 pub mod radix;
 
 use std::fmt;
+use std::num::NonZeroU64;
 use std::ops::RangeInclusive;
 
 use thiserror::Error;
 
+use crate::names::named;
 use crate::page::PageKey;
 
-/// What an index holds per page, 16 bytes. The index looks at the identity only.
+/// What an index holds per page: 64 bits of the owner's, never all zero.
+///
+/// It is its own identity: the owner gives no two pages of one key the same entry as long as anyone
+/// who looked up the first may still come to remove it. The kernel's index does the same with the
+/// address of a record of its own; here there is no such record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Entry {
-    /// The owner's: a handle, or the page's word.
-    pub payload: u64,
-    /// Tells this entry from an earlier or later one of the same key. Never 0.
-    pub identity: u32,
-    /// The owner's: what the payload is.
-    pub tag: u32,
-}
+pub struct Entry(pub NonZeroU64);
 
-const _: () = assert!(size_of::<Entry>() == 16);
+const _: () = assert!(size_of::<Option<Entry>>() == 8);
 
-impl Entry {
-    /// No entry: what room for entries is filled with.
-    pub const ABSENT: Entry = Entry { payload: 0, identity: 0, tag: 0 };
-}
-
-/// The index could not get memory; it is as it was before the call.
+/// Why an index did not take an entry; it is as it was before the call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error("no memory for an index entry")]
-pub struct IndexFull;
+pub enum IndexError {
+    /// The heap gave no memory for a node.
+    #[error("no memory for an index entry")]
+    NoMemory,
+    /// The index has narrower keys.
+    #[error("this index takes keys up to {max}")]
+    KeyTooLarge {
+        /// Its largest key.
+        max: PageKey,
+    },
+}
 
 /// A map from keys to entries. Not shared: its owner locks it.
 pub trait Index: Send + fmt::Debug {
@@ -41,23 +44,31 @@ pub trait Index: Send + fmt::Debug {
     ///
     /// # Errors
     ///
-    /// [`IndexFull`]; never where the key has an entry already.
-    fn insert_or_replace(&mut self, key: PageKey, entry: Entry)
-    -> Result<Option<Entry>, IndexFull>;
+    /// [`IndexError`]; never where the key has an entry already.
+    fn insert_or_replace(
+        &mut self,
+        key: PageKey,
+        entry: Entry,
+    ) -> Result<Option<Entry>, IndexError>;
 
     /// The entry of a key.
     fn get(&self, key: PageKey) -> Option<Entry>;
 
-    /// Removes whatever entry a key has: for invalidation, where any will do.
+    /// Removes whatever entry a key has: for invalidation, where any will do. Takes no memory.
     fn take(&mut self, key: PageKey) -> Option<Entry>;
 
-    /// Removes the entry of a key if it is still the one of this identity: for whoever looked it up
-    /// earlier and let the lock go since.
-    fn remove_if(&mut self, key: PageKey, identity: u32) -> Option<Entry>;
+    /// Removes the entry of a key if it is still this one, for whoever looked it up earlier and let
+    /// the lock go since; whether it was. Takes no memory.
+    fn remove_if(&mut self, key: PageKey, entry: Entry) -> bool;
 
-    /// Removes entries with a key in `range`, as many as there are or as `taken` has room for, and
-    /// puts them there, in no particular order; how many.
-    fn take_range(&mut self, range: RangeInclusive<PageKey>, taken: &mut [Entry]) -> usize;
+    /// Removes entries with a key in `range`, as many as there are but at most `max`, in no
+    /// particular order, and hands each to `taken`; how many. Takes no memory.
+    fn take_range(
+        &mut self,
+        range: RangeInclusive<PageKey>,
+        max: usize,
+        taken: &mut dyn FnMut(PageKey, Entry),
+    ) -> usize;
 
     /// Calls `visit` for each entry with a key in `range`, in no particular order.
     fn for_each(&self, range: RangeInclusive<PageKey>, visit: &mut dyn FnMut(PageKey, Entry));
@@ -74,4 +85,23 @@ pub trait Index: Send + fmt::Debug {
     ///
     /// What is wrong and where.
     fn audit(&self) -> Result<(), String>;
+}
+
+/// The indexes, by name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum IndexKind {
+    /// A two-level page table.
+    #[default]
+    Radix,
+}
+
+named!(IndexKind, "index", Radix => "radix");
+
+impl IndexKind {
+    /// An empty index.
+    pub fn build(self) -> Box<dyn Index> {
+        match self {
+            IndexKind::Radix => Box::new(radix::Radix::new()),
+        }
+    }
 }

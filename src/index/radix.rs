@@ -3,29 +3,38 @@
 //! ```text
 //!  key | upper bits: 55 | place: 9 |
 //!            |               '-----------> entry
-//!            '-> leaf (8 KiB, for 2 MiB of pages)
+//!            '-> leaf (4 KiB, for 2 MiB of pages)
 //! ```
 //!
 //! Page keys come in clusters, as pages do in an address space: a leaf is mostly full, so an entry
-//! costs little more than its 16 bytes, and a look-up is a hash of few keys and one array access.
+//! costs little more than its 8 bytes, and a look-up is a hash of few keys and one array access.
 //! A lone key costs a whole leaf.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::{Range, RangeInclusive};
 
-use super::{Entry, Index, IndexFull};
+use super::{Entry, Index, IndexError};
 use crate::page::PageKey;
 
 const LEAF_BITS: u32 = 9;
 const LEAF_ENTRIES: usize = 1 << LEAF_BITS; // 512
 
-const ABSENT: Entry = Entry::ABSENT;
-
 #[derive(Debug)]
 struct Leaf {
-    entries: Box<[Entry]>,
+    entries: Box<[Option<Entry>; LEAF_ENTRIES]>,
+    /// How many there are: 1 to 512.
     used: usize,
+}
+
+impl Leaf {
+    fn new() -> Result<Leaf, IndexError> {
+        let mut entries = Vec::new();
+        entries.try_reserve_exact(LEAF_ENTRIES).map_err(|_| IndexError::NoMemory)?;
+        entries.resize(LEAF_ENTRIES, None);
+        let entries = entries.into_boxed_slice().try_into().expect("made with this length");
+        Ok(Leaf { entries, used: 0 })
+    }
 }
 
 /// The index as a page table.
@@ -59,6 +68,10 @@ impl Hasher for UpperBitsHasher {
 
 fn split(key: PageKey) -> (u64, usize) {
     (key.0 >> LEAF_BITS, key.0 as usize & (LEAF_ENTRIES - 1))
+}
+
+fn key_of(upper: u64, place: usize) -> PageKey {
+    PageKey(upper << LEAF_BITS | place as u64)
 }
 
 /// A range of keys as leaves and places in them.
@@ -97,20 +110,24 @@ impl Radix {
     }
 
     /// Removes the entry of `key` if `wanted` says so.
-    fn remove_where(&mut self, key: PageKey, wanted: impl Fn(&Entry) -> bool) -> Option<Entry> {
+    fn remove_where(&mut self, key: PageKey, wanted: impl Fn(Entry) -> bool) -> Option<Entry> {
         let (upper, place) = split(key);
         let leaf = self.leaves.get_mut(&upper)?;
-        let entry = &mut leaf.entries[place];
-        if *entry == ABSENT || !wanted(entry) {
-            return None;
-        }
-        let removed = std::mem::replace(entry, ABSENT);
+        let removed = leaf.entries[place].take_if(|entry| wanted(*entry))?;
         leaf.used -= 1;
         self.count -= 1;
         if leaf.used == 0 {
             self.leaves.remove(&upper);
+            self.release_if_empty();
         }
         Some(removed)
+    }
+
+    /// Gives the table of leaves back if there are none.
+    fn release_if_empty(&mut self) {
+        if self.leaves.is_empty() {
+            self.leaves = HashMap::default();
+        }
     }
 }
 
@@ -123,52 +140,52 @@ impl Index for Radix {
         &mut self,
         key: PageKey,
         entry: Entry,
-    ) -> Result<Option<Entry>, IndexFull> {
-        debug_assert_ne!(entry.identity, 0);
+    ) -> Result<Option<Entry>, IndexError> {
         let (upper, place) = split(key);
         let leaf = match self.leaves.get_mut(&upper) {
             Some(leaf) => leaf,
             None => {
-                self.leaves.try_reserve(1).map_err(|_| IndexFull)?;
-                let mut entries = Vec::new();
-                entries.try_reserve_exact(LEAF_ENTRIES).map_err(|_| IndexFull)?;
-                entries.resize(LEAF_ENTRIES, ABSENT);
-                let leaf = Leaf { entries: entries.into_boxed_slice(), used: 0 };
+                self.leaves.try_reserve(1).map_err(|_| IndexError::NoMemory)?;
+                let leaf = Leaf::new()?;
                 self.leaves.entry(upper).or_insert(leaf)
             }
         };
-        let replaced = std::mem::replace(&mut leaf.entries[place], entry);
-        if replaced != ABSENT {
-            return Ok(Some(replaced));
+        let replaced = leaf.entries[place].replace(entry);
+        if replaced.is_none() {
+            leaf.used += 1;
+            self.count += 1;
         }
-        leaf.used += 1;
-        self.count += 1;
-        Ok(None)
+        Ok(replaced)
     }
 
     fn get(&self, key: PageKey) -> Option<Entry> {
         let (upper, place) = split(key);
-        Some(self.leaves.get(&upper)?.entries[place]).filter(|entry| *entry != ABSENT)
+        self.leaves.get(&upper)?.entries[place]
     }
 
     fn take(&mut self, key: PageKey) -> Option<Entry> {
         self.remove_where(key, |_| true)
     }
 
-    fn remove_if(&mut self, key: PageKey, identity: u32) -> Option<Entry> {
-        self.remove_where(key, |entry| entry.identity == identity)
+    fn remove_if(&mut self, key: PageKey, entry: Entry) -> bool {
+        self.remove_where(key, |held| held == entry).is_some()
     }
 
-    fn take_range(&mut self, range: RangeInclusive<PageKey>, taken: &mut [Entry]) -> usize {
+    fn take_range(
+        &mut self,
+        range: RangeInclusive<PageKey>,
+        max: usize,
+        taken: &mut dyn FnMut(PageKey, Entry),
+    ) -> usize {
         let span = Span::new(&range);
         let mut count = 0;
         let mut take_from = |upper: u64, leaf: &mut Leaf| {
-            for entry in &mut leaf.entries[span.places(upper)] {
-                if count == taken.len() {
+            for place in span.places(upper) {
+                if count == max {
                     return;
                 }
-                if *entry != ABSENT {
-                    taken[count] = std::mem::replace(entry, ABSENT);
+                if let Some(entry) = leaf.entries[place].take() {
+                    taken(key_of(upper, place), entry);
                     count += 1;
                     leaf.used -= 1;
                 }
@@ -191,6 +208,7 @@ impl Index for Radix {
                 leaf.used > 0
             });
         }
+        self.release_if_empty();
         self.count -= count;
         count
     }
@@ -199,9 +217,8 @@ impl Index for Radix {
         let span = Span::new(&range);
         let mut visit_leaf = |upper: u64, leaf: &Leaf| {
             for place in span.places(upper) {
-                let entry = leaf.entries[place];
-                if entry != ABSENT {
-                    visit(PageKey(upper << LEAF_BITS | place as u64), entry);
+                if let Some(entry) = leaf.entries[place] {
+                    visit(key_of(upper, place), entry);
                 }
             }
         };
@@ -225,7 +242,7 @@ impl Index for Radix {
     }
 
     fn bytes(&self) -> usize {
-        let leaf = LEAF_ENTRIES * size_of::<Entry>();
+        let leaf = size_of::<[Option<Entry>; LEAF_ENTRIES]>();
         // A bucket: key, leaf and a control byte; the map keeps one in eight free.
         let bucket = size_of::<(u64, Leaf)>() + 1;
         self.leaves.len() * leaf + (self.leaves.capacity() * 8 / 7) * bucket + size_of::<Self>()
@@ -234,7 +251,7 @@ impl Index for Radix {
     fn audit(&self) -> Result<(), String> {
         let mut count = 0;
         for (upper, leaf) in &self.leaves {
-            let used = leaf.entries.iter().filter(|entry| **entry != ABSENT).count();
+            let used = leaf.entries.iter().flatten().count();
             if used == 0 || used != leaf.used {
                 return Err(format!("leaf {upper:#x}: {used} entries, {} counted", leaf.used));
             }

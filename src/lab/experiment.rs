@@ -21,7 +21,9 @@ use thiserror::Error;
 use super::replay::{Corpus, FreedHalf, RunResult, replay};
 use super::sizes::{SizeList, SizesError, StripPadding};
 use crate::compressor::CompressorKind;
+use crate::index::IndexKind;
 use crate::page::{PAGE_SIZE, Page};
+use crate::same_filled::{SameFilled, SameFilledCheck};
 use crate::sys::interrupt;
 use crate::sys::process::{end_with_parent, without_huge_pages};
 use crate::zpool::zsmalloc::{ChainRule, HandleHeader, ObjectMapping, ZsmallocOptions};
@@ -55,6 +57,10 @@ pub struct Experiment {
     pub pages: u64,
     /// The allocators, in the order they take turns.
     pub zpools: Vec<ZpoolKind>,
+    /// The indexes.
+    pub indexes: Vec<IndexKind>,
+    /// zsmalloc's object mappings.
+    pub mappings: Vec<ObjectMapping>,
     /// The compressors; a list of sizes has its own instead.
     pub compressors: Vec<CompressorKind>,
     /// Runs of each combination.
@@ -76,9 +82,6 @@ pub struct Settings {
     /// Where it keeps an object's handle.
     #[serde(with = "by_name")]
     pub handle_header: HandleHeader,
-    /// How it reaches an object in two pages.
-    #[serde(with = "by_name")]
-    pub mapping: ObjectMapping,
     /// The size of the pages that the kernel gives.
     #[serde(with = "by_name")]
     pub host_pages: HostPages,
@@ -88,6 +91,25 @@ pub struct Settings {
     /// Which pages are freed.
     #[serde(with = "by_name")]
     pub free: FreedHalf,
+    /// How same-filled pages are found.
+    #[serde(with = "by_name")]
+    pub same_filled: SameFilledCheck,
+    /// Whether only zero pages count as same-filled.
+    pub same_filled_zero_only: bool,
+}
+
+/// The parts that combinations differ in, beside the compressor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Parts {
+    /// The allocator.
+    #[serde(with = "by_name")]
+    pub zpool: ZpoolKind,
+    /// The index.
+    #[serde(with = "by_name")]
+    pub index: IndexKind,
+    /// The way to an object in two pages, where the allocator is zsmalloc.
+    #[serde(with = "by_name")]
+    pub mapping: ObjectMapping,
 }
 
 /// One run, as a child is told it.
@@ -99,9 +121,8 @@ pub struct RunSpec {
     pub corpus: CorpusFile,
     /// How many there must be.
     pub pages: u64,
-    /// The allocator.
-    #[serde(with = "by_name")]
-    pub zpool: ZpoolKind,
+    /// The parts beside the compressor.
+    pub parts: Parts,
     /// The compressor; of no matter to a list of sizes.
     #[serde(with = "by_name")]
     pub compressor: CompressorKind,
@@ -121,11 +142,13 @@ enum Reply {
     CannotRun(String),
 }
 
-/// An allocator with a compressor, and its runs.
+/// The parts of a store, and the runs of it.
 #[derive(Debug, Clone)]
 pub struct Combination {
-    /// The allocator.
-    pub zpool: ZpoolKind,
+    /// The parts beside the compressor.
+    pub parts: Parts,
+    /// Their name: the allocator's, and those of parts of which several are compared.
+    pub name: String,
     /// The compressor's name.
     pub compressor: String,
     /// Bytes in front of each object.
@@ -135,9 +158,9 @@ pub struct Combination {
 }
 
 impl Combination {
-    /// Allocator and compressor.
+    /// Its name and its compressor.
     pub fn label(&self) -> String {
-        format!("{} {}", self.zpool, self.compressor)
+        format!("{} {}", self.name, self.compressor)
     }
 }
 
@@ -191,7 +214,7 @@ impl Experiment {
                     parent_pid: std::process::id(),
                     corpus: self.corpus.clone(),
                     pages: self.pages,
-                    zpool: combination.zpool,
+                    parts: combination.parts,
                     compressor: *compressor,
                     object_header_bytes: combination.object_header_bytes,
                     settings: self.settings,
@@ -212,15 +235,16 @@ impl Experiment {
         };
         let mut combinations = Vec::new();
         for &compressor in compressors {
-            for &zpool in &self.zpools {
-                let header = self.object_headers.iter().find(|(kind, _)| *kind == zpool);
-                let compressor_name = match self.corpus {
-                    CorpusFile::Pages(_) => compressor.to_string(),
-                    CorpusFile::Sizes(_) => StripPadding::NAME.to_owned(),
-                };
+            let compressor_name = match self.corpus {
+                CorpusFile::Pages(_) => compressor.to_string(),
+                CorpusFile::Sizes(_) => StripPadding::NAME.to_owned(),
+            };
+            for parts in self.parts() {
+                let header = self.object_headers.iter().find(|(kind, _)| *kind == parts.zpool);
                 let combination = Combination {
-                    zpool,
-                    compressor: compressor_name,
+                    parts,
+                    name: self.name_of(parts),
+                    compressor: compressor_name.clone(),
                     object_header_bytes: header.map_or(0, |(_, bytes)| *bytes),
                     runs: Vec::new(),
                 };
@@ -228,6 +252,31 @@ impl Experiment {
             }
         }
         combinations
+    }
+
+    /// Every choice of parts, the first of each list first.
+    fn parts(&self) -> Vec<Parts> {
+        let mut parts = Vec::new();
+        for &zpool in &self.zpools {
+            // An object of the others is in one page.
+            let mappings =
+                if zpool == ZpoolKind::Zsmalloc { &self.mappings[..] } else { &self.mappings[..1] };
+            for &mapping in mappings {
+                parts.extend(self.indexes.iter().map(|&index| Parts { zpool, index, mapping }));
+            }
+        }
+        parts
+    }
+
+    fn name_of(&self, parts: Parts) -> String {
+        let mut name = parts.zpool.to_string();
+        if self.mappings.len() > 1 && parts.zpool == ZpoolKind::Zsmalloc {
+            name += &format!(" {}", parts.mapping);
+        }
+        if self.indexes.len() > 1 {
+            name += &format!(" {}", parts.index);
+        }
+        name
     }
 }
 
@@ -353,26 +402,35 @@ pub fn child(input: impl Read, mut output: impl Write) -> io::Result<()> {
 }
 
 fn replay_spec(spec: &RunSpec, corpus: &Corpus) -> Result<RunResult, super::replay::ReplayError> {
-    let Settings { host_pages, incompressible, free, .. } = spec.settings;
-    let Settings { chain_size, chain_rule, handle_header, mapping, .. } = spec.settings;
+    let settings = spec.settings;
     let options = ZswapOptions {
-        zpool: spec.zpool,
-        zsmalloc: ZsmallocOptions { chain_size, chain_rule, handle_header, mapping },
+        zpool: spec.parts.zpool,
+        zsmalloc: ZsmallocOptions {
+            chain_size: settings.chain_size,
+            chain_rule: settings.chain_rule,
+            handle_header: settings.handle_header,
+            mapping: spec.parts.mapping,
+        },
         compressor: spec.compressor,
-        incompressible,
+        index: spec.parts.index,
+        incompressible: settings.incompressible,
         object_header_bytes: spec.object_header_bytes,
-        host_pages,
+        host_pages: settings.host_pages,
+        same_filled: SameFilled {
+            check: settings.same_filled,
+            zero_only: settings.same_filled_zero_only,
+        },
         ..ZswapOptions::default()
     };
-    if host_pages == HostPages::Small {
+    if settings.host_pages == HostPages::Small {
         // Nor for the index and the tables: a huge page would count as what is in it.
         without_huge_pages();
     }
     match corpus {
         Corpus::Pages(_) => {
-            replay(corpus, free, &spec.compressor.to_string(), || Zswap::new(options))
+            replay(corpus, settings.free, &spec.compressor.to_string(), || Zswap::new(options))
         }
-        Corpus::Sizes(_) => replay(corpus, free, StripPadding::NAME, || {
+        Corpus::Sizes(_) => replay(corpus, settings.free, StripPadding::NAME, || {
             Zswap::with_compressor(options, Box::new(StripPadding))
         }),
     }

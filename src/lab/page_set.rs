@@ -224,7 +224,8 @@ impl PageSet {
                     given,
                     found,
                 };
-                let in_ranges: u64 = about.ranges.iter().map(|range| range.pages).sum();
+                let in_ranges =
+                    about.ranges.iter().fold(0, |sum: u64, range| sum.saturating_add(range.pages));
                 if about.page_count != page_count {
                     let given = about.page_count.to_string();
                     return Err(mismatch("page_count", given, page_count.to_string()));

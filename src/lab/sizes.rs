@@ -186,7 +186,7 @@ impl Compressor for StripPadding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::page::same_filled_word;
+    use crate::same_filled::SameFilledCheck;
 
     fn parse(text: &[u8]) -> Result<SizeList, SizesError> {
         SizeList::parse(text, Path::new("list"))
@@ -197,11 +197,11 @@ mod tests {
         let list: SizeList = (0..=4096).collect();
         let mut page = [0xaa; PAGE_SIZE];
         list.make_page(0, &mut page);
-        assert!(same_filled_word(&page).is_some());
+        assert!(SameFilledCheck::Forward.word(&page).is_some());
         let mut again = page;
         for size in 1..=PAGE_SIZE {
             list.make_page(size, &mut page);
-            assert_eq!(same_filled_word(&page), None, "size {size}");
+            assert_eq!(SameFilledCheck::Forward.word(&page), None, "size {size}");
             let mut out = [0; OUTPUT_BYTES];
             assert_eq!(StripPadding.compress(&page, &mut out), Ok(size));
             StripPadding.decompress(&out[..size], &mut again).unwrap();

@@ -15,4 +15,5 @@ pub mod pages;
 pub mod process;
 pub mod ptrace;
 pub mod signals;
+pub mod wide;
 pub mod window;

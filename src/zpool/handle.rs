@@ -1,14 +1,15 @@
 //! Handles and the table behind them: names of objects that survive the object's moves.
 //!
 //! ```text
-//!  handle   | set: 8 | generation: 24 | cell number: 32 |
-//!  cell     |          generation: 24 |    location: 40 |   in use
-//!           |          generation: 24 |   next free: 32 |   free, on the table's list
+//!  handle   | 0: 13 | set: 8 | generation: 12 | cell number: 31 |
+//!  cell             |          generation: 12 |    location: 40 |   in use
+//!                   |          generation: 12 |   next free: 32 |   free, on the table's list
 //! ```
 //!
 //! A pool rewrites the cell when it moves the object, as the kernel does. The generation, which the
 //! kernel does not have, changes with every reuse of a cell: a handle that was removed is told from
-//! the ones that took its place, up to the 2^24th.
+//! the ones that took its place, up to the 2^12th. The upper 13 bits are left to who keeps a
+//! handle.
 
 use std::collections::TryReserveError;
 use std::fmt;
@@ -19,9 +20,15 @@ use super::reserve_one;
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Handle(u64);
 
-const GENERATION_MASK: u64 = (1 << 24) - 1;
+const CELL_BITS: u32 = 31;
+const GENERATION_BITS: u32 = 12;
+const GENERATION_MASK: u64 = (1 << GENERATION_BITS) - 1;
+const SET_BITS: u32 = 8;
 
 impl Handle {
+    /// Bits that a handle has at most.
+    pub const BITS: u32 = SET_BITS + GENERATION_BITS + CELL_BITS; // 51
+
     /// The handle with these bits; for callers that kept [`Handle::to_bits`].
     pub const fn from_bits(bits: u64) -> Handle {
         Handle(bits)
@@ -35,16 +42,16 @@ impl Handle {
     /// Which table it belongs to: zsmalloc's classes count from 0, the others have one number each,
     /// so that a handle of one allocator is none of another's.
     pub(super) fn set(self) -> usize {
-        (self.0 >> 56) as usize
+        (self.0 >> (GENERATION_BITS + CELL_BITS)) as usize
     }
 
     fn generation(self) -> u64 {
-        (self.0 >> 32) & GENERATION_MASK
+        (self.0 >> CELL_BITS) & GENERATION_MASK
     }
 
     /// The number of its cell in that table.
     pub(super) fn cell(self) -> u32 {
-        self.0 as u32 // the low half
+        self.0 as u32 & (CELLS_MAX as u32 - 1)
     }
 }
 
@@ -63,8 +70,8 @@ const LOCATION_MASK: u64 = (1 << LOCATION_BITS) - 1;
 const FREE: u64 = 1 << (LOCATION_BITS - 1);
 const NO_CELL: u32 = u32::MAX;
 
-/// The most cells of a table: zsmalloc writes a cell's number and one bit more into 32 bits.
-pub(super) const CELLS_MAX: usize = 1 << 31;
+/// The most cells of a table. zsmalloc writes a cell's number and one bit more into 32 bits.
+pub(super) const CELLS_MAX: usize = 1 << CELL_BITS;
 
 /// Cells of 8 bytes, one an object.
 #[derive(Debug)]
@@ -167,8 +174,12 @@ impl HandleTable {
     /// Gives the table's memory back if it names nothing.
     pub(super) fn release_if_empty(&mut self) {
         if self.used == 0 {
-            let generations = self.cells.iter().map(|value| value >> LOCATION_BITS);
-            self.first_generation = generations.max().unwrap_or(self.first_generation);
+            // The one that is furthest ahead; generations start again after the last.
+            let first = self.first_generation;
+            let ahead =
+                |value: &u64| (value >> LOCATION_BITS).wrapping_sub(first) & GENERATION_MASK;
+            let furthest = self.cells.iter().map(ahead).max().unwrap_or(0);
+            self.first_generation = (first + furthest) & GENERATION_MASK;
             self.cells = Vec::new();
             self.free_head = NO_CELL;
         }
@@ -202,7 +213,8 @@ impl HandleTable {
     }
 
     fn handle(&self, cell: u32, generation: u64) -> Handle {
-        Handle(u64::from(self.set) << 56 | generation << 32 | u64::from(cell))
+        let upper = u64::from(self.set) << GENERATION_BITS | generation;
+        Handle(upper << CELL_BITS | u64::from(cell))
     }
 }
 
@@ -223,7 +235,7 @@ mod tests {
         let second = table.insert(9);
         assert_eq!(second.cell(), first.cell());
         assert_eq!((table.get(first), table.get(second)), (None, Some(9)));
-        assert_eq!(table.get(Handle::from_bits(second.to_bits() ^ 1 << 56)), None);
+        assert_eq!(table.get(Handle::from_bits(second.to_bits() ^ 1 << 50)), None);
         table.audit().unwrap();
     }
 

@@ -1,6 +1,16 @@
 //! What the store knows of a page, and how it packs into an index entry.
+//!
+//! ```text
+//!  | handle: 51                 | length: 1 to 4096 |   an object
+//!  | handle: 51                 |              4097 |   an object that is the page as it was
+//!  | word: 51, sign-extended    |              4098 |   a same-filled page
+//!  | number of the word's slot  |              4099 |   a same-filled page, a longer word
+//! ```
 
-use crate::index::Entry;
+use std::num::NonZeroU64;
+
+use super::words::Words;
+use crate::index::{Entry, IndexError};
 use crate::page::PAGE_SIZE;
 use crate::zpool::Handle;
 
@@ -15,29 +25,51 @@ pub(super) enum Content {
     AsIs { handle: Handle },
 }
 
-const KIND_SHIFT: u32 = 16;
-const SAME_FILLED: u32 = 0;
-const COMPRESSED: u32 = 1;
-const AS_IS: u32 = 2;
+const LENGTH_BITS: u32 = 13;
+const _: () = assert!(Handle::BITS + LENGTH_BITS == u64::BITS);
+
+/// What stands for a length where there is none.
+const AS_IS: u64 = PAGE_SIZE as u64 + 1;
+const WORD: u64 = AS_IS + 1;
+const WORD_SLOT: u64 = WORD + 1;
 
 impl Content {
-    pub(super) fn pack(self, identity: u32) -> Entry {
-        let (payload, kind, bytes) = match self {
-            Content::SameFilled(word) => (word, SAME_FILLED, 0),
-            Content::Compressed { handle, bytes } => (handle.to_bits(), COMPRESSED, bytes),
-            Content::AsIs { handle } => (handle.to_bits(), AS_IS, PAGE_SIZE as u16),
+    /// The entry of this content; a word that is too long for one goes to `words`.
+    pub(super) fn pack(self, words: &mut Words) -> Result<Entry, IndexError> {
+        let (upper, length) = match self {
+            Content::Compressed { handle, bytes } => (handle.to_bits(), u64::from(bytes)),
+            Content::AsIs { handle } => (handle.to_bits(), AS_IS),
+            Content::SameFilled(word) if is_short(word) => (word, WORD),
+            Content::SameFilled(word) => (u64::from(words.insert(word)?), WORD_SLOT),
         };
-        Entry { payload, identity, tag: kind << KIND_SHIFT | u32::from(bytes) }
+        let packed = NonZeroU64::new(upper << LENGTH_BITS | length);
+        Ok(Entry(packed.expect("a length is not 0")))
     }
 
-    pub(super) fn unpack(entry: Entry) -> Content {
-        let handle = Handle::from_bits(entry.payload);
-        match entry.tag >> KIND_SHIFT {
-            SAME_FILLED => Content::SameFilled(entry.payload),
-            COMPRESSED => Content::Compressed { handle, bytes: entry.tag as u16 },
+    /// What an entry says. The word of a same-filled page stays where it is.
+    pub(super) fn of(entry: Entry, words: &Words) -> Content {
+        Content::unpack(entry, |slot| words.get(slot))
+    }
+
+    /// What an entry that is in the index no more said; its slot in `words` is freed.
+    pub(super) fn release(entry: Entry, words: &mut Words) -> Content {
+        Content::unpack(entry, |slot| words.remove(slot))
+    }
+
+    fn unpack(entry: Entry, word: impl FnOnce(u32) -> u64) -> Content {
+        let packed = entry.0.get();
+        let handle = Handle::from_bits(packed >> LENGTH_BITS);
+        match packed & ((1 << LENGTH_BITS) - 1) {
             AS_IS => Content::AsIs { handle },
-            kind => unreachable!("an entry of kind {kind}"),
+            WORD => Content::SameFilled((packed.cast_signed() >> LENGTH_BITS).cast_unsigned()),
+            WORD_SLOT => Content::SameFilled(word((packed >> LENGTH_BITS) as u32)),
+            bytes => Content::Compressed { handle, bytes: bytes as u16 }, // <= 4096
         }
+    }
+
+    /// Whether it is a word that is kept beside the index.
+    pub(super) fn has_slot(self) -> bool {
+        matches!(self, Content::SameFilled(word) if !is_short(word))
     }
 
     /// The object's handle, if there is one.
@@ -58,22 +90,36 @@ impl Content {
     }
 }
 
+/// Whether a word is its 51 low bits, sign-extended: 0, -1, small numbers, most addresses.
+fn is_short(word: u64) -> bool {
+    let shifted = word.cast_signed() << LENGTH_BITS;
+    (shifted >> LENGTH_BITS).cast_unsigned() == word
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn every_content_survives_packing() {
-        let handle = Handle::from_bits(0x0123_4567_89ab_cdef);
-        for content in [
-            Content::SameFilled(0),
-            Content::SameFilled(u64::MAX),
-            Content::Compressed { handle, bytes: 1 },
-            Content::Compressed { handle, bytes: 4096 },
-            Content::AsIs { handle },
+        let handle = Handle::from_bits(0x0007_4567_89ab_cdef);
+        let mut words = Words::new();
+        for (content, slots) in [
+            (Content::SameFilled(0), 0),
+            (Content::SameFilled(u64::MAX), 0),
+            (Content::SameFilled((1 << 50) - 1), 0),
+            (Content::SameFilled(u64::MAX << 50), 0),
+            (Content::SameFilled(1 << 50), 1),
+            (Content::SameFilled(u64::MAX << 51), 1),
+            (Content::SameFilled(0x5a5a_5a5a_5a5a_5a5a), 1),
+            (Content::SameFilled(i64::MIN.cast_unsigned()), 1),
+            (Content::Compressed { handle, bytes: 1 }, 0),
+            (Content::Compressed { handle, bytes: 4096 }, 0),
+            (Content::AsIs { handle }, 0),
         ] {
-            let entry = content.pack(9);
-            assert_eq!((Content::unpack(entry), entry.identity), (content, 9));
+            let entry = content.pack(&mut words).unwrap();
+            assert_eq!((Content::of(entry, &words), words.used()), (content, slots));
+            assert_eq!((Content::release(entry, &mut words), words.used()), (content, 0));
         }
     }
 }

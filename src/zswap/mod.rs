@@ -19,22 +19,23 @@
 mod counters;
 mod entry;
 mod shard;
+mod words;
 
 use std::cell::RefCell;
 use std::ops::RangeInclusive;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 
 use thiserror::Error;
 
 pub use counters::Counters;
 use entry::Content;
-use shard::Shards;
+use shard::{Shard, Shards};
 
 use crate::compressor::{CompressError, Compressor, CompressorKind, Corrupt, OUTPUT_BYTES};
-use crate::index::radix::Radix;
-use crate::index::{Entry, Index, IndexFull};
+use crate::index::{Index, IndexError, IndexKind};
 use crate::names::named;
-use crate::page::{PAGE_SIZE, Page, PageKey, fill_with_word, same_filled_word};
+use crate::page::{PAGE_SIZE, Page, PageKey, fill_with_word};
+use crate::same_filled::SameFilled;
 use crate::zpool::zsmalloc::ZsmallocOptions;
 use crate::zpool::{Arena, HostPages, Zpool, ZpoolError, ZpoolKind};
 
@@ -68,6 +69,8 @@ pub struct ZswapOptions {
     pub zsmalloc: ZsmallocOptions,
     /// The compressor.
     pub compressor: CompressorKind,
+    /// The index of a shard.
+    pub index: IndexKind,
     /// The policy for pages that do not shrink.
     pub incompressible: Incompressible,
     /// Bytes in front of each object that hold its key and are checked at load, 0 to
@@ -77,6 +80,8 @@ pub struct ZswapOptions {
     pub pool_pages_max: usize,
     /// How large the pages are that the kernel gives.
     pub host_pages: HostPages,
+    /// Which pages are kept as one word.
+    pub same_filled: SameFilled,
 }
 
 impl Default for ZswapOptions {
@@ -86,10 +91,12 @@ impl Default for ZswapOptions {
             zpool: ZpoolKind::Zsmalloc,
             zsmalloc: ZsmallocOptions::default(),
             compressor: CompressorKind::Lz4,
+            index: IndexKind::Radix,
             incompressible: Incompressible::Reject,
             object_header_bytes: 0,
             pool_pages_max: usize::MAX,
             host_pages: HostPages::Small,
+            same_filled: SameFilled::default(),
         }
     }
 }
@@ -154,7 +161,7 @@ pub enum StoreError {
         key: PageKey,
         /// What the index said.
         #[source]
-        source: IndexFull,
+        source: IndexError,
     },
 }
 
@@ -209,6 +216,7 @@ pub struct Zswap {
     compressor: Box<dyn Compressor>,
     incompressible: Incompressible,
     object_header_bytes: usize,
+    same_filled: SameFilled,
     shards: Shards,
 }
 
@@ -240,7 +248,7 @@ impl Zswap {
     pub fn with_compressor(options: ZswapOptions, compressor: Box<dyn Compressor>) -> Zswap {
         let arena = Arc::new(Arena::with_limit(options.pool_pages_max, options.host_pages));
         let zpool = options.zpool.build(Arc::clone(&arena), options.zsmalloc);
-        Zswap::from_parts(options, arena, zpool, compressor, || Box::new(Radix::new()))
+        Zswap::from_parts(options, arena, zpool, compressor, || options.index.build())
     }
 
     /// An empty store of these parts, for parts that have no name: of `options` only the policies
@@ -267,6 +275,7 @@ impl Zswap {
             compressor,
             incompressible: options.incompressible,
             object_header_bytes: options.object_header_bytes,
+            same_filled: options.same_filled,
             shards: Shards::new(index),
         }
     }
@@ -278,7 +287,7 @@ impl Zswap {
     ///
     /// [`StoreError`]; counted by its reason, and nothing but the key's earlier page has changed.
     pub fn store(&self, key: PageKey, page: &Page) -> Result<Stored, StoreError> {
-        if let Some(word) = same_filled_word(page) {
+        if let Some(word) = self.same_filled.word(page) {
             self.put(key, Content::SameFilled(word))
                 .map_err(|source| self.refuse(StoreError::IndexFull { key, source }))?;
             return Ok(Stored::SameFilled);
@@ -306,7 +315,10 @@ impl Zswap {
     ///
     /// [`LoadError`].
     pub fn load(&self, key: PageKey, page: &mut Page) -> Result<bool, LoadError> {
-        Ok(self.fetch(key, page)?.is_some())
+        let shard = self.shards.of(key).lock();
+        let Some((_, content)) = shard.get(key) else { return Ok(false) };
+        self.fetch(key, content, shard, page, || ())?;
+        Ok(true)
     }
 
     /// Fills `page` with the page of `key` and drops it from the store; `false` where the key holds
@@ -316,15 +328,28 @@ impl Zswap {
     ///
     /// [`LoadError`]; the entry stays.
     pub fn load_exclusive(&self, key: PageKey, page: &mut Page) -> Result<bool, LoadError> {
-        // Removed only once it has been restored. Where it went or changed meanwhile, look again.
-        while let Some(identity) = self.fetch(key, page)? {
-            let removed = self.shards.of(key).lock().remove(key, identity);
+        let lock = self.shards.of(key);
+        loop {
+            let mut shard = lock.lock();
+            let Some((entry, content)) = shard.get(key) else { return Ok(false) };
+            if content.handle().is_none() {
+                shard.take(key);
+                self.fetch(key, content, shard, page, || ())?;
+                return Ok(true);
+            }
+            // Removed only once it has been restored, and while it is pinned: its handle names it
+            // and no later object. Whoever holds the shard may wait for the pin, so not for long.
+            let mut removed = None;
+            self.fetch(key, content, shard, page, || {
+                removed = lock.lock_soon().and_then(|mut shard| shard.remove(key, entry));
+            })?;
             if let Some(content) = removed {
                 self.free(content);
                 return Ok(true);
             }
+            // It went, or changed, or the shard is busy: look again.
+            std::thread::yield_now();
         }
-        Ok(false)
     }
 
     /// Forgets the page of `key`; whether there was one.
@@ -337,14 +362,12 @@ impl Zswap {
     pub fn invalidate_range(&self, keys: RangeInclusive<PageKey>) -> usize {
         let mut count = 0;
         // A batch at a time: freeing takes no memory, and the shard is let go in between.
-        let mut taken = [Entry::ABSENT; RANGE_BATCH];
+        let mut taken = [Content::SameFilled(0); RANGE_BATCH];
         for lock in self.shards.of_range(&keys) {
             let mut full = true;
             while full {
                 let batch = lock.lock().take_range(keys.clone(), &mut taken);
-                for &entry in &taken[..batch] {
-                    self.free(Content::unpack(entry));
-                }
+                taken[..batch].iter().for_each(|&content| self.free(content));
                 count += batch;
                 full = batch == taken.len();
             }
@@ -401,10 +424,10 @@ impl Zswap {
             let shard = lock.lock();
             shard.index().audit().map_err(|e| format!("{}: {e}", shard.index().name()))?;
             let mut broken = None;
-            let mut bytes = 0;
-            shard.index().for_each(PageKey(0)..=PageKey(u64::MAX), &mut |key, entry| {
-                let content = Content::unpack(entry);
+            let (mut bytes, mut words) = (0, 0);
+            shard.for_each(&mut |key, content| {
                 bytes += content.compressed_bytes();
+                words += usize::from(content.has_slot());
                 let Some(handle) = content.handle() else { return };
                 objects += 1;
                 if let Err(error) = self.zpool.read(handle, &mut |_| ()) {
@@ -419,6 +442,9 @@ impl Zswap {
                     "entries sum to {bytes} compressed bytes, {} counted",
                     shard.compressed_bytes
                 ));
+            }
+            if words != shard.words() {
+                return Err(format!("entries name {words} words, {} are kept", shard.words()));
             }
             compressed_bytes += bytes;
         }
@@ -435,42 +461,47 @@ impl Zswap {
         Ok(())
     }
 
-    /// Restores the page of `key`; its entry's identity.
-    fn fetch(&self, key: PageKey, page: &mut Page) -> Result<Option<u32>, LoadError> {
-        let lock = self.shards.of(key);
-        let shard = lock.lock();
-        let Some(entry) = shard.get(key) else { return Ok(None) };
-        let content = Content::unpack(entry);
+    /// Restores the page of `key`, which `content` is about. The shard is let go as soon as the
+    /// object is pinned; `restored` is called before the pin ends.
+    fn fetch(
+        &self,
+        key: PageKey,
+        content: Content,
+        shard: MutexGuard<'_, Shard>,
+        page: &mut Page,
+        restored: impl FnOnce(),
+    ) -> Result<(), LoadError> {
         let handle = match content {
             Content::SameFilled(word) => {
                 drop(shard);
                 fill_with_word(page, word);
-                return Ok(Some(entry.identity));
+                return Ok(());
             }
             Content::Compressed { handle, .. } | Content::AsIs { handle } => handle,
         };
-        let mut shard = Some(shard);
+        let mut once = Some((shard, restored));
         let mut result = Ok(());
         self.zpool
             .read(handle, &mut |slot| {
+                let (shard, restored) = once.take().expect("a slot is read once");
                 // The pool pins the object from here on: the entry may go now.
-                drop(shard.take());
+                drop(shard);
                 result = self.restore(key, content, slot, page);
+                if result.is_ok() {
+                    restored();
+                }
             })
             .expect("S3: an entry's handle names an object");
-        match result {
-            Ok(()) => Ok(Some(entry.identity)),
-            Err(source) => {
-                lock.lock().counters.decompress_fail += 1;
-                Err(LoadError {
-                    key,
-                    zpool: self.zpool.name(),
-                    compressor: self.compressor.name(),
-                    bytes: content.compressed_bytes() as usize,
-                    source,
-                })
+        result.map_err(|source| {
+            self.shards.of(key).lock().counters.decompress_fail += 1;
+            LoadError {
+                key,
+                zpool: self.zpool.name(),
+                compressor: self.compressor.name(),
+                bytes: content.compressed_bytes() as usize,
+                source,
             }
-        }
+        })
     }
 
     /// Turns a slot of the pool back into the page.
@@ -550,7 +581,7 @@ impl Zswap {
     }
 
     /// Puts an entry into the index and frees what it replaced.
-    fn put(&self, key: PageKey, content: Content) -> Result<(), IndexFull> {
+    fn put(&self, key: PageKey, content: Content) -> Result<(), IndexError> {
         let mut shard = self.shards.of(key).lock();
         let replaced = shard.put(key, content)?;
         shard.counters.duplicate_entry += u64::from(replaced.is_some());

@@ -1,11 +1,12 @@
 //! A shard: the index of some of the 64 MiB regions of key space, behind one lock.
 
 use std::ops::RangeInclusive;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use super::counters::Counters;
 use super::entry::Content;
-use crate::index::{Entry, Index, IndexFull};
+use super::words::Words;
+use crate::index::{Entry, Index, IndexError};
 use crate::page::PageKey;
 
 /// Pages in a region that is never divided between shards: 64 MiB, as the kernel splits its trees.
@@ -13,6 +14,9 @@ const REGION_BITS: u32 = 14;
 
 /// Shards of a store. More than the threads that will ever meet in it.
 const SHARDS: usize = 1 << 6; // 64
+
+/// Tries before a lock counts as held for long: some microseconds.
+const SPINS: usize = 100;
 
 /// The shards, found by key.
 #[derive(Debug)]
@@ -26,7 +30,7 @@ pub(super) struct ShardLock(Mutex<Shard>);
 #[derive(Debug)]
 pub(super) struct Shard {
     index: Box<dyn Index>,
-    next_identity: u32,
+    words: Words,
     /// Compressed bytes of the pages held.
     pub(super) compressed_bytes: u64,
     pub(super) counters: Counters,
@@ -37,7 +41,7 @@ impl Shards {
         let shard = |_| {
             ShardLock(Mutex::new(Shard {
                 index: index(),
-                next_identity: 1,
+                words: Words::new(),
                 compressed_bytes: 0,
                 counters: Counters::default(),
             }))
@@ -66,7 +70,8 @@ impl Shards {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        let indexes = self.iter().map(|shard| shard.lock().index.bytes()).sum::<usize>();
+        let bytes = |shard: &Shard| shard.index.bytes() + shard.words.bytes();
+        let indexes = self.iter().map(|lock| bytes(&lock.lock())).sum::<usize>();
         self.0.len() * size_of::<ShardLock>() + indexes
     }
 }
@@ -77,6 +82,18 @@ impl ShardLock {
         // Poisoned only by a broken invariant; other keys are as good as they were.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Locks the shard if that takes a moment only.
+    pub(super) fn lock_soon(&self) -> Option<MutexGuard<'_, Shard>> {
+        for _ in 0..SPINS {
+            match self.0.try_lock() {
+                Ok(shard) => return Some(shard),
+                Err(TryLockError::Poisoned(shard)) => return Some(shard.into_inner()),
+                Err(TryLockError::WouldBlock) => std::hint::spin_loop(),
+            }
+        }
+        None
+    }
 }
 
 impl Shard {
@@ -84,8 +101,10 @@ impl Shard {
         &*self.index
     }
 
-    pub(super) fn get(&self, key: PageKey) -> Option<Entry> {
-        self.index.get(key)
+    /// The entry of a key, and what it says.
+    pub(super) fn get(&self, key: PageKey) -> Option<(Entry, Content)> {
+        let entry = self.index.get(key)?;
+        Some((entry, Content::of(entry, &self.words)))
     }
 
     /// Puts a page in; what was stored under its key before.
@@ -93,9 +112,11 @@ impl Shard {
         &mut self,
         key: PageKey,
         content: Content,
-    ) -> Result<Option<Content>, IndexFull> {
-        let replaced = self.index.insert_or_replace(key, content.pack(self.next_identity))?;
-        self.next_identity = self.next_identity.checked_add(1).unwrap_or(1);
+    ) -> Result<Option<Content>, IndexError> {
+        let entry = content.pack(&mut self.words)?;
+        let replaced = self.index.insert_or_replace(key, entry).inspect_err(|_| {
+            Content::release(entry, &mut self.words);
+        })?;
         self.count_held(content, u64::wrapping_add);
         Ok(replaced.map(|entry| self.forget(entry)))
     }
@@ -109,22 +130,36 @@ impl Shard {
     pub(super) fn take_range(
         &mut self,
         keys: RangeInclusive<PageKey>,
-        taken: &mut [Entry],
+        taken: &mut [Content],
     ) -> usize {
-        let count = self.index.take_range(keys, taken);
-        for &entry in &taken[..count] {
-            self.forget(entry);
-        }
+        let Shard { index, words, .. } = self;
+        let mut room = taken.iter_mut();
+        let count = index.take_range(keys, room.len(), &mut |_, entry| {
+            *room.next().expect("at most as many") = Content::release(entry, words);
+        });
+        taken[..count].iter().for_each(|&content| self.count_held(content, u64::wrapping_sub));
         count
     }
 
-    /// Removes the entry if it is still the same one.
-    pub(super) fn remove(&mut self, key: PageKey, identity: u32) -> Option<Content> {
-        self.index.remove_if(key, identity).map(|entry| self.forget(entry))
+    /// Removes the entry if it is still this one.
+    pub(super) fn remove(&mut self, key: PageKey, entry: Entry) -> Option<Content> {
+        self.index.remove_if(key, entry).then(|| self.forget(entry))
+    }
+
+    /// Calls `visit` for each page held.
+    pub(super) fn for_each(&self, visit: &mut dyn FnMut(PageKey, Content)) {
+        self.index.for_each(PageKey(0)..=PageKey(u64::MAX), &mut |key, entry| {
+            visit(key, Content::of(entry, &self.words));
+        });
+    }
+
+    /// Words that are kept beside the index.
+    pub(super) fn words(&self) -> usize {
+        self.words.used()
     }
 
     fn forget(&mut self, entry: Entry) -> Content {
-        let content = Content::unpack(entry);
+        let content = Content::release(entry, &mut self.words);
         self.count_held(content, u64::wrapping_sub);
         content
     }

@@ -137,11 +137,19 @@ impl Source<'_> {
                 )));
             }
         }
+        // A few bytes of headers could ask for terabytes of pages otherwise.
+        let in_segments: u128 = segments.iter().map(|one| u128::from(one.file_bytes)).sum();
+        if in_segments > u128::from(file_bytes) {
+            return Err(self.bad_core(format!(
+                "its segments overlap: they have {in_segments} bytes, and the file {file_bytes}"
+            )));
+        }
         let mut notes = Vec::new();
-        let mut skipped = 0;
+        let mut skipped: u64 = 0;
         for segment in &segments {
-            skipped += segment.memory_bytes.saturating_sub(segment.file_bytes);
-            skipped += self.segment(segment, &mapped, &mut notes)?;
+            let not_dumped = segment.memory_bytes.saturating_sub(segment.file_bytes);
+            let holes = self.segment(segment, &mapped, &mut notes)?;
+            skipped = skipped.saturating_add(not_dumped).saturating_add(holes);
         }
         if skipped >= PAGE_SIZE as u64 {
             notes.push(format!(

@@ -307,17 +307,26 @@ impl Reader<'_> {
 /// `pid` and everything below it, parents first. This process is left out: the tree of a shell has
 /// it, and stopping it would be for ever.
 pub(super) fn tree(pid: i32, notes: &mut Vec<String>) -> Vec<i32> {
+    walk(pid, children, notes)
+}
+
+fn walk(
+    pid: i32,
+    children: impl Fn(i32) -> Result<Vec<i32>, ProcError>,
+    notes: &mut Vec<String>,
+) -> Vec<i32> {
     let mut pids = vec![pid];
     let mut next = 0;
     while let Some(&parent) = pids.get(next) {
         next += 1;
         match children(parent) {
             Ok(children) => {
-                let new: Vec<i32> = children
-                    .into_iter()
-                    .filter(|child| !pids.contains(child) && !is_us(*child))
-                    .collect();
-                pids.extend(new);
+                for child in children {
+                    // A thread that ends hands its children to another: they may be listed twice.
+                    if !pids.contains(&child) && !is_us(child) {
+                        pids.push(child);
+                    }
+                }
             }
             Err(_) if parent != pid => {
                 notes.push(format!("skipped a child: process {parent} ended"));
@@ -336,7 +345,7 @@ fn is_us(pid: i32) -> bool {
 fn children(pid: i32) -> Result<Vec<i32>, ProcError> {
     let mut pids = Vec::new();
     for task in Process::new(pid)?.tasks()? {
-        // A thread that ends hands its children to another.
+        // A thread may have ended since.
         let Ok(children) = task.and_then(|task| task.children()) else { continue };
         for child in children.into_iter().filter_map(|child| i32::try_from(child).ok()) {
             let ended = Process::new(child).and_then(|process| process.stat());
@@ -470,6 +479,20 @@ mod tests {
         writer.finish("a test".to_owned(), Vec::new()).unwrap();
         let pages = crate::lab::page_set::PageSet::read(&path).unwrap().pages;
         (pages.iter().map(|page| page[77]).collect(), lost)
+    }
+
+    #[test]
+    fn a_child_that_is_listed_twice_is_one_process() {
+        let us = std::process::id() as i32;
+        let children = |pid| match pid {
+            1 => Ok(vec![3, 2, 3, us]),
+            2 => Ok(vec![4, 1]),
+            3 => Ok(vec![4]),
+            _ => Err(ProcError::NotFound(None)),
+        };
+        let mut notes = Vec::new();
+        assert_eq!(walk(1, children, &mut notes), [1, 3, 2, 4]);
+        assert_eq!(notes, ["skipped a child: process 4 ended"]);
     }
 
     #[test]

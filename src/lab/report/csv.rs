@@ -9,9 +9,11 @@ pub(super) fn rows(report: &Report) -> String {
         let figures = &findings.figures;
         for run in 0..findings.real_s.len() {
             let (store, load) = (findings.store_ns_by_run[run], findings.load_ns_by_run[run]);
-            let fields: [(&str, String); 36] = [
-                ("zpool", findings.zpool.to_owned()),
+            let fields: [(&str, String); 38] = [
+                ("zpool", findings.parts.zpool.to_string()),
                 ("compressor", findings.compressor.clone()),
+                ("index", findings.parts.index.to_string()),
+                ("mapping", findings.parts.mapping.to_string()),
                 ("run", (run + 1).to_string()),
                 ("pages", figures.pages.to_string()),
                 ("stored_pages", figures.stored_pages.to_string()),

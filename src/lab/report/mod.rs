@@ -10,7 +10,7 @@ use std::thread;
 
 use serde::Serialize;
 
-use super::experiment::{Combination, Settings};
+use super::experiment::{Combination, Parts, Settings};
 use super::histogram::{Latencies, LatencySummary};
 use super::replay::{Figures, Phases, RunResult};
 use crate::page::PAGE_SIZE;
@@ -28,7 +28,7 @@ pub struct Report {
     pub corpus: CorpusInfo,
     /// How.
     pub settings: ReportSettings,
-    /// One element a combination of allocator and compressor, in the order asked for.
+    /// One element a combination of parts, in the order asked for.
     pub runs: Vec<Findings>,
     /// What a reader must know before comparing.
     pub notes: Vec<String>,
@@ -92,8 +92,11 @@ pub struct ReportSettings {
 /// What one combination came to.
 #[derive(Debug, Clone, Serialize)]
 pub struct Findings {
-    /// The allocator.
-    pub zpool: &'static str,
+    /// The parts beside the compressor.
+    #[serde(flatten)]
+    pub parts: Parts,
+    /// Their name: the allocator's, and those of parts of which several are compared.
+    pub name: String,
     /// The compressor.
     pub compressor: String,
     /// Bytes in front of each object.
@@ -109,8 +112,8 @@ pub struct Findings {
     pub effective_ratio: f64,
     /// Pool, metadata, and the refused pages as they were.
     pub bytes_with_rejected: u64,
-    /// The allocator that percentages refer to.
-    pub base: &'static str,
+    /// The name of the parts that percentages refer to.
+    pub base: String,
     /// The pool against the base's, from bytes; `null` if that is empty.
     pub pool_percent_of_base: Option<f64>,
     /// Resident memory with every page stored; the median run.
@@ -163,17 +166,17 @@ impl From<LatencySummary> for Percentiles {
 }
 
 impl Findings {
-    /// Allocator and compressor.
+    /// Name and compressor.
     pub fn label(&self) -> String {
-        format!("{} {}", self.zpool, self.compressor)
+        format!("{} {}", self.name, self.compressor)
     }
 
     /// Whether this is what its percentages refer to.
     pub fn is_base(&self) -> bool {
-        self.zpool == self.base
+        self.name == self.base
     }
 
-    fn new(combination: &Combination, base: ZpoolKind) -> Findings {
+    fn new(combination: &Combination, base: &str) -> Findings {
         let runs = &combination.runs;
         let figures = runs[0].figures;
         let seconds = |of: fn(&Phases) -> f64| runs.iter().map(|run| of(&run.phases)).collect();
@@ -188,7 +191,8 @@ impl Findings {
             all.summary()
         };
         Findings {
-            zpool: combination.zpool.name(),
+            parts: combination.parts,
+            name: combination.name.clone(),
             compressor: combination.compressor.clone(),
             object_header_bytes: combination.object_header_bytes,
             figures,
@@ -196,7 +200,7 @@ impl Findings {
             rejected_pages: figures.rejected_pages(),
             effective_ratio: (figures.stored_pages * PAGE_SIZE as u64) as f64 / pool.max(1) as f64,
             bytes_with_rejected: pool + figures.rejected_pages() * PAGE_SIZE as u64,
-            base: base.name(),
+            base: base.to_owned(),
             pool_percent_of_base: None,
             rss_bytes: rss(|run| run.rss.full),
             rss_bytes_by_run: runs.iter().map(|run| run.rss.full).collect(),
@@ -226,9 +230,8 @@ impl Report {
     pub fn new(corpus: CorpusInfo, settings: Settings, combinations: &[Combination]) -> Report {
         let base = combinations
             .iter()
-            .map(|combination| combination.zpool)
-            .find(|&zpool| zpool == ZpoolKind::Zsmalloc)
-            .unwrap_or(combinations[0].zpool);
+            .find(|combination| combination.parts.zpool == ZpoolKind::Zsmalloc)
+            .map_or(&combinations[0].name, |combination| &combination.name);
         let mut runs: Vec<Findings> =
             combinations.iter().map(|combination| Findings::new(combination, base)).collect();
         for place in 0..runs.len() {

@@ -14,7 +14,7 @@ pub(super) fn sentences(runs: &[Findings], freed: FreedHalf) -> Vec<String> {
         // An allocator that took nothing has nothing to compare.
         let (some, none): (Vec<&Findings>, Vec<&Findings>) =
             all.iter().partition(|findings| findings.figures.compressed_bytes > 0);
-        sentences.extend(refusals(&all));
+        sentences.extend(refusals(&of_each_zpool(&all)));
         if some.len() > 1 {
             sentences.extend(fastest(&some, compressor));
             sentences.extend(medians(&some, compressor));
@@ -22,13 +22,13 @@ pub(super) fn sentences(runs: &[Findings], freed: FreedHalf) -> Vec<String> {
             sentences.extend(trade(&some));
         }
         if !none.is_empty() {
-            let names: Vec<&str> = none.iter().map(|findings| findings.zpool).collect();
+            let names: Vec<&str> = none.iter().map(|findings| findings.name.as_str()).collect();
             sentences.push(format!(
                 "{} kept no compressed page with {compressor}: there is nothing to compare.",
                 names.join(" and ")
             ));
         }
-        sentences.extend(holes(&some, freed));
+        sentences.extend(holes(&of_each_zpool(&some), freed));
     }
     if compressors_of(runs).len() > 1 {
         sentences.extend(overall(runs));
@@ -46,6 +46,17 @@ fn compressors_of(runs: &[Findings]) -> Vec<&str> {
     compressors
 }
 
+/// The first findings of each allocator: what its pool holds does not depend on other parts.
+fn of_each_zpool<'a>(all: &[&'a Findings]) -> Vec<&'a Findings> {
+    let mut firsts: Vec<&Findings> = Vec::new();
+    for findings in all {
+        if !firsts.iter().any(|first| first.parts.zpool == findings.parts.zpool) {
+            firsts.push(findings);
+        }
+    }
+    firsts
+}
+
 fn refusals(all: &[&Findings]) -> Option<String> {
     let refusing: Vec<String> = all
         .iter()
@@ -59,7 +70,7 @@ fn refusals(all: &[&Findings]) -> Option<String> {
             };
             format!(
                 "{} {} ({}{why})",
-                findings.zpool,
+                findings.parts.zpool,
                 thousands(findings.rejected_pages),
                 share(findings.rejected_pages, figures.pages),
             )
@@ -83,14 +94,14 @@ fn fastest(all: &[&Findings], compressor: &str) -> Vec<String> {
     let (noise, clear): (Vec<_>, Vec<_>) =
         rest.iter().partition(|(_, stats)| best.overlaps(stats) || first.real_s.len() == 1);
     let mut text =
-        format!("Fastest with {compressor}: {} by mean run time ({:.3} s)", first.zpool, best.mean);
+        format!("Fastest with {compressor}: {} by mean run time ({:.3} s)", first.name, best.mean);
     for (findings, stats) in &clear {
         let more = percent_change(stats.mean, best.mean).unwrap_or(0.0);
-        text += &format!(", {} takes {more:.1}% more", findings.zpool);
+        text += &format!(", {} takes {more:.1}% more", findings.name);
     }
     text += ".";
     if !noise.is_empty() {
-        let names: Vec<&str> = noise.iter().map(|(findings, _)| findings.zpool).collect();
+        let names: Vec<&str> = noise.iter().map(|(findings, _)| findings.name.as_str()).collect();
         let reason = if first.real_s.len() == 1 {
             "one run tells nothing about noise"
         } else {
@@ -123,13 +134,13 @@ fn medians(all: &[&Findings], compressor: &str) -> Option<String> {
             // One run tells nothing about noise.
             let unknown = findings.real_s.len() == 1;
             let noise = if unknown || stats.overlaps(&base_p50s) { " (noise)" } else { "" };
-            format!("{} {change:+.1}%{noise}", findings.zpool)
+            format!("{} {change:+.1}%{noise}", findings.name)
         });
         others.collect::<Vec<String>>().join(", ")
     };
     Some(format!(
         "Median latencies with {compressor} against {}: store {}; load {}.",
-        base.zpool,
+        base.name,
         against(|findings| &findings.store_ns_by_run),
         against(|findings| &findings.load_ns_by_run),
     ))
@@ -163,7 +174,7 @@ fn densest(all: &[&Findings], compressor: &str) -> String {
         .map(|findings| {
             let bytes = findings.bytes_with_rejected as f64;
             let more = percent_change(bytes, best.bytes_with_rejected as f64).unwrap_or(0.0);
-            format!("{} takes {more:.1}% more", findings.zpool)
+            format!("{} takes {more:.1}% more", findings.name)
         })
         .collect();
     let refused = if order.iter().any(|findings| findings.rejected_pages > 0) {
@@ -173,7 +184,7 @@ fn densest(all: &[&Findings], compressor: &str) -> String {
     };
     format!(
         "Densest with {compressor}: {}, {} with metadata{refused}; {}.",
-        best.zpool,
+        best.name,
         mib(best.bytes_with_rejected),
         others.join(", ")
     )
@@ -184,19 +195,19 @@ fn trade(all: &[&Findings]) -> Option<String> {
     let mean = |findings: &Findings| Stats::of(&findings.real_s).mean;
     let fast = all.iter().min_by(|one, other| mean(one).total_cmp(&mean(other)))?;
     let dense = all.iter().min_by_key(|findings| findings.bytes_with_rejected)?;
-    if fast.zpool == dense.zpool {
+    if fast.name == dense.name {
         return Some(format!(
             "The trade: none on these pages; {} is the densest, and by mean also the fastest.",
-            dense.zpool
+            dense.name
         ));
     }
     let bytes = fast.bytes_with_rejected - dense.bytes_with_rejected;
     let saves = format!(
         "{} saves {} ({}) against {}",
-        dense.zpool,
+        dense.name,
         mib(bytes),
         share(bytes, fast.bytes_with_rejected),
-        fast.zpool
+        fast.name
     );
     if noisy(fast, dense) {
         return Some(format!(
@@ -230,7 +241,7 @@ fn holes(all: &[&Findings], freed: FreedHalf) -> Option<String> {
             } else {
                 ", and compaction frees nothing".to_owned()
             };
-            format!("{} keeps {} of its pool{then}", findings.zpool, share(free, full))
+            format!("{} keeps {} of its pool{then}", findings.parts.zpool, share(free, full))
         })
         .collect();
     (!parts.is_empty()).then(|| format!("With {half} freed, {}.", parts.join("; ")))
@@ -259,10 +270,12 @@ pub(super) fn against_base(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lab::experiment::Combination;
+    use crate::index::IndexKind;
+    use crate::lab::experiment::{Combination, Parts};
     use crate::lab::histogram::Latencies;
     use crate::lab::replay::{Figures, Phases, Rss, RunResult, Spent};
     use crate::zpool::ZpoolKind;
+    use crate::zpool::zsmalloc::ObjectMapping;
 
     /// Three runs around a mean, with a pool of so many pages and so many pages refused.
     fn findings(zpool: ZpoolKind, seconds: [f64; 3], pool_pages: u64, refused: u64) -> Findings {
@@ -289,8 +302,10 @@ mod tests {
         };
         let runs = seconds.map(run).to_vec();
         let compressor = "lz4".to_owned();
-        let combination = Combination { zpool, compressor, object_header_bytes: 0, runs };
-        Findings::new(&combination, ZpoolKind::Zsmalloc)
+        let parts = Parts { zpool, index: IndexKind::Radix, mapping: ObjectMapping::Contiguous };
+        let name = zpool.to_string();
+        let combination = Combination { parts, name, compressor, object_header_bytes: 0, runs };
+        Findings::new(&combination, "zsmalloc")
     }
 
     fn summary(runs: &[Findings]) -> String {

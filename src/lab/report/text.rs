@@ -7,6 +7,7 @@ use comfy_table::{
 use super::stats::Stats;
 use super::summary::against_base;
 use super::{Findings, Report, base_of};
+use crate::lab::experiment::Settings;
 use crate::lab::histogram::{Bucket, LatencySummary, draw_row};
 use crate::lab::replay::{FreedHalf, Phases, Spent};
 use crate::page::PAGE_SIZE;
@@ -64,34 +65,27 @@ fn header(report: &Report) -> String {
     for note in &corpus.notes {
         text += &wrapped("          ", "          ", note);
     }
-    let headers: Vec<String> = report
-        .runs
-        .iter()
-        .filter(|findings| findings.object_header_bytes > 0)
-        .map(|findings| format!("{}={}", findings.zpool, findings.object_header_bytes))
-        .collect();
-    let mut headers_once: Vec<String> = Vec::new();
-    for header in headers {
-        if !headers_once.contains(&header) {
-            headers_once.push(header);
-        }
-    }
-    let headers = match headers_once.join(",") {
-        none if none.is_empty() => "none".to_owned(),
-        some => some,
-    };
+    let with_header = report.runs.iter().filter(|findings| findings.object_header_bytes > 0);
+    let headers = distinct(
+        with_header
+            .map(|findings| format!("{}={}", findings.parts.zpool, findings.object_header_bytes)),
+    );
+    let headers = if headers.is_empty() { "none" } else { &headers };
+    let mappings = distinct(report.runs.iter().map(|findings| findings.parts.mapping.to_string()));
+    let indexes = distinct(report.runs.iter().map(|findings| findings.parts.index.to_string()));
     text += &wrapped(
         "settings  ",
         "          ",
         &format!(
-            "zsmalloc chains up to {} pages by {}, handle {}, mapping {}; incompressible pages: \
-             {}; object header: {headers}; host pages: {}; freed: {}",
+            "zsmalloc chains up to {} pages by {}, handle {}, mapping {mappings}; index: \
+             {indexes}; incompressible pages: {}; object header: {headers}; host pages: {}; \
+             same-filled pages: {}; freed: {}",
             settings.chain_size,
             settings.chain_rule,
             settings.handle_header,
-            settings.mapping,
             settings.incompressible,
             settings.host_pages,
+            same_filled(settings),
             half(settings.free),
         ),
     );
@@ -104,6 +98,17 @@ fn header(report: &Report) -> String {
     text + "\n"
 }
 
+/// Each of the names once, in their order.
+fn distinct(names: impl Iterator<Item = String>) -> String {
+    let mut once: Vec<String> = Vec::new();
+    for name in names {
+        if !once.contains(&name) {
+            once.push(name);
+        }
+    }
+    once.join(",")
+}
+
 fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
@@ -113,6 +118,11 @@ fn half(freed: FreedHalf) -> &'static str {
         FreedHalf::Random => "a random half",
         FreedHalf::Odd => "pages of odd number",
     }
+}
+
+fn same_filled(settings: &Settings) -> String {
+    let zero_only = if settings.same_filled_zero_only { ", zero only" } else { "" };
+    format!("{}{zero_only}", settings.same_filled)
 }
 
 /// (a): the table of the linux-mm study.
@@ -377,7 +387,7 @@ pub(crate) fn thousands(number: u64) -> String {
 }
 
 /// Bytes in MiB.
-pub(super) fn mib(bytes: u64) -> String {
+pub(crate) fn mib(bytes: u64) -> String {
     let mib = bytes as f64 / (1 << 20) as f64;
     if mib >= 100.0 { format!("{mib:.0} MiB") } else { format!("{mib:.1} MiB") }
 }

@@ -1,0 +1,89 @@
+//! The words of same-filled pages that do not fit into an index entry.
+
+use crate::index::IndexError;
+
+/// Ends the list of free slots.
+const NONE: u32 = u32::MAX;
+
+/// Slots of one word each. Not shared with other pages of the same word: an entry owns its slot.
+#[derive(Debug)]
+pub(super) struct Words {
+    /// A word, or of a free slot the number of the next one.
+    slots: Vec<u64>,
+    free_head: u32,
+    used: usize,
+}
+
+impl Words {
+    pub(super) const fn new() -> Words {
+        Words { slots: Vec::new(), free_head: NONE, used: 0 }
+    }
+
+    /// Keeps a word; the number of its slot.
+    pub(super) fn insert(&mut self, word: u64) -> Result<u32, IndexError> {
+        let slot = self.free_head;
+        if slot != NONE {
+            self.free_head = std::mem::replace(&mut self.slots[slot as usize], word) as u32;
+        } else {
+            if self.slots.len() == self.slots.capacity() {
+                // By a quarter: never half empty.
+                let more = (self.slots.len() / 4).max(4);
+                self.slots.try_reserve_exact(more).map_err(|_| IndexError::NoMemory)?;
+            }
+            self.slots.push(word);
+        }
+        self.used += 1;
+        // A shard with 2^32 same-filled pages would need 32 GiB of index entries for them.
+        Ok(if slot == NONE {
+            u32::try_from(self.slots.len() - 1).expect("see above")
+        } else {
+            slot
+        })
+    }
+
+    pub(super) fn get(&self, slot: u32) -> u64 {
+        self.slots[slot as usize]
+    }
+
+    /// Frees a slot; the word it had.
+    pub(super) fn remove(&mut self, slot: u32) -> u64 {
+        let word = std::mem::replace(&mut self.slots[slot as usize], u64::from(self.free_head));
+        self.free_head = slot;
+        self.used -= 1;
+        if self.used == 0 {
+            *self = Words::new();
+        }
+        word
+    }
+
+    /// Words held.
+    pub(super) fn used(&self) -> usize {
+        self.used
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.slots.capacity() * size_of::<u64>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_used_again_and_given_back() {
+        let mut words = Words::new();
+        let slots: Vec<u32> = (0..10).map(|word| words.insert(word << 40).unwrap()).collect();
+        assert_eq!(slots, (0..10).collect::<Vec<u32>>());
+        assert_eq!((words.remove(3), words.remove(7)), (3 << 40, 7 << 40));
+        assert_eq!((words.insert(70).unwrap(), words.insert(30).unwrap()), (7, 3));
+        assert_eq!(words.insert(100).unwrap(), 10);
+        assert_eq!(
+            (words.get(7), words.get(3), words.get(10), words.get(9)),
+            (70, 30, 100, 9 << 40)
+        );
+        assert!(words.bytes() >= 11 * 8);
+        assert_eq!((0..11).map(|slot| words.remove(slot)).count(), 11);
+        assert_eq!((words.used(), words.bytes()), (0, 0));
+    }
+}
