@@ -10,6 +10,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::collections::HashMap;
 
+use uzswap::index::IndexKind;
 use uzswap::page::{PAGE_SIZE, Page, PageKey};
 use uzswap::zpool::ZpoolKind;
 use uzswap::zswap::{StoreError, Zswap, ZswapOptions};
@@ -80,18 +81,18 @@ fn check(zswap: &Zswap, model: &HashMap<u64, Page>, place: &str) {
 
 /// Stores pages, each with its 1st, 2nd ... allocation failing until there is none to fail; the
 /// stores that were refused for it.
-fn run_history(zpool: ZpoolKind) -> usize {
-    let zswap = Zswap::new(ZswapOptions { zpool, ..ZswapOptions::default() });
+fn run_history(zpool: ZpoolKind, index: IndexKind) -> usize {
+    let zswap = Zswap::new(ZswapOptions { zpool, index, ..ZswapOptions::default() });
     // This thread's compressor is made here, and not where memory is short.
     zswap.store(PageKey(0), &page_of(1, 1)).unwrap();
     let mut model = HashMap::from([(0, page_of(1, 1))]);
     let mut refused = 0;
     for step in 0..600u64 {
-        // Keys that come again, and keys with an index leaf of their own.
+        // Keys that come again, and keys with a leaf of the page table of their own.
         let key = if step % 2 == 0 { step % 100 } else { step << 20 };
         let page = page_of(key, 9);
         for n in 1.. {
-            let place = format!("{zpool}, step {step}, allocation {n}");
+            let place = format!("{zpool}, {index}, step {step}, allocation {n}");
             COUNTDOWN.set(n);
             let result = zswap.store(PageKey(key), &page);
             let failed = COUNTDOWN.replace(0) == 0;
@@ -115,14 +116,14 @@ fn run_history(zpool: ZpoolKind) -> usize {
         COUNTDOWN.set(1);
         let held = zswap.invalidate(PageKey(gone));
         COUNTDOWN.set(0);
-        assert_eq!(held, model.remove(&gone).is_some(), "{zpool}, step {step}");
+        assert_eq!(held, model.remove(&gone).is_some(), "{zpool}, {index}, step {step}");
         let range = gone + 1..=gone + step % 8;
         COUNTDOWN.set(1);
         let count = zswap.invalidate_range(PageKey(*range.start())..=PageKey(*range.end()));
         COUNTDOWN.set(0);
         let before = model.len();
         model.retain(|key, _| !range.contains(key));
-        assert_eq!(count, before - model.len(), "{zpool}, step {step}");
+        assert_eq!(count, before - model.len(), "{zpool}, {index}, step {step}");
     }
     check(&zswap, &model, "the end");
     refused
@@ -131,9 +132,14 @@ fn run_history(zpool: ZpoolKind) -> usize {
 #[test]
 fn a_store_without_memory_is_refused_and_changes_nothing() {
     for zpool in ZpoolKind::ALL {
-        let refused = run_history(zpool);
+        let refused = run_history(zpool, IndexKind::Radix);
         println!("{zpool}: {refused} stores refused");
         // Handles, pages and 300 index leaves need memory.
         assert!(refused > 300, "{zpool}: {refused} stores refused");
+    }
+    for index in IndexKind::ALL {
+        let refused = run_history(ZpoolKind::Zsmalloc, index);
+        println!("{index}: {refused} stores refused");
+        assert!(refused > 0, "{index}: {refused} stores refused");
     }
 }

@@ -11,7 +11,7 @@ const LAYERS: [(&str, &[&str]); 10] = [
     ("page", &[]),
     ("zpool", &["names", "page", "sys"]),
     ("compressor", &["names", "page", "sys"]),
-    ("index", &["names", "page"]),
+    ("index", &["names", "page", "sys"]),
     ("zswap", &["names", "page", "zpool", "compressor", "index"]),
     ("lab", &["names", "page", "sys", "zpool", "compressor", "index", "zswap"]),
     ("cli", &["names", "page", "sys", "zpool", "compressor", "index", "zswap", "lab"]),

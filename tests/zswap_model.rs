@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use uzswap::compressor::{CompressError, Compressor, CompressorKind, Corrupt, OUTPUT_BYTES};
 use uzswap::index::radix::Radix;
-use uzswap::index::{Entry, Index, IndexError};
+use uzswap::index::{Entry, Index, IndexError, IndexKind};
 use uzswap::lab::SplitMix64;
 use uzswap::page::{PAGE_SIZE, Page, PageKey, fill_with_word};
 use uzswap::zpool::{Arena, Handle, UnknownHandle, Zpool, ZpoolError, ZpoolKind, ZpoolStats};
@@ -175,6 +175,14 @@ fn check(
         },
         "{place}"
     );
+}
+
+#[test]
+fn every_index_agrees_with_a_map_of_pages() {
+    for index in IndexKind::ALL {
+        let options = ZswapOptions { index, ..ZswapOptions::default() };
+        run_history(options, 3, 4000);
+    }
 }
 
 #[test]

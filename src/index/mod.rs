@@ -1,6 +1,7 @@
 //! Which page is where: the map from page keys to entries.
 
 pub mod radix;
+pub mod rbtree;
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -93,15 +94,18 @@ pub enum IndexKind {
     /// A two-level page table.
     #[default]
     Radix,
+    /// The red-black tree of kernels up to 6.9.
+    RbTree,
 }
 
-named!(IndexKind, "index", Radix => "radix");
+named!(IndexKind, "index", Radix => "radix", RbTree => "rbtree");
 
 impl IndexKind {
     /// An empty index.
     pub fn build(self) -> Box<dyn Index> {
         match self {
             IndexKind::Radix => Box::new(radix::Radix::new()),
+            IndexKind::RbTree => Box::new(rbtree::RbTree::new()),
         }
     }
 }

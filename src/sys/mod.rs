@@ -12,4 +12,5 @@ pub mod pagemap;
 pub mod pages;
 pub mod process;
 pub mod ptrace;
+pub mod rb_node;
 pub mod signals;
