@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 
+use uzswap::index::btree::BTree;
 use uzswap::index::{Entry, Index, IndexError, IndexKind};
 use uzswap::lab::SplitMix64;
 use uzswap::page::PageKey;
@@ -153,6 +154,15 @@ impl Modelled {
     }
 }
 
+/// Trees of nodes so small that a few keys make several levels.
+const TINY: [fn() -> Box<dyn Index>; 5] = [
+    || Box::new(BTree::<u64, 2, 3>::new()),
+    || Box::new(BTree::<u64, 3, 3>::new()),
+    || Box::new(BTree::<u32, 3, 4>::new()),
+    || Box::new(BTree::<u64, 4, 4>::new()),
+    || Box::new(BTree::<u64, 5, 7>::new()),
+];
+
 /// Where the keys of a history lie, all up to `max`.
 #[derive(Debug, Clone, Copy)]
 enum Shape {
@@ -204,39 +214,119 @@ fn step(modelled: &mut Modelled, random: &mut Random, key: u64, max: u64, insert
     modelled.check_key(key);
 }
 
+fn run_history(index: Box<dyn Index>, max: u64, shape: Shape, seed: u64) {
+    let empty_bytes = index.bytes();
+    let mut modelled = Modelled::new(index, format!("{shape:?}, seed {seed}"));
+    let mut random = Random::new(seed);
+    // Grows to several levels, shrinks to nearly nothing, grows again.
+    for (phase, inserts) in [10, 3, 9].into_iter().enumerate() {
+        for n in 0..2000 {
+            let mut key = shape.key(&mut random, phase as u64 * 2000 + n, max);
+            if phase == 1 {
+                // One that is there, so that removals meet something.
+                let behind = modelled.model.range(PageKey(key)..).next();
+                key = behind.or(modelled.model.first_key_value()).map_or(key, |(key, _)| key.0);
+            }
+            step(&mut modelled, &mut random, key, max, inserts);
+            if n % 64 == 0 {
+                modelled.audit();
+            }
+        }
+        modelled.check();
+    }
+    modelled.finish(empty_bytes);
+}
+
 #[test]
 fn every_index_agrees_with_a_sorted_map() {
     for kind in IndexKind::ALL {
         let max = key_max(kind);
         for (seed, shape) in (0..3).flat_map(|round| SHAPES.map(|shape| (round, shape))) {
-            let index = kind.build();
-            let empty_bytes = index.bytes();
-            let mut modelled = Modelled::new(index, format!("{shape:?}, seed {seed}"));
-            let mut random = Random::new(seed);
-            // Grows to several levels, shrinks to nearly nothing, grows again.
-            for (phase, inserts) in [10, 3, 9].into_iter().enumerate() {
-                for n in 0..2000 {
-                    let key = match phase {
-                        // What is there, so that removals meet something.
-                        1 if !modelled.model.is_empty() => {
-                            let from = PageKey(shape.key(&mut random, n, max));
-                            let mut behind = modelled.model.range(from..);
-                            let (key, _) = behind
-                                .next()
-                                .or(modelled.model.first_key_value())
-                                .expect("it is not empty");
-                            key.0
-                        }
-                        _ => shape.key(&mut random, phase as u64 * 2000 + n, max),
-                    };
-                    step(&mut modelled, &mut random, key, max, inserts);
-                    if n % 64 == 0 {
-                        modelled.audit();
+            run_history(kind.build(), max, shape, seed);
+        }
+    }
+}
+
+#[test]
+fn trees_of_tiny_nodes_agree_with_a_sorted_map() {
+    for (seed, shape) in (0..3).flat_map(|round| SHAPES.map(|shape| (round, shape))) {
+        for build in TINY {
+            run_history(build(), u64::from(u32::MAX), shape, seed);
+        }
+    }
+}
+
+/// Calls `visit` with every order of `items`.
+fn permutations(items: &mut [u64], from: usize, visit: &mut impl FnMut(&[u64])) {
+    if from == items.len() {
+        return visit(items);
+    }
+    for n in from..items.len() {
+        items.swap(from, n);
+        permutations(items, from + 1, visit);
+        items.swap(from, n);
+    }
+}
+
+#[test]
+fn tiny_trees_take_and_lose_few_keys_in_every_order() {
+    let mut keys = [1, 2, 3, 4, 5, 6, 7];
+    let removals = [[1, 2, 3, 4, 5, 6, 7], [4, 2, 6, 1, 3, 5, 7]];
+    for build in TINY {
+        permutations(&mut keys, 0, &mut |order| {
+            // In any order, removed in some; and the other way round.
+            for removal in &removals {
+                for (first, second) in [(order, &removal[..]), (&removal[..], order)] {
+                    let mut index = build();
+                    for (n, &key) in first.iter().enumerate() {
+                        index.insert_or_replace(PageKey(key), entry(key)).unwrap();
+                        let audit = index.audit();
+                        assert_eq!(audit, Ok(()), "{order:?}, {removal:?}, insert {n}");
+                    }
+                    for (n, &key) in second.iter().enumerate() {
+                        assert_eq!(index.take(PageKey(key)), Some(entry(key)));
+                        let audit = index.audit();
+                        assert_eq!(audit, Ok(()), "{order:?}, {removal:?}, removal {n}");
+                        let left = &second[n + 1..];
+                        assert!(left.iter().all(|key| index.get(PageKey(*key)).is_some()));
                     }
                 }
-                modelled.check();
             }
-            modelled.finish(empty_bytes);
+        });
+    }
+}
+
+#[test]
+fn tiny_trees_survive_every_few_operations_after_growth() {
+    const KEYS: u64 = 20;
+    let orders: [fn(u64) -> u64; 4] = [
+        |n| n * 2 + 1,
+        |n| (KEYS - n) * 2 - 1,
+        |n| n * 7 % KEYS * 2 + 1,
+        |n| (n % 2 * KEYS / 2 + n / 2) * 2 + 1,
+    ];
+    for build in TINY {
+        for order in orders {
+            // Present ones go, absent ones come: odd keys are there, even ones are not.
+            let toggles = || (0..=2 * KEYS).step_by(7);
+            for (a, b) in (0..=2 * KEYS).flat_map(|a| (0..=2 * KEYS).map(move |b| (a, b))) {
+                for c in toggles() {
+                    let mut index = build();
+                    (0..KEYS).for_each(|n| {
+                        index.insert_or_replace(PageKey(order(n)), entry(1)).unwrap();
+                    });
+                    let mut count = KEYS as usize;
+                    for key in [a, b, c].map(PageKey) {
+                        if index.take(key).is_some() {
+                            count -= 1;
+                        } else {
+                            assert_eq!(index.insert_or_replace(key, entry(2)), Ok(None));
+                            count += 1;
+                        }
+                    }
+                    assert_eq!((index.count(), index.audit()), (count, Ok(())), "{a}, {b}, {c}");
+                }
+            }
         }
     }
 }
@@ -314,6 +404,10 @@ fn bytes_allowed(kind: IndexKind, order: &str) -> f64 {
         (IndexKind::Radix, "runs" | "runs backwards") => 20.0,
         (IndexKind::Radix, _) => 10.0,
         (IndexKind::RbTree, _) => 41.0,
+        (IndexKind::BTree, "shuffled") => 23.0,
+        (IndexKind::BTree, _) => 18.0,
+        (IndexKind::BTree32, "shuffled") => 17.0,
+        (IndexKind::BTree32, _) => 13.5,
     }
 }
 
