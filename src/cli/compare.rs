@@ -355,7 +355,8 @@ fn with_progress(experiment: &Experiment) -> Result<Vec<Combination>, Experiment
     result
 }
 
-fn bar(length: u64, template: &str) -> ProgressBar {
+/// A bar of progress on standard error, if that is a terminal.
+pub(super) fn bar(length: u64, template: &str) -> ProgressBar {
     let target = if io::stderr().is_terminal() {
         ProgressDrawTarget::stderr()
     } else {
@@ -365,7 +366,8 @@ fn bar(length: u64, template: &str) -> ProgressBar {
     ProgressBar::with_draw_target(Some(length), target).with_style(style.progress_chars("##-"))
 }
 
-fn distinct<T: Copy + PartialEq>(values: &[T]) -> Vec<T> {
+/// The values without repetitions.
+pub(super) fn distinct<T: Copy + PartialEq>(values: &[T]) -> Vec<T> {
     let mut distinct = Vec::new();
     for &value in values {
         if !distinct.contains(&value) {

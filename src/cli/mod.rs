@@ -1,5 +1,6 @@
 //! The command line: one file a subcommand.
 
+mod bench;
 mod capture;
 mod classes;
 mod compare;
@@ -31,6 +32,8 @@ enum Command {
     Capture(capture::Capture),
     /// Print the size classes of zsmalloc and their waste
     Classes(classes::Classes),
+    /// Measure the parts one by one: index, swapload, map, same-filled
+    Bench(bench::Bench),
     /// Build a heap of realistic data, for captures where nothing else is at hand
     Workload(workload::Workload),
 }
@@ -76,6 +79,7 @@ pub fn main() -> ExitCode {
         Command::CompareRun(command) => command.run(),
         Command::Capture(command) => command.run(),
         Command::Classes(command) => command.run(),
+        Command::Bench(command) => command.run(),
         Command::Workload(command) => command.run(),
     };
     match result {

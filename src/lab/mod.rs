@@ -1,6 +1,7 @@
 //! The laboratory: pages from real processes, and what the allocators make of them.
 
 pub mod capture;
+mod child;
 pub mod experiment;
 pub mod histogram;
 pub mod page_set;
@@ -8,6 +9,7 @@ mod random;
 pub mod replay;
 pub mod report;
 pub mod sizes;
+pub mod study;
 pub mod workload;
 
 pub use random::{SplitMix64, mix};

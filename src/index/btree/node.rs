@@ -48,6 +48,9 @@ macro_rules! key {
 key!(u64);
 key!(u32);
 
+/// Keys that are searched at once.
+const GROUP: usize = 8;
+
 /// No insertion yet.
 const NOWHERE: u16 = u16::MAX;
 
@@ -101,17 +104,22 @@ impl<K: Key, V: Copy, const N: usize> Node<K, V, N> {
 
     /// How many keys are less than `key`: the place of the first that is not. As free places hold
     /// the largest key, the number of keys does not matter, and nothing here branches on a key.
+    ///
+    /// First among the last keys of groups of eight, a cache line of 64-bit keys, then within the
+    /// group: each time the loads do not wait for each other, as those of a binary search would.
     #[inline]
     pub(super) fn count_below(&self, key: K) -> usize {
-        let mut from = 0;
-        let mut length = N;
-        while length > 1 {
-            let half = length / 2;
-            let below = self.keys[from + half - 1] < key;
-            from = std::hint::select_unpredictable(below, from + half, from);
-            length -= half;
+        let below = |keys: &[K]| keys.iter().map(|held| usize::from(*held < key)).sum::<usize>();
+        if N < GROUP {
+            return below(&self.keys);
         }
-        from + usize::from(self.keys[from] < key)
+        let mut groups = 0;
+        for group in 1..N.div_ceil(GROUP) {
+            groups += usize::from(self.keys[group * GROUP - 1] < key);
+        }
+        // The eighth key of the group is not below, or it is none; all before the group are.
+        let from = (groups * GROUP).min(N - (GROUP - 1));
+        from + below(&self.keys[from..from + GROUP - 1])
     }
 
     /// The place of this key.

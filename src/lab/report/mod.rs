@@ -3,7 +3,7 @@
 mod csv;
 mod stats;
 mod summary;
-mod text;
+pub(crate) mod text;
 
 use std::fs;
 use std::thread;

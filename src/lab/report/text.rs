@@ -317,7 +317,8 @@ fn ideal_bytes(findings: &Findings) -> u64 {
     bytes.next_multiple_of(PAGE_SIZE as u128) as u64 // <= pool_total_size
 }
 
-fn table(header: &[&str]) -> Table {
+/// An empty table; its first column is of words, the others of numbers.
+pub(crate) fn table(header: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_style(STYLE).set_content_arrangement(ContentArrangement::Disabled);
     table.set_header(header.iter().copied());
@@ -336,12 +337,13 @@ fn section(title: &str, caption: &str, table: &Table) -> String {
     format!("{title}: {caption}\n\n{}\n\n", trimmed(table))
 }
 
-fn trimmed(table: &Table) -> String {
+/// The lines of a table, without blanks at their ends.
+pub(crate) fn trimmed(table: &Table) -> String {
     table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<String>>().join("\n")
 }
 
 /// Words in lines of at most [`COLUMNS`].
-fn wrapped(first: &str, rest: &str, words: &str) -> String {
+pub(crate) fn wrapped(first: &str, rest: &str, words: &str) -> String {
     let mut text = String::new();
     let mut line = first.to_owned();
     let mut empty = true;
@@ -362,7 +364,7 @@ fn wrapped(first: &str, rest: &str, words: &str) -> String {
 }
 
 /// A number with commas.
-pub(super) fn thousands(number: u64) -> String {
+pub(crate) fn thousands(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
     for (place, digit) in digits.chars().enumerate() {
