@@ -9,7 +9,10 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::collections::HashMap;
+use std::num::NonZeroU64;
 
+use uzswap::index::btree::BTree;
+use uzswap::index::{Entry, Index, IndexError, IndexKind};
 use uzswap::page::{PAGE_SIZE, Page, PageKey};
 use uzswap::zpool::ZpoolKind;
 use uzswap::zpool::zsmalloc::{ObjectMapping, ZsmallocOptions};
@@ -81,9 +84,9 @@ fn check(zswap: &Zswap, model: &HashMap<u64, Page>, place: &str) {
 
 /// Stores pages, each with its 1st, 2nd ... allocation failing until there is none to fail; the
 /// stores that were refused for it.
-fn run_history(zpool: ZpoolKind, mapping: ObjectMapping) -> usize {
+fn run_history(zpool: ZpoolKind, mapping: ObjectMapping, index: IndexKind) -> usize {
     let zsmalloc = ZsmallocOptions { mapping, ..ZsmallocOptions::default() };
-    let zswap = Zswap::new(ZswapOptions { zpool, zsmalloc, ..ZswapOptions::default() });
+    let zswap = Zswap::new(ZswapOptions { zpool, zsmalloc, index, ..ZswapOptions::default() });
     // This thread's compressor is made here, and its window (the second object of 2900 bytes
     // crosses a border): not where memory is short.
     for key in [7, 8] {
@@ -92,11 +95,11 @@ fn run_history(zpool: ZpoolKind, mapping: ObjectMapping) -> usize {
     let mut model = HashMap::from([7, 8].map(|key| (key, page_of(7, 1))));
     let mut refused = 0;
     for step in 0..600u64 {
-        // Keys that come again, and keys with an index leaf of their own.
+        // Keys that come again, and keys with a leaf of the page table of their own.
         let key = if step % 2 == 0 { step % 100 } else { step << 20 };
         let page = page_of(key, 9);
         for n in 1.. {
-            let place = format!("{zpool}, {mapping}, step {step}, allocation {n}");
+            let place = format!("{zpool}, {mapping}, {index}, step {step}, allocation {n}");
             COUNTDOWN.set(n);
             let result = zswap.store(PageKey(key), &page);
             let failed = COUNTDOWN.replace(0) == 0;
@@ -120,14 +123,14 @@ fn run_history(zpool: ZpoolKind, mapping: ObjectMapping) -> usize {
         COUNTDOWN.set(1);
         let held = zswap.invalidate(PageKey(gone));
         COUNTDOWN.set(0);
-        assert_eq!(held, model.remove(&gone).is_some(), "{zpool}, step {step}");
+        assert_eq!(held, model.remove(&gone).is_some(), "{zpool}, {index}, step {step}");
         let range = gone + 1..=gone + step % 8;
         COUNTDOWN.set(1);
         let count = zswap.invalidate_range(PageKey(*range.start())..=PageKey(*range.end()));
         COUNTDOWN.set(0);
         let before = model.len();
         model.retain(|key, _| !range.contains(key));
-        assert_eq!(count, before - model.len(), "{zpool}, step {step}");
+        assert_eq!(count, before - model.len(), "{zpool}, {index}, step {step}");
     }
     check(&zswap, &model, "the end");
     refused
@@ -140,9 +143,75 @@ fn a_store_without_memory_is_refused_and_changes_nothing() {
     for (zpool, mapping) in
         ZpoolKind::ALL.map(|zpool| (zpool, ObjectMapping::Contiguous)).into_iter().chain(mapped)
     {
-        let refused = run_history(zpool, mapping);
+        let refused = run_history(zpool, mapping, IndexKind::Radix);
         println!("{zpool}, {mapping}: {refused} stores refused");
         // Handles, pages and 300 index leaves need memory.
         assert!(refused > 300, "{zpool}: {refused} stores refused");
+    }
+    for index in IndexKind::ALL {
+        let refused = run_history(ZpoolKind::Zsmalloc, ObjectMapping::Contiguous, index);
+        println!("{index}: {refused} stores refused");
+        assert!(refused > 0, "{index}: {refused} stores refused");
+    }
+}
+
+/// Inserts keys, each with its 1st, 2nd ... allocation failing until there is none to fail, and
+/// removes some with none to be had; the inserts that were refused.
+fn grow_and_shrink(mut index: Box<dyn Index>) -> usize {
+    let entry = |key: u64| Entry(NonZeroU64::new(key + 1).expect("over 0"));
+    let mut held = HashMap::new();
+    let mut refused = 0;
+    for step in 0..3000_u64 {
+        let place = format!("{}, step {step}", index.name());
+        // Up, down, and anywhere; and now and then far apart.
+        let key = match step % 4 {
+            0 => 100_000 + step,
+            1 => 100_000 - step,
+            2 => uzswap::lab::mix(step) % 200_000,
+            _ => (step % 100) << 24,
+        };
+        for n in 1.. {
+            COUNTDOWN.set(n);
+            let result = index.insert_or_replace(PageKey(key), entry(key));
+            let failed = COUNTDOWN.replace(0) == 0;
+            if !failed {
+                assert_eq!(result, Ok(held.insert(key, entry(key))), "{place}");
+                break;
+            }
+            assert_eq!(result, Err(IndexError::NoMemory), "{place}");
+            assert_eq!((index.audit(), index.count()), (Ok(()), held.len()), "{place}");
+            assert!(held.keys().all(|&key| index.get(PageKey(key)) == Some(entry(key))), "{place}");
+            refused += 1;
+        }
+        let gone = step.wrapping_mul(77) % 200_000;
+        COUNTDOWN.set(1);
+        let count = index.take_range(PageKey(gone)..=PageKey(gone + 60), 9, &mut |key, entry| {
+            assert_eq!(held.remove(&key.0), Some(entry), "{place}");
+        });
+        let left = COUNTDOWN.replace(0);
+        assert!(count < 10 && left <= 1, "{place}");
+        if step % 64 == 0 {
+            assert_eq!((index.audit(), index.count()), (Ok(()), held.len()), "{place}");
+        }
+    }
+    for (key, entry) in held {
+        COUNTDOWN.set(1);
+        let taken = index.take(PageKey(key));
+        COUNTDOWN.set(0);
+        assert_eq!(taken, Some(entry), "{}: {key}", index.name());
+    }
+    assert_eq!((index.audit(), index.count()), (Ok(()), 0));
+    refused
+}
+
+#[test]
+fn an_index_without_memory_refuses_an_entry_and_changes_nothing() {
+    let tiny = || Box::new(BTree::<u64, 3, 3>::new()) as Box<dyn Index>;
+    for index in IndexKind::ALL.map(IndexKind::build).into_iter().chain([tiny()]) {
+        let name = index.name();
+        let refused = grow_and_shrink(index);
+        println!("{name}: {refused} inserts refused");
+        // Chunks of nodes and their table, twice.
+        assert!(refused > 4, "{name}: {refused} inserts refused");
     }
 }

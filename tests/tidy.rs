@@ -12,7 +12,7 @@ const LAYERS: [(&str, &[&str]); 11] = [
     ("same_filled", &["names", "page", "sys"]),
     ("zpool", &["names", "page", "sys"]),
     ("compressor", &["names", "page", "sys"]),
-    ("index", &["names", "page"]),
+    ("index", &["names", "page", "sys"]),
     ("zswap", &["names", "page", "same_filled", "zpool", "compressor", "index"]),
     ("lab", &["names", "page", "same_filled", "sys", "zpool", "compressor", "index", "zswap"]),
     (

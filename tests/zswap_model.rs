@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use uzswap::compressor::{CompressError, Compressor, CompressorKind, Corrupt, OUTPUT_BYTES};
 use uzswap::index::radix::Radix;
-use uzswap::index::{Entry, Index, IndexError};
+use uzswap::index::{Entry, Index, IndexError, IndexKind};
 use uzswap::lab::SplitMix64;
 use uzswap::page::{PAGE_SIZE, Page, PageKey, fill_with_word};
 use uzswap::same_filled::{SameFilled, SameFilledCheck};
@@ -94,7 +94,10 @@ fn run_history(options: ZswapOptions, seed: u64, steps: usize) {
     let mut expected = Counters::default();
     for step in 0..steps {
         let place = format!("step {step} of {replay}");
-        let key = any_key(&mut random);
+        let mut key = any_key(&mut random);
+        if options.index == IndexKind::BTree32 {
+            key.0 &= u64::from(u32::MAX);
+        }
         let mut page = [0x5c; PAGE_SIZE];
         match random.below(16) {
             0..8 => {
@@ -187,6 +190,32 @@ fn check(
         },
         "{place}"
     );
+}
+
+#[test]
+fn every_index_agrees_with_a_map_of_pages() {
+    for index in IndexKind::ALL {
+        let options = ZswapOptions { index, ..ZswapOptions::default() };
+        run_history(options, 3, 4000);
+    }
+}
+
+#[test]
+fn a_key_that_the_index_cannot_have_is_refused_and_known_to_be_absent() {
+    let zswap = Zswap::new(ZswapOptions { index: IndexKind::BTree32, ..ZswapOptions::default() });
+    let (last, over) = (PageKey(u64::from(u32::MAX)), PageKey(1 << 32));
+    zswap.store(last, &compressible(1)).unwrap();
+    let error = zswap.store(over, &compressible(2)).unwrap_err();
+    assert!(matches!(
+        error,
+        StoreError::IndexFull { source: IndexError::KeyTooLarge { max }, .. } if max == last
+    ));
+    let mut page = [0; PAGE_SIZE];
+    assert!(!zswap.load(over, &mut page).unwrap() && !zswap.invalidate(over));
+    assert_eq!(zswap.invalidate_range(over..=PageKey(u64::MAX)), 0);
+    assert!(zswap.load(last, &mut page).unwrap() && page == compressible(1));
+    assert_eq!(zswap.counters().reject_kmemcache_fail, 1);
+    zswap.audit().unwrap();
 }
 
 #[test]

@@ -270,7 +270,8 @@ fn with_progress(experiment: &Experiment) -> Result<Vec<Combination>, Experiment
     result
 }
 
-fn distinct<T: Copy + PartialEq>(values: &[T]) -> Vec<T> {
+/// The values without repetitions.
+pub(super) fn distinct<T: Copy + PartialEq>(values: &[T]) -> Vec<T> {
     let mut distinct = Vec::new();
     for &value in values {
         if !distinct.contains(&value) {

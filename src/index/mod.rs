@@ -1,6 +1,8 @@
 //! Which page is where: the map from page keys to entries.
 
+pub mod btree;
 pub mod radix;
+pub mod rbtree;
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -93,15 +95,27 @@ pub enum IndexKind {
     /// A two-level page table.
     #[default]
     Radix,
+    /// A B+-tree.
+    BTree,
+    /// A B+-tree for keys of 32 bits.
+    BTree32,
+    /// The red-black tree of kernels up to 6.9.
+    RbTree,
 }
 
-named!(IndexKind, "index", Radix => "radix");
+named!(
+    IndexKind, "index",
+    Radix => "radix", BTree => "btree", BTree32 => "btree32", RbTree => "rbtree",
+);
 
 impl IndexKind {
     /// An empty index.
     pub fn build(self) -> Box<dyn Index> {
         match self {
             IndexKind::Radix => Box::new(radix::Radix::new()),
+            IndexKind::BTree => Box::new(btree::BTree64::new()),
+            IndexKind::BTree32 => Box::new(btree::BTree32::new()),
+            IndexKind::RbTree => Box::new(rbtree::RbTree::new()),
         }
     }
 }

@@ -1,43 +1,30 @@
 //! Many runs, each in a fresh process, the combinations taking turns: A B C, A B C, ...
 //!
-//! The parent starts itself again with a hidden subcommand, writes a [`RunSpec`] to the child's
-//! standard input and reads a reply from its standard output. What a run leaves behind in an
-//! allocator, in caches of the C library or in the resident size ends with its process, and a
-//! machine that slows down half way slows every combination.
+//! What a run leaves behind in an allocator, in caches of the C library or in the resident size
+//! ends with its process, and a machine that slows down half way slows every combination.
 
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::thread;
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use super::child::{self, ChildError, Refusal};
 use super::replay::{Corpus, FreedHalf, RunResult, replay};
 use super::sizes::{SizeList, SizesError, StripPadding};
 use crate::compressor::CompressorKind;
 use crate::index::IndexKind;
 use crate::page::{PAGE_SIZE, Page};
 use crate::same_filled::{SameFilled, SameFilledCheck};
-use crate::sys::interrupt;
-use crate::sys::process::{end_with_parent, without_huge_pages};
+use crate::sys::process::without_huge_pages;
 use crate::zpool::zsmalloc::{ChainRule, HandleHeader, ObjectMapping, ZsmallocOptions};
 use crate::zpool::{HostPages, ZpoolKind};
 use crate::zswap::{Incompressible, Zswap, ZswapOptions};
 
 /// The hidden subcommand that a child is started with.
 pub const CHILD_COMMAND: &str = "compare-run";
-
-/// The exit code of a Rust process that panicked.
-const PANICKED: i32 = 101;
-
-/// How often the parent looks whether it was interrupted.
-const TICK: Duration = Duration::from_millis(50);
 
 /// The file that every run reads its pages from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -115,8 +102,6 @@ pub struct Parts {
 /// One run, as a child is told it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct RunSpec {
-    /// The process that waits for the reply.
-    pub parent_pid: u32,
     /// The pages.
     pub corpus: CorpusFile,
     /// How many there must be.
@@ -130,16 +115,6 @@ pub struct RunSpec {
     pub object_header_bytes: usize,
     /// What is the same for all combinations.
     pub settings: Settings,
-}
-
-/// What a child has to say.
-#[derive(Debug, Serialize, Deserialize)]
-enum Reply {
-    Done(Box<RunResult>),
-    /// A page came back wrong, or the store is broken.
-    CheckFailed(String),
-    /// The corpus or the machine does not allow the run.
-    CannotRun(String),
 }
 
 /// The parts of a store, and the runs of it.
@@ -211,7 +186,6 @@ impl Experiment {
                 let label = combination.label();
                 progress(done, total, &format!("{label}, run {} of {}", run + 1, self.runs));
                 let spec = RunSpec {
-                    parent_pid: std::process::id(),
                     corpus: self.corpus.clone(),
                     pages: self.pages,
                     parts: combination.parts,
@@ -219,7 +193,8 @@ impl Experiment {
                     object_header_bytes: combination.object_header_bytes,
                     settings: self.settings,
                 };
-                let result = run_child(&spec).map_err(|failure| failure.of_run(label, run + 1))?;
+                let result = child::ask(&[CHILD_COMMAND], &spec)
+                    .map_err(|error| ExperimentError::of_run(error, label, run + 1))?;
                 combination.runs.push(result);
                 done += 1;
             }
@@ -280,104 +255,13 @@ impl Experiment {
     }
 }
 
-/// A run's end, before it is known which run it was.
-enum RunFailure {
-    Check(String),
-    Machine(String),
-    Interrupted,
-}
-
-impl RunFailure {
-    fn of_run(self, combination: String, run: usize) -> ExperimentError {
-        match self {
-            RunFailure::Check(message) => ExperimentError::Check { combination, run, message },
-            RunFailure::Machine(message) => ExperimentError::Machine { combination, run, message },
-            RunFailure::Interrupted => ExperimentError::Interrupted,
+impl ExperimentError {
+    fn of_run(error: ChildError, combination: String, run: usize) -> ExperimentError {
+        match error {
+            ChildError::Check(message) => ExperimentError::Check { combination, run, message },
+            ChildError::Machine(message) => ExperimentError::Machine { combination, run, message },
+            ChildError::Interrupted => ExperimentError::Interrupted,
         }
-    }
-}
-
-/// A child that does not outlive its variable.
-struct OwnedChild(Child);
-
-impl Drop for OwnedChild {
-    fn drop(&mut self) {
-        // Both fail only where the child has been waited for already.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn run_child(spec: &RunSpec) -> Result<RunResult, RunFailure> {
-    let cannot = |what: &str, error: &dyn std::fmt::Display| {
-        RunFailure::Machine(format!("cannot {what} the process of a run: {error}"))
-    };
-    let spec = serde_json::to_vec(spec).map_err(|error| cannot("instruct", &error))?;
-    let exe = std::env::current_exe().map_err(|error| cannot("find", &error))?;
-    let child = Command::new(exe)
-        .arg(CHILD_COMMAND)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .map_err(|error| cannot("start", &error))?;
-    let mut child = OwnedChild(child);
-    let mut stdin = child.0.stdin.take().expect("it is piped");
-    // A child that dies at once closes the pipe; how it died says more than that.
-    let told = stdin.write_all(&spec);
-    drop(stdin);
-    let mut stdout = child.0.stdout.take().expect("it is piped");
-    let (sender, receiver) = channel();
-    thread::spawn(move || {
-        let mut reply = Vec::new();
-        let read = stdout.read_to_end(&mut reply).map(|_| reply);
-        // Nobody listens any more after an interrupt.
-        let _ = sender.send(read);
-    });
-    let reply = loop {
-        match receiver.recv_timeout(TICK) {
-            Ok(reply) => break reply,
-            Err(RecvTimeoutError::Timeout) if interrupt::noted() => {
-                return Err(RunFailure::Interrupted);
-            }
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => break Ok(Vec::new()),
-        }
-    };
-    let status = child.0.wait().map_err(|error| cannot("wait for", &error))?;
-    // Ctrl-C in a terminal reaches the child as well.
-    if interrupt::noted() {
-        return Err(RunFailure::Interrupted);
-    }
-    if !status.success() {
-        return Err(death(status));
-    }
-    told.map_err(|error| cannot("instruct", &error))?;
-    let reply = reply.map_err(|error| cannot("hear", &error))?;
-    match serde_json::from_slice(&reply).map_err(|error| cannot("understand", &error))? {
-        Reply::Done(result) => Ok(*result),
-        Reply::CheckFailed(message) => Err(RunFailure::Check(message)),
-        Reply::CannotRun(message) => Err(RunFailure::Machine(message)),
-    }
-}
-
-/// How a child died, and what that means.
-fn death(status: ExitStatus) -> RunFailure {
-    match (status.signal(), status.code()) {
-        (Some(libc::SIGKILL), _) => RunFailure::Machine(
-            "its process was killed (signal 9), most likely for want of memory; \
-             a smaller corpus needs less"
-                .to_owned(),
-        ),
-        (Some(libc::SIGABRT), _) => RunFailure::Machine(
-            "its process gave up (signal 6; see above), most likely for want of memory; \
-             a smaller corpus needs less"
-                .to_owned(),
-        ),
-        (Some(signal), _) => {
-            RunFailure::Machine(format!("its process was ended by signal {signal}"))
-        }
-        (None, Some(PANICKED)) => RunFailure::Check("its process panicked; see above".to_owned()),
-        (None, _) => RunFailure::Machine(format!("its process ended early: {status}")),
     }
 }
 
@@ -386,19 +270,16 @@ fn death(status: ExitStatus) -> RunFailure {
 /// # Errors
 ///
 /// Of the two streams, and of a spec that is none.
-pub fn child(input: impl Read, mut output: impl Write) -> io::Result<()> {
-    let spec: RunSpec = serde_json::from_reader(input)?;
-    end_with_parent(spec.parent_pid)?;
-    let reply = match read_corpus(&spec.corpus).and_then(|corpus| unchanged(corpus, &spec)) {
-        Err(message) => Reply::CannotRun(message),
-        Ok(corpus) => match replay_spec(&spec, &corpus) {
-            Ok(result) => Reply::Done(Box::new(result)),
-            Err(error) if error.is_check() => Reply::CheckFailed(chain(&error)),
-            Err(error) => Reply::CannotRun(chain(&error)),
-        },
-    };
-    serde_json::to_writer(&mut output, &reply)?;
-    output.flush()
+pub fn child(input: impl Read, output: impl Write) -> io::Result<()> {
+    child::answer(input, output, |spec: RunSpec| {
+        let corpus = read_corpus(&spec.corpus)
+            .and_then(|corpus| unchanged(corpus, &spec))
+            .map_err(Refusal::CannotRun)?;
+        replay_spec(&spec, &corpus).map_err(|error| match error.is_check() {
+            true => Refusal::Check(chain(&error)),
+            false => Refusal::CannotRun(chain(&error)),
+        })
+    })
 }
 
 fn replay_spec(spec: &RunSpec, corpus: &Corpus) -> Result<RunResult, super::replay::ReplayError> {
@@ -484,20 +365,20 @@ fn chain(error: &dyn std::error::Error) -> String {
 }
 
 /// Serialises what has a name by that name.
-mod by_name {
+pub(super) mod by_name {
     use std::fmt::Display;
     use std::str::FromStr;
 
     use serde::{Deserialize, Deserializer, Serializer, de};
 
-    pub(super) fn serialize<T: Display, S: Serializer>(
+    pub(in crate::lab) fn serialize<T: Display, S: Serializer>(
         value: &T,
         serializer: S,
     ) -> Result<S::Ok, S::Error> {
         serializer.collect_str(value)
     }
 
-    pub(super) fn deserialize<'de, T, D>(deserializer: D) -> Result<T, D::Error>
+    pub(in crate::lab) fn deserialize<'de, T, D>(deserializer: D) -> Result<T, D::Error>
     where
         T: FromStr<Err: Display>,
         D: Deserializer<'de>,

@@ -1,6 +1,7 @@
 //! The laboratory: pages from real processes, and what the allocators make of them.
 
 pub mod capture;
+mod child;
 pub mod experiment;
 pub mod histogram;
 pub mod page_set;

@@ -14,6 +14,7 @@ pub mod pagemap;
 pub mod pages;
 pub mod process;
 pub mod ptrace;
+pub mod rb_node;
 pub mod signals;
 pub mod wide;
 pub mod window;
