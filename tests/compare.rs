@@ -630,3 +630,13 @@ fn an_interrupt_leaves_nothing_behind() {
         assert_ne!(parent, Some(pid.to_string().as_str()), "a run is left: {status}");
     }
 }
+
+#[test]
+fn every_option_of_its_help_is_under_a_heading() {
+    let help = stdout_of(&["compare", "-h"]);
+    let plain = help.split("\nOptions:\n").nth(1).and_then(|rest| rest.split("\n\n").next());
+    let options: Vec<&str> =
+        plain.unwrap_or_default().lines().filter(|line| line.trim().starts_with('-')).collect();
+    assert!(matches!(options[..], [only] if only.contains("--help")), "{options:?}");
+    assert!(help.lines().count() <= 48, "{} lines", help.lines().count());
+}

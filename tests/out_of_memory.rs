@@ -13,7 +13,7 @@ use std::num::NonZeroU64;
 
 use uzswap::index::btree::BTree;
 use uzswap::index::{Entry, Index, IndexError, IndexKind};
-use uzswap::page::{PAGE_SIZE, Page, PageKey};
+use uzswap::page::{PAGE_SIZE, Page, PageKey, fill_with_word};
 use uzswap::zpool::ZpoolKind;
 use uzswap::zpool::zsmalloc::{ObjectMapping, ZsmallocOptions};
 use uzswap::zswap::{StoreError, Zswap, ZswapOptions};
@@ -214,4 +214,24 @@ fn an_index_without_memory_refuses_an_entry_and_changes_nothing() {
         // Chunks of nodes and their table, twice.
         assert!(refused > 4, "{name}: {refused} inserts refused");
     }
+}
+
+#[test]
+fn a_word_without_memory_is_refused_and_the_page_before_it_is_gone() {
+    let zswap = Zswap::new(ZswapOptions::default());
+    let mut page = [0; PAGE_SIZE];
+    for before in [page_of(7, 1), page] {
+        zswap.store(PageKey(7), &before).unwrap();
+        // No index entry has room for it.
+        fill_with_word(&mut page, u64::MAX / 3);
+        COUNTDOWN.set(1);
+        let result = zswap.store(PageKey(7), &page);
+        COUNTDOWN.set(0);
+        assert!(matches!(result, Err(StoreError::IndexFull { .. })), "{result:?}");
+        check(&zswap, &HashMap::new(), "the refusal");
+        page.fill(0);
+    }
+    let counters = zswap.counters();
+    assert_eq!((counters.duplicate_entry, counters.reject_kmemcache_fail), (2, 2));
+    assert_eq!(zswap.zpool().stats().objects, 0);
 }

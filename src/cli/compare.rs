@@ -144,7 +144,8 @@ pub(super) struct Compare {
           default_value = ObjectMapping::default().name())]
     mapping: Vec<ObjectMapping>,
     /// Pages that pools take from the kernel: small, or huge where it has them
-    #[arg(long, value_name = "SIZE", default_value_t = HostPages::Small)]
+    #[arg(long, help_heading = "Comparison", value_name = "SIZE",
+          default_value_t = HostPages::Small)]
     host_pages: HostPages,
     /// Check for same-filled pages: forward, backward, last-first, vector, off
     #[arg(long, help_heading = "Comparison", value_name = "CHECK",

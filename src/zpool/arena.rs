@@ -338,14 +338,17 @@ impl FreeRuns {
     }
 }
 
-/// A mapping as large as the limits (RLIMIT_AS, RLIMIT_FSIZE, strict overcommit) let us have.
+/// A mapping as large as the limits (RLIMIT_AS, RLIMIT_FSIZE, strict overcommit, and RLIMIT_MEMLOCK
+/// after mlockall) let us have.
 fn map_largest(map: fn(usize) -> io::Result<PageRun>) -> io::Result<PageRun> {
     let mut pages = MAPPING_PAGES;
     loop {
         match map(pages) {
             Err(error)
-                if matches!(error.raw_os_error(), Some(libc::ENOMEM | libc::EFBIG))
-                    && pages > MAPPING_PAGES_MIN =>
+                if matches!(
+                    error.raw_os_error(),
+                    Some(libc::ENOMEM | libc::EFBIG | libc::EAGAIN)
+                ) && pages > MAPPING_PAGES_MIN =>
             {
                 pages /= 2;
             }
@@ -357,6 +360,23 @@ fn map_largest(map: fn(usize) -> io::Result<PageRun>) -> io::Result<PageRun> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_mapping_is_as_large_as_the_limits_allow() {
+        fn refused<const ERROR: i32, const MOST: usize>(pages: usize) -> io::Result<PageRun> {
+            if pages > MOST { Err(io::Error::from_raw_os_error(ERROR)) } else { PageRun::map(1) }
+        }
+        // Over the address space, the size of files, and what may be locked.
+        for map in [
+            refused::<{ libc::ENOMEM }, 4096>,
+            refused::<{ libc::EFBIG }, 512>,
+            refused::<{ libc::EAGAIN }, 4096>,
+        ] {
+            map_largest(map).unwrap();
+        }
+        map_largest(refused::<{ libc::ENOMEM }, 511>).unwrap_err();
+        map_largest(refused::<{ libc::EMFILE }, 4096>).unwrap_err();
+    }
 
     #[test]
     fn pages_are_given_all_or_none_and_counted_with_runs() {

@@ -580,14 +580,19 @@ impl Zswap {
         })
     }
 
-    /// Puts an entry into the index and frees what it replaced.
+    /// Puts an entry into the index and frees what it replaced; what was there goes also where that
+    /// fails (S1): a long word needs memory beside the index, whether the key has an entry or not.
     fn put(&self, key: PageKey, content: Content) -> Result<(), IndexError> {
         let mut shard = self.shards.of(key).lock();
-        let replaced = shard.put(key, content)?;
-        shard.counters.duplicate_entry += u64::from(replaced.is_some());
+        let put = shard.put(key, content);
+        let stale = match put {
+            Ok(replaced) => replaced,
+            Err(_) => shard.take(key),
+        };
+        shard.counters.duplicate_entry += u64::from(stale.is_some());
         drop(shard);
-        replaced.inspect(|&content| self.free(content));
-        Ok(())
+        stale.inspect(|&content| self.free(content));
+        put.map(drop)
     }
 
     /// Removes what an earlier store left under the key, as this one fails (S1); whether there was

@@ -5,6 +5,9 @@ use crate::index::IndexError;
 /// Ends the list of free slots.
 const NONE: u32 = u32::MAX;
 
+/// The most slots of a shard, 32 GiB of them: a number is less than [`NONE`].
+const SLOTS_MAX: usize = NONE as usize;
+
 /// Slots of one word each. Not shared with other pages of the same word: an entry owns its slot.
 #[derive(Debug)]
 pub(super) struct Words {
@@ -25,6 +28,9 @@ impl Words {
         if slot != NONE {
             self.free_head = std::mem::replace(&mut self.slots[slot as usize], word) as u32;
         } else {
+            if self.slots.len() == SLOTS_MAX {
+                return Err(IndexError::NoMemory);
+            }
             if self.slots.len() == self.slots.capacity() {
                 // By a quarter: never half empty.
                 let more = (self.slots.len() / 4).max(4);
@@ -33,12 +39,7 @@ impl Words {
             self.slots.push(word);
         }
         self.used += 1;
-        // A shard with 2^32 same-filled pages would need 32 GiB of index entries for them.
-        Ok(if slot == NONE {
-            u32::try_from(self.slots.len() - 1).expect("see above")
-        } else {
-            slot
-        })
+        Ok(if slot == NONE { self.slots.len() as u32 - 1 } else { slot }) // < SLOTS_MAX
     }
 
     pub(super) fn get(&self, slot: u32) -> u64 {

@@ -172,6 +172,9 @@ fn densest(all: &[&Findings], compressor: &str) -> String {
     let others: Vec<String> = order[1..]
         .iter()
         .map(|findings| {
+            if findings.bytes_with_rejected == best.bytes_with_rejected {
+                return format!("{} takes as much", findings.name);
+            }
             let bytes = findings.bytes_with_rejected as f64;
             let more = percent_change(bytes, best.bytes_with_rejected as f64).unwrap_or(0.0);
             format!("{} takes {more:.1}% more", findings.name)
@@ -195,10 +198,10 @@ fn trade(all: &[&Findings]) -> Option<String> {
     let mean = |findings: &Findings| Stats::of(&findings.real_s).mean;
     let fast = all.iter().min_by(|one, other| mean(one).total_cmp(&mean(other)))?;
     let dense = all.iter().min_by_key(|findings| findings.bytes_with_rejected)?;
-    if fast.name == dense.name {
+    if fast.bytes_with_rejected == dense.bytes_with_rejected {
         return Some(format!(
             "The trade: none on these pages; {} is the densest, and by mean also the fastest.",
-            dense.name
+            fast.name
         ));
     }
     let bytes = fast.bytes_with_rejected - dense.bytes_with_rejected;
@@ -328,6 +331,21 @@ mod tests {
             assert!(text.contains(part), "'{part}' is not in:\n{text}");
         }
         assert!(!text.contains("noise") && !text.contains("Refused"), "{text}");
+    }
+
+    #[test]
+    fn what_takes_as_much_memory_saves_none() {
+        let text = summary(&[
+            findings(ZpoolKind::Zsmalloc, [1.1, 1.1, 1.1], 300, 0),
+            findings(ZpoolKind::Zbud, [1.0, 1.0, 1.0], 300, 0),
+        ]);
+        for part in [
+            "Densest with lz4: zsmalloc, 1.2 MiB with metadata; zbud takes as much.",
+            "The trade: none on these pages; zbud is the densest, and by mean also the fastest.",
+        ] {
+            assert!(text.contains(part), "'{part}' is not in:\n{text}");
+        }
+        assert!(!text.contains("saves"), "{text}");
     }
 
     #[test]
