@@ -1,7 +1,7 @@
 //! Many runs, each in a fresh process, the combinations taking turns: A B C, A B C, ...
 //!
-//! What a run leaves behind in an allocator, in caches of the C library or in the resident size ends
-//! with its process, and a machine that slows down half way slows every combination.
+//! What a run leaves behind in an allocator, in caches of the C library or in the resident size
+//! ends with its process, and a machine that slows down half way slows every combination.
 
 use std::ffi::OsString;
 use std::fs::File;

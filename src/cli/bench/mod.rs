@@ -1,6 +1,7 @@
 //! `uzswap bench STUDY`: one part of the store at a time, beside its rivals.
 
 mod index;
+mod swapload;
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -26,6 +27,10 @@ enum Study {
     Index(index::IndexArgs),
     #[command(name = crate::lab::study::index::RUN_COMMAND, hide = true)]
     IndexRun,
+    /// Check whether a faster index speeds up swapping: the setting of the 2019 study
+    Swapload(swapload::SwaploadArgs),
+    #[command(name = crate::lab::study::swapload::RUN_COMMAND, hide = true)]
+    SwaploadRun,
 }
 
 impl Bench {
@@ -33,6 +38,8 @@ impl Bench {
         match self.study {
             Study::Index(study) => study.run(),
             Study::IndexRun => index::run_one(),
+            Study::Swapload(study) => study.run(),
+            Study::SwaploadRun => swapload::run_one(),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The studies: one part of the store at a time, measured beside its rivals.
 
 pub mod index;
+pub mod swapload;
 
 use serde::Serialize;
 use thiserror::Error;
