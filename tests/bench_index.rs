@@ -91,3 +91,46 @@ fn what_is_no_request_is_refused() {
     let output = bench(&["index-run"]);
     assert_eq!(output.status.code(), Some(3), "a run without orders");
 }
+
+const SMALL_LOAD: [&str; 7] = ["swapload", "--size", "16M", "--seconds", "0.02", "--runs", "3"];
+
+#[test]
+fn the_swap_load_has_a_line_for_each_index_and_number_of_shards() {
+    let text = stdout(&[&SMALL_LOAD[..], &["--shards", "1,64"]].concat());
+    assert!(text.contains("\n1 SHARD: one lock") && text.contains("\n64 SHARDS, a lock"), "{text}");
+    for index in ["rbtree", "btree", "radix"] {
+        let lines = text.lines().filter(|line| line.split(' ').next() == Some(index)).count();
+        assert_eq!(lines, 4, "{index}: {text}");
+    }
+    assert_eq!(text.matches("an index that took no time").count(), 2, "{text}");
+    assert!(text.lines().all(|line| line.len() <= 100), "{text}");
+}
+
+#[test]
+fn the_swap_load_in_json_has_rates_and_the_share_of_the_index() {
+    let report = json(&[&SMALL_LOAD[..], &["--index", "btree32,rbtree"]].concat());
+    assert_eq!(report["bytes"], 16 << 20);
+    let cells = report["cells"].as_array().expect("a list");
+    assert_eq!(cells.len(), 2);
+    for (cell, index) in cells.iter().zip(["btree32", "rbtree"]) {
+        assert_eq!((&cell["index"], &cell["shards"]), (&Value::from(index), &Value::from(1)));
+        for rate in ["io", "vm", "index_operations"] {
+            assert!(cell[rate]["mean"].as_f64().expect("a number") > 0.0, "{index}, {rate}");
+            assert_eq!(cell[rate]["times_rbtree"] == 1.0, index == "rbtree");
+        }
+        let share = cell["index_share"]["median"].as_f64().expect("a number");
+        assert!((0.0..1.0).contains(&share), "{index}: {share}");
+    }
+}
+
+#[test]
+fn what_is_no_swap_load_is_refused() {
+    expect_usage(&["swapload", "--shards", "3"], "power of two");
+    expect_usage(&["swapload", "--shards", "0"], "power of two");
+    expect_usage(&["swapload", "--size", "1M"], "too small");
+    expect_usage(&["swapload", "--seconds", "0"], "seconds from");
+    expect_usage(&["swapload", "--index", "BTreeMap"], "one of: radix");
+    expect_usage(&["swapload", "--compressor", "zip"], "zip");
+    expect_usage(&["swapload", "--runs", "0"], "0 is not in 1..=");
+    assert_eq!(bench(&["swapload-run"]).status.code(), Some(3), "a run without orders");
+}

@@ -195,8 +195,10 @@ fn check(
 #[test]
 fn every_index_agrees_with_a_map_of_pages() {
     for index in IndexKind::ALL {
-        let options = ZswapOptions { index, ..ZswapOptions::default() };
-        run_history(options, 3, 4000);
+        for shards in [1, 64] {
+            let options = ZswapOptions { index, shards, ..ZswapOptions::default() };
+            run_history(options, 3, 2000);
+        }
     }
 }
 

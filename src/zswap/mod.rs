@@ -71,6 +71,9 @@ pub struct ZswapOptions {
     pub compressor: CompressorKind,
     /// The index of a shard.
     pub index: IndexKind,
+    /// Shards, each an index with a lock of its own; a power of two. 64 are more than the threads
+    /// that will ever meet in one; 1 is what kernels up to 6.8 had for a swap device.
+    pub shards: usize,
     /// The policy for pages that do not shrink.
     pub incompressible: Incompressible,
     /// Bytes in front of each object that hold its key and are checked at load, 0 to
@@ -92,6 +95,7 @@ impl Default for ZswapOptions {
             zsmalloc: ZsmallocOptions::default(),
             compressor: CompressorKind::Lz4,
             index: IndexKind::Radix,
+            shards: 1 << 6,
             incompressible: Incompressible::Reject,
             object_header_bytes: 0,
             pool_pages_max: usize::MAX,
@@ -276,7 +280,7 @@ impl Zswap {
             incompressible: options.incompressible,
             object_header_bytes: options.object_header_bytes,
             same_filled: options.same_filled,
-            shards: Shards::new(index),
+            shards: Shards::new(options.shards, index),
         }
     }
 

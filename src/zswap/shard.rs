@@ -12,9 +12,6 @@ use crate::page::PageKey;
 /// Pages in a region that is never divided between shards: 64 MiB, as the kernel splits its trees.
 const REGION_BITS: u32 = 14;
 
-/// Shards of a store. More than the threads that will ever meet in it.
-const SHARDS: usize = 1 << 6; // 64
-
 /// Tries before a lock counts as held for long: some microseconds.
 const SPINS: usize = 100;
 
@@ -37,7 +34,9 @@ pub(super) struct Shard {
 }
 
 impl Shards {
-    pub(super) fn new(index: impl Fn() -> Box<dyn Index>) -> Shards {
+    /// `count` of them, a power of two.
+    pub(super) fn new(count: usize, index: impl Fn() -> Box<dyn Index>) -> Shards {
+        assert!(count.is_power_of_two(), "{count} shards are no power of two");
         let shard = |_| {
             ShardLock(Mutex::new(Shard {
                 index: index(),
@@ -46,13 +45,13 @@ impl Shards {
                 counters: Counters::default(),
             }))
         };
-        Shards((0..SHARDS).map(shard).collect())
+        Shards((0..count).map(shard).collect())
     }
 
     /// The shard of a key. Neighbouring regions are in different shards.
     #[inline]
     pub(super) fn of(&self, key: PageKey) -> &ShardLock {
-        &self.0[(key.0 >> REGION_BITS) as usize % SHARDS]
+        &self.0[self.place(key.0 >> REGION_BITS)]
     }
 
     /// The shards of a range of keys, each once.
@@ -62,7 +61,13 @@ impl Shards {
     ) -> impl Iterator<Item = &ShardLock> {
         let regions = keys.start().0 >> REGION_BITS..=keys.end().0 >> REGION_BITS;
         // As many neighbours as there are shards are in all of them.
-        regions.take(SHARDS).map(|region| &self.0[region as usize % SHARDS])
+        regions.take(self.0.len()).map(|region| &self.0[self.place(region)])
+    }
+
+    /// The shard of a region. Their number is a power of two.
+    #[inline]
+    fn place(&self, region: u64) -> usize {
+        region as usize & (self.0.len() - 1)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &ShardLock> {
@@ -185,7 +190,7 @@ mod tests {
 
     #[test]
     fn a_range_has_the_shards_of_its_keys_once_each() {
-        let shards = Shards::new(|| Box::new(Radix::new()));
+        let shards = Shards::new(64, || Box::new(Radix::new()));
         let region = |n: u64| n << REGION_BITS;
         for (start, end, expected) in [
             (7, 7, 1),

@@ -3,6 +3,7 @@
 mod index;
 mod map;
 mod same_filled;
+mod swapload;
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -32,6 +33,10 @@ enum Study {
     SameFilled(same_filled::SameFilled),
     #[command(name = crate::lab::study::index::RUN_COMMAND, hide = true)]
     IndexRun,
+    /// Check whether a faster index speeds up swapping: the setting of the 2019 study
+    Swapload(swapload::SwaploadArgs),
+    #[command(name = crate::lab::study::swapload::RUN_COMMAND, hide = true)]
+    SwaploadRun,
 }
 
 impl Bench {
@@ -41,6 +46,8 @@ impl Bench {
             Study::Map(study) => study.run(),
             Study::SameFilled(study) => study.run(),
             Study::IndexRun => index::run_one(),
+            Study::Swapload(study) => study.run(),
+            Study::SwaploadRun => swapload::run_one(),
         }
     }
 }

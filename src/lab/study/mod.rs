@@ -3,6 +3,7 @@
 pub mod index;
 pub mod map;
 pub mod same_filled;
+pub mod swapload;
 
 use serde::Serialize;
 use thiserror::Error;
