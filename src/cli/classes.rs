@@ -1,12 +1,11 @@
 //! `uzswap classes`: the size classes of zsmalloc.
 
 use std::fmt::Write as _;
-use std::io::{self, Write as _};
 
 use clap::builder::RangedU64ValueParser;
 use serde::Serialize;
 
-use super::Failure;
+use super::{Failure, print, print_json};
 use crate::page::PAGE_SIZE;
 use crate::zpool::zsmalloc::{
     CHAIN_SIZE_MAX, CHAIN_SIZE_MIN, ChainRule, ClassTable, HandleHeader, SizeClass, ZsmallocOptions,
@@ -75,18 +74,7 @@ impl Classes {
         let options =
             ZsmallocOptions { chain_size, chain_rule, handle_header, ..Default::default() };
         let report = Report::new(&ClassTable::new(options));
-        let text = if json {
-            serde_json::to_string_pretty(&report).expect("numbers and names are JSON") + "\n"
-        } else {
-            report.text()
-        };
-        match io::stdout().write_all(text.as_bytes()) {
-            // Whoever reads has seen enough.
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-            result => result.map_err(|error| {
-                Failure::Machine(anyhow::Error::new(error).context("cannot write to stdout"))
-            }),
-        }
+        if json { print_json(&report) } else { print(&report.text()) }
     }
 }
 

@@ -1,17 +1,17 @@
 //! `uzswap compare`: the allocators side by side on given pages.
 
 use std::ffi::OsString;
-use std::io::{self, Write};
+use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use clap::builder::RangedU64ValueParser;
 
-use super::Failure;
 use super::capture::When;
 use super::corpus::{Source, bar};
 use super::size::parse_size;
+use super::{Failure, print};
 use crate::compressor::CompressorKind;
 use crate::index::IndexKind;
 use crate::lab::capture::{CaptureOptions, capture_command, capture_pid};
@@ -180,11 +180,7 @@ impl Compare {
         } else {
             report.to_text()
         };
-        match io::stdout().write_all(text.as_bytes()) {
-            // Whoever reads has seen enough.
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-            written => written.context("cannot write to standard output").map_err(Failure::Machine),
-        }
+        print(&text)
     }
 
     fn compare(&self) -> Result<Report, Failure> {

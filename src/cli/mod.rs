@@ -8,10 +8,12 @@ mod corpus;
 mod size;
 mod workload;
 
+use std::io::{self, Write};
 use std::process::ExitCode;
 
-use anyhow::Error;
+use anyhow::{Context, Error};
 use clap::{Parser, Subcommand};
+use serde::Serialize;
 
 use crate::sys::signals::size_limit_is_an_error;
 
@@ -68,6 +70,21 @@ impl Failure {
         let (Failure::Check(error) | Failure::Usage(error) | Failure::Machine(error)) = self;
         error
     }
+}
+
+/// Prints a command's result on standard output.
+fn print(text: &str) -> Result<(), Failure> {
+    match io::stdout().write_all(text.as_bytes()) {
+        // Whoever reads has seen enough.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => written.context("cannot write to standard output").map_err(Failure::Machine),
+    }
+}
+
+/// Prints a command's result as one JSON document.
+fn print_json(result: &impl Serialize) -> Result<(), Failure> {
+    let text = serde_json::to_string_pretty(result).expect("strings and numbers");
+    print(&(text + "\n"))
 }
 
 /// Parses the command line, runs the command, reports what went wrong.

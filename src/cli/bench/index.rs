@@ -7,8 +7,8 @@ use clap::builder::RangedU64ValueParser;
 use serde::Serialize;
 
 use super::{three_digits, with_range};
-use crate::cli::Failure;
 use crate::cli::compare::distinct;
+use crate::cli::{Failure, print, print_json};
 use crate::index::IndexKind;
 use crate::lab::report::Machine;
 use crate::lab::report::text::{table, thousands, trimmed, wrapped};
@@ -107,11 +107,7 @@ impl IndexArgs {
             seed: self.seed,
             cells: cells.iter().map(|cell| Figures::of(cell, &cells)).collect(),
         };
-        super::print(&if self.json {
-            serde_json::to_string_pretty(&report).expect("numbers and names are JSON") + "\n"
-        } else {
-            report.text()
-        })
+        if self.json { print_json(&report) } else { print(&report.text()) }
     }
 }
 

@@ -1,15 +1,15 @@
 //! `uzswap bench map`: what it costs to reach an object in two host pages.
 
-use std::io::{self, Write};
 use std::time::Duration;
 
-use anyhow::{Context, anyhow};
+use anyhow::anyhow;
 use serde::Serialize;
 
-use crate::cli::Failure;
+use crate::cli::{Failure, print, print_json};
 use crate::lab::report::Machine;
 use crate::lab::report::text::{table, thousands, trimmed, wrapped};
-use crate::lab::study::map::{Findings, MapOptions, Method, Spread, measure};
+use crate::lab::study::Spread;
+use crate::lab::study::map::{Findings, MapOptions, Method, measure};
 
 /// What `uzswap bench map` is asked for.
 #[derive(Debug, clap::Args)]
@@ -45,16 +45,7 @@ impl Map {
             .map_err(|error| Failure::Machine(error.into()))?;
         let report =
             Report { uzswap: env!("CARGO_PKG_VERSION"), machine: Machine::this(), findings };
-        let text = if json {
-            serde_json::to_string_pretty(&report).expect("numbers and names are JSON") + "\n"
-        } else {
-            report.text()
-        };
-        match io::stdout().write_all(text.as_bytes()) {
-            // Whoever reads has seen enough.
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-            written => written.context("cannot write to standard output").map_err(Failure::Machine),
-        }
+        if json { print_json(&report) } else { print(&report.text()) }
     }
 }
 

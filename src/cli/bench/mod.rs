@@ -5,7 +5,6 @@ mod map;
 mod same_filled;
 mod swapload;
 
-use std::io::{self, Write};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -71,15 +70,6 @@ fn with_progress<T>(
         StudyError::Check { .. } => Failure::Check(error.into()),
         StudyError::Machine { .. } | StudyError::Interrupted => Failure::Machine(error.into()),
     })
-}
-
-/// Prints a report.
-fn print(text: &str) -> Result<(), Failure> {
-    match io::stdout().write_all(text.as_bytes()) {
-        // Whoever reads has seen enough.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        written => written.context("cannot write to standard output").map_err(Failure::Machine),
-    }
 }
 
 /// A figure to three digits: `8.24`, `82.4`, `824`.

@@ -1,15 +1,14 @@
 //! `uzswap bench same-filled`: the checks for same-filled pages side by side.
 
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::builder::RangedU64ValueParser;
 use serde::Serialize;
 
-use crate::cli::Failure;
 use crate::cli::corpus::{Source, bar};
 use crate::cli::size::parse_size;
+use crate::cli::{Failure, print, print_json};
 use crate::lab::experiment::CorpusFile;
 use crate::lab::report::text::{mib, table, thousands, trimmed, wrapped};
 use crate::lab::report::{CorpusInfo, Machine};
@@ -62,16 +61,7 @@ impl SameFilled {
         // Files are removed: an interrupt may have its effect now.
         interrupt::end_if_noted();
         let report = result?;
-        let text = if self.json {
-            serde_json::to_string_pretty(&report).expect("strings and numbers") + "\n"
-        } else {
-            report.text()
-        };
-        match io::stdout().write_all(text.as_bytes()) {
-            // Whoever reads has seen enough.
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-            written => written.context("cannot write to standard output").map_err(Failure::Machine),
-        }
+        if self.json { print_json(&report) } else { print(&report.text()) }
     }
 
     fn report(&self) -> Result<Report, Failure> {

@@ -8,9 +8,9 @@ use clap::builder::RangedU64ValueParser;
 use serde::Serialize;
 
 use super::{three_digits, with_range};
-use crate::cli::Failure;
 use crate::cli::compare::distinct;
 use crate::cli::size::parse_size;
+use crate::cli::{Failure, print, print_json};
 use crate::compressor::CompressorKind;
 use crate::index::IndexKind;
 use crate::lab::report::text::{table, thousands, trimmed, wrapped};
@@ -115,11 +115,7 @@ impl SwaploadArgs {
             runs: study.runs,
             cells: cells.iter().map(|cell| Figures::of(cell, &cells)).collect(),
         };
-        super::print(&if self.json {
-            serde_json::to_string_pretty(&report).expect("numbers and names are JSON") + "\n"
-        } else {
-            report.text()
-        })
+        if self.json { print_json(&report) } else { print(&report.text()) }
     }
 }
 
@@ -218,8 +214,8 @@ impl Report {
             if let Some(base) = group.iter().find(|figures| figures.index == "rbtree") {
                 let share = base.index_share.median;
                 text += &format!(
-                    "\nBy SHARE, an index that took no time would make this load {:.2} times as fast \
-                     as rbtree does.\n",
+                    "\nBy SHARE, an index that took no time would make this load {:.2} times as \
+                     fast as rbtree does.\n",
                     1.0 / (1.0 - share.min(0.99))
                 );
             }

@@ -15,7 +15,7 @@ use std::time::Duration;
 use serde::Serialize;
 use thiserror::Error;
 
-use crate::lab::report::Stats;
+use super::Spread;
 use crate::page::PAGE_SIZE;
 use crate::sys::{cpus, cycles};
 use crate::zpool::zsmalloc::{
@@ -142,26 +142,8 @@ pub struct Worker {
     pub cycles_per_map_by_round: Vec<f64>,
 }
 
-/// A median and its range.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Spread {
-    /// The median.
-    pub median: f64,
-    /// The smallest.
-    pub min: f64,
-    /// The largest.
-    pub max: f64,
-}
-
 fn name<S: serde::Serializer>(mapping: &ObjectMapping, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(mapping)
-}
-
-impl Spread {
-    fn of(values: &[f64]) -> Spread {
-        let Stats { median, min, max, .. } = Stats::of(values);
-        Spread { median, min, max }
-    }
 }
 
 /// One slice of one worker.

@@ -22,7 +22,7 @@ use std::time::Instant;
 use serde::Serialize;
 use thiserror::Error;
 
-use crate::lab::report::Stats;
+use super::Spread;
 use crate::page::{PAGE_SIZE, Page, WORDS_PER_PAGE, words};
 use crate::same_filled::SameFilledCheck;
 use crate::sys::interrupt;
@@ -87,24 +87,6 @@ pub struct Census {
     pub same_filled_pages: u64,
     /// Those that are not same-filled and equal to a page before them.
     pub duplicate_pages: u64,
-}
-
-/// The median of the rounds, and their range.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Spread {
-    /// Median.
-    pub median: f64,
-    /// Smallest.
-    pub min: f64,
-    /// Largest.
-    pub max: f64,
-}
-
-impl Spread {
-    fn of(values: &[f64]) -> Spread {
-        let Stats { median, min, max, .. } = Stats::of(values);
-        Spread { median, min, max }
-    }
 }
 
 /// One check in one setting.
