@@ -32,7 +32,8 @@ fn expect_usage(arguments: &[&str], words: &str) {
     assert!(stderr.contains(words), "{arguments:?}: no '{words}' in: {stderr}");
 }
 
-const INDEXES: [&str; 6] = ["radix", "btree", "btree32", "rbtree", "BTreeMap", "hashbrown"];
+const INDEXES: [&str; 7] =
+    ["radix", "btree", "btree32", "xarray", "rbtree", "BTreeMap", "hashbrown"];
 
 #[test]
 fn every_index_has_a_line_at_every_size_and_order() {
@@ -100,7 +101,7 @@ fn the_swap_load_has_a_line_for_each_index_and_number_of_shards() {
     assert!(text.contains("\n1 SHARD: one lock") && text.contains("\n64 SHARDS, a lock"), "{text}");
     for index in ["rbtree", "btree", "radix"] {
         let lines = text.lines().filter(|line| line.split(' ').next() == Some(index)).count();
-        assert_eq!(lines, 4, "{index}: {text}");
+        assert_eq!(lines, 6, "{index}: {text}");
     }
     assert_eq!(text.matches("an index that took no time").count(), 2, "{text}");
     assert!(text.lines().all(|line| line.len() <= 100), "{text}");
@@ -114,7 +115,7 @@ fn the_swap_load_in_json_has_rates_and_the_share_of_the_index() {
     assert_eq!(cells.len(), 2);
     for (cell, index) in cells.iter().zip(["btree32", "rbtree"]) {
         assert_eq!((&cell["index"], &cell["shards"]), (&Value::from(index), &Value::from(1)));
-        for rate in ["io", "vm", "index_operations"] {
+        for rate in ["io", "vm", "io_per_cpu", "vm_per_cpu", "index_operations"] {
             assert!(cell[rate]["mean"].as_f64().expect("a number") > 0.0, "{index}, {rate}");
             assert_eq!(cell[rate]["times_rbtree"] == 1.0, index == "rbtree");
         }

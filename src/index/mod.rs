@@ -1,8 +1,10 @@
 //! Which page is where: the map from page keys to entries.
 
 pub mod btree;
+mod chunks;
 pub mod radix;
 pub mod rbtree;
+pub mod xarray;
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -99,13 +101,16 @@ pub enum IndexKind {
     BTree,
     /// A B+-tree for keys of 32 bits.
     BTree32,
+    /// A radix tree of 64 ways, as kernels from 6.10 on have.
+    XArray,
     /// The red-black tree of kernels up to 6.9.
     RbTree,
 }
 
 named!(
     IndexKind, "index",
-    Radix => "radix", BTree => "btree", BTree32 => "btree32", RbTree => "rbtree",
+    Radix => "radix", BTree => "btree", BTree32 => "btree32", XArray => "xarray",
+    RbTree => "rbtree",
 );
 
 impl IndexKind {
@@ -115,6 +120,7 @@ impl IndexKind {
             IndexKind::Radix => Box::new(radix::Radix::new()),
             IndexKind::BTree => Box::new(btree::BTree64::new()),
             IndexKind::BTree32 => Box::new(btree::BTree32::new()),
+            IndexKind::XArray => Box::new(xarray::XArray::new()),
             IndexKind::RbTree => Box::new(rbtree::RbTree::new()),
         }
     }

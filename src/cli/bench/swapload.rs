@@ -73,6 +73,10 @@ struct Figures {
     index: &'static str,
     io: Rate,
     vm: Rate,
+    /// The same for each second of processor time: other load on the machine weighs less.
+    io_per_cpu: Rate,
+    /// The same.
+    vm_per_cpu: Rate,
     /// Operations of the index.
     index_operations: Rate,
     /// Nanoseconds an operation of the index, alone.
@@ -179,6 +183,8 @@ impl Figures {
             index: cell.index.name(),
             io: rate(|run| run.io_per_second),
             vm: rate(|run| run.vm_per_second),
+            io_per_cpu: rate(|run| run.io_per_second / run.cpus_used),
+            vm_per_cpu: rate(|run| run.vm_per_second / run.cpus_used),
             index_operations: rate(|run| run.index_per_second),
             index_ns: spread(|run| run.index_ns),
             index_share: spread(SwaploadRun::index_share),
@@ -224,7 +230,8 @@ impl Report {
         text + &wrapped(
             "",
             "",
-            "IO, VM: operations a second of all workers of the sort, means of the runs; +-: \
+            "IO, VM: operations a second of all workers of the sort, means of the runs; /CPU: for \
+             each second of processor time, where other load on the machine weighs less; +-: \
              standard deviation; x: the mean over rbtree's; BY RUN: median and range of the \
              ratios run by run. ns: an operation of the index, the same load on the index alone; \
              SHARE: those times their number over the processor time, without waiting for locks.",
@@ -233,18 +240,26 @@ impl Report {
 }
 
 fn rates(group: &[Figures]) -> String {
-    let mut table = table(&["INDEX", "IO/s", "+-", "x", "BY RUN", "VM/s", "+-", "x", "BY RUN"]);
+    let mut table = table(&["a second", "IO", "+-", "x", "BY RUN", "VM", "+-", "x", "BY RUN"]);
     for figures in group {
-        let mut row = vec![figures.index.to_owned()];
-        for rate in [&figures.io, &figures.vm] {
-            row.push(thousands(rate.mean.round() as u64));
-            row.push(format!("{:.0}%", rate.stddev / rate.mean * 100.0));
-            row.push(rate.times_rbtree.map_or("-".to_owned(), three_digits));
-            row.push(rate.times_rbtree_by_run.map_or("-".to_owned(), with_range));
-        }
-        table.add_row(row);
+        table.add_row(row(figures.index.to_owned(), [&figures.io, &figures.vm]));
+    }
+    for figures in group {
+        let label = format!("{} /CPU", figures.index);
+        table.add_row(row(label, [&figures.io_per_cpu, &figures.vm_per_cpu]));
     }
     trimmed(&table)
+}
+
+fn row(label: String, rates: [&Rate; 2]) -> Vec<String> {
+    let mut row = vec![label];
+    for rate in rates {
+        row.push(thousands(rate.mean.round() as u64));
+        row.push(format!("{:.0}%", rate.stddev / rate.mean * 100.0));
+        row.push(rate.times_rbtree.map_or("-".to_owned(), three_digits));
+        row.push(rate.times_rbtree_by_run.map_or("-".to_owned(), with_range));
+    }
+    row
 }
 
 fn shares(group: &[Figures]) -> String {

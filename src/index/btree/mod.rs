@@ -16,20 +16,19 @@
 //!   leaf, which have at least one entry.
 //!
 //! Nodes are of whole cache lines, 512 bytes for both widths of keys, and found by 32-bit numbers
-//! in chunks of sixteen (`chunks.rs`). Every operation is one descent. An insert takes whatever
-//! memory it may need before it changes anything; a removal takes none.
+//! in chunks of sixteen (`index/chunks.rs`). Every operation is one descent. An insert takes
+//! whatever memory it may need before it changes anything; a removal takes none.
 
-mod chunks;
 mod node;
 mod overflow;
 
 use std::fmt;
 use std::ops::RangeInclusive;
 
-use self::chunks::Chunks;
 pub use self::node::Key;
 use self::node::Node;
 use self::overflow::{Overflow, Remedy, Run};
+use super::chunks::Chunks;
 use super::{Entry, Index, IndexError};
 use crate::page::PageKey;
 
