@@ -36,7 +36,7 @@ pub(super) struct SwaploadArgs {
     #[arg(long, value_name = "NUMBERS", value_delimiter = ',', default_value = "1",
           value_parser = parse_shards)]
     shards: Vec<usize>,
-    /// Compressor: lz4, zstd, deflate, none
+    /// Compressor: lz4, lzo, lzo-rle, zstd, deflate, none
     #[arg(long, value_name = "NAME", default_value = "lz4")]
     compressor: CompressorKind,
     /// Pages to swap, and the most the pool may take
