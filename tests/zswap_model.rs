@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -751,4 +752,28 @@ fn an_exclusive_load_never_erases_a_newer_page() {
     assert!(zswap.load_exclusive(PageKey(1), &mut page).unwrap());
     assert!(page == [2; PAGE_SIZE], "the page that was stored last is the one to give");
     assert!(!zswap.load(PageKey(1), &mut page).unwrap());
+}
+
+#[test]
+fn an_exclusive_load_does_not_wait_for_the_shard_while_it_pins() {
+    let (zswap, _, in_decompress) = hooked();
+    for key in 1..=3 {
+        zswap.store(PageKey(key), &compressible(1)).unwrap();
+    }
+    let other = Arc::clone(&zswap);
+    in_decompress.set(move || {
+        // One that frees waits for the pin; one that reads waits behind it, and has the shard.
+        meanwhile(&other, |zswap| assert!(zswap.invalidate(PageKey(3))));
+        meanwhile(&other, |zswap| {
+            assert!(zswap.load(PageKey(2), &mut [0; PAGE_SIZE]).unwrap());
+        });
+    });
+    let (tell, told) = channel();
+    std::thread::spawn(move || {
+        let mut page = [0; PAGE_SIZE];
+        let held = zswap.load_exclusive(PageKey(1), &mut page).unwrap();
+        tell.send(held && page == compressible(1)).unwrap();
+    });
+    // Not a measurement: without an end it would stand still for ever.
+    assert_eq!(told.recv_timeout(Duration::from_secs(30)), Ok(true), "true, or a deadlock");
 }

@@ -35,7 +35,8 @@ pub enum ObjectMapping {
     /// Through a buffer of the thread, as kernels do by default up to 6.14.
     Copy,
     /// By mapping the two pages side by side, as kernels from 3.10 to 5.9 could
-    /// (`CONFIG_PGTABLE_MAPPING`).
+    /// (`CONFIG_PGTABLE_MAPPING`). The pages are shared memory, which a forked child does not have:
+    /// it must not use its parent's store.
     Vm,
     /// In place: the pages of a zspage are adjacent. No kernel does this.
     #[default]
