@@ -123,6 +123,42 @@ impl Radix {
         Some(removed)
     }
 
+    /// A leaf that has entries with keys of the span.
+    fn find_leaf(&self, span: &Span) -> Option<u64> {
+        let has_entries = |&(&upper, leaf): &(&u64, &Leaf)| {
+            span.uppers().contains(&upper)
+                && leaf.entries[span.places(upper)].iter().any(Option::is_some)
+        };
+        self.leaves.iter().find(has_entries).map(|(&upper, _)| upper)
+    }
+
+    /// Takes entries of one leaf that are in the span, at most `max`; how many. The count of all is
+    /// the caller's to correct.
+    fn take_from(
+        &mut self,
+        upper: u64,
+        span: &Span,
+        max: usize,
+        taken: &mut dyn FnMut(PageKey, Entry),
+    ) -> usize {
+        let Some(leaf) = self.leaves.get_mut(&upper) else { return 0 };
+        let mut count = 0;
+        for place in span.places(upper) {
+            if count == max {
+                break;
+            }
+            if let Some(entry) = leaf.entries[place].take() {
+                taken(key_of(upper, place), entry);
+                count += 1;
+            }
+        }
+        leaf.used -= count;
+        if leaf.used == 0 {
+            self.leaves.remove(&upper);
+        }
+        count
+    }
+
     /// Gives the table of leaves back if there are none.
     fn release_if_empty(&mut self) {
         if self.leaves.is_empty() {
@@ -179,34 +215,18 @@ impl Index for Radix {
     ) -> usize {
         let span = Span::new(&range);
         let mut count = 0;
-        let mut take_from = |upper: u64, leaf: &mut Leaf| {
-            for place in span.places(upper) {
-                if count == max {
-                    return;
-                }
-                if let Some(entry) = leaf.entries[place].take() {
-                    taken(key_of(upper, place), entry);
-                    count += 1;
-                    leaf.used -= 1;
-                }
-            }
-        };
         if span.is_shorter_than(self.leaves.len()) {
             for upper in span.uppers() {
-                if let Some(leaf) = self.leaves.get_mut(&upper) {
-                    take_from(upper, leaf);
-                    if leaf.used == 0 {
-                        self.leaves.remove(&upper);
-                    }
-                }
+                count += self.take_from(upper, &span, max - count, taken);
             }
         } else {
-            self.leaves.retain(|&upper, leaf| {
-                if span.uppers().contains(&upper) {
-                    take_from(upper, leaf);
-                }
-                leaf.used > 0
-            });
+            // One leaf after another: who takes a few entries at a time does not visit all leaves
+            // each time.
+            while count < max
+                && let Some(upper) = self.find_leaf(&span)
+            {
+                count += self.take_from(upper, &span, max - count, taken);
+            }
         }
         self.release_if_empty();
         self.count -= count;

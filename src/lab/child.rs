@@ -135,12 +135,12 @@ fn death(status: ExitStatus) -> ChildError {
     match (status.signal(), status.code()) {
         (Some(libc::SIGKILL), _) => ChildError::Machine(
             "its process was killed (signal 9), most likely for want of memory; \
-             a smaller corpus needs less"
+             fewer pages or keys need less"
                 .to_owned(),
         ),
         (Some(libc::SIGABRT), _) => ChildError::Machine(
             "its process gave up (signal 6; see above), most likely for want of memory; \
-             a smaller corpus needs less"
+             fewer pages or keys need less"
                 .to_owned(),
         ),
         (Some(signal), _) => {

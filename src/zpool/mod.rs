@@ -36,7 +36,7 @@ pub trait Zpool: Send + Sync + fmt::Debug {
     /// The largest object it takes, in bytes.
     fn object_size_max(&self) -> usize;
 
-    /// Keeps a copy of `object` and names it.
+    /// Keeps a copy of `object` and names it, by at most [`Handle::BITS`] bits.
     ///
     /// # Errors
     ///

@@ -42,6 +42,11 @@ impl Content {
             Content::SameFilled(word) if is_short(word) => (word, WORD),
             Content::SameFilled(word) => (u64::from(words.insert(word)?), WORD_SLOT),
         };
+        assert!(
+            self.handle().is_none_or(|handle| handle.to_bits() >> Handle::BITS == 0),
+            "a pool's handles have {} bits at most",
+            Handle::BITS
+        );
         let packed = NonZeroU64::new(upper << LENGTH_BITS | length);
         Ok(Entry(packed.expect("a length is not 0")))
     }
