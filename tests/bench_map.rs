@@ -110,6 +110,7 @@ fn compare_takes_the_same_pages_with_every_mapping() {
     let name = |run: &Value| run["name"].as_str().unwrap().to_owned();
     let names: Vec<String> = runs.iter().map(name).collect();
     assert_eq!(names, ["zsmalloc contiguous", "zsmalloc copy", "zsmalloc vm", "zbud"]);
+    assert_eq!(runs[3]["mapping"], Value::Null);
     for run in &runs[..3] {
         assert_eq!(run["base"], "zsmalloc contiguous");
         assert_eq!(run["pool_total_size"], runs[0]["pool_total_size"], "{run}");

@@ -94,9 +94,9 @@ pub struct Parts {
     /// The index.
     #[serde(with = "by_name")]
     pub index: IndexKind,
-    /// The way to an object in two pages, where the allocator is zsmalloc.
-    #[serde(with = "by_name")]
-    pub mapping: ObjectMapping,
+    /// The way to an object in two pages: zsmalloc alone has such objects.
+    #[serde(with = "by_name_if_any")]
+    pub mapping: Option<ObjectMapping>,
 }
 
 /// One run, as a child is told it.
@@ -233,10 +233,11 @@ impl Experiment {
     fn parts(&self) -> Vec<Parts> {
         let mut parts = Vec::new();
         for &zpool in &self.zpools {
-            // An object of the others is in one page.
-            let mappings =
-                if zpool == ZpoolKind::Zsmalloc { &self.mappings[..] } else { &self.mappings[..1] };
-            for &mapping in mappings {
+            let mappings = match zpool {
+                ZpoolKind::Zsmalloc => self.mappings.iter().copied().map(Some).collect(),
+                _ => vec![None],
+            };
+            for mapping in mappings {
                 parts.extend(self.indexes.iter().map(|&index| Parts { zpool, index, mapping }));
             }
         }
@@ -245,8 +246,10 @@ impl Experiment {
 
     fn name_of(&self, parts: Parts) -> String {
         let mut name = parts.zpool.to_string();
-        if self.mappings.len() > 1 && parts.zpool == ZpoolKind::Zsmalloc {
-            name += &format!(" {}", parts.mapping);
+        if let Some(mapping) = parts.mapping
+            && self.mappings.len() > 1
+        {
+            name += &format!(" {mapping}");
         }
         if self.indexes.len() > 1 {
             name += &format!(" {}", parts.index);
@@ -290,7 +293,7 @@ fn replay_spec(spec: &RunSpec, corpus: &Corpus) -> Result<RunResult, super::repl
             chain_size: settings.chain_size,
             chain_rule: settings.chain_rule,
             handle_header: settings.handle_header,
-            mapping: spec.parts.mapping,
+            mapping: spec.parts.mapping.unwrap_or_default(),
         },
         compressor: spec.compressor,
         index: spec.parts.index,
@@ -384,5 +387,29 @@ pub(super) mod by_name {
         D: Deserializer<'de>,
     {
         String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+    }
+}
+
+/// The same for a choice that is not always there.
+mod by_name_if_any {
+    use std::fmt::Display;
+    use std::str::FromStr;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+    pub(super) fn serialize<T: Display, S: Serializer>(
+        value: &Option<T>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        value.as_ref().map(T::to_string).serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, T, D>(deserializer: D) -> Result<Option<T>, D::Error>
+    where
+        T: FromStr<Err: Display>,
+        D: Deserializer<'de>,
+    {
+        let name = Option::<String>::deserialize(deserializer)?;
+        name.map(|name| name.parse().map_err(de::Error::custom)).transpose()
     }
 }

@@ -1,6 +1,7 @@
 //! One row a run.
 
 use super::Report;
+use crate::zpool::zsmalloc::ObjectMapping;
 
 /// The report's runs as comma-separated values. No field needs quotes.
 pub(super) fn rows(report: &Report) -> String {
@@ -13,7 +14,7 @@ pub(super) fn rows(report: &Report) -> String {
                 ("zpool", findings.parts.zpool.to_string()),
                 ("compressor", findings.compressor.clone()),
                 ("index", findings.parts.index.to_string()),
-                ("mapping", findings.parts.mapping.to_string()),
+                ("mapping", findings.parts.mapping.map_or("", ObjectMapping::name).to_owned()),
                 ("run", (run + 1).to_string()),
                 ("pages", figures.pages.to_string()),
                 ("stored_pages", figures.stored_pages.to_string()),

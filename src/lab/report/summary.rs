@@ -278,7 +278,6 @@ mod tests {
     use crate::lab::histogram::Latencies;
     use crate::lab::replay::{Figures, Phases, Rss, RunResult, Spent};
     use crate::zpool::ZpoolKind;
-    use crate::zpool::zsmalloc::ObjectMapping;
 
     /// Three runs around a mean, with a pool of so many pages and so many pages refused.
     fn findings(zpool: ZpoolKind, seconds: [f64; 3], pool_pages: u64, refused: u64) -> Findings {
@@ -305,7 +304,7 @@ mod tests {
         };
         let runs = seconds.map(run).to_vec();
         let compressor = "lz4".to_owned();
-        let parts = Parts { zpool, index: IndexKind::Radix, mapping: ObjectMapping::Contiguous };
+        let parts = Parts { zpool, index: IndexKind::Radix, mapping: None };
         let name = zpool.to_string();
         let combination = Combination { parts, name, compressor, object_header_bytes: 0, runs };
         Findings::new(&combination, "zsmalloc")

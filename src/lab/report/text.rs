@@ -71,7 +71,10 @@ fn header(report: &Report) -> String {
             .map(|findings| format!("{}={}", findings.parts.zpool, findings.object_header_bytes)),
     );
     let headers = if headers.is_empty() { "none" } else { &headers };
-    let mappings = distinct(report.runs.iter().map(|findings| findings.parts.mapping.to_string()));
+    let mappings = distinct(
+        report.runs.iter().filter_map(|findings| Some(findings.parts.mapping?.to_string())),
+    );
+    let mappings = if mappings.is_empty() { "none" } else { &mappings };
     let indexes = distinct(report.runs.iter().map(|findings| findings.parts.index.to_string()));
     text += &wrapped(
         "settings  ",
