@@ -1,8 +1,10 @@
 //! Goal: what only some machines and users can show: other users, full disks, kernel threads,
-//! signals, zram.
+//! signals, locked memory, zram.
 //! Method: the real binary, end to end. A test that cannot run here is counted as ignored, with the
 //! reason in brackets; with UZSWAP_LIVE=require that is a failure.
 //! Blind to: Yama and other security modules.
+
+#![allow(unsafe_code, reason = "mlockall is not in the standard library")]
 
 mod support;
 mod varied_pages;
@@ -12,7 +14,7 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
-use std::process::{Child, Command, ExitCode, Output};
+use std::process::{Child, Command, ExitCode, ExitStatus, Output};
 use std::thread;
 use std::time::Duration;
 
@@ -22,9 +24,10 @@ use support::{
     odd_seconds, open_to_all, send, small_core, wait_for,
 };
 use uzswap::compressor::{CompressorKind, OUTPUT_BYTES};
-use uzswap::page::{PAGE_SIZE, Page};
+use uzswap::page::{PAGE_SIZE, Page, PageKey};
 use uzswap::same_filled::SameFilled;
 use uzswap::zpool::zsmalloc::{ClassTable, ZsmallocOptions};
+use uzswap::zswap::{Zswap, ZswapOptions};
 use varied_pages::varied_pages;
 
 /// Why a test cannot run here.
@@ -34,7 +37,13 @@ const SIGINT: i32 = 2;
 const SIGTERM: i32 = 15;
 const NOBODY: u32 = 65534;
 
+/// Set for a child of ours whose memory is locked: `try` or `store`.
+const LOCKED: &str = "UZSWAP_TEST_LOCKED";
+
 fn main() -> ExitCode {
+    if let Ok(what) = std::env::var(LOCKED) {
+        return locked_child(&what);
+    }
     let required = std::env::var_os("UZSWAP_LIVE").is_some_and(|value| value == "require");
     let live = |name: &str, missing: Missing, test: fn()| {
         let trial = Trial::test(name, move || {
@@ -56,6 +65,7 @@ fn main() -> ExitCode {
         live("a_full_disk_leaves_nothing", no_small_disk(), a_full_disk_leaves_nothing),
         live("the_holes_of_a_core_dump_are_no_pages", no_holes(), the_holes_of_a_core_dump),
         live("an_interrupt_ends_a_capture_and_its_command", no_signal(SIGINT), interrupt),
+        live("locked_memory_is_no_more_than_it_need_be", no_locked_memory(), locked_memory),
         live("lzo_is_as_long_as_in_zram", no_zram("lzo"), as_long_as_in_zram::<false>),
         live("lzo_rle_is_as_long_as_in_zram", no_zram("lzo-rle"), as_long_as_in_zram::<true>),
         live("sigterm_ends_a_capture_and_its_command", no_signal(SIGTERM), terminate),
@@ -98,6 +108,44 @@ fn no_holes() -> Missing {
 
 fn no_signal(signal: i32) -> Missing {
     is_ignored(signal).then(|| format!("signal {signal} is ignored here"))
+}
+
+fn no_locked_memory() -> Missing {
+    let status = locked("try");
+    (!status.success()).then(|| format!("cannot lock memory that is mapped later: {status}"))
+}
+
+/// Runs this program again, with its memory locked.
+fn locked(what: &str) -> ExitStatus {
+    Command::new(std::env::current_exe().unwrap()).env(LOCKED, what).status().unwrap()
+}
+
+fn locked_memory() {
+    assert!(locked("store").success());
+}
+
+/// Locks what will be mapped, and stores some pages; fails where that takes much memory.
+fn locked_child(what: &str) -> ExitCode {
+    // SAFETY: concerns this process alone, which ends soon.
+    if unsafe { libc::mlockall(libc::MCL_FUTURE) } != 0 {
+        return ExitCode::FAILURE;
+    }
+    if what == "store" {
+        let resident = || {
+            let statm = fs::read_to_string("/proc/self/statm").unwrap();
+            statm.split(' ').nth(1).unwrap().parse::<u64>().unwrap()
+        };
+        let before = resident();
+        let zswap = Zswap::new(ZswapOptions::default());
+        for (key, page) in varied_pages(1, 1000).enumerate() {
+            // Those that do not shrink are refused.
+            let _ = zswap.store(PageKey(key as u64), &page);
+        }
+        assert!(zswap.counters().stored_pages > 500);
+        let pages = resident() - before;
+        assert!(pages < 4000, "{pages} pages more are resident");
+    }
+    ExitCode::SUCCESS
 }
 
 /// Runs uzswap as a user that is not root.

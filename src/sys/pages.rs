@@ -280,6 +280,18 @@ impl PageRun {
         }
     }
 
+    /// Whether every page of the run is in memory now. Fresh ones are after `mlockall` with
+    /// `MCL_FUTURE`; `false` where the kernel does not tell.
+    pub fn is_resident(&self) -> bool {
+        self.chunks_exact(HOST_PAGE_SIZE).all(|page| {
+            let mut state = 0;
+            let address = page.as_ptr().cast_mut().cast();
+            // SAFETY: the page is one of ours, and is not touched; the kernel writes one byte.
+            let result = unsafe { libc::mincore(address, HOST_PAGE_SIZE, &raw mut state) };
+            result == 0 && state & 1 == 1
+        })
+    }
+
     fn start(&self) -> NonNull<u8> {
         // SAFETY: `first` is a page of the mapping, or its end when the run is empty.
         unsafe { self.mapping.base.add(self.first as usize * HOST_PAGE_SIZE) }
@@ -333,6 +345,17 @@ mod tests {
         assert!(front.iter().all(|&byte| byte == 1));
         drop(front);
         assert!(rest.iter().all(|&byte| byte == 2));
+    }
+
+    #[test]
+    fn touched_pages_are_resident() {
+        let mut run = PageRun::map(3).unwrap();
+        assert!(!run.is_resident());
+        run[0] = 1;
+        run[8192] = 1;
+        assert!(!run.is_resident());
+        run.touch().unwrap();
+        assert!(run.is_resident());
     }
 
     #[test]

@@ -341,7 +341,9 @@ impl FreeRuns {
 /// A mapping as large as the limits (RLIMIT_AS, RLIMIT_FSIZE, strict overcommit, and RLIMIT_MEMLOCK
 /// after mlockall) let us have.
 fn map_largest(map: fn(usize) -> io::Result<PageRun>) -> io::Result<PageRun> {
-    let mut pages = MAPPING_PAGES;
+    // After mlockall the kernel fills a new mapping at once: then no more than is needed soon.
+    let is_filled = map(1).is_ok_and(|probe| probe.is_resident());
+    let mut pages = if is_filled { MAPPING_PAGES_MIN } else { MAPPING_PAGES };
     loop {
         match map(pages) {
             Err(error)
