@@ -20,6 +20,9 @@ use crate::page::PageKey;
 const LEAF_BITS: u32 = 9;
 const LEAF_ENTRIES: usize = 1 << LEAF_BITS; // 512
 
+/// Leaves of a range that are searched for at once.
+const LEAVES_FOUND: usize = 64;
+
 #[derive(Debug)]
 struct Leaf {
     entries: Box<[Option<Entry>; LEAF_ENTRIES]>,
@@ -41,7 +44,12 @@ impl Leaf {
 #[derive(Debug, Default)]
 pub struct Radix {
     leaves: HashMap<u64, Leaf, BuildHasherDefault<UpperBitsHasher>>,
+    /// Leaves that the table was made for. It never shrinks, but the capacity it tells does, as
+    /// removals leave marks in it.
+    table_leaves: usize,
     count: usize,
+    /// The leaf that the last entries of a range were taken from: the next batch goes on there.
+    resume: u64,
 }
 
 /// Upper bits of page keys: few and mostly neighbours, so one multiplication spreads them enough.
@@ -123,17 +131,23 @@ impl Radix {
         Some(removed)
     }
 
-    /// A leaf that has entries with keys of the span.
-    fn find_leaf(&self, span: &Span) -> Option<u64> {
+    /// Finds leaves that have entries with keys of the span, as many as there is room for; how
+    /// many.
+    fn find_leaves(&self, span: &Span, found: &mut [u64]) -> usize {
         let has_entries = |&(&upper, leaf): &(&u64, &Leaf)| {
             span.uppers().contains(&upper)
                 && leaf.entries[span.places(upper)].iter().any(Option::is_some)
         };
-        self.leaves.iter().find(has_entries).map(|(&upper, _)| upper)
+        let mut count = 0;
+        for (place, (&upper, _)) in found.iter_mut().zip(self.leaves.iter().filter(has_entries)) {
+            *place = upper;
+            count += 1;
+        }
+        count
     }
 
     /// Takes entries of one leaf that are in the span, at most `max`; how many. The count of all is
-    /// the caller's to correct.
+    /// the caller's to correct. The next batch goes on at this leaf.
     fn take_from(
         &mut self,
         upper: u64,
@@ -141,6 +155,7 @@ impl Radix {
         max: usize,
         taken: &mut dyn FnMut(PageKey, Entry),
     ) -> usize {
+        self.resume = upper;
         let Some(leaf) = self.leaves.get_mut(&upper) else { return 0 };
         let mut count = 0;
         for place in span.places(upper) {
@@ -163,6 +178,7 @@ impl Radix {
     fn release_if_empty(&mut self) {
         if self.leaves.is_empty() {
             self.leaves = HashMap::default();
+            self.table_leaves = 0;
         }
     }
 }
@@ -182,6 +198,7 @@ impl Index for Radix {
             Some(leaf) => leaf,
             None => {
                 self.leaves.try_reserve(1).map_err(|_| IndexError::NoMemory)?;
+                self.table_leaves = self.table_leaves.max(self.leaves.capacity());
                 let leaf = Leaf::new()?;
                 self.leaves.entry(upper).or_insert(leaf)
             }
@@ -215,17 +232,37 @@ impl Index for Radix {
     ) -> usize {
         let span = Span::new(&range);
         let mut count = 0;
+        let resume = Some(self.resume).filter(|upper| span.uppers().contains(upper));
         if span.is_shorter_than(self.leaves.len()) {
-            for upper in span.uppers() {
+            // All of the span, from where the batch before ended.
+            let start = resume.unwrap_or(span.first.0);
+            for upper in (start..=span.last.0).chain(span.first.0..start) {
+                if count == max {
+                    break;
+                }
                 count += self.take_from(upper, &span, max - count, taken);
             }
         } else {
-            // One leaf after another: who takes a few entries at a time does not visit all leaves
-            // each time.
-            while count < max
-                && let Some(upper) = self.find_leaf(&span)
-            {
+            // That leaf, and those side by side behind it.
+            for upper in resume.into_iter().flat_map(|resume| resume..=span.last.0) {
+                if count == max || Some(upper) != resume && !self.leaves.contains_key(&upper) {
+                    break;
+                }
                 count += self.take_from(upper, &span, max - count, taken);
+            }
+            // Then others, many at a time: a search goes through the whole table.
+            let mut found = [0; LEAVES_FOUND];
+            while count < max {
+                let leaves = self.find_leaves(&span, &mut found);
+                for &upper in &found[..leaves] {
+                    if count == max {
+                        break;
+                    }
+                    count += self.take_from(upper, &span, max - count, taken);
+                }
+                if leaves < found.len() {
+                    break;
+                }
             }
         }
         self.release_if_empty();
@@ -265,7 +302,7 @@ impl Index for Radix {
         let leaf = size_of::<[Option<Entry>; LEAF_ENTRIES]>();
         // A bucket: key, leaf and a control byte; the map keeps one in eight free.
         let bucket = size_of::<(u64, Leaf)>() + 1;
-        self.leaves.len() * leaf + (self.leaves.capacity() * 8 / 7) * bucket + size_of::<Self>()
+        self.leaves.len() * leaf + (self.table_leaves * 8 / 7) * bucket + size_of::<Self>()
     }
 
     fn audit(&self) -> Result<(), String> {
@@ -281,5 +318,84 @@ impl Index for Radix {
             return Err(format!("{count} entries, {} counted", self.count));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU64;
+
+    use super::*;
+
+    fn filled(keys: impl Iterator<Item = u64>) -> Radix {
+        let mut radix = Radix::new();
+        for key in keys {
+            radix.insert_or_replace(PageKey(key), Entry(NonZeroU64::MIN)).expect("memory");
+        }
+        radix
+    }
+
+    /// The keys of a range in batches, and the leaf after each.
+    fn drain(radix: &mut Radix, range: RangeInclusive<u64>, batch: usize) -> Vec<(Vec<u64>, u64)> {
+        let range = PageKey(*range.start())..=PageKey(*range.end());
+        let mut batches = Vec::new();
+        loop {
+            let mut keys = Vec::new();
+            let count = radix.take_range(range.clone(), batch, &mut |key, _| keys.push(key.0));
+            assert_eq!((count, radix.audit()), (keys.len(), Ok(())));
+            if count == 0 {
+                return batches;
+            }
+            batches.push((keys, radix.resume));
+        }
+    }
+
+    #[test]
+    fn a_batch_goes_on_where_the_one_before_ended() {
+        const KEYS: u64 = 40 * LEAF_ENTRIES as u64;
+        // Fewer leaves in the range than in the index; and more.
+        for (others, end) in [(KEYS..2 * KEYS, KEYS - 1), (0..0, u64::MAX)] {
+            let other_count = others.end - others.start;
+            let mut radix = filled((0..KEYS).chain(others));
+            radix.resume = 0;
+            let batches = drain(&mut radix, 0..=end, 64);
+            assert_eq!(batches.len() as u64, KEYS / 64);
+            for (n, (_, resume)) in batches.iter().enumerate() {
+                assert_eq!(*resume, n as u64 * 64 / LEAF_ENTRIES as u64, "batch {n}");
+            }
+            assert_eq!(radix.count() as u64, other_count);
+        }
+    }
+
+    #[test]
+    fn what_is_before_the_place_to_go_on_is_taken_as_well() {
+        const STRIDE: u64 = 3 * LEAF_ENTRIES as u64;
+        for (keys, end) in [(300, 60 * STRIDE), (300, u64::MAX), (20, 10 * STRIDE - 1)] {
+            for resume in [0, 15, 30, 400, u64::MAX >> LEAF_BITS] {
+                let mut radix = filled((0..keys).map(|n| n * STRIDE));
+                radix.resume = resume;
+                let batches = drain(&mut radix, STRIDE..=end, 7);
+                let mut taken: Vec<u64> = batches.into_iter().flat_map(|(keys, _)| keys).collect();
+                taken.sort_unstable();
+                let expected = (1..keys).map(|n| n * STRIDE).filter(|&key| key <= end);
+                assert!(taken.into_iter().eq(expected), "{keys}, {end}, {resume}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_table_of_leaves_counts_until_it_is_given_back() {
+        const LEAVES: u64 = 448; // as many as 512 buckets take
+        // Scattered over the table by chance: neighbours would be spread evenly.
+        let key = |n: u64| n * n * 7919 << LEAF_BITS;
+        let mut radix = filled((0..LEAVES).map(key));
+        let full = radix.bytes();
+        for n in 1..LEAVES {
+            radix.take(PageKey(key(n)));
+        }
+        let leaf = size_of::<[Option<Entry>; LEAF_ENTRIES]>();
+        assert_eq!(radix.bytes(), full - (LEAVES as usize - 1) * leaf);
+        radix.take(PageKey(0));
+        assert_eq!(radix.bytes(), Radix::new().bytes());
     }
 }

@@ -314,6 +314,8 @@ fn run_one(spec: &RunSpec) -> Result<IndexRun, Refusal> {
         let new = map.insert_or_replace(map_key, entry(map_key)).map_err(Refusal::CannotRun)?;
         if new.is_some() { Err(lost("insert")) } else { Ok(()) }
     })?;
+    // Tables that have been replaced by larger ones are not part of it.
+    trim_heap();
     let resident_bytes = resident()?.saturating_sub(before);
     let counted_bytes = map.bytes().map(|bytes| bytes as u64);
 

@@ -370,10 +370,13 @@ fn work(
 ) -> Result<u64, Refusal> {
     let mut store = Store::new(zswap);
     start.wait();
-    while !stop.load(Ordering::Relaxed) {
+    // One at least, lest rates and their ratios have no meaning.
+    loop {
         worker.operate(&mut store)?;
+        if stop.load(Ordering::Relaxed) {
+            return Ok(store.index_operations);
+        }
     }
-    Ok(store.index_operations)
 }
 
 /// Nanoseconds an operation of the index alone: the same workers in turn, with `vm` vm-like
@@ -451,6 +454,9 @@ mod tests {
             let run = run_one(&spec).unwrap_or_else(|refusal| panic!("{index}: {refusal:?}"));
             assert!(run.io_per_second > 0.0 && run.vm_per_second > 0.0, "{run:?}");
             assert!(run.index_share() > 0.0 && run.cpus_used > 0.0, "{run:?}");
+            let run = run_one(&RunSpec { time: Duration::ZERO, ..spec })
+                .unwrap_or_else(|refusal| panic!("{index}: {refusal:?}"));
+            assert!(run.io_per_second > 0.0 && run.vm_per_second > 0.0, "no time: {run:?}");
         }
     }
 }
