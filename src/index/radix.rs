@@ -387,7 +387,7 @@ mod tests {
     fn the_table_of_leaves_counts_until_it_is_given_back() {
         const LEAVES: u64 = 448; // as many as 512 buckets take
         // Scattered over the table by chance: neighbours would be spread evenly.
-        let key = |n: u64| n * n * 7919 << LEAF_BITS;
+        let key = |n: u64| (n * n * 7919) << LEAF_BITS;
         let mut radix = filled((0..LEAVES).map(key));
         let full = radix.bytes();
         for n in 1..LEAVES {
