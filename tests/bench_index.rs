@@ -145,4 +145,8 @@ fn what_is_no_swap_load_is_refused() {
     expect_usage(&["swapload", "--compressor", "zip"], "zip");
     expect_usage(&["swapload", "--runs", "0"], "0 is not in 1..=");
     assert_eq!(bench(&["swapload-run"]).status.code(), Some(3), "a run without orders");
+    let too_large = bench(&["swapload", "--size", "1000T"]);
+    assert_eq!(too_large.status.code(), Some(3));
+    let message = String::from_utf8(too_large.stderr).expect("text");
+    assert!(message.contains("1000.0 TiB do not fit"), "{message}");
 }

@@ -75,7 +75,7 @@ pub(super) fn check_available(bytes: usize) -> Result<(), Failure> {
         return Ok(());
     }
     Err(Failure::Machine(anyhow!(
-        "a heap of {} does not fit: {} of memory are available; a smaller --size does",
+        "{} do not fit: {} of memory are available; a smaller --size does",
         human_size(bytes as u64),
         human_size(available)
     )))

@@ -11,7 +11,7 @@ use crate::cli::compare::distinct;
 use crate::cli::{Failure, print, print_json};
 use crate::index::IndexKind;
 use crate::lab::report::Machine;
-use crate::lab::report::text::{table, thousands, trimmed, wrapped};
+use crate::lab::report::text::{counted, table, thousands, trimmed, wrapped};
 use crate::lab::study::Spread;
 use crate::lab::study::index::{Cell, Contender, IndexRun, IndexStudy, KeyOrder, child};
 
@@ -159,9 +159,13 @@ impl Report {
     fn text(&self) -> String {
         let machine = &self.machine;
         let mut text = format!(
-            "uzswap {} bench index: {} rounds, taking turns, each run in a process of its own\n\
+            "uzswap {} bench index: {}, taking turns, each run in a process of its own\n\
              machine   Linux {}, {} x {}\n",
-            self.uzswap, self.rounds, machine.kernel, machine.cpus, machine.cpu
+            self.uzswap,
+            counted(self.rounds, "round"),
+            machine.kernel,
+            machine.cpus,
+            machine.cpu
         );
         for group in self.cells.chunk_by(|a, b| (a.keys, a.order) == (b.keys, b.order)) {
             let Figures { keys, order, .. } = group[0];

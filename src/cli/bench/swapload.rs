@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::{three_digits, with_range};
 use crate::cli::compare::distinct;
-use crate::cli::size::parse_size;
+use crate::cli::size::{check_available, parse_size};
 use crate::cli::{Failure, print, print_json};
 use crate::compressor::CompressorKind;
 use crate::index::IndexKind;
@@ -101,6 +101,8 @@ struct Rate {
 
 impl SwaploadArgs {
     pub(super) fn run(self) -> Result<(), Failure> {
+        // The pool may come to that.
+        check_available(self.size as usize * PAGE_SIZE)?;
         let study = Swapload {
             indexes: distinct(&self.index),
             shards: distinct(&self.shards),

@@ -16,8 +16,9 @@
 //!   leaf, which have at least one entry.
 //!
 //! Nodes are of whole cache lines, 512 bytes for both widths of keys, and found by 32-bit numbers
-//! in chunks of sixteen (`index/chunks.rs`). Every operation is one descent. An insert takes
-//! whatever memory it may need before it changes anything; a removal takes none.
+//! in chunks of sixteen (`index/chunks.rs`). Every operation is one descent; a removal that merges
+//! nodes descends once more for each node that gets another number. An insert takes whatever memory
+//! it may need before it changes anything; a removal takes none.
 
 mod node;
 mod overflow;

@@ -112,7 +112,7 @@ fn distinct(names: impl Iterator<Item = String>) -> String {
     once.join(",")
 }
 
-fn counted(count: usize, what: &str) -> String {
+pub(crate) fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
