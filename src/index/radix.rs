@@ -43,7 +43,7 @@ impl Leaf {
 /// The index as a page table.
 #[derive(Debug, Default)]
 pub struct Radix {
-    leaves: HashMap<u64, Leaf, BuildHasherDefault<UpperBitsHasher>>,
+    leaves: HashMap<u64, Leaf, BuildHasherDefault<MultiplyHasher>>,
     /// Leaves that the table was made for. It never shrinks, but the capacity it tells does, as
     /// removals leave marks in it.
     table_leaves: usize,
@@ -52,11 +52,12 @@ pub struct Radix {
     resume: u64,
 }
 
-/// Upper bits of page keys: few and mostly neighbours, so one multiplication spreads them enough.
+/// A hash of one number: page keys, and their upper bits, are mostly neighbours, so that one
+/// multiplication spreads them enough.
 #[derive(Debug, Default, Clone, Copy)]
-struct UpperBitsHasher(u64);
+pub(crate) struct MultiplyHasher(u64);
 
-impl Hasher for UpperBitsHasher {
+impl Hasher for MultiplyHasher {
     fn finish(&self) -> u64 {
         self.0
     }

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use anyhow::anyhow;
 use serde::Serialize;
 
+use super::parse_seconds;
 use crate::cli::{Failure, print, print_json};
 use crate::lab::report::Machine;
 use crate::lab::report::text::{table, thousands, trimmed, wrapped};
@@ -46,14 +46,6 @@ impl Map {
         let report =
             Report { uzswap: env!("CARGO_PKG_VERSION"), machine: Machine::this(), findings };
         if json { print_json(&report) } else { print(&report.text()) }
-    }
-}
-
-/// Seconds from 0.01 to 3600.
-fn parse_seconds(text: &str) -> Result<Duration, anyhow::Error> {
-    match text.parse::<f64>() {
-        Ok(seconds) if (0.01..=3600.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
-        _ => Err(anyhow!("give seconds from 0.01 to 3600, such as 1 or 0.5")),
     }
 }
 

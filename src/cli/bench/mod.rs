@@ -7,7 +7,7 @@ mod swapload;
 
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use clap::Subcommand;
 
 use super::Failure;
@@ -70,6 +70,14 @@ fn with_progress<T>(
         StudyError::Check { .. } => Failure::Check(error.into()),
         StudyError::Machine { .. } | StudyError::Interrupted => Failure::Machine(error.into()),
     })
+}
+
+/// Seconds from 0.01 to 3600.
+fn parse_seconds(text: &str) -> Result<Duration, anyhow::Error> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.01..=3600.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err(anyhow!("give seconds from 0.01 to 3600, such as 1 or 0.5")),
+    }
 }
 
 /// A figure to three digits: `8.24`, `82.4`, `824`.

@@ -3,9 +3,11 @@
 use std::io;
 use std::time::Duration;
 
-use anyhow::{Context, anyhow};
+use anyhow::Context;
 use clap::builder::RangedU64ValueParser;
 use serde::Serialize;
+
+use super::parse_seconds;
 
 use super::{three_digits, with_range};
 use crate::cli::compare::distinct;
@@ -147,14 +149,6 @@ fn parse_pages(text: &str) -> Result<u64, String> {
         return Err(format!("'{text}' is too small for 8 workers: give {least}M or more"));
     }
     Ok(pages)
-}
-
-/// Seconds from 0.01 to 3600.
-fn parse_seconds(text: &str) -> Result<Duration, anyhow::Error> {
-    match text.parse::<f64>() {
-        Ok(seconds) if (0.01..=3600.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
-        _ => Err(anyhow!("give seconds from 0.01 to 3600, such as 1 or 0.5")),
-    }
 }
 
 impl Figures {

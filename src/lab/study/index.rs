@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::BuildHasherDefault;
 use std::io::{self, Read, Write};
 use std::num::NonZeroU64;
 use std::str::FromStr;
@@ -17,6 +17,7 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 
 use super::StudyError;
+use crate::index::radix::MultiplyHasher;
 use crate::index::{Entry, Index, IndexKind};
 use crate::lab::SplitMix64;
 use crate::lab::child::{Refusal, answer, ask};
@@ -156,26 +157,8 @@ impl Map for BTreeMap<u64, Entry> {
     }
 }
 
-/// The hash map with a hash for numbers.
+/// The hash map with the hash that the page table has for its leaves.
 type FastMap = HashMap<u64, Entry, BuildHasherDefault<MultiplyHasher>>;
-
-/// Knuth's multiplicative hash, the high half swapped down to where the map takes its bucket from.
-#[derive(Debug, Default, Clone, Copy)]
-struct MultiplyHasher(u64);
-
-impl Hasher for MultiplyHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|&byte| self.write_u64(u64::from(byte)));
-    }
-
-    fn write_u64(&mut self, value: u64) {
-        self.0 = (self.0 ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32);
-    }
-}
 
 impl Map for FastMap {
     fn insert_or_replace(&mut self, key: u64, entry: Entry) -> Result<Option<Entry>, String> {
