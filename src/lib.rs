@@ -41,6 +41,7 @@
 
 #![warn(missing_docs, clippy::missing_errors_doc)]
 
+pub mod backing;
 pub mod cli;
 pub mod compressor;
 pub mod index;

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// What a layer may name of ours, beside itself. The picture is in ARCHITECTURE.md.
-const LAYERS: [(&str, &[&str]); 11] = [
+const LAYERS: [(&str, &[&str]); 12] = [
     ("sys", &[]),
     ("names", &[]),
     ("page", &[]),
@@ -13,11 +13,36 @@ const LAYERS: [(&str, &[&str]); 11] = [
     ("zpool", &["names", "page", "sys"]),
     ("compressor", &["names", "page", "sys"]),
     ("index", &["names", "page", "sys"]),
-    ("zswap", &["names", "page", "same_filled", "zpool", "compressor", "index"]),
-    ("lab", &["names", "page", "same_filled", "sys", "zpool", "compressor", "index", "zswap"]),
+    ("backing", &["names", "page", "sys"]),
+    ("zswap", &["names", "page", "same_filled", "zpool", "compressor", "index", "backing"]),
+    (
+        "lab",
+        &[
+            "names",
+            "page",
+            "same_filled",
+            "sys",
+            "zpool",
+            "compressor",
+            "index",
+            "backing",
+            "zswap",
+        ],
+    ),
     (
         "cli",
-        &["names", "page", "same_filled", "sys", "zpool", "compressor", "index", "zswap", "lab"],
+        &[
+            "names",
+            "page",
+            "same_filled",
+            "sys",
+            "zpool",
+            "compressor",
+            "index",
+            "backing",
+            "zswap",
+            "lab",
+        ],
     ),
     ("main", &["cli"]),
 ];

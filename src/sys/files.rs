@@ -33,3 +33,73 @@ fn seek(file: &File, offset: u64, whence: libc::c_int) -> io::Result<u64> {
     let found = unsafe { libc::lseek(file.as_raw_fd(), offset, whence) };
     u64::try_from(found).map_err(|_| io::Error::last_os_error())
 }
+
+/// Whether this process may have a file of so many bytes; to try it would end the process by a
+/// signal (`SIGXFSZ`).
+///
+/// # Errors
+///
+/// `EFBIG` where its limit (`ulimit -f`) is lower.
+pub fn check_file_size(bytes: u64) -> io::Result<()> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the pointer is to a structure of our own, which the call fills.
+    if unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) } == 0 && limit.rlim_cur < bytes
+    {
+        return Err(io::Error::from_raw_os_error(libc::EFBIG));
+    }
+    Ok(())
+}
+
+/// Gives the first `bytes` of a file their place on the disk; the file grows to that.
+///
+/// # Errors
+///
+/// The kernel's: `ENOSPC` where there is no room, `EOPNOTSUPP` where the file system cannot.
+pub fn allocate(file: &File, bytes: u64) -> io::Result<()> {
+    fallocate(file, 0, 0, bytes)
+}
+
+/// Gives a part of a file, or of a block device, back to where it is from; it reads as zeros then.
+/// The size stays.
+///
+/// # Errors
+///
+/// The kernel's: `EOPNOTSUPP` where the file system or the device cannot.
+pub fn punch_hole(file: &File, offset: u64, bytes: u64) -> io::Result<()> {
+    fallocate(file, libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, offset, bytes)
+}
+
+fn fallocate(file: &File, mode: libc::c_int, offset: u64, bytes: u64) -> io::Result<()> {
+    let offset = libc::off_t::try_from(offset).map_err(io::Error::other)?;
+    let bytes = libc::off_t::try_from(bytes).map_err(io::Error::other)?;
+    loop {
+        // SAFETY: takes numbers and touches no memory; the descriptor is open while `file` is
+        // borrowed.
+        if unsafe { libc::fallocate(file.as_raw_fd(), mode, offset, bytes) } == 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+}
+
+/// Makes transfers go past the page cache, or through it.
+///
+/// # Errors
+///
+/// The kernel's: `EINVAL` where the file system cannot.
+pub fn set_direct(file: &File, direct: bool) -> io::Result<()> {
+    // SAFETY: reads the descriptor's flags; no pointers are passed.
+    let flags = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) };
+    if flags < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let flags = if direct { flags | libc::O_DIRECT } else { flags & !libc::O_DIRECT };
+    // SAFETY: sets the descriptor's flags; no pointers are passed.
+    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, flags) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}

@@ -5,6 +5,7 @@
 
 #![allow(unsafe_code, reason = "this folder is where the crate keeps its unsafe code")]
 
+pub mod blocks;
 pub mod cpus;
 pub mod cycles;
 pub mod files;
@@ -16,5 +17,6 @@ pub mod process;
 pub mod ptrace;
 pub mod rb_node;
 pub mod signals;
+pub mod uring;
 pub mod wide;
 pub mod window;

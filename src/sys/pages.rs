@@ -93,18 +93,6 @@ fn mapping_bytes(count: usize) -> io::Result<usize> {
     }
 }
 
-/// Whether the process may have a file of so many bytes; to try it would end the process.
-fn check_file_size(bytes: usize) -> io::Result<()> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the pointer is to a structure of our own, which the call fills.
-    if unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) } == 0
-        && limit.rlim_cur < bytes as libc::rlim_t
-    {
-        return Err(io::Error::from_raw_os_error(libc::EFBIG));
-    }
-    Ok(())
-}
-
 impl Drop for Mapping {
     fn drop(&mut self) {
         if let Some(file) = &self.file {
@@ -161,7 +149,7 @@ impl PageRun {
     /// no file descriptor left.
     pub fn map_shared(count: usize) -> io::Result<PageRun> {
         let bytes = mapping_bytes(count)?;
-        check_file_size(bytes)?;
+        super::files::check_file_size(bytes as u64)?;
         // SAFETY: the name is a C string; the call makes a new file descriptor.
         let fd = unsafe { libc::memfd_create(c"uzswap".as_ptr(), libc::MFD_CLOEXEC) };
         if fd < 0 {
