@@ -43,7 +43,6 @@ fn main() -> ExitCode {
             None => trial,
         }
     };
-    let mount = |script: &str| no_mount(script);
     let trials = vec![
         trial("batches_come_back", None, batches_come_back),
         trial("threads_write_and_read_at_once", None, threads_write_and_read_at_once),
@@ -63,8 +62,8 @@ fn main() -> ExitCode {
         trial("space_is_taken_at_once_or_not", None, space_is_taken_at_once_or_not),
         trial("a_file_limit_is_told", None, || run_child("limit", None)),
         trial("a_closed_directory_is_told", no_other_user(), a_closed_directory_is_told),
-        trial("a_full_disk_is_told", mount(SMALL), || run_child("full", Some(SMALL))),
-        trial("a_read_only_disk_is_told", mount(READ_ONLY), || {
+        trial("a_full_disk_is_told", no_mount(SMALL), || run_child("full", Some(SMALL))),
+        trial("a_read_only_disk_is_told", no_mount(READ_ONLY), || {
             run_child("read-only", Some(READ_ONLY));
         }),
         trial("a_device_needs_permission", no_loop(), a_device_needs_permission),
@@ -74,7 +73,7 @@ fn main() -> ExitCode {
 
 /// Mounts a disk of 1 MiB.
 const SMALL: &str = "mount -t tmpfs -o size=1m none /mnt";
-/// Mounts a disk that cannot be written, with a marked file and room.
+/// Mounts a disk that cannot be written.
 const READ_ONLY: &str = "mount -t tmpfs -o size=1m,ro none /mnt";
 const NOBODY: u32 = 65534;
 
@@ -119,10 +118,7 @@ fn no_loop() -> Missing {
         return Some("not root: cannot make a loop device".to_owned());
     }
     let folder = folder();
-    match LoopDevice::new(&folder) {
-        Ok(_) => None,
-        Err(error) => Some(error),
-    }
+    LoopDevice::new(&folder).err()
 }
 
 /// Runs this program again, after `script` in a mount namespace of its own.
@@ -221,7 +217,7 @@ fn random_batches(backing: &FileBacking, seed: u64) {
         while at < count {
             let length = random.next_word() as usize % 5;
             let length = length.min(count - at);
-            if random.next_word() % 3 > 0 {
+            if !random.next_word().is_multiple_of(3) {
                 runs.push((at, filled(&mut random, length)));
             }
             at += length.max(1);
