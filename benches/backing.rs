@@ -2,7 +2,7 @@
 //!
 //! All contenders take turns, batch by batch, each on a file of its own in the same folder. A
 //! figure is the median of the batches; a ratio to `sequential` is the median of the turns' ratios,
-//! with their range. Each file was written all over before.
+//! with the range of the middle half of them. Each file was written all over before.
 //!
 //! `cargo bench --bench backing` measures in the folder for temporary files;
 //! `UZSWAP_FOLDERS=/tmp,/dev/shm` in others, `UZSWAP_ROUNDS=N` with more batches than 100. Without
@@ -13,7 +13,7 @@ mod common;
 use std::path::Path;
 use std::time::Instant;
 
-use common::{median, ratio};
+use common::median;
 use uzswap::backing::{
     Backing, Block, BlockWrite, Direct, FileBacking, FileBackingOptions, Submission, zeroed_blocks,
 };
@@ -26,7 +26,7 @@ const SHAPES: [(usize, u32); 4] = [(64, 1), (16, 16), (1, 64), (1, 1)];
 const CONTENDERS: [(Submission, usize); 5] = [
     (Submission::Sequential, 1),
     (Submission::Threads, 4),
-    (Submission::Threads, 16),
+    (Submission::Threads, 8),
     (Submission::Uring, 16),
     (Submission::Uring, 64),
 ];
@@ -70,6 +70,14 @@ fn scattered(random: &mut SplitMix64, runs: usize, length: u32, blocks: u32) -> 
     let place =
         |run: usize, word: u64| run as u32 * room + (word % u64::from(room - length)) as u32;
     common::shuffled(runs).into_iter().map(|run| place(run, random.next_word())).collect()
+}
+
+/// Of the turns' ratios: the median, and the range of the middle half.
+fn ratio(mine: &[f64], base: &[f64]) -> String {
+    let mut ratios: Vec<f64> = mine.iter().zip(base).map(|(mine, base)| mine / base).collect();
+    ratios.sort_by(f64::total_cmp);
+    let at = |quarter: usize| ratios[(ratios.len() - 1) * quarter / 4];
+    format!("{:.2} ({:.2} to {:.2})", at(2), at(1), at(3))
 }
 
 fn micros(work: impl FnOnce()) -> f64 {

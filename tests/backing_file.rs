@@ -8,6 +8,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -61,6 +62,7 @@ fn main() -> ExitCode {
         trial("discarded_blocks_go_back", no_holes(), discarded_blocks_go_back),
         trial("space_is_taken_at_once_or_not", None, space_is_taken_at_once_or_not),
         trial("a_file_limit_is_told", None, || run_child("limit", None)),
+        trial("it_goes_without_a_ring", None, || run_child("no-ring", None)),
         trial("a_closed_directory_is_told", no_other_user(), a_closed_directory_is_told),
         trial("a_full_disk_is_told", no_mount(SMALL), || run_child("full", Some(SMALL))),
         trial("a_read_only_disk_is_told", no_mount(READ_ONLY), || {
@@ -139,6 +141,7 @@ fn run_child(what: &str, script: Option<&str>) {
 fn child(what: &str) {
     match what {
         "limit" => under_a_file_limit(),
+        "no-ring" => without_a_ring(),
         "full" => on_a_full_disk(),
         "read-only" => on_a_read_only_disk(),
         "open" => {
@@ -515,10 +518,26 @@ fn space_is_taken_at_once_or_not() {
     assert!(allocated(&options.path) < 1 << 20);
 }
 
-fn under_a_file_limit() {
-    let limit = libc::rlimit { rlim_cur: 1 << 16, rlim_max: 1 << 16 };
+fn set_limit(resource: libc::__rlimit_resource_t, limit: u64) {
+    let limit = libc::rlimit { rlim_cur: limit, rlim_max: limit };
     // SAFETY: the pointer is to a structure of ours, which the call reads.
-    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit) }, 0);
+    assert_eq!(unsafe { libc::setrlimit(resource, &raw const limit) }, 0);
+}
+
+/// With one descriptor left: that is the file's.
+fn without_a_ring() {
+    let folder = folder();
+    let free = File::open("/dev/null").unwrap().as_raw_fd();
+    set_limit(libc::RLIMIT_NOFILE, free as u64 + 1);
+    let mut options = options(&folder, 100);
+    options.submission = Some(Submission::Uring);
+    let backing = FileBacking::open(&options).unwrap();
+    assert_eq!(backing.submission(), Submission::Threads);
+    random_batches(&backing, 1);
+}
+
+fn under_a_file_limit() {
+    set_limit(libc::RLIMIT_FSIZE, 1 << 16);
     let folder = folder();
     let error = open_error(&options(&folder, 16));
     expect(&error, &folder.path().join("backing"), "File too large");

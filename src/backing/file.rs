@@ -15,8 +15,8 @@ use super::{
 use crate::sys::files;
 use crate::sys::uring::Ring;
 
-/// More threads than this do not help.
-const THREADS_MAX: usize = 16;
+/// More threads than this cost more to start than they gain.
+const THREADS_MAX: usize = 8;
 
 /// Blocks in a file or on a device that this process alone has.
 ///

@@ -94,7 +94,7 @@ pub struct FileBackingOptions {
     /// How to hand over batches. `None`: direct I/O through io_uring, or from threads where that is
     /// forbidden; buffered I/O one after the other.
     pub submission: Option<Submission>,
-    /// Writes in flight at once, 1 to 4096; threads are 16 at most.
+    /// Writes in flight at once, 1 to 4096; threads are 8 at most.
     pub in_flight: usize,
     /// Leave the file there in the end. It is removed else, if it was made by a store that was to
     /// remove it: this one, or one that was killed.

@@ -150,3 +150,72 @@ fn reap(ring: &mut IoUring, file: &File, start: u64, writes: &mut [BlockWrite<'_
     }
     count
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn numbered(count: usize) -> Box<[blocks::Block]> {
+        let mut blocks = blocks::zeroed(count).unwrap();
+        for (number, block) in blocks.iter_mut().enumerate() {
+            block.0.fill(number as u8 + 1);
+        }
+        blocks
+    }
+
+    fn check(file: &File, start: u64, expected: &[blocks::Block]) {
+        let mut back = blocks::zeroed(expected.len()).unwrap();
+        file.read_exact_at(blocks::bytes_mut(&mut back), start).unwrap();
+        assert!(blocks::bytes(&back) == blocks::bytes(expected));
+    }
+
+    #[test]
+    fn a_ring_writes_more_than_its_depth() {
+        let file = tempfile::tempfile().unwrap();
+        let Ok(mut ring) = Ring::new(3) else { return }; // not permitted here
+        let blocks = numbered(50);
+        let mut writes: Vec<_> = blocks
+            .chunks(2)
+            .enumerate()
+            .map(|(run, blocks)| BlockWrite::new(run as u32 * 2, blocks))
+            .collect();
+        ring.write(&file, 512, &mut writes);
+        assert!(writes.iter().all(|write| write.outcome.is_ok()));
+        check(&file, 512, &blocks);
+        ring.write(&file, 0, &mut []);
+    }
+
+    #[test]
+    fn each_write_has_its_own_outcome() {
+        let file = File::open("/dev/null").unwrap();
+        let Ok(mut ring) = Ring::new(4) else { return };
+        let blocks = numbered(1);
+        let mut writes: Vec<_> = (0..9).map(|block| BlockWrite::new(block, &blocks)).collect();
+        ring.write(&file, 0, &mut writes);
+        for write in writes {
+            assert_eq!(write.outcome.unwrap_err().raw_os_error(), Some(libc::EBADF));
+        }
+    }
+
+    #[test]
+    fn a_ring_that_breaks_is_left() {
+        let file = tempfile::tempfile().unwrap();
+        let Ok(mut ring) = Ring::new(4) else { return };
+        let other = File::open("/dev/null").unwrap();
+        let ring_fd = ring.ring.as_ref().unwrap().as_raw_fd();
+        // SAFETY: both are open descriptors; the ring's is closed once, by its owner, whatever it
+        // leads to.
+        assert_eq!(unsafe { libc::dup2(other.as_raw_fd(), ring_fd) }, ring_fd);
+        let blocks = numbered(9);
+        for _ in 0..2 {
+            let mut writes: Vec<_> = (0..9)
+                .map(|block| BlockWrite::new(block, &blocks[block as usize..][..1]))
+                .collect();
+            ring.write(&file, 0, &mut writes);
+            assert!(writes.iter().all(|write| write.outcome.is_ok()));
+            assert!(ring.ring.is_none());
+            check(&file, 0, &blocks);
+            file.set_len(0).unwrap();
+        }
+    }
+}
