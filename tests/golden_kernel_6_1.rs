@@ -116,7 +116,7 @@ fn a_corpus_through_our_lz4_gives_the_counters_of_kernel_6_1() {
     let sizes = sizes("mixed", "lz4");
     let stores = ZpoolKind::ALL.map(|zpool| {
         let object_header_bytes = object_header_bytes(zpool);
-        let options = ZswapOptions { zpool, zsmalloc: ZSMALLOC_6_1, ..ZswapOptions::default() };
+        let options = ZswapOptions { zpool, zsmalloc: ZSMALLOC_6_1, ..ZswapOptions::bare() };
         Zswap::new(ZswapOptions { object_header_bytes, ..options })
     });
     let mut sha256 = Sha256::new();

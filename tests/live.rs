@@ -136,7 +136,7 @@ fn locked_child(what: &str) -> ExitCode {
             statm.split(' ').nth(1).unwrap().parse::<u64>().unwrap()
         };
         let before = resident();
-        let zswap = Zswap::new(ZswapOptions::default());
+        let zswap = Zswap::new(ZswapOptions::bare());
         for (key, page) in varied_pages(1, 1000).enumerate() {
             // Those that do not shrink are refused.
             let _ = zswap.store(PageKey(key as u64), &page);

@@ -40,7 +40,7 @@ fn freed_pages_go_back_to_the_kernel() {
         let place = format!("{zpool} on {host_pages} pages, {mapping}");
         let before = anonymous_bytes();
         let zsmalloc = ZsmallocOptions { mapping, ..ZsmallocOptions::default() };
-        let options = ZswapOptions { zpool, zsmalloc, host_pages, ..ZswapOptions::default() };
+        let options = ZswapOptions { zpool, zsmalloc, host_pages, ..ZswapOptions::bare() };
         let zswap = Zswap::new(options);
         fill(&zswap, 40_000);
         let memory = zswap.memory();

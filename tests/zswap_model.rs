@@ -17,7 +17,9 @@ use uzswap::page::{PAGE_SIZE, Page, PageKey, fill_with_word};
 use uzswap::same_filled::{SameFilled, SameFilledCheck};
 use uzswap::zpool::zsmalloc::{ObjectMapping, ZsmallocOptions};
 use uzswap::zpool::{Arena, Handle, UnknownHandle, Zpool, ZpoolError, ZpoolKind, ZpoolStats};
-use uzswap::zswap::{Counters, Incompressible, StoreError, Stored, Zswap, ZswapOptions};
+use uzswap::zswap::{
+    Counters, Incompressible, StoreError, Stored, Zswap, ZswapOptions, ZswapParts,
+};
 
 struct Random(SplitMix64);
 
@@ -118,11 +120,13 @@ fn run_history(options: ZswapOptions, seed: u64, steps: usize) {
                     Err(StoreError::AllocFail { .. }) => {
                         assert!(options.pool_pages_max < 1000, "{place}");
                         expected.reject_alloc_fail += 1;
+                        expected.pool_limit_hit += 1;
                         continue;
                     }
                     Err(error) => panic!("{error} at {place}"),
                 }
                 model.insert(key, page);
+                expected.zswpout += 1;
             }
             8..11 => {
                 let held = zswap.load(key, &mut page).expect(&place);
@@ -130,9 +134,14 @@ fn run_history(options: ZswapOptions, seed: u64, steps: usize) {
             }
             11..13 => {
                 let held = zswap.load_exclusive(key, &mut page).expect(&place);
+                expected.exclusive_loads += u64::from(held);
                 assert_eq!(held.then_some(page), model.remove(&key), "{place}");
             }
-            13 => assert_eq!(zswap.invalidate(key), model.remove(&key).is_some(), "{place}"),
+            13 => {
+                let held = model.remove(&key).is_some();
+                assert_eq!(zswap.invalidate(key), held, "{place}");
+                expected.invalidated_pages += u64::from(held);
+            }
             14 => {
                 let bits = random.below(30);
                 let end = PageKey(key.0.saturating_add(random.below(1 << bits)));
@@ -140,6 +149,7 @@ fn run_history(options: ZswapOptions, seed: u64, steps: usize) {
                 model.retain(|held, _| !(key..=end).contains(held));
                 let count = zswap.invalidate_range(key..=end);
                 assert_eq!(count, before - model.len(), "{place}");
+                expected.invalidated_pages += count as u64;
             }
             _ => {
                 zswap.compact();
@@ -180,13 +190,15 @@ fn check(
     }
     let memory = zswap.memory();
     assert_eq!(memory.compressed_bytes, compressed_bytes, "{place}");
+    let counters = zswap.counters();
     assert_eq!(
-        zswap.counters(),
+        counters,
         Counters {
             pool_total_size: memory.pool_bytes,
             stored_pages: model.len() as u64,
             same_filled_pages,
             stored_incompressible_pages: as_is,
+            zswpin: counters.zswpin, // of this check too
             ..*expected
         },
         "{place}"
@@ -399,7 +411,8 @@ fn doubles(incompressible: Incompressible) -> Doubles {
     let index = || -> Box<dyn Index> {
         Box::new(FullIndex { full: Arc::clone(&index_full), inner: Radix::new() })
     };
-    let zswap = Zswap::from_parts(options, arena, zpool, Box::new(faulty), index);
+    let parts = ZswapParts { arena, zpool, compressor: Box::new(faulty), backing: None };
+    let zswap = Zswap::from_parts(options, parts, index).unwrap();
     Doubles { zswap, fail, corrupt, full }
 }
 
@@ -495,7 +508,7 @@ fn a_corrupt_object_is_an_error_and_stays() {
     let mut page = [0; PAGE_SIZE];
     for _ in 0..2 {
         let error = zswap.load_exclusive(PageKey(1), &mut page).unwrap_err();
-        assert_eq!(error.key, PageKey(1));
+        assert_eq!(error.key(), PageKey(1));
         assert!(error.to_string().contains("page 0x1 is corrupt in zsmalloc"), "{error}");
     }
     assert!(zswap.load(PageKey(1), &mut page).is_err());
@@ -711,7 +724,8 @@ fn hooked() -> (Arc<Zswap>, Arc<Hook>, Arc<Hook>) {
     let zpool = Box::new(Hooked { inner: zpool, hook: Arc::clone(&before_pin) });
     let compressor = options.compressor.build();
     let compressor = Box::new(Hooked { inner: compressor, hook: Arc::clone(&in_decompress) });
-    let zswap = Zswap::from_parts(options, arena, zpool, compressor, || Box::new(Radix::new()));
+    let parts = ZswapParts { arena, zpool, compressor, backing: None };
+    let zswap = Zswap::from_parts(options, parts, || Box::new(Radix::new())).unwrap();
     (Arc::new(zswap), before_pin, in_decompress)
 }
 

@@ -304,7 +304,7 @@ fn replay_spec(spec: &RunSpec, corpus: &Corpus) -> Result<RunResult, super::repl
             check: settings.same_filled,
             zero_only: settings.same_filled_zero_only,
         },
-        ..ZswapOptions::default()
+        ..ZswapOptions::bare()
     };
     if settings.host_pages == HostPages::Small {
         // Nor for the index and the tables: a huge page would count as what is in it.

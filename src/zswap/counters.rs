@@ -1,56 +1,107 @@
-//! Counters with the names and meanings of the kernel's debugfs files.
+//! Counters with the names and meanings of the kernel's: those of debugfs, and of `/proc/vmstat`
+//! where it has them there.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-/// What the store did and holds. Sums over shards: exact only while no other thread changes it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct Counters {
-    /// Bytes of host pages that the pool owns.
-    pub pool_total_size: u64,
-    /// Pages held now, same-filled ones included.
-    pub stored_pages: u64,
-    /// Pages held now as one repeated word.
-    pub same_filled_pages: u64,
-    /// Pages held now as they were, 4096 bytes.
-    pub stored_incompressible_pages: u64,
-    /// Stores that found the key taken, and replaced its page.
-    pub duplicate_entry: u64,
-    /// Stores refused as the pool could not get memory.
-    pub reject_alloc_fail: u64,
-    /// Stores refused as there was no memory for an index entry.
-    pub reject_kmemcache_fail: u64,
-    /// Stores refused as the compressor failed.
-    pub reject_compress_fail: u64,
-    /// Stores refused as the compressed page was too large for the pool.
-    pub reject_compress_poor: u64,
-    /// Loads that failed as the object was corrupt.
-    pub decompress_fail: u64,
+/// Defines the counters: their fields, sums and list.
+macro_rules! counters {
+    ($($(#[doc = $help:literal])+ $kind:ident $name:ident,)+) => {
+        /// What the store did and holds. Sums over shards: exact only while no other thread changes
+        /// it.
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+        pub struct Counters {
+            $($(#[doc = $help])+ pub $name: u64,)+
+        }
+
+        impl Counters {
+            /// Adds another shard's counters.
+            pub(super) fn add(&mut self, other: &Counters) {
+                $(self.$name += other.$name;)+
+            }
+
+            /// All of them, with what they mean.
+            pub fn list(&self) -> impl Iterator<Item = Counter> {
+                [$(Counter {
+                    name: stringify!($name),
+                    help: concat!($($help),+).trim_ascii(),
+                    kind: CounterKind::$kind,
+                    value: self.$name,
+                }),+]
+                .into_iter()
+            }
+        }
+    };
 }
 
-impl Counters {
-    /// Adds another shard's counters.
-    pub(super) fn add(&mut self, other: &Counters) {
-        let Counters {
-            pool_total_size,
-            stored_pages,
-            same_filled_pages,
-            stored_incompressible_pages,
-            duplicate_entry,
-            reject_alloc_fail,
-            reject_kmemcache_fail,
-            reject_compress_fail,
-            reject_compress_poor,
-            decompress_fail,
-        } = other;
-        self.pool_total_size += pool_total_size;
-        self.stored_pages += stored_pages;
-        self.same_filled_pages += same_filled_pages;
-        self.stored_incompressible_pages += stored_incompressible_pages;
-        self.duplicate_entry += duplicate_entry;
-        self.reject_alloc_fail += reject_alloc_fail;
-        self.reject_kmemcache_fail += reject_kmemcache_fail;
-        self.reject_compress_fail += reject_compress_fail;
-        self.reject_compress_poor += reject_compress_poor;
-        self.decompress_fail += decompress_fail;
-    }
+/// One counter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Counter {
+    /// Its name.
+    pub name: &'static str,
+    /// What it counts.
+    pub help: &'static str,
+    /// How it changes.
+    pub kind: CounterKind,
+    /// Its value.
+    pub value: u64,
+}
+
+/// How a counter changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CounterKind {
+    /// It tells what is held now.
+    Held,
+    /// It only grows.
+    Total,
+}
+
+counters! {
+    /// Bytes of host pages that the pool owns.
+    Held pool_total_size,
+    /// Pages held in memory now, same-filled ones included.
+    Held stored_pages,
+    /// Pages held now as one repeated word.
+    Held same_filled_pages,
+    /// Pages held now as they were, 4096 bytes.
+    Held stored_incompressible_pages,
+    /// Pages held now in the backing alone.
+    Held backing_pages,
+    /// Stores that kept the page, in memory or in the backing.
+    Total zswpout,
+    /// Loads from memory.
+    Total zswpin,
+    /// Loads from the backing.
+    Total backing_loads,
+    /// Pages that a load from the backing brought back into the pool.
+    Total promoted_pages,
+    /// Loads that took the page out of the store.
+    Total exclusive_loads,
+    /// Pages that were invalidated.
+    Total invalidated_pages,
+    /// Stores that found the key taken; its page is gone.
+    Total duplicate_entry,
+    /// Stores that found the pool at its limit.
+    Total pool_limit_hit,
+    /// Stores refused as the pool could not get memory.
+    Total reject_alloc_fail,
+    /// Stores refused as there was no memory for an index entry.
+    Total reject_kmemcache_fail,
+    /// Stores refused as the compressor failed.
+    Total reject_compress_fail,
+    /// Stores refused as the compressed page was too large for the pool.
+    Total reject_compress_poor,
+    /// Stores refused as their tenant was at its limit.
+    Total reject_tenant_limit,
+    /// Writebacks that failed; the page stays in memory.
+    Total reject_reclaim_fail,
+    /// Pages written back from the pool to the backing.
+    Total written_back_pages,
+    /// Pages that left the pool without a write, as the backing still had them.
+    Total dropped_clean_pages,
+    /// Pages that the pool refused and the backing took.
+    Total written_through_pages,
+    /// Loads that failed as the object was corrupt, and writebacks.
+    Total decompress_fail,
+    /// Loads that the backing failed.
+    Total backing_read_fail,
 }

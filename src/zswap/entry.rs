@@ -1,20 +1,53 @@
-//! What the store knows of a page, and how it packs into an index entry.
+//! What the store knows of a page, and how it packs into 64 bits: an index entry where there are
+//! no records, and a part of a record where there are.
 //!
 //! ```text
 //!  | handle: 51                 | length: 1 to 4096 |   an object
 //!  | handle: 51                 |              4097 |   an object that is the page as it was
 //!  | word: 51, sign-extended    |              4098 |   a same-filled page
 //!  | number of the word's slot  |              4099 |   a same-filled page, a longer word
+//!  | 0                          |                 0 |   a page in the backing alone (records)
 //! ```
 
 use std::num::NonZeroU64;
 
+use super::tenant::TenantId;
 use super::words::Words;
+use crate::backing::Location;
 use crate::index::{Entry, IndexError};
 use crate::page::PAGE_SIZE;
 use crate::zpool::Handle;
 
-/// Where a page's bytes are.
+/// All that the store knows of a page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Held {
+    pub(super) content: Content,
+    /// Of the object in the pool; 0 where nothing is in the pool, or checksums are off.
+    pub(super) checksum: u32,
+    /// Its copy in the backing: the only one, or one beside that in the pool.
+    pub(super) written: Option<Written>,
+    pub(super) tenant: TenantId,
+}
+
+impl Held {
+    /// All there is where there are no records.
+    pub(super) fn of_root(content: Content) -> Held {
+        Held { content, checksum: 0, written: None, tenant: TenantId::ROOT }
+    }
+}
+
+/// A page's copy in the backing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Written {
+    pub(super) at: Location,
+    /// 1 to 4096.
+    pub(super) bytes: u16,
+    /// It is the page; else an object.
+    pub(super) as_is: bool,
+    pub(super) checksum: u32,
+}
+
+/// Where a page's bytes are in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Content {
     /// Nowhere: the page is this word, repeated.
@@ -23,6 +56,8 @@ pub(super) enum Content {
     Compressed { handle: Handle, bytes: u16 },
     /// In the pool as it was, 4096 bytes.
     AsIs { handle: Handle },
+    /// Not in memory: in the backing.
+    WrittenBack,
 }
 
 const LENGTH_BITS: u32 = 13;
@@ -36,19 +71,37 @@ const WORD_SLOT: u64 = WORD + 1;
 impl Content {
     /// The entry of this content; a word that is too long for one goes to `words`.
     pub(super) fn pack(self, words: &mut Words) -> Result<Entry, IndexError> {
-        let (upper, length) = match self {
-            Content::Compressed { handle, bytes } => (handle.to_bits(), u64::from(bytes)),
-            Content::AsIs { handle } => (handle.to_bits(), AS_IS),
-            Content::SameFilled(word) if is_short(word) => (word, WORD),
-            Content::SameFilled(word) => (u64::from(words.insert(word)?), WORD_SLOT),
+        let bits = match self {
+            Content::SameFilled(word) if is_short(word) => word << LENGTH_BITS | WORD,
+            Content::SameFilled(word) => u64::from(words.insert(word)?) << LENGTH_BITS | WORD_SLOT,
+            object => object.to_bits(),
+        };
+        Ok(Entry(NonZeroU64::new(bits).expect("a length is not 0")))
+    }
+
+    /// An object, or none, in 64 bits.
+    pub(super) fn to_bits(self) -> u64 {
+        let (handle, length) = match self {
+            Content::Compressed { handle, bytes } => (handle, u64::from(bytes)),
+            Content::AsIs { handle } => (handle, AS_IS),
+            Content::SameFilled(_) | Content::WrittenBack => return 0,
         };
         assert!(
-            self.handle().is_none_or(|handle| handle.to_bits() >> Handle::BITS == 0),
+            handle.to_bits() >> Handle::BITS == 0,
             "a pool's handles have {} bits at most",
             Handle::BITS
         );
-        let packed = NonZeroU64::new(upper << LENGTH_BITS | length);
-        Ok(Entry(packed.expect("a length is not 0")))
+        handle.to_bits() << LENGTH_BITS | length
+    }
+
+    /// What [`Content::to_bits`] packed.
+    pub(super) fn from_bits(bits: u64) -> Content {
+        let handle = Handle::from_bits(bits >> LENGTH_BITS);
+        match bits & ((1 << LENGTH_BITS) - 1) {
+            0 => Content::WrittenBack,
+            AS_IS => Content::AsIs { handle },
+            bytes => Content::Compressed { handle, bytes: bytes as u16 }, // <= 4096
+        }
     }
 
     /// What an entry says. The word of a same-filled page stays where it is.
@@ -63,12 +116,10 @@ impl Content {
 
     fn unpack(entry: Entry, word: impl FnOnce(u32) -> u64) -> Content {
         let packed = entry.0.get();
-        let handle = Handle::from_bits(packed >> LENGTH_BITS);
         match packed & ((1 << LENGTH_BITS) - 1) {
-            AS_IS => Content::AsIs { handle },
             WORD => Content::SameFilled((packed.cast_signed() >> LENGTH_BITS).cast_unsigned()),
             WORD_SLOT => Content::SameFilled(word((packed >> LENGTH_BITS) as u32)),
-            bytes => Content::Compressed { handle, bytes: bytes as u16 }, // <= 4096
+            _ => Content::from_bits(packed),
         }
     }
 
@@ -80,7 +131,7 @@ impl Content {
     /// The object's handle, if there is one.
     pub(super) fn handle(self) -> Option<Handle> {
         match self {
-            Content::SameFilled(_) => None,
+            Content::SameFilled(_) | Content::WrittenBack => None,
             Content::Compressed { handle, .. } | Content::AsIs { handle } => Some(handle),
         }
     }
@@ -88,7 +139,7 @@ impl Content {
     /// Bytes of compressed data; 0 for a same-filled page.
     pub(super) fn compressed_bytes(self) -> u64 {
         match self {
-            Content::SameFilled(_) => 0,
+            Content::SameFilled(_) | Content::WrittenBack => 0,
             Content::Compressed { bytes, .. } => u64::from(bytes),
             Content::AsIs { .. } => PAGE_SIZE as u64,
         }

@@ -11,181 +11,67 @@
 //! - S2: a refused store changes nothing else; the caller keeps its page.
 //! - S3: every handle is in one entry, and every object has a handle.
 //! - S4: an entry that was looked up is removed by its key and identity, never by key alone.
+//! - S5: a page with a record is on its tenant's list while it is in the pool and not being written.
+//! - S6: a block of the backing is held once by each copy in it, and by no one else.
+//! - S7: a page leaves the pool once it has been written, and not before; where that fails, nothing
+//!   has changed.
 //!
-//! Locks are taken in the order shard, then pool; a load goes from one to the other hand over hand,
-//! so that the object is pinned before its entry can go. Compression and decompression hold no
-//! shard lock.
+//! Locks are taken in the order batch, shard, pool, extents; a load goes from shard to pool hand
+//! over hand, so that the object is pinned before its entry can go. Compression and decompression
+//! hold no shard lock, and neither does the backing. What is read from the backing counts if its
+//! entry is the same afterwards: until then its blocks were held.
 
+mod checksum;
 mod counters;
 mod entry;
+mod error;
+mod latency;
+mod limit;
+mod load;
+mod lru;
+mod options;
+mod records;
 mod shard;
+mod shrinker;
+mod tenant;
+mod tier;
 mod words;
+mod writeback;
 
 use std::cell::RefCell;
+use std::collections::TryReserveError;
 use std::ops::RangeInclusive;
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
+use std::time::Instant;
 
-use thiserror::Error;
+pub use counters::{Counter, CounterKind, Counters};
+use entry::{Content, Held, Written};
+pub use error::{LoadError, StoreError, Stored, TooLarge};
+use latency::Latencies;
+pub use latency::{LatencyBucket, LatencyCounts, LatencyStats};
+use limit::Limit;
+pub use limit::WhenFull;
+pub use lru::Lru;
+use lru::Order;
+pub use options::{Incompressible, RecordOptions, WrittenAs, ZswapOptions};
+use shard::Shards;
+pub use shrinker::{Shrinker, ShrinkerOptions};
+use tenant::Tenants;
+pub use tenant::{OverTenantLimit, TENANTS_MAX, TenantError, TenantId, TenantOptions, TenantStats};
+use tier::{BATCH_PAGES, Tier};
+pub use writeback::Shrunk;
 
-pub use counters::Counters;
-use entry::Content;
-use shard::{Shard, Shards};
-
-use crate::compressor::{CompressError, Compressor, CompressorKind, Corrupt, OUTPUT_BYTES};
-use crate::index::{Index, IndexError, IndexKind};
-use crate::names::named;
-use crate::page::{PAGE_SIZE, Page, PageKey, fill_with_word};
-use crate::same_filled::SameFilled;
-use crate::zpool::zsmalloc::ZsmallocOptions;
-use crate::zpool::{Arena, HostPages, Zpool, ZpoolError, ZpoolKind};
-
-/// What becomes of a page that does not shrink.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Incompressible {
-    /// It is refused once the pool does not take it: kernels up to 6.17.
-    #[default]
-    Reject,
-    /// It is kept as it is, in 4096 bytes, if compression does not save any: kernels from 6.18.
-    StoreAsIs,
-}
-
-named!(
-    Incompressible, "policy for incompressible pages",
-    Reject => "reject", StoreAsIs => "store-as-is",
-);
+use crate::backing::Backing;
+use crate::compressor::{CompressError, Compressor, Corrupt, OUTPUT_BYTES};
+use crate::index::{Index, IndexError};
+use crate::page::{PAGE_SIZE, Page, PageKey};
+use crate::zpool::{Arena, Zpool, ZpoolError};
 
 /// Entries of a range that are removed under one lock of their shard.
 const RANGE_BATCH: usize = 64;
 
 /// The longest header that can be put in front of an object, in bytes.
 pub const OBJECT_HEADER_MAX: usize = 64;
-
-/// What a store is made of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ZswapOptions {
-    /// The allocator.
-    pub zpool: ZpoolKind,
-    /// What can be chosen about it, where it is zsmalloc.
-    pub zsmalloc: ZsmallocOptions,
-    /// The compressor.
-    pub compressor: CompressorKind,
-    /// The index of a shard.
-    pub index: IndexKind,
-    /// Shards, each an index with a lock of its own; a power of two. 64 are more than the threads
-    /// that will ever meet in one; 1 is what kernels up to 6.8 had for a swap device.
-    pub shards: usize,
-    /// The policy for pages that do not shrink.
-    pub incompressible: Incompressible,
-    /// Bytes in front of each object that hold its key and are checked at load, 0 to
-    /// [`OBJECT_HEADER_MAX`]. Kernel 6.1 puts 8 there where the allocator can evict (zbud, z3fold).
-    pub object_header_bytes: usize,
-    /// The most host pages that the pool may own.
-    pub pool_pages_max: usize,
-    /// How large the pages are that the kernel gives.
-    pub host_pages: HostPages,
-    /// Which pages are kept as one word.
-    pub same_filled: SameFilled,
-}
-
-impl Default for ZswapOptions {
-    /// zsmalloc and lz4, bounded by the machine alone.
-    fn default() -> Self {
-        ZswapOptions {
-            zpool: ZpoolKind::Zsmalloc,
-            zsmalloc: ZsmallocOptions::default(),
-            compressor: CompressorKind::Lz4,
-            index: IndexKind::Radix,
-            shards: 1 << 6,
-            incompressible: Incompressible::Reject,
-            object_header_bytes: 0,
-            pool_pages_max: usize::MAX,
-            host_pages: HostPages::Small,
-            same_filled: SameFilled::default(),
-        }
-    }
-}
-
-/// How a stored page is kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stored {
-    /// As its one word.
-    SameFilled,
-    /// Compressed to `bytes`.
-    Compressed {
-        /// Length of the object without its header.
-        bytes: usize,
-    },
-    /// As it was.
-    AsIs,
-}
-
-/// Who refused a compressed page as too large. A value, not a text: refusing takes no memory.
-#[derive(Debug, Error)]
-pub enum TooLarge {
-    /// The compressor.
-    #[error(transparent)]
-    Compressor(CompressError),
-    /// The pool.
-    #[error(transparent)]
-    Zpool(ZpoolError),
-}
-
-/// Why a page was not stored. The caller's page is untouched; the key holds nothing now.
-#[derive(Debug, Error)]
-pub enum StoreError {
-    /// The compressed page is too large for the pool (`reject_compress_poor`).
-    #[error("page {key} does not shrink enough: {reason}")]
-    CompressPoor {
-        /// The page.
-        key: PageKey,
-        /// What it came to, and the limit.
-        reason: TooLarge,
-    },
-    /// The compressor failed (`reject_compress_fail`).
-    #[error("page {key} could not be compressed: {reason}")]
-    CompressFail {
-        /// The page.
-        key: PageKey,
-        /// The compressor's words.
-        reason: String,
-    },
-    /// The pool got no memory (`reject_alloc_fail`).
-    #[error("no room in the pool for page {key}")]
-    AllocFail {
-        /// The page.
-        key: PageKey,
-        /// What the pool said.
-        #[source]
-        source: ZpoolError,
-    },
-    /// No memory for an index entry (`reject_kmemcache_fail`).
-    #[error("no room in the index for page {key}")]
-    IndexFull {
-        /// The page.
-        key: PageKey,
-        /// What the index said.
-        #[source]
-        source: IndexError,
-    },
-}
-
-/// A page is held but cannot be restored; its entry stays. What is in the caller's buffer is
-/// unspecified.
-#[derive(Debug, Error)]
-#[error("page {key} is corrupt in {zpool} ({compressor}, object of {bytes} bytes)")]
-pub struct LoadError {
-    /// The page.
-    pub key: PageKey,
-    /// The allocator.
-    pub zpool: &'static str,
-    /// The compressor.
-    pub compressor: String,
-    /// The object's length.
-    pub bytes: usize,
-    /// What is wrong with it.
-    #[source]
-    pub source: Corrupt,
-}
 
 /// Memory of a store, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -196,8 +82,10 @@ pub struct MemoryUse {
     pub pool_peak_bytes: u64,
     /// Sum of the compressed lengths, which nothing takes less than.
     pub compressed_bytes: u64,
-    /// Index nodes and shards.
+    /// Index nodes, shards and records.
     pub index_bytes: u64,
+    /// What is known of the backing's blocks, the buffer of a batch, tenants, counts of latencies.
+    pub policy_bytes: u64,
     /// The allocator's tables: handles, page descriptors, free lists.
     pub zpool_metadata_bytes: u64,
     /// Resident host pages that the arena keeps for the next caller: at most 256 KiB, and the rest
@@ -208,7 +96,7 @@ pub struct MemoryUse {
 impl MemoryUse {
     /// Everything beside the pool's host pages.
     pub fn metadata_bytes(&self) -> u64 {
-        self.index_bytes + self.zpool_metadata_bytes
+        self.index_bytes + self.policy_bytes + self.zpool_metadata_bytes
     }
 }
 
@@ -218,10 +106,26 @@ pub struct Zswap {
     zpool: Box<dyn Zpool>,
     arena: Arc<Arena>,
     compressor: Box<dyn Compressor>,
-    incompressible: Incompressible,
-    object_header_bytes: usize,
-    same_filled: SameFilled,
+    tier: Option<Tier>,
+    options: ZswapOptions,
+    limit: Limit,
+    /// With records.
+    order: Option<Arc<Order>>,
     shards: Shards,
+    latencies: Latencies,
+}
+
+/// What a store is built of, for parts that have no name.
+#[derive(Debug)]
+pub struct ZswapParts {
+    /// Where the pool's host pages are from.
+    pub arena: Arc<Arena>,
+    /// The allocator, empty and alone on its arena.
+    pub zpool: Box<dyn Zpool>,
+    /// The compressor.
+    pub compressor: Box<dyn Compressor>,
+    /// Where pages are written back to.
+    pub backing: Option<Box<dyn Backing>>,
 }
 
 /// A thread's room for one object: header, then whatever the compressor makes.
@@ -229,10 +133,25 @@ struct Scratch {
     bytes: [u8; OBJECT_HEADER_MAX + OUTPUT_BYTES],
 }
 
+/// An object in a [`Scratch`].
+#[derive(Debug, Clone, Copy)]
+struct Packed {
+    /// Its length without the header.
+    bytes: usize,
+    /// It is the page.
+    as_is: bool,
+}
+
 thread_local! {
     static SCRATCH: RefCell<Box<Scratch>> =
         RefCell::new(Box::new(Scratch { bytes: [0; OBJECT_HEADER_MAX + OUTPUT_BYTES] }));
 }
+
+/// Times that a store writes back a batch to get room for one page, before it gives up.
+const RECLAIM_TRIES: usize = 8;
+
+/// Pages that a store writes back at a time: few, as it waits for them.
+const RECLAIM_PAGES: usize = BATCH_PAGES / 4;
 
 impl Zswap {
     /// An empty store.
@@ -250,128 +169,140 @@ impl Zswap {
     ///
     /// If an option is out of its range.
     pub fn with_compressor(options: ZswapOptions, compressor: Box<dyn Compressor>) -> Zswap {
-        let arena = Arc::new(Arena::with_limit(options.pool_pages_max, options.host_pages));
-        let zpool = options.zpool.build(Arc::clone(&arena), options.zsmalloc);
-        Zswap::from_parts(options, arena, zpool, compressor, || options.index.build())
+        let parts = ZswapParts { compressor, ..ZswapParts::of(options) };
+        Zswap::from_parts(options, parts, || options.index.build()).expect("no backing, no tables")
     }
 
-    /// An empty store of these parts, for parts that have no name: of `options` only the policies
-    /// are looked at. `zpool` must be empty and alone on `arena`.
+    /// An empty store that writes pages back to `backing`, which must be its alone.
+    ///
+    /// # Errors
+    ///
+    /// No memory for what is to be known of its blocks, about 2 bytes each, and for a batch.
+    ///
+    /// # Panics
+    ///
+    /// If an option is out of its range, or there are to be no records.
+    pub fn with_backing(
+        options: ZswapOptions,
+        backing: Box<dyn Backing>,
+    ) -> Result<Zswap, TryReserveError> {
+        let parts = ZswapParts { backing: Some(backing), ..ZswapParts::of(options) };
+        Zswap::from_parts(options, parts, || options.index.build())
+    }
+
+    /// An empty store of these parts: of `options` only the policies are looked at.
+    ///
+    /// # Errors
+    ///
+    /// As [`Zswap::with_backing`].
     ///
     /// # Panics
     ///
     /// If an option is out of its range.
     pub fn from_parts(
         options: ZswapOptions,
-        arena: Arc<Arena>,
-        zpool: Box<dyn Zpool>,
-        compressor: Box<dyn Compressor>,
+        parts: ZswapParts,
         index: impl Fn() -> Box<dyn Index>,
-    ) -> Zswap {
+    ) -> Result<Zswap, TryReserveError> {
         assert!(
             options.object_header_bytes <= OBJECT_HEADER_MAX,
             "an object header of {} bytes is over {OBJECT_HEADER_MAX}",
             options.object_header_bytes
         );
-        Zswap {
-            zpool,
-            arena,
-            compressor,
-            incompressible: options.incompressible,
-            object_header_bytes: options.object_header_bytes,
-            same_filled: options.same_filled,
-            shards: Shards::new(options.shards, index),
-        }
+        assert!(options.accept_threshold_percent <= 100, "a threshold is at most 100 percent");
+        assert!(
+            parts.backing.is_none() || options.records.is_some(),
+            "a store without records cannot write back"
+        );
+        let order = options.records.map(|_| Arc::new(Order::new(Tenants::new(options.shards))));
+        let records = options.records.zip(order.clone());
+        let max_bytes = (options.pool_pages_max as u64).saturating_mul(PAGE_SIZE as u64);
+        Ok(Zswap {
+            zpool: parts.zpool,
+            arena: parts.arena,
+            compressor: parts.compressor,
+            tier: parts.backing.map(Tier::new).transpose()?,
+            limit: Limit::new(max_bytes, options.accept_threshold_percent),
+            shards: Shards::new(
+                options.shards,
+                index,
+                records.map(|(records, order)| (records.lru, order)),
+            ),
+            order,
+            options,
+            latencies: Latencies::default(),
+        })
     }
 
-    /// Keeps a copy of `page` under `key`. What the key held before is gone, also where the page is
-    /// refused.
+    /// Keeps a copy of `page` under `key`, for the root. What the key held before is gone, also
+    /// where the page is refused.
     ///
     /// # Errors
     ///
     /// [`StoreError`]; counted by its reason, and nothing but the key's earlier page has changed.
     pub fn store(&self, key: PageKey, page: &Page) -> Result<Stored, StoreError> {
-        if let Some(word) = self.same_filled.word(page) {
-            self.put(key, Content::SameFilled(word))
-                .map_err(|source| self.refuse(StoreError::IndexFull { key, source }))?;
-            return Ok(Stored::SameFilled);
-        }
-        let content =
-            SCRATCH.with_borrow_mut(|scratch| self.insert_object(key, page, &mut scratch.bytes));
-        let content = content.map_err(|error| {
+        self.store_for(TenantId::ROOT, key, page)
+    }
+
+    /// Keeps a copy of `page` under `key`, for `tenant`, which must be one of this store's.
+    ///
+    /// # Errors
+    ///
+    /// As [`Zswap::store`].
+    pub fn store_for(
+        &self,
+        tenant: TenantId,
+        key: PageKey,
+        page: &Page,
+    ) -> Result<Stored, StoreError> {
+        let start = self.options.latencies.then(Instant::now);
+        let held = self.keep(tenant, key, page).or_else(|refused| {
+            self.count_refusal(&refused);
+            self.write_through(tenant, key, page, refused)
+        });
+        let held = held.inspect_err(|_| {
             self.drop_stale(key);
-            self.refuse(error)
         })?;
-        if let Err(source) = self.put(key, content) {
-            self.free(content);
-            return Err(self.refuse(StoreError::IndexFull { key, source }));
+        if let Err(source) = self.put(key, held) {
+            self.release(held);
+            let refused = StoreError::IndexFull { key, source };
+            self.count_refusal(&refused);
+            return Err(refused);
         }
-        Ok(match content {
+        self.limit.note_growth(self.pool_bytes());
+        if let Some(start) = start {
+            self.latencies.store.record(start.elapsed());
+        }
+        Ok(match held.content {
+            Content::SameFilled(_) => Stored::SameFilled,
             Content::Compressed { bytes, .. } => Stored::Compressed { bytes: usize::from(bytes) },
-            _ => Stored::AsIs,
+            Content::AsIs { .. } => Stored::AsIs,
+            Content::WrittenBack => Stored::WrittenThrough,
         })
-    }
-
-    /// Fills `page` with the page of `key` and keeps it; `false` where the key holds none, and
-    /// `page` is untouched.
-    ///
-    /// # Errors
-    ///
-    /// [`LoadError`].
-    pub fn load(&self, key: PageKey, page: &mut Page) -> Result<bool, LoadError> {
-        let shard = self.shards.of(key).lock();
-        let Some((_, content)) = shard.get(key) else { return Ok(false) };
-        self.fetch(key, content, shard, page, || ())?;
-        Ok(true)
-    }
-
-    /// Fills `page` with the page of `key` and drops it from the store; `false` where the key holds
-    /// none. Of several threads that ask for the same page, one gets it.
-    ///
-    /// # Errors
-    ///
-    /// [`LoadError`]; the entry stays.
-    pub fn load_exclusive(&self, key: PageKey, page: &mut Page) -> Result<bool, LoadError> {
-        let lock = self.shards.of(key);
-        loop {
-            let mut shard = lock.lock();
-            let Some((entry, content)) = shard.get(key) else { return Ok(false) };
-            if content.handle().is_none() {
-                shard.take(key);
-                self.fetch(key, content, shard, page, || ())?;
-                return Ok(true);
-            }
-            // Removed only once it has been restored, and while it is pinned: its handle names it
-            // and no later object. Whoever holds the shard may wait for the pin, so not for long.
-            let mut removed = None;
-            self.fetch(key, content, shard, page, || {
-                removed = lock.lock_soon().and_then(|mut shard| shard.remove(key, entry));
-            })?;
-            if let Some(content) = removed {
-                self.free(content);
-                return Ok(true);
-            }
-            // It went, or changed, or the shard is busy: look again.
-            std::thread::yield_now();
-        }
     }
 
     /// Forgets the page of `key`; whether there was one.
     pub fn invalidate(&self, key: PageKey) -> bool {
-        let removed = self.shards.of(key).lock().take(key);
-        removed.inspect(|&content| self.free(content)).is_some()
+        let mut shard = self.shards.of(key).lock();
+        let removed = shard.take(key);
+        shard.counters.invalidated_pages += u64::from(removed.is_some());
+        drop(shard);
+        removed.inspect(|&held| self.release(held)).is_some()
     }
 
     /// Forgets every page with a key in `keys`; how many there were.
     pub fn invalidate_range(&self, keys: RangeInclusive<PageKey>) -> usize {
         let mut count = 0;
         // A batch at a time: freeing takes no memory, and the shard is let go in between.
-        let mut taken = [Content::SameFilled(0); RANGE_BATCH];
+        let mut taken = [Held::of_root(Content::SameFilled(0)); RANGE_BATCH];
         for lock in self.shards.of_range(&keys) {
             let mut full = true;
             while full {
-                let batch = lock.lock().take_range(keys.clone(), &mut taken);
-                taken[..batch].iter().for_each(|&content| self.free(content));
+                let mut shard = lock.lock();
+                let batch = shard.take_range(keys.clone(), &mut taken);
+                shard.counters.invalidated_pages += batch as u64;
+                drop(shard);
+                taken[..batch].iter().for_each(|&held| self.release(held));
                 count += batch;
                 full = batch == taken.len();
             }
@@ -406,9 +337,53 @@ impl Zswap {
             pool_peak_bytes: (arena.peak_pages * PAGE_SIZE) as u64,
             compressed_bytes: self.shards.iter().map(|shard| shard.lock().compressed_bytes).sum(),
             index_bytes: self.shards.bytes() as u64,
+            policy_bytes: self.policy_bytes() as u64,
             zpool_metadata_bytes: (zpool.metadata_bytes + arena.metadata_bytes) as u64,
             reserve_bytes: (arena.reserve_pages * PAGE_SIZE) as u64,
         }
+    }
+
+    /// How long the verbs took, if that is measured.
+    pub fn latencies(&self) -> LatencyStats {
+        self.latencies.stats()
+    }
+
+    /// Makes a tenant below `parent`.
+    ///
+    /// # Errors
+    ///
+    /// [`TenantError`].
+    pub fn add_tenant(
+        &self,
+        parent: TenantId,
+        options: TenantOptions,
+    ) -> Result<TenantId, TenantError> {
+        self.order.as_ref().ok_or(TenantError::NoRecords)?.tenants.add(parent, options)
+    }
+
+    /// Changes a tenant's options; also those of the root. What is kept over a lower limit stays
+    /// until it goes by itself.
+    ///
+    /// # Errors
+    ///
+    /// [`TenantError`].
+    pub fn set_tenant(&self, tenant: TenantId, options: TenantOptions) -> Result<(), TenantError> {
+        self.order.as_ref().ok_or(TenantError::NoRecords)?.tenants.set(tenant, options)
+    }
+
+    /// All tenants, the root first; none without records.
+    pub fn tenants(&self) -> Vec<TenantStats> {
+        self.order.as_ref().map_or_else(Vec::new, |order| order.tenants.stats())
+    }
+
+    /// The options it was made with.
+    pub fn options(&self) -> &ZswapOptions {
+        &self.options
+    }
+
+    /// Where pages are written back to.
+    pub fn backing(&self) -> Option<&dyn Backing> {
+        self.tier.as_ref().map(Tier::backing)
     }
 
     /// The allocator.
@@ -424,15 +399,21 @@ impl Zswap {
     pub fn audit(&self) -> Result<(), String> {
         self.zpool.audit().map_err(|error| format!("{}: {error}", self.zpool.name()))?;
         let (mut objects, mut compressed_bytes) = (0, 0);
+        let mut copies = Vec::new();
+        let mut charged = std::collections::BTreeMap::new();
         for lock in self.shards.iter() {
             let shard = lock.lock();
-            shard.index().audit().map_err(|e| format!("{}: {e}", shard.index().name()))?;
+            shard.audit()?;
             let mut broken = None;
-            let (mut bytes, mut words) = (0, 0);
-            shard.for_each(&mut |key, content| {
-                bytes += content.compressed_bytes();
-                words += usize::from(content.has_slot());
-                let Some(handle) = content.handle() else { return };
+            let mut bytes = 0;
+            shard.for_each(&mut |key, held| {
+                bytes += held.content.compressed_bytes();
+                *charged.entry(held.tenant).or_insert(0) += held.content.compressed_bytes();
+                copies.extend(held.written);
+                if held.content == Content::WrittenBack && held.written.is_none() {
+                    broken = Some(format!("S7: page {key} is nowhere"));
+                }
+                let Some(handle) = held.content.handle() else { return };
                 objects += 1;
                 if let Err(error) = self.zpool.read(handle, &mut |_| ()) {
                     broken = Some(format!("S3: page {key}: {error}"));
@@ -447,10 +428,15 @@ impl Zswap {
                     shard.compressed_bytes
                 ));
             }
-            if words != shard.words() {
-                return Err(format!("entries name {words} words, {} are kept", shard.words()));
-            }
             compressed_bytes += bytes;
+        }
+        if let Some(order) = &self.order {
+            order.tenants.audit(&charged)?;
+        }
+        match &self.tier {
+            Some(tier) => tier.audit(&copies)?,
+            None if copies.is_empty() => {}
+            None => return Err("S6: copies without a backing".to_owned()),
         }
         let stats = self.zpool.stats();
         if stats.objects != objects {
@@ -465,137 +451,130 @@ impl Zswap {
         Ok(())
     }
 
-    /// Restores the page of `key`, which `content` is about. The shard is let go as soon as the
-    /// object is pinned; `restored` is called before the pin ends.
-    fn fetch(
-        &self,
-        key: PageKey,
-        content: Content,
-        shard: MutexGuard<'_, Shard>,
-        page: &mut Page,
-        restored: impl FnOnce(),
-    ) -> Result<(), LoadError> {
-        let handle = match content {
-            Content::SameFilled(word) => {
-                drop(shard);
-                fill_with_word(page, word);
-                return Ok(());
-            }
-            Content::Compressed { handle, .. } | Content::AsIs { handle } => handle,
-        };
-        let mut once = Some((shard, restored));
-        let mut result = Ok(());
-        self.zpool
-            .read(handle, &mut |slot| {
-                let (shard, restored) = once.take().expect("a slot is read once");
-                // The pool pins the object from here on: the entry may go now.
-                drop(shard);
-                result = self.restore(key, content, slot, page);
-                if result.is_ok() {
-                    restored();
-                }
-            })
-            .expect("S3: an entry's handle names an object");
-        result.map_err(|source| {
-            self.shards.of(key).lock().counters.decompress_fail += 1;
-            LoadError {
-                key,
-                zpool: self.zpool.name(),
-                compressor: self.compressor.name(),
-                bytes: content.compressed_bytes() as usize,
-                source,
-            }
+    /// Brings a page into memory: what is to be put into the index.
+    fn keep(&self, tenant: TenantId, key: PageKey, page: &Page) -> Result<Held, StoreError> {
+        if let Some(word) = self.options.same_filled.word(page) {
+            return Ok(Held { tenant, ..Held::of_root(Content::SameFilled(word)) });
+        }
+        let pool_bytes = self.pool_bytes();
+        if self.options.when_full == WhenFull::Bypass && !self.limit.accepts(pool_bytes) {
+            let Limit { max_bytes, accept_bytes, .. } = self.limit;
+            return Err(StoreError::PoolLimit { key, pool_bytes, max_bytes, accept_bytes });
+        }
+        SCRATCH.with_borrow_mut(|scratch| {
+            let packed = self.compress(key, page, scratch)?;
+            let reclaim = || {
+                // What the key held before may have been in the way.
+                self.drop_stale(key)
+                    || self.options.when_full == WhenFull::Reclaim
+                        && self.shrink(TenantId::ROOT, RECLAIM_PAGES).pages() > 0
+            };
+            self.insert_packed(tenant, key, packed, scratch, reclaim)
         })
     }
 
-    /// Turns a slot of the pool back into the page.
-    fn restore(
-        &self,
-        key: PageKey,
-        content: Content,
-        slot: &[u8],
-        page: &mut Page,
-    ) -> Result<(), Corrupt> {
-        let (header, data) = slot.split_at(self.object_header_bytes);
-        if !header.is_empty() && header != &object_header(key)[..header.len()] {
-            return Err(Corrupt("its header names another page".to_owned()));
-        }
-        match content {
-            Content::Compressed { bytes, .. } => {
-                self.compressor.decompress(&data[..usize::from(bytes)], page)
-            }
-            _ => {
-                page.copy_from_slice(&data[..PAGE_SIZE]);
-                Ok(())
-            }
-        }
-    }
-
-    /// Compresses a page and puts the result into the pool.
-    fn insert_object(
+    /// Compresses a page into `scratch`.
+    fn compress(
         &self,
         key: PageKey,
         page: &Page,
-        scratch: &mut [u8; OBJECT_HEADER_MAX + OUTPUT_BYTES],
-    ) -> Result<Content, StoreError> {
-        // The header ends where the compressor's output starts.
-        let (front, out) =
-            scratch.split_first_chunk_mut::<OBJECT_HEADER_MAX>().expect("scratch has both");
-        let out: &mut [u8; OUTPUT_BYTES] = out.try_into().expect("scratch has both");
-        let header_bytes = self.object_header_bytes;
-        front[OBJECT_HEADER_MAX - header_bytes..]
-            .copy_from_slice(&object_header(key)[..header_bytes]);
-        let bytes = match self.compressor.compress(page, out) {
-            Ok(bytes) if bytes < PAGE_SIZE || self.incompressible == Incompressible::Reject => {
-                Some(bytes)
-            }
-            Err(reason) if self.incompressible == Incompressible::Reject => {
-                return Err(match reason {
-                    CompressError::TooBig => {
-                        StoreError::CompressPoor { key, reason: TooLarge::Compressor(reason) }
-                    }
-                    CompressError::Failed(reason) => StoreError::CompressFail { key, reason },
-                });
-            }
+        scratch: &mut Scratch,
+    ) -> Result<Packed, StoreError> {
+        let rejects = self.options.incompressible == Incompressible::Reject;
+        match self.compressor.compress(page, scratch.output()) {
+            Ok(bytes) if bytes < PAGE_SIZE || rejects => Ok(Packed { bytes, as_is: false }),
+            Err(reason) if rejects => Err(match reason {
+                CompressError::TooBig => {
+                    StoreError::CompressPoor { key, reason: TooLarge::Compressor(reason) }
+                }
+                CompressError::Failed(reason) => StoreError::CompressFail { key, reason },
+            }),
             _ => {
-                out[..PAGE_SIZE].copy_from_slice(page);
-                None
+                scratch.output()[..PAGE_SIZE].copy_from_slice(page);
+                Ok(Packed { bytes: PAGE_SIZE, as_is: true })
             }
-        };
-        let start = OBJECT_HEADER_MAX - header_bytes;
-        let end = OBJECT_HEADER_MAX + bytes.unwrap_or(PAGE_SIZE);
-        let object = &scratch[start..end];
-        let handle = match self.zpool.insert(object) {
-            // What the key held before may have been in the way.
-            Err(ZpoolError::NoPages(_) | ZpoolError::NoTables(_)) if self.drop_stale(key) => {
-                self.zpool.insert(object)
+        }
+    }
+
+    /// Puts an object into the pool, charged to its tenant. Where there is no room, `reclaim` is
+    /// asked to make some; whether it did.
+    fn insert_packed(
+        &self,
+        tenant: TenantId,
+        key: PageKey,
+        packed: Packed,
+        scratch: &mut Scratch,
+        reclaim: impl Fn() -> bool,
+    ) -> Result<Held, StoreError> {
+        let Packed { bytes, as_is } = packed;
+        let object = scratch.object(self.options.object_header_bytes, key, bytes);
+        let checksum = self.checksum_of(key, &object[self.options.object_header_bytes..]);
+        self.charge(tenant, bytes as u64)
+            .map_err(|source| StoreError::TenantLimit { key, source })?;
+        let mut result = self.zpool.insert(object);
+        for _ in 0..RECLAIM_TRIES {
+            if !matches!(result, Err(ZpoolError::NoPages(_) | ZpoolError::NoTables(_))) {
+                break;
             }
-            result => result,
-        };
-        let handle = handle.map_err(|source| match source {
-            ZpoolError::TooBig { .. } | ZpoolError::Empty => {
-                StoreError::CompressPoor { key, reason: TooLarge::Zpool(source) }
+            self.limit.note_full();
+            if !reclaim() {
+                break;
             }
-            source => StoreError::AllocFail { key, source },
+            result = self.zpool.insert(object);
+        }
+        let handle = result.map_err(|source| {
+            self.uncharge(tenant, bytes as u64);
+            match source {
+                ZpoolError::TooBig { .. } | ZpoolError::Empty => {
+                    StoreError::CompressPoor { key, reason: TooLarge::Zpool(source) }
+                }
+                source => StoreError::AllocFail { key, source },
+            }
         })?;
-        Ok(match bytes {
-            Some(bytes) => Content::Compressed { handle, bytes: bytes as u16 }, // <= 4096
-            None => Content::AsIs { handle },
-        })
+        let content = match as_is {
+            false => Content::Compressed { handle, bytes: bytes as u16 }, // <= 4096
+            true => Content::AsIs { handle },
+        };
+        Ok(Held { content, checksum, written: None, tenant })
+    }
+
+    /// Writes a page that the pool refused to the backing, if there is one and the tenant may.
+    fn write_through(
+        &self,
+        tenant: TenantId,
+        key: PageKey,
+        page: &Page,
+        refused: StoreError,
+    ) -> Result<Held, StoreError> {
+        let (Some(tier), Some(order)) = (&self.tier, &self.order) else { return Err(refused) };
+        if !order.tenants.may_write_back(tenant) {
+            return Err(refused);
+        }
+        let at = tier.write_page(page).map_err(|source| StoreError::Backing {
+            key,
+            backing: tier.backing().name(),
+            refused: Box::new(refused),
+            source,
+        })?;
+        self.shards.of(key).lock().counters.written_through_pages += 1;
+        let checksum = self.checksum_of(key, page);
+        let written = Written { at, bytes: PAGE_SIZE as u16, as_is: true, checksum };
+        Ok(Held { content: Content::WrittenBack, checksum: 0, written: Some(written), tenant })
     }
 
     /// Puts an entry into the index and frees what it replaced; what was there goes also where that
-    /// fails (S1): a long word needs memory beside the index, whether the key has an entry or not.
-    fn put(&self, key: PageKey, content: Content) -> Result<(), IndexError> {
+    /// fails (S1): a record, or a long word, needs memory whether the key has an entry or not.
+    fn put(&self, key: PageKey, held: Held) -> Result<(), IndexError> {
         let mut shard = self.shards.of(key).lock();
-        let put = shard.put(key, content);
+        let put = shard.put(key, held);
         let stale = match put {
             Ok(replaced) => replaced,
             Err(_) => shard.take(key),
         };
         shard.counters.duplicate_entry += u64::from(stale.is_some());
+        shard.counters.zswpout += u64::from(put.is_ok());
         drop(shard);
-        stale.inspect(|&content| self.free(content));
+        stale.inspect(|&held| self.release(held));
         put.map(drop)
     }
 
@@ -606,30 +585,115 @@ impl Zswap {
         let stale = shard.take(key);
         shard.counters.duplicate_entry += u64::from(stale.is_some());
         drop(shard);
-        stale.inspect(|&content| self.free(content)).is_some()
+        stale.inspect(|&held| self.release(held)).is_some()
     }
 
-    /// Frees the object of content that is in no entry any more.
-    fn free(&self, content: Content) {
-        if let Some(handle) = content.handle() {
-            self.zpool.remove(handle).expect("S3: an entry's handle names an object");
+    /// Gives up all that was held of a page that is in no entry any more.
+    fn release(&self, held: Held) {
+        self.release_object(held);
+        if let (Some(written), Some(tier)) = (held.written, &self.tier) {
+            tier.release(written);
         }
     }
 
+    /// Frees the object of a page that names it no more.
+    fn release_object(&self, held: Held) {
+        if let Some(handle) = held.content.handle() {
+            self.zpool.remove(handle).expect("S3: an entry's handle names an object");
+            self.uncharge(held.tenant, held.content.compressed_bytes());
+        }
+    }
+
+    /// Charges a tenant for an object; at its limit, once it has written one page back.
+    fn charge(&self, tenant: TenantId, bytes: u64) -> Result<(), OverTenantLimit> {
+        let Some(order) = &self.order else { return Ok(()) };
+        let Err(over) = order.tenants.charge(tenant, bytes) else { return Ok(()) };
+        if self.options.when_full == WhenFull::Reclaim
+            && self.shrink(over.tenant, RECLAIM_PAGES).pages() > 0
+        {
+            return order.tenants.charge(tenant, bytes);
+        }
+        Err(over)
+    }
+
+    fn uncharge(&self, tenant: TenantId, bytes: u64) {
+        if let Some(order) = &self.order {
+            order.tenants.uncharge(tenant, bytes);
+        }
+    }
+
+    fn has_checksums(&self) -> bool {
+        self.options.records.is_some_and(|records| records.checksum)
+    }
+
+    /// The checksum of bytes, where there are any: else 0.
+    fn checksum_of(&self, key: PageKey, bytes: &[u8]) -> u32 {
+        if self.has_checksums() { checksum::checksum(key, bytes) } else { 0 }
+    }
+
+    /// Bytes of host pages that the pool owns, without a lock.
+    fn pool_bytes(&self) -> u64 {
+        (self.arena.used_pages() * PAGE_SIZE) as u64
+    }
+
+    fn policy_bytes(&self) -> usize {
+        let tenants = self.order.as_ref().map_or(0, |order| order.tenants.bytes());
+        let tier = self.tier.as_ref().map_or(0, |tier| tier.usage().1);
+        Latencies::bytes() + tenants + tier
+    }
+
     /// Counts a refusal by its reason.
-    fn refuse(&self, error: StoreError) -> StoreError {
+    fn count_refusal(&self, error: &StoreError) {
         let (StoreError::CompressPoor { key, .. }
         | StoreError::CompressFail { key, .. }
+        | StoreError::PoolLimit { key, .. }
+        | StoreError::TenantLimit { key, .. }
         | StoreError::AllocFail { key, .. }
-        | StoreError::IndexFull { key, .. }) = error;
-        let counters = &mut self.shards.of(key).lock().counters;
+        | StoreError::IndexFull { key, .. }
+        | StoreError::Backing { key, .. }) = error;
+        let counters = &mut self.shards.of(*key).lock().counters;
         *match error {
             StoreError::CompressPoor { .. } => &mut counters.reject_compress_poor,
             StoreError::CompressFail { .. } => &mut counters.reject_compress_fail,
-            StoreError::AllocFail { .. } => &mut counters.reject_alloc_fail,
+            StoreError::PoolLimit { .. } => &mut counters.pool_limit_hit,
+            StoreError::TenantLimit { .. } => &mut counters.reject_tenant_limit,
+            StoreError::AllocFail { .. } => {
+                // The pool's limit, or the machine's.
+                counters.pool_limit_hit += u64::from(error.is_pool_limit());
+                &mut counters.reject_alloc_fail
+            }
             StoreError::IndexFull { .. } => &mut counters.reject_kmemcache_fail,
+            StoreError::Backing { .. } => return, // counted when the pool refused it
         } += 1;
-        error
+    }
+}
+
+impl ZswapParts {
+    /// The parts that options name, without a backing.
+    pub fn of(options: ZswapOptions) -> ZswapParts {
+        let arena = Arc::new(Arena::with_limit(options.pool_pages_max, options.host_pages));
+        let zpool = options.zpool.build(Arc::clone(&arena), options.zsmalloc);
+        ZswapParts { arena, zpool, compressor: options.compressor.build(), backing: None }
+    }
+}
+
+impl Scratch {
+    /// Where a compressor writes to.
+    fn output(&mut self) -> &mut [u8; OUTPUT_BYTES] {
+        (&mut self.bytes[OBJECT_HEADER_MAX..]).try_into().expect("scratch has both")
+    }
+
+    /// Puts an object of another place in.
+    fn pack(&mut self, object: &[u8]) -> Packed {
+        self.output()[..object.len()].copy_from_slice(object);
+        Packed { bytes: object.len(), as_is: false }
+    }
+
+    /// The object of `bytes`, with its header in front, which ends where the output starts.
+    fn object(&mut self, header_bytes: usize, key: PageKey, bytes: usize) -> &[u8] {
+        let start = OBJECT_HEADER_MAX - header_bytes;
+        self.bytes[start..OBJECT_HEADER_MAX].copy_from_slice(&object_header(key)[..header_bytes]);
+        &self.bytes[start..OBJECT_HEADER_MAX + bytes]
     }
 }
 

@@ -1,10 +1,13 @@
 //! A shard: the index of some of the 64 MiB regions of key space, behind one lock.
 
 use std::ops::RangeInclusive;
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use super::counters::Counters;
-use super::entry::Content;
+use super::entry::{Content, Held};
+use super::lru::{Lists, Lru, Order};
+use super::records::Records;
+use super::tenant::TenantId;
 use super::words::Words;
 use crate::index::{Entry, Index, IndexError};
 use crate::page::PageKey;
@@ -27,25 +30,66 @@ pub(super) struct ShardLock(Mutex<Shard>);
 #[derive(Debug)]
 pub(super) struct Shard {
     index: Box<dyn Index>,
-    words: Words,
-    /// Compressed bytes of the pages held.
+    keeping: Keeping,
+    /// Compressed bytes of the pages in the pool.
     pub(super) compressed_bytes: u64,
     pub(super) counters: Counters,
 }
 
+/// Where what is known of a page is kept.
+#[derive(Debug)]
+enum Keeping {
+    /// In its index entry; long words beside it.
+    Entries(Words),
+    /// In a record that its index entry names.
+    Records(Recorded),
+}
+
+#[derive(Debug)]
+struct Recorded {
+    records: Records,
+    lists: Lists,
+    order: Arc<Order>,
+}
+
+/// A page that was taken off its list, to be written back.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Victim {
+    pub(super) key: PageKey,
+    pub(super) entry: Entry,
+    pub(super) held: Held,
+}
+
 impl Shards {
-    /// `count` of them, a power of two.
-    pub(super) fn new(count: usize, index: impl Fn() -> Box<dyn Index>) -> Shards {
+    /// `count` of them, a power of two; with records where there is an order.
+    pub(super) fn new(
+        count: usize,
+        index: impl Fn() -> Box<dyn Index>,
+        records: Option<(Lru, Arc<Order>)>,
+    ) -> Shards {
         assert!(count.is_power_of_two(), "{count} shards are no power of two");
-        let shard = |_| {
+        let keeping = |number| match &records {
+            None => Keeping::Entries(Words::new()),
+            Some((lru, order)) => Keeping::Records(Recorded {
+                records: Records::default(),
+                lists: Lists::new(*lru, number, Arc::clone(order)),
+                order: Arc::clone(order),
+            }),
+        };
+        let shard = |number| {
             ShardLock(Mutex::new(Shard {
                 index: index(),
-                words: Words::new(),
+                keeping: keeping(number),
                 compressed_bytes: 0,
                 counters: Counters::default(),
             }))
         };
         Shards((0..count).map(shard).collect())
+    }
+
+    /// The shard of a number.
+    pub(super) fn number(&self, number: usize) -> &ShardLock {
+        &self.0[number]
     }
 
     /// The shard of a key. Neighbouring regions are in different shards.
@@ -75,7 +119,7 @@ impl Shards {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        let bytes = |shard: &Shard| shard.index.bytes() + shard.words.bytes();
+        let bytes = |shard: &Shard| shard.index.bytes() + shard.keeping.bytes();
         let indexes = self.iter().map(|lock| bytes(&lock.lock())).sum::<usize>();
         self.0.len() * size_of::<ShardLock>() + indexes
     }
@@ -102,32 +146,31 @@ impl ShardLock {
 }
 
 impl Shard {
-    pub(super) fn index(&self) -> &dyn Index {
-        &*self.index
+    /// The entry of a key, and what is known of its page.
+    pub(super) fn get(&self, key: PageKey) -> Option<(Entry, Held)> {
+        let entry = self.index.get(key)?;
+        Some((entry, self.keeping.held(entry)))
     }
 
-    /// The entry of a key, and what it says.
-    pub(super) fn get(&self, key: PageKey) -> Option<(Entry, Content)> {
-        let entry = self.index.get(key)?;
-        Some((entry, Content::of(entry, &self.words)))
+    /// Notes that a page that [`Shard::get`] found was used.
+    pub(super) fn note_use(&mut self, entry: Entry) {
+        if let Keeping::Records(Recorded { records, lists, .. }) = &mut self.keeping {
+            lists.note_use(records, Records::number(entry));
+        }
     }
 
     /// Puts a page in; what was stored under its key before.
-    pub(super) fn put(
-        &mut self,
-        key: PageKey,
-        content: Content,
-    ) -> Result<Option<Content>, IndexError> {
-        let entry = content.pack(&mut self.words)?;
+    pub(super) fn put(&mut self, key: PageKey, held: Held) -> Result<Option<Held>, IndexError> {
+        let entry = self.keeping.add(key, held)?;
         let replaced = self.index.insert_or_replace(key, entry).inspect_err(|_| {
-            Content::release(entry, &mut self.words);
+            self.keeping.release(entry);
         })?;
-        self.count_held(content, u64::wrapping_add);
+        self.count_held(held, u64::wrapping_add);
         Ok(replaced.map(|entry| self.forget(entry)))
     }
 
     /// Removes whatever is under the key.
-    pub(super) fn take(&mut self, key: PageKey) -> Option<Content> {
+    pub(super) fn take(&mut self, key: PageKey) -> Option<Held> {
         self.index.take(key).map(|entry| self.forget(entry))
     }
 
@@ -135,51 +178,214 @@ impl Shard {
     pub(super) fn take_range(
         &mut self,
         keys: RangeInclusive<PageKey>,
-        taken: &mut [Content],
+        taken: &mut [Held],
     ) -> usize {
-        let Shard { index, words, .. } = self;
+        let Shard { index, keeping, .. } = self;
         let mut room = taken.iter_mut();
         let count = index.take_range(keys, room.len(), &mut |_, entry| {
-            *room.next().expect("at most as many") = Content::release(entry, words);
+            *room.next().expect("at most as many") = keeping.release(entry);
         });
-        taken[..count].iter().for_each(|&content| self.count_held(content, u64::wrapping_sub));
+        taken[..count].iter().for_each(|&held| self.count_held(held, u64::wrapping_sub));
         count
     }
 
     /// Removes the entry if it is still this one.
-    pub(super) fn remove(&mut self, key: PageKey, entry: Entry) -> Option<Content> {
+    pub(super) fn remove(&mut self, key: PageKey, entry: Entry) -> Option<Held> {
         self.index.remove_if(key, entry).then(|| self.forget(entry))
     }
 
+    /// What is known now of a page that was looked up before; `None` where it has gone since.
+    pub(super) fn current(&self, entry: Entry) -> Option<Held> {
+        let Keeping::Records(recorded) = &self.keeping else { return None };
+        let number = recorded.records.number_if_current(entry)?;
+        Some(recorded.records.get(number).held())
+    }
+
+    /// Changes what is known of a page, which must be current.
+    pub(super) fn set(&mut self, entry: Entry, held: Held) {
+        let before = self.keeping.held(entry);
+        self.count_held(before, u64::wrapping_sub);
+        self.count_held(held, u64::wrapping_add);
+        if let Keeping::Records(Recorded { records, lists, .. }) = &mut self.keeping {
+            let number = Records::number(entry);
+            records.get_mut(number).set_held(held);
+            Self::relist(records, lists, number);
+        }
+    }
+
+    /// Takes the coldest page of a tenant off its list; see [`Lists::take_coldest`].
+    pub(super) fn take_coldest(
+        &mut self,
+        tenant: TenantId,
+        until: u64,
+        looks: &mut usize,
+    ) -> Option<Victim> {
+        let Keeping::Records(Recorded { records, lists, .. }) = &mut self.keeping else {
+            return None;
+        };
+        let number = lists.take_coldest(records, tenant, until, looks)?;
+        let record = records.get_mut(number);
+        record.set_uses(0);
+        record.set_being_written(true);
+        let (key, held) = (record.key, record.held());
+        Some(Victim { key, entry: records.entry(number), held })
+    }
+
+    /// Ends the writeback of a page, which must be current.
+    pub(super) fn end_writing(&mut self, entry: Entry) {
+        if let Keeping::Records(Recorded { records, lists, .. }) = &mut self.keeping {
+            let number = Records::number(entry);
+            records.get_mut(number).set_being_written(false);
+            Self::relist(records, lists, number);
+        }
+    }
+
+    /// Whether a page, which must be current, was used since it was taken off its list.
+    pub(super) fn is_used(&self, entry: Entry) -> bool {
+        match &self.keeping {
+            Keeping::Records(recorded) => recorded.records.get(Records::number(entry)).uses() > 0,
+            Keeping::Entries(_) => false,
+        }
+    }
+
+    /// Whether a page that the backing was asked for may come back into a full pool.
+    pub(super) fn may_displace(&mut self, entry: Entry) -> bool {
+        let Keeping::Records(Recorded { records, lists, .. }) = &mut self.keeping else {
+            return false;
+        };
+        let number = Records::number(entry);
+        let (tenant, uses) = (records.get(number).tenant(), lists.uses(records, number));
+        lists.may_displace(records, tenant, uses)
+    }
+
+    /// Notes that a page of a tenant had to be read from the backing.
+    pub(super) fn note_backing_load(&mut self, tenant: TenantId) {
+        self.counters.backing_loads += 1;
+        if let Keeping::Records(recorded) = &mut self.keeping {
+            recorded.lists.note_backing_load(tenant);
+        }
+    }
+
+    /// A tenant's pages on the list, and how many of those are protected.
+    pub(super) fn listed_pages(&self, tenant: TenantId) -> (usize, usize) {
+        match &self.keeping {
+            Keeping::Records(recorded) => recorded.lists.pages(tenant),
+            Keeping::Entries(_) => (0, 0),
+        }
+    }
+
     /// Calls `visit` for each page held.
-    pub(super) fn for_each(&self, visit: &mut dyn FnMut(PageKey, Content)) {
+    pub(super) fn for_each(&self, visit: &mut dyn FnMut(PageKey, Held)) {
         self.index.for_each(PageKey(0)..=PageKey(u64::MAX), &mut |key, entry| {
-            visit(key, Content::of(entry, &self.words));
+            visit(key, self.keeping.held(entry));
         });
     }
 
-    /// Words that are kept beside the index.
-    pub(super) fn words(&self) -> usize {
-        self.words.used()
-    }
-
-    fn forget(&mut self, entry: Entry) -> Content {
-        let content = Content::release(entry, &mut self.words);
-        self.count_held(content, u64::wrapping_sub);
-        content
-    }
-
-    fn count_held(&mut self, content: Content, add: fn(u64, u64) -> u64) {
-        let held = &mut self.counters;
-        held.stored_pages = add(held.stored_pages, 1);
-        match content {
-            Content::SameFilled(_) => held.same_filled_pages = add(held.same_filled_pages, 1),
-            Content::AsIs { .. } => {
-                held.stored_incompressible_pages = add(held.stored_incompressible_pages, 1);
+    /// Walks the index and what is beside it, and checks them.
+    pub(super) fn audit(&self) -> Result<(), String> {
+        self.index.audit().map_err(|error| format!("{}: {error}", self.index.name()))?;
+        let (mut words, mut entries, mut in_pool) = (0, 0, 0);
+        self.for_each(&mut |_, held| {
+            entries += 1;
+            words += usize::from(held.content.has_slot());
+            in_pool += usize::from(held.content.handle().is_some());
+        });
+        match &self.keeping {
+            Keeping::Entries(kept) if words != kept.used() => {
+                Err(format!("entries name {words} words, {} are kept", kept.used()))
             }
+            Keeping::Entries(_) => Ok(()),
+            Keeping::Records(Recorded { records, lists, .. }) => {
+                records.audit()?;
+                if records.used() != entries {
+                    return Err(format!("{entries} entries, {} records", records.used()));
+                }
+                let listed = lists.audit(records)?;
+                if listed != in_pool {
+                    return Err(format!("S5: {in_pool} pages in the pool, {listed} on lists"));
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// A page is on a list while it is in the pool and not being written back (S5).
+    fn relist(records: &mut Records, lists: &mut Lists, number: u32) {
+        let record = records.get(number);
+        let is_in_pool = record.held().content.handle().is_some();
+        let belongs = is_in_pool && !record.is_being_written();
+        match (record.is_listed(), belongs) {
+            (false, true) => lists.put_hot(records, number),
+            (true, false) => lists.remove(records, number),
+            _ => {}
+        }
+    }
+
+    fn forget(&mut self, entry: Entry) -> Held {
+        let held = self.keeping.release(entry);
+        self.count_held(held, u64::wrapping_sub);
+        held
+    }
+
+    fn count_held(&mut self, held: Held, add: fn(u64, u64) -> u64) {
+        let counters = &mut self.counters;
+        let count = |counter: &mut u64| *counter = add(*counter, 1);
+        match held.content {
+            Content::WrittenBack => {
+                count(&mut counters.backing_pages);
+                return;
+            }
+            Content::SameFilled(_) => count(&mut counters.same_filled_pages),
+            Content::AsIs { .. } => count(&mut counters.stored_incompressible_pages),
             Content::Compressed { .. } => {}
         }
-        self.compressed_bytes = add(self.compressed_bytes, content.compressed_bytes());
+        count(&mut counters.stored_pages);
+        self.compressed_bytes = add(self.compressed_bytes, held.content.compressed_bytes());
+    }
+}
+
+impl Keeping {
+    fn held(&self, entry: Entry) -> Held {
+        match self {
+            Keeping::Entries(words) => Held::of_root(Content::of(entry, words)),
+            Keeping::Records(recorded) => recorded.records.get(Records::number(entry)).held(),
+        }
+    }
+
+    /// Keeps what is known of a page; the entry for its key.
+    fn add(&mut self, key: PageKey, held: Held) -> Result<Entry, IndexError> {
+        match self {
+            Keeping::Entries(words) => held.content.pack(words),
+            Keeping::Records(Recorded { records, lists, order }) => {
+                lists.reserve(held.tenant)?;
+                let number = records.insert(key, held)?;
+                order.count_page();
+                if held.content.handle().is_some() {
+                    lists.add(records, number);
+                }
+                Ok(records.entry(number))
+            }
+        }
+    }
+
+    /// Forgets what an entry is about that is in the index no more.
+    fn release(&mut self, entry: Entry) -> Held {
+        match self {
+            Keeping::Entries(words) => Held::of_root(Content::release(entry, words)),
+            Keeping::Records(Recorded { records, lists, order }) => {
+                let number = Records::number(entry);
+                lists.remove(records, number);
+                order.uncount_page();
+                records.remove(number)
+            }
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        match self {
+            Keeping::Entries(words) => words.bytes(),
+            Keeping::Records(recorded) => recorded.records.bytes() + recorded.lists.bytes(),
+        }
     }
 }
 
@@ -190,7 +396,7 @@ mod tests {
 
     #[test]
     fn a_range_has_the_shards_of_its_keys_once_each() {
-        let shards = Shards::new(64, || Box::new(Radix::new()));
+        let shards = Shards::new(64, || Box::new(Radix::new()), None);
         let region = |n: u64| n << REGION_BITS;
         for (start, end, expected) in [
             (7, 7, 1),

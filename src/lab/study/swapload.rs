@@ -325,7 +325,7 @@ fn run_one(spec: &RunSpec) -> Result<SwaploadRun, Refusal> {
         index: spec.index,
         shards: spec.shards,
         pool_pages_max: spec.pages as usize,
-        ..ZswapOptions::default()
+        ..ZswapOptions::bare()
     });
     let mut workers = Worker::all(spec.pages);
     workers.iter().try_for_each(|worker| worker.fill(&mut Store::new(&zswap)))?;

@@ -1,0 +1,171 @@
+//! What a store says: how a page is kept, and why it is not.
+
+use std::io;
+
+use thiserror::Error;
+
+use super::tenant::OverTenantLimit;
+use crate::compressor::{CompressError, Corrupt};
+use crate::index::IndexError;
+use crate::page::PageKey;
+use crate::zpool::{ArenaError, ZpoolError};
+
+/// How a stored page is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stored {
+    /// As its one word.
+    SameFilled,
+    /// Compressed to `bytes`.
+    Compressed {
+        /// Length of the object without its header.
+        bytes: usize,
+    },
+    /// As it was.
+    AsIs,
+    /// In the backing: the pool refused it.
+    WrittenThrough,
+}
+
+/// Who refused a compressed page as too large. A value, not a text: refusing takes no memory.
+#[derive(Debug, Error)]
+pub enum TooLarge {
+    /// The compressor.
+    #[error(transparent)]
+    Compressor(CompressError),
+    /// The pool.
+    #[error(transparent)]
+    Zpool(ZpoolError),
+}
+
+/// Why a page was not stored. The caller's page is untouched; the key holds nothing now.
+#[derive(Debug, Error)]
+pub enum StoreError {
+    /// The compressed page is too large for the pool (`reject_compress_poor`).
+    #[error("page {key} does not shrink enough: {reason}")]
+    CompressPoor {
+        /// The page.
+        key: PageKey,
+        /// What it came to, and the limit.
+        reason: TooLarge,
+    },
+    /// The compressor failed (`reject_compress_fail`).
+    #[error("page {key} could not be compressed: {reason}")]
+    CompressFail {
+        /// The page.
+        key: PageKey,
+        /// The compressor's words.
+        reason: String,
+    },
+    /// The pool was full, and has not come down to the accept threshold since (`pool_limit_hit`).
+    #[error(
+        "page {key} is refused: the pool of {pool_bytes} bytes was at its limit of {max_bytes}, \
+         and takes pages again from {accept_bytes} on"
+    )]
+    PoolLimit {
+        /// The page.
+        key: PageKey,
+        /// Its size now.
+        pool_bytes: u64,
+        /// The limit.
+        max_bytes: u64,
+        /// The accept threshold.
+        accept_bytes: u64,
+    },
+    /// The tenant's limit, or that of one above it (`reject_tenant_limit`).
+    #[error("page {key} is refused")]
+    TenantLimit {
+        /// The page.
+        key: PageKey,
+        /// Whose limit, and how far it is.
+        #[source]
+        source: OverTenantLimit,
+    },
+    /// The pool got no memory (`reject_alloc_fail`).
+    #[error("no room in the pool for page {key}")]
+    AllocFail {
+        /// The page.
+        key: PageKey,
+        /// What the pool said.
+        #[source]
+        source: ZpoolError,
+    },
+    /// No memory for an index entry (`reject_kmemcache_fail`).
+    #[error("no room in the index for page {key}")]
+    IndexFull {
+        /// The page.
+        key: PageKey,
+        /// What the index said.
+        #[source]
+        source: IndexError,
+    },
+    /// The pool refused it, and the backing too.
+    #[error("page {key} could not be written to {backing} ({refused})")]
+    Backing {
+        /// The page.
+        key: PageKey,
+        /// The backing.
+        backing: String,
+        /// Why the pool refused it.
+        refused: Box<StoreError>,
+        /// What the backing said; `StorageFull` where it has no free block.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl StoreError {
+    /// Whether the pool was at its own limit, rather than the machine.
+    pub fn is_pool_limit(&self) -> bool {
+        let at_limit =
+            |source: &ZpoolError| matches!(source, ZpoolError::NoPages(ArenaError::Limit { .. }));
+        match self {
+            StoreError::PoolLimit { .. } => true,
+            StoreError::AllocFail { source, .. } => at_limit(source),
+            StoreError::Backing { refused, .. } => refused.is_pool_limit(),
+            _ => false,
+        }
+    }
+}
+
+/// A page is held but cannot be restored; its entry stays. What is in the caller's buffer is
+/// unspecified.
+#[derive(Debug, Error)]
+pub enum LoadError {
+    /// What was found is not what was stored.
+    #[error("page {key} is corrupt in {place} ({compressor}, object of {bytes} bytes)")]
+    Corrupt {
+        /// The page.
+        key: PageKey,
+        /// The allocator, or the backing.
+        place: String,
+        /// The compressor.
+        compressor: String,
+        /// The object's length.
+        bytes: usize,
+        /// What is wrong with it.
+        #[source]
+        source: Corrupt,
+    },
+    /// The backing did not give it.
+    #[error("page {key} could not be read from block {block} of {backing}")]
+    Backing {
+        /// The page.
+        key: PageKey,
+        /// The backing.
+        backing: String,
+        /// The block it starts in.
+        block: u32,
+        /// What the backing said.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl LoadError {
+    /// The page.
+    pub fn key(&self) -> PageKey {
+        match self {
+            LoadError::Corrupt { key, .. } | LoadError::Backing { key, .. } => *key,
+        }
+    }
+}

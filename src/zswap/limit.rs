@@ -1,0 +1,162 @@
+//! When the pool counts as full: the hysteresis of `max_pool_percent` and
+//! `accept_threshold_percent`, and the bell that wakes the shrinker.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::names::named;
+
+/// What a store does that finds the pool at its limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum WhenFull {
+    /// It writes back the coldest pages itself until there is room. Without a backing it is
+    /// refused, until there is.
+    #[default]
+    Reclaim,
+    /// It is refused at once, and so are all others until the pool is below the accept threshold:
+    /// the kernel's way. With a backing, what is refused goes there.
+    Bypass,
+}
+
+named!(WhenFull, "behaviour of a full pool", Reclaim => "reclaim", Bypass => "bypass");
+
+/// The marks of a pool, in bytes of host pages.
+#[derive(Debug)]
+pub(super) struct Limit {
+    pub(super) max_bytes: u64,
+    /// Below this a pool that was full takes pages again; the shrinker works down to it.
+    pub(super) accept_bytes: u64,
+    reached_full: AtomicBool,
+    bell: Bell,
+}
+
+impl Limit {
+    /// A limit, and the percentage of it that is the accept threshold.
+    pub(super) fn new(max_bytes: u64, accept_percent: u8) -> Limit {
+        let accept_bytes = u128::from(max_bytes) * u128::from(accept_percent) / 100;
+        Limit {
+            max_bytes,
+            accept_bytes: accept_bytes as u64, // <= max_bytes
+            reached_full: AtomicBool::new(false),
+            bell: Bell::default(),
+        }
+    }
+
+    /// Whether a pool that is as large as this takes pages: the rule of kernels from 6.10 on.
+    pub(super) fn accepts(&self, pool_bytes: u64) -> bool {
+        if pool_bytes >= self.max_bytes {
+            self.note_full();
+            return false;
+        }
+        if !self.reached_full.load(Ordering::Relaxed) {
+            return true;
+        }
+        let accepts = pool_bytes <= self.accept_bytes;
+        if accepts {
+            self.reached_full.store(false, Ordering::Relaxed);
+        }
+        accepts
+    }
+
+    /// Notes that a store found no room, and wakes the shrinker.
+    pub(super) fn note_full(&self) {
+        self.reached_full.store(true, Ordering::Relaxed);
+        self.bell.ring();
+    }
+
+    /// Wakes the shrinker where the pool is more than half way from the accept threshold to the
+    /// limit.
+    #[inline]
+    pub(super) fn note_growth(&self, pool_bytes: u64) {
+        if pool_bytes > self.accept_bytes + (self.max_bytes - self.accept_bytes) / 2 {
+            self.bell.ring();
+        }
+    }
+
+    /// Whether the pool is above the accept threshold: the shrinker has work.
+    pub(super) fn is_crowded(&self, pool_bytes: u64) -> bool {
+        pool_bytes > self.accept_bytes
+    }
+
+    /// Waits until the shrinker is needed, or for `timeout`.
+    pub(super) fn wait(&self, timeout: Duration) {
+        self.bell.wait(timeout);
+    }
+
+    /// Ends a wait whatever the pool's size.
+    pub(super) fn wake(&self) {
+        self.bell.ring();
+    }
+}
+
+/// Rung by many, heard by one. Ringing what has been rung already costs one load.
+#[derive(Debug, Default)]
+struct Bell {
+    rung: AtomicBool,
+    lock: Mutex<()>,
+    heard: Condvar,
+}
+
+impl Bell {
+    #[inline]
+    fn ring(&self) {
+        if !self.rung.load(Ordering::Relaxed) {
+            self.ring_now();
+        }
+    }
+
+    #[cold]
+    fn ring_now(&self) {
+        let guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        self.rung.store(true, Ordering::Relaxed);
+        drop(guard);
+        self.heard.notify_one();
+    }
+
+    fn wait(&self, timeout: Duration) {
+        let guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let waiting =
+            self.heard.wait_timeout_while(guard, timeout, |()| !self.rung.load(Ordering::Relaxed));
+        drop(waiting.unwrap_or_else(PoisonError::into_inner));
+        self.rung.store(false, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_pool_accepts_again_below_the_threshold() {
+        let limit = Limit::new(100, 90);
+        for (pool_bytes, accepts) in
+            [(0, true), (99, true), (100, false), (99, false), (91, false), (90, true), (99, true)]
+        {
+            assert_eq!(limit.accepts(pool_bytes), accepts, "{pool_bytes}");
+        }
+        limit.note_full();
+        assert!(!limit.accepts(91) && limit.accepts(90));
+    }
+
+    #[test]
+    fn thresholds_are_of_any_limit() {
+        for max_bytes in [0, 1, 99, 1 << 40, u64::MAX] {
+            for percent in [0, 1, 90, 100] {
+                let limit = Limit::new(max_bytes, percent);
+                assert!(limit.accept_bytes <= max_bytes);
+                limit.note_growth(max_bytes);
+            }
+        }
+        assert!(!Limit::new(u64::MAX, 100).is_crowded(u64::MAX));
+    }
+
+    #[test]
+    fn a_bell_that_was_rung_before_the_wait_is_heard_once() {
+        let bell = Bell::default();
+        bell.ring();
+        bell.ring();
+        bell.wait(Duration::from_secs(60));
+        bell.wait(Duration::from_millis(1));
+    }
+}

@@ -1,0 +1,302 @@
+//! Loads: from memory, and from the backing.
+
+use std::cell::RefCell;
+use std::sync::MutexGuard;
+use std::time::Instant;
+
+use super::entry::{Content, Held, Written};
+use super::shard::{Shard, ShardLock};
+use super::tenant::TenantId;
+use super::{Corrupt, LoadError, RECLAIM_PAGES, SCRATCH, Zswap, checksum, object_header};
+use crate::backing::Block;
+use crate::index::Entry;
+use crate::page::{Page, PageKey, fill_with_word};
+
+thread_local! {
+    /// A thread's room for a copy in the backing, which lies in two blocks at most.
+    static BLOCKS: RefCell<Box<[Block; 2]>> =
+        RefCell::new(Box::new([Block::ZERO, Block::ZERO]));
+}
+
+impl Zswap {
+    /// Fills `page` with the page of `key` and keeps it; `false` where the key holds none, and
+    /// `page` is untouched.
+    ///
+    /// # Errors
+    ///
+    /// [`LoadError`].
+    pub fn load(&self, key: PageKey, page: &mut Page) -> Result<bool, LoadError> {
+        let start = self.options.latencies.then(Instant::now);
+        let lock = self.shards.of(key);
+        loop {
+            let mut shard = lock.lock();
+            let Some((entry, held)) = shard.get(key) else { return Ok(false) };
+            shard.note_use(entry);
+            let (content, written) = (held.content, held.written);
+            if content != Content::WrittenBack {
+                shard.counters.zswpin += 1;
+                self.fetch(key, held, shard, page, || ())?;
+                start.inspect(|start| self.latencies.load.record(start.elapsed()));
+                return Ok(true);
+            }
+            drop(shard);
+            if self.read_back(lock, key, entry, written, page, true)?.is_some() {
+                start.inspect(|start| self.latencies.backing_load.record(start.elapsed()));
+                return Ok(true);
+            }
+        }
+    }
+
+    /// Fills `page` with the page of `key` and drops it from the store; `false` where the key holds
+    /// none. Of several threads that ask for the same page, one gets it.
+    ///
+    /// # Errors
+    ///
+    /// [`LoadError`]; the entry stays.
+    pub fn load_exclusive(&self, key: PageKey, page: &mut Page) -> Result<bool, LoadError> {
+        let start = self.options.latencies.then(Instant::now);
+        let lock = self.shards.of(key);
+        loop {
+            let mut shard = lock.lock();
+            let Some((entry, held)) = shard.get(key) else { return Ok(false) };
+            if let Content::SameFilled(word) = held.content {
+                shard.take(key);
+                shard.counters.zswpin += 1;
+                shard.counters.exclusive_loads += 1;
+                drop(shard);
+                self.release(held);
+                fill_with_word(page, word);
+                return Ok(true);
+            }
+            let mut removed = None;
+            let is_in_pool = held.content.handle().is_some();
+            if is_in_pool {
+                // Removed only once it has been restored, and while it is pinned: its handle names
+                // it and no later object. Whoever holds the shard may wait for the pin, so not for
+                // long.
+                self.fetch(key, held, shard, page, || {
+                    removed = lock.lock_soon().and_then(|mut shard| {
+                        let removed = shard.remove(key, entry)?;
+                        shard.counters.zswpin += 1;
+                        shard.counters.exclusive_loads += 1;
+                        Some(removed)
+                    });
+                })?;
+            } else {
+                drop(shard);
+                if let Some(mut shard) =
+                    self.read_back(lock, key, entry, held.written, page, false)?
+                {
+                    removed = shard.remove(key, entry);
+                    shard.counters.exclusive_loads += 1;
+                }
+            }
+            if let Some(held) = removed {
+                self.release(held);
+                let latency = match is_in_pool {
+                    true => &self.latencies.load,
+                    false => &self.latencies.backing_load,
+                };
+                start.inspect(|start| latency.record(start.elapsed()));
+                return Ok(true);
+            }
+            // It went, or changed, or the shard is busy: look again.
+            std::thread::yield_now();
+        }
+    }
+
+    /// Restores the page of `key` from memory. The shard is let go as soon as the object is pinned;
+    /// `restored` is called before the pin ends.
+    fn fetch(
+        &self,
+        key: PageKey,
+        held: Held,
+        shard: MutexGuard<'_, Shard>,
+        page: &mut Page,
+        restored: impl FnOnce(),
+    ) -> Result<(), LoadError> {
+        let handle = match held.content {
+            Content::SameFilled(word) => {
+                drop(shard);
+                fill_with_word(page, word);
+                return Ok(());
+            }
+            content => content.handle().expect("it is in the pool"),
+        };
+        let mut once = Some((shard, restored));
+        let mut result = Ok(());
+        self.zpool
+            .read(handle, &mut |slot| {
+                let (shard, restored) = once.take().expect("a slot is read once");
+                // The pool pins the object from here on: the entry may go now.
+                drop(shard);
+                result = self.restore(key, held, slot, page);
+                if result.is_ok() {
+                    restored();
+                }
+            })
+            .expect("S3: an entry's handle names an object");
+        result.map_err(|source| {
+            self.shards.of(key).lock().counters.decompress_fail += 1;
+            LoadError::Corrupt {
+                key,
+                place: self.zpool.name().to_owned(),
+                compressor: self.compressor.name(),
+                bytes: held.content.compressed_bytes() as usize,
+                source,
+            }
+        })
+    }
+
+    /// The object in a slot of the pool, if its header and checksum are right.
+    pub(super) fn check_slot<'a>(
+        &self,
+        key: PageKey,
+        held: Held,
+        slot: &'a [u8],
+    ) -> Result<&'a [u8], Corrupt> {
+        let (header, data) = slot.split_at(self.options.object_header_bytes);
+        if !header.is_empty() && header != &object_header(key)[..header.len()] {
+            return Err(Corrupt("its header names another page".to_owned()));
+        }
+        let object = &data[..held.content.compressed_bytes() as usize];
+        if self.has_checksums() {
+            checksum::check(key, object, held.checksum)?;
+        }
+        Ok(object)
+    }
+
+    /// Turns a slot of the pool back into the page.
+    pub(super) fn restore(
+        &self,
+        key: PageKey,
+        held: Held,
+        slot: &[u8],
+        page: &mut Page,
+    ) -> Result<(), Corrupt> {
+        let object = self.check_slot(key, held, slot)?;
+        match held.content {
+            Content::Compressed { .. } => self.compressor.decompress(object, page),
+            _ => {
+                page.copy_from_slice(object);
+                Ok(())
+            }
+        }
+    }
+
+    /// Restores the page of `key` from the backing; the shard, locked, if its entry is the same
+    /// still. `None` where it is not: what was read may be another's.
+    fn read_back<'a>(
+        &'a self,
+        lock: &'a ShardLock,
+        key: PageKey,
+        entry: Entry,
+        written: Option<Written>,
+        page: &mut Page,
+        bring_back: bool,
+    ) -> Result<Option<MutexGuard<'a, Shard>>, LoadError> {
+        let tier = self.tier.as_ref().expect("S6: copies are in a backing");
+        let written = written.expect("S7: a page is in the pool or the backing");
+        BLOCKS.with_borrow_mut(|blocks| {
+            let read = tier.read(written, blocks);
+            let restored =
+                read.map(|object| (self.restore_copy(key, written, object, page), object));
+            let mut shard = lock.lock();
+            // A copy goes with its entry, or is replaced by another one.
+            let Some(held) = shard.current(entry).filter(|held| held.written == Some(written))
+            else {
+                return Ok(None);
+            };
+            let object = match restored {
+                Ok((Ok(()), object)) => object,
+                Ok((Err(source), _)) => {
+                    shard.counters.decompress_fail += 1;
+                    return Err(LoadError::Corrupt {
+                        key,
+                        place: tier.backing().name(),
+                        compressor: self.compressor.name(),
+                        bytes: usize::from(written.bytes),
+                        source,
+                    });
+                }
+                Err(source) => {
+                    shard.counters.backing_read_fail += 1;
+                    return Err(LoadError::Backing {
+                        key,
+                        backing: tier.backing().name(),
+                        block: written.at.block(),
+                        source,
+                    });
+                }
+            };
+            shard.note_backing_load(held.tenant);
+            if !bring_back || held.content != Content::WrittenBack {
+                return Ok(Some(shard));
+            }
+            let crowded = self.limit.is_crowded(self.pool_bytes());
+            if crowded && !shard.may_displace(entry) {
+                return Ok(Some(shard));
+            }
+            drop(shard);
+            self.promote(lock, key, entry, held, object, page);
+            Ok(Some(lock.lock()))
+        })
+    }
+
+    fn restore_copy(
+        &self,
+        key: PageKey,
+        written: Written,
+        copy: &[u8],
+        page: &mut Page,
+    ) -> Result<(), Corrupt> {
+        if self.has_checksums() {
+            checksum::check(key, copy, written.checksum)?;
+        }
+        if written.as_is {
+            page.copy_from_slice(copy);
+            return Ok(());
+        }
+        self.compressor.decompress(copy, page)
+    }
+
+    /// Brings a page that was read from the backing into the pool again. Where there is no room it
+    /// stays where it is.
+    fn promote(
+        &self,
+        lock: &ShardLock,
+        key: PageKey,
+        entry: Entry,
+        held: Held,
+        copy: &[u8],
+        page: &Page,
+    ) {
+        let (Some(tier), Some(written)) = (&self.tier, held.written) else { return };
+        let brought = SCRATCH.with_borrow_mut(|scratch| {
+            let packed = match written.as_is {
+                true => self.compress(key, page, scratch).ok()?,
+                false => scratch.pack(copy),
+            };
+            self.insert_packed(held.tenant, key, packed, scratch, || {
+                self.tier.is_some() && self.shrink(TenantId::ROOT, RECLAIM_PAGES).pages() > 0
+            })
+            .ok()
+        });
+        let Some(brought) = brought else { return };
+        // Asked before the shard is locked: nothing is lost if that changes.
+        let keeps_copy = tier.keeps_copies();
+        let mut shard = lock.lock();
+        if shard.current(entry) != Some(held) {
+            // It went, or another thread was faster.
+            drop(shard);
+            self.release_object(brought);
+            return;
+        }
+        shard.set(entry, Held { written: held.written.filter(|_| keeps_copy), ..brought });
+        shard.counters.promoted_pages += 1;
+        drop(shard);
+        if !keeps_copy {
+            tier.release(written);
+        }
+    }
+}

@@ -1,0 +1,438 @@
+//! The order in which pages are written back: lists of records, cold to hot.
+//!
+//! ```text
+//!   cold end                                     hot end
+//!   evicted <--- record <--> record <--> record <--- stored, spared
+//! ```
+//!
+//! Each shard has a list for each tenant, so that the order needs no lock of its own. What is the
+//! coldest of all shards is told by *stamps*: a clock that ticks once in some stores is noted in a
+//! record when it is put at the hot end, and the list whose cold end has the oldest one is next.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use super::records::{EPOCH_BITS, NONE, Record, Records, USES_MAX};
+use super::tenant::{TenantId, Tenants};
+use crate::index::IndexError;
+use crate::names::named;
+
+/// The orders.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Lru {
+    /// First in, first out, but a page that was used since is spared once: kernels from 6.12 on.
+    #[default]
+    SecondChance,
+    /// First in, first out, but by counted uses: a page is spared while its count, halved each
+    /// time, is not 0, and one that the backing was asked for comes back into a full pool only in
+    /// the place of a page that was used less. Ours, after TinyLFU, with exact counts.
+    Frequency,
+    /// Least recently used: a load moves the page to the hot end. Kernels up to 6.7.
+    Plain,
+    /// The same, and the pages that the backing was lately asked for protect as many of those that
+    /// are left from the dynamic shrinker: kernels 6.8 to 6.11.
+    Protected,
+}
+
+named!(
+    Lru, "eviction order",
+    SecondChance => "second-chance", Frequency => "frequency", Plain => "plain",
+    Protected => "protected",
+);
+
+/// Loads, for each page that the store knows, after which counted uses count half.
+const EPOCH_LOADS: u64 = 4;
+
+/// An epoch is as long as if there were so many pages at least.
+const EPOCH_PAGES_MIN: u64 = 1 << 8;
+
+/// Loads that a shard counts by itself before it tells the others.
+const LOADS_COUNTED: u32 = 1 << 4;
+
+/// Pages put at a hot end of a shard between two ticks of the clock.
+const TICK_PAGES: u32 = 1 << 4;
+
+/// The clock of stamps, shared by the shards: read at every store, written at few.
+#[derive(Debug, Default)]
+pub(super) struct Clock(AtomicU64);
+
+impl Clock {
+    pub(super) fn now(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn tick(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The time of a stamp, which is its lower half.
+    fn time_of(&self, stamp: u32) -> u64 {
+        let now = self.now();
+        now.saturating_sub(u64::from((now as u32).wrapping_sub(stamp)))
+    }
+}
+
+/// When counted uses were last halved.
+#[derive(Debug, Default)]
+struct Epoch {
+    number: AtomicU32,
+    loads: AtomicU64,
+    pages: AtomicU64,
+}
+
+impl Epoch {
+    /// Counts loads; after enough of them an epoch ends.
+    fn count(&self, loads: u64) {
+        let loads = self.loads.fetch_add(loads, Ordering::Relaxed) + loads;
+        let enough = EPOCH_LOADS * self.pages.load(Ordering::Relaxed).max(EPOCH_PAGES_MIN);
+        // Of several threads that see the end, one resets the count.
+        if loads >= enough
+            && self.loads.compare_exchange(loads, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        {
+            self.number.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// A record's uses now: halved once for each epoch since they were counted.
+    fn age(&self, record: &mut Record) -> u8 {
+        let now = self.number.load(Ordering::Relaxed) % (1 << EPOCH_BITS);
+        let epochs = now.wrapping_sub(record.epoch()) % (1 << EPOCH_BITS);
+        let uses = record.uses().checked_shr(epochs).unwrap_or(0);
+        record.set_uses(uses);
+        record.set_epoch(now);
+        uses
+    }
+}
+
+/// When the coldest page of each shard was put at the hot end, of one tenant; never later than it
+/// was. Read without a lock, to know which shard to look into.
+#[derive(Debug)]
+pub(super) struct ColdEnds(Box<[AtomicU64]>);
+
+/// The time of a list without pages.
+const EMPTY: u64 = u64::MAX;
+
+impl ColdEnds {
+    pub(super) fn new(shards: usize) -> ColdEnds {
+        ColdEnds((0..shards).map(|_| AtomicU64::new(EMPTY)).collect())
+    }
+
+    /// The times of the cold ends there are, and their shards.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, usize)> {
+        let times = self.0.iter().map(|time| time.load(Ordering::Relaxed));
+        times.zip(0..).filter(|&(time, _)| time != EMPTY)
+    }
+
+    fn time(&self, shard: usize) -> u64 {
+        self.0[shard].load(Ordering::Relaxed)
+    }
+
+    fn set(&self, shard: usize, time: u64) {
+        self.0[shard].store(time, Ordering::Relaxed);
+    }
+}
+
+/// A shard's list of one tenant.
+#[derive(Debug, Clone, Copy)]
+struct List {
+    hot_end: u32,
+    cold_end: u32,
+    pages: usize,
+    /// Pages that [`Lru::Protected`] spares now.
+    protected: usize,
+}
+
+impl List {
+    const EMPTY: List = List { hot_end: NONE, cold_end: NONE, pages: 0, protected: 0 };
+
+    fn link_hot(&mut self, records: &mut Records, number: u32) {
+        let was_hottest = std::mem::replace(&mut self.hot_end, number);
+        let record = records.get_mut(number);
+        (record.hotter, record.colder) = (NONE, was_hottest);
+        record.set_listed(true);
+        match was_hottest {
+            NONE => self.cold_end = number,
+            other => records.get_mut(other).hotter = number,
+        }
+        self.pages += 1;
+    }
+
+    fn unlink(&mut self, records: &mut Records, number: u32) {
+        let record = records.get_mut(number);
+        let (hotter, colder) = (record.hotter, record.colder);
+        record.set_listed(false);
+        match hotter {
+            NONE => self.hot_end = colder,
+            other => records.get_mut(other).colder = colder,
+        }
+        match colder {
+            NONE => self.cold_end = hotter,
+            other => records.get_mut(other).hotter = hotter,
+        }
+        self.pages -= 1;
+    }
+
+    /// Counts a page that came to the hot end, as kernel 6.8 does: half of the protection goes once
+    /// it is for more than a quarter of the pages.
+    fn protect(&mut self) {
+        self.protected += 1;
+        if self.protected > self.pages / 4 {
+            self.protected /= 2;
+        }
+    }
+}
+
+/// A shard's lists.
+#[derive(Debug)]
+pub(super) struct Lists {
+    lru: Lru,
+    shard: usize,
+    /// By tenant; those at the end without pages may be missing.
+    lists: Vec<List>,
+    order: Arc<Order>,
+    /// Pages until the clock's next tick.
+    until_tick: u32,
+    /// Loads until they are counted.
+    until_loads: u32,
+}
+
+/// What the shards' lists have in common.
+#[derive(Debug)]
+pub(super) struct Order {
+    clock: Clock,
+    epoch: Epoch,
+    pub(super) tenants: Tenants,
+}
+
+impl Order {
+    pub(super) fn new(tenants: Tenants) -> Order {
+        Order { clock: Clock::default(), epoch: Epoch::default(), tenants }
+    }
+
+    /// Counts a page that the store came to know.
+    pub(super) fn count_page(&self) {
+        self.epoch.pages.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a page that it knows no more.
+    pub(super) fn uncount_page(&self) {
+        self.epoch.pages.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Lists {
+    pub(super) fn new(lru: Lru, shard: usize, order: Arc<Order>) -> Lists {
+        Lists {
+            lru,
+            shard,
+            lists: Vec::new(),
+            order,
+            until_tick: TICK_PAGES,
+            until_loads: LOADS_COUNTED,
+        }
+    }
+
+    /// Makes room for a page of a tenant, so that no later call takes memory for it.
+    pub(super) fn reserve(&mut self, tenant: TenantId) -> Result<(), IndexError> {
+        let count = tenant.number() + 1;
+        if let Some(more) = count.checked_sub(self.lists.len()).filter(|&more| more > 0) {
+            self.lists.try_reserve_exact(more).map_err(|_| IndexError::NoMemory)?;
+            self.lists.resize(count, List::EMPTY);
+        }
+        Ok(())
+    }
+
+    /// Puts the record of a new page at the hot end.
+    pub(super) fn add(&mut self, records: &mut Records, number: u32) {
+        let record = records.get_mut(number);
+        self.order.epoch.age(record); // of now
+        record.set_uses(self.lru.first_uses());
+        self.put_hot(records, number);
+    }
+
+    /// Puts a record that is on no list at the hot end.
+    pub(super) fn put_hot(&mut self, records: &mut Records, number: u32) {
+        self.until_tick -= 1;
+        if self.until_tick == 0 {
+            self.until_tick = TICK_PAGES;
+            self.order.clock.tick();
+        }
+        let now = self.order.clock.now();
+        let record = records.get_mut(number);
+        record.stamp = now as u32;
+        let tenant = record.tenant();
+        let list = &mut self.lists[tenant.number()];
+        list.link_hot(records, number);
+        list.protect();
+        if list.pages == 1 {
+            self.order.tenants.get(tenant).cold_ends.set(self.shard, now);
+        }
+    }
+
+    /// Takes a record off its list, if it is on one.
+    pub(super) fn remove(&mut self, records: &mut Records, number: u32) {
+        let record = records.get(number);
+        if !record.is_listed() {
+            return;
+        }
+        let tenant = record.tenant();
+        let list = &mut self.lists[tenant.number()];
+        list.unlink(records, number);
+        if list.pages == 0 {
+            self.order.tenants.get(tenant).cold_ends.set(self.shard, EMPTY);
+        }
+    }
+
+    /// Notes that a page was used.
+    pub(super) fn note_use(&mut self, records: &mut Records, number: u32) {
+        let record = records.get_mut(number);
+        match self.lru {
+            Lru::SecondChance => record.set_uses(1),
+            Lru::Frequency => {
+                let uses = self.order.epoch.age(record);
+                record.set_uses((uses + 1).min(USES_MAX));
+                self.until_loads -= 1;
+                if self.until_loads == 0 {
+                    self.until_loads = LOADS_COUNTED;
+                    self.order.epoch.count(u64::from(LOADS_COUNTED));
+                }
+            }
+            Lru::Plain | Lru::Protected if record.is_listed() => {
+                self.remove(records, number);
+                self.put_hot(records, number);
+            }
+            Lru::Plain | Lru::Protected => record.set_uses(1),
+        }
+    }
+
+    /// Notes that a page of a tenant had to be read from the backing.
+    pub(super) fn note_backing_load(&mut self, tenant: TenantId) {
+        self.order.tenants.get(tenant).backing_loads.fetch_add(1, Ordering::Relaxed);
+        if let Some(list) = self.lists.get_mut(tenant.number()) {
+            list.protect();
+        }
+    }
+
+    /// Takes the coldest record of a tenant off its list, if it came to the hot end at `until` or
+    /// before. Of `looks` at records each one costs one; none is looked at when they are used up.
+    pub(super) fn take_coldest(
+        &mut self,
+        records: &mut Records,
+        tenant: TenantId,
+        until: u64,
+        looks: &mut usize,
+    ) -> Option<u32> {
+        loop {
+            let (number, time) = self.coldest(records, tenant)?;
+            if time > until || *looks == 0 {
+                return None;
+            }
+            *looks -= 1;
+            self.remove(records, number);
+            let record = records.get_mut(number);
+            let spared = match self.lru {
+                Lru::SecondChance if record.uses() > 0 => 0,
+                Lru::Frequency => match self.order.epoch.age(record) {
+                    0 => return Some(number),
+                    uses => uses / 2,
+                },
+                _ => return Some(number),
+            };
+            record.set_uses(spared);
+            self.put_hot(records, number);
+        }
+    }
+
+    /// Whether a page that was used `uses` times may take the place of the coldest one in a full
+    /// pool. If so that one is next to go; if not it is spared.
+    pub(super) fn may_displace(
+        &mut self,
+        records: &mut Records,
+        tenant: TenantId,
+        uses: u8,
+    ) -> bool {
+        if self.lru != Lru::Frequency {
+            return true;
+        }
+        let Some((number, _)) = self.coldest(records, tenant) else { return true };
+        let record = records.get_mut(number);
+        if self.order.epoch.age(record) < uses {
+            record.set_uses(0);
+            return true;
+        }
+        self.remove(records, number);
+        self.put_hot(records, number);
+        false
+    }
+
+    /// The record at the cold end, and when it came to the hot end.
+    fn coldest(&self, records: &Records, tenant: TenantId) -> Option<(u32, u64)> {
+        let number = self.lists.get(tenant.number())?.cold_end;
+        if number == NONE {
+            return None;
+        }
+        let time = self.order.clock.time_of(records.get(number).stamp);
+        self.order.tenants.get(tenant).cold_ends.set(self.shard, time);
+        Some((number, time))
+    }
+
+    /// The uses of a page now.
+    pub(super) fn uses(&self, records: &mut Records, number: u32) -> u8 {
+        self.order.epoch.age(records.get_mut(number))
+    }
+
+    /// Pages of a tenant, and how many of those are protected.
+    pub(super) fn pages(&self, tenant: TenantId) -> (usize, usize) {
+        self.lists.get(tenant.number()).map_or((0, 0), |list| (list.pages, list.protected))
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.lists.capacity() * size_of::<List>()
+    }
+
+    /// Walks the lists and checks them; how many pages are on them.
+    pub(super) fn audit(&self, records: &Records) -> Result<usize, String> {
+        let mut listed = 0;
+        for (list, tenant) in self.lists.iter().zip(0..) {
+            let (mut at, mut hotter, mut pages) = (list.hot_end, NONE, 0);
+            while at != NONE {
+                let record = records.get(at);
+                if record.hotter != hotter
+                    || !record.is_listed()
+                    || record.tenant().number() != tenant
+                {
+                    return Err(format!("record {at} is not linked as its list of {tenant} is"));
+                }
+                (hotter, at) = (at, record.colder);
+                pages += 1;
+            }
+            if pages != list.pages || hotter != list.cold_end {
+                return Err(format!(
+                    "tenant {tenant}: {pages} pages listed, {} counted",
+                    list.pages
+                ));
+            }
+            let id = self.order.tenants.id(tenant).ok_or("a list of no tenant")?;
+            let told = self.order.tenants.get(id).cold_ends.time(self.shard);
+            let right = match list.cold_end {
+                NONE => told == EMPTY,
+                cold => told <= self.order.clock.time_of(records.get(cold).stamp),
+            };
+            if !right {
+                return Err(format!("tenant {tenant}: the cold end is older than told"));
+            }
+            listed += pages;
+        }
+        Ok(listed)
+    }
+}
+
+impl Lru {
+    /// What uses of a page are counted from when it comes into the pool.
+    fn first_uses(self) -> u8 {
+        match self {
+            Lru::SecondChance => 1, // as it was stored with a reference, since 6.12
+            Lru::Plain | Lru::Protected | Lru::Frequency => 0,
+        }
+    }
+}

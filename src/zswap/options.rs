@@ -1,0 +1,126 @@
+//! What a store is made of.
+
+use super::limit::WhenFull;
+use super::lru::Lru;
+use crate::compressor::CompressorKind;
+use crate::index::IndexKind;
+use crate::names::named;
+use crate::same_filled::SameFilled;
+use crate::zpool::zsmalloc::ZsmallocOptions;
+use crate::zpool::{HostPages, ZpoolKind};
+
+/// What becomes of a page that does not shrink.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Incompressible {
+    /// It is refused once the pool does not take it: kernels up to 6.17. With a backing it goes
+    /// straight there.
+    #[default]
+    Reject,
+    /// It is kept as it is, in 4096 bytes, if compression does not save any: kernels from 6.18.
+    StoreAsIs,
+}
+
+named!(
+    Incompressible, "policy for incompressible pages",
+    Reject => "reject", StoreAsIs => "store-as-is",
+);
+
+/// How pages are written to the backing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum WrittenAs {
+    /// Decompressed, a block each, as the kernel does.
+    #[default]
+    Pages,
+    /// As the objects that they are in the pool, one after the other: nothing is decompressed, and
+    /// less is written.
+    Objects,
+}
+
+named!(WrittenAs, "form of written pages", Pages => "pages", Objects => "objects");
+
+/// What is kept of each page beside its 8 bytes of index entry: the order of eviction, its tenant,
+/// checksums, its copy in the backing. 52 bytes a page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RecordOptions {
+    /// The order in which pages are written back.
+    pub lru: Lru,
+    /// A checksum of each object, checked at load and at writeback. Costs 1 % of a store with lz4.
+    pub checksum: bool,
+}
+
+impl Default for RecordOptions {
+    /// The order of kernel 6.12, with checksums.
+    fn default() -> Self {
+        RecordOptions { lru: Lru::default(), checksum: true }
+    }
+}
+
+/// What a store is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ZswapOptions {
+    /// The allocator.
+    pub zpool: ZpoolKind,
+    /// What can be chosen about it, where it is zsmalloc.
+    pub zsmalloc: ZsmallocOptions,
+    /// The compressor.
+    pub compressor: CompressorKind,
+    /// The index of a shard.
+    pub index: IndexKind,
+    /// Shards, each an index with a lock of its own; a power of two. 64 are more than the threads
+    /// that will ever meet in one; 1 is what kernels up to 6.8 had for a swap device.
+    pub shards: usize,
+    /// The policy for pages that do not shrink.
+    pub incompressible: Incompressible,
+    /// Bytes in front of each object that hold its key and are checked at load, 0 to
+    /// [`super::OBJECT_HEADER_MAX`]. Kernel 6.1 puts 8 there where the allocator can evict (zbud,
+    /// z3fold).
+    pub object_header_bytes: usize,
+    /// The most host pages that the pool may own.
+    pub pool_pages_max: usize,
+    /// Percent of that below which a pool that was full takes pages again, 0 to 100: the kernel's
+    /// `accept_threshold_percent`.
+    pub accept_threshold_percent: u8,
+    /// What a store does that finds the pool full.
+    pub when_full: WhenFull,
+    /// How large the pages are that the kernel gives.
+    pub host_pages: HostPages,
+    /// Which pages are kept as one word.
+    pub same_filled: SameFilled,
+    /// What is kept of each page; without it there is no writeback, and there are no tenants or
+    /// checksums.
+    pub records: Option<RecordOptions>,
+    /// How pages are written to the backing.
+    pub written_as: WrittenAs,
+    /// Whether the times of stores, loads and writebacks are counted: two looks at the clock each.
+    pub latencies: bool,
+}
+
+impl Default for ZswapOptions {
+    /// zsmalloc and lz4, bounded by the machine alone.
+    fn default() -> Self {
+        ZswapOptions {
+            zpool: ZpoolKind::Zsmalloc,
+            zsmalloc: ZsmallocOptions::default(),
+            compressor: CompressorKind::Lz4,
+            index: IndexKind::Radix,
+            shards: 1 << 6,
+            incompressible: Incompressible::Reject,
+            object_header_bytes: 0,
+            pool_pages_max: usize::MAX,
+            accept_threshold_percent: 90,
+            when_full: WhenFull::default(),
+            host_pages: HostPages::Small,
+            same_filled: SameFilled::default(),
+            records: Some(RecordOptions::default()),
+            written_as: WrittenAs::default(),
+            latencies: true,
+        }
+    }
+}
+
+impl ZswapOptions {
+    /// The options of a store that only keeps pages: no records, no latencies.
+    pub fn bare() -> ZswapOptions {
+        ZswapOptions { records: None, latencies: false, ..ZswapOptions::default() }
+    }
+}

@@ -1,0 +1,245 @@
+//! Writeback: the coldest pages go from the pool to the backing.
+//!
+//! ```text
+//!  coldest of all lists -> off its list, marked -> object pinned, checked -> placed in the batch
+//!      (shard lock)                                  (class lock)              (extents lock)
+//!                          one write of the batch   (no lock but the batch's)
+//!  still the same page? -> it is in the backing now, its object is freed
+//!      (shard lock)        used meanwhile? it stays, and has a copy
+//! ```
+//!
+//! A page that is loaded meanwhile comes from the pool; one that is replaced or invalidated is
+//! found to be gone, and its place is given up. Where a write fails the page is back on its list
+//! as if nothing had been (S7).
+
+use std::time::Instant;
+
+use super::entry::{Content, Held, Written};
+use super::shard::Victim;
+use super::tenant::TenantId;
+use super::tier::{BATCH_PAGES, Batch, Tier};
+use super::{Corrupt, WrittenAs, Zswap};
+use crate::page::{PAGE_SIZE, Page};
+
+/// Pages that are looked at for each one that is wanted, before a search for cold ones gives up.
+const LOOKS_PER_PAGE: usize = 32;
+
+/// A list is left for another when its pages came to the hot end so many ticks after those at the
+/// cold end of that other.
+const SLACK_TICKS: u64 = 2;
+
+/// What a call of [`Zswap::shrink`] did, in pages.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Shrunk {
+    /// Written to the backing, and out of the pool.
+    pub written_back: usize,
+    /// Out of the pool without a write: the backing had them still.
+    pub dropped_clean: usize,
+    /// Back on their list, as they could not be written.
+    pub failed: usize,
+    /// Written, but still in the pool, or gone: they were used or removed meanwhile.
+    pub kept: usize,
+}
+
+impl Shrunk {
+    /// Pages that left the pool.
+    pub fn pages(&self) -> usize {
+        self.written_back + self.dropped_clean
+    }
+
+    fn add(&mut self, other: Shrunk) {
+        self.written_back += other.written_back;
+        self.dropped_clean += other.dropped_clean;
+        self.failed += other.failed;
+        self.kept += other.kept;
+    }
+}
+
+impl Zswap {
+    /// Writes back the `pages` coldest pages, of `tenant` and those below it, or of all. Those of
+    /// tenants without writeback stay. Fewer are written where no more are cold, and none without
+    /// a backing.
+    pub fn shrink(&self, tenant: TenantId, pages: usize) -> Shrunk {
+        let mut all = Shrunk::default();
+        let Some(tier) = &self.tier else { return all };
+        while all.pages() < pages {
+            let batch = self.shrink_batch(tier, tenant, (pages - all.pages()).min(BATCH_PAGES));
+            all.add(batch);
+            if batch.pages() == 0 {
+                break;
+            }
+        }
+        all
+    }
+
+    fn shrink_batch(&self, tier: &Tier, tenant: TenantId, pages: usize) -> Shrunk {
+        let mut batch = tier.batch();
+        let mut shrunk = Shrunk::default();
+        self.gather(&mut batch, tenant, pages, &mut shrunk);
+        if batch.pages.is_empty() {
+            return shrunk;
+        }
+        let start = Instant::now();
+        self.fill(tier, &mut batch);
+        batch.write(tier);
+        for number in 0..batch.pages.len() {
+            let victim = batch.pages[number].victim;
+            match batch.pages[number].written {
+                Some(written) if batch.failure(number).is_none() => {
+                    self.finish(tier, victim, written, &mut shrunk);
+                }
+                placed => {
+                    placed.inspect(|&written| tier.release(written));
+                    self.put_back(victim);
+                    shrunk.failed += 1;
+                }
+            }
+        }
+        self.latencies.writeback.record(start.elapsed());
+        shrunk
+    }
+
+    /// Takes the coldest pages off their lists. Those that the backing has still leave at once.
+    fn gather(&self, batch: &mut Batch, scope: TenantId, pages: usize, shrunk: &mut Shrunk) {
+        let Some(order) = &self.order else { return };
+        let mut looks = pages * LOOKS_PER_PAGE;
+        while looks > 0 && batch.pages.len() + shrunk.dropped_clean < pages {
+            // The two oldest cold ends: pages are taken from the first up to the second's age.
+            let (mut oldest, mut next) = ((u64::MAX, 0, scope), u64::MAX);
+            for (id, tenant) in order.tenants.iter() {
+                if !order.tenants.is_below(id, scope) || !order.tenants.may_write_back(id) {
+                    continue;
+                }
+                for (time, shard) in tenant.cold_ends.iter() {
+                    if time < oldest.0 {
+                        (next, oldest) = (oldest.0, (time, shard, id));
+                    } else {
+                        next = next.min(time);
+                    }
+                }
+            }
+            let (time, shard, tenant) = oldest;
+            if time == u64::MAX {
+                return;
+            }
+            let until = next.saturating_add(SLACK_TICKS);
+            let mut shard = self.shards.number(shard).lock();
+            // Also where nothing is taken: the cold end may not be as old as was told.
+            looks -= 1;
+            while batch.pages.len() + shrunk.dropped_clean < pages {
+                let Some(victim) = shard.take_coldest(tenant, until, &mut looks) else { break };
+                if victim.held.written.is_some() {
+                    shard.set(
+                        victim.entry,
+                        Held { content: Content::WrittenBack, checksum: 0, ..victim.held },
+                    );
+                    shard.end_writing(victim.entry);
+                    shard.counters.dropped_clean_pages += 1;
+                    self.release_object(victim.held);
+                    shrunk.dropped_clean += 1;
+                } else {
+                    batch.add(victim);
+                }
+            }
+        }
+    }
+
+    /// Copies the batch's pages into its blocks, as far as there is place.
+    fn fill(&self, tier: &Tier, batch: &mut Batch) {
+        let length = |victim: &Victim| match self.options.written_as {
+            WrittenAs::Pages => PAGE_SIZE,
+            // Each may begin 15 bytes after the last one's end.
+            WrittenAs::Objects => victim.held.content.compressed_bytes() as usize + 15,
+        };
+        let mut left: usize = batch.pages.iter().map(|page| length(&page.victim)).sum();
+        for number in 0..batch.pages.len() {
+            let victim = batch.pages[number].victim;
+            if let Some(written) = self.copy_out(tier, batch, victim, left) {
+                batch.placed(number, written);
+            }
+            left -= length(&victim);
+        }
+    }
+
+    /// Copies one page or its object to the batch; where it will be.
+    fn copy_out(
+        &self,
+        tier: &Tier,
+        batch: &mut Batch,
+        victim: Victim,
+        left: usize,
+    ) -> Option<Written> {
+        let content = victim.held.content;
+        let handle = content.handle().expect("what is on a list is in the pool");
+        let lock = self.shards.of(victim.key);
+        let shard = lock.lock();
+        shard.current(victim.entry)?; // else it has gone, and its object may have too
+        let (bytes, as_is) = match (self.options.written_as, content) {
+            (WrittenAs::Objects, Content::Compressed { bytes, .. }) => (bytes, false),
+            _ => (PAGE_SIZE as u16, true),
+        };
+        let mut shard = Some(shard);
+        let mut copied = Err(Corrupt("no place in the backing".to_owned()));
+        let mut place = None;
+        self.zpool
+            .read(handle, &mut |slot| {
+                drop(shard.take()); // the pool pins the object from here on
+                let Some((at, room)) = batch.place(tier, usize::from(bytes), left) else { return };
+                place = Some(at);
+                copied = match as_is {
+                    true => {
+                        let page: &mut Page = room.try_into().expect("a page's length");
+                        self.restore(victim.key, victim.held, slot, page)
+                    }
+                    false => self.check_slot(victim.key, victim.held, slot).map(|object| {
+                        room.copy_from_slice(object);
+                    }),
+                }
+                .map(|()| self.checksum_of(victim.key, room));
+            })
+            .expect("S3: an entry's handle names an object");
+        let at = place?;
+        match copied {
+            Ok(checksum) => Some(Written { at, bytes, as_is, checksum }),
+            Err(_) => {
+                lock.lock().counters.decompress_fail += 1;
+                tier.release(Written { at, bytes, as_is, checksum: 0 });
+                None
+            }
+        }
+    }
+
+    /// A page was written: it leaves the pool, if it is still there and nobody used it.
+    fn finish(&self, tier: &Tier, victim: Victim, written: Written, shrunk: &mut Shrunk) {
+        let mut shard = self.shards.of(victim.key).lock();
+        if shard.current(victim.entry).is_none() {
+            drop(shard);
+            tier.release(written);
+            shrunk.kept += 1;
+            return;
+        }
+        let held = Held { written: Some(written), ..victim.held };
+        if shard.is_used(victim.entry) {
+            shard.set(victim.entry, held);
+            shard.end_writing(victim.entry);
+            shrunk.kept += 1;
+            return;
+        }
+        shard.set(victim.entry, Held { content: Content::WrittenBack, checksum: 0, ..held });
+        shard.end_writing(victim.entry);
+        shard.counters.written_back_pages += 1;
+        drop(shard);
+        self.release_object(victim.held);
+        shrunk.written_back += 1;
+    }
+
+    /// A page could not be written: it goes back to its list's hot end, not to be tried again at
+    /// once.
+    fn put_back(&self, victim: Victim) {
+        let mut shard = self.shards.of(victim.key).lock();
+        shard.counters.reject_reclaim_fail += 1;
+        if shard.current(victim.entry).is_some() {
+            shard.end_writing(victim.entry);
+        }
+    }
+}

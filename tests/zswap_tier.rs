@@ -1,0 +1,248 @@
+//! Goal: a bounded store with a backing never loses, mixes up or invents a page, keeps its limits,
+//! and its counters add up.
+//! Method: seeded random histories of every operation, writeback among them, against a `HashMap` of
+//! whole pages, for each eviction order, form of writing and behaviour when full; tenants with
+//! limits; audits on the way; threads that store, load and write back the same keys at once.
+//! Blind to: backings that fail (the torture test has those).
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use uzswap::backing::MemoryBacking;
+use uzswap::lab::SplitMix64;
+use uzswap::page::{PAGE_SIZE, Page, PageKey};
+use uzswap::zpool::ZpoolKind;
+use uzswap::zswap::{
+    Incompressible, Lru, RecordOptions, Shrinker, ShrinkerOptions, StoreError, Stored, TenantId,
+    TenantOptions, WhenFull, WrittenAs, Zswap, ZswapOptions,
+};
+
+/// The page of a number: a header that tells it, and random bytes of a length that it draws.
+fn page_of(number: u64) -> Page {
+    let mut random = SplitMix64::new(number);
+    let mut page = [0; PAGE_SIZE];
+    let bytes = match number % 8 {
+        0 => PAGE_SIZE,
+        1 => 0,
+        _ => (random.next_word() % 3000) as usize,
+    };
+    for byte in &mut page[..bytes] {
+        *byte = random.next_word() as u8;
+    }
+    if number % 8 != 1 {
+        page[..8].copy_from_slice(&number.to_le_bytes());
+    }
+    page
+}
+
+struct Setting {
+    options: ZswapOptions,
+    blocks: u32,
+    seed: u64,
+}
+
+fn run_history(setting: &Setting, steps: usize) {
+    let Setting { options, blocks, seed } = *setting;
+    let place = format!("{options:?}, {blocks} blocks, seed {seed}");
+    let backing = Box::new(MemoryBacking::new(blocks).unwrap());
+    let zswap = Zswap::with_backing(options, backing).unwrap();
+    let small = TenantOptions { max_bytes: 40_000, ..TenantOptions::default() };
+    let pinned = TenantOptions { writeback: false, max_bytes: 30_000, ..small.clone() };
+    let tenants = [
+        TenantId::ROOT,
+        zswap.add_tenant(TenantId::ROOT, small).unwrap(),
+        zswap.add_tenant(TenantId::ROOT, pinned).unwrap(),
+    ];
+    let mut random = SplitMix64::new(seed);
+    let mut below = |bound: u64| random.next_word() % bound;
+    let mut model: HashMap<PageKey, (u64, TenantId)> = HashMap::new();
+    let mut refused = 0;
+    for step in 0..steps {
+        let place = format!("step {step}, {place}");
+        let key = PageKey([0, (1 << 14) - 8, 1 << 30][below(3) as usize] + below(80));
+        let mut page = [0x5c; PAGE_SIZE];
+        match below(32) {
+            0..12 => {
+                let number = below(1 << 40);
+                let tenant = tenants[below(3) as usize];
+                model.remove(&key);
+                match zswap.store_for(tenant, key, &page_of(number)) {
+                    Ok(stored) => {
+                        assert!(tenant != tenants[2] || stored != Stored::WrittenThrough);
+                        model.insert(key, (number, tenant));
+                    }
+                    Err(error) => {
+                        refused += 1;
+                        let expected = tenant == tenants[2] || blocks < 1000;
+                        assert!(
+                            expected,
+                            "{error}: {:?} at {place}",
+                            std::error::Error::source(&error)
+                        );
+                        if blocks >= 1000 {
+                            assert!(!matches!(error, StoreError::Backing { .. }), "{place}");
+                        }
+                    }
+                }
+            }
+            12..20 => {
+                let held = zswap.load(key, &mut page).expect(&place);
+                assert_eq!(held, model.contains_key(&key), "{place}");
+                if let Some(&(number, _)) = model.get(&key) {
+                    assert!(page == page_of(number), "{place}");
+                }
+            }
+            20..24 => {
+                let held = zswap.load_exclusive(key, &mut page).expect(&place);
+                let expected = model.remove(&key).map(|(number, _)| page_of(number));
+                assert!(held.then_some(page) == expected, "{place}");
+            }
+            24 => assert_eq!(zswap.invalidate(key), model.remove(&key).is_some(), "{place}"),
+            25 => {
+                let bits = below(32);
+                let end = PageKey(key.0 + below(1 << bits));
+                let before = model.len();
+                model.retain(|held, _| !(key..=end).contains(held));
+                assert_eq!(zswap.invalidate_range(key..=end), before - model.len(), "{place}");
+            }
+            26 => {
+                zswap.compact();
+            }
+            _ => {
+                let tenant = tenants[below(3) as usize];
+                let shrunk = zswap.shrink(tenant, below(100) as usize);
+                assert!(tenant != tenants[2] || shrunk.pages() == 0, "{place}");
+                assert_eq!(shrunk.kept, 0, "{place}");
+            }
+        }
+        if step % 64 == 0 {
+            check(&zswap, &model, &place);
+        }
+    }
+    check(&zswap, &model, &place);
+    assert!(refused < steps / 6, "{refused} of {steps} steps refused: {place}");
+    let everything = PageKey(0)..=PageKey(u64::MAX);
+    assert_eq!(zswap.invalidate_range(everything), model.len(), "{place}");
+    zswap.audit().expect(&place);
+    let (memory, counters) = (zswap.memory(), zswap.counters());
+    assert_eq!((memory.pool_bytes, memory.compressed_bytes), (0, 0), "{place}");
+    assert_eq!((counters.stored_pages, counters.backing_pages), (0, 0), "{place}");
+}
+
+fn check(zswap: &Zswap, model: &HashMap<PageKey, (u64, TenantId)>, place: &str) {
+    zswap.audit().unwrap_or_else(|error| panic!("{error} at {place}"));
+    let counters = zswap.counters();
+    let held = counters.stored_pages + counters.backing_pages;
+    assert_eq!(held, model.len() as u64, "{place}");
+    let gone = counters.exclusive_loads + counters.invalidated_pages + counters.duplicate_entry;
+    assert_eq!(counters.zswpout, gone + held, "{place}");
+    let limit = zswap.options().pool_pages_max.saturating_mul(PAGE_SIZE) as u64;
+    assert!(zswap.memory().pool_peak_bytes <= limit, "{place}");
+    for tenant in zswap.tenants() {
+        assert!(tenant.peak_bytes <= tenant.options.max_bytes, "{place}");
+    }
+}
+
+fn settings(seeds: std::ops::Range<u64>) -> impl Iterator<Item = Setting> {
+    seeds.flat_map(|seed| {
+        Lru::ALL.into_iter().flat_map(move |lru| {
+            WrittenAs::ALL.into_iter().flat_map(move |written_as| {
+                WhenFull::ALL.into_iter().map(move |when_full| {
+                    let options = ZswapOptions {
+                        records: Some(RecordOptions { lru, checksum: seed % 4 != 3 }),
+                        written_as,
+                        when_full,
+                        pool_pages_max: [16, 40, 200][seed as usize % 3],
+                        zpool: ZpoolKind::ALL[(seed / 3) as usize % 3],
+                        shards: [1, 64][seed as usize % 2],
+                        incompressible: Incompressible::ALL[(seed / 2) as usize % 2],
+                        ..ZswapOptions::default()
+                    };
+                    Setting { options, blocks: [1 << 12, 60][(seed / 5) as usize % 2], seed }
+                })
+            })
+        })
+    })
+}
+
+#[test]
+fn every_order_and_form_agrees_with_a_map_of_pages() {
+    for setting in settings(0..12) {
+        run_history(&setting, 1200);
+    }
+}
+
+#[test]
+fn threads_that_share_keys_see_whole_pages_of_their_keys() {
+    for lru in Lru::ALL {
+        for written_as in WrittenAs::ALL {
+            let options = ZswapOptions {
+                records: Some(RecordOptions { lru, checksum: true }),
+                written_as,
+                pool_pages_max: 24,
+                ..ZswapOptions::default()
+            };
+            let backing = Box::new(MemoryBacking::new(4096).unwrap());
+            let zswap = Arc::new(Zswap::with_backing(options, backing).unwrap());
+            let shrinker = ShrinkerOptions { dynamic: true, ..ShrinkerOptions::default() };
+            let shrinker = Shrinker::start(Arc::clone(&zswap), shrinker).unwrap();
+            let stop = AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                let workers: Vec<_> = (0..4)
+                    .map(|seed| {
+                        let zswap = &zswap;
+                        scope.spawn(move || share_keys(zswap, seed, 6000))
+                    })
+                    .collect();
+                scope.spawn(|| {
+                    while !stop.load(Ordering::Relaxed) {
+                        let pool_bytes = zswap.counters().pool_total_size;
+                        assert!(pool_bytes <= (24 * PAGE_SIZE) as u64);
+                        zswap.compact();
+                        std::thread::yield_now();
+                    }
+                });
+                let results: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
+                stop.store(true, Ordering::Relaxed);
+                results.into_iter().for_each(|result| result.unwrap());
+            });
+            drop(shrinker);
+            zswap.audit().unwrap();
+            let counters = zswap.counters();
+            assert!(counters.written_back_pages > 100 && counters.backing_loads > 100);
+            let gone =
+                counters.exclusive_loads + counters.invalidated_pages + counters.duplicate_entry;
+            assert_eq!(counters.zswpout, gone + counters.stored_pages + counters.backing_pages);
+            zswap.invalidate_range(PageKey(0)..=PageKey(u64::MAX));
+            zswap.audit().unwrap();
+            assert_eq!(zswap.memory().pool_bytes, 0);
+        }
+    }
+}
+
+/// Stores, loads and removes pages of few keys; each page tells its key.
+fn share_keys(zswap: &Zswap, seed: u64, steps: usize) {
+    let mut random = SplitMix64::new(seed);
+    for _ in 0..steps {
+        let key = random.next_word() % 128;
+        let mut page = [0; PAGE_SIZE];
+        let held = match random.next_word() % 8 {
+            0..4 => {
+                let number = random.next_word() % (1 << 20) << 10 | key << 3 | 2;
+                zswap.store(PageKey(key), &page_of(number)).unwrap();
+                continue;
+            }
+            4 => zswap.load_exclusive(PageKey(key), &mut page).unwrap(),
+            5 => {
+                zswap.invalidate(PageKey(key));
+                continue;
+            }
+            _ => zswap.load(PageKey(key), &mut page).unwrap(),
+        };
+        if held {
+            let number = u64::from_le_bytes(page[..8].try_into().unwrap());
+            assert!(number >> 3 & 127 == key && page == page_of(number), "key {key}");
+        }
+    }
+}
