@@ -324,6 +324,15 @@ fn a_run_is_found_across_full_groups() {
     assert_eq!(extents.take_run(3), Some(4095..4098));
     assert_eq!(extents.take_run(3), Some(39_000..39_002));
     assert_eq!(extents.take_run(3), None);
+    // The first block of a group behind full ones.
+    for block in [8192, 36_864] {
+        extents.release(block).unwrap();
+        assert_eq!(extents.take_run(2), Some(block..block + 1));
+        extents.release(block).unwrap();
+        assert_eq!(extents.begin_discard(1), Some(block..block + 1));
+        extents.end_discard(block..block + 1).unwrap();
+        assert_eq!(extents.begin_discard(1), None);
+    }
 }
 
 #[test]
