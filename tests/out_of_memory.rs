@@ -218,7 +218,7 @@ fn an_index_without_memory_refuses_an_entry_and_changes_nothing() {
 
 #[test]
 fn a_word_without_memory_is_refused_and_the_page_before_it_is_gone() {
-    let zswap = Zswap::new(ZswapOptions::default());
+    let zswap = Zswap::new(ZswapOptions::bare());
     let mut page = [0; PAGE_SIZE];
     for before in [page_of(7, 1), page] {
         zswap.store(PageKey(7), &before).unwrap();
