@@ -53,7 +53,7 @@ struct Options {
     #[arg(long, value_delimiter = ',', value_name = "N", default_values_t = [1, 2])]
     threads: Vec<u32>,
     /// Timed reads of a run; as many are made before, untimed
-    #[arg(long, value_name = "N", default_value_t = 2_000_000)]
+    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     reads: u64,
     /// Runs of each contender, in turn
     #[arg(long, value_name = "N", default_value_t = 5)]

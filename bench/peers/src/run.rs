@@ -86,16 +86,24 @@ impl Reader {
         }
     }
 
-    fn read(&mut self, cache: &dyn PageCache, source: &[Page], zipf: &Zipf, reads: u64) {
+    /// Makes `reads` reads. Pages are checked always; hits and times are kept if `is_timed`.
+    fn read(
+        &mut self,
+        cache: &dyn PageCache,
+        source: &[Page],
+        zipf: &Zipf,
+        reads: u64,
+        is_timed: bool,
+    ) {
         for step in 0..reads {
             let key = zipf.draw(&mut self.random);
-            let start = (step % TIMED_EVERY == 0).then(Instant::now);
+            let start = (is_timed && step % TIMED_EVERY == 0).then(Instant::now);
             let is_hit = cache.read(source, key, &mut self.page);
             if let Some(start) = start {
                 let ns = start.elapsed().as_nanos() as u64;
                 if is_hit { self.hit.record(ns) } else { self.miss.record(ns) }
             }
-            self.hits += u64::from(is_hit);
+            self.hits += u64::from(is_hit && is_timed);
             if step % CHECKED_EVERY == 1 && self.page != source[key as usize] {
                 self.wrong += 1;
             }
@@ -113,23 +121,17 @@ pub(crate) fn run(spec: &Spec) -> Result<Outcome> {
     let compressor: CompressorKind = spec.compressor.parse()?;
     let source = PageSet::read(&spec.pages)?.pages;
     let zipf = Zipf::new(u32::try_from(source.len()).context("too many pages")?, spec.skew, 1);
-    let seeds = |round: u64| (0..u64::from(spec.threads)).map(move |n| spec.seed + round + 2 * n);
-    let mut warmers: Vec<Reader> = seeds(0).map(Reader::new).collect();
-    let mut readers: Vec<Reader> = seeds(1).map(Reader::new).collect();
+    let seeds = (0..u64::from(spec.threads)).map(|n| spec.seed + n);
+    let mut readers: Vec<Reader> = seeds.map(Reader::new).collect();
     trim_heap();
     let before = anonymous_bytes()?;
 
     let cache = spec.contender.build(compressor, spec.capacity, source.len());
-    // Coldest first, so that a cache that keeps all has all, and one that does not has the hottest.
-    for &key in zipf.keys().iter().rev() {
-        cache.read(&source, key, &mut warmers[0].page);
-    }
-    read_all(&*cache, &source, &zipf, spec.warm_up, &mut warmers);
-    let time = read_all(&*cache, &source, &zipf, spec.reads, &mut readers);
+    let time = read_all(spec, &*cache, &source, &zipf, &mut readers);
     cache.settle();
     let memory = anonymous_bytes()?.saturating_sub(before);
 
-    let wrong: u64 = warmers.iter().chain(&readers).map(|reader| reader.wrong).sum();
+    let wrong: u64 = readers.iter().map(|reader| reader.wrong).sum();
     ensure!(wrong == 0, "{wrong} pages came back wrong from {}", spec.contender.name());
     let (mut hit, mut miss) = (Latencies::new(), Latencies::new());
     for reader in &readers {
@@ -146,29 +148,37 @@ pub(crate) fn run(spec: &Spec) -> Result<Outcome> {
     })
 }
 
-/// `reads` by all readers together, each in a thread of its own; from the start of the first to the
-/// end of the last.
+/// Fills the cache, warms it up and then times it, each reader in one thread throughout: the C heap
+/// has an arena per thread, and pages of a thread that is gone would count as the cache's. From the
+/// start of the first reader to the end of the last.
 fn read_all(
+    spec: &Spec,
     cache: &dyn PageCache,
     source: &[Page],
     zipf: &Zipf,
-    reads: u64,
     readers: &mut [Reader],
 ) -> Duration {
-    let each = reads / readers.len() as u64;
-    let barrier = Barrier::new(readers.len() + 1);
-    let start = thread::scope(|scope| {
-        for reader in readers {
+    let threads = readers.len();
+    let barrier = Barrier::new(threads);
+    let times: Vec<(Instant, Instant)> = thread::scope(|scope| {
+        let started = readers.iter_mut().enumerate().map(|(number, reader)| {
             let barrier = &barrier;
             scope.spawn(move || {
+                // Coldest first, so that what is held at the end is what is read most.
+                for &key in zipf.keys().iter().rev().skip(number).step_by(threads) {
+                    cache.read(source, key, &mut reader.page);
+                }
+                reader.read(cache, source, zipf, spec.warm_up / threads as u64, false);
                 barrier.wait();
-                reader.read(cache, source, zipf, each);
-            });
-        }
-        // Before the barrier opens: this thread may be the last to run after it.
-        let start = Instant::now();
-        barrier.wait();
-        start
+                let start = Instant::now();
+                reader.read(cache, source, zipf, spec.reads / threads as u64, true);
+                (start, Instant::now())
+            })
+        });
+        let started: Vec<_> = started.collect();
+        started.into_iter().map(|thread| thread.join().expect("a reader does not panic")).collect()
     });
-    start.elapsed()
+    let start = times.iter().map(|time| time.0).min().expect("there is a reader");
+    let end = times.iter().map(|time| time.1).max().expect("there is a reader");
+    end - start
 }
