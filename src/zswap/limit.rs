@@ -1,7 +1,7 @@
 //! When the pool counts as full: the hysteresis of `max_pool_percent` and
 //! `accept_threshold_percent`, and the bell that wakes the shrinker.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -28,8 +28,14 @@ pub(super) struct Limit {
     /// Below this a pool that was full takes pages again; the shrinker works down to it.
     pub(super) accept_bytes: u64,
     reached_full: AtomicBool,
+    /// Bytes of the pool that were in no object after it was last compacted.
+    unused_bytes: AtomicU64,
     bell: Bell,
 }
+
+/// A pool is compacted when one in so many of its bytes came to be unused since the last time: some
+/// are in every pool, and do not go.
+const COMPACT_PART: u64 = 32;
 
 impl Limit {
     /// A limit, and the percentage of it that is the accept threshold.
@@ -39,6 +45,7 @@ impl Limit {
             max_bytes,
             accept_bytes: accept_bytes as u64, // <= max_bytes
             reached_full: AtomicBool::new(false),
+            unused_bytes: AtomicU64::new(0),
             bell: Bell::default(),
         }
     }
@@ -63,6 +70,17 @@ impl Limit {
     pub(super) fn note_full(&self) {
         self.reached_full.store(true, Ordering::Relaxed);
         self.bell.ring();
+    }
+
+    /// Whether so much more of a pool is in no object than after it was last compacted that it is
+    /// worth doing again.
+    pub(super) fn is_worth_compacting(&self, pool_bytes: u64, unused: u64) -> bool {
+        unused > self.unused_bytes.load(Ordering::Relaxed) + pool_bytes / COMPACT_PART
+    }
+
+    /// Notes what is in no object after a compaction.
+    pub(super) fn note_compacted(&self, unused: u64) {
+        self.unused_bytes.store(unused, Ordering::Relaxed);
     }
 
     /// Wakes the shrinker where the pool is more than half way from the accept threshold to the

@@ -6,8 +6,7 @@ use std::time::Instant;
 
 use super::entry::{Content, Held, Written};
 use super::shard::{Shard, ShardLock};
-use super::tenant::TenantId;
-use super::{Corrupt, LoadError, RECLAIM_PAGES, SCRATCH, Zswap, checksum, object_header};
+use super::{Corrupt, LoadError, SCRATCH, Zswap, checksum, object_header};
 use crate::backing::Block;
 use crate::index::Entry;
 use crate::page::{Page, PageKey, fill_with_word};
@@ -233,12 +232,11 @@ impl Zswap {
             if !bring_back || held.content != Content::WrittenBack {
                 return Ok(Some(shard));
             }
-            let crowded = self.limit.is_crowded(self.pool_bytes());
-            if crowded && !shard.may_displace(entry) {
-                return Ok(Some(shard));
-            }
+            let uses = shard.uses(entry);
             drop(shard);
-            self.promote(lock, key, entry, held, object, page);
+            if !self.limit.is_crowded(self.pool_bytes()) || self.displace(uses) {
+                self.promote(lock, (key, entry, held), uses, object, page);
+            }
             Ok(Some(lock.lock()))
         })
     }
@@ -265,9 +263,8 @@ impl Zswap {
     fn promote(
         &self,
         lock: &ShardLock,
-        key: PageKey,
-        entry: Entry,
-        held: Held,
+        (key, entry, held): (PageKey, Entry, Held),
+        uses: u8,
         copy: &[u8],
         page: &Page,
     ) {
@@ -277,10 +274,7 @@ impl Zswap {
                 true => self.compress(key, page, scratch).ok()?,
                 false => scratch.pack(copy),
             };
-            self.insert_packed(held.tenant, key, packed, scratch, || {
-                self.tier.is_some() && self.shrink(TenantId::ROOT, RECLAIM_PAGES).pages() > 0
-            })
-            .ok()
+            self.insert_packed(held.tenant, key, packed, scratch, || self.displace(uses)).ok()
         });
         let Some(brought) = brought else { return };
         // Asked before the shard is locked: nothing is lost if that changes.

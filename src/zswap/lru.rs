@@ -46,11 +46,18 @@ const EPOCH_LOADS: u64 = 4;
 /// An epoch is as long as if there were so many pages at least.
 const EPOCH_PAGES_MIN: u64 = 1 << 8;
 
+/// Pages that are looked at to find the one whose place another may take.
+const LOOKS_TO_DISPLACE: usize = 64;
+
 /// Loads that a shard counts by itself before it tells the others.
 const LOADS_COUNTED: u32 = 1 << 4;
 
 /// Pages put at a hot end of a shard between two ticks of the clock.
 const TICK_PAGES: u32 = 1 << 4;
+
+/// A list is left for another when its pages came to the hot end so many ticks after those at the
+/// cold end of that other.
+const SLACK_TICKS: u64 = 2;
 
 /// The clock of stamps, shared by the shards: read at every store, written at few.
 #[derive(Debug, Default)]
@@ -204,9 +211,40 @@ pub(super) struct Order {
     pub(super) tenants: Tenants,
 }
 
+/// Where the coldest page of all is.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Coldest {
+    /// In this shard's list.
+    pub(super) shard: usize,
+    /// Of this tenant.
+    pub(super) tenant: TenantId,
+    /// What came to the hot end later is not as cold as what is in other lists.
+    pub(super) until: u64,
+}
+
 impl Order {
     pub(super) fn new(tenants: Tenants) -> Order {
         Order { clock: Clock::default(), epoch: Epoch::default(), tenants }
+    }
+
+    /// The list with the oldest cold end, of the tenants from `scope` down that may be written back.
+    pub(super) fn coldest(&self, scope: TenantId) -> Option<Coldest> {
+        let (mut oldest, mut next) = ((EMPTY, 0, scope), EMPTY);
+        for (id, tenant) in self.tenants.iter() {
+            if !self.tenants.is_below(id, scope) || !self.tenants.may_write_back(id) {
+                continue;
+            }
+            for (time, shard) in tenant.cold_ends.iter() {
+                if time < oldest.0 {
+                    (next, oldest) = (oldest.0, (time, shard, id));
+                } else {
+                    next = next.min(time);
+                }
+            }
+        }
+        let (time, shard, tenant) = oldest;
+        let until = next.saturating_add(SLACK_TICKS);
+        (time != EMPTY).then_some(Coldest { shard, tenant, until })
     }
 
     /// Counts a page that the store came to know.
@@ -343,26 +381,25 @@ impl Lists {
         }
     }
 
-    /// Whether a page that was used `uses` times may take the place of the coldest one in a full
-    /// pool. If so that one is next to go; if not it is spared.
-    pub(super) fn may_displace(
+    /// Takes the coldest record of a tenant off its list if it was used less than `uses` times;
+    /// else it is spared. In orders that do not count, every page in the pool is less than one that
+    /// is wanted now.
+    pub(super) fn take_coldest_below(
         &mut self,
         records: &mut Records,
         tenant: TenantId,
         uses: u8,
-    ) -> bool {
+    ) -> Option<u32> {
         if self.lru != Lru::Frequency {
-            return true;
+            return self.take_coldest(records, tenant, u64::MAX, &mut { LOOKS_TO_DISPLACE });
         }
-        let Some((number, _)) = self.coldest(records, tenant) else { return true };
-        let record = records.get_mut(number);
-        if self.order.epoch.age(record) < uses {
-            record.set_uses(0);
-            return true;
-        }
+        let (number, _) = self.coldest(records, tenant)?;
+        let is_less = self.order.epoch.age(records.get_mut(number)) < uses;
         self.remove(records, number);
-        self.put_hot(records, number);
-        false
+        if !is_less {
+            self.put_hot(records, number);
+        }
+        is_less.then_some(number)
     }
 
     /// The record at the cold end, and when it came to the hot end.

@@ -319,6 +319,19 @@ impl Zswap {
         freed
     }
 
+    /// Compacts the pool where so much of it came to be unused since the last time that it is worth
+    /// it; whether that freed anything.
+    fn compact_if_worth_it(&self) -> bool {
+        let Some(order) = &self.order else { return false };
+        let pool_bytes = self.pool_bytes();
+        let unused = || self.pool_bytes().saturating_sub(order.tenants.all_bytes());
+        self.limit.is_worth_compacting(pool_bytes, unused()) && {
+            let freed = self.zpool.compact();
+            self.limit.note_compacted(unused());
+            freed > 0
+        }
+    }
+
     /// What the store did and holds.
     pub fn counters(&self) -> Counters {
         let mut sum = Counters {
@@ -518,7 +531,7 @@ impl Zswap {
                 break;
             }
             self.limit.note_full();
-            if !reclaim() {
+            if !self.compact_if_worth_it() && !reclaim() {
                 break;
             }
             result = self.zpool.insert(object);

@@ -224,11 +224,15 @@ impl Shard {
             return None;
         };
         let number = lists.take_coldest(records, tenant, until, looks)?;
+        Some(Self::victim(records, number))
+    }
+
+    fn victim(records: &mut Records, number: u32) -> Victim {
         let record = records.get_mut(number);
         record.set_uses(0);
         record.set_being_written(true);
         let (key, held) = (record.key, record.held());
-        Some(Victim { key, entry: records.entry(number), held })
+        Victim { key, entry: records.entry(number), held }
     }
 
     /// Ends the writeback of a page, which must be current.
@@ -248,14 +252,24 @@ impl Shard {
         }
     }
 
-    /// Whether a page that the backing was asked for may come back into a full pool.
-    pub(super) fn may_displace(&mut self, entry: Entry) -> bool {
+    /// Takes the coldest page of a tenant off its list if it was used less than another; see
+    /// [`Lists::take_coldest_below`].
+    pub(super) fn take_coldest_below(&mut self, tenant: TenantId, uses: u8) -> Option<Victim> {
         let Keeping::Records(Recorded { records, lists, .. }) = &mut self.keeping else {
-            return false;
+            return None;
         };
-        let number = Records::number(entry);
-        let (tenant, uses) = (records.get(number).tenant(), lists.uses(records, number));
-        lists.may_displace(records, tenant, uses)
+        let number = lists.take_coldest_below(records, tenant, uses)?;
+        Some(Self::victim(records, number))
+    }
+
+    /// How often a page, which must be current, was used.
+    pub(super) fn uses(&mut self, entry: Entry) -> u8 {
+        match &mut self.keeping {
+            Keeping::Records(Recorded { records, lists, .. }) => {
+                lists.uses(records, Records::number(entry))
+            }
+            Keeping::Entries(_) => 0,
+        }
     }
 
     /// Notes that a page of a tenant had to be read from the backing.

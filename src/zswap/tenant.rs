@@ -237,6 +237,11 @@ impl Tenants {
         Ok(())
     }
 
+    /// Compressed bytes of all pages in the pool.
+    pub(super) fn all_bytes(&self) -> u64 {
+        self.get(TenantId::ROOT).current_bytes.load(Ordering::Relaxed)
+    }
+
     /// Takes a charge back.
     pub(super) fn uncharge(&self, id: TenantId, bytes: u64) {
         self.path(id).for_each(|(_, tenant)| tenant.uncharge(bytes));

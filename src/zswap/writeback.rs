@@ -15,18 +15,15 @@
 use std::time::Instant;
 
 use super::entry::{Content, Held, Written};
-use super::shard::Victim;
+use super::lru::Coldest;
+use super::shard::{Shard, Victim};
 use super::tenant::TenantId;
 use super::tier::{BATCH_PAGES, Batch, Tier};
-use super::{Corrupt, WrittenAs, Zswap};
+use super::{Corrupt, RECLAIM_PAGES, WrittenAs, Zswap};
 use crate::page::{PAGE_SIZE, Page};
 
 /// Pages that are looked at for each one that is wanted, before a search for cold ones gives up.
 const LOOKS_PER_PAGE: usize = 32;
-
-/// A list is left for another when its pages came to the hot end so many ticks after those at the
-/// cold end of that other.
-const SLACK_TICKS: u64 = 2;
 
 /// What a call of [`Zswap::shrink`] did, in pages.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -104,44 +101,46 @@ impl Zswap {
         let Some(order) = &self.order else { return };
         let mut looks = pages * LOOKS_PER_PAGE;
         while looks > 0 && batch.pages.len() + shrunk.dropped_clean < pages {
-            // The two oldest cold ends: pages are taken from the first up to the second's age.
-            let (mut oldest, mut next) = ((u64::MAX, 0, scope), u64::MAX);
-            for (id, tenant) in order.tenants.iter() {
-                if !order.tenants.is_below(id, scope) || !order.tenants.may_write_back(id) {
-                    continue;
-                }
-                for (time, shard) in tenant.cold_ends.iter() {
-                    if time < oldest.0 {
-                        (next, oldest) = (oldest.0, (time, shard, id));
-                    } else {
-                        next = next.min(time);
-                    }
-                }
-            }
-            let (time, shard, tenant) = oldest;
-            if time == u64::MAX {
-                return;
-            }
-            let until = next.saturating_add(SLACK_TICKS);
+            let Some(Coldest { shard, tenant, until }) = order.coldest(scope) else { return };
             let mut shard = self.shards.number(shard).lock();
             // Also where nothing is taken: the cold end may not be as old as was told.
             looks -= 1;
             while batch.pages.len() + shrunk.dropped_clean < pages {
                 let Some(victim) = shard.take_coldest(tenant, until, &mut looks) else { break };
                 if victim.held.written.is_some() {
-                    shard.set(
-                        victim.entry,
-                        Held { content: Content::WrittenBack, checksum: 0, ..victim.held },
-                    );
-                    shard.end_writing(victim.entry);
-                    shard.counters.dropped_clean_pages += 1;
-                    self.release_object(victim.held);
+                    self.drop_clean(&mut shard, victim);
                     shrunk.dropped_clean += 1;
                 } else {
                     batch.add(victim);
                 }
             }
         }
+    }
+
+    /// A page whose copy in the backing is there still leaves the pool.
+    fn drop_clean(&self, shard: &mut Shard, victim: Victim) {
+        let held = Held { content: Content::WrittenBack, checksum: 0, ..victim.held };
+        shard.set(victim.entry, held);
+        shard.end_writing(victim.entry);
+        shard.counters.dropped_clean_pages += 1;
+        self.release_object(victim.held);
+    }
+
+    /// Makes room for a page that was used `uses` times and comes back from the backing: the
+    /// coldest page of all leaves the pool, if it was used less. Whether any did.
+    pub(super) fn displace(&self, uses: u8) -> bool {
+        let Some(order) = &self.order else { return false };
+        let Some(coldest) = order.coldest(TenantId::ROOT) else { return false };
+        let mut shard = self.shards.number(coldest.shard).lock();
+        let Some(victim) = shard.take_coldest_below(coldest.tenant, uses) else { return false };
+        if victim.held.written.is_some() {
+            self.drop_clean(&mut shard, victim);
+            return true;
+        }
+        // Others that are as cold are written back with it, or in its place.
+        shard.end_writing(victim.entry);
+        drop(shard);
+        self.shrink(TenantId::ROOT, RECLAIM_PAGES).pages() > 0
     }
 
     /// Copies the batch's pages into its blocks, as far as there is place.

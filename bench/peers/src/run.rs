@@ -129,7 +129,7 @@ pub(crate) fn run(spec: &Spec) -> Result<Outcome> {
     let cache = spec.contender.build(compressor, spec.capacity, source.len());
     let time = read_all(spec, &*cache, &source, &zipf, &mut readers);
     cache.settle();
-    let memory = anonymous_bytes()?.saturating_sub(before);
+    let memory = anonymous_bytes()?.saturating_sub(before + cache.source_bytes());
 
     let wrong: u64 = readers.iter().map(|reader| reader.wrong).sum();
     ensure!(wrong == 0, "{wrong} pages came back wrong from {}", spec.contender.name());

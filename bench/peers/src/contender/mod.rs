@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use ::uzswap::compressor::{Compressor, CompressorKind, OUTPUT_BYTES};
 use ::uzswap::page::{PAGE_SIZE, Page};
+use ::uzswap::zswap::Lru;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
@@ -19,6 +20,11 @@ pub(crate) trait PageCache: Send + Sync {
 
     /// Offers a page that was not there. The cache may refuse it.
     fn insert(&self, key: u32, page: &Page);
+
+    /// Bytes of memory that are its source, where it has one of its own.
+    fn source_bytes(&self) -> u64 {
+        0
+    }
 
     /// Does the work that the cache has put off.
     fn settle(&self) {}
@@ -47,6 +53,10 @@ pub(crate) enum Contender {
     QuickCache,
     /// `lru::LruCache` under one mutex, by bytes.
     Lru,
+    /// The store with the order by counted uses.
+    Uzswap,
+    /// The store with the order of kernel 6.12.
+    UzswapSecondChance,
     /// The store without a bound: every read is a hit. What the others could reach.
     UzswapUnbounded,
 }
@@ -59,6 +69,8 @@ impl Contender {
             Contender::MokaLru => "moka-lru",
             Contender::QuickCache => "quick-cache",
             Contender::Lru => "lru",
+            Contender::Uzswap => "uzswap",
+            Contender::UzswapSecondChance => "uzswap-second-chance",
             Contender::UzswapUnbounded => "uzswap-unbounded",
         }
     }
@@ -81,6 +93,12 @@ impl Contender {
             Contender::MokaLru => Box::new(moka::Moka::lru(codec, capacity)),
             Contender::QuickCache => Box::new(quick_cache::Quick::new(codec, capacity, pages)),
             Contender::Lru => Box::new(lru::Lru::new(codec, capacity)),
+            Contender::Uzswap => {
+                Box::new(uzswap::Bounded::new(compressor, Lru::Frequency, capacity, pages))
+            }
+            Contender::UzswapSecondChance => {
+                Box::new(uzswap::Bounded::new(compressor, Lru::SecondChance, capacity, pages))
+            }
             Contender::UzswapUnbounded => Box::new(uzswap::Unbounded::new(compressor)),
         }
     }
