@@ -5,14 +5,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// What a layer may name of ours, beside itself. The picture is in ARCHITECTURE.md.
-const LAYERS: [(&str, &[&str]); 11] = [
+const LAYERS: [(&str, &[&str]); 13] = [
     ("sys", &[]),
     ("names", &[]),
     ("page", &[]),
+    ("budget", &["names"]),
+    ("table", &["budget"]),
     ("same_filled", &["names", "page", "sys"]),
-    ("zpool", &["names", "page", "sys"]),
+    ("zpool", &["budget", "table", "names", "page", "sys"]),
     ("compressor", &["names", "page", "sys"]),
-    ("index", &["names", "page", "sys"]),
+    ("index", &["budget", "table", "names", "page", "sys"]),
     ("zswap", &["names", "page", "same_filled", "zpool", "compressor", "index"]),
     ("lab", &["names", "page", "same_filled", "sys", "zpool", "compressor", "index", "zswap"]),
     (
