@@ -123,8 +123,8 @@ impl<T> Table<T> {
         self.elements.drain(start..)
     }
 
-    /// Moves to a place for the elements and `spare` more, if that is smaller. Where the heap or the
-    /// budget has no room for both, the table stays where it is.
+    /// Moves to a place for the elements and `spare` more, if that is smaller. Where the heap or
+    /// the budget has no room for both, the table stays where it is.
     pub fn shrink(&mut self, spare: usize) {
         let capacity = self.elements.len() + spare;
         if capacity < self.elements.capacity() {

@@ -15,11 +15,25 @@ const LAYERS: [(&str, &[&str]); 13] = [
     ("zpool", &["budget", "table", "names", "page", "sys"]),
     ("compressor", &["names", "page", "sys"]),
     ("index", &["budget", "table", "names", "page", "sys"]),
-    ("zswap", &["names", "page", "same_filled", "zpool", "compressor", "index"]),
-    ("lab", &["names", "page", "same_filled", "sys", "zpool", "compressor", "index", "zswap"]),
+    ("zswap", &["budget", "table", "names", "page", "same_filled", "zpool", "compressor", "index"]),
+    (
+        "lab",
+        &["budget", "names", "page", "same_filled", "sys", "zpool", "compressor", "index", "zswap"],
+    ),
     (
         "cli",
-        &["names", "page", "same_filled", "sys", "zpool", "compressor", "index", "zswap", "lab"],
+        &[
+            "budget",
+            "names",
+            "page",
+            "same_filled",
+            "sys",
+            "zpool",
+            "compressor",
+            "index",
+            "zswap",
+            "lab",
+        ],
     ),
     ("main", &["cli"]),
 ];

@@ -316,24 +316,20 @@ impl Arena {
     /// Empties the retired lists; whether anything was on them. The lock is not held while the
     /// kernel works.
     fn give_back(&self, mut free: MutexGuard<'_, FreeRuns>) -> bool {
-        let mut batch: Vec<PageRun> = Vec::new();
-        let runs = free.retired.iter().map(|list| list.len()).sum();
-        if runs == 0 || batch.try_reserve_exact(runs).is_err() {
-            return false; // they stay retired until a later call
-        }
-        for list in &mut free.retired {
-            batch.extend(list.drain_from(0));
-        }
+        let mut batch = [const { None }; RETIRED_PAGES_MAX + RUN_PAGES_MAX];
+        let retired = free.retired.iter_mut().flat_map(|list| list.drain_from(0));
+        // As many as there can be: one run over the most that are kept.
+        batch.iter_mut().zip(retired).for_each(|(place, run)| *place = Some(run));
         let pages = std::mem::take(&mut free.retired_pages);
         drop(free);
-        for run in &mut batch {
+        for run in batch.iter_mut().flatten() {
             // Only locked memory (mlockall) refuses: then it stays resident, as its owner asked.
             let _ = run.discard();
         }
         self.budget.uncharge_reserve(bytes_of(pages));
         let mut free = self.lock();
-        batch.into_iter().for_each(|run| free.keep_returned(run));
-        true
+        batch.into_iter().flatten().for_each(|run| free.keep_returned(run));
+        pages > 0
     }
 
     fn lock(&self) -> MutexGuard<'_, FreeRuns> {

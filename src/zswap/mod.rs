@@ -31,6 +31,7 @@ pub use counters::Counters;
 use entry::Content;
 use shard::{Shard, Shards};
 
+use crate::budget::{Budget, Counted};
 use crate::compressor::{CompressError, Compressor, CompressorKind, Corrupt, OUTPUT_BYTES};
 use crate::index::{Index, IndexError, IndexKind};
 use crate::names::named;
@@ -79,8 +80,10 @@ pub struct ZswapOptions {
     /// Bytes in front of each object that hold its key and are checked at load, 0 to
     /// [`OBJECT_HEADER_MAX`]. Kernel 6.1 puts 8 there where the allocator can evict (zbud, z3fold).
     pub object_header_bytes: usize,
-    /// The most host pages that the pool may own.
+    /// The budget, in host pages.
     pub pool_pages_max: usize,
+    /// What it is on.
+    pub counted: Counted,
     /// How large the pages are that the kernel gives.
     pub host_pages: HostPages,
     /// Which pages are kept as one word.
@@ -99,6 +102,7 @@ impl Default for ZswapOptions {
             incompressible: Incompressible::Reject,
             object_header_bytes: 0,
             pool_pages_max: usize::MAX,
+            counted: Counted::Pool,
             host_pages: HostPages::Small,
             same_filled: SameFilled::default(),
         }
@@ -250,13 +254,16 @@ impl Zswap {
     ///
     /// If an option is out of its range.
     pub fn with_compressor(options: ZswapOptions, compressor: Box<dyn Compressor>) -> Zswap {
-        let arena = Arc::new(Arena::with_limit(options.pool_pages_max, options.host_pages));
+        let max_bytes = (options.pool_pages_max as u64).saturating_mul(PAGE_SIZE as u64);
+        let budget = Arc::new(Budget::new(max_bytes, options.counted));
+        let arena = Arc::new(Arena::on(Arc::clone(&budget), options.host_pages));
         let zpool = options.zpool.build(Arc::clone(&arena), options.zsmalloc);
-        Zswap::from_parts(options, arena, zpool, compressor, || options.index.build())
+        Zswap::from_parts(options, arena, zpool, compressor, || options.index.build_on(&budget))
     }
 
     /// An empty store of these parts, for parts that have no name: of `options` only the policies
-    /// are looked at. `zpool` must be empty and alone on `arena`.
+    /// are looked at. `zpool` must be empty and alone on `arena`; an index on another budget than
+    /// the arena's is not part of the limit.
     ///
     /// # Panics
     ///
@@ -273,6 +280,7 @@ impl Zswap {
             "an object header of {} bytes is over {OBJECT_HEADER_MAX}",
             options.object_header_bytes
         );
+        let shards = Shards::new(options.shards, arena.budget(), index);
         Zswap {
             zpool,
             arena,
@@ -280,7 +288,7 @@ impl Zswap {
             incompressible: options.incompressible,
             object_header_bytes: options.object_header_bytes,
             same_filled: options.same_filled,
-            shards: Shards::new(options.shards, index),
+            shards,
         }
     }
 
@@ -409,6 +417,11 @@ impl Zswap {
             zpool_metadata_bytes: (zpool.metadata_bytes + arena.metadata_bytes) as u64,
             reserve_bytes: (arena.reserve_pages * PAGE_SIZE) as u64,
         }
+    }
+
+    /// What the store may take, and has taken.
+    pub fn budget(&self) -> &Budget {
+        self.arena.budget()
     }
 
     /// The allocator.

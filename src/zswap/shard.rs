@@ -1,11 +1,12 @@
 //! A shard: the index of some of the 64 MiB regions of key space, behind one lock.
 
 use std::ops::RangeInclusive;
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use super::counters::Counters;
 use super::entry::Content;
 use super::words::Words;
+use crate::budget::Budget;
 use crate::index::{Entry, Index, IndexError};
 use crate::page::PageKey;
 
@@ -35,12 +36,16 @@ pub(super) struct Shard {
 
 impl Shards {
     /// `count` of them, a power of two.
-    pub(super) fn new(count: usize, index: impl Fn() -> Box<dyn Index>) -> Shards {
+    pub(super) fn new(
+        count: usize,
+        budget: &Arc<Budget>,
+        index: impl Fn() -> Box<dyn Index>,
+    ) -> Shards {
         assert!(count.is_power_of_two(), "{count} shards are no power of two");
         let shard = |_| {
             ShardLock(Mutex::new(Shard {
                 index: index(),
-                words: Words::new(),
+                words: Words::new(budget),
                 compressed_bytes: 0,
                 counters: Counters::default(),
             }))
@@ -190,7 +195,7 @@ mod tests {
 
     #[test]
     fn a_range_has_the_shards_of_its_keys_once_each() {
-        let shards = Shards::new(64, || Box::new(Radix::new()));
+        let shards = Shards::new(64, &Arc::default(), || Box::new(Radix::new()));
         let region = |n: u64| n << REGION_BITS;
         for (start, end, expected) in [
             (7, 7, 1),
