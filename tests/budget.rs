@@ -210,6 +210,22 @@ fn an_index_takes_what_its_budget_has_room_for() {
     }
 }
 
+#[test]
+fn a_refused_first_entry_leaves_no_memory() {
+    for kind in IndexKind::ALL {
+        let mut taken = 0;
+        for max_bytes in (0..20_000).step_by(100) {
+            let budget = Arc::new(Budget::new(max_bytes, Counted::PoolAndMetadata));
+            let mut index = kind.build_on(&budget);
+            match index.insert_or_replace(PageKey(7), entry(7)) {
+                Ok(_) => taken += 1,
+                Err(_) => assert_eq!(budget.metadata_bytes(), 0, "{kind}, {max_bytes}"),
+            }
+        }
+        assert!((1..200).contains(&taken), "{kind}: {taken} taken");
+    }
+}
+
 /// What an arena's mapping takes, of which it has a few.
 const MAPPING_SLACK: i64 = 512;
 
@@ -338,6 +354,29 @@ fn threads_never_pass_a_budget_together() {
         assert_eq!((budget.pool_bytes(), budget.reserve_bytes()), (0, 0), "{place}");
         assert!(budget.metadata_bytes() < 16 << 10, "{place}: {}", budget.metadata_bytes());
     }
+}
+
+#[test]
+fn charges_that_race_for_the_last_bytes_never_pass_the_limit() {
+    // Room for one of two at a time.
+    let budget = Budget::new(150, Counted::PoolAndMetadata);
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                for _ in 0..1_000_000 {
+                    if budget.charge_pool(100).is_ok() {
+                        budget.uncharge_pool(100);
+                    }
+                    if budget.charge_metadata(70).is_ok() {
+                        budget.uncharge_metadata(70);
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(budget.used_bytes(), 0);
+    // 70 twice is the most that fits.
+    assert!((100..=140).contains(&budget.peak_bytes()), "{} at once", budget.peak_bytes());
 }
 
 #[test]
