@@ -42,6 +42,7 @@
 #![warn(missing_docs, clippy::missing_errors_doc)]
 
 pub mod backing;
+pub mod budget;
 pub mod cli;
 pub mod compressor;
 pub mod index;
@@ -50,6 +51,7 @@ pub mod names;
 pub mod page;
 pub mod same_filled;
 pub mod sys;
+pub mod table;
 pub mod zpool;
 pub mod zswap;
 

@@ -4,47 +4,39 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What a layer may name of ours, beside itself. The picture is in ARCHITECTURE.md.
-const LAYERS: [(&str, &[&str]); 12] = [
+/// The layers, and what each may name of ours beside itself. The picture is in ARCHITECTURE.md.
+const LAYERS: [(&str, &[&str]); 14] = [
     ("sys", &[]),
     ("names", &[]),
     ("page", &[]),
-    ("same_filled", &["names", "page", "sys"]),
-    ("zpool", &["names", "page", "sys"]),
-    ("compressor", &["names", "page", "sys"]),
-    ("index", &["names", "page", "sys"]),
-    ("backing", &["names", "page", "sys"]),
-    ("zswap", &["names", "page", "same_filled", "zpool", "compressor", "index", "backing"]),
-    (
-        "lab",
-        &[
-            "names",
-            "page",
-            "same_filled",
-            "sys",
-            "zpool",
-            "compressor",
-            "index",
-            "backing",
-            "zswap",
-        ],
-    ),
-    (
-        "cli",
-        &[
-            "names",
-            "page",
-            "same_filled",
-            "sys",
-            "zpool",
-            "compressor",
-            "index",
-            "backing",
-            "zswap",
-            "lab",
-        ],
-    ),
+    ("budget", &["names"]),
+    ("table", &["budget"]),
+    ("same_filled", BASE),
+    ("compressor", BASE),
+    ("backing", BASE),
+    ("zpool", MECHANISM),
+    ("index", MECHANISM),
+    ("zswap", STORE),
+    ("lab", LAB),
+    ("cli", CLI),
     ("main", &["cli"]),
+];
+
+const BASE: &[&str] = &["sys", "names", "page"];
+const MECHANISM: &[&str] = &["sys", "names", "page", "budget", "table"];
+#[rustfmt::skip]
+const STORE: &[&str] = &[
+    "names", "page", "budget", "table", "same_filled", "compressor", "backing", "zpool", "index",
+];
+#[rustfmt::skip]
+const LAB: &[&str] = &[
+    "sys", "names", "page", "budget", "same_filled", "compressor", "backing", "zpool", "index",
+    "zswap",
+];
+#[rustfmt::skip]
+const CLI: &[&str] = &[
+    "sys", "names", "page", "budget", "same_filled", "compressor", "backing", "zpool", "index",
+    "zswap", "lab",
 ];
 
 fn sources(folder: &str) -> Vec<(PathBuf, String)> {

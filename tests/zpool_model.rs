@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use common::{Modelled, SUBJECTS, Subject};
+use uzswap::budget::{Budget, Counted};
 use uzswap::lab::SplitMix64;
 use uzswap::page::PAGE_SIZE;
 use uzswap::zpool::{Arena, Handle, HostPages, ZpoolError};
@@ -93,7 +94,7 @@ fn history(subject: Subject, arena: Arena, replay: &mut Replay) -> usize {
             draw if draw < inserts => {
                 let bytes = rng.object_bytes();
                 let object = rng.object(bytes);
-                if let Err(ZpoolError::NoPages(_)) = pool.insert(object) {
+                if let Err(ZpoolError::NoPages(_) | ZpoolError::NoTables(_)) = pool.insert(object) {
                     refused += 1;
                     pool.check();
                 }
@@ -121,31 +122,46 @@ fn history(subject: Subject, arena: Arena, replay: &mut Replay) -> usize {
     refused
 }
 
-fn histories(test: &'static str, subjects: &[Subject], limit_pages: usize) {
+fn histories(test: &'static str, subjects: &[Subject], arena: impl Fn(u64) -> Arena) {
     for &subject in subjects {
-        let mut refused = 0;
+        let (mut refused, mut is_limited) = (0, false);
         for seed in seeds() {
             let mut replay = Replay { test, subject: subject.name, seed, step: 0 };
-            refused +=
-                history(subject, Arena::with_limit(limit_pages, HostPages::Small), &mut replay);
+            let arena = arena(seed);
+            is_limited |= arena.budget().max_bytes() < u64::MAX;
+            refused += history(subject, arena, &mut replay);
         }
-        assert_eq!(refused > 0, limit_pages < usize::MAX, "{}: {refused} refused", subject.name);
+        assert_eq!(refused > 0, is_limited, "{}: {refused} refused", subject.name);
     }
 }
 
 #[test]
 fn zbud_and_z3fold_keep_every_object() {
-    histories("zbud_and_z3fold_keep_every_object", &SUBJECTS[..2], usize::MAX);
+    histories("zbud_and_z3fold_keep_every_object", &SUBJECTS[..2], |_| Arena::new());
 }
 
 #[test]
 fn zsmalloc_keeps_every_object_with_every_option() {
-    histories("zsmalloc_keeps_every_object_with_every_option", &SUBJECTS[2..], usize::MAX);
+    histories("zsmalloc_keeps_every_object_with_every_option", &SUBJECTS[2..], |_| Arena::new());
 }
 
 #[test]
 fn a_refused_insert_changes_nothing() {
-    histories("a_refused_insert_changes_nothing", &SUBJECTS, 24);
+    histories("a_refused_insert_changes_nothing", &SUBJECTS, |_| {
+        Arena::with_limit(24, HostPages::Small)
+    });
+}
+
+#[test]
+fn a_budget_of_pages_and_tables_is_kept() {
+    histories("a_budget_of_pages_and_tables_is_kept", &SUBJECTS, |seed| {
+        // From less than a page to a hundred; a huge page takes 512 of them in one.
+        let host_pages = HostPages::ALL[usize::from(seed % 4 == 3)];
+        let pages = if host_pages == HostPages::Huge { 520 } else { 0 };
+        let max_bytes = pages * PAGE_SIZE as u64 + 3000 + uzswap::lab::mix(seed) % 400_000;
+        let budget = Budget::new(max_bytes, Counted::PoolAndMetadata);
+        Arena::on(Arc::new(budget), host_pages)
+    });
 }
 
 #[test]

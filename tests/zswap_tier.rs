@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use uzswap::backing::MemoryBacking;
+use uzswap::budget::Counted;
 use uzswap::lab::SplitMix64;
 use uzswap::page::{PAGE_SIZE, Page, PageKey};
 use uzswap::zpool::ZpoolKind;
@@ -154,6 +155,7 @@ fn settings(seeds: std::ops::Range<u64>) -> impl Iterator<Item = Setting> {
                         written_as,
                         when_full,
                         pool_pages_max: [16, 40, 200][seed as usize % 3],
+                        counted: Counted::ALL[seed as usize % 7 / 5],
                         zpool: ZpoolKind::ALL[(seed / 3) as usize % 3],
                         shards: [1, 64][seed as usize % 2],
                         incompressible: Incompressible::ALL[(seed / 2) as usize % 2],

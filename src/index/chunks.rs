@@ -4,14 +4,22 @@
 //! copies nothing. Where a node goes, the last one takes its number, so that the chunks are full
 //! whatever the order in which nodes came and went, and those at the end go back to the heap.
 
+use std::sync::Arc;
+
+use crate::budget::{Budget, GrowError};
+use crate::table::Table;
+
 /// Nodes in a chunk: the low bits of a node's number.
 const CHUNK_BITS: u32 = 4;
 const CHUNK_NODES: usize = 1 << CHUNK_BITS; // 16
 
-/// The nodes.
+/// The most chunks: a node's number has 32 bits.
+const CHUNKS_MAX: usize = (u32::MAX >> CHUNK_BITS) as usize;
+
+/// The nodes. Chunks and their table are charged to the budget.
 #[derive(Debug)]
 pub(super) struct Chunks<T> {
-    chunks: Vec<Box<[T; CHUNK_NODES]>>,
+    chunks: Table<Box<[T; CHUNK_NODES]>>,
     /// Nodes in use: those with the numbers below.
     used: usize,
 }
@@ -20,11 +28,28 @@ const fn split(id: u32) -> (usize, usize) {
     ((id >> CHUNK_BITS) as usize, id as usize % CHUNK_NODES)
 }
 
-impl<T: Clone> Chunks<T> {
-    pub(super) const fn new() -> Chunks<T> {
-        Chunks { chunks: Vec::new(), used: 0 }
+impl<T> Chunks<T> {
+    const CHUNK_BYTES: usize = size_of::<[T; CHUNK_NODES]>();
+
+    pub(super) fn new(budget: &Arc<Budget>) -> Chunks<T> {
+        Chunks { chunks: Table::new(budget), used: 0 }
     }
 
+    /// Frees the chunks from the `kept`th on.
+    fn truncate(&mut self, kept: usize) {
+        let freed = self.chunks.len().saturating_sub(kept);
+        self.chunks.truncate(kept);
+        self.chunks.budget().uncharge_metadata((freed * Self::CHUNK_BYTES) as u64);
+    }
+}
+
+impl<T> Drop for Chunks<T> {
+    fn drop(&mut self) {
+        self.truncate(0);
+    }
+}
+
+impl<T: Clone> Chunks<T> {
     #[inline]
     pub(super) fn get(&self, id: u32) -> &T {
         let (chunk, place) = split(id);
@@ -50,31 +75,27 @@ impl<T: Clone> Chunks<T> {
         (&mut chunk_a[a], &mut chunk_b[b])
     }
 
-    /// Makes sure that `count` more nodes can be added; whether they can. `filler` is what nodes
-    /// not in use are.
-    pub(super) fn reserve(&mut self, count: usize, filler: &T) -> bool {
+    /// Makes sure that `count` more nodes can be added. `filler` is what nodes not in use are.
+    pub(super) fn reserve(&mut self, count: usize, filler: &T) -> Result<(), GrowError> {
         while self.used + count > self.chunks.len() * CHUNK_NODES {
-            if self.add_chunk(filler).is_none() {
-                self.trim();
-                return false;
-            }
+            self.add_chunk(filler).inspect_err(|_| self.trim())?;
         }
-        true
+        Ok(())
     }
 
-    fn add_chunk(&mut self, filler: &T) -> Option<()> {
-        if self.chunks.len() >= (u32::MAX >> CHUNK_BITS) as usize {
-            return None; // the numbers are used up
-        }
-        if self.chunks.len() == self.chunks.capacity() {
-            // By an eighth: never half empty.
-            self.chunks.try_reserve_exact((self.chunks.len() / 8).max(4)).ok()?;
-        }
+    fn add_chunk(&mut self, filler: &T) -> Result<(), GrowError> {
+        self.chunks.reserve_one(CHUNKS_MAX)?;
+        let bytes = Self::CHUNK_BYTES as u64;
+        self.chunks.budget().charge_metadata(bytes)?;
         let mut nodes = Vec::new();
-        nodes.try_reserve_exact(CHUNK_NODES).ok()?;
+        if nodes.try_reserve_exact(CHUNK_NODES).is_err() {
+            self.chunks.budget().uncharge_metadata(bytes);
+            return Err(GrowError::NoMemory { bytes });
+        }
         nodes.resize(CHUNK_NODES, filler.clone());
-        self.chunks.push(nodes.into_boxed_slice().try_into().ok()?);
-        Some(())
+        let nodes = nodes.into_boxed_slice().try_into();
+        self.chunks.push(nodes.unwrap_or_else(|_| unreachable!("made with this length")));
+        Ok(())
     }
 
     /// Adds a node, for which there must be room; its number.
@@ -102,17 +123,13 @@ impl<T: Clone> Chunks<T> {
     /// and removes a node in turn need not ask the heap each time.
     pub(super) fn trim(&mut self) {
         if self.used == 0 {
-            self.chunks = Vec::new();
+            self.truncate(0);
+            self.chunks.release();
             return;
         }
-        self.chunks.truncate(self.used.div_ceil(CHUNK_NODES) + 1);
+        self.truncate(self.used.div_ceil(CHUNK_NODES) + 1);
         if self.chunks.len() < self.chunks.capacity() / 2 {
-            // Where the heap has no memory for a smaller table, this one stays.
-            let mut table = Vec::new();
-            if table.try_reserve_exact(self.chunks.len() + 4).is_ok() {
-                table.append(&mut self.chunks);
-                self.chunks = table;
-            }
+            self.chunks.shrink(4);
         }
     }
 
@@ -123,8 +140,7 @@ impl<T: Clone> Chunks<T> {
 
     /// Bytes of all chunks and of their table.
     pub(super) fn bytes(&self) -> usize {
-        self.chunks.len() * size_of::<[T; CHUNK_NODES]>()
-            + self.chunks.capacity() * size_of::<Box<[T; CHUNK_NODES]>>()
+        self.chunks.len() * Self::CHUNK_BYTES + self.chunks.bytes()
     }
 
     /// Checks that there are as many chunks as nodes need.
@@ -144,9 +160,9 @@ mod tests {
 
     #[test]
     fn numbers_have_no_gaps_and_chunks_go_back() {
-        let mut chunks: Chunks<u64> = Chunks::new();
+        let mut chunks: Chunks<u64> = Chunks::new(&Arc::default());
         for n in 0..100 {
-            assert!(chunks.reserve(1, &7));
+            chunks.reserve(1, &7).unwrap();
             assert_eq!(chunks.add(n), n as u32);
             chunks.audit().unwrap();
         }
@@ -156,7 +172,7 @@ mod tests {
         assert_eq!((*a, *b), (19, 99));
         assert_eq!(chunks.remove(99), None);
         assert_eq!((chunks.remove(3), *chunks.get(3)), (Some(98), 98));
-        assert!(chunks.reserve(200, &7));
+        chunks.reserve(200, &7).unwrap();
         assert_eq!((chunks.chunks.len(), chunks.used()), (19, 98));
         chunks.trim();
         chunks.audit().unwrap();

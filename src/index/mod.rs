@@ -9,9 +9,11 @@ pub mod xarray;
 use std::fmt;
 use std::num::NonZeroU64;
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 
 use thiserror::Error;
 
+use crate::budget::{Budget, GrowError, OverBudget};
 use crate::names::named;
 use crate::page::PageKey;
 
@@ -28,15 +30,27 @@ const _: () = assert!(size_of::<Option<Entry>>() == 8);
 /// Why an index did not take an entry; it is as it was before the call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum IndexError {
-    /// The heap gave no memory for a node.
+    /// The heap gave no memory for a node, or there are no more numbers for one.
     #[error("no memory for an index entry")]
     NoMemory,
+    /// The budget has no room for a node.
+    #[error("no room for an index entry: {0}")]
+    OverBudget(#[from] OverBudget),
     /// The index has narrower keys.
     #[error("this index takes keys up to {max}")]
     KeyTooLarge {
         /// Its largest key.
         max: PageKey,
     },
+}
+
+impl From<GrowError> for IndexError {
+    fn from(error: GrowError) -> Self {
+        match error {
+            GrowError::OverBudget(over) => IndexError::OverBudget(over),
+            GrowError::NoMemory { .. } | GrowError::Full { .. } => IndexError::NoMemory,
+        }
+    }
 }
 
 /// A map from keys to entries. Not shared: its owner locks it.
@@ -80,7 +94,8 @@ pub trait Index: Send + fmt::Debug {
     /// Entries held.
     fn count(&self) -> usize;
 
-    /// Bytes of memory the index takes.
+    /// Bytes of memory the index takes: its own struct, and beyond that what is charged to its
+    /// budget.
     fn bytes(&self) -> usize;
 
     /// Walks the structure and checks it.
@@ -114,14 +129,19 @@ named!(
 );
 
 impl IndexKind {
-    /// An empty index.
+    /// An empty index, bounded by the machine alone.
     pub fn build(self) -> Box<dyn Index> {
+        self.build_on(&Arc::default())
+    }
+
+    /// An empty index whose memory is charged to `budget`.
+    pub fn build_on(self, budget: &Arc<Budget>) -> Box<dyn Index> {
         match self {
-            IndexKind::Radix => Box::new(radix::Radix::new()),
-            IndexKind::BTree => Box::new(btree::BTree64::new()),
-            IndexKind::BTree32 => Box::new(btree::BTree32::new()),
-            IndexKind::XArray => Box::new(xarray::XArray::new()),
-            IndexKind::RbTree => Box::new(rbtree::RbTree::new()),
+            IndexKind::Radix => Box::new(radix::Radix::on(budget)),
+            IndexKind::BTree => Box::new(btree::BTree64::on(budget)),
+            IndexKind::BTree32 => Box::new(btree::BTree32::on(budget)),
+            IndexKind::XArray => Box::new(xarray::XArray::on(budget)),
+            IndexKind::RbTree => Box::new(rbtree::RbTree::on(budget)),
         }
     }
 }

@@ -13,8 +13,10 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::{Range, RangeInclusive};
+use std::sync::Arc;
 
 use super::{Entry, Index, IndexError};
+use crate::budget::Budget;
 use crate::page::PageKey;
 
 const LEAF_BITS: u32 = 9;
@@ -40,13 +42,109 @@ impl Leaf {
     }
 }
 
+/// The leaves by the upper bits of their keys. Both they and the hash table are charged.
+#[derive(Debug)]
+struct Leaves {
+    table: HashMap<u64, Leaf, BuildHasherDefault<MultiplyHasher>>,
+    /// Of the table. It never shrinks, but the capacity it tells does, as removals leave marks in
+    /// it.
+    buckets: usize,
+    budget: Arc<Budget>,
+}
+
+const LEAF_BYTES: usize = size_of::<[Option<Entry>; LEAF_ENTRIES]>();
+
+/// The fewest buckets of a hash table.
+const BUCKETS_MIN: usize = 4;
+
+/// Entries that a hash table of so many buckets, a power of two, takes: one in eight stays free.
+fn table_capacity(buckets: usize) -> usize {
+    if buckets < 8 { buckets.saturating_sub(1) } else { buckets / 8 * 7 }
+}
+
+/// Bytes of a hash table: keys and leaves, a control byte for each, and 16 more, so that a search
+/// may look at 16 at once (hashbrown's layout).
+fn table_bytes(buckets: usize) -> usize {
+    if buckets == 0 { 0 } else { buckets * (size_of::<(u64, Leaf)>() + 1) + 16 }
+}
+
+impl Leaves {
+    fn new(budget: &Arc<Budget>) -> Leaves {
+        Leaves { table: HashMap::default(), buckets: 0, budget: Arc::clone(budget) }
+    }
+
+    /// Adds an empty leaf.
+    #[cold]
+    fn add(&mut self, upper: u64) -> Result<&mut Leaf, IndexError> {
+        if self.table.len() == self.table.capacity() {
+            self.move_table()?;
+        }
+        if let Err(error) = self.budget.charge_metadata(LEAF_BYTES as u64) {
+            self.release_if_empty();
+            return Err(error.into());
+        }
+        match Leaf::new() {
+            Ok(leaf) => Ok(self.table.entry(upper).or_insert(leaf)),
+            Err(error) => {
+                self.budget.uncharge_metadata(LEAF_BYTES as u64);
+                self.release_if_empty();
+                Err(error)
+            }
+        }
+    }
+
+    /// Moves to a table with room: of twice the size, unless marks of removals fill it.
+    fn move_table(&mut self) -> Result<(), IndexError> {
+        let (old, used) = (self.buckets, self.table.len());
+        let new = if used < table_capacity(old) / 2 { old } else { (old * 2).max(BUCKETS_MIN) };
+        self.budget.charge_metadata(table_bytes(new) as u64)?;
+        let mut table = HashMap::default();
+        if table.try_reserve(table_capacity(new)).is_err() {
+            self.budget.uncharge_metadata(table_bytes(new) as u64);
+            return Err(IndexError::NoMemory);
+        }
+        debug_assert_eq!(table.capacity(), table_capacity(new));
+        table.extend(self.table.drain());
+        self.table = table;
+        self.buckets = new;
+        self.budget.uncharge_metadata(table_bytes(old) as u64);
+        Ok(())
+    }
+
+    /// Removes an empty leaf.
+    fn remove(&mut self, upper: u64) {
+        if let Some(leaf) = self.table.remove(&upper) {
+            drop(leaf);
+            self.budget.uncharge_metadata(LEAF_BYTES as u64);
+        }
+    }
+
+    /// Gives the table back if there are no leaves.
+    fn release_if_empty(&mut self) {
+        if self.table.is_empty() {
+            self.table = HashMap::default();
+            let bytes = table_bytes(std::mem::take(&mut self.buckets));
+            self.budget.uncharge_metadata(bytes as u64);
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        self.table.len() * LEAF_BYTES + table_bytes(self.buckets)
+    }
+}
+
+impl Drop for Leaves {
+    fn drop(&mut self) {
+        let bytes = self.bytes();
+        self.table = HashMap::default();
+        self.budget.uncharge_metadata(bytes as u64);
+    }
+}
+
 /// The index as a page table.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Radix {
-    leaves: HashMap<u64, Leaf, BuildHasherDefault<MultiplyHasher>>,
-    /// Leaves that the table was made for. It never shrinks, but the capacity it tells does, as
-    /// removals leave marks in it.
-    table_leaves: usize,
+    leaves: Leaves,
     count: usize,
     /// The leaf that the last entries of a range were taken from: the next batch goes on there.
     resume: u64,
@@ -113,21 +211,26 @@ impl Span {
 }
 
 impl Radix {
-    /// An empty index.
+    /// An empty index, bounded by the machine alone.
     pub fn new() -> Radix {
-        Radix::default()
+        Radix::on(&Arc::default())
+    }
+
+    /// An empty index whose memory is charged to `budget`.
+    pub fn on(budget: &Arc<Budget>) -> Radix {
+        Radix { leaves: Leaves::new(budget), count: 0, resume: 0 }
     }
 
     /// Removes the entry of `key` if `wanted` says so.
     fn remove_where(&mut self, key: PageKey, wanted: impl Fn(Entry) -> bool) -> Option<Entry> {
         let (upper, place) = split(key);
-        let leaf = self.leaves.get_mut(&upper)?;
+        let leaf = self.leaves.table.get_mut(&upper)?;
         let removed = leaf.entries[place].take_if(|entry| wanted(*entry))?;
         leaf.used -= 1;
         self.count -= 1;
         if leaf.used == 0 {
-            self.leaves.remove(&upper);
-            self.release_if_empty();
+            self.leaves.remove(upper);
+            self.leaves.release_if_empty();
         }
         Some(removed)
     }
@@ -140,7 +243,9 @@ impl Radix {
                 && leaf.entries[span.places(upper)].iter().any(Option::is_some)
         };
         let mut count = 0;
-        for (place, (&upper, _)) in found.iter_mut().zip(self.leaves.iter().filter(has_entries)) {
+        for (place, (&upper, _)) in
+            found.iter_mut().zip(self.leaves.table.iter().filter(has_entries))
+        {
             *place = upper;
             count += 1;
         }
@@ -157,7 +262,7 @@ impl Radix {
         taken: &mut dyn FnMut(PageKey, Entry),
     ) -> usize {
         self.resume = upper;
-        let Some(leaf) = self.leaves.get_mut(&upper) else { return 0 };
+        let Some(leaf) = self.leaves.table.get_mut(&upper) else { return 0 };
         let mut count = 0;
         for place in span.places(upper) {
             if count == max {
@@ -170,17 +275,15 @@ impl Radix {
         }
         leaf.used -= count;
         if leaf.used == 0 {
-            self.leaves.remove(&upper);
+            self.leaves.remove(upper);
         }
         count
     }
+}
 
-    /// Gives the table of leaves back if there are none.
-    fn release_if_empty(&mut self) {
-        if self.leaves.is_empty() {
-            self.leaves = HashMap::default();
-            self.table_leaves = 0;
-        }
+impl Default for Radix {
+    fn default() -> Self {
+        Radix::new()
     }
 }
 
@@ -195,14 +298,9 @@ impl Index for Radix {
         entry: Entry,
     ) -> Result<Option<Entry>, IndexError> {
         let (upper, place) = split(key);
-        let leaf = match self.leaves.get_mut(&upper) {
+        let leaf = match self.leaves.table.get_mut(&upper) {
             Some(leaf) => leaf,
-            None => {
-                self.leaves.try_reserve(1).map_err(|_| IndexError::NoMemory)?;
-                self.table_leaves = self.table_leaves.max(self.leaves.capacity());
-                let leaf = Leaf::new()?;
-                self.leaves.entry(upper).or_insert(leaf)
-            }
+            None => self.leaves.add(upper)?,
         };
         let replaced = leaf.entries[place].replace(entry);
         if replaced.is_none() {
@@ -214,7 +312,7 @@ impl Index for Radix {
 
     fn get(&self, key: PageKey) -> Option<Entry> {
         let (upper, place) = split(key);
-        self.leaves.get(&upper)?.entries[place]
+        self.leaves.table.get(&upper)?.entries[place]
     }
 
     fn take(&mut self, key: PageKey) -> Option<Entry> {
@@ -234,7 +332,7 @@ impl Index for Radix {
         let span = Span::new(&range);
         let mut count = 0;
         let resume = Some(self.resume).filter(|upper| span.uppers().contains(upper));
-        if span.is_shorter_than(self.leaves.len()) {
+        if span.is_shorter_than(self.leaves.table.len()) {
             // All of the span, from where the batch before ended.
             let start = resume.unwrap_or(span.first.0);
             for upper in (start..=span.last.0).chain(span.first.0..start) {
@@ -246,7 +344,8 @@ impl Index for Radix {
         } else {
             // That leaf, and those side by side behind it.
             for upper in resume.into_iter().flat_map(|resume| resume..=span.last.0) {
-                if count == max || Some(upper) != resume && !self.leaves.contains_key(&upper) {
+                if count == max || Some(upper) != resume && !self.leaves.table.contains_key(&upper)
+                {
                     break;
                 }
                 count += self.take_from(upper, &span, max - count, taken);
@@ -266,7 +365,7 @@ impl Index for Radix {
                 }
             }
         }
-        self.release_if_empty();
+        self.leaves.release_if_empty();
         self.count -= count;
         count
     }
@@ -280,14 +379,14 @@ impl Index for Radix {
                 }
             }
         };
-        if span.is_shorter_than(self.leaves.len()) {
+        if span.is_shorter_than(self.leaves.table.len()) {
             for upper in span.uppers() {
-                if let Some(leaf) = self.leaves.get(&upper) {
+                if let Some(leaf) = self.leaves.table.get(&upper) {
                     visit_leaf(upper, leaf);
                 }
             }
         } else {
-            for (&upper, leaf) in &self.leaves {
+            for (&upper, leaf) in &self.leaves.table {
                 if span.uppers().contains(&upper) {
                     visit_leaf(upper, leaf);
                 }
@@ -300,15 +399,12 @@ impl Index for Radix {
     }
 
     fn bytes(&self) -> usize {
-        let leaf = size_of::<[Option<Entry>; LEAF_ENTRIES]>();
-        // A bucket: key, leaf and a control byte; the map keeps one in eight free.
-        let bucket = size_of::<(u64, Leaf)>() + 1;
-        self.leaves.len() * leaf + (self.table_leaves * 8 / 7) * bucket + size_of::<Self>()
+        self.leaves.bytes() + size_of::<Self>()
     }
 
     fn audit(&self) -> Result<(), String> {
         let mut count = 0;
-        for (upper, leaf) in &self.leaves {
+        for (upper, leaf) in &self.leaves.table {
             let used = leaf.entries.iter().flatten().count();
             if used == 0 || used != leaf.used {
                 return Err(format!("leaf {upper:#x}: {used} entries, {} counted", leaf.used));
@@ -394,8 +490,7 @@ mod tests {
         for n in 1..LEAVES {
             radix.take(PageKey(key(n)));
         }
-        let leaf = size_of::<[Option<Entry>; LEAF_ENTRIES]>();
-        assert_eq!(radix.bytes(), full - (LEAVES as usize - 1) * leaf);
+        assert_eq!(radix.bytes(), full - (LEAVES as usize - 1) * LEAF_BYTES);
         radix.take(PageKey(0));
         assert_eq!(radix.bytes(), Radix::new().bytes());
     }

@@ -2,28 +2,61 @@
 //!
 //! The tree is the one of `intrusive-collections`, with parent, child and colour in 24 bytes as in
 //! the kernel. The base of every comparison, so it is as good as it can be: one descent for each
-//! operation, one allocation for each new key, and none to replace an entry.
+//! operation, one allocation for each new key, and none to replace an entry. Nodes are charged to
+//! the budget in bundles, some of which are charged ahead.
 
 use std::fmt;
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 
 use intrusive_collections::rbtree;
 use intrusive_collections::{Bound, RBTree};
 
 use super::{Entry, Index, IndexError};
+use crate::budget::Budget;
 use crate::page::PageKey;
 use crate::sys::rb_node::{RbAdapter, RbNode};
+
+/// Nodes that are charged, and later uncharged, at once.
+const BUNDLE_NODES: usize = 32;
 
 /// The index as a red-black tree.
 pub struct RbTree {
     tree: RBTree<RbAdapter>,
     count: usize,
+    budget: Arc<Budget>,
+    /// Nodes that the budget has been charged for: never fewer than there are.
+    charged_nodes: usize,
+}
+
+fn node_bytes(nodes: usize) -> u64 {
+    (nodes * size_of::<RbNode>()) as u64
 }
 
 impl RbTree {
-    /// An empty index.
+    /// An empty index, bounded by the machine alone.
     pub fn new() -> RbTree {
-        RbTree { tree: RBTree::new(RbAdapter::new()), count: 0 }
+        RbTree::on(&Arc::default())
+    }
+
+    /// An empty index whose memory is charged to `budget`.
+    pub fn on(budget: &Arc<Budget>) -> RbTree {
+        let budget = Arc::clone(budget);
+        RbTree { tree: RBTree::new(RbAdapter::new()), count: 0, budget, charged_nodes: 0 }
+    }
+
+    /// Counts nodes that have been freed. A bundle stays charged beside the one that is not used
+    /// up, until the tree is empty.
+    fn removed(&mut self, nodes: usize) {
+        self.count -= nodes;
+        let kept = match self.count {
+            0 => 0,
+            count => (count.div_ceil(BUNDLE_NODES) + 1) * BUNDLE_NODES,
+        };
+        if kept < self.charged_nodes {
+            self.budget.uncharge_metadata(node_bytes(self.charged_nodes - kept));
+            self.charged_nodes = kept;
+        }
     }
 
     /// Removes the entry of `key` if `wanted` says so.
@@ -34,7 +67,7 @@ impl RbTree {
             return None;
         }
         cursor.remove();
-        self.count -= 1;
+        self.removed(1);
         Some(entry)
     }
 }
@@ -42,6 +75,13 @@ impl RbTree {
 impl Default for RbTree {
     fn default() -> Self {
         RbTree::new()
+    }
+}
+
+impl Drop for RbTree {
+    fn drop(&mut self) {
+        self.tree.clear();
+        self.budget.uncharge_metadata(node_bytes(self.charged_nodes));
     }
 }
 
@@ -67,7 +107,15 @@ impl Index for RbTree {
                 Ok(Some(Entry(node.value.replace(entry.0))))
             }
             rbtree::Entry::Vacant(place) => {
-                place.insert(RbNode::new(key.0, entry.0).ok_or(IndexError::NoMemory)?);
+                if self.count == self.charged_nodes {
+                    self.budget.charge_metadata(node_bytes(BUNDLE_NODES))?;
+                    self.charged_nodes += BUNDLE_NODES;
+                }
+                let Some(node) = RbNode::new(key.0, entry.0) else {
+                    self.removed(0);
+                    return Err(IndexError::NoMemory);
+                };
+                place.insert(node);
                 self.count += 1;
                 Ok(None)
             }
@@ -99,7 +147,7 @@ impl Index for RbTree {
             taken(PageKey(node.key()), Entry(node.value.get()));
             count += 1;
         }
-        self.count -= count;
+        self.removed(count);
         count
     }
 
@@ -115,9 +163,10 @@ impl Index for RbTree {
         self.count
     }
 
-    /// Of the nodes, each an allocation of its own: the C heap's 8 bytes for each come on top.
+    /// Of the nodes that are charged, each an allocation of its own: the C heap's 8 bytes for each
+    /// come on top.
     fn bytes(&self) -> usize {
-        self.count * size_of::<RbNode>() + size_of::<Self>()
+        self.charged_nodes * size_of::<RbNode>() + size_of::<Self>()
     }
 
     /// The order of keys, and the count. Colours and links are the crate's own.
@@ -133,6 +182,9 @@ impl Index for RbTree {
         }
         if count != self.count {
             return Err(format!("{count} entries, {} counted", self.count));
+        }
+        if !(count..=count + 2 * BUNDLE_NODES).contains(&self.charged_nodes) {
+            return Err(format!("{count} entries, {} nodes charged", self.charged_nodes));
         }
         Ok(())
     }

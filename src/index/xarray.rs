@@ -17,9 +17,11 @@
 
 use std::fmt;
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 
 use super::chunks::Chunks;
 use super::{Entry, Index, IndexError};
+use crate::budget::Budget;
 use crate::page::PageKey;
 
 const WAY_BITS: u32 = 6;
@@ -100,9 +102,14 @@ pub struct XArray {
 }
 
 impl XArray {
-    /// An empty index.
-    pub const fn new() -> XArray {
-        XArray { nodes: Chunks::new(), root: 0, levels: 0, count: 0 }
+    /// An empty index, bounded by the machine alone.
+    pub fn new() -> XArray {
+        XArray::on(&Arc::default())
+    }
+
+    /// An empty index whose memory is charged to `budget`.
+    pub fn on(budget: &Arc<Budget>) -> XArray {
+        XArray { nodes: Chunks::new(budget), root: 0, levels: 0, count: 0 }
     }
 
     /// Whether the tree is high enough for a key.
@@ -165,9 +172,7 @@ impl XArray {
             _ if above > 0 => needed - 1,
             _ => self.missing(key),
         };
-        if !self.nodes.reserve(above + below, &EMPTY) {
-            return Err(IndexError::NoMemory);
-        }
+        self.nodes.reserve(above + below, &EMPTY)?;
         if self.count == 0 {
             self.levels = needed;
             let shift = (needed - 1) as u32 * WAY_BITS;
@@ -234,7 +239,7 @@ impl XArray {
                 self.remove_node(id);
             } else {
                 self.nodes.remove(id);
-                *self = XArray::new();
+                self.levels = 0;
                 return;
             }
         }

@@ -12,17 +12,23 @@
 //! retired, for the next caller of their length: to return a page and to take one cost the kernel
 //! 3 us together. They are reported as `reserve_pages`.
 //!
+//! Pages in use are charged to a [`Budget`] before they are taken. The reserve (retired pages and
+//! the rest of a huge page) is part of what it limits if it counts metadata too; then the retired
+//! pages are at most a 64th of the budget, and the arena gives them up before it refuses a run.
+//!
 //! Runs are private memory; single pages can be had of shared memory too, which a pool can map a
 //! second time. The limit and the counts are of both together.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use thiserror::Error;
 
+use crate::budget::{Budget, Counted, OverBudget};
 use crate::names::named;
 use crate::sys::pages::{HOST_PAGE_SIZE, HUGE_PAGE_SIZE, PageRun};
+use crate::table::Table;
 
 /// The longest run an arena gives, in host pages: zsmalloc's longest chain.
 pub const RUN_PAGES_MAX: usize = 16;
@@ -45,6 +51,9 @@ named!(HostPages, "size of host pages", Small => "small", Huge => "huge");
 /// Retired pages that are kept before they are given back together.
 const RETIRED_PAGES_MAX: usize = 64;
 
+/// The part of a budget that retired pages may take where they are counted.
+const RETIRED_PART: u64 = 64;
+
 /// Address space is taken in pieces of this many pages (16 GiB), or what the machine allows.
 const MAPPING_PAGES: usize = 1 << 22;
 const MAPPING_PAGES_MIN: usize = HUGE_PAGE_SIZE / HOST_PAGE_SIZE;
@@ -52,15 +61,13 @@ const MAPPING_PAGES_MIN: usize = HUGE_PAGE_SIZE / HOST_PAGE_SIZE;
 /// Why the arena gave no pages.
 #[derive(Debug, Error)]
 pub enum ArenaError {
-    /// The arena's own limit.
-    #[error("{pages} more host pages exceed the limit of {limit_pages} ({used_pages} in use)")]
+    /// The budget.
+    #[error("no room for {pages} host pages: {source}")]
     Limit {
         /// Pages asked for.
         pages: usize,
-        /// The limit.
-        limit_pages: usize,
-        /// Pages in use.
-        used_pages: usize,
+        /// The limit, and what is in use.
+        source: OverBudget,
     },
     /// The kernel refused.
     #[error("the kernel gave no memory for {pages} host pages")]
@@ -76,8 +83,8 @@ pub enum ArenaError {
 /// A source of runs of 1 to 16 host pages, shared by threads.
 #[derive(Debug)]
 pub struct Arena {
-    limit_pages: usize,
-    host_pages: HostPages,
+    budget: Arc<Budget>,
+    retired_pages_max: usize,
     used_pages: AtomicUsize,
     peak_pages: AtomicUsize,
     free: Mutex<FreeRuns>,
@@ -92,16 +99,17 @@ pub enum Sharing {
     Shared,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct FreeRuns {
+    host_pages: HostPages,
     /// Never touched: private and shared.
     fresh: Option<PageRun>,
     fresh_shared: Option<PageRun>,
     /// Used before and still resident, by [`list_of`].
-    retired: [Vec<PageRun>; RUN_PAGES_MAX + 1],
+    retired: [Table<PageRun>; RUN_PAGES_MAX + 1],
     retired_pages: usize,
     /// Given back to the kernel; the address space is kept.
-    returned: [Vec<PageRun>; RUN_PAGES_MAX + 1],
+    returned: [Table<PageRun>; RUN_PAGES_MAX + 1],
 }
 
 /// The list that free runs are on: by length, and single pages of shared memory in place of runs of
@@ -134,18 +142,35 @@ pub struct ArenaStats {
 impl Arena {
     /// An arena of small pages, bounded by the machine alone.
     pub fn new() -> Arena {
-        Arena::with_limit(usize::MAX, HostPages::Small)
+        Arena::on(Arc::new(Budget::unlimited()), HostPages::Small)
     }
 
     /// An arena that never has more than `limit_pages` host pages (of 4 KiB) in use.
     pub fn with_limit(limit_pages: usize, host_pages: HostPages) -> Arena {
+        let max_bytes = (limit_pages as u64).saturating_mul(HOST_PAGE_SIZE as u64);
+        Arena::on(Arc::new(Budget::new(max_bytes, Counted::Pool)), host_pages)
+    }
+
+    /// An arena whose pages and lists are charged to `budget`.
+    pub fn on(budget: Arc<Budget>, host_pages: HostPages) -> Arena {
+        let retired_pages_max = match budget.counted() {
+            Counted::Pool => RETIRED_PAGES_MAX,
+            Counted::PoolAndMetadata => (budget.max_bytes() / RETIRED_PART / HOST_PAGE_SIZE as u64)
+                .min(RETIRED_PAGES_MAX as u64) as usize,
+        };
+        let free = Mutex::new(FreeRuns::new(&budget, host_pages));
         Arena {
-            limit_pages,
-            host_pages,
+            budget,
+            retired_pages_max,
             used_pages: AtomicUsize::new(0),
             peak_pages: AtomicUsize::new(0),
-            free: Mutex::new(FreeRuns::default()),
+            free,
         }
+    }
+
+    /// What its pages are charged to; the tables of a pool on this arena are charged there too.
+    pub fn budget(&self) -> &Arc<Budget> {
+        &self.budget
     }
 
     /// A run of `count` adjacent host pages with whatever was in them last.
@@ -159,17 +184,7 @@ impl Arena {
     /// If `count` is not in 1 ..= [`RUN_PAGES_MAX`].
     pub fn alloc(&self, count: usize) -> Result<PageRun, ArenaError> {
         assert!((1..=RUN_PAGES_MAX).contains(&count), "runs are 1 to {RUN_PAGES_MAX} pages");
-        let used_pages = self.charge(count)?;
-        match self.find(count, Sharing::Private) {
-            Ok(run) => {
-                self.peak_pages.fetch_max(used_pages, Ordering::Relaxed);
-                Ok(run)
-            }
-            Err(source) => {
-                self.used_pages.fetch_sub(count, Ordering::Relaxed);
-                Err(ArenaError::Os { pages: count, source })
-            }
-        }
+        self.take(count, Sharing::Private)
     }
 
     /// Appends `count` runs of one page each to `pages`, all of them or none.
@@ -183,18 +198,24 @@ impl Arena {
         count: usize,
         sharing: Sharing,
     ) -> Result<(), ArenaError> {
-        let used_pages = self.charge(count)?;
         for found in 0..count {
-            match self.find(1, sharing) {
+            match self.take(1, sharing) {
                 Ok(page) => pages.push(page),
-                Err(source) => {
-                    self.used_pages.fetch_sub(count - found, Ordering::Relaxed);
+                Err(error) => {
                     pages.drain(pages.len() - found..).for_each(|page| self.free(page));
-                    return Err(ArenaError::Os { pages: count, source });
+                    return Err(match error {
+                        ArenaError::Limit { source, .. } => {
+                            // As if all of them had been asked for at once.
+                            let used_bytes = source.used_bytes.saturating_sub(bytes_of(found));
+                            let asked_bytes = bytes_of(count);
+                            let source = OverBudget { asked_bytes, used_bytes, ..source };
+                            ArenaError::Limit { pages: count, source }
+                        }
+                        ArenaError::Os { source, .. } => ArenaError::Os { pages: count, source },
+                    });
                 }
             }
         }
-        self.peak_pages.fetch_max(used_pages, Ordering::Relaxed);
         Ok(())
     }
 
@@ -205,21 +226,23 @@ impl Arena {
         self.used_pages.fetch_sub(count, Ordering::Relaxed);
         let list = list_of_run(&run);
         let mut free = self.lock();
-        if free.retired[list].try_reserve(1).is_err() {
+        if free.retired[list].reserve_one(usize::MAX).is_err() {
             drop(free);
             let _ = run.discard();
+            self.budget.uncharge_pool(bytes_of(count));
             return;
         }
+        self.budget.pool_to_reserve(bytes_of(count));
         free.retired_pages += count;
         free.retired[list].push(run);
-        if free.retired_pages > RETIRED_PAGES_MAX {
-            self.give_back(free);
+        if free.retired_pages > self.retired_pages_max {
+            let _ = self.give_back(free);
         }
     }
 
     /// Gives every page that nobody uses back to the kernel now.
     pub fn trim(&self) {
-        self.give_back(self.lock());
+        let _ = self.give_back(self.lock());
     }
 
     /// Host pages in use now, without a lock.
@@ -234,64 +257,84 @@ impl Arena {
         ArenaStats {
             used_pages: self.used_pages.load(Ordering::Relaxed),
             peak_pages: self.peak_pages.load(Ordering::Relaxed),
-            reserve_pages: free.retired_pages + free.rest_of_huge_page(self.host_pages),
-            metadata_bytes: size_of::<Arena>()
-                + runs.map(|list| list.capacity() * size_of::<PageRun>()).sum::<usize>(),
+            reserve_pages: free.retired_pages + free.rest_of_huge_page(),
+            metadata_bytes: size_of::<Arena>() + runs.map(Table::bytes).sum::<usize>(),
         }
     }
 
-    /// Counts `count` pages as used, or refuses: how many there are then. The limit holds at every
-    /// instant.
-    fn charge(&self, count: usize) -> Result<usize, ArenaError> {
-        let charged = self.used_pages.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
-            used.checked_add(count).filter(|&sum| sum <= self.limit_pages)
-        });
-        match charged {
-            Ok(before) => Ok(before + count),
-            Err(used_pages) => {
-                Err(ArenaError::Limit { pages: count, limit_pages: self.limit_pages, used_pages })
+    /// A run of pages that are charged, resident and counted as used.
+    fn take(&self, count: usize, sharing: Sharing) -> Result<PageRun, ArenaError> {
+        let run = loop {
+            match self.take_charged(count, sharing) {
+                // What is retired may be in the way.
+                Err(ArenaError::Limit { .. })
+                    if self.budget.counted() == Counted::PoolAndMetadata
+                        && self.give_back(self.lock()) => {}
+                result => break result?,
             }
-        }
+        };
+        let used_pages = self.used_pages.fetch_add(count, Ordering::Relaxed) + count;
+        self.peak_pages.fetch_max(used_pages, Ordering::Relaxed);
+        Ok(run)
     }
 
-    fn find(&self, count: usize, sharing: Sharing) -> io::Result<PageRun> {
+    /// A run of pages that are charged and resident.
+    fn take_charged(&self, count: usize, sharing: Sharing) -> Result<PageRun, ArenaError> {
+        let over = |source| ArenaError::Limit { pages: count, source };
+        let no_memory = |source| ArenaError::Os { pages: count, source };
         let list = list_of(count, sharing);
         let mut free = self.lock();
-        if let Some(run) = free.retired[list].pop() {
+        if !free.retired[list].is_empty() {
+            self.budget.reserve_to_pool(bytes_of(count)).map_err(over)?;
             free.retired_pages -= count;
-            return Ok(run);
+            return Ok(free.retired[list].pop().expect("there is one"));
         }
-        let mut run = match free.returned[list].pop() {
-            Some(run) => run,
-            None => free.take_fresh(count, sharing, self.host_pages)?,
+        let mut run = if free.returned[list].is_empty() {
+            let rest = free.map_fresh(count, sharing, &self.budget).map_err(no_memory)?;
+            self.charge_fresh(count, rest).map_err(over)?;
+            free.take_fresh(count, sharing)
+        } else {
+            self.budget.charge_pool(bytes_of(count)).map_err(over)?;
+            free.returned[list].pop().expect("there is one")
         };
         drop(free);
         match run.touch() {
             Ok(()) => Ok(run),
             Err(error) => {
                 self.lock().keep_returned(run);
-                Err(error)
+                self.budget.uncharge_pool(bytes_of(count));
+                Err(no_memory(error))
             }
         }
     }
 
-    /// Empties the retired lists; the lock is not held while the kernel works.
-    fn give_back(&self, mut free: MutexGuard<'_, FreeRuns>) {
-        let mut batch: Vec<PageRun> = Vec::new();
-        if batch.try_reserve_exact(free.retired.iter().map(Vec::len).sum()).is_err() {
-            return; // they stay retired until a later call
-        }
-        for list in &mut free.retired {
-            batch.append(list);
-        }
-        free.retired_pages = 0;
+    /// Charges a run of fresh pages. With huge pages, the first `rest` of them are resident, and
+    /// those that they share a huge page with become so.
+    fn charge_fresh(&self, count: usize, rest: Option<usize>) -> Result<(), OverBudget> {
+        let Some(rest) = rest else { return self.budget.charge_pool(bytes_of(count)).map(drop) };
+        let begun = count.saturating_sub(rest).next_multiple_of(HUGE_PAGE_SIZE / HOST_PAGE_SIZE);
+        self.budget.charge_reserve(bytes_of(begun))?;
+        let charged = self.budget.reserve_to_pool(bytes_of(count));
+        charged.inspect_err(|_| self.budget.uncharge_reserve(bytes_of(begun)))
+    }
+
+    /// Empties the retired lists; whether anything was on them. The lock is not held while the
+    /// kernel works.
+    fn give_back(&self, mut free: MutexGuard<'_, FreeRuns>) -> bool {
+        let mut batch = [const { None }; RETIRED_PAGES_MAX + RUN_PAGES_MAX];
+        let retired = free.retired.iter_mut().flat_map(|list| list.drain_from(0));
+        // As many as there can be: one run over the most that are kept.
+        batch.iter_mut().zip(retired).for_each(|(place, run)| *place = Some(run));
+        let pages = std::mem::take(&mut free.retired_pages);
         drop(free);
-        for run in &mut batch {
+        for run in batch.iter_mut().flatten() {
             // Only locked memory (mlockall) refuses: then it stays resident, as its owner asked.
             let _ = run.discard();
         }
+        self.budget.uncharge_reserve(bytes_of(pages));
         let mut free = self.lock();
-        batch.into_iter().for_each(|run| free.keep_returned(run));
+        batch.into_iter().flatten().for_each(|run| free.keep_returned(run));
+        pages > 0
     }
 
     fn lock(&self) -> MutexGuard<'_, FreeRuns> {
@@ -306,11 +349,37 @@ impl Default for Arena {
     }
 }
 
+impl Drop for Arena {
+    fn drop(&mut self) {
+        let free = self.free.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let reserve = free.retired_pages + free.rest_of_huge_page();
+        *free = FreeRuns::new(&self.budget, free.host_pages);
+        // Their owners have given the other runs back: the mappings are gone.
+        self.budget.uncharge_reserve(bytes_of(reserve));
+    }
+}
+
+/// Bytes of `pages` host pages.
+fn bytes_of(pages: usize) -> u64 {
+    (pages * HOST_PAGE_SIZE) as u64
+}
+
 impl FreeRuns {
+    fn new(budget: &Arc<Budget>, host_pages: HostPages) -> FreeRuns {
+        FreeRuns {
+            host_pages,
+            fresh: None,
+            fresh_shared: None,
+            retired: std::array::from_fn(|_| Table::new(budget)),
+            retired_pages: 0,
+            returned: std::array::from_fn(|_| Table::new(budget)),
+        }
+    }
+
     /// Pages that are resident because the ones before them are.
-    fn rest_of_huge_page(&self, host_pages: HostPages) -> usize {
-        match (host_pages, &self.fresh) {
-            (HostPages::Huge, Some(fresh)) => fresh.pages_to_huge_border().min(fresh.page_count()),
+    fn rest_of_huge_page(&self) -> usize {
+        match (self.host_pages, &self.fresh) {
+            (HostPages::Huge, Some(fresh)) => fresh.pages_to_huge_border(),
             _ => 0,
         }
     }
@@ -318,28 +387,46 @@ impl FreeRuns {
     /// Puts a run that is not resident on its list, if there is memory for that.
     fn keep_returned(&mut self, run: PageRun) {
         let list = &mut self.returned[list_of_run(&run)];
-        if list.try_reserve(1).is_ok() {
+        if list.reserve_one(usize::MAX).is_ok() {
             list.push(run);
         }
     }
 
-    /// Pages that were never touched.
-    fn take_fresh(
+    fn fresh(&mut self, sharing: Sharing) -> &mut Option<PageRun> {
+        match sharing {
+            Sharing::Private => &mut self.fresh,
+            Sharing::Shared => &mut self.fresh_shared,
+        }
+    }
+
+    /// Makes sure of `count` fresh pages. Of huge ones: how many of the first are resident.
+    fn map_fresh(
         &mut self,
         count: usize,
         sharing: Sharing,
-        host_pages: HostPages,
-    ) -> io::Result<PageRun> {
-        let (fresh, map): (_, fn(usize) -> io::Result<PageRun>) = match (sharing, host_pages) {
-            (Sharing::Shared, _) => (&mut self.fresh_shared, PageRun::map_shared),
-            (Sharing::Private, HostPages::Small) => (&mut self.fresh, PageRun::map),
-            (Sharing::Private, HostPages::Huge) => (&mut self.fresh, PageRun::map_huge),
+        budget: &Budget,
+    ) -> io::Result<Option<usize>> {
+        let is_huge = sharing == Sharing::Private && self.host_pages == HostPages::Huge;
+        let map: fn(usize) -> io::Result<PageRun> = match sharing {
+            Sharing::Shared => PageRun::map_shared,
+            Sharing::Private if is_huge => PageRun::map_huge,
+            Sharing::Private => PageRun::map,
         };
+        let fresh = self.fresh(sharing);
         if fresh.as_ref().is_none_or(|fresh| fresh.page_count() < count) {
-            // The few pages left of the last mapping stay untouched.
-            *fresh = Some(map_largest(map)?);
+            let before = fresh.replace(map_largest(map)?);
+            if let Some(mut left) = before.filter(|_| is_huge) {
+                // The few pages left of the last mapping are of a huge page in use.
+                let _ = left.discard();
+                budget.uncharge_reserve(bytes_of(left.page_count()));
+            }
         }
-        Ok(fresh.as_mut().expect("mapped above").split_front(count))
+        Ok(is_huge.then(|| self.rest_of_huge_page()))
+    }
+
+    /// Fresh pages, of which there are enough.
+    fn take_fresh(&mut self, count: usize, sharing: Sharing) -> PageRun {
+        self.fresh(sharing).as_mut().expect("mapped before").split_front(count)
     }
 }
 
@@ -392,7 +479,10 @@ mod tests {
             let run = arena.alloc(4).unwrap();
             let mut pages = Vec::new();
             let refused = arena.alloc_pages(&mut pages, 7, sharing).unwrap_err();
-            assert!(matches!(refused, ArenaError::Limit { pages: 7, used_pages: 4, .. }));
+            let (asked_bytes, used_bytes) = (7 << 12, 4 << 12);
+            let over =
+                OverBudget { asked_bytes, used_bytes, max_bytes: 10 << 12, counted: Counted::Pool };
+            assert!(matches!(refused, ArenaError::Limit { pages: 7, source } if source == over));
             assert_eq!((pages.len(), arena.stats().used_pages), (0, 4));
             arena.alloc_pages(&mut pages, 6, sharing).unwrap();
             assert!(pages.iter().all(|page| page.is_shared() == (sharing == Sharing::Shared)));

@@ -13,12 +13,13 @@
 //! - C2: a list has its bit in `occupied` if and only if it has a page.
 //! - C3: every entry of the table has a host page or is on the vacant list.
 
-use std::collections::TryReserveError;
 use std::ops::{Index, IndexMut};
+use std::sync::Arc;
 
-use super::reserve_one;
+use crate::budget::{Budget, GrowError};
 use crate::page::PAGE_SIZE;
 use crate::sys::pages::PageRun;
+use crate::table::Table;
 
 /// What an object's place is measured in.
 pub(super) const CHUNK_BYTES: usize = 1 << 6; // 64
@@ -62,7 +63,7 @@ const _: () = assert!(size_of::<ChunkPage<[u32; 5]>>() == 48); // z3fold's
 /// A table of host pages and the lists through it. Indexed by page for the owner's notes.
 #[derive(Debug)]
 pub(super) struct ChunkPages<S> {
-    pages: Vec<ChunkPage<S>>,
+    pages: Table<ChunkPage<S>>,
     vacant_head: PageId,
     used: usize,
     heads: [PageId; LISTS],
@@ -70,9 +71,9 @@ pub(super) struct ChunkPages<S> {
 }
 
 impl<S> ChunkPages<S> {
-    pub(super) fn new() -> ChunkPages<S> {
+    pub(super) fn new(budget: &Arc<Budget>) -> ChunkPages<S> {
         ChunkPages {
-            pages: Vec::new(),
+            pages: Table::new(budget),
             vacant_head: NONE,
             used: 0,
             heads: [NONE; LISTS],
@@ -87,7 +88,7 @@ impl<S> ChunkPages<S> {
 
     /// Bytes of the table beyond its own struct.
     pub(super) fn heap_bytes(&self) -> usize {
-        self.pages.capacity() * size_of::<ChunkPage<S>>()
+        self.pages.bytes()
     }
 
     /// Entries, vacant ones included: page numbers are below it.
@@ -101,9 +102,9 @@ impl<S> ChunkPages<S> {
     }
 
     /// Makes sure that the next [`ChunkPages::add`] finds room.
-    pub(super) fn reserve(&mut self) -> Result<(), TryReserveError> {
+    pub(super) fn reserve(&mut self) -> Result<(), GrowError> {
         if self.vacant_head == NONE {
-            reserve_one(&mut self.pages, NONE as usize)?;
+            self.pages.reserve_one(NONE as usize)?;
         }
         Ok(())
     }
@@ -136,13 +137,13 @@ impl<S> ChunkPages<S> {
 
     /// Takes every host page, leaving the table unusable: the pool is going away.
     pub(super) fn take_runs(&mut self) -> impl Iterator<Item = PageRun> {
-        std::mem::take(&mut self.pages).into_iter().filter_map(|page| page.run)
+        self.pages.drain_from(0).filter_map(|page| page.run)
     }
 
     /// Gives the table's memory back if it has no page.
     pub(super) fn release_if_empty(&mut self) {
         if self.used == 0 {
-            self.pages = Vec::new();
+            self.pages.release();
             self.vacant_head = NONE;
         }
     }

@@ -11,10 +11,11 @@
 //! the ones that took its place, up to the 2^12th. The upper 13 bits are left to who keeps a
 //! handle.
 
-use std::collections::TryReserveError;
 use std::fmt;
+use std::sync::Arc;
 
-use super::reserve_one;
+use crate::budget::{Budget, GrowError};
+use crate::table::Table;
 
 /// The opaque name of an object in a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -77,7 +78,7 @@ pub(super) const CELLS_MAX: usize = 1 << CELL_BITS;
 #[derive(Debug)]
 pub(super) struct HandleTable {
     set: u8,
-    cells: Vec<u64>,
+    cells: Table<u64>,
     free_head: u32,
     used: usize,
     /// The generation of a cell's first use: past those of cells that were given up.
@@ -86,8 +87,9 @@ pub(super) struct HandleTable {
 
 impl HandleTable {
     /// An empty table whose handles carry `set`.
-    pub(super) fn new(set: u8) -> HandleTable {
-        HandleTable { set, cells: Vec::new(), free_head: NO_CELL, used: 0, first_generation: 0 }
+    pub(super) fn new(set: u8, budget: &Arc<Budget>) -> HandleTable {
+        let cells = Table::new(budget);
+        HandleTable { set, cells, free_head: NO_CELL, used: 0, first_generation: 0 }
     }
 
     /// Objects named now.
@@ -97,13 +99,13 @@ impl HandleTable {
 
     /// Bytes of the table.
     pub(super) fn bytes(&self) -> usize {
-        self.cells.capacity() * size_of::<u64>()
+        self.cells.bytes()
     }
 
     /// Makes sure that the next [`HandleTable::insert`] finds a cell.
-    pub(super) fn reserve(&mut self) -> Result<(), TryReserveError> {
+    pub(super) fn reserve(&mut self) -> Result<(), GrowError> {
         if self.free_head == NO_CELL {
-            reserve_one(&mut self.cells, CELLS_MAX)?;
+            self.cells.reserve_one(CELLS_MAX)?;
         }
         Ok(())
     }
@@ -180,7 +182,7 @@ impl HandleTable {
                 |value: &u64| (value >> LOCATION_BITS).wrapping_sub(first) & GENERATION_MASK;
             let furthest = self.cells.iter().map(ahead).max().unwrap_or(0);
             self.first_generation = (first + furthest) & GENERATION_MASK;
-            self.cells = Vec::new();
+            self.cells.release();
             self.free_head = NO_CELL;
         }
     }
@@ -224,7 +226,7 @@ mod tests {
 
     #[test]
     fn a_removed_handle_is_not_its_successor() {
-        let mut table = HandleTable::new(7);
+        let mut table = HandleTable::new(7, &Arc::default());
         table.reserve().unwrap();
         let first = table.insert(5);
         assert_eq!((first.set(), table.get(first)), (7, Some(5)));
@@ -241,7 +243,7 @@ mod tests {
 
     #[test]
     fn a_released_table_knows_its_old_handles_from_new_ones() {
-        let mut table = HandleTable::new(0);
+        let mut table = HandleTable::new(0, &Arc::default());
         table.reserve().unwrap();
         let old = table.insert(1);
         table.release_if_empty();
@@ -257,7 +259,7 @@ mod tests {
 
     #[test]
     fn next_foretells_insert() {
-        let mut table = HandleTable::new(0);
+        let mut table = HandleTable::new(0, &Arc::default());
         let mut held = Vec::new();
         for step in 0..100u64 {
             if step % 3 == 2 {

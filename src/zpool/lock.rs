@@ -1,14 +1,14 @@
 //! The lock over a part of a pool, and the one way to give that part more host pages.
 
-use std::collections::TryReserveError;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::ZpoolError;
+use crate::budget::GrowError;
 
 /// What a pool's lock protects: host pages, and tables that say what is in them.
 pub(super) trait PoolPart {
     /// Makes sure that the tables have room for one more object and one more run of host pages.
-    fn reserve(&mut self) -> Result<(), TryReserveError>;
+    fn reserve(&mut self) -> Result<(), GrowError>;
 }
 
 /// A lock on cache lines of its own. Shared while objects are read.

@@ -25,6 +25,7 @@ pub use arena::{Arena, ArenaError, HostPages, Sharing};
 pub use handle::Handle;
 use zsmalloc::ZsmallocOptions;
 
+use crate::budget::GrowError;
 pub use crate::names::UnknownName;
 use crate::names::named;
 
@@ -113,7 +114,7 @@ pub enum ZpoolError {
     NoPages(#[from] ArenaError),
     /// No memory for the allocator's own tables (the kernel's `ENOMEM`).
     #[error("no memory for the pool's tables")]
-    NoTables(#[from] std::collections::TryReserveError),
+    NoTables(#[from] GrowError),
 }
 
 /// The handle names no object of this pool: it was removed before, or never given out. A handle of
@@ -129,19 +130,6 @@ fn check_object(zpool: &'static str, bytes: usize, max: usize) -> Result<(), Zpo
         _ if bytes > max => Err(ZpoolError::TooBig { zpool, bytes, max }),
         _ => Ok(()),
     }
-}
-
-/// Room for one more element of at most `max`; grows by a quarter, so that a table is never half
-/// empty.
-fn reserve_one<T>(table: &mut Vec<T>, max: usize) -> Result<(), std::collections::TryReserveError> {
-    if table.len() >= max {
-        // More than any vector has: the only way to this error.
-        return table.try_reserve(usize::MAX);
-    }
-    if table.len() == table.capacity() {
-        table.try_reserve_exact((table.len() / 4).max(4))?;
-    }
-    Ok(())
 }
 
 /// The allocators, by name.
@@ -165,21 +153,5 @@ impl ZpoolKind {
             ZpoolKind::Zbud => Box::new(zbud::Zbud::new(arena)),
             ZpoolKind::Z3fold => Box::new(z3fold::Z3fold::new(arena)),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_table_that_is_full_is_an_error() {
-        let mut table = Vec::new();
-        for element in 0..10_u64 {
-            reserve_one(&mut table, 10).unwrap();
-            table.push(element);
-        }
-        reserve_one(&mut table, 10).unwrap_err();
-        assert_eq!((table.len(), table.capacity() < 20), (10, true));
     }
 }

@@ -30,7 +30,6 @@
 //! - T3: every object names the cell of its handle, which leads back to it; nothing but an object
 //!   is marked as foreign.
 
-use std::collections::TryReserveError;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -38,6 +37,7 @@ use super::chunked::{ChunkPages, PAGE_CHUNKS, PageId, chunks_of};
 use super::handle::{HandleTable, Location};
 use super::lock::{PoolLock, PoolPart};
 use super::{Arena, Handle, UnknownHandle, Zpool, ZpoolError, ZpoolStats, check_object};
+use crate::budget::GrowError;
 use crate::page::PAGE_SIZE;
 use crate::sys::pages::PageRun;
 
@@ -213,8 +213,8 @@ impl Z3fold {
     /// An empty pool.
     pub fn new(arena: Arc<Arena>) -> Z3fold {
         let pages = Pages {
-            handles: HandleTable::new(HANDLE_SET),
-            table: ChunkPages::new(),
+            handles: HandleTable::new(HANDLE_SET, arena.budget()),
+            table: ChunkPages::new(arena.budget()),
             pages_compacted: 0,
         };
         Z3fold { arena, pages: PoolLock::new(pages), compacting: AtomicBool::new(false) }
@@ -309,7 +309,7 @@ impl Drop for Z3fold {
 }
 
 impl PoolPart for Pages {
-    fn reserve(&mut self) -> Result<(), TryReserveError> {
+    fn reserve(&mut self) -> Result<(), GrowError> {
         self.handles.reserve()?;
         self.table.reserve()
     }

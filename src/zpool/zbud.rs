@@ -15,13 +15,13 @@
 //! - B2: a page with a free end is on the list of its free chunks, a full one is on none.
 //! - B3: every object is named by one handle, and every handle names an object.
 
-use std::collections::TryReserveError;
 use std::sync::Arc;
 
 use super::chunked::{CHUNK_BYTES, ChunkPages, PAGE_CHUNKS, PageId, chunks_of};
 use super::handle::{HandleTable, Location};
 use super::lock::{PoolLock, PoolPart};
 use super::{Arena, Handle, UnknownHandle, Zpool, ZpoolError, ZpoolStats, check_object};
+use crate::budget::GrowError;
 use crate::sys::pages::PageRun;
 
 /// Chunks that the kernel's page header takes.
@@ -89,7 +89,10 @@ impl Buddies {
 impl Zbud {
     /// An empty pool.
     pub fn new(arena: Arc<Arena>) -> Zbud {
-        let pages = Pages { handles: HandleTable::new(HANDLE_SET), table: ChunkPages::new() };
+        let pages = Pages {
+            handles: HandleTable::new(HANDLE_SET, arena.budget()),
+            table: ChunkPages::new(arena.budget()),
+        };
         Zbud { arena, pages: PoolLock::new(pages) }
     }
 }
@@ -162,7 +165,7 @@ impl Drop for Zbud {
 }
 
 impl PoolPart for Pages {
-    fn reserve(&mut self) -> Result<(), TryReserveError> {
+    fn reserve(&mut self) -> Result<(), GrowError> {
         self.handles.reserve()?;
         self.table.reserve()
     }

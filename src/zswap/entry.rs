@@ -154,12 +154,14 @@ fn is_short(word: u64) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
 
     #[test]
     fn every_content_survives_packing() {
         let handle = Handle::from_bits(0x0007_4567_89ab_cdef);
-        let mut words = Words::new();
+        let mut words = Words::new(&Arc::default());
         for (content, slots) in [
             (Content::SameFilled(0), 0),
             (Content::SameFilled(u64::MAX), 0),

@@ -5,6 +5,7 @@ use std::io;
 use thiserror::Error;
 
 use super::tenant::OverTenantLimit;
+use crate::budget::GrowError;
 use crate::compressor::{CompressError, Corrupt};
 use crate::index::IndexError;
 use crate::page::PageKey;
@@ -114,13 +115,16 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Whether the pool was at its own limit, rather than the machine.
+    /// Whether the budget was used up, rather than the machine's memory.
     pub fn is_pool_limit(&self) -> bool {
-        let at_limit =
-            |source: &ZpoolError| matches!(source, ZpoolError::NoPages(ArenaError::Limit { .. }));
         match self {
             StoreError::PoolLimit { .. } => true,
-            StoreError::AllocFail { source, .. } => at_limit(source),
+            StoreError::AllocFail { source, .. } => matches!(
+                source,
+                ZpoolError::NoPages(ArenaError::Limit { .. })
+                    | ZpoolError::NoTables(GrowError::OverBudget(_))
+            ),
+            StoreError::IndexFull { source, .. } => matches!(source, IndexError::OverBudget(_)),
             StoreError::Backing { refused, .. } => refused.is_pool_limit(),
             _ => false,
         }

@@ -234,7 +234,7 @@ impl Zswap {
             }
             let uses = shard.uses(entry);
             drop(shard);
-            if !self.limit.is_crowded(self.pool_bytes()) || self.displace(uses) {
+            if !self.limit.is_crowded(self.limited_bytes()) || self.displace(uses) {
                 self.promote(lock, (key, entry, held), uses, object, page);
             }
             Ok(Some(lock.lock()))

@@ -14,8 +14,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::records::{EPOCH_BITS, NONE, Record, Records, USES_MAX};
 use super::tenant::{TenantId, Tenants};
+use crate::budget::Budget;
 use crate::index::IndexError;
 use crate::names::named;
+use crate::table::Table;
 
 /// The orders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -195,7 +197,7 @@ pub(super) struct Lists {
     lru: Lru,
     shard: usize,
     /// By tenant; those at the end without pages may be missing.
-    lists: Vec<List>,
+    lists: Table<List>,
     order: Arc<Order>,
     /// Pages until the clock's next tick.
     until_tick: u32,
@@ -227,7 +229,8 @@ impl Order {
         Order { clock: Clock::default(), epoch: Epoch::default(), tenants }
     }
 
-    /// The list with the oldest cold end, of the tenants from `scope` down that may be written back.
+    /// The list with the oldest cold end, of those tenants from `scope` down that may be written
+    /// back.
     pub(super) fn coldest(&self, scope: TenantId) -> Option<Coldest> {
         let (mut oldest, mut next) = ((EMPTY, 0, scope), EMPTY);
         for (id, tenant) in self.tenants.iter() {
@@ -259,11 +262,11 @@ impl Order {
 }
 
 impl Lists {
-    pub(super) fn new(lru: Lru, shard: usize, order: Arc<Order>) -> Lists {
+    pub(super) fn new(lru: Lru, shard: usize, order: Arc<Order>, budget: &Arc<Budget>) -> Lists {
         Lists {
             lru,
             shard,
-            lists: Vec::new(),
+            lists: Table::new(budget),
             order,
             until_tick: TICK_PAGES,
             until_loads: LOADS_COUNTED,
@@ -274,7 +277,7 @@ impl Lists {
     pub(super) fn reserve(&mut self, tenant: TenantId) -> Result<(), IndexError> {
         let count = tenant.number() + 1;
         if let Some(more) = count.checked_sub(self.lists.len()).filter(|&more| more > 0) {
-            self.lists.try_reserve_exact(more).map_err(|_| IndexError::NoMemory)?;
+            self.lists.reserve_exact(more)?;
             self.lists.resize(count, List::EMPTY);
         }
         Ok(())
@@ -424,7 +427,7 @@ impl Lists {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.lists.capacity() * size_of::<List>()
+        self.lists.bytes()
     }
 
     /// Walks the lists and checks them; how many pages are on them.

@@ -63,6 +63,7 @@ use tier::{BATCH_PAGES, Tier};
 pub use writeback::Shrunk;
 
 use crate::backing::Backing;
+use crate::budget::{Budget, Counted};
 use crate::compressor::{CompressError, Compressor, Corrupt, OUTPUT_BYTES};
 use crate::index::{Index, IndexError};
 use crate::page::{PAGE_SIZE, Page, PageKey};
@@ -171,7 +172,9 @@ impl Zswap {
     /// If an option is out of its range.
     pub fn with_compressor(options: ZswapOptions, compressor: Box<dyn Compressor>) -> Zswap {
         let parts = ZswapParts { compressor, ..ZswapParts::of(options) };
-        Zswap::from_parts(options, parts, || options.index.build()).expect("no backing, no tables")
+        let budget = Arc::clone(parts.arena.budget());
+        Zswap::from_parts(options, parts, || options.index.build_on(&budget))
+            .expect("no backing, no tables")
     }
 
     /// An empty store that writes pages back to `backing`, which must be its alone.
@@ -188,10 +191,12 @@ impl Zswap {
         backing: Box<dyn Backing>,
     ) -> Result<Zswap, TryReserveError> {
         let parts = ZswapParts { backing: Some(backing), ..ZswapParts::of(options) };
-        Zswap::from_parts(options, parts, || options.index.build())
+        let budget = Arc::clone(parts.arena.budget());
+        Zswap::from_parts(options, parts, || options.index.build_on(&budget))
     }
 
-    /// An empty store of these parts: of `options` only the policies are looked at.
+    /// An empty store of these parts: of `options` only the policies are looked at. The limit is
+    /// that of the arena's budget; an index on another one is not part of it.
     ///
     /// # Errors
     ///
@@ -217,15 +222,16 @@ impl Zswap {
         );
         let order = options.records.map(|_| Arc::new(Order::new(Tenants::new(options.shards))));
         let records = options.records.zip(order.clone());
-        let max_bytes = (options.pool_pages_max as u64).saturating_mul(PAGE_SIZE as u64);
+        let budget = Arc::clone(parts.arena.budget());
         Ok(Zswap {
             zpool: parts.zpool,
             arena: parts.arena,
             compressor: parts.compressor,
             tier: parts.backing.map(Tier::new).transpose()?,
-            limit: Limit::new(max_bytes, options.accept_threshold_percent),
+            limit: Limit::new(budget.max_bytes(), options.accept_threshold_percent),
             shards: Shards::new(
                 options.shards,
+                &budget,
                 index,
                 records.map(|(records, order)| (records.lru, order)),
             ),
@@ -264,13 +270,20 @@ impl Zswap {
         let held = held.inspect_err(|_| {
             self.drop_stale(key);
         })?;
-        if let Err(source) = self.put(key, held) {
+        let mut tries = RECLAIM_TRIES;
+        while let Err(source) = self.put(key, held) {
+            // Where metadata is in the budget, the pool can make room for it.
+            let is_limit = matches!(source, IndexError::OverBudget(_));
+            if is_limit && tries > 0 && self.make_room() {
+                tries -= 1;
+                continue;
+            }
             self.release(held);
             let refused = StoreError::IndexFull { key, source };
             self.count_refusal(&refused);
             return Err(refused);
         }
-        self.limit.note_growth(self.pool_bytes());
+        self.limit.note_growth(self.limited_bytes());
         if let Some(start) = start {
             self.latencies.store.record(start.elapsed());
         }
@@ -323,8 +336,8 @@ impl Zswap {
     /// it; whether that freed anything.
     fn compact_if_worth_it(&self) -> bool {
         let Some(order) = &self.order else { return false };
-        let pool_bytes = self.pool_bytes();
-        let unused = || self.pool_bytes().saturating_sub(order.tenants.all_bytes());
+        let pool_bytes = self.budget().pool_bytes();
+        let unused = || self.budget().pool_bytes().saturating_sub(order.tenants.all_bytes());
         self.limit.is_worth_compacting(pool_bytes, unused()) && {
             let freed = self.zpool.compact();
             self.limit.note_compacted(unused());
@@ -388,6 +401,11 @@ impl Zswap {
     /// All tenants, the root first; none without records.
     pub fn tenants(&self) -> Vec<TenantStats> {
         self.order.as_ref().map_or_else(Vec::new, |order| order.tenants.stats())
+    }
+
+    /// What is taken of memory, and may be.
+    pub fn budget(&self) -> &Budget {
+        self.arena.budget()
     }
 
     /// The options it was made with.
@@ -470,19 +488,15 @@ impl Zswap {
         if let Some(word) = self.options.same_filled.word(page) {
             return Ok(Held { tenant, ..Held::of_root(Content::SameFilled(word)) });
         }
-        let pool_bytes = self.pool_bytes();
+        let pool_bytes = self.limited_bytes();
         if self.options.when_full == WhenFull::Bypass && !self.limit.accepts(pool_bytes) {
             let Limit { max_bytes, accept_bytes, .. } = self.limit;
             return Err(StoreError::PoolLimit { key, pool_bytes, max_bytes, accept_bytes });
         }
         SCRATCH.with_borrow_mut(|scratch| {
             let packed = self.compress(key, page, scratch)?;
-            let reclaim = || {
-                // What the key held before may have been in the way.
-                self.drop_stale(key)
-                    || self.options.when_full == WhenFull::Reclaim
-                        && self.shrink(TenantId::ROOT, RECLAIM_PAGES).pages() > 0
-            };
+            // What the key held before may have been in the way.
+            let reclaim = || self.drop_stale(key) || self.make_room();
             self.insert_packed(tenant, key, packed, scratch, reclaim)
         })
     }
@@ -550,6 +564,16 @@ impl Zswap {
             true => Content::AsIs { handle },
         };
         Ok(Held { content, checksum, written: None, tenant })
+    }
+
+    /// Writes the coldest pages back, if a store may wait for that; whether any left the pool.
+    fn make_room(&self) -> bool {
+        let shrinks = self.options.when_full == WhenFull::Reclaim
+            && self.shrink(TenantId::ROOT, RECLAIM_PAGES).pages() > 0;
+        if shrinks && self.options.counted == Counted::PoolAndMetadata {
+            self.arena.trim(); // what the pool gave up is in the budget until then
+        }
+        shrinks
     }
 
     /// Writes a page that the pool refused to the backing, if there is one and the tenant may.
@@ -645,9 +669,9 @@ impl Zswap {
         if self.has_checksums() { checksum::checksum(key, bytes) } else { 0 }
     }
 
-    /// Bytes of host pages that the pool owns, without a lock.
-    fn pool_bytes(&self) -> u64 {
-        (self.arena.used_pages() * PAGE_SIZE) as u64
+    /// Bytes in use of what the limit is on.
+    fn limited_bytes(&self) -> u64 {
+        self.budget().used_bytes()
     }
 
     fn policy_bytes(&self) -> usize {
@@ -676,7 +700,10 @@ impl Zswap {
                 counters.pool_limit_hit += u64::from(error.is_pool_limit());
                 &mut counters.reject_alloc_fail
             }
-            StoreError::IndexFull { .. } => &mut counters.reject_kmemcache_fail,
+            StoreError::IndexFull { .. } => {
+                counters.pool_limit_hit += u64::from(error.is_pool_limit());
+                &mut counters.reject_kmemcache_fail
+            }
             StoreError::Backing { .. } => return, // counted when the pool refused it
         } += 1;
     }
@@ -685,7 +712,9 @@ impl Zswap {
 impl ZswapParts {
     /// The parts that options name, without a backing.
     pub fn of(options: ZswapOptions) -> ZswapParts {
-        let arena = Arc::new(Arena::with_limit(options.pool_pages_max, options.host_pages));
+        let max_bytes = (options.pool_pages_max as u64).saturating_mul(PAGE_SIZE as u64);
+        let budget = Arc::new(Budget::new(max_bytes, options.counted));
+        let arena = Arc::new(Arena::on(budget, options.host_pages));
         let zpool = options.zpool.build(Arc::clone(&arena), options.zsmalloc);
         ZswapParts { arena, zpool, compressor: options.compressor.build(), backing: None }
     }

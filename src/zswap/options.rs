@@ -2,6 +2,7 @@
 
 use super::limit::WhenFull;
 use super::lru::Lru;
+use crate::budget::Counted;
 use crate::compressor::CompressorKind;
 use crate::index::IndexKind;
 use crate::names::named;
@@ -75,8 +76,10 @@ pub struct ZswapOptions {
     /// [`super::OBJECT_HEADER_MAX`]. Kernel 6.1 puts 8 there where the allocator can evict (zbud,
     /// z3fold).
     pub object_header_bytes: usize,
-    /// The most host pages that the pool may own.
+    /// The budget, in host pages.
     pub pool_pages_max: usize,
+    /// What it is on: the pool's host pages, or all memory that grows with the pages stored.
+    pub counted: Counted,
     /// Percent of that below which a pool that was full takes pages again, 0 to 100: the kernel's
     /// `accept_threshold_percent`.
     pub accept_threshold_percent: u8,
@@ -107,6 +110,7 @@ impl Default for ZswapOptions {
             incompressible: Incompressible::Reject,
             object_header_bytes: 0,
             pool_pages_max: usize::MAX,
+            counted: Counted::Pool,
             accept_threshold_percent: 90,
             when_full: WhenFull::default(),
             host_pages: HostPages::Small,

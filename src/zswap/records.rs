@@ -10,18 +10,26 @@
 //! use of a place: an entry that was looked up before is told from those after it.
 
 use std::num::NonZeroU64;
+use std::sync::Arc;
 
 use super::entry::{Content, Held, Written};
 use super::tenant::{TENANTS_MAX, TenantId};
 use crate::backing::Location;
+use crate::budget::Budget;
 use crate::index::{Entry, IndexError};
 use crate::page::PageKey;
+use crate::table::Table;
 
 /// No record: ends lists.
 pub(super) const NONE: u32 = u32::MAX;
 
 const CHUNK_BITS: u32 = 6;
 const CHUNK_RECORDS: usize = 1 << CHUNK_BITS; // 64, the bits of a word
+const CHUNK_BYTES: usize = size_of::<[Record; CHUNK_RECORDS]>();
+
+/// Numbers below [`NONE`].
+const CHUNKS_MAX: usize = (NONE >> CHUNK_BITS) as usize;
+
 const GENERATION_MASK: u32 = u32::MAX >> 1;
 
 /// The most that uses are counted to.
@@ -168,11 +176,11 @@ impl Record {
 }
 
 /// The records of a shard, by number.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Records {
-    chunks: Vec<Chunk>,
+    chunks: Table<Chunk>,
     /// Which chunks have a free place, a bit each.
-    with_room: Vec<u64>,
+    with_room: Table<u64>,
     used: usize,
     /// The generation of a place's first use: past those of places that were given back.
     first_generation: u32,
@@ -189,11 +197,20 @@ fn split(number: u32) -> (usize, usize) {
 }
 
 impl Records {
+    pub(super) fn new(budget: &Arc<Budget>) -> Records {
+        Records {
+            chunks: Table::new(budget),
+            with_room: Table::new(budget),
+            used: 0,
+            first_generation: 0,
+        }
+    }
+
     /// Adds a record of a page.
     ///
     /// # Errors
     ///
-    /// [`IndexError::NoMemory`]; nothing was added.
+    /// [`IndexError`], of memory; nothing was added.
     pub(super) fn insert(&mut self, key: PageKey, held: Held) -> Result<u32, IndexError> {
         let chunk = match self.first_with_room() {
             Some(chunk) => chunk,
@@ -263,9 +280,7 @@ impl Records {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.chunks.len() * size_of::<[Record; CHUNK_RECORDS]>()
-            + self.chunks.capacity() * size_of::<Chunk>()
-            + self.with_room.capacity() * size_of::<u64>()
+        self.chunks.len() * CHUNK_BYTES + self.chunks.bytes() + self.with_room.bytes()
     }
 
     fn first_with_room(&self) -> Option<usize> {
@@ -275,20 +290,17 @@ impl Records {
 
     fn add_chunk(&mut self) -> Result<usize, IndexError> {
         let chunk = self.chunks.len();
-        if chunk >= (NONE >> CHUNK_BITS) as usize {
-            return Err(IndexError::NoMemory); // the numbers are used up
-        }
-        if chunk == self.chunks.capacity() {
-            // By an eighth: never half empty.
-            let more = (chunk / 8).max(4);
-            self.chunks.try_reserve_exact(more).map_err(|_| IndexError::NoMemory)?;
-        }
+        self.chunks.reserve_one(CHUNKS_MAX)?;
         if chunk / 64 == self.with_room.len() {
-            self.with_room.try_reserve(1).map_err(|_| IndexError::NoMemory)?;
+            self.with_room.reserve_one(CHUNKS_MAX)?;
             self.with_room.push(0);
         }
+        self.chunks.budget().charge_metadata(CHUNK_BYTES as u64)?;
         let mut records = Vec::new();
-        records.try_reserve_exact(CHUNK_RECORDS).map_err(|_| IndexError::NoMemory)?;
+        if records.try_reserve_exact(CHUNK_RECORDS).is_err() {
+            self.chunks.budget().uncharge_metadata(CHUNK_BYTES as u64);
+            return Err(IndexError::NoMemory);
+        }
         let free = Record { generation: self.first_generation, ..Record::FREE };
         records.resize(CHUNK_RECORDS, free);
         let records = records.into_boxed_slice().try_into().expect("made with this length");
@@ -304,19 +316,26 @@ impl Records {
         while self.used == 0 && !self.chunks.is_empty()
             || self.chunks.len() >= 2 && self.chunks[self.chunks.len() - 2..].iter().all(is_free)
         {
-            let last = self.chunks.pop().expect("there are some");
-            let newest = last.records.iter().map(|record| record.generation).max();
-            self.first_generation = self.first_generation.max(newest.unwrap_or(0));
-            let chunk = self.chunks.len();
-            self.with_room[chunk / 64] &= !(1 << (chunk % 64));
-            self.with_room.truncate(chunk.div_ceil(64));
-        }
-        if self.chunks.len() < self.chunks.capacity() / 2 {
-            self.chunks.shrink_to(self.chunks.len() + 4);
+            self.drop_last_chunk();
         }
         if self.chunks.is_empty() {
-            (self.chunks, self.with_room) = (Vec::new(), Vec::new());
+            self.chunks.release();
+            self.with_room.release();
+        } else if self.chunks.len() < self.chunks.capacity() / 2 {
+            self.chunks.shrink(4);
+            self.with_room.shrink(4);
         }
+    }
+
+    fn drop_last_chunk(&mut self) {
+        let Some(last) = self.chunks.pop() else { return };
+        let newest = last.records.iter().map(|record| record.generation).max();
+        self.first_generation = self.first_generation.max(newest.unwrap_or(0));
+        drop(last);
+        self.chunks.budget().uncharge_metadata(CHUNK_BYTES as u64);
+        let chunk = self.chunks.len();
+        self.with_room[chunk / 64] &= !(1 << (chunk % 64));
+        self.with_room.truncate(chunk.div_ceil(64));
     }
 
     /// Checks that the counts and bitmaps agree.
@@ -332,6 +351,14 @@ impl Records {
             }
         }
         Ok(())
+    }
+}
+
+impl Drop for Records {
+    fn drop(&mut self) {
+        while !self.chunks.is_empty() {
+            self.drop_last_chunk();
+        }
     }
 }
 
@@ -393,7 +420,7 @@ mod tests {
 
     #[test]
     fn numbers_are_used_again_under_another_entry_and_chunks_go_back() {
-        let mut records = Records::default();
+        let mut records = Records::new(&Arc::default());
         let numbers: Vec<u32> =
             (0..10_000).map(|n| records.insert(PageKey(n), held(n)).unwrap()).collect();
         assert_eq!(numbers, (0..10_000).collect::<Vec<u32>>());

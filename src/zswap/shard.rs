@@ -9,6 +9,7 @@ use super::lru::{Lists, Lru, Order};
 use super::records::Records;
 use super::tenant::TenantId;
 use super::words::Words;
+use crate::budget::Budget;
 use crate::index::{Entry, Index, IndexError};
 use crate::page::PageKey;
 
@@ -64,15 +65,16 @@ impl Shards {
     /// `count` of them, a power of two; with records where there is an order.
     pub(super) fn new(
         count: usize,
+        budget: &Arc<Budget>,
         index: impl Fn() -> Box<dyn Index>,
         records: Option<(Lru, Arc<Order>)>,
     ) -> Shards {
         assert!(count.is_power_of_two(), "{count} shards are no power of two");
         let keeping = |number| match &records {
-            None => Keeping::Entries(Words::new()),
+            None => Keeping::Entries(Words::new(budget)),
             Some((lru, order)) => Keeping::Records(Recorded {
-                records: Records::default(),
-                lists: Lists::new(*lru, number, Arc::clone(order)),
+                records: Records::new(budget),
+                lists: Lists::new(*lru, number, Arc::clone(order), budget),
                 order: Arc::clone(order),
             }),
         };
@@ -410,7 +412,7 @@ mod tests {
 
     #[test]
     fn a_range_has_the_shards_of_its_keys_once_each() {
-        let shards = Shards::new(64, || Box::new(Radix::new()), None);
+        let shards = Shards::new(64, &Arc::default(), || Box::new(Radix::new()), None);
         let region = |n: u64| n << REGION_BITS;
         for (start, end, expected) in [
             (7, 7, 1),

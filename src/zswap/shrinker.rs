@@ -86,11 +86,13 @@ impl Drop for Shrinker {
 impl Zswap {
     /// One turn of the shrinker: below the accept threshold, and what else is due.
     fn shrinker_turn(&self, options: ShrinkerOptions, stop: &AtomicBool) {
-        if self.limit.is_crowded(self.pool_bytes()) && self.is_fragmented(options.compact_percent) {
+        if self.limit.is_crowded(self.limited_bytes())
+            && self.is_fragmented(options.compact_percent)
+        {
             self.compact();
         }
         let mut failures = 0;
-        while self.limit.is_crowded(self.pool_bytes())
+        while self.limit.is_crowded(self.limited_bytes())
             && failures < FAILURES_MAX
             && !stop.load(Ordering::Relaxed)
         {

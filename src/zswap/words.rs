@@ -1,6 +1,10 @@
 //! The words of same-filled pages that do not fit into an index entry.
 
+use std::sync::Arc;
+
+use crate::budget::Budget;
 use crate::index::IndexError;
+use crate::table::Table;
 
 /// Ends the list of free slots.
 const NONE: u32 = u32::MAX;
@@ -12,14 +16,14 @@ const SLOTS_MAX: usize = NONE as usize;
 #[derive(Debug)]
 pub(super) struct Words {
     /// A word, or of a free slot the number of the next one.
-    slots: Vec<u64>,
+    slots: Table<u64>,
     free_head: u32,
     used: usize,
 }
 
 impl Words {
-    pub(super) const fn new() -> Words {
-        Words { slots: Vec::new(), free_head: NONE, used: 0 }
+    pub(super) fn new(budget: &Arc<Budget>) -> Words {
+        Words { slots: Table::new(budget), free_head: NONE, used: 0 }
     }
 
     /// Keeps a word; the number of its slot.
@@ -28,14 +32,7 @@ impl Words {
         if slot != NONE {
             self.free_head = std::mem::replace(&mut self.slots[slot as usize], word) as u32;
         } else {
-            if self.slots.len() == SLOTS_MAX {
-                return Err(IndexError::NoMemory);
-            }
-            if self.slots.len() == self.slots.capacity() {
-                // By a quarter: never half empty.
-                let more = (self.slots.len() / 4).max(4);
-                self.slots.try_reserve_exact(more).map_err(|_| IndexError::NoMemory)?;
-            }
+            self.slots.reserve_one(SLOTS_MAX)?;
             self.slots.push(word);
         }
         self.used += 1;
@@ -52,7 +49,8 @@ impl Words {
         self.free_head = slot;
         self.used -= 1;
         if self.used == 0 {
-            *self = Words::new();
+            self.slots.release();
+            self.free_head = NONE;
         }
         word
     }
@@ -63,7 +61,7 @@ impl Words {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.slots.capacity() * size_of::<u64>()
+        self.slots.bytes()
     }
 }
 
@@ -73,7 +71,7 @@ mod tests {
 
     #[test]
     fn slots_are_used_again_and_given_back() {
-        let mut words = Words::new();
+        let mut words = Words::new(&Arc::default());
         let slots: Vec<u32> = (0..10).map(|word| words.insert(word << 40).unwrap()).collect();
         assert_eq!(slots, (0..10).collect::<Vec<u32>>());
         assert_eq!((words.remove(3), words.remove(7)), (3 << 40, 7 << 40));

@@ -4,6 +4,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use uzswap::budget::{Budget, Counted, GrowError, OverBudget};
 use uzswap::page::PAGE_SIZE;
 use uzswap::zpool::zsmalloc::{ChainRule, HandleHeader, ObjectMapping, ZsmallocOptions};
 use uzswap::zpool::{Arena, ArenaError, Handle, UnknownHandle, Zpool, ZpoolError, z3fold, zbud};
@@ -56,12 +57,18 @@ pub(crate) struct Modelled {
     pub(crate) live: Vec<Handle>,
     /// Handles that were removed; none of them may come again.
     removed: HashSet<u64>,
+    /// Metadata of the pool and the arena while they are empty, which is not charged.
+    fixed_bytes: usize,
 }
 
 impl Modelled {
     pub(crate) fn new(subject: Subject, arena: Arc<Arena>) -> Modelled {
+        let pool = (subject.build)(Arc::clone(&arena));
+        let metadata_bytes = pool.stats().metadata_bytes + arena.stats().metadata_bytes;
         Modelled {
-            pool: (subject.build)(Arc::clone(&arena)),
+            // An arena that was used before has lists, which are charged.
+            fixed_bytes: metadata_bytes - arena.budget().metadata_bytes() as usize,
+            pool,
             arena,
             objects: HashMap::new(),
             live: Vec::new(),
@@ -81,9 +88,18 @@ impl Modelled {
                 assert_eq!(*max, self.pool.object_size_max());
                 assert!(len > *max, "an object of {len} bytes refused");
             }
-            (Err(ZpoolError::NoPages(ArenaError::Limit { pages, limit_pages, used_pages })), _) => {
-                assert_eq!(*used_pages, before.pool_pages);
-                assert!(used_pages + pages > *limit_pages, "refused below the limit");
+            (
+                Err(
+                    ZpoolError::NoPages(ArenaError::Limit { source: over, .. })
+                    | ZpoolError::NoTables(GrowError::OverBudget(over)),
+                ),
+                _,
+            ) => {
+                let OverBudget { asked_bytes, used_bytes, max_bytes, counted } = *over;
+                assert!(asked_bytes + used_bytes > max_bytes, "refused below the limit");
+                if counted == Counted::Pool {
+                    assert_eq!(used_bytes, (before.pool_pages * PAGE_SIZE) as u64);
+                }
             }
             (Err(error), len) => panic!("an object of {len} bytes: {error}"),
             (Ok(handle), len) => {
@@ -154,6 +170,7 @@ impl Modelled {
         let stats = self.pool.stats();
         assert_eq!(stats.objects, self.live.len(), "objects");
         assert_eq!(stats.pool_pages, self.arena.stats().used_pages, "pages");
+        self.check_budget();
         assert_eq!(stats.objects == 0, stats.pool_pages == 0, "an empty pool has no pages");
         let bytes: usize = self.objects.values().map(Vec::len).sum();
         assert!(bytes <= stats.pool_pages * PAGE_SIZE, "{bytes} bytes in {stats:?}");
@@ -175,10 +192,38 @@ impl Modelled {
         }
     }
 
+    /// The budget has what the pool and the arena say they have.
+    fn check_budget(&self) {
+        let (pool, arena, budget) = (self.pool.stats(), self.arena.stats(), self.arena.budget());
+        assert_eq!(budget.pool_bytes(), (pool.pool_pages * PAGE_SIZE) as u64);
+        assert_eq!(budget.reserve_bytes(), (arena.reserve_pages * PAGE_SIZE) as u64);
+        let metadata_bytes = pool.metadata_bytes + arena.metadata_bytes - self.fixed_bytes;
+        assert_eq!(budget.metadata_bytes(), metadata_bytes as u64);
+        check_sum(budget);
+    }
+
     /// Ends the pool, full or not: every page must go back.
     pub(crate) fn finish(self) {
         let arena = Arc::clone(&self.arena);
         drop(self);
         assert_eq!(arena.stats().used_pages, 0, "pages lost with the pool");
+        let budget = Arc::clone(arena.budget());
+        assert_eq!(budget.pool_bytes(), 0);
+        let is_last = Arc::into_inner(arena).is_some();
+        check_sum(&budget);
+        if is_last {
+            assert_eq!((budget.reserve_bytes(), budget.metadata_bytes()), (0, 0));
+        }
     }
+}
+
+/// What a budget limits is the sum of what it counts.
+fn check_sum(budget: &Budget) {
+    let beside = budget.reserve_bytes() + budget.metadata_bytes();
+    let used_bytes = match budget.counted() {
+        Counted::Pool => budget.pool_bytes(),
+        Counted::PoolAndMetadata => budget.pool_bytes() + beside,
+    };
+    assert_eq!(budget.used_bytes(), used_bytes);
+    assert!(budget.peak_bytes() <= budget.max_bytes() && used_bytes <= budget.peak_bytes());
 }

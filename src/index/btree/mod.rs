@@ -25,12 +25,14 @@ mod overflow;
 
 use std::fmt;
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 
 pub use self::node::Key;
 use self::node::Node;
 use self::overflow::{Overflow, Remedy, Run};
 use super::chunks::Chunks;
 use super::{Entry, Index, IndexError};
+use crate::budget::Budget;
 use crate::page::PageKey;
 
 /// The tree for all page keys: leaves of 31 entries, inner nodes of 42 children.
@@ -93,9 +95,15 @@ impl<K: Key, const LEAF: usize, const INNER: usize> BTree<K, LEAF, INNER> {
     const LEAF_LOW: usize = LEAF / 2;
     const INNER_LOW: usize = if INNER >= 4 { INNER / 2 } else { 2 };
 
-    /// An empty index.
-    pub const fn new() -> Self {
-        BTree { leaves: Chunks::new(), inners: Chunks::new(), root: 0, levels: 0, count: 0 }
+    /// An empty index, bounded by the machine alone.
+    pub fn new() -> Self {
+        BTree::on(&Arc::default())
+    }
+
+    /// An empty index whose memory is charged to `budget`.
+    pub fn on(budget: &Arc<Budget>) -> Self {
+        let (leaves, inners) = (Chunks::new(budget), Chunks::new(budget));
+        BTree { leaves, inners, root: 0, levels: 0, count: 0 }
     }
 
     /// The leaf that has the key if any has. The tree must not be empty.
@@ -202,14 +210,9 @@ impl<K: Key, const LEAF: usize, const INNER: usize> BTree<K, LEAF, INNER> {
         if full == self.levels && self.levels == LEVELS_MAX {
             return Err(IndexError::NoMemory);
         }
-        if !self.leaves.reserve(1, &Self::EMPTY_LEAF) {
-            return Err(IndexError::NoMemory);
-        }
-        if !self.inners.reserve(inners, &Self::EMPTY_INNER) {
-            self.leaves.trim();
-            return Err(IndexError::NoMemory);
-        }
-        Ok(())
+        self.leaves.reserve(1, &Self::EMPTY_LEAF)?;
+        let reserved = self.inners.reserve(inners, &Self::EMPTY_INNER);
+        Ok(reserved.inspect_err(|_| self.leaves.trim())?)
     }
 
     /// Tells the levels above that two nodes on `level` have shared their pairs, the first of them
@@ -518,9 +521,7 @@ impl<K: Key, const LEAF: usize, const INNER: usize> Index for BTree<K, LEAF, INN
         let max = K::MAX.page_key();
         let key = K::new(key).ok_or(IndexError::KeyTooLarge { max })?;
         if self.count == 0 {
-            if !self.leaves.reserve(1, &Self::EMPTY_LEAF) {
-                return Err(IndexError::NoMemory);
-            }
+            self.leaves.reserve(1, &Self::EMPTY_LEAF)?;
             self.root = self.leaves.add(Self::EMPTY_LEAF);
         }
         let mut path = Path::new();
@@ -572,7 +573,7 @@ impl<K: Key, const LEAF: usize, const INNER: usize> Index for BTree<K, LEAF, INN
             let bound = self.bound(&path);
             let leaf = self.leaves.get_mut(id);
             let (first, mut last) = (leaf.count_below(from), leaf.len());
-            last = last.min(first + (max - count));
+            last = last.min(first.saturating_add(max - count));
             while last > first && leaf.key(last - 1) > end {
                 last -= 1;
             }

@@ -23,6 +23,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Range;
 
+use crate::budget::GrowError;
 use crate::names::named;
 use crate::page::PAGE_SIZE;
 use crate::sys::pages::PageRun;
@@ -182,14 +183,21 @@ impl<C: Crossing> ZspagePages for SeparatePages<C> {
     const TABLE_BYTES_A_PAGE: usize = size_of::<PageRun>();
 
     fn take(arena: &Arena, count: usize) -> Result<SeparatePages<C>, ZpoolError> {
+        let table_bytes = (count * Self::TABLE_BYTES_A_PAGE) as u64;
+        arena.budget().charge_metadata(table_bytes).map_err(GrowError::from)?;
         let mut pages = Vec::new();
-        pages.try_reserve_exact(count)?;
-        arena.alloc_pages(&mut pages, count, C::SHARING)?;
+        pages
+            .try_reserve_exact(count)
+            .map_err(|_| GrowError::NoMemory { bytes: table_bytes }.into())
+            .and_then(|()| arena.alloc_pages(&mut pages, count, C::SHARING).map_err(Into::into))
+            .inspect_err(|_: &ZpoolError| arena.budget().uncharge_metadata(table_bytes))?;
         Ok(SeparatePages { pages: pages.into_boxed_slice(), crossing: PhantomData })
     }
 
     fn give_back(self, arena: &Arena) {
+        let table_bytes = size_of_val(&*self.pages) as u64;
         self.pages.into_iter().for_each(|page| arena.free(page));
+        arena.budget().uncharge_metadata(table_bytes);
     }
 
     fn page_count(&self) -> usize {

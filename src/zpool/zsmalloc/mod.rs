@@ -91,7 +91,7 @@ impl<P: ZspagePages> Zsmalloc<P> {
         let in_slot = options.handle_header == HandleHeader::InObject;
         let classes = table.classes().iter().enumerate().map(|(place, &class)| {
             let header_in_slot = in_slot && !class.is_huge();
-            PoolLock::new(ClassPages::new(place, class, header_in_slot))
+            PoolLock::new(ClassPages::new(place, class, header_in_slot, arena.budget()))
         });
         Zsmalloc {
             classes: classes.collect(),

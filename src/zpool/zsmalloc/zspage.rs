@@ -18,15 +18,16 @@
 //! - Z2: the free list and the slots never used yet are the slots not in use.
 //! - Z3: a zspage with room is on the list of its fullness group; no zspage is empty.
 
-use std::collections::TryReserveError;
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::class::{FULLNESS_GROUPS, HANDLE_BYTES, SizeClass, fullness_group};
 use super::mapping::{Contiguous, WriteMode, ZspagePages};
+use crate::budget::{Budget, GrowError};
 use crate::page::PAGE_SIZE;
+use crate::table::Table;
 use crate::zpool::handle::{CELLS_MAX, Handle, HandleTable, Location};
 use crate::zpool::lock::PoolPart;
-use crate::zpool::reserve_one;
 
 /// Number of a zspage in its class.
 pub(super) type ZspageId = u32;
@@ -65,9 +66,9 @@ pub(super) struct ClassPages<P> {
     /// Bytes of the word in front of an object: 8, or 0 where it is kept in `beside`.
     header_bytes: usize,
     handles: HandleTable,
-    zspages: Vec<Zspage<P>>,
+    zspages: Table<Zspage<P>>,
     /// Words of the slots, `class.slots` a zspage, where they are not in the slots.
-    beside: Vec<u32>,
+    beside: Table<u32>,
     vacant_head: ZspageId,
     zspage_count: usize,
     heads: [ZspageId; FULLNESS_GROUPS],
@@ -78,14 +79,12 @@ pub(super) struct ClassPages<P> {
 }
 
 impl<P: ZspagePages> PoolPart for ClassPages<P> {
-    fn reserve(&mut self) -> Result<(), TryReserveError> {
+    fn reserve(&mut self) -> Result<(), GrowError> {
         self.handles.reserve()?;
         if self.vacant_head == NONE {
-            reserve_one(&mut self.zspages, ZSPAGES_MAX)?;
-            if self.header_bytes == 0
-                && self.beside.capacity() - self.beside.len() < self.class.slots
-            {
-                self.beside.try_reserve_exact((self.beside.len() / 4).max(self.class.slots))?;
+            self.zspages.reserve_one(ZSPAGES_MAX)?;
+            if self.header_bytes == 0 {
+                self.beside.reserve(self.class.slots, usize::MAX)?;
             }
         }
         Ok(())
@@ -93,15 +92,20 @@ impl<P: ZspagePages> PoolPart for ClassPages<P> {
 }
 
 impl<P: ZspagePages> ClassPages<P> {
-    pub(super) fn new(place: usize, class: SizeClass, header_in_slot: bool) -> ClassPages<P> {
+    pub(super) fn new(
+        place: usize,
+        class: SizeClass,
+        header_in_slot: bool,
+        budget: &Arc<Budget>,
+    ) -> ClassPages<P> {
         let set = u8::try_from(place).expect("at most 255 classes");
         let group = |used| fullness_group(used, class.slots) as u8; // < 12
         ClassPages {
             class,
             header_bytes: if header_in_slot { HANDLE_BYTES } else { 0 },
-            handles: HandleTable::new(set),
-            zspages: Vec::new(),
-            beside: Vec::new(),
+            handles: HandleTable::new(set, budget),
+            zspages: Table::new(budget),
+            beside: Table::new(budget),
             vacant_head: NONE,
             zspage_count: 0,
             heads: [NONE; FULLNESS_GROUPS],
@@ -136,17 +140,17 @@ impl<P: ZspagePages> ClassPages<P> {
         size_of::<Self>()
             + self.groups.len()
             + self.handles.bytes()
-            + self.zspages.capacity() * size_of::<Zspage<P>>()
+            + self.zspages.bytes()
             + self.zspage_count * self.class.pages * P::TABLE_BYTES_A_PAGE
-            + self.beside.capacity() * size_of::<u32>()
+            + self.beside.bytes()
     }
 
     /// Gives the tables' memory back if the class holds nothing.
     pub(super) fn release_if_empty(&mut self) {
         self.handles.release_if_empty();
         if self.zspage_count == 0 {
-            self.zspages = Vec::new();
-            self.beside = Vec::new();
+            self.zspages.release();
+            self.beside.release();
             self.vacant_head = NONE;
         }
     }
@@ -319,7 +323,7 @@ impl<P: ZspagePages> ClassPages<P> {
 
     /// Takes the pages of every zspage, leaving the class unusable: the pool is going away.
     pub(super) fn take_pages(&mut self) -> impl Iterator<Item = P> {
-        std::mem::take(&mut self.zspages).into_iter().filter_map(|zspage| zspage.pages)
+        self.zspages.drain_from(0).filter_map(|zspage| zspage.pages)
     }
 
     fn pages(&self, id: ZspageId) -> &P {
