@@ -2,7 +2,6 @@
 
 use std::cell::RefCell;
 use std::sync::MutexGuard;
-use std::time::Instant;
 
 use super::entry::{Content, Held, Written};
 use super::shard::{Shard, ShardLock};
@@ -25,7 +24,7 @@ impl Zswap {
     ///
     /// [`LoadError`].
     pub fn load(&self, key: PageKey, page: &mut Page) -> Result<bool, LoadError> {
-        let start = self.options.latencies.then(Instant::now);
+        let start = self.sample();
         let lock = self.shards.of(key);
         loop {
             let mut shard = lock.lock();
@@ -53,7 +52,7 @@ impl Zswap {
     ///
     /// [`LoadError`]; the entry stays.
     pub fn load_exclusive(&self, key: PageKey, page: &mut Page) -> Result<bool, LoadError> {
-        let start = self.options.latencies.then(Instant::now);
+        let start = self.sample();
         let lock = self.shards.of(key);
         loop {
             let mut shard = lock.lock();
@@ -201,11 +200,8 @@ impl Zswap {
             let restored =
                 read.map(|object| (self.restore_copy(key, written, object, page), object));
             let mut shard = lock.lock();
-            // A copy goes with its entry, or is replaced by another one.
-            let Some(held) = shard.current(entry).filter(|held| held.written == Some(written))
-            else {
-                return Ok(None);
-            };
+            // A copy goes with its record (S6): while that is there, its blocks were not another's.
+            let Some(held) = shard.current(entry) else { return Ok(None) };
             let object = match restored {
                 Ok((Ok(()), object)) => object,
                 Ok((Err(source), _)) => {
@@ -286,11 +282,13 @@ impl Zswap {
             self.release_object(brought);
             return;
         }
-        shard.set(entry, Held { written: held.written.filter(|_| keeps_copy), ..brought });
         shard.counters.promoted_pages += 1;
-        drop(shard);
-        if !keeps_copy {
+        // A copy goes with its record (S6), so that without the copy it is another one.
+        if !keeps_copy && shard.put(key, brought).is_ok() {
+            drop(shard);
             tier.release(written);
+        } else {
+            shard.set(entry, Held { written: held.written, ..brought });
         }
     }
 }

@@ -310,6 +310,14 @@ impl Lists {
         }
     }
 
+    /// A key that is stored again is used as often as before, where uses are counted.
+    pub(super) fn inherit_uses(&self, records: &mut Records, before: u32, now: u32) {
+        if self.lru == Lru::Frequency {
+            let uses = self.uses(records, before);
+            records.get_mut(now).set_uses(uses);
+        }
+    }
+
     /// Takes a record off its list, if it is on one.
     pub(super) fn remove(&mut self, records: &mut Records, number: u32) {
         let record = records.get(number);

@@ -13,7 +13,8 @@
 //! - S4: an entry that was looked up is removed by its key and identity, never by key alone.
 //! - S5: a page with a record is on its tenant's list while it is in the pool and is not being
 //!   written.
-//! - S6: a block of the backing is held once by each copy in it, and by no one else.
+//! - S6: a block of the backing is held once by each copy in it, and by no one else; a copy goes
+//!   with its record, and not before.
 //! - S7: a page leaves the pool once it has been written, and not before; where that fails, nothing
 //!   has changed.
 //!
@@ -262,7 +263,7 @@ impl Zswap {
         key: PageKey,
         page: &Page,
     ) -> Result<Stored, StoreError> {
-        let start = self.options.latencies.then(Instant::now);
+        let start = self.sample();
         let held = self.keep(tenant, key, page).or_else(|refused| {
             self.count_refusal(&refused);
             self.write_through(tenant, key, page, refused)
@@ -658,6 +659,11 @@ impl Zswap {
         if let Some(order) = &self.order {
             order.tenants.uncharge(tenant, bytes);
         }
+    }
+
+    /// The time now, where this verb is to be timed.
+    fn sample(&self) -> Option<Instant> {
+        if self.options.latencies { latency::sample() } else { None }
     }
 
     fn has_checksums(&self) -> bool {

@@ -94,7 +94,7 @@ pub struct ZswapOptions {
     pub records: Option<RecordOptions>,
     /// How pages are written to the backing.
     pub written_as: WrittenAs,
-    /// Whether the times of stores, loads and writebacks are counted: two looks at the clock each.
+    /// Whether times are counted: of one in 16 stores and loads, and of each writeback.
     pub latencies: bool,
 }
 

@@ -168,6 +168,10 @@ impl Shard {
             self.keeping.release(entry);
         })?;
         self.count_held(held, u64::wrapping_add);
+        if let (Some(before), Keeping::Records(recorded)) = (replaced, &mut self.keeping) {
+            let Recorded { records, lists, .. } = recorded;
+            lists.inherit_uses(records, Records::number(before), Records::number(entry));
+        }
         Ok(replaced.map(|entry| self.forget(entry)))
     }
 

@@ -34,7 +34,7 @@ pub struct Shrunk {
     pub dropped_clean: usize,
     /// Back on their list, as they could not be written.
     pub failed: usize,
-    /// Written, but still in the pool, or gone: they were used or removed meanwhile.
+    /// Not written back, as they were used or removed meanwhile.
     pub kept: usize,
 }
 
@@ -87,8 +87,7 @@ impl Zswap {
                 }
                 placed => {
                     placed.inspect(|&written| tier.release(written));
-                    self.put_back(victim);
-                    shrunk.failed += 1;
+                    self.put_back(victim, &mut shrunk);
                 }
             }
         }
@@ -234,11 +233,14 @@ impl Zswap {
 
     /// A page could not be written: it goes back to its list's hot end, not to be tried again at
     /// once.
-    fn put_back(&self, victim: Victim) {
+    fn put_back(&self, victim: Victim, shrunk: &mut Shrunk) {
         let mut shard = self.shards.of(victim.key).lock();
-        shard.counters.reject_reclaim_fail += 1;
         if shard.current(victim.entry).is_some() {
             shard.end_writing(victim.entry);
+            shard.counters.reject_reclaim_fail += 1;
+            shrunk.failed += 1;
+        } else {
+            shrunk.kept += 1;
         }
     }
 }
