@@ -248,3 +248,36 @@ fn share_keys(zswap: &Zswap, seed: u64, steps: usize) {
         }
     }
 }
+
+#[test]
+fn a_backing_full_of_copies_of_pages_in_the_pool_takes_others() {
+    let backing = Box::new(MemoryBacking::new(8).unwrap());
+    let zswap = Zswap::with_backing(ZswapOptions::default(), backing).unwrap();
+    let store = |key: u64| zswap.store(PageKey(key), &page_of(key * 8 + 2)).unwrap();
+    let mut page = [0; PAGE_SIZE];
+    (0..4).for_each(|key| drop(store(key)));
+    assert_eq!(zswap.shrink(TenantId::ROOT, 4).written_back, 4);
+    for key in 0..4 {
+        assert!(zswap.load(PageKey(key), &mut page).unwrap());
+    }
+    // Four pages in the pool with copies, in half of the blocks; eight others want to be written.
+    let counters = zswap.counters();
+    assert_eq!((counters.clean_pages, counters.backing_pages), (4, 0));
+    for key in 0..4 {
+        // Used since, so that they are not the coldest.
+        assert!(zswap.load(PageKey(key), &mut page).unwrap());
+    }
+    (4..12).for_each(|key| drop(store(key)));
+    let mut left = 0;
+    while left < 8 {
+        let shrunk = zswap.shrink(TenantId::ROOT, 8 - left);
+        assert!(shrunk.pages() > 0 && shrunk.failed == 0, "{shrunk:?}");
+        left += shrunk.pages();
+        zswap.audit().unwrap();
+    }
+    assert_eq!(zswap.counters().backing_pages, 8);
+    for key in 0..12 {
+        assert!(zswap.load(PageKey(key), &mut page).unwrap() && page == page_of(key * 8 + 2));
+    }
+    zswap.audit().unwrap();
+}

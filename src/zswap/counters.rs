@@ -66,6 +66,8 @@ counters! {
     Held stored_incompressible_pages,
     /// Pages held now in the backing alone.
     Held backing_pages,
+    /// Pages held now in the pool that the backing has too.
+    Held clean_pages,
     /// Stores that kept the page, in memory or in the backing.
     Total zswpout,
     /// Loads from memory.

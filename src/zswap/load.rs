@@ -283,12 +283,12 @@ impl Zswap {
             return;
         }
         shard.counters.promoted_pages += 1;
-        // A copy goes with its record (S6), so that without the copy it is another one.
-        if !keeps_copy && shard.put(key, brought).is_ok() {
+        if keeps_copy {
+            shard.set(entry, Held { written: held.written, ..brought });
+        } else {
+            shard.set_without_copy(key, entry, brought);
             drop(shard);
             tier.release(written);
-        } else {
-            shard.set(entry, Held { written: held.written, ..brought });
         }
     }
 }

@@ -589,6 +589,7 @@ impl Zswap {
         if !order.tenants.may_write_back(tenant) {
             return Err(refused);
         }
+        self.free_blocks(tier, 1);
         let at = tier.write_page(page).map_err(|source| StoreError::Backing {
             key,
             backing: tier.backing().name(),

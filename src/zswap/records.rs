@@ -229,13 +229,27 @@ impl Records {
         Ok((chunk << CHUNK_BITS | place) as u32) // as many chunks as numbers allow
     }
 
+    /// Gives a record another entry: whoever looked it up before finds it gone.
+    pub(super) fn renew(&mut self, number: u32) -> Entry {
+        let record = self.get_mut(number);
+        record.generation = record.generation.wrapping_add(1) & GENERATION_MASK;
+        self.entry(number)
+    }
+
+    /// The numbers of the records in use.
+    pub(super) fn numbers(&self) -> impl Iterator<Item = u32> {
+        let places = |used: u64| (0..CHUNK_RECORDS).filter(move |place| used >> place & 1 == 1);
+        self.chunks.iter().enumerate().flat_map(move |(chunk, Chunk { used, .. })| {
+            places(*used).map(move |place| (chunk << CHUNK_BITS | place) as u32)
+        })
+    }
+
     /// Frees a record; what it said.
     pub(super) fn remove(&mut self, number: u32) -> Held {
         let (chunk, place) = split(number);
         let Chunk { records, used } = &mut self.chunks[chunk];
         let held = records[place].held();
-        let generation = records[place].generation.wrapping_add(1) & GENERATION_MASK;
-        records[place].generation = generation;
+        records[place].generation = records[place].generation.wrapping_add(1) & GENERATION_MASK;
         *used &= !(1 << place);
         self.with_room[chunk / 64] |= 1 << (chunk % 64);
         self.used -= 1;

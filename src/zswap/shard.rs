@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use super::counters::Counters;
-use super::entry::{Content, Held};
+use super::entry::{Content, Held, Written};
 use super::lru::{Lists, Lru, Order};
 use super::records::Records;
 use super::tenant::TenantId;
@@ -219,6 +219,41 @@ impl Shard {
         }
     }
 
+    /// Changes what is known of a page, which must be current and has no copy now. Whoever looked
+    /// it up before finds it gone (S6).
+    pub(super) fn set_without_copy(&mut self, key: PageKey, entry: Entry, held: Held) {
+        let Keeping::Records(recorded) = &mut self.keeping else { return };
+        let renewed = recorded.records.renew(Records::number(entry));
+        let before = self.index.insert_or_replace(key, renewed);
+        assert_eq!(before, Ok(Some(entry)), "the key of a record has its entry, and room for it");
+        self.set(renewed, Held { written: None, ..held });
+    }
+
+    /// Gives up copies of pages that are in the pool too, `most` of them; which.
+    pub(super) fn drop_copies(&mut self, most: usize, dropped: &mut Vec<Written>) {
+        if self.counters.clean_pages == 0 {
+            return;
+        }
+        let Keeping::Records(Recorded { records, .. }) = &self.keeping else { return };
+        let mut clean: Vec<(PageKey, Entry, Held)> = Vec::new();
+        for number in records.numbers() {
+            let held = records.get(number).held();
+            let Some(written) = held.written.filter(|_| held.content != Content::WrittenBack)
+            else {
+                continue;
+            };
+            if dropped.len() >= most
+                || dropped.try_reserve(1).is_err()
+                || clean.try_reserve(1).is_err()
+            {
+                break;
+            }
+            dropped.push(written);
+            clean.push((records.get(number).key, records.entry(number), held));
+        }
+        clean.into_iter().for_each(|(key, entry, held)| self.set_without_copy(key, entry, held));
+    }
+
     /// Takes the coldest page of a tenant off its list; see [`Lists::take_coldest`].
     pub(super) fn take_coldest(
         &mut self,
@@ -350,6 +385,9 @@ impl Shard {
     fn count_held(&mut self, held: Held, add: fn(u64, u64) -> u64) {
         let counters = &mut self.counters;
         let count = |counter: &mut u64| *counter = add(*counter, 1);
+        if held.written.is_some() && held.content != Content::WrittenBack {
+            count(&mut counters.clean_pages);
+        }
         match held.content {
             Content::WrittenBack => {
                 count(&mut counters.backing_pages);

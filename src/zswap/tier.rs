@@ -118,6 +118,11 @@ impl Tier {
         Ok(Location::new(run.start, 0).expect("the start of a block"))
     }
 
+    /// Blocks that can be written.
+    pub(super) fn free_blocks(&self) -> usize {
+        self.extents().free_blocks()
+    }
+
     /// Whether a page that comes back to the pool leaves its copy: not where more than half of the
     /// blocks are in use, as the kernel frees swap slots then.
     pub(super) fn keeps_copies(&self) -> bool {

@@ -77,6 +77,7 @@ impl Zswap {
             return shrunk;
         }
         let start = Instant::now();
+        self.free_blocks(tier, batch.pages.len());
         self.fill(tier, &mut batch);
         batch.write(tier);
         for number in 0..batch.pages.len() {
@@ -140,6 +141,20 @@ impl Zswap {
         shard.end_writing(victim.entry);
         drop(shard);
         self.shrink(TenantId::ROOT, RECLAIM_PAGES).pages() > 0
+    }
+
+    /// Sees to it that there are `wanted` free blocks, or as many as can be: copies of pages that
+    /// are in the pool too are given up for them.
+    pub(super) fn free_blocks(&self, tier: &Tier, wanted: usize) {
+        let mut dropped = Vec::new();
+        for shard in self.shards.iter() {
+            let free = tier.free_blocks();
+            if free >= wanted {
+                return;
+            }
+            shard.lock().drop_copies(wanted - free, &mut dropped);
+            dropped.drain(..).for_each(|written| tier.release(written));
+        }
     }
 
     /// Copies the batch's pages into its blocks, as far as there is place.
