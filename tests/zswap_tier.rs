@@ -255,7 +255,9 @@ fn a_backing_full_of_copies_of_pages_in_the_pool_takes_others() {
     let zswap = Zswap::with_backing(ZswapOptions::default(), backing).unwrap();
     let store = |key: u64| zswap.store(PageKey(key), &page_of(key * 8 + 2)).unwrap();
     let mut page = [0; PAGE_SIZE];
-    (0..4).for_each(|key| drop(store(key)));
+    for key in 0..4 {
+        store(key);
+    }
     assert_eq!(zswap.shrink(TenantId::ROOT, 4).written_back, 4);
     for key in 0..4 {
         assert!(zswap.load(PageKey(key), &mut page).unwrap());
@@ -267,7 +269,9 @@ fn a_backing_full_of_copies_of_pages_in_the_pool_takes_others() {
         // Used since, so that they are not the coldest.
         assert!(zswap.load(PageKey(key), &mut page).unwrap());
     }
-    (4..12).for_each(|key| drop(store(key)));
+    for key in 4..12 {
+        store(key);
+    }
     let mut left = 0;
     while left < 8 {
         let shrunk = zswap.shrink(TenantId::ROOT, 8 - left);

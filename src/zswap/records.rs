@@ -229,13 +229,6 @@ impl Records {
         Ok((chunk << CHUNK_BITS | place) as u32) // as many chunks as numbers allow
     }
 
-    /// Gives a record another entry: whoever looked it up before finds it gone.
-    pub(super) fn renew(&mut self, number: u32) -> Entry {
-        let record = self.get_mut(number);
-        record.generation = record.generation.wrapping_add(1) & GENERATION_MASK;
-        self.entry(number)
-    }
-
     /// The numbers of the records in use.
     pub(super) fn numbers(&self) -> impl Iterator<Item = u32> {
         let places = |used: u64| (0..CHUNK_RECORDS).filter(move |place| used >> place & 1 == 1);

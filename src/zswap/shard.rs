@@ -219,23 +219,13 @@ impl Shard {
         }
     }
 
-    /// Changes what is known of a page, which must be current and has no copy now. Whoever looked
-    /// it up before finds it gone (S6).
-    pub(super) fn set_without_copy(&mut self, key: PageKey, entry: Entry, held: Held) {
-        let Keeping::Records(recorded) = &mut self.keeping else { return };
-        let renewed = recorded.records.renew(Records::number(entry));
-        let before = self.index.insert_or_replace(key, renewed);
-        assert_eq!(before, Ok(Some(entry)), "the key of a record has its entry, and room for it");
-        self.set(renewed, Held { written: None, ..held });
-    }
-
     /// Gives up copies of pages that are in the pool too, `most` of them; which.
     pub(super) fn drop_copies(&mut self, most: usize, dropped: &mut Vec<Written>) {
         if self.counters.clean_pages == 0 {
             return;
         }
         let Keeping::Records(Recorded { records, .. }) = &self.keeping else { return };
-        let mut clean: Vec<(PageKey, Entry, Held)> = Vec::new();
+        let mut clean: Vec<(Entry, Held)> = Vec::new();
         for number in records.numbers() {
             let held = records.get(number).held();
             let Some(written) = held.written.filter(|_| held.content != Content::WrittenBack)
@@ -249,9 +239,9 @@ impl Shard {
                 break;
             }
             dropped.push(written);
-            clean.push((records.get(number).key, records.entry(number), held));
+            clean.push((records.entry(number), Held { written: None, ..held }));
         }
-        clean.into_iter().for_each(|(key, entry, held)| self.set_without_copy(key, entry, held));
+        clean.into_iter().for_each(|(entry, held)| self.set(entry, held));
     }
 
     /// Takes the coldest page of a tenant off its list; see [`Lists::take_coldest`].

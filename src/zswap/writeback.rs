@@ -247,15 +247,15 @@ impl Zswap {
     }
 
     /// A page could not be written: it goes back to its list's hot end, not to be tried again at
-    /// once.
+    /// once. One that has gone is not missed.
     fn put_back(&self, victim: Victim, shrunk: &mut Shrunk) {
         let mut shard = self.shards.of(victim.key).lock();
-        if shard.current(victim.entry).is_some() {
-            shard.end_writing(victim.entry);
-            shard.counters.reject_reclaim_fail += 1;
-            shrunk.failed += 1;
-        } else {
+        if shard.current(victim.entry).is_none() {
             shrunk.kept += 1;
+            return;
         }
+        shard.counters.reject_reclaim_fail += 1;
+        shard.end_writing(victim.entry);
+        shrunk.failed += 1;
     }
 }
