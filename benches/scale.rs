@@ -61,7 +61,7 @@ fn contender(name: &str, pages: &[Page], count: usize) {
     let compressor = CompressorKind::Lz4.build();
     let zswap = Zswap::new(ZswapOptions {
         incompressible: Incompressible::StoreAsIs,
-        ..Default::default()
+        ..ZswapOptions::bare()
     });
     let before = anonymous_bytes();
     let [store, in_order, random] = match name {

@@ -23,11 +23,12 @@ use uzswap::zpool::HostPages;
 use uzswap::zpool::zsmalloc::{HandleHeader, ZsmallocOptions};
 use uzswap::zswap::{Incompressible, Zswap, ZswapOptions};
 
-const CONTENDERS: [&str; 9] = [
+const CONTENDERS: [&str; 10] = [
     "bare",
     "bare-fresh",
     "zswap",
     "zswap-beside",
+    "zswap-records",
     "zswap-huge",
     "hashmap",
     "bare-2",
@@ -99,11 +100,16 @@ fn contender(name: &str, pages: &[Page]) {
                 _ => HandleHeader::InObject,
             };
             let host_pages = if name.contains("huge") { HostPages::Huge } else { HostPages::Small };
+            let options = match name {
+                // An order of eviction, checksums, times.
+                "zswap-records" => ZswapOptions::default(),
+                _ => ZswapOptions::bare(),
+            };
             let zswap = Zswap::new(ZswapOptions {
                 zsmalloc: ZsmallocOptions { handle_header, ..Default::default() },
                 incompressible: Incompressible::StoreAsIs,
                 host_pages,
-                ..Default::default()
+                ..options
             });
             let mut stores: Vec<Shared<'_>> = (0..threads).map(|_| Shared(&zswap)).collect();
             measure(pages, &mut stores, |_| anonymous_bytes());
