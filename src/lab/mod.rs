@@ -11,5 +11,6 @@ pub mod report;
 pub mod sizes;
 pub mod study;
 pub mod workload;
+pub mod zipf;
 
 pub use random::{SplitMix64, mix};
