@@ -4,6 +4,7 @@ pub mod capture;
 mod child;
 pub mod experiment;
 pub mod histogram;
+pub mod limits;
 pub mod page_set;
 mod random;
 pub mod replay;
