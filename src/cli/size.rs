@@ -81,7 +81,7 @@ fn parse_max_pool_of(
         }
         None => match parse_size(text) {
             Ok(bytes) => bytes as u64,
-            Err(_) if text.chars().all(|c| "0.".contains(c)) && !text.is_empty() => 0,
+            Err(_) if is_zero(text) => 0,
             Err(_) => {
                 return Err(format!(
                     "'{text}' is no limit of a pool: expected a size as 512M, a share of the \
@@ -94,6 +94,12 @@ fn parse_max_pool_of(
         return Err(format!("'{text}' is less than a page: a pool needs 4096 bytes at least"));
     }
     Ok(MaxPool::Bytes(bytes / PAGE_SIZE as u64 * PAGE_SIZE as u64))
+}
+
+/// Whether it is a 0 of whatever unit, which is no size.
+fn is_zero(text: &str) -> bool {
+    let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    number.parse() == Ok(0.0)
 }
 
 /// Parses a whole percentage, 0 to 100, with or without its sign.

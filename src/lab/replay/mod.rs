@@ -623,6 +623,7 @@ mod tests {
 
     use super::*;
     use crate::compressor::{CompressError, Compressor, CompressorKind, Corrupt, OUTPUT_BYTES};
+    use crate::lab::limits::AccessSettings;
     use crate::zswap::ZswapOptions;
 
     /// Corrupts one byte of the n-th page it restores, or fails there.
@@ -705,6 +706,50 @@ mod tests {
             assert!(text.contains("zsmalloc") && text.contains("liar"), "{text}");
             assert!(text.contains(when), "{text}");
         }
+    }
+
+    fn accesses(exclusive: bool) -> Option<Accesses> {
+        let settings = AccessSettings { count: 1000, skew: 0.99, seed: 1, exclusive };
+        Some(Accesses::new(200, settings, Arc::default(), None))
+    }
+
+    #[test]
+    fn accesses_are_counted_and_come_between_storing_and_loading() {
+        let corpus = text_pages(200);
+        for exclusive in [false, true] {
+            let build = || Some(Zswap::new(ZswapOptions::default()));
+            let accesses = accesses(exclusive);
+            let run = replay_and_access(&corpus, FreedHalf::Odd, "lz4", accesses, build).unwrap();
+            let accessed = run.accessed.unwrap();
+            assert_eq!((accessed.pool_hits, accessed.backing_hits, accessed.misses), (1000, 0, 0));
+            assert_eq!(accessed.pool_load_ns.summary().count, 1000);
+            let stores = accessed.store_ns.summary().count;
+            assert_eq!(stores, if exclusive { 1000 } else { 0 });
+            assert_eq!((run.store_ns.summary().count, run.verified_pages), (200, 200));
+            assert_eq!(run.phases.access, Some(accessed.spent));
+        }
+    }
+
+    #[test]
+    fn a_page_that_is_changed_by_an_access_is_found() {
+        let corpus = text_pages(200);
+        for exclusive in [false, true] {
+            let build = || Some(liar(50, false));
+            let accesses = accesses(exclusive);
+            let run = replay_and_access(&corpus, FreedHalf::Random, "liar", accesses, build);
+            let error = run.unwrap_err();
+            assert!(error.is_check());
+            let text = error.to_string();
+            assert!(text.contains("came back different at byte 77"), "{text}");
+            assert!(text.contains("accessed"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_store_without_memory_is_the_machines_fault() {
+        let run =
+            replay_and_access(&text_pages(1), FreedHalf::Odd, "lz4", accesses(false), || None);
+        assert!(!run.unwrap_err().is_check());
     }
 
     #[test]
