@@ -518,7 +518,7 @@ fn limits_are_in_the_text_and_the_csv() {
     assert!(rows[0].contains(",max_pool_bytes,lru,"), "{}", rows[0]);
     let fields = rows[0].split(',').count();
     assert!(rows.iter().all(|row| row.split(',').count() == fields));
-    assert!(rows[2].contains(",102400,second-chance,pages,reclaim,off,"), "{}", rows[2]);
+    assert!(rows[3].contains(",102400,second-chance,pages,reclaim,off,"), "{}", rows[3]);
 }
 
 #[test]

@@ -19,7 +19,7 @@ const COLUMNS: usize = 100;
 const BAR_COLUMNS: usize = 22;
 
 /// The longest label that leaves room for the widest table.
-const LABEL_COLUMNS: usize = 18;
+const LABEL_COLUMNS: usize = 17;
 
 /// Columns as the linux-mm study prints them, with bars between.
 const STYLE: TableStyle = TableStyle::new()
@@ -111,7 +111,7 @@ pub(super) fn label(findings: &Findings) -> String {
     let label = findings.label();
     match label[..label.len().min(LABEL_COLUMNS)].rfind(' ') {
         Some(blank) if findings.access.is_some() && label.len() > LABEL_COLUMNS => {
-            format!("{}\n  {}", &label[..blank], &label[blank + 1..])
+            format!("{}\n{}", &label[..blank], &label[blank + 1..])
         }
         _ => label,
     }
@@ -376,7 +376,12 @@ pub(super) fn section(title: &str, caption: &str, table: &Table) -> String {
 
 /// The lines of a table, without blanks at their ends.
 pub(crate) fn trimmed(table: &Table) -> String {
-    table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<String>>().join("\n")
+    let trim = |line: String| match line.trim_end() {
+        // The rule goes on below the last column's padding.
+        rule if rule.len() == COLUMNS + 1 && rule.ends_with('-') => rule[..COLUMNS].to_owned(),
+        line => line.to_owned(),
+    };
+    table.lines().map(trim).collect::<Vec<String>>().join("\n")
 }
 
 /// Words in lines of at most [`COLUMNS`].
