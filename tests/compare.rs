@@ -392,6 +392,209 @@ fn a_running_process_can_be_compared() {
     assert!(process.wait().unwrap().success(), "it goes on as if nothing had been");
 }
 
+/// 300 pages in a pool of 60 KiB, which is less than half of what they need.
+fn limited(pages: &Path, flags: &[&str]) -> Value {
+    let args = ["compare", "--runs", "1", "--json", "--zpool", "zsmalloc", "--max-pool", "60K"];
+    let corpus = ["--corpus", text(pages)];
+    serde_json::from_str(&stdout_of(&[&args, &corpus[..], flags].concat())).unwrap()
+}
+
+fn sum_of_first_run(access: &Value, keys: &[&str]) -> u64 {
+    keys.iter().map(|key| access[key][0].as_u64().unwrap()).sum()
+}
+
+#[test]
+fn a_limited_pool_with_a_backing_loses_nothing() {
+    let folder = TempDir::new().unwrap();
+    let pages = corpus(&folder);
+    let backing = folder.path().join("backing");
+    for extra in [
+        &[][..],
+        &["--exclusive"],
+        &["--when-full", "bypass", "--written-as", "objects", "--checksum", "on"],
+        &["--shrinker", "on,dynamic", "--exclusive", "--accept-threshold", "60"],
+        &["--incompressible", "store-as-is", "--skew", "0", "--accesses", "777"],
+    ] {
+        let flags = [&["--backing", text(&backing), "--lru"][..], &["frequency,plain"], extra];
+        let report = limited(&pages, &flags.concat());
+        assert_eq!(report["settings"]["limits"]["backing"]["path"], text(&backing));
+        let runs = report["runs"].as_array().unwrap();
+        assert_eq!(runs.len(), if extra.contains(&"on,dynamic") { 4 } else { 2 });
+        for run in runs {
+            let access = &run["access"];
+            let accesses = if extra.contains(&"777") { 777 } else { 4 * 300 };
+            assert_eq!(number(access, "accesses"), accesses);
+            assert_eq!(number(run, "verified_pages"), 300, "{extra:?}: every page is somewhere");
+            assert_eq!(number(run, "rejected_pages"), 0, "{extra:?}");
+            assert!(number(access, "pool_peak_bytes") <= 60 << 10);
+            let share = |key: &str| access[key].as_f64().unwrap();
+            assert_eq!(share("miss_share"), 0.0);
+            assert!((share("pool_hit_share") + share("backing_hit_share") - 1.0).abs() < 1e-9);
+            assert!(share("pool_hit_share") > 0.1 && share("backing_hit_share") > 0.0);
+            let loads = ["pool_load_ns", "backing_load_ns"]
+                .map(|key| number(&access[key], "count"))
+                .iter()
+                .sum::<u64>();
+            let stores = if extra.contains(&"--exclusive") { accesses } else { 0 };
+            assert_eq!((loads, number(&access["store_ns"], "count")), (accesses, stores));
+            let left = sum_of_first_run(access, &["written_back_pages", "written_through_pages"]);
+            assert!(left > 0 && sum_of_first_run(access, &["written_bytes"]) > 0, "{access}");
+        }
+        assert!(!backing.exists(), "what was made is removed");
+    }
+}
+
+#[test]
+fn a_limited_pool_without_backing_refuses_and_says_so() {
+    let folder = TempDir::new().unwrap();
+    let pages = corpus(&folder);
+    for when_full in ["reclaim", "bypass"] {
+        let report = limited(&pages, &["--when-full", when_full]);
+        let (run, access) = (&report["runs"][0], &report["runs"][0]["access"]);
+        let refused = sum_of_first_run(access, &["refused_pages"]);
+        assert!(refused > 100, "{when_full}: {refused}");
+        assert_eq!(number(run, "rejected_pages"), refused);
+        assert_eq!(access["backing_hit_share"], 0.0);
+        let shares = ["pool_hit_share", "miss_share"].map(|key| access[key].as_f64().unwrap());
+        assert!((shares[0] + shares[1] - 1.0).abs() < 1e-9 && shares[1] > 0.0, "{shares:?}");
+        assert!(number(access, "pool_peak_bytes") <= 60 << 10);
+        let sentence = report["summary"].as_array().unwrap().last().unwrap().to_string();
+        assert!(sentence.contains("Refused by a full pool"), "{sentence}");
+    }
+}
+
+#[test]
+fn a_run_without_limits_has_no_word_of_them() {
+    let args = ["compare", "--size", "1M", "--runs", "1", "--zpool", "zbud"];
+    let report: Value =
+        serde_json::from_str(&stdout_of(&[&args[..], &["--json"]].concat())).unwrap();
+    let run = &report["runs"][0];
+    let absent = [&report["settings"]["limits"], &run["limit"], &run["access"]];
+    assert!(absent.into_iter().all(Value::is_null), "{report}");
+    assert!(run["phases"][0]["access"].is_null());
+    let page = stdout_of(&args);
+    assert!(!page.contains("(e)") && !page.contains("limits ") && !page.contains("ACCESS"));
+    assert!(!stdout_of(&[&args[..], &["--csv"]].concat()).contains("max_pool"));
+}
+
+#[test]
+fn limits_are_in_the_text_and_the_csv() {
+    let folder = TempDir::new().unwrap();
+    let (pages, backing) = (corpus(&folder), folder.path().join("backing"));
+    let args = [
+        "compare",
+        "--corpus",
+        text(&pages),
+        "--runs",
+        "2",
+        "--zpool",
+        "zsmalloc,zbud",
+        "--max-pool",
+        "none,100K",
+        "--backing",
+        text(&backing),
+        "--lru",
+        "second-chance,frequency,plain,protected",
+        "--exclusive",
+    ];
+    let page = stdout_of(&args);
+    for part in [
+        "limits    pool none,100K,",
+        "(e) ACCESSES UNDER A LIMIT",
+        "POOL HIT",
+        "WRITEBACK",
+        "Best hit rate of a limited pool with lz4: ",
+        "Store p99 with lz4 against zsmalloc unlimited",
+        " | 0.1 MiB",
+    ] {
+        assert!(page.contains(part), "'{part}' is missing:\n{page}");
+    }
+    for line in page.lines() {
+        assert!(line.len() <= 100 && line.is_ascii(), "{line}");
+    }
+    let rows: Vec<String> =
+        stdout_of(&[&args[..], &["--csv"]].concat()).lines().map(str::to_owned).collect();
+    assert_eq!(rows.len(), 1 + 2 * 2 * 5);
+    assert!(rows[0].contains(",max_pool_bytes,lru,"), "{}", rows[0]);
+    let fields = rows[0].split(',').count();
+    assert!(rows.iter().all(|row| row.split(',').count() == fields));
+    assert!(rows[3].contains(",102400,second-chance,pages,reclaim,off,"), "{}", rows[3]);
+}
+
+#[test]
+fn lists_of_sizes_can_be_limited_too() {
+    let folder = TempDir::new().unwrap();
+    let (list, backing) = (folder.path().join("sizes"), folder.path().join("backing"));
+    fs::write(&list, "900\n2000\n0\n4096\n".repeat(100)).unwrap();
+    for form in ["pages", "objects"] {
+        let args = ["--zpool", "z3fold", "--json", "--runs", "1", "--max-pool", "64K"];
+        let files = ["compare", "--sizes", text(&list), "--backing", text(&backing)];
+        let output = stdout_of(&[&files[..], &args, &["--written-as", form]].concat());
+        let report: Value = serde_json::from_str(&output).unwrap();
+        assert_eq!(number(&report["runs"][0], "verified_pages"), 400, "{form}");
+    }
+}
+
+#[test]
+fn a_backing_that_cannot_be_had_is_explained() {
+    let folder = TempDir::new().unwrap();
+    let file = |name: &str, bytes: &[u8]| {
+        let path = folder.path().join(name);
+        fs::write(&path, bytes).unwrap();
+        text(&path).to_owned()
+    };
+    let (pages, theirs) = (corpus(&folder), file("theirs", b"a letter"));
+    let fresh = text(&folder.path().join("fresh")).to_owned();
+    let directory = text(folder.path()).to_owned();
+    let nowhere = format!("{directory}/no/such");
+    let locked = folder.path().join("in-use");
+    let taken = fs::File::create(&locked).unwrap();
+    taken.lock().unwrap();
+    for (flags, code, words) in [
+        (&["--backing", &theirs][..], 2, "has other content"),
+        (&["--backing", &directory], 2, "it is a directory"),
+        (&["--backing", &nowhere], 2, "make the directory first"),
+        (&["--backing", text(&locked)], 3, "in use by another store"),
+        (&["--backing", "/proc/uzswap"], 2, "make the directory first"),
+        (&["--backing", &fresh, "--backing-size", "4K"], 2, "too few"),
+        (&["--backing", &fresh, "--backing-size", "15T"], 3, "preallocate it"),
+    ] {
+        let args = ["compare", "--corpus", text(&pages), "--max-pool", "60K"];
+        let output = run(&[&args[..], flags].concat());
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{flags:?}: {stderr}");
+        assert!(stderr.contains(words), "{flags:?}: '{words}' is not in: {stderr}");
+    }
+    assert_eq!(fs::read(&theirs).unwrap(), b"a letter");
+    assert!(!Path::new(&fresh).exists());
+
+    // A backing that becomes full: what does not fit is refused, nothing is lost.
+    let flags = ["--backing", &fresh, "--backing-size", "64K"];
+    let report = limited(&pages, &flags);
+    let refused = sum_of_first_run(&report["runs"][0]["access"], &["refused_pages"]);
+    assert!(refused > 0 && number(&report["runs"][0], "verified_pages") > 0, "{report}");
+}
+
+#[test]
+fn an_interrupt_removes_the_backing() {
+    let temporary = TempDir::new().unwrap();
+    let backing = temporary.path().join("backing");
+    let comparison = uzswap()
+        .args(["compare", "--size", "2M", "--runs", "1000", "--max-pool", "256K", "--backing"])
+        .arg(&backing)
+        .env("TMPDIR", temporary.path())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    process_of_a_run(&comparison);
+    thread::sleep(Duration::from_millis(50));
+    assert!(signal("-TERM", comparison.id()));
+    let output = comparison.wait_with_output().unwrap();
+    assert_eq!(output.status.signal(), Some(SIGTERM), "{output:?}");
+    assert_eq!(fs::read_dir(temporary.path()).unwrap().count(), 0, "files are left");
+}
+
 #[test]
 fn bad_input_is_explained() {
     let folder = TempDir::new().unwrap();
@@ -455,6 +658,20 @@ fn bad_input_is_explained() {
         (&["--same-filled", "off", "--same-filled-zero-only"], "needs a check"),
         (&["--sizes", &junk, "--same-filled", "off"], "cannot be used with"),
         (&["--json", "--csv"], "cannot be used with"),
+        (&["--max-pool", "0"], "needs 4096 bytes"),
+        (&["--max-pool", "120%"], "up to 100"),
+        (&["--max-pool", "lots"], "expected a size as 512M, a share of the memory as 20%"),
+        (&["--backing", "file"], "--backing needs --max-pool"),
+        (&["--lru", "plain"], "--lru needs --max-pool"),
+        (&["--exclusive"], "--exclusive needs --max-pool"),
+        (&["--max-pool", "1M", "--lru", "random"], "one of: second-chance, frequency, plain"),
+        (&["--max-pool", "1M", "--shrinker", "on"], "--shrinker needs --backing"),
+        (&["--max-pool", "1M", "--written-as", "objects"], "--written-as needs --backing"),
+        (&["--max-pool", "1M", "--backing-size", "1M"], "required"),
+        (&["--max-pool", "1M", "--accept-threshold", "101"], "up to 100"),
+        (&["--max-pool", "1M", "--checksum", "maybe"], "neither on nor off"),
+        (&["--max-pool", "1M", "--skew", "-1"], "no skew"),
+        (&["--max-pool", "1M", "--accesses", "0"], "0 is not in"),
         (&["stray"], "unexpected argument"),
     ];
     for (args, words) in cases {
@@ -638,5 +855,9 @@ fn every_option_of_its_help_is_under_a_heading() {
     let options: Vec<&str> =
         plain.unwrap_or_default().lines().filter(|line| line.trim().starts_with('-')).collect();
     assert!(matches!(options[..], [only] if only.contains("--help")), "{options:?}");
-    assert!(help.lines().count() <= 48, "{} lines", help.lines().count());
+    assert!(help.lines().count() <= 40, "{} lines", help.lines().count());
+    let long = stdout_of(&["compare", "--help"]);
+    for flag in ["--chain-size", "--mapping", "--written-as", "--skew", "--accept-threshold"] {
+        assert!(long.contains(flag) && !help.contains(flag), "{flag}");
+    }
 }

@@ -10,6 +10,7 @@ use clap::builder::RangedU64ValueParser;
 
 use super::capture::When;
 use super::corpus::{Source, bar};
+use super::limits::LimitArguments;
 use super::size::parse_size;
 use super::{Failure, print};
 use crate::compressor::CompressorKind;
@@ -107,15 +108,15 @@ pub(super) struct Compare {
     )]
     compressor: Vec<CompressorKind>,
     /// Indexes from page keys to objects
-    #[arg(long, help_heading = "Comparison", value_name = "NAMES", value_delimiter = ',',
-          default_value = IndexKind::default().name())]
+    #[arg(long, hide_short_help = true, help_heading = "Comparison", value_name = "NAMES",
+          value_delimiter = ',', default_value = IndexKind::default().name())]
     index: Vec<IndexKind>,
     /// Runs of each combination, each in a process of its own
     #[arg(long, help_heading = "Comparison", value_name = "N", default_value_t = 5,
           value_parser = RangedU64ValueParser::<usize>::new().range(1..=1000))]
     runs: usize,
     /// Pages to free once all are stored: half (random) or odd
-    #[arg(long, help_heading = "Comparison",
+    #[arg(long, hide_short_help = true, help_heading = "Comparison",
           value_name = "WHICH", default_value_t = FreedHalf::Random)]
     free: FreedHalf,
     /// Pages that do not shrink: reject or store-as-is
@@ -123,37 +124,41 @@ pub(super) struct Compare {
           value_name = "POLICY", default_value_t = Incompressible::Reject)]
     incompressible: Incompressible,
     /// Bytes in front of each object; kernel 6.1: zbud=8,z3fold=8
-    #[arg(long, help_heading = "Comparison",
+    #[arg(long, hide_short_help = true, help_heading = "Comparison",
           value_name = "ZPOOL=N", value_delimiter = ',', value_parser = parse_header)]
     object_header: Vec<(ZpoolKind, usize)>,
     /// Longest zspage of zsmalloc in pages, 4 to 16; 4 up to 6.2
-    #[arg(long, help_heading = "Comparison", value_name = "N", default_value_t = 8,
+    #[arg(long, hide_short_help = true, help_heading = "Comparison", value_name = "N",
+          default_value_t = 8,
           value_parser = RangedU64ValueParser::<usize>::new()
               .range(CHAIN_SIZE_MIN as u64..=CHAIN_SIZE_MAX as u64))]
     chain_size: usize,
     /// zsmalloc's choice of chains: used-percent up to 6.2, least-waste since
-    #[arg(long, help_heading = "Comparison",
+    #[arg(long, hide_short_help = true, help_heading = "Comparison",
           value_name = "RULE", default_value_t = ChainRule::LeastWaste)]
     chain_rule: ChainRule,
     /// zsmalloc's handles: in-object as in the kernel, or beside
-    #[arg(long, help_heading = "Comparison",
+    #[arg(long, hide_short_help = true, help_heading = "Comparison",
           value_name = "PLACE", default_value_t = HandleHeader::InObject)]
     handle_header: HandleHeader,
     /// zsmalloc's ways to objects in two pages: contiguous, copy, vm
-    #[arg(long, help_heading = "Comparison", value_name = "NAMES", value_delimiter = ',',
-          default_value = ObjectMapping::default().name())]
+    #[arg(long, hide_short_help = true, help_heading = "Comparison", value_name = "NAMES",
+          value_delimiter = ',', default_value = ObjectMapping::default().name())]
     mapping: Vec<ObjectMapping>,
     /// Pages that pools take from the kernel: small, or huge where it has them
-    #[arg(long, help_heading = "Comparison", value_name = "SIZE",
+    #[arg(long, hide_short_help = true, help_heading = "Comparison", value_name = "SIZE",
           default_value_t = HostPages::Small)]
     host_pages: HostPages,
     /// Check for same-filled pages: forward, backward, last-first, vector, off
-    #[arg(long, help_heading = "Comparison", value_name = "CHECK",
+    #[arg(long, hide_short_help = true, help_heading = "Comparison", value_name = "CHECK",
           default_value_t = SameFilledCheck::default(), conflicts_with = "sizes")]
     same_filled: SameFilledCheck,
     /// Only zero pages are kept as a word, as since 6.12
-    #[arg(long, help_heading = "Comparison", conflicts_with = "sizes")]
+    #[arg(long, hide_short_help = true, help_heading = "Comparison", conflicts_with = "sizes")]
     same_filled_zero_only: bool,
+
+    #[command(flatten)]
+    limits: LimitArguments,
 
     /// Print one JSON document instead
     ///
@@ -199,7 +204,9 @@ impl Compare {
                 "--same-filled-zero-only needs a check: --same-filled is off"
             )));
         }
+        self.limits.check()?;
         let source = self.source()?;
+        let limits = self.limits.of(source.info.pages, self.seed)?;
         let settings = Settings {
             chain_size: self.chain_size,
             chain_rule: self.chain_rule,
@@ -220,14 +227,20 @@ impl Compare {
             runs: self.runs,
             settings,
             object_headers: self.object_header.clone(),
+            limits,
         };
-        let combinations = with_progress(&experiment).map_err(|error| match error {
+        let result = with_progress(&experiment);
+        if result.is_err() {
+            self.limits.remove_left(&experiment);
+        }
+        let combinations = result.map_err(|error| match error {
             ExperimentError::Check { .. } => Failure::Check(error.into()),
             ExperimentError::Machine { .. } | ExperimentError::Interrupted => {
                 Failure::Machine(error.into())
             }
         })?;
-        Ok(Report::new(source.info, settings, &combinations))
+        let limits = experiment.limits.map(|limits| limits.settings);
+        Ok(Report::new(source.info, settings, limits, &combinations))
     }
 
     fn source(&self) -> Result<Source, Failure> {

@@ -5,6 +5,7 @@ mod capture;
 mod classes;
 mod compare;
 mod corpus;
+mod limits;
 mod size;
 mod workload;
 

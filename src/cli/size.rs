@@ -4,6 +4,8 @@ use anyhow::anyhow;
 use procfs::{Current, Meminfo};
 
 use super::Failure;
+use crate::lab::limits::MaxPool;
+use crate::page::PAGE_SIZE;
 
 /// Parses a size in bytes. Units are powers of 1024, with or without `iB` or `B`: `K`, `KiB` and
 /// `KB` are all 1024. At least 1 byte.
@@ -47,6 +49,69 @@ pub(super) fn parse_size(text: &str) -> Result<usize, String> {
         return Err(format!("'{text}' is no bytes at all: a size is at least 1 byte"));
     }
     Ok(bytes)
+}
+
+/// Parses the limit of a pool: `none`, a size (`512M`), or a percentage of the machine's memory
+/// (`20%`), as the kernel's `max_pool_percent`. At least one page.
+///
+/// # Errors
+///
+/// A sentence that says what is expected.
+pub(super) fn parse_max_pool(text: &str) -> Result<MaxPool, String> {
+    parse_max_pool_of(text, || {
+        let memory = Meminfo::current().map_err(|error| {
+            format!("'{text}' is a share of the memory, and its size is unknown: {error}")
+        })?;
+        Ok(memory.mem_total)
+    })
+}
+
+fn parse_max_pool_of(
+    text: &str,
+    memory_bytes: impl Fn() -> Result<u64, String>,
+) -> Result<MaxPool, String> {
+    if text == "none" {
+        return Ok(MaxPool::None);
+    }
+    let bytes = match text.strip_suffix('%') {
+        Some(number) => {
+            let percent = parse_percent(number)?;
+            let bytes = u128::from(memory_bytes()?) * u128::from(percent) / 100;
+            bytes as u64 // <= the memory
+        }
+        None => match parse_size(text) {
+            Ok(bytes) => bytes as u64,
+            Err(_) if is_zero(text) => 0,
+            Err(_) => {
+                return Err(format!(
+                    "'{text}' is no limit of a pool: expected a size as 512M, a share of the \
+                     memory as 20%, or none"
+                ));
+            }
+        },
+    };
+    if bytes < PAGE_SIZE as u64 {
+        return Err(format!("'{text}' is less than a page: a pool needs 4096 bytes at least"));
+    }
+    Ok(MaxPool::Bytes(bytes / PAGE_SIZE as u64 * PAGE_SIZE as u64))
+}
+
+/// Whether it is a 0 of whatever unit, which is no size.
+fn is_zero(text: &str) -> bool {
+    let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    number.parse() == Ok(0.0)
+}
+
+/// Parses a whole percentage, 0 to 100, with or without its sign.
+///
+/// # Errors
+///
+/// A sentence that says what is expected.
+pub(super) fn parse_percent(text: &str) -> Result<u8, String> {
+    let number = text.strip_suffix('%').unwrap_or(text);
+    let is_number = !number.is_empty() && number.bytes().all(|digit| digit.is_ascii_digit());
+    let percent = number.parse().ok().filter(|&percent: &u8| is_number && percent <= 100);
+    percent.ok_or_else(|| format!("'{text}' is no percentage: expected a whole number up to 100"))
 }
 
 /// A size for people: `128.0 MiB`.
@@ -110,6 +175,38 @@ mod tests {
         {
             assert!(parse_size(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn limits_of_pools_are_sizes_or_shares() {
+        let of = |text| parse_max_pool_of(text, || Ok(1 << 30));
+        let bytes = |bytes| Ok(MaxPool::Bytes(bytes));
+        for (text, expected) in [
+            ("none", Ok(MaxPool::None)),
+            ("512M", bytes(512 << 20)),
+            ("4096", bytes(4096)),
+            ("10000", bytes(8192)),
+            ("20%", bytes((1 << 30) / 5 / 4096 * 4096)),
+            ("100%", bytes(1 << 30)),
+        ] {
+            assert_eq!(of(text), expected, "{text}");
+        }
+        for text in ["0", "0%", "0.0", "1", "4095", "0M"] {
+            assert!(of(text).is_err_and(|error| error.contains("page")), "{text}");
+        }
+        for text in ["", "%", "101%", "-1%", "+5%", "1.5%", "half", "1e3", "20 %"] {
+            assert!(of(text).is_err(), "{text}");
+        }
+        let no_memory = parse_max_pool_of("20%", || Err("unknown".to_owned()));
+        assert_eq!(no_memory, Err("unknown".to_owned()));
+    }
+
+    #[test]
+    fn percentages_are_whole() {
+        assert_eq!(["0", "90", "90%", "100"].map(parse_percent), [0, 90, 90, 100].map(Ok));
+        assert!(
+            ["", "%", "101", "-1", "9.5", "1%%"].into_iter().all(|t| parse_percent(t).is_err())
+        );
     }
 
     #[test]

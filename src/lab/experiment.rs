@@ -7,14 +7,18 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::Path;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::child::{self, ChildError, Refusal};
-use super::replay::{Corpus, FreedHalf, RunResult, replay};
+use super::limits::{self, LimitParts, LimitSettings, Limits, Meter};
+use super::replay::{
+    Accesses, Corpus, FreedHalf, ReplayError, RunResult, replay, replay_and_access,
+};
 use super::sizes::{SizeList, SizesError, StripPadding};
-use crate::compressor::CompressorKind;
+use crate::compressor::{Compressor, CompressorKind};
 use crate::index::IndexKind;
 use crate::page::{PAGE_SIZE, Page};
 use crate::same_filled::{SameFilled, SameFilledCheck};
@@ -56,6 +60,8 @@ pub struct Experiment {
     pub settings: Settings,
     /// Bytes in front of each object, by allocator; 0 for those that are not named.
     pub object_headers: Vec<(ZpoolKind, usize)>,
+    /// Limits of the pools, if they have any.
+    pub limits: Option<Limits>,
 }
 
 /// What is the same for all combinations.
@@ -97,6 +103,9 @@ pub struct Parts {
     /// The way to an object in two pages: zsmalloc alone has such objects.
     #[serde(with = "by_name_if_any")]
     pub mapping: Option<ObjectMapping>,
+    /// The limit of the pool, and what becomes of pages then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<LimitParts>,
 }
 
 /// One run, as a child is told it.
@@ -115,6 +124,8 @@ pub struct RunSpec {
     pub object_header_bytes: usize,
     /// What is the same for all combinations.
     pub settings: Settings,
+    /// What is the same for all limited pools.
+    pub limit_settings: Option<LimitSettings>,
 }
 
 /// The parts of a store, and the runs of it.
@@ -192,6 +203,7 @@ impl Experiment {
                     compressor: *compressor,
                     object_header_bytes: combination.object_header_bytes,
                     settings: self.settings,
+                    limit_settings: self.limits.as_ref().map(|limits| limits.settings.clone()),
                 };
                 let result = child::ask(&[CHILD_COMMAND], &spec)
                     .map_err(|error| ExperimentError::of_run(error, label, run + 1))?;
@@ -231,6 +243,10 @@ impl Experiment {
 
     /// Every choice of parts, the first of each list first.
     fn parts(&self) -> Vec<Parts> {
+        let limits: Vec<Option<LimitParts>> = match &self.limits {
+            None => vec![None],
+            Some(limits) => limits.parts().into_iter().map(Some).collect(),
+        };
         let mut parts = Vec::new();
         for &zpool in &self.zpools {
             let mappings = match zpool {
@@ -238,7 +254,10 @@ impl Experiment {
                 _ => vec![None],
             };
             for mapping in mappings {
-                parts.extend(self.indexes.iter().map(|&index| Parts { zpool, index, mapping }));
+                for &index in &self.indexes {
+                    let with = |limit| Parts { zpool, index, mapping, limit };
+                    parts.extend(limits.iter().copied().map(with));
+                }
             }
         }
         parts
@@ -253,6 +272,14 @@ impl Experiment {
         }
         if self.indexes.len() > 1 {
             name += &format!(" {}", parts.index);
+        }
+        if let (Some(limits), Some(limit)) = (&self.limits, parts.limit) {
+            let limit = limits.name_of(limit);
+            if name == parts.zpool.to_string() && self.zpools.len() == 1 && !limit.is_empty() {
+                // Labels are long enough without what is the same in all of them.
+                name.clear();
+            }
+            name = format!("{name}{limit}").trim_start().to_owned();
         }
         name
     }
@@ -278,14 +305,11 @@ pub fn child(input: impl Read, output: impl Write) -> io::Result<()> {
         let corpus = read_corpus(&spec.corpus)
             .and_then(|corpus| unchanged(corpus, &spec))
             .map_err(Refusal::CannotRun)?;
-        replay_spec(&spec, &corpus).map_err(|error| match error.is_check() {
-            true => Refusal::Check(chain(&error)),
-            false => Refusal::CannotRun(chain(&error)),
-        })
+        replay_spec(&spec, &corpus)
     })
 }
 
-fn replay_spec(spec: &RunSpec, corpus: &Corpus) -> Result<RunResult, super::replay::ReplayError> {
+fn replay_spec(spec: &RunSpec, corpus: &Corpus) -> Result<RunResult, Refusal> {
     let settings = spec.settings;
     let options = ZswapOptions {
         zpool: spec.parts.zpool,
@@ -310,13 +334,35 @@ fn replay_spec(spec: &RunSpec, corpus: &Corpus) -> Result<RunResult, super::repl
         // Nor for the index and the tables: a huge page would count as what is in it.
         without_huge_pages();
     }
-    match corpus {
-        Corpus::Pages(_) => {
-            replay(corpus, settings.free, &spec.compressor.to_string(), || Zswap::new(options))
+    let name = match corpus {
+        Corpus::Pages(_) => spec.compressor.to_string(),
+        Corpus::Sizes(_) => StripPadding::NAME.to_owned(),
+    };
+    let compressor = || -> Box<dyn Compressor> {
+        match corpus {
+            Corpus::Pages(_) => spec.compressor.build(),
+            Corpus::Sizes(_) => Box::new(StripPadding),
         }
-        Corpus::Sizes(_) => replay(corpus, settings.free, StripPadding::NAME, || {
-            Zswap::with_compressor(options, Box::new(StripPadding))
-        }),
+    };
+    let (Some(parts), Some(limit)) = (spec.parts.limit, &spec.limit_settings) else {
+        let build = || Zswap::with_compressor(options, compressor());
+        return replay(corpus, settings.free, &name, build).map_err(refusal);
+    };
+    let meter = Arc::new(Meter::default());
+    let backing = limits::open(limit, parts, &meter)
+        .map_err(|error| Refusal::CannotRun(format!("no backing: {}", chain(&error))))?;
+    let accesses =
+        Accesses::new(corpus.page_count(), limit.accesses, meter, parts.shrinker.options());
+    replay_and_access(corpus, settings.free, &name, Some(accesses), || {
+        limits::build(options, limit, parts, compressor(), backing)
+    })
+    .map_err(refusal)
+}
+
+fn refusal(error: ReplayError) -> Refusal {
+    match error.is_check() {
+        true => Refusal::Check(chain(&error)),
+        false => Refusal::CannotRun(chain(&error)),
     }
 }
 

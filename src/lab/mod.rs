@@ -4,6 +4,7 @@ pub mod capture;
 mod child;
 pub mod experiment;
 pub mod histogram;
+pub mod limits;
 pub mod page_set;
 mod random;
 pub mod replay;
@@ -11,5 +12,6 @@ pub mod report;
 pub mod sizes;
 pub mod study;
 pub mod workload;
+pub mod zipf;
 
 pub use random::{SplitMix64, mix};

@@ -1,6 +1,6 @@
 //! One row a run.
 
-use super::Report;
+use super::{Report, limits};
 use crate::zpool::zsmalloc::ObjectMapping;
 
 /// The report's runs as comma-separated values. No field needs quotes.
@@ -50,10 +50,13 @@ pub(super) fn rows(report: &Report) -> String {
                 ("load_ns_max", load.max.to_string()),
                 ("verified_pages", findings.verified_pages.to_string()),
             ];
+            let mut fields = Vec::from(fields);
+            fields.extend(limits::fields(findings, run));
+            let (names, values): (Vec<&str>, Vec<String>) = fields.into_iter().unzip();
             if rows.is_empty() {
-                rows.push(fields.each_ref().map(|(name, _)| *name).join(","));
+                rows.push(names.join(","));
             }
-            rows.push(fields.map(|(_, value)| value).join(","));
+            rows.push(values.join(","));
         }
     }
     rows.join("\n") + "\n"

@@ -1,6 +1,7 @@
 //! What an experiment found, once: printed as text, as JSON and as CSV.
 
 mod csv;
+mod limits;
 mod stats;
 mod summary;
 pub(crate) mod text;
@@ -12,9 +13,11 @@ use serde::Serialize;
 
 use super::experiment::{Combination, Parts, Settings};
 use super::histogram::{Latencies, LatencySummary};
+use super::limits::LimitSettings;
 use super::replay::{Figures, Phases, RunResult};
 use crate::page::PAGE_SIZE;
 use crate::zpool::ZpoolKind;
+pub use limits::AccessFindings;
 pub use stats::{Stats, percent_change};
 
 /// An experiment's findings. Its JSON form is what `--json` prints.
@@ -87,6 +90,9 @@ pub struct ReportSettings {
     /// What is the same for all combinations.
     #[serde(flatten)]
     pub settings: Settings,
+    /// What is the same for all pools with limits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limits: Option<LimitSettings>,
 }
 
 /// What one combination came to.
@@ -144,6 +150,9 @@ pub struct Findings {
     pub load_ns_by_run: Vec<Percentiles>,
     /// Pages that were loaded back and found equal, in each run.
     pub verified_pages: u64,
+    /// The accesses, where the pool has a limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub access: Option<AccessFindings>,
 }
 
 /// Latencies of one run, in nanoseconds.
@@ -182,6 +191,11 @@ impl Findings {
         let seconds = |of: fn(&Phases) -> f64| runs.iter().map(|run| of(&run.phases)).collect();
         let rss = |of: fn(&RunResult) -> u64| median(runs.iter().map(of).collect());
         let pool = figures.pool_total_size + figures.metadata_bytes();
+        // With a limit, what is too large for the pool may be in the backing.
+        let rejected_pages = match &runs[0].accessed {
+            None => figures.rejected_pages(),
+            Some(accessed) => accessed.refused_pages,
+        };
         let by_run = |of: fn(&RunResult) -> &Latencies| {
             runs.iter().map(|run| of(run).summary().into()).collect()
         };
@@ -197,9 +211,9 @@ impl Findings {
             object_header_bytes: combination.object_header_bytes,
             figures,
             metadata_bytes: figures.metadata_bytes(),
-            rejected_pages: figures.rejected_pages(),
+            rejected_pages,
             effective_ratio: (figures.stored_pages * PAGE_SIZE as u64) as f64 / pool.max(1) as f64,
-            bytes_with_rejected: pool + figures.rejected_pages() * PAGE_SIZE as u64,
+            bytes_with_rejected: pool + rejected_pages * PAGE_SIZE as u64,
             base: base.to_owned(),
             pool_percent_of_base: None,
             rss_bytes: rss(|run| run.rss.full),
@@ -216,6 +230,7 @@ impl Findings {
             store_ns_by_run: by_run(|run| &run.store_ns),
             load_ns_by_run: by_run(|run| &run.load_ns),
             verified_pages: runs.iter().map(|run| run.verified_pages).min().unwrap_or(0),
+            access: AccessFindings::of(runs),
         }
     }
 }
@@ -227,7 +242,12 @@ fn median(mut values: Vec<u64>) -> u64 {
 
 impl Report {
     /// The findings of an experiment. Every combination must have a run.
-    pub fn new(corpus: CorpusInfo, settings: Settings, combinations: &[Combination]) -> Report {
+    pub fn new(
+        corpus: CorpusInfo,
+        settings: Settings,
+        limits: Option<LimitSettings>,
+        combinations: &[Combination],
+    ) -> Report {
         let base = combinations
             .iter()
             .find(|combination| combination.parts.zpool == ZpoolKind::Zsmalloc)
@@ -244,7 +264,7 @@ impl Report {
             uzswap: env!("CARGO_PKG_VERSION"),
             machine: Machine::this(),
             corpus,
-            settings: ReportSettings { runs_each: combinations[0].runs.len(), settings },
+            settings: ReportSettings { runs_each: combinations[0].runs.len(), settings, limits },
             notes: notes(combinations),
             summary: summary::sentences(&runs, settings.free),
             runs,
@@ -284,7 +304,7 @@ fn notes(combinations: &[Combination]) -> Vec<String> {
     let mut unsteady = Vec::new();
     for combination in combinations {
         let figures: Vec<&Figures> = combination.runs.iter().map(|run| &run.figures).collect();
-        if figures.iter().any(|other| *other != figures[0]) {
+        if limits::is_steady(combination) && figures.iter().any(|other| *other != figures[0]) {
             notes.push(unequal(&combination.label(), &figures));
         }
         let seconds = combination.runs.iter().map(|run| run.phases.total().real_s);

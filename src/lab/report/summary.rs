@@ -2,7 +2,7 @@
 
 use super::stats::{Stats, percent_change};
 use super::text::{mib, thousands};
-use super::{Findings, Percentiles, base_of};
+use super::{Findings, Percentiles, base_of, limits};
 use crate::lab::replay::FreedHalf;
 
 /// What the figures say, compressor by compressor.
@@ -17,9 +17,11 @@ pub(super) fn sentences(runs: &[Findings], freed: FreedHalf) -> Vec<String> {
         sentences.extend(refusals(&of_each_zpool(&all)));
         if some.len() > 1 {
             sentences.extend(fastest(&some, compressor));
-            sentences.extend(medians(&some, compressor));
-            sentences.push(densest(&some, compressor));
-            sentences.extend(trade(&some));
+            if !some.iter().any(|findings| findings.access.is_some()) {
+                sentences.extend(medians(&some, compressor));
+                sentences.push(densest(&some, compressor));
+                sentences.extend(trade(&some));
+            }
         }
         if !none.is_empty() {
             let names: Vec<&str> = none.iter().map(|findings| findings.name.as_str()).collect();
@@ -28,9 +30,12 @@ pub(super) fn sentences(runs: &[Findings], freed: FreedHalf) -> Vec<String> {
                 names.join(" and ")
             ));
         }
-        sentences.extend(holes(&of_each_zpool(&some), freed));
+        if !all.iter().any(|findings| findings.access.is_some()) {
+            sentences.extend(holes(&of_each_zpool(&some), freed));
+        }
+        sentences.extend(limits::sentences(&all, compressor));
     }
-    if compressors_of(runs).len() > 1 {
+    if compressors_of(runs).len() > 1 && !runs.iter().any(|run| run.access.is_some()) {
         sentences.extend(overall(runs));
     }
     sentences
@@ -58,6 +63,10 @@ fn of_each_zpool<'a>(all: &[&'a Findings]) -> Vec<&'a Findings> {
 }
 
 fn refusals(all: &[&Findings]) -> Option<String> {
+    // A pool with a limit has reasons of its own.
+    if all.iter().any(|findings| findings.access.is_some()) {
+        return None;
+    }
     let refusing: Vec<String> = all
         .iter()
         .filter(|findings| findings.rejected_pages > 0)
@@ -250,7 +259,7 @@ fn holes(all: &[&Findings], freed: FreedHalf) -> Option<String> {
     (!parts.is_empty()).then(|| format!("With {half} freed, {}.", parts.join("; ")))
 }
 
-fn share(part: u64, whole: u64) -> String {
+pub(super) fn share(part: u64, whole: u64) -> String {
     if part > 0 && part < whole / 2000 {
         return "under 0.1%".to_owned();
     }
@@ -300,11 +309,12 @@ mod tests {
                 load_ns: store_ns.clone(),
                 store_ns,
                 verified_pages: 1000 - refused,
+                accessed: None,
             }
         };
         let runs = seconds.map(run).to_vec();
         let compressor = "lz4".to_owned();
-        let parts = Parts { zpool, index: IndexKind::Radix, mapping: None };
+        let parts = Parts { zpool, index: IndexKind::Radix, mapping: None, limit: None };
         let name = zpool.to_string();
         let combination = Combination { parts, name, compressor, object_header_bytes: 0, runs };
         Findings::new(&combination, "zsmalloc")

@@ -6,7 +6,7 @@ use comfy_table::{
 
 use super::stats::Stats;
 use super::summary::against_base;
-use super::{Findings, Report, base_of};
+use super::{Findings, Report, base_of, limits};
 use crate::lab::experiment::Settings;
 use crate::lab::histogram::{Bucket, LatencySummary, draw_row};
 use crate::lab::replay::{FreedHalf, Phases, Spent};
@@ -17,6 +17,9 @@ const COLUMNS: usize = 100;
 
 /// The widest bar: two histograms stand side by side.
 const BAR_COLUMNS: usize = 22;
+
+/// The longest label that leaves room for the widest table.
+const LABEL_COLUMNS: usize = 17;
 
 /// Columns as the linux-mm study prints them, with bars between.
 const STYLE: TableStyle = TableStyle::new()
@@ -31,6 +34,7 @@ pub(super) fn page(report: &Report) -> String {
     page += &latencies(report);
     page += &peak(report);
     page += &after_freeing(report);
+    page += &limits::tables(report);
     page += "SUMMARY\n\n";
     for sentence in report.notes.iter().chain(&report.summary) {
         page += &wrapped("- ", "  ", sentence);
@@ -92,6 +96,7 @@ fn header(report: &Report) -> String {
             half(settings.free),
         ),
     );
+    text += &limits::settings(report);
     let machine = &report.machine;
     text += &wrapped(
         "machine   ",
@@ -99,6 +104,17 @@ fn header(report: &Report) -> String {
         &format!("Linux {}, {} x {}", machine.kernel, machine.cpus, machine.cpu),
     );
     text + "\n"
+}
+
+/// What stands in the first column. With limits it can be long, and takes two lines then.
+pub(super) fn label(findings: &Findings) -> String {
+    let label = findings.label();
+    match label[..label.len().min(LABEL_COLUMNS)].rfind(' ') {
+        Some(blank) if findings.access.is_some() && label.len() > LABEL_COLUMNS => {
+            format!("{}\n{}", &label[..blank], &label[blank + 1..])
+        }
+        _ => label,
+    }
 }
 
 /// Each of the names once, in their order.
@@ -150,7 +166,7 @@ fn run_times(report: &Report) -> String {
             noise |= in_noise;
             let seconds = |value: f64| format!("{value:.3}");
             table.add_row([
-                format!("{kind:<4} {}", findings.label()),
+                format!("{kind:<4} {}", label(findings)),
                 seconds(stats.min),
                 seconds(stats.max),
                 seconds(stats.mean),
@@ -170,21 +186,29 @@ fn run_times(report: &Report) -> String {
 
 /// Which phase takes the time.
 fn phases(report: &Report) -> String {
-    let mut table =
-        table(&["MEAN real", "STORE ALL", "LOAD ALL", "FREE HALF", "COMPACT", "REFILL"]);
+    let has_accesses = report.runs.iter().any(|findings| findings.access.is_some());
+    let mut head = vec!["MEAN real", "STORE ALL", "LOAD ALL", "FREE HALF", "COMPACT", "REFILL"];
+    if has_accesses {
+        head.insert(2, "ACCESS");
+    }
+    let mut table = table(&head);
     for findings in &report.runs {
         let mean = |of: fn(&Phases) -> Spent| {
             let seconds = findings.phases.iter().map(|phases| of(phases).real_s);
             format!("{:.3}", seconds.sum::<f64>() / findings.phases.len() as f64)
         };
-        table.add_row([
-            findings.label(),
+        let mut row = vec![
+            label(findings),
             mean(|phases| phases.store),
             mean(|phases| phases.load),
             mean(|phases| phases.free),
             mean(|phases| phases.compact),
             mean(|phases| phases.refill),
-        ]);
+        ];
+        if has_accesses {
+            row.insert(2, mean(|phases| phases.access.unwrap_or_default()));
+        }
+        table.add_row(row);
     }
     format!("{}\n\n", trimmed(&table))
 }
@@ -194,7 +218,7 @@ fn latencies(report: &Report) -> String {
     let mut table =
         table(&["LABEL", "STORE p50", "p90", "p99", "max", "LOAD p50", "p90", "p99", "max"]);
     for findings in &report.runs {
-        let mut row = vec![findings.label()];
+        let mut row = vec![label(findings)];
         for LatencySummary { p50, p90, p99, max, .. } in [&findings.store_ns, &findings.load_ns] {
             row.extend([p50, p90, p99, max].map(|&ns| nanoseconds(ns)));
         }
@@ -244,7 +268,7 @@ fn peak(report: &Report) -> String {
     for findings in &report.runs {
         let figures = &findings.figures;
         table.add_row([
-            findings.label(),
+            label(findings),
             thousands(figures.pool_total_size),
             against_base(&report.runs, findings, |of| of.figures.pool_total_size as f64),
             thousands(figures.compressed_bytes),
@@ -268,7 +292,7 @@ fn peak(report: &Report) -> String {
     for findings in &report.runs {
         let figures = &findings.figures;
         table.add_row([
-            findings.label(),
+            label(findings),
             thousands(figures.stored_pages),
             thousands(figures.same_filled_pages),
             thousands(figures.stored_incompressible_pages),
@@ -307,7 +331,7 @@ fn after_freeing(report: &Report) -> String {
         let of_full = |bytes: u64| {
             [thousands(bytes), format!("{:.1}%", bytes as f64 / full.max(1) as f64 * 100.0)]
         };
-        let mut row = vec![findings.label()];
+        let mut row = vec![label(findings)];
         row.extend(of_full(figures.pool_after_free_bytes));
         row.extend(of_full(figures.pool_after_compact_bytes));
         row.push(thousands(ideal_bytes(findings)));
@@ -346,13 +370,18 @@ pub(crate) fn table(header: &[&str]) -> Table {
     table
 }
 
-fn section(title: &str, caption: &str, table: &Table) -> String {
+pub(super) fn section(title: &str, caption: &str, table: &Table) -> String {
     format!("{title}: {caption}\n\n{}\n\n", trimmed(table))
 }
 
 /// The lines of a table, without blanks at their ends.
 pub(crate) fn trimmed(table: &Table) -> String {
-    table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<String>>().join("\n")
+    let trim = |line: String| match line.trim_end() {
+        // The rule goes on below the last column's padding.
+        rule if rule.len() == COLUMNS + 1 && rule.ends_with('-') => rule[..COLUMNS].to_owned(),
+        line => line.to_owned(),
+    };
+    table.lines().map(trim).collect::<Vec<String>>().join("\n")
 }
 
 /// Words in lines of at most [`COLUMNS`].
@@ -396,7 +425,7 @@ pub(crate) fn mib(bytes: u64) -> String {
 }
 
 /// Nanoseconds to three digits.
-fn nanoseconds(ns: u64) -> String {
+pub(super) fn nanoseconds(ns: u64) -> String {
     let (value, unit) = match ns {
         0..1_000 => return format!("{ns} ns"),
         1_000..1_000_000 => (ns as f64 / 1e3, "us"),

@@ -11,12 +11,19 @@
 //! store (making pages up, comparing them, counting latencies) happens between batches, off the
 //! clock. The order of the phases is that of the kernel experiment whose figures we compare with:
 //! nothing compacts before the pool after freeing is read.
+//!
+//! Where the pool has a limit, [`Accesses`] come between storing and loading.
+
+mod access;
 
 use std::io;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
+
+pub use access::{Accessed, Accesses};
 
 use super::histogram::Latencies;
 use super::mix;
@@ -24,7 +31,7 @@ use super::sizes::SizeList;
 use crate::names::named;
 use crate::page::{PAGE_SIZE, Page, PageKey};
 use crate::sys::process::{CpuTime, anonymous_bytes, cpu_time, trim_heap};
-use crate::zswap::{LoadError, Zswap};
+use crate::zswap::{LoadError, Shrinker, Zswap};
 
 /// Pages between two looks at the process's clocks: 256 KiB, which a core's cache holds.
 const BATCH_PAGES: usize = 1 << 6; // 64
@@ -44,6 +51,14 @@ impl Corpus {
         match self {
             Corpus::Pages(pages) => pages.len(),
             Corpus::Sizes(sizes) => sizes.page_count(),
+        }
+    }
+
+    /// Fills `room` with one page.
+    fn copy_page(&self, number: usize, room: &mut Page) {
+        match self {
+            Corpus::Pages(pages) => room.copy_from_slice(&pages[number]),
+            Corpus::Sizes(sizes) => sizes.make_page(number, room),
         }
     }
 
@@ -128,6 +143,9 @@ impl std::iter::Sum for Spent {
 pub struct Phases {
     /// Storing every page.
     pub store: Spent,
+    /// The accesses, where the pool has a limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub access: Option<Spent>,
     /// Loading every page.
     pub load: Spent,
     /// Freeing the half.
@@ -141,7 +159,8 @@ pub struct Phases {
 impl Phases {
     /// All of it.
     pub fn total(&self) -> Spent {
-        [self.store, self.load, self.free, self.compact, self.refill].into_iter().sum()
+        let always = [self.store, self.load, self.free, self.compact, self.refill];
+        always.into_iter().chain(self.access).sum()
     }
 }
 
@@ -232,6 +251,8 @@ pub struct RunResult {
     pub load_ns: Latencies,
     /// Pages that were loaded and found equal in the second phase.
     pub verified_pages: u64,
+    /// The accesses, where the pool has a limit.
+    pub accessed: Option<Accessed>,
 }
 
 /// Why a run was given up.
@@ -287,6 +308,12 @@ pub enum ReplayError {
     /// The store's structures are broken.
     #[error("the store is broken after the run: {0}")]
     Audit(String),
+    /// There was no memory for the store.
+    #[error("no memory for the store's tables; a smaller backing needs less")]
+    NoMemory,
+    /// The kernel gave no thread.
+    #[error("cannot start the shrinker")]
+    NoThread(#[source] io::Error),
     /// The resident size could not be read.
     #[error("cannot read /proc/self/smaps_rollup")]
     Rss(#[source] io::Error),
@@ -295,7 +322,13 @@ pub enum ReplayError {
 impl ReplayError {
     /// Whether it is the store that is at fault, not the machine.
     pub fn is_check(&self) -> bool {
-        !matches!(self, ReplayError::Rss(_))
+        !matches!(
+            self,
+            ReplayError::Rss(_)
+                | ReplayError::NoMemory
+                | ReplayError::NoThread(_)
+                | ReplayError::Load { source: LoadError::Backing { .. }, .. }
+        )
     }
 }
 
@@ -312,6 +345,22 @@ pub fn replay(
     compressor: &str,
     build: impl FnOnce() -> Zswap,
 ) -> Result<RunResult, ReplayError> {
+    replay_and_access(corpus, freed, compressor, None, || Some(build()))
+}
+
+/// The same, with the accesses to a pool with a limit; `build` is `None` where there is no memory.
+///
+/// # Errors
+///
+/// As [`replay`], and where the store or its shrinker cannot be had.
+pub fn replay_and_access(
+    corpus: &Corpus,
+    freed: FreedHalf,
+    compressor: &str,
+    mut accesses: Option<Accesses>,
+    build: impl FnOnce() -> Option<Zswap>,
+) -> Result<RunResult, ReplayError> {
+    let mut accessed = accesses.as_ref().map(|_| Accessed::default());
     let mut buffers = Buffers::new(corpus.page_count());
     let (mut store_ns, mut load_ns) = (Latencies::new(), Latencies::new());
     // Only what the store touches from here on is to show in the resident size.
@@ -320,7 +369,12 @@ pub fn replay(
     let before = anonymous_bytes().map_err(ReplayError::Rss)?;
     let rss = || Ok(anonymous_bytes().map_err(ReplayError::Rss)?.saturating_sub(before));
 
-    let zswap = build();
+    let zswap = Arc::new(build().ok_or(ReplayError::NoMemory)?);
+    let shrinker = accesses
+        .as_ref()
+        .and_then(|accesses| accesses.shrinker)
+        .map(|options| Shrinker::start(Arc::clone(&zswap), options));
+    let shrinker = shrinker.transpose().map_err(ReplayError::NoThread)?;
     let mut run = Run { corpus, zswap: &zswap, compressor, buffers: &mut buffers };
     let store = run.store(|_| true, Some(&mut store_ns));
     let (counters, memory) = (zswap.counters(), zswap.memory());
@@ -343,6 +397,10 @@ pub fn replay(
     };
     let mut resident = Rss { full: rss()?, ..Rss::default() };
 
+    if let (Some(accesses), Some(accessed)) = (&mut accesses, &mut accessed) {
+        run.access(accesses, accessed)?;
+    }
+
     let (load, verified_pages) = run.load_all(Some(&mut load_ns), "loaded after storing")?;
 
     let (free, freed_pages) = run.free(freed)?;
@@ -362,9 +420,11 @@ pub fn replay(
 
     // The pages that stayed were moved by compaction; the others are new.
     run.load_all(None, "loaded after refilling")?;
+    drop(shrinker); // the audit needs a store at rest
     zswap.audit().map_err(ReplayError::Audit)?;
-    let phases = Phases { store, load, free, compact, refill };
-    Ok(RunResult { figures, rss: resident, phases, store_ns, load_ns, verified_pages })
+    let access = accessed.as_ref().map(|accessed| accessed.spent);
+    let phases = Phases { store, access, load, free, compact, refill };
+    Ok(RunResult { figures, rss: resident, phases, store_ns, load_ns, verified_pages, accessed })
 }
 
 /// What a run needs beside the store, made and touched before it starts.
@@ -475,17 +535,7 @@ impl Run<'_> {
                 if !held[number] {
                     continue;
                 }
-                if let Some(offset) = first_difference(stored, loaded) {
-                    return Err(ReplayError::Mismatch {
-                        number,
-                        offset,
-                        stored: stored[offset],
-                        loaded: loaded[offset],
-                        zpool,
-                        compressor: self.compressor.to_owned(),
-                        when,
-                    });
-                }
+                check(number, stored, loaded, zpool, self.compressor, when)?;
                 verified += 1;
             }
         }
@@ -539,6 +589,27 @@ fn timed<T>(work: impl FnOnce() -> T) -> Spent {
     spent
 }
 
+/// Compares a page with what was stored.
+fn check(
+    number: usize,
+    stored: &Page,
+    loaded: &Page,
+    zpool: &'static str,
+    compressor: &str,
+    when: &'static str,
+) -> Result<(), ReplayError> {
+    let Some(offset) = first_difference(stored, loaded) else { return Ok(()) };
+    Err(ReplayError::Mismatch {
+        number,
+        offset,
+        stored: stored[offset],
+        loaded: loaded[offset],
+        zpool,
+        compressor: compressor.to_owned(),
+        when,
+    })
+}
+
 fn first_difference(one: &Page, other: &Page) -> Option<usize> {
     if one == other {
         return None;
@@ -552,6 +623,7 @@ mod tests {
 
     use super::*;
     use crate::compressor::{CompressError, Compressor, CompressorKind, Corrupt, OUTPUT_BYTES};
+    use crate::lab::limits::AccessSettings;
     use crate::zswap::ZswapOptions;
 
     /// Corrupts one byte of the n-th page it restores, or fails there.
@@ -634,6 +706,50 @@ mod tests {
             assert!(text.contains("zsmalloc") && text.contains("liar"), "{text}");
             assert!(text.contains(when), "{text}");
         }
+    }
+
+    fn accesses(exclusive: bool) -> Option<Accesses> {
+        let settings = AccessSettings { count: 1000, skew: 0.99, seed: 1, exclusive };
+        Some(Accesses::new(200, settings, Arc::default(), None))
+    }
+
+    #[test]
+    fn accesses_are_counted_and_come_between_storing_and_loading() {
+        let corpus = text_pages(200);
+        for exclusive in [false, true] {
+            let build = || Some(Zswap::new(ZswapOptions::default()));
+            let accesses = accesses(exclusive);
+            let run = replay_and_access(&corpus, FreedHalf::Odd, "lz4", accesses, build).unwrap();
+            let accessed = run.accessed.unwrap();
+            assert_eq!((accessed.pool_hits, accessed.backing_hits, accessed.misses), (1000, 0, 0));
+            assert_eq!(accessed.pool_load_ns.summary().count, 1000);
+            let stores = accessed.store_ns.summary().count;
+            assert_eq!(stores, if exclusive { 1000 } else { 0 });
+            assert_eq!((run.store_ns.summary().count, run.verified_pages), (200, 200));
+            assert_eq!(run.phases.access, Some(accessed.spent));
+        }
+    }
+
+    #[test]
+    fn a_page_that_is_changed_by_an_access_is_found() {
+        let corpus = text_pages(200);
+        for exclusive in [false, true] {
+            let build = || Some(liar(50, false));
+            let accesses = accesses(exclusive);
+            let run = replay_and_access(&corpus, FreedHalf::Random, "liar", accesses, build);
+            let error = run.unwrap_err();
+            assert!(error.is_check());
+            let text = error.to_string();
+            assert!(text.contains("came back different at byte 77"), "{text}");
+            assert!(text.contains("accessed"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_store_without_memory_is_the_machines_fault() {
+        let run =
+            replay_and_access(&text_pages(1), FreedHalf::Odd, "lz4", accesses(false), || None);
+        assert!(!run.unwrap_err().is_check());
     }
 
     #[test]
