@@ -20,7 +20,7 @@ thread_local! {
 
 impl Zswap {
     /// Fills `page` with the page of `key` and keeps it; `false` where the key holds none, and
-    /// `page` is untouched.
+    /// `page` is untouched, unless another thread removed the key's page meanwhile.
     ///
     /// # Errors
     ///
@@ -39,8 +39,7 @@ impl Zswap {
                 start.inspect(|start| self.latencies.load.record(start.elapsed()));
                 return Ok(true);
             }
-            drop(shard);
-            if self.read_back(lock, key, entry, written, page, true)?.is_some() {
+            if self.read_back(shard, key, entry, written, page, true)?.is_some() {
                 start.inspect(|start| self.latencies.backing_load.record(start.elapsed()));
                 return Ok(true);
             }
@@ -66,6 +65,7 @@ impl Zswap {
                 drop(shard);
                 self.release(held);
                 fill_with_word(page, word);
+                start.inspect(|start| self.latencies.load.record(start.elapsed()));
                 return Ok(true);
             }
             let mut removed = None;
@@ -83,9 +83,8 @@ impl Zswap {
                     });
                 })?;
             } else {
-                drop(shard);
                 if let Some(mut shard) =
-                    self.read_back(lock, key, entry, held.written, page, false)?
+                    self.read_back(shard, key, entry, held.written, page, false)?
                 {
                     removed = shard.remove(key, entry);
                     shard.counters.exclusive_loads += 1;
@@ -185,24 +184,29 @@ impl Zswap {
     }
 
     /// Restores the page of `key` from the backing; the shard, locked, if its entry is the same
-    /// still. `None` where it is not: what was read may be another's.
+    /// still. `None` where it is not. The copy is held while it is read: else its blocks could be
+    /// freed, be another page's, and be this one's again, and that would not be noticed.
     fn read_back<'a>(
         &'a self,
-        lock: &'a ShardLock,
+        shard: MutexGuard<'a, Shard>,
         key: PageKey,
         entry: Entry,
         written: Option<Written>,
         page: &mut Page,
         bring_back: bool,
     ) -> Result<Option<MutexGuard<'a, Shard>>, LoadError> {
+        let lock = self.shards.of(key);
         let tier = self.tier.as_ref().expect("S6: copies are in a backing");
         let written = written.expect("S7: a page is in the pool or the backing");
+        tier.hold(written);
+        drop(shard);
         BLOCKS.with_borrow_mut(|blocks| {
             let read = tier.read(written, blocks);
+            tier.release(written);
             let restored =
                 read.map(|object| (self.restore_copy(key, written, object, page), object));
             let mut shard = lock.lock();
-            // A copy goes with its entry, or is replaced by another one.
+            // A copy goes with its entry, or is replaced by another one of the same page.
             let Some(held) = shard.current(entry).filter(|held| held.written == Some(written))
             else {
                 return Ok(None);

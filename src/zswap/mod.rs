@@ -12,14 +12,14 @@
 //! - S3: every handle is in one entry, and every object has a handle.
 //! - S4: an entry that was looked up is removed by its key and identity, never by key alone.
 //! - S5: a page with a record is on its tenant's list while it is in the pool and not being written.
-//! - S6: a block of the backing is held once by each copy in it, and by no one else.
+//! - S6: a block of the backing is held once by each copy in it, and by whoever reads or writes it.
 //! - S7: a page leaves the pool once it has been written, and not before; where that fails, nothing
 //!   has changed.
 //!
 //! Locks are taken in the order batch, shard, pool, extents; a load goes from shard to pool hand
 //! over hand, so that the object is pinned before its entry can go. Compression and decompression
-//! hold no shard lock, and neither does the backing. What is read from the backing counts if its
-//! entry is the same afterwards: until then its blocks were held.
+//! hold no shard lock, and neither does the backing. Blocks are held while they are read; what was
+//! read counts if its entry is the same afterwards.
 
 mod checksum;
 mod counters;

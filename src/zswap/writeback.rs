@@ -90,8 +90,7 @@ impl Zswap {
                 }
                 placed => {
                     placed.inspect(|&written| tier.release(written));
-                    self.put_back(victim);
-                    shrunk.failed += 1;
+                    self.put_back(victim, &mut shrunk);
                 }
             }
         }
@@ -234,12 +233,15 @@ impl Zswap {
     }
 
     /// A page could not be written: it goes back to its list's hot end, not to be tried again at
-    /// once.
-    fn put_back(&self, victim: Victim) {
+    /// once. One that has gone is not missed.
+    fn put_back(&self, victim: Victim, shrunk: &mut Shrunk) {
         let mut shard = self.shards.of(victim.key).lock();
-        shard.counters.reject_reclaim_fail += 1;
-        if shard.current(victim.entry).is_some() {
-            shard.end_writing(victim.entry);
+        if shard.current(victim.entry).is_none() {
+            shrunk.kept += 1;
+            return;
         }
+        shard.counters.reject_reclaim_fail += 1;
+        shard.end_writing(victim.entry);
+        shrunk.failed += 1;
     }
 }
