@@ -6,6 +6,7 @@ mod classes;
 mod compare;
 mod corpus;
 mod size;
+mod torture;
 mod workload;
 
 use std::io::{self, Write};
@@ -37,6 +38,8 @@ enum Command {
     Classes(classes::Classes),
     /// Measure the parts one by one: index, swapload, map, same-filled
     Bench(bench::Bench),
+    /// Run the store where everything fails, and check every answer
+    Torture(torture::TortureArgs),
     /// Build a heap of realistic data, for captures where nothing else is at hand
     Workload(workload::Workload),
 }
@@ -98,6 +101,7 @@ pub fn main() -> ExitCode {
         Command::Capture(command) => command.run(),
         Command::Classes(command) => command.run(),
         Command::Bench(command) => command.run(),
+        Command::Torture(command) => command.run(),
         Command::Workload(command) => command.run(),
     };
     match result {

@@ -10,6 +10,7 @@ pub mod replay;
 pub mod report;
 pub mod sizes;
 pub mod study;
+pub mod torture;
 pub mod workload;
 
 pub use random::{SplitMix64, mix};
