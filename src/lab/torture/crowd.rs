@@ -335,7 +335,7 @@ impl Member<'_> {
             tenant,
             struck: Struck::since(),
             limits: None,
-            present: crowd.plan.keys,
+            present: crowd.plan.keys + 2 * crowd.threads, // some are just being replaced
         };
         let answer = match &stored {
             Ok(stored) => {
