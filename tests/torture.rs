@@ -130,13 +130,6 @@ fn every_planted_bug_is_found() {
     }
 }
 
-#[test]
-fn the_key_only_erase_is_found_by_several_threads_too() {
-    let plant = Some(Plant::KeyOnlyErase);
-    let torture = Torture { operations: 20_000, threads: 4, plant, ..Torture::default() };
-    assert!((1..=20).any(|seed| torture.run(seed).failure.is_some()));
-}
-
 fn command(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_uzswap"));
     command.arg("torture").args(arguments).stdin(Stdio::null());

@@ -20,7 +20,7 @@ for name; do
         tar xf - -C "$work/tree"
     patch -s -p1 -d "$work/tree" < "$here/$name.patch"
     (cd "$work/tree" && CARGO_PROFILE_DEV_DEBUG=0 CARGO_TARGET_DIR="$work/target" \
-        cargo build -q --bin uzswap)
+        cargo build -q --bin uzswap 2> "$work/build.log") || { cat "$work/build.log" >&2; exit 3; }
     found=
     for threads in 1 4; do
         [ -z "$found" ] || break
