@@ -229,7 +229,7 @@ fn share_keys(zswap: &Zswap, seed: u64, steps: usize) {
         let mut page = [0; PAGE_SIZE];
         let held = match random.next_word() % 8 {
             0..4 => {
-                let number = random.next_word() % (1 << 20) << 10 | key << 3 | 2;
+                let number = ((random.next_word() % (1 << 20)) << 10) | (key << 3) | 2;
                 zswap.store(PageKey(key), &page_of(number)).unwrap();
                 continue;
             }
