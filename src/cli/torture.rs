@@ -21,7 +21,7 @@ use crate::lab::torture::{Failure as Found, Fault, FaultSet, Outcome, Plant, Tor
 #[derive(Debug, clap::Args)]
 #[command(allow_negative_numbers = true)]
 pub(super) struct TortureArgs {
-    /// The first seed; the ones that follow are this and the next
+    /// The first seed; the others follow it
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// Seeds, one after the other [8, or as many as --seconds allows]
@@ -34,7 +34,7 @@ pub(super) struct TortureArgs {
     #[arg(long, value_name = "N", default_value_t = Torture::default().operations,
           value_parser = RangedU64ValueParser::<u64>::new().range(1..))]
     ops: u64,
-    /// Threads; with more than one, histories differ from run to run
+    /// Threads; with more than one no two runs are the same
     #[arg(long, value_name = "N", default_value_t = 1,
           value_parser = RangedU64ValueParser::<usize>::new().range(1..=64))]
     threads: usize,
