@@ -7,6 +7,7 @@ mod compare;
 mod corpus;
 mod limits;
 mod size;
+mod torture;
 mod workload;
 
 use std::io::{self, Write};
@@ -38,6 +39,8 @@ enum Command {
     Classes(classes::Classes),
     /// Measure the parts one by one: index, swapload, map, same-filled
     Bench(bench::Bench),
+    /// Run the store where everything fails, and check every answer
+    Torture(torture::TortureArgs),
     /// Build a heap of realistic data, for captures where nothing else is at hand
     Workload(workload::Workload),
 }
@@ -99,6 +102,7 @@ pub fn main() -> ExitCode {
         Command::Capture(command) => command.run(),
         Command::Classes(command) => command.run(),
         Command::Bench(command) => command.run(),
+        Command::Torture(command) => command.run(),
         Command::Workload(command) => command.run(),
     };
     match result {

@@ -11,6 +11,7 @@ pub mod replay;
 pub mod report;
 pub mod sizes;
 pub mod study;
+pub mod torture;
 pub mod workload;
 pub mod zipf;
 

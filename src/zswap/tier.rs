@@ -3,7 +3,7 @@
 use std::collections::TryReserveError;
 use std::io;
 use std::ops::Range;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::entry::Written;
 use super::shard::Victim;
@@ -24,6 +24,8 @@ const DISCARD_BLOCKS_MIN: u32 = 64;
 pub(super) struct Tier {
     backing: Box<dyn Backing>,
     extents: Mutex<Extents>,
+    /// A discard has ended: its blocks can be taken.
+    discarded: Condvar,
     /// One batch is written at a time.
     writer: Mutex<Batch>,
 }
@@ -64,7 +66,12 @@ impl Tier {
             Batch { blocks: zeroed_blocks(BATCH_PAGES)?, pages: Vec::new(), runs: Vec::new() };
         batch.pages.try_reserve_exact(BATCH_PAGES)?;
         batch.runs.try_reserve_exact(BATCH_PAGES)?;
-        Ok(Tier { backing, extents: Mutex::new(extents), writer: Mutex::new(batch) })
+        Ok(Tier {
+            backing,
+            extents: Mutex::new(extents),
+            discarded: Condvar::new(),
+            writer: Mutex::new(batch),
+        })
     }
 
     pub(super) fn backing(&self) -> &dyn Backing {
@@ -114,7 +121,7 @@ impl Tier {
     /// Writes one page as it is; where it is now.
     pub(super) fn write_page(&self, page: &Page) -> io::Result<Location> {
         let mut batch = self.batch();
-        let run = self.extents().take_run(1).ok_or(io::ErrorKind::StorageFull)?;
+        let run = self.take_block().ok_or(io::ErrorKind::StorageFull)?;
         batch.blocks[0].0.copy_from_slice(page);
         let mut writes = [BlockWrite::new(run.start, &batch.blocks[..1])];
         self.backing.write(&mut writes);
@@ -131,6 +138,19 @@ impl Tier {
         self.extents().free_blocks()
     }
 
+    /// Takes a free block. A backing is not full while its free blocks are being discarded: waits
+    /// for that.
+    fn take_block(&self) -> Option<Range<u32>> {
+        let mut extents = self.extents();
+        loop {
+            let run = extents.take_run(1);
+            if run.is_some() || extents.discarding_blocks() == 0 {
+                return run;
+            }
+            extents = self.discarded.wait(extents).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
     /// Whether a page that comes back to the pool leaves its copy: not where more than half of the
     /// blocks are in use, as the kernel frees swap slots then.
     pub(super) fn keeps_copies(&self) -> bool {
@@ -145,6 +165,7 @@ impl Tier {
         let _ = self.backing.discard(blocks.clone());
         let count = blocks.len();
         self.extents().end_discard(blocks).expect("they were being discarded");
+        self.discarded.notify_all();
         count
     }
 

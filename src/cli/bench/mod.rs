@@ -73,7 +73,7 @@ fn with_progress<T>(
 }
 
 /// Seconds from 0.01 to 3600.
-fn parse_seconds(text: &str) -> Result<Duration, anyhow::Error> {
+pub(super) fn parse_seconds(text: &str) -> Result<Duration, anyhow::Error> {
     match text.parse::<f64>() {
         Ok(seconds) if (0.01..=3600.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
         _ => Err(anyhow!("give seconds from 0.01 to 3600, such as 1 or 0.5")),

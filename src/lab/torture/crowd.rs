@@ -1,0 +1,506 @@
+//! Several threads at once, and a shrinker.
+//!
+//! Each thread has keys of its own and knows what they hold. Others are shared: their pages tell
+//! who wrote them and when, and a load must give one that was stored and not yet replaced by its
+//! writer, nor taken, when the load began.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Barrier, Mutex};
+use std::time::Duration;
+
+use super::checks::{self, Refused, Totals, check_load_error};
+use super::faults::{Fault, Struck};
+use super::history::panic_text;
+use super::pages::Identity;
+use super::plan::{Dice, Plan};
+use super::world::{World, lock};
+use super::{Failure, Outcome, Torture};
+use crate::page::{PAGE_SIZE, Page};
+use crate::zswap::{Shrinker, ShrinkerOptions, StoreError, Stored, TenantId, TenantOptions, Zswap};
+
+/// Parts of a history; at the end of each, all threads wait and the figures are checked.
+const PARTS: u64 = 8;
+
+/// One key in so many is shared.
+const SHARED_EVERY: usize = 4;
+
+/// How many shared keys most operations on such keys are about.
+const HOT: usize = 3;
+
+type Tally = BTreeMap<&'static str, u64>;
+
+#[derive(Debug)]
+struct Crowd {
+    plan: Plan,
+    world: Arc<World>,
+    zswap: Arc<Zswap>,
+    tenants: Vec<TenantId>,
+    threads: usize,
+    barrier: Barrier,
+    stop: AtomicBool,
+    failure: Mutex<Option<String>>,
+    totals: Mutex<Totals>,
+    tally: Mutex<Tally>,
+    /// For each shared key and writer, the last store that it began, and that it ended.
+    begun: Vec<AtomicU64>,
+    ended: Vec<AtomicU64>,
+    taken: Mutex<BTreeSet<Identity>>,
+    /// The highest limit that each tenant had.
+    highest: Vec<AtomicU64>,
+    operations: AtomicU64,
+}
+
+/// What one thread knows.
+#[derive(Debug)]
+struct Member<'a> {
+    crowd: &'a Crowd,
+    number: usize,
+    dice: Dice,
+    /// What its own keys hold.
+    own: BTreeMap<usize, Identity>,
+    stores: u64,
+    totals: Totals,
+    tally: Tally,
+}
+
+/// Runs a seed by several threads.
+pub(super) fn run(torture: &Torture, seed: u64) -> Outcome {
+    let plan = Plan::new(seed, torture.faults, torture.plant);
+    let world = Arc::new(World::new(seed, plan.rates, true, torture.plant));
+    let (zswap, tenants) = match plan.build(&world) {
+        Ok(built) => built,
+        Err(what) => return Outcome::failed(Failure::early(torture, seed, what)),
+    };
+    let writers = torture.threads * plan.keys;
+    let counts = || (0..writers).map(|_| AtomicU64::new(0)).collect();
+    let crowd = Crowd {
+        zswap: Arc::new(zswap),
+        threads: torture.threads,
+        barrier: Barrier::new(torture.threads),
+        stop: AtomicBool::new(false),
+        failure: Mutex::new(None),
+        totals: Mutex::default(),
+        tally: Mutex::default(),
+        begun: counts(),
+        ended: counts(),
+        taken: Mutex::default(),
+        highest: tenants.iter().map(|_| AtomicU64::new(u64::MAX)).collect(),
+        operations: AtomicU64::new(0),
+        plan,
+        world,
+        tenants,
+    };
+    let start = crowd.zswap.memory().index_bytes as usize;
+    let shrinker = ShrinkerOptions {
+        dynamic: seed.is_multiple_of(2),
+        compact_percent: if seed.is_multiple_of(3) { 10 } else { 100 },
+        interval: Duration::from_millis(1),
+    };
+    let done = match Shrinker::start(Arc::clone(&crowd.zswap), shrinker) {
+        Ok(shrinker) => crowd.work(torture, seed, shrinker),
+        Err(error) => Err(format!("no thread for a shrinker: {error}")),
+    };
+    let done = done.and_then(|()| {
+        let totals = *lock(&crowd.totals);
+        crowd.check_end(totals, start)
+    });
+    Outcome {
+        operations: crowd.operations.load(Ordering::Relaxed),
+        digest: 0,
+        tally: std::mem::take(&mut *lock(&crowd.tally)),
+        fired: Fault::ALL.map(|fault| crowd.world.fired(fault)),
+        counters: crowd.zswap.counters(),
+        failure: done.err().map(|what| Failure {
+            seed,
+            what,
+            replay: torture.replay(seed, torture.operations),
+            plan: crowd.plan.summary(),
+            steps: Vec::new(),
+        }),
+    }
+}
+
+impl Crowd {
+    fn is_shared(&self, key: usize) -> bool {
+        key.is_multiple_of(SHARED_EVERY)
+    }
+
+    fn work(&self, torture: &Torture, seed: u64, shrinker: Shrinker) -> Result<(), String> {
+        std::thread::scope(|scope| {
+            for number in 0..self.threads {
+                scope.spawn(move || {
+                    let mut member = Member {
+                        crowd: self,
+                        number,
+                        dice: Dice::new(seed ^ (number as u64 + 1) << 32),
+                        own: BTreeMap::new(),
+                        stores: 0,
+                        totals: Totals::default(),
+                        tally: Tally::new(),
+                    };
+                    member.work(torture.operations);
+                });
+            }
+        });
+        drop(shrinker); // a discard that it began ends here
+        lock(&self.failure).take().map_or(Ok(()), Err)
+    }
+
+    fn fail(&self, what: String) {
+        lock(&self.failure).get_or_insert(what);
+        self.stop.store(true, Ordering::Relaxed);
+    }
+
+    /// Checks the limits, which hold at every instant.
+    fn look(&self) -> Result<(), String> {
+        let max_bytes = (self.plan.options.pool_pages_max as u64).saturating_mul(PAGE_SIZE as u64);
+        let memory = self.zswap.memory();
+        if memory.pool_bytes > max_bytes || memory.pool_peak_bytes > max_bytes {
+            return Err(format!("the pool is over its limit of {max_bytes} bytes: {memory:?}"));
+        }
+        for (tenant, highest) in self.zswap.tenants().iter().zip(&self.highest) {
+            let highest = highest.load(Ordering::Relaxed);
+            if tenant.current_bytes > highest || tenant.peak_bytes > highest {
+                return Err(format!("over {highest} bytes: {tenant:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Everything is taken out, by several keys at a time, and must leave nothing.
+    fn check_end(&self, mut totals: Totals, start: usize) -> Result<(), String> {
+        let checked = catch_unwind(AssertUnwindSafe(|| {
+            self.zswap.audit()?;
+            let rotten = self.world.fired(Fault::ObjectRot);
+            checks::check_figures(&self.plan, &self.zswap, &totals, None, rotten)?;
+            let all = self.plan.key(0)..=self.plan.key(self.plan.keys - 1);
+            totals.invalidated += self.zswap.invalidate_range(all) as u64;
+            checks::check_figures(&self.plan, &self.zswap, &totals, Some((0, 0)), rotten)?;
+            checks::check_empty(&self.plan, &self.zswap, start)
+        }));
+        checked.unwrap_or_else(|panic| Err(panic_text(&*panic)))?;
+        self.world.take_violation().map_or(Ok(()), Err)
+    }
+}
+
+impl Member<'_> {
+    fn work(&mut self, operations: u64) {
+        for part in 0..PARTS {
+            let count = operations * (part + 1) / PARTS - operations * part / PARTS;
+            for number in 0..count {
+                if self.crowd.stop.load(Ordering::Relaxed) {
+                    break;
+                }
+                let done = catch_unwind(AssertUnwindSafe(|| self.step(number)));
+                if let Err(what) = done.unwrap_or_else(|panic| Err(panic_text(&*panic))) {
+                    self.crowd.fail(format!("thread {}: {what}", self.number));
+                }
+            }
+            self.crowd.operations.fetch_add(count, Ordering::Relaxed);
+            self.report();
+            if self.crowd.barrier.wait().is_leader() {
+                self.check_part();
+            }
+            self.crowd.barrier.wait();
+        }
+        self.crowd.world.calm_down();
+        let own: Vec<usize> = self.own.keys().copied().collect();
+        for key in own {
+            if let Err(what) = self.load(key) {
+                self.crowd.fail(format!("thread {}: {what}", self.number));
+            }
+        }
+        self.report();
+    }
+
+    /// Adds what this thread did to what all did.
+    fn report(&mut self) {
+        lock(&self.crowd.totals).add(&std::mem::take(&mut self.totals));
+        let mut tally = lock(&self.crowd.tally);
+        for (answer, count) in std::mem::take(&mut self.tally) {
+            *tally.entry(answer).or_default() += count;
+        }
+    }
+
+    /// All others wait; the shrinker does not.
+    fn check_part(&self) {
+        let crowd = self.crowd;
+        let (totals, counters) = (*lock(&crowd.totals), crowd.zswap.counters());
+        let equal = [
+            ("zswpout", counters.zswpout, totals.stored),
+            ("exclusive_loads", counters.exclusive_loads, totals.exclusive),
+            ("invalidated_pages", counters.invalidated_pages, totals.invalidated),
+            ("reject_kmemcache_fail", counters.reject_kmemcache_fail, totals.no_index),
+            ("backing_read_fail", counters.backing_read_fail, totals.not_read),
+        ];
+        if let Some((name, found, expected)) = equal.iter().find(|(_, a, b)| a != b) {
+            crowd.fail(format!("{name}: expected {expected}, found {found}"));
+        }
+        if let Some(what) = crowd.world.take_violation() {
+            crowd.fail(what);
+        }
+    }
+
+    fn note(&mut self, answer: &'static str) {
+        *self.tally.entry(answer).or_default() += 1;
+    }
+
+    fn own_key(&mut self) -> usize {
+        let members = self.crowd.threads * SHARED_EVERY;
+        let slots = (self.crowd.plan.keys / members).max(1);
+        let slot = self.dice.below(slots);
+        let in_slot = 1 + self.dice.below(SHARED_EVERY - 1);
+        (slot * self.crowd.threads + self.number) * SHARED_EVERY + in_slot
+    }
+
+    fn shared_key(&mut self) -> usize {
+        let slots = self.crowd.plan.keys.div_ceil(SHARED_EVERY);
+        let most = if self.dice.one_in(4) { slots } else { HOT.min(slots) };
+        self.dice.below(most) * SHARED_EVERY
+    }
+
+    fn step(&mut self, number: u64) -> Result<(), String> {
+        Struck::forget();
+        let crowd = self.crowd;
+        let key = if self.dice.one_in(3) { self.shared_key() } else { self.own_key() };
+        if key >= crowd.plan.keys {
+            return Ok(());
+        }
+        match self.dice.below(100) {
+            0..42 => self.store(key),
+            42..72 => self.load(key),
+            72..84 => self.load_exclusive(key),
+            84..93 => self.invalidate(key),
+            93 => self.invalidate_range(),
+            94..97 => {
+                let tenant = self.dice.below(crowd.tenants.len());
+                let pages = self.dice.of(&[1, 8, 64]);
+                crowd.zswap.shrink(crowd.tenants[tenant], pages);
+                self.note("shrunk");
+                Ok(())
+            }
+            97 if number.is_multiple_of(8) => {
+                crowd.zswap.compact();
+                self.note("compacted");
+                Ok(())
+            }
+            98 => self.set_tenant(),
+            _ => crowd.look(),
+        }
+    }
+
+    fn set_tenant(&mut self) -> Result<(), String> {
+        let crowd = self.crowd;
+        let tenant = self.dice.below(crowd.tenants.len());
+        let bytes = (crowd.plan.keys * PAGE_SIZE) as u64;
+        let max_bytes = self.dice.of(&[u64::MAX, u64::MAX, bytes / 4, bytes / 32, 0]);
+        let options =
+            TenantOptions { name: String::new(), max_bytes, writeback: !self.dice.one_in(4) };
+        let set = crowd.zswap.set_tenant(crowd.tenants[tenant], options);
+        if set.is_err() != crowd.plan.options.records.is_none() {
+            return Err(format!("{set:?}"));
+        }
+        self.note("tenant changed");
+        Ok(())
+    }
+
+    /// The place of a shared key and a writer.
+    fn place(&self, key: usize, writer: usize) -> usize {
+        key * self.crowd.threads + writer
+    }
+
+    fn store(&mut self, key: usize) -> Result<(), String> {
+        let crowd = self.crowd;
+        let shared = crowd.is_shared(key);
+        self.stores += 1;
+        // A page of zeros tells nothing.
+        let kind = match self.dice.below(8) {
+            1 if shared => 0,
+            kind => kind,
+        };
+        let identity = Identity::new(key, self.number as u8, self.stores, kind);
+        let place = self.place(key, self.number);
+        crowd.begun[place].store(self.stores, Ordering::SeqCst);
+        let mut page = [0; PAGE_SIZE];
+        identity.fill(&mut page);
+        let tenant = self.dice.below(crowd.tenants.len());
+        let stored = crowd.zswap.store_for(crowd.tenants[tenant], crowd.plan.key(key), &page);
+        crowd.ended[place].store(self.stores, Ordering::SeqCst);
+        let refused = Refused {
+            plan: &crowd.plan,
+            zswap: &crowd.zswap,
+            kind: identity.kind(),
+            tenant,
+            struck: Struck::since(),
+            limits: None,
+            present: crowd.plan.keys + 2 * crowd.threads, // some are just being replaced
+        };
+        let answer = match &stored {
+            Ok(stored) => {
+                let is_word = crowd.plan.options.same_filled.word(&page).is_some();
+                refused.check_kept(*stored, is_word)?
+            }
+            Err(error) => refused.check(error)?,
+        };
+        self.note(answer);
+        self.own.remove(&key);
+        match stored {
+            Ok(stored) => {
+                if !shared {
+                    self.own.insert(key, identity);
+                }
+                self.totals.stored += 1;
+                self.totals.written_through += u64::from(stored == Stored::WrittenThrough);
+            }
+            Err(StoreError::IndexFull { .. }) => self.totals.no_index += 1,
+            Err(_) => self.totals.refused += 1,
+        }
+        Ok(())
+    }
+
+    /// For each writer of a shared key, the last store that had ended.
+    fn ended(&self, key: usize) -> Vec<u64> {
+        let ended = |writer| self.crowd.ended[self.place(key, writer)].load(Ordering::SeqCst);
+        (0..self.crowd.threads).map(ended).collect()
+    }
+
+    /// Checks a page of a shared key; `ended` is of when the load began.
+    fn check_shared(&self, key: usize, page: &Page, ended: &[u64]) -> Result<Identity, String> {
+        let identity = Identity::of(page).ok_or("a shared page does not say whose it is")?;
+        let writer = usize::from(identity.writer);
+        if usize::from(identity.key) != key || writer >= self.crowd.threads {
+            return Err(format!("expected a page of key {key}, found {identity}"));
+        }
+        identity.check(page)?;
+        let begun = self.crowd.begun[self.place(key, writer)].load(Ordering::SeqCst);
+        if identity.count() > begun {
+            return Err(format!("{identity} was not stored yet: {begun}"));
+        }
+        if identity.count() < ended[writer] {
+            return Err(format!("{identity} was replaced before by page {}", ended[writer]));
+        }
+        Ok(identity)
+    }
+
+    fn load(&mut self, key: usize) -> Result<(), String> {
+        let crowd = self.crowd;
+        let mut page = [0xa5; PAGE_SIZE];
+        let shared = crowd.is_shared(key);
+        let ended = if shared { self.ended(key) } else { Vec::new() };
+        let taken = shared.then(|| lock(&crowd.taken).len());
+        let before: BTreeSet<Identity> = match taken {
+            Some(1..256) => lock(&crowd.taken).clone(),
+            _ => BTreeSet::new(),
+        };
+        Struck::forget();
+        let loaded = crowd.zswap.load(crowd.plan.key(key), &mut page);
+        let expected = self.own.get(&key).copied();
+        let answer = match loaded {
+            Ok(true) => {
+                if shared {
+                    let found = self.check_shared(key, &page, &ended)?;
+                    if before.contains(&found) {
+                        return Err(format!("{found} was taken before"));
+                    }
+                } else {
+                    let expected = expected.ok_or_else(|| {
+                        format!("expected no page, found {:?}", Identity::of(&page))
+                    })?;
+                    expected.check(&page)?;
+                }
+                self.totals.loads += 1;
+                "loaded"
+            }
+            Ok(false) => match expected {
+                Some(lost) => return Err(format!("expected {lost}, found none")),
+                None => "load: nothing",
+            },
+            Err(error) => self.failed_load(&error, shared || expected.is_some())?,
+        };
+        self.totals.corrupt_in_pool += u64::from(answer == "load: corrupt in the pool");
+        self.note(answer);
+        Ok(())
+    }
+
+    fn load_exclusive(&mut self, key: usize) -> Result<(), String> {
+        let crowd = self.crowd;
+        let mut page = [0xa5; PAGE_SIZE];
+        let shared = crowd.is_shared(key);
+        let ended = if shared { self.ended(key) } else { Vec::new() };
+        let loaded = crowd.zswap.load_exclusive(crowd.plan.key(key), &mut page);
+        let expected = self.own.get(&key).copied();
+        let answer = match loaded {
+            Ok(true) => {
+                if shared {
+                    let found = self.check_shared(key, &page, &ended)?;
+                    if !lock(&crowd.taken).insert(found) {
+                        return Err(format!("{found} was taken twice"));
+                    }
+                } else {
+                    let expected = self.own.remove(&key).ok_or_else(|| {
+                        format!("expected no page, found {:?}", Identity::of(&page))
+                    })?;
+                    expected.check(&page)?;
+                }
+                self.totals.exclusive += 1;
+                "taken"
+            }
+            Ok(false) => match expected {
+                Some(lost) => return Err(format!("expected {lost}, found none")),
+                None => "take: nothing",
+            },
+            Err(error) => self.failed_load(&error, shared || expected.is_some())?,
+        };
+        self.note(answer);
+        Ok(())
+    }
+
+    fn failed_load(
+        &mut self,
+        error: &crate::zswap::LoadError,
+        was_there: bool,
+    ) -> Result<&'static str, String> {
+        if !was_there {
+            return Err(format!("expected no page, found {error:?}"));
+        }
+        let answer = check_load_error(&self.crowd.zswap, Struck::since(), error)?;
+        match answer {
+            "load: not read" => self.totals.not_read += 1,
+            _ => self.totals.corrupt += 1,
+        }
+        Ok(answer)
+    }
+
+    fn invalidate(&mut self, key: usize) -> Result<(), String> {
+        let crowd = self.crowd;
+        let removed = crowd.zswap.invalidate(crowd.plan.key(key));
+        let was_there = self.own.remove(&key).is_some();
+        if !crowd.is_shared(key) && removed != was_there {
+            return Err(format!("key {key}: expected {was_there}, found {removed}"));
+        }
+        self.totals.invalidated += u64::from(removed);
+        self.note(if removed { "invalidated" } else { "invalidated: nothing" });
+        Ok(())
+    }
+
+    /// Of this thread's keys beside each other, and so no one else's.
+    fn invalidate_range(&mut self) -> Result<(), String> {
+        let crowd = self.crowd;
+        let first = self.own_key() / SHARED_EVERY * SHARED_EVERY + 1;
+        let last = first + SHARED_EVERY - 2;
+        if last >= crowd.plan.keys {
+            return Ok(());
+        }
+        let keys = crowd.plan.key(first)..=crowd.plan.key(last);
+        let removed = crowd.zswap.invalidate_range(keys);
+        let expected = (first..=last).filter(|key| self.own.remove(key).is_some()).count();
+        if removed != expected {
+            return Err(format!("expected {expected} pages of a range, found {removed}"));
+        }
+        self.totals.invalidated += removed as u64;
+        self.note("invalidated: a range");
+        Ok(())
+    }
+}

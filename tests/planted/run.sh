@@ -1,0 +1,42 @@
+#!/bin/sh
+# Plants one bug after the other in a copy of the sources, and sees that torture finds it.
+#
+#   tests/planted/run.sh [NAME...]     all of them; about a minute each, to build
+#
+# Prints a line for each: how many seeds and operations it took, and what was found. Exits with 1
+# if one was not found.
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(cd "$here/../.." && pwd)
+work=${PLANTED_DIR:-$(mktemp -d)}
+seeds=${PLANTED_SEEDS:-60}
+missed=0
+mkdir -p "$work"
+[ $# -gt 0 ] || set -- $(cd "$here" && ls *.patch | sed 's/\.patch$//')
+for name; do
+    rm -rf "$work/tree"
+    mkdir "$work/tree"
+    (cd "$root" && tar cf - Cargo.toml Cargo.lock README.md src benches tests) |
+        tar xf - -C "$work/tree"
+    patch -s -p1 -d "$work/tree" < "$here/$name.patch"
+    (cd "$work/tree" && CARGO_PROFILE_DEV_DEBUG=0 CARGO_TARGET_DIR="$work/target" \
+        cargo build -q --bin uzswap 2> "$work/build.log") || { cat "$work/build.log" >&2; exit 3; }
+    found=
+    for threads in 1 4; do
+        [ -z "$found" ] || break
+        code=0
+        out=$(timeout 600 "$work/target/debug/uzswap" torture --seeds "$seeds" --ops 5000 \
+            --threads "$threads" 2>&1) || code=$?
+        case $code in
+            0) continue ;;
+            1) ;;
+            124) out="FAILED it does not end" ;;
+            *) echo "$out" >&2; exit 3 ;;
+        esac
+        found=$(echo "$out" | sed -n 's/^FAILED //p' | cut -c1-150)
+        done=$(echo "$out" | sed -n 's/^\([0-9]* operations, [0-9]* seeds\).*/\1/p')
+        echo "$name: $done, $threads thread(s): $found"
+    done
+    [ -n "$found" ] || { echo "$name: NOT FOUND"; missed=1; }
+done
+exit $missed
