@@ -78,6 +78,8 @@ struct Kept {
 struct Model {
     pages: Vec<Option<Kept>>,
     present: usize,
+    /// The most that were there since this thread's operation began.
+    present_most: usize,
     words: u64,
     /// What keys held at some time since this thread's operation began.
     meanwhile: Vec<(usize, Option<Kept>)>,
@@ -104,6 +106,7 @@ impl Model {
             self.meanwhile.push((key, kept));
         }
         self.present = self.present + usize::from(kept.is_some()) - usize::from(before.is_some());
+        self.present_most = self.present_most.max(self.present);
         let word = |kept: Option<Kept>| u64::from(kept.is_some_and(|kept| kept.is_word));
         self.words = self.words + word(kept) - word(before);
     }
@@ -164,6 +167,7 @@ pub(super) fn run(torture: &Torture, seed: u64) -> Outcome {
     let model = Model {
         pages: vec![None; plan.keys],
         present: 0,
+        present_most: 0,
         words: 0,
         meanwhile: Vec::new(),
         limits: vec![vec![u64::MAX]; tenants.len()],
@@ -258,6 +262,7 @@ impl Stage {
                 let mut model = lock(&self.model);
                 model.number = number;
                 model.own = operation;
+                model.present_most = model.present;
                 model.meanwhile.clear();
                 model.limits.iter_mut().for_each(|limits| {
                     let now = limits.pop();
@@ -457,8 +462,8 @@ impl Stage {
                 let struck = Struck::since();
                 let model = &mut *lock(&self.model);
                 let can = self.plan.blocks.is_some();
-                let why =
-                    struck.by(&checks::WRITES) || checks::may_be_full(&self.plan, model.present);
+                let why = struck.by(&checks::WRITES)
+                    || checks::may_be_full(&self.plan, model.present_most);
                 if shrunk.pages() > pages || !can && shrunk.pages() + shrunk.failed > 0 {
                     return Err(format!("{shrunk:?} of {pages} pages"));
                 }
@@ -539,7 +544,7 @@ impl Stage {
             tenant,
             struck,
             limits: Some(&model.limits),
-            present: model.present,
+            present: model.present_most,
         };
         let (answer, kept, detail) = match &stored {
             Ok(stored) => {
