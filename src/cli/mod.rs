@@ -6,6 +6,7 @@ mod classes;
 mod compare;
 mod corpus;
 mod size;
+mod stat;
 mod workload;
 
 use std::io::{self, Write};
@@ -35,6 +36,8 @@ enum Command {
     Capture(capture::Capture),
     /// Print the size classes of zsmalloc and their waste
     Classes(classes::Classes),
+    /// Print what is in a snapshot of a store
+    Stat(stat::Stat),
     /// Measure the parts one by one: index, swapload, map, same-filled
     Bench(bench::Bench),
     /// Build a heap of realistic data, for captures where nothing else is at hand
@@ -97,6 +100,7 @@ pub fn main() -> ExitCode {
         Command::CompareRun(command) => command.run(),
         Command::Capture(command) => command.run(),
         Command::Classes(command) => command.run(),
+        Command::Stat(command) => command.run(),
         Command::Bench(command) => command.run(),
         Command::Workload(command) => command.run(),
     };
