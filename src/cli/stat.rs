@@ -148,8 +148,8 @@ impl Report {
             .list()
             .filter(|counter| counter.kind == CounterKind::Total && counter.value > 0)
         {
-            let help = counter.help.trim_end_matches('.');
-            text.line(&format!("  {:<22} {:>14}  {help}", counter.name, thousands(counter.value)));
+            let help = printable(counter.help.trim_end_matches('.'), 58);
+            text.line(&format!("  {:<23} {:>14}  {help}", counter.name, thousands(counter.value)));
         }
         latencies(stats, &mut text);
         text.0

@@ -265,8 +265,8 @@ pub enum RestoreError {
     /// There is no room for all of it.
     #[error(
         "{pages} of its {of_pages} pages, {bytes} bytes, fit neither into the pool (limit: \
-         {max_pool_bytes} bytes) nor into {backing}, where tenants with writeback may go: raise the \
-         limit, or give a backing with {pages} more blocks"
+         {max_pool_bytes} bytes) nor into {backing}, where tenants with writeback may go: raise \
+         the limit, or give a backing with {pages} more blocks"
     )]
     DoesNotFit {
         /// Pages that found no place.
