@@ -395,6 +395,36 @@ fn every_cut_and_every_changed_byte_is_noticed() {
     assert!(matches!(read_all(&changed).unwrap_err(), SnapshotFault::Trailing { .. }));
 }
 
+#[test]
+fn blocks_that_are_moved_doubled_or_left_out_are_noticed() {
+    let options = ZswapOptions { compressor: CompressorKind::None, ..ZswapOptions::default() };
+    let zswap = Zswap::new(options);
+    let mut page = [0; PAGE_SIZE];
+    for key in 0..300_u64 {
+        page[..8].copy_from_slice(&(key + 1).to_le_bytes());
+        zswap.store(PageKey(key), &page).unwrap();
+    }
+    let mut bytes = Vec::new();
+    zswap.snapshot_to(&mut bytes, SnapshotOptions::default()).unwrap();
+    let u32_at = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()) as usize;
+    let first = 16 + u32_at(12) + 8;
+    let second = first + 12 + u32_at(first + 8) + 8;
+    let third = second + 12 + u32_at(second + 8) + 8;
+    assert_eq!((&bytes[second..second + 4], second - first), (&b"PAGE"[..], third - second));
+    let (start, one, two, rest) =
+        (&bytes[..first], &bytes[first..second], &bytes[second..third], &bytes[third..]);
+    for changed in [
+        [start, two, one, rest].concat(),
+        [start, one, one, rest].concat(),
+        [start, one, one, two, rest].concat(),
+        [start, two, rest].concat(),
+        [start, one, rest].concat(),
+    ] {
+        assert!(read_all(&changed).unwrap_err().is_damage());
+    }
+    assert_eq!(read_all(&[start, one, two, rest].concat()).unwrap(), 300);
+}
+
 /// Takes so many calls of `write`, then fails.
 struct Failing {
     calls: usize,
