@@ -13,8 +13,8 @@ use std::io::{self, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 
 use tempfile::TempDir;
 use uzswap::backing::{Backing, Block, BlockWrite, MemoryBacking};
@@ -598,6 +598,79 @@ fn a_corrupt_page_ends_a_snapshot_or_is_left_out() {
     assert_eq!((summary.pages(), summary.skipped_pages), (38, 2));
     let pages = pages_in(&other);
     assert!(pages.iter().all(|(key, page)| whole[key] == *page));
+}
+
+/// A backing that lets something happen between the request of a read and the read.
+struct Meddled {
+    inner: MemoryBacking,
+    meddle: Arc<Meddling>,
+}
+
+/// Done once, at the next read.
+type Meddling = Mutex<Option<Box<dyn FnOnce() + Send>>>;
+
+impl std::fmt::Debug for Meddled {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.inner.fmt(f)
+    }
+}
+
+impl Backing for Meddled {
+    fn name(&self) -> String {
+        "meddled".to_owned()
+    }
+
+    fn block_count(&self) -> u32 {
+        self.inner.block_count()
+    }
+
+    fn write(&self, writes: &mut [BlockWrite<'_>]) {
+        self.inner.write(writes);
+    }
+
+    fn read(&self, first: u32, blocks: &mut [Block]) -> io::Result<()> {
+        let meddle = self.meddle.lock().unwrap().take();
+        meddle.into_iter().for_each(|meddle| meddle());
+        self.inner.read(first, blocks)
+    }
+
+    fn discard(&self, blocks: Range<u32>) -> io::Result<()> {
+        self.inner.discard(blocks)
+    }
+}
+
+#[test]
+fn a_block_that_is_anothers_when_it_is_read_is_not_taken() {
+    let meddle = Arc::new(Meddling::default());
+    let inner = MemoryBacking::new(15).unwrap();
+    let backing = Box::new(Meddled { inner, meddle: Arc::clone(&meddle) });
+    // Without checksums nothing else would tell.
+    let records = Some(RecordOptions { lru: Lru::Plain, checksum: false });
+    let options = ZswapOptions { shards: 1, records, ..ZswapOptions::default() };
+    let zswap = Arc::new(Zswap::with_backing(options, backing).unwrap());
+    let page_of = |key: u64| {
+        let mut page = [0; PAGE_SIZE];
+        page[..8].copy_from_slice(&(key + 1).to_le_bytes());
+        page
+    };
+    for key in 0..15 {
+        zswap.store(PageKey(key), &page_of(key)).unwrap();
+    }
+    assert_eq!(zswap.shrink(TenantId::ROOT, 12).pages(), 12);
+    // Two pages come back to the pool, and go to the backing again: each to the other one's block.
+    let store = Arc::clone(&zswap);
+    *meddle.lock().unwrap() = Some(Box::new(move || {
+        let mut page = [0; PAGE_SIZE];
+        for key in [1, 0].map(PageKey) {
+            assert!(store.load(key, &mut page).unwrap());
+        }
+        assert_eq!(store.shrink(TenantId::ROOT, 5).pages(), 5);
+    }));
+    let place = Place::new();
+    zswap.snapshot(place.path("s")).unwrap();
+    assert!(meddle.lock().unwrap().is_none());
+    let pages = pages_in(&place.path("s"));
+    assert!(pages.len() == 15 && pages.iter().all(|(key, page)| *page == page_of(key.0)));
 }
 
 #[test]
