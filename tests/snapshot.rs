@@ -642,7 +642,7 @@ impl Backing for Meddled {
 #[test]
 fn a_block_that_is_anothers_when_it_is_read_is_not_taken() {
     let meddle = Arc::new(Meddling::default());
-    let inner = MemoryBacking::new(15).unwrap();
+    let inner = MemoryBacking::new(16).unwrap();
     let backing = Box::new(Meddled { inner, meddle: Arc::clone(&meddle) });
     // Without checksums nothing else would tell.
     let records = Some(RecordOptions { lru: Lru::Plain, checksum: false });

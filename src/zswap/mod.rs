@@ -13,7 +13,7 @@
 //! - S4: an entry that was looked up is removed by its key and identity, never by key alone.
 //! - S5: a page with a record is on its tenant's list while it is in the pool and is not being
 //!   written.
-//! - S6: a block of the backing is held once by each copy in it, and by no one else.
+//! - S6: a block of the backing is held once by each copy in it, and by whoever reads or writes it.
 //! - S7: a page leaves the pool once it has been written, and not before; where that fails, nothing
 //!   has changed.
 //!

@@ -83,6 +83,14 @@ impl Tier {
         self.extents.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Holds a page's copy once more, for whoever reads it.
+    pub(super) fn hold(&self, written: Written) {
+        let mut extents = self.extents();
+        for block in written.at.blocks(usize::from(written.bytes)) {
+            extents.hold(block).expect("S6: a copy's blocks are held, and read by few at once");
+        }
+    }
+
     /// Gives up a page's copy.
     pub(super) fn release(&self, written: Written) {
         self.release_blocks(written.at, usize::from(written.bytes));

@@ -165,9 +165,10 @@ impl Zswap {
                 Content::SameFilled(word) => return copied(CopiedForm::Word(word), false),
                 Content::Compressed { handle, .. } | Content::AsIs { handle } => handle,
                 Content::WrittenBack => {
-                    drop(shard);
                     let tier = self.tier.as_ref().expect("S6: copies are in a backing");
                     let written = held.written.expect("S7: a page is in the pool or the backing");
+                    tier.hold(written); // no other page is written there meanwhile
+                    drop(shard);
                     let read = tier.read(written, &mut room.blocks).map(|copy| {
                         room.page[..copy.len()].copy_from_slice(copy);
                         match self.has_checksums() {
@@ -175,8 +176,9 @@ impl Zswap {
                             false => Ok(()),
                         }
                     });
+                    tier.release(written);
                     let mut shard = lock.lock();
-                    // What was read counts if the page still was there afterwards.
+                    // Where it is has changed: it may be newer.
                     if shard.current(entry).is_none_or(|now| now.written != Some(written)) {
                         continue;
                     }
