@@ -384,7 +384,7 @@ impl Lists {
     /// Calls `visit` for each record of each list, a list's coldest first, with the time at which
     /// it was put at the hot end.
     pub(super) fn for_each(&self, records: &Records, visit: &mut dyn FnMut(u64, &Record)) {
-        for list in &self.lists {
+        for list in self.lists.iter() {
             let mut at = list.cold_end;
             while at != NONE {
                 let record = records.get(at);

@@ -246,7 +246,7 @@ impl Shard {
     }
 
     /// How often a page, which must be current, was used.
-    pub(super) fn uses(&mut self, entry: Entry) -> u8 {
+    pub(super) fn uses_now(&mut self, entry: Entry) -> u8 {
         match &mut self.keeping {
             Keeping::Records(Recorded { records, lists, .. }) => {
                 lists.uses(records, Records::number(entry))

@@ -159,7 +159,7 @@ impl Zswap {
         loop {
             let mut shard = lock.lock();
             let Some((entry, held)) = shard.get(key) else { return Ok(None) };
-            let (tenant, uses) = (held.tenant, shard.uses(entry));
+            let (tenant, uses) = (held.tenant, shard.uses_now(entry));
             let copied = |form, in_backing| Ok(Some(Copied { tenant, uses, in_backing, form }));
             let handle = match held.content {
                 Content::SameFilled(word) => return copied(CopiedForm::Word(word), false),
