@@ -27,9 +27,10 @@ use uzswap::lab::page_set::{PageSet, side_path};
 use uzswap::lab::replay::FreedHalf;
 use uzswap::lab::sizes::SizeList;
 use uzswap::lab::workload::Workload;
-use uzswap::page::PAGE_SIZE;
+use uzswap::page::{PAGE_SIZE, PageKey};
 use uzswap::zpool::ZpoolKind;
-use uzswap::zswap::Incompressible;
+use uzswap::zswap::snapshot::{SnapshotOptions, SnapshotReader};
+use uzswap::zswap::{Incompressible, TenantId, TenantOptions, Zswap, ZswapOptions};
 use varied_pages::Random;
 
 /// The system's allocator, and the largest request.
@@ -117,6 +118,109 @@ fn quick_lab() -> Lab {
         Ok(directory) => Lab { directory },
         Err(_) => Lab::new(),
     }
+}
+
+/// Makes the checksums of a snapshot right again, so that damage gets past them.
+fn forge_snapshot(bytes: &mut [u8]) {
+    let hash = twox_hash::XxHash3_64::oneshot_with_seed;
+    let length = |bytes: &[u8], at: usize| -> Option<usize> {
+        let word = bytes.get(at..at + 4)?;
+        usize::try_from(u32::from_le_bytes(word.try_into().unwrap())).ok()
+    };
+    let sign = |bytes: &mut [u8], start: usize, end: usize, seed: u64| -> Option<u64> {
+        let sum = hash(seed, bytes.get(start..end)?);
+        bytes.get_mut(end..end + 8)?.copy_from_slice(&sum.to_le_bytes());
+        Some(sum)
+    };
+    let Some(mut end) = length(bytes, 12).map(|json| 16_usize.saturating_add(json)) else { return };
+    let Some(mut chain) = sign(bytes, 0, end, 0) else { return };
+    loop {
+        let start = end + 8;
+        match bytes.get(start..start + 4) {
+            Some(b"PAGE") => {
+                let Some(records) = length(bytes, start + 8) else { return };
+                end = start + 12 + records;
+                let Some(sum) = sign(bytes, start, end, chain) else { return };
+                chain = hash(chain, &sum.to_le_bytes());
+            }
+            Some(b"END\n") => {
+                if let Some(place) = bytes.get_mut(start + 68..start + 76) {
+                    place.copy_from_slice(&chain.to_le_bytes());
+                }
+                sign(bytes, start, start + 76, chain);
+                return;
+            }
+            _ => return,
+        }
+    }
+}
+
+#[test]
+fn snapshots() {
+    let options = ZswapOptions { shards: 1, ..ZswapOptions::default() };
+    let zswap = Zswap::new(options);
+    let tenant = zswap.add_tenant(TenantId::ROOT, TenantOptions::default()).unwrap();
+    let mut page = [0; PAGE_SIZE];
+    for key in 0..12 {
+        page[..100].fill(key as u8);
+        page[200] = 1;
+        zswap.store_for(tenant, PageKey(key), &page).unwrap();
+    }
+    zswap.store(PageKey(99), &[5; PAGE_SIZE]).unwrap();
+    let mut valid = Vec::new();
+    zswap.snapshot_to(&mut valid, SnapshotOptions::default()).unwrap();
+    let mut forged = valid.clone();
+    forge_snapshot(&mut forged);
+    assert!(forged == valid, "the forger knows the layout");
+    let (mut read, mut restored) = (0, 0);
+    for seed in seeds(1500) {
+        let mut random = Random::new(seed);
+        let mut bytes = valid.clone();
+        match random.below(4) {
+            0 => mutate(&mut random, &mut bytes),
+            1 => {
+                // A number of the header's JSON.
+                let json = u32::from_le_bytes(bytes[12..16].try_into().unwrap()) as usize;
+                let places: Vec<usize> = (17..16 + json)
+                    .filter(|&at| bytes[at - 1] == b':' && bytes[at].is_ascii_digit())
+                    .collect();
+                let at = places[random.below(places.len())];
+                let end = at + bytes[at..].iter().position(|byte| !byte.is_ascii_digit()).unwrap();
+                let number = edge(&mut random).to_string();
+                let longer = json + number.len() - (end - at);
+                bytes.splice(at..end, number.bytes());
+                bytes[12..16].copy_from_slice(&(longer as u32).to_le_bytes());
+            }
+            2 => {
+                for _ in 0..1 + random.below(3) {
+                    let at = random.below(bytes.len());
+                    bytes[at] = random.byte();
+                }
+            }
+            _ => {
+                let at = random.below(bytes.len() - 8);
+                bytes[at..at + 8].copy_from_slice(&edge(&mut random).to_le_bytes());
+            }
+        }
+        if random.below(4) > 0 {
+            forge_snapshot(&mut bytes);
+        }
+        if let Ok(mut reader) = SnapshotReader::new("fuzz", &bytes[..]) {
+            while let Ok(Some(block)) = reader.next_block() {
+                assert!(block.pages().all(|page| page.form.bytes() <= PAGE_SIZE));
+            }
+            read += u64::from(reader.summary().is_some());
+            let reader = SnapshotReader::new("fuzz", &bytes[..]).unwrap();
+            drop(reader.header().stats.prometheus());
+            if let Ok((zswap, _)) = Zswap::new(options).restore_from(reader) {
+                zswap.audit().unwrap();
+                drop(zswap.stats());
+                restored += 1;
+            }
+        }
+        check_requests("snapshots", seed);
+    }
+    assert!(read > 20 && restored > 20, "{read} were read and {restored} restored");
 }
 
 #[test]

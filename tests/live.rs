@@ -27,7 +27,7 @@ use uzswap::compressor::{CompressorKind, OUTPUT_BYTES};
 use uzswap::page::{PAGE_SIZE, Page, PageKey};
 use uzswap::same_filled::SameFilled;
 use uzswap::zpool::zsmalloc::{ClassTable, ZsmallocOptions};
-use uzswap::zswap::{Zswap, ZswapOptions};
+use uzswap::zswap::{Incompressible, Zswap, ZswapOptions};
 use varied_pages::varied_pages;
 
 /// Why a test cannot run here.
@@ -40,7 +40,13 @@ const NOBODY: u32 = 65534;
 /// Set for a child of ours whose memory is locked: `try` or `store`.
 const LOCKED: &str = "UZSWAP_TEST_LOCKED";
 
+/// Set for a child of ours that takes a snapshot: how many pages its store has.
+const SNAPSHOT_PAGES: &str = "UZSWAP_TEST_SNAPSHOT_PAGES";
+
 fn main() -> ExitCode {
+    if let Ok(pages) = std::env::var(SNAPSHOT_PAGES) {
+        return snapshot_child(pages.parse().unwrap());
+    }
     if let Ok(what) = std::env::var(LOCKED) {
         return locked_child(&what);
     }
@@ -63,6 +69,7 @@ fn main() -> ExitCode {
         live("a_closed_directory_is_refused", no_other_user(), a_closed_directory),
         live("an_unreadable_corpus_is_refused", no_other_user(), an_unreadable_corpus),
         live("a_full_disk_leaves_nothing", no_small_disk(), a_full_disk_leaves_nothing),
+        live("a_full_disk_leaves_the_old_snapshot", no_small_disk(), full_disk_snapshot),
         live("the_holes_of_a_core_dump_are_no_pages", no_holes(), the_holes_of_a_core_dump),
         live("an_interrupt_ends_a_capture_and_its_command", no_signal(SIGINT), interrupt),
         live("locked_memory_is_no_more_than_it_need_be", no_locked_memory(), locked_memory),
@@ -239,6 +246,51 @@ fn a_full_disk_leaves_nothing() {
         .unwrap();
     expect_error(&output, 3, &["cannot write", "No space left on device", "nothing was kept"]);
     assert_eq!(String::from_utf8_lossy(&output.stdout), "", "files were left");
+}
+
+/// Takes a snapshot of some pages to `/mnt/s`; what went wrong, on standard output.
+fn snapshot_child(pages: u64) -> ExitCode {
+    let incompressible = Incompressible::StoreAsIs;
+    let zswap = Zswap::new(ZswapOptions { incompressible, ..ZswapOptions::default() });
+    let made: Vec<Page> = varied_pages(1, pages as usize).collect();
+    for (key, page) in made.iter().enumerate() {
+        zswap.store(PageKey(key as u64), page).unwrap();
+    }
+    if let Err(error) = zswap.snapshot("/mnt/s") {
+        let cause = std::error::Error::source(&error).map(ToString::to_string);
+        println!("{error}: {}", cause.unwrap_or_default());
+    }
+    // The store is as it was.
+    let mut page = [0; PAGE_SIZE];
+    for (key, expected) in made.iter().enumerate() {
+        assert!(zswap.load(PageKey(key as u64), &mut page).unwrap() && page == *expected);
+    }
+    ExitCode::SUCCESS
+}
+
+fn full_disk_snapshot() {
+    let script = "mount -t tmpfs -o size=256k none /mnt || exit 99
+                  export UZSWAP_TEST_SNAPSHOT_PAGES
+                  UZSWAP_TEST_SNAPSHOT_PAGES=40 \"$1\" && cp /mnt/s \"$2\" || exit 98
+                  UZSWAP_TEST_SNAPSHOT_PAGES=2000 \"$1\"
+                  cmp /mnt/s \"$2\" && ls -A /mnt
+                  mount -o remount,ro /mnt
+                  UZSWAP_TEST_SNAPSHOT_PAGES=40 \"$1\"
+                  cmp /mnt/s \"$2\" && ls -A /mnt";
+    let lab = Lab::new();
+    let output = Command::new("unshare")
+        .args(["--mount", "sh", "-c", script, "sh"])
+        .arg(std::env::current_exe().unwrap())
+        .arg(lab.path("copy"))
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!((lines.len(), output.status.code()), (4, Some(0)), "{text}");
+    assert!(lines[0].contains("free some space") && lines[0].contains("os error 28"), "{text}");
+    assert!(lines[2].contains("/mnt/.s.part (choose a place that can be written)"), "{text}");
+    assert!(lines[2].contains("os error 30"), "{text}");
+    assert_eq!((lines[1], lines[3]), ("s", "s"), "{text}");
 }
 
 fn the_holes_of_a_core_dump() {

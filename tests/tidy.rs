@@ -100,7 +100,7 @@ fn unsafe_code_is_in_sys_alone() {
 
 #[test]
 fn sources_are_ascii_and_fit_the_line() {
-    for (path, text) in ["src", "tests", "benches"].into_iter().flat_map(sources) {
+    for (path, text) in ["src", "tests", "benches", "examples"].into_iter().flat_map(sources) {
         assert!(text.starts_with("//!"), "{} starts without a module doc", path.display());
         for (number, line) in text.lines().enumerate() {
             let place = format!("{}:{}", path.display(), number + 1);

@@ -7,6 +7,7 @@ mod compare;
 mod corpus;
 mod limits;
 mod size;
+mod stat;
 mod torture;
 mod workload;
 
@@ -37,6 +38,8 @@ enum Command {
     Capture(capture::Capture),
     /// Print the size classes of zsmalloc and their waste
     Classes(classes::Classes),
+    /// Print what is in a snapshot of a store
+    Stat(stat::Stat),
     /// Measure the parts one by one: index, swapload, map, same-filled
     Bench(bench::Bench),
     /// Run the store where everything fails, and check every answer
@@ -101,6 +104,7 @@ pub fn main() -> ExitCode {
         Command::CompareRun(command) => command.run(),
         Command::Capture(command) => command.run(),
         Command::Classes(command) => command.run(),
+        Command::Stat(command) => command.run(),
         Command::Bench(command) => command.run(),
         Command::Torture(command) => command.run(),
         Command::Workload(command) => command.run(),

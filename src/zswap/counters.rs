@@ -9,6 +9,7 @@ macro_rules! counters {
         /// What the store did and holds. Sums over shards: exact only while no other thread changes
         /// it.
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(default)]
         pub struct Counters {
             $($(#[doc = $help])+ pub $name: u64,)+
         }
@@ -17,6 +18,13 @@ macro_rules! counters {
             /// Adds another shard's counters.
             pub(super) fn add(&mut self, other: &Counters) {
                 $(self.$name += other.$name;)+
+            }
+
+            /// Adds what another store did: its totals, but nothing that it holds.
+            pub(super) fn add_totals(&mut self, other: &Counters) {
+                $(if matches!(CounterKind::$kind, CounterKind::Total) {
+                    self.$name += other.$name;
+                })+
             }
 
             /// All of them, with what they mean.

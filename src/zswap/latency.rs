@@ -74,6 +74,7 @@ pub struct LatencyBucket {
 
 /// The times of all verbs.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct LatencyStats {
     /// Stores that were not refused, one in 16.
     pub store: LatencyCounts,
@@ -125,6 +126,16 @@ impl Latency {
         stripe.sum_ns.fetch_add(ns, Ordering::Relaxed);
     }
 
+    /// Adds the times that another store counted.
+    pub(super) fn add(&self, counts: &LatencyCounts) {
+        let stripe = &self.0[own_stripe()];
+        for bucket in &counts.buckets {
+            let place = &stripe.counts[bucket_of(bucket.below_ns.saturating_sub(1))];
+            place.fetch_add(bucket.count, Ordering::Relaxed);
+        }
+        stripe.sum_ns.fetch_add(counts.sum_ns, Ordering::Relaxed);
+    }
+
     pub(super) fn counts(&self) -> LatencyCounts {
         let sum = |part: &dyn Fn(&Stripe) -> u64| self.0.iter().map(part).sum::<u64>();
         let buckets: Vec<LatencyBucket> = (0..BUCKETS)
@@ -156,8 +167,28 @@ impl Latencies {
         }
     }
 
+    /// Adds what another store counted.
+    pub(super) fn add(&self, stats: &LatencyStats) {
+        self.store.add(&stats.store);
+        self.load.add(&stats.load);
+        self.backing_load.add(&stats.backing_load);
+        self.writeback.add(&stats.writeback);
+    }
+
     pub(super) fn bytes() -> usize {
         4 * Latency::bytes()
+    }
+}
+
+impl LatencyStats {
+    /// The verbs by name.
+    pub fn verbs(&self) -> [(&'static str, &LatencyCounts); 4] {
+        [
+            ("store", &self.store),
+            ("load", &self.load),
+            ("backing_load", &self.backing_load),
+            ("writeback", &self.writeback),
+        ]
     }
 }
 

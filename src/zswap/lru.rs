@@ -429,6 +429,26 @@ impl Lists {
         self.order.epoch.age(records.get_mut(number))
     }
 
+    /// Calls `visit` for each record of each list, a list's coldest first, with the time at which
+    /// it was put at the hot end.
+    pub(super) fn for_each(&self, records: &Records, visit: &mut dyn FnMut(u64, &Record)) {
+        for list in self.lists.iter() {
+            let mut at = list.cold_end;
+            while at != NONE {
+                let record = records.get(at);
+                visit(self.order.clock.time_of(record.stamp), record);
+                at = record.hotter;
+            }
+        }
+    }
+
+    /// Says how often a page was used.
+    pub(super) fn set_uses(&self, records: &mut Records, number: u32, uses: u8) {
+        let record = records.get_mut(number);
+        self.order.epoch.age(record); // of now
+        record.set_uses(uses);
+    }
+
     /// Pages of a tenant, and how many of those are protected.
     pub(super) fn pages(&self, tenant: TenantId) -> (usize, usize) {
         self.lists.get(tenant.number()).map_or((0, 0), |list| (list.pages, list.protected))

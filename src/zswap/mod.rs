@@ -31,9 +31,12 @@ mod limit;
 mod load;
 mod lru;
 mod options;
+mod prometheus;
 mod records;
 mod shard;
 mod shrinker;
+pub mod snapshot;
+mod stats;
 mod tenant;
 mod tier;
 mod words;
@@ -44,6 +47,8 @@ use std::collections::TryReserveError;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
 
 pub use counters::{Counter, CounterKind, Counters};
 use entry::{Content, Held, Written};
@@ -57,6 +62,7 @@ use lru::Order;
 pub use options::{Incompressible, RecordOptions, WrittenAs, ZswapOptions};
 use shard::Shards;
 pub use shrinker::{Shrinker, ShrinkerOptions};
+pub use stats::{BackingStats, OptionNames, Stats};
 use tenant::Tenants;
 pub use tenant::{OverTenantLimit, TENANTS_MAX, TenantError, TenantId, TenantOptions, TenantStats};
 use tier::{BATCH_PAGES, Tier};
@@ -76,7 +82,8 @@ const RANGE_BATCH: usize = 64;
 pub const OBJECT_HEADER_MAX: usize = 64;
 
 /// Memory of a store, in bytes.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct MemoryUse {
     /// Host pages that the pool owns: the kernel's `pool_total_size`.
     pub pool_bytes: u64,

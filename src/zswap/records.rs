@@ -214,7 +214,13 @@ impl Records {
     pub(super) fn insert(&mut self, key: PageKey, held: Held) -> Result<u32, IndexError> {
         let chunk = match self.first_with_room() {
             Some(chunk) => chunk,
-            None => self.add_chunk()?,
+            None => match self.add_chunk() {
+                Ok(chunk) => chunk,
+                Err(refused) => {
+                    self.trim(); // the tables may have grown for it
+                    return Err(refused);
+                }
+            },
         };
         let Chunk { records, used } = &mut self.chunks[chunk];
         let place = used.trailing_ones() as usize;

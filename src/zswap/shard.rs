@@ -275,6 +275,35 @@ impl Shard {
         }
     }
 
+    /// How many pages are held.
+    pub(super) fn pages(&self) -> u64 {
+        self.counters.stored_pages + self.counters.backing_pages
+    }
+
+    /// Says how often a page, which must be current, was used.
+    pub(super) fn set_uses(&mut self, entry: Entry, uses: u8) {
+        if let Keeping::Records(Recorded { records, lists, .. }) = &mut self.keeping {
+            lists.set_uses(records, Records::number(entry), uses);
+        }
+    }
+
+    /// Calls `visit` for each page on a list, a list's coldest first, with the time at which it was
+    /// put at the hot end; then for each other page, with `None`.
+    pub(super) fn for_each_by_age(&self, visit: &mut dyn FnMut(PageKey, Option<u64>)) {
+        if let Keeping::Records(Recorded { records, lists, .. }) = &self.keeping {
+            lists.for_each(records, &mut |time, record| visit(record.key, Some(time)));
+        }
+        self.index.for_each(PageKey(0)..=PageKey(u64::MAX), &mut |key, entry| {
+            let listed = match &self.keeping {
+                Keeping::Records(kept) => kept.records.get(Records::number(entry)).is_listed(),
+                Keeping::Entries(_) => false,
+            };
+            if !listed {
+                visit(key, None);
+            }
+        });
+    }
+
     /// Whether a page, which must be current, was used since it was taken off its list.
     pub(super) fn is_used(&self, entry: Entry) -> bool {
         match &self.keeping {

@@ -247,6 +247,11 @@ impl Tenants {
         self.path(id).for_each(|(_, tenant)| tenant.uncharge(bytes));
     }
 
+    /// Notes the most bytes that a tenant had in an earlier life of the store.
+    pub(super) fn note_peak(&self, id: TenantId, bytes: u64) {
+        self.get(id).peak_bytes.fetch_max(bytes, Ordering::Relaxed);
+    }
+
     pub(super) fn stats(&self) -> Vec<TenantStats> {
         let stats = |(id, tenant): (TenantId, &Tenant)| TenantStats {
             number: id.number(),

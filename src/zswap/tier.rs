@@ -100,10 +100,7 @@ impl Tier {
 
     /// Gives up a page's copy.
     pub(super) fn release(&self, written: Written) {
-        let mut extents = self.extents();
-        for block in written.at.blocks(usize::from(written.bytes)) {
-            extents.release(block).expect("S6: a copy's blocks are held for it");
-        }
+        self.release_blocks(written.at, usize::from(written.bytes));
     }
 
     /// Reads the blocks of a copy into `room`; its bytes.
@@ -148,6 +145,49 @@ impl Tier {
                 return run;
             }
             extents = self.discarded.wait(extents).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Writes up to [`BATCH_PAGES`] copies of these lengths, 1 to 4096 bytes each, several at once.
+    /// `fill` makes copy number n in its room; whether there is one. Where each one is now, or why
+    /// it is not there.
+    pub(super) fn write_copies(
+        &self,
+        lengths: &[usize],
+        fill: &mut dyn FnMut(usize, &mut [u8]) -> bool,
+    ) -> [Option<io::Result<Location>>; BATCH_PAGES] {
+        let mut outcomes = [const { None }; BATCH_PAGES];
+        let mut placed = [None; BATCH_PAGES];
+        let mut batch = self.batch();
+        let mut left: usize = lengths.iter().map(|bytes| bytes.next_multiple_of(16)).sum();
+        for (number, &bytes) in lengths.iter().enumerate() {
+            match batch.place(self, bytes, left) {
+                None => outcomes[number] = Some(Err(io::ErrorKind::StorageFull.into())),
+                Some((at, room)) => match fill(number, room) {
+                    true => placed[number] = Some((at, batch.runs.len() - 1)),
+                    false => self.release_blocks(at, bytes),
+                },
+            }
+            left -= bytes.next_multiple_of(16);
+        }
+        batch.write(self);
+        for (number, &bytes) in lengths.iter().enumerate() {
+            let Some((at, run)) = placed[number] else { continue };
+            outcomes[number] = Some(match batch.runs[run].failed.as_ref() {
+                None => Ok(at),
+                Some(failed) => {
+                    self.release_blocks(at, bytes);
+                    Err(failed.kind().into())
+                }
+            });
+        }
+        outcomes
+    }
+
+    fn release_blocks(&self, at: Location, bytes: usize) {
+        let mut extents = self.extents();
+        for block in at.blocks(bytes) {
+            extents.release(block).expect("S6: a copy's blocks are held for it");
         }
     }
 

@@ -72,11 +72,13 @@ impl Zswap {
     fn shrink_batch(&self, tier: &Tier, tenant: TenantId, pages: usize) -> Shrunk {
         let mut batch = tier.batch();
         let mut shrunk = Shrunk::default();
+        // Of a backing that is full one page is enough to ask whether copies can give way.
+        let pages = pages.min(tier.free_blocks().max(1));
         self.gather(&mut batch, tenant, pages, &mut shrunk);
         if batch.pages.is_empty() {
             return shrunk;
         }
-        let start = Instant::now();
+        let start = self.options.latencies.then(Instant::now);
         self.free_blocks(tier, batch.pages.len());
         self.fill(tier, &mut batch);
         batch.write(tier);
@@ -92,7 +94,7 @@ impl Zswap {
                 }
             }
         }
-        self.latencies.writeback.record(start.elapsed());
+        start.inspect(|start| self.latencies.writeback.record(start.elapsed()));
         shrunk
     }
 
