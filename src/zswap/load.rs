@@ -234,7 +234,9 @@ impl Zswap {
                 }
             };
             shard.note_backing_load(held.tenant);
-            if !bring_back || held.content != Content::WrittenBack {
+            // It may have come back and gone to another place since, in another form.
+            let is_as_read = held.content == Content::WrittenBack && held.written == Some(written);
+            if !bring_back || !is_as_read {
                 return Ok(Some(shard));
             }
             let uses = shard.uses(entry);

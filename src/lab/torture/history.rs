@@ -11,6 +11,7 @@ use super::pages::Identity;
 use super::plan::{Dice, Plan};
 use super::world::{Meanwhile, Point, Turn, World, become_other, lock, tell_when_waiting};
 use super::{Failure, Outcome, Torture};
+use crate::budget::Counted;
 use crate::lab::mix;
 use crate::page::{PAGE_SIZE, Page};
 use crate::zswap::{StoreError, Stored, TenantId, TenantOptions, Zswap};
@@ -396,11 +397,13 @@ impl Stage {
                 None => Operation::Invalidate { key },
             }
         };
+        // Where the index is in the budget, a word may have to wait for the batch that is written.
+        let never_waits = self.plan.options.counted == Counted::Pool;
         let operation = match (point, dice.below(8)) {
-            (Point::Pinned, 0..5) => word(dice),
+            (Point::Pinned, 0..5) if never_waits => word(dice),
             (Point::Pinned, _) => Operation::Invalidate { key },
-            (Point::Writing, 0 | 1) => word(dice),
-            (Point::Writing, 2 | 3) => Operation::LoadExclusive { key },
+            (Point::Writing, 0 | 1) if never_waits => word(dice),
+            (Point::Writing, 0..4) => Operation::LoadExclusive { key },
             (Point::Writing, 4) => self.some_tenant(dice),
             (Point::Writing, 5) => self.some_range(dice, key),
             (Point::Writing, 6) => Operation::Compact,
