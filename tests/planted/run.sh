@@ -10,6 +10,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
 work=${PLANTED_DIR:-$(mktemp -d)}
 seeds=${PLANTED_SEEDS:-60}
+ops=${PLANTED_OPS:-5000}
 missed=0
 mkdir -p "$work"
 [ $# -gt 0 ] || set -- $(cd "$here" && ls *.patch | sed 's/\.patch$//')
@@ -25,7 +26,7 @@ for name; do
     for threads in 1 4; do
         [ -z "$found" ] || break
         code=0
-        out=$(timeout 600 "$work/target/debug/uzswap" torture --seeds "$seeds" --ops 5000 \
+        out=$(timeout 600 "$work/target/debug/uzswap" torture --seeds "$seeds" --ops "$ops" \
             --threads "$threads" 2>&1) || code=$?
         case $code in
             0) continue ;;

@@ -92,12 +92,6 @@ impl PageCache for Bounded {
         false
     }
 
-    fn settle(&self) {
-        if std::env::var_os("PEERS_DEBUG").is_some() {
-            eprintln!("{:?} {:?}", self.zswap.memory(), self.zswap.counters());
-        }
-    }
-
     fn source_bytes(&self) -> u64 {
         self.source_bytes
     }
