@@ -162,6 +162,8 @@ impl Plan {
         options.records.get_or_insert_with(RecordOptions::default).checksum = true;
         options.incompressible = Incompressible::StoreAsIs;
         options.same_filled = SameFilled::default();
+        // With the index in the budget fewer words are stored at the worst moments.
+        options.counted = Counted::Pool;
         match plant {
             Plant::KeyOnlyErase => {
                 (options.compressor, options.pool_pages_max) = (CompressorKind::Lz4, usize::MAX);
