@@ -245,11 +245,6 @@ impl Arena {
         let _ = self.give_back(self.lock());
     }
 
-    /// Host pages in use now, without a lock.
-    pub fn used_pages(&self) -> usize {
-        self.used_pages.load(Ordering::Relaxed)
-    }
-
     /// What is out now.
     pub fn stats(&self) -> ArenaStats {
         let free = self.lock();

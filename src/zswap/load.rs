@@ -1,12 +1,13 @@
 //! Loads: from memory, and from the backing.
 
 use std::cell::RefCell;
+use std::io;
 use std::sync::MutexGuard;
 
 use super::entry::{Content, Held, Written};
 use super::shard::{Shard, ShardLock};
 use super::{Corrupt, LoadError, SCRATCH, Zswap, checksum, object_header};
-use crate::backing::Block;
+use crate::backing::{Backing, Block};
 use crate::index::Entry;
 use crate::page::{Page, PageKey, fill_with_word};
 
@@ -214,24 +215,9 @@ impl Zswap {
             let object = match restored {
                 Ok((Ok(()), object)) => object,
                 Ok((Err(source), _)) => {
-                    shard.counters.decompress_fail += 1;
-                    return Err(LoadError::Corrupt {
-                        key,
-                        place: tier.backing().name(),
-                        compressor: self.compressor.name(),
-                        bytes: usize::from(written.bytes),
-                        source,
-                    });
+                    return Err(self.corrupt_copy(&mut shard, key, written, source));
                 }
-                Err(source) => {
-                    shard.counters.backing_read_fail += 1;
-                    return Err(LoadError::Backing {
-                        key,
-                        backing: tier.backing().name(),
-                        block: written.at.block(),
-                        source,
-                    });
-                }
+                Err(source) => return Err(self.unread_copy(&mut shard, key, written, source)),
             };
             shard.note_backing_load(held.tenant);
             // It may have come back and gone to another place since, in another form.
@@ -246,6 +232,40 @@ impl Zswap {
             }
             Ok(Some(lock.lock()))
         })
+    }
+
+    /// Counts a copy that is not what was written, and says so.
+    pub(super) fn corrupt_copy(
+        &self,
+        shard: &mut Shard,
+        key: PageKey,
+        written: Written,
+        source: Corrupt,
+    ) -> LoadError {
+        shard.counters.decompress_fail += 1;
+        LoadError::Corrupt {
+            key,
+            place: self.backing_name(),
+            compressor: self.compressor.name(),
+            bytes: usize::from(written.bytes),
+            source,
+        }
+    }
+
+    /// Counts a copy that the backing did not give, and says so.
+    pub(super) fn unread_copy(
+        &self,
+        shard: &mut Shard,
+        key: PageKey,
+        written: Written,
+        source: io::Error,
+    ) -> LoadError {
+        shard.counters.backing_read_fail += 1;
+        LoadError::Backing { key, backing: self.backing_name(), block: written.at.block(), source }
+    }
+
+    fn backing_name(&self) -> String {
+        self.backing().map_or_else(String::new, Backing::name)
     }
 
     fn restore_copy(

@@ -188,23 +188,10 @@ impl Zswap {
                             return copied(CopiedForm::Object(usize::from(written.bytes)), true);
                         }
                         Ok(Err(source)) => {
-                            shard.counters.decompress_fail += 1;
-                            return Err(LoadError::Corrupt {
-                                key,
-                                place: tier.backing().name(),
-                                compressor: self.compressor.name(),
-                                bytes: usize::from(written.bytes),
-                                source,
-                            });
+                            return Err(self.corrupt_copy(&mut shard, key, written, source));
                         }
                         Err(source) => {
-                            shard.counters.backing_read_fail += 1;
-                            return Err(LoadError::Backing {
-                                key,
-                                backing: tier.backing().name(),
-                                block: written.at.block(),
-                                source,
-                            });
+                            return Err(self.unread_copy(&mut shard, key, written, source));
                         }
                     }
                 }
