@@ -49,6 +49,7 @@ pub mod index;
 pub mod lab;
 pub mod names;
 pub mod page;
+pub mod pager;
 pub mod same_filled;
 pub mod sys;
 pub mod table;

@@ -6,6 +6,7 @@ mod classes;
 mod compare;
 mod corpus;
 mod limits;
+mod run;
 mod size;
 mod stat;
 mod torture;
@@ -34,6 +35,8 @@ enum Command {
     Compare(Box<compare::Compare>),
     #[command(name = crate::lab::experiment::CHILD_COMMAND, hide = true)]
     CompareRun(compare::CompareRun),
+    /// Run a program in less memory
+    Run(run::Run),
     /// Write the pages of a process, a command or a file to a page set
     Capture(capture::Capture),
     /// Print the size classes of zsmalloc and their waste
@@ -103,6 +106,7 @@ pub fn main() -> ExitCode {
         Command::Compare(command) => command.run(),
         Command::CompareRun(command) => command.run(),
         Command::Capture(command) => command.run(),
+        Command::Run(command) => return command.run(),
         Command::Classes(command) => command.run(),
         Command::Stat(command) => command.run(),
         Command::Bench(command) => command.run(),

@@ -1,0 +1,607 @@
+//! An address space of a program: what of it is watched, where its pages are, and the helper in it.
+//!
+//! - P1: a page whose place is staging or the store is missing in the program; its next touch is
+//!   told by the userfaultfd. A page whose place is the program is there, or is zero.
+//! - P2: a command of the helper is carried out only while nothing of the userfaultfd is read, and
+//!   only if nothing but faults was read since it was given: its addresses mean what they meant.
+//! - P3: what a command did is noted in the table before anything else is read.
+//! - P4: a page that the program has said it drops does not leave until it was missing once.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, Read};
+use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::ranges::Ranges;
+use super::table::{Entry, PageTable, Place, UNKNOWN};
+use crate::page::{PAGE_SIZE, Page};
+use crate::sys::pagemap::{self, Found};
+use crate::sys::preload::SharedControl;
+use crate::sys::preload::protocol::{MESSAGE_BYTES, Message, RUNS_MAX, holder, kind, work};
+use crate::sys::remote;
+use crate::sys::userfaultfd::Userfaultfd;
+
+/// Pages that are moved by one command: the kernel flushes the TLB once for more than 33, and page
+/// by page below.
+pub(super) const TRAY_PAGES: usize = 128;
+
+/// Pages of a process that can be aside at once: 16 MiB.
+pub(super) const STAGING_PAGES: usize = 32 * TRAY_PAGES;
+
+/// Bytes of address space that one search for pages walks over at most: 1 GiB.
+const SEARCH_BYTES: u64 = 1 << 30;
+
+const PAGE: u64 = PAGE_SIZE as u64;
+
+/// A page of staging that belongs to nobody.
+const NOBODY: u64 = u64::MAX;
+
+/// The helper, on this side.
+#[derive(Debug)]
+pub(super) struct Helper {
+    connection: OwnedFd,
+    control: SharedControl,
+    staging: u64,
+}
+
+/// Pages that are aside in the program.
+#[derive(Debug)]
+struct Staging {
+    /// By page of staging: the page of the program.
+    owners: Box<[u64]>,
+    /// Trays with pages, the oldest first.
+    filled: VecDeque<usize>,
+    /// Trays without.
+    empty: Vec<usize>,
+}
+
+/// What the helper was told to move.
+#[derive(Debug)]
+struct Command {
+    number: u32,
+    tray: usize,
+    runs: Vec<MoveRun>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct MoveRun {
+    page: u64,
+    count: usize,
+    /// Its first page of staging.
+    staged: usize,
+}
+
+/// How a command to move went.
+#[derive(Debug, Default)]
+pub(super) struct Moved {
+    pub(super) pages: usize,
+    /// Pages that are not the program's alone.
+    pub(super) shared: Vec<u64>,
+}
+
+/// Pages of a tray that are to be stored.
+#[derive(Debug, Default)]
+pub(super) struct Tray {
+    pub(super) number: usize,
+    /// Pages of staging, and the address of each.
+    pub(super) staged: Vec<(u32, u64)>,
+}
+
+/// An address space.
+#[derive(Debug)]
+pub(super) struct Space {
+    pub(super) pid: Option<u32>,
+    /// The process that forked it, where it is not known which it is.
+    pub(super) parent: Option<u32>,
+    pub(super) uffd: Userfaultfd,
+    helper: Option<Arc<Helper>>,
+    pub(super) table: PageTable,
+    /// Registered with the userfaultfd.
+    pub(super) watched: Ranges,
+    /// Not to be registered, or not to be moved: left in the program.
+    left: Ranges,
+    staging: Staging,
+    command: Option<Command>,
+    commands: u32,
+    hand: u64,
+    files: Option<ProcFiles>,
+    pub(super) gone: bool,
+    /// What was read while the helper was at work must be read again.
+    pub(super) deferred: bool,
+    pub(super) stream: Stream,
+}
+
+/// Faults one after the other.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct Stream {
+    pub(super) next: u64,
+    pub(super) window: usize,
+}
+
+impl Stream {
+    /// Pages to fill for a fault of `page`, at most `most`: more for each fault in a row.
+    pub(super) fn window(&mut self, page: u64, most: usize) -> usize {
+        self.window = match page == self.next {
+            true => (self.window * 2).clamp(1, most),
+            false => 1,
+        };
+        self.next = page + self.window as u64;
+        self.window
+    }
+}
+
+/// Files of /proc that are read again and again.
+#[derive(Debug)]
+struct ProcFiles {
+    statm: File,
+    pagemap: File,
+}
+
+impl Space {
+    /// A space whose process is known or not yet.
+    pub(super) fn new(uffd: Userfaultfd, pid: Option<u32>, parent: Option<u32>) -> Space {
+        Space {
+            pid,
+            parent,
+            uffd,
+            helper: None,
+            table: PageTable::default(),
+            watched: Ranges::default(),
+            left: Ranges::default(),
+            staging: Staging {
+                owners: vec![NOBODY; STAGING_PAGES].into(),
+                filled: VecDeque::new(),
+                empty: (0..STAGING_PAGES / TRAY_PAGES).rev().collect(),
+            },
+            command: None,
+            commands: 0,
+            hand: 0,
+            files: None,
+            gone: false,
+            deferred: false,
+            stream: Stream::default(),
+        }
+    }
+
+    /// The helper is there: pages can leave from now on.
+    pub(super) fn meet(
+        &mut self,
+        pid: u32,
+        connection: OwnedFd,
+        control: SharedControl,
+        staging: u64,
+        own: Range<u64>,
+    ) -> io::Result<()> {
+        let area = staging..staging + STAGING_PAGES as u64 * PAGE;
+        self.uffd.register(area.clone(), true, false)?;
+        self.files = Some(ProcFiles {
+            statm: File::open(format!("/proc/{pid}/statm"))?,
+            pagemap: File::open(format!("/proc/{pid}/pagemap"))?,
+        });
+        self.left.insert(area);
+        self.left.insert(own);
+        self.pid = Some(pid);
+        self.helper = Some(Arc::new(Helper { connection, control, staging }));
+        Ok(())
+    }
+
+    pub(super) fn helper(&self) -> Option<Arc<Helper>> {
+        self.helper.clone().filter(|_| !self.gone)
+    }
+
+    /// Keeps the helper from starting; `false` where it is at work.
+    pub(super) fn hold_commands(&mut self) -> bool {
+        let Some(helper) = &self.helper else { return true };
+        let held = helper.control.lock.compare_exchange(
+            holder::NONE,
+            holder::SUPERVISOR,
+            Ordering::Acquire,
+            Ordering::Relaxed,
+        );
+        if held.is_ok() {
+            self.collect();
+        }
+        held.is_ok()
+    }
+
+    /// Lets the helper go on; `changed` where the program's mappings are not what they were (P2).
+    pub(super) fn let_commands(&self, changed: bool) {
+        let Some(helper) = &self.helper else { return };
+        if changed {
+            helper.control.epoch.fetch_add(1, Ordering::Relaxed);
+        }
+        helper.control.lock.store(holder::NONE, Ordering::Release);
+    }
+
+    /// Bytes of anonymous memory that the process has.
+    pub(super) fn resident_bytes(&self) -> Option<u64> {
+        let files = self.files.as_ref()?;
+        let mut text = [0; 128];
+        let length = files.statm.read_at(&mut text, 0).ok()?;
+        let text = std::str::from_utf8(&text[..length]).ok()?;
+        let mut numbers = text.split(' ').map(str::parse::<u64>);
+        let resident = numbers.nth(1)?.ok()?;
+        let shared = numbers.next()?.ok()?;
+        Some(resident.saturating_sub(shared) * PAGE)
+    }
+
+    /// Watches all anonymous memory that is not watched yet; how many bytes came to be.
+    pub(super) fn watch(&mut self) -> io::Result<u64> {
+        let Some(pid) = self.pid else { return Ok(0) };
+        let mut text = String::new();
+        File::open(format!("/proc/{pid}/maps"))?.read_to_string(&mut text)?;
+        let mut bytes = 0;
+        for mapping in text.lines().filter_map(anonymous_mapping) {
+            for part in self.watched.outside(mapping) {
+                for part in self.left.outside(part) {
+                    match self.uffd.register(part.clone(), true, false) {
+                        Ok(()) => {
+                            bytes += part.end - part.start;
+                            self.watched.insert(part);
+                        }
+                        // It went, or another userfaultfd has it, or it is of a special kind.
+                        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {
+                            return Err(error);
+                        }
+                        Err(_) => {}
+                    }
+                }
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// Tells the helper to move pages aside: those that the hand comes to next, into an empty tray.
+    /// `false` where there are none, or no tray. The caller waits for the helper, without the lock,
+    /// and then calls [`Space::collect`].
+    pub(super) fn give_move(&mut self) -> io::Result<bool> {
+        let (Some(helper), None) = (self.helper(), &self.command) else { return Ok(false) };
+        let Some(tray) = self.staging.empty.pop() else { return Ok(false) };
+        let runs = match self.next_pages(tray) {
+            Ok(runs) if !runs.is_empty() => runs,
+            other => {
+                self.staging.empty.push(tray);
+                return other.map(|_| false);
+            }
+        };
+        self.give(&helper, work::MOVE, tray, runs)?;
+        Ok(true)
+    }
+
+    /// Tells the helper to move pages that are shared with a process that was forked: one by one,
+    /// once they are this process's alone.
+    pub(super) fn give_move_of(&mut self, pages: &[u64]) -> io::Result<bool> {
+        let (Some(helper), None) = (self.helper(), &self.command) else { return Ok(false) };
+        let Some(tray) = self.staging.empty.pop() else { return Ok(false) };
+        let first = tray * TRAY_PAGES;
+        let runs: Vec<MoveRun> = pages
+            .iter()
+            .filter(|&&page| {
+                let address = page * PAGE;
+                let is_here = self.table.get(page) == UNKNOWN;
+                is_here && self.watched.within(address..address + PAGE).next().is_some()
+            })
+            .take(TRAY_PAGES)
+            .enumerate()
+            .map(|(at, &page)| MoveRun { page, count: 1, staged: first + at })
+            .collect();
+        if runs.is_empty() {
+            self.staging.empty.push(tray);
+            return Ok(false);
+        }
+        self.give(&helper, work::OWN_AND_MOVE, tray, runs)?;
+        Ok(true)
+    }
+
+    fn give(
+        &mut self,
+        helper: &Helper,
+        what: u32,
+        tray: usize,
+        runs: Vec<MoveRun>,
+    ) -> io::Result<()> {
+        let control = &helper.control;
+        for (run, room) in runs.iter().zip(&control.runs) {
+            room.from.store(run.page * PAGE, Ordering::Relaxed);
+            room.to.store(helper.staging + run.staged as u64 * PAGE, Ordering::Relaxed);
+            room.bytes.store(run.count as u64 * PAGE, Ordering::Relaxed);
+            room.moved.store(0, Ordering::Relaxed);
+            room.error.store(0, Ordering::Relaxed);
+        }
+        self.commands = self.commands.wrapping_add(1);
+        control.run_count.store(runs.len() as u32, Ordering::Relaxed);
+        // Read by the same lock's holder that changes it: this space's.
+        control.given_in.store(control.epoch.load(Ordering::Relaxed), Ordering::Relaxed);
+        control.given.store(self.commands, Ordering::Relaxed);
+        control.work.store(what, Ordering::Release);
+        self.command = Some(Command { number: self.commands, tray, runs });
+        helper.send(kind::WORK)
+    }
+
+    /// Notes what a command did, if it is done (P3).
+    pub(super) fn collect(&mut self) -> Option<Moved> {
+        let helper = self.helper.clone()?;
+        let done = helper.control.done.load(Ordering::Acquire);
+        let command = self.command.take_if(|command| command.number == done)?;
+        let mut moved = Moved::default();
+        for (run, answer) in command.runs.iter().zip(&helper.control.runs) {
+            let count = (answer.moved.load(Ordering::Relaxed) / PAGE) as usize;
+            let count = count.min(run.count);
+            for at in 0..count {
+                let (page, staged) = (run.page + at as u64, run.staged + at);
+                let place = Place::Staged(staged as u32);
+                self.table.set(page, Entry { place, ..UNKNOWN });
+                self.staging.owners[staged] = page;
+            }
+            moved.pages += count;
+            if count == run.count {
+                continue;
+            }
+            let stopped_at = run.page + count as u64;
+            match answer.error.load(Ordering::Relaxed) as i32 {
+                libc::EBUSY => moved.shared.push(stopped_at),
+                // Locked in memory, or of a special kind.
+                libc::EINVAL => {
+                    let (start, end) = (stopped_at * PAGE, (run.page + run.count as u64) * PAGE);
+                    self.left.insert(start..end);
+                }
+                _ => {} // it went, or will be tried again
+            }
+        }
+        if moved.pages > 0 {
+            self.staging.filled.push_back(command.tray);
+        } else {
+            self.staging.empty.push(command.tray);
+        }
+        Some(moved)
+    }
+
+    /// Pages that the hand comes to next, as runs that go into a tray.
+    fn next_pages(&mut self, tray: usize) -> io::Result<Vec<MoveRun>> {
+        let Some(files) = &self.files else { return Ok(Vec::new()) };
+        let mut runs: Vec<MoveRun> = Vec::new();
+        let mut count = 0;
+        let first = tray * TRAY_PAGES;
+        let mut searched = 0;
+        // From the hand to the end, and from the start to the hand.
+        let (hand, mut at) = (self.hand, self.hand);
+        let around: Vec<Range<u64>> =
+            self.watched.within(hand..u64::MAX).chain(self.watched.within(0..hand)).collect();
+        'search: for range in around.into_iter().flat_map(|range| self.left.outside(range)) {
+            at = range.start;
+            while at < range.end {
+                let mut found = [Found::default(); 32];
+                let end = range.end.min(at + SEARCH_BYTES);
+                let (found_runs, walked_to) = pagemap::scan(&files.pagemap, at..end, &mut found)?;
+                for run in found[..found_runs].iter().filter(|run| !run.is_swapped()) {
+                    for page in run.start / PAGE..run.end / PAGE {
+                        let entry = self.table.get(page);
+                        at = (page + 1) * PAGE;
+                        if entry.hot {
+                            self.table.set(page, Entry { hot: false, ..entry });
+                            continue;
+                        }
+                        if entry != UNKNOWN {
+                            continue;
+                        }
+                        let next = |run: &&mut MoveRun| run.page + run.count as u64 == page;
+                        if let Some(last) = runs.last_mut().filter(next) {
+                            last.count += 1;
+                        } else if runs.len() == RUNS_MAX {
+                            break 'search;
+                        } else {
+                            runs.push(MoveRun { page, count: 1, staged: first + count });
+                        }
+                        count += 1;
+                        if count == TRAY_PAGES {
+                            break 'search;
+                        }
+                    }
+                }
+                searched += walked_to - at.min(walked_to);
+                at = at.max(walked_to);
+                if searched > SEARCH_BYTES {
+                    break 'search;
+                }
+            }
+        }
+        self.hand = at;
+        Ok(runs)
+    }
+
+    /// Trays with pages.
+    pub(super) fn filled_trays(&self) -> usize {
+        self.staging.filled.len()
+    }
+
+    /// Takes the oldest tray, to store what is in it still.
+    pub(super) fn take_tray(&mut self) -> Option<Tray> {
+        let helper = self.helper.clone()?;
+        let number = self.staging.filled.pop_front()?;
+        let pages = number * TRAY_PAGES..(number + 1) * TRAY_PAGES;
+        let staged = pages
+            .filter(|&staged| self.staging.owners[staged] != NOBODY)
+            .map(|staged| (staged as u32, helper.staging + staged as u64 * PAGE))
+            .collect();
+        Some(Tray { number, staged })
+    }
+
+    /// A page of a tray is in the store now; `false` where it has left the tray meanwhile.
+    pub(super) fn stored(&mut self, staged: u32, slot: u32) -> bool {
+        let owner = std::mem::replace(&mut self.staging.owners[staged as usize], NOBODY);
+        if owner == NOBODY {
+            return false;
+        }
+        let entry = self.table.get(owner);
+        debug_assert_eq!(entry.place, Place::Staged(staged));
+        self.table.set(owner, Entry { place: Place::Stored(slot), ..entry });
+        true
+    }
+
+    /// Puts a tray back that could not be emptied.
+    pub(super) fn keep_tray(&mut self, number: usize) {
+        self.staging.filled.push_back(number);
+    }
+
+    /// A tray whose memory was given back can be used again.
+    pub(super) fn empty_tray(&mut self, number: usize) {
+        self.staging.empty.push(number);
+    }
+
+    /// Tells the helper to give a tray's memory back; as [`Space::give_move`].
+    pub(super) fn give_drop(&mut self, tray: usize) -> io::Result<bool> {
+        let (Some(helper), None) = (self.helper(), &self.command) else { return Ok(false) };
+        let control = &helper.control;
+        let bytes = TRAY_PAGES as u64 * PAGE;
+        control.runs[0].from.store(helper.staging + tray as u64 * bytes, Ordering::Relaxed);
+        control.runs[0].bytes.store(bytes, Ordering::Relaxed);
+        control.run_count.store(1, Ordering::Relaxed);
+        self.commands = self.commands.wrapping_add(1);
+        control.given.store(self.commands, Ordering::Relaxed);
+        control.work.store(work::DROP, Ordering::Release);
+        helper.send(kind::WORK)?;
+        Ok(true)
+    }
+
+    /// Whether an address is in staging.
+    pub(super) fn is_staging(&self, address: u64) -> bool {
+        self.helper.as_ref().is_some_and(|helper| {
+            (helper.staging..helper.staging + STAGING_PAGES as u64 * PAGE).contains(&address)
+        })
+    }
+
+    /// Reads a page that is aside.
+    pub(super) fn read_staged(&self, staged: u32, page: &mut Page) -> io::Result<()> {
+        let (Some(pid), Some(helper)) = (self.pid, &self.helper) else {
+            return Err(io::ErrorKind::NotFound.into());
+        };
+        remote::read(pid, helper.staging + u64::from(staged) * PAGE, page)
+    }
+
+    /// A page is back in the program.
+    pub(super) fn returned(&mut self, page: u64, hot: bool) {
+        if let Place::Staged(staged) = self.table.get(page).place {
+            self.staging.owners[staged as usize] = NOBODY;
+        }
+        self.table.set(page, Entry { hot, ..UNKNOWN });
+    }
+
+    /// Forgets a range of pages; `release` is called for each slot that one of them named.
+    pub(super) fn forget(&mut self, range: Range<u64>, release: &mut dyn FnMut(u32)) {
+        let Space { table, staging, .. } = self;
+        table.take_range(pages(range), &mut |_, entry| match entry.place {
+            Place::Stored(slot) => release(slot),
+            Place::Staged(staged) => staging.owners[staged as usize] = NOBODY,
+            Place::Program => {}
+        });
+    }
+
+    /// The program drops a range of pages, now or in a moment (P4).
+    pub(super) fn removed(&mut self, range: Range<u64>, release: &mut dyn FnMut(u32)) {
+        self.forget(range.clone(), release);
+        for part in self.watched.within(range) {
+            for page in pages(part) {
+                self.table.set(page, Entry { removing: true, ..UNKNOWN });
+            }
+        }
+    }
+
+    /// The program has unmapped a range.
+    pub(super) fn unmapped(&mut self, range: Range<u64>, release: &mut dyn FnMut(u32)) {
+        self.forget(range.clone(), release);
+        self.watched.remove(range.clone());
+        self.left.remove(range);
+    }
+
+    /// The program has moved a range.
+    pub(super) fn moved(&mut self, from: Range<u64>, to: u64) {
+        let mut entries = Vec::new();
+        self.table.take_range(pages(from.clone()), &mut |page, entry| entries.push((page, entry)));
+        for (page, entry) in entries {
+            let page = page - from.start / PAGE + to / PAGE;
+            if let Place::Staged(staged) = entry.place {
+                self.staging.owners[staged as usize] = page;
+            }
+            self.table.set(page, entry);
+        }
+        let parts: Vec<Range<u64>> = self.watched.within(from.clone()).collect();
+        self.watched.remove(from.clone());
+        for part in parts {
+            self.watched.insert(part.start - from.start + to..part.end - from.start + to);
+        }
+        self.left.remove(from);
+    }
+
+    /// Memory of what is known, in bytes, about.
+    pub(super) fn bytes(&self) -> usize {
+        self.table.bytes() + STAGING_PAGES * size_of::<u64>()
+    }
+}
+
+impl Helper {
+    fn send(&self, kind: u32) -> io::Result<()> {
+        send(&self.connection, Message::new(kind, 0, 0), &[])
+    }
+
+    /// Waits until a command is done. `false` where the helper is gone.
+    pub(super) fn wait(&self) -> bool {
+        let mut bytes = [0; MESSAGE_BYTES];
+        loop {
+            match rustix::net::recv(
+                &self.connection,
+                &mut bytes[..],
+                rustix::net::RecvFlags::empty(),
+            ) {
+                Ok((length, _)) => {
+                    let message = Message::from_bytes(&bytes[..length]);
+                    return message.is_some_and(|message| message.kind == kind::DONE);
+                }
+                Err(rustix::io::Errno::INTR) => {}
+                Err(_) => return false,
+            }
+        }
+    }
+}
+
+/// Sends a message and descriptors.
+pub(super) fn send(
+    connection: &impl AsFd,
+    message: Message,
+    descriptors: &[std::os::fd::BorrowedFd<'_>],
+) -> io::Result<()> {
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut extra = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() {
+        extra.push(SendAncillaryMessage::ScmRights(descriptors));
+    }
+    let bytes = message.to_bytes();
+    sendmsg(connection, &[io::IoSlice::new(&bytes)], &mut extra, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+/// The pages of a range of addresses.
+fn pages(range: Range<u64>) -> Range<u64> {
+    range.start / PAGE..range.end.div_ceil(PAGE)
+}
+
+/// The addresses of a line of /proc/PID/maps, if it is private anonymous memory that can be read.
+fn anonymous_mapping(line: &str) -> Option<Range<u64>> {
+    let mut fields = line.split_ascii_whitespace();
+    let (start, end) = fields.next()?.split_once('-')?;
+    let rights = fields.next()?.as_bytes();
+    let inode = fields.nth(2)?;
+    let name = fields.next().unwrap_or("");
+    let is_named_by_kernel =
+        name.is_empty() || name == "[heap]" || name == "[stack]" || name.starts_with("[anon");
+    let range = u64::from_str_radix(start, 16).ok()?..u64::from_str_radix(end, 16).ok()?;
+    (rights.first() == Some(&b'r')
+        && rights.last() == Some(&b'p')
+        && inode == "0"
+        && is_named_by_kernel)
+        .then_some(range)
+}
