@@ -27,7 +27,7 @@ const LOOK_MAX: Duration = Duration::from_millis(50);
 const LOOK_MIN: Duration = Duration::from_millis(1);
 
 /// How often the mappings of programs are looked at while their memory is watched.
-const WATCH_EVERY: Duration = Duration::from_millis(10);
+const WATCH_EVERY: Duration = Duration::from_millis(20);
 
 /// Trays of pages aside that a space may have before the oldest is stored.
 const TRAYS_ASIDE: usize = 8;
@@ -40,7 +40,6 @@ pub(super) struct Evictor {
     buffer: Box<[Page; TRAY_PAGES]>,
     watched_at: Option<Instant>,
     in_vain: u32,
-    turn: usize,
 }
 
 impl Evictor {
@@ -50,7 +49,6 @@ impl Evictor {
             buffer: Box::new([[0; PAGE_SIZE]; TRAY_PAGES]),
             watched_at: None,
             in_vain: 0,
-            turn: 0,
         }
     }
 
@@ -82,15 +80,19 @@ impl Evictor {
         }
     }
 
-    /// Watches what is not watched yet, of all programs.
+    /// Watches what is not watched yet: of programs that map or unmap memory at once, of all now
+    /// and then, for the two may even out.
     fn watch(&mut self) {
-        if self.watched_at.is_some_and(|at| at.elapsed() < WATCH_EVERY) {
-            return;
+        let is_due = self.watched_at.is_none_or(|at| at.elapsed() >= WATCH_EVERY);
+        if is_due {
+            self.watched_at = Some(Instant::now());
         }
-        self.watched_at = Some(Instant::now());
         for space in self.pager.spaces() {
-            // One that has just ended is told of by its helper.
-            let _ = lock(&space).watch();
+            let mut space = lock(&space);
+            if is_due || space.has_changed() {
+                // One that has just ended is told of by its helper.
+                let _ = space.watch();
+            }
         }
     }
 
@@ -99,13 +101,12 @@ impl Evictor {
         let spaces = self.pager.spaces();
         let mut by_size: Vec<(u64, SpaceLock)> = spaces
             .into_iter()
-            .filter_map(|space| {
-                let bytes = lock(&space).resident_bytes()?;
-                Some((bytes, space))
+            .map(|space| {
+                let bytes = lock(&space).resident_bytes();
+                (bytes, space)
             })
             .collect();
         by_size.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
-        self.turn += 1;
         for (_, space) in &by_size {
             match self.evict_from(space) {
                 Ok(0) | Err(_) => {}

@@ -111,13 +111,20 @@ impl Pager {
     fn sample(&self) -> u64 {
         self.charged.store(0, Ordering::Relaxed);
         let (mut resident, mut known) = (0, self.slots.bytes());
-        for space in self.spaces() {
-            let space = lock(&space);
-            resident += space.resident_bytes().unwrap_or(0);
+        let spaces = self.spaces();
+        for space in &spaces {
+            let space = lock(space);
+            resident += space.resident_bytes();
             known += space.bytes();
         }
         let pool = self.zswap.budget().used_bytes();
-        let used = resident + pool + known as u64;
+        let mut used = resident + pool + known as u64;
+        if used > self.limit_bytes.saturating_sub(self.margin_bytes()) {
+            // It matters now that processes have pages in common.
+            let twice: u64 = spaces.iter().map(|space| lock(space).counted_elsewhere()).sum();
+            resident -= twice.min(resident);
+            used -= twice.min(used);
+        }
         self.sampled.store(used, Ordering::Relaxed);
         self.peak.fetch_max(used, Ordering::Relaxed);
         self.resident_peak.fetch_max(resident, Ordering::Relaxed);
@@ -217,7 +224,7 @@ impl Pager {
     /// memory cgroup does.
     fn is_stuck(&self) {
         let spaces = self.spaces();
-        let size = |space: &SpaceLock| lock(space).resident_bytes().unwrap_or(0);
+        let size = |space: &SpaceLock| lock(space).resident_bytes();
         let Some(largest) = spaces.iter().max_by_key(|space| size(space)) else { return };
         let Some(pid) = lock(largest).pid else { return };
         eprintln!(

@@ -75,7 +75,8 @@ impl Ranges {
         parts
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = Range<u64>> {
+    #[cfg(test)]
+    fn iter(&self) -> impl Iterator<Item = Range<u64>> {
         self.0.iter().map(|(&start, &end)| start..end)
     }
 }

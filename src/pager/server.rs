@@ -84,6 +84,7 @@ struct Newcomer {
     pid: u32,
     own: Range<u64>,
     control: SharedControl,
+    forked: bool,
     /// The space that its parent's fork made.
     space: Option<u32>,
 }
@@ -197,7 +198,7 @@ impl Server {
             return;
         }
         let pid = peer.pid.as_raw_nonzero().get() as u32; // a process number is not negative
-        let newcomer = Newcomer { connection, pid, own: 0..0, control, space: None };
+        let newcomer = Newcomer { connection, pid, own: 0..0, control, forked: false, space: None };
         self.newcomers.insert(id, newcomer);
     }
 
@@ -236,6 +237,7 @@ impl Server {
                     .then(|| self.forked_space(pid, own.start))
                     .flatten();
                 let newcomer = self.newcomers.get_mut(&id).expect("the caller has it");
+                newcomer.forked = message.kind == kind::HELLO_FORK;
                 newcomer.own = own;
                 newcomer.space = space;
                 let control = newcomer.control.as_fd();
@@ -264,7 +266,7 @@ impl Server {
                         let fd = fd.ok_or(io::ErrorKind::InvalidData)?;
                         let uffd = Userfaultfd::from_fd(fd);
                         uffd.api(features())?;
-                        self.add_space(Space::new(uffd, Some(newcomer.pid), None))?
+                        self.add_space(Space::new(uffd, Some(newcomer.pid)))?
                     }
                 };
                 let token = Token::Helper(id).data();
@@ -305,7 +307,12 @@ impl Server {
         let range = address..address + PAGE;
         self.spaces.iter().find_map(|(&id, space)| {
             let space = lock(space);
-            if space.pid.is_some() || space.uffd.register(range.clone(), false, true).is_err() {
+            // In a brother of it the program's memory may be there, which must stay as it is.
+            let is_brother = space.watched.within(range.clone()).next().is_some();
+            if space.pid.is_some()
+                || is_brother
+                || space.uffd.register(range.clone(), false, true).is_err()
+            {
                 return None;
             }
             let marked =
@@ -428,9 +435,11 @@ impl Server {
 
     /// The space of a child: it has the pages of its parent that are in the store, and copies of
     /// those that are aside.
-    fn fork(&mut self, parent: &Space, child: Userfaultfd) -> Space {
-        let mut space = Space::new(child, None, parent.pid);
+    fn fork(&mut self, parent: &mut Space, child: Userfaultfd) -> Space {
+        let mut space = Space::new(child, None);
         space.watched = parent.watched.clone();
+        space.shares_pages = true;
+        parent.shares_pages = true;
         let mut failed = None;
         parent.table.for_each(&mut |page, entry| {
             let slot = match entry.place {
@@ -505,7 +514,8 @@ impl Server {
             return;
         }
         let window = space.stream.window(page, FRESH_MAX);
-        let count = run_of(space, page, window, |place| place == Place::Program);
+        let most = space.pages_before_command(page, window);
+        let count = run_of(space, page, most, |place| place == Place::Program);
         let bytes = self.zeros[..count].as_flattened();
         let done = match space.uffd.copy(address, bytes, true, false) {
             Ok(()) => count,

@@ -53,12 +53,6 @@ impl Slots {
         self.lock().free.push(slot);
     }
 
-    /// Slots in use.
-    pub(super) fn used(&self) -> usize {
-        let inner = self.lock();
-        inner.holders.len() - inner.free.len()
-    }
-
     /// Memory, in bytes.
     pub(super) fn bytes(&self) -> usize {
         let inner = self.lock();

@@ -15,6 +15,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use super::ranges::Ranges;
 use super::table::{Entry, PageTable, Place, UNKNOWN};
@@ -95,8 +96,6 @@ pub(super) struct Tray {
 #[derive(Debug)]
 pub(super) struct Space {
     pub(super) pid: Option<u32>,
-    /// The process that forked it, where it is not known which it is.
-    pub(super) parent: Option<u32>,
     pub(super) uffd: Userfaultfd,
     helper: Option<Arc<Helper>>,
     pub(super) table: PageTable,
@@ -109,6 +108,11 @@ pub(super) struct Space {
     commands: u32,
     hand: u64,
     files: Option<ProcFiles>,
+    /// Size of the address space, in pages, when its mappings were last looked at.
+    watched_at_size: u64,
+    /// Some of its pages may be another process's as well: it has forked, or was forked.
+    pub(super) shares_pages: bool,
+    shared: Shared,
     pub(super) gone: bool,
     /// What was read while the helper was at work must be read again.
     pub(super) deferred: bool,
@@ -139,14 +143,31 @@ impl Stream {
 struct ProcFiles {
     statm: File,
     pagemap: File,
+    smaps: File,
+}
+
+/// Memory that is another process's too, as it was told last.
+#[derive(Debug, Default)]
+struct Shared {
+    bytes: u64,
+    looked: Option<Instant>,
+}
+
+/// How long what was told of shared pages counts: the kernel walks all pages to tell.
+const SHARED_FOR: Duration = Duration::from_millis(50);
+
+/// What /proc/PID/statm tells, in pages.
+#[derive(Debug, Clone, Copy)]
+struct Size {
+    mapped: u64,
+    anonymous: u64,
 }
 
 impl Space {
     /// A space whose process is known or not yet.
-    pub(super) fn new(uffd: Userfaultfd, pid: Option<u32>, parent: Option<u32>) -> Space {
+    pub(super) fn new(uffd: Userfaultfd, pid: Option<u32>) -> Space {
         Space {
             pid,
-            parent,
             uffd,
             helper: None,
             table: PageTable::default(),
@@ -161,6 +182,9 @@ impl Space {
             commands: 0,
             hand: 0,
             files: None,
+            watched_at_size: 0,
+            shares_pages: false,
+            shared: Shared::default(),
             gone: false,
             deferred: false,
             stream: Stream::default(),
@@ -181,6 +205,7 @@ impl Space {
         self.files = Some(ProcFiles {
             statm: File::open(format!("/proc/{pid}/statm"))?,
             pagemap: File::open(format!("/proc/{pid}/pagemap"))?,
+            smaps: File::open(format!("/proc/{pid}/smaps_rollup"))?,
         });
         self.left.insert(area);
         self.left.insert(own);
@@ -217,21 +242,52 @@ impl Space {
         helper.control.lock.store(holder::NONE, Ordering::Release);
     }
 
-    /// Bytes of anonymous memory that the process has.
-    pub(super) fn resident_bytes(&self) -> Option<u64> {
-        let files = self.files.as_ref()?;
+    fn size(&self) -> Option<Size> {
         let mut text = [0; 128];
-        let length = files.statm.read_at(&mut text, 0).ok()?;
+        let length = self.files.as_ref()?.statm.read_at(&mut text, 0).ok()?;
         let text = std::str::from_utf8(&text[..length]).ok()?;
-        let mut numbers = text.split(' ').map(str::parse::<u64>);
-        let resident = numbers.nth(1)?.ok()?;
-        let shared = numbers.next()?.ok()?;
-        Some(resident.saturating_sub(shared) * PAGE)
+        let mut numbers = text.split(' ').map_while(|number| number.parse::<u64>().ok());
+        let (mapped, resident, files) = (numbers.next()?, numbers.next()?, numbers.next()?);
+        Some(Size { mapped, anonymous: resident.saturating_sub(files) })
+    }
+
+    /// Bytes of anonymous memory that the process has; pages that others have too count here.
+    pub(super) fn resident_bytes(&self) -> u64 {
+        self.size().map_or(0, |size| size.anonymous * PAGE)
+    }
+
+    /// Bytes of [`Space::resident_bytes`] that are counted in other processes, where pages are
+    /// shared since a fork: what is left is the process's part of them (`Pss_Anon`).
+    pub(super) fn counted_elsewhere(&mut self) -> u64 {
+        if !self.shares_pages {
+            return 0;
+        }
+        if self.shared.looked.is_none_or(|looked| looked.elapsed() >= SHARED_FOR) {
+            let part = self.part_of_shared().unwrap_or(u64::MAX);
+            self.shared.bytes = self.resident_bytes().saturating_sub(part);
+            self.shared.looked = Some(Instant::now());
+        }
+        self.shared.bytes
+    }
+
+    fn part_of_shared(&self) -> Option<u64> {
+        let mut text = [0; 2048];
+        let length = self.files.as_ref()?.smaps.read_at(&mut text, 0).ok()?;
+        let text = std::str::from_utf8(&text[..length]).ok()?;
+        let line = text.lines().find_map(|line| line.strip_prefix("Pss_Anon:"))?;
+        let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+        Some(kib * 1024)
+    }
+
+    /// Whether the address space has grown or shrunk since it was last looked at.
+    pub(super) fn has_changed(&self) -> bool {
+        self.size().is_some_and(|size| size.mapped != self.watched_at_size)
     }
 
     /// Watches all anonymous memory that is not watched yet; how many bytes came to be.
     pub(super) fn watch(&mut self) -> io::Result<u64> {
         let Some(pid) = self.pid else { return Ok(0) };
+        self.watched_at_size = self.size().map_or(0, |size| size.mapped);
         let mut text = String::new();
         File::open(format!("/proc/{pid}/maps"))?.read_to_string(&mut text)?;
         let mut bytes = 0;
@@ -320,6 +376,14 @@ impl Space {
         control.work.store(what, Ordering::Release);
         self.command = Some(Command { number: self.commands, tray, runs });
         helper.send(kind::WORK)
+    }
+
+    /// Pages from `first` on, at most `most`, that no command moves now: of those the table does
+    /// not know whether they are in the program still.
+    pub(super) fn pages_before_command(&self, first: u64, most: usize) -> usize {
+        let runs = self.command.iter().flat_map(|command| &command.runs);
+        let next = runs.filter(|run| run.page + run.count as u64 > first).map(|run| run.page).min();
+        next.map_or(most, |next| (next.saturating_sub(first) as usize).min(most))
     }
 
     /// Notes what a command did, if it is done (P3).
