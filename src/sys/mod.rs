@@ -18,5 +18,6 @@ pub mod ptrace;
 pub mod rb_node;
 pub mod signals;
 pub mod uring;
+pub mod userfaultfd;
 pub mod wide;
 pub mod window;
