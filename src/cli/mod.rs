@@ -5,6 +5,7 @@ mod capture;
 mod classes;
 mod compare;
 mod corpus;
+mod doctor;
 mod limits;
 mod size;
 mod stat;
@@ -44,6 +45,8 @@ enum Command {
     Bench(bench::Bench),
     /// Run the store where everything fails, and check every answer
     Torture(torture::TortureArgs),
+    /// Print what this machine allows `uzswap run`, and how to allow more
+    Doctor(doctor::Doctor),
     /// Build a heap of realistic data, for captures where nothing else is at hand
     Workload(workload::Workload),
 }
@@ -107,6 +110,7 @@ pub fn main() -> ExitCode {
         Command::Stat(command) => command.run(),
         Command::Bench(command) => command.run(),
         Command::Torture(command) => command.run(),
+        Command::Doctor(command) => command.run(),
         Command::Workload(command) => command.run(),
     };
     match result {
