@@ -12,6 +12,7 @@ const MIB: u64 = 1 << 20;
 const FILES_WANTED: u64 = 1024;
 
 const SYSCTL: &str = "sysctl -w vm.unprivileged_userfaultfd=1";
+const DEVICE_MODE: &str = "chmod 0666 /dev/userfaultfd";
 
 pub(super) fn all(files: &Files, trials: &Trials) -> Vec<Finding> {
     let mut found = vec![userfaultfd(files, trials)];
@@ -78,7 +79,7 @@ fn userfaultfd(files: &Files, trials: &Trials) -> Finding {
             "full mode for uzswap alone",
             "programs that it starts have no CAP_SYS_PTRACE and cannot make a userfaultfd",
         )
-        .fixed_by(&[SYSCTL]);
+        .fixed_by(&[SYSCTL, DEVICE_MODE]);
     }
     let knows = files.text("/proc/sys/vm/unprivileged_userfaultfd").is_some();
     let blocked = is(&trials.user_mode_only, EPERM) || is(&trials.user_mode_only, ENOSYS) && knows;
@@ -103,11 +104,11 @@ fn userfaultfd(files: &Files, trials: &Trials) -> Finding {
     make(
         State::Missing,
         &found,
-        "read(2) into memory that was compressed would fail with EFAULT in the program",
+        "system calls of programs would fail with EFAULT on compressed memory",
     )
     .fixed_by(&[
         SYSCTL,
-        "chmod 0666 /dev/userfaultfd",
+        DEVICE_MODE,
         r#"echo 'KERNEL=="userfaultfd", MODE="0666"' > /etc/udev/rules.d/60-userfaultfd.rules"#,
         "sudo uzswap run ...",
     ])
@@ -142,10 +143,10 @@ fn feature(files: &Files, name: &'static str, outcome: &Outcome) -> Finding {
                     .fixed_by(&["sudo docker run --cap-add SYS_PTRACE ..."]);
             }
             let setcap = format!("setcap cap_sys_ptrace+ep {}", program());
-            let setcap = format!("{setcap} && {SYSCTL}");
             finding(name, State::Missing, found, means).fixed_by(&[
                 "sudo uzswap run ...",
-                &setcap,
+                &format!("{setcap} && {SYSCTL}"),
+                &format!("{setcap} && {DEVICE_MODE}"),
                 "docker run --cap-add SYS_PTRACE ...",
             ])
         }

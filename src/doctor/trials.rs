@@ -86,13 +86,14 @@ impl Trials {
         let device = File::options().read(true).write(true).open(DEVICE);
         let by_device =
             device.and_then(|device| userfaultfd::create_by_device(&device, false)).map(drop);
-        let features = FEATURES
-            .map(|(name, feature, trial)| (name, memory(feature).and_then(|own| trial(&own))));
+        let features = FEATURES.iter();
+        let features = features
+            .map(|&(name, feature, trial)| (name, memory(feature).and_then(|own| trial(&own))));
         Trials {
             by_syscall: outcome(userfaultfd::create_by_syscall(false)),
             by_device: outcome(by_device),
             user_mode_only: outcome(userfaultfd::create_by_syscall(true)),
-            features: features.into(),
+            features: features.collect(),
             pagemap_scan: pagemap_scan(),
             read_memory: read_memory(),
         }
