@@ -229,6 +229,8 @@ fn the_least_limit_of_the_cgroups_counts() {
         .file("sys/fs/cgroup/user.slice/memory.max", "104857600\n")
         .file("sys/fs/cgroup/user.slice/a.scope/memory.max", "max\n");
     v2.notes("memory cgroup", &["v2, limit 100 MiB"]);
+    let both = v2.file("sys/fs/cgroup/user.slice/a.scope/memory.max", "209715200\n");
+    both.notes("memory cgroup", &["v2, limit 100 MiB"]);
     // In a container the group's path is one of outside.
     let inside = Machine::new().file("sys/fs/cgroup/memory.max", "52428800\n");
     inside.notes("memory cgroup", &["v2, limit 50 MiB"]);
