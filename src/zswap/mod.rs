@@ -12,12 +12,12 @@
 //! - S3: every handle is in one entry, and every object has a handle.
 //! - S4: an entry that was looked up is removed by its key and identity, never by key alone.
 //! - S5: a page with a record is on its tenant's list while it is in the pool and is not being
-//!   written.
+//!   written, or staged for that.
 //! - S6: a block of the backing is held once by each copy in it, and by whoever reads or writes it.
 //! - S7: a page leaves the pool once it has been written, and not before; where that fails, nothing
 //!   has changed.
 //!
-//! Locks are taken in the order batch, shard, pool, extents; a load goes from shard to pool hand
+//! Locks are taken in the order batch, shard, staged, pool, extents; a load goes from shard to pool hand
 //! over hand, so that the object is pinned before its entry can go. Compression and decompression
 //! hold no shard lock, and neither does the backing. Blocks are held while they are read; what was
 //! read counts if its entry is the same afterwards.
@@ -36,6 +36,7 @@ mod records;
 mod shard;
 mod shrinker;
 pub mod snapshot;
+mod staged;
 mod stats;
 mod tenant;
 mod tier;
@@ -234,7 +235,10 @@ impl Zswap {
             zpool: parts.zpool,
             arena: parts.arena,
             compressor: parts.compressor,
-            tier: parts.backing.map(Tier::new).transpose()?,
+            tier: parts
+                .backing
+                .map(|backing| Tier::new(backing, budget.max_bytes()))
+                .transpose()?,
             limit: Limit::new(budget.max_bytes(), options.accept_threshold_percent),
             shards: Shards::new(
                 options.shards,
@@ -289,6 +293,9 @@ impl Zswap {
             let refused = StoreError::IndexFull { key, source };
             self.count_refusal(&refused);
             return Err(refused);
+        }
+        if matches!(held.content, Content::AsIs { .. }) && self.rejects() {
+            self.stage(key, held);
         }
         self.limit.note_growth(self.limited_bytes());
         if let Some(start) = start {
@@ -440,9 +447,10 @@ impl Zswap {
         let (mut objects, mut compressed_bytes) = (0, 0);
         let mut copies = Vec::new();
         let mut charged = std::collections::BTreeMap::new();
+        let staged = self.tier.as_ref().map_or_else(Vec::new, |tier| tier.staged.to_vec());
         for lock in self.shards.iter() {
             let shard = lock.lock();
-            shard.audit()?;
+            shard.audit(&staged)?;
             let mut broken = None;
             let mut bytes = 0;
             shard.for_each(&mut |key, held| {
@@ -515,7 +523,7 @@ impl Zswap {
         page: &Page,
         scratch: &mut Scratch,
     ) -> Result<Packed, StoreError> {
-        let rejects = self.options.incompressible == Incompressible::Reject;
+        let rejects = self.rejects();
         match self.compressor.compress(page, scratch.output()) {
             Ok(bytes) if bytes < PAGE_SIZE || rejects => Ok(Packed { bytes, as_is: false }),
             Err(reason) if rejects => Err(match reason {
@@ -524,11 +532,12 @@ impl Zswap {
                 }
                 CompressError::Failed(reason) => StoreError::CompressFail { key, reason },
             }),
-            _ => {
-                scratch.output()[..PAGE_SIZE].copy_from_slice(page);
-                Ok(Packed { bytes: PAGE_SIZE, as_is: true })
-            }
+            _ => Ok(scratch.pack_page(page)),
         }
+    }
+
+    fn rejects(&self) -> bool {
+        self.options.incompressible == Incompressible::Reject
     }
 
     /// Puts an object into the pool, charged to its tenant. Where there is no room, `reclaim` is
@@ -583,7 +592,8 @@ impl Zswap {
         shrinks
     }
 
-    /// Writes a page that the pool refused to the backing, if there is one and the tenant may.
+    /// Sees to it that a page that the pool refused goes to the backing, if there is one and the
+    /// tenant may: with others, if it can wait in the pool for them, else at once.
     fn write_through(
         &self,
         tenant: TenantId,
@@ -594,6 +604,11 @@ impl Zswap {
         let (Some(tier), Some(order)) = (&self.tier, &self.order) else { return Err(refused) };
         if !order.tenants.may_write_back(tenant) {
             return Err(refused);
+        }
+        let does_not_shrink =
+            matches!(refused, StoreError::CompressPoor { .. } | StoreError::CompressFail { .. });
+        if does_not_shrink && let Some(held) = self.keep_until_written(tier, tenant, key, page) {
+            return Ok(held);
         }
         self.free_blocks(tier, 1);
         let at = tier.write_page(page).map_err(|source| StoreError::Backing {
@@ -743,6 +758,11 @@ impl Scratch {
     fn pack(&mut self, object: &[u8]) -> Packed {
         self.output()[..object.len()].copy_from_slice(object);
         Packed { bytes: object.len(), as_is: false }
+    }
+
+    /// Puts a page in as it is.
+    fn pack_page(&mut self, page: &Page) -> Packed {
+        Packed { as_is: true, ..self.pack(page) }
     }
 
     /// The object of `bytes`, with its header in front, which ends where the output starts.

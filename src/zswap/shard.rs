@@ -258,6 +258,20 @@ impl Shard {
         Some(Self::victim(records, number))
     }
 
+    /// Takes the page of a key off its list, if it is still this one.
+    pub(super) fn take_listed(&mut self, key: PageKey, held: Held) -> Option<Victim> {
+        let (entry, now) = self.get(key)?;
+        let Keeping::Records(Recorded { records, lists, .. }) = &mut self.keeping else {
+            return None;
+        };
+        let number = Records::number(entry);
+        if now != held || !records.get(number).is_listed() {
+            return None;
+        }
+        lists.remove(records, number);
+        Some(Self::victim(records, number))
+    }
+
     fn victim(records: &mut Records, number: u32) -> Victim {
         let record = records.get_mut(number);
         record.set_uses(0);
@@ -355,8 +369,9 @@ impl Shard {
         });
     }
 
-    /// Walks the index and what is beside it, and checks them.
-    pub(super) fn audit(&self) -> Result<(), String> {
+    /// Walks the index and what is beside it, and checks them. No page is being written now, but
+    /// those that are `staged` for it, of any shard.
+    pub(super) fn audit(&self, staged: &[Victim]) -> Result<(), String> {
         self.index.audit().map_err(|error| format!("{}: {error}", self.index.name()))?;
         let (mut words, mut entries, mut in_pool) = (0, 0, 0);
         self.for_each(&mut |_, held| {
@@ -375,8 +390,26 @@ impl Shard {
                     return Err(format!("{entries} entries, {} records", records.used()));
                 }
                 let listed = lists.audit(records)?;
-                if listed != in_pool {
-                    return Err(format!("S5: {in_pool} pages in the pool, {listed} on lists"));
+                let is_here = |victim: &&Victim| {
+                    let number = records.number_if_current(victim.entry);
+                    number.is_some_and(|number| { records.get(number).key } == victim.key)
+                };
+                let mut to_write = 0;
+                for victim in staged.iter().filter(is_here) {
+                    let record = records.get(Records::number(victim.entry));
+                    if !record.is_being_written() || record.held() != victim.held {
+                        return Err(format!("S5: page {} is not as it was staged", victim.key));
+                    }
+                    to_write += 1;
+                }
+                let numbers = records.numbers();
+                let marked =
+                    numbers.filter(|&number| records.get(number).is_being_written()).count();
+                if listed + to_write != in_pool || marked != to_write {
+                    return Err(format!(
+                        "S5: {in_pool} pages in the pool, {listed} on lists, {to_write} staged, \
+                         {marked} marked"
+                    ));
                 }
                 Ok(())
             }

@@ -8,6 +8,8 @@
 //!      (shard lock)        used meanwhile? it stays, and has a copy
 //! ```
 //!
+//! Pages that were staged are first in a batch: see [`super::staged`].
+//!
 //! A page that is loaded meanwhile comes from the pool; one that is replaced or invalidated is
 //! found to be gone, and its place is given up. Where a write fails the page is back on its list
 //! as if nothing had been (S7).
@@ -72,30 +74,35 @@ impl Zswap {
     fn shrink_batch(&self, tier: &Tier, tenant: TenantId, pages: usize) -> Shrunk {
         let mut batch = tier.batch();
         let mut shrunk = Shrunk::default();
-        // Of a backing that is full one page is enough to ask whether copies can give way.
-        let pages = pages.min(tier.free_blocks().max(1));
+        let pages = pages.min(tier.batch_pages());
+        self.gather_staged(tier, &mut batch, tenant, pages);
         self.gather(&mut batch, tenant, pages, &mut shrunk);
+        self.write_batch(tier, &mut batch, &mut shrunk);
+        shrunk
+    }
+
+    /// Writes the pages of a batch: those that were written leave the pool.
+    pub(super) fn write_batch(&self, tier: &Tier, batch: &mut Batch, shrunk: &mut Shrunk) {
         if batch.pages.is_empty() {
-            return shrunk;
+            return;
         }
         let start = self.options.latencies.then(Instant::now);
         self.free_blocks(tier, batch.pages.len());
-        self.fill(tier, &mut batch);
+        self.fill(tier, batch);
         batch.write(tier);
         for number in 0..batch.pages.len() {
             let victim = batch.pages[number].victim;
             match batch.pages[number].written {
                 Some(written) if batch.failure(number).is_none() => {
-                    self.finish(tier, victim, written, &mut shrunk);
+                    self.finish(tier, victim, written, shrunk);
                 }
                 placed => {
                     placed.inspect(|&written| tier.release(written));
-                    self.put_back(victim, &mut shrunk);
+                    self.put_back(victim, shrunk);
                 }
             }
         }
         start.inspect(|start| self.latencies.writeback.record(start.elapsed()));
-        shrunk
     }
 
     /// Takes the coldest pages off their lists. Those that the backing has still leave at once.

@@ -117,8 +117,15 @@ impl Refused<'_> {
                 ("stored: compressed", !is_same_filled && (1..=PAGE_SIZE).contains(&bytes))
             }
             Stored::AsIs => {
-                let allowed = options.incompressible == Incompressible::StoreAsIs;
-                ("stored: as is", allowed && !is_same_filled)
+                let by_itself = matches!(self.kind, Kind::Dense | Kind::Noise);
+                let is_refused = by_itself || self.struck.by(&REFUSALS);
+                let name = match options.incompressible {
+                    Incompressible::StoreAsIs => "stored: as is",
+                    Incompressible::Reject => "stored: staged",
+                };
+                let allowed = options.incompressible == Incompressible::StoreAsIs
+                    || is_refused && self.plan.blocks.is_some() && options.pool_pages_max >= 16;
+                (name, allowed && !is_same_filled)
             }
             Stored::WrittenThrough => {
                 ("stored: written through", self.plan.blocks.is_some() && !is_same_filled)
@@ -127,6 +134,9 @@ impl Refused<'_> {
         if is_right { Ok(name) } else { Err(format!("kept as {stored:?}")) }
     }
 }
+
+/// The faults that make a page one that does not shrink.
+const REFUSALS: [Fault; 3] = [Fault::CompressLonger, Fault::CompressTooBig, Fault::CompressFail];
 
 const LONGER: [Fault; 1] = [Fault::CompressLonger];
 
@@ -166,6 +176,8 @@ pub(super) fn check_load_error(
 pub(super) struct Totals {
     pub(super) stored: u64,
     pub(super) written_through: u64,
+    /// Pages that are in the pool as they are, where such are refused.
+    pub(super) staged: u64,
     /// Stores that found the key taken; not known where keys are shared.
     pub(super) replaced: Option<u64>,
     pub(super) loads: u64,
@@ -180,9 +192,18 @@ pub(super) struct Totals {
 }
 
 impl Totals {
+    /// Counts a store that kept its page.
+    pub(super) fn note_stored(&mut self, plan: &Plan, stored: Stored) {
+        let rejects = plan.options.incompressible == Incompressible::Reject;
+        self.stored += 1;
+        self.written_through += u64::from(stored == Stored::WrittenThrough);
+        self.staged += u64::from(rejects && stored == Stored::AsIs);
+    }
+
     pub(super) fn add(&mut self, other: &Totals) {
         self.stored += other.stored;
         self.written_through += other.written_through;
+        self.staged += other.staged;
         self.replaced = self.replaced.zip(other.replaced).map(|(a, b)| a + b);
         self.loads += other.loads;
         self.corrupt_in_pool += other.corrupt_in_pool;
@@ -231,12 +252,13 @@ pub(super) fn check_figures(
         written_back_pages,
         dropped_clean_pages,
         written_through_pages,
+        staged_pages,
         decompress_fail,
         backing_read_fail,
     } = zswap.counters();
     let refusals =
         reject_alloc_fail + reject_compress_fail + reject_compress_poor + reject_tenant_limit;
-    let refused = totals.refused + written_through_pages;
+    let refused = totals.refused + written_through_pages + staged_pages;
     let reclaims = plan.options.when_full == WhenFull::Reclaim;
     let (pages, words) = held.unwrap_or((stored_pages + backing_pages, same_filled_pages));
     let replaced = totals.replaced.unwrap_or(duplicate_entry);
@@ -274,7 +296,12 @@ pub(super) fn check_figures(
         ("corrupt loads not counted", totals.corrupt, decompress_fail),
         ("decompress_fail", decompress_fail, totals.corrupt + rotten_reads),
         ("written through", totals.written_through, written_through_pages),
-        ("written_through_pages", written_through_pages, totals.written_through + totals.no_index),
+        ("staged", totals.staged, staged_pages),
+        (
+            "written through or staged",
+            written_through_pages + staged_pages,
+            totals.written_through + totals.staged + totals.no_index,
+        ),
         ("refusals counted", refusals, refused),
         ("refusals not counted", refused, refusals + if reclaims { 0 } else { pool_limit_hit }),
         ("backing_pages", backing_pages, backing_pages_max(&zswap.counters())),

@@ -18,7 +18,7 @@ use super::plan::{Dice, Plan};
 use super::world::{World, lock};
 use super::{Failure, Outcome, Torture};
 use crate::page::{PAGE_SIZE, Page};
-use crate::zswap::{Shrinker, ShrinkerOptions, StoreError, Stored, TenantId, TenantOptions, Zswap};
+use crate::zswap::{Shrinker, ShrinkerOptions, StoreError, TenantId, TenantOptions, Zswap};
 
 /// Parts of a history; at the end of each, all threads wait and the figures are checked.
 const PARTS: u64 = 8;
@@ -351,8 +351,7 @@ impl Member<'_> {
                 if !shared {
                     self.own.insert(key, identity);
                 }
-                self.totals.stored += 1;
-                self.totals.written_through += u64::from(stored == Stored::WrittenThrough);
+                self.totals.note_stored(&crowd.plan, stored);
             }
             Err(StoreError::IndexFull { .. }) => self.totals.no_index += 1,
             Err(_) => self.totals.refused += 1,

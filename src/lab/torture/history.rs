@@ -565,8 +565,7 @@ impl Stage {
         totals.replaced = totals.replaced.map(|count| count + u64::from(was_there));
         match stored {
             Ok(stored) => {
-                totals.stored += 1;
-                totals.written_through += u64::from(stored == Stored::WrittenThrough);
+                totals.note_stored(&self.plan, stored);
             }
             Err(StoreError::IndexFull { .. }) => totals.no_index += 1,
             Err(_) => totals.refused += 1,
