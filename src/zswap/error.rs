@@ -21,9 +21,9 @@ pub enum Stored {
         /// Length of the object without its header.
         bytes: usize,
     },
-    /// As it was.
+    /// As it was. Where such pages are refused, until the next batch takes it to the backing.
     AsIs,
-    /// In the backing: the pool refused it.
+    /// In the backing: the pool refused it, and it could not wait there for others.
     WrittenThrough,
 }
 

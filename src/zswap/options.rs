@@ -14,7 +14,8 @@ use crate::zpool::{HostPages, ZpoolKind};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Incompressible {
     /// It is refused once the pool does not take it: kernels up to 6.17. With a backing it goes
-    /// straight there.
+    /// there: by way of the pool, as it is, if that has room for it, with the next batch that is
+    /// written; else at once, by itself.
     #[default]
     Reject,
     /// It is kept as it is, in 4096 bytes, if compression does not save any: kernels from 6.18.
