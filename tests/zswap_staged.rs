@@ -1,5 +1,5 @@
-//! Goal: a page that does not shrink waits in the pool for a batch, is never lost or mixed up on its
-//! way, and waits neither for ever nor with too many others.
+//! Goal: a page that does not shrink waits in the pool for a batch, is never lost or mixed up on
+//! its way, and waits neither for ever nor with too many others.
 //! Method: a backing in memory that counts its calls and fails when told to; each order of what can
 //! happen to a page while it is staged; audits after every step.
 //! Blind to: races (the torture test has those).

@@ -17,10 +17,10 @@
 //! - S7: a page leaves the pool once it has been written, and not before; where that fails, nothing
 //!   has changed.
 //!
-//! Locks are taken in the order batch, shard, staged, pool, extents; a load goes from shard to pool hand
-//! over hand, so that the object is pinned before its entry can go. Compression and decompression
-//! hold no shard lock, and neither does the backing. Blocks are held while they are read; what was
-//! read counts if its entry is the same afterwards.
+//! Locks are taken in the order batch, shard, staged, pool, extents; a load goes from shard to pool
+//! hand over hand, so that the object is pinned before its entry can go. Compression and
+//! decompression hold no shard lock, and neither does the backing. Blocks are held while they are
+//! read; what was read counts if its entry is the same afterwards.
 
 mod checksum;
 mod counters;
