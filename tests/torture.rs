@@ -41,7 +41,7 @@ fn torture(torture: Torture, first: u64, least: u64) -> Seen {
     seen
 }
 
-const ANSWERS: [&str; 43] = [
+const ANSWERS: [&str; 44] = [
     "compacted",
     "discarded",
     "discarded: nothing",
@@ -68,6 +68,7 @@ const ANSWERS: [&str; 43] = [
     "refused: tenant limit",
     "refused: too large for the pool",
     "restored",
+    "restored elsewhere",
     "restored: pages left out",
     "shrunk",
     "shrunk: failed",

@@ -373,9 +373,10 @@ impl Stage {
             0..7 => Operation::Compact,
             7..11 => Operation::Discard,
             11..17 => {
-                let then = match dice.below(4) {
+                let then = match dice.below(5) {
                     0 => Then::ReadBack,
                     1 => Then::Damage { seed: dice.below(1 << 32) as u64 },
+                    2 => Then::Elsewhere { seed: dice.below(1 << 32) as u64 },
                     _ => Then::GoOn { calm: dice.one_in(2) },
                 };
                 Operation::Snapshot { skip_corrupt: !dice.one_in(3), then }
@@ -442,7 +443,7 @@ impl Stage {
             (Point::Free, 2) => Operation::Load { key },
             (Point::Free, _) => match self.choose(dice, mood) {
                 // Only between operations does a store give way to another one.
-                Operation::Snapshot { skip_corrupt, then: Then::GoOn { .. } } => {
+                Operation::Snapshot { skip_corrupt, .. } => {
                     Operation::Snapshot { skip_corrupt, then: Then::ReadBack }
                 }
                 other => other,

@@ -193,6 +193,30 @@ impl Plan {
         }
     }
 
+    /// Changes the store that is built: to that of another seed, but for the compressor where no
+    /// other one knows the objects. Keys and tenants stay.
+    pub(super) fn change_store(&mut self, seed: u64, keeps_compressor: bool) {
+        let other = Plan::new(seed, FaultSet::NONE, None);
+        let compressor = match keeps_compressor {
+            true => self.options.compressor,
+            false => other.options.compressor,
+        };
+        self.options = ZswapOptions { compressor, ..other.options };
+        self.checksum = other.checksum;
+        self.blocks = other.blocks;
+    }
+
+    /// Whether the pool takes a page as it is.
+    pub(super) fn pool_takes_pages(&self) -> bool {
+        let max = if self.options.zpool == ZpoolKind::Zbud { 3968 } else { PAGE_SIZE };
+        PAGE_SIZE + self.options.object_header_bytes <= max
+    }
+
+    /// Whether some keys are past 32 bits.
+    pub(super) fn is_wide(&self) -> bool {
+        self.key(self.keys - 1).0 > u64::from(u32::MAX)
+    }
+
     pub(super) fn is_narrow(&self) -> bool {
         self.options.index == IndexKind::BTree32
     }

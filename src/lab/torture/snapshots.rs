@@ -3,18 +3,18 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::checks::{WRITES, check_load_error, may_be_full, passes};
+use super::checks::{check_load_error, passes};
 use super::faults::{Fault, Struck};
 use super::plan::{Dice, Plan};
 use super::world::{LyingCompressor, SnapshotFile, World};
 use crate::compressor::Compressor;
 use crate::index::IndexError;
 use crate::page::{PAGE_SIZE, Page, fill_with_word};
-use crate::zswap::Zswap;
 use crate::zswap::snapshot::{
     PageForm, RestoreError, RestoreSummary, SnapshotError, SnapshotFault, SnapshotOptions,
     SnapshotReadError, SnapshotReader, SnapshotSummary,
 };
+use crate::zswap::{TenantError, Zswap};
 
 /// What becomes of a file that is read.
 pub(super) type Told = Result<(), String>;
@@ -117,7 +117,6 @@ pub(super) fn restore(
 /// Checks why a whole snapshot of so many pages was not restored; what that is called.
 pub(super) fn check_not_restored(
     plan: &Plan,
-    zswap: &Zswap,
     pages: u64,
     error: &RestoreError,
 ) -> Result<&'static str, String> {
@@ -125,22 +124,26 @@ pub(super) fn check_not_restored(
     let (name, is_right) = match error {
         RestoreError::Read(error) => ("not restored: file not read", is_file_error(error)),
         RestoreError::DoesNotFit { pages: missing, of_pages, .. } => {
-            let pool_fails = plan.options.pool_pages_max < usize::MAX
-                || struck.by(&[Fault::NoPages, Fault::NoTables]);
-            // Pages as they are may be too large for the pool: only the backing has room for them.
-            let header_bytes = plan.options.object_header_bytes;
-            let backing_fails = zswap.zpool().object_size_max() < PAGE_SIZE + header_bytes
-                && (struck.by(&WRITES) || may_be_full(plan, pages as usize));
+            // Pages as they are may be too large for the pool, and their tenants not write back.
+            let is_full = plan.options.pool_pages_max < usize::MAX
+                || struck.by(&[Fault::NoPages, Fault::NoTables])
+                || !plan.pool_takes_pages();
             let are_some = (1..=pages).contains(missing) && *of_pages == pages;
-            ("not restored: does not fit", (pool_fails || backing_fails) && are_some)
+            ("not restored: does not fit", is_full && are_some)
         }
         RestoreError::Index { source, .. } => match source {
             IndexError::NoMemory => ("not restored: no index", struck.by(&[Fault::NoIndex])),
             IndexError::OverBudget(over) => {
                 ("not restored: index is over the budget", passes(plan, over))
             }
-            IndexError::KeyTooLarge { .. } => ("not restored: key too large", false),
+            IndexError::KeyTooLarge { .. } => {
+                ("not restored: key too large", plan.is_narrow() && plan.is_wide())
+            }
         },
+        RestoreError::Tenants(TenantError::NoRecords) => {
+            let are_some = plan.options.records.is_none() && !plan.parents.is_empty();
+            ("not restored: tenants without records", are_some)
+        }
         _ => ("not restored", false),
     };
     match is_right {
