@@ -103,9 +103,7 @@ impl Zswap {
         if options.dynamic {
             self.shrink_dynamically();
         }
-        if let Some(tier) = &self.tier {
-            while tier.discard() > 0 && !stop.load(Ordering::Relaxed) {}
-        }
+        self.discard_until(|| stop.load(Ordering::Relaxed));
     }
 
     /// Whether so many percent of the pool are not in objects, and at least one batch's worth is.

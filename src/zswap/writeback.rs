@@ -71,6 +71,27 @@ impl Zswap {
         all
     }
 
+    /// Gives free blocks of the backing back to its file system, 64 or more adjacent ones at a
+    /// time; how many. Those that it does not take are as good as before. A [`Shrinker`] does so
+    /// at each of its turns.
+    ///
+    /// [`Shrinker`]: super::Shrinker
+    pub fn discard(&self) -> usize {
+        self.discard_until(|| false)
+    }
+
+    pub(super) fn discard_until(&self, is_over: impl Fn() -> bool) -> usize {
+        let Some(tier) = &self.tier else { return 0 };
+        let mut all = 0;
+        loop {
+            let count = tier.discard();
+            all += count;
+            if count == 0 || is_over() {
+                return all;
+            }
+        }
+    }
+
     fn shrink_batch(&self, tier: &Tier, tenant: TenantId, pages: usize) -> Shrunk {
         let mut batch = tier.batch();
         let mut shrunk = Shrunk::default();

@@ -22,6 +22,9 @@ use crate::zswap::{
 /// Bits of a region of keys that is never divided between shards.
 const REGION_BITS: u32 = 14;
 
+/// Added to a region whose keys are to be past 32 bits.
+const BEYOND: u64 = 1 << 20;
+
 /// Random choices.
 #[derive(Debug)]
 pub(super) struct Dice(SplitMix64);
@@ -144,11 +147,17 @@ impl Plan {
             let rate = match fault {
                 Fault::Outage => dice.of(&[200, 1000]),
                 Fault::Meanwhile => dice.of(&[4, 16]),
+                Fault::FileError => dice.of(&[10, 40]),
+                Fault::DiscardError => dice.of(&[2, 8]),
+                Fault::FileShort => dice.of(&[2, 8]),
                 Fault::ObjectRot | Fault::BitRot => dice.of(&[30, 100, 400]),
                 _ => dice.of(&[10, 40, 160]),
             };
+            // Of these there are few calls.
+            let is_rare =
+                matches!(fault, Fault::FileError | Fault::FileShort | Fault::DiscardError);
             if faults.has(fault) {
-                plan.rates[fault.number()] = rate * mildest;
+                plan.rates[fault.number()] = rate * if is_rare { 1 } else { mildest };
             }
         }
         plan.suit(plant);
@@ -184,6 +193,30 @@ impl Plan {
         }
     }
 
+    /// Changes the store that is built: to that of another seed, but for the compressor where no
+    /// other one knows the objects. Keys and tenants stay.
+    pub(super) fn change_store(&mut self, seed: u64, keeps_compressor: bool) {
+        let other = Plan::new(seed, FaultSet::NONE, None);
+        let compressor = match keeps_compressor {
+            true => self.options.compressor,
+            false => other.options.compressor,
+        };
+        self.options = ZswapOptions { compressor, ..other.options };
+        self.checksum = other.checksum;
+        self.blocks = other.blocks;
+    }
+
+    /// Whether the pool takes a page as it is.
+    pub(super) fn pool_takes_pages(&self) -> bool {
+        let max = if self.options.zpool == ZpoolKind::Zbud { 3968 } else { PAGE_SIZE };
+        PAGE_SIZE + self.options.object_header_bytes <= max
+    }
+
+    /// Whether some keys are past 32 bits.
+    pub(super) fn is_wide(&self) -> bool {
+        self.key(self.keys - 1).0 > u64::from(u32::MAX)
+    }
+
     pub(super) fn is_narrow(&self) -> bool {
         self.options.index == IndexKind::BTree32
     }
@@ -193,9 +226,17 @@ impl Plan {
         let (region, place) = (number / self.per_region, number % self.per_region);
         let mut region = region as u64;
         if self.beyond && (region + 1) as usize * self.per_region >= self.keys {
-            region += 1 << 20; // past 32 bits
+            region += BEYOND;
         }
         PageKey((region << REGION_BITS) + place as u64 * self.stride)
+    }
+
+    /// The number of a key.
+    pub(super) fn number(&self, key: PageKey) -> Option<usize> {
+        let region = (key.0 >> REGION_BITS) & !BEYOND;
+        let place = key.0 % (1 << REGION_BITS) / self.stride;
+        let number = region as usize * self.per_region + place as usize;
+        (number < self.keys && self.key(number) == key).then_some(number)
     }
 
     /// Whether an operation on the tenant numbered so is one on the other, or below it.
@@ -208,6 +249,19 @@ impl Plan {
 
     /// The store, its tenants, and the limits these begin with.
     pub(super) fn build(&self, world: &Arc<World>) -> Result<(Zswap, Vec<TenantId>), String> {
+        let zswap = self.store(world)?;
+        let mut tenants = vec![TenantId::ROOT];
+        for (number, &parent) in self.parents.iter().enumerate() {
+            let options =
+                TenantOptions { name: format!("tenant {}", number + 1), ..Default::default() };
+            let id = zswap.add_tenant(tenants[parent], options).map_err(|e| e.to_string())?;
+            tenants.push(id);
+        }
+        Ok((zswap, tenants))
+    }
+
+    /// The store, new, on doubles of its own.
+    pub(super) fn store(&self, world: &Arc<World>) -> Result<Zswap, String> {
         let max_bytes = (self.options.pool_pages_max as u64).saturating_mul(PAGE_SIZE as u64);
         let budget = Arc::new(Budget::new(max_bytes, self.options.counted));
         let arena = Arc::new(Arena::on(Arc::clone(&budget), HostPages::Small));
@@ -225,16 +279,8 @@ impl Plan {
             let index = FailingIndex::new(Arc::clone(world), self.options.index.build_on(&budget));
             Box::new(index) as Box<dyn crate::index::Index>
         };
-        let zswap = Zswap::from_parts(self.options, parts, index)
-            .map_err(|error| format!("no memory for a store: {error}"))?;
-        let mut tenants = vec![TenantId::ROOT];
-        for (number, &parent) in self.parents.iter().enumerate() {
-            let options =
-                TenantOptions { name: format!("tenant {}", number + 1), ..Default::default() };
-            let id = zswap.add_tenant(tenants[parent], options).map_err(|e| e.to_string())?;
-            tenants.push(id);
-        }
-        Ok((zswap, tenants))
+        Zswap::from_parts(self.options, parts, index)
+            .map_err(|error| format!("no memory for a store: {error}"))
     }
 
     /// For people.
