@@ -18,7 +18,7 @@ use uzswap::zswap::{TenantId, TenantOptions, Zswap, ZswapOptions};
 const HARD_NAME: &str = "a \"b\" \\ c\nd";
 
 fn store() -> Zswap {
-    let options = ZswapOptions { pool_pages_max: 1000, ..ZswapOptions::default() };
+    let options = ZswapOptions { max_pool_bytes: 1000 << 12, ..ZswapOptions::default() };
     let zswap = Zswap::with_backing(options, Box::new(MemoryBacking::new(100).unwrap())).unwrap();
     let name = HARD_NAME.to_owned();
     let options = TenantOptions { name, max_bytes: 1 << 20, writeback: true };

@@ -4,6 +4,7 @@ use anyhow::anyhow;
 use procfs::{Current, Meminfo};
 
 use super::Failure;
+use crate::budget::{UnknownMemory, percent_of_memory};
 use crate::lab::limits::MaxPool;
 use crate::page::PAGE_SIZE;
 
@@ -58,26 +59,20 @@ pub(super) fn parse_size(text: &str) -> Result<usize, String> {
 ///
 /// A sentence that says what is expected.
 pub(super) fn parse_max_pool(text: &str) -> Result<MaxPool, String> {
-    parse_max_pool_of(text, || {
-        let memory = Meminfo::current().map_err(|error| {
-            format!("'{text}' is a share of the memory, and its size is unknown: {error}")
-        })?;
-        Ok(memory.mem_total)
-    })
+    parse_max_pool_of(text, percent_of_memory)
 }
 
 fn parse_max_pool_of(
     text: &str,
-    memory_bytes: impl Fn() -> Result<u64, String>,
+    percent_of_memory: impl Fn(u8) -> Result<u64, UnknownMemory>,
 ) -> Result<MaxPool, String> {
     if text == "none" {
         return Ok(MaxPool::None);
     }
     let bytes = match text.strip_suffix('%') {
         Some(number) => {
-            let percent = parse_percent(number)?;
-            let bytes = u128::from(memory_bytes()?) * u128::from(percent) / 100;
-            bytes as u64 // <= the memory
+            let share = percent_of_memory(parse_percent(number)?);
+            share.map_err(|error| format!("'{text}' cannot be told in bytes: {error}"))?
         }
         None => match parse_size(text) {
             Ok(bytes) => bytes as u64,
@@ -179,7 +174,7 @@ mod tests {
 
     #[test]
     fn limits_of_pools_are_sizes_or_shares() {
-        let of = |text| parse_max_pool_of(text, || Ok(1 << 30));
+        let of = |text| parse_max_pool_of(text, |percent| Ok((1 << 30) * u64::from(percent) / 100));
         let bytes = |bytes| Ok(MaxPool::Bytes(bytes));
         for (text, expected) in [
             ("none", Ok(MaxPool::None)),
@@ -197,8 +192,8 @@ mod tests {
         for text in ["", "%", "101%", "-1%", "+5%", "1.5%", "half", "1e3", "20 %"] {
             assert!(of(text).is_err(), "{text}");
         }
-        let no_memory = parse_max_pool_of("20%", || Err("unknown".to_owned()));
-        assert_eq!(no_memory, Err("unknown".to_owned()));
+        let unknown = |_| Err(procfs::ProcError::Other(String::new()).into());
+        assert!(parse_max_pool_of("20%", unknown).is_err_and(|error| error.contains("20%")));
     }
 
     #[test]

@@ -725,8 +725,7 @@ impl Zswap {
 impl ZswapParts {
     /// The parts that options name, without a backing.
     pub fn of(options: ZswapOptions) -> ZswapParts {
-        let max_bytes = (options.pool_pages_max as u64).saturating_mul(PAGE_SIZE as u64);
-        let budget = Arc::new(Budget::new(max_bytes, options.counted));
+        let budget = Arc::new(Budget::new(options.max_pool_bytes, options.counted));
         let arena = Arc::new(Arena::on(budget, options.host_pages));
         let zpool = options.zpool.build(Arc::clone(&arena), options.zsmalloc);
         ZswapParts { arena, zpool, compressor: options.compressor.build(), backing: None }

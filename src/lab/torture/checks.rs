@@ -49,7 +49,7 @@ impl Refused<'_> {
         let Refused { plan, struck, .. } = self;
         let options = &plan.options;
         let rejects = options.incompressible == Incompressible::Reject;
-        let max_bytes = (options.pool_pages_max as u64).saturating_mul(PAGE_SIZE as u64);
+        let max_bytes = options.max_pool_bytes;
         Ok(match error {
             StoreError::CompressPoor { reason: TooLarge::Compressor(reason), .. } => {
                 let by_itself =
@@ -260,7 +260,7 @@ pub(super) fn check_figures(
     if let Some((name, found, expected)) = equal.iter().find(|(_, a, b)| a != b) {
         return Err(format!("{name}: expected {expected}, found {found}"));
     }
-    let max_bytes = (plan.options.pool_pages_max as u64).saturating_mul(PAGE_SIZE as u64);
+    let max_bytes = plan.options.max_pool_bytes;
     let memory = zswap.memory();
     let at_most = [
         ("pool_total_size over the limit", pool_total_size, max_bytes),
@@ -304,7 +304,7 @@ pub(super) fn check_figures(
 
 /// Whether a refusal is one of the plan's budget, and was right.
 fn passes(plan: &Plan, over: &OverBudget) -> bool {
-    over.max_bytes == (plan.options.pool_pages_max as u64).saturating_mul(PAGE_SIZE as u64)
+    over.max_bytes == plan.options.max_pool_bytes
         && over.counted == plan.options.counted
         && over.used_bytes <= over.max_bytes
         && over.used_bytes + over.asked_bytes > over.max_bytes
