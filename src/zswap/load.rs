@@ -226,6 +226,8 @@ impl Zswap {
                 return Ok(Some(shard));
             }
             let uses = shard.uses(entry);
+            let order = self.order.as_ref();
+            let _holding = order.map(|order| order.tenants.hold_number(held.tenant));
             drop(shard);
             if !self.limit.is_crowded(self.limited_bytes()) || self.displace(uses) {
                 self.promote(lock, (key, entry, held), uses, object, page);

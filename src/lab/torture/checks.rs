@@ -63,6 +63,7 @@ impl Refused<'_> {
                     if bytes > max && *max == most);
                 ("refused: too large for the pool", right)
             }
+            StoreError::NoTenant { .. } => ("refused: no such tenant", false),
             StoreError::CompressFail { .. } => {
                 ("refused: compressor failed", rejects && struck.by(&[Fault::CompressFail]))
             }
