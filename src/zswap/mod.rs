@@ -718,6 +718,11 @@ impl Zswap {
         if self.has_checksums() { checksum::checksum(key, bytes) } else { 0 }
     }
 
+    /// Checks that `bytes` are those that had this checksum, where there are any.
+    fn check_sum(&self, key: PageKey, bytes: &[u8], expected: u32) -> Result<(), Corrupt> {
+        if self.has_checksums() { checksum::check(key, bytes, expected) } else { Ok(()) }
+    }
+
     /// Bytes in use of what the limit is on.
     fn limited_bytes(&self) -> u64 {
         self.budget().used_bytes()

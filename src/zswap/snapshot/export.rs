@@ -12,7 +12,6 @@ use super::{
 };
 use crate::backing::Block;
 use crate::page::{PAGE_SIZE, PageKey};
-use crate::zswap::checksum;
 use crate::zswap::entry::Content;
 use crate::zswap::tenant::Places;
 use crate::zswap::{LoadError, Zswap};
@@ -185,10 +184,7 @@ impl Zswap {
                     drop(shard);
                     let read = tier.read(written, &mut room.blocks).map(|copy| {
                         room.page[..copy.len()].copy_from_slice(copy);
-                        match self.has_checksums() {
-                            true => checksum::check(key, copy, written.checksum),
-                            false => Ok(()),
-                        }
+                        self.check_sum(key, copy, written.checksum)
                     });
                     tier.release(written);
                     let mut shard = lock.lock();
