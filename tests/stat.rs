@@ -196,7 +196,7 @@ fn three_forms_of_one_snapshot_agree() {
         "compressed, in the pool",
         "a \"b\" \\ c?d",
         "zswpout",
-        "of 400.0 KiB: memory",
+        "of 400 KiB: memory",
         "p99",
     ] {
         assert!(text.contains(words), "no '{words}' in\n{text}");

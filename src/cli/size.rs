@@ -6,6 +6,7 @@ use procfs::{Current, Meminfo};
 use super::Failure;
 use crate::budget::{UnknownMemory, percent_of_memory};
 use crate::lab::limits::MaxPool;
+use crate::lab::report::text::human_size;
 use crate::page::PAGE_SIZE;
 
 /// Parses a size in bytes. Units are powers of 1024, with or without `iB` or `B`: `K`, `KiB` and
@@ -109,18 +110,6 @@ pub(super) fn parse_percent(text: &str) -> Result<u8, String> {
     percent.ok_or_else(|| format!("'{text}' is no percentage: expected a whole number up to 100"))
 }
 
-/// A size for people: `128.0 MiB`.
-pub(super) fn human_size(bytes: u64) -> String {
-    const UNITS: [&str; 5] = ["bytes", "KiB", "MiB", "GiB", "TiB"];
-    let mut unit = 0;
-    let mut amount = bytes as f64;
-    while amount >= 1024.0 && unit + 1 < UNITS.len() {
-        amount /= 1024.0;
-        unit += 1;
-    }
-    if unit == 0 { format!("{bytes} bytes") } else { format!("{amount:.1} {}", UNITS[unit]) }
-}
-
 /// Refuses a heap that this machine has no memory for, before it takes memory from others.
 ///
 /// # Errors
@@ -202,12 +191,5 @@ mod tests {
         assert!(
             ["", "%", "101", "-1", "9.5", "1%%"].into_iter().all(|t| parse_percent(t).is_err())
         );
-    }
-
-    #[test]
-    fn sizes_are_printed_short() {
-        assert_eq!(human_size(17), "17 bytes");
-        assert_eq!(human_size(4096), "4.0 KiB");
-        assert_eq!(human_size(3 << 29), "1.5 GiB");
     }
 }
