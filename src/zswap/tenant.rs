@@ -429,18 +429,16 @@ impl Tenants {
     /// snapshot has them.
     pub(super) fn in_order(&self) -> (Vec<TenantStats>, Places) {
         let _changes = lock(&self.changes);
-        let mut order = vec![TenantNumber::ROOT];
         let mut stats: Vec<TenantStats> = Vec::new();
         let mut places = Places(vec![None; self.all().count()]);
-        while let Some(&number) = order.get(stats.len()) {
-            let place = stats.len();
-            let parent = self.get(number).parent();
-            let above = parent.and_then(|above| order.iter().position(|&one| one == above));
-            let told = self.get(number).stats(number);
-            stats.push(TenantStats { number: place, parent: above, ..told });
-            places.0[number.number()] = Some((self.id(number), place));
-            let below = self.iter().filter(|(_, tenant)| tenant.parent() == Some(number));
-            order.extend(below.map(|(below, _)| below));
+        // The lowest number whose parent has a place: all keep theirs where there are no gaps.
+        while let Some((number, tenant)) = self.iter().find(|(number, tenant)| {
+            places.of(*number).is_none()
+                && tenant.parent().is_none_or(|above| places.of(above).is_some())
+        }) {
+            let parent = tenant.parent().and_then(|above| places.of(above));
+            places.0[number.number()] = Some((self.id(number), stats.len()));
+            stats.push(TenantStats { number: stats.len(), parent, ..tenant.stats(number) });
         }
         (stats, places)
     }
@@ -481,6 +479,12 @@ impl Tenants {
 /// Where tenants are in a snapshot, by number.
 #[derive(Debug)]
 pub(super) struct Places(Vec<Option<(TenantId, usize)>>);
+
+impl Places {
+    fn of(&self, number: TenantNumber) -> Option<usize> {
+        self.0[number.number()].map(|(_, place)| place)
+    }
+}
 
 impl Tenant {
     /// One that is not there yet.
