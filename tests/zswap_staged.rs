@@ -224,12 +224,15 @@ fn stale_places_do_not_fill_the_queue() {
 
 #[test]
 fn as_many_wait_as_two_batches_which_small_pools_have_smaller_ones_of() {
-    for (pool_pages_max, batch) in [(usize::MAX, 64), (1024, 64), (160, 10), (16, 1), (15, 0)] {
-        let (zswap, calls) = store_of(ZswapOptions { pool_pages_max, ..Default::default() });
+    for (pages, batch) in
+        [(None, 64), (Some(1024), 64), (Some(160), 10), (Some(16), 1), (Some(15), 0)]
+    {
+        let max_pool_bytes = pages.map_or(u64::MAX, |pages: u64| pages * PAGE_SIZE as u64);
+        let (zswap, calls) = store_of(ZswapOptions { max_pool_bytes, ..Default::default() });
         for key in 0..200 {
             let stored = zswap.store(PageKey(key), &noise(key)).unwrap();
             assert_eq!(stored == Stored::WrittenThrough, batch == 0);
-            assert!(held(&zswap).1 <= 2 * batch, "{pool_pages_max}");
+            assert!(held(&zswap).1 <= 2 * batch, "{max_pool_bytes}");
         }
         let (in_pool, _, in_backing) = held(&zswap);
         let (writes, blocks) = calls.written();
@@ -241,8 +244,11 @@ fn as_many_wait_as_two_batches_which_small_pools_have_smaller_ones_of() {
 
 #[test]
 fn where_the_pool_cannot_have_a_page_it_is_written_through() {
-    let options =
-        ZswapOptions { when_full: WhenFull::Bypass, pool_pages_max: 64, ..Default::default() };
+    let options = ZswapOptions {
+        when_full: WhenFull::Bypass,
+        max_pool_bytes: 64 * PAGE_SIZE as u64,
+        ..Default::default()
+    };
     let (full, _) = store_of(options);
     store_all(&full, 0..6000, text);
     let options = ZswapOptions::default();
@@ -283,6 +289,26 @@ fn a_batch_has_staged_pages_of_its_tenants_alone() {
     let left: usize = (0..8).map(|_| zswap.shrink(beside, 1).pages()).sum();
     assert_eq!((left, held(&zswap)), (1, (0, 0, 4)));
     (0..4).for_each(|key| check(&zswap, key, &noise(key)));
+}
+
+#[test]
+fn a_staged_page_of_a_tenant_that_is_removed_is_of_the_one_above() {
+    for may_write_back in [true, false] {
+        let (zswap, calls) = store_of(ZswapOptions::default());
+        let above = zswap.add_tenant(TenantId::ROOT, TenantOptions::default()).unwrap();
+        let tenant = zswap.add_tenant(above, TenantOptions::default()).unwrap();
+        zswap.store_for(tenant, PageKey(1), &noise(1)).unwrap();
+        let options = TenantOptions { writeback: may_write_back, ..TenantOptions::default() };
+        zswap.set_tenant(above, options).unwrap();
+        zswap.remove_tenant(tenant).unwrap();
+        assert_eq!(held(&zswap), (1, 1, 0));
+        zswap.shrink(above, 1);
+        // One that may not be written is on the list of its tenant now, which stays as it is.
+        let written = u32::from(may_write_back);
+        assert_eq!(calls.blocks.load(Ordering::Relaxed), written);
+        assert_eq!(held(&zswap).2, u64::from(written));
+        check(&zswap, 1, &noise(1));
+    }
 }
 
 #[test]

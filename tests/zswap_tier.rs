@@ -142,7 +142,7 @@ fn check(zswap: &Zswap, model: &HashMap<PageKey, (u64, TenantId)>, place: &str) 
     assert_eq!(held, model.len() as u64, "{place}");
     let gone = counters.exclusive_loads + counters.invalidated_pages + counters.duplicate_entry;
     assert_eq!(counters.zswpout, gone + held, "{place}");
-    let limit = zswap.options().pool_pages_max.saturating_mul(PAGE_SIZE) as u64;
+    let limit = zswap.options().max_pool_bytes;
     assert!(zswap.memory().pool_peak_bytes <= limit, "{place}");
     for tenant in zswap.tenants() {
         assert!(tenant.peak_bytes <= tenant.options.max_bytes, "{place}");
@@ -158,7 +158,7 @@ fn settings(seeds: std::ops::Range<u64>) -> impl Iterator<Item = Setting> {
                         records: Some(RecordOptions { lru, checksum: seed % 4 != 3 }),
                         written_as,
                         when_full,
-                        pool_pages_max: [16, 40, 200][seed as usize % 3],
+                        max_pool_bytes: [16, 40, 200][seed as usize % 3] << 12,
                         counted: Counted::ALL[seed as usize % 7 / 5],
                         zpool: ZpoolKind::ALL[(seed / 3) as usize % 3],
                         shards: [1, 64][seed as usize % 2],
@@ -186,7 +186,7 @@ fn threads_that_share_keys_see_whole_pages_of_their_keys() {
             let options = ZswapOptions {
                 records: Some(RecordOptions { lru, checksum: true }),
                 written_as,
-                pool_pages_max: 24,
+                max_pool_bytes: 24 << 12,
                 ..ZswapOptions::default()
             };
             let backing = Box::new(MemoryBacking::new(4096).unwrap());

@@ -4,7 +4,7 @@ use std::io;
 
 use thiserror::Error;
 
-use super::tenant::OverTenantLimit;
+use super::tenant::{OverTenantLimit, TenantId};
 use crate::budget::GrowError;
 use crate::compressor::{CompressError, Corrupt};
 use crate::index::IndexError;
@@ -80,6 +80,14 @@ pub enum StoreError {
         /// Whose limit, and how far it is.
         #[source]
         source: OverTenantLimit,
+    },
+    /// The tenant is none of this store's, or was removed.
+    #[error("page {key} is refused: the store has no tenant {tenant}, or not that one any more")]
+    NoTenant {
+        /// The page.
+        key: PageKey,
+        /// Whose it was to be.
+        tenant: TenantId,
     },
     /// The pool got no memory (`reject_alloc_fail`).
     #[error("no room in the pool for page {key}")]

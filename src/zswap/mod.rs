@@ -64,7 +64,7 @@ pub use options::{Incompressible, RecordOptions, WrittenAs, ZswapOptions};
 use shard::Shards;
 pub use shrinker::{Shrinker, ShrinkerOptions};
 pub use stats::{BackingStats, OptionNames, Stats};
-use tenant::Tenants;
+use tenant::{HeldTenant, TenantNumber, Tenants};
 pub use tenant::{OverTenantLimit, TENANTS_MAX, TenantError, TenantId, TenantOptions, TenantStats};
 use tier::{BATCH_PAGES, Tier};
 pub use writeback::Shrunk;
@@ -262,11 +262,12 @@ impl Zswap {
         self.store_for(TenantId::ROOT, key, page)
     }
 
-    /// Keeps a copy of `page` under `key`, for `tenant`, which must be one of this store's.
+    /// Keeps a copy of `page` under `key`, for `tenant`. Where that is removed meanwhile, the page
+    /// is of the one above it, as all of its pages.
     ///
     /// # Errors
     ///
-    /// As [`Zswap::store`].
+    /// As [`Zswap::store`]; where there is no such tenant that is not counted.
     pub fn store_for(
         &self,
         tenant: TenantId,
@@ -274,6 +275,11 @@ impl Zswap {
         page: &Page,
     ) -> Result<Stored, StoreError> {
         let start = self.sample();
+        let Some(holding) = self.hold_tenant(tenant) else {
+            self.drop_stale(key);
+            return Err(StoreError::NoTenant { key, tenant });
+        };
+        let tenant = holding.number;
         let held = self.keep(tenant, key, page).or_else(|refused| {
             self.count_refusal(&refused);
             self.write_through(tenant, key, page, refused)
@@ -412,6 +418,36 @@ impl Zswap {
         self.order.as_ref().ok_or(TenantError::NoRecords)?.tenants.set(tenant, options)
     }
 
+    /// Removes a tenant. Its pages are those of the one above from here on, which was charged for
+    /// them before: no page goes, and the order stays. A later tenant may have its number and never
+    /// its id. Looks at every page known, a shard at a time.
+    ///
+    /// # Errors
+    ///
+    /// [`TenantError`]: it is the root, there are others below it, or it is not there.
+    pub fn remove_tenant(&self, tenant: TenantId) -> Result<(), TenantError> {
+        let order = self.order.as_ref().ok_or(TenantError::NoRecords)?;
+        let removal = order.tenants.removal(tenant)?;
+        for shard in self.shards.iter() {
+            let reserved = shard.lock().reserve(removal.to);
+            reserved.map_err(|source| TenantError::NoMemory { tenant, source })?;
+        }
+        removal.begin();
+        for shard in self.shards.iter() {
+            shard.lock().hand_over(removal.from, removal.to);
+        }
+        order.tenants.hand_over_loads(removal.from, removal.to);
+        Ok(())
+    }
+
+    /// Holds a tenant, if it is there; without records there is the root alone.
+    fn hold_tenant(&self, tenant: TenantId) -> Option<HeldTenant<'_>> {
+        match &self.order {
+            Some(order) => order.tenants.hold(tenant),
+            None => (tenant == TenantId::ROOT).then_some(HeldTenant::ROOT),
+        }
+    }
+
     /// All tenants, the root first; none without records.
     pub fn tenants(&self) -> Vec<TenantStats> {
         self.order.as_ref().map_or_else(Vec::new, |order| order.tenants.stats())
@@ -499,7 +535,7 @@ impl Zswap {
     }
 
     /// Brings a page into memory: what is to be put into the index.
-    fn keep(&self, tenant: TenantId, key: PageKey, page: &Page) -> Result<Held, StoreError> {
+    fn keep(&self, tenant: TenantNumber, key: PageKey, page: &Page) -> Result<Held, StoreError> {
         if let Some(word) = self.options.same_filled.word(page) {
             return Ok(Held { tenant, ..Held::of_root(Content::SameFilled(word)) });
         }
@@ -544,7 +580,7 @@ impl Zswap {
     /// asked to make some; whether it did.
     fn insert_packed(
         &self,
-        tenant: TenantId,
+        tenant: TenantNumber,
         key: PageKey,
         packed: Packed,
         scratch: &mut Scratch,
@@ -596,7 +632,7 @@ impl Zswap {
     /// tenant may: with others, if it can wait in the pool for them, else at once.
     fn write_through(
         &self,
-        tenant: TenantId,
+        tenant: TenantNumber,
         key: PageKey,
         page: &Page,
         refused: StoreError,
@@ -666,7 +702,7 @@ impl Zswap {
     }
 
     /// Charges a tenant for an object; at its limit, once it has written one page back.
-    fn charge(&self, tenant: TenantId, bytes: u64) -> Result<(), OverTenantLimit> {
+    fn charge(&self, tenant: TenantNumber, bytes: u64) -> Result<(), OverTenantLimit> {
         let Some(order) = &self.order else { return Ok(()) };
         let Err(over) = order.tenants.charge(tenant, bytes) else { return Ok(()) };
         if self.options.when_full == WhenFull::Reclaim
@@ -677,7 +713,7 @@ impl Zswap {
         Err(over)
     }
 
-    fn uncharge(&self, tenant: TenantId, bytes: u64) {
+    fn uncharge(&self, tenant: TenantNumber, bytes: u64) {
         if let Some(order) = &self.order {
             order.tenants.uncharge(tenant, bytes);
         }
@@ -695,6 +731,11 @@ impl Zswap {
     /// The checksum of bytes, where there are any: else 0.
     fn checksum_of(&self, key: PageKey, bytes: &[u8]) -> u32 {
         if self.has_checksums() { checksum::checksum(key, bytes) } else { 0 }
+    }
+
+    /// Checks that `bytes` are those that had this checksum, where there are any.
+    fn check_sum(&self, key: PageKey, bytes: &[u8], expected: u32) -> Result<(), Corrupt> {
+        if self.has_checksums() { checksum::check(key, bytes, expected) } else { Ok(()) }
     }
 
     /// Bytes in use of what the limit is on.
@@ -716,6 +757,7 @@ impl Zswap {
         | StoreError::TenantLimit { key, .. }
         | StoreError::AllocFail { key, .. }
         | StoreError::IndexFull { key, .. }
+        | StoreError::NoTenant { key, .. }
         | StoreError::Backing { key, .. }) = error;
         let counters = &mut self.shards.of(*key).lock().counters;
         *match error {
@@ -732,7 +774,8 @@ impl Zswap {
                 counters.pool_limit_hit += u64::from(error.is_pool_limit());
                 &mut counters.reject_kmemcache_fail
             }
-            StoreError::Backing { .. } => return, // counted when the pool refused it
+            // Counted when the pool refused it, and not the store's.
+            StoreError::Backing { .. } | StoreError::NoTenant { .. } => return,
         } += 1;
     }
 }
@@ -740,8 +783,7 @@ impl Zswap {
 impl ZswapParts {
     /// The parts that options name, without a backing.
     pub fn of(options: ZswapOptions) -> ZswapParts {
-        let max_bytes = (options.pool_pages_max as u64).saturating_mul(PAGE_SIZE as u64);
-        let budget = Arc::new(Budget::new(max_bytes, options.counted));
+        let budget = Arc::new(Budget::new(options.max_pool_bytes, options.counted));
         let arena = Arc::new(Arena::on(budget, options.host_pages));
         let zpool = options.zpool.build(Arc::clone(&arena), options.zsmalloc);
         ZswapParts { arena, zpool, compressor: options.compressor.build(), backing: None }

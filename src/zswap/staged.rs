@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::entry::Held;
 use super::shard::Victim;
-use super::tenant::TenantId;
+use super::tenant::TenantNumber;
 use super::tier::{BATCH_PAGES, Batch, Tier};
 use super::writeback::Shrunk;
 use super::{SCRATCH, Zswap};
@@ -89,7 +89,7 @@ impl Zswap {
     pub(super) fn keep_until_written(
         &self,
         tier: &Tier,
-        tenant: TenantId,
+        tenant: TenantNumber,
         key: PageKey,
         page: &Page,
     ) -> Option<Held> {
@@ -129,7 +129,7 @@ impl Zswap {
         &self,
         tier: &Tier,
         batch: &mut Batch,
-        scope: TenantId,
+        scope: TenantNumber,
         pages: usize,
     ) -> usize {
         let Some(order) = &self.order else { return 0 };
@@ -139,10 +139,9 @@ impl Zswap {
         batch.pages.retain(|page| {
             let victim = page.victim;
             let mut shard = self.shards.of(victim.key).lock();
-            if shard.current(victim.entry).is_none() {
-                return false;
-            }
-            let may_leave = order.tenants.may_write_back(victim.held.tenant);
+            // Its tenant may have been removed since: it is of the one above now.
+            let Some(held) = shard.current(victim.entry) else { return false };
+            let may_leave = order.tenants.may_write_back(held.tenant);
             if !may_leave {
                 shard.end_writing(victim.entry);
             }
@@ -155,7 +154,7 @@ impl Zswap {
     pub(super) fn write_staged(&self) -> usize {
         let Some(tier) = &self.tier else { return 0 };
         let mut batch = tier.batch();
-        let taken = self.gather_staged(tier, &mut batch, TenantId::ROOT, tier.batch_pages());
+        let taken = self.gather_staged(tier, &mut batch, TenantNumber::ROOT, tier.batch_pages());
         self.write_batch(tier, &mut batch, &mut Shrunk::default());
         taken
     }

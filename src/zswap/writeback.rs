@@ -19,7 +19,7 @@ use std::time::Instant;
 use super::entry::{Content, Held, Written};
 use super::lru::Coldest;
 use super::shard::{Shard, Victim};
-use super::tenant::TenantId;
+use super::tenant::{TenantId, TenantNumber};
 use super::tier::{BATCH_PAGES, Batch, Tier};
 use super::{Corrupt, RECLAIM_PAGES, WrittenAs, Zswap};
 use crate::page::{PAGE_SIZE, Page};
@@ -61,8 +61,10 @@ impl Zswap {
     pub fn shrink(&self, tenant: TenantId, pages: usize) -> Shrunk {
         let mut all = Shrunk::default();
         let Some(tier) = &self.tier else { return all };
+        let Some(scope) = self.hold_tenant(tenant) else { return all };
         while all.pages() < pages {
-            let batch = self.shrink_batch(tier, tenant, (pages - all.pages()).min(BATCH_PAGES));
+            let batch =
+                self.shrink_batch(tier, scope.number, (pages - all.pages()).min(BATCH_PAGES));
             all.add(batch);
             if batch.pages() == 0 {
                 break;
@@ -92,7 +94,7 @@ impl Zswap {
         }
     }
 
-    fn shrink_batch(&self, tier: &Tier, tenant: TenantId, pages: usize) -> Shrunk {
+    fn shrink_batch(&self, tier: &Tier, tenant: TenantNumber, pages: usize) -> Shrunk {
         let mut batch = tier.batch();
         let mut shrunk = Shrunk::default();
         let pages = pages.min(tier.batch_pages());
@@ -127,7 +129,7 @@ impl Zswap {
     }
 
     /// Takes the coldest pages off their lists. Those that the backing has still leave at once.
-    fn gather(&self, batch: &mut Batch, scope: TenantId, pages: usize, shrunk: &mut Shrunk) {
+    fn gather(&self, batch: &mut Batch, scope: TenantNumber, pages: usize, shrunk: &mut Shrunk) {
         let Some(order) = &self.order else { return };
         let mut looks = pages * LOOKS_PER_PAGE;
         while looks > 0 && batch.pages.len() + shrunk.dropped_clean < pages {
@@ -160,7 +162,7 @@ impl Zswap {
     /// coldest page of all leaves the pool, if it was used less. Whether any did.
     pub(super) fn displace(&self, uses: u8) -> bool {
         let Some(order) = &self.order else { return false };
-        let Some(coldest) = order.coldest(TenantId::ROOT) else { return false };
+        let Some(coldest) = order.coldest(TenantNumber::ROOT) else { return false };
         let mut shard = self.shards.number(coldest.shard).lock();
         let Some(victim) = shard.take_coldest_below(coldest.tenant, uses) else { return false };
         if victim.held.written.is_some() {
@@ -255,13 +257,14 @@ impl Zswap {
     /// A page was written: it leaves the pool, if it is still there and nobody used it.
     fn finish(&self, tier: &Tier, victim: Victim, written: Written, shrunk: &mut Shrunk) {
         let mut shard = self.shards.of(victim.key).lock();
-        if shard.current(victim.entry).is_none() {
+        // What is known now: it may be another tenant's.
+        let Some(in_pool) = shard.current(victim.entry) else {
             drop(shard);
             tier.release(written);
             shrunk.kept += 1;
             return;
-        }
-        let held = Held { written: Some(written), ..victim.held };
+        };
+        let held = Held { written: Some(written), ..in_pool };
         if shard.is_used(victim.entry) {
             shard.set(victim.entry, held);
             shard.end_writing(victim.entry);
@@ -272,7 +275,7 @@ impl Zswap {
         shard.end_writing(victim.entry);
         shard.counters.written_back_pages += 1;
         drop(shard);
-        self.release_object(victim.held);
+        self.release_object(in_pool);
         shrunk.written_back += 1;
     }
 

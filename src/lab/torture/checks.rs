@@ -49,7 +49,7 @@ impl Refused<'_> {
         let Refused { plan, struck, .. } = self;
         let options = &plan.options;
         let rejects = options.incompressible == Incompressible::Reject;
-        let max_bytes = (options.pool_pages_max as u64).saturating_mul(PAGE_SIZE as u64);
+        let max_bytes = options.max_pool_bytes;
         Ok(match error {
             StoreError::CompressPoor { reason: TooLarge::Compressor(reason), .. } => {
                 let by_itself =
@@ -63,6 +63,7 @@ impl Refused<'_> {
                     if bytes > max && *max == most);
                 ("refused: too large for the pool", right)
             }
+            StoreError::NoTenant { .. } => ("refused: no such tenant", false),
             StoreError::CompressFail { .. } => {
                 ("refused: compressor failed", rejects && struck.by(&[Fault::CompressFail]))
             }
@@ -124,7 +125,9 @@ impl Refused<'_> {
                     Incompressible::Reject => "stored: staged",
                 };
                 let allowed = options.incompressible == Incompressible::StoreAsIs
-                    || is_refused && self.plan.blocks.is_some() && options.pool_pages_max >= 16;
+                    || is_refused
+                        && self.plan.blocks.is_some()
+                        && options.max_pool_bytes >= 16 * PAGE_SIZE as u64;
                 (name, allowed && !is_same_filled)
             }
             Stored::WrittenThrough => {
@@ -293,7 +296,7 @@ pub(super) fn check_figures(
     if let Some((name, found, expected)) = equal.iter().find(|(_, a, b)| a != b) {
         return Err(format!("{name}: expected {expected}, found {found}"));
     }
-    let max_bytes = (plan.options.pool_pages_max as u64).saturating_mul(PAGE_SIZE as u64);
+    let max_bytes = plan.options.max_pool_bytes;
     let memory = zswap.memory();
     let at_most = [
         ("pool_total_size over the limit", pool_total_size, max_bytes),
@@ -342,7 +345,7 @@ pub(super) fn check_figures(
 
 /// Whether a refusal is one of the plan's budget, and was right.
 pub(super) fn passes(plan: &Plan, over: &OverBudget) -> bool {
-    over.max_bytes == (plan.options.pool_pages_max as u64).saturating_mul(PAGE_SIZE as u64)
+    over.max_bytes == plan.options.max_pool_bytes
         && over.counted == plan.options.counted
         && over.used_bytes <= over.max_bytes
         && over.used_bytes + over.asked_bytes > over.max_bytes

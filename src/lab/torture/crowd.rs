@@ -156,7 +156,7 @@ impl Crowd {
 
     /// Checks the limits, which hold at every instant.
     fn look(&self) -> Result<(), String> {
-        let max_bytes = (self.plan.options.pool_pages_max as u64).saturating_mul(PAGE_SIZE as u64);
+        let max_bytes = self.plan.options.max_pool_bytes;
         let memory = self.zswap.memory();
         if memory.pool_bytes > max_bytes || memory.pool_peak_bytes > max_bytes {
             return Err(format!("the pool is over its limit of {max_bytes} bytes: {memory:?}"));

@@ -25,6 +25,9 @@ const REGION_BITS: u32 = 14;
 /// Added to a region whose keys are to be past 32 bits.
 const BEYOND: u64 = 1 << 20;
 
+/// A limit that is soon met, in bytes.
+const SMALL_POOL: u64 = 16 * PAGE_SIZE as u64;
+
 /// Random choices.
 #[derive(Debug)]
 pub(super) struct Dice(SplitMix64);
@@ -84,7 +87,7 @@ impl Plan {
             faults = faults.filter(|fault| !fault.is_silent());
         }
         let keys = dice.of(&[48, 200, 200, 600, 600, 1500]);
-        let pool_pages_max = dice.of(&[usize::MAX, 8, keys / 16 + 4, keys / 6 + 4, keys / 3 + 4]);
+        let pool_pages = dice.of(&[usize::MAX, 8, keys / 16 + 4, keys / 6 + 4, keys / 3 + 4]);
         let blocks = dice.of(&[
             None,
             Some(keys as u32 * 4),
@@ -117,7 +120,7 @@ impl Plan {
                 shards: dice.of(&[1, 4, 64]),
                 incompressible: dice.of(&[Incompressible::Reject, Incompressible::StoreAsIs]),
                 object_header_bytes: dice.of(&[0, 0, 8]),
-                pool_pages_max,
+                max_pool_bytes: (pool_pages as u64).saturating_mul(PAGE_SIZE as u64),
                 accept_threshold_percent: dice.of(&[90, 50, 100, 0]),
                 when_full: dice.of(&[WhenFull::Reclaim, WhenFull::Reclaim, WhenFull::Bypass]),
                 host_pages: HostPages::Small,
@@ -175,14 +178,14 @@ impl Plan {
         options.counted = Counted::Pool;
         match plant {
             Plant::KeyOnlyErase => {
-                (options.compressor, options.pool_pages_max) = (CompressorKind::Lz4, usize::MAX);
+                (options.compressor, options.max_pool_bytes) = (CompressorKind::Lz4, u64::MAX);
                 self.rates[Fault::Meanwhile.number()] = 4;
             }
             Plant::Overshoot => {
-                (options.zpool, options.pool_pages_max) = (ZpoolKind::Zbud, 16);
+                (options.zpool, options.max_pool_bytes) = (ZpoolKind::Zbud, SMALL_POOL);
             }
             Plant::EarlySuccess | Plant::WrongBlock => {
-                (self.blocks, options.pool_pages_max) = (Some(self.keys as u32), 16);
+                (self.blocks, options.max_pool_bytes) = (Some(self.keys as u32), SMALL_POOL);
             }
             Plant::UncheckedObject => {
                 options.records = Some(RecordOptions { checksum: false, ..Default::default() });
@@ -262,8 +265,7 @@ impl Plan {
 
     /// The store, new, on doubles of its own.
     pub(super) fn store(&self, world: &Arc<World>) -> Result<Zswap, String> {
-        let max_bytes = (self.options.pool_pages_max as u64).saturating_mul(PAGE_SIZE as u64);
-        let budget = Arc::new(Budget::new(max_bytes, self.options.counted));
+        let budget = Arc::new(Budget::new(self.options.max_pool_bytes, self.options.counted));
         let arena = Arc::new(Arena::on(Arc::clone(&budget), HostPages::Small));
         let zpool = self.options.zpool.build(Arc::clone(&arena), self.options.zsmalloc);
         let compressor = self.options.compressor.build();
@@ -296,7 +298,7 @@ impl Plan {
             when_full: options.when_full.name(),
             incompressible: options.incompressible.name(),
             written_as: options.written_as.name(),
-            pool_pages_max: Some(options.pool_pages_max).filter(|&pages| pages < usize::MAX),
+            max_pool_bytes: Some(options.max_pool_bytes).filter(|&bytes| bytes < u64::MAX),
             backing_blocks: self.blocks,
             keys: self.keys,
             tenants: self.parents.len() + 1,
@@ -316,7 +318,7 @@ pub struct Summary {
     when_full: &'static str,
     incompressible: &'static str,
     written_as: &'static str,
-    pool_pages_max: Option<usize>,
+    max_pool_bytes: Option<u64>,
     backing_blocks: Option<u32>,
     keys: usize,
     tenants: usize,

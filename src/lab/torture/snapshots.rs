@@ -125,7 +125,7 @@ pub(super) fn check_not_restored(
         RestoreError::Read(error) => ("not restored: file not read", is_file_error(error)),
         RestoreError::DoesNotFit { pages: missing, of_pages, .. } => {
             // Pages as they are may be too large for the pool, and their tenants not write back.
-            let is_full = plan.options.pool_pages_max < usize::MAX
+            let is_full = plan.options.max_pool_bytes < u64::MAX
                 || struck.by(&[Fault::NoPages, Fault::NoTables])
                 || !plan.pool_takes_pages();
             let are_some = (1..=pages).contains(missing) && *of_pages == pages;
