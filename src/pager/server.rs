@@ -20,6 +20,7 @@ use super::table::Place;
 use super::{Pager, SpaceLock, lock};
 use crate::page::{PAGE_SIZE, Page};
 use crate::sys::preload::SharedControl;
+use crate::sys::process;
 use crate::sys::preload::protocol::{MESSAGE_BYTES, Message, kind};
 use crate::sys::userfaultfd::{Event, Features, Message as Told, Stopped, Userfaultfd};
 
@@ -144,6 +145,7 @@ impl Server {
 
     /// Answers until the pager is told to stop.
     pub(super) fn run(mut self) -> io::Result<()> {
+        process::prefer_this_thread();
         let mut events = [const { MaybeUninit::uninit() }; 64];
         let mut looked = Instant::now();
         while !self.pager.stop.load(Ordering::Relaxed) {

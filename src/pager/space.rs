@@ -58,14 +58,19 @@ struct Staging {
     filled: VecDeque<usize>,
     /// Trays without.
     empty: Vec<usize>,
+    /// A tray of which all is in the store, and that has its memory still.
+    spent: Option<usize>,
 }
 
 /// What the helper was told to move.
 #[derive(Debug)]
 struct Command {
     number: u32,
-    tray: usize,
+    /// The tray that is filled.
+    tray: Option<usize>,
     runs: Vec<MoveRun>,
+    /// The tray whose memory is given back.
+    drops: Option<usize>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -106,6 +111,9 @@ pub(super) struct Space {
     staging: Staging,
     command: Option<Command>,
     commands: u32,
+    /// What the last command did, and the tray whose memory it gives back.
+    collected: Moved,
+    dropping: Option<usize>,
     hand: u64,
     files: Option<ProcFiles>,
     /// Size of the address space, in pages, when its mappings were last looked at.
@@ -177,9 +185,12 @@ impl Space {
                 owners: vec![NOBODY; STAGING_PAGES].into(),
                 filled: VecDeque::new(),
                 empty: (0..STAGING_PAGES / TRAY_PAGES).rev().collect(),
+                spent: None,
             },
             command: None,
             commands: 0,
+            collected: Moved::default(),
+            dropping: None,
             hand: 0,
             files: None,
             watched_at_size: 0,
@@ -311,21 +322,20 @@ impl Space {
         Ok(bytes)
     }
 
-    /// Tells the helper to move pages aside: those that the hand comes to next, into an empty tray.
-    /// `false` where there are none, or no tray. The caller waits for the helper, without the lock,
-    /// and then calls [`Space::collect`].
+    /// Tells the helper to move pages aside, those that the hand comes to next, and to give the
+    /// memory of a tray back that is in the store. `false` where there is nothing of either. The
+    /// caller waits for the helper, without the lock, and then calls [`Space::dropped`].
     pub(super) fn give_move(&mut self) -> io::Result<bool> {
         let (Some(helper), None) = (self.helper(), &self.command) else { return Ok(false) };
-        let Some(tray) = self.staging.empty.pop() else { return Ok(false) };
-        let runs = match self.next_pages(tray) {
-            Ok(runs) if !runs.is_empty() => runs,
-            other => {
-                self.staging.empty.push(tray);
-                return other.map(|_| false);
-            }
+        let mut tray = self.staging.empty.pop();
+        let runs = match tray {
+            Some(tray) => self.next_pages(tray)?,
+            None => Vec::new(),
         };
-        self.give(&helper, work::MOVE, tray, runs)?;
-        Ok(true)
+        if runs.is_empty() {
+            self.staging.empty.extend(tray.take());
+        }
+        self.give(&helper, work::MOVE, tray, runs)
     }
 
     /// Tells the helper to move pages that are shared with a process that was forked: one by one,
@@ -347,19 +357,22 @@ impl Space {
             .collect();
         if runs.is_empty() {
             self.staging.empty.push(tray);
-            return Ok(false);
+            return self.give(&helper, work::MOVE, None, runs);
         }
-        self.give(&helper, work::OWN_AND_MOVE, tray, runs)?;
-        Ok(true)
+        self.give(&helper, work::OWN_AND_MOVE, Some(tray), runs)
     }
 
     fn give(
         &mut self,
         helper: &Helper,
         what: u32,
-        tray: usize,
+        tray: Option<usize>,
         runs: Vec<MoveRun>,
-    ) -> io::Result<()> {
+    ) -> io::Result<bool> {
+        let drops = self.staging.spent.take();
+        if runs.is_empty() && drops.is_none() {
+            return Ok(false);
+        }
         let control = &helper.control;
         for (run, room) in runs.iter().zip(&control.runs) {
             room.from.store(run.page * PAGE, Ordering::Relaxed);
@@ -368,14 +381,32 @@ impl Space {
             room.moved.store(0, Ordering::Relaxed);
             room.error.store(0, Ordering::Relaxed);
         }
+        let bytes = TRAY_PAGES as u64 * PAGE;
+        let drop_from = helper.staging + drops.unwrap_or(0) as u64 * bytes;
+        control.drop_from.store(drop_from, Ordering::Relaxed);
+        control.drop_bytes.store(drops.map_or(0, |_| bytes), Ordering::Relaxed);
         self.commands = self.commands.wrapping_add(1);
-        control.run_count.store(runs.len() as u32, Ordering::Relaxed);
-        // Read by the same lock's holder that changes it: this space's.
+        control.run_count.store(runs.len() as u32, Ordering::Relaxed); // <= RUNS_MAX
+        // Changed by who has this space's lock alone.
         control.given_in.store(control.epoch.load(Ordering::Relaxed), Ordering::Relaxed);
         control.given.store(self.commands, Ordering::Relaxed);
         control.work.store(what, Ordering::Release);
-        self.command = Some(Command { number: self.commands, tray, runs });
-        helper.send(kind::WORK)
+        self.command = Some(Command { number: self.commands, tray, runs, drops });
+        helper.send(kind::WORK)?;
+        Ok(true)
+    }
+
+    /// The helper has said that it is done: what came of it, and pages of a tray that is empty now.
+    pub(super) fn dropped(&mut self) -> (Moved, usize) {
+        self.collect();
+        let moved = std::mem::take(&mut self.collected);
+        match self.dropping.take() {
+            Some(tray) => {
+                self.staging.empty.push(tray);
+                (moved, TRAY_PAGES)
+            }
+            None => (moved, 0),
+        }
     }
 
     /// Pages from `first` on, at most `most`, that no command moves now: of those the table does
@@ -387,10 +418,11 @@ impl Space {
     }
 
     /// Notes what a command did, if it is done (P3).
-    pub(super) fn collect(&mut self) -> Option<Moved> {
-        let helper = self.helper.clone()?;
+    fn collect(&mut self) {
+        let Some(helper) = self.helper.clone() else { return };
         let done = helper.control.done.load(Ordering::Acquire);
-        let command = self.command.take_if(|command| command.number == done)?;
+        let Some(command) = self.command.take_if(|command| command.number == done) else { return };
+        self.dropping = command.drops;
         let mut moved = Moved::default();
         for (run, answer) in command.runs.iter().zip(&helper.control.runs) {
             let count = (answer.moved.load(Ordering::Relaxed) / PAGE) as usize;
@@ -417,11 +449,11 @@ impl Space {
             }
         }
         if moved.pages > 0 {
-            self.staging.filled.push_back(command.tray);
+            self.staging.filled.extend(command.tray);
         } else {
-            self.staging.empty.push(command.tray);
+            self.staging.empty.extend(command.tray);
         }
-        Some(moved)
+        self.collected = moved;
     }
 
     /// Pages that the hand comes to next, as runs that go into a tray.
@@ -511,24 +543,19 @@ impl Space {
         self.staging.filled.push_back(number);
     }
 
-    /// A tray whose memory was given back can be used again.
-    pub(super) fn empty_tray(&mut self, number: usize) {
-        self.staging.empty.push(number);
+    /// All of a tray is in the store, or has gone back: its memory goes with the next command.
+    pub(super) fn spend_tray(&mut self, number: usize) {
+        self.staging.spent = Some(number);
     }
 
-    /// Tells the helper to give a tray's memory back; as [`Space::give_move`].
-    pub(super) fn give_drop(&mut self, tray: usize) -> io::Result<bool> {
-        let (Some(helper), None) = (self.helper(), &self.command) else { return Ok(false) };
-        let control = &helper.control;
-        let bytes = TRAY_PAGES as u64 * PAGE;
-        control.runs[0].from.store(helper.staging + tray as u64 * bytes, Ordering::Relaxed);
-        control.runs[0].bytes.store(bytes, Ordering::Relaxed);
-        control.run_count.store(1, Ordering::Relaxed);
-        self.commands = self.commands.wrapping_add(1);
-        control.given.store(self.commands, Ordering::Relaxed);
-        control.work.store(work::DROP, Ordering::Release);
-        helper.send(kind::WORK)?;
-        Ok(true)
+    /// Whether a tray's memory is to be given back.
+    pub(super) fn has_spent_tray(&self) -> bool {
+        self.staging.spent.is_some()
+    }
+
+    /// Whether one more tray can be filled.
+    pub(super) fn has_empty_tray(&self) -> bool {
+        !self.staging.empty.is_empty()
     }
 
     /// Whether an address is in staging.
