@@ -133,12 +133,12 @@ impl Evictor {
     }
 
     fn store(&mut self, space: &SpaceLock, tray: &Tray) -> io::Result<()> {
-        let Some(pid) = lock(space).pid else { return Err(io::ErrorKind::NotFound.into()) };
+        let Some(thread) = lock(space).thread else { return Err(io::ErrorKind::NotFound.into()) };
         let runs = tray.staged.chunk_by(|a, b| a.0 + 1 == b.0);
         let mut stored = 0;
         for run in runs {
             let pages = &mut self.buffer[..run.len()];
-            remote::read(pid, run[0].1, pages.as_flattened_mut())?;
+            remote::read(thread, run[0].1, pages.as_flattened_mut())?;
             for (&(staged, _), page) in run.iter().zip(pages.iter()) {
                 let slot = self.pager.store(page).map_err(io::Error::other)?;
                 if lock(space).stored(staged, slot) {

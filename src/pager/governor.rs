@@ -121,7 +121,9 @@ fn below(pid: u32) -> Vec<u32> {
         let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { continue };
         for thread in threads.flatten() {
             let children = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
-            found.extend(children.split_ascii_whitespace().filter_map(|pid| pid.parse::<u32>().ok()));
+            found.extend(
+                children.split_ascii_whitespace().filter_map(|pid| pid.parse::<u32>().ok()),
+            );
         }
     }
     found.remove(0);

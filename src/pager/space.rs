@@ -8,8 +8,8 @@
 //! - P4: a page that the program has said it drops does not leave until it was missing once.
 
 use std::collections::VecDeque;
-use std::fs::File;
-use std::io::{self, Read};
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, Read};
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
@@ -101,6 +101,8 @@ pub(super) struct Tray {
 #[derive(Debug)]
 pub(super) struct Space {
     pub(super) pid: Option<u32>,
+    /// The helper's thread: it has the memory as long as anybody has, unlike the first thread.
+    pub(super) thread: Option<u32>,
     pub(super) uffd: Userfaultfd,
     helper: Option<Arc<Helper>>,
     pub(super) table: PageTable,
@@ -176,6 +178,7 @@ impl Space {
     pub(super) fn new(uffd: Userfaultfd, pid: Option<u32>) -> Space {
         Space {
             pid,
+            thread: None,
             uffd,
             helper: None,
             table: PageTable::default(),
@@ -213,10 +216,12 @@ impl Space {
     ) -> io::Result<()> {
         let area = staging..staging + STAGING_PAGES as u64 * PAGE;
         self.uffd.register(area.clone(), true, false)?;
+        let thread = helper_thread(pid)?;
+        self.thread = Some(thread);
         self.files = Some(ProcFiles {
-            statm: File::open(format!("/proc/{pid}/statm"))?,
-            pagemap: File::open(format!("/proc/{pid}/pagemap"))?,
-            smaps: File::open(format!("/proc/{pid}/smaps_rollup"))?,
+            statm: File::open(format!("/proc/{thread}/statm"))?,
+            pagemap: File::open(format!("/proc/{thread}/pagemap"))?,
+            smaps: File::open(format!("/proc/{thread}/smaps_rollup"))?,
         });
         self.left.insert(area);
         self.left.insert(own);
@@ -290,6 +295,30 @@ impl Space {
         Some(kib * 1024)
     }
 
+    /// Memory that children of a fork do not get (MADV_DONTFORK), and such that they get as zeros
+    /// (MADV_WIPEONFORK). Nothing where no process is known: no page has left it.
+    pub(super) fn fork_advice(&self) -> io::Result<(Ranges, Ranges)> {
+        let (mut not_copied, mut wiped) = (Ranges::default(), Ranges::default());
+        let Some(thread) = self.thread else { return Ok((not_copied, wiped)) };
+        let mut range = 0..0;
+        let smaps = BufReader::new(File::open(format!("/proc/{thread}/smaps"))?);
+        for line in smaps.lines() {
+            let line = line?;
+            if let Some(flags) = line.strip_prefix("VmFlags:") {
+                for flag in flags.split_ascii_whitespace() {
+                    match flag {
+                        "dc" => not_copied.insert(range.clone()),
+                        "wf" => wiped.insert(range.clone()),
+                        _ => {}
+                    }
+                }
+            } else if let Some(mapping) = addresses(&line) {
+                range = mapping;
+            }
+        }
+        Ok((not_copied, wiped))
+    }
+
     /// Whether the address space has grown or shrunk since it was last looked at.
     pub(super) fn has_changed(&self) -> bool {
         self.size().is_some_and(|size| size.mapped != self.watched_at_size)
@@ -297,10 +326,10 @@ impl Space {
 
     /// Watches all anonymous memory that is not watched yet; how many bytes came to be.
     pub(super) fn watch(&mut self) -> io::Result<u64> {
-        let Some(pid) = self.pid else { return Ok(0) };
+        let Some(thread) = self.thread else { return Ok(0) };
         self.watched_at_size = self.size().map_or(0, |size| size.mapped);
         let mut text = String::new();
-        File::open(format!("/proc/{pid}/maps"))?.read_to_string(&mut text)?;
+        File::open(format!("/proc/{thread}/maps"))?.read_to_string(&mut text)?;
         let mut bytes = 0;
         for mapping in text.lines().filter_map(anonymous_mapping) {
             for part in self.watched.outside(mapping) {
@@ -567,10 +596,10 @@ impl Space {
 
     /// Reads a page that is aside.
     pub(super) fn read_staged(&self, staged: u32, page: &mut Page) -> io::Result<()> {
-        let (Some(pid), Some(helper)) = (self.pid, &self.helper) else {
+        let (Some(thread), Some(helper)) = (self.thread, &self.helper) else {
             return Err(io::ErrorKind::NotFound.into());
         };
-        remote::read(pid, helper.staging + u64::from(staged) * PAGE, page)
+        remote::read(thread, helper.staging + u64::from(staged) * PAGE, page)
     }
 
     /// A page is back in the program.
@@ -675,21 +704,39 @@ pub(super) fn send(
     Ok(())
 }
 
+/// The thread of the helper in a process.
+fn helper_thread(pid: u32) -> io::Result<u32> {
+    for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let thread = thread?;
+        let name = fs::read(thread.path().join("comm")).unwrap_or_default();
+        let number = thread.file_name().to_str().and_then(|number| number.parse().ok());
+        if let (true, Some(number)) = (name == b"uzswap-helper\n", number) {
+            return Ok(number);
+        }
+    }
+    Err(io::ErrorKind::NotFound.into())
+}
+
 /// The pages of a range of addresses.
 fn pages(range: Range<u64>) -> Range<u64> {
     range.start / PAGE..range.end.div_ceil(PAGE)
 }
 
+/// The addresses that a line of /proc/PID/maps begins with.
+fn addresses(line: &str) -> Option<Range<u64>> {
+    let (start, end) = line.split_ascii_whitespace().next()?.split_once('-')?;
+    Some(u64::from_str_radix(start, 16).ok()?..u64::from_str_radix(end, 16).ok()?)
+}
+
 /// The addresses of a line of /proc/PID/maps, if it is private anonymous memory that can be read.
 fn anonymous_mapping(line: &str) -> Option<Range<u64>> {
-    let mut fields = line.split_ascii_whitespace();
-    let (start, end) = fields.next()?.split_once('-')?;
+    let range = addresses(line)?;
+    let mut fields = line.split_ascii_whitespace().skip(1);
     let rights = fields.next()?.as_bytes();
     let inode = fields.nth(2)?;
     let name = fields.next().unwrap_or("");
     let is_named_by_kernel =
         name.is_empty() || name == "[heap]" || name == "[stack]" || name.starts_with("[anon");
-    let range = u64::from_str_radix(start, 16).ok()?..u64::from_str_radix(end, 16).ok()?;
     (rights.first() == Some(&b'r')
         && rights.last() == Some(&b'p')
         && inode == "0"
