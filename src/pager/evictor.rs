@@ -47,6 +47,7 @@ impl Evictor {
                 continue;
             }
             let freed = self.evict();
+            self.pager.rounds.fetch_add(1, Ordering::Relaxed);
             self.pager.tell_room();
             if freed > 0 {
                 self.in_vain = 0;

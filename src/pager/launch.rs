@@ -102,6 +102,7 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
         pool_peak: AtomicU64::new(0),
         meter: Meter::new(),
         stop: AtomicBool::new(false),
+        rounds: AtomicU64::new(0),
         wake: setup("make an eventfd", wake_descriptor())?,
         bell: Bell::default(),
         end: Bell::default(),

@@ -63,6 +63,8 @@ struct Pager {
     pool_peak: AtomicU64,
     meter: Meter,
     stop: AtomicBool,
+    /// Rounds of the evictor: a fault waits for room for two of them at most.
+    rounds: AtomicU64,
     /// Rung for the server.
     wake: OwnedFd,
     /// Rung for the evictor.

@@ -36,8 +36,9 @@ const RESTORED_MAX: usize = 16;
 /// Pages of zeros for one fault at most, likewise.
 const FRESH_MAX: usize = 64;
 
-/// How long a fault waits for room at most. Who waits for ever cannot free anything.
-const ROOM_WAIT: Duration = Duration::from_millis(100);
+/// Rounds of the evictor that a fault waits for room: the second has begun after it. More would not
+/// help.
+const ROOM_ROUNDS: u64 = 2;
 
 /// What the kernel must be able to do.
 fn features() -> Features {
@@ -98,6 +99,8 @@ struct Waiting {
     address: u64,
     write: bool,
     since: Instant,
+    /// Of the evictor.
+    round: u64,
 }
 
 #[derive(Debug)]
@@ -398,11 +401,13 @@ impl Server {
                         match served {
                             Served::Done => self.pager.meter.fault(start.elapsed()),
                             Served::NoRoom => {
+                                let round = self.pager.rounds.load(Ordering::Relaxed);
                                 self.waiting.push(Waiting {
                                     space: id,
                                     address,
                                     write,
                                     since: start,
+                                    round,
                                 });
                                 self.pager.ring();
                             }
@@ -494,9 +499,9 @@ impl Server {
     fn serve_waiting(&mut self) {
         for fault in std::mem::take(&mut self.waiting) {
             let Some(shared) = self.spaces.get(&fault.space).cloned() else { continue };
-            let waited = fault.since.elapsed();
-            let served =
-                self.serve(&mut lock(&shared), fault.address, fault.write, waited > ROOM_WAIT);
+            let rounds = self.pager.rounds.load(Ordering::Relaxed) - fault.round;
+            let at_once = rounds >= ROOM_ROUNDS;
+            let served = self.serve(&mut lock(&shared), fault.address, fault.write, at_once);
             match served {
                 Served::Done => self.pager.meter.fault(fault.since.elapsed()),
                 Served::NoRoom => self.waiting.push(fault),

@@ -23,6 +23,8 @@ use crate::page::{PAGE_SIZE, Page};
 use crate::sys::pagemap::{self, Found};
 use crate::sys::preload::SharedControl;
 use crate::sys::preload::protocol::{MESSAGE_BYTES, Message, RUNS_MAX, holder, kind, work};
+
+const _: () = assert!(TRAY_PAGES <= RUNS_MAX);
 use crate::sys::remote;
 use crate::sys::userfaultfd::Userfaultfd;
 
@@ -85,8 +87,8 @@ struct MoveRun {
 #[derive(Debug, Default)]
 pub(super) struct Moved {
     pub(super) pages: usize,
-    /// Pages that are not the program's alone.
-    pub(super) shared: Vec<u64>,
+    /// Pages that are not the program's alone, or may not be: the first, and how many.
+    pub(super) shared: Vec<(u64, usize)>,
 }
 
 /// Pages of a tray that are to be stored.
@@ -227,6 +229,12 @@ impl Space {
         self.left.insert(own);
         self.pid = Some(pid);
         self.helper = Some(Arc::new(Helper { connection, control, staging }));
+        if self.shares_pages {
+            // What its parent's supervisor knew may be newer than the fork: some of it may not be
+            // watched here, and a page that leaves such memory is lost.
+            self.watched = Ranges::default();
+            self.watch()?;
+        }
         Ok(())
     }
 
@@ -367,23 +375,23 @@ impl Space {
         self.give(&helper, work::MOVE, tray, runs)
     }
 
-    /// Tells the helper to move pages that are shared with a process that was forked: one by one,
-    /// once they are this process's alone.
-    pub(super) fn give_move_of(&mut self, pages: &[u64]) -> io::Result<bool> {
+    /// Tells the helper to move pages that are shared with a process that was forked, once they are
+    /// this process's alone.
+    pub(super) fn give_move_of(&mut self, shared: &[(u64, usize)]) -> io::Result<bool> {
         let (Some(helper), None) = (self.helper(), &self.command) else { return Ok(false) };
         let Some(tray) = self.staging.empty.pop() else { return Ok(false) };
         let first = tray * TRAY_PAGES;
-        let runs: Vec<MoveRun> = pages
-            .iter()
-            .filter(|&&page| {
-                let address = page * PAGE;
-                let is_here = self.table.get(page) == UNKNOWN;
-                is_here && self.watched.within(address..address + PAGE).next().is_some()
-            })
-            .take(TRAY_PAGES)
-            .enumerate()
-            .map(|(at, &page)| MoveRun { page, count: 1, staged: first + at })
-            .collect();
+        let mut runs: Vec<MoveRun> = Vec::new();
+        let mut count = 0;
+        for page in shared.iter().flat_map(|&(page, count)| page..page + count as u64) {
+            let address = page * PAGE;
+            let is_here = self.table.get(page) == UNKNOWN
+                && self.watched.within(address..address + PAGE).next().is_some();
+            if is_here && count < TRAY_PAGES {
+                add_page(&mut runs, page, first + count);
+                count += 1;
+            }
+        }
         if runs.is_empty() {
             self.staging.empty.push(tray);
             return self.give(&helper, work::MOVE, None, runs);
@@ -468,7 +476,7 @@ impl Space {
             }
             let stopped_at = run.page + count as u64;
             match answer.error.load(Ordering::Relaxed) as i32 {
-                libc::EBUSY => moved.shared.push(stopped_at),
+                libc::EBUSY => moved.shared.push((stopped_at, run.count - count)),
                 // Locked in memory, or of a special kind.
                 libc::EINVAL => {
                     let (start, end) = (stopped_at * PAGE, (run.page + run.count as u64) * PAGE);
@@ -513,14 +521,7 @@ impl Space {
                         if entry != UNKNOWN {
                             continue;
                         }
-                        let next = |run: &&mut MoveRun| run.page + run.count as u64 == page;
-                        if let Some(last) = runs.last_mut().filter(next) {
-                            last.count += 1;
-                        } else if runs.len() == RUNS_MAX {
-                            break 'search;
-                        } else {
-                            runs.push(MoveRun { page, count: 1, staged: first + count });
-                        }
+                        add_page(&mut runs, page, first + count);
                         count += 1;
                         if count == TRAY_PAGES {
                             break 'search;
@@ -623,10 +624,8 @@ impl Space {
     /// The program drops a range of pages, now or in a moment (P4).
     pub(super) fn removed(&mut self, range: Range<u64>, release: &mut dyn FnMut(u32)) {
         self.forget(range.clone(), release);
-        for part in self.watched.within(range) {
-            for page in pages(part) {
-                self.table.set(page, Entry { removing: true, ..UNKNOWN });
-            }
+        for page in pages(range) {
+            self.table.set(page, Entry { removing: true, ..UNKNOWN });
         }
     }
 
@@ -702,6 +701,14 @@ pub(super) fn send(
     let bytes = message.to_bytes();
     sendmsg(connection, &[io::IoSlice::new(&bytes)], &mut extra, SendFlags::NOSIGNAL)?;
     Ok(())
+}
+
+/// Adds a page to the last run, or as a new one.
+fn add_page(runs: &mut Vec<MoveRun>, page: u64, staged: usize) {
+    match runs.last_mut() {
+        Some(last) if last.page + last.count as u64 == page => last.count += 1,
+        _ => runs.push(MoveRun { page, count: 1, staged }),
+    }
 }
 
 /// The thread of the helper in a process.
