@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The layers, and what each may name of ours beside itself. The picture is in ARCHITECTURE.md.
-const LAYERS: [(&str, &[&str]); 15] = [
+const LAYERS: [(&str, &[&str]); 16] = [
     ("sys", &[]),
     ("names", &[]),
     ("page", &[]),
@@ -19,6 +19,7 @@ const LAYERS: [(&str, &[&str]); 15] = [
     ("index", MECHANISM),
     ("zswap", STORE),
     ("lab", LAB),
+    ("pager", PAGER),
     ("cli", CLI),
     ("main", &["cli"]),
 ];
@@ -34,10 +35,11 @@ const LAB: &[&str] = &[
     "sys", "names", "page", "budget", "same_filled", "compressor", "backing", "zpool", "index",
     "zswap",
 ];
+const PAGER: &[&str] = &["sys", "page", "doctor", "zswap"];
 #[rustfmt::skip]
 const CLI: &[&str] = &[
     "sys", "names", "page", "budget", "same_filled", "compressor", "backing", "zpool", "index",
-    "zswap", "lab", "doctor",
+    "zswap", "lab", "doctor", "pager",
 ];
 
 fn sources(folder: &str) -> Vec<(PathBuf, String)> {

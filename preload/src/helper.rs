@@ -4,9 +4,7 @@ use core::ptr;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::call::{self, call, start_thread};
-use crate::protocol::{
-    Control, MESSAGE_BYTES, Message, RUNS_MAX, Run, holder, kind, work,
-};
+use crate::protocol::{Control, MESSAGE_BYTES, Message, RUNS_MAX, Run, holder, kind, work};
 use crate::{PATH_BYTES, SOCKET_PATH, WATCHED};
 
 /// The helper's stack, all the memory that is its own.
@@ -169,17 +167,16 @@ impl Helper {
         // SAFETY: the supervisor's memory has this size, is all atomics, and stays mapped.
         let control = unsafe { &*control };
         let made = match welcome.kind {
-            kind::WELCOME_DEVICE => ask(
-                call::IOCTL,
-                [given as usize, USERFAULTFD_IOC_NEW, O_CLOEXEC_NONBLOCK, 0, 0, 0],
-            ),
+            kind::WELCOME_DEVICE => {
+                ask(call::IOCTL, [given as usize, USERFAULTFD_IOC_NEW, O_CLOEXEC_NONBLOCK, 0, 0, 0])
+            }
             kind::WELCOME_CALL => ask(call::USERFAULTFD, [O_CLOEXEC_NONBLOCK, 0, 0, 0, 0, 0]),
             kind::WELCOME_FORKED => Ok(given as usize),
             _ => return None,
         };
         let staging_bytes = welcome.first as usize;
-        let staging =
-            map(staging_bytes, MAP_PRIVATE_ANONYMOUS | MAP_NORESERVE, usize::MAX).and_then(|at| {
+        let staging = map(staging_bytes, MAP_PRIVATE_ANONYMOUS | MAP_NORESERVE, usize::MAX)
+            .and_then(|at| {
                 ask(call::MADVISE, [at, staging_bytes, MADV_DONTFORK, 0, 0, 0])?;
                 let _ = ask(call::MADVISE, [at, staging_bytes, MADV_NOHUGEPAGE, 0, 0, 0]);
                 Ok(at)

@@ -120,9 +120,7 @@ fn feature(files: &Files, name: &'static str, outcome: &Outcome) -> Finding {
         "EVENT_REMAP" => ("4.11", "mremap is followed", "moved memory would be lost"),
         "EVENT_REMOVE" => ("4.11", "madvise is followed", "dropped pages would come back"),
         "EVENT_UNMAP" => ("4.11", "munmap is followed", "unmapped pages would come back"),
-        "MOVE" => ("6.8", "pages leave a program at once", "pages cannot be taken from it"),
-        "WP_ASYNC" => ("6.7", "writes are tracked cheaply", "each write would be a fault"),
-        _ => ("4.14", "faults are told by thread", "faults cannot be told by thread"),
+        _ => ("6.8", "pages leave a program at once", "pages cannot be taken from it"),
     };
     match outcome {
         Ok(()) => finding(name, State::Ok, "tried, works", purpose),

@@ -22,8 +22,6 @@ pub const RUN_FEATURES: Features = Features(
         | Features::EVENT_REMAP.0
         | Features::EVENT_REMOVE.0
         | Features::EVENT_UNMAP.0
-        | Features::THREAD_ID.0
-        | Features::WP_ASYNC.0
         | Features::MOVE.0,
 );
 

@@ -60,14 +60,12 @@ pub struct Trials {
 type Trial = (&'static str, Features, fn(&OwnMemory) -> Outcome);
 
 /// The features that `run` needs.
-const FEATURES: [Trial; 7] = [
+const FEATURES: [Trial; 5] = [
     ("EVENT_FORK", Features::EVENT_FORK, fork),
     ("EVENT_REMAP", Features::EVENT_REMAP, remap),
     ("EVENT_REMOVE", Features::EVENT_REMOVE, remove),
     ("EVENT_UNMAP", Features::EVENT_UNMAP, unmap),
     ("MOVE", Features::MOVE, move_pages),
-    ("WP_ASYNC", Features::WP_ASYNC, write_tracking),
-    ("THREAD_ID", Features::THREAD_ID, thread_id),
 ];
 
 /// Pages to try with: the first half is registered.
@@ -241,19 +239,6 @@ fn move_pages(memory: &OwnMemory) -> Outcome {
         MoveFlags::default(),
     )?;
     check(memory.load(0, 0) == 1 && memory.load(from, 0) == 0, "a page did not move")
-}
-
-fn write_tracking(memory: &OwnMemory) -> Outcome {
-    memory.store(0, 0, 1);
-    memory.uffd().register(memory.range(REGISTERED), false, true)?;
-    memory.uffd().write_protect(memory.range(0..1), true)?;
-    memory.store(0, 0, 2);
-    check(memory.load(0, 0) == 2, "a write was lost")
-}
-
-fn thread_id(memory: &OwnMemory) -> Outcome {
-    let (byte, told) = serve(memory, || memory.load(0, 0))?;
-    check(byte == FILL && told.thread != 0, "the thread was not told")
 }
 
 fn pagemap_scan() -> Outcome {

@@ -38,7 +38,7 @@ impl Evictor {
         Evictor { pager, buffer: Box::new([[0; PAGE_SIZE]; TRAY_PAGES]), in_vain: 0 }
     }
 
-    pub(super) fn run(mut self) {
+    pub(super) fn run(mut self) -> io::Result<()> {
         process::prefer_this_thread();
         while !self.pager.stop.load(Ordering::Relaxed) {
             if self.pager.sample() <= self.pager.goal_bytes() {
@@ -60,6 +60,7 @@ impl Evictor {
             }
             std::thread::sleep(PAUSE);
         }
+        Ok(())
     }
 
     /// Frees some memory; pages that left it.

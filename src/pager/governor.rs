@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -46,7 +47,7 @@ impl Governor {
         }
     }
 
-    pub(super) fn run(mut self) {
+    pub(super) fn run(mut self) -> io::Result<()> {
         process::prefer_this_thread();
         while !self.pager.stop.load(Ordering::Relaxed) {
             let used = self.pager.sample();
@@ -65,6 +66,7 @@ impl Governor {
             let room_ms = goal.saturating_sub(used) / BYTES_PER_MS_MAX / 2;
             self.pager.pause(Duration::from_millis(room_ms).clamp(LOOK_MIN, LOOK_MAX));
         }
+        Ok(())
     }
 
     /// Watches what is not watched yet: of programs that map or unmap memory at once, of all now

@@ -17,6 +17,7 @@ use super::meter::Meter;
 use super::server::Server;
 use super::slots::Slots;
 use super::{Bell, Pager, RunReport, wake_descriptor};
+use crate::doctor::{self, Finding};
 use crate::sys::children::{self, Waiter};
 use crate::sys::preload::LIBRARY;
 use crate::sys::preload::protocol::SOCKET_VARIABLE;
@@ -53,6 +54,9 @@ pub enum RunError {
         /// The kernel's error.
         source: io::Error,
     },
+    /// The machine does not allow it.
+    #[error("programs cannot be run here\n{}", advice(.0))]
+    Machine(Vec<Finding>),
     /// There is no library to put into programs.
     #[error("programs cannot be run on this machine: there is no helper for its processor")]
     Processor,
@@ -62,6 +66,16 @@ pub enum RunError {
         /// Why.
         reason: String,
     },
+}
+
+/// What is missing, and the commands that would allow it.
+fn advice(findings: &[Finding]) -> String {
+    let mut text = String::new();
+    for Finding { topic, found, means, fix, .. } in findings {
+        text += &format!("  {topic}: {found}; {means}\n");
+        fix.iter().for_each(|command| text += &format!("      # {command}\n"));
+    }
+    text + "`uzswap doctor` tells more"
 }
 
 fn setup<T>(what: &'static str, result: io::Result<T>) -> Result<T, RunError> {
@@ -79,6 +93,7 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
     if LIBRARY.is_empty() {
         return Err(RunError::Processor);
     }
+    doctor::what_run_needs().map_err(RunError::Machine)?;
     let folder = setup(
         "make a folder for the socket",
         tempfile::Builder::new().prefix("uzswap-").tempdir(),
@@ -113,11 +128,11 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
     let waiter = Waiter::new();
     setup("wait for orphans", children::adopt_orphans())?;
     let server = setup("wait for programs", Server::new(Arc::clone(&pager), listener))?;
-    let server = setup("start a thread", spawn("uzswap-server", move || server.run()))?;
+    let server = setup("start a thread", spawn("uzswap-server", || server.run()))?;
     let evictor = Evictor::new(Arc::clone(&pager));
-    let evictor = setup("start a thread", spawn("uzswap-evictor", move || done(evictor.run())))?;
+    let evictor = setup("start a thread", spawn("uzswap-evictor", || evictor.run()))?;
     let governor = Governor::new(Arc::clone(&pager));
-    let governor = setup("start a thread", spawn("uzswap-governor", move || done(governor.run())))?;
+    let governor = setup("start a thread", spawn("uzswap-governor", || governor.run()))?;
 
     let mut command = Command::new(program);
     command.args(arguments).env(SOCKET_VARIABLE, &socket).env("LD_PRELOAD", preloads(&library));
@@ -140,10 +155,6 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
     let status =
         status.ok_or_else(|| RunError::Failed { reason: "the supervisor failed".to_owned() })?;
     Ok((ExitStatus::from_raw(status), pager.report()))
-}
-
-fn done((): ()) -> io::Result<()> {
-    Ok(())
 }
 
 fn spawn(

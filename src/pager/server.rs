@@ -19,11 +19,12 @@ use super::slots::key;
 use super::space::{STAGING_PAGES, Space, send};
 use super::table::Place;
 use super::{Pager, SpaceLock, lock};
+use crate::doctor::RUN_FEATURES;
 use crate::page::{PAGE_SIZE, Page};
 use crate::sys::preload::SharedControl;
 use crate::sys::preload::protocol::{MESSAGE_BYTES, Message, kind};
 use crate::sys::process;
-use crate::sys::userfaultfd::{Event, Features, Message as Told, Stopped, Userfaultfd};
+use crate::sys::userfaultfd::{Event, Message as Told, Stopped, Userfaultfd};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
@@ -39,15 +40,6 @@ const FRESH_MAX: usize = 64;
 /// Rounds of the evictor that a fault waits for room: the second has begun after it. More would not
 /// help.
 const ROOM_ROUNDS: u64 = 2;
-
-/// What the kernel must be able to do.
-fn features() -> Features {
-    Features::EVENT_FORK
-        | Features::EVENT_REMAP
-        | Features::EVENT_REMOVE
-        | Features::EVENT_UNMAP
-        | Features::MOVE
-}
 
 /// What a descriptor in the epoll set is.
 #[derive(Debug, Clone, Copy)]
@@ -271,7 +263,7 @@ impl Server {
                     None => {
                         let fd = fd.ok_or(io::ErrorKind::InvalidData)?;
                         let uffd = Userfaultfd::from_fd(fd);
-                        uffd.api(features())?;
+                        uffd.api(RUN_FEATURES)?;
                         self.add_space(Space::new(uffd, Some(newcomer.pid)))?
                     }
                 };
