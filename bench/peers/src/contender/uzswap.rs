@@ -7,7 +7,7 @@ use std::sync::RwLock;
 
 use uzswap::backing::{Backing, Block, BlockWrite, zeroed_blocks};
 use uzswap::compressor::CompressorKind;
-use uzswap::page::{PAGE_SIZE, Page, PageKey};
+use uzswap::page::{Page, PageKey};
 use uzswap::zswap::{Incompressible, Lru, RecordOptions, Zswap, ZswapOptions};
 
 use super::PageCache;
