@@ -11,7 +11,7 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::space::{TRAY_PAGES, Tray};
 use super::{Pager, SpaceLock, lock};
@@ -24,6 +24,10 @@ const TRAYS_ASIDE: usize = 8;
 /// Rounds without any page freed after which nothing can be done about the limit.
 const ROUNDS_IN_VAIN: u32 = 200;
 
+/// One part in so many of the limit is too little for programs to run in.
+const HOPELESS_PART: u64 = 8;
+const HOPELESS_AFTER: Duration = Duration::from_secs(1);
+
 /// How long it waits where nothing could be freed.
 const PAUSE: Duration = Duration::from_millis(1);
 
@@ -31,11 +35,17 @@ pub(super) struct Evictor {
     pager: Arc<Pager>,
     buffer: Box<[Page; TRAY_PAGES]>,
     in_vain: u32,
+    hopeless_since: Option<Instant>,
 }
 
 impl Evictor {
     pub(super) fn new(pager: Arc<Pager>) -> Evictor {
-        Evictor { pager, buffer: Box::new([[0; PAGE_SIZE]; TRAY_PAGES]), in_vain: 0 }
+        Evictor {
+            pager,
+            buffer: Box::new([[0; PAGE_SIZE]; TRAY_PAGES]),
+            in_vain: 0,
+            hopeless_since: None,
+        }
     }
 
     pub(super) fn run(mut self) -> io::Result<()> {
@@ -45,6 +55,9 @@ impl Evictor {
                 self.in_vain = 0;
                 self.pager.wait();
                 continue;
+            }
+            if self.is_hopeless() {
+                self.pager.is_stuck();
             }
             let freed = self.evict();
             self.pager.rounds.fetch_add(1, Ordering::Relaxed);
@@ -61,6 +74,24 @@ impl Evictor {
             std::thread::sleep(PAUSE);
         }
         Ok(())
+    }
+
+    /// Whether the limit has been passed for long with hardly a page left in programs: what is
+    /// stored does not shrink enough.
+    fn is_hopeless(&mut self) -> bool {
+        let pager = &self.pager;
+        let resident = pager.resident.load(Ordering::Relaxed);
+        let is_over = pager.sampled.load(Ordering::Relaxed) > pager.limit_bytes;
+        if !is_over || resident > pager.limit_bytes / HOPELESS_PART {
+            self.hopeless_since = None;
+            return false;
+        }
+        let since = *self.hopeless_since.get_or_insert_with(Instant::now);
+        let is_hopeless = since.elapsed() > HOPELESS_AFTER;
+        if is_hopeless {
+            self.hopeless_since = None;
+        }
+        is_hopeless
     }
 
     /// Frees some memory; pages that left it.
@@ -88,7 +119,8 @@ impl Evictor {
     /// free.
     fn evict_from(&mut self, space: &SpaceLock) -> io::Result<usize> {
         let Some(helper) = lock(space).helper() else { return Ok(0) };
-        loop {
+        // It may end at any time.
+        while lock(space).helper().is_some() {
             let mut freed = 0;
             let mut moved_any = false;
             if lock(space).give_move()? {
@@ -120,6 +152,7 @@ impl Evictor {
                 return Ok(freed);
             }
         }
+        Ok(0)
     }
 
     /// Puts the oldest tray's pages into the store.

@@ -111,6 +111,7 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
         spaces: Mutex::default(),
         limit_bytes: options.limit_bytes,
         sampled: AtomicU64::new(0),
+        resident: AtomicU64::new(0),
         charged: AtomicU64::new(0),
         peak: AtomicU64::new(0),
         resident_peak: AtomicU64::new(0),

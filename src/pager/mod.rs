@@ -56,6 +56,8 @@ struct Pager {
     limit_bytes: u64,
     /// What was used when it was last looked at.
     sampled: AtomicU64,
+    /// Resident anonymous memory of programs then.
+    resident: AtomicU64,
     /// What was given to programs since.
     charged: AtomicU64,
     peak: AtomicU64,
@@ -156,6 +158,7 @@ impl Pager {
             used -= twice.min(used);
         }
         self.sampled.store(used, Ordering::Relaxed);
+        self.resident.store(resident, Ordering::Relaxed);
         self.peak.fetch_max(used, Ordering::Relaxed);
         self.resident_peak.fetch_max(resident, Ordering::Relaxed);
         self.pool_peak.fetch_max(pool, Ordering::Relaxed);

@@ -8,6 +8,10 @@ use std::ops::Range;
 pub(super) struct Ranges(BTreeMap<u64, u64>);
 
 impl Ranges {
+    pub(super) const fn new() -> Ranges {
+        Ranges(BTreeMap::new())
+    }
+
     /// Adds a range.
     pub(super) fn insert(&mut self, range: Range<u64>) {
         if range.is_empty() {

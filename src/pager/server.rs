@@ -41,6 +41,10 @@ const FRESH_MAX: usize = 64;
 /// help.
 const ROOM_ROUNDS: u64 = 2;
 
+/// How long a page may not be filled as the mappings change, and nothing is told. After that it is
+/// the change itself that waits for the page.
+const STALL_MAX: Duration = Duration::from_millis(50);
+
 /// What a descriptor in the epoll set is.
 #[derive(Debug, Clone, Copy)]
 enum Token {
@@ -338,7 +342,7 @@ impl Server {
         let _ = epoll::delete(&self.epoll, &space.uffd);
         space.gone = true;
         let pager = &self.pager;
-        space.forget(0..u64::MAX - PAGE, &mut |slot| pager.release(slot));
+        space.forget_all(&mut |slot| pager.release(slot));
     }
 
     /// Spaces of processes without a helper end unseen: looks after them.
@@ -380,6 +384,9 @@ impl Server {
             let events = room[..count].iter_mut().filter_map(Told::take);
             let events: Vec<Event> = events.collect();
             let changed = events.iter().any(|event| !matches!(event, Event::PageFault { .. }));
+            if changed {
+                space.stalled = None;
+            }
             space.let_commands(changed);
             for event in events {
                 match event {
@@ -409,6 +416,8 @@ impl Server {
                 }
             }
             if count < MESSAGES {
+                let pager = &self.pager;
+                space.settle(&mut |slot| pager.release(slot));
                 return;
             }
         }
@@ -422,7 +431,7 @@ impl Server {
             Event::Remove { start, .. } if space.is_staging(start) => {} // our own doing
             Event::Remove { start, end } => space.removed(start..end, release),
             Event::Unmap { start, end } => space.unmapped(start..end, release),
-            Event::Remap { from, to, len } => space.moved(from..from + len, to),
+            Event::Remap { from, to, len } => space.moved(from..from + len, to, release),
             Event::Fork { child } => {
                 let forked = self.fork(space, child);
                 if let Err(error) = self.add_space(forked) {
@@ -441,7 +450,7 @@ impl Server {
         space.shares_pages = true;
         parent.shares_pages = true;
         // What the kernel does not give to children, and what it gives as zeros.
-        let (not_copied, wiped) = match parent.fork_advice() {
+        let [not_copied, wiped] = match parent.fork_advice() {
             Ok(advice) => advice,
             Err(error) => {
                 self.pager.fail(&format!("a fork cannot be followed: {error}"));
@@ -602,7 +611,17 @@ impl Server {
     }
 
     /// A page could not be filled.
-    fn not_filled(&self, space: &Space, address: u64, stopped: Stopped) {
+    fn not_filled(&self, space: &mut Space, address: u64, stopped: Stopped) {
+        if stopped.errno == libc::EAGAIN {
+            let (page, since) = space.stalled.unwrap_or((address / PAGE, Instant::now()));
+            space.stalled = Some((page, since));
+            let is_fresh = space.table.get(address / PAGE).place == Place::Program;
+            if is_fresh && since.elapsed() > STALL_MAX && space.leave_to_kernel(address / PAGE) {
+                space.stalled = None;
+                return; // whoever waited was woken
+            }
+            std::thread::yield_now();
+        }
         match stopped.errno {
             // Its memory is gone.
             libc::ESRCH => {}

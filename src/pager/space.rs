@@ -7,7 +7,7 @@
 //! - P3: what a command did is noted in the table before anything else is read.
 //! - P4: a page that the program has said it drops does not leave until it was missing once.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read};
 use std::ops::Range;
@@ -112,6 +112,12 @@ pub(super) struct Space {
     pub(super) watched: Ranges,
     /// Not to be registered, or not to be moved: left in the program.
     left: Ranges,
+    /// Where something was moved to since all that was told was read.
+    moved_in: Ranges,
+    /// What was known of pages there before.
+    elder: BTreeMap<u64, Entry>,
+    /// A page that cannot be filled, and since when.
+    pub(super) stalled: Option<(u64, Instant)>,
     staging: Staging,
     command: Option<Command>,
     commands: u32,
@@ -186,6 +192,9 @@ impl Space {
             table: PageTable::default(),
             watched: Ranges::default(),
             left: Ranges::default(),
+            moved_in: Ranges::default(),
+            elder: BTreeMap::new(),
+            stalled: None,
             staging: Staging {
                 owners: vec![NOBODY; STAGING_PAGES].into(),
                 filled: VecDeque::new(),
@@ -305,26 +314,29 @@ impl Space {
 
     /// Memory that children of a fork do not get (MADV_DONTFORK), and such that they get as zeros
     /// (MADV_WIPEONFORK). Nothing where no process is known: no page has left it.
-    pub(super) fn fork_advice(&self) -> io::Result<(Ranges, Ranges)> {
-        let (mut not_copied, mut wiped) = (Ranges::default(), Ranges::default());
-        let Some(thread) = self.thread else { return Ok((not_copied, wiped)) };
+    pub(super) fn fork_advice(&self) -> io::Result<[Ranges; 2]> {
+        self.mappings_with(["dc", "wf"])
+    }
+
+    /// Mappings with each of these flags: `VmFlags` of /proc/PID/smaps.
+    fn mappings_with<const N: usize>(&self, wanted: [&str; N]) -> io::Result<[Ranges; N]> {
+        let mut found = [const { Ranges::new() }; N];
+        let Some(thread) = self.thread else { return Ok(found) };
         let mut range = 0..0;
         let smaps = BufReader::new(File::open(format!("/proc/{thread}/smaps"))?);
         for line in smaps.lines() {
             let line = line?;
             if let Some(flags) = line.strip_prefix("VmFlags:") {
                 for flag in flags.split_ascii_whitespace() {
-                    match flag {
-                        "dc" => not_copied.insert(range.clone()),
-                        "wf" => wiped.insert(range.clone()),
-                        _ => {}
+                    if let Some(at) = wanted.iter().position(|wanted| *wanted == flag) {
+                        found[at].insert(range.clone());
                     }
                 }
             } else if let Some(mapping) = addresses(&line) {
                 range = mapping;
             }
         }
-        Ok((not_copied, wiped))
+        Ok(found)
     }
 
     /// Whether the address space has grown or shrunk since it was last looked at.
@@ -335,6 +347,9 @@ impl Space {
     /// Watches all anonymous memory that is not watched yet; how many bytes came to be.
     pub(super) fn watch(&mut self) -> io::Result<u64> {
         let Some(thread) = self.thread else { return Ok(0) };
+        if self.uffd.is_changing() {
+            return Ok(0); // soon
+        }
         self.watched_at_size = self.size().map_or(0, |size| size.mapped);
         let maps = || {
             let mut text = String::new();
@@ -583,8 +598,11 @@ impl Space {
             return false;
         }
         let entry = self.table.get(owner);
-        debug_assert_eq!(entry.place, Place::Staged(staged));
-        self.table.set(owner, Entry { place: Place::Stored(slot), ..entry });
+        if entry.place == Place::Staged(staged) {
+            self.table.set(owner, Entry { place: Place::Stored(slot), ..entry });
+        } else if let Some(entry) = self.elder.get_mut(&owner) {
+            entry.place = Place::Stored(slot);
+        }
         true
     }
 
@@ -641,6 +659,14 @@ impl Space {
         });
     }
 
+    /// Forgets all pages.
+    pub(super) fn forget_all(&mut self, release: &mut dyn FnMut(u32)) {
+        self.forget(0..u64::MAX - PAGE, release);
+        while let Some((&page, _)) = self.elder.first_key_value() {
+            self.drop_aside(page, release);
+        }
+    }
+
     /// The program drops a range of pages, now or in a moment (P4).
     pub(super) fn removed(&mut self, range: Range<u64>, release: &mut dyn FnMut(u32)) {
         self.forget(range.clone(), release);
@@ -651,15 +677,44 @@ impl Space {
 
     /// The program has unmapped a range.
     pub(super) fn unmapped(&mut self, range: Range<u64>, release: &mut dyn FnMut(u32)) {
-        self.forget(range.clone(), release);
-        self.watched.remove(range.clone());
-        self.left.remove(range);
+        let late = self.late(range.clone());
+        for part in late.outside(range.clone()) {
+            self.forget(part.clone(), release);
+            self.watched.remove(part.clone());
+            self.left.remove(part);
+        }
+        for part in late.within(range) {
+            for page in pages(part) {
+                self.drop_aside(page, release);
+            }
+        }
     }
 
     /// The program has moved a range.
-    pub(super) fn moved(&mut self, from: Range<u64>, to: u64) {
+    pub(super) fn moved(&mut self, from: Range<u64>, to: u64, release: &mut dyn FnMut(u32)) {
+        let late = self.late(from.clone());
         let mut entries = Vec::new();
-        self.table.take_range(pages(from.clone()), &mut |page, entry| entries.push((page, entry)));
+        let mut watched = Vec::new();
+        for part in late.outside(from.clone()) {
+            let taken = &mut |page, entry| entries.push((page, entry));
+            self.table.take_range(pages(part.clone()), taken);
+            watched.extend(self.watched.within(part.clone()));
+            self.watched.remove(part.clone());
+            self.left.remove(part);
+        }
+        for page in late.within(from.clone()).flat_map(pages) {
+            entries.extend(self.elder.remove(&page).map(|entry| (page, entry)));
+        }
+        // What is known there is of memory that has gone, as will be told.
+        let into = to..to + (from.end - from.start);
+        let mut elder = Vec::new();
+        self.table.take_range(pages(into.clone()), &mut |page, entry| elder.push((page, entry)));
+        for (page, entry) in elder {
+            self.drop_aside(page, release);
+            self.elder.insert(page, entry);
+        }
+        self.watched.remove(into.clone());
+        self.left.remove(into.clone());
         for (page, entry) in entries {
             let page = page - from.start / PAGE + to / PAGE;
             if let Place::Staged(staged) = entry.place {
@@ -667,12 +722,61 @@ impl Space {
             }
             self.table.set(page, entry);
         }
-        let parts: Vec<Range<u64>> = self.watched.within(from.clone()).collect();
-        self.watched.remove(from.clone());
-        for part in parts {
+        for part in watched {
             self.watched.insert(part.start - from.start + to..part.end - from.start + to);
         }
-        self.left.remove(from);
+        self.moved_in.insert(into);
+    }
+
+    /// The parts of a range that something has been moved to since what is told of it now was done:
+    /// the kernel tells in another order than it does where two threads do it. Memory is there, and
+    /// it is watched, so it is not what was unmapped or moved away.
+    fn late(&self, range: Range<u64>) -> Ranges {
+        let mut late = Ranges::default();
+        if self.moved_in.within(range.clone()).next().is_some() {
+            let watched_now = self.mappings_with(["um"]).map(|[watched]| watched);
+            for part in self.moved_in.within(range) {
+                let now = watched_now.as_ref().map(|now| now.within(part).collect());
+                now.unwrap_or_else(|_| Vec::new()).into_iter().for_each(|part| late.insert(part));
+            }
+        }
+        late
+    }
+
+    fn drop_aside(&mut self, page: u64, release: &mut dyn FnMut(u32)) {
+        match self.elder.remove(&page).map(|entry| entry.place) {
+            Some(Place::Stored(slot)) => release(slot),
+            Some(Place::Staged(staged)) => self.staging.owners[staged as usize] = NOBODY,
+            Some(Place::Program) | None => {}
+        }
+    }
+
+    /// All that is told was read: what is told from now on was done after it, if nothing is under
+    /// way.
+    pub(super) fn settle(&mut self, release: &mut dyn FnMut(u32)) {
+        if self.moved_in != Ranges::default() && !self.uffd.is_changing() {
+            self.moved_in = Ranges::default();
+            while let Some((&page, _)) = self.elder.first_key_value() {
+                self.drop_aside(page, release);
+            }
+        }
+    }
+
+    /// Lets the kernel itself fill the pages from `first` on of which nothing is known, 16 MiB at
+    /// most: for memory that it fills while it changes the mappings, before that is told
+    /// (mremap(2) of locked memory). `false` where the helper is at work.
+    pub(super) fn leave_to_kernel(&mut self, first: u64) -> bool {
+        if !self.hold_commands() {
+            return false;
+        }
+        const MOST: u64 = 1 << 12;
+        let unknown = |&page: &u64| self.table.get(page).place == Place::Program;
+        let count = (first..first + MOST).take_while(unknown).count() as u64;
+        let range = first * PAGE..(first + count) * PAGE;
+        let _ = self.uffd.unregister(range.clone());
+        self.watched.remove(range);
+        self.let_commands(true);
+        true
     }
 
     /// Memory of what is known, in bytes, about.
