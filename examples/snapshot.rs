@@ -52,7 +52,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         None => 20_000,
     };
     let options =
-        ZswapOptions { pool_pages_max: (pages / 4).max(64) as usize, ..ZswapOptions::default() };
+        ZswapOptions { max_pool_bytes: (pages / 4).max(64) << 12, ..ZswapOptions::default() };
 
     let zswap = Zswap::with_backing(options, backing_beside(&path, pages)?)?;
     let tenant = |name: &str, max_bytes, writeback| {

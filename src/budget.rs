@@ -14,6 +14,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use procfs::{Current, Meminfo, ProcError};
 use thiserror::Error;
 
 use crate::names::named;
@@ -47,6 +48,25 @@ pub struct OverBudget {
     pub max_bytes: u64,
     /// What it is on.
     pub counted: Counted,
+}
+
+/// The kernel does not tell how much memory the machine has.
+#[derive(Debug, Error)]
+#[error("the size of this machine's memory is unknown")]
+pub struct UnknownMemory(#[from] ProcError);
+
+/// So many percent of the machine's memory, in bytes: what `max_pool_percent` of the kernel is of.
+///
+/// # Errors
+///
+/// [`UnknownMemory`], where `/proc/meminfo` cannot be read.
+pub fn percent_of_memory(percent: u8) -> Result<u64, UnknownMemory> {
+    Ok(percent_of(percent, Meminfo::current()?.mem_total))
+}
+
+fn percent_of(percent: u8, bytes: u64) -> u64 {
+    let share = u128::from(bytes) * u128::from(percent) / 100;
+    u64::try_from(share).unwrap_or(u64::MAX)
 }
 
 /// Why a table did not grow; it is as it was.
@@ -250,4 +270,19 @@ impl Default for Budget {
 fn subtract(figure: &AtomicU64, bytes: u64, ordering: Ordering) {
     let before = figure.fetch_sub(bytes, ordering);
     debug_assert!(before >= bytes, "{bytes} bytes of {before} are uncharged");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_of_any_memory() {
+        assert_eq!(percent_of(20, 1 << 30), (1 << 30) / 5);
+        assert_eq!(percent_of(100, u64::MAX), u64::MAX);
+        assert_eq!(percent_of(u8::MAX, u64::MAX), u64::MAX);
+        assert_eq!((percent_of(0, u64::MAX), percent_of(1, 99)), (0, 0));
+        let all = percent_of_memory(100).unwrap();
+        assert!(all > 0 && percent_of_memory(50).unwrap() == all / 2);
+    }
 }

@@ -45,6 +45,7 @@ pub mod backing;
 pub mod budget;
 pub mod cli;
 pub mod compressor;
+pub mod doctor;
 pub mod index;
 pub mod lab;
 pub mod names;

@@ -290,8 +290,11 @@ fn threads_never_pass_a_budget_together() {
     {
         let counted = Counted::ALL[usize::from(round % 4 != 3)];
         let options = ZswapOptions { zpool, index, counted, ..ZswapOptions::default() };
-        let zswap =
-            Zswap::new(ZswapOptions { pool_pages_max: 20 + 2 * round, shards: 4, ..options });
+        let zswap = Zswap::new(ZswapOptions {
+            max_pool_bytes: (20 + 2 * round as u64) << 12,
+            shards: 4,
+            ..options
+        });
         let fixed_bytes = zswap.memory().metadata_bytes();
         let budget = zswap.budget();
         let stop = AtomicBool::new(false);

@@ -289,10 +289,10 @@ fn what_does_not_fit_goes_to_the_backing_or_is_refused() {
     }
     zswap.shrink(TenantId::ROOT, 50);
     zswap.snapshot(&path).unwrap();
-    let pool_pages_max = zswap.counters().pool_total_size as usize / PAGE_SIZE / 3;
-    let limited = ZswapOptions { pool_pages_max, ..options };
+    let max_pool_bytes = zswap.counters().pool_total_size / 3;
+    let limited = ZswapOptions { max_pool_bytes, ..options };
     let (restored, told) = Zswap::from_snapshot(limited, memory(2000), &path).unwrap();
-    assert!(restored.memory().pool_peak_bytes <= (pool_pages_max * PAGE_SIZE) as u64);
+    assert!(restored.memory().pool_peak_bytes <= max_pool_bytes);
     assert!(told.backing_pages > zswap.counters().backing_pages);
     check(&restored, &model);
 
@@ -677,7 +677,7 @@ fn a_block_that_is_anothers_when_it_is_read_is_not_taken() {
 fn threads_go_on_meanwhile() {
     let place = Place::new();
     let path = place.path("s");
-    let options = ZswapOptions { pool_pages_max: 200, ..small(ZswapOptions::default()) };
+    let options = ZswapOptions { max_pool_bytes: 200 << 12, ..small(ZswapOptions::default()) };
     let zswap = Zswap::with_backing(options, memory(3000).unwrap()).unwrap();
     // A page says its key, and how often it was stored. Keys below 500 are never without one.
     let page_of = |key: u64, round: u64| {

@@ -64,7 +64,7 @@ fn model(model: &mut BTreeMap<PageKey, u64>, round: u64) {
 
 fn options() -> ZswapOptions {
     ZswapOptions {
-        pool_pages_max: 120,
+        max_pool_bytes: 120 << 12,
         written_as: WrittenAs::Objects,
         shards: 4,
         ..ZswapOptions::default()

@@ -18,7 +18,7 @@ use uzswap::zswap::{TenantId, TenantOptions, Zswap, ZswapOptions};
 const HARD_NAME: &str = "a \"b\" \\ c\nd";
 
 fn store() -> Zswap {
-    let options = ZswapOptions { pool_pages_max: 1000, ..ZswapOptions::default() };
+    let options = ZswapOptions { max_pool_bytes: 1000 << 12, ..ZswapOptions::default() };
     let zswap = Zswap::with_backing(options, Box::new(MemoryBacking::new(100).unwrap())).unwrap();
     let name = HARD_NAME.to_owned();
     let options = TenantOptions { name, max_bytes: 1 << 20, writeback: true };
@@ -196,7 +196,7 @@ fn three_forms_of_one_snapshot_agree() {
         "compressed, in the pool",
         "a \"b\" \\ c?d",
         "zswpout",
-        "of 400.0 KiB: memory",
+        "of 400 KiB: memory",
         "p99",
     ] {
         assert!(text.contains(words), "no '{words}' in\n{text}");

@@ -5,13 +5,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The layers, and what each may name of ours beside itself. The picture is in ARCHITECTURE.md.
-const LAYERS: [(&str, &[&str]); 14] = [
+const LAYERS: [(&str, &[&str]); 15] = [
     ("sys", &[]),
     ("names", &[]),
     ("page", &[]),
     ("budget", &["names"]),
     ("table", &["budget"]),
     ("same_filled", BASE),
+    ("doctor", &["sys"]),
     ("compressor", BASE),
     ("backing", BASE),
     ("zpool", MECHANISM),
@@ -36,7 +37,7 @@ const LAB: &[&str] = &[
 #[rustfmt::skip]
 const CLI: &[&str] = &[
     "sys", "names", "page", "budget", "same_filled", "compressor", "backing", "zpool", "index",
-    "zswap", "lab",
+    "zswap", "lab", "doctor",
 ];
 
 fn sources(folder: &str) -> Vec<(PathBuf, String)> {

@@ -118,7 +118,7 @@ fn run_history(options: ZswapOptions, seed: u64, steps: usize) {
                         continue;
                     }
                     Err(StoreError::AllocFail { .. }) => {
-                        assert!(options.pool_pages_max < 1000, "{place}");
+                        assert!(options.max_pool_bytes < u64::MAX, "{place}");
                         expected.reject_alloc_fail += 1;
                         expected.pool_limit_hit += 1;
                         continue;
@@ -292,8 +292,10 @@ fn many_seeds_agree_with_a_map_of_pages() {
 #[test]
 fn a_pool_that_runs_out_refuses_and_loses_nothing() {
     for options in every_pool() {
-        for pool_pages_max in [0, 1, 2, 7, 20] {
-            run_history(ZswapOptions { pool_pages_max, ..options }, 3, 1500);
+        for pages in [0, 1, 2, 7, 20] {
+            // Of the bytes that are no page nothing is taken.
+            let max_pool_bytes = (pages << 12) + 4095;
+            run_history(ZswapOptions { max_pool_bytes, ..options }, 3, 1500);
         }
     }
 }
@@ -460,7 +462,7 @@ fn a_page_that_is_replaced_may_take_the_room_of_the_old_one() {
     // A pool of one page that an incompressible page fills.
     let options = ZswapOptions {
         incompressible: Incompressible::StoreAsIs,
-        pool_pages_max: 1,
+        max_pool_bytes: 1 << 12,
         ..ZswapOptions::default()
     };
     let zswap = Zswap::new(options);

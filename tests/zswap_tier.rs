@@ -58,6 +58,7 @@ fn run_history(setting: &Setting, steps: usize) {
     let mut random = SplitMix64::new(seed);
     let mut below = |bound: u64| random.next_word() % bound;
     let mut model: HashMap<PageKey, (u64, TenantId)> = HashMap::new();
+    let rejects = options.incompressible == Incompressible::Reject;
     let mut refused = 0;
     for step in 0..steps {
         let place = format!("step {step}, {place}");
@@ -70,7 +71,9 @@ fn run_history(setting: &Setting, steps: usize) {
                 model.remove(&key);
                 match zswap.store_for(tenant, key, &page_of(number)) {
                     Ok(stored) => {
-                        assert!(tenant != tenants[2] || stored != Stored::WrittenThrough);
+                        let leaves =
+                            stored == Stored::WrittenThrough || rejects && stored == Stored::AsIs;
+                        assert!(tenant != tenants[2] || !leaves, "{place}");
                         model.insert(key, (number, tenant));
                     }
                     Err(error) => {
@@ -114,7 +117,8 @@ fn run_history(setting: &Setting, steps: usize) {
                 let tenant = tenants[below(3) as usize];
                 let shrunk = zswap.shrink(tenant, below(100) as usize);
                 assert!(tenant != tenants[2] || shrunk.pages() == 0, "{place}");
-                assert_eq!(shrunk.kept, 0, "{place}");
+                // A staged page may have been used.
+                assert!(shrunk.kept == 0 || rejects, "{place}");
             }
         }
         if step % 64 == 0 {
@@ -138,7 +142,7 @@ fn check(zswap: &Zswap, model: &HashMap<PageKey, (u64, TenantId)>, place: &str) 
     assert_eq!(held, model.len() as u64, "{place}");
     let gone = counters.exclusive_loads + counters.invalidated_pages + counters.duplicate_entry;
     assert_eq!(counters.zswpout, gone + held, "{place}");
-    let limit = zswap.options().pool_pages_max.saturating_mul(PAGE_SIZE) as u64;
+    let limit = zswap.options().max_pool_bytes;
     assert!(zswap.memory().pool_peak_bytes <= limit, "{place}");
     for tenant in zswap.tenants() {
         assert!(tenant.peak_bytes <= tenant.options.max_bytes, "{place}");
@@ -154,7 +158,7 @@ fn settings(seeds: std::ops::Range<u64>) -> impl Iterator<Item = Setting> {
                         records: Some(RecordOptions { lru, checksum: seed % 4 != 3 }),
                         written_as,
                         when_full,
-                        pool_pages_max: [16, 40, 200][seed as usize % 3],
+                        max_pool_bytes: [16, 40, 200][seed as usize % 3] << 12,
                         counted: Counted::ALL[seed as usize % 7 / 5],
                         zpool: ZpoolKind::ALL[(seed / 3) as usize % 3],
                         shards: [1, 64][seed as usize % 2],
@@ -182,7 +186,7 @@ fn threads_that_share_keys_see_whole_pages_of_their_keys() {
             let options = ZswapOptions {
                 records: Some(RecordOptions { lru, checksum: true }),
                 written_as,
-                pool_pages_max: 24,
+                max_pool_bytes: 24 << 12,
                 ..ZswapOptions::default()
             };
             let backing = Box::new(MemoryBacking::new(4096).unwrap());

@@ -1,7 +1,7 @@
 //! The helper: a thread that waits for commands.
 
 use core::ptr;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::call::{self, call, start_thread};
 use crate::protocol::{
@@ -226,19 +226,10 @@ impl Helper {
         let what = control.work.load(Ordering::Acquire);
         let count = (control.run_count.load(Ordering::Relaxed) as usize).min(RUNS_MAX);
         let runs = &control.runs[..count];
-        match what {
-            work::MOVE => {}
-            // Neither needs the lock: these are pages that are there, or nobody else's.
-            work::OWN_AND_MOVE => runs.iter().for_each(|run| {
-                let _ = advise(run, MADV_POPULATE_WRITE);
-            }),
-            _ => {
-                for run in runs {
-                    let error = advise(run, MADV_DONTNEED).err().unwrap_or(0);
-                    run.error.store(u64::from(error), Ordering::Relaxed);
-                }
-                control.done.store(control.given.load(Ordering::Relaxed), Ordering::Release);
-                return;
+        if what == work::OWN_AND_MOVE {
+            // Without the lock: a page that is missing by now is asked for of the supervisor.
+            for run in runs {
+                let _ = advise(&run.from, &run.bytes, MADV_POPULATE_WRITE);
             }
         }
         while control
@@ -255,6 +246,10 @@ impl Helper {
         }
         control.done.store(control.given.load(Ordering::Relaxed), Ordering::Release);
         control.lock.store(holder::NONE, Ordering::Release);
+        // Without the lock: it is told by the userfaultfd, and so waits until that is read.
+        if control.drop_bytes.load(Ordering::Relaxed) > 0 {
+            let _ = advise(&control.drop_from, &control.drop_bytes, MADV_DONTNEED);
+        }
     }
 
     /// Moves the pages of a run, up to the first that does not go.
@@ -288,9 +283,9 @@ impl Helper {
     }
 }
 
-fn advise(run: &Run, advice: usize) -> Result<usize, u32> {
-    let from = run.from.load(Ordering::Relaxed) as usize;
-    let bytes = run.bytes.load(Ordering::Relaxed) as usize;
+fn advise(from: &AtomicU64, bytes: &AtomicU64, advice: usize) -> Result<usize, u32> {
+    let from = from.load(Ordering::Relaxed) as usize;
+    let bytes = bytes.load(Ordering::Relaxed) as usize;
     ask(call::MADVISE, [from, bytes, advice, 0, 0, 0])
 }
 

@@ -107,8 +107,6 @@ pub mod work {
     pub const MOVE: u32 = 1;
     /// As that, once the pages are the program's alone: MADV_POPULATE_WRITE.
     pub const OWN_AND_MOVE: u32 = 2;
-    /// Gives memory of staging back to the kernel: MADV_DONTNEED.
-    pub const DROP: u32 = 3;
 }
 
 /// Memory that both map: one command at a time, and the lock that keeps a command and the news of
@@ -134,8 +132,10 @@ pub struct Control {
     pub given_in: AtomicU32,
     /// Runs of the command.
     pub run_count: AtomicU32,
-    /// Not 0 once parts of the program's memory are watched.
-    pub watched: AtomicU32,
+    /// Memory of staging that is given back to the kernel afterwards, in any case: its start.
+    pub drop_from: AtomicU64,
+    /// Its bytes; 0 for none.
+    pub drop_bytes: AtomicU64,
     /// The runs.
     pub runs: [Run; RUNS_MAX],
 }
@@ -150,7 +150,7 @@ pub struct Run {
     pub to: AtomicU64,
     /// Their bytes.
     pub bytes: AtomicU64,
-    /// The answer: bytes that were moved or dropped, from the first one on.
+    /// The answer: bytes that were moved, from the first one on.
     pub moved: AtomicU64,
     /// The answer: why not all were, an errno, or 0.
     pub error: AtomicU64,

@@ -10,11 +10,11 @@ use std::time::Duration;
 use anyhow::Context;
 
 use super::Failure;
-use super::size::human_size;
 use crate::lab::capture::{
     CaptureAt, CaptureError, CaptureOptions, capture_command, capture_file, capture_pid,
 };
 use crate::lab::page_set::{About, side_path};
+use crate::lab::report::text::human_size;
 use crate::page::PAGE_SIZE;
 
 /// What `uzswap capture` is asked for.

@@ -5,6 +5,7 @@ mod capture;
 mod classes;
 mod compare;
 mod corpus;
+mod doctor;
 mod limits;
 mod run;
 mod size;
@@ -47,6 +48,8 @@ enum Command {
     Bench(bench::Bench),
     /// Run the store where everything fails, and check every answer
     Torture(torture::TortureArgs),
+    /// Print what this machine allows `uzswap run`, and how to allow more
+    Doctor(doctor::Doctor),
     /// Build a heap of realistic data, for captures where nothing else is at hand
     Workload(workload::Workload),
 }
@@ -111,6 +114,7 @@ pub fn main() -> ExitCode {
         Command::Stat(command) => command.run(),
         Command::Bench(command) => command.run(),
         Command::Torture(command) => command.run(),
+        Command::Doctor(command) => command.run(),
         Command::Workload(command) => command.run(),
     };
     match result {

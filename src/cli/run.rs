@@ -7,10 +7,11 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use super::Failure;
-use super::size::{human_size, parse_size};
+use super::size::parse_size;
 use crate::budget::Counted;
 use crate::compressor::CompressorKind;
 use crate::index::IndexKind;
+use crate::lab::report::text::human_size;
 use crate::pager::{RunError, RunOptions, RunReport, run};
 use crate::sys::children;
 use crate::zpool::ZpoolKind;

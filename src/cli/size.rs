@@ -4,7 +4,9 @@ use anyhow::anyhow;
 use procfs::{Current, Meminfo};
 
 use super::Failure;
+use crate::budget::{UnknownMemory, percent_of_memory};
 use crate::lab::limits::MaxPool;
+use crate::lab::report::text::human_size;
 use crate::page::PAGE_SIZE;
 
 /// Parses a size in bytes. Units are powers of 1024, with or without `iB` or `B`: `K`, `KiB` and
@@ -58,26 +60,20 @@ pub(super) fn parse_size(text: &str) -> Result<usize, String> {
 ///
 /// A sentence that says what is expected.
 pub(super) fn parse_max_pool(text: &str) -> Result<MaxPool, String> {
-    parse_max_pool_of(text, || {
-        let memory = Meminfo::current().map_err(|error| {
-            format!("'{text}' is a share of the memory, and its size is unknown: {error}")
-        })?;
-        Ok(memory.mem_total)
-    })
+    parse_max_pool_of(text, percent_of_memory)
 }
 
 fn parse_max_pool_of(
     text: &str,
-    memory_bytes: impl Fn() -> Result<u64, String>,
+    percent_of_memory: impl Fn(u8) -> Result<u64, UnknownMemory>,
 ) -> Result<MaxPool, String> {
     if text == "none" {
         return Ok(MaxPool::None);
     }
     let bytes = match text.strip_suffix('%') {
         Some(number) => {
-            let percent = parse_percent(number)?;
-            let bytes = u128::from(memory_bytes()?) * u128::from(percent) / 100;
-            bytes as u64 // <= the memory
+            let share = percent_of_memory(parse_percent(number)?);
+            share.map_err(|error| format!("'{text}' cannot be told in bytes: {error}"))?
         }
         None => match parse_size(text) {
             Ok(bytes) => bytes as u64,
@@ -112,18 +108,6 @@ pub(super) fn parse_percent(text: &str) -> Result<u8, String> {
     let is_number = !number.is_empty() && number.bytes().all(|digit| digit.is_ascii_digit());
     let percent = number.parse().ok().filter(|&percent: &u8| is_number && percent <= 100);
     percent.ok_or_else(|| format!("'{text}' is no percentage: expected a whole number up to 100"))
-}
-
-/// A size for people: `128.0 MiB`.
-pub(super) fn human_size(bytes: u64) -> String {
-    const UNITS: [&str; 5] = ["bytes", "KiB", "MiB", "GiB", "TiB"];
-    let mut unit = 0;
-    let mut amount = bytes as f64;
-    while amount >= 1024.0 && unit + 1 < UNITS.len() {
-        amount /= 1024.0;
-        unit += 1;
-    }
-    if unit == 0 { format!("{bytes} bytes") } else { format!("{amount:.1} {}", UNITS[unit]) }
 }
 
 /// Refuses a heap that this machine has no memory for, before it takes memory from others.
@@ -179,7 +163,7 @@ mod tests {
 
     #[test]
     fn limits_of_pools_are_sizes_or_shares() {
-        let of = |text| parse_max_pool_of(text, || Ok(1 << 30));
+        let of = |text| parse_max_pool_of(text, |percent| Ok((1 << 30) * u64::from(percent) / 100));
         let bytes = |bytes| Ok(MaxPool::Bytes(bytes));
         for (text, expected) in [
             ("none", Ok(MaxPool::None)),
@@ -197,8 +181,8 @@ mod tests {
         for text in ["", "%", "101%", "-1%", "+5%", "1.5%", "half", "1e3", "20 %"] {
             assert!(of(text).is_err(), "{text}");
         }
-        let no_memory = parse_max_pool_of("20%", || Err("unknown".to_owned()));
-        assert_eq!(no_memory, Err("unknown".to_owned()));
+        let unknown = |_| Err(procfs::ProcError::Other(String::new()).into());
+        assert!(parse_max_pool_of("20%", unknown).is_err_and(|error| error.contains("20%")));
     }
 
     #[test]
@@ -207,12 +191,5 @@ mod tests {
         assert!(
             ["", "%", "101", "-1", "9.5", "1%%"].into_iter().all(|t| parse_percent(t).is_err())
         );
-    }
-
-    #[test]
-    fn sizes_are_printed_short() {
-        assert_eq!(human_size(17), "17 bytes");
-        assert_eq!(human_size(4096), "4.0 KiB");
-        assert_eq!(human_size(3 << 29), "1.5 GiB");
     }
 }

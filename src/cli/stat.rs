@@ -7,9 +7,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::{Error, anyhow};
 use serde::Serialize;
 
-use super::size::human_size;
 use super::{Failure, print, print_json};
 use crate::compressor::{Compressor, CompressorKind};
+use crate::lab::report::text::{human_size, nanoseconds, thousands};
 use crate::page::PAGE_SIZE;
 use crate::zswap::snapshot::{
     PageForm, SnapshotHeader, SnapshotPage, SnapshotReadError, SnapshotReader, SnapshotSummary,
@@ -249,9 +249,9 @@ fn latencies(stats: &Stats, text: &mut Text) {
             "  {:<14} {:>14} {:>12} {:>12} {:>12}",
             name.replace('_', " "),
             thousands(counts.count),
-            human_time(counts.sum_ns / counts.count),
-            human_time(counts.percentile_ns(50.0)),
-            human_time(counts.percentile_ns(99.0)),
+            nanoseconds(counts.sum_ns / counts.count),
+            nanoseconds(counts.percentile_ns(50.0)),
+            nanoseconds(counts.percentile_ns(99.0)),
         ));
     }
 }
@@ -303,29 +303,8 @@ fn age(created_at: u64) -> String {
     }
 }
 
-fn human_time(ns: u64) -> String {
-    match ns {
-        0..1_000 => format!("{ns} ns"),
-        1_000..1_000_000 => format!("{:.1} us", ns as f64 / 1e3),
-        1_000_000..1_000_000_000 => format!("{:.1} ms", ns as f64 / 1e6),
-        _ => format!("{:.1} s", ns as f64 / 1e9),
-    }
-}
-
 fn counted(pages: u64) -> String {
     format!("{} {}", thousands(pages), if pages == 1 { "page" } else { "pages" })
-}
-
-fn thousands(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }
 
 #[cfg(test)]
@@ -334,8 +313,6 @@ mod tests {
 
     #[test]
     fn numbers_are_printed_for_people() {
-        assert_eq!((thousands(0), thousands(1_234_567)), ("0".to_owned(), "1,234,567".to_owned()));
-        assert_eq!((human_time(999), human_time(1500)), ("999 ns".to_owned(), "1.5 us".to_owned()));
         assert_eq!(printable("a\x1b[31m\u{e9}", 20), "a?[31m?");
         assert_eq!(printable("0123456789", 9), "012345...");
         assert_eq!(age(u64::MAX), "in the future");

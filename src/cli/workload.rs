@@ -5,7 +5,8 @@ use std::io::{self, Read, Write};
 use anyhow::Context;
 
 use super::Failure;
-use super::size::{check_available, human_size, parse_size};
+use super::size::{check_available, parse_size};
+use crate::lab::report::text::human_size;
 use crate::lab::workload::Workload as Kind;
 
 /// What `uzswap workload` is asked for.

@@ -15,7 +15,6 @@ use crate::backing::{
 };
 use crate::compressor::Compressor;
 use crate::names::named;
-use crate::page::PAGE_SIZE;
 use crate::zswap::{
     Lru, RecordOptions, ShrinkerOptions, WhenFull, WrittenAs, Zswap, ZswapOptions, ZswapParts,
 };
@@ -32,11 +31,11 @@ pub enum MaxPool {
 }
 
 impl MaxPool {
-    /// The same in host pages.
-    pub fn pages(self) -> usize {
+    /// The same as [`ZswapOptions::max_pool_bytes`].
+    pub fn bytes(self) -> u64 {
         match self {
-            MaxPool::None => usize::MAX,
-            MaxPool::Bytes(bytes) => usize::try_from(bytes).unwrap_or(usize::MAX) / PAGE_SIZE,
+            MaxPool::None => u64::MAX,
+            MaxPool::Bytes(bytes) => bytes,
         }
     }
 }
@@ -290,7 +289,7 @@ pub(super) fn build(
     backing: OpenBacking,
 ) -> Option<Zswap> {
     let options = ZswapOptions {
-        pool_pages_max: parts.max_pool.pages(),
+        max_pool_bytes: parts.max_pool.bytes(),
         accept_threshold_percent: settings.accept_threshold_percent,
         when_full: parts.when_full,
         records: Some(RecordOptions { lru: parts.lru, checksum: settings.checksum }),
@@ -341,6 +340,5 @@ mod tests {
         let names = [4096, 500_000, 20 << 20, (20 << 20) + 4096, 3 << 40]
             .map(|bytes| MaxPool::Bytes(bytes).to_string());
         assert_eq!(names, ["4K", "489K", "20M", "20.0M", "3145728M"]);
-        assert_eq!(MaxPool::Bytes(8191).pages(), 1);
     }
 }

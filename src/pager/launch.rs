@@ -8,14 +8,15 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, ExitStatus};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::evictor::Evictor;
+use super::governor::Governor;
 use super::meter::Meter;
 use super::server::Server;
 use super::slots::Slots;
-use super::{Pager, RunReport, wake_descriptor};
+use super::{Bell, Pager, RunReport, wake_descriptor};
 use crate::sys::children::{self, Waiter};
 use crate::sys::preload::LIBRARY;
 use crate::sys::preload::protocol::SOCKET_VARIABLE;
@@ -102,7 +103,9 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
         meter: Meter::new(),
         stop: AtomicBool::new(false),
         wake: setup("make an eventfd", wake_descriptor())?,
-        bell: (Mutex::new(false), Condvar::new()),
+        bell: Bell::default(),
+        end: Bell::default(),
+        unmanaged: AtomicU64::new(0),
         quiet: options.quiet,
         failed: Mutex::default(),
     });
@@ -111,27 +114,21 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
     let server = setup("wait for programs", Server::new(Arc::clone(&pager), listener))?;
     let server = setup("start a thread", spawn("uzswap-server", move || server.run()))?;
     let evictor = Evictor::new(Arc::clone(&pager));
-    let evictor = setup(
-        "start a thread",
-        spawn("uzswap-evictor", move || {
-            evictor.run();
-            Ok(())
-        }),
-    )?;
+    let evictor = setup("start a thread", spawn("uzswap-evictor", move || done(evictor.run())))?;
+    let governor = Governor::new(Arc::clone(&pager));
+    let governor = setup("start a thread", spawn("uzswap-governor", move || done(governor.run())))?;
 
     let mut command = Command::new(program);
     command.args(arguments).env(SOCKET_VARIABLE, &socket).env("LD_PRELOAD", preloads(&library));
     let child = ptrace::spawn(&mut command, waiter.mask_before(), false).map_err(|source| {
         RunError::Program { program: program.to_string_lossy().into_owned(), source }
     });
-    let mut is_over = || server.is_finished() || evictor.is_finished();
+    let mut is_over = || [&server, &evictor, &governor].iter().any(|thread| thread.is_finished());
     let waited = child.map(|child| waiter.wait(child.id(), &mut is_over));
 
-    pager.stop.store(true, Ordering::Relaxed);
-    pager.ring();
-    pager.tell_room();
+    pager.end();
     let served = server.join();
-    let _ = evictor.join();
+    let _ = (evictor.join(), governor.join());
     let status = waited?;
     if let Ok(Err(source)) = served {
         return Err(RunError::Setup { what: "answer programs", source });
@@ -142,6 +139,10 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
     let status =
         status.ok_or_else(|| RunError::Failed { reason: "the supervisor failed".to_owned() })?;
     Ok((ExitStatus::from_raw(status), pager.report()))
+}
+
+fn done((): ()) -> io::Result<()> {
+    Ok(())
 }
 
 fn spawn(

@@ -13,6 +13,7 @@
 //! started in it. Facts about the kernel's side are in `docs/run.md`.
 
 mod evictor;
+mod governor;
 mod launch;
 mod meter;
 mod ranges;
@@ -65,10 +66,36 @@ struct Pager {
     /// Rung for the server.
     wake: OwnedFd,
     /// Rung for the evictor.
-    bell: (Mutex<bool>, Condvar),
+    bell: Bell,
+    /// Rung for the governor, at the end.
+    end: Bell,
+    /// Anonymous memory of processes without a helper.
+    unmanaged: AtomicU64,
     quiet: bool,
     /// Why the programs were ended.
     failed: Mutex<Option<String>>,
+}
+
+/// Wakes a thread that waits.
+#[derive(Debug, Default)]
+struct Bell {
+    rung: Mutex<bool>,
+    heard: Condvar,
+}
+
+impl Bell {
+    fn ring(&self) {
+        let mut rung = self.rung.lock().unwrap_or_else(PoisonError::into_inner);
+        if !std::mem::replace(&mut *rung, true) {
+            self.heard.notify_one();
+        }
+    }
+
+    fn wait(&self, timeout: Duration) {
+        let rung = self.rung.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.heard.wait_timeout_while(rung, timeout, |rung| !*rung);
+        *waited.unwrap_or_else(PoisonError::into_inner).0 = false;
+    }
 }
 
 /// What a run used and did.
@@ -118,8 +145,9 @@ impl Pager {
             known += space.bytes();
         }
         let pool = self.zswap.budget().used_bytes();
-        let mut used = resident + pool + known as u64;
-        if used > self.limit_bytes.saturating_sub(self.margin_bytes()) {
+        let unmanaged = self.unmanaged.load(Ordering::Relaxed);
+        let mut used = resident + unmanaged + pool + known as u64;
+        if used > self.goal_bytes() {
             // It matters now that processes have pages in common.
             let twice: u64 = spaces.iter().map(|space| lock(space).counted_elsewhere()).sum();
             resident -= twice.min(resident);
@@ -137,9 +165,14 @@ impl Pager {
         let bytes = (pages * PAGE_SIZE) as u64;
         let charged = self.charged.fetch_add(bytes, Ordering::Relaxed) + bytes;
         let used = self.sampled.load(Ordering::Relaxed) + charged;
-        if used > self.limit_bytes.saturating_sub(self.margin_bytes()) {
+        if used > self.goal_bytes() {
             self.ring();
         }
+    }
+
+    /// What the evictor works down to.
+    fn goal_bytes(&self) -> u64 {
+        self.limit_bytes.saturating_sub(self.margin_bytes())
     }
 
     /// Whether a program may have a page now.
@@ -176,17 +209,25 @@ impl Pager {
 
     /// Wakes the evictor.
     fn ring(&self) {
-        let (rung, bell) = &self.bell;
-        *rung.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        bell.notify_one();
+        self.bell.ring();
     }
 
     /// The evictor waits to be woken.
-    fn wait(&self, timeout: Duration) {
-        let (rung, bell) = &self.bell;
-        let rung = rung.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = bell.wait_timeout_while(rung, timeout, |rung| !*rung);
-        *waited.unwrap_or_else(PoisonError::into_inner).0 = false;
+    fn wait(&self) {
+        self.bell.wait(Duration::from_secs(1));
+    }
+
+    /// The governor waits for its next turn.
+    fn pause(&self, time: Duration) {
+        self.end.wait(time);
+    }
+
+    /// Ends all threads.
+    fn end(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.bell.ring();
+        self.end.ring();
+        self.tell_room();
     }
 
     /// Wakes the server: there may be room.

@@ -75,8 +75,7 @@ impl Ranges {
         parts
     }
 
-    #[cfg(test)]
-    fn iter(&self) -> impl Iterator<Item = Range<u64>> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = Range<u64>> {
         self.0.iter().map(|(&start, &end)| start..end)
     }
 }

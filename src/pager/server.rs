@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{Timespec, epoll};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags};
 
+use super::ranges::Ranges;
 use super::slots::key;
 use super::space::{STAGING_PAGES, Space, send};
 use super::table::Place;
@@ -21,6 +22,7 @@ use super::{Pager, SpaceLock, lock};
 use crate::page::{PAGE_SIZE, Page};
 use crate::sys::preload::SharedControl;
 use crate::sys::preload::protocol::{MESSAGE_BYTES, Message, kind};
+use crate::sys::process;
 use crate::sys::userfaultfd::{Event, Features, Message as Told, Stopped, Userfaultfd};
 
 const PAGE: u64 = PAGE_SIZE as u64;
@@ -144,6 +146,7 @@ impl Server {
 
     /// Answers until the pager is told to stop.
     pub(super) fn run(mut self) -> io::Result<()> {
+        process::prefer_this_thread();
         let mut events = [const { MaybeUninit::uninit() }; 64];
         let mut looked = Instant::now();
         while !self.pager.stop.load(Ordering::Relaxed) {
@@ -440,8 +443,22 @@ impl Server {
         space.watched = parent.watched.clone();
         space.shares_pages = true;
         parent.shares_pages = true;
+        // What the kernel does not give to children, and what it gives as zeros.
+        let (not_copied, wiped) = match parent.fork_advice() {
+            Ok(advice) => advice,
+            Err(error) => {
+                self.pager.fail(&format!("a fork cannot be followed: {error}"));
+                return space;
+            }
+        };
+        not_copied.iter().for_each(|range| space.watched.remove(range));
+        let is_in =
+            |ranges: &Ranges, page| ranges.within(page * PAGE..(page + 1) * PAGE).next().is_some();
         let mut failed = None;
         parent.table.for_each(&mut |page, entry| {
+            if is_in(&not_copied, page) || is_in(&wiped, page) {
+                return;
+            }
             let slot = match entry.place {
                 Place::Program => return,
                 Place::Stored(slot) => {
@@ -494,10 +511,14 @@ impl Server {
         if !at_once && !self.pager.has_room() {
             return Served::NoRoom;
         }
-        if place == Place::Program {
-            self.serve_fresh(space, page, write);
-        } else {
+        if place != Place::Program {
             self.serve_kept(space, page);
+        } else if space.pages_before_command(page, 1) == 0 {
+            // It came back since the fault, and is on its way out again: not fresh. Who waits looks
+            // again.
+            let _ = space.uffd.wake(page * PAGE..(page + 1) * PAGE);
+        } else {
+            self.serve_fresh(space, page, write);
         }
         Served::Done
     }

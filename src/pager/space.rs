@@ -8,8 +8,8 @@
 //! - P4: a page that the program has said it drops does not leave until it was missing once.
 
 use std::collections::VecDeque;
-use std::fs::File;
-use std::io::{self, Read};
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, Read};
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
@@ -58,14 +58,19 @@ struct Staging {
     filled: VecDeque<usize>,
     /// Trays without.
     empty: Vec<usize>,
+    /// A tray of which all is in the store, and that has its memory still.
+    spent: Option<usize>,
 }
 
 /// What the helper was told to move.
 #[derive(Debug)]
 struct Command {
     number: u32,
-    tray: usize,
+    /// The tray that is filled.
+    tray: Option<usize>,
     runs: Vec<MoveRun>,
+    /// The tray whose memory is given back.
+    drops: Option<usize>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -96,6 +101,8 @@ pub(super) struct Tray {
 #[derive(Debug)]
 pub(super) struct Space {
     pub(super) pid: Option<u32>,
+    /// The helper's thread: it has the memory as long as anybody has, unlike the first thread.
+    pub(super) thread: Option<u32>,
     pub(super) uffd: Userfaultfd,
     helper: Option<Arc<Helper>>,
     pub(super) table: PageTable,
@@ -106,6 +113,9 @@ pub(super) struct Space {
     staging: Staging,
     command: Option<Command>,
     commands: u32,
+    /// What the last command did, and the tray whose memory it gives back.
+    collected: Moved,
+    dropping: Option<usize>,
     hand: u64,
     files: Option<ProcFiles>,
     /// Size of the address space, in pages, when its mappings were last looked at.
@@ -168,6 +178,7 @@ impl Space {
     pub(super) fn new(uffd: Userfaultfd, pid: Option<u32>) -> Space {
         Space {
             pid,
+            thread: None,
             uffd,
             helper: None,
             table: PageTable::default(),
@@ -177,9 +188,12 @@ impl Space {
                 owners: vec![NOBODY; STAGING_PAGES].into(),
                 filled: VecDeque::new(),
                 empty: (0..STAGING_PAGES / TRAY_PAGES).rev().collect(),
+                spent: None,
             },
             command: None,
             commands: 0,
+            collected: Moved::default(),
+            dropping: None,
             hand: 0,
             files: None,
             watched_at_size: 0,
@@ -202,10 +216,12 @@ impl Space {
     ) -> io::Result<()> {
         let area = staging..staging + STAGING_PAGES as u64 * PAGE;
         self.uffd.register(area.clone(), true, false)?;
+        let thread = helper_thread(pid)?;
+        self.thread = Some(thread);
         self.files = Some(ProcFiles {
-            statm: File::open(format!("/proc/{pid}/statm"))?,
-            pagemap: File::open(format!("/proc/{pid}/pagemap"))?,
-            smaps: File::open(format!("/proc/{pid}/smaps_rollup"))?,
+            statm: File::open(format!("/proc/{thread}/statm"))?,
+            pagemap: File::open(format!("/proc/{thread}/pagemap"))?,
+            smaps: File::open(format!("/proc/{thread}/smaps_rollup"))?,
         });
         self.left.insert(area);
         self.left.insert(own);
@@ -279,6 +295,30 @@ impl Space {
         Some(kib * 1024)
     }
 
+    /// Memory that children of a fork do not get (MADV_DONTFORK), and such that they get as zeros
+    /// (MADV_WIPEONFORK). Nothing where no process is known: no page has left it.
+    pub(super) fn fork_advice(&self) -> io::Result<(Ranges, Ranges)> {
+        let (mut not_copied, mut wiped) = (Ranges::default(), Ranges::default());
+        let Some(thread) = self.thread else { return Ok((not_copied, wiped)) };
+        let mut range = 0..0;
+        let smaps = BufReader::new(File::open(format!("/proc/{thread}/smaps"))?);
+        for line in smaps.lines() {
+            let line = line?;
+            if let Some(flags) = line.strip_prefix("VmFlags:") {
+                for flag in flags.split_ascii_whitespace() {
+                    match flag {
+                        "dc" => not_copied.insert(range.clone()),
+                        "wf" => wiped.insert(range.clone()),
+                        _ => {}
+                    }
+                }
+            } else if let Some(mapping) = addresses(&line) {
+                range = mapping;
+            }
+        }
+        Ok((not_copied, wiped))
+    }
+
     /// Whether the address space has grown or shrunk since it was last looked at.
     pub(super) fn has_changed(&self) -> bool {
         self.size().is_some_and(|size| size.mapped != self.watched_at_size)
@@ -286,10 +326,10 @@ impl Space {
 
     /// Watches all anonymous memory that is not watched yet; how many bytes came to be.
     pub(super) fn watch(&mut self) -> io::Result<u64> {
-        let Some(pid) = self.pid else { return Ok(0) };
+        let Some(thread) = self.thread else { return Ok(0) };
         self.watched_at_size = self.size().map_or(0, |size| size.mapped);
         let mut text = String::new();
-        File::open(format!("/proc/{pid}/maps"))?.read_to_string(&mut text)?;
+        File::open(format!("/proc/{thread}/maps"))?.read_to_string(&mut text)?;
         let mut bytes = 0;
         for mapping in text.lines().filter_map(anonymous_mapping) {
             for part in self.watched.outside(mapping) {
@@ -311,21 +351,20 @@ impl Space {
         Ok(bytes)
     }
 
-    /// Tells the helper to move pages aside: those that the hand comes to next, into an empty tray.
-    /// `false` where there are none, or no tray. The caller waits for the helper, without the lock,
-    /// and then calls [`Space::collect`].
+    /// Tells the helper to move pages aside, those that the hand comes to next, and to give the
+    /// memory of a tray back that is in the store. `false` where there is nothing of either. The
+    /// caller waits for the helper, without the lock, and then calls [`Space::dropped`].
     pub(super) fn give_move(&mut self) -> io::Result<bool> {
         let (Some(helper), None) = (self.helper(), &self.command) else { return Ok(false) };
-        let Some(tray) = self.staging.empty.pop() else { return Ok(false) };
-        let runs = match self.next_pages(tray) {
-            Ok(runs) if !runs.is_empty() => runs,
-            other => {
-                self.staging.empty.push(tray);
-                return other.map(|_| false);
-            }
+        let mut tray = self.staging.empty.pop();
+        let runs = match tray {
+            Some(tray) => self.next_pages(tray)?,
+            None => Vec::new(),
         };
-        self.give(&helper, work::MOVE, tray, runs)?;
-        Ok(true)
+        if runs.is_empty() {
+            self.staging.empty.extend(tray.take());
+        }
+        self.give(&helper, work::MOVE, tray, runs)
     }
 
     /// Tells the helper to move pages that are shared with a process that was forked: one by one,
@@ -347,19 +386,22 @@ impl Space {
             .collect();
         if runs.is_empty() {
             self.staging.empty.push(tray);
-            return Ok(false);
+            return self.give(&helper, work::MOVE, None, runs);
         }
-        self.give(&helper, work::OWN_AND_MOVE, tray, runs)?;
-        Ok(true)
+        self.give(&helper, work::OWN_AND_MOVE, Some(tray), runs)
     }
 
     fn give(
         &mut self,
         helper: &Helper,
         what: u32,
-        tray: usize,
+        tray: Option<usize>,
         runs: Vec<MoveRun>,
-    ) -> io::Result<()> {
+    ) -> io::Result<bool> {
+        let drops = self.staging.spent.take();
+        if runs.is_empty() && drops.is_none() {
+            return Ok(false);
+        }
         let control = &helper.control;
         for (run, room) in runs.iter().zip(&control.runs) {
             room.from.store(run.page * PAGE, Ordering::Relaxed);
@@ -368,14 +410,32 @@ impl Space {
             room.moved.store(0, Ordering::Relaxed);
             room.error.store(0, Ordering::Relaxed);
         }
+        let bytes = TRAY_PAGES as u64 * PAGE;
+        let drop_from = helper.staging + drops.unwrap_or(0) as u64 * bytes;
+        control.drop_from.store(drop_from, Ordering::Relaxed);
+        control.drop_bytes.store(drops.map_or(0, |_| bytes), Ordering::Relaxed);
         self.commands = self.commands.wrapping_add(1);
-        control.run_count.store(runs.len() as u32, Ordering::Relaxed);
-        // Read by the same lock's holder that changes it: this space's.
+        control.run_count.store(runs.len() as u32, Ordering::Relaxed); // <= RUNS_MAX
+        // Changed by who has this space's lock alone.
         control.given_in.store(control.epoch.load(Ordering::Relaxed), Ordering::Relaxed);
         control.given.store(self.commands, Ordering::Relaxed);
         control.work.store(what, Ordering::Release);
-        self.command = Some(Command { number: self.commands, tray, runs });
-        helper.send(kind::WORK)
+        self.command = Some(Command { number: self.commands, tray, runs, drops });
+        helper.send(kind::WORK)?;
+        Ok(true)
+    }
+
+    /// The helper has said that it is done: what came of it, and pages of a tray that is empty now.
+    pub(super) fn dropped(&mut self) -> (Moved, usize) {
+        self.collect();
+        let moved = std::mem::take(&mut self.collected);
+        match self.dropping.take() {
+            Some(tray) => {
+                self.staging.empty.push(tray);
+                (moved, TRAY_PAGES)
+            }
+            None => (moved, 0),
+        }
     }
 
     /// Pages from `first` on, at most `most`, that no command moves now: of those the table does
@@ -387,10 +447,11 @@ impl Space {
     }
 
     /// Notes what a command did, if it is done (P3).
-    pub(super) fn collect(&mut self) -> Option<Moved> {
-        let helper = self.helper.clone()?;
+    fn collect(&mut self) {
+        let Some(helper) = self.helper.clone() else { return };
         let done = helper.control.done.load(Ordering::Acquire);
-        let command = self.command.take_if(|command| command.number == done)?;
+        let Some(command) = self.command.take_if(|command| command.number == done) else { return };
+        self.dropping = command.drops;
         let mut moved = Moved::default();
         for (run, answer) in command.runs.iter().zip(&helper.control.runs) {
             let count = (answer.moved.load(Ordering::Relaxed) / PAGE) as usize;
@@ -417,11 +478,11 @@ impl Space {
             }
         }
         if moved.pages > 0 {
-            self.staging.filled.push_back(command.tray);
+            self.staging.filled.extend(command.tray);
         } else {
-            self.staging.empty.push(command.tray);
+            self.staging.empty.extend(command.tray);
         }
-        Some(moved)
+        self.collected = moved;
     }
 
     /// Pages that the hand comes to next, as runs that go into a tray.
@@ -511,24 +572,19 @@ impl Space {
         self.staging.filled.push_back(number);
     }
 
-    /// A tray whose memory was given back can be used again.
-    pub(super) fn empty_tray(&mut self, number: usize) {
-        self.staging.empty.push(number);
+    /// All of a tray is in the store, or has gone back: its memory goes with the next command.
+    pub(super) fn spend_tray(&mut self, number: usize) {
+        self.staging.spent = Some(number);
     }
 
-    /// Tells the helper to give a tray's memory back; as [`Space::give_move`].
-    pub(super) fn give_drop(&mut self, tray: usize) -> io::Result<bool> {
-        let (Some(helper), None) = (self.helper(), &self.command) else { return Ok(false) };
-        let control = &helper.control;
-        let bytes = TRAY_PAGES as u64 * PAGE;
-        control.runs[0].from.store(helper.staging + tray as u64 * bytes, Ordering::Relaxed);
-        control.runs[0].bytes.store(bytes, Ordering::Relaxed);
-        control.run_count.store(1, Ordering::Relaxed);
-        self.commands = self.commands.wrapping_add(1);
-        control.given.store(self.commands, Ordering::Relaxed);
-        control.work.store(work::DROP, Ordering::Release);
-        helper.send(kind::WORK)?;
-        Ok(true)
+    /// Whether a tray's memory is to be given back.
+    pub(super) fn has_spent_tray(&self) -> bool {
+        self.staging.spent.is_some()
+    }
+
+    /// Whether one more tray can be filled.
+    pub(super) fn has_empty_tray(&self) -> bool {
+        !self.staging.empty.is_empty()
     }
 
     /// Whether an address is in staging.
@@ -540,10 +596,10 @@ impl Space {
 
     /// Reads a page that is aside.
     pub(super) fn read_staged(&self, staged: u32, page: &mut Page) -> io::Result<()> {
-        let (Some(pid), Some(helper)) = (self.pid, &self.helper) else {
+        let (Some(thread), Some(helper)) = (self.thread, &self.helper) else {
             return Err(io::ErrorKind::NotFound.into());
         };
-        remote::read(pid, helper.staging + u64::from(staged) * PAGE, page)
+        remote::read(thread, helper.staging + u64::from(staged) * PAGE, page)
     }
 
     /// A page is back in the program.
@@ -648,21 +704,39 @@ pub(super) fn send(
     Ok(())
 }
 
+/// The thread of the helper in a process.
+fn helper_thread(pid: u32) -> io::Result<u32> {
+    for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let thread = thread?;
+        let name = fs::read(thread.path().join("comm")).unwrap_or_default();
+        let number = thread.file_name().to_str().and_then(|number| number.parse().ok());
+        if let (true, Some(number)) = (name == b"uzswap-helper\n", number) {
+            return Ok(number);
+        }
+    }
+    Err(io::ErrorKind::NotFound.into())
+}
+
 /// The pages of a range of addresses.
 fn pages(range: Range<u64>) -> Range<u64> {
     range.start / PAGE..range.end.div_ceil(PAGE)
 }
 
+/// The addresses that a line of /proc/PID/maps begins with.
+fn addresses(line: &str) -> Option<Range<u64>> {
+    let (start, end) = line.split_ascii_whitespace().next()?.split_once('-')?;
+    Some(u64::from_str_radix(start, 16).ok()?..u64::from_str_radix(end, 16).ok()?)
+}
+
 /// The addresses of a line of /proc/PID/maps, if it is private anonymous memory that can be read.
 fn anonymous_mapping(line: &str) -> Option<Range<u64>> {
-    let mut fields = line.split_ascii_whitespace();
-    let (start, end) = fields.next()?.split_once('-')?;
+    let range = addresses(line)?;
+    let mut fields = line.split_ascii_whitespace().skip(1);
     let rights = fields.next()?.as_bytes();
     let inode = fields.nth(2)?;
     let name = fields.next().unwrap_or("");
     let is_named_by_kernel =
         name.is_empty() || name == "[heap]" || name == "[stack]" || name.starts_with("[anon");
-    let range = u64::from_str_radix(start, 16).ok()?..u64::from_str_radix(end, 16).ok()?;
     (rights.first() == Some(&b'r')
         && rights.last() == Some(&b'p')
         && inode == "0"

@@ -110,6 +110,8 @@ counters! {
     Total dropped_clean_pages,
     /// Pages that the pool refused and the backing took.
     Total written_through_pages,
+    /// Pages that the pool refused and keeps as they are until the backing takes them.
+    Total staged_pages,
     /// Loads that failed as the object was corrupt, and writebacks.
     Total decompress_fail,
     /// Loads that the backing failed.

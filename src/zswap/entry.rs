@@ -11,7 +11,7 @@
 
 use std::num::NonZeroU64;
 
-use super::tenant::TenantId;
+use super::tenant::TenantNumber;
 use super::words::Words;
 use crate::backing::Location;
 use crate::index::{Entry, IndexError};
@@ -26,13 +26,13 @@ pub(super) struct Held {
     pub(super) checksum: u32,
     /// Its copy in the backing: the only one, or one beside that in the pool.
     pub(super) written: Option<Written>,
-    pub(super) tenant: TenantId,
+    pub(super) tenant: TenantNumber,
 }
 
 impl Held {
     /// All there is where there are no records.
     pub(super) fn of_root(content: Content) -> Held {
-        Held { content, checksum: 0, written: None, tenant: TenantId::ROOT }
+        Held { content, checksum: 0, written: None, tenant: TenantNumber::ROOT }
     }
 }
 

@@ -4,7 +4,7 @@ use std::io;
 
 use thiserror::Error;
 
-use super::tenant::OverTenantLimit;
+use super::tenant::{OverTenantLimit, TenantId};
 use crate::budget::GrowError;
 use crate::compressor::{CompressError, Corrupt};
 use crate::index::IndexError;
@@ -21,9 +21,9 @@ pub enum Stored {
         /// Length of the object without its header.
         bytes: usize,
     },
-    /// As it was.
+    /// As it was. Where such pages are refused, until the next batch takes it to the backing.
     AsIs,
-    /// In the backing: the pool refused it.
+    /// In the backing: the pool refused it, and it could not wait there for others.
     WrittenThrough,
 }
 
@@ -80,6 +80,14 @@ pub enum StoreError {
         /// Whose limit, and how far it is.
         #[source]
         source: OverTenantLimit,
+    },
+    /// The tenant is none of this store's, or was removed.
+    #[error("page {key} is refused: the store has no tenant {tenant}, or not that one any more")]
+    NoTenant {
+        /// The page.
+        key: PageKey,
+        /// Whose it was to be.
+        tenant: TenantId,
     },
     /// The pool got no memory (`reject_alloc_fail`).
     #[error("no room in the pool for page {key}")]

@@ -6,7 +6,7 @@ use std::sync::MutexGuard;
 
 use super::entry::{Content, Held, Written};
 use super::shard::{Shard, ShardLock};
-use super::{Corrupt, LoadError, SCRATCH, Zswap, checksum, object_header};
+use super::{Corrupt, LoadError, SCRATCH, Zswap, object_header};
 use crate::backing::{Backing, Block};
 use crate::index::Entry;
 use crate::page::{Page, PageKey, fill_with_word};
@@ -158,9 +158,7 @@ impl Zswap {
             return Err(Corrupt("its header names another page".to_owned()));
         }
         let object = &data[..held.content.compressed_bytes() as usize];
-        if self.has_checksums() {
-            checksum::check(key, object, held.checksum)?;
-        }
+        self.check_sum(key, object, held.checksum)?;
         Ok(object)
     }
 
@@ -226,6 +224,8 @@ impl Zswap {
                 return Ok(Some(shard));
             }
             let uses = shard.uses(entry);
+            let order = self.order.as_ref();
+            let _holding = order.map(|order| order.tenants.hold_number(held.tenant));
             drop(shard);
             if !self.limit.is_crowded(self.limited_bytes()) || self.displace(uses) {
                 self.promote(lock, (key, entry, held), uses, object, page);
@@ -275,9 +275,7 @@ impl Zswap {
         copy: &[u8],
         page: &mut Page,
     ) -> Result<(), Corrupt> {
-        if self.has_checksums() {
-            checksum::check(key, copy, written.checksum)?;
-        }
+        self.check_sum(key, copy, written.checksum)?;
         if written.as_is {
             page.copy_from_slice(copy);
             return Ok(());

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::records::{EPOCH_BITS, NONE, Record, Records, USES_MAX};
-use super::tenant::{TenantId, Tenants};
+use super::tenant::{TenantNumber, Tenants};
 use crate::budget::Budget;
 use crate::index::IndexError;
 use crate::names::named;
@@ -154,12 +154,16 @@ struct List {
 impl List {
     const EMPTY: List = List { hot_end: NONE, cold_end: NONE, pages: 0, protected: 0 };
 
-    fn link_hot(&mut self, records: &mut Records, number: u32) {
-        let was_hottest = std::mem::replace(&mut self.hot_end, number);
+    /// Puts a record on the cold side of another one, or at the hot end where that is [`NONE`].
+    fn link_below(&mut self, records: &mut Records, number: u32, hotter: u32) {
+        let colder = match hotter {
+            NONE => std::mem::replace(&mut self.hot_end, number),
+            other => std::mem::replace(&mut records.get_mut(other).colder, number),
+        };
         let record = records.get_mut(number);
-        (record.hotter, record.colder) = (NONE, was_hottest);
+        (record.hotter, record.colder) = (hotter, colder);
         record.set_listed(true);
-        match was_hottest {
+        match colder {
             NONE => self.cold_end = number,
             other => records.get_mut(other).hotter = number,
         }
@@ -219,7 +223,7 @@ pub(super) struct Coldest {
     /// In this shard's list.
     pub(super) shard: usize,
     /// Of this tenant.
-    pub(super) tenant: TenantId,
+    pub(super) tenant: TenantNumber,
     /// What came to the hot end later is not as cold as what is in other lists.
     pub(super) until: u64,
 }
@@ -231,7 +235,7 @@ impl Order {
 
     /// The list with the oldest cold end, of those tenants from `scope` down that may be written
     /// back.
-    pub(super) fn coldest(&self, scope: TenantId) -> Option<Coldest> {
+    pub(super) fn coldest(&self, scope: TenantNumber) -> Option<Coldest> {
         let (mut oldest, mut next) = ((EMPTY, 0, scope), EMPTY);
         for (id, tenant) in self.tenants.iter() {
             if !self.tenants.is_below(id, scope) || !self.tenants.may_write_back(id) {
@@ -274,7 +278,7 @@ impl Lists {
     }
 
     /// Makes room for a page of a tenant, so that no later call takes memory for it.
-    pub(super) fn reserve(&mut self, tenant: TenantId) -> Result<(), IndexError> {
+    pub(super) fn reserve(&mut self, tenant: TenantNumber) -> Result<(), IndexError> {
         let count = tenant.number() + 1;
         if let Some(more) = count.checked_sub(self.lists.len()).filter(|&more| more > 0) {
             self.lists.reserve_exact(more)?;
@@ -303,7 +307,7 @@ impl Lists {
         record.stamp = now as u32;
         let tenant = record.tenant();
         let list = &mut self.lists[tenant.number()];
-        list.link_hot(records, number);
+        list.link_below(records, number, NONE);
         list.protect();
         if list.pages == 1 {
             self.order.tenants.get(tenant).cold_ends.set(self.shard, now);
@@ -332,6 +336,31 @@ impl Lists {
         }
     }
 
+    /// Moves the pages of a tenant to the list of another, for which there must be room, each in
+    /// its place by age.
+    pub(super) fn merge(&mut self, records: &mut Records, from: TenantNumber, to: TenantNumber) {
+        let Some(gone) = self.lists.get_mut(from.number()) else { return };
+        let gone = std::mem::replace(gone, List::EMPTY);
+        self.order.tenants.get(from).cold_ends.set(self.shard, EMPTY);
+        let clock = &self.order.clock;
+        let time = |records: &Records, number| clock.time_of(records.get(number).stamp);
+        let list = &mut self.lists[to.number()];
+        let (mut moved, mut hotter) = (gone.cold_end, list.cold_end);
+        while moved != NONE {
+            let next = records.get(moved).hotter;
+            while hotter != NONE && time(records, hotter) <= time(records, moved) {
+                hotter = records.get(hotter).hotter;
+            }
+            list.link_below(records, moved, hotter);
+            moved = next;
+        }
+        list.protected += gone.protected;
+        if list.cold_end != NONE {
+            let coldest = time(records, list.cold_end);
+            self.order.tenants.get(to).cold_ends.set(self.shard, coldest);
+        }
+    }
+
     /// Notes that a page was used.
     pub(super) fn note_use(&mut self, records: &mut Records, number: u32) {
         let record = records.get_mut(number);
@@ -355,7 +384,7 @@ impl Lists {
     }
 
     /// Notes that a page of a tenant had to be read from the backing.
-    pub(super) fn note_backing_load(&mut self, tenant: TenantId) {
+    pub(super) fn note_backing_load(&mut self, tenant: TenantNumber) {
         self.order.tenants.get(tenant).backing_loads.fetch_add(1, Ordering::Relaxed);
         if let Some(list) = self.lists.get_mut(tenant.number()) {
             list.protect();
@@ -367,7 +396,7 @@ impl Lists {
     pub(super) fn take_coldest(
         &mut self,
         records: &mut Records,
-        tenant: TenantId,
+        tenant: TenantNumber,
         until: u64,
         looks: &mut usize,
     ) -> Option<u32> {
@@ -398,7 +427,7 @@ impl Lists {
     pub(super) fn take_coldest_below(
         &mut self,
         records: &mut Records,
-        tenant: TenantId,
+        tenant: TenantNumber,
         uses: u8,
     ) -> Option<u32> {
         if self.lru != Lru::Frequency {
@@ -414,7 +443,7 @@ impl Lists {
     }
 
     /// The record at the cold end, and when it came to the hot end.
-    fn coldest(&self, records: &Records, tenant: TenantId) -> Option<(u32, u64)> {
+    fn coldest(&self, records: &Records, tenant: TenantNumber) -> Option<(u32, u64)> {
         let number = self.lists.get(tenant.number())?.cold_end;
         if number == NONE {
             return None;
@@ -450,7 +479,7 @@ impl Lists {
     }
 
     /// Pages of a tenant, and how many of those are protected.
-    pub(super) fn pages(&self, tenant: TenantId) -> (usize, usize) {
+    pub(super) fn pages(&self, tenant: TenantNumber) -> (usize, usize) {
         self.lists.get(tenant.number()).map_or((0, 0), |list| (list.pages, list.protected))
     }
 
@@ -480,8 +509,13 @@ impl Lists {
                     list.pages
                 ));
             }
-            let id = self.order.tenants.id(tenant).ok_or("a list of no tenant")?;
-            let told = self.order.tenants.get(id).cold_ends.time(self.shard);
+            let Some(number) = self.order.tenants.number(tenant) else {
+                match list.pages {
+                    0 => continue,
+                    _ => return Err(format!("a list of tenant {tenant}, which there is not")),
+                }
+            };
+            let told = self.order.tenants.get(number).cold_ends.time(self.shard);
             let right = match list.cold_end {
                 NONE => told == EMPTY,
                 cold => told <= self.order.clock.time_of(records.get(cold).stamp),

@@ -12,15 +12,15 @@
 //! - S3: every handle is in one entry, and every object has a handle.
 //! - S4: an entry that was looked up is removed by its key and identity, never by key alone.
 //! - S5: a page with a record is on its tenant's list while it is in the pool and is not being
-//!   written.
+//!   written, or staged for that.
 //! - S6: a block of the backing is held once by each copy in it, and by whoever reads or writes it.
 //! - S7: a page leaves the pool once it has been written, and not before; where that fails, nothing
 //!   has changed.
 //!
-//! Locks are taken in the order batch, shard, pool, extents; a load goes from shard to pool hand
-//! over hand, so that the object is pinned before its entry can go. Compression and decompression
-//! hold no shard lock, and neither does the backing. Blocks are held while they are read; what was
-//! read counts if its entry is the same afterwards.
+//! Locks are taken in the order batch, shard, staged, pool, extents; a load goes from shard to pool
+//! hand over hand, so that the object is pinned before its entry can go. Compression and
+//! decompression hold no shard lock, and neither does the backing. Blocks are held while they are
+//! read; what was read counts if its entry is the same afterwards.
 
 mod checksum;
 mod counters;
@@ -36,6 +36,7 @@ mod records;
 mod shard;
 mod shrinker;
 pub mod snapshot;
+mod staged;
 mod stats;
 mod tenant;
 mod tier;
@@ -63,7 +64,7 @@ pub use options::{Incompressible, RecordOptions, WrittenAs, ZswapOptions};
 use shard::Shards;
 pub use shrinker::{Shrinker, ShrinkerOptions};
 pub use stats::{BackingStats, OptionNames, Stats};
-use tenant::Tenants;
+use tenant::{HeldTenant, TenantNumber, Tenants};
 pub use tenant::{OverTenantLimit, TENANTS_MAX, TenantError, TenantId, TenantOptions, TenantStats};
 use tier::{BATCH_PAGES, Tier};
 pub use writeback::Shrunk;
@@ -234,7 +235,10 @@ impl Zswap {
             zpool: parts.zpool,
             arena: parts.arena,
             compressor: parts.compressor,
-            tier: parts.backing.map(Tier::new).transpose()?,
+            tier: parts
+                .backing
+                .map(|backing| Tier::new(backing, budget.max_bytes()))
+                .transpose()?,
             limit: Limit::new(budget.max_bytes(), options.accept_threshold_percent),
             shards: Shards::new(
                 options.shards,
@@ -258,11 +262,12 @@ impl Zswap {
         self.store_for(TenantId::ROOT, key, page)
     }
 
-    /// Keeps a copy of `page` under `key`, for `tenant`, which must be one of this store's.
+    /// Keeps a copy of `page` under `key`, for `tenant`. Where that is removed meanwhile, the page
+    /// is of the one above it, as all of its pages.
     ///
     /// # Errors
     ///
-    /// As [`Zswap::store`].
+    /// As [`Zswap::store`]; where there is no such tenant that is not counted.
     pub fn store_for(
         &self,
         tenant: TenantId,
@@ -270,6 +275,11 @@ impl Zswap {
         page: &Page,
     ) -> Result<Stored, StoreError> {
         let start = self.sample();
+        let Some(holding) = self.hold_tenant(tenant) else {
+            self.drop_stale(key);
+            return Err(StoreError::NoTenant { key, tenant });
+        };
+        let tenant = holding.number;
         let held = self.keep(tenant, key, page).or_else(|refused| {
             self.count_refusal(&refused);
             self.write_through(tenant, key, page, refused)
@@ -289,6 +299,9 @@ impl Zswap {
             let refused = StoreError::IndexFull { key, source };
             self.count_refusal(&refused);
             return Err(refused);
+        }
+        if matches!(held.content, Content::AsIs { .. }) && self.rejects() {
+            self.stage(key, held);
         }
         self.limit.note_growth(self.limited_bytes());
         if let Some(start) = start {
@@ -405,6 +418,36 @@ impl Zswap {
         self.order.as_ref().ok_or(TenantError::NoRecords)?.tenants.set(tenant, options)
     }
 
+    /// Removes a tenant. Its pages are those of the one above from here on, which was charged for
+    /// them before: no page goes, and the order stays. A later tenant may have its number and never
+    /// its id. Looks at every page known, a shard at a time.
+    ///
+    /// # Errors
+    ///
+    /// [`TenantError`]: it is the root, there are others below it, or it is not there.
+    pub fn remove_tenant(&self, tenant: TenantId) -> Result<(), TenantError> {
+        let order = self.order.as_ref().ok_or(TenantError::NoRecords)?;
+        let removal = order.tenants.removal(tenant)?;
+        for shard in self.shards.iter() {
+            let reserved = shard.lock().reserve(removal.to);
+            reserved.map_err(|source| TenantError::NoMemory { tenant, source })?;
+        }
+        removal.begin();
+        for shard in self.shards.iter() {
+            shard.lock().hand_over(removal.from, removal.to);
+        }
+        order.tenants.hand_over_loads(removal.from, removal.to);
+        Ok(())
+    }
+
+    /// Holds a tenant, if it is there; without records there is the root alone.
+    fn hold_tenant(&self, tenant: TenantId) -> Option<HeldTenant<'_>> {
+        match &self.order {
+            Some(order) => order.tenants.hold(tenant),
+            None => (tenant == TenantId::ROOT).then_some(HeldTenant::ROOT),
+        }
+    }
+
     /// All tenants, the root first; none without records.
     pub fn tenants(&self) -> Vec<TenantStats> {
         self.order.as_ref().map_or_else(Vec::new, |order| order.tenants.stats())
@@ -440,9 +483,10 @@ impl Zswap {
         let (mut objects, mut compressed_bytes) = (0, 0);
         let mut copies = Vec::new();
         let mut charged = std::collections::BTreeMap::new();
+        let staged = self.tier.as_ref().map_or_else(Vec::new, |tier| tier.staged.to_vec());
         for lock in self.shards.iter() {
             let shard = lock.lock();
-            shard.audit()?;
+            shard.audit(&staged)?;
             let mut broken = None;
             let mut bytes = 0;
             shard.for_each(&mut |key, held| {
@@ -491,7 +535,7 @@ impl Zswap {
     }
 
     /// Brings a page into memory: what is to be put into the index.
-    fn keep(&self, tenant: TenantId, key: PageKey, page: &Page) -> Result<Held, StoreError> {
+    fn keep(&self, tenant: TenantNumber, key: PageKey, page: &Page) -> Result<Held, StoreError> {
         if let Some(word) = self.options.same_filled.word(page) {
             return Ok(Held { tenant, ..Held::of_root(Content::SameFilled(word)) });
         }
@@ -515,7 +559,7 @@ impl Zswap {
         page: &Page,
         scratch: &mut Scratch,
     ) -> Result<Packed, StoreError> {
-        let rejects = self.options.incompressible == Incompressible::Reject;
+        let rejects = self.rejects();
         match self.compressor.compress(page, scratch.output()) {
             Ok(bytes) if bytes < PAGE_SIZE || rejects => Ok(Packed { bytes, as_is: false }),
             Err(reason) if rejects => Err(match reason {
@@ -524,18 +568,19 @@ impl Zswap {
                 }
                 CompressError::Failed(reason) => StoreError::CompressFail { key, reason },
             }),
-            _ => {
-                scratch.output()[..PAGE_SIZE].copy_from_slice(page);
-                Ok(Packed { bytes: PAGE_SIZE, as_is: true })
-            }
+            _ => Ok(scratch.pack_page(page)),
         }
+    }
+
+    fn rejects(&self) -> bool {
+        self.options.incompressible == Incompressible::Reject
     }
 
     /// Puts an object into the pool, charged to its tenant. Where there is no room, `reclaim` is
     /// asked to make some; whether it did.
     fn insert_packed(
         &self,
-        tenant: TenantId,
+        tenant: TenantNumber,
         key: PageKey,
         packed: Packed,
         scratch: &mut Scratch,
@@ -583,10 +628,11 @@ impl Zswap {
         shrinks
     }
 
-    /// Writes a page that the pool refused to the backing, if there is one and the tenant may.
+    /// Sees to it that a page that the pool refused goes to the backing, if there is one and the
+    /// tenant may: with others, if it can wait in the pool for them, else at once.
     fn write_through(
         &self,
-        tenant: TenantId,
+        tenant: TenantNumber,
         key: PageKey,
         page: &Page,
         refused: StoreError,
@@ -594,6 +640,11 @@ impl Zswap {
         let (Some(tier), Some(order)) = (&self.tier, &self.order) else { return Err(refused) };
         if !order.tenants.may_write_back(tenant) {
             return Err(refused);
+        }
+        let does_not_shrink =
+            matches!(refused, StoreError::CompressPoor { .. } | StoreError::CompressFail { .. });
+        if does_not_shrink && let Some(held) = self.keep_until_written(tier, tenant, key, page) {
+            return Ok(held);
         }
         self.free_blocks(tier, 1);
         let at = tier.write_page(page).map_err(|source| StoreError::Backing {
@@ -651,7 +702,7 @@ impl Zswap {
     }
 
     /// Charges a tenant for an object; at its limit, once it has written one page back.
-    fn charge(&self, tenant: TenantId, bytes: u64) -> Result<(), OverTenantLimit> {
+    fn charge(&self, tenant: TenantNumber, bytes: u64) -> Result<(), OverTenantLimit> {
         let Some(order) = &self.order else { return Ok(()) };
         let Err(over) = order.tenants.charge(tenant, bytes) else { return Ok(()) };
         if self.options.when_full == WhenFull::Reclaim
@@ -662,7 +713,7 @@ impl Zswap {
         Err(over)
     }
 
-    fn uncharge(&self, tenant: TenantId, bytes: u64) {
+    fn uncharge(&self, tenant: TenantNumber, bytes: u64) {
         if let Some(order) = &self.order {
             order.tenants.uncharge(tenant, bytes);
         }
@@ -680,6 +731,11 @@ impl Zswap {
     /// The checksum of bytes, where there are any: else 0.
     fn checksum_of(&self, key: PageKey, bytes: &[u8]) -> u32 {
         if self.has_checksums() { checksum::checksum(key, bytes) } else { 0 }
+    }
+
+    /// Checks that `bytes` are those that had this checksum, where there are any.
+    fn check_sum(&self, key: PageKey, bytes: &[u8], expected: u32) -> Result<(), Corrupt> {
+        if self.has_checksums() { checksum::check(key, bytes, expected) } else { Ok(()) }
     }
 
     /// Bytes in use of what the limit is on.
@@ -701,6 +757,7 @@ impl Zswap {
         | StoreError::TenantLimit { key, .. }
         | StoreError::AllocFail { key, .. }
         | StoreError::IndexFull { key, .. }
+        | StoreError::NoTenant { key, .. }
         | StoreError::Backing { key, .. }) = error;
         let counters = &mut self.shards.of(*key).lock().counters;
         *match error {
@@ -717,7 +774,8 @@ impl Zswap {
                 counters.pool_limit_hit += u64::from(error.is_pool_limit());
                 &mut counters.reject_kmemcache_fail
             }
-            StoreError::Backing { .. } => return, // counted when the pool refused it
+            // Counted when the pool refused it, and not the store's.
+            StoreError::Backing { .. } | StoreError::NoTenant { .. } => return,
         } += 1;
     }
 }
@@ -725,8 +783,7 @@ impl Zswap {
 impl ZswapParts {
     /// The parts that options name, without a backing.
     pub fn of(options: ZswapOptions) -> ZswapParts {
-        let max_bytes = (options.pool_pages_max as u64).saturating_mul(PAGE_SIZE as u64);
-        let budget = Arc::new(Budget::new(max_bytes, options.counted));
+        let budget = Arc::new(Budget::new(options.max_pool_bytes, options.counted));
         let arena = Arc::new(Arena::on(budget, options.host_pages));
         let zpool = options.zpool.build(Arc::clone(&arena), options.zsmalloc);
         ZswapParts { arena, zpool, compressor: options.compressor.build(), backing: None }
@@ -743,6 +800,11 @@ impl Scratch {
     fn pack(&mut self, object: &[u8]) -> Packed {
         self.output()[..object.len()].copy_from_slice(object);
         Packed { bytes: object.len(), as_is: false }
+    }
+
+    /// Puts a page in as it is.
+    fn pack_page(&mut self, page: &Page) -> Packed {
+        Packed { as_is: true, ..self.pack(page) }
     }
 
     /// The object of `bytes`, with its header in front, which ends where the output starts.

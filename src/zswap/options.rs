@@ -14,7 +14,8 @@ use crate::zpool::{HostPages, ZpoolKind};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Incompressible {
     /// It is refused once the pool does not take it: kernels up to 6.17. With a backing it goes
-    /// straight there.
+    /// there: by way of the pool, as it is, if that has room for it, with the next batch that is
+    /// written; else at once, by itself.
     #[default]
     Reject,
     /// It is kept as it is, in 4096 bytes, if compression does not save any: kernels from 6.18.
@@ -76,8 +77,9 @@ pub struct ZswapOptions {
     /// [`super::OBJECT_HEADER_MAX`]. Kernel 6.1 puts 8 there where the allocator can evict (zbud,
     /// z3fold).
     pub object_header_bytes: usize,
-    /// The budget, in host pages.
-    pub pool_pages_max: usize,
+    /// The budget in bytes, of which a pool takes whole pages; `u64::MAX` for none. A share of the
+    /// machine's memory is [`percent_of_memory`](crate::budget::percent_of_memory).
+    pub max_pool_bytes: u64,
     /// What it is on: the pool's host pages, or all memory that grows with the pages stored.
     pub counted: Counted,
     /// Percent of that below which a pool that was full takes pages again, 0 to 100: the kernel's
@@ -109,7 +111,7 @@ impl Default for ZswapOptions {
             shards: 1 << 6,
             incompressible: Incompressible::Reject,
             object_header_bytes: 0,
-            pool_pages_max: usize::MAX,
+            max_pool_bytes: u64::MAX,
             counted: Counted::Pool,
             accept_threshold_percent: 90,
             when_full: WhenFull::default(),

@@ -13,7 +13,7 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use super::entry::{Content, Held, Written};
-use super::tenant::{TENANTS_MAX, TenantId};
+use super::tenant::{TENANTS_MAX, TenantNumber};
 use crate::backing::Location;
 use crate::budget::Budget;
 use crate::index::{Entry, IndexError};
@@ -127,7 +127,7 @@ impl Record {
             content => content.to_bits(),
         };
         self.checksum = held.checksum;
-        self.tenant = self.tenant & !TENANT_MASK | held.tenant.number() as u16; // < TENANTS_MAX
+        self.set_tenant(held.tenant);
         self.written = 0;
         if let Some(written) = held.written {
             self.written = written.bytes | if written.as_is { WRITTEN_AS_IS } else { 0 };
@@ -137,8 +137,12 @@ impl Record {
         }
     }
 
-    pub(super) fn tenant(&self) -> TenantId {
-        TenantId::from_number(self.tenant & TENANT_MASK)
+    pub(super) fn tenant(&self) -> TenantNumber {
+        TenantNumber::from_bits(self.tenant & TENANT_MASK)
+    }
+
+    pub(super) fn set_tenant(&mut self, tenant: TenantNumber) {
+        self.tenant = self.tenant & !TENANT_MASK | tenant.number() as u16; // < TENANTS_MAX
     }
 
     /// When the uses were last counted, modulo 2^[`EPOCH_BITS`].
@@ -240,6 +244,15 @@ impl Records {
         let places = |used: u64| (0..CHUNK_RECORDS).filter(move |place| used >> place & 1 == 1);
         self.chunks.iter().enumerate().flat_map(move |(chunk, Chunk { used, .. })| {
             places(*used).map(move |place| (chunk << CHUNK_BITS | place) as u32)
+        })
+    }
+
+    /// The records in use.
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Record> {
+        self.chunks.iter_mut().flat_map(|Chunk { records, used }| {
+            let used = *used;
+            let is_used = move |place: &usize| used >> place & 1 == 1;
+            records.iter_mut().zip(0..).filter(move |(_, place)| is_used(place)).map(|(one, _)| one)
         })
     }
 
@@ -386,7 +399,7 @@ mod tests {
             content: Content::Compressed { handle, bytes: 4096 },
             checksum: number as u32,
             written: None,
-            tenant: TenantId::ROOT,
+            tenant: TenantNumber::ROOT,
         }
     }
 
@@ -424,7 +437,7 @@ mod tests {
             for written in written {
                 let mut record = Record::FREE;
                 record.set_uses(2);
-                let held = Held { content, checksum: 3, written, tenant: TenantId::ROOT };
+                let held = Held { content, checksum: 3, written, tenant: TenantNumber::ROOT };
                 record.set_held(held);
                 assert_eq!((record.held(), record.uses()), (held, 2));
             }

@@ -7,7 +7,7 @@ use super::counters::Counters;
 use super::entry::{Content, Held, Written};
 use super::lru::{Lists, Lru, Order};
 use super::records::Records;
-use super::tenant::TenantId;
+use super::tenant::TenantNumber;
 use super::words::Words;
 use crate::budget::Budget;
 use crate::index::{Entry, Index, IndexError};
@@ -163,16 +163,45 @@ impl Shard {
 
     /// Puts a page in; what was stored under its key before.
     pub(super) fn put(&mut self, key: PageKey, held: Held) -> Result<Option<Held>, IndexError> {
-        let entry = self.keeping.add(key, held)?;
+        let tenant = match &self.keeping {
+            Keeping::Records(recorded) => recorded.order.tenants.heir(held.tenant),
+            Keeping::Entries(_) => TenantNumber::ROOT,
+        };
+        let entry = self.keeping.add(key, Held { tenant, ..held })?;
         let replaced = self.index.insert_or_replace(key, entry).inspect_err(|_| {
             self.keeping.release(entry);
         })?;
+        if let Keeping::Records(Recorded { order, .. }) = &self.keeping {
+            order.tenants.hand_over(held.tenant, tenant, held.content.compressed_bytes());
+        }
         self.count_held(held, u64::wrapping_add);
         if let (Some(before), Keeping::Records(recorded)) = (replaced, &mut self.keeping) {
             let Recorded { records, lists, .. } = recorded;
             lists.inherit_uses(records, Records::number(before), Records::number(entry));
         }
         Ok(replaced.map(|entry| self.forget(entry)))
+    }
+
+    /// Makes room for pages of a tenant, so that [`Shard::hand_over`] takes no memory.
+    pub(super) fn reserve(&mut self, tenant: TenantNumber) -> Result<(), IndexError> {
+        match &mut self.keeping {
+            Keeping::Records(recorded) => recorded.lists.reserve(tenant),
+            Keeping::Entries(_) => Ok(()),
+        }
+    }
+
+    /// All pages of a tenant that was removed are another's now, for which there is room.
+    pub(super) fn hand_over(&mut self, from: TenantNumber, to: TenantNumber) {
+        let Keeping::Records(Recorded { records, lists, order }) = &mut self.keeping else {
+            return;
+        };
+        lists.merge(records, from, to);
+        let mut bytes = 0;
+        for record in records.iter_mut().filter(|record| record.tenant() == from) {
+            record.set_tenant(to);
+            bytes += record.held().content.compressed_bytes();
+        }
+        order.tenants.hand_over(from, to, bytes);
     }
 
     /// Removes whatever is under the key.
@@ -247,7 +276,7 @@ impl Shard {
     /// Takes the coldest page of a tenant off its list; see [`Lists::take_coldest`].
     pub(super) fn take_coldest(
         &mut self,
-        tenant: TenantId,
+        tenant: TenantNumber,
         until: u64,
         looks: &mut usize,
     ) -> Option<Victim> {
@@ -255,6 +284,20 @@ impl Shard {
             return None;
         };
         let number = lists.take_coldest(records, tenant, until, looks)?;
+        Some(Self::victim(records, number))
+    }
+
+    /// Takes the page of a key off its list, if it is still this one.
+    pub(super) fn take_listed(&mut self, key: PageKey, held: Held) -> Option<Victim> {
+        let (entry, now) = self.get(key)?;
+        let Keeping::Records(Recorded { records, lists, .. }) = &mut self.keeping else {
+            return None;
+        };
+        let number = Records::number(entry);
+        if now != held || !records.get(number).is_listed() {
+            return None;
+        }
+        lists.remove(records, number);
         Some(Self::victim(records, number))
     }
 
@@ -314,7 +357,7 @@ impl Shard {
 
     /// Takes the coldest page of a tenant off its list if it was used less than another; see
     /// [`Lists::take_coldest_below`].
-    pub(super) fn take_coldest_below(&mut self, tenant: TenantId, uses: u8) -> Option<Victim> {
+    pub(super) fn take_coldest_below(&mut self, tenant: TenantNumber, uses: u8) -> Option<Victim> {
         let Keeping::Records(Recorded { records, lists, .. }) = &mut self.keeping else {
             return None;
         };
@@ -333,7 +376,7 @@ impl Shard {
     }
 
     /// Notes that a page of a tenant had to be read from the backing.
-    pub(super) fn note_backing_load(&mut self, tenant: TenantId) {
+    pub(super) fn note_backing_load(&mut self, tenant: TenantNumber) {
         self.counters.backing_loads += 1;
         if let Keeping::Records(recorded) = &mut self.keeping {
             recorded.lists.note_backing_load(tenant);
@@ -341,7 +384,7 @@ impl Shard {
     }
 
     /// A tenant's pages on the list, and how many of those are protected.
-    pub(super) fn listed_pages(&self, tenant: TenantId) -> (usize, usize) {
+    pub(super) fn listed_pages(&self, tenant: TenantNumber) -> (usize, usize) {
         match &self.keeping {
             Keeping::Records(recorded) => recorded.lists.pages(tenant),
             Keeping::Entries(_) => (0, 0),
@@ -355,8 +398,9 @@ impl Shard {
         });
     }
 
-    /// Walks the index and what is beside it, and checks them.
-    pub(super) fn audit(&self) -> Result<(), String> {
+    /// Walks the index and what is beside it, and checks them. No page is being written now, but
+    /// those that are `staged` for it, of any shard.
+    pub(super) fn audit(&self, staged: &[Victim]) -> Result<(), String> {
         self.index.audit().map_err(|error| format!("{}: {error}", self.index.name()))?;
         let (mut words, mut entries, mut in_pool) = (0, 0, 0);
         self.for_each(&mut |_, held| {
@@ -375,8 +419,28 @@ impl Shard {
                     return Err(format!("{entries} entries, {} records", records.used()));
                 }
                 let listed = lists.audit(records)?;
-                if listed != in_pool {
-                    return Err(format!("S5: {in_pool} pages in the pool, {listed} on lists"));
+                let is_here = |victim: &&Victim| {
+                    let number = records.number_if_current(victim.entry);
+                    number.is_some_and(|number| { records.get(number).key } == victim.key)
+                };
+                let mut to_write = 0;
+                for victim in staged.iter().filter(is_here) {
+                    let record = records.get(Records::number(victim.entry));
+                    // Of its tenant, or of the one above that took over from it.
+                    let held = Held { tenant: record.tenant(), ..victim.held };
+                    if !record.is_being_written() || record.held() != held {
+                        return Err(format!("S5: page {} is not as it was staged", victim.key));
+                    }
+                    to_write += 1;
+                }
+                let numbers = records.numbers();
+                let marked =
+                    numbers.filter(|&number| records.get(number).is_being_written()).count();
+                if listed + to_write != in_pool || marked != to_write {
+                    return Err(format!(
+                        "S5: {in_pool} pages in the pool, {listed} on lists, {to_write} staged, \
+                         {marked} marked"
+                    ));
                 }
                 Ok(())
             }

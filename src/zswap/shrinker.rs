@@ -1,5 +1,5 @@
-//! The shrinker: a thread that keeps the pool below its accept threshold, so that stores need not
-//! write anything back themselves.
+//! The shrinker: a thread that keeps the pool below its accept threshold, and writes what stores
+//! staged, so that they need not write anything back themselves.
 
 use std::io;
 use std::sync::Arc;
@@ -84,8 +84,9 @@ impl Drop for Shrinker {
 }
 
 impl Zswap {
-    /// One turn of the shrinker: below the accept threshold, and what else is due.
+    /// One turn of the shrinker: what is staged, below the accept threshold, and what else is due.
     fn shrinker_turn(&self, options: ShrinkerOptions, stop: &AtomicBool) {
+        while self.write_staged() > 0 && !stop.load(Ordering::Relaxed) {}
         if self.limit.is_crowded(self.limited_bytes())
             && self.is_fragmented(options.compact_percent)
         {
@@ -102,9 +103,7 @@ impl Zswap {
         if options.dynamic {
             self.shrink_dynamically();
         }
-        if let Some(tier) = &self.tier {
-            while tier.discard() > 0 && !stop.load(Ordering::Relaxed) {}
-        }
+        self.discard_until(|| stop.load(Ordering::Relaxed));
     }
 
     /// Whether so many percent of the pool are not in objects, and at least one batch's worth is.

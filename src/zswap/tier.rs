@@ -7,6 +7,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::entry::Written;
 use super::shard::Victim;
+use super::staged::Staged;
 use crate::backing::{
     BLOCK_SIZE, Backing, Block, BlockWrite, Extents, Location, block_bytes, block_bytes_mut,
     zeroed_blocks,
@@ -28,6 +29,8 @@ pub(super) struct Tier {
     discarded: Condvar,
     /// One batch is written at a time.
     writer: Mutex<Batch>,
+    /// What the next one takes first.
+    pub(super) staged: Staged,
 }
 
 /// Pages on their way to the backing.
@@ -60,7 +63,11 @@ struct Run {
 }
 
 impl Tier {
-    pub(super) fn new(backing: Box<dyn Backing>) -> Result<Tier, TryReserveError> {
+    /// A tier behind a pool of at most so many bytes.
+    pub(super) fn new(
+        backing: Box<dyn Backing>,
+        pool_bytes_max: u64,
+    ) -> Result<Tier, TryReserveError> {
         let extents = Extents::new(backing.block_count())?;
         let mut batch =
             Batch { blocks: zeroed_blocks(BATCH_PAGES)?, pages: Vec::new(), runs: Vec::new() };
@@ -71,6 +78,7 @@ impl Tier {
             extents: Mutex::new(extents),
             discarded: Condvar::new(),
             writer: Mutex::new(batch),
+            staged: Staged::new(pool_bytes_max)?,
         })
     }
 
@@ -133,6 +141,12 @@ impl Tier {
     /// Blocks that can be written.
     pub(super) fn free_blocks(&self) -> usize {
         self.extents().free_blocks()
+    }
+
+    /// Pages that the next batch can have. Of a backing that is full one is enough to ask whether
+    /// copies can give way.
+    pub(super) fn batch_pages(&self) -> usize {
+        self.free_blocks().clamp(1, BATCH_PAGES)
     }
 
     /// Takes a free block. A backing is not full while its free blocks are being discarded: waits
@@ -209,10 +223,11 @@ impl Tier {
         count
     }
 
-    /// Blocks in use, and bytes of what is known of blocks and of the buffer.
+    /// Blocks in use, and bytes of what is known of blocks and of pages that are to be written.
     pub(super) fn usage(&self) -> (usize, usize) {
         let extents = self.extents();
-        (extents.used_blocks(), extents.bytes() + BATCH_PAGES * BLOCK_SIZE)
+        let buffers = BATCH_PAGES * BLOCK_SIZE + self.staged.bytes();
+        (extents.used_blocks(), extents.bytes() + buffers)
     }
 
     /// Checks that the copies, `holds` blocks in all, hold each block as often as is counted.

@@ -8,6 +8,8 @@
 //!      (shard lock)        used meanwhile? it stays, and has a copy
 //! ```
 //!
+//! Pages that were staged are first in a batch: see [`super::staged`].
+//!
 //! A page that is loaded meanwhile comes from the pool; one that is replaced or invalidated is
 //! found to be gone, and its place is given up. Where a write fails the page is back on its list
 //! as if nothing had been (S7).
@@ -17,7 +19,7 @@ use std::time::Instant;
 use super::entry::{Content, Held, Written};
 use super::lru::Coldest;
 use super::shard::{Shard, Victim};
-use super::tenant::TenantId;
+use super::tenant::{TenantId, TenantNumber};
 use super::tier::{BATCH_PAGES, Batch, Tier};
 use super::{Corrupt, RECLAIM_PAGES, WrittenAs, Zswap};
 use crate::page::{PAGE_SIZE, Page};
@@ -59,8 +61,10 @@ impl Zswap {
     pub fn shrink(&self, tenant: TenantId, pages: usize) -> Shrunk {
         let mut all = Shrunk::default();
         let Some(tier) = &self.tier else { return all };
+        let Some(scope) = self.hold_tenant(tenant) else { return all };
         while all.pages() < pages {
-            let batch = self.shrink_batch(tier, tenant, (pages - all.pages()).min(BATCH_PAGES));
+            let batch =
+                self.shrink_batch(tier, scope.number, (pages - all.pages()).min(BATCH_PAGES));
             all.add(batch);
             if batch.pages() == 0 {
                 break;
@@ -69,37 +73,63 @@ impl Zswap {
         all
     }
 
-    fn shrink_batch(&self, tier: &Tier, tenant: TenantId, pages: usize) -> Shrunk {
+    /// Gives free blocks of the backing back to its file system, 64 or more adjacent ones at a
+    /// time; how many. Those that it does not take are as good as before. A [`Shrinker`] does so
+    /// at each of its turns.
+    ///
+    /// [`Shrinker`]: super::Shrinker
+    pub fn discard(&self) -> usize {
+        self.discard_until(|| false)
+    }
+
+    pub(super) fn discard_until(&self, is_over: impl Fn() -> bool) -> usize {
+        let Some(tier) = &self.tier else { return 0 };
+        let mut all = 0;
+        loop {
+            let count = tier.discard();
+            all += count;
+            if count == 0 || is_over() {
+                return all;
+            }
+        }
+    }
+
+    fn shrink_batch(&self, tier: &Tier, tenant: TenantNumber, pages: usize) -> Shrunk {
         let mut batch = tier.batch();
         let mut shrunk = Shrunk::default();
-        // Of a backing that is full one page is enough to ask whether copies can give way.
-        let pages = pages.min(tier.free_blocks().max(1));
+        let pages = pages.min(tier.batch_pages());
+        self.gather_staged(tier, &mut batch, tenant, pages);
         self.gather(&mut batch, tenant, pages, &mut shrunk);
+        self.write_batch(tier, &mut batch, &mut shrunk);
+        shrunk
+    }
+
+    /// Writes the pages of a batch: those that were written leave the pool.
+    pub(super) fn write_batch(&self, tier: &Tier, batch: &mut Batch, shrunk: &mut Shrunk) {
         if batch.pages.is_empty() {
-            return shrunk;
+            return;
         }
         let start = self.options.latencies.then(Instant::now);
         self.free_blocks(tier, batch.pages.len());
-        self.fill(tier, &mut batch);
+        self.fill(tier, batch);
         batch.write(tier);
         for number in 0..batch.pages.len() {
             let victim = batch.pages[number].victim;
             match batch.pages[number].written {
                 Some(written) if batch.failure(number).is_none() => {
-                    self.finish(tier, victim, written, &mut shrunk);
+                    self.finish(tier, victim, written, shrunk);
                 }
                 placed => {
                     placed.inspect(|&written| tier.release(written));
-                    self.put_back(victim, &mut shrunk);
+                    self.put_back(victim, shrunk);
                 }
             }
         }
         start.inspect(|start| self.latencies.writeback.record(start.elapsed()));
-        shrunk
     }
 
     /// Takes the coldest pages off their lists. Those that the backing has still leave at once.
-    fn gather(&self, batch: &mut Batch, scope: TenantId, pages: usize, shrunk: &mut Shrunk) {
+    fn gather(&self, batch: &mut Batch, scope: TenantNumber, pages: usize, shrunk: &mut Shrunk) {
         let Some(order) = &self.order else { return };
         let mut looks = pages * LOOKS_PER_PAGE;
         while looks > 0 && batch.pages.len() + shrunk.dropped_clean < pages {
@@ -132,7 +162,7 @@ impl Zswap {
     /// coldest page of all leaves the pool, if it was used less. Whether any did.
     pub(super) fn displace(&self, uses: u8) -> bool {
         let Some(order) = &self.order else { return false };
-        let Some(coldest) = order.coldest(TenantId::ROOT) else { return false };
+        let Some(coldest) = order.coldest(TenantNumber::ROOT) else { return false };
         let mut shard = self.shards.number(coldest.shard).lock();
         let Some(victim) = shard.take_coldest_below(coldest.tenant, uses) else { return false };
         if victim.held.written.is_some() {
@@ -227,13 +257,14 @@ impl Zswap {
     /// A page was written: it leaves the pool, if it is still there and nobody used it.
     fn finish(&self, tier: &Tier, victim: Victim, written: Written, shrunk: &mut Shrunk) {
         let mut shard = self.shards.of(victim.key).lock();
-        if shard.current(victim.entry).is_none() {
+        // What is known now: it may be another tenant's.
+        let Some(in_pool) = shard.current(victim.entry) else {
             drop(shard);
             tier.release(written);
             shrunk.kept += 1;
             return;
-        }
-        let held = Held { written: Some(written), ..victim.held };
+        };
+        let held = Held { written: Some(written), ..in_pool };
         if shard.is_used(victim.entry) {
             shard.set(victim.entry, held);
             shard.end_writing(victim.entry);
@@ -244,7 +275,7 @@ impl Zswap {
         shard.end_writing(victim.entry);
         shard.counters.written_back_pages += 1;
         drop(shard);
-        self.release_object(victim.held);
+        self.release_object(in_pool);
         shrunk.written_back += 1;
     }
 

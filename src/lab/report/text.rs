@@ -418,14 +418,30 @@ pub(crate) fn thousands(number: u64) -> String {
     text
 }
 
-/// Bytes in MiB.
+/// Bytes in MiB: for columns.
 pub(crate) fn mib(bytes: u64) -> String {
-    let mib = bytes as f64 / (1 << 20) as f64;
-    if mib >= 100.0 { format!("{mib:.0} MiB") } else { format!("{mib:.1} MiB") }
+    amount(bytes as f64 / (1 << 20) as f64, "MiB")
+}
+
+/// Bytes in the unit that suits them.
+pub(crate) fn human_size(bytes: u64) -> String {
+    let units = ["KiB", "MiB", "GiB", "TiB"];
+    match bytes.max(1).ilog2() as usize / 10 {
+        0 => format!("{bytes} bytes"),
+        power => {
+            let power = power.min(units.len());
+            amount(bytes as f64 / (1_u64 << (10 * power)) as f64, units[power - 1])
+        }
+    }
+}
+
+/// Rounded to a tenth below 100, and to a whole number from there on.
+fn amount(value: f64, unit: &str) -> String {
+    if value >= 100.0 { format!("{value:.0} {unit}") } else { format!("{value:.1} {unit}") }
 }
 
 /// Nanoseconds to three digits.
-pub(super) fn nanoseconds(ns: u64) -> String {
+pub(crate) fn nanoseconds(ns: u64) -> String {
     let (value, unit) = match ns {
         0..1_000 => return format!("{ns} ns"),
         1_000..1_000_000 => (ns as f64 / 1e3, "us"),
@@ -450,6 +466,8 @@ mod tests {
         let texts = [7, 2310, 23_100, 231_000, 2_310_000, 2_310_000_000].map(nanoseconds);
         assert_eq!(texts, ["7 ns", "2.31 us", "23.1 us", "231 us", "2.31 ms", "2.31 s"]);
         assert_eq!((mib(1 << 20), mib(300 << 20)), ("1.0 MiB".to_owned(), "300 MiB".to_owned()));
+        let texts = [0, 17, 4096, 400 << 10, 3 << 29, u64::MAX].map(human_size);
+        assert_eq!(texts, ["0 bytes", "17 bytes", "4.0 KiB", "400 KiB", "1.5 GiB", "16777216 TiB"]);
     }
 
     #[test]

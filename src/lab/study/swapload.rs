@@ -324,7 +324,7 @@ fn run_one(spec: &RunSpec) -> Result<SwaploadRun, Refusal> {
         compressor: spec.compressor,
         index: spec.index,
         shards: spec.shards,
-        pool_pages_max: spec.pages as usize,
+        max_pool_bytes: spec.pages * PAGE_SIZE as u64,
         ..ZswapOptions::bare()
     });
     let mut workers = Worker::all(spec.pages);

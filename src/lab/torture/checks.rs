@@ -49,7 +49,7 @@ impl Refused<'_> {
         let Refused { plan, struck, .. } = self;
         let options = &plan.options;
         let rejects = options.incompressible == Incompressible::Reject;
-        let max_bytes = (options.pool_pages_max as u64).saturating_mul(PAGE_SIZE as u64);
+        let max_bytes = options.max_pool_bytes;
         Ok(match error {
             StoreError::CompressPoor { reason: TooLarge::Compressor(reason), .. } => {
                 let by_itself =
@@ -63,6 +63,7 @@ impl Refused<'_> {
                     if bytes > max && *max == most);
                 ("refused: too large for the pool", right)
             }
+            StoreError::NoTenant { .. } => ("refused: no such tenant", false),
             StoreError::CompressFail { .. } => {
                 ("refused: compressor failed", rejects && struck.by(&[Fault::CompressFail]))
             }
@@ -117,8 +118,17 @@ impl Refused<'_> {
                 ("stored: compressed", !is_same_filled && (1..=PAGE_SIZE).contains(&bytes))
             }
             Stored::AsIs => {
-                let allowed = options.incompressible == Incompressible::StoreAsIs;
-                ("stored: as is", allowed && !is_same_filled)
+                let by_itself = matches!(self.kind, Kind::Dense | Kind::Noise);
+                let is_refused = by_itself || self.struck.by(&REFUSALS);
+                let name = match options.incompressible {
+                    Incompressible::StoreAsIs => "stored: as is",
+                    Incompressible::Reject => "stored: staged",
+                };
+                let allowed = options.incompressible == Incompressible::StoreAsIs
+                    || is_refused
+                        && self.plan.blocks.is_some()
+                        && options.max_pool_bytes >= 16 * PAGE_SIZE as u64;
+                (name, allowed && !is_same_filled)
             }
             Stored::WrittenThrough => {
                 ("stored: written through", self.plan.blocks.is_some() && !is_same_filled)
@@ -127,6 +137,9 @@ impl Refused<'_> {
         if is_right { Ok(name) } else { Err(format!("kept as {stored:?}")) }
     }
 }
+
+/// The faults that make a page one that does not shrink.
+const REFUSALS: [Fault; 3] = [Fault::CompressLonger, Fault::CompressTooBig, Fault::CompressFail];
 
 const LONGER: [Fault; 1] = [Fault::CompressLonger];
 
@@ -166,6 +179,8 @@ pub(super) fn check_load_error(
 pub(super) struct Totals {
     pub(super) stored: u64,
     pub(super) written_through: u64,
+    /// Pages that are in the pool as they are, where such are refused.
+    pub(super) staged: u64,
     /// Stores that found the key taken; not known where keys are shared.
     pub(super) replaced: Option<u64>,
     pub(super) loads: u64,
@@ -177,12 +192,25 @@ pub(super) struct Totals {
     pub(super) no_index: u64,
     /// Refusals but for those by the index.
     pub(super) refused: u64,
+    /// Pages that were left out of the snapshots that the store went on from.
+    pub(super) left_out: u64,
+    /// Pages that these brought to the backing, at most.
+    pub(super) to_backing: u64,
 }
 
 impl Totals {
+    /// Counts a store that kept its page.
+    pub(super) fn note_stored(&mut self, plan: &Plan, stored: Stored) {
+        let rejects = plan.options.incompressible == Incompressible::Reject;
+        self.stored += 1;
+        self.written_through += u64::from(stored == Stored::WrittenThrough);
+        self.staged += u64::from(rejects && stored == Stored::AsIs);
+    }
+
     pub(super) fn add(&mut self, other: &Totals) {
         self.stored += other.stored;
         self.written_through += other.written_through;
+        self.staged += other.staged;
         self.replaced = self.replaced.zip(other.replaced).map(|(a, b)| a + b);
         self.loads += other.loads;
         self.corrupt_in_pool += other.corrupt_in_pool;
@@ -192,6 +220,8 @@ impl Totals {
         self.invalidated += other.invalidated;
         self.no_index += other.no_index;
         self.refused += other.refused;
+        self.left_out += other.left_out;
+        self.to_backing += other.to_backing;
     }
 }
 
@@ -231,12 +261,13 @@ pub(super) fn check_figures(
         written_back_pages,
         dropped_clean_pages,
         written_through_pages,
+        staged_pages,
         decompress_fail,
         backing_read_fail,
     } = zswap.counters();
     let refusals =
         reject_alloc_fail + reject_compress_fail + reject_compress_poor + reject_tenant_limit;
-    let refused = totals.refused + written_through_pages;
+    let refused = totals.refused + written_through_pages + staged_pages;
     let reclaims = plan.options.when_full == WhenFull::Reclaim;
     let (pages, words) = held.unwrap_or((stored_pages + backing_pages, same_filled_pages));
     let replaced = totals.replaced.unwrap_or(duplicate_entry);
@@ -246,7 +277,12 @@ pub(super) fn check_figures(
         (
             "zswpout, of what became of them",
             zswpout,
-            exclusive_loads + invalidated_pages + duplicate_entry + stored_pages + backing_pages,
+            exclusive_loads
+                + invalidated_pages
+                + duplicate_entry
+                + stored_pages
+                + backing_pages
+                + totals.left_out,
         ),
         ("loads", zswpin + backing_loads, loads + totals.corrupt_in_pool),
         ("exclusive_loads", exclusive_loads, totals.exclusive),
@@ -260,7 +296,7 @@ pub(super) fn check_figures(
     if let Some((name, found, expected)) = equal.iter().find(|(_, a, b)| a != b) {
         return Err(format!("{name}: expected {expected}, found {found}"));
     }
-    let max_bytes = (plan.options.pool_pages_max as u64).saturating_mul(PAGE_SIZE as u64);
+    let max_bytes = plan.options.max_pool_bytes;
     let memory = zswap.memory();
     let at_most = [
         ("pool_total_size over the limit", pool_total_size, max_bytes),
@@ -274,10 +310,15 @@ pub(super) fn check_figures(
         ("corrupt loads not counted", totals.corrupt, decompress_fail),
         ("decompress_fail", decompress_fail, totals.corrupt + rotten_reads),
         ("written through", totals.written_through, written_through_pages),
-        ("written_through_pages", written_through_pages, totals.written_through + totals.no_index),
+        ("staged", totals.staged, staged_pages),
+        (
+            "written through or staged",
+            written_through_pages + staged_pages,
+            totals.written_through + totals.staged + totals.no_index,
+        ),
         ("refusals counted", refusals, refused),
         ("refusals not counted", refused, refusals + if reclaims { 0 } else { pool_limit_hit }),
-        ("backing_pages", backing_pages, backing_pages_max(&zswap.counters())),
+        ("backing_pages", backing_pages, backing_pages_max(&zswap.counters()) + totals.to_backing),
     ];
     if let Some((name, found, most)) = at_most.iter().find(|(_, a, b)| a > b) {
         return Err(format!("{name}: expected at most {most}, found {found}"));
@@ -303,8 +344,8 @@ pub(super) fn check_figures(
 }
 
 /// Whether a refusal is one of the plan's budget, and was right.
-fn passes(plan: &Plan, over: &OverBudget) -> bool {
-    over.max_bytes == (plan.options.pool_pages_max as u64).saturating_mul(PAGE_SIZE as u64)
+pub(super) fn passes(plan: &Plan, over: &OverBudget) -> bool {
+    over.max_bytes == plan.options.max_pool_bytes
         && over.counted == plan.options.counted
         && over.used_bytes <= over.max_bytes
         && over.used_bytes + over.asked_bytes > over.max_bytes

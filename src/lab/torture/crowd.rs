@@ -15,10 +15,11 @@ use super::faults::{Fault, Struck};
 use super::history::panic_text;
 use super::pages::Identity;
 use super::plan::{Dice, Plan};
+use super::snapshots;
 use super::world::{World, lock};
 use super::{Failure, Outcome, Torture};
 use crate::page::{PAGE_SIZE, Page};
-use crate::zswap::{Shrinker, ShrinkerOptions, StoreError, Stored, TenantId, TenantOptions, Zswap};
+use crate::zswap::{Shrinker, ShrinkerOptions, StoreError, TenantId, TenantOptions, Zswap};
 
 /// Parts of a history; at the end of each, all threads wait and the figures are checked.
 const PARTS: u64 = 8;
@@ -155,7 +156,7 @@ impl Crowd {
 
     /// Checks the limits, which hold at every instant.
     fn look(&self) -> Result<(), String> {
-        let max_bytes = (self.plan.options.pool_pages_max as u64).saturating_mul(PAGE_SIZE as u64);
+        let max_bytes = self.plan.options.max_pool_bytes;
         let memory = self.zswap.memory();
         if memory.pool_bytes > max_bytes || memory.pool_peak_bytes > max_bytes {
             return Err(format!("the pool is over its limit of {max_bytes} bytes: {memory:?}"));
@@ -286,6 +287,12 @@ impl Member<'_> {
                 self.note("compacted");
                 Ok(())
             }
+            97 if number % 8 == 1 => {
+                let blocks = crowd.zswap.discard();
+                self.note(if blocks > 0 { "discarded" } else { "discarded: nothing" });
+                Ok(())
+            }
+            97 if number % 16 == 2 => self.snapshot(),
             98 => self.set_tenant(),
             _ => crowd.look(),
         }
@@ -351,8 +358,7 @@ impl Member<'_> {
                 if !shared {
                     self.own.insert(key, identity);
                 }
-                self.totals.stored += 1;
-                self.totals.written_through += u64::from(stored == Stored::WrittenThrough);
+                self.totals.note_stored(&crowd.plan, stored);
             }
             Err(StoreError::IndexFull { .. }) => self.totals.no_index += 1,
             Err(_) => self.totals.refused += 1,
@@ -501,6 +507,66 @@ impl Member<'_> {
         }
         self.totals.invalidated += removed as u64;
         self.note("invalidated: a range");
+        Ok(())
+    }
+
+    /// While the others go on: what this thread knows of its own keys must be in it, and of the
+    /// others' each page that it has must be right.
+    fn snapshot(&mut self) -> Result<(), String> {
+        let crowd = self.crowd;
+        let ended: Vec<Vec<u64>> =
+            (0..crowd.plan.keys).step_by(SHARED_EVERY).map(|key| self.ended(key)).collect();
+        let taken = lock(&crowd.taken).clone();
+        let (file, written) = snapshots::write(&crowd.world, &crowd.zswap, false);
+        let summary = match written {
+            Ok(summary) => summary,
+            Err(error) => {
+                let struck = Struck::since();
+                let why = snapshots::check_not_written(&crowd.zswap, struck, &file, &error)?;
+                match why {
+                    "snapshot: a page not read" => self.totals.not_read += 1,
+                    "snapshot: a page corrupt" => self.totals.corrupt += 1,
+                    _ => {}
+                }
+                self.note(why);
+                return Ok(());
+            }
+        };
+        let mut found = BTreeSet::new();
+        let read = snapshots::read(&crowd.plan, &crowd.world, &file, &mut |key, _, page| {
+            if !found.insert(key) {
+                return Err(format!("key {key} is in it twice"));
+            }
+            if crowd.is_shared(key) {
+                let identity = self.check_shared(key, page, &ended[key / SHARED_EVERY])?;
+                return match taken.contains(&identity) {
+                    true => Err(format!("{identity} was taken before")),
+                    false => Ok(()),
+                };
+            }
+            if key / SHARED_EVERY % crowd.threads == self.number {
+                let expected = self.own.get(&key);
+                return expected.ok_or_else(|| format!("key {key} has no page"))?.check(page);
+            }
+            match Identity::of(page) {
+                _ if page == &[0; PAGE_SIZE] => Ok(()), // it tells nothing
+                Some(identity) if usize::from(identity.key) == key => identity.check(page),
+                other => Err(format!("key {key} of another thread has {other:?}")),
+            }
+        })?;
+        let answer = match read {
+            None => "snapshot: not read back",
+            Some(read) if read != summary || summary.skipped_pages > 0 => {
+                return Err(format!("wrote {summary:?}, read {read:?}"));
+            }
+            Some(_) => {
+                if let Some((key, lost)) = self.own.iter().find(|(key, _)| !found.contains(key)) {
+                    return Err(format!("{lost} is not in the snapshot: key {key}"));
+                }
+                "snapshot: read back"
+            }
+        };
+        self.note(answer);
         Ok(())
     }
 }

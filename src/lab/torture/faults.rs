@@ -45,6 +45,10 @@ pub enum Fault {
     CompressTooBig,
     /// The compressed length differs each time.
     CompressLonger,
+    /// The file of a snapshot fails, at any byte.
+    FileError,
+    /// It takes or gives some bytes of those asked for, or is interrupted.
+    FileShort,
     /// Another thread does something, just now.
     Meanwhile,
 }
@@ -57,7 +61,8 @@ named!(
     MisdirectedWrite => "misdirected-write", BitRot => "bit-rot", ObjectRot => "object-rot",
     NoPages => "no-pages", NoTables => "no-tables", NoIndex => "no-index",
     CompressFail => "compress-fail", CompressTooBig => "compress-too-big",
-    CompressLonger => "compress-longer", Meanwhile => "meanwhile",
+    CompressLonger => "compress-longer", FileError => "file-error",
+    FileShort => "file-short", Meanwhile => "meanwhile",
 );
 
 /// How many there are.

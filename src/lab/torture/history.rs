@@ -1,9 +1,13 @@
 //! One thread, and another one that works in turn with it: the same history for the same seed.
 
+mod snapshot;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex};
+
+use snapshot::Then;
 
 use super::checks::{self, Refused, Totals, check_load_error};
 use super::faults::{Fault, Struck};
@@ -33,6 +37,8 @@ enum Operation {
     InvalidateRange { first: usize, last: usize },
     Shrink { tenant: usize, pages: usize },
     Compact,
+    Discard,
+    Snapshot { skip_corrupt: bool, then: Then },
     SetTenant { tenant: usize, max_bytes: u64, writeback: bool },
 }
 
@@ -72,6 +78,7 @@ struct Step {
 struct Kept {
     identity: Identity,
     is_word: bool,
+    tenant: usize,
 }
 
 /// What the store must hold, and what it said.
@@ -129,7 +136,8 @@ impl Model {
 struct Stage {
     plan: Plan,
     world: Arc<World>,
-    zswap: Zswap,
+    /// The one that is in use now.
+    zswap: Mutex<Arc<Zswap>>,
     tenants: Vec<TenantId>,
     model: Mutex<Model>,
 }
@@ -183,8 +191,13 @@ pub(super) fn run(torture: &Torture, seed: u64) -> Outcome {
         own: Operation::Compact,
         failure: None,
     };
-    let stage = Stage { plan, world: Arc::clone(&world), zswap, tenants, model: Mutex::new(model) };
-    let stage = Arc::new(stage);
+    let stage = Arc::new(Stage {
+        plan,
+        world: Arc::clone(&world),
+        zswap: Mutex::new(Arc::new(zswap)),
+        tenants,
+        model: Mutex::new(model),
+    });
     let (jobs, to_do) = sync_channel(1);
     let (say, turns) = sync_channel(2);
     world.connect(Some(Meanwhile { jobs, turns }));
@@ -221,7 +234,7 @@ pub(super) fn run(torture: &Torture, seed: u64) -> Outcome {
         digest: state.digest,
         tally: std::mem::take(&mut state.tally),
         fired: Fault::ALL.map(|fault| world.fired(fault)),
-        counters: stage.zswap.counters(),
+        counters: stage.zswap().counters(),
         failure: ended.err().map(|(operation, what)| Failure {
             seed,
             what,
@@ -252,7 +265,7 @@ impl Stage {
     fn drive(&self, torture: &Torture, seed: u64) -> Result<(), Told> {
         let about = |what: String| (Operation::Compact, what);
         let mut dice = Dice::new(seed ^ 0x6d61_696e);
-        let start = self.zswap.memory().index_bytes as usize;
+        let start = self.zswap().memory().index_bytes as usize;
         let mut mood = Mood::new(&mut dice, self.plan.keys);
         for number in 1..=torture.operations {
             if dice.one_in(500) {
@@ -298,12 +311,16 @@ impl Stage {
         let all = Operation::InvalidateRange { first: 0, last: self.plan.keys - 1 };
         self.perform(all, false).map_err(about)?;
         self.look().map_err(about)?;
-        checks::check_empty(&self.plan, &self.zswap, start).map_err(about)?;
+        checks::check_empty(&self.plan, &self.zswap(), start).map_err(about)?;
         self.world.take_violation().map_or(Ok(()), |what| Err(about(what)))
     }
 
+    fn zswap(&self) -> Arc<Zswap> {
+        Arc::clone(&lock(&self.zswap))
+    }
+
     fn audit(&self) -> Result<(), String> {
-        catch_unwind(AssertUnwindSafe(|| self.zswap.audit()))
+        catch_unwind(AssertUnwindSafe(|| self.zswap().audit()))
             .unwrap_or_else(|panic| Err(panic_text(&*panic)))
     }
 
@@ -312,11 +329,11 @@ impl Stage {
         let mut model = lock(&self.model);
         let held = (model.present as u64, model.words);
         let rotten = self.world.fired(Fault::ObjectRot);
-        checks::check_figures(&self.plan, &self.zswap, &model.totals, Some(held), rotten)?;
+        checks::check_figures(&self.plan, &self.zswap(), &model.totals, Some(held), rotten)?;
         if self.plan.options.records.is_none() {
             return Ok(());
         }
-        for (number, tenant) in self.zswap.tenants().iter().enumerate() {
+        for (number, tenant) in self.zswap().tenants().iter().enumerate() {
             let limit = tenant.options.max_bytes;
             let most = model.allowed[number];
             let now = tenant.current_bytes;
@@ -352,9 +369,19 @@ impl Stage {
                 false => Operation::Invalidate { key },
             };
         }
-        match dice.below(8) {
-            0 => Operation::Compact,
-            1 | 2 => self.some_tenant(dice),
+        match dice.below(64) {
+            0..7 => Operation::Compact,
+            7..11 => Operation::Discard,
+            11..17 => {
+                let then = match dice.below(5) {
+                    0 => Then::ReadBack,
+                    1 => Then::Damage { seed: dice.below(1 << 32) as u64 },
+                    2 => Then::Elsewhere { seed: dice.below(1 << 32) as u64 },
+                    _ => Then::GoOn { calm: dice.one_in(2) },
+                };
+                Operation::Snapshot { skip_corrupt: !dice.one_in(3), then }
+            }
+            17..29 => self.some_tenant(dice),
             _ => {
                 let tenant = dice.below(self.tenants.len());
                 Operation::Shrink { tenant, pages: dice.of(&[1, 3, 16, 64, 200]) }
@@ -406,12 +433,21 @@ impl Stage {
             (Point::Writing, 0..4) => Operation::LoadExclusive { key },
             (Point::Writing, 4) => self.some_tenant(dice),
             (Point::Writing, 5) => self.some_range(dice, key),
+            (Point::Writing, 6) if dice.one_in(8) => {
+                Operation::Snapshot { skip_corrupt: true, then: Then::ReadBack }
+            }
             (Point::Writing, 6) => Operation::Compact,
             (Point::Writing, _) => Operation::Invalidate { key },
             (Point::Free, 0) => Operation::Shrink { tenant: 0, pages: dice.of(&[1, 16, 64]) },
             (Point::Free, 1) => self.some_store(dice, key),
             (Point::Free, 2) => Operation::Load { key },
-            (Point::Free, _) => self.choose(dice, mood),
+            (Point::Free, _) => match self.choose(dice, mood) {
+                // Only between operations does a store give way to another one.
+                Operation::Snapshot { skip_corrupt, .. } => {
+                    Operation::Snapshot { skip_corrupt, then: Then::ReadBack }
+                }
+                other => other,
+            },
         };
         // A store may have removed what was there already.
         let is_own_store = matches!(own, Operation::Store { .. }) && point != Point::Free;
@@ -437,7 +473,7 @@ impl Stage {
                 self.load_exclusive(operation, by_other, number)
             }
             Operation::Invalidate { key: number } => {
-                let removed = self.zswap.invalidate(key(number));
+                let removed = self.zswap().invalidate(key(number));
                 let model = &mut *lock(&self.model);
                 if removed != model.pages[number].is_some() {
                     return Err(format!("expected {:?}, found {removed}", model.pages[number]));
@@ -449,7 +485,7 @@ impl Stage {
                 Ok(())
             }
             Operation::InvalidateRange { first, last } => {
-                let removed = self.zswap.invalidate_range(key(first)..=key(last));
+                let removed = self.zswap().invalidate_range(key(first)..=key(last));
                 let model = &mut *lock(&self.model);
                 let expected = model.pages[first..=last].iter().flatten().count();
                 if removed != expected {
@@ -461,7 +497,7 @@ impl Stage {
                 Ok(())
             }
             Operation::Shrink { tenant, pages } => {
-                let shrunk = self.zswap.shrink(self.tenants[tenant], pages);
+                let shrunk = self.zswap().shrink(self.tenants[tenant], pages);
                 let struck = Struck::since();
                 let model = &mut *lock(&self.model);
                 let can = self.plan.blocks.is_some();
@@ -486,9 +522,21 @@ impl Stage {
                 Ok(())
             }
             Operation::Compact => {
-                let freed = self.zswap.compact();
+                let freed = self.zswap().compact();
                 lock(&self.model).note(operation, by_other, "compacted", freed as u64);
                 Ok(())
+            }
+            Operation::Discard => {
+                let blocks = self.zswap().discard();
+                if blocks > 0 && self.plan.blocks.is_none() {
+                    return Err(format!("{blocks} blocks of no backing were discarded"));
+                }
+                let answer = if blocks > 0 { "discarded" } else { "discarded: nothing" };
+                lock(&self.model).note(operation, by_other, answer, blocks as u64);
+                Ok(())
+            }
+            Operation::Snapshot { skip_corrupt, then } => {
+                self.snapshot(operation, by_other, skip_corrupt, then)
             }
             Operation::SetTenant { tenant, max_bytes, writeback } => {
                 self.set_tenant(operation, by_other, tenant, max_bytes, writeback)
@@ -505,7 +553,7 @@ impl Stage {
         writeback: bool,
     ) -> Result<(), String> {
         let options = TenantOptions { name: format!("tenant {tenant}"), max_bytes, writeback };
-        let set = self.zswap.set_tenant(self.tenants[tenant], options);
+        let set = self.zswap().set_tenant(self.tenants[tenant], options);
         let model = &mut *lock(&self.model);
         if set.is_err() != self.plan.options.records.is_none() {
             return Err(format!("{set:?}"));
@@ -513,7 +561,7 @@ impl Stage {
         model.limits[tenant].push(max_bytes);
         // What is there already may be there; a store on its way may have been let in before.
         if set.is_ok() {
-            let now = self.zswap.tenants()[tenant].current_bytes;
+            let now = self.zswap().tenants()[tenant].current_bytes;
             let before = if by_other { model.allowed[tenant] } else { 0 };
             model.allowed[tenant] = max_bytes.max(now).max(before);
         }
@@ -537,12 +585,12 @@ impl Stage {
         let mut page = [0; PAGE_SIZE];
         identity.fill(&mut page);
         let is_word = self.plan.options.same_filled.word(&page).is_some();
-        let stored = self.zswap.store_for(self.tenants[tenant], self.plan.key(number), &page);
+        let stored = self.zswap().store_for(self.tenants[tenant], self.plan.key(number), &page);
         let struck = Struck::since();
         let model = &mut *lock(&self.model);
         let refused = Refused {
             plan: &self.plan,
-            zswap: &self.zswap,
+            zswap: &self.zswap(),
             kind: identity.kind(),
             tenant,
             struck,
@@ -556,7 +604,7 @@ impl Stage {
                     Stored::Compressed { bytes } => *bytes as u64,
                     _ => 0,
                 };
-                (answer, Some(Kept { identity, is_word }), bytes)
+                (answer, Some(Kept { identity, is_word, tenant }), bytes)
             }
             Err(error) => (refused.check(error)?, None, 0),
         };
@@ -565,8 +613,7 @@ impl Stage {
         totals.replaced = totals.replaced.map(|count| count + u64::from(was_there));
         match stored {
             Ok(stored) => {
-                totals.stored += 1;
-                totals.written_through += u64::from(stored == Stored::WrittenThrough);
+                totals.note_stored(&self.plan, stored);
             }
             Err(StoreError::IndexFull { .. }) => totals.no_index += 1,
             Err(_) => totals.refused += 1,
@@ -579,7 +626,7 @@ impl Stage {
     fn load(&self, operation: Operation, by_other: bool, number: usize) -> Result<(), String> {
         let before = lock(&self.model).pages[number];
         let mut page = [0xa5; PAGE_SIZE];
-        let loaded = self.zswap.load(self.plan.key(number), &mut page);
+        let loaded = self.zswap().load(self.plan.key(number), &mut page);
         let struck = Struck::since();
         let model = &mut *lock(&self.model);
         let now = model.pages[number];
@@ -622,7 +669,7 @@ impl Stage {
         number: usize,
     ) -> Result<(), String> {
         let mut page: Page = [0xa5; PAGE_SIZE];
-        let loaded = self.zswap.load_exclusive(self.plan.key(number), &mut page);
+        let loaded = self.zswap().load_exclusive(self.plan.key(number), &mut page);
         let struck = Struck::since();
         let model = &mut *lock(&self.model);
         let now = model.pages[number];
@@ -654,7 +701,7 @@ impl Stage {
         if !was_there {
             return Err(format!("expected no page, found {error:?}"));
         }
-        let answer = check_load_error(&self.zswap, struck, error)?;
+        let answer = check_load_error(&self.zswap(), struck, error)?;
         match answer {
             "load: not read" => model.totals.not_read += 1,
             _ => model.totals.corrupt += 1,

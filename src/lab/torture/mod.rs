@@ -21,6 +21,7 @@ mod history;
 mod pages;
 mod plan;
 mod plants;
+mod snapshots;
 mod world;
 
 use std::collections::BTreeMap;

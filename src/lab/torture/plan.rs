@@ -22,6 +22,12 @@ use crate::zswap::{
 /// Bits of a region of keys that is never divided between shards.
 const REGION_BITS: u32 = 14;
 
+/// Added to a region whose keys are to be past 32 bits.
+const BEYOND: u64 = 1 << 20;
+
+/// A limit that is soon met, in bytes.
+const SMALL_POOL: u64 = 16 * PAGE_SIZE as u64;
+
 /// Random choices.
 #[derive(Debug)]
 pub(super) struct Dice(SplitMix64);
@@ -81,7 +87,7 @@ impl Plan {
             faults = faults.filter(|fault| !fault.is_silent());
         }
         let keys = dice.of(&[48, 200, 200, 600, 600, 1500]);
-        let pool_pages_max = dice.of(&[usize::MAX, 8, keys / 16 + 4, keys / 6 + 4, keys / 3 + 4]);
+        let pool_pages = dice.of(&[usize::MAX, 8, keys / 16 + 4, keys / 6 + 4, keys / 3 + 4]);
         let blocks = dice.of(&[
             None,
             Some(keys as u32 * 4),
@@ -114,7 +120,7 @@ impl Plan {
                 shards: dice.of(&[1, 4, 64]),
                 incompressible: dice.of(&[Incompressible::Reject, Incompressible::StoreAsIs]),
                 object_header_bytes: dice.of(&[0, 0, 8]),
-                pool_pages_max,
+                max_pool_bytes: (pool_pages as u64).saturating_mul(PAGE_SIZE as u64),
                 accept_threshold_percent: dice.of(&[90, 50, 100, 0]),
                 when_full: dice.of(&[WhenFull::Reclaim, WhenFull::Reclaim, WhenFull::Bypass]),
                 host_pages: HostPages::Small,
@@ -144,11 +150,17 @@ impl Plan {
             let rate = match fault {
                 Fault::Outage => dice.of(&[200, 1000]),
                 Fault::Meanwhile => dice.of(&[4, 16]),
+                Fault::FileError => dice.of(&[10, 40]),
+                Fault::DiscardError => dice.of(&[2, 8]),
+                Fault::FileShort => dice.of(&[2, 8]),
                 Fault::ObjectRot | Fault::BitRot => dice.of(&[30, 100, 400]),
                 _ => dice.of(&[10, 40, 160]),
             };
+            // Of these there are few calls.
+            let is_rare =
+                matches!(fault, Fault::FileError | Fault::FileShort | Fault::DiscardError);
             if faults.has(fault) {
-                plan.rates[fault.number()] = rate * mildest;
+                plan.rates[fault.number()] = rate * if is_rare { 1 } else { mildest };
             }
         }
         plan.suit(plant);
@@ -166,14 +178,14 @@ impl Plan {
         options.counted = Counted::Pool;
         match plant {
             Plant::KeyOnlyErase => {
-                (options.compressor, options.pool_pages_max) = (CompressorKind::Lz4, usize::MAX);
+                (options.compressor, options.max_pool_bytes) = (CompressorKind::Lz4, u64::MAX);
                 self.rates[Fault::Meanwhile.number()] = 4;
             }
             Plant::Overshoot => {
-                (options.zpool, options.pool_pages_max) = (ZpoolKind::Zbud, 16);
+                (options.zpool, options.max_pool_bytes) = (ZpoolKind::Zbud, SMALL_POOL);
             }
             Plant::EarlySuccess | Plant::WrongBlock => {
-                (self.blocks, options.pool_pages_max) = (Some(self.keys as u32), 16);
+                (self.blocks, options.max_pool_bytes) = (Some(self.keys as u32), SMALL_POOL);
             }
             Plant::UncheckedObject => {
                 options.records = Some(RecordOptions { checksum: false, ..Default::default() });
@@ -182,6 +194,30 @@ impl Plan {
             }
             _ => {}
         }
+    }
+
+    /// Changes the store that is built: to that of another seed, but for the compressor where no
+    /// other one knows the objects. Keys and tenants stay.
+    pub(super) fn change_store(&mut self, seed: u64, keeps_compressor: bool) {
+        let other = Plan::new(seed, FaultSet::NONE, None);
+        let compressor = match keeps_compressor {
+            true => self.options.compressor,
+            false => other.options.compressor,
+        };
+        self.options = ZswapOptions { compressor, ..other.options };
+        self.checksum = other.checksum;
+        self.blocks = other.blocks;
+    }
+
+    /// Whether the pool takes a page as it is.
+    pub(super) fn pool_takes_pages(&self) -> bool {
+        let max = if self.options.zpool == ZpoolKind::Zbud { 3968 } else { PAGE_SIZE };
+        PAGE_SIZE + self.options.object_header_bytes <= max
+    }
+
+    /// Whether some keys are past 32 bits.
+    pub(super) fn is_wide(&self) -> bool {
+        self.key(self.keys - 1).0 > u64::from(u32::MAX)
     }
 
     pub(super) fn is_narrow(&self) -> bool {
@@ -193,9 +229,17 @@ impl Plan {
         let (region, place) = (number / self.per_region, number % self.per_region);
         let mut region = region as u64;
         if self.beyond && (region + 1) as usize * self.per_region >= self.keys {
-            region += 1 << 20; // past 32 bits
+            region += BEYOND;
         }
         PageKey((region << REGION_BITS) + place as u64 * self.stride)
+    }
+
+    /// The number of a key.
+    pub(super) fn number(&self, key: PageKey) -> Option<usize> {
+        let region = (key.0 >> REGION_BITS) & !BEYOND;
+        let place = key.0 % (1 << REGION_BITS) / self.stride;
+        let number = region as usize * self.per_region + place as usize;
+        (number < self.keys && self.key(number) == key).then_some(number)
     }
 
     /// Whether an operation on the tenant numbered so is one on the other, or below it.
@@ -208,8 +252,20 @@ impl Plan {
 
     /// The store, its tenants, and the limits these begin with.
     pub(super) fn build(&self, world: &Arc<World>) -> Result<(Zswap, Vec<TenantId>), String> {
-        let max_bytes = (self.options.pool_pages_max as u64).saturating_mul(PAGE_SIZE as u64);
-        let budget = Arc::new(Budget::new(max_bytes, self.options.counted));
+        let zswap = self.store(world)?;
+        let mut tenants = vec![TenantId::ROOT];
+        for (number, &parent) in self.parents.iter().enumerate() {
+            let options =
+                TenantOptions { name: format!("tenant {}", number + 1), ..Default::default() };
+            let id = zswap.add_tenant(tenants[parent], options).map_err(|e| e.to_string())?;
+            tenants.push(id);
+        }
+        Ok((zswap, tenants))
+    }
+
+    /// The store, new, on doubles of its own.
+    pub(super) fn store(&self, world: &Arc<World>) -> Result<Zswap, String> {
+        let budget = Arc::new(Budget::new(self.options.max_pool_bytes, self.options.counted));
         let arena = Arc::new(Arena::on(Arc::clone(&budget), HostPages::Small));
         let zpool = self.options.zpool.build(Arc::clone(&arena), self.options.zsmalloc);
         let compressor = self.options.compressor.build();
@@ -225,16 +281,8 @@ impl Plan {
             let index = FailingIndex::new(Arc::clone(world), self.options.index.build_on(&budget));
             Box::new(index) as Box<dyn crate::index::Index>
         };
-        let zswap = Zswap::from_parts(self.options, parts, index)
-            .map_err(|error| format!("no memory for a store: {error}"))?;
-        let mut tenants = vec![TenantId::ROOT];
-        for (number, &parent) in self.parents.iter().enumerate() {
-            let options =
-                TenantOptions { name: format!("tenant {}", number + 1), ..Default::default() };
-            let id = zswap.add_tenant(tenants[parent], options).map_err(|e| e.to_string())?;
-            tenants.push(id);
-        }
-        Ok((zswap, tenants))
+        Zswap::from_parts(self.options, parts, index)
+            .map_err(|error| format!("no memory for a store: {error}"))
     }
 
     /// For people.
@@ -250,7 +298,7 @@ impl Plan {
             when_full: options.when_full.name(),
             incompressible: options.incompressible.name(),
             written_as: options.written_as.name(),
-            pool_pages_max: Some(options.pool_pages_max).filter(|&pages| pages < usize::MAX),
+            max_pool_bytes: Some(options.max_pool_bytes).filter(|&bytes| bytes < u64::MAX),
             backing_blocks: self.blocks,
             keys: self.keys,
             tenants: self.parents.len() + 1,
@@ -270,7 +318,7 @@ pub struct Summary {
     when_full: &'static str,
     incompressible: &'static str,
     written_as: &'static str,
-    pool_pages_max: Option<usize>,
+    max_pool_bytes: Option<u64>,
     backing_blocks: Option<u32>,
     keys: usize,
     tenants: usize,

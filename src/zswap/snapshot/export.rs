@@ -12,9 +12,9 @@ use super::{
 };
 use crate::backing::Block;
 use crate::page::{PAGE_SIZE, PageKey};
-use crate::zswap::checksum;
 use crate::zswap::entry::Content;
-use crate::zswap::{LoadError, TenantId, Zswap};
+use crate::zswap::tenant::Places;
+use crate::zswap::{LoadError, Zswap};
 
 /// Pages of one list that came to its hot end in the same tick are told apart up to so many bits.
 const PLACE_BITS: u32 = 20;
@@ -32,7 +32,8 @@ struct Listed {
 /// What is known of a page whose bytes were copied.
 #[derive(Debug, Clone, Copy)]
 struct Copied {
-    tenant: TenantId,
+    /// Its number in the snapshot.
+    tenant: usize,
     uses: u8,
     in_backing: bool,
     form: CopiedForm,
@@ -95,21 +96,25 @@ impl Zswap {
         options: SnapshotOptions,
     ) -> Result<SnapshotSummary, SnapshotError> {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        let mut stats = self.stats();
+        let mut places = None;
+        if let Some(order) = &self.order {
+            let (tenants, told) = order.tenants.in_order();
+            (stats.tenants, places) = (tenants, Some(told));
+        }
         let header = SnapshotHeader {
             program: concat!("uzswap ", env!("CARGO_PKG_VERSION")).to_owned(),
             created_at: since.map_or(0, |since| since.as_secs()),
-            stats: self.stats(),
+            stats,
         };
-        // Tenants that are made from here on are not in the header: their pages are not listed.
-        let tenants = header.stats.tenants.len().max(1);
         let listed = self.list_pages()?;
         let mut room =
             Room { page: Box::new([0; PAGE_SIZE]), blocks: Box::new([Block::ZERO, Block::ZERO]) };
         let mut writer = SnapshotWriter::new(out, &header)?;
         for Listed { key, .. } in listed {
-            let copied = match self.copy_page(key, &mut room) {
-                Ok(Some(copied)) if copied.tenant.number() < tenants => copied,
-                Ok(_) => continue,
+            let copied = match self.copy_page(key, places.as_ref(), &mut room) {
+                Ok(Some(copied)) => copied,
+                Ok(None) => continue,
                 Err(_) if options.skip_corrupt => {
                     writer.skip();
                     continue;
@@ -122,7 +127,6 @@ impl Zswap {
                 CopiedForm::Object(bytes) => PageForm::Object(&room.page[..bytes]),
                 CopiedForm::AsIs => PageForm::AsIs(&room.page),
             };
-            let tenant = tenant.number();
             writer.push(&SnapshotPage { key, tenant, uses, in_backing, form })?;
         }
         writer.finish()
@@ -154,12 +158,21 @@ impl Zswap {
 
     /// Copies the page of a key into `room`, as it is kept; `None` where there is none. Counts as
     /// no load. What is found to be corrupt counts as it does there.
-    fn copy_page(&self, key: PageKey, room: &mut Room) -> Result<Option<Copied>, LoadError> {
+    fn copy_page(
+        &self,
+        key: PageKey,
+        places: Option<&Places>,
+        room: &mut Room,
+    ) -> Result<Option<Copied>, LoadError> {
         let lock = self.shards.of(key);
         loop {
             let mut shard = lock.lock();
             let Some((entry, held)) = shard.get(key) else { return Ok(None) };
-            let (tenant, uses) = (held.tenant, shard.uses(entry));
+            // A tenant that was made since is not in the header: one above it is.
+            let order = self.order.as_ref().zip(places);
+            let tenant =
+                order.map_or(0, |(order, places)| order.tenants.place(held.tenant, places));
+            let uses = shard.uses(entry);
             let copied = |form, in_backing| Ok(Some(Copied { tenant, uses, in_backing, form }));
             let handle = match held.content {
                 Content::SameFilled(word) => return copied(CopiedForm::Word(word), false),
@@ -171,10 +184,7 @@ impl Zswap {
                     drop(shard);
                     let read = tier.read(written, &mut room.blocks).map(|copy| {
                         room.page[..copy.len()].copy_from_slice(copy);
-                        match self.has_checksums() {
-                            true => checksum::check(key, copy, written.checksum),
-                            false => Ok(()),
-                        }
+                        self.check_sum(key, copy, written.checksum)
                     });
                     tier.release(written);
                     let mut shard = lock.lock();

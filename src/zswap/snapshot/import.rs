@@ -15,8 +15,8 @@ use crate::page::{PAGE_SIZE, Page};
 use crate::zswap::entry::{Content, Held, Written};
 use crate::zswap::tier::BATCH_PAGES;
 use crate::zswap::{
-    Packed, RECLAIM_PAGES, SCRATCH, TenantError, TenantId, TenantOptions, Zswap, ZswapOptions,
-    ZswapParts,
+    Packed, RECLAIM_PAGES, SCRATCH, TenantError, TenantId, TenantNumber, TenantOptions, Zswap,
+    ZswapOptions, ZswapParts,
 };
 
 /// Where the pages of a snapshot went.
@@ -154,7 +154,7 @@ impl Zswap {
     }
 
     /// Whether a tenant's pages may go to the backing, if there is one.
-    fn may_write_back(&self, tenant: TenantId) -> bool {
+    fn may_write_back(&self, tenant: TenantNumber) -> bool {
         let order = self.order.as_ref().filter(|_| self.tier.is_some());
         order.is_some_and(|order| order.tenants.may_write_back(tenant))
     }
@@ -188,13 +188,18 @@ impl<E: Into<RestoreError>> From<E> for BlockError {
     }
 }
 
+/// Whose a page is here.
+fn number_of(tenants: &[TenantId], page: SnapshotPage<'_>) -> TenantNumber {
+    tenants.get(page.tenant).map_or(TenantNumber::ROOT, |id| id.as_number())
+}
+
 impl Restoring<'_> {
     fn block(&mut self, block: SnapshotBlock<'_>, tenants: &[TenantId]) -> Result<(), BlockError> {
         let zswap = self.zswap;
         let mut to_backing: Vec<SnapshotPage<'_>> = Vec::new();
         to_backing.try_reserve_exact(BATCH_PAGES)?;
         for page in block.pages() {
-            let tenant = tenants.get(page.tenant).copied().unwrap_or(TenantId::ROOT);
+            let tenant = number_of(tenants, page);
             if let PageForm::Word(word) = page.form {
                 let held = Held { tenant, ..Held::of_root(Content::SameFilled(word)) };
                 self.put(page, held)?;
@@ -220,7 +225,11 @@ impl Restoring<'_> {
     }
 
     /// Brings a page into the pool; `None` where it does not take it.
-    fn keep(&self, page: SnapshotPage<'_>, tenant: TenantId) -> Result<Option<Held>, RestoreError> {
+    fn keep(
+        &self,
+        page: SnapshotPage<'_>,
+        tenant: TenantNumber,
+    ) -> Result<Option<Held>, RestoreError> {
         let zswap = self.zswap;
         SCRATCH.with_borrow_mut(|scratch| {
             let packed = match (page.form, &self.objects) {
@@ -282,7 +291,7 @@ impl Restoring<'_> {
             std::array::from_fn(|number| pages.get(number).is_some_and(as_is));
         let mut result = failed.map_err(BlockError::from);
         for (number, (&page, outcome)) in pages.iter().zip(outcomes).enumerate() {
-            let tenant = tenants.get(page.tenant).copied().unwrap_or(TenantId::ROOT);
+            let tenant = number_of(tenants, page);
             let held = match outcome {
                 None => continue,
                 Some(Ok(at)) => {

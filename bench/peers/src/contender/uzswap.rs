@@ -58,7 +58,7 @@ impl Bounded {
             compressor,
             incompressible: Incompressible::StoreAsIs,
             records: Some(RecordOptions { lru, ..RecordOptions::default() }),
-            pool_pages_max: (capacity / PAGE_SIZE as u64) as usize,
+            max_pool_bytes: capacity,
             ..ZswapOptions::default()
         };
         // Twice as many blocks as pages: copies of pages that are in the pool too are kept.

@@ -205,6 +205,7 @@ impl Backing for Disk {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         self.world.delay();
+        self.world.happen(Point::Writing);
         let failed = self.world.strikes(Fault::DiscardError);
         let mut platter = lock(&self.platter);
         for block in blocks {

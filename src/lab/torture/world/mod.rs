@@ -2,6 +2,7 @@
 
 mod compressor;
 mod disk;
+mod file;
 mod index;
 mod pool;
 
@@ -13,6 +14,7 @@ use std::time::Duration;
 
 pub(super) use compressor::LyingCompressor;
 pub(super) use disk::Disk;
+pub(super) use file::SnapshotFile;
 pub(super) use index::FailingIndex;
 pub(super) use pool::RottingPool;
 
@@ -132,6 +134,22 @@ impl World {
     /// From now on nothing fails any more.
     pub(super) fn calm_down(&self) {
         self.calm.store(true, Ordering::Relaxed);
+    }
+
+    /// Does something while nothing fails.
+    pub(super) fn calmly<T>(&self, work: impl FnOnce() -> T) -> T {
+        let was_calm = self.calm.swap(true, Ordering::Relaxed);
+        let done = work();
+        self.calm.store(was_calm, Ordering::Relaxed);
+        done
+    }
+
+    /// Does something while the other thread gets no turn.
+    pub(super) fn alone<T>(&self, work: impl FnOnce() -> T) -> T {
+        let was_busy = self.busy.swap(true, Ordering::Relaxed);
+        let done = work();
+        self.busy.store(was_busy, Ordering::Relaxed);
+        done
     }
 
     pub(super) fn is_calm(&self) -> bool {
