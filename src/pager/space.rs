@@ -328,17 +328,17 @@ impl Space {
     pub(super) fn watch(&mut self) -> io::Result<u64> {
         let Some(thread) = self.thread else { return Ok(0) };
         self.watched_at_size = self.size().map_or(0, |size| size.mapped);
-        let mut text = String::new();
-        File::open(format!("/proc/{thread}/maps"))?.read_to_string(&mut text)?;
-        let mut bytes = 0;
-        for mapping in text.lines().filter_map(anonymous_mapping) {
+        let maps = || {
+            let mut text = String::new();
+            File::open(format!("/proc/{thread}/maps"))?.read_to_string(&mut text)?;
+            io::Result::Ok(text)
+        };
+        let mut registered = Vec::new();
+        for mapping in maps()?.lines().filter_map(anonymous_mapping) {
             for part in self.watched.outside(mapping) {
                 for part in self.left.outside(part) {
                     match self.uffd.register(part.clone(), true, false) {
-                        Ok(()) => {
-                            bytes += part.end - part.start;
-                            self.watched.insert(part);
-                        }
+                        Ok(()) => registered.push(part),
                         // It went, or another userfaultfd has it, or it is of a special kind.
                         Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {
                             return Err(error);
@@ -346,6 +346,26 @@ impl Space {
                         Err(_) => {}
                     }
                 }
+            }
+        }
+        if registered.is_empty() {
+            return Ok(0);
+        }
+        // A part may have had a hole when it was registered, where something else is now that is
+        // not. A mapping is registered as a whole or not at all: what lies in one now is watched,
+        // if nothing has changed since of which nobody was told yet.
+        let now: Vec<Range<u64>> = maps()?.lines().filter_map(anonymous_mapping).collect();
+        if self.uffd.is_changing() {
+            return Ok(0);
+        }
+        let mut bytes = 0;
+        for part in registered {
+            let at = now.partition_point(|mapping| mapping.end <= part.start);
+            let is_whole =
+                now.get(at).is_some_and(|now| now.start <= part.start && part.end <= now.end);
+            if is_whole {
+                bytes += part.end - part.start;
+                self.watched.insert(part);
             }
         }
         Ok(bytes)

@@ -237,6 +237,14 @@ impl Userfaultfd {
         self.request(abi::WRITEPROTECT, &mut abi::WriteProtect { range, mode })
     }
 
+    /// Whether the memory was changed in a way that a message tells which was not read yet. A copy
+    /// of nothing is refused for that before it is for anything else.
+    pub fn is_changing(&self) -> bool {
+        let mut copy = abi::Transfer { to: 0, from: 0, len: 0, mode: 0, done: 0 };
+        let told = self.request(abi::COPY, &mut copy);
+        told.is_err_and(|error| error.raw_os_error() == Some(libc::EAGAIN))
+    }
+
     /// Has those who wait for pages of `range` look again.
     ///
     /// # Errors
