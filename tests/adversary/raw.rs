@@ -275,12 +275,6 @@ pub(crate) fn close_all_from(first: u32) {
     assert_eq!(closed, 0, "close_range: {}", errno());
 }
 
-/// Ends this thread alone, be it the first.
-pub(crate) fn end_thread() -> ! {
-    // SAFETY: nothing on this thread's stack is used by another.
-    unsafe { libc::pthread_exit(ptr::null_mut()) }
-}
-
 /// A userfaultfd of the program's own.
 pub(crate) fn userfaultfd() -> Result<i32, i32> {
     // SAFETY: makes a descriptor.
