@@ -89,8 +89,8 @@ fn word(tag: u64, at: usize) -> u64 {
     match tag % 8 {
         0 => mix(tag),
         1 if at >= WORDS / 2 => 0,
-        2 => mix(tag << 10 | at as u64),
-        _ => mix(tag << 10 | at as u64 / 24),
+        2 => mix((tag << 10) | at as u64),
+        _ => mix((tag << 10) | (at as u64 / 24)),
     }
 }
 
