@@ -130,7 +130,7 @@ impl Evictor {
                 let (moved, dropped) = lock(space).dropped();
                 (freed, moved_any) = (dropped, moved.pages > 0);
                 self.pager.meter.moved(moved.pages);
-                if !moved.shared.is_empty() && lock(space).give_move_of(&moved.shared)? {
+                if lock(space).give_move_of(&moved)? {
                     if !helper.wait() {
                         return Ok(0);
                     }

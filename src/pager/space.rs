@@ -89,6 +89,8 @@ pub(super) struct Moved {
     pub(super) pages: usize,
     /// Pages that are not the program's alone, or may not be: the first, and how many.
     pub(super) shared: Vec<(u64, usize)>,
+    /// Pages that are not all of one mapping.
+    pub(super) split: Vec<(u64, usize)>,
 }
 
 /// Pages of a tray that are to be stored.
@@ -110,8 +112,11 @@ pub(super) struct Space {
     pub(super) table: PageTable,
     /// Registered with the userfaultfd.
     pub(super) watched: Ranges,
-    /// Not to be registered, or not to be moved: left in the program.
+    /// Never to be moved: staging, and the helper's stack.
+    own: Ranges,
+    /// Not to be moved for now, [`Space::own`] among it: locked, read-only.
     left: Ranges,
+    left_since: Instant,
     /// Where something was moved to since all that was told was read.
     moved_in: Ranges,
     /// What was known of pages there before.
@@ -174,6 +179,9 @@ struct Shared {
 /// How long what was told of shared pages counts: the kernel walks all pages to tell.
 const SHARED_FOR: Duration = Duration::from_millis(50);
 
+/// How long pages that could not be moved are left alone.
+const LEFT_FOR: Duration = Duration::from_secs(5);
+
 /// What /proc/PID/statm tells, in pages.
 #[derive(Debug, Clone, Copy)]
 struct Size {
@@ -191,7 +199,9 @@ impl Space {
             helper: None,
             table: PageTable::default(),
             watched: Ranges::default(),
+            own: Ranges::default(),
             left: Ranges::default(),
+            left_since: Instant::now(),
             moved_in: Ranges::default(),
             elder: BTreeMap::new(),
             stalled: None,
@@ -234,8 +244,9 @@ impl Space {
             pagemap: File::open(format!("/proc/{thread}/pagemap"))?,
             smaps: File::open(format!("/proc/{thread}/smaps_rollup"))?,
         });
-        self.left.insert(area);
-        self.left.insert(own);
+        self.own.insert(area);
+        self.own.insert(own);
+        self.left = self.own.clone();
         self.pid = Some(pid);
         self.helper = Some(Arc::new(Helper { connection, control, staging }));
         if self.shares_pages {
@@ -350,6 +361,10 @@ impl Space {
         if self.uffd.is_changing() {
             return Ok(0); // soon
         }
+        if self.left_since.elapsed() > LEFT_FOR {
+            self.left_since = Instant::now();
+            self.left = self.own.clone();
+        }
         self.watched_at_size = self.size().map_or(0, |size| size.mapped);
         let maps = || {
             let mut text = String::new();
@@ -410,20 +425,28 @@ impl Space {
         self.give(&helper, work::MOVE, tray, runs)
     }
 
-    /// Tells the helper to move pages that are shared with a process that was forked, once they are
-    /// this process's alone.
-    pub(super) fn give_move_of(&mut self, shared: &[(u64, usize)]) -> io::Result<bool> {
+    /// Tells the helper to move pages of which that failed: those that are shared with a process
+    /// that was forked, once they are this process's alone; those of several mappings one by one.
+    pub(super) fn give_move_of(&mut self, failed: &Moved) -> io::Result<bool> {
+        let is_shared = !failed.shared.is_empty();
+        let wanted = if is_shared { &failed.shared } else { &failed.split };
+        if wanted.is_empty() {
+            return Ok(false);
+        }
         let (Some(helper), None) = (self.helper(), &self.command) else { return Ok(false) };
         let Some(tray) = self.staging.empty.pop() else { return Ok(false) };
         let first = tray * TRAY_PAGES;
         let mut runs: Vec<MoveRun> = Vec::new();
         let mut count = 0;
-        for page in shared.iter().flat_map(|&(page, count)| page..page + count as u64) {
+        for page in wanted.iter().flat_map(|&(page, count)| page..page + count as u64) {
             let address = page * PAGE;
             let is_here = self.table.get(page) == UNKNOWN
                 && self.watched.within(address..address + PAGE).next().is_some();
             if is_here && count < TRAY_PAGES {
-                add_page(&mut runs, page, first + count);
+                match is_shared {
+                    true => add_page(&mut runs, page, first + count),
+                    false => runs.push(MoveRun { page, count: 1, staged: first + count }),
+                }
                 count += 1;
             }
         }
@@ -431,7 +454,8 @@ impl Space {
             self.staging.empty.push(tray);
             return self.give(&helper, work::MOVE, None, runs);
         }
-        self.give(&helper, work::OWN_AND_MOVE, Some(tray), runs)
+        let what = if is_shared { work::OWN_AND_MOVE } else { work::MOVE };
+        self.give(&helper, what, Some(tray), runs)
     }
 
     fn give(
@@ -512,11 +536,12 @@ impl Space {
             let stopped_at = run.page + count as u64;
             match answer.error.load(Ordering::Relaxed) as i32 {
                 libc::EBUSY => moved.shared.push((stopped_at, run.count - count)),
-                // Locked in memory, or of a special kind.
-                libc::EINVAL => {
-                    let (start, end) = (stopped_at * PAGE, (run.page + run.count as u64) * PAGE);
-                    self.left.insert(start..end);
+                // A border between mappings is in it.
+                libc::EINVAL if run.count - count > 1 => {
+                    moved.split.push((stopped_at, run.count - count));
                 }
+                // Locked in memory, read-only, or of a special kind.
+                libc::EINVAL => self.left.insert(stopped_at * PAGE..(stopped_at + 1) * PAGE),
                 _ => {} // it went, or will be tried again
             }
         }
