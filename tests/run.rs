@@ -74,7 +74,7 @@ const PROGRAMS: [(&str, &str, &[&str]); 3] = [
         "sh",
         &[
             "-c",
-            "seq 1 700000 | sed 's/.*/& some more words &/' | sort -R -S 100M \
+            "seq 1 150000 | sed 's/.*/& some more words &/' | sort -R -S 100M \
           --random-source=/bin/sh | sort -r -S 100M | cksum",
         ],
     ),

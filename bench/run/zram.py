@@ -65,7 +65,8 @@ SCAN = r"""
 page, pages = 4096, 60000
 import random, hashlib
 r = random.Random(7)
-block = bytes(r.randrange(97, 105) for _ in range(page * 64))
+words = [b"alpha", b"beta", b"gamma", b"delta", b"epsilon", b"zeta", b"eta", b"theta"]
+block = b" ".join(words[r.randrange(8)] + b"%d" % r.randrange(1000) for _ in range(40000))[: page * 64]
 memory = bytearray()
 for at in range(pages // 64):
     memory += block[at:] + block[:at]

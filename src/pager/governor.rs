@@ -9,7 +9,6 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::{Pager, lock};
-use crate::page::PAGE_SIZE;
 use crate::sys::process;
 
 /// Programs are taken to touch new memory at most this fast: what decides how often they are looked
@@ -132,9 +131,9 @@ fn below(pid: u32) -> Vec<u32> {
     found
 }
 
+/// Resident anonymous memory of a process, its part of what others have too.
 fn resident_bytes(pid: u32) -> Option<u64> {
-    let text = fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
-    let mut numbers = text.split(' ').map_while(|number| number.parse::<u64>().ok());
-    let (_, resident, files) = (numbers.next()?, numbers.next()?, numbers.next()?);
-    Some(resident.saturating_sub(files) * PAGE_SIZE as u64)
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("Pss_Anon:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib * 1024)
 }
