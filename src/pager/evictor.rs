@@ -9,6 +9,7 @@
 //! there is no accessed bit to ask.
 
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -18,8 +19,10 @@ use super::{Pager, SpaceLock, lock};
 use crate::page::{PAGE_SIZE, Page};
 use crate::sys::{process, remote};
 
-/// Trays of pages aside that a space may have before the oldest is stored.
-const TRAYS_ASIDE: usize = 8;
+/// Trays of pages aside that a space may have before the oldest is stored, and the part of its
+/// resident pages that these are at most.
+const TRAYS_ASIDE: Range<usize> = 2..17;
+const ASIDE_PART: u64 = 32;
 
 /// Rounds without any page freed after which nothing can be done about the limit.
 const ROUNDS_IN_VAIN: u32 = 200;
@@ -119,6 +122,9 @@ impl Evictor {
     /// free.
     fn evict_from(&mut self, space: &SpaceLock) -> io::Result<usize> {
         let Some(helper) = lock(space).helper() else { return Ok(0) };
+        let resident_trays = lock(space).resident_bytes() / (TRAY_PAGES * PAGE_SIZE) as u64;
+        let most = (resident_trays / ASIDE_PART) as usize;
+        let trays_aside = most.clamp(TRAYS_ASIDE.start, TRAYS_ASIDE.end - 1);
         // It may end at any time.
         while lock(space).helper().is_some() {
             let mut freed = 0;
@@ -144,7 +150,7 @@ impl Evictor {
                 let space = lock(space);
                 (space.filled_trays(), space.has_empty_tray())
             };
-            if filled >= TRAYS_ASIDE || (filled > 0 && !(moved_any && has_empty)) {
+            if filled >= trays_aside || (filled > 0 && !(moved_any && has_empty)) {
                 self.store_tray(space)?;
             }
             let is_at_end = !moved_any && !lock(space).has_spent_tray();

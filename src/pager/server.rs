@@ -535,7 +535,7 @@ impl Server {
         if !write {
             let filled = space.uffd.zeropage(address..address + PAGE, true);
             match filled {
-                Ok(()) => space.returned(page, false),
+                Ok(()) => space.returned(page),
                 Err(stopped) => self.not_filled(space, address, stopped),
             }
             return;
@@ -553,7 +553,7 @@ impl Server {
                 (stopped.done / PAGE) as usize
             }
         };
-        (page..page + done as u64).for_each(|page| space.returned(page, false));
+        (page..page + done as u64).for_each(|page| space.returned(page));
         self.pager.charge(done);
         self.pager.meter.fresh(done);
     }
@@ -600,7 +600,7 @@ impl Server {
         let mut rescued = 0;
         for page in page..page + done as u64 {
             let place = space.table.get(page).place;
-            space.returned(page, true);
+            space.returned(page);
             match place {
                 Place::Stored(slot) => self.pager.release(slot),
                 _ => rescued += 1,

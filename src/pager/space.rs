@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::ranges::Ranges;
-use super::table::{Entry, PageTable, Place, UNKNOWN};
+use super::table::{Entry, HEAT_MAX, PageTable, Place, UNKNOWN};
 use crate::page::{PAGE_SIZE, Page};
 use crate::sys::pagemap::{self, Found};
 use crate::sys::preload::SharedControl;
@@ -574,8 +574,8 @@ impl Space {
                     for page in run.start / PAGE..run.end / PAGE {
                         let entry = self.table.get(page);
                         at = (page + 1) * PAGE;
-                        if entry.hot {
-                            self.table.set(page, Entry { hot: false, ..entry });
+                        if let Some(heat) = entry.heat.checked_sub(1) {
+                            self.table.set(page, Entry { heat, ..entry });
                             continue;
                         }
                         if entry != UNKNOWN {
@@ -667,11 +667,16 @@ impl Space {
     }
 
     /// A page is back in the program.
-    pub(super) fn returned(&mut self, page: u64, hot: bool) {
-        if let Place::Staged(staged) = self.table.get(page).place {
-            self.staging.owners[staged as usize] = NOBODY;
-        }
-        self.table.set(page, Entry { hot, ..UNKNOWN });
+    pub(super) fn returned(&mut self, page: u64) {
+        let heat = match self.table.get(page).place {
+            Place::Staged(staged) => {
+                self.staging.owners[staged as usize] = NOBODY;
+                HEAT_MAX // it was wanted again at once
+            }
+            Place::Stored(_) => 1,
+            Place::Program => 0,
+        };
+        self.table.set(page, Entry { heat, ..UNKNOWN });
     }
 
     /// Forgets a range of pages; `release` is called for each slot that one of them named.

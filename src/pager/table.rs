@@ -24,21 +24,24 @@ pub(super) struct Entry {
     /// The program has said that it drops the page, and may not have done so yet. Such a page must
     /// not leave: it would come back.
     pub(super) removing: bool,
-    /// It came back lately.
-    pub(super) hot: bool,
+    /// How often the hand passes over it before it is moved aside: 0 to [`HEAT_MAX`].
+    pub(super) heat: u8,
 }
 
-/// An entry in 32 bits: a number, two bits of place, two flags.
+/// The most that the hand spares a page.
+pub(super) const HEAT_MAX: u8 = 7;
+
+/// An entry in 32 bits: a number, two bits of place, a flag, and three bits of heat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Packed(u32);
 
-const NUMBER_BITS: u32 = 28;
-/// The most slots and pages of staging there can be: 1 TiB of pages.
+const NUMBER_BITS: u32 = 26;
+/// The most slots and pages of staging there can be: 256 GiB of pages.
 pub(super) const NUMBERS: u32 = 1 << NUMBER_BITS;
 const STAGED: u32 = 1 << NUMBER_BITS;
 const STORED: u32 = 2 << NUMBER_BITS;
-const REMOVING: u32 = 1 << 30;
-const HOT: u32 = 1 << 31;
+const REMOVING: u32 = 4 << NUMBER_BITS;
+const HEAT_SHIFT: u32 = NUMBER_BITS + 3;
 
 impl Packed {
     const NOTHING: Packed = Packed(0);
@@ -49,8 +52,8 @@ impl Packed {
             Place::Staged(number) => STAGED | number,
             Place::Stored(number) => STORED | number,
         };
-        let flag = |is_set, flag| if is_set { flag } else { 0 };
-        Packed(place | flag(entry.removing, REMOVING) | flag(entry.hot, HOT))
+        let removing = if entry.removing { REMOVING } else { 0 };
+        Packed(place | removing | u32::from(entry.heat) << HEAT_SHIFT)
     }
 
     fn entry(self) -> Entry {
@@ -60,12 +63,13 @@ impl Packed {
             STORED => Place::Stored(number),
             _ => Place::Program,
         };
-        Entry { place, removing: self.0 & REMOVING != 0, hot: self.0 & HOT != 0 }
+        let heat = (self.0 >> HEAT_SHIFT) as u8; // three bits
+        Entry { place, removing: self.0 & REMOVING != 0, heat }
     }
 }
 
 /// A page of which nothing is known.
-pub(super) const UNKNOWN: Entry = Entry { place: Place::Program, removing: false, hot: false };
+pub(super) const UNKNOWN: Entry = Entry { place: Place::Program, removing: false, heat: 0 };
 
 #[derive(Debug, Clone)]
 struct Chunk {
@@ -167,10 +171,10 @@ mod tests {
             let page = random(3000);
             let place = match random(3) {
                 0 => Place::Program,
-                1 => Place::Staged(random(1 << 28) as u32),
-                _ => Place::Stored(random(1 << 28) as u32),
+                1 => Place::Staged(random(1 << 26) as u32),
+                _ => Place::Stored(random(1 << 26) as u32),
             };
-            let entry = Entry { place, removing: random(4) == 0, hot: random(4) == 0 };
+            let entry = Entry { place, removing: random(4) == 0, heat: random(8) as u8 };
             match random(20) {
                 0 => {
                     let pages = page..page + random(1200);
