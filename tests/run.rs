@@ -41,11 +41,11 @@ fn main() -> ExitCode {
     }
     add("endings_are_the_programs".to_owned(), missing.clone(), Box::new(endings));
     add("what_was_used_is_told".to_owned(), missing.clone(), Box::new(statistics));
-    for percent in [50, 20] {
+    for percent in [60, 40] {
         let name = format!("the_adversary_finds_nothing_wrong_in_{percent}_percent");
         let known = std::env::var_os("UZSWAP_ADVERSARY_SECONDS").is_none().then(|| {
-            "not by itself yet: messages of two threads that come in the wrong order lose pages; \
-             set UZSWAP_ADVERSARY_SECONDS"
+            "not by itself yet: about one run in twenty does not end, or ends out of memory; set \
+             UZSWAP_ADVERSARY_SECONDS"
                 .to_owned()
         });
         let missing = missing.clone().or(known);

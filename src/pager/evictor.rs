@@ -24,12 +24,12 @@ use crate::sys::{process, remote};
 const TRAYS_ASIDE: Range<usize> = 2..17;
 const ASIDE_PART: u64 = 32;
 
-/// Rounds without any page freed after which nothing can be done about the limit.
-const ROUNDS_IN_VAIN: u32 = 200;
+/// Rounds without any page freed after which nothing can be done about the limit: some 3 s.
+const ROUNDS_IN_VAIN: u32 = 2000;
 
 /// One part in so many of the limit is too little for programs to run in.
 const HOPELESS_PART: u64 = 8;
-const HOPELESS_AFTER: Duration = Duration::from_secs(1);
+const HOPELESS_AFTER: Duration = Duration::from_secs(3);
 
 /// How long it waits where nothing could be freed.
 const PAUSE: Duration = Duration::from_millis(1);
