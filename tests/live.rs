@@ -67,6 +67,7 @@ fn main() -> ExitCode {
         live("a_kernel_thread_is_told", no_kernel_threads(), a_kernel_thread_is_told),
         live("another_users_process_is_refused", no_other_user(), another_users_process),
         live("a_closed_directory_is_refused", no_other_user(), a_closed_directory),
+        live("another_user_is_told_what_run_needs", no_other_user(), what_run_needs),
         live("an_unreadable_corpus_is_refused", no_other_user(), an_unreadable_corpus),
         live("a_full_disk_leaves_nothing", no_small_disk(), a_full_disk_leaves_nothing),
         live("a_full_disk_leaves_the_old_snapshot", no_small_disk(), full_disk_snapshot),
@@ -202,6 +203,19 @@ fn another_users_process() {
     let output = as_nobody(&lab, &["capture", "-o", text(&output), "--pid", &pid.to_string()]);
     expect_error(&output, 3, &["of process", "ptrace", "CAP_SYS_PTRACE", "ptrace_scope"]);
     assert_eq!(fs::read_dir(&place).unwrap().count(), 0);
+}
+
+fn what_run_needs() {
+    let output = as_nobody(&Lab::new(), &["doctor"]);
+    assert_eq!(output.status.code(), Some(3));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let verdict = text.lines().next().unwrap();
+    assert!(verdict.starts_with("uzswap run does not work here: no "), "{verdict}");
+    // Whatever the settings are: a fork needs the capability.
+    assert!(verdict.contains("no EVENT_FORK"), "{verdict}");
+    for advice in ["CAP_SYS_PTRACE", "setcap cap_sys_ptrace+ep ", "sudo uzswap run"] {
+        assert!(text.contains(advice), "no '{advice}' in\n{text}");
+    }
 }
 
 fn a_closed_directory() {

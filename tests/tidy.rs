@@ -5,19 +5,21 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The layers, and what each may name of ours beside itself. The picture is in ARCHITECTURE.md.
-const LAYERS: [(&str, &[&str]); 14] = [
+const LAYERS: [(&str, &[&str]); 16] = [
     ("sys", &[]),
     ("names", &[]),
     ("page", &[]),
     ("budget", &["names"]),
     ("table", &["budget"]),
     ("same_filled", BASE),
+    ("doctor", &["sys"]),
     ("compressor", BASE),
     ("backing", BASE),
     ("zpool", MECHANISM),
     ("index", MECHANISM),
     ("zswap", STORE),
     ("lab", LAB),
+    ("pager", PAGER),
     ("cli", CLI),
     ("main", &["cli"]),
 ];
@@ -33,10 +35,11 @@ const LAB: &[&str] = &[
     "sys", "names", "page", "budget", "same_filled", "compressor", "backing", "zpool", "index",
     "zswap",
 ];
+const PAGER: &[&str] = &["sys", "page", "doctor", "zswap"];
 #[rustfmt::skip]
 const CLI: &[&str] = &[
     "sys", "names", "page", "budget", "same_filled", "compressor", "backing", "zpool", "index",
-    "zswap", "lab",
+    "zswap", "lab", "doctor", "pager",
 ];
 
 fn sources(folder: &str) -> Vec<(PathBuf, String)> {

@@ -5,7 +5,9 @@ mod capture;
 mod classes;
 mod compare;
 mod corpus;
+mod doctor;
 mod limits;
+mod run;
 mod size;
 mod stat;
 mod torture;
@@ -34,6 +36,8 @@ enum Command {
     Compare(Box<compare::Compare>),
     #[command(name = crate::lab::experiment::CHILD_COMMAND, hide = true)]
     CompareRun(compare::CompareRun),
+    /// Run a program in less memory
+    Run(run::Run),
     /// Write the pages of a process, a command or a file to a page set
     Capture(capture::Capture),
     /// Print the size classes of zsmalloc and their waste
@@ -44,6 +48,8 @@ enum Command {
     Bench(bench::Bench),
     /// Run the store where everything fails, and check every answer
     Torture(torture::TortureArgs),
+    /// Print what this machine allows `uzswap run`, and how to allow more
+    Doctor(doctor::Doctor),
     /// Build a heap of realistic data, for captures where nothing else is at hand
     Workload(workload::Workload),
 }
@@ -103,10 +109,12 @@ pub fn main() -> ExitCode {
         Command::Compare(command) => command.run(),
         Command::CompareRun(command) => command.run(),
         Command::Capture(command) => command.run(),
+        Command::Run(command) => return command.run(),
         Command::Classes(command) => command.run(),
         Command::Stat(command) => command.run(),
         Command::Bench(command) => command.run(),
         Command::Torture(command) => command.run(),
+        Command::Doctor(command) => command.run(),
         Command::Workload(command) => command.run(),
     };
     match result {

@@ -6,6 +6,7 @@
 #![allow(unsafe_code, reason = "this folder is where the crate keeps its unsafe code")]
 
 pub mod blocks;
+pub mod children;
 pub mod cpus;
 pub mod cycles;
 pub mod files;
@@ -13,10 +14,13 @@ pub mod interrupt;
 pub mod lz4;
 pub mod pagemap;
 pub mod pages;
+pub mod preload;
 pub mod process;
 pub mod ptrace;
 pub mod rb_node;
+pub mod remote;
 pub mod signals;
 pub mod uring;
+pub mod userfaultfd;
 pub mod wide;
 pub mod window;

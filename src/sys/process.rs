@@ -66,6 +66,30 @@ pub fn trim_heap() {
     };
 }
 
+/// Whether process_vm_readv is allowed on the process `pid`.
+///
+/// # Errors
+///
+/// The kernel's error: `EPERM` where it is not, `ESRCH` where there is no such process, `ENOSYS`
+/// where there is no such call.
+pub fn may_read_memory(pid: u32) -> io::Result<()> {
+    let mut byte = 0_u8;
+    let local = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+    // Nothing is mapped there: permission is checked first.
+    let remote = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 1 };
+    // SAFETY: both vectors have one element; the kernel writes at most the one byte of ours.
+    let read = unsafe {
+        libc::process_vm_readv(pid as libc::pid_t, &raw const local, 1, &raw const remote, 1, 0)
+    };
+    if read >= 0 {
+        return Ok(());
+    }
+    match io::Error::last_os_error() {
+        error if error.raw_os_error() == Some(libc::EFAULT) => Ok(()),
+        error => Err(error),
+    }
+}
+
 /// Makes the kernel end this process when its parent, `parent_pid`, ends.
 ///
 /// # Errors
@@ -83,6 +107,14 @@ pub fn end_with_parent(parent_pid: u32) -> io::Result<()> {
     Ok(())
 }
 
+/// Has the kernel run this thread before others of the same kind: those that others wait for. Best
+/// effort: it may not be allowed.
+pub fn prefer_this_thread() {
+    const NICE: libc::c_int = -10;
+    // SAFETY: changes how this thread is scheduled; no pointers are passed.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICE) };
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -96,6 +128,13 @@ mod tests {
             sum = std::hint::black_box(sum + 1);
         }
         assert!(sum > 0);
+    }
+
+    #[test]
+    fn a_process_that_is_not_there_cannot_be_read() {
+        may_read_memory(std::process::id()).unwrap();
+        let gone = may_read_memory(i32::MAX as u32).unwrap_err();
+        assert_eq!(gone.raw_os_error(), Some(libc::ESRCH));
     }
 
     #[test]

@@ -99,6 +99,15 @@ impl fmt::Debug for SignalsHeld {
 pub struct SignalMask(libc::sigset_t);
 
 impl SignalMask {
+    /// Holds back the signals of a set in this thread; the mask as it was before.
+    pub(super) fn block(set: &libc::sigset_t) -> SignalMask {
+        let mut before = empty_set();
+        // SAFETY: both sets are initialised; the call changes this thread's mask alone. It fails
+        // only for an unknown first argument.
+        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, set, &raw mut before) };
+        SignalMask(before)
+    }
+
     /// Makes it the mask of this thread. Safe between fork and exec.
     pub fn apply(&self) {
         // SAFETY: the set is initialised; no old set is asked for. It fails only for an unknown

@@ -17,7 +17,7 @@ mkdir -p "$work"
 for name; do
     rm -rf "$work/tree"
     mkdir "$work/tree"
-    (cd "$root" && tar cf - Cargo.toml Cargo.lock README.md src benches tests) |
+    (cd "$root" && tar cf - Cargo.toml Cargo.lock README.md build.rs preload src benches tests) |
         tar xf - -C "$work/tree"
     patch -s -p1 -d "$work/tree" < "$here/$name.patch"
     (cd "$work/tree" && CARGO_PROFILE_DEV_DEBUG=0 CARGO_TARGET_DIR="$work/target" \

@@ -1,0 +1,266 @@
+#!/usr/bin/env python3
+"""uzswap run against the kernel's zram swap, at the same real memory, in one interleaved run.
+
+Needs root, a memory cgroup of version 1 and zram. Real memory is sampled every 10 ms: resident
+anonymous memory of the program and its children, and the pool: the supervisor's own anonymous
+memory, or mem_used_total of the zram device. The cgroup's limit is chosen, by trial runs, so that
+the kernel takes as much as uzswap did.
+
+    bench/run/zram.py [--rounds N] [--percent P] [NAME...]
+"""
+
+import argparse
+import hashlib
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+UZSWAP = os.path.join(HERE, "../../target/release/uzswap")
+CGROUP = "/sys/fs/cgroup/memory/uzswap-bench"
+
+PYTHON = r"""
+import random, sys, hashlib
+n = 1500000
+rows, index = [], {}
+for i in range(n):
+    s = "user-%d name-%d text %s" % (i, i * 7919 % 1000003, ("abc%d" % (i % 97)) * 6)
+    rows.append(s)
+    if i % 4 == 0:
+        index[s[:20]] = i
+r = random.Random(1)
+h = 0
+for _ in range(n // 40):
+    h = (h * 31 + len(rows[r.randrange(n)])) & 0xffffffff
+for _ in range(n):
+    h = (h * 31 + ord(rows[r.randrange(n // 10)][-1])) & 0xffffffff
+m = hashlib.md5()
+for s in rows:
+    m.update(s.encode())
+print(h, m.hexdigest(), sum(index.values()))
+"""
+
+HOT_COLD = r"""
+import random
+page, pages = 4096, 60000
+words = [b"alpha", b"beta", b"gamma", b"delta", b"epsilon", b"zeta", b"eta", b"theta"]
+r = random.Random(7)
+memory = bytearray(page * pages)
+for at in range(pages):
+    text = b" ".join(words[r.randrange(8)] + b"%d" % r.randrange(1000) for _ in range(300))[:page]
+    memory[at * page : at * page + len(text)] = text
+h = 0
+for step in range(4000000):
+    # Of 100 accesses 98 go to a tenth of the pages.
+    at = r.randrange(pages // 10) if step % 50 else r.randrange(pages)
+    h = (h * 31 + memory[at * page + step % page]) & 0xffffffff
+print(h)
+"""
+
+SCAN = r"""
+page, pages = 4096, 60000
+import random, hashlib
+r = random.Random(7)
+words = [b"alpha", b"beta", b"gamma", b"delta", b"epsilon", b"zeta", b"eta", b"theta"]
+block = b" ".join(words[r.randrange(8)] + b"%d" % r.randrange(1000) for _ in range(40000))[: page * 64]
+memory = bytearray()
+for at in range(pages // 64):
+    memory += block[at:] + block[:at]
+for _ in range(6):
+    print(hashlib.md5(memory).hexdigest())
+"""
+
+
+def programs(folder):
+    sources = []
+    for n in range(8):
+        path = os.path.join(folder, f"source{n}.c")
+        with open(path, "w") as source:
+            source.write("#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n")
+            for f in range(900):
+                source.write(
+                    f"struct s{f} {{ int a[{f % 7 + 1}]; double b; char *c; }};\n"
+                    f"int f{n}_{f}(struct s{f} *s, int x) {{ int y = 0; for (int i = 0; i < x; i++) "
+                    f"{{ y += s->a[i % {f % 7 + 1}] * (x ^ {f}); if (y > {f * 31}) s->b += y; else "
+                    f"y -= strlen(s->c) + {n}; switch (y % 5) {{ case 0: y ^= {f}; break; case 1: "
+                    f"y += x; break; default: y *= 3; }} }} return y + printf(\"%d\", y); }}\n"
+                )
+        sources.append(path)
+    rules = os.path.join(folder, "Makefile")
+    objects = " ".join(f"o{n}.o" for n in range(len(sources)))
+    with open(rules, "w") as make:
+        make.write(f"all: {objects}\n\tcat {objects} | md5sum\n")
+        for n, path in enumerate(sources):
+            make.write(f"o{n}.o: {path}\n\tgcc -O2 -c -o o{n}.o {path}\n")
+    lines = os.path.join(folder, "lines")
+    subprocess.run(
+        f"seq 1 3000000 | awk '{{ print ($1 * 7919) % 3000017, \"line\", $1 }}' > {lines}",
+        shell=True,
+        check=True,
+    )
+    script = "let a=[];for(let i=0;i<600000;i++)a.push({i,s:'x'+i+'y'.repeat(i%50)});let h=0;" \
+        "for(let k=0;k<6;k++)for(const o of a)h=(h*31+o.s.length+o.i)|0;console.log(h)"
+    return {
+        "python": [sys.executable, "-c", PYTHON],
+        "hot-cold": [sys.executable, "-c", HOT_COLD],
+        "scan": [sys.executable, "-c", SCAN],
+        "c-build": ["sh", "-c", f"cd {folder} && rm -f *.o && make -s -j2"],
+        "sort": ["sh", "-c", f"sort -S 300M --parallel=1 {lines} | md5sum"],
+        "node": ["node", "-e", script],
+        "sqlite3": [
+            "sqlite3",
+            ":memory:",
+            "create table t(a integer primary key, b text, c int); with recursive n(i) as (select 1 "
+            "union all select i+1 from n where i < 700000) insert into t select i, 'name ' || i || "
+            "' of ' || (i * 7919 % 1000), i % 1000 from n; create index x on t(c, b); select "
+            "sum(length(b)), count(distinct c) from t; select sum(a) from t where c = 77;",
+        ],
+    }
+
+
+def below(pid):
+    found = [pid]
+    for at in found:
+        try:
+            threads = os.listdir(f"/proc/{at}/task")
+        except OSError:
+            continue
+        for thread in threads:
+            try:
+                with open(f"/proc/{at}/task/{thread}/children") as children:
+                    found += [int(child) for child in children.read().split()]
+            except OSError:
+                pass
+    return found
+
+
+def anonymous(pid):
+    try:
+        with open(f"/proc/{pid}/statm") as statm:
+            _, resident, files = statm.read().split()[:3]
+        return (int(resident) - int(files)) * 4096
+    except (OSError, ValueError):
+        return 0
+
+
+class Zram:
+    def __init__(self, megabytes):
+        with open("/sys/class/zram-control/hot_add") as add:
+            self.number = add.read().strip()
+        block = f"/sys/block/zram{self.number}"
+        self.write(f"{block}/comp_algorithm", "lz4")
+        self.write(f"{block}/disksize", f"{megabytes}M")
+        self.device = f"/dev/zram{self.number}"
+        subprocess.run(["mkswap", self.device], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(["swapon", "-p", "100", self.device], check=True)
+
+    @staticmethod
+    def write(path, text):
+        with open(path, "w") as file:
+            file.write(text)
+
+    def used(self):
+        with open(f"/sys/block/zram{self.number}/mm_stat") as stat:
+            return int(stat.read().split()[2])
+
+    def close(self):
+        subprocess.run(["swapoff", self.device], check=False)
+        self.write("/sys/class/zram-control/hot_remove", self.number)
+
+
+class Run:
+    """A program, its time, its output, its peak of real memory."""
+
+    def __init__(self, command, pool=lambda: 0, prepare=None):
+        self.peak = 0
+        start = time.monotonic()
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=prepare
+        )
+        done = threading.Event()
+
+        def sample():
+            while not done.wait(0.01):
+                used = sum(anonymous(pid) for pid in below(process.pid)) + pool()
+                self.peak = max(self.peak, used)
+
+        sampler = threading.Thread(target=sample)
+        sampler.start()
+        output, self.errors = process.communicate()
+        self.seconds = time.monotonic() - start
+        done.set()
+        sampler.join()
+        self.code = process.returncode
+        self.digest = hashlib.md5(output).hexdigest()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--percent", type=int, default=50, help="limit, in percent of the peak")
+    parser.add_argument("names", nargs="*")
+    arguments = parser.parse_args()
+    os.makedirs(CGROUP, exist_ok=True)
+
+    def enter():
+        Zram.write(f"{CGROUP}/cgroup.procs", str(os.getpid()))
+
+    with tempfile.TemporaryDirectory() as folder:
+        all_programs = programs(folder)
+        print(f"{'':10} {'limit':>6} {'alone':>7} {'uzswap':>16} {'zram':>16} {'uzswap/zram':>12}"
+              f" {'real memory, MiB':>18}")
+        for name in arguments.names or all_programs:
+            measure(name, all_programs[name], arguments, enter)
+
+
+def measure(name, command, arguments, enter):
+    alone = Run(command)
+    limit = alone.peak * arguments.percent // 100
+    uzswap = [UZSWAP, "run", "--quiet", "--limit", str(limit), "--"] + command
+    zram = Zram(4096)
+    try:
+        cgroup_limit = limit
+
+        def kernel():
+            Zram.write(f"{CGROUP}/memory.limit_in_bytes", str(cgroup_limit // 4096 * 4096))
+            return Run(command, zram.used, enter)
+
+        ours = Run(uzswap)
+        # As much real memory as ours.
+        for _ in range(3):
+            theirs = kernel()
+            cgroup_limit = max(cgroup_limit + ours.peak - theirs.peak, 8 << 20)
+        times = {"alone": [], "uzswap": [], "zram": []}
+        peaks = {"uzswap": [], "zram": []}
+        lost = 0
+        for _ in range(arguments.rounds):
+            run = Run(command)
+            times["alone"].append(run.seconds)
+            for label, run in (("uzswap", Run(uzswap)), ("zram", kernel())):
+                if run.code != 0 or run.digest != alone.digest:
+                    lost += 1
+                    print(f"{name}: {label} ended with {run.code}: {run.errors[-300:]}", flush=True)
+                    continue
+                times[label].append(run.seconds)
+                peaks[label].append(run.peak)
+        median = {label: statistics.median(all) if all else float("nan") for label, all in times.items()}
+        ratios = [a / b for a, b in zip(times["uzswap"], times["zram"])]
+        spread = lambda all: f"{min(all):.1f}-{max(all):.1f}" if all else ""
+        memory = {label: statistics.median(all) / 2**20 if all else 0 for label, all in peaks.items()}
+        print(
+            f"{name:10} {limit >> 20:5}M {median['alone']:6.1f}s {median['uzswap']:6.1f}s"
+            f" {spread(times['uzswap']):>8} {median['zram']:6.1f}s {spread(times['zram']):>8}"
+            f" {statistics.median(ratios) if ratios else float('nan'):12.2f}"
+            f" {memory['uzswap']:9.0f} {memory['zram']:8.0f}",
+            flush=True,
+        )
+    finally:
+        zram.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+//! System calls without the C library: the helper has no thread-local memory, so no `errno`.
+
+use core::arch::asm;
+
+pub(crate) const CLOSE: usize = 3;
+pub(crate) const MMAP: usize = 9;
+pub(crate) const MUNMAP: usize = 11;
+pub(crate) const SIGNAL_MASK: usize = 14;
+pub(crate) const IOCTL: usize = 16;
+pub(crate) const YIELD: usize = 24;
+pub(crate) const MADVISE: usize = 28;
+pub(crate) const GETPID: usize = 39;
+pub(crate) const SOCKET: usize = 41;
+pub(crate) const CONNECT: usize = 42;
+pub(crate) const SENDMSG: usize = 46;
+pub(crate) const RECVMSG: usize = 47;
+pub(crate) const EXIT: usize = 60;
+pub(crate) const KILL: usize = 62;
+pub(crate) const PRCTL: usize = 157;
+pub(crate) const OPENAT: usize = 257;
+pub(crate) const WRITE: usize = 1;
+pub(crate) const USERFAULTFD: usize = 323;
+pub(crate) const CLOSE_RANGE: usize = 436;
+
+const CLONE: usize = 56;
+
+/// A system call; its result, or its errno.
+///
+/// # Safety
+///
+/// The arguments must be right for the call, as the kernel reads and writes what they point to.
+pub(crate) unsafe fn call(number: usize, arguments: [usize; 6]) -> Result<usize, u32> {
+    let [a, b, c, d, e, f] = arguments;
+    let result: isize;
+    // SAFETY: the kernel changes rax, rcx and r11 alone; what it does else is the caller's promise.
+    unsafe {
+        asm!(
+            "syscall",
+            inlateout("rax") number as isize => result,
+            in("rdi") a, in("rsi") b, in("rdx") c, in("r10") d, in("r8") e, in("r9") f,
+            lateout("rcx") _, lateout("r11") _,
+            options(nostack),
+        );
+    }
+    if (-4095..0).contains(&result) { Err(-result as u32) } else { Ok(result as usize) }
+}
+
+/// Starts a thread on a stack of its own, which ends in `main`; its number.
+///
+/// # Safety
+///
+/// `stack_end` is the end of memory that nobody else uses while the thread runs, 16-byte aligned.
+/// `main` must not use thread-local memory: it would be that of this thread.
+pub(crate) unsafe fn start_thread(
+    flags: usize,
+    stack_end: usize,
+    main: extern "C" fn(usize) -> !,
+    argument: usize,
+) -> Result<usize, u32> {
+    let result: isize;
+    // SAFETY: the new thread has the registers of this one but rax and rsp, goes to `main`, and
+    // does not come back; this one goes on after the call.
+    unsafe {
+        asm!(
+            "syscall",
+            "test rax, rax",
+            "jnz 2f",
+            "xor ebp, ebp",
+            "mov rdi, r9",
+            "call r12",
+            "ud2",
+            "2:",
+            inlateout("rax") CLONE as isize => result,
+            in("rdi") flags, in("rsi") stack_end, in("rdx") 0, in("r10") 0, in("r8") 0,
+            in("r9") argument, in("r12") main,
+            lateout("rcx") _, lateout("r11") _,
+        );
+    }
+    if (-4095..0).contains(&result) { Err(-result as u32) } else { Ok(result as usize) }
+}

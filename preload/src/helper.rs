@@ -1,0 +1,355 @@
+//! The helper: a thread that waits for commands.
+
+use core::ptr;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use crate::call::{self, call, start_thread};
+use crate::protocol::{Control, MESSAGE_BYTES, Message, RUNS_MAX, Run, holder, kind, work};
+use crate::{PATH_BYTES, SOCKET_PATH, WATCHED};
+
+/// The helper's stack, all the memory that is its own.
+const STACK_BYTES: usize = 64 << 10;
+
+const PAGE_BYTES: u64 = 4096;
+
+// Of linux/sched.h: a thread of the program, with files of its own.
+const CLONE_VM: usize = 0x100;
+const CLONE_FS: usize = 0x200;
+const CLONE_SIGHAND: usize = 0x800;
+const CLONE_THREAD: usize = 0x1_0000;
+const CLONE_SYSVSEM: usize = 0x4_0000;
+
+const PROT_READ_WRITE: usize = 3;
+const MAP_SHARED: usize = 1;
+const MAP_PRIVATE_ANONYMOUS: usize = 0x22;
+const MAP_NORESERVE: usize = 0x4000;
+const MADV_DONTNEED: usize = 4;
+const MADV_DONTFORK: usize = 10;
+const MADV_NOHUGEPAGE: usize = 15;
+const MADV_POPULATE_WRITE: usize = 23;
+
+const SIG_SETMASK: usize = 2;
+const SIGKILL: usize = 9;
+const EINTR: u32 = 4;
+const EAGAIN: u32 = 11;
+
+// Of linux/userfaultfd.h.
+const UFFDIO_MOVE: usize = 0xc028_aa05;
+const MOVE_DONTWAKE: u64 = 1;
+const USERFAULTFD_IOC_NEW: usize = 0xaa00;
+const O_CLOEXEC_NONBLOCK: usize = 0o2_000_000 | 0o4_000;
+
+/// Asks the kernel for something that touches no memory, or memory of ours alone.
+fn ask(number: usize, arguments: [usize; 6]) -> Result<usize, u32> {
+    // SAFETY: every caller in this file passes addresses of live memory of the helper's, of the
+    // size that the call uses, or of pages that the supervisor names.
+    unsafe { call(number, arguments) }
+}
+
+/// Starts the helper. Where that fails the program runs as it would without us.
+pub(crate) fn start(hello: u32) {
+    let mapped = ask(
+        call::MMAP,
+        [0, STACK_BYTES, PROT_READ_WRITE, MAP_PRIVATE_ANONYMOUS | MAP_NORESERVE, usize::MAX, 0],
+    );
+    let Ok(stack) = mapped else { return };
+    let _ = ask(call::MADVISE, [stack, STACK_BYTES, MADV_DONTFORK, 0, 0, 0]);
+    // The helper handles no signal of the program's.
+    let (all, mut before) = ([u64::MAX; 1], [0_u64; 1]);
+    let mask = |new: &u64, old: usize| {
+        ask(call::SIGNAL_MASK, [SIG_SETMASK, ptr::from_ref(new).addr(), old, 8, 0, 0])
+    };
+    let _ = mask(&all[0], before.as_mut_ptr().addr());
+    let flags = CLONE_VM | CLONE_FS | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM;
+    // The lowest word of the stack tells which hello it is.
+    let word: *mut u32 = ptr::with_exposed_provenance_mut(stack);
+    // SAFETY: memory that was mapped just now, for this.
+    unsafe { word.write(hello) };
+    // SAFETY: the stack is the helper's alone, and `main` keeps to it.
+    let started = unsafe { start_thread(flags, stack + STACK_BYTES, main, stack) };
+    let _ = mask(&before[0], 0);
+    if started.is_err() {
+        let _ = ask(call::MUNMAP, [stack, STACK_BYTES, 0, 0, 0, 0]);
+    }
+}
+
+extern "C" fn main(stack: usize) -> ! {
+    // The program's files are not ours: none must stay open because of us.
+    let _ = ask(call::CLOSE_RANGE, [0, u32::MAX as usize, 0, 0, 0, 0]);
+    const PR_SET_NAME: usize = 15;
+    let _ = ask(call::PRCTL, [PR_SET_NAME, c"uzswap-helper".as_ptr().addr(), 0, 0, 0, 0]);
+    let word: *const u32 = ptr::with_exposed_provenance(stack);
+    // SAFETY: whoever started the helper wrote it there.
+    let hello = unsafe { word.read() };
+    if let Some(helper) = Helper::meet(hello, stack) {
+        helper.work();
+    }
+    let _ = ask(call::EXIT, [0; 6]);
+    unreachable!()
+}
+
+struct Helper {
+    socket: usize,
+    userfaultfd: usize,
+    control: &'static Control,
+}
+
+/// `struct sockaddr_un`.
+#[repr(C)]
+struct Address {
+    family: u16,
+    path: [u8; PATH_BYTES],
+}
+
+/// `struct iovec`.
+#[repr(C)]
+struct Buffer {
+    base: usize,
+    bytes: usize,
+}
+
+/// `struct msghdr`.
+#[repr(C)]
+struct Header {
+    name: usize,
+    name_bytes: usize,
+    buffers: usize,
+    buffer_count: usize,
+    extra: usize,
+    extra_bytes: usize,
+    flags: usize,
+}
+
+/// `struct cmsghdr` with up to two descriptors.
+#[repr(C)]
+struct Extra {
+    bytes: usize,
+    level: u32,
+    kind: u32,
+    descriptors: [i32; 2],
+}
+
+const EXTRA_HEAD_BYTES: usize = 16;
+const SOL_SOCKET: u32 = 1;
+const SCM_RIGHTS: u32 = 1;
+const MSG_NOSIGNAL: usize = 0x4000;
+const MSG_CMSG_CLOEXEC: usize = 0x4000_0000;
+
+/// `struct uffdio_move`.
+#[repr(C)]
+struct Move {
+    to: u64,
+    from: u64,
+    bytes: u64,
+    mode: u64,
+    moved: i64,
+}
+
+impl Helper {
+    /// Makes itself known to the supervisor. `None` where there is no supervisor, or the kernel
+    /// refuses something; the program runs as it would without us then.
+    fn meet(hello: u32, stack: usize) -> Option<Helper> {
+        const UNIX_PACKETS: [usize; 2] = [1, 5 | 0o2_000_000];
+        let socket = ask(call::SOCKET, [UNIX_PACKETS[0], UNIX_PACKETS[1], 0, 0, 0, 0]).ok()?;
+        // SAFETY: written once, before there was a helper.
+        let path = unsafe { *SOCKET_PATH.0.get() };
+        let address = Address { family: 1, path };
+        let bytes = size_of::<Address>();
+        ask(call::CONNECT, [socket, ptr::from_ref(&address).addr(), bytes, 0, 0, 0]).ok()?;
+        send(socket, Message::new(hello, stack as u64, STACK_BYTES as u64), None)?;
+        let (welcome, [shared, given]) = receive(socket)?;
+        let bytes = size_of::<Control>().next_multiple_of(PAGE_BYTES as usize);
+        let map = |bytes, flags, file| ask(call::MMAP, [0, bytes, PROT_READ_WRITE, flags, file, 0]);
+        let control = map(bytes, MAP_SHARED, shared as usize).ok()?;
+        let _ = ask(call::MADVISE, [control, bytes, MADV_DONTFORK, 0, 0, 0]);
+        let _ = ask(call::CLOSE, [shared as usize, 0, 0, 0, 0, 0]);
+        let control: *const Control = ptr::with_exposed_provenance(control);
+        // SAFETY: the supervisor's memory has this size, is all atomics, and stays mapped.
+        let control = unsafe { &*control };
+        let made = match welcome.kind {
+            kind::WELCOME_DEVICE => {
+                ask(call::IOCTL, [given as usize, USERFAULTFD_IOC_NEW, O_CLOEXEC_NONBLOCK, 0, 0, 0])
+            }
+            kind::WELCOME_CALL => ask(call::USERFAULTFD, [O_CLOEXEC_NONBLOCK, 0, 0, 0, 0, 0]),
+            kind::WELCOME_FORKED => Ok(given as usize),
+            _ => return None,
+        };
+        let staging_bytes = welcome.first as usize;
+        let staging = map(staging_bytes, MAP_PRIVATE_ANONYMOUS | MAP_NORESERVE, usize::MAX)
+            .and_then(|at| {
+                ask(call::MADVISE, [at, staging_bytes, MADV_DONTFORK, 0, 0, 0])?;
+                let _ = ask(call::MADVISE, [at, staging_bytes, MADV_NOHUGEPAGE, 0, 0, 0]);
+                Ok(at)
+            });
+        let (userfaultfd, staging) = match (made, staging) {
+            (Ok(made), Ok(staging)) => (made, staging),
+            (Err(errno), _) | (_, Err(errno)) => {
+                send(socket, Message::new(kind::CANNOT, u64::from(errno), 0), None);
+                return None;
+            }
+        };
+        if welcome.kind == kind::WELCOME_DEVICE {
+            let _ = ask(call::CLOSE, [given as usize, 0, 0, 0, 0, 0]);
+        }
+        let ready = Message::new(kind::READY, staging as u64, staging_bytes as u64);
+        // The helper keeps it open too: with the supervisor gone, memory that is not there must not
+        // read as zeros.
+        send(socket, ready, Some(userfaultfd as i32))?;
+        Some(Helper { socket, userfaultfd, control })
+    }
+
+    fn work(&self) -> ! {
+        loop {
+            match receive(self.socket) {
+                Some((message, _)) if message.kind == kind::WORK => {
+                    WATCHED.store(true, Ordering::Relaxed);
+                    self.carry_out();
+                    if send(self.socket, Message::new(kind::DONE, 0, 0), None).is_some() {
+                        continue;
+                    }
+                }
+                Some(_) => continue,
+                None => {}
+            }
+            end_program(
+                b"uzswap: the supervisor is gone; this program was ended, as parts of its memory \
+                  were kept there\n",
+            );
+        }
+    }
+
+    fn carry_out(&self) {
+        let control = self.control;
+        let what = control.work.load(Ordering::Acquire);
+        let count = (control.run_count.load(Ordering::Relaxed) as usize).min(RUNS_MAX);
+        let runs = &control.runs[..count];
+        if what == work::OWN_AND_MOVE {
+            // Without the lock: a page that is missing by now is asked for of the supervisor.
+            for run in runs {
+                let _ = advise(&run.from, &run.bytes, MADV_POPULATE_WRITE);
+            }
+        }
+        while control
+            .lock
+            .compare_exchange(holder::NONE, holder::HELPER, Ordering::Acquire, Ordering::Relaxed)
+            .is_err()
+        {
+            let _ = ask(call::YIELD, [0; 6]);
+        }
+        if control.epoch.load(Ordering::Relaxed) == control.given_in.load(Ordering::Relaxed) {
+            runs.iter().for_each(|run| self.move_run(run));
+        } else {
+            runs.iter().for_each(|run| run.error.store(u64::from(EAGAIN), Ordering::Relaxed));
+        }
+        control.done.store(control.given.load(Ordering::Relaxed), Ordering::Release);
+        control.lock.store(holder::NONE, Ordering::Release);
+        // Without the lock: it is told by the userfaultfd, and so waits until that is read.
+        if control.drop_bytes.load(Ordering::Relaxed) > 0 {
+            let _ = advise(&control.drop_from, &control.drop_bytes, MADV_DONTNEED);
+        }
+    }
+
+    /// Moves the pages of a run, up to the first that does not go.
+    fn move_run(&self, run: &Run) {
+        let bytes = run.bytes.load(Ordering::Relaxed);
+        let (to, from) = (run.to.load(Ordering::Relaxed), run.from.load(Ordering::Relaxed));
+        let (mut moved, mut error) = (0, 0);
+        while moved < bytes {
+            let mut order = Move {
+                to: to + moved,
+                from: from + moved,
+                bytes: bytes - moved,
+                mode: MOVE_DONTWAKE,
+                moved: 0,
+            };
+            let address = ptr::from_mut(&mut order).addr();
+            let asked = ask(call::IOCTL, [self.userfaultfd, UFFDIO_MOVE, address, 0, 0, 0]);
+            let part = order.moved.max(0) as u64;
+            moved += part;
+            match asked {
+                Ok(_) => {}
+                Err(EAGAIN) if part > 0 => {} // it was interrupted
+                Err(errno) => {
+                    error = errno;
+                    break;
+                }
+            }
+        }
+        run.moved.store(moved, Ordering::Relaxed);
+        run.error.store(u64::from(error), Ordering::Relaxed);
+    }
+}
+
+fn advise(from: &AtomicU64, bytes: &AtomicU64, advice: usize) -> Result<usize, u32> {
+    let from = from.load(Ordering::Relaxed) as usize;
+    let bytes = bytes.load(Ordering::Relaxed) as usize;
+    ask(call::MADVISE, [from, bytes, advice, 0, 0, 0])
+}
+
+/// Sends a message, with a descriptor or none.
+fn send(socket: usize, message: Message, descriptor: Option<i32>) -> Option<()> {
+    let mut bytes = message.to_bytes();
+    let buffer = Buffer { base: bytes.as_mut_ptr().addr(), bytes: MESSAGE_BYTES };
+    let mut extra = Extra {
+        bytes: EXTRA_HEAD_BYTES + size_of::<i32>(),
+        level: SOL_SOCKET,
+        kind: SCM_RIGHTS,
+        descriptors: [descriptor.unwrap_or(-1), -1],
+    };
+    let header = Header {
+        name: 0,
+        name_bytes: 0,
+        buffers: ptr::from_ref(&buffer).addr(),
+        buffer_count: 1,
+        extra: descriptor.map_or(0, |_| ptr::from_mut(&mut extra).addr()),
+        extra_bytes: descriptor.map_or(0, |_| size_of::<Extra>()),
+        flags: 0,
+    };
+    loop {
+        let address = ptr::from_ref(&header).addr();
+        match ask(call::SENDMSG, [socket, address, MSG_NOSIGNAL, 0, 0, 0]) {
+            Ok(_) => return Some(()),
+            Err(EINTR) => {}
+            Err(_) => return None,
+        }
+    }
+}
+
+/// Waits for a message, and the descriptors that come along.
+fn receive(socket: usize) -> Option<(Message, [i32; 2])> {
+    let mut bytes = [0_u8; MESSAGE_BYTES];
+    let buffer = Buffer { base: bytes.as_mut_ptr().addr(), bytes: MESSAGE_BYTES };
+    let mut extra = Extra { bytes: 0, level: 0, kind: 0, descriptors: [-1; 2] };
+    let mut header = Header {
+        name: 0,
+        name_bytes: 0,
+        buffers: ptr::from_ref(&buffer).addr(),
+        buffer_count: 1,
+        extra: ptr::from_mut(&mut extra).addr(),
+        extra_bytes: size_of::<Extra>(),
+        flags: 0,
+    };
+    loop {
+        let address = ptr::from_mut(&mut header).addr();
+        match ask(call::RECVMSG, [socket, address, MSG_CMSG_CLOEXEC, 0, 0, 0]) {
+            Ok(MESSAGE_BYTES) => return Some((Message::from_bytes(&bytes)?, extra.descriptors)),
+            Err(EINTR) => {}
+            Ok(_) | Err(_) => return None,
+        }
+    }
+}
+
+/// Ends the program, with a message on its standard error.
+pub(crate) fn end_program(message: &[u8]) -> ! {
+    const AT_FDCWD: usize = -100_isize as usize;
+    const O_WRONLY_NOCTTY: usize = 1 | 0o400;
+    let path = c"/proc/self/fd/2".as_ptr().addr();
+    if let Ok(file) = ask(call::OPENAT, [AT_FDCWD, path, O_WRONLY_NOCTTY, 0, 0, 0]) {
+        let _ = ask(call::WRITE, [file, message.as_ptr().addr(), message.len(), 0, 0, 0]);
+    }
+    loop {
+        if let Ok(pid) = ask(call::GETPID, [0; 6]) {
+            let _ = ask(call::KILL, [pid, SIGKILL, 0, 0, 0, 0]);
+        }
+    }
+}

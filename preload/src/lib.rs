@@ -1,0 +1,125 @@
+//! The library that `uzswap run` puts into a program: it starts a thread, the helper, which gives
+//! the supervisor a userfaultfd of the program's memory and carries out what only the program's own
+//! threads may do: move pages aside, and give memory back.
+//!
+//! The helper has its own table of files, so the program sees none of ours and may close all of
+//! its own. It uses its own stack and system calls alone: no C library, no thread-local memory, no
+//! memory of the program, since any of that may be on its way out of it.
+
+#![no_std]
+
+mod call;
+mod helper;
+#[allow(dead_code, reason = "the supervisor uses the rest")]
+mod protocol;
+
+use core::cell::UnsafeCell;
+use core::ffi::{CStr, c_char, c_int, c_void};
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use call::call;
+use protocol::{SOCKET_VARIABLE, kind};
+
+/// Longest path of a socket: `sun_path` of unix(7).
+const PATH_BYTES: usize = 108;
+
+/// The supervisor's socket. Written once, before the program's `main`.
+struct SocketPath(UnsafeCell<[u8; PATH_BYTES]>);
+
+// SAFETY: written by the constructor alone, when there is one thread.
+unsafe impl Sync for SocketPath {}
+
+static SOCKET_PATH: SocketPath = SocketPath(UnsafeCell::new([0; PATH_BYTES]));
+
+/// Parts of the program's memory are watched. In the program's own memory, so that a fork has it.
+static WATCHED: AtomicBool = AtomicBool::new(false);
+
+#[link(name = "c")]
+unsafe extern "C" {
+    safe static environ: *const *const c_char;
+    fn pthread_atfork(
+        prepare: Option<extern "C" fn()>,
+        parent: Option<extern "C" fn()>,
+        child: Option<extern "C" fn()>,
+    ) -> c_int;
+    safe fn __errno_location() -> *mut c_int;
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static CONSTRUCTOR: extern "C" fn() = start;
+
+/// Runs before the program's `main`.
+extern "C" fn start() {
+    let Some(path) = variable(SOCKET_VARIABLE.as_bytes()) else { return };
+    if path.is_empty() || path.len() >= PATH_BYTES {
+        return;
+    }
+    // SAFETY: this is the only thread yet.
+    let room = unsafe { &mut *SOCKET_PATH.0.get() };
+    room[..path.len()].copy_from_slice(path);
+    // SAFETY: the handler is a function of this library, which is never unloaded.
+    unsafe { pthread_atfork(None, None, Some(forked)) };
+    helper::start(kind::HELLO_EXEC);
+}
+
+/// Runs in the child of a fork, which has one thread.
+extern "C" fn forked() {
+    helper::start(kind::HELLO_FORK);
+}
+
+/// The value of a variable of the environment.
+fn variable(name: &[u8]) -> Option<&'static [u8]> {
+    let mut at = environ;
+    if at.is_null() {
+        return None;
+    }
+    loop {
+        // SAFETY: the environment is an array of pointers that ends with a null pointer.
+        let text = unsafe { *at };
+        if text.is_null() {
+            return None;
+        }
+        // SAFETY: each is a string of C.
+        let text = unsafe { CStr::from_ptr(text) }.to_bytes();
+        if let Some(value) = text.strip_prefix(name).and_then(|rest| rest.strip_prefix(b"=")) {
+            return Some(value);
+        }
+        // SAFETY: this was not the null pointer at the end.
+        at = unsafe { at.add(1) };
+    }
+}
+
+const MADV_DONTNEED: c_int = 4;
+const MADV_FREE: c_int = 8;
+
+/// madvise(2), with MADV_FREE done at once where memory is watched: what it frees later nobody is
+/// told of, so such pages could not leave memory any more. The kernel may free them at once too.
+///
+/// # Safety
+///
+/// As the call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn madvise(address: *mut c_void, length: usize, advice: c_int) -> c_int {
+    let advice = match advice {
+        MADV_FREE if WATCHED.load(Ordering::Relaxed) => MADV_DONTNEED,
+        other => other,
+    };
+    // SAFETY: it is the caller's call.
+    match unsafe { call(call::MADVISE, [address.addr(), length, advice as usize, 0, 0, 0]) } {
+        Ok(_) => 0,
+        Err(errno) => {
+            // SAFETY: a pointer to this thread's errno.
+            unsafe { *__errno_location() = errno as c_int };
+            -1
+        }
+    }
+}
+
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+    helper::end_program(
+        b"uzswap: the helper failed; the program was ended, as parts of its memory \
+                          are kept outside it\n",
+    )
+}

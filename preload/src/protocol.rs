@@ -1,0 +1,157 @@
+//! What the supervisor and the helper in a program say to each other. Both sides compile this file.
+//!
+//! ```text
+//!  helper                            supervisor
+//!   connect, Hello         ------>
+//!                          <------    Welcome, with descriptors: control memory, and a userfaultfd
+//!                                     or the device to make one
+//!   Ready, with the userfaultfd -->   (registers staging)
+//!                          <------    Work: a command is in the control memory
+//!   Done                   ------>
+//! ```
+//!
+//! Each message is one packet. The helper ends with its program; when the supervisor ends, the
+//! helper ends the program, for parts of its memory are gone.
+
+use core::sync::atomic::{AtomicU32, AtomicU64};
+
+/// Of this protocol: the first word of every message.
+pub const MAGIC: u32 = 0x757a_0001;
+
+/// The variable that names the supervisor's socket.
+pub const SOCKET_VARIABLE: &str = "UZSWAP_SOCKET";
+
+/// Runs of pages in one command.
+pub const RUNS_MAX: usize = 256;
+
+/// What a message is.
+pub mod kind {
+    /// From the helper: a program has started.
+    pub const HELLO_EXEC: u32 = 1;
+    /// From the helper: a program has forked, and this is the child.
+    pub const HELLO_FORK: u32 = 2;
+    /// From the supervisor: make a userfaultfd with the device that comes along.
+    pub const WELCOME_DEVICE: u32 = 3;
+    /// From the supervisor: make a userfaultfd with the system call.
+    pub const WELCOME_CALL: u32 = 4;
+    /// From the supervisor: this is your userfaultfd, which was made when your parent forked.
+    pub const WELCOME_FORKED: u32 = 5;
+    /// From the helper: it can work.
+    pub const READY: u32 = 6;
+    /// From the helper: it cannot, and ends.
+    pub const CANNOT: u32 = 7;
+    /// From the supervisor: there is a command.
+    pub const WORK: u32 = 8;
+    /// From the helper: the command was carried out.
+    pub const DONE: u32 = 9;
+}
+
+/// A packet. What `first` and `second` are depends on the kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct Message {
+    /// [`MAGIC`].
+    pub magic: u32,
+    /// Of [`kind`].
+    pub kind: u32,
+    /// HELLO: address of the helper's own memory. WELCOME: bytes of staging wanted. READY: address
+    /// of staging. CANNOT: an errno.
+    pub first: u64,
+    /// HELLO: its bytes. READY: bytes of staging.
+    pub second: u64,
+}
+
+/// Bytes of a [`Message`].
+pub const MESSAGE_BYTES: usize = size_of::<Message>();
+
+impl Message {
+    /// A message of this kind.
+    pub fn new(kind: u32, first: u64, second: u64) -> Message {
+        Message { magic: MAGIC, kind, first, second }
+    }
+
+    /// Its bytes.
+    pub fn to_bytes(self) -> [u8; MESSAGE_BYTES] {
+        let mut bytes = [0; MESSAGE_BYTES];
+        bytes[0..4].copy_from_slice(&self.magic.to_ne_bytes());
+        bytes[4..8].copy_from_slice(&self.kind.to_ne_bytes());
+        bytes[8..16].copy_from_slice(&self.first.to_ne_bytes());
+        bytes[16..24].copy_from_slice(&self.second.to_ne_bytes());
+        bytes
+    }
+
+    /// The message of these bytes; `None` if they are none of this protocol.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Message> {
+        let bytes: &[u8; MESSAGE_BYTES] = bytes.try_into().ok()?;
+        let word = |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
+        let long = |at: usize| Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
+        let message =
+            Message { magic: word(0)?, kind: word(4)?, first: long(8)?, second: long(16)? };
+        (message.magic == MAGIC).then_some(message)
+    }
+}
+
+/// Who has the lock of a [`Control`].
+pub mod holder {
+    /// Nobody.
+    pub const NONE: u32 = 0;
+    /// The helper, which carries out a command.
+    pub const HELPER: u32 = 1;
+    /// The supervisor, which reads what the userfaultfd has.
+    pub const SUPERVISOR: u32 = 2;
+}
+
+/// What a command does with its runs.
+pub mod work {
+    /// Moves pages to staging: UFFDIO_MOVE.
+    pub const MOVE: u32 = 1;
+    /// As that, once the pages are the program's alone: MADV_POPULATE_WRITE.
+    pub const OWN_AND_MOVE: u32 = 2;
+}
+
+/// Memory that both map: one command at a time, and the lock that keeps a command and the news of
+/// the userfaultfd apart.
+///
+/// A command names addresses. When the supervisor reads that the program has changed what is there,
+/// the program goes on, and may map something else there; so nothing is read while a command is
+/// carried out, and a command that was given before something was read is not.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Control {
+    /// Of [`holder`].
+    pub lock: AtomicU32,
+    /// How many changes of the program's mappings were read.
+    pub epoch: AtomicU32,
+    /// The number of the command. It is done when `done` is the same.
+    pub given: AtomicU32,
+    /// The number of the last command that was carried out.
+    pub done: AtomicU32,
+    /// Of [`work`].
+    pub work: AtomicU32,
+    /// `epoch` when the command was given; if it is another one now, nothing is done.
+    pub given_in: AtomicU32,
+    /// Runs of the command.
+    pub run_count: AtomicU32,
+    /// Memory of staging that is given back to the kernel afterwards, in any case: its start.
+    pub drop_from: AtomicU64,
+    /// Its bytes; 0 for none.
+    pub drop_bytes: AtomicU64,
+    /// The runs.
+    pub runs: [Run; RUNS_MAX],
+}
+
+/// Adjacent pages of the program.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Run {
+    /// Where they are.
+    pub from: AtomicU64,
+    /// Where they go in staging.
+    pub to: AtomicU64,
+    /// Their bytes.
+    pub bytes: AtomicU64,
+    /// The answer: bytes that were moved, from the first one on.
+    pub moved: AtomicU64,
+    /// The answer: why not all were, an errno, or 0.
+    pub error: AtomicU64,
+}

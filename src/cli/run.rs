@@ -1,0 +1,126 @@
+//! `uzswap run`: any program in less memory.
+
+use std::ffi::OsString;
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use super::Failure;
+use super::size::parse_size;
+use crate::budget::Counted;
+use crate::compressor::CompressorKind;
+use crate::index::IndexKind;
+use crate::lab::report::text::human_size;
+use crate::pager::{RunError, RunOptions, RunReport, run};
+use crate::sys::children;
+use crate::zpool::ZpoolKind;
+use crate::zswap::{Incompressible, ZswapOptions};
+
+/// What `uzswap run` is asked for.
+#[derive(Debug, clap::Args)]
+#[command(override_usage = "uzswap run --limit SIZE [OPTIONS] -- COMMAND [ARGUMENTS]")]
+pub(super) struct Run {
+    /// Memory for the program, its children and the pool: 512M
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    limit: usize,
+    /// Allocator: zsmalloc, z3fold, zbud
+    #[arg(long, value_name = "NAME", default_value_t = ZpoolKind::Zsmalloc)]
+    zpool: ZpoolKind,
+    /// Compressor: lz4, lzo, lzo-rle, zstd, deflate
+    #[arg(long, value_name = "NAME", default_value_t = CompressorKind::Lz4)]
+    compressor: CompressorKind,
+    /// Index: radix, rbtree, btree, xarray
+    #[arg(long, value_name = "NAME", default_value_t = IndexKind::Radix)]
+    index: IndexKind,
+    /// Write what was used and done to a file, as JSON
+    #[arg(long, value_name = "FILE")]
+    stats: Option<PathBuf>,
+    /// Print nothing of our own but errors
+    #[arg(long)]
+    quiet: bool,
+    /// The program
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+impl Run {
+    /// Runs the program; its exit code is ours.
+    pub(super) fn run(self) -> ExitCode {
+        match self.run_program() {
+            Ok(code) => code,
+            Err(failure) => {
+                eprintln!("uzswap: {:#}", failure.error());
+                ExitCode::from(failure.code())
+            }
+        }
+    }
+
+    fn run_program(self) -> Result<ExitCode, Failure> {
+        let options = RunOptions {
+            limit_bytes: self.limit as u64,
+            store: ZswapOptions {
+                zpool: self.zpool,
+                compressor: self.compressor,
+                index: self.index,
+                incompressible: Incompressible::StoreAsIs,
+                counted: Counted::PoolAndMetadata,
+                ..ZswapOptions::bare()
+            },
+            quiet: self.quiet,
+        };
+        let start = Instant::now();
+        let (status, report) = match run(&self.command, &options) {
+            Ok(done) => done,
+            // As env(1), nohup(1) and time(1) have it.
+            Err(error @ RunError::Program { .. }) => {
+                let RunError::Program { source, .. } = &error else { unreachable!() };
+                let code = match source.kind() {
+                    std::io::ErrorKind::NotFound => 127,
+                    _ => 126,
+                };
+                eprintln!("uzswap: {error}");
+                return Ok(ExitCode::from(code));
+            }
+            Err(error) => return Err(Failure::Machine(error.into())),
+        };
+        if let Some(path) = &self.stats {
+            let text = serde_json::to_string_pretty(&report).expect("numbers");
+            std::fs::write(path, text + "\n").map_err(|error| {
+                Failure::Machine(anyhow::anyhow!("{}: {error}", path.display()))
+            })?;
+        }
+        if !self.quiet {
+            eprint!("{}", summary(&report, start.elapsed()));
+        }
+        if let Some(signal) = status.signal() {
+            children::end_by(signal);
+            return Ok(ExitCode::from(128 + signal as u8)); // 1 to 64
+        }
+        Ok(ExitCode::from(status.code().unwrap_or(1) as u8)) // 0 to 255
+    }
+}
+
+/// What is told at the end.
+fn summary(report: &RunReport, wall: Duration) -> String {
+    let size = |bytes: u64| human_size(bytes);
+    let micros = |ns: u64| ns as f64 / 1000.0;
+    let RunReport { counts, faults, .. } = report;
+    format!(
+        "uzswap: {:.2} s; peak {} of {}: {} resident, {} pool\n\
+         uzswap: {} pages stored, {} restored, {} rescued, {} fresh; {} faults, \
+         p50 {:.1} us, p99 {:.1} us\n",
+        wall.as_secs_f64(),
+        size(report.peak_bytes),
+        size(report.limit_bytes),
+        size(report.resident_peak_bytes),
+        size(report.pool_peak_bytes),
+        counts.stored_pages,
+        counts.restored_pages,
+        counts.rescued_pages,
+        counts.fresh_pages,
+        faults.count,
+        micros(faults.p50_ns),
+        micros(faults.p99_ns),
+    )
+}

@@ -1,0 +1,149 @@
+//! Settings of the kernel and of this process, read from the files of /proc and /sys below a root.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// `CAP_SYS_PTRACE` of linux/capability.h.
+const CAP_SYS_PTRACE: u32 = 19;
+
+/// A limit of memory cgroup v1 at or above this is none: the largest multiple of a page, or what
+/// the kernel makes of it.
+const NO_LIMIT_V1: u64 = i64::MAX as u64 - (1 << 16);
+
+/// The memory cgroup of this process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct MemoryCgroup {
+    /// 1 or 2.
+    pub(super) version: u8,
+    /// The least limit of it and those above it, in bytes.
+    pub(super) limit: Option<u64>,
+}
+
+/// The files.
+#[derive(Debug)]
+pub(super) struct Files {
+    root: PathBuf,
+}
+
+impl Files {
+    /// Those below `root`, which has `proc` and `sys`.
+    pub(super) fn below(root: &Path) -> Files {
+        Files { root: root.to_owned() }
+    }
+
+    /// A file's text, without white space around it; `None` where it cannot be read.
+    pub(super) fn text(&self, path: &str) -> Option<String> {
+        let text = fs::read_to_string(self.root.join(path.trim_start_matches('/'))).ok()?;
+        Some(text.trim().to_owned())
+    }
+
+    pub(super) fn number(&self, path: &str) -> Option<u64> {
+        self.text(path)?.parse().ok()
+    }
+
+    /// Names in a folder, in order; none where there is none.
+    pub(super) fn names(&self, folder: &str) -> Vec<String> {
+        let entries = fs::read_dir(self.root.join(folder.trim_start_matches('/')));
+        let mut names: Vec<String> = entries
+            .into_iter()
+            .flatten()
+            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+            .collect();
+        names.sort();
+        names
+    }
+
+    /// The choice in brackets: `always [madvise] never`.
+    pub(super) fn choice(&self, path: &str) -> Option<String> {
+        let text = self.text(path)?;
+        let (_, rest) = text.split_once('[')?;
+        Some(rest.split_once(']')?.0.to_owned())
+    }
+
+    /// A line of /proc/self/status.
+    pub(super) fn status(&self, name: &str) -> Option<String> {
+        let text = self.text("/proc/self/status")?;
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+        Some(line.trim().to_owned())
+    }
+
+    /// Whether a set of capabilities of /proc/self/status has `CAP_SYS_PTRACE`.
+    pub(super) fn may_trace(&self, set: &str) -> bool {
+        let bits = self.status(set).and_then(|bits| u64::from_str_radix(&bits, 16).ok());
+        bits.is_some_and(|bits| bits >> CAP_SYS_PTRACE & 1 == 1)
+    }
+
+    /// Whether a filter of system calls is on this process.
+    pub(super) fn has_seccomp(&self) -> bool {
+        self.status("Seccomp").is_some_and(|mode| mode != "0")
+    }
+
+    pub(super) fn is_root(&self) -> bool {
+        let ids = self.status("Uid").unwrap_or_default();
+        ids.split_whitespace().nth(1) == Some("0") // real, effective, saved, file system
+    }
+
+    /// Whether users are those of the machine, and not of a container with a mapping.
+    pub(super) fn is_first_user_namespace(&self) -> bool {
+        self.text("/proc/self/uid_map")
+            .is_none_or(|map| map.split_whitespace().eq(["0", "0", "4294967295"]))
+    }
+
+    /// Whether programs that this process starts have `CAP_SYS_PTRACE`: by exec, root keeps what is
+    /// in the bounding set, others keep the ambient set.
+    pub(super) fn programs_may_trace(&self) -> bool {
+        let kept = if self.is_root() { "CapBnd" } else { "CapAmb" };
+        self.may_trace(kept) && self.is_first_user_namespace()
+    }
+
+    /// `vm.unprivileged_userfaultfd`.
+    pub(super) fn is_full_mode_for_all(&self) -> bool {
+        self.number("/proc/sys/vm/unprivileged_userfaultfd") == Some(1)
+    }
+
+    pub(super) fn memory_cgroup(&self) -> Option<MemoryCgroup> {
+        let text = self.text("/proc/self/cgroup")?;
+        let path_of = |wanted: fn(&str, &str) -> bool| {
+            text.lines().find_map(|line| {
+                let mut fields = line.splitn(3, ':');
+                let (id, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
+                wanted(id, controllers).then(|| path.to_owned())
+            })
+        };
+        // With both mounted, memory belongs to one of them.
+        let v1 = path_of(|_, controllers| controllers.split(',').any(|name| name == "memory"));
+        let (version, mount, file, path) = match v1 {
+            Some(path) => (1, "/sys/fs/cgroup/memory", "memory.limit_in_bytes", path),
+            None => {
+                let path = path_of(|id, _| id == "0")?;
+                (2, "/sys/fs/cgroup", "memory.max", path)
+            }
+        };
+        // In a container the path may be one of outside: the mount is its own then.
+        let limits = Path::new(&path)
+            .ancestors()
+            .filter_map(|folder| self.number(&format!("{mount}/{}/{file}", folder.display())));
+        Some(MemoryCgroup { version, limit: limits.filter(|&limit| limit < NO_LIMIT_V1).min() })
+    }
+
+    /// A soft limit of /proc/self/limits; `None` for none.
+    pub(super) fn soft_limit(&self, name: &str) -> Option<u64> {
+        let text = self.text("/proc/self/limits")?;
+        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+        line.split_whitespace().next()?.parse().ok()
+    }
+
+    /// The loader of programs that are linked dynamically: of glibc or of musl.
+    pub(super) fn loaders(&self) -> Vec<String> {
+        let is_loader = |name: &String| {
+            (name.starts_with("ld-") || name.starts_with("ld64")) && name.contains(".so")
+        };
+        let folders = ["/lib64", "/lib"].into_iter();
+        folders
+            .flat_map(|folder| {
+                let names = self.names(folder).into_iter().filter(is_loader);
+                names.map(move |name| format!("{folder}/{name}"))
+            })
+            .collect()
+    }
+}

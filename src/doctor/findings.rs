@@ -1,0 +1,352 @@
+//! What the facts mean for `run`.
+
+use libc::{EINVAL, ENOSYS, ENOTTY, EPERM};
+
+use super::files::Files;
+use super::trials::{Failure, Outcome, Trials};
+use super::{Finding, State};
+
+const MIB: u64 = 1 << 20;
+
+/// Descriptors that leave room for a tree of some hundred processes, at about three for each.
+const FILES_WANTED: u64 = 1024;
+
+const SYSCTL: &str = "sysctl -w vm.unprivileged_userfaultfd=1";
+const DEVICE_MODE: &str = "chmod 0666 /dev/userfaultfd";
+
+pub(super) fn all(files: &Files, trials: &Trials) -> Vec<Finding> {
+    let mut found = vec![userfaultfd(files, trials)];
+    found.extend(trials.features.iter().map(|(name, outcome)| feature(files, name, outcome)));
+    found.push(pagemap_scan(&trials.pagemap_scan));
+    found.push(read_memory(files, &trials.read_memory));
+    found.push(kernel(files));
+    found.push(capability(files));
+    found.push(seccomp(files));
+    found.push(loader(files));
+    found.push(memory_cgroup(files));
+    found.push(huge_pages(files));
+    found.push(overcommit(files));
+    found.push(open_files(files));
+    found.push(locked_memory(files));
+    found.push(zram(files));
+    found.push(zswap(files));
+    found
+}
+
+fn finding(
+    topic: &'static str,
+    state: State,
+    found: impl Into<String>,
+    means: impl Into<String>,
+) -> Finding {
+    Finding { topic, state, found: found.into(), means: means.into(), fix: Vec::new() }
+}
+
+impl Finding {
+    fn fixed_by(mut self, commands: &[&str]) -> Finding {
+        self.fix = commands.iter().map(|&command| command.to_owned()).collect();
+        self
+    }
+}
+
+/// The program, for setcap.
+fn program() -> String {
+    std::env::current_exe().map_or_else(|_| "uzswap".to_owned(), |path| path.display().to_string())
+}
+
+fn is(outcome: &Outcome, errno: i32) -> bool {
+    *outcome == Err(Failure::Os(errno))
+}
+
+/// Says how something ended.
+fn ended(outcome: &Outcome) -> String {
+    outcome.as_ref().map_or_else(ToString::to_string, |()| "allowed".to_owned())
+}
+
+fn userfaultfd(files: &Files, trials: &Trials) -> Finding {
+    let make = |state, found: &str, means: &str| finding("userfaultfd", state, found, means);
+    let works = "faults in system calls are served too";
+    // A program cannot do what its supervisor may: it has capabilities of its own.
+    if trials.by_device.is_ok() {
+        return make(State::Ok, "full mode, by /dev/userfaultfd", works);
+    }
+    if trials.by_syscall.is_ok() {
+        if files.is_full_mode_for_all() || files.programs_may_trace() {
+            return make(State::Ok, "full mode, by the system call", works);
+        }
+        return make(
+            State::Missing,
+            "full mode for uzswap alone",
+            "programs that it starts have no CAP_SYS_PTRACE and cannot make a userfaultfd",
+        )
+        .fixed_by(&[SYSCTL, DEVICE_MODE]);
+    }
+    let knows = files.text("/proc/sys/vm/unprivileged_userfaultfd").is_some();
+    let blocked = is(&trials.user_mode_only, EPERM) || is(&trials.user_mode_only, ENOSYS) && knows;
+    if blocked && files.has_seccomp() {
+        let found = format!("none: seccomp blocks the system call ({})", ended(&trials.by_syscall));
+        return make(State::Missing, &found, "the container does not allow it").fixed_by(&[
+            "docker run --device /dev/userfaultfd --cap-add SYS_PTRACE ...",
+            "docker run --security-opt seccomp=unconfined --cap-add SYS_PTRACE ...",
+        ]);
+    }
+    if is(&trials.user_mode_only, ENOSYS) {
+        return make(
+            State::Missing,
+            "none: the kernel has no such system call",
+            "a kernel with CONFIG_USERFAULTFD=y is needed",
+        );
+    }
+    let found = match trials.user_mode_only {
+        Ok(()) => "for faults of user mode only".to_owned(),
+        Err(_) => format!("none: {}", ended(&trials.by_syscall)),
+    };
+    make(
+        State::Missing,
+        &found,
+        "system calls of programs would fail with EFAULT on compressed memory",
+    )
+    .fixed_by(&[
+        SYSCTL,
+        DEVICE_MODE,
+        r#"echo 'KERNEL=="userfaultfd", MODE="0666"' > /etc/udev/rules.d/60-userfaultfd.rules"#,
+        "sudo uzswap run ...",
+    ])
+}
+
+fn feature(files: &Files, name: &'static str, outcome: &Outcome) -> Finding {
+    let (since, purpose, without) = match name {
+        "EVENT_FORK" => ("4.11", "forked children keep their pages", "a child would read zeros"),
+        "EVENT_REMAP" => ("4.11", "mremap is followed", "moved memory would be lost"),
+        "EVENT_REMOVE" => ("4.11", "madvise is followed", "dropped pages would come back"),
+        "EVENT_UNMAP" => ("4.11", "munmap is followed", "unmapped pages would come back"),
+        _ => ("6.8", "pages leave a program at once", "pages cannot be taken from it"),
+    };
+    match outcome {
+        Ok(()) => finding(name, State::Ok, "tried, works", purpose),
+        Err(Failure::Os(EINVAL)) => finding(
+            name,
+            State::Missing,
+            "the kernel does not have it",
+            format!("{without}; Linux {since} or newer is needed"),
+        ),
+        Err(Failure::Os(EPERM)) if name == "EVENT_FORK" => {
+            let means = format!(
+                "{without}; it needs CAP_SYS_PTRACE, vm.unprivileged_userfaultfd is not enough"
+            );
+            let found = ended(outcome);
+            if !files.is_first_user_namespace() {
+                let means = format!("{means}, nor is root in a user namespace");
+                return finding(name, State::Missing, found, means)
+                    .fixed_by(&["sudo docker run --cap-add SYS_PTRACE ..."]);
+            }
+            let setcap = format!("setcap cap_sys_ptrace+ep {}", program());
+            finding(name, State::Missing, found, means).fixed_by(&[
+                "sudo uzswap run ...",
+                &format!("{setcap} && {SYSCTL}"),
+                &format!("{setcap} && {DEVICE_MODE}"),
+                "docker run --cap-add SYS_PTRACE ...",
+            ])
+        }
+        Err(_) => finding(name, State::Missing, ended(outcome), without),
+    }
+}
+
+fn pagemap_scan(outcome: &Outcome) -> Finding {
+    let topic = "PAGEMAP_SCAN";
+    match outcome {
+        Ok(()) => finding(topic, State::Ok, "tried, works", "resident pages are found quickly"),
+        Err(Failure::Os(ENOTTY | EINVAL)) => finding(
+            topic,
+            State::Missing,
+            "the kernel does not have it",
+            "resident pages cannot be found; Linux 6.7 or newer is needed",
+        ),
+        Err(_) => finding(topic, State::Missing, ended(outcome), "resident pages cannot be found"),
+    }
+}
+
+fn read_memory(files: &Files, outcome: &Outcome) -> Finding {
+    let topic = "process_vm_readv";
+    let scope = files.number("/proc/sys/kernel/yama/ptrace_scope");
+    let scope_text = scope.map_or("no yama".to_owned(), |scope| format!("ptrace_scope {scope}"));
+    if outcome.is_ok() {
+        let found = format!("tried on a child, works ({scope_text})");
+        return finding(topic, State::Ok, found, "pages of programs can be read");
+    }
+    let found = format!("{} ({scope_text})", ended(outcome));
+    let missing = finding(topic, State::Missing, found, "pages of programs cannot be read");
+    match scope {
+        Some(2) => missing.fixed_by(&["sysctl -w kernel.yama.ptrace_scope=1"]),
+        Some(3..) => Finding {
+            means: missing.means + "; scope 3 can only be changed at the next boot",
+            ..missing
+        },
+        _ if files.has_seccomp() => missing.fixed_by(&["docker run --cap-add SYS_PTRACE ..."]),
+        _ => missing,
+    }
+}
+
+fn kernel(files: &Files) -> Finding {
+    let release = files.text("/proc/sys/kernel/osrelease");
+    let found = release.unwrap_or_else(|| "unknown".to_owned());
+    finding("kernel", State::Ok, found, "Linux 6.8 is the first with all that run needs")
+}
+
+fn capability(files: &Files) -> Finding {
+    let topic = "CAP_SYS_PTRACE";
+    let has = files.may_trace("CapEff");
+    let user = if files.is_root() { "root" } else { "not root" };
+    if !files.is_first_user_namespace() {
+        let means = "the kernel asks for it outside of the namespace";
+        return finding(topic, State::Note, format!("{user} of a user namespace"), means);
+    }
+    match (has, files.programs_may_trace()) {
+        (true, true) => finding(topic, State::Ok, user, "forks can be followed"),
+        (true, false) => {
+            let means = "programs that uzswap starts do not have it";
+            finding(topic, State::Note, format!("{user}, uzswap alone has it"), means)
+        }
+        (false, _) => {
+            finding(topic, State::Note, format!("{user}, no"), "forks cannot be followed")
+        }
+    }
+}
+
+fn seccomp(files: &Files) -> Finding {
+    if files.has_seccomp() {
+        let means = "system calls can be refused; what run needs was tried above";
+        finding("seccomp", State::Note, "a filter is on this process", means)
+    } else {
+        finding("seccomp", State::Ok, "none", "no system call is filtered")
+    }
+}
+
+fn loader(files: &Files) -> Finding {
+    let loaders = files.loaders();
+    match loaders.first() {
+        Some(loader) => finding(
+            "LD_PRELOAD",
+            State::Ok,
+            loader,
+            "dynamic programs are managed, static and setuid ones are not",
+        ),
+        None => finding(
+            "LD_PRELOAD",
+            State::Missing,
+            "no dynamic loader in /lib or /lib64",
+            "all programs are static here: none would be managed",
+        ),
+    }
+}
+
+fn memory_cgroup(files: &Files) -> Finding {
+    let topic = "memory cgroup";
+    match files.memory_cgroup() {
+        None => finding(topic, State::Ok, "none", "nothing else limits the program"),
+        Some(group) => match group.limit {
+            None => {
+                let found = format!("v{}, no limit", group.version);
+                finding(topic, State::Ok, found, "nothing else limits the program")
+            }
+            Some(limit) => {
+                let found = format!("v{}, limit {} MiB", group.version, limit / MIB);
+                let means = "it counts the pool and uzswap too: keep --limit below it";
+                finding(topic, State::Note, found, means)
+            }
+        },
+    }
+}
+
+fn huge_pages(files: &Files) -> Finding {
+    let folder = "/sys/kernel/mm/transparent_hugepage";
+    let topic = "huge pages";
+    let Some(enabled) = files.choice(&format!("{folder}/enabled")) else {
+        return finding(topic, State::Ok, "none", "pages leave and come one by one");
+    };
+    let defrag = files.choice(&format!("{folder}/defrag"));
+    let collapses = files.number(&format!("{folder}/khugepaged/defrag")) == Some(1);
+    let found = format!(
+        "{enabled}, defrag {}, khugepaged {}",
+        defrag.as_deref().unwrap_or("unknown"),
+        if collapses { "defragments" } else { "does not defragment" }
+    );
+    if enabled == "always" {
+        let means = "a touch can bring 2 MiB of zeros: peaks are higher, small limits are slower";
+        let fix = "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled";
+        return finding(topic, State::Note, found, means).fixed_by(&[fix]);
+    }
+    finding(topic, State::Ok, found, "only programs that ask get them")
+}
+
+fn overcommit(files: &Files) -> Finding {
+    let topic = "overcommit";
+    match files.number("/proc/sys/vm/overcommit_memory") {
+        Some(2) => finding(
+            topic,
+            State::Note,
+            "2, strict",
+            "compressed memory counts as committed: large programs can get ENOMEM",
+        )
+        .fixed_by(&["sysctl -w vm.overcommit_memory=0"]),
+        mode => {
+            let found = mode.map_or("unknown".to_owned(), |mode| mode.to_string());
+            finding(topic, State::Ok, found, "programs may map more than the limit")
+        }
+    }
+}
+
+fn open_files(files: &Files) -> Finding {
+    let topic = "open files";
+    match files.soft_limit("Max open files") {
+        Some(limit) if limit < FILES_WANTED => {
+            let means = "about three for each process of a tree are needed";
+            let raise = format!("ulimit -n {FILES_WANTED}");
+            finding(topic, State::Note, limit.to_string(), means).fixed_by(&[&raise])
+        }
+        limit => {
+            let found = limit.map_or("no limit".to_owned(), |limit| limit.to_string());
+            finding(topic, State::Ok, found, "enough for large trees of processes")
+        }
+    }
+}
+
+fn locked_memory(files: &Files) -> Finding {
+    let limit = files.soft_limit("Max locked memory");
+    let found = limit.map_or("no limit".to_owned(), |limit| format!("limit {} KiB", limit / 1024));
+    finding("locked memory", State::Ok, found, "what programs lock stays resident, and counts")
+}
+
+fn zram(files: &Files) -> Finding {
+    let devices: Vec<String> =
+        files.names("/sys/block").into_iter().filter(|name| name.starts_with("zram")).collect();
+    let swaps = files.text("/proc/swaps").unwrap_or_default();
+    let used: Vec<&str> = swaps
+        .lines()
+        .filter_map(|line| line.split_whitespace().next()?.strip_prefix("/dev/zram"))
+        .collect();
+    let topic = "zram";
+    if !used.is_empty() {
+        let found = format!("{} in use as swap", used.len());
+        let means = "the kernel may compress pages too, those of the pool among them";
+        return finding(topic, State::Note, found, means);
+    }
+    let found = match devices.len() {
+        0 => "no device".to_owned(),
+        count => format!("{count} device(s), none in use as swap"),
+    };
+    finding(topic, State::Ok, found, "the kernel compresses nothing beside run")
+}
+
+fn zswap(files: &Files) -> Finding {
+    let parameter = |name: &str| files.text(&format!("/sys/module/zswap/parameters/{name}"));
+    match parameter("enabled").as_deref() {
+        None => finding("zswap", State::Ok, "not in the kernel", "no effect on run"),
+        Some("Y" | "1") => {
+            let compressor = parameter("compressor").unwrap_or_else(|| "unknown".to_owned());
+            let means = "with swap, the kernel compresses pages too, those of the pool among them";
+            finding("zswap", State::Note, format!("on, {compressor}"), means)
+        }
+        Some(_) => finding("zswap", State::Ok, "off", "no effect on run"),
+    }
+}

@@ -1,0 +1,195 @@
+//! The thread that keeps programs and pool under the limit.
+//!
+//! ```text
+//!  near the limit -> watch anonymous memory -> move pages aside -> oldest tray -> store -> drop
+//!                    (userfaultfd, once)       (helper, 128 at once)  (copy, compress) (helper)
+//! ```
+//!
+//! Pages that are touched while they are aside come back without compression: a second chance, as
+//! there is no accessed bit to ask.
+
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use super::space::{TRAY_PAGES, Tray};
+use super::{Pager, SpaceLock, lock};
+use crate::page::{PAGE_SIZE, Page};
+use crate::sys::{process, remote};
+
+/// Trays of pages aside that a space may have before the oldest is stored, and the part of its
+/// resident pages that these are at most.
+const TRAYS_ASIDE: Range<usize> = 2..17;
+const ASIDE_PART: u64 = 32;
+
+/// Rounds without any page freed after which nothing can be done about the limit: some 3 s.
+const ROUNDS_IN_VAIN: u32 = 2000;
+
+/// One part in so many of the limit is too little for programs to run in.
+const HOPELESS_PART: u64 = 8;
+const HOPELESS_AFTER: Duration = Duration::from_secs(3);
+
+/// How long it waits where nothing could be freed.
+const PAUSE: Duration = Duration::from_millis(1);
+
+pub(super) struct Evictor {
+    pager: Arc<Pager>,
+    buffer: Box<[Page; TRAY_PAGES]>,
+    in_vain: u32,
+    hopeless_since: Option<Instant>,
+}
+
+impl Evictor {
+    pub(super) fn new(pager: Arc<Pager>) -> Evictor {
+        Evictor {
+            pager,
+            buffer: Box::new([[0; PAGE_SIZE]; TRAY_PAGES]),
+            in_vain: 0,
+            hopeless_since: None,
+        }
+    }
+
+    pub(super) fn run(mut self) -> io::Result<()> {
+        process::prefer_this_thread();
+        while !self.pager.stop.load(Ordering::Relaxed) {
+            if self.pager.sample() <= self.pager.goal_bytes() {
+                self.in_vain = 0;
+                self.pager.wait();
+                continue;
+            }
+            if self.is_hopeless() {
+                self.pager.is_stuck();
+            }
+            let freed = self.evict();
+            self.pager.rounds.fetch_add(1, Ordering::Relaxed);
+            self.pager.tell_room();
+            if freed > 0 {
+                self.in_vain = 0;
+                continue;
+            }
+            self.in_vain += 1;
+            if self.in_vain >= ROUNDS_IN_VAIN && self.pager.sample() > self.pager.limit_bytes {
+                self.in_vain = 0;
+                self.pager.is_stuck();
+            }
+            std::thread::sleep(PAUSE);
+        }
+        Ok(())
+    }
+
+    /// Whether the limit has been passed for long with hardly a page left in programs: what is
+    /// stored does not shrink enough.
+    fn is_hopeless(&mut self) -> bool {
+        let pager = &self.pager;
+        let resident = pager.resident.load(Ordering::Relaxed);
+        let is_over = pager.sampled.load(Ordering::Relaxed) > pager.limit_bytes;
+        if !is_over || resident > pager.limit_bytes / HOPELESS_PART {
+            self.hopeless_since = None;
+            return false;
+        }
+        let since = *self.hopeless_since.get_or_insert_with(Instant::now);
+        let is_hopeless = since.elapsed() > HOPELESS_AFTER;
+        if is_hopeless {
+            self.hopeless_since = None;
+        }
+        is_hopeless
+    }
+
+    /// Frees some memory; pages that left it.
+    fn evict(&mut self) -> usize {
+        let mut by_size: Vec<(u64, SpaceLock)> = self
+            .pager
+            .spaces()
+            .into_iter()
+            .map(|space| {
+                let bytes = lock(&space).resident_bytes();
+                (bytes, space)
+            })
+            .collect();
+        by_size.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
+        for (_, space) in &by_size {
+            match self.evict_from(space) {
+                Ok(0) | Err(_) => {} // it has ended, or has nothing
+                Ok(freed) => return freed,
+            }
+        }
+        0
+    }
+
+    /// Moves pages of one space aside and stores those that were longest, until some memory is
+    /// free.
+    fn evict_from(&mut self, space: &SpaceLock) -> io::Result<usize> {
+        let Some(helper) = lock(space).helper() else { return Ok(0) };
+        let resident_trays = lock(space).resident_bytes() / (TRAY_PAGES * PAGE_SIZE) as u64;
+        let most = (resident_trays / ASIDE_PART) as usize;
+        let trays_aside = most.clamp(TRAYS_ASIDE.start, TRAYS_ASIDE.end - 1);
+        // It may end at any time.
+        while lock(space).helper().is_some() {
+            let mut freed = 0;
+            let mut moved_any = false;
+            if lock(space).give_move()? {
+                if !helper.wait() {
+                    return Ok(0);
+                }
+                let (moved, dropped) = lock(space).dropped();
+                (freed, moved_any) = (dropped, moved.pages > 0);
+                self.pager.meter.moved(moved.pages);
+                if lock(space).give_move_of(&moved)? {
+                    if !helper.wait() {
+                        return Ok(0);
+                    }
+                    let (moved, dropped) = lock(space).dropped();
+                    self.pager.meter.moved(moved.pages);
+                    freed += dropped;
+                    moved_any |= moved.pages > 0;
+                }
+            }
+            let (filled, has_empty) = {
+                let space = lock(space);
+                (space.filled_trays(), space.has_empty_tray())
+            };
+            if filled >= trays_aside || (filled > 0 && !(moved_any && has_empty)) {
+                self.store_tray(space)?;
+            }
+            let is_at_end = !moved_any && !lock(space).has_spent_tray();
+            if freed > 0 || is_at_end {
+                return Ok(freed);
+            }
+        }
+        Ok(0)
+    }
+
+    /// Puts the oldest tray's pages into the store.
+    fn store_tray(&mut self, space: &SpaceLock) -> io::Result<()> {
+        let Some(tray) = lock(space).take_tray() else { return Ok(()) };
+        let stored = self.store(space, &tray);
+        let mut space = lock(space);
+        match stored {
+            Ok(()) => space.spend_tray(tray.number),
+            Err(_) => space.keep_tray(tray.number),
+        }
+        stored
+    }
+
+    fn store(&mut self, space: &SpaceLock, tray: &Tray) -> io::Result<()> {
+        let Some(thread) = lock(space).thread else { return Err(io::ErrorKind::NotFound.into()) };
+        let runs = tray.staged.chunk_by(|a, b| a.0 + 1 == b.0);
+        let mut stored = 0;
+        for run in runs {
+            let pages = &mut self.buffer[..run.len()];
+            remote::read(thread, run[0].1, pages.as_flattened_mut())?;
+            for (&(staged, _), page) in run.iter().zip(pages.iter()) {
+                let slot = self.pager.store(page).map_err(io::Error::other)?;
+                if lock(space).stored(staged, slot) {
+                    stored += 1;
+                } else {
+                    self.pager.release(slot);
+                }
+            }
+        }
+        self.pager.meter.stored(stored);
+        Ok(())
+    }
+}

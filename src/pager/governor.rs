@@ -1,0 +1,139 @@
+//! The thread that looks at programs: how much they use, and what of it is to be watched.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use super::{Pager, lock};
+use crate::sys::process;
+
+/// Programs are taken to touch new memory at most this fast: what decides how often they are looked
+/// at.
+const BYTES_PER_MS_MAX: u64 = 4 << 20;
+
+/// How often programs are looked at.
+const LOOK_MAX: Duration = Duration::from_millis(50);
+const LOOK_MIN: Duration = Duration::from_millis(1);
+
+/// How often the mappings of all programs are looked at while their memory is watched.
+const WATCH_EVERY: Duration = Duration::from_millis(20);
+
+/// How often it is looked for processes without a helper.
+const TREE_EVERY: Duration = Duration::from_millis(500);
+
+pub(super) struct Governor {
+    pager: Arc<Pager>,
+    watched_at: Option<Instant>,
+    tree_at: Instant,
+    /// Processes without a helper when that was looked for last.
+    without: BTreeSet<u32>,
+    /// Programs of which that was told.
+    told: BTreeSet<PathBuf>,
+}
+
+impl Governor {
+    pub(super) fn new(pager: Arc<Pager>) -> Governor {
+        Governor {
+            pager,
+            watched_at: None,
+            tree_at: Instant::now(),
+            without: BTreeSet::new(),
+            told: BTreeSet::new(),
+        }
+    }
+
+    pub(super) fn run(mut self) -> io::Result<()> {
+        process::prefer_this_thread();
+        while !self.pager.stop.load(Ordering::Relaxed) {
+            let used = self.pager.sample();
+            let goal = self.pager.goal_bytes();
+            // Watching takes a moment, in which programs grow.
+            if used > goal.saturating_sub(self.pager.margin_bytes() * 3) {
+                self.watch();
+            }
+            if used > goal {
+                self.pager.ring();
+            }
+            if self.tree_at.elapsed() >= TREE_EVERY {
+                self.tree_at = Instant::now();
+                self.look_for_unmanaged();
+            }
+            let room_ms = goal.saturating_sub(used) / BYTES_PER_MS_MAX / 2;
+            self.pager.pause(Duration::from_millis(room_ms).clamp(LOOK_MIN, LOOK_MAX));
+        }
+        Ok(())
+    }
+
+    /// Watches what is not watched yet: of programs that map or unmap memory at once, of all now
+    /// and then, for the two may even out.
+    fn watch(&mut self) {
+        let is_due = self.watched_at.is_none_or(|at| at.elapsed() >= WATCH_EVERY);
+        if is_due {
+            self.watched_at = Some(Instant::now());
+        }
+        for space in self.pager.spaces() {
+            let mut space = lock(&space);
+            if is_due || space.has_changed() {
+                // One that has just ended is told of by its helper.
+                let _ = space.watch();
+            }
+        }
+    }
+
+    /// Looks for processes without a helper: static and setuid programs. Their memory counts, and
+    /// stays.
+    fn look_for_unmanaged(&mut self) {
+        let managed: BTreeSet<u32> =
+            self.pager.spaces().iter().filter_map(|space| lock(space).pid).collect();
+        let mut without = BTreeSet::new();
+        let mut bytes = 0;
+        for pid in below(std::process::id()) {
+            // One that ended, or that the kernel lets nobody look at, has no such link.
+            let Ok(program) = fs::read_link(format!("/proc/{pid}/exe")) else { continue };
+            if managed.contains(&pid) {
+                continue;
+            }
+            bytes += resident_bytes(pid).unwrap_or(0);
+            without.insert(pid);
+            // Seen twice: a program that has just started says hello in a moment.
+            if self.without.contains(&pid) && self.told.insert(program.clone()) {
+                let program = program.display();
+                self.pager.warn(&format!(
+                    "{program} (process {pid}) runs unmanaged, as static and setuid programs do: \
+                     its memory stays"
+                ));
+            }
+        }
+        self.without = without;
+        self.pager.unmanaged.store(bytes, Ordering::Relaxed);
+    }
+}
+
+/// All processes below one.
+fn below(pid: u32) -> Vec<u32> {
+    let mut found = vec![pid];
+    let mut at = 0;
+    while let Some(&pid) = found.get(at) {
+        at += 1;
+        let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { continue };
+        for thread in threads.flatten() {
+            let children = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
+            found.extend(
+                children.split_ascii_whitespace().filter_map(|pid| pid.parse::<u32>().ok()),
+            );
+        }
+    }
+    found.remove(0);
+    found
+}
+
+/// Resident anonymous memory of a process, its part of what others have too.
+fn resident_bytes(pid: u32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("Pss_Anon:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib * 1024)
+}

@@ -1,0 +1,191 @@
+//! Starts a program under the pager and waits for its end.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, ExitStatus};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::evictor::Evictor;
+use super::governor::Governor;
+use super::meter::Meter;
+use super::server::Server;
+use super::slots::Slots;
+use super::{Bell, Pager, RunReport, wake_descriptor};
+use crate::doctor::{self, Finding};
+use crate::sys::children::{self, Waiter};
+use crate::sys::preload::LIBRARY;
+use crate::sys::preload::protocol::SOCKET_VARIABLE;
+use crate::sys::ptrace;
+use crate::zswap::{Zswap, ZswapOptions};
+
+/// How a program is run.
+#[derive(Debug, Clone)]
+pub struct RunOptions {
+    /// Resident anonymous memory of the program and its children, and the pool, in bytes.
+    pub limit_bytes: u64,
+    /// What the pool is made of.
+    pub store: ZswapOptions,
+    /// No warnings.
+    pub quiet: bool,
+}
+
+/// Why a program was not run.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// It cannot be started.
+    #[error("cannot run {program}: {source}")]
+    Program {
+        /// As it was given.
+        program: String,
+        /// The kernel's error.
+        source: io::Error,
+    },
+    /// The supervisor cannot be set up.
+    #[error("cannot {what}: {source}")]
+    Setup {
+        /// What was tried.
+        what: &'static str,
+        /// The kernel's error.
+        source: io::Error,
+    },
+    /// The machine does not allow it.
+    #[error("programs cannot be run here\n{}", advice(.0))]
+    Machine(Vec<Finding>),
+    /// There is no library to put into programs.
+    #[error("programs cannot be run on this machine: there is no helper for its processor")]
+    Processor,
+    /// Pages could not be kept, and the programs were ended.
+    #[error("the program was ended: {reason}")]
+    Failed {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// What is missing, and the commands that would allow it.
+fn advice(findings: &[Finding]) -> String {
+    let mut text = String::new();
+    for Finding { topic, found, means, fix, .. } in findings {
+        text += &format!("  {topic}: {found}; {means}\n");
+        fix.iter().for_each(|command| text += &format!("      # {command}\n"));
+    }
+    text + "`uzswap doctor` tells more"
+}
+
+fn setup<T>(what: &'static str, result: io::Result<T>) -> Result<T, RunError> {
+    result.map_err(|source| RunError::Setup { what, source })
+}
+
+/// Runs a command with its arguments under a limit, to its end and that of all processes that it
+/// has started; how it ended, and what was used.
+///
+/// # Errors
+///
+/// [`RunError`].
+pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunReport), RunError> {
+    let (program, arguments) = argv.split_first().expect("a command has a name");
+    if LIBRARY.is_empty() {
+        return Err(RunError::Processor);
+    }
+    doctor::what_run_needs().map_err(RunError::Machine)?;
+    let folder = setup(
+        "make a folder for the socket",
+        tempfile::Builder::new().prefix("uzswap-").tempdir(),
+    )?;
+    let open = Permissions::from_mode(0o755); // programs that change their user need it too
+    setup("make a folder for the socket", fs::set_permissions(folder.path(), open))?;
+    let library = folder.path().join("libuzswap_preload.so");
+    setup("write the preloaded library", fs::write(&library, LIBRARY))?;
+    let socket = folder.path().join("socket");
+    let listener = setup("listen at a socket", listen(&socket))?;
+
+    let pager = Arc::new(Pager {
+        zswap: Zswap::new(options.store),
+        slots: Slots::default(),
+        spaces: Mutex::default(),
+        limit_bytes: options.limit_bytes,
+        sampled: AtomicU64::new(0),
+        resident: AtomicU64::new(0),
+        charged: AtomicU64::new(0),
+        peak: AtomicU64::new(0),
+        resident_peak: AtomicU64::new(0),
+        pool_peak: AtomicU64::new(0),
+        meter: Meter::new(),
+        stop: AtomicBool::new(false),
+        rounds: AtomicU64::new(0),
+        wake: setup("make an eventfd", wake_descriptor())?,
+        bell: Bell::default(),
+        end: Bell::default(),
+        unmanaged: AtomicU64::new(0),
+        quiet: options.quiet,
+        failed: Mutex::default(),
+    });
+    let waiter = Waiter::new();
+    setup("wait for orphans", children::adopt_orphans())?;
+    let server = setup("wait for programs", Server::new(Arc::clone(&pager), listener))?;
+    let server = setup("start a thread", spawn("uzswap-server", || server.run()))?;
+    let evictor = Evictor::new(Arc::clone(&pager));
+    let evictor = setup("start a thread", spawn("uzswap-evictor", || evictor.run()))?;
+    let governor = Governor::new(Arc::clone(&pager));
+    let governor = setup("start a thread", spawn("uzswap-governor", || governor.run()))?;
+
+    let mut command = Command::new(program);
+    command.args(arguments).env(SOCKET_VARIABLE, &socket).env("LD_PRELOAD", preloads(&library));
+    let child = ptrace::spawn(&mut command, waiter.mask_before(), false).map_err(|source| {
+        RunError::Program { program: program.to_string_lossy().into_owned(), source }
+    });
+    let mut is_over = || [&server, &evictor, &governor].iter().any(|thread| thread.is_finished());
+    let waited = child.map(|child| waiter.wait(child.id(), &mut is_over));
+
+    pager.end();
+    let served = server.join();
+    let _ = (evictor.join(), governor.join());
+    let status = waited?;
+    if let Ok(Err(source)) = served {
+        return Err(RunError::Setup { what: "answer programs", source });
+    }
+    if let Some(reason) = pager.failed.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        return Err(RunError::Failed { reason });
+    }
+    let status =
+        status.ok_or_else(|| RunError::Failed { reason: "the supervisor failed".to_owned() })?;
+    Ok((ExitStatus::from_raw(status), pager.report()))
+}
+
+fn spawn(
+    name: &str,
+    work: impl FnOnce() -> io::Result<()> + Send + 'static,
+) -> io::Result<std::thread::JoinHandle<io::Result<()>>> {
+    std::thread::Builder::new().name(name.to_owned()).spawn(work)
+}
+
+/// Listens for helpers of any user.
+fn listen(path: &Path) -> io::Result<OwnedFd> {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen};
+    let socket = rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
+    bind(&socket, &SocketAddrUnix::new(path)?)?;
+    fs::set_permissions(path, Permissions::from_mode(0o777))?;
+    listen(&socket, 128)?;
+    Ok(socket)
+}
+
+/// The libraries to preload: ours, and those that are preloaded anyway.
+fn preloads(library: &Path) -> OsString {
+    let mut all = library.as_os_str().to_owned();
+    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
+        all.push(OsStr::new(":"));
+        all.push(others);
+    }
+    all
+}

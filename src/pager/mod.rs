@@ -1,0 +1,302 @@
+//! The pager: programs under a limit, their cold pages in the store.
+//!
+//! ```text
+//!  program                       supervisor
+//!   threads --- fault --------->  server  --- load ----.
+//!   helper  <-- move, drop -----  evictor --- store --- zswap
+//!     (preload)                      |
+//!                                 limit: resident anonymous memory + pool + what is known of pages
+//! ```
+//!
+//! The program's memory is its own until the limit comes near; then its anonymous memory is watched
+//! by a userfaultfd, and pages leave it through the helper, a thread that the preloaded library
+//! started in it. Facts about the kernel's side are in `docs/run.md`.
+
+mod evictor;
+mod governor;
+mod launch;
+mod meter;
+mod ranges;
+mod server;
+mod slots;
+mod space;
+mod table;
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use serde::Serialize;
+
+pub use launch::{RunError, RunOptions, run};
+use meter::Meter;
+pub use meter::{FaultTimes, PagerCounts};
+use slots::{Slots, key};
+use space::Space;
+
+use crate::page::{PAGE_SIZE, Page};
+use crate::sys::signals::{self, SignalNumber};
+use crate::zswap::{StoreError, Zswap};
+
+type SpaceLock = Arc<Mutex<Space>>;
+
+/// Locks a space. A panic in another thread ends the run, and everything with it.
+fn lock(space: &SpaceLock) -> MutexGuard<'_, Space> {
+    space.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What the supervisor's threads share.
+#[derive(Debug)]
+struct Pager {
+    zswap: Zswap,
+    slots: Slots,
+    spaces: Mutex<Vec<SpaceLock>>,
+    limit_bytes: u64,
+    /// What was used when it was last looked at.
+    sampled: AtomicU64,
+    /// Resident anonymous memory of programs then.
+    resident: AtomicU64,
+    /// What was given to programs since.
+    charged: AtomicU64,
+    peak: AtomicU64,
+    resident_peak: AtomicU64,
+    pool_peak: AtomicU64,
+    meter: Meter,
+    stop: AtomicBool,
+    /// Rounds of the evictor: a fault waits for room for two of them at most.
+    rounds: AtomicU64,
+    /// Rung for the server.
+    wake: OwnedFd,
+    /// Rung for the evictor.
+    bell: Bell,
+    /// Rung for the governor, at the end.
+    end: Bell,
+    /// Anonymous memory of processes without a helper.
+    unmanaged: AtomicU64,
+    quiet: bool,
+    /// Why the programs were ended.
+    failed: Mutex<Option<String>>,
+}
+
+/// Wakes a thread that waits.
+#[derive(Debug, Default)]
+struct Bell {
+    rung: Mutex<bool>,
+    heard: Condvar,
+}
+
+impl Bell {
+    fn ring(&self) {
+        let mut rung = self.rung.lock().unwrap_or_else(PoisonError::into_inner);
+        if !std::mem::replace(&mut *rung, true) {
+            self.heard.notify_one();
+        }
+    }
+
+    fn wait(&self, timeout: Duration) {
+        let rung = self.rung.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.heard.wait_timeout_while(rung, timeout, |rung| !*rung);
+        *waited.unwrap_or_else(PoisonError::into_inner).0 = false;
+    }
+}
+
+/// What a run used and did.
+#[derive(Debug, Clone, Serialize)]
+pub struct RunReport {
+    /// In bytes.
+    pub limit_bytes: u64,
+    /// The most that programs, pool and what is known of pages took at once, as it was sampled.
+    pub peak_bytes: u64,
+    /// The most resident anonymous memory of all programs together, as it was sampled.
+    pub resident_peak_bytes: u64,
+    /// The most host pages of the pool.
+    pub pool_peak_bytes: u64,
+    /// Pages in and out.
+    pub counts: PagerCounts,
+    /// Of faults of watched memory.
+    pub faults: FaultTimes,
+    /// Memory of the supervisor at its end: `RssAnon`.
+    pub own_bytes: u64,
+}
+
+impl Pager {
+    fn spaces(&self) -> Vec<SpaceLock> {
+        self.spaces.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn add_space(&self, space: Space) -> SpaceLock {
+        let space = Arc::new(Mutex::new(space));
+        self.spaces.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&space));
+        space
+    }
+
+    fn remove_space(&self, gone: &SpaceLock) {
+        let mut spaces = self.spaces.lock().unwrap_or_else(PoisonError::into_inner);
+        spaces.retain(|space| !Arc::ptr_eq(space, gone));
+    }
+
+    /// Bytes in use: resident anonymous memory of all programs, the pool, and what is known of
+    /// pages.
+    fn sample(&self) -> u64 {
+        self.charged.store(0, Ordering::Relaxed);
+        let (mut resident, mut known) = (0, self.slots.bytes());
+        let spaces = self.spaces();
+        for space in &spaces {
+            let space = lock(space);
+            resident += space.resident_bytes();
+            known += space.bytes();
+        }
+        let pool = self.zswap.budget().used_bytes();
+        let unmanaged = self.unmanaged.load(Ordering::Relaxed);
+        let mut used = resident + unmanaged + pool + known as u64;
+        if used > self.goal_bytes() {
+            // It matters now that processes have pages in common.
+            let twice: u64 = spaces.iter().map(|space| lock(space).counted_elsewhere()).sum();
+            resident -= twice.min(resident);
+            used -= twice.min(used);
+        }
+        self.sampled.store(used, Ordering::Relaxed);
+        self.resident.store(resident, Ordering::Relaxed);
+        self.peak.fetch_max(used, Ordering::Relaxed);
+        self.resident_peak.fetch_max(resident, Ordering::Relaxed);
+        self.pool_peak.fetch_max(pool, Ordering::Relaxed);
+        used
+    }
+
+    /// Counts pages that were given to programs.
+    fn charge(&self, pages: usize) {
+        let bytes = (pages * PAGE_SIZE) as u64;
+        let charged = self.charged.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        let used = self.sampled.load(Ordering::Relaxed) + charged;
+        if used > self.goal_bytes() {
+            self.ring();
+        }
+    }
+
+    /// What the evictor works down to.
+    fn goal_bytes(&self) -> u64 {
+        self.limit_bytes.saturating_sub(self.margin_bytes())
+    }
+
+    /// Whether a program may have a page now.
+    fn has_room(&self) -> bool {
+        let used = self.sampled.load(Ordering::Relaxed) + self.charged.load(Ordering::Relaxed);
+        used <= self.limit_bytes
+    }
+
+    /// What is kept free for the time between two looks: a fiftieth, 2 MiB at least.
+    fn margin_bytes(&self) -> u64 {
+        (self.limit_bytes / 50).max(2 << 20)
+    }
+
+    /// Keeps a page; its slot.
+    fn store(&self, page: &Page) -> Result<u32, StoreError> {
+        let slot = self.slots.take().expect("1 TiB of pages is not reached");
+        match self.zswap.store(key(slot), page) {
+            Ok(_) => Ok(slot),
+            Err(error) => {
+                self.slots.release(slot);
+                self.slots.free(slot);
+                Err(error)
+            }
+        }
+    }
+
+    /// A page is not in this slot any more.
+    fn release(&self, slot: u32) {
+        if self.slots.release(slot) {
+            self.zswap.invalidate(key(slot));
+            self.slots.free(slot);
+        }
+    }
+
+    /// Wakes the evictor.
+    fn ring(&self) {
+        self.bell.ring();
+    }
+
+    /// The evictor waits to be woken.
+    fn wait(&self) {
+        self.bell.wait(Duration::from_secs(1));
+    }
+
+    /// The governor waits for its next turn.
+    fn pause(&self, time: Duration) {
+        self.end.wait(time);
+    }
+
+    /// Ends all threads.
+    fn end(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.bell.ring();
+        self.end.ring();
+        self.tell_room();
+    }
+
+    /// Wakes the server: there may be room.
+    fn tell_room(&self) {
+        // The counter of an eventfd overflows after 2^64.
+        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+    }
+
+    fn warn(&self, text: &str) {
+        if !self.quiet {
+            eprintln!("uzswap: {text}");
+        }
+    }
+
+    /// A page cannot be given back: its process is ended, never shown zeros.
+    fn lose(&self, pid: u32, text: &str) {
+        eprintln!("uzswap: {text}; the process was ended");
+        if pid == 0 {
+            return self.fail(text);
+        }
+        let _ = signals::send(pid as i32, SignalNumber(9));
+    }
+
+    /// Nothing goes any more: all programs are ended.
+    fn fail(&self, text: &str) {
+        *self.failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(text.to_owned());
+        for space in self.spaces() {
+            if let Some(pid) = lock(&space).pid {
+                let _ = signals::send(pid as i32, SignalNumber(9));
+            }
+        }
+    }
+
+    /// The programs need more than the limit and nothing more can leave: the largest is ended, as a
+    /// memory cgroup does.
+    fn is_stuck(&self) {
+        let spaces = self.spaces();
+        let size = |space: &SpaceLock| lock(space).resident_bytes();
+        let Some(largest) = spaces.iter().max_by_key(|space| size(space)) else { return };
+        let Some(pid) = lock(largest).pid else { return };
+        eprintln!(
+            "uzswap: out of memory: {} bytes are in use, {} are the limit, and no page can leave; \
+             process {pid} was ended. Give it a larger --limit.",
+            self.sampled.load(Ordering::Relaxed),
+            self.limit_bytes
+        );
+        let _ = signals::send(pid as i32, SignalNumber(9));
+    }
+
+    fn report(&self) -> RunReport {
+        RunReport {
+            limit_bytes: self.limit_bytes,
+            peak_bytes: self.peak.load(Ordering::Relaxed),
+            resident_peak_bytes: self.resident_peak.load(Ordering::Relaxed),
+            pool_peak_bytes: self.pool_peak.load(Ordering::Relaxed),
+            counts: self.meter.counts(),
+            faults: self.meter.times(),
+            own_bytes: crate::sys::process::anonymous_bytes().unwrap_or(0),
+        }
+    }
+}
+
+/// A descriptor that wakes who waits for it.
+fn wake_descriptor() -> io::Result<OwnedFd> {
+    use rustix::event::EventfdFlags;
+    Ok(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
+}

@@ -1,0 +1,129 @@
+//! Sets of addresses.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// A set of addresses, as ranges that do not touch.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Ranges(BTreeMap<u64, u64>);
+
+impl Ranges {
+    pub(super) const fn new() -> Ranges {
+        Ranges(BTreeMap::new())
+    }
+
+    /// Adds a range.
+    pub(super) fn insert(&mut self, range: Range<u64>) {
+        if range.is_empty() {
+            return;
+        }
+        let Range { mut start, mut end } = range;
+        let touched: Vec<(u64, u64)> = self
+            .0
+            .range(..=end)
+            .rev()
+            .take_while(|&(_, &other_end)| other_end >= start)
+            .map(|(&start, &end)| (start, end))
+            .collect();
+        for (other_start, other_end) in touched {
+            self.0.remove(&other_start);
+            start = start.min(other_start);
+            end = end.max(other_end);
+        }
+        self.0.insert(start, end);
+    }
+
+    /// Takes a range out.
+    pub(super) fn remove(&mut self, range: Range<u64>) {
+        if range.is_empty() {
+            return;
+        }
+        let touched: Vec<(u64, u64)> = self
+            .0
+            .range(..range.end)
+            .rev()
+            .take_while(|&(_, &end)| end > range.start)
+            .map(|(&start, &end)| (start, end))
+            .collect();
+        for (start, end) in touched {
+            self.0.remove(&start);
+            if start < range.start {
+                self.0.insert(start, range.start);
+            }
+            if end > range.end {
+                self.0.insert(range.end, end);
+            }
+        }
+    }
+
+    /// The parts of `range` that are in the set.
+    pub(super) fn within(&self, range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
+        let before = self.0.range(..range.start).next_back();
+        before
+            .into_iter()
+            .chain(self.0.range(range.clone()))
+            .map(move |(&start, &end)| start.max(range.start)..end.min(range.end))
+            .filter(|part| !part.is_empty())
+    }
+
+    /// The parts of `range` that are not.
+    pub(super) fn outside(&self, range: Range<u64>) -> Vec<Range<u64>> {
+        let mut parts = Vec::new();
+        let mut at = range.start;
+        for part in self.within(range.clone()) {
+            parts.push(at..part.start);
+            at = part.end;
+        }
+        parts.push(at..range.end);
+        parts.retain(|part| !part.is_empty());
+        parts
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = Range<u64>> {
+        self.0.iter().map(|(&start, &end)| start..end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_set_of_ranges_is_a_set_of_addresses() {
+        let mut seed = 7_u64;
+        let mut random = |below: u64| {
+            seed = seed
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 33) % below
+        };
+        for _ in 0..300 {
+            let mut ranges = Ranges::default();
+            let mut twin = [false; 64];
+            for _ in 0..40 {
+                let start = random(64);
+                let range = start..start + random(64 - start + 1);
+                let adds = random(2) == 0;
+                if adds {
+                    ranges.insert(range.clone());
+                } else {
+                    ranges.remove(range.clone());
+                }
+                range.for_each(|at| twin[at as usize] = adds);
+                let has: Vec<u64> = ranges.iter().flatten().collect();
+                let expected: Vec<u64> = (0..64).filter(|&at| twin[at as usize]).collect();
+                assert_eq!(has, expected);
+                let all: Vec<_> = ranges.iter().collect();
+                assert!(all.windows(2).all(|pair| pair[0].end < pair[1].start), "{all:?}");
+                let start = random(64);
+                let asked = start..start + random(64 - start + 1);
+                let within: Vec<u64> = ranges.within(asked.clone()).flatten().collect();
+                let outside: Vec<u64> =
+                    ranges.outside(asked.clone()).into_iter().flatten().collect();
+                let is_in = |at: &u64| twin[*at as usize];
+                assert_eq!(within, asked.clone().filter(is_in).collect::<Vec<_>>());
+                assert_eq!(outside, asked.filter(|at| !is_in(at)).collect::<Vec<_>>());
+            }
+        }
+    }
+}

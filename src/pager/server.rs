@@ -1,0 +1,665 @@
+//! The thread that answers: programs that come, their faults, and what they do to their mappings.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use rustix::event::{Timespec, epoll};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags};
+
+use super::ranges::Ranges;
+use super::slots::key;
+use super::space::{STAGING_PAGES, Space, send};
+use super::table::Place;
+use super::{Pager, SpaceLock, lock};
+use crate::doctor::RUN_FEATURES;
+use crate::page::{PAGE_SIZE, Page};
+use crate::sys::preload::SharedControl;
+use crate::sys::preload::protocol::{MESSAGE_BYTES, Message, kind};
+use crate::sys::process;
+use crate::sys::userfaultfd::{Event, Message as Told, Stopped, Userfaultfd};
+
+const PAGE: u64 = PAGE_SIZE as u64;
+
+/// Messages of a userfaultfd that are read at once.
+const MESSAGES: usize = 16;
+
+/// Pages that are brought back for one fault at most, where faults come one after the other.
+const RESTORED_MAX: usize = 16;
+
+/// Pages of zeros for one fault at most, likewise.
+const FRESH_MAX: usize = 64;
+
+/// Rounds of the evictor that a fault waits for room: the second has begun after it. More would not
+/// help.
+const ROOM_ROUNDS: u64 = 2;
+
+/// How long a page may not be filled as the mappings change, and nothing is told. After that it is
+/// the change itself that waits for the page.
+const STALL_MAX: Duration = Duration::from_millis(50);
+
+/// What a descriptor in the epoll set is.
+#[derive(Debug, Clone, Copy)]
+enum Token {
+    Listener,
+    Wake,
+    /// A helper that is not ready yet, or that may end.
+    Helper(u32),
+    Userfaultfd(u32),
+}
+
+impl Token {
+    fn data(self) -> epoll::EventData {
+        let number = match self {
+            Token::Listener => 0,
+            Token::Wake => 1,
+            Token::Helper(id) => u64::from(id) * 2 + 2,
+            Token::Userfaultfd(id) => u64::from(id) * 2 + 3,
+        };
+        epoll::EventData::new_u64(number)
+    }
+
+    fn of(data: epoll::EventData) -> Token {
+        match data.u64() {
+            0 => Token::Listener,
+            1 => Token::Wake,
+            number if number % 2 == 0 => Token::Helper(((number - 2) / 2) as u32),
+            number => Token::Userfaultfd(((number - 3) / 2) as u32),
+        }
+    }
+}
+
+/// A helper that has come, and has not said that it is ready.
+#[derive(Debug)]
+struct Newcomer {
+    connection: OwnedFd,
+    pid: u32,
+    own: Range<u64>,
+    control: SharedControl,
+    forked: bool,
+    /// The space that its parent's fork made.
+    space: Option<u32>,
+}
+
+/// A fault that waits for room.
+#[derive(Debug)]
+struct Waiting {
+    space: u32,
+    address: u64,
+    write: bool,
+    since: Instant,
+    /// Of the evictor.
+    round: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Server {
+    pager: Arc<Pager>,
+    listener: OwnedFd,
+    epoll: OwnedFd,
+    device: Option<File>,
+    spaces: BTreeMap<u32, SpaceLock>,
+    newcomers: BTreeMap<u32, Newcomer>,
+    /// Helpers of spaces, by the number that they came with: to see that they end.
+    helpers: BTreeMap<u32, u32>,
+    waiting: Vec<Waiting>,
+    next: u32,
+    buffer: Box<[Page; RESTORED_MAX]>,
+    zeros: Box<[Page; FRESH_MAX]>,
+}
+
+/// What became of a fault.
+enum Served {
+    Done,
+    /// There is no room for it now.
+    NoRoom,
+}
+
+impl Server {
+    pub(super) fn new(pager: Arc<Pager>, listener: OwnedFd) -> io::Result<Server> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(&epoll, &listener, Token::Listener.data(), epoll::EventFlags::IN)?;
+        epoll::add(&epoll, &pager.wake, Token::Wake.data(), epoll::EventFlags::IN)?;
+        let device = File::options().read(true).write(true).open("/dev/userfaultfd").ok();
+        Ok(Server {
+            pager,
+            listener,
+            epoll,
+            device,
+            spaces: BTreeMap::new(),
+            newcomers: BTreeMap::new(),
+            helpers: BTreeMap::new(),
+            waiting: Vec::new(),
+            next: 0,
+            buffer: Box::new([[0; PAGE_SIZE]; RESTORED_MAX]),
+            zeros: Box::new([[0; PAGE_SIZE]; FRESH_MAX]),
+        })
+    }
+
+    /// Answers until the pager is told to stop.
+    pub(super) fn run(mut self) -> io::Result<()> {
+        process::prefer_this_thread();
+        let mut events = [const { MaybeUninit::uninit() }; 64];
+        let mut looked = Instant::now();
+        while !self.pager.stop.load(Ordering::Relaxed) {
+            let is_busy =
+                !self.waiting.is_empty() || self.spaces.values().any(|space| lock(space).deferred);
+            let timeout = if is_busy { Duration::from_millis(1) } else { Duration::from_secs(1) };
+            let timeout = Timespec::try_from(timeout).expect("a short time");
+            let (ready, _) = match epoll::wait(&self.epoll, &mut events, Some(&timeout)) {
+                Ok(ready) => ready,
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(error) => return Err(error.into()),
+            };
+            let mut helpers = Vec::new();
+            for event in ready.iter() {
+                match Token::of(event.data) {
+                    Token::Listener => self.accept(),
+                    Token::Wake => {
+                        let _ = rustix::io::read(&self.pager.wake, &mut [0; 8]);
+                    }
+                    // After the userfaultfds: a fork is read before its child says hello.
+                    Token::Helper(id) => helpers.push(id),
+                    Token::Userfaultfd(id) => self.read(id),
+                }
+            }
+            helpers.into_iter().for_each(|id| self.heard(id));
+            if is_busy {
+                let deferred: Vec<u32> = self.spaces.keys().copied().collect();
+                for id in deferred {
+                    if lock(&self.spaces[&id]).deferred {
+                        self.read(id);
+                    }
+                }
+            }
+            self.serve_waiting();
+            if looked.elapsed() >= Duration::from_secs(1) {
+                looked = Instant::now();
+                self.forget_dead();
+            }
+        }
+        Ok(())
+    }
+
+    /// A program has come.
+    fn accept(&mut self) {
+        let flags = SocketFlags::CLOEXEC;
+        let Ok(connection) = rustix::net::accept_with(&self.listener, flags) else { return };
+        let Ok(peer) = rustix::net::sockopt::socket_peercred(&connection) else { return };
+        let Ok(control) = SharedControl::new() else { return };
+        let id = self.number();
+        let token = Token::Helper(id).data();
+        if epoll::add(&self.epoll, &connection, token, epoll::EventFlags::IN).is_err() {
+            return;
+        }
+        let pid = peer.pid.as_raw_nonzero().get() as u32; // a process number is not negative
+        let newcomer = Newcomer { connection, pid, own: 0..0, control, forked: false, space: None };
+        self.newcomers.insert(id, newcomer);
+    }
+
+    fn number(&mut self) -> u32 {
+        self.next += 1;
+        self.next
+    }
+
+    /// A helper says something, or is gone.
+    fn heard(&mut self, id: u32) {
+        if let Some(&space) = self.helpers.get(&id) {
+            // Nothing is asked for: its connection has ended.
+            self.helpers.remove(&id);
+            self.gone(space);
+            return;
+        }
+        let Some(newcomer) = self.newcomers.get(&id) else { return };
+        let step = match receive(&newcomer.connection) {
+            Ok((message, fd)) => self.greet(id, message, fd),
+            Err(error) => Err(error),
+        };
+        if step.is_err() {
+            // It runs on without us; its connection closes.
+            self.newcomers.remove(&id);
+        }
+    }
+
+    /// Goes on with a helper that says hello or that it is ready.
+    fn greet(&mut self, id: u32, message: Message, fd: Option<OwnedFd>) -> io::Result<()> {
+        let staging_bytes = STAGING_PAGES as u64 * PAGE;
+        match message.kind {
+            kind::HELLO_EXEC | kind::HELLO_FORK => {
+                let own = message.first..message.first.saturating_add(message.second);
+                let pid = self.newcomers[&id].pid;
+                let space = (message.kind == kind::HELLO_FORK)
+                    .then(|| self.forked_space(pid, own.start))
+                    .flatten();
+                let newcomer = self.newcomers.get_mut(&id).expect("the caller has it");
+                newcomer.forked = message.kind == kind::HELLO_FORK;
+                newcomer.own = own;
+                newcomer.space = space;
+                let control = newcomer.control.as_fd();
+                let welcome = |kind| Message::new(kind, staging_bytes, 0);
+                match (space, &self.device) {
+                    (Some(space), _) => {
+                        let space = lock(&self.spaces[&space]);
+                        let uffd = space.uffd.as_fd();
+                        let message = welcome(kind::WELCOME_FORKED);
+                        send(&newcomer.connection, message, &[control, uffd])
+                    }
+                    (None, Some(device)) => {
+                        let message = welcome(kind::WELCOME_DEVICE);
+                        send(&newcomer.connection, message, &[control, device.as_fd()])
+                    }
+                    (None, None) => {
+                        send(&newcomer.connection, welcome(kind::WELCOME_CALL), &[control])
+                    }
+                }
+            }
+            kind::READY if message.second == staging_bytes => {
+                let newcomer = self.newcomers.remove(&id).expect("the caller has it");
+                let space = match newcomer.space {
+                    Some(space) => space,
+                    None => {
+                        let fd = fd.ok_or(io::ErrorKind::InvalidData)?;
+                        let uffd = Userfaultfd::from_fd(fd);
+                        uffd.api(RUN_FEATURES)?;
+                        self.add_space(Space::new(uffd, Some(newcomer.pid)))?
+                    }
+                };
+                let token = Token::Helper(id).data();
+                // From now on the evictor reads what it says; its end is told in any case.
+                epoll::modify(
+                    &self.epoll,
+                    &newcomer.connection,
+                    token,
+                    epoll::EventFlags::empty(),
+                )?;
+                self.helpers.insert(id, space);
+                let Newcomer { connection, pid, own, control, .. } = newcomer;
+                let met =
+                    lock(&self.spaces[&space]).meet(pid, connection, control, message.first, own);
+                self.pager.ring();
+                met
+            }
+            kind::CANNOT => {
+                let error = io::Error::from_raw_os_error(message.first as i32);
+                let pid = self.newcomers[&id].pid;
+                self.pager.warn(&format!("process {pid} runs unmanaged: userfaultfd: {error}"));
+                Err(error)
+            }
+            _ => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+
+    /// The space that a fork made, of a process that has one page for sure at `address`. Told from
+    /// those of its brothers by an effect that only its own has: the mark of write protection.
+    fn forked_space(&self, pid: u32, address: u64) -> Option<u32> {
+        let pagemap = File::open(format!("/proc/{pid}/pagemap")).ok()?;
+        let is_marked = || {
+            let mut entry = [0; 8];
+            pagemap.read_exact_at(&mut entry, address / PAGE * 8).ok()?;
+            const UFFD_WP: u64 = 1 << 57;
+            Some(u64::from_ne_bytes(entry) & UFFD_WP != 0)
+        };
+        let range = address..address + PAGE;
+        self.spaces.iter().find_map(|(&id, space)| {
+            let space = lock(space);
+            // In a brother of it the program's memory may be there, which must stay as it is.
+            let is_brother = space.watched.within(range.clone()).next().is_some();
+            if space.pid.is_some()
+                || is_brother
+                || space.uffd.register(range.clone(), false, true).is_err()
+            {
+                return None;
+            }
+            let marked =
+                space.uffd.write_protect(range.clone(), true).ok().and_then(|()| is_marked());
+            let _ = space.uffd.write_protect(range.clone(), false);
+            let _ = space.uffd.unregister(range.clone());
+            (marked == Some(true)).then_some(id)
+        })
+    }
+
+    fn add_space(&mut self, space: Space) -> io::Result<u32> {
+        let id = self.number();
+        let token = Token::Userfaultfd(id).data();
+        epoll::add(&self.epoll, &space.uffd, token, epoll::EventFlags::IN)?;
+        let space = self.pager.add_space(space);
+        self.spaces.insert(id, space);
+        Ok(id)
+    }
+
+    /// A space is no more: all that was kept for it is freed.
+    fn gone(&mut self, id: u32) {
+        let Some(shared) = self.spaces.remove(&id) else { return };
+        self.pager.remove_space(&shared);
+        let mut space = lock(&shared);
+        let _ = epoll::delete(&self.epoll, &space.uffd);
+        space.gone = true;
+        let pager = &self.pager;
+        space.forget_all(&mut |slot| pager.release(slot));
+    }
+
+    /// Spaces of processes without a helper end unseen: looks after them.
+    fn forget_dead(&mut self) {
+        let is_dead = |space: &Space| {
+            // Nothing is mapped so low; `ENOMEM` is said of memory that is gone.
+            let asked = space.uffd.unregister(PAGE * 16..PAGE * 17);
+            space.pid.is_none()
+                && asked.is_err_and(|error| error.raw_os_error() == Some(libc::ENOMEM))
+        };
+        let dead: Vec<u32> = self
+            .spaces
+            .iter()
+            .filter(|(_, space)| is_dead(&lock(space)))
+            .map(|(&id, _)| id)
+            .collect();
+        dead.into_iter().for_each(|id| self.gone(id));
+    }
+
+    /// Reads what a userfaultfd has, and answers.
+    fn read(&mut self, id: u32) {
+        let Some(shared) = self.spaces.get(&id).cloned() else { return };
+        let mut space = lock(&shared);
+        loop {
+            if !space.hold_commands() {
+                // The helper moves pages, for some microseconds.
+                space.deferred = true;
+                drop(space);
+                std::thread::yield_now();
+                space = lock(&shared);
+                if !space.hold_commands() {
+                    return;
+                }
+            }
+            space.deferred = false;
+            let start = Instant::now();
+            let mut room = [Told::EMPTY; MESSAGES];
+            let count = space.uffd.read(&mut room).unwrap_or(0);
+            let events = room[..count].iter_mut().filter_map(Told::take);
+            let events: Vec<Event> = events.collect();
+            let changed = events.iter().any(|event| !matches!(event, Event::PageFault { .. }));
+            if changed {
+                space.stalled = None;
+            }
+            space.let_commands(changed);
+            for event in events {
+                match event {
+                    Event::PageFault { address, write, wp, .. } => {
+                        if wp {
+                            let page = address / PAGE * PAGE;
+                            let _ = space.uffd.write_protect(page..page + PAGE, false);
+                            continue;
+                        }
+                        let served = self.serve(&mut space, address, write, false);
+                        match served {
+                            Served::Done => self.pager.meter.fault(start.elapsed()),
+                            Served::NoRoom => {
+                                let round = self.pager.rounds.load(Ordering::Relaxed);
+                                self.waiting.push(Waiting {
+                                    space: id,
+                                    address,
+                                    write,
+                                    since: start,
+                                    round,
+                                });
+                                self.pager.ring();
+                            }
+                        }
+                    }
+                    other => self.changed(&mut space, other),
+                }
+            }
+            if count < MESSAGES {
+                let pager = &self.pager;
+                space.settle(&mut |slot| pager.release(slot));
+                return;
+            }
+        }
+    }
+
+    /// A program has changed its mappings.
+    fn changed(&mut self, space: &mut Space, event: Event) {
+        let pager = Arc::clone(&self.pager);
+        let release = &mut |slot| pager.release(slot);
+        match event {
+            Event::Remove { start, .. } if space.is_staging(start) => {} // our own doing
+            Event::Remove { start, end } => space.removed(start..end, release),
+            Event::Unmap { start, end } => space.unmapped(start..end, release),
+            Event::Remap { from, to, len } => space.moved(from..from + len, to, release),
+            Event::Fork { child } => {
+                let forked = self.fork(space, child);
+                if let Err(error) = self.add_space(forked) {
+                    self.pager.warn(&format!("a forked process is not watched: {error}"));
+                }
+            }
+            Event::PageFault { .. } => unreachable!("the caller has dealt with faults"),
+        }
+    }
+
+    /// The space of a child: it has the pages of its parent that are in the store, and copies of
+    /// those that are aside.
+    fn fork(&mut self, parent: &mut Space, child: Userfaultfd) -> Space {
+        let mut space = Space::new(child, None);
+        space.watched = parent.watched.clone();
+        space.shares_pages = true;
+        parent.shares_pages = true;
+        // What the kernel does not give to children, and what it gives as zeros.
+        let [not_copied, wiped] = match parent.fork_advice() {
+            Ok(advice) => advice,
+            Err(error) => {
+                self.pager.fail(&format!("a fork cannot be followed: {error}"));
+                return space;
+            }
+        };
+        not_copied.iter().for_each(|range| space.watched.remove(range));
+        let is_in =
+            |ranges: &Ranges, page| ranges.within(page * PAGE..(page + 1) * PAGE).next().is_some();
+        let mut failed = None;
+        parent.table.for_each(&mut |page, entry| {
+            if is_in(&not_copied, page) || is_in(&wiped, page) {
+                return;
+            }
+            let slot = match entry.place {
+                Place::Program => return,
+                Place::Stored(slot) => {
+                    self.pager.slots.share(slot);
+                    slot
+                }
+                Place::Staged(staged) => {
+                    let content = &mut self.buffer[0];
+                    let stored = parent
+                        .read_staged(staged, content)
+                        .map_err(|error| error.to_string())
+                        .and_then(|()| {
+                            self.pager.store(content).map_err(|error| error.to_string())
+                        });
+                    match stored {
+                        Ok(slot) => slot,
+                        Err(error) => {
+                            failed = Some(error);
+                            return;
+                        }
+                    }
+                }
+            };
+            let place = Place::Stored(slot);
+            space.table.set(page, super::table::Entry { place, ..super::table::UNKNOWN });
+        });
+        if let Some(error) = failed {
+            self.pager.fail(&format!("pages of a forked process cannot be kept: {error}"));
+        }
+        space
+    }
+
+    fn serve_waiting(&mut self) {
+        for fault in std::mem::take(&mut self.waiting) {
+            let Some(shared) = self.spaces.get(&fault.space).cloned() else { continue };
+            let rounds = self.pager.rounds.load(Ordering::Relaxed) - fault.round;
+            let at_once = rounds >= ROOM_ROUNDS;
+            let served = self.serve(&mut lock(&shared), fault.address, fault.write, at_once);
+            match served {
+                Served::Done => self.pager.meter.fault(fault.since.elapsed()),
+                Served::NoRoom => self.waiting.push(fault),
+            }
+        }
+    }
+
+    /// Gives a program the page that it waits for, and those that it will want next.
+    fn serve(&mut self, space: &mut Space, address: u64, write: bool, at_once: bool) -> Served {
+        let page = address / PAGE;
+        let place = space.table.get(page).place;
+        if !at_once && !self.pager.has_room() {
+            return Served::NoRoom;
+        }
+        if place != Place::Program {
+            self.serve_kept(space, page);
+        } else if space.pages_before_command(page, 1) == 0 {
+            // It came back since the fault, and is on its way out again: not fresh. Who waits looks
+            // again.
+            let _ = space.uffd.wake(page * PAGE..(page + 1) * PAGE);
+        } else {
+            self.serve_fresh(space, page, write);
+        }
+        Served::Done
+    }
+
+    /// A page that was never touched, or dropped: zeros.
+    fn serve_fresh(&mut self, space: &mut Space, page: u64, write: bool) {
+        let address = page * PAGE;
+        if !write {
+            let filled = space.uffd.zeropage(address..address + PAGE, true);
+            match filled {
+                Ok(()) => space.returned(page),
+                Err(stopped) => self.not_filled(space, address, stopped),
+            }
+            return;
+        }
+        let window = space.stream.window(page, FRESH_MAX);
+        let most = space.pages_before_command(page, window);
+        let count = run_of(space, page, most, |place| place == Place::Program);
+        let bytes = self.zeros[..count].as_flattened();
+        let done = match space.uffd.copy(address, bytes, true, false) {
+            Ok(()) => count,
+            Err(stopped) => {
+                if stopped.done == 0 {
+                    self.not_filled(space, address, stopped);
+                }
+                (stopped.done / PAGE) as usize
+            }
+        };
+        (page..page + done as u64).for_each(|page| space.returned(page));
+        self.pager.charge(done);
+        self.pager.meter.fresh(done);
+    }
+
+    /// A page that was aside or in the store.
+    fn serve_kept(&mut self, space: &mut Space, page: u64) {
+        let address = page * PAGE;
+        let window = space.stream.window(page, RESTORED_MAX);
+        let wanted = run_of(space, page, window, |place| place != Place::Program);
+        let mut count = 0;
+        for at in 0..wanted {
+            let content = &mut self.buffer[at];
+            let read = match space.table.get(page + at as u64).place {
+                Place::Staged(staged) => {
+                    space.read_staged(staged, content).map_err(|error| error.to_string())
+                }
+                Place::Stored(slot) => match self.pager.zswap.load(key(slot), content) {
+                    Ok(true) => Ok(()),
+                    Ok(false) => Err(format!("slot {slot} is not in the store")),
+                    Err(error) => Err(error.to_string()),
+                },
+                Place::Program => unreachable!("the run has none"),
+            };
+            match read {
+                Ok(()) => count += 1,
+                Err(_) if at > 0 => break, // told when it is asked for
+                Err(error) => {
+                    let pid = space.pid.unwrap_or(0);
+                    self.pager.lose(pid, &format!("page {address:#x} of process {pid}: {error}"));
+                    return;
+                }
+            }
+        }
+        let bytes = self.buffer[..count].as_flattened();
+        let done = match space.uffd.copy(address, bytes, true, false) {
+            Ok(()) => count,
+            Err(stopped) => {
+                if stopped.done == 0 {
+                    self.not_filled(space, address, stopped);
+                }
+                (stopped.done / PAGE) as usize
+            }
+        };
+        let mut rescued = 0;
+        for page in page..page + done as u64 {
+            let place = space.table.get(page).place;
+            space.returned(page);
+            match place {
+                Place::Stored(slot) => self.pager.release(slot),
+                _ => rescued += 1,
+            }
+        }
+        self.pager.charge(done);
+        self.pager.meter.restored(done - rescued, rescued);
+    }
+
+    /// A page could not be filled.
+    fn not_filled(&self, space: &mut Space, address: u64, stopped: Stopped) {
+        if stopped.errno == libc::EAGAIN {
+            let (page, since) = space.stalled.unwrap_or((address / PAGE, Instant::now()));
+            space.stalled = Some((page, since));
+            let is_fresh = space.table.get(address / PAGE).place == Place::Program;
+            if is_fresh && since.elapsed() > STALL_MAX && space.leave_to_kernel(address / PAGE) {
+                space.stalled = None;
+                return; // whoever waited was woken
+            }
+            std::thread::yield_now();
+        }
+        match stopped.errno {
+            // Its memory is gone.
+            libc::ESRCH => {}
+            // It is there already, or no longer mapped, or something has happened that is to be
+            // read first: who waits looks again.
+            libc::EEXIST | libc::ENOENT | libc::EAGAIN | libc::EINVAL => {
+                let _ = space.uffd.wake(address..address + PAGE);
+            }
+            errno => {
+                let pid = space.pid.unwrap_or(0);
+                let error = io::Error::from_raw_os_error(errno);
+                self.pager.lose(pid, &format!("page {address:#x} of process {pid}: {error}"));
+            }
+        }
+    }
+}
+
+/// Pages from `first` on that are watched and in a place like this, at most `most`.
+fn run_of(space: &Space, first: u64, most: usize, like: impl Fn(Place) -> bool) -> usize {
+    let range = first * PAGE..(first + most as u64) * PAGE;
+    let mapped = space.watched.within(range.clone()).next();
+    let end = mapped.filter(|part| part.start == range.start).map_or(range.start, |part| part.end);
+    let pages = first..end / PAGE;
+    pages.take_while(|&page| like(space.table.get(page).place)).count().max(1)
+}
+
+/// Receives a message, and a descriptor if one came along.
+fn receive(connection: &OwnedFd) -> io::Result<(Message, Option<OwnedFd>)> {
+    let mut bytes = [0; MESSAGE_BYTES];
+    let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut extra = RecvAncillaryBuffer::new(&mut room);
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let received =
+        rustix::net::recvmsg(connection, &mut [IoSliceMut::new(&mut bytes)], &mut extra, flags)?;
+    let fd = extra.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+        _ => None,
+    });
+    let message = Message::from_bytes(&bytes[..received.bytes]);
+    message.map(|message| (message, fd)).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}

@@ -1,0 +1,66 @@
+//! Names of stored pages: each is a key of the store, and is shared by the address spaces that a
+//! fork made of one.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::table::NUMBERS;
+use crate::page::PageKey;
+
+/// The slots. A slot is free while nobody names it.
+#[derive(Debug, Default)]
+pub(super) struct Slots(Mutex<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    /// By slot: how many pages it stands for.
+    holders: Vec<u32>,
+    free: Vec<u32>,
+}
+
+impl Slots {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A slot for one page; `None` where there are no more numbers.
+    pub(super) fn take(&self) -> Option<u32> {
+        let mut inner = self.lock();
+        if let Some(slot) = inner.free.pop() {
+            inner.holders[slot as usize] = 1;
+            return Some(slot);
+        }
+        let slot = u32::try_from(inner.holders.len()).ok().filter(|&slot| slot < NUMBERS)?;
+        inner.holders.push(1);
+        Some(slot)
+    }
+
+    /// One more page is this one.
+    pub(super) fn share(&self, slot: u32) {
+        self.lock().holders[slot as usize] += 1;
+    }
+
+    /// A page is not this one any more. Whether it was the last: the caller must remove the key and
+    /// then [`Slots::free`] the slot.
+    pub(super) fn release(&self, slot: u32) -> bool {
+        let mut inner = self.lock();
+        let holders = &mut inner.holders[slot as usize];
+        *holders -= 1;
+        *holders == 0
+    }
+
+    /// The slot may stand for another page.
+    pub(super) fn free(&self, slot: u32) {
+        self.lock().free.push(slot);
+    }
+
+    /// Memory, in bytes.
+    pub(super) fn bytes(&self) -> usize {
+        let inner = self.lock();
+        (inner.holders.capacity() + inner.free.capacity()) * size_of::<u32>()
+    }
+}
+
+/// The key of a slot.
+pub(super) fn key(slot: u32) -> PageKey {
+    PageKey(u64::from(slot))
+}

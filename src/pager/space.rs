@@ -1,0 +1,906 @@
+//! An address space of a program: what of it is watched, where its pages are, and the helper in it.
+//!
+//! - P1: a page whose place is staging or the store is missing in the program; its next touch is
+//!   told by the userfaultfd. A page whose place is the program is there, or is zero.
+//! - P2: a command of the helper is carried out only while nothing of the userfaultfd is read, and
+//!   only if nothing but faults was read since it was given: its addresses mean what they meant.
+//! - P3: what a command did is noted in the table before anything else is read.
+//! - P4: a page that the program has said it drops does not leave until it was missing once.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, Read};
+use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use super::ranges::Ranges;
+use super::table::{Entry, HEAT_MAX, PageTable, Place, UNKNOWN};
+use crate::page::{PAGE_SIZE, Page};
+use crate::sys::pagemap::{self, Found};
+use crate::sys::preload::SharedControl;
+use crate::sys::preload::protocol::{MESSAGE_BYTES, Message, RUNS_MAX, holder, kind, work};
+
+const _: () = assert!(TRAY_PAGES <= RUNS_MAX);
+use crate::sys::remote;
+use crate::sys::userfaultfd::Userfaultfd;
+
+/// Pages that are moved by one command: the kernel flushes the TLB once for more than 33, and page
+/// by page below.
+pub(super) const TRAY_PAGES: usize = 128;
+
+/// Pages of a process that can be aside at once: 16 MiB.
+pub(super) const STAGING_PAGES: usize = 32 * TRAY_PAGES;
+
+/// Bytes of address space that one search for pages walks over at most: 1 GiB.
+const SEARCH_BYTES: u64 = 1 << 30;
+
+const PAGE: u64 = PAGE_SIZE as u64;
+
+/// A page of staging that belongs to nobody.
+const NOBODY: u64 = u64::MAX;
+
+/// The helper, on this side.
+#[derive(Debug)]
+pub(super) struct Helper {
+    connection: OwnedFd,
+    control: SharedControl,
+    staging: u64,
+}
+
+/// Pages that are aside in the program.
+#[derive(Debug)]
+struct Staging {
+    /// By page of staging: the page of the program.
+    owners: Box<[u64]>,
+    /// Trays with pages, the oldest first.
+    filled: VecDeque<usize>,
+    /// Trays without.
+    empty: Vec<usize>,
+    /// A tray of which all is in the store, and that has its memory still.
+    spent: Option<usize>,
+}
+
+/// What the helper was told to move.
+#[derive(Debug)]
+struct Command {
+    number: u32,
+    /// The tray that is filled.
+    tray: Option<usize>,
+    runs: Vec<MoveRun>,
+    /// The tray whose memory is given back.
+    drops: Option<usize>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct MoveRun {
+    page: u64,
+    count: usize,
+    /// Its first page of staging.
+    staged: usize,
+}
+
+/// How a command to move went.
+#[derive(Debug, Default)]
+pub(super) struct Moved {
+    pub(super) pages: usize,
+    /// Pages that are not the program's alone, or may not be: the first, and how many.
+    pub(super) shared: Vec<(u64, usize)>,
+    /// Pages that are not all of one mapping.
+    pub(super) split: Vec<(u64, usize)>,
+}
+
+/// Pages of a tray that are to be stored.
+#[derive(Debug, Default)]
+pub(super) struct Tray {
+    pub(super) number: usize,
+    /// Pages of staging, and the address of each.
+    pub(super) staged: Vec<(u32, u64)>,
+}
+
+/// An address space.
+#[derive(Debug)]
+pub(super) struct Space {
+    pub(super) pid: Option<u32>,
+    /// The helper's thread: it has the memory as long as anybody has, unlike the first thread.
+    pub(super) thread: Option<u32>,
+    pub(super) uffd: Userfaultfd,
+    helper: Option<Arc<Helper>>,
+    pub(super) table: PageTable,
+    /// Registered with the userfaultfd.
+    pub(super) watched: Ranges,
+    /// Never to be moved: staging, and the helper's stack.
+    own: Ranges,
+    /// Not to be moved for now, [`Space::own`] among it: locked, read-only.
+    left: Ranges,
+    left_since: Instant,
+    /// Where something was moved to since all that was told was read.
+    moved_in: Ranges,
+    /// What was known of pages there before.
+    elder: BTreeMap<u64, Entry>,
+    /// A page that cannot be filled, and since when.
+    pub(super) stalled: Option<(u64, Instant)>,
+    staging: Staging,
+    command: Option<Command>,
+    commands: u32,
+    /// What the last command did, and the tray whose memory it gives back.
+    collected: Moved,
+    dropping: Option<usize>,
+    hand: u64,
+    files: Option<ProcFiles>,
+    /// Size of the address space, in pages, when its mappings were last looked at.
+    watched_at_size: u64,
+    /// Some of its pages may be another process's as well: it has forked, or was forked.
+    pub(super) shares_pages: bool,
+    shared: Shared,
+    pub(super) gone: bool,
+    /// What was read while the helper was at work must be read again.
+    pub(super) deferred: bool,
+    pub(super) stream: Stream,
+}
+
+/// Faults one after the other.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct Stream {
+    pub(super) next: u64,
+    pub(super) window: usize,
+}
+
+impl Stream {
+    /// Pages to fill for a fault of `page`, at most `most`: more for each fault in a row.
+    pub(super) fn window(&mut self, page: u64, most: usize) -> usize {
+        self.window = match page == self.next {
+            true => (self.window * 2).clamp(1, most),
+            false => 1,
+        };
+        self.next = page + self.window as u64;
+        self.window
+    }
+}
+
+/// Files of /proc that are read again and again.
+#[derive(Debug)]
+struct ProcFiles {
+    statm: File,
+    pagemap: File,
+    smaps: File,
+}
+
+/// Memory that is another process's too, as it was told last.
+#[derive(Debug, Default)]
+struct Shared {
+    bytes: u64,
+    looked: Option<Instant>,
+}
+
+/// How long what was told of shared pages counts: the kernel walks all pages to tell.
+const SHARED_FOR: Duration = Duration::from_millis(50);
+
+/// How long pages that could not be moved are left alone.
+const LEFT_FOR: Duration = Duration::from_secs(5);
+
+/// What /proc/PID/statm tells, in pages.
+#[derive(Debug, Clone, Copy)]
+struct Size {
+    mapped: u64,
+    anonymous: u64,
+}
+
+impl Space {
+    /// A space whose process is known or not yet.
+    pub(super) fn new(uffd: Userfaultfd, pid: Option<u32>) -> Space {
+        Space {
+            pid,
+            thread: None,
+            uffd,
+            helper: None,
+            table: PageTable::default(),
+            watched: Ranges::default(),
+            own: Ranges::default(),
+            left: Ranges::default(),
+            left_since: Instant::now(),
+            moved_in: Ranges::default(),
+            elder: BTreeMap::new(),
+            stalled: None,
+            staging: Staging {
+                owners: vec![NOBODY; STAGING_PAGES].into(),
+                filled: VecDeque::new(),
+                empty: (0..STAGING_PAGES / TRAY_PAGES).rev().collect(),
+                spent: None,
+            },
+            command: None,
+            commands: 0,
+            collected: Moved::default(),
+            dropping: None,
+            hand: 0,
+            files: None,
+            watched_at_size: 0,
+            shares_pages: false,
+            shared: Shared::default(),
+            gone: false,
+            deferred: false,
+            stream: Stream::default(),
+        }
+    }
+
+    /// The helper is there: pages can leave from now on.
+    pub(super) fn meet(
+        &mut self,
+        pid: u32,
+        connection: OwnedFd,
+        control: SharedControl,
+        staging: u64,
+        own: Range<u64>,
+    ) -> io::Result<()> {
+        let area = staging..staging + STAGING_PAGES as u64 * PAGE;
+        self.uffd.register(area.clone(), true, false)?;
+        let thread = helper_thread(pid)?;
+        self.thread = Some(thread);
+        self.files = Some(ProcFiles {
+            statm: File::open(format!("/proc/{thread}/statm"))?,
+            pagemap: File::open(format!("/proc/{thread}/pagemap"))?,
+            smaps: File::open(format!("/proc/{thread}/smaps_rollup"))?,
+        });
+        self.own.insert(area);
+        self.own.insert(own);
+        self.left = self.own.clone();
+        self.pid = Some(pid);
+        self.helper = Some(Arc::new(Helper { connection, control, staging }));
+        if self.shares_pages {
+            // What its parent's supervisor knew may be newer than the fork: some of it may not be
+            // watched here, and a page that leaves such memory is lost.
+            self.watched = Ranges::default();
+            self.watch()?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn helper(&self) -> Option<Arc<Helper>> {
+        self.helper.clone().filter(|_| !self.gone)
+    }
+
+    /// Keeps the helper from starting; `false` where it is at work.
+    pub(super) fn hold_commands(&mut self) -> bool {
+        let Some(helper) = &self.helper else { return true };
+        let held = helper.control.lock.compare_exchange(
+            holder::NONE,
+            holder::SUPERVISOR,
+            Ordering::Acquire,
+            Ordering::Relaxed,
+        );
+        if held.is_ok() {
+            self.collect();
+        }
+        held.is_ok()
+    }
+
+    /// Lets the helper go on; `changed` where the program's mappings are not what they were (P2).
+    pub(super) fn let_commands(&self, changed: bool) {
+        let Some(helper) = &self.helper else { return };
+        if changed {
+            helper.control.epoch.fetch_add(1, Ordering::Relaxed);
+        }
+        helper.control.lock.store(holder::NONE, Ordering::Release);
+    }
+
+    fn size(&self) -> Option<Size> {
+        let mut text = [0; 128];
+        let length = self.files.as_ref()?.statm.read_at(&mut text, 0).ok()?;
+        let text = std::str::from_utf8(&text[..length]).ok()?;
+        let mut numbers = text.split(' ').map_while(|number| number.parse::<u64>().ok());
+        let (mapped, resident, files) = (numbers.next()?, numbers.next()?, numbers.next()?);
+        Some(Size { mapped, anonymous: resident.saturating_sub(files) })
+    }
+
+    /// Bytes of anonymous memory that the process has; pages that others have too count here.
+    pub(super) fn resident_bytes(&self) -> u64 {
+        self.size().map_or(0, |size| size.anonymous * PAGE)
+    }
+
+    /// Bytes of [`Space::resident_bytes`] that are counted in other processes, where pages are
+    /// shared since a fork: what is left is the process's part of them (`Pss_Anon`).
+    pub(super) fn counted_elsewhere(&mut self) -> u64 {
+        if !self.shares_pages {
+            return 0;
+        }
+        if self.shared.looked.is_none_or(|looked| looked.elapsed() >= SHARED_FOR) {
+            let part = self.part_of_shared().unwrap_or(u64::MAX);
+            self.shared.bytes = self.resident_bytes().saturating_sub(part);
+            self.shared.looked = Some(Instant::now());
+        }
+        self.shared.bytes
+    }
+
+    fn part_of_shared(&self) -> Option<u64> {
+        let mut text = [0; 2048];
+        let length = self.files.as_ref()?.smaps.read_at(&mut text, 0).ok()?;
+        let text = std::str::from_utf8(&text[..length]).ok()?;
+        let line = text.lines().find_map(|line| line.strip_prefix("Pss_Anon:"))?;
+        let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+        Some(kib * 1024)
+    }
+
+    /// Memory that children of a fork do not get (MADV_DONTFORK), and such that they get as zeros
+    /// (MADV_WIPEONFORK). Nothing where no process is known: no page has left it.
+    pub(super) fn fork_advice(&self) -> io::Result<[Ranges; 2]> {
+        self.mappings_with(["dc", "wf"])
+    }
+
+    /// Mappings with each of these flags: `VmFlags` of /proc/PID/smaps.
+    fn mappings_with<const N: usize>(&self, wanted: [&str; N]) -> io::Result<[Ranges; N]> {
+        let mut found = [const { Ranges::new() }; N];
+        let Some(thread) = self.thread else { return Ok(found) };
+        let mut range = 0..0;
+        let smaps = BufReader::new(File::open(format!("/proc/{thread}/smaps"))?);
+        for line in smaps.lines() {
+            let line = line?;
+            if let Some(flags) = line.strip_prefix("VmFlags:") {
+                for flag in flags.split_ascii_whitespace() {
+                    if let Some(at) = wanted.iter().position(|wanted| *wanted == flag) {
+                        found[at].insert(range.clone());
+                    }
+                }
+            } else if let Some(mapping) = addresses(&line) {
+                range = mapping;
+            }
+        }
+        Ok(found)
+    }
+
+    /// Whether the address space has grown or shrunk since it was last looked at.
+    pub(super) fn has_changed(&self) -> bool {
+        self.size().is_some_and(|size| size.mapped != self.watched_at_size)
+    }
+
+    /// Watches all anonymous memory that is not watched yet; how many bytes came to be.
+    pub(super) fn watch(&mut self) -> io::Result<u64> {
+        let Some(thread) = self.thread else { return Ok(0) };
+        if self.uffd.is_changing() {
+            return Ok(0); // soon
+        }
+        if self.left_since.elapsed() > LEFT_FOR {
+            self.left_since = Instant::now();
+            self.left = self.own.clone();
+        }
+        self.watched_at_size = self.size().map_or(0, |size| size.mapped);
+        let maps = || {
+            let mut text = String::new();
+            File::open(format!("/proc/{thread}/maps"))?.read_to_string(&mut text)?;
+            io::Result::Ok(text)
+        };
+        let mut registered = Vec::new();
+        for mapping in maps()?.lines().filter_map(anonymous_mapping) {
+            for part in self.watched.outside(mapping) {
+                for part in self.left.outside(part) {
+                    match self.uffd.register(part.clone(), true, false) {
+                        Ok(()) => registered.push(part),
+                        // It went, or another userfaultfd has it, or it is of a special kind.
+                        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {
+                            return Err(error);
+                        }
+                        Err(_) => {}
+                    }
+                }
+            }
+        }
+        if registered.is_empty() {
+            return Ok(0);
+        }
+        // A part may have had a hole when it was registered, where something else is now that is
+        // not. A mapping is registered as a whole or not at all: what lies in one now is watched,
+        // if nothing has changed since of which nobody was told yet.
+        let now: Vec<Range<u64>> = maps()?.lines().filter_map(anonymous_mapping).collect();
+        if self.uffd.is_changing() {
+            return Ok(0);
+        }
+        let mut bytes = 0;
+        for part in registered {
+            let at = now.partition_point(|mapping| mapping.end <= part.start);
+            let is_whole =
+                now.get(at).is_some_and(|now| now.start <= part.start && part.end <= now.end);
+            if is_whole {
+                bytes += part.end - part.start;
+                self.watched.insert(part);
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// Tells the helper to move pages aside, those that the hand comes to next, and to give the
+    /// memory of a tray back that is in the store. `false` where there is nothing of either. The
+    /// caller waits for the helper, without the lock, and then calls [`Space::dropped`].
+    pub(super) fn give_move(&mut self) -> io::Result<bool> {
+        let (Some(helper), None) = (self.helper(), &self.command) else { return Ok(false) };
+        let mut tray = self.staging.empty.pop();
+        let runs = match tray {
+            Some(tray) => self.next_pages(tray)?,
+            None => Vec::new(),
+        };
+        if runs.is_empty() {
+            self.staging.empty.extend(tray.take());
+        }
+        self.give(&helper, work::MOVE, tray, runs)
+    }
+
+    /// Tells the helper to move pages of which that failed: those that are shared with a process
+    /// that was forked, once they are this process's alone; those of several mappings one by one.
+    pub(super) fn give_move_of(&mut self, failed: &Moved) -> io::Result<bool> {
+        let is_shared = !failed.shared.is_empty();
+        let wanted = if is_shared { &failed.shared } else { &failed.split };
+        if wanted.is_empty() {
+            return Ok(false);
+        }
+        let (Some(helper), None) = (self.helper(), &self.command) else { return Ok(false) };
+        let Some(tray) = self.staging.empty.pop() else { return Ok(false) };
+        let first = tray * TRAY_PAGES;
+        let mut runs: Vec<MoveRun> = Vec::new();
+        let mut count = 0;
+        for page in wanted.iter().flat_map(|&(page, count)| page..page + count as u64) {
+            let address = page * PAGE;
+            let is_here = self.table.get(page) == UNKNOWN
+                && self.watched.within(address..address + PAGE).next().is_some();
+            if is_here && count < TRAY_PAGES {
+                match is_shared {
+                    true => add_page(&mut runs, page, first + count),
+                    false => runs.push(MoveRun { page, count: 1, staged: first + count }),
+                }
+                count += 1;
+            }
+        }
+        if runs.is_empty() {
+            self.staging.empty.push(tray);
+            return self.give(&helper, work::MOVE, None, runs);
+        }
+        let what = if is_shared { work::OWN_AND_MOVE } else { work::MOVE };
+        self.give(&helper, what, Some(tray), runs)
+    }
+
+    fn give(
+        &mut self,
+        helper: &Helper,
+        what: u32,
+        tray: Option<usize>,
+        runs: Vec<MoveRun>,
+    ) -> io::Result<bool> {
+        let drops = self.staging.spent.take();
+        if runs.is_empty() && drops.is_none() {
+            return Ok(false);
+        }
+        let control = &helper.control;
+        for (run, room) in runs.iter().zip(&control.runs) {
+            room.from.store(run.page * PAGE, Ordering::Relaxed);
+            room.to.store(helper.staging + run.staged as u64 * PAGE, Ordering::Relaxed);
+            room.bytes.store(run.count as u64 * PAGE, Ordering::Relaxed);
+            room.moved.store(0, Ordering::Relaxed);
+            room.error.store(0, Ordering::Relaxed);
+        }
+        let bytes = TRAY_PAGES as u64 * PAGE;
+        let drop_from = helper.staging + drops.unwrap_or(0) as u64 * bytes;
+        control.drop_from.store(drop_from, Ordering::Relaxed);
+        control.drop_bytes.store(drops.map_or(0, |_| bytes), Ordering::Relaxed);
+        self.commands = self.commands.wrapping_add(1);
+        control.run_count.store(runs.len() as u32, Ordering::Relaxed); // <= RUNS_MAX
+        // Changed by who has this space's lock alone.
+        control.given_in.store(control.epoch.load(Ordering::Relaxed), Ordering::Relaxed);
+        control.given.store(self.commands, Ordering::Relaxed);
+        control.work.store(what, Ordering::Release);
+        self.command = Some(Command { number: self.commands, tray, runs, drops });
+        helper.send(kind::WORK)?;
+        Ok(true)
+    }
+
+    /// The helper has said that it is done: what came of it, and pages of a tray that is empty now.
+    pub(super) fn dropped(&mut self) -> (Moved, usize) {
+        self.collect();
+        let moved = std::mem::take(&mut self.collected);
+        match self.dropping.take() {
+            Some(tray) => {
+                self.staging.empty.push(tray);
+                (moved, TRAY_PAGES)
+            }
+            None => (moved, 0),
+        }
+    }
+
+    /// Pages from `first` on, at most `most`, that no command moves now: of those the table does
+    /// not know whether they are in the program still.
+    pub(super) fn pages_before_command(&self, first: u64, most: usize) -> usize {
+        let runs = self.command.iter().flat_map(|command| &command.runs);
+        let next = runs.filter(|run| run.page + run.count as u64 > first).map(|run| run.page).min();
+        next.map_or(most, |next| (next.saturating_sub(first) as usize).min(most))
+    }
+
+    /// Notes what a command did, if it is done (P3).
+    fn collect(&mut self) {
+        let Some(helper) = self.helper.clone() else { return };
+        let done = helper.control.done.load(Ordering::Acquire);
+        let Some(command) = self.command.take_if(|command| command.number == done) else { return };
+        self.dropping = command.drops;
+        let mut moved = Moved::default();
+        for (run, answer) in command.runs.iter().zip(&helper.control.runs) {
+            let count = (answer.moved.load(Ordering::Relaxed) / PAGE) as usize;
+            let count = count.min(run.count);
+            for at in 0..count {
+                let (page, staged) = (run.page + at as u64, run.staged + at);
+                let place = Place::Staged(staged as u32);
+                self.table.set(page, Entry { place, ..UNKNOWN });
+                self.staging.owners[staged] = page;
+            }
+            moved.pages += count;
+            if count == run.count {
+                continue;
+            }
+            let stopped_at = run.page + count as u64;
+            match answer.error.load(Ordering::Relaxed) as i32 {
+                libc::EBUSY => moved.shared.push((stopped_at, run.count - count)),
+                // A border between mappings is in it.
+                libc::EINVAL if run.count - count > 1 => {
+                    moved.split.push((stopped_at, run.count - count));
+                }
+                // Locked in memory, read-only, or of a special kind.
+                libc::EINVAL => self.left.insert(stopped_at * PAGE..(stopped_at + 1) * PAGE),
+                _ => {} // it went, or will be tried again
+            }
+        }
+        if moved.pages > 0 {
+            self.staging.filled.extend(command.tray);
+        } else {
+            self.staging.empty.extend(command.tray);
+        }
+        self.collected = moved;
+    }
+
+    /// Pages that the hand comes to next, as runs that go into a tray.
+    fn next_pages(&mut self, tray: usize) -> io::Result<Vec<MoveRun>> {
+        let Some(files) = &self.files else { return Ok(Vec::new()) };
+        let mut runs: Vec<MoveRun> = Vec::new();
+        let mut count = 0;
+        let first = tray * TRAY_PAGES;
+        let mut searched = 0;
+        // From the hand to the end, and from the start to the hand.
+        let (hand, mut at) = (self.hand, self.hand);
+        let around: Vec<Range<u64>> =
+            self.watched.within(hand..u64::MAX).chain(self.watched.within(0..hand)).collect();
+        'search: for range in around.into_iter().flat_map(|range| self.left.outside(range)) {
+            at = range.start;
+            while at < range.end {
+                let mut found = [Found::default(); 32];
+                let end = range.end.min(at + SEARCH_BYTES);
+                let (found_runs, walked_to) = pagemap::scan(&files.pagemap, at..end, &mut found)?;
+                for run in found[..found_runs].iter().filter(|run| !run.is_swapped()) {
+                    for page in run.start / PAGE..run.end / PAGE {
+                        let entry = self.table.get(page);
+                        at = (page + 1) * PAGE;
+                        if let Some(heat) = entry.heat.checked_sub(1) {
+                            self.table.set(page, Entry { heat, ..entry });
+                            continue;
+                        }
+                        if entry != UNKNOWN {
+                            continue;
+                        }
+                        add_page(&mut runs, page, first + count);
+                        count += 1;
+                        if count == TRAY_PAGES {
+                            break 'search;
+                        }
+                    }
+                }
+                searched += walked_to - at.min(walked_to);
+                at = at.max(walked_to);
+                if searched > SEARCH_BYTES {
+                    break 'search;
+                }
+            }
+        }
+        self.hand = at;
+        Ok(runs)
+    }
+
+    /// Trays with pages.
+    pub(super) fn filled_trays(&self) -> usize {
+        self.staging.filled.len()
+    }
+
+    /// Takes the oldest tray, to store what is in it still.
+    pub(super) fn take_tray(&mut self) -> Option<Tray> {
+        let helper = self.helper.clone()?;
+        let number = self.staging.filled.pop_front()?;
+        let pages = number * TRAY_PAGES..(number + 1) * TRAY_PAGES;
+        let staged = pages
+            .filter(|&staged| self.staging.owners[staged] != NOBODY)
+            .map(|staged| (staged as u32, helper.staging + staged as u64 * PAGE))
+            .collect();
+        Some(Tray { number, staged })
+    }
+
+    /// A page of a tray is in the store now; `false` where it has left the tray meanwhile.
+    pub(super) fn stored(&mut self, staged: u32, slot: u32) -> bool {
+        let owner = std::mem::replace(&mut self.staging.owners[staged as usize], NOBODY);
+        if owner == NOBODY {
+            return false;
+        }
+        let entry = self.table.get(owner);
+        if entry.place == Place::Staged(staged) {
+            self.table.set(owner, Entry { place: Place::Stored(slot), ..entry });
+        } else if let Some(entry) = self.elder.get_mut(&owner) {
+            entry.place = Place::Stored(slot);
+        }
+        true
+    }
+
+    /// Puts a tray back that could not be emptied.
+    pub(super) fn keep_tray(&mut self, number: usize) {
+        self.staging.filled.push_back(number);
+    }
+
+    /// All of a tray is in the store, or has gone back: its memory goes with the next command.
+    pub(super) fn spend_tray(&mut self, number: usize) {
+        self.staging.spent = Some(number);
+    }
+
+    /// Whether a tray's memory is to be given back.
+    pub(super) fn has_spent_tray(&self) -> bool {
+        self.staging.spent.is_some()
+    }
+
+    /// Whether one more tray can be filled.
+    pub(super) fn has_empty_tray(&self) -> bool {
+        !self.staging.empty.is_empty()
+    }
+
+    /// Whether an address is in staging.
+    pub(super) fn is_staging(&self, address: u64) -> bool {
+        self.helper.as_ref().is_some_and(|helper| {
+            (helper.staging..helper.staging + STAGING_PAGES as u64 * PAGE).contains(&address)
+        })
+    }
+
+    /// Reads a page that is aside.
+    pub(super) fn read_staged(&self, staged: u32, page: &mut Page) -> io::Result<()> {
+        let (Some(thread), Some(helper)) = (self.thread, &self.helper) else {
+            return Err(io::ErrorKind::NotFound.into());
+        };
+        remote::read(thread, helper.staging + u64::from(staged) * PAGE, page)
+    }
+
+    /// A page is back in the program.
+    pub(super) fn returned(&mut self, page: u64) {
+        let heat = match self.table.get(page).place {
+            Place::Staged(staged) => {
+                self.staging.owners[staged as usize] = NOBODY;
+                HEAT_MAX // it was wanted again at once
+            }
+            Place::Stored(_) => 1,
+            Place::Program => 0,
+        };
+        self.table.set(page, Entry { heat, ..UNKNOWN });
+    }
+
+    /// Forgets a range of pages; `release` is called for each slot that one of them named.
+    pub(super) fn forget(&mut self, range: Range<u64>, release: &mut dyn FnMut(u32)) {
+        let Space { table, staging, .. } = self;
+        table.take_range(pages(range), &mut |_, entry| match entry.place {
+            Place::Stored(slot) => release(slot),
+            Place::Staged(staged) => staging.owners[staged as usize] = NOBODY,
+            Place::Program => {}
+        });
+    }
+
+    /// Forgets all pages.
+    pub(super) fn forget_all(&mut self, release: &mut dyn FnMut(u32)) {
+        self.forget(0..u64::MAX - PAGE, release);
+        while let Some((&page, _)) = self.elder.first_key_value() {
+            self.drop_aside(page, release);
+        }
+    }
+
+    /// The program drops a range of pages, now or in a moment (P4).
+    pub(super) fn removed(&mut self, range: Range<u64>, release: &mut dyn FnMut(u32)) {
+        self.forget(range.clone(), release);
+        for page in pages(range) {
+            self.table.set(page, Entry { removing: true, ..UNKNOWN });
+        }
+    }
+
+    /// The program has unmapped a range.
+    pub(super) fn unmapped(&mut self, range: Range<u64>, release: &mut dyn FnMut(u32)) {
+        let late = self.late(range.clone());
+        for part in late.outside(range.clone()) {
+            self.forget(part.clone(), release);
+            self.watched.remove(part.clone());
+            self.left.remove(part);
+        }
+        for part in late.within(range) {
+            for page in pages(part) {
+                self.drop_aside(page, release);
+            }
+        }
+    }
+
+    /// The program has moved a range.
+    pub(super) fn moved(&mut self, from: Range<u64>, to: u64, release: &mut dyn FnMut(u32)) {
+        let late = self.late(from.clone());
+        let mut entries = Vec::new();
+        let mut watched = Vec::new();
+        for part in late.outside(from.clone()) {
+            let taken = &mut |page, entry| entries.push((page, entry));
+            self.table.take_range(pages(part.clone()), taken);
+            watched.extend(self.watched.within(part.clone()));
+            self.watched.remove(part.clone());
+            self.left.remove(part);
+        }
+        for page in late.within(from.clone()).flat_map(pages) {
+            entries.extend(self.elder.remove(&page).map(|entry| (page, entry)));
+        }
+        // What is known there is of memory that has gone, as will be told.
+        let into = to..to + (from.end - from.start);
+        let mut elder = Vec::new();
+        self.table.take_range(pages(into.clone()), &mut |page, entry| elder.push((page, entry)));
+        for (page, entry) in elder {
+            self.drop_aside(page, release);
+            self.elder.insert(page, entry);
+        }
+        self.watched.remove(into.clone());
+        self.left.remove(into.clone());
+        for (page, entry) in entries {
+            let page = page - from.start / PAGE + to / PAGE;
+            if let Place::Staged(staged) = entry.place {
+                self.staging.owners[staged as usize] = page;
+            }
+            self.table.set(page, entry);
+        }
+        for part in watched {
+            self.watched.insert(part.start - from.start + to..part.end - from.start + to);
+        }
+        self.moved_in.insert(into);
+    }
+
+    /// The parts of a range that something has been moved to since what is told of it now was done:
+    /// the kernel tells in another order than it does where two threads do it. Memory is there, and
+    /// it is watched, so it is not what was unmapped or moved away.
+    fn late(&self, range: Range<u64>) -> Ranges {
+        let mut late = Ranges::default();
+        if self.moved_in.within(range.clone()).next().is_some() {
+            let watched_now = self.mappings_with(["um"]).map(|[watched]| watched);
+            for part in self.moved_in.within(range) {
+                let now = watched_now.as_ref().map(|now| now.within(part).collect());
+                now.unwrap_or_else(|_| Vec::new()).into_iter().for_each(|part| late.insert(part));
+            }
+        }
+        late
+    }
+
+    fn drop_aside(&mut self, page: u64, release: &mut dyn FnMut(u32)) {
+        match self.elder.remove(&page).map(|entry| entry.place) {
+            Some(Place::Stored(slot)) => release(slot),
+            Some(Place::Staged(staged)) => self.staging.owners[staged as usize] = NOBODY,
+            Some(Place::Program) | None => {}
+        }
+    }
+
+    /// All that is told was read: what is told from now on was done after it, if nothing is under
+    /// way.
+    pub(super) fn settle(&mut self, release: &mut dyn FnMut(u32)) {
+        if self.moved_in != Ranges::default() && !self.uffd.is_changing() {
+            self.moved_in = Ranges::default();
+            while let Some((&page, _)) = self.elder.first_key_value() {
+                self.drop_aside(page, release);
+            }
+        }
+    }
+
+    /// Lets the kernel itself fill the pages from `first` on of which nothing is known, 16 MiB at
+    /// most: for memory that it fills while it changes the mappings, before that is told
+    /// (mremap(2) of locked memory). `false` where the helper is at work.
+    pub(super) fn leave_to_kernel(&mut self, first: u64) -> bool {
+        if !self.hold_commands() {
+            return false;
+        }
+        const MOST: u64 = 1 << 12;
+        let unknown = |&page: &u64| self.table.get(page).place == Place::Program;
+        let count = (first..first + MOST).take_while(unknown).count() as u64;
+        let range = first * PAGE..(first + count) * PAGE;
+        let _ = self.uffd.unregister(range.clone());
+        self.watched.remove(range);
+        self.let_commands(true);
+        true
+    }
+
+    /// Memory of what is known, in bytes, about.
+    pub(super) fn bytes(&self) -> usize {
+        self.table.bytes() + STAGING_PAGES * size_of::<u64>()
+    }
+}
+
+impl Helper {
+    fn send(&self, kind: u32) -> io::Result<()> {
+        send(&self.connection, Message::new(kind, 0, 0), &[])
+    }
+
+    /// Waits until a command is done. `false` where the helper is gone.
+    pub(super) fn wait(&self) -> bool {
+        let mut bytes = [0; MESSAGE_BYTES];
+        loop {
+            match rustix::net::recv(
+                &self.connection,
+                &mut bytes[..],
+                rustix::net::RecvFlags::empty(),
+            ) {
+                Ok((length, _)) => {
+                    let message = Message::from_bytes(&bytes[..length]);
+                    return message.is_some_and(|message| message.kind == kind::DONE);
+                }
+                Err(rustix::io::Errno::INTR) => {}
+                Err(_) => return false,
+            }
+        }
+    }
+}
+
+/// Sends a message and descriptors.
+pub(super) fn send(
+    connection: &impl AsFd,
+    message: Message,
+    descriptors: &[std::os::fd::BorrowedFd<'_>],
+) -> io::Result<()> {
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut extra = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() {
+        extra.push(SendAncillaryMessage::ScmRights(descriptors));
+    }
+    let bytes = message.to_bytes();
+    sendmsg(connection, &[io::IoSlice::new(&bytes)], &mut extra, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+/// Adds a page to the last run, or as a new one.
+fn add_page(runs: &mut Vec<MoveRun>, page: u64, staged: usize) {
+    match runs.last_mut() {
+        Some(last) if last.page + last.count as u64 == page => last.count += 1,
+        _ => runs.push(MoveRun { page, count: 1, staged }),
+    }
+}
+
+/// The thread of the helper in a process.
+fn helper_thread(pid: u32) -> io::Result<u32> {
+    for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let thread = thread?;
+        let name = fs::read(thread.path().join("comm")).unwrap_or_default();
+        let number = thread.file_name().to_str().and_then(|number| number.parse().ok());
+        if let (true, Some(number)) = (name == b"uzswap-helper\n", number) {
+            return Ok(number);
+        }
+    }
+    Err(io::ErrorKind::NotFound.into())
+}
+
+/// The pages of a range of addresses.
+fn pages(range: Range<u64>) -> Range<u64> {
+    range.start / PAGE..range.end.div_ceil(PAGE)
+}
+
+/// The addresses that a line of /proc/PID/maps begins with.
+fn addresses(line: &str) -> Option<Range<u64>> {
+    let (start, end) = line.split_ascii_whitespace().next()?.split_once('-')?;
+    Some(u64::from_str_radix(start, 16).ok()?..u64::from_str_radix(end, 16).ok()?)
+}
+
+/// The addresses of a line of /proc/PID/maps, if it is private anonymous memory that can be read.
+fn anonymous_mapping(line: &str) -> Option<Range<u64>> {
+    let range = addresses(line)?;
+    let mut fields = line.split_ascii_whitespace().skip(1);
+    let rights = fields.next()?.as_bytes();
+    let inode = fields.nth(2)?;
+    let name = fields.next().unwrap_or("");
+    let is_named_by_kernel =
+        name.is_empty() || name == "[heap]" || name == "[stack]" || name.starts_with("[anon");
+    (rights.first() == Some(&b'r')
+        && rights.last() == Some(&b'p')
+        && inode == "0"
+        && is_named_by_kernel)
+        .then_some(range)
+}

@@ -1,0 +1,205 @@
+//! What is known of the pages of an address space that are not where the program left them.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Pages in a part of the table that is allocated at once: 2 MiB of address space.
+const CHUNK_PAGES: u64 = 512;
+
+/// Where a page is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    /// Nowhere but in the program: it is there, or was never touched and is zero.
+    Program,
+    /// Moved aside, into this page of staging.
+    Staged(u32),
+    /// In the store, under this slot.
+    Stored(u32),
+}
+
+/// A page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) place: Place,
+    /// The program has said that it drops the page, and may not have done so yet. Such a page must
+    /// not leave: it would come back.
+    pub(super) removing: bool,
+    /// How often the hand passes over it before it is moved aside: 0 to [`HEAT_MAX`].
+    pub(super) heat: u8,
+}
+
+/// The most that the hand spares a page.
+pub(super) const HEAT_MAX: u8 = 7;
+
+/// An entry in 32 bits: a number, two bits of place, a flag, and three bits of heat.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Packed(u32);
+
+const NUMBER_BITS: u32 = 26;
+/// The most slots and pages of staging there can be: 256 GiB of pages.
+pub(super) const NUMBERS: u32 = 1 << NUMBER_BITS;
+const STAGED: u32 = 1 << NUMBER_BITS;
+const STORED: u32 = 2 << NUMBER_BITS;
+const REMOVING: u32 = 4 << NUMBER_BITS;
+const HEAT_SHIFT: u32 = NUMBER_BITS + 3;
+
+impl Packed {
+    const NOTHING: Packed = Packed(0);
+
+    fn of(entry: Entry) -> Packed {
+        let place = match entry.place {
+            Place::Program => 0,
+            Place::Staged(number) => STAGED | number,
+            Place::Stored(number) => STORED | number,
+        };
+        let removing = if entry.removing { REMOVING } else { 0 };
+        Packed(place | removing | u32::from(entry.heat) << HEAT_SHIFT)
+    }
+
+    fn entry(self) -> Entry {
+        let number = self.0 % NUMBERS;
+        let place = match self.0 & (STAGED | STORED) {
+            STAGED => Place::Staged(number),
+            STORED => Place::Stored(number),
+            _ => Place::Program,
+        };
+        let heat = (self.0 >> HEAT_SHIFT) as u8; // three bits
+        Entry { place, removing: self.0 & REMOVING != 0, heat }
+    }
+}
+
+/// A page of which nothing is known.
+pub(super) const UNKNOWN: Entry = Entry { place: Place::Program, removing: false, heat: 0 };
+
+#[derive(Debug, Clone)]
+struct Chunk {
+    /// Entries that are not nothing.
+    used: u16,
+    entries: Box<[Packed; CHUNK_PAGES as usize]>,
+}
+
+/// The table, by number of page: its address divided by 4096.
+#[derive(Debug, Default)]
+pub(super) struct PageTable {
+    chunks: BTreeMap<u64, Chunk>,
+}
+
+impl PageTable {
+    pub(super) fn get(&self, page: u64) -> Entry {
+        self.chunks
+            .get(&(page / CHUNK_PAGES))
+            .map_or(UNKNOWN, |chunk| chunk.entries[(page % CHUNK_PAGES) as usize].entry())
+    }
+
+    pub(super) fn set(&mut self, page: u64, entry: Entry) {
+        let (number, at) = (page / CHUNK_PAGES, (page % CHUNK_PAGES) as usize);
+        let new = Packed::of(entry);
+        if new == Packed::NOTHING && !self.chunks.contains_key(&number) {
+            return;
+        }
+        let chunk = self.chunks.entry(number).or_insert_with(|| Chunk {
+            used: 0,
+            entries: Box::new([Packed::NOTHING; CHUNK_PAGES as usize]),
+        });
+        let before = std::mem::replace(&mut chunk.entries[at], new);
+        chunk.used += u16::from(new != Packed::NOTHING);
+        chunk.used -= u16::from(before != Packed::NOTHING);
+        if chunk.used == 0 {
+            self.chunks.remove(&number);
+        }
+    }
+
+    /// Forgets a range of pages; calls `visit` for each of which something is known.
+    pub(super) fn take_range(&mut self, pages: Range<u64>, visit: &mut dyn FnMut(u64, Entry)) {
+        if pages.is_empty() {
+            return;
+        }
+        let chunks = pages.start / CHUNK_PAGES..=(pages.end - 1) / CHUNK_PAGES;
+        let numbers: Vec<u64> = self.chunks.range(chunks).map(|(&number, _)| number).collect();
+        for number in numbers {
+            let first = number * CHUNK_PAGES;
+            let Some(chunk) = self.chunks.get_mut(&number) else { continue };
+            let start = pages.start.max(first);
+            let end = pages.end.min(first + CHUNK_PAGES);
+            for page in start..end {
+                let entry = &mut chunk.entries[(page - first) as usize];
+                if *entry != Packed::NOTHING {
+                    let was = std::mem::replace(entry, Packed::NOTHING);
+                    chunk.used -= 1;
+                    visit(page, was.entry());
+                }
+            }
+            if chunk.used == 0 {
+                self.chunks.remove(&number);
+            }
+        }
+    }
+
+    /// Calls `visit` for each page of which something is known.
+    pub(super) fn for_each(&self, visit: &mut dyn FnMut(u64, Entry)) {
+        for (number, chunk) in &self.chunks {
+            for (entry, page) in chunk.entries.iter().zip(number * CHUNK_PAGES..) {
+                if *entry != Packed::NOTHING {
+                    visit(page, entry.entry());
+                }
+            }
+        }
+    }
+
+    /// Memory, in bytes, about.
+    pub(super) fn bytes(&self) -> usize {
+        self.chunks.len() * (CHUNK_PAGES as usize * size_of::<Packed>() + 32)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_is_a_map() {
+        let mut table = PageTable::default();
+        let mut twin = BTreeMap::new();
+        let mut seed = 1_u64;
+        let mut random = |below: u64| {
+            seed = seed
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 33) % below
+        };
+        for _ in 0..100_000 {
+            let page = random(3000);
+            let place = match random(3) {
+                0 => Place::Program,
+                1 => Place::Staged(random(1 << 26) as u32),
+                _ => Place::Stored(random(1 << 26) as u32),
+            };
+            let entry = Entry { place, removing: random(4) == 0, heat: random(8) as u8 };
+            match random(20) {
+                0 => {
+                    let pages = page..page + random(1200);
+                    let mut taken = Vec::new();
+                    table.take_range(pages.clone(), &mut |page, entry| taken.push((page, entry)));
+                    let expected: Vec<(u64, Entry)> =
+                        twin.range(pages.clone()).map(|(&page, &entry)| (page, entry)).collect();
+                    assert_eq!(taken, expected);
+                    twin.retain(|page, _| !pages.contains(page));
+                }
+                _ if entry == UNKNOWN => {
+                    table.set(page, entry);
+                    twin.remove(&page);
+                }
+                _ => {
+                    table.set(page, entry);
+                    twin.insert(page, entry);
+                }
+            }
+            assert_eq!(table.get(page), twin.get(&page).copied().unwrap_or(UNKNOWN));
+        }
+        let mut all = Vec::new();
+        table.for_each(&mut |page, entry| all.push((page, entry)));
+        assert_eq!(all, twin.into_iter().collect::<Vec<_>>());
+        table.take_range(0..u64::MAX, &mut |_, _| ());
+        assert_eq!(table.bytes(), 0);
+    }
+}

@@ -1,0 +1,296 @@
+//! System calls that the standard library does not have, for memory that a test maps itself.
+
+use std::io;
+use std::ptr;
+
+pub(crate) const PAGE: usize = 4096;
+pub(crate) const WORDS: usize = PAGE / 8;
+
+pub(crate) type Words = [u64; WORDS];
+
+/// The errno of the last call.
+pub(crate) fn errno() -> i32 {
+    io::Error::last_os_error().raw_os_error().unwrap_or(0)
+}
+
+fn told(result: i32) -> Result<(), i32> {
+    if result == 0 { Ok(()) } else { Err(errno()) }
+}
+
+pub(crate) const READ: i32 = libc::PROT_READ;
+pub(crate) const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
+pub(crate) const PRIVATE: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+pub(crate) const SHARED: i32 = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+
+/// mmap(2), of memory or of a file.
+pub(crate) fn map(at: usize, bytes: usize, rights: i32, flags: i32, fd: i32) -> Result<usize, i32> {
+    let at = ptr::without_provenance_mut(at);
+    // SAFETY: a fixed address is one that the test has mapped, and forgets.
+    let mapped = unsafe { libc::mmap(at, bytes, rights, flags, fd, 0) };
+    if mapped == libc::MAP_FAILED { Err(errno()) } else { Ok(mapped.expose_provenance()) }
+}
+
+/// munmap(2).
+pub(crate) fn unmap(at: usize, bytes: usize) -> Result<(), i32> {
+    // SAFETY: the caller has mapped it, and forgets it.
+    told(unsafe { libc::munmap(ptr::with_exposed_provenance_mut(at), bytes) })
+}
+
+/// mremap(2).
+pub(crate) fn remap(
+    at: usize,
+    old: usize,
+    new: usize,
+    flags: i32,
+    to: usize,
+) -> Result<usize, i32> {
+    let (at, to) = (ptr::with_exposed_provenance_mut(at), to as *mut libc::c_void);
+    // SAFETY: the caller has mapped it, and knows it at its new place from now on.
+    let moved = unsafe { libc::mremap(at, old, new, flags, to) };
+    if moved == libc::MAP_FAILED { Err(errno()) } else { Ok(moved.expose_provenance()) }
+}
+
+/// madvise(2), through the library.
+pub(crate) fn advise(at: usize, bytes: usize, advice: i32) -> Result<(), i32> {
+    // SAFETY: the caller has mapped it, and expects what the advice does.
+    told(unsafe { libc::madvise(ptr::with_exposed_provenance_mut(at), bytes, advice) })
+}
+
+/// madvise(2), around the library.
+pub(crate) fn advise_directly(at: usize, bytes: usize, advice: i32) -> Result<(), i32> {
+    // SAFETY: as above.
+    told(unsafe { libc::syscall(libc::SYS_madvise, at, bytes, advice) } as i32)
+}
+
+/// mprotect(2).
+pub(crate) fn protect(at: usize, bytes: usize, rights: i32) -> Result<(), i32> {
+    // SAFETY: the caller has mapped it, and does not touch it against its rights.
+    told(unsafe { libc::mprotect(ptr::with_exposed_provenance_mut(at), bytes, rights) })
+}
+
+/// mlock(2).
+pub(crate) fn lock(at: usize, bytes: usize) -> Result<(), i32> {
+    // SAFETY: changes no content.
+    told(unsafe { libc::mlock(ptr::with_exposed_provenance(at), bytes) })
+}
+
+/// munlock(2).
+pub(crate) fn unlock(at: usize, bytes: usize) -> Result<(), i32> {
+    // SAFETY: changes no content.
+    told(unsafe { libc::munlock(ptr::with_exposed_provenance(at), bytes) })
+}
+
+/// A page that the caller has mapped and that no other thread uses.
+pub(crate) fn page(address: usize) -> &'static mut Words {
+    // SAFETY: the caller has mapped it; every bit pattern is a number; it is the only user, and
+    // keeps the reference for one operation.
+    unsafe { &mut *ptr::with_exposed_provenance_mut(address) }
+}
+
+/// Bytes that the caller has mapped and that no other thread uses.
+pub(crate) fn bytes(address: usize, count: usize) -> &'static mut [u8] {
+    // SAFETY: as above.
+    unsafe { std::slice::from_raw_parts_mut(ptr::with_exposed_provenance_mut(address), count) }
+}
+
+/// fork(2): 0 in the child.
+pub(crate) fn fork() -> i32 {
+    // SAFETY: the child is one thread, which keeps to memory and to calls of the kernel and malloc.
+    unsafe { libc::fork() }
+}
+
+/// The fork that runs nothing of the C library: 0 in the child.
+pub(crate) fn fork_directly() -> i32 {
+    // SAFETY: as above; and the child does not use malloc.
+    unsafe { libc::syscall(libc::SYS_fork) as i32 }
+}
+
+/// Ends this process at once.
+pub(crate) fn exit(code: i32) -> ! {
+    // SAFETY: ends the process.
+    unsafe { libc::_exit(code) }
+}
+
+/// Waits for the end of a child; its wait status.
+pub(crate) fn wait(pid: i32) -> i32 {
+    let mut status = 0;
+    loop {
+        // SAFETY: the pointer is to a number of ours.
+        let ended = unsafe { libc::waitpid(pid, &raw mut status, 0) };
+        if ended == pid {
+            return status;
+        }
+        assert_eq!(errno(), libc::EINTR, "waitpid {pid}");
+    }
+}
+
+/// Waits until a child stops or ends; its wait status.
+pub(crate) fn wait_stopped(pid: i32) -> i32 {
+    let mut status = 0;
+    // SAFETY: the pointer is to a number of ours.
+    unsafe { libc::waitpid(pid, &raw mut status, libc::WUNTRACED) };
+    status
+}
+
+/// Two ends of a pipe.
+pub(crate) fn pipe() -> [i32; 2] {
+    let mut ends = [0; 2];
+    // SAFETY: room for two numbers.
+    let made = unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) };
+    assert_eq!(made, 0, "pipe: {}", errno());
+    ends
+}
+
+/// A file in memory.
+pub(crate) fn file() -> i32 {
+    // SAFETY: the name is a string of C.
+    unsafe { libc::memfd_create(c"adversary".as_ptr(), libc::MFD_CLOEXEC) }
+}
+
+pub(crate) fn close(fd: i32) {
+    // SAFETY: the caller has opened it.
+    unsafe { libc::close(fd) };
+}
+
+/// write(2) from memory that the caller has mapped.
+pub(crate) fn write(fd: i32, from: usize, count: usize) -> isize {
+    // SAFETY: the caller has mapped it.
+    unsafe { libc::write(fd, ptr::with_exposed_provenance(from), count) }
+}
+
+/// read(2) into memory that the caller has mapped.
+pub(crate) fn read(fd: i32, to: usize, count: usize) -> isize {
+    // SAFETY: the caller has mapped it.
+    unsafe { libc::read(fd, ptr::with_exposed_provenance_mut(to), count) }
+}
+
+/// pwrite(2), likewise.
+pub(crate) fn write_at(fd: i32, from: usize, count: usize, at: i64) -> isize {
+    // SAFETY: the caller has mapped it.
+    unsafe { libc::pwrite(fd, ptr::with_exposed_provenance(from), count, at) }
+}
+
+/// preadv(2) into two places that the caller has mapped.
+pub(crate) fn read_two(fd: i32, to: [(usize, usize); 2], at: i64) -> isize {
+    let parts = to.map(|(address, count)| libc::iovec {
+        iov_base: ptr::with_exposed_provenance_mut(address),
+        iov_len: count,
+    });
+    // SAFETY: the caller has mapped both.
+    unsafe { libc::preadv(fd, parts.as_ptr(), 2, at) }
+}
+
+/// FUTEX_WAIT on a word that the caller has mapped; the errno.
+pub(crate) fn futex_wait(word: usize, value: u32) -> i32 {
+    let none = libc::timespec { tv_sec: 0, tv_nsec: 1 };
+    let operation = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+    // SAFETY: reads a word that is mapped, and a time of ours.
+    let waited = unsafe { libc::syscall(libc::SYS_futex, word, operation, value, &raw const none) };
+    if waited == 0 { 0 } else { errno() }
+}
+
+/// poll(2) with one descriptor whose request is in memory that the caller has mapped; the events.
+pub(crate) fn poll(request: usize, fd: i32) -> Option<i16> {
+    let request: *mut libc::pollfd = ptr::with_exposed_provenance_mut(request);
+    let asked = libc::pollfd { fd, events: libc::POLLIN | libc::POLLOUT, revents: 0 };
+    // SAFETY: the caller has mapped a page there.
+    unsafe { request.write(asked) };
+    // SAFETY: as above.
+    let ready = unsafe { libc::poll(request, 1, 0) };
+    // SAFETY: as above.
+    let answer = unsafe { request.read() };
+    (ready >= 0).then_some(answer.revents)
+}
+
+/// Reads memory of another process.
+pub(crate) fn read_remote(pid: i32, from: usize, to: &mut [u8]) -> Result<usize, i32> {
+    let local = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: to.len() };
+    let remote = libc::iovec { iov_base: ptr::without_provenance_mut(from), iov_len: to.len() };
+    // SAFETY: writes to memory that is borrowed for it.
+    let read = unsafe { libc::process_vm_readv(pid, &raw const local, 1, &raw const remote, 1, 0) };
+    usize::try_from(read).map_err(|_| errno())
+}
+
+pub(crate) fn trace_me_and_stop() {
+    // SAFETY: concerns this process alone.
+    unsafe { libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) };
+    // SAFETY: a signal to this process.
+    unsafe { libc::raise(libc::SIGSTOP) };
+}
+
+/// A word of a stopped child that is traced.
+pub(crate) fn peek(pid: i32, address: usize) -> Result<u64, i32> {
+    let mut word = 0_u64;
+    // SAFETY: the kernel's call writes the word to the last argument.
+    let done = unsafe {
+        libc::syscall(libc::SYS_ptrace, libc::PTRACE_PEEKDATA, pid, address, &raw mut word)
+    };
+    if done == 0 { Ok(word) } else { Err(errno()) }
+}
+
+pub(crate) fn let_go(pid: i32) {
+    // SAFETY: concerns a child that is traced.
+    unsafe { libc::ptrace(libc::PTRACE_DETACH, pid, 0, 0) };
+}
+
+/// A stack for signal handlers of this thread.
+pub(crate) fn signal_stack(at: usize, bytes: usize) {
+    let stack =
+        libc::stack_t { ss_sp: ptr::with_exposed_provenance_mut(at), ss_flags: 0, ss_size: bytes };
+    // SAFETY: the caller keeps the memory mapped for the life of the thread.
+    let set = unsafe { libc::sigaltstack(&raw const stack, ptr::null_mut()) };
+    assert_eq!(set, 0, "sigaltstack: {}", errno());
+}
+
+/// The standard library's own again: none.
+pub(crate) fn no_signal_stack() {
+    let none = libc::stack_t { ss_sp: ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
+    // SAFETY: takes it away.
+    unsafe { libc::sigaltstack(&raw const none, ptr::null_mut()) };
+}
+
+/// Handles a signal on the alternate stack.
+pub(crate) fn handle(signal: i32, handler: extern "C" fn(i32)) {
+    let action = libc::sigaction {
+        sa_sigaction: handler as *const () as usize,
+        sa_flags: libc::SA_ONSTACK | libc::SA_RESTART,
+        // SAFETY: all zero is the empty set.
+        sa_mask: unsafe { std::mem::zeroed() },
+        sa_restorer: None,
+    };
+    // SAFETY: the handler keeps to what a handler may do.
+    let set = unsafe { libc::sigaction(signal, &raw const action, ptr::null_mut()) };
+    assert_eq!(set, 0, "sigaction: {}", errno());
+}
+
+/// A signal to this thread.
+pub(crate) fn raise(signal: i32) {
+    // SAFETY: it has a handler.
+    unsafe { libc::raise(signal) };
+}
+
+pub(crate) fn close_all_from(first: u32) {
+    // SAFETY: nothing of this process is used after this that needs a descriptor.
+    let closed = unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, 0) };
+    assert_eq!(closed, 0, "close_range: {}", errno());
+}
+
+/// A userfaultfd of the program's own.
+pub(crate) fn userfaultfd() -> Result<i32, i32> {
+    // SAFETY: makes a descriptor.
+    let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | libc::O_NONBLOCK) };
+    if fd < 0 { Err(errno()) } else { Ok(fd as i32) }
+}
+
+/// An ioctl whose argument is an array of numbers.
+pub(crate) fn ioctl(fd: i32, request: u64, argument: &mut [u64]) -> Result<(), i32> {
+    // SAFETY: the array is as large as the request says.
+    told(unsafe { libc::ioctl(fd, request, argument.as_mut_ptr()) })
+}
+
+/// setrlimit(2).
+pub(crate) fn limit(what: u32, value: u64) {
+    let limit = libc::rlimit { rlim_cur: value, rlim_max: value };
+    // SAFETY: reads a limit of ours.
+    unsafe { libc::setrlimit(what, &raw const limit) };
+}

@@ -1,0 +1,169 @@
+//! Programs that do one odd thing, while the limit keeps their memory moving.
+
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use super::raw::{self, PAGE};
+
+const PAGES: usize = 8192;
+
+/// What a page holds here.
+fn word(page: usize) -> u64 {
+    0x0123_4567_89ab_cdef ^ (page as u64) << 20
+}
+
+/// 32 MiB that compress, each page another.
+fn filled() -> usize {
+    let at = raw::map(0, PAGES * PAGE, raw::READ_WRITE, raw::PRIVATE, -1).expect("mmap");
+    for page in 0..PAGES {
+        let words = raw::page(at + page * PAGE);
+        words[..64].fill(word(page));
+        words[511] = page as u64;
+    }
+    at
+}
+
+fn check(at: usize) {
+    for page in 0..PAGES {
+        let words = raw::page(at + page * PAGE);
+        let is_right = words[..64].iter().all(|&found| found == word(page));
+        if !is_right || words[511] != page as u64 || words[64] != 0 {
+            super::wrong(&format!("page {page} of {PAGES} is wrong: {:#x}", words[0]));
+        }
+    }
+}
+
+/// Runs one by its name.
+pub(crate) fn run(name: &str) -> ! {
+    match name {
+        "fill" => check(filled()),
+        "code-7" => {
+            check(filled());
+            raw::exit(7);
+        }
+        "abort" => {
+            check(filled());
+            std::process::abort();
+        }
+        "close-all" => {
+            let at = filled();
+            raw::close_all_from(3);
+            check(at);
+            check(at);
+        }
+        "thread-execs" => {
+            let at = filled();
+            thread::spawn(move || {
+                check(at);
+                let error = Command::new("/bin/sh").args(["-c", "echo from sh; exit 6"]).exec();
+                super::wrong(&error.to_string());
+            });
+            check(at);
+            thread::sleep(Duration::from_secs(20));
+        }
+        "own-userfaultfd" => own_userfaultfd(),
+        "limits" => {
+            let at = filled();
+            raw::limit(libc::RLIMIT_NOFILE, 3);
+            raw::limit(libc::RLIMIT_STACK, 1 << 20);
+            raw::limit(libc::RLIMIT_NPROC, 1);
+            check(at);
+            check(at);
+        }
+        // A process of its own that outlives this one.
+        "background" => {
+            let at = filled();
+            if raw::fork() == 0 {
+                thread::sleep(Duration::from_millis(300));
+                check(at);
+                check(at);
+                println!("background done");
+                raw::exit(0);
+            }
+        }
+        "threads-end" => threads_end(),
+        "stay" => {
+            let at = filled();
+            println!("ready");
+            loop {
+                check(at);
+            }
+        }
+        // Where memory is locked, the kernel fills what grows before it tells of the move.
+        "grow-locked" => {
+            let at = filled();
+            let small = raw::map(0, 4 * PAGE, raw::READ_WRITE, raw::PRIVATE, -1).expect("mmap");
+            raw::page(small)[0] = 1;
+            check(at);
+            raw::lock(small, 4 * PAGE).expect("mlock");
+            let flags = libc::MREMAP_MAYMOVE;
+            let small = raw::remap(small, 4 * PAGE, 4096 * PAGE, flags, 0).expect("mremap");
+            if raw::page(small)[0] != 1 {
+                super::wrong("what was locked is wrong");
+            }
+            check(at);
+        }
+        _ => super::wrong("no such scenario"),
+    }
+    std::process::exit(0)
+}
+
+/// Memory that the program watches itself is left to it; where it is watched already, it is told.
+fn own_userfaultfd() {
+    let at = filled();
+    let own = match raw::userfaultfd() {
+        Ok(own) => own,
+        Err(errno) => {
+            println!("no userfaultfd: {errno}");
+            return;
+        }
+    };
+    raw::ioctl(own, 0xc018_aa3f, &mut [0xaa, 0, 0]).expect("UFFDIO_API");
+    let mine = raw::map(0, 16 * PAGE, raw::READ_WRITE, raw::PRIVATE, -1).expect("mmap");
+    let mut order = [mine as u64, 16 * PAGE as u64, 1, 0];
+    match raw::ioctl(own, 0xc020_aa00, &mut order) {
+        Err(libc::EBUSY) => println!("refused: busy"),
+        Err(errno) => super::wrong(&format!("UFFDIO_REGISTER: {errno}")),
+        Ok(()) => {
+            let filler = thread::spawn(move || {
+                for page in 0..16 {
+                    let from = at + page * PAGE; // in memory that may be elsewhere
+                    let to = mine + page * PAGE;
+                    let mut order = [to as u64, from as u64, PAGE as u64, 0, 0];
+                    thread::sleep(Duration::from_millis(5));
+                    while raw::ioctl(own, 0xc028_aa03, &mut order) == Err(libc::EAGAIN) {}
+                }
+            });
+            for page in 0..16 {
+                if raw::page(mine + page * PAGE)[0] != word(page) {
+                    super::wrong("a page that the program filled itself is wrong");
+                }
+            }
+            let _ = filler.join();
+        }
+    }
+    check(at);
+    check(at);
+}
+
+/// Many threads that end and are joined, while memory moves: the kernel writes to a thread's
+/// memory at its end.
+fn threads_end() {
+    let at = filled();
+    let checker = thread::spawn(move || {
+        for _ in 0..6 {
+            check(at);
+        }
+    });
+    while !checker.is_finished() {
+        let threads: Vec<_> = (0..8)
+            .map(|number| thread::Builder::new().spawn(move || number).expect("a thread"))
+            .collect();
+        for (number, thread) in threads.into_iter().enumerate() {
+            assert_eq!(thread.join().expect("a thread that ends"), number);
+        }
+    }
+    checker.join().expect("all pages are right");
+}
