@@ -382,37 +382,32 @@ impl Server {
             let mut room = [Told::EMPTY; MESSAGES];
             let count = space.uffd.read(&mut room).unwrap_or(0);
             let events = room[..count].iter_mut().filter_map(Told::take);
-            let events: Vec<Event> = events.collect();
-            let changed = events.iter().any(|event| !matches!(event, Event::PageFault { .. }));
-            if changed {
+            let (faults, changes): (Vec<Event>, Vec<Event>) =
+                events.partition(|event| matches!(event, Event::PageFault { .. }));
+            if !changes.is_empty() {
                 space.stalled = None;
             }
-            space.let_commands(changed);
-            for event in events {
-                match event {
-                    Event::PageFault { address, write, wp, .. } => {
-                        if wp {
-                            let page = address / PAGE * PAGE;
-                            let _ = space.uffd.write_protect(page..page + PAGE, false);
-                            continue;
-                        }
-                        let served = self.serve(&mut space, address, write, false);
-                        match served {
-                            Served::Done => self.pager.meter.fault(start.elapsed()),
-                            Served::NoRoom => {
-                                let round = self.pager.rounds.load(Ordering::Relaxed);
-                                self.waiting.push(Waiting {
-                                    space: id,
-                                    address,
-                                    write,
-                                    since: start,
-                                    round,
-                                });
-                                self.pager.ring();
-                            }
-                        }
+            space.let_commands(!changes.is_empty());
+            // These were done before now: a child that was forked has the pages that its parent had
+            // then, and none that comes back to the parent for a fault that was told first.
+            for change in changes {
+                self.changed(&mut space, change);
+            }
+            for fault in faults {
+                let Event::PageFault { address, write, wp, .. } = fault else { continue };
+                if wp {
+                    let page = address / PAGE * PAGE;
+                    let _ = space.uffd.write_protect(page..page + PAGE, false);
+                    continue;
+                }
+                match self.serve(&mut space, address, write, false) {
+                    Served::Done => self.pager.meter.fault(start.elapsed()),
+                    Served::NoRoom => {
+                        let round = self.pager.rounds.load(Ordering::Relaxed);
+                        let fault = Waiting { space: id, address, write, since: start, round };
+                        self.waiting.push(fault);
+                        self.pager.ring();
                     }
-                    other => self.changed(&mut space, other),
                 }
             }
             if count < MESSAGES {
