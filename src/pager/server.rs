@@ -41,6 +41,9 @@ const FRESH_MAX: usize = 64;
 /// help.
 const ROOM_ROUNDS: u64 = 2;
 
+/// How long it waits at most: the evictor may be waiting for a helper, and that for a page itself.
+const ROOM_WAIT: Duration = Duration::from_millis(20);
+
 /// How long a page may not be filled as the mappings change, and nothing is told. After that it is
 /// the change itself that waits for the page.
 const STALL_MAX: Duration = Duration::from_millis(50);
@@ -340,6 +343,10 @@ impl Server {
         self.pager.remove_space(&shared);
         let mut space = lock(&shared);
         let _ = epoll::delete(&self.epoll, &space.uffd);
+        if let Some(helper) = space.helper() {
+            // Others may have it still.
+            let _ = epoll::delete(&self.epoll, helper.connection());
+        }
         space.gone = true;
         let pager = &self.pager;
         space.forget_all(&mut |slot| pager.release(slot));
@@ -496,7 +503,7 @@ impl Server {
         for fault in std::mem::take(&mut self.waiting) {
             let Some(shared) = self.spaces.get(&fault.space).cloned() else { continue };
             let rounds = self.pager.rounds.load(Ordering::Relaxed) - fault.round;
-            let at_once = rounds >= ROOM_ROUNDS;
+            let at_once = rounds >= ROOM_ROUNDS || fault.since.elapsed() > ROOM_WAIT;
             let served = self.serve(&mut lock(&shared), fault.address, fault.write, at_once);
             match served {
                 Served::Done => self.pager.meter.fault(fault.since.elapsed()),

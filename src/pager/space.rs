@@ -832,6 +832,10 @@ impl Space {
 }
 
 impl Helper {
+    pub(super) fn connection(&self) -> &OwnedFd {
+        &self.connection
+    }
+
     fn send(&self, kind: u32) -> io::Result<()> {
         send(&self.connection, Message::new(kind, 0, 0), &[])
     }
