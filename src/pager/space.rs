@@ -771,10 +771,10 @@ impl Space {
         self.moved_in.insert(into);
     }
 
-    /// The parts of a range that something has been moved to since they were unmapped, which is told
-    /// only now: the kernel tells in another order than it does where two threads do it. They were
-    /// known to be watched when something came there; or memory is there, and it is watched, so it
-    /// is not what was unmapped.
+    /// The parts of a range that something has been moved to since they were unmapped, which is
+    /// told only now: the kernel tells in another order than it does where two threads do it. They
+    /// were known to be watched when something came there; or memory is there, and it is watched,
+    /// so it is not what was unmapped.
     fn late(&self, range: Range<u64>) -> Ranges {
         let mut late = Ranges::default();
         self.untold.within(range.clone()).for_each(|part| late.insert(part));
