@@ -44,9 +44,7 @@ fn main() -> ExitCode {
     for percent in [60, 40] {
         let name = format!("the_adversary_finds_nothing_wrong_in_{percent}_percent");
         let known = std::env::var_os("UZSWAP_ADVERSARY_SECONDS").is_none().then(|| {
-            "not by itself yet: about one run in twenty does not end, or ends out of memory; set \
-             UZSWAP_ADVERSARY_SECONDS"
-                .to_owned()
+            "not by itself yet: it may end out of memory; set UZSWAP_ADVERSARY_SECONDS".to_owned()
         });
         let missing = missing.clone().or(known);
         add(name, missing, Box::new(move || adversary_in(percent)));

@@ -41,6 +41,9 @@ const FRESH_MAX: usize = 64;
 /// help.
 const ROOM_ROUNDS: u64 = 2;
 
+/// How long it waits at most: the evictor may be waiting for a helper, and that for a page itself.
+const ROOM_WAIT: Duration = Duration::from_millis(20);
+
 /// How long a page may not be filled as the mappings change, and nothing is told. After that it is
 /// the change itself that waits for the page.
 const STALL_MAX: Duration = Duration::from_millis(50);
@@ -340,6 +343,10 @@ impl Server {
         self.pager.remove_space(&shared);
         let mut space = lock(&shared);
         let _ = epoll::delete(&self.epoll, &space.uffd);
+        if let Some(helper) = space.helper() {
+            // Others may have it still.
+            let _ = epoll::delete(&self.epoll, helper.connection());
+        }
         space.gone = true;
         let pager = &self.pager;
         space.forget_all(&mut |slot| pager.release(slot));
@@ -382,37 +389,32 @@ impl Server {
             let mut room = [Told::EMPTY; MESSAGES];
             let count = space.uffd.read(&mut room).unwrap_or(0);
             let events = room[..count].iter_mut().filter_map(Told::take);
-            let events: Vec<Event> = events.collect();
-            let changed = events.iter().any(|event| !matches!(event, Event::PageFault { .. }));
-            if changed {
+            let (faults, changes): (Vec<Event>, Vec<Event>) =
+                events.partition(|event| matches!(event, Event::PageFault { .. }));
+            if !changes.is_empty() {
                 space.stalled = None;
             }
-            space.let_commands(changed);
-            for event in events {
-                match event {
-                    Event::PageFault { address, write, wp, .. } => {
-                        if wp {
-                            let page = address / PAGE * PAGE;
-                            let _ = space.uffd.write_protect(page..page + PAGE, false);
-                            continue;
-                        }
-                        let served = self.serve(&mut space, address, write, false);
-                        match served {
-                            Served::Done => self.pager.meter.fault(start.elapsed()),
-                            Served::NoRoom => {
-                                let round = self.pager.rounds.load(Ordering::Relaxed);
-                                self.waiting.push(Waiting {
-                                    space: id,
-                                    address,
-                                    write,
-                                    since: start,
-                                    round,
-                                });
-                                self.pager.ring();
-                            }
-                        }
+            space.let_commands(!changes.is_empty());
+            // These were done before now: a child that was forked has the pages that its parent had
+            // then, and none that comes back to the parent for a fault that was told first.
+            for change in changes {
+                self.changed(&mut space, change);
+            }
+            for fault in faults {
+                let Event::PageFault { address, write, wp, .. } = fault else { continue };
+                if wp {
+                    let page = address / PAGE * PAGE;
+                    let _ = space.uffd.write_protect(page..page + PAGE, false);
+                    continue;
+                }
+                match self.serve(&mut space, address, write, false) {
+                    Served::Done => self.pager.meter.fault(start.elapsed()),
+                    Served::NoRoom => {
+                        let round = self.pager.rounds.load(Ordering::Relaxed);
+                        let fault = Waiting { space: id, address, write, since: start, round };
+                        self.waiting.push(fault);
+                        self.pager.ring();
                     }
-                    other => self.changed(&mut space, other),
                 }
             }
             if count < MESSAGES {
@@ -501,7 +503,7 @@ impl Server {
         for fault in std::mem::take(&mut self.waiting) {
             let Some(shared) = self.spaces.get(&fault.space).cloned() else { continue };
             let rounds = self.pager.rounds.load(Ordering::Relaxed) - fault.round;
-            let at_once = rounds >= ROOM_ROUNDS;
+            let at_once = rounds >= ROOM_ROUNDS || fault.since.elapsed() > ROOM_WAIT;
             let served = self.serve(&mut lock(&shared), fault.address, fault.write, at_once);
             match served {
                 Served::Done => self.pager.meter.fault(fault.since.elapsed()),

@@ -119,6 +119,8 @@ pub(super) struct Space {
     left_since: Instant,
     /// Where something was moved to since all that was told was read.
     moved_in: Ranges,
+    /// Parts of that where memory was known to be watched before, of whose end was not told yet.
+    untold: Ranges,
     /// What was known of pages there before.
     elder: BTreeMap<u64, Entry>,
     /// A page that cannot be filled, and since when.
@@ -203,6 +205,7 @@ impl Space {
             left: Ranges::default(),
             left_since: Instant::now(),
             moved_in: Ranges::default(),
+            untold: Ranges::default(),
             elder: BTreeMap::new(),
             stalled: None,
             staging: Staging {
@@ -708,6 +711,9 @@ impl Space {
     /// The program has unmapped a range.
     pub(super) fn unmapped(&mut self, range: Range<u64>, release: &mut dyn FnMut(u32)) {
         let late = self.late(range.clone());
+        // What is told of it next is of what is there now.
+        self.untold.remove(range.clone());
+        self.moved_in.remove(range.clone());
         for part in late.outside(range.clone()) {
             self.forget(part.clone(), release);
             self.watched.remove(part.clone());
@@ -722,7 +728,11 @@ impl Space {
 
     /// The program has moved a range.
     pub(super) fn moved(&mut self, from: Range<u64>, to: u64, release: &mut dyn FnMut(u32)) {
-        let late = self.late(from.clone());
+        // Not asked of the kernel: memory may be there still (MREMAP_DONTUNMAP).
+        let mut late = Ranges::default();
+        self.untold.within(from.clone()).for_each(|part| late.insert(part));
+        self.untold.remove(from.clone());
+        self.moved_in.remove(from.clone());
         let mut entries = Vec::new();
         let mut watched = Vec::new();
         for part in late.outside(from.clone()) {
@@ -742,7 +752,10 @@ impl Space {
         for (page, entry) in elder {
             self.drop_aside(page, release);
             self.elder.insert(page, entry);
+            self.untold.insert(page * PAGE..(page + 1) * PAGE);
         }
+        let known: Vec<Range<u64>> = self.watched.within(into.clone()).collect();
+        known.into_iter().for_each(|part| self.untold.insert(part));
         self.watched.remove(into.clone());
         self.left.remove(into.clone());
         for (page, entry) in entries {
@@ -758,11 +771,13 @@ impl Space {
         self.moved_in.insert(into);
     }
 
-    /// The parts of a range that something has been moved to since what is told of it now was done:
-    /// the kernel tells in another order than it does where two threads do it. Memory is there, and
-    /// it is watched, so it is not what was unmapped or moved away.
+    /// The parts of a range that something has been moved to since they were unmapped, which is
+    /// told only now: the kernel tells in another order than it does where two threads do it. They
+    /// were known to be watched when something came there; or memory is there, and it is watched,
+    /// so it is not what was unmapped.
     fn late(&self, range: Range<u64>) -> Ranges {
         let mut late = Ranges::default();
+        self.untold.within(range.clone()).for_each(|part| late.insert(part));
         if self.moved_in.within(range.clone()).next().is_some() {
             let watched_now = self.mappings_with(["um"]).map(|[watched]| watched);
             for part in self.moved_in.within(range) {
@@ -786,6 +801,7 @@ impl Space {
     pub(super) fn settle(&mut self, release: &mut dyn FnMut(u32)) {
         if self.moved_in != Ranges::default() && !self.uffd.is_changing() {
             self.moved_in = Ranges::default();
+            self.untold = Ranges::default();
             while let Some((&page, _)) = self.elder.first_key_value() {
                 self.drop_aside(page, release);
             }
@@ -816,6 +832,10 @@ impl Space {
 }
 
 impl Helper {
+    pub(super) fn connection(&self) -> &OwnedFd {
+        &self.connection
+    }
+
     fn send(&self, kind: u32) -> io::Result<()> {
         send(&self.connection, Message::new(kind, 0, 0), &[])
     }
