@@ -79,13 +79,14 @@ impl Evictor {
         Ok(())
     }
 
-    /// Whether the limit has been passed for long with hardly a page left in programs: what is
-    /// stored does not shrink enough.
+    /// Whether the limit has been passed for long, by a pool that leaves hardly a page to programs:
+    /// what is stored does not shrink enough.
     fn is_hopeless(&mut self) -> bool {
         let pager = &self.pager;
-        let resident = pager.resident.load(Ordering::Relaxed);
-        let is_over = pager.sampled.load(Ordering::Relaxed) > pager.limit_bytes;
-        if !is_over || resident > pager.limit_bytes / HOPELESS_PART {
+        let used = pager.sampled.load(Ordering::Relaxed);
+        let stored = used.saturating_sub(pager.resident.load(Ordering::Relaxed));
+        let least = pager.limit_bytes / HOPELESS_PART;
+        if used <= pager.limit_bytes || stored < pager.limit_bytes - least {
             self.hopeless_since = None;
             return false;
         }
