@@ -545,18 +545,8 @@ impl Server {
         let window = space.stream.window(page, FRESH_MAX);
         let most = space.pages_before_command(page, window);
         let count = run_of(space, page, most, |place| place == Place::Program);
-        let bytes = self.zeros[..count].as_flattened();
-        let done = match space.uffd.copy(address, bytes, true, false) {
-            Ok(()) => count,
-            Err(stopped) => {
-                if stopped.done == 0 {
-                    self.not_filled(space, address, stopped);
-                }
-                (stopped.done / PAGE) as usize
-            }
-        };
+        let done = self.fill(space, page, &self.zeros[..count]);
         (page..page + done as u64).for_each(|page| space.returned(page));
-        self.pager.charge(done);
         self.pager.meter.fresh(done);
     }
 
@@ -589,16 +579,7 @@ impl Server {
                 }
             }
         }
-        let bytes = self.buffer[..count].as_flattened();
-        let done = match space.uffd.copy(address, bytes, true, false) {
-            Ok(()) => count,
-            Err(stopped) => {
-                if stopped.done == 0 {
-                    self.not_filled(space, address, stopped);
-                }
-                (stopped.done / PAGE) as usize
-            }
-        };
+        let done = self.fill(space, page, &self.buffer[..count]);
         let mut rescued = 0;
         for page in page..page + done as u64 {
             let place = space.table.get(page).place;
@@ -608,8 +589,24 @@ impl Server {
                 _ => rescued += 1,
             }
         }
-        self.pager.charge(done);
         self.pager.meter.restored(done - rescued, rescued);
+    }
+
+    /// Copies contents to missing pages from `page` on; how many were filled.
+    fn fill(&self, space: &mut Space, page: u64, contents: &[Page]) -> usize {
+        let address = page * PAGE;
+        let done = match space.uffd.copy(address, contents.as_flattened(), true, false) {
+            Ok(()) => contents.len(),
+            Err(stopped) => {
+                let done = (stopped.done / PAGE) as usize;
+                if done == 0 {
+                    self.not_filled(space, address, stopped);
+                }
+                done
+            }
+        };
+        self.pager.charge(done);
+        done
     }
 
     /// A page could not be filled.

@@ -358,11 +358,11 @@ impl Space {
         self.size().is_some_and(|size| size.mapped != self.watched_at_size)
     }
 
-    /// Watches all anonymous memory that is not watched yet; how many bytes came to be.
-    pub(super) fn watch(&mut self) -> io::Result<u64> {
-        let Some(thread) = self.thread else { return Ok(0) };
+    /// Watches all anonymous memory that is not watched yet.
+    pub(super) fn watch(&mut self) -> io::Result<()> {
+        let Some(thread) = self.thread else { return Ok(()) };
         if self.uffd.is_changing() {
-            return Ok(0); // soon
+            return Ok(()); // soon
         }
         if self.left_since.elapsed() > LEFT_FOR {
             self.left_since = Instant::now();
@@ -390,26 +390,24 @@ impl Space {
             }
         }
         if registered.is_empty() {
-            return Ok(0);
+            return Ok(());
         }
         // A part may have had a hole when it was registered, where something else is now that is
         // not. A mapping is registered as a whole or not at all: what lies in one now is watched,
         // if nothing has changed since of which nobody was told yet.
         let now: Vec<Range<u64>> = maps()?.lines().filter_map(anonymous_mapping).collect();
         if self.uffd.is_changing() {
-            return Ok(0);
+            return Ok(());
         }
-        let mut bytes = 0;
         for part in registered {
             let at = now.partition_point(|mapping| mapping.end <= part.start);
             let is_whole =
                 now.get(at).is_some_and(|now| now.start <= part.start && part.end <= now.end);
             if is_whole {
-                bytes += part.end - part.start;
                 self.watched.insert(part);
             }
         }
-        Ok(bytes)
+        Ok(())
     }
 
     /// Tells the helper to move pages aside, those that the hand comes to next, and to give the
