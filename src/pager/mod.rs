@@ -12,14 +12,17 @@
 //! by a userfaultfd, and pages leave it through the helper, a thread that the preloaded library
 //! started in it. Facts about the kernel's side are in `docs/run.md`.
 
+mod company;
 mod evictor;
 mod governor;
+mod hand;
 mod launch;
 mod meter;
 mod ranges;
 mod server;
 mod slots;
 mod space;
+mod streams;
 mod table;
 
 use std::io;
@@ -210,6 +213,12 @@ impl Pager {
             self.zswap.invalidate(key(slot));
             self.slots.free(slot);
         }
+    }
+
+    /// Heat of a page that comes back from this slot.
+    fn heat_of_restored(&self, slot: u32) -> u8 {
+        let resident = self.resident.load(Ordering::Relaxed) / PAGE_SIZE as u64;
+        hand::heat_of_restored(self.slots.taken_since(slot), resident)
     }
 
     /// Wakes the evictor.

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{Timespec, epoll};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags};
 
+use super::company::Company;
 use super::ranges::Ranges;
 use super::slots::key;
 use super::space::{STAGING_PAGES, Space, send};
@@ -113,6 +114,7 @@ pub(super) struct Server {
     /// Helpers of spaces, by the number that they came with: to see that they end.
     helpers: BTreeMap<u32, u32>,
     waiting: Vec<Waiting>,
+    company: Company,
     next: u32,
     buffer: Box<[Page; RESTORED_MAX]>,
     zeros: Box<[Page; FRESH_MAX]>,
@@ -140,6 +142,7 @@ impl Server {
             newcomers: BTreeMap::new(),
             helpers: BTreeMap::new(),
             waiting: Vec::new(),
+            company: Company::new(),
             next: 0,
             buffer: Box::new([[0; PAGE_SIZE]; RESTORED_MAX]),
             zeros: Box::new([[0; PAGE_SIZE]; FRESH_MAX]),
@@ -401,7 +404,8 @@ impl Server {
                 self.changed(&mut space, change);
             }
             for fault in faults {
-                let Event::PageFault { address, write, wp, .. } = fault else { continue };
+                let Event::PageFault { address, write, wp, thread } = fault else { continue };
+                let _drawn = self.company.draw(thread, space.thread);
                 if wp {
                     let page = address / PAGE * PAGE;
                     let _ = space.uffd.write_protect(page..page + PAGE, false);
@@ -537,23 +541,23 @@ impl Server {
         if !write {
             let filled = space.uffd.zeropage(address..address + PAGE, true);
             match filled {
-                Ok(()) => space.returned(page),
+                Ok(()) => space.returned(page, 0),
                 Err(stopped) => self.not_filled(space, address, stopped),
             }
             return;
         }
-        let window = space.stream.window(page, FRESH_MAX);
+        let window = space.streams.window(page, FRESH_MAX);
         let most = space.pages_before_command(page, window);
         let count = run_of(space, page, most, |place| place == Place::Program);
         let done = self.fill(space, page, &self.zeros[..count]);
-        (page..page + done as u64).for_each(|page| space.returned(page));
+        (page..page + done as u64).for_each(|page| space.returned(page, 0));
         self.pager.meter.fresh(done);
     }
 
     /// A page that was aside or in the store.
     fn serve_kept(&mut self, space: &mut Space, page: u64) {
         let address = page * PAGE;
-        let window = space.stream.window(page, RESTORED_MAX);
+        let window = space.streams.window(page, RESTORED_MAX);
         let wanted = run_of(space, page, window, |place| place != Place::Program);
         let mut count = 0;
         for at in 0..wanted {
@@ -581,12 +585,18 @@ impl Server {
         }
         let done = self.fill(space, page, &self.buffer[..count]);
         let mut rescued = 0;
-        for page in page..page + done as u64 {
-            let place = space.table.get(page).place;
-            space.returned(page);
-            match place {
-                Place::Stored(slot) => self.pager.release(slot),
-                _ => rescued += 1,
+        for at in page..page + done as u64 {
+            match space.table.get(at).place {
+                Place::Stored(slot) => {
+                    // Others came along, and were not asked for.
+                    let heat = if at == page { self.pager.heat_of_restored(slot) } else { 0 };
+                    space.returned(at, heat);
+                    self.pager.release(slot);
+                }
+                _ => {
+                    space.returned(at, 0);
+                    rescued += 1;
+                }
             }
         }
         self.pager.meter.restored(done - rescued, rescued);

@@ -14,6 +14,10 @@ pub(super) struct Slots(Mutex<Inner>);
 struct Inner {
     /// By slot: how many pages it stands for.
     holders: Vec<u32>,
+    /// By slot: how many were taken before.
+    taken_at: Vec<u32>,
+    /// How many were taken, modulo 2^32.
+    taken: u32,
     free: Vec<u32>,
 }
 
@@ -25,13 +29,23 @@ impl Slots {
     /// A slot for one page; `None` where there are no more numbers.
     pub(super) fn take(&self) -> Option<u32> {
         let mut inner = self.lock();
+        inner.taken = inner.taken.wrapping_add(1);
+        let taken = inner.taken;
         if let Some(slot) = inner.free.pop() {
             inner.holders[slot as usize] = 1;
+            inner.taken_at[slot as usize] = taken;
             return Some(slot);
         }
         let slot = u32::try_from(inner.holders.len()).ok().filter(|&slot| slot < NUMBERS)?;
         inner.holders.push(1);
+        inner.taken_at.push(taken);
         Some(slot)
+    }
+
+    /// How many other slots were taken since this one was.
+    pub(super) fn taken_since(&self, slot: u32) -> u32 {
+        let inner = self.lock();
+        inner.taken.wrapping_sub(inner.taken_at[slot as usize])
     }
 
     /// One more page is this one.
@@ -56,7 +70,8 @@ impl Slots {
     /// Memory, in bytes.
     pub(super) fn bytes(&self) -> usize {
         let inner = self.lock();
-        (inner.holders.capacity() + inner.free.capacity()) * size_of::<u32>()
+        (inner.holders.capacity() + inner.taken_at.capacity() + inner.free.capacity())
+            * size_of::<u32>()
     }
 }
 

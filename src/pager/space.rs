@@ -17,7 +17,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use super::hand::Hand;
 use super::ranges::Ranges;
+use super::streams::Streams;
 use super::table::{Entry, HEAT_MAX, PageTable, Place, UNKNOWN};
 use crate::page::{PAGE_SIZE, Page};
 use crate::sys::pagemap::{self, Found};
@@ -35,8 +37,8 @@ pub(super) const TRAY_PAGES: usize = 128;
 /// Pages of a process that can be aside at once: 16 MiB.
 pub(super) const STAGING_PAGES: usize = 32 * TRAY_PAGES;
 
-/// Bytes of address space that one search for pages walks over at most: 1 GiB.
-const SEARCH_BYTES: u64 = 1 << 30;
+/// Runs of resident pages that the kernel is asked for at once.
+const FOUND_AT_ONCE: usize = 64;
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
@@ -131,7 +133,7 @@ pub(super) struct Space {
     /// What the last command did, and the tray whose memory it gives back.
     collected: Moved,
     dropping: Option<usize>,
-    hand: u64,
+    hand: Hand,
     files: Option<ProcFiles>,
     /// Size of the address space, in pages, when its mappings were last looked at.
     watched_at_size: u64,
@@ -141,26 +143,7 @@ pub(super) struct Space {
     pub(super) gone: bool,
     /// What was read while the helper was at work must be read again.
     pub(super) deferred: bool,
-    pub(super) stream: Stream,
-}
-
-/// Faults one after the other.
-#[derive(Debug, Default, Clone, Copy)]
-pub(super) struct Stream {
-    pub(super) next: u64,
-    pub(super) window: usize,
-}
-
-impl Stream {
-    /// Pages to fill for a fault of `page`, at most `most`: more for each fault in a row.
-    pub(super) fn window(&mut self, page: u64, most: usize) -> usize {
-        self.window = match page == self.next {
-            true => (self.window * 2).clamp(1, most),
-            false => 1,
-        };
-        self.next = page + self.window as u64;
-        self.window
-    }
+    pub(super) streams: Streams,
 }
 
 /// Files of /proc that are read again and again.
@@ -218,14 +201,14 @@ impl Space {
             commands: 0,
             collected: Moved::default(),
             dropping: None,
-            hand: 0,
+            hand: Hand::default(),
             files: None,
             watched_at_size: 0,
             shares_pages: false,
             shared: Shared::default(),
             gone: false,
             deferred: false,
-            stream: Stream::default(),
+            streams: Streams::default(),
         }
     }
 
@@ -441,7 +424,9 @@ impl Space {
         let mut count = 0;
         for page in wanted.iter().flat_map(|&(page, count)| page..page + count as u64) {
             let address = page * PAGE;
-            let is_here = self.table.get(page) == UNKNOWN
+            let entry = self.table.get(page);
+            let is_here = entry.place == Place::Program
+                && !entry.removing
                 && self.watched.within(address..address + PAGE).next().is_some();
             if is_here && count < TRAY_PAGES {
                 match is_shared {
@@ -527,7 +512,7 @@ impl Space {
             for at in 0..count {
                 let (page, staged) = (run.page + at as u64, run.staged + at);
                 let place = Place::Staged(staged as u32);
-                self.table.set(page, Entry { place, ..UNKNOWN });
+                self.table.set(page, Entry { place, ..self.table.get(page) });
                 self.staging.owners[staged] = page;
             }
             moved.pages += count;
@@ -557,46 +542,18 @@ impl Space {
     /// Pages that the hand comes to next, as runs that go into a tray.
     fn next_pages(&mut self, tray: usize) -> io::Result<Vec<MoveRun>> {
         let Some(files) = &self.files else { return Ok(Vec::new()) };
-        let mut runs: Vec<MoveRun> = Vec::new();
-        let mut count = 0;
-        let first = tray * TRAY_PAGES;
-        let mut searched = 0;
-        // From the hand to the end, and from the start to the hand.
-        let (hand, mut at) = (self.hand, self.hand);
-        let around: Vec<Range<u64>> =
-            self.watched.within(hand..u64::MAX).chain(self.watched.within(0..hand)).collect();
-        'search: for range in around.into_iter().flat_map(|range| self.left.outside(range)) {
-            at = range.start;
-            while at < range.end {
-                let mut found = [Found::default(); 32];
-                let end = range.end.min(at + SEARCH_BYTES);
-                let (found_runs, walked_to) = pagemap::scan(&files.pagemap, at..end, &mut found)?;
-                for run in found[..found_runs].iter().filter(|run| !run.is_swapped()) {
-                    for page in run.start / PAGE..run.end / PAGE {
-                        let entry = self.table.get(page);
-                        at = (page + 1) * PAGE;
-                        if let Some(heat) = entry.heat.checked_sub(1) {
-                            self.table.set(page, Entry { heat, ..entry });
-                            continue;
-                        }
-                        if entry != UNKNOWN {
-                            continue;
-                        }
-                        add_page(&mut runs, page, first + count);
-                        count += 1;
-                        if count == TRAY_PAGES {
-                            break 'search;
-                        }
-                    }
-                }
-                searched += walked_to - at.min(walked_to);
-                at = at.max(walked_to);
-                if searched > SEARCH_BYTES {
-                    break 'search;
-                }
-            }
+        let resident = &mut |range: Range<u64>| {
+            let mut found = [Found::default(); FOUND_AT_ONCE];
+            let (count, walked_to) = pagemap::scan(&files.pagemap, range, &mut found)?;
+            let runs = found[..count].iter().filter(|run| !run.is_swapped());
+            Ok((runs.map(|run| run.start..run.end).collect(), walked_to))
+        };
+        let Space { hand, table, watched, left, .. } = self;
+        let pages = hand.pick(TRAY_PAGES, table, watched, left, resident)?;
+        let mut runs = Vec::new();
+        for (page, staged) in pages.into_iter().zip(tray * TRAY_PAGES..) {
+            add_page(&mut runs, page, staged);
         }
-        self.hand = at;
         Ok(runs)
     }
 
@@ -667,15 +624,15 @@ impl Space {
         remote::read(thread, helper.staging + u64::from(staged) * PAGE, page)
     }
 
-    /// A page is back in the program.
-    pub(super) fn returned(&mut self, page: u64) {
-        let heat = match self.table.get(page).place {
+    /// A page is back in the program, with this heat if it was in the store.
+    pub(super) fn returned(&mut self, page: u64, heat: u8) {
+        let entry = self.table.get(page);
+        let heat = match entry.place {
             Place::Staged(staged) => {
                 self.staging.owners[staged as usize] = NOBODY;
-                HEAT_MAX // it was wanted again at once
+                HEAT_MAX
             }
-            Place::Stored(_) => 1,
-            Place::Program => 0,
+            Place::Stored(_) | Place::Program => heat,
         };
         self.table.set(page, Entry { heat, ..UNKNOWN });
     }

@@ -24,12 +24,13 @@ pub(super) struct Entry {
     /// The program has said that it drops the page, and may not have done so yet. Such a page must
     /// not leave: it would come back.
     pub(super) removing: bool,
-    /// How often the hand passes over it before it is moved aside: 0 to [`HEAT_MAX`].
+    /// The hand picks it in one turn of 2^heat: 0 to [`HEAT_MAX`].
     pub(super) heat: u8,
 }
 
-/// The most that the hand spares a page.
-pub(super) const HEAT_MAX: u8 = 7;
+/// The most: one turn of 32. With 128, hot pages fault some 5 % less, and the hand looks at four
+/// times as many.
+pub(super) const HEAT_MAX: u8 = 5;
 
 /// An entry in 32 bits: a number, two bits of place, a flag, and three bits of heat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,6 +110,19 @@ impl PageTable {
         }
     }
 
+    /// The pages of a range, whether anything is known of them or not.
+    pub(super) fn entries(&self, pages: Range<u64>) -> impl Iterator<Item = (u64, Entry)> {
+        let chunk = |page| self.chunks.get(&(page / CHUNK_PAGES));
+        let mut now = chunk(pages.start);
+        pages.map(move |page| {
+            if page % CHUNK_PAGES == 0 {
+                now = chunk(page);
+            }
+            let entry = now.map(|chunk| chunk.entries[(page % CHUNK_PAGES) as usize].entry());
+            (page, entry.unwrap_or(UNKNOWN))
+        })
+    }
+
     /// Forgets a range of pages; calls `visit` for each of which something is known.
     pub(super) fn take_range(&mut self, pages: Range<u64>, visit: &mut dyn FnMut(u64, Entry)) {
         if pages.is_empty() {
@@ -174,7 +188,7 @@ mod tests {
                 1 => Place::Staged(random(1 << 26) as u32),
                 _ => Place::Stored(random(1 << 26) as u32),
             };
-            let entry = Entry { place, removing: random(4) == 0, heat: random(8) as u8 };
+            let entry = Entry { place, removing: random(4) == 0, heat: random(6) as u8 };
             match random(20) {
                 0 => {
                     let pages = page..page + random(1200);

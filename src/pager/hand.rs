@@ -1,0 +1,291 @@
+//! The hand that goes around the pages of a process, and picks those that leave next.
+//!
+//! There is no accessed bit to ask. What tells whether a page is used is that it is touched while it
+//! is aside, or that it comes back from the store before as many others have left as there are in
+//! memory: with that much more of it, the page would have stayed. Such pages are as hot as can be, and a
+//! page of heat h is picked in one turn of 2^h only.
+
+use std::io;
+use std::ops::Range;
+
+use super::ranges::Ranges;
+use super::table::{HEAT_MAX, PageTable, Place};
+use crate::page::PAGE_SIZE;
+
+const PAGE: u64 = PAGE_SIZE as u64;
+
+/// Bytes of address space that one search for pages walks over at most: 1 GiB.
+const SEARCH_BYTES: u64 = 1 << 30;
+
+/// Neighbours that are picked in the same turn: it is cheaper to move them together.
+const NEIGHBOURS: u64 = 64;
+
+/// Tells which pages of a range are resident: their runs, and where it has stopped.
+pub(super) type Resident<'a> = dyn FnMut(Range<u64>) -> io::Result<(Vec<Range<u64>>, u64)> + 'a;
+
+/// Where the hand is.
+#[derive(Debug, Default)]
+pub(super) struct Hand {
+    /// An address.
+    at: u64,
+    /// Counts the times that it went around.
+    turn: u64,
+}
+
+/// What one search has found.
+struct Search {
+    pages: Vec<u64>,
+    most: usize,
+    walked: u64,
+    /// The next turn in which some page is picked that was spared now.
+    soonest: u64,
+}
+
+impl Hand {
+    /// Picks at most `most` pages, in the order of the hand.
+    pub(super) fn pick(
+        &mut self,
+        most: usize,
+        table: &PageTable,
+        watched: &Ranges,
+        left: &Ranges,
+        resident: &mut Resident<'_>,
+    ) -> io::Result<Vec<u64>> {
+        let mut search = Search { pages: Vec::new(), most, walked: 0, soonest: u64::MAX };
+        let start = self.at;
+        // Around, so that each page is seen once; again where all were spared, in the next turn
+        // that some are not.
+        for again in [false, true] {
+            for part in [start..u64::MAX, 0..start] {
+                self.at = part.start;
+                let ranges: Vec<Range<u64>> = watched.within(part.clone()).collect();
+                for range in ranges.into_iter().flat_map(|range| left.outside(range)) {
+                    self.walk(range, table, resident, &mut search)?;
+                    if search.pages.len() == most || search.walked > SEARCH_BYTES {
+                        return Ok(search.pages);
+                    }
+                }
+                self.turn += u64::from(part.start == start && !again);
+            }
+            if !search.pages.is_empty() || search.soonest == u64::MAX {
+                break;
+            }
+            self.turn = self.turn.max(search.soonest);
+        }
+        self.at = start;
+        Ok(search.pages)
+    }
+
+    fn walk(
+        &mut self,
+        range: Range<u64>,
+        table: &PageTable,
+        resident: &mut Resident<'_>,
+        search: &mut Search,
+    ) -> io::Result<()> {
+        self.at = range.start;
+        while self.at < range.end && search.walked <= SEARCH_BYTES {
+            let end = range.end.min(self.at + SEARCH_BYTES);
+            let (runs, walked_to) = resident(self.at..end)?;
+            for run in runs {
+                for (page, entry) in table.entries(run.start / PAGE..run.end / PAGE) {
+                    if entry.place != Place::Program || entry.removing {
+                        continue;
+                    }
+                    let every = 1 << entry.heat;
+                    let passed = (self.turn + page / NEIGHBOURS) % every;
+                    if passed != 0 {
+                        search.soonest = search.soonest.min(self.turn + every - passed);
+                        continue;
+                    }
+                    search.pages.push(page);
+                    if search.pages.len() == search.most {
+                        self.at = (page + 1) * PAGE;
+                        return Ok(());
+                    }
+                }
+            }
+            search.walked += walked_to.saturating_sub(self.at);
+            self.at = walked_to.max(self.at + PAGE);
+        }
+        Ok(())
+    }
+}
+
+/// Heat of a page that was in the store while so many others went there, of programs with so many
+/// pages resident.
+pub(super) fn heat_of_restored(stored_since: u32, resident: u64) -> u8 {
+    if u64::from(stored_since) < resident { HEAT_MAX } else { 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeSet, VecDeque};
+
+    use super::*;
+    use crate::pager::table::{Entry, UNKNOWN};
+
+    /// A program whose pages leave when there are more than `room`: as the evictor does it, without
+    /// the kernel.
+    struct Model {
+        hand: Hand,
+        table: PageTable,
+        watched: Ranges,
+        room: usize,
+        resident: BTreeSet<u64>,
+        /// Trays aside, by number, and how many of their pages are there still.
+        trays: VecDeque<(u32, Vec<u64>)>,
+        aside: usize,
+        moved: u32,
+        stored: u32,
+        faults: usize,
+    }
+
+    const TRAY: usize = 32;
+
+    impl Model {
+        fn new(pages: u64, room: usize) -> Model {
+            let mut model = Model {
+                hand: Hand::default(),
+                table: PageTable::default(),
+                watched: Ranges::default(),
+                room,
+                resident: BTreeSet::new(),
+                trays: VecDeque::new(),
+                aside: 0,
+                moved: 0,
+                stored: 0,
+                faults: 0,
+            };
+            model.watched.insert(0..pages * PAGE);
+            for page in 0..pages {
+                model.table.set(page, Entry { place: Place::Stored(0), ..UNKNOWN });
+            }
+            model
+        }
+
+        fn pick(&mut self) -> Vec<u64> {
+            let Model { hand, table, watched, resident, .. } = self;
+            let found = &mut |range: Range<u64>| {
+                let pages = resident.range(range.start / PAGE..range.end / PAGE);
+                let runs = pages.map(|page| page * PAGE..(page + 1) * PAGE).collect();
+                Ok((runs, range.end))
+            };
+            hand.pick(TRAY, table, watched, &Ranges::default(), found).unwrap()
+        }
+
+        fn touch(&mut self, page: u64) {
+            let heat = match self.table.get(page).place {
+                Place::Program => return,
+                Place::Staged(_) => {
+                    self.aside -= 1;
+                    HEAT_MAX
+                }
+                Place::Stored(at) => heat_of_restored(self.stored - at, self.room as u64),
+            };
+            self.faults += 1;
+            self.table.set(page, Entry { heat, ..UNKNOWN });
+            self.resident.insert(page);
+            while self.resident.len() + self.aside > self.room {
+                self.evict();
+            }
+        }
+
+        /// Moves a tray aside, and stores what is left of the oldest.
+        fn evict(&mut self) {
+            let picked = self.pick();
+            self.moved += 1;
+            for &page in &picked {
+                let entry = self.table.get(page);
+                assert_eq!(entry.place, Place::Program, "page {page} was picked twice");
+                self.table.set(page, Entry { place: Place::Staged(self.moved), ..entry });
+                self.resident.remove(&page);
+            }
+            self.aside += picked.len();
+            self.trays.push_back((self.moved, picked));
+            if self.trays.len() < 3 {
+                return;
+            }
+            let (number, oldest) = self.trays.pop_front().unwrap();
+            for page in oldest {
+                if self.table.get(page).place == Place::Staged(number) {
+                    self.aside -= 1;
+                    self.stored += 1;
+                    self.table.set(page, Entry { place: Place::Stored(self.stored), ..UNKNOWN });
+                }
+            }
+        }
+    }
+
+    /// Faults where the page that was not touched for longest leaves.
+    fn faults_of_lru(touches: &[u64], room: usize) -> usize {
+        let mut touched_at = std::collections::BTreeMap::new();
+        let mut by_time = std::collections::BTreeMap::new();
+        let mut faults = 0;
+        for (now, &page) in touches.iter().enumerate() {
+            match touched_at.insert(page, now) {
+                Some(before) => drop(by_time.remove(&before)),
+                None => faults += 1,
+            }
+            by_time.insert(now, page);
+            if by_time.len() > room {
+                let (_, oldest) = by_time.pop_first().unwrap();
+                touched_at.remove(&oldest);
+            }
+        }
+        faults
+    }
+
+    /// Faults of the model, and of one that knows all touches.
+    fn faults(touches: &[u64], pages: u64, room: usize) -> (usize, usize) {
+        let mut model = Model::new(pages, room);
+        touches.iter().for_each(|&page| model.touch(page));
+        (model.faults, faults_of_lru(touches, room))
+    }
+
+    fn random(seed: &mut u64, below: u64) -> u64 {
+        *seed =
+            seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (*seed >> 33) % below
+    }
+
+    #[test]
+    fn hot_pages_stay() {
+        let mut seed = 1;
+        // Of 50 touches 49 go to 700 pages of 6000; 900 have room. The hot ones change twice.
+        let touches: Vec<u64> = (0..200_000)
+            .map(|at| match at % 50 {
+                0 => random(&mut seed, 6000),
+                _ => at / 70_000 * 700 + random(&mut seed, 700),
+            })
+            .collect();
+        let (ours, lru) = faults(&touches, 6000, 900);
+        assert!(ours * 10 < lru * 18, "{ours} faults, {lru} of an LRU");
+    }
+
+    #[test]
+    fn what_does_not_fit_costs_no_more_than_it_must() {
+        let mut seed = 2;
+        let touches: Vec<u64> = (0..50_000).map(|_| random(&mut seed, 6000)).collect();
+        let (ours, lru) = faults(&touches, 6000, 900);
+        assert!(ours * 10 < lru * 11, "{ours} faults, {lru} of an LRU");
+    }
+
+    #[test]
+    fn pages_that_are_all_hot_are_picked_all_the_same() {
+        let mut model = Model::new(100, 200);
+        for page in 0..100 {
+            model.touch(page);
+            model.table.set(page, Entry { heat: HEAT_MAX, ..UNKNOWN });
+        }
+        assert!(!model.pick().is_empty());
+    }
+
+    #[test]
+    fn each_page_is_picked_once_around() {
+        let mut model = Model::new(100, 200);
+        (0..100).for_each(|page| model.touch(page));
+        let order: Vec<u64> = (0..4).flat_map(|_| model.pick()).take(100).collect();
+        assert_eq!(order, (0..100).collect::<Vec<u64>>());
+    }
+}
