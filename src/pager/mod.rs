@@ -12,14 +12,17 @@
 //! by a userfaultfd, and pages leave it through the helper, a thread that the preloaded library
 //! started in it. Facts about the kernel's side are in `docs/run.md`.
 
+mod answerer;
 mod evictor;
 mod governor;
 mod launch;
 mod meter;
+mod metrics;
 mod ranges;
 mod server;
 mod slots;
 mod space;
+mod status;
 mod table;
 
 use std::io;
@@ -33,8 +36,10 @@ use serde::Serialize;
 pub use launch::{RunError, RunOptions, run};
 use meter::Meter;
 pub use meter::{FaultTimes, PagerCounts};
+pub use metrics::MetricsAddress;
 use slots::{Slots, key};
 use space::Space;
+pub use status::{ProcessStatus, RunStatus, running};
 
 use crate::page::{PAGE_SIZE, Page};
 use crate::sys::signals::{self, SignalNumber};

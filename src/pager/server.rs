@@ -528,6 +528,7 @@ impl Server {
         } else {
             self.serve_fresh(space, page, write);
         }
+        space.faults += 1;
         Served::Done
     }
 

@@ -18,6 +18,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::ranges::Ranges;
+use super::status::ProcessStatus;
 use super::table::{Entry, HEAT_MAX, PageTable, Place, UNKNOWN};
 use crate::page::{PAGE_SIZE, Page};
 use crate::sys::pagemap::{self, Found};
@@ -142,6 +143,8 @@ pub(super) struct Space {
     /// What was read while the helper was at work must be read again.
     pub(super) deferred: bool,
     pub(super) stream: Stream,
+    /// Faults that were served.
+    pub(super) faults: u64,
 }
 
 /// Faults one after the other.
@@ -226,6 +229,7 @@ impl Space {
             gone: false,
             deferred: false,
             stream: Stream::default(),
+            faults: 0,
         }
     }
 
@@ -315,6 +319,19 @@ impl Space {
             self.shared.looked = Some(Instant::now());
         }
         self.shared.bytes
+    }
+
+    /// What is told of it while it runs, but for the name of its process; `None` before that is
+    /// known.
+    pub(super) fn status(&self) -> Option<ProcessStatus> {
+        Some(ProcessStatus {
+            pid: self.pid?,
+            name: String::new(),
+            resident_bytes: self.resident_bytes().saturating_sub(self.shared.bytes),
+            stored_pages: self.table.stored_pages(),
+            aside_pages: self.table.staged_pages(),
+            faults: self.faults,
+        })
     }
 
     fn part_of_shared(&self) -> Option<u64> {
