@@ -72,7 +72,7 @@ impl Drop for Answerer {
 impl Door {
     /// The next one that connects; `None` once the thread is to end.
     pub(super) fn next(&self) -> Option<Connection<'_>> {
-        while !wait(&self.end, Some((self.socket.as_fd(), PollFlags::IN)), None).is_err() {
+        while wait(&self.end, Some((self.socket.as_fd(), PollFlags::IN)), None).is_ok() {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             match rustix::net::accept_with(&self.socket, flags) {
                 Ok(stream) => {

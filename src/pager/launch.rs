@@ -59,7 +59,7 @@ pub enum RunError {
         source: io::Error,
     },
     /// There is no place for its metrics.
-    #[error("cannot listen for --metrics at {address}: {source}")]
+    #[error("cannot listen for --metrics at {address}")]
     Metrics {
         /// As it was given.
         address: MetricsAddress,

@@ -137,10 +137,14 @@ impl Reporter {
             known += space.bytes();
             processes.extend(space.status());
         }
-        for process in &mut processes {
-            let name = fs::read(format!("/proc/{}/comm", process.pid)).unwrap_or_default();
-            process.name = String::from_utf8_lossy(name.trim_ascii_end()).into_owned();
-        }
+        // One that has no name any more has just ended.
+        processes.retain_mut(|process| {
+            let name = fs::read(format!("/proc/{}/comm", process.pid));
+            name.is_ok_and(|name| {
+                process.name = String::from_utf8_lossy(name.trim_ascii_end()).into_owned();
+                true
+            })
+        });
         let counters = pager.zswap.counters();
         let (pool_bytes, stored_pages) = (counters.pool_total_size, counters.stored_pages);
         let of_store = pager.zswap.budget().used_bytes().saturating_sub(pool_bytes);

@@ -22,7 +22,7 @@ impl Size {
 const COMMAND: std::ops::Range<usize> = 8..41;
 
 /// Columns that a run takes without its command.
-const OTHER: usize = 8 + 4 * 6 + 2 * 9 + 2 * 7;
+const OTHER: usize = 8 + 3 * 6 + 7 + 2 * 9 + 2 * 7;
 
 /// A header, a line for each run, and below it one for each of its processes, as many as fit.
 pub(super) fn frame(runs: &[TopRun], size: Size) -> Vec<String> {
@@ -30,7 +30,7 @@ pub(super) fn frame(runs: &[TopRun], size: Size) -> Vec<String> {
     let line = |cells: [&str; 10]| {
         let [pid, command, limit, used, resident, pool, ratio, faults, p50, p99] = cells;
         format!(
-            "{pid:>7} {command:<width$}{limit:>6}{used:>6}{resident:>9}{pool:>6}{ratio:>6}\
+            "{pid:>7} {command:<width$}{limit:>6}{used:>6}{resident:>9}{pool:>6}{ratio:>7}\
              {faults:>9}{p50:>7}{p99:>7}"
         )
     };
@@ -55,7 +55,7 @@ pub(super) fn frame(runs: &[TopRun], size: Size) -> Vec<String> {
         let processes = status.processes.iter().zip(process_rates).map(|(process, &faults)| {
             let stored = bytes(process.stored_pages.saturating_mul(PAGE_SIZE as u64));
             format!(
-                "{:>7} {:<name$}{:>9}{:>12}{:>9}",
+                "{:>7} {:<name$}{:>9}{:>13}{:>9}",
                 process.pid,
                 format!("  {}", printable(&process.name, width + 10)),
                 bytes(process.resident_bytes),
@@ -178,10 +178,10 @@ mod tests {
         assert_eq!(
             lines,
             [
-                "    PID COMMAND          LIMIT  USED RESIDENT  POOL RATIO FAULTS/s    P50    P99",
-                "   4240 python3 a lon...  117M  115M    60.0M 53.0M  2.91    12345  5.9us 39.0us",
-                "   4240   a name ?[31m                  60.0M 301M stored      2.0",
-                "   4241   a name ?[31m                  60.0M 301M stored      2.0",
+                "    PID COMMAND         LIMIT  USED RESIDENT  POOL  RATIO FAULTS/s    P50    P99",
+                "   4240 python3 a lo...  117M  115M    60.0M 53.0M   2.91    12345  5.9us 39.0us",
+                "   4240   a name ?[31m                 60.0M  301M stored      2.0",
+                "   4241   a name ?[31m                 60.0M  301M stored      2.0",
             ]
         );
         let none = frame(&[], Size::TERMINAL);
