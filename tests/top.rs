@@ -1,8 +1,8 @@
 //! Goal: `uzswap top` and `run --metrics` tell what runs, as it is; nobody who asks can disturb a
 //! run; nothing is left behind by one, not even by one that was killed.
-//! Method: the real binary, end to end, in a folder for temporary files of its own; the program that
-//! runs is this one again, and stands still while it is asked. Raw clients over both sockets. What
-//! cannot run here is counted as ignored, with the reason.
+//! Method: the real binary, end to end, in a folder for temporary files of its own; the program
+//! that runs is this one again, and stands still while it is asked. Raw clients over both sockets.
+//! What cannot run here is counted as ignored, with the reason.
 
 mod support;
 
