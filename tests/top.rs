@@ -485,7 +485,12 @@ fn garbage() {
     let lab = Lab::new();
     let run = Run::start(&lab, &["--metrics", "127.0.0.1:0"]);
     let address = address(&lab, &run);
-    let connect = || TcpStream::connect(&address).unwrap();
+    let connect = || {
+        let stream = TcpStream::connect(&address).unwrap();
+        // One that is not answered fails.
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream
+    };
     let long = [b"GET /metrics HTTP/1.1\r\nX: ".to_vec(), vec![b'y'; 20_000]].concat();
     let requests: [(&[u8], u32); 8] = [
         (b"GET / HTTP/1.1\r\n\r\n", 404),
