@@ -36,7 +36,7 @@ pub(super) struct Run {
     /// Write what was used and done to a file, as JSON
     #[arg(long, value_name = "FILE")]
     stats: Option<PathBuf>,
-    /// Answer Prometheus at unix:PATH, 127.0.0.1:PORT or [::1]:PORT
+    /// Answer Prometheus at 127.0.0.1:PORT or unix:PATH
     #[arg(long, value_name = "ADDRESS")]
     metrics: Option<MetricsAddress>,
     /// Print nothing of our own but errors
