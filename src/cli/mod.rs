@@ -10,6 +10,7 @@ mod limits;
 mod run;
 mod size;
 mod stat;
+mod top;
 mod torture;
 mod workload;
 
@@ -38,6 +39,8 @@ enum Command {
     CompareRun(compare::CompareRun),
     /// Run a program in less memory
     Run(run::Run),
+    /// Show what runs under `uzswap run`, again and again
+    Top(top::Top),
     /// Write the pages of a process, a command or a file to a page set
     Capture(capture::Capture),
     /// Print the size classes of zsmalloc and their waste
@@ -110,6 +113,7 @@ pub fn main() -> ExitCode {
         Command::CompareRun(command) => command.run(),
         Command::Capture(command) => command.run(),
         Command::Run(command) => return command.run(),
+        Command::Top(command) => command.run(),
         Command::Classes(command) => command.run(),
         Command::Stat(command) => command.run(),
         Command::Bench(command) => command.run(),

@@ -12,7 +12,7 @@ use crate::budget::Counted;
 use crate::compressor::CompressorKind;
 use crate::index::IndexKind;
 use crate::lab::report::text::human_size;
-use crate::pager::{RunError, RunOptions, RunReport, run};
+use crate::pager::{MetricsAddress, RunError, RunOptions, RunReport, run};
 use crate::sys::children;
 use crate::zpool::ZpoolKind;
 use crate::zswap::{Incompressible, ZswapOptions};
@@ -36,6 +36,9 @@ pub(super) struct Run {
     /// Write what was used and done to a file, as JSON
     #[arg(long, value_name = "FILE")]
     stats: Option<PathBuf>,
+    /// Answer Prometheus at 127.0.0.1:PORT or unix:PATH
+    #[arg(long, value_name = "ADDRESS")]
+    metrics: Option<MetricsAddress>,
     /// Print nothing of our own but errors
     #[arg(long)]
     quiet: bool,
@@ -68,6 +71,7 @@ impl Run {
                 ..ZswapOptions::bare()
             },
             quiet: self.quiet,
+            metrics: self.metrics.clone(),
         };
         let start = Instant::now();
         let (status, report) = match run(&self.command, &options) {
@@ -81,6 +85,12 @@ impl Run {
                 };
                 eprintln!("uzswap: {error}");
                 return Ok(ExitCode::from(code));
+            }
+            Err(RunError::Metrics { address, source }) => {
+                use std::io::ErrorKind::{AlreadyExists, InvalidInput, NotADirectory, NotFound};
+                let is_usage = [AlreadyExists, InvalidInput, NotADirectory, NotFound];
+                let is_machine = !is_usage.contains(&source.kind());
+                return Err(Failure::of(is_machine, RunError::Metrics { address, source }));
             }
             Err(error) => return Err(Failure::Machine(error.into())),
         };

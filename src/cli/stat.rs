@@ -277,8 +277,8 @@ impl Text {
     }
 }
 
-/// Text of others: without control characters, and cut to so many columns.
-fn printable(text: &str, columns: usize) -> String {
+/// Text of others: without control characters, and cut to so many columns, 3 at least.
+pub(super) fn printable(text: &str, columns: usize) -> String {
     let clean: String = text
         .chars()
         .map(|c| if c.is_ascii_graphic() || c == ' ' { c } else { '?' })

@@ -14,8 +14,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::evictor::Evictor;
 use super::governor::Governor;
 use super::meter::Meter;
+use super::metrics::{self, MetricsAddress, MetricsSocket};
 use super::server::Server;
 use super::slots::Slots;
+use super::status::{self, FOLDER_PREFIX, LIBRARY_NAME, Reporter};
 use super::{Bell, Pager, RunReport, wake_descriptor};
 use crate::doctor::{self, Finding};
 use crate::sys::children::{self, Waiter};
@@ -33,6 +35,8 @@ pub struct RunOptions {
     pub store: ZswapOptions,
     /// No warnings.
     pub quiet: bool,
+    /// Where the run answers Prometheus, if it is to.
+    pub metrics: Option<MetricsAddress>,
 }
 
 /// Why a program was not run.
@@ -52,6 +56,14 @@ pub enum RunError {
         /// What was tried.
         what: &'static str,
         /// The kernel's error.
+        source: io::Error,
+    },
+    /// There is no place for its metrics.
+    #[error("cannot listen for --metrics at {address}")]
+    Metrics {
+        /// As it was given.
+        address: MetricsAddress,
+        /// The kernel's error; `AlreadyExists` for a file that is no socket.
         source: io::Error,
     },
     /// The machine does not allow it.
@@ -94,13 +106,14 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
         return Err(RunError::Processor);
     }
     doctor::what_run_needs().map_err(RunError::Machine)?;
+    let metrics_socket = options.metrics.as_ref().map(MetricsSocket::listen).transpose()?;
     let folder = setup(
         "make a folder for the socket",
-        tempfile::Builder::new().prefix("uzswap-").tempdir(),
+        tempfile::Builder::new().prefix(FOLDER_PREFIX).tempdir(),
     )?;
     let open = Permissions::from_mode(0o755); // programs that change their user need it too
     setup("make a folder for the socket", fs::set_permissions(folder.path(), open))?;
-    let library = folder.path().join("libuzswap_preload.so");
+    let library = folder.path().join(LIBRARY_NAME);
     setup("write the preloaded library", fs::write(&library, LIBRARY))?;
     let socket = folder.path().join("socket");
     let listener = setup("listen at a socket", listen(&socket))?;
@@ -134,6 +147,17 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
     let evictor = setup("start a thread", spawn("uzswap-evictor", || evictor.run()))?;
     let governor = Governor::new(Arc::clone(&pager));
     let governor = setup("start a thread", spawn("uzswap-governor", || governor.run()))?;
+    let metrics_at = metrics_socket.as_ref().map(|socket| socket.address().clone());
+    if metrics_at != options.metrics
+        && let Some(at) = &metrics_at
+    {
+        pager.warn(&format!("metrics are at {at}")); // the kernel has chosen the port
+    }
+    let metrics_at = metrics_at.map(|at| at.to_string());
+    let reporter = Arc::new(Reporter::new(Arc::clone(&pager), argv, metrics_at));
+    let _status = setup("listen at a socket", status::serve(Arc::clone(&reporter), folder.path()))?;
+    let metrics = metrics_socket.map(|socket| metrics::serve(reporter, socket)).transpose();
+    let _metrics = setup("start a thread", metrics)?;
 
     let mut command = Command::new(program);
     command.args(arguments).env(SOCKET_VARIABLE, &socket).env("LD_PRELOAD", preloads(&library));

@@ -5,7 +5,13 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+
+use crate::zswap::{LatencyBucket, LatencyCounts};
+
+/// Buckets for each power of two of nanoseconds, of those that are told: times are told to a
+/// sixteenth. The histogram has more of them.
+const PER_POWER_BITS: u32 = 4;
 
 /// Counts while programs run.
 #[derive(Debug)]
@@ -15,11 +21,18 @@ pub(super) struct Meter {
     rescued: AtomicU64,
     stored: AtomicU64,
     moved: AtomicU64,
-    waits: Mutex<Histogram<u64>>,
+    waits: Mutex<Waits>,
+}
+
+#[derive(Debug, Clone)]
+struct Waits {
+    histogram: Histogram<u64>,
+    sum_ns: u64,
 }
 
 /// How long faults took, in nanoseconds: from when they were read to when the page was there.
-#[derive(Debug, Clone, Copy, Default, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct FaultTimes {
     /// Faults.
     pub count: u64,
@@ -32,7 +45,8 @@ pub struct FaultTimes {
 }
 
 /// What was done, in pages.
-#[derive(Debug, Clone, Copy, Default, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct PagerCounts {
     /// Filled with zeros, at a first touch of watched memory.
     pub fresh_pages: u64,
@@ -48,20 +62,22 @@ pub struct PagerCounts {
 
 impl Meter {
     pub(super) fn new() -> Meter {
-        let waits = Histogram::new_with_bounds(1, 1 << 36, 2).expect("2 digits up to 68 s");
+        let histogram = Histogram::new_with_bounds(1, 1 << 36, 2).expect("2 digits up to 68 s");
         Meter {
             fresh: AtomicU64::new(0),
             restored: AtomicU64::new(0),
             rescued: AtomicU64::new(0),
             stored: AtomicU64::new(0),
             moved: AtomicU64::new(0),
-            waits: Mutex::new(waits),
+            waits: Mutex::new(Waits { histogram, sum_ns: 0 }),
         }
     }
 
     pub(super) fn fault(&self, waited: Duration) {
         let ns = u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX);
-        self.waits.lock().unwrap_or_else(PoisonError::into_inner).saturating_record(ns);
+        let mut waits = self.waits.lock().unwrap_or_else(PoisonError::into_inner);
+        waits.histogram.saturating_record(ns);
+        waits.sum_ns = waits.sum_ns.saturating_add(ns);
     }
 
     pub(super) fn fresh(&self, pages: usize) {
@@ -93,12 +109,79 @@ impl Meter {
     }
 
     pub(super) fn times(&self) -> FaultTimes {
-        let waits = self.waits.lock().unwrap_or_else(PoisonError::into_inner);
+        self.waits.lock().unwrap_or_else(PoisonError::into_inner).times()
+    }
+
+    /// The same, and how many faults took how long.
+    pub(super) fn times_and_counts(&self) -> (FaultTimes, LatencyCounts) {
+        // A copy: a fault waits for this lock.
+        let waits = self.waits.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        (waits.times(), waits.counts())
+    }
+}
+
+impl Waits {
+    fn times(&self) -> FaultTimes {
         FaultTimes {
-            count: waits.len(),
-            p50_ns: waits.value_at_quantile(0.50),
-            p99_ns: waits.value_at_quantile(0.99),
-            max_ns: waits.max(),
+            count: self.histogram.len(),
+            p50_ns: self.histogram.value_at_quantile(0.50),
+            p99_ns: self.histogram.value_at_quantile(0.99),
+            max_ns: self.histogram.max(),
         }
+    }
+
+    fn counts(&self) -> LatencyCounts {
+        let mut buckets: Vec<LatencyBucket> = Vec::new();
+        for step in self.histogram.iter_recorded() {
+            let below_ns = end_of_bucket(step.value_iterated_to());
+            let count = step.count_at_value();
+            match buckets.last_mut() {
+                Some(last) if last.below_ns == below_ns => last.count += count,
+                _ => buckets.push(LatencyBucket { below_ns, count }),
+            }
+        }
+        LatencyCounts { count: self.histogram.len(), sum_ns: self.sum_ns, buckets }
+    }
+}
+
+/// The first time that is too long for the bucket of this one.
+fn end_of_bucket(ns: u64) -> u64 {
+    let part = ns.max(1).ilog2().saturating_sub(PER_POWER_BITS);
+    ((ns >> part) + 1) << part
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_fault_is_in_the_bucket_that_says_so() {
+        let meter = Meter::new();
+        let times: Vec<u64> = (0..36)
+            .flat_map(|power| [0, 1, 37, 63].map(|part| (64 + part) << power >> 6))
+            .collect();
+        for &ns in &times {
+            meter.fault(Duration::from_nanos(ns));
+        }
+        let (faults, counts) = meter.times_and_counts();
+        assert_eq!((faults.count, counts.count), (times.len() as u64, times.len() as u64));
+        assert_eq!(counts.sum_ns, times.iter().sum::<u64>());
+        let mut start = 0;
+        for bucket in &counts.buckets {
+            let LatencyBucket { below_ns, count } = *bucket;
+            let inside = times.iter().filter(|&&ns| (start..below_ns).contains(&ns)).count();
+            assert_eq!(inside as u64, count, "{start} to {below_ns}");
+            start = below_ns;
+        }
+        for ns in times {
+            let end = end_of_bucket(ns);
+            assert!(ns < end && end <= ns + ns / 16 + 1, "{ns} is below {end}");
+            // A bucket is in one power of two, as Prometheus' are.
+            assert_eq!((end - 1).ilog2(), ns.ilog2());
+        }
+        meter.fault(Duration::MAX);
+        let (faults, counts) = meter.times_and_counts();
+        assert!(counts.buckets.last().unwrap().below_ns > faults.max_ns);
+        assert_eq!(counts.sum_ns, u64::MAX);
     }
 }

@@ -12,16 +12,19 @@
 //! by a userfaultfd, and pages leave it through the helper, a thread that the preloaded library
 //! started in it. Facts about the kernel's side are in `docs/run.md`.
 
+mod answerer;
 mod company;
 mod evictor;
 mod governor;
 mod hand;
 mod launch;
 mod meter;
+mod metrics;
 mod ranges;
 mod server;
 mod slots;
 mod space;
+mod status;
 mod streams;
 mod table;
 
@@ -36,8 +39,10 @@ use serde::Serialize;
 pub use launch::{RunError, RunOptions, run};
 use meter::Meter;
 pub use meter::{FaultTimes, PagerCounts};
+pub use metrics::MetricsAddress;
 use slots::{Slots, key};
 use space::Space;
+pub use status::{ProcessStatus, RunStatus, running};
 
 use crate::page::{PAGE_SIZE, Page};
 use crate::sys::signals::{self, SignalNumber};

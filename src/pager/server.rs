@@ -286,9 +286,14 @@ impl Server {
                     epoll::EventFlags::empty(),
                 )?;
                 self.helpers.insert(id, space);
-                let Newcomer { connection, pid, own, control, .. } = newcomer;
+                let Newcomer { connection, pid, own, control, forked, .. } = newcomer;
                 let met =
                     lock(&self.spaces[&space]).meet(pid, connection, control, message.first, own);
+                if met.is_err() && !forked {
+                    // It has ended already, which nobody tells us: its connection is closed.
+                    self.helpers.remove(&id);
+                    self.gone(space);
+                }
                 self.pager.ring();
                 met
             }
@@ -532,6 +537,7 @@ impl Server {
         } else {
             self.serve_fresh(space, page, write);
         }
+        space.faults += 1;
         Served::Done
     }
 

@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use super::hand::Hand;
 use super::ranges::Ranges;
+use super::status::ProcessStatus;
 use super::streams::Streams;
 use super::table::{Entry, HEAT_MAX, PageTable, Place, UNKNOWN};
 use crate::page::{PAGE_SIZE, Page};
@@ -144,6 +145,8 @@ pub(super) struct Space {
     /// What was read while the helper was at work must be read again.
     pub(super) deferred: bool,
     pub(super) streams: Streams,
+    /// Faults that were served.
+    pub(super) faults: u64,
 }
 
 /// Files of /proc that are read again and again.
@@ -209,6 +212,7 @@ impl Space {
             gone: false,
             deferred: false,
             streams: Streams::default(),
+            faults: 0,
         }
     }
 
@@ -298,6 +302,19 @@ impl Space {
             self.shared.looked = Some(Instant::now());
         }
         self.shared.bytes
+    }
+
+    /// What is told of it while it runs, but for the name of its process; `None` before that is
+    /// known.
+    pub(super) fn status(&self) -> Option<ProcessStatus> {
+        Some(ProcessStatus {
+            pid: self.pid?,
+            name: String::new(),
+            resident_bytes: self.resident_bytes().saturating_sub(self.shared.bytes),
+            stored_pages: self.table.stored_pages(),
+            aside_pages: self.table.staged_pages(),
+            faults: self.faults,
+        })
     }
 
     fn part_of_shared(&self) -> Option<u64> {

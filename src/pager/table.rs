@@ -42,6 +42,8 @@ pub(super) const NUMBERS: u32 = 1 << NUMBER_BITS;
 const STAGED: u32 = 1 << NUMBER_BITS;
 const STORED: u32 = 2 << NUMBER_BITS;
 const REMOVING: u32 = 4 << NUMBER_BITS;
+/// Of two bits.
+const PLACES: usize = 4;
 const HEAT_SHIFT: u32 = NUMBER_BITS + 3;
 
 impl Packed {
@@ -55,6 +57,11 @@ impl Packed {
         };
         let removing = if entry.removing { REMOVING } else { 0 };
         Packed(place | removing | u32::from(entry.heat) << HEAT_SHIFT)
+    }
+
+    /// Where the page is, without the number: below [`PLACES`].
+    fn place(self) -> usize {
+        (self.0 / NUMBERS % PLACES as u32) as usize
     }
 
     fn entry(self) -> Entry {
@@ -83,6 +90,8 @@ struct Chunk {
 #[derive(Debug, Default)]
 pub(super) struct PageTable {
     chunks: BTreeMap<u64, Chunk>,
+    /// Entries that are not nothing, by place.
+    places: [u64; PLACES],
 }
 
 impl PageTable {
@@ -103,8 +112,14 @@ impl PageTable {
             entries: Box::new([Packed::NOTHING; CHUNK_PAGES as usize]),
         });
         let before = std::mem::replace(&mut chunk.entries[at], new);
-        chunk.used += u16::from(new != Packed::NOTHING);
-        chunk.used -= u16::from(before != Packed::NOTHING);
+        if new != Packed::NOTHING {
+            chunk.used += 1;
+            self.places[new.place()] += 1;
+        }
+        if before != Packed::NOTHING {
+            chunk.used -= 1;
+            self.places[before.place()] -= 1;
+        }
         if chunk.used == 0 {
             self.chunks.remove(&number);
         }
@@ -140,6 +155,7 @@ impl PageTable {
                 if *entry != Packed::NOTHING {
                     let was = std::mem::replace(entry, Packed::NOTHING);
                     chunk.used -= 1;
+                    self.places[was.place()] -= 1;
                     visit(page, was.entry());
                 }
             }
@@ -158,6 +174,16 @@ impl PageTable {
                 }
             }
         }
+    }
+
+    /// Pages that are aside.
+    pub(super) fn staged_pages(&self) -> u64 {
+        self.places[Packed(STAGED).place()]
+    }
+
+    /// Pages that are in the store.
+    pub(super) fn stored_pages(&self) -> u64 {
+        self.places[Packed(STORED).place()]
     }
 
     /// Memory, in bytes, about.
@@ -209,11 +235,18 @@ mod tests {
                 }
             }
             assert_eq!(table.get(page), twin.get(&page).copied().unwrap_or(UNKNOWN));
+            if page % 64 == 0 {
+                let count = |like: fn(Place) -> bool| {
+                    twin.values().filter(|entry| like(entry.place)).count() as u64
+                };
+                assert_eq!(table.staged_pages(), count(|place| matches!(place, Place::Staged(_))));
+                assert_eq!(table.stored_pages(), count(|place| matches!(place, Place::Stored(_))));
+            }
         }
         let mut all = Vec::new();
         table.for_each(&mut |page, entry| all.push((page, entry)));
         assert_eq!(all, twin.into_iter().collect::<Vec<_>>());
         table.take_range(0..u64::MAX, &mut |_, _| ());
-        assert_eq!(table.bytes(), 0);
+        assert_eq!((table.bytes(), table.places), (0, [0; PLACES]));
     }
 }

@@ -204,6 +204,30 @@ impl LatencyCounts {
         };
         self.buckets.iter().find(reaches).map_or(0, |bucket| bucket.below_ns)
     }
+
+    /// What was counted since, of counts that were taken earlier of the same thing: nothing less
+    /// than 0, whatever those are.
+    #[must_use]
+    pub fn since(&self, earlier: &LatencyCounts) -> LatencyCounts {
+        let before = |bucket: &LatencyBucket| {
+            let at = earlier.buckets.binary_search_by_key(&bucket.below_ns, |b| b.below_ns);
+            at.map_or(0, |at| earlier.buckets[at].count)
+        };
+        let buckets: Vec<LatencyBucket> = self
+            .buckets
+            .iter()
+            .map(|bucket| LatencyBucket {
+                below_ns: bucket.below_ns,
+                count: bucket.count.saturating_sub(before(bucket)),
+            })
+            .filter(|bucket| bucket.count > 0)
+            .collect();
+        LatencyCounts {
+            count: buckets.iter().fold(0, |sum, bucket| sum.saturating_add(bucket.count)),
+            sum_ns: self.sum_ns.saturating_sub(earlier.sum_ns),
+            buckets,
+        }
+    }
 }
 
 fn own_stripe() -> usize {
@@ -259,5 +283,33 @@ mod tests {
             assert_eq!(counts.percentile_ns(percent), ns, "{percent} %");
         }
         assert_eq!(LatencyCounts::default().percentile_ns(50.0), 0);
+    }
+
+    #[test]
+    fn counts_are_subtracted_time_by_time() {
+        let latency = Latency::default();
+        let mut seed = 7_u64;
+        let mut times = |count: u32| -> Vec<u64> {
+            let mut next = || {
+                seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                (seed >> 33) >> (seed >> 60)
+            };
+            (0..count).map(|_| next()).collect()
+        };
+        let record = |latency: &Latency, times: &[u64]| {
+            times.iter().for_each(|&ns| latency.record(Duration::from_nanos(ns)));
+        };
+        let (first, second) = (times(500), times(300));
+        record(&latency, &first);
+        let earlier = latency.counts();
+        record(&latency, &second);
+        let alone = Latency::default();
+        record(&alone, &second);
+        let later = latency.counts();
+        assert_eq!(later.since(&earlier), alone.counts());
+        assert_eq!(later.since(&LatencyCounts::default()), later);
+        assert_eq!(later.since(&later), LatencyCounts::default());
+        // Of another store: nothing below 0.
+        assert_eq!(earlier.since(&later), LatencyCounts::default());
     }
 }

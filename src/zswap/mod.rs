@@ -61,6 +61,7 @@ pub use limit::WhenFull;
 pub use lru::Lru;
 use lru::Order;
 pub use options::{Incompressible, RecordOptions, WrittenAs, ZswapOptions};
+pub(crate) use prometheus::Text as PrometheusText;
 use shard::Shards;
 pub use shrinker::{Shrinker, ShrinkerOptions};
 pub use stats::{BackingStats, OptionNames, Stats};

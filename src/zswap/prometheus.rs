@@ -42,23 +42,37 @@ impl Stats {
             text.sample("backing_used_blocks", &labels, backing.used_blocks);
         }
         for (verb, counts) in self.latencies.verbs() {
-            text.histogram(verb, counts);
+            let help = match verb {
+                "store" => "Times of stores that were not refused.",
+                "load" => "Times of loads from memory.",
+                "backing_load" => "Times of loads from the backing.",
+                _ => "Times of batches of up to 64 pages that were written back.",
+            };
+            text.histogram(verb, help, counts);
         }
         text.0
     }
 }
 
+/// Families of samples, one after the other. Their names are given without `uzswap_`.
 #[derive(Debug, Default)]
-struct Text(String);
+pub(crate) struct Text(pub(crate) String);
 
 impl Text {
-    fn family(&mut self, name: &str, kind: &str, help: &str) {
+    /// Begins a family.
+    pub(crate) fn family(&mut self, name: &str, kind: &str, help: &str) {
         let help = help.replace('\\', "\\\\").replace('\n', "\\n");
         self.line(format_args!("# HELP uzswap_{name} {help}"));
         self.line(format_args!("# TYPE uzswap_{name} {kind}"));
     }
 
-    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl std::fmt::Display) {
+    /// A sample of the family that was begun last.
+    pub(crate) fn sample(
+        &mut self,
+        name: &str,
+        labels: &[(&str, &str)],
+        value: impl std::fmt::Display,
+    ) {
         let mut list = String::new();
         for (label, text) in labels {
             let comma = if list.is_empty() { "" } else { "," };
@@ -121,14 +135,9 @@ impl Text {
         });
     }
 
-    fn histogram(&mut self, verb: &str, counts: &LatencyCounts) {
+    /// A family of times, whose name gets `_seconds` at its end.
+    pub(crate) fn histogram(&mut self, verb: &str, help: &str, counts: &LatencyCounts) {
         let name = format!("{verb}_seconds");
-        let help = match verb {
-            "store" => "Times of stores that were not refused.",
-            "load" => "Times of loads from memory.",
-            "backing_load" => "Times of loads from the backing.",
-            _ => "Times of batches of up to 64 pages that were written back.",
-        };
         self.family(&name, "histogram", help);
         let bucket = format!("{name}_bucket");
         for power in LE_POWERS {

@@ -1,0 +1,299 @@
+//! What a run says of itself while it runs: one JSON document for each connection to the socket
+//! `status` in its folder, for its own user and root.
+//!
+//! The socket is there only while, or after, somebody listens at it: one that refuses is of a
+//! supervisor that was killed.
+
+use std::ffi::OsString;
+use std::fs::{self, Metadata, Permissions};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType};
+use serde::{Deserialize, Serialize};
+
+use super::answerer::{Answerer, Connection};
+use super::{FaultTimes, Pager, PagerCounts, lock};
+use crate::page::PAGE_SIZE;
+use crate::zswap::{LatencyCounts, Stats};
+
+/// What the names of the folders of runs begin with.
+pub(super) const FOLDER_PREFIX: &str = "uzswap-";
+
+/// The preloaded library, in the folder of a run.
+pub(super) const LIBRARY_NAME: &str = "libuzswap_preload.so";
+
+/// The socket, in the folder of a run.
+const SOCKET_NAME: &str = "status";
+
+/// Connections that wait for an answer at most.
+pub(super) const BACKLOG: i32 = 16;
+
+/// How long a run may take to answer, and bytes of its answer at most: a thousand processes take a
+/// fiftieth of that.
+const ANSWER_WAIT: Duration = Duration::from_secs(1);
+const ANSWER_MAX: usize = 8 << 20;
+
+/// A folder that nobody answers in is a left-over once it is so old.
+const LEFT_OVER_AFTER: Duration = Duration::from_secs(5);
+
+/// The present state of a run. Its parts are taken one after the other while it goes on: their sums
+/// are exact only while it stands still.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RunStatus {
+    /// Of the supervisor.
+    pub version: String,
+    /// The supervisor's process.
+    pub pid: u32,
+    /// The program and its arguments.
+    pub command: Vec<String>,
+    /// Since it was started, in seconds.
+    pub elapsed_s: f64,
+    /// Where its metrics are, if they were asked for.
+    pub metrics: Option<String>,
+    /// The limit.
+    pub limit_bytes: u64,
+    /// What counts against it, when that was looked at last: resident and unmanaged memory, pool
+    /// and metadata. At most 50 ms old.
+    pub used_bytes: u64,
+    /// The most there was at once, as it was sampled.
+    pub peak_bytes: u64,
+    /// Resident anonymous memory of all programs then, pages of several of them once near the
+    /// limit.
+    pub resident_bytes: u64,
+    /// Memory of processes without a helper: anonymous, and their part of what is shared.
+    pub unmanaged_bytes: u64,
+    /// Host pages of the pool.
+    pub pool_bytes: u64,
+    /// What is known of pages: index, tables, descriptors.
+    pub metadata_bytes: u64,
+    /// Pages in the store. Processes that a fork made share them.
+    pub stored_pages: u64,
+    /// Stored pages, uncompressed, to the pool; none where it is empty.
+    pub ratio: Option<f64>,
+    /// Pages in and out since the start.
+    pub counts: PagerCounts,
+    /// Faults since the start.
+    pub faults: FaultTimes,
+    /// How many of them took how long, told to a sixteenth.
+    pub fault_times: LatencyCounts,
+    /// Processes with a helper.
+    pub processes: Vec<ProcessStatus>,
+}
+
+/// A process of a run.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ProcessStatus {
+    /// Its number.
+    pub pid: u32,
+    /// Its name: `comm` in /proc.
+    pub name: String,
+    /// Its resident anonymous memory; near the limit its part of what others have too.
+    pub resident_bytes: u64,
+    /// Its pages in the store; others may have them too.
+    pub stored_pages: u64,
+    /// Its pages that were moved aside and may be stored next; they are resident.
+    pub aside_pages: u64,
+    /// Its faults that were served, since it was started or forked.
+    pub faults: u64,
+}
+
+/// Tells the present state.
+#[derive(Debug)]
+pub(super) struct Reporter {
+    pager: Arc<Pager>,
+    command: Vec<String>,
+    metrics: Option<String>,
+    start: Instant,
+}
+
+impl Reporter {
+    pub(super) fn new(pager: Arc<Pager>, argv: &[OsString], metrics: Option<String>) -> Reporter {
+        let command = argv.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+        Reporter { pager, command, metrics, start: Instant::now() }
+    }
+
+    /// What the store says of itself.
+    pub(super) fn store(&self) -> Stats {
+        self.pager.zswap.stats()
+    }
+
+    /// The present state.
+    pub(super) fn status(&self) -> RunStatus {
+        let pager = &*self.pager;
+        let mut known = pager.slots.bytes();
+        let mut processes = Vec::new();
+        for space in pager.spaces() {
+            let space = lock(&space);
+            known += space.bytes();
+            processes.extend(space.status());
+        }
+        // One that has no name any more has just ended.
+        processes.retain_mut(|process| {
+            let name = fs::read(format!("/proc/{}/comm", process.pid));
+            name.is_ok_and(|name| {
+                process.name = String::from_utf8_lossy(name.trim_ascii_end()).into_owned();
+                true
+            })
+        });
+        let counters = pager.zswap.counters();
+        let (pool_bytes, stored_pages) = (counters.pool_total_size, counters.stored_pages);
+        let of_store = pager.zswap.budget().used_bytes().saturating_sub(pool_bytes);
+        let (faults, fault_times) = pager.meter.times_and_counts();
+        let get = |bytes: &std::sync::atomic::AtomicU64| bytes.load(Ordering::Relaxed);
+        RunStatus {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            command: self.command.clone(),
+            elapsed_s: self.start.elapsed().as_secs_f64(),
+            metrics: self.metrics.clone(),
+            limit_bytes: pager.limit_bytes,
+            used_bytes: get(&pager.sampled),
+            peak_bytes: get(&pager.peak),
+            resident_bytes: get(&pager.resident),
+            unmanaged_bytes: get(&pager.unmanaged),
+            pool_bytes,
+            metadata_bytes: of_store + known as u64,
+            stored_pages,
+            ratio: (pool_bytes > 0)
+                .then(|| (stored_pages * PAGE_SIZE as u64) as f64 / pool_bytes as f64),
+            counts: pager.meter.counts(),
+            faults,
+            fault_times,
+            processes,
+        }
+    }
+}
+
+/// Answers at the socket of a run's folder, in a thread that first removes the folders of runs that
+/// were killed.
+pub(super) fn serve(reporter: Arc<Reporter>, folder: &Path) -> io::Result<Answerer> {
+    // Under another name until it listens.
+    let (unready, ready) = (folder.join("new"), folder.join(SOCKET_NAME));
+    let socket = stream_socket()?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(&unready)?)?;
+    fs::set_permissions(&unready, Permissions::from_mode(0o600))?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    fs::rename(unready, ready)?;
+    Answerer::start("uzswap-status", socket, move |door| {
+        remove_left_overs(LEFT_OVER_AFTER);
+        while let Some(connection) = door.next() {
+            // One that goes away, or does not read, is none of our business.
+            let _ = answer(connection, &reporter);
+        }
+    })
+}
+
+fn answer(mut connection: Connection<'_>, reporter: &Reporter) -> io::Result<()> {
+    if ![0, own_user()].contains(&connection.user()?) {
+        return Ok(());
+    }
+    let text = serde_json::to_string(&reporter.status()).expect("strings and numbers");
+    connection.write(text.as_bytes())?;
+    connection.write(b"\n")
+}
+
+/// All runs that answer this user, in the order of their process numbers: root is answered by
+/// those of all users.
+pub fn running() -> Vec<RunStatus> {
+    let own = own_user();
+    let is_asked = |metadata: &Metadata| own == 0 || metadata.uid() == own;
+    let mut runs: Vec<RunStatus> = folders()
+        .into_iter()
+        .filter(|(_, metadata)| is_asked(metadata))
+        .filter_map(|(folder, _)| ask(&folder.join(SOCKET_NAME)).ok())
+        .collect();
+    runs.sort_by_key(|run| run.pid);
+    runs
+}
+
+/// Asks a run for its state.
+fn ask(path: &Path) -> io::Result<RunStatus> {
+    let until = Instant::now() + ANSWER_WAIT;
+    let socket = connect(path)?;
+    let mut answer = Vec::new();
+    let mut bytes = vec![0; 64 << 10];
+    loop {
+        if Instant::now() > until {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        match rustix::net::recv(&socket, &mut bytes[..], RecvFlags::empty()) {
+            Ok((0, _)) => return serde_json::from_slice(&answer).map_err(io::Error::other),
+            Ok((count, _)) if answer.len() + count <= ANSWER_MAX => {
+                answer.extend_from_slice(&bytes[..count]);
+            }
+            Ok(_) => return Err(io::ErrorKind::FileTooLarge.into()),
+            Err(Errno::AGAIN) => {
+                let left = until.saturating_duration_since(Instant::now());
+                let timeout = Timespec::try_from(left).expect("a short time");
+                let mut wanted = [PollFd::new(&socket, PollFlags::IN)];
+                match poll(&mut wanted, Some(&timeout)) {
+                    Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
+                    Ok(_) | Err(Errno::INTR) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// A socket that does not block.
+pub(super) fn stream_socket() -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?)
+}
+
+/// Connects to a unix socket, and waits for nobody: `ConnectionRefused` where nobody listens,
+/// `WouldBlock` where too many wait already.
+pub(super) fn connect(path: &Path) -> io::Result<OwnedFd> {
+    let socket = stream_socket()?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket)
+}
+
+/// Removes the folders of this user's runs that were killed.
+fn remove_left_overs(after: Duration) {
+    for (folder, metadata) in folders() {
+        let age = metadata.modified().ok().and_then(|at| at.elapsed().ok());
+        let socket = folder.join(SOCKET_NAME);
+        let is_ours = metadata.uid() == own_user()
+            && age.is_some_and(|age| age >= after)
+            && folder.join(LIBRARY_NAME).is_file()
+            && fs::symlink_metadata(&socket).is_ok_and(|found| found.file_type().is_socket());
+        let is_refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
+        if is_ours && connect(&socket).is_err_and(is_refused) {
+            // Another run may be doing the same.
+            let _ = fs::remove_dir_all(&folder);
+        }
+    }
+}
+
+/// What may be folders of runs.
+fn folders() -> Vec<(PathBuf, Metadata)> {
+    let mut places: Vec<PathBuf> = [std::env::temp_dir(), PathBuf::from("/tmp")]
+        .iter()
+        .filter_map(|place| fs::canonicalize(place).ok())
+        .collect();
+    places.dedup();
+    let entries = places.iter().filter_map(|place| fs::read_dir(place).ok()).flatten().flatten();
+    entries
+        .filter(|entry| entry.file_name().as_encoded_bytes().starts_with(FOLDER_PREFIX.as_bytes()))
+        .filter_map(|entry| Some((entry.path(), fs::symlink_metadata(entry.path()).ok()?)))
+        .filter(|(_, metadata)| metadata.is_dir())
+        .collect()
+}
+
+fn own_user() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
