@@ -4,16 +4,18 @@ use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use super::Failure;
 use super::size::parse_size;
 use crate::budget::Counted;
 use crate::compressor::CompressorKind;
 use crate::index::IndexKind;
+use crate::lab::page_set::rfc3339;
 use crate::lab::report::text::human_size;
 use crate::pager::{RunError, RunOptions, RunReport, run};
 use crate::sys::children;
+use crate::trace::TraceAbout;
 use crate::zpool::ZpoolKind;
 use crate::zswap::{Incompressible, ZswapOptions};
 
@@ -36,6 +38,9 @@ pub(super) struct Run {
     /// Write what was used and done to a file, as JSON
     #[arg(long, value_name = "FILE")]
     stats: Option<PathBuf>,
+    /// Write a trace of what is stored, loaded and freed, for compare --trace
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
     /// Print nothing of our own but errors
     #[arg(long)]
     quiet: bool,
@@ -67,6 +72,7 @@ impl Run {
                 counted: Counted::PoolAndMetadata,
                 ..ZswapOptions::bare()
             },
+            record: self.record.clone().map(|path| (path, self.about())),
             quiet: self.quiet,
         };
         let start = Instant::now();
@@ -81,6 +87,9 @@ impl Run {
                 };
                 eprintln!("uzswap: {error}");
                 return Ok(ExitCode::from(code));
+            }
+            Err(RunError::Trace(error)) => {
+                return Err(Failure::of(error.is_machine(), error));
             }
             Err(error) => return Err(Failure::Machine(error.into())),
         };
@@ -99,17 +108,42 @@ impl Run {
         }
         Ok(ExitCode::from(status.code().unwrap_or(1) as u8)) // 0 to 255
     }
+
+    /// What a trace says of this run.
+    fn about(&self) -> TraceAbout {
+        let words: Vec<_> = self.command.iter().map(|word| word.to_string_lossy()).collect();
+        let Run { limit, zpool, compressor, index, .. } = self;
+        TraceAbout {
+            origin: format!(
+                "run --limit {} --zpool {zpool} --compressor {compressor} --index {index} -- {}",
+                human_size(*limit as u64),
+                words.join(" ")
+            ),
+            recorded_at: rfc3339(SystemTime::now()),
+        }
+    }
 }
 
 /// What is told at the end.
 fn summary(report: &RunReport, wall: Duration) -> String {
     let size = |bytes: u64| human_size(bytes);
     let micros = |ns: u64| ns as f64 / 1000.0;
-    let RunReport { counts, faults, .. } = report;
+    let RunReport { counts, faults, trace, .. } = report;
+    let recorded = trace.as_ref().map_or(String::new(), |trace| {
+        let totals = trace.totals;
+        format!(
+            "uzswap: recorded {} stores, {} loads, {} frees in {}{}\n",
+            totals.stores,
+            totals.loads,
+            totals.frees,
+            size(trace.bytes),
+            if trace.complete { "" } else { ", and not what came after" }
+        )
+    });
     format!(
         "uzswap: {:.2} s; peak {} of {}: {} resident, {} pool\n\
          uzswap: {} pages stored, {} restored, {} rescued, {} fresh; {} faults, \
-         p50 {:.1} us, p99 {:.1} us\n",
+         p50 {:.1} us, p99 {:.1} us\n{recorded}",
         wall.as_secs_f64(),
         size(report.peak_bytes),
         size(report.limit_bytes),

@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,6 +22,7 @@ use crate::sys::children::{self, Waiter};
 use crate::sys::preload::LIBRARY;
 use crate::sys::preload::protocol::SOCKET_VARIABLE;
 use crate::sys::ptrace;
+use crate::trace::{Recorder, TraceAbout, TraceError};
 use crate::zswap::{Zswap, ZswapOptions};
 
 /// How a program is run.
@@ -31,6 +32,8 @@ pub struct RunOptions {
     pub limit_bytes: u64,
     /// What the pool is made of.
     pub store: ZswapOptions,
+    /// Where what is done to the store is to be recorded, and what the trace says of itself.
+    pub record: Option<(PathBuf, TraceAbout)>,
     /// No warnings.
     pub quiet: bool,
 }
@@ -60,6 +63,9 @@ pub enum RunError {
     /// There is no library to put into programs.
     #[error("programs cannot be run on this machine: there is no helper for its processor")]
     Processor,
+    /// There is no trace to record to.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
     /// Pages could not be kept, and the programs were ended.
     #[error("the program was ended: {reason}")]
     Failed {
@@ -105,8 +111,17 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
     let socket = folder.path().join("socket");
     let listener = setup("listen at a socket", listen(&socket))?;
 
+    // Before any thread is started.
+    let waiter = Waiter::new();
+    let record = |(path, about): &(PathBuf, TraceAbout)| {
+        Recorder::create(path, about, |error| {
+            eprintln!("uzswap: {error}; the recording ends here, the program goes on");
+        })
+    };
+    let recorder = options.record.as_ref().map(record).transpose()?;
     let pager = Arc::new(Pager {
         zswap: Zswap::new(options.store),
+        recorder,
         slots: Slots::default(),
         spaces: Mutex::default(),
         limit_bytes: options.limit_bytes,
@@ -126,7 +141,6 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
         quiet: options.quiet,
         failed: Mutex::default(),
     });
-    let waiter = Waiter::new();
     setup("wait for orphans", children::adopt_orphans())?;
     let server = setup("wait for programs", Server::new(Arc::clone(&pager), listener))?;
     let server = setup("start a thread", spawn("uzswap-server", || server.run()))?;
@@ -146,6 +160,7 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
     pager.end();
     let served = server.join();
     let _ = (evictor.join(), governor.join());
+    let trace = pager.recorder.as_ref().map(Recorder::finish);
     let status = waited?;
     if let Ok(Err(source)) = served {
         return Err(RunError::Setup { what: "answer programs", source });
@@ -155,7 +170,7 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
     }
     let status =
         status.ok_or_else(|| RunError::Failed { reason: "the supervisor failed".to_owned() })?;
-    Ok((ExitStatus::from_raw(status), pager.report()))
+    Ok((ExitStatus::from_raw(status), pager.report(trace)))
 }
 
 fn spawn(

@@ -38,7 +38,8 @@ use space::Space;
 
 use crate::page::{PAGE_SIZE, Page};
 use crate::sys::signals::{self, SignalNumber};
-use crate::zswap::{StoreError, Zswap};
+use crate::trace::{RecordReport, Recorder};
+use crate::zswap::{Counters, LoadError, StoreError, Zswap};
 
 type SpaceLock = Arc<Mutex<Space>>;
 
@@ -51,6 +52,8 @@ fn lock(space: &SpaceLock) -> MutexGuard<'_, Space> {
 #[derive(Debug)]
 struct Pager {
     zswap: Zswap,
+    /// Of what is done to the store.
+    recorder: Option<Recorder>,
     slots: Slots,
     spaces: Mutex<Vec<SpaceLock>>,
     limit_bytes: u64,
@@ -119,6 +122,11 @@ pub struct RunReport {
     pub faults: FaultTimes,
     /// Memory of the supervisor at its end: `RssAnon`.
     pub own_bytes: u64,
+    /// What the store did.
+    pub store: Counters,
+    /// What was recorded, where that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trace: Option<RecordReport>,
 }
 
 impl Pager {
@@ -195,7 +203,10 @@ impl Pager {
     fn store(&self, page: &Page) -> Result<u32, StoreError> {
         let slot = self.slots.take().expect("1 TiB of pages is not reached");
         match self.zswap.store(key(slot), page) {
-            Ok(_) => Ok(slot),
+            Ok(_) => {
+                self.record(|recorder| recorder.store(key(slot), page));
+                Ok(slot)
+            }
             Err(error) => {
                 self.slots.release(slot);
                 self.slots.free(slot);
@@ -204,11 +215,28 @@ impl Pager {
         }
     }
 
+    /// Reads a page that is kept; whether it is there.
+    fn load(&self, slot: u32, page: &mut Page) -> Result<bool, LoadError> {
+        let found = self.zswap.load(key(slot), page)?;
+        if found {
+            self.record(|recorder| recorder.load(key(slot)));
+        }
+        Ok(found)
+    }
+
     /// A page is not in this slot any more.
     fn release(&self, slot: u32) {
         if self.slots.release(slot) {
             self.zswap.invalidate(key(slot));
+            // Before anybody else may have the slot.
+            self.record(|recorder| recorder.free(key(slot)));
             self.slots.free(slot);
+        }
+    }
+
+    fn record(&self, event: impl FnOnce(&Recorder)) {
+        if let Some(recorder) = &self.recorder {
+            event(recorder);
         }
     }
 
@@ -282,7 +310,7 @@ impl Pager {
         let _ = signals::send(pid as i32, SignalNumber(9));
     }
 
-    fn report(&self) -> RunReport {
+    fn report(&self, trace: Option<RecordReport>) -> RunReport {
         RunReport {
             limit_bytes: self.limit_bytes,
             peak_bytes: self.peak.load(Ordering::Relaxed),
@@ -291,6 +319,8 @@ impl Pager {
             counts: self.meter.counts(),
             faults: self.meter.times(),
             own_bytes: crate::sys::process::anonymous_bytes().unwrap_or(0),
+            store: self.zswap.counters(),
+            trace,
         }
     }
 }

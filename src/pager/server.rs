@@ -15,7 +15,6 @@ use rustix::event::{Timespec, epoll};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags};
 
 use super::ranges::Ranges;
-use super::slots::key;
 use super::space::{STAGING_PAGES, Space, send};
 use super::table::Place;
 use super::{Pager, SpaceLock, lock};
@@ -562,7 +561,7 @@ impl Server {
                 Place::Staged(staged) => {
                     space.read_staged(staged, content).map_err(|error| error.to_string())
                 }
-                Place::Stored(slot) => match self.pager.zswap.load(key(slot), content) {
+                Place::Stored(slot) => match self.pager.load(slot, content) {
                     Ok(true) => Ok(()),
                     Ok(false) => Err(format!("slot {slot} is not in the store")),
                     Err(error) => Err(error.to_string()),
