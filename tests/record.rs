@@ -1,8 +1,10 @@
 //! Goal: `uzswap run --record` writes all that is done to the store, whatever happens to the run or
-//! the file, and `uzswap compare --trace` replays just that.
+//! the file, and `uzswap compare --trace` replays just that. With `--backing` pages come back from
+//! a file as they were, or their program ends.
 //! Method: the real binary, end to end, with a program that is this one again; traces made here for
 //! what needs no program. What cannot run here is counted as ignored, with the reason.
 
+use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Output, Stdio};
@@ -15,6 +17,9 @@ use uzswap::lab::SplitMix64;
 use uzswap::page::{PAGE_SIZE, PageKey};
 use uzswap::trace::{Recorder, TraceAbout};
 
+/// Its name, why it cannot run here, and what it does.
+type Test = (&'static str, Option<String>, fn());
+
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if let [flag, program, mib] = &arguments[..]
@@ -23,11 +28,16 @@ fn main() -> ExitCode {
         return work(program, mib.parse().unwrap());
     }
     let run = no_run();
-    let tests: [(&str, Option<String>, fn()); 7] = [
+    let disk = run.clone().or_else(no_tmpfs);
+    let tests: [Test; 11] = [
         ("a_run_is_replayed_as_it_was", run.clone(), a_run_is_replayed),
         ("a_killed_run_leaves_what_it_did", run.clone(), a_killed_run),
         ("a_disk_that_is_full_ends_the_recording_alone", run.clone(), a_full_disk),
-        ("a_trace_that_cannot_be_made_is_told_before", run, no_trace),
+        ("a_trace_that_cannot_be_made_is_told_before", run.clone(), no_trace),
+        ("what_does_not_shrink_goes_to_the_backing", run.clone(), backing),
+        ("a_backing_that_cannot_be_had_is_told_before", run.clone(), no_backing),
+        ("a_page_that_is_lost_in_the_backing_ends_the_program", run, lost_backing),
+        ("pages_stay_in_the_pool_where_the_disk_is_full", disk, full_backing),
         ("flags_that_make_no_sense_are_refused", None, flags),
         ("files_that_are_no_traces_are_refused", None, no_traces),
         ("reports_have_all_forms", None, reports),
@@ -257,6 +267,146 @@ fn no_trace() {
         let said = text(&output.stderr);
         assert!(said.contains(path) && said.contains(words), "{said}");
     }
+}
+
+/// Pages that do not shrink, twice the limit.
+fn backing() {
+    let room = Room::new();
+    let (file, stats) = (room.name("backing"), room.name("stats"));
+    let output = run_in("24M", &[], "random", "48").output().unwrap();
+    expect(&output, 137);
+    assert!(text(&output.stderr).contains("out of memory"), "{}", text(&output.stderr));
+    let plain = Command::new(std::env::current_exe().unwrap())
+        .args(["--program", "random", "48"])
+        .output()
+        .unwrap();
+    for share in [&["--max-pool", "6M"][..], &[]] {
+        let trace = room.name("trace");
+        let options = ["--backing", &file, "--stats", &stats, "--record", &trace];
+        let output = run_in("24M", &[&options, share].concat(), "random", "48").output().unwrap();
+        expect(&output, 0);
+        assert_eq!(text(&output.stdout), text(&plain.stdout));
+        let said = text(&output.stderr);
+        assert!(said.contains("pages written back to") && said.contains(&file), "{said}");
+        assert!(!room.path("backing").exists());
+        let stats = room.stats();
+        let (backing, store) = (&stats["backing"], &stats["store"]);
+        let share = if share.is_empty() { 12 << 20 } else { 6 << 20 };
+        assert_eq!(backing["max_pool_bytes"], share);
+        assert!(number(&stats["pool_peak_bytes"]) < share + (2 << 20), "{stats}");
+        assert!(number(&backing["written_back_pages"]) > 1000, "{stats}");
+        assert!(number(&backing["read_pages"]) > 1000, "{stats}");
+        assert!(number(&backing["written_bytes"]) > 4 << 20, "{stats}");
+        assert!(backing["error"].is_null(), "{stats}");
+        // What came from the file was not brought back into the pool first.
+        assert_eq!(store["promoted_pages"], 0, "{stats}");
+        let loads = number(&store["zswpin"]) + number(&store["backing_loads"]);
+        assert_eq!(number(&stats["trace"]["loads"]), loads, "{stats}");
+    }
+}
+
+fn no_backing() {
+    let room = Room::new();
+    std::fs::write(room.path("mine"), "important").unwrap();
+    let run = |options: &[&str]| {
+        let mut command = uzswap();
+        command.args(["run", "--limit", "64M"]).args(options).args(["--", "echo", "started"]);
+        let output = command.output().unwrap();
+        assert!(output.stdout.is_empty(), "{options:?}: the program was started");
+        output
+    };
+    for (path, code, words) in [
+        (room.name("mine"), 2, "other content"),
+        (room.name("no/such"), 2, "No such file"),
+        ("/proc/self/backing".to_owned(), 2, "No such file"),
+        ("/sys/backing".to_owned(), 3, "cannot create it"),
+    ] {
+        let output = run(&["--backing", &path]);
+        expect(&output, code);
+        let said = text(&output.stderr);
+        assert!(said.contains(&path) && said.contains(words), "{said}");
+    }
+    assert_eq!(std::fs::read(room.path("mine")).unwrap(), b"important");
+    expect(&run(&["--max-pool", "1M"]), 2);
+    let output = run(&["--backing", &room.name("new"), "--max-pool", "64M"]);
+    expect(&output, 2);
+    assert!(text(&output.stderr).contains("leaves nothing"), "{}", text(&output.stderr));
+    assert!(!room.path("new").exists());
+}
+
+/// Somebody makes the file shorter.
+fn lost_backing() {
+    let room = Room::new();
+    let file = room.path("backing");
+    let mut command =
+        run_in("12M", &["--backing", &room.name("backing"), "--max-pool", "3M"], "forever", "24");
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    let mut reader = BufReader::new(child.stdout.take().unwrap());
+    reader.read_line(&mut line).unwrap();
+    assert_eq!(line, "filled\n");
+    std::fs::File::options().write(true).open(&file).unwrap().set_len(PAGE_SIZE as u64).unwrap();
+    let output = child.wait_with_output().unwrap();
+    expect(&output, 137);
+    let said = text(&output.stderr);
+    assert!(said.contains("could not be read from block"), "{said}");
+    assert!(said.contains("the process was ended"), "{said}");
+    assert!(!file.exists());
+}
+
+/// Why there can be no small disk here.
+fn no_tmpfs() -> Option<String> {
+    let room = Room::new();
+    match Small::mount(&room) {
+        Ok(_) => None,
+        Err(reason) => Some(format!("no tmpfs can be mounted: {reason}")),
+    }
+}
+
+/// A disk of 4 MiB.
+struct Small {
+    path: PathBuf,
+}
+
+impl Small {
+    fn mount(room: &Room) -> Result<Small, String> {
+        let path = room.path("small");
+        std::fs::create_dir(&path).unwrap();
+        let mut command = Command::new("mount");
+        command.args(["-t", "tmpfs", "-o", "size=4m", "tmpfs"]).arg(&path);
+        let output = command.output().map_err(|error| error.to_string())?;
+        match output.status.success() {
+            true => Ok(Small { path }),
+            false => Err(text(&output.stderr).trim().to_owned()),
+        }
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        assert!(Command::new("umount").arg(&self.path).status().unwrap().success());
+    }
+}
+
+fn full_backing() {
+    let room = Room::new();
+    let small = Small::mount(&room).unwrap();
+    let file = small.path.join("backing").to_str().unwrap().to_owned();
+    let options = ["--backing", &file, "--max-pool", "2M", "--stats", &room.name("stats")];
+    // Compressed it fits, with room for the program: only the share does not hold.
+    let output = run_in("24M", &options, "plain", "32").output().unwrap();
+    expect(&output, 0);
+    let said = text(&output.stderr);
+    let told = "cannot write to it: No space left on device (os error 28); pages stay in the pool";
+    assert_eq!(said.matches(told).count(), 1, "{said}");
+    let stats = room.stats();
+    assert!(number(&stats["pool_peak_bytes"]) > 4 << 20, "{stats}");
+    assert!(stats["backing"]["error"].as_str().unwrap().contains("os error 28"), "{stats}");
+    // And this does not.
+    let output = run_in("24M", &options, "random", "48").output().unwrap();
+    expect(&output, 137);
+    assert!(text(&output.stderr).contains("out of memory"), "{}", text(&output.stderr));
+    assert!(!Path::new(&file).exists());
 }
 
 /// A small trace.

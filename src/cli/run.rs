@@ -7,17 +7,18 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime};
 
 use super::Failure;
+use super::limits::no_backing;
 use super::size::parse_size;
 use crate::budget::Counted;
 use crate::compressor::CompressorKind;
 use crate::index::IndexKind;
 use crate::lab::page_set::rfc3339;
 use crate::lab::report::text::human_size;
-use crate::pager::{RunError, RunOptions, RunReport, run};
+use crate::pager::{RunError, RunOptions, RunReport, WriteBackOptions, run};
 use crate::sys::children;
 use crate::trace::TraceAbout;
 use crate::zpool::ZpoolKind;
-use crate::zswap::{Incompressible, ZswapOptions};
+use crate::zswap::{Incompressible, RecordOptions, WrittenAs, ZswapOptions};
 
 /// What `uzswap run` is asked for.
 #[derive(Debug, clap::Args)]
@@ -38,6 +39,12 @@ pub(super) struct Run {
     /// Write what was used and done to a file, as JSON
     #[arg(long, value_name = "FILE")]
     stats: Option<PathBuf>,
+    /// File to write pages back to, oldest first; made and removed, unless it is a block device
+    #[arg(long, value_name = "FILE")]
+    backing: Option<PathBuf>,
+    /// Share of the pool above which they are written back [default: half of the limit]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, requires = "backing")]
+    max_pool: Option<usize>,
     /// Write a trace of what is stored, loaded and freed, for compare --trace
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
@@ -62,6 +69,17 @@ impl Run {
     }
 
     fn run_program(self) -> Result<ExitCode, Failure> {
+        let max_pool = self.max_pool.unwrap_or(self.limit / 2);
+        if max_pool >= self.limit {
+            return Err(Failure::Usage(anyhow::anyhow!(
+                "--max-pool {} leaves nothing of --limit {} to the program: give less",
+                human_size(max_pool as u64),
+                human_size(self.limit as u64)
+            )));
+        }
+        let write_back = self.backing.clone();
+        let write_back =
+            write_back.map(|path| WriteBackOptions { path, max_pool_bytes: max_pool as u64 });
         let options = RunOptions {
             limit_bytes: self.limit as u64,
             store: ZswapOptions {
@@ -70,8 +88,11 @@ impl Run {
                 index: self.index,
                 incompressible: Incompressible::StoreAsIs,
                 counted: Counted::PoolAndMetadata,
+                records: write_back.is_some().then(RecordOptions::default),
+                written_as: WrittenAs::Objects,
                 ..ZswapOptions::bare()
             },
+            write_back,
             record: self.record.clone().map(|path| (path, self.about())),
             quiet: self.quiet,
         };
@@ -88,6 +109,7 @@ impl Run {
                 eprintln!("uzswap: {error}");
                 return Ok(ExitCode::from(code));
             }
+            Err(RunError::Backing(error)) => return Err(no_backing(error)),
             Err(RunError::Trace(error)) => {
                 return Err(Failure::of(error.is_machine(), error));
             }
@@ -128,7 +150,15 @@ impl Run {
 fn summary(report: &RunReport, wall: Duration) -> String {
     let size = |bytes: u64| human_size(bytes);
     let micros = |ns: u64| ns as f64 / 1000.0;
-    let RunReport { counts, faults, trace, .. } = report;
+    let RunReport { counts, faults, backing, trace, .. } = report;
+    let written = backing.as_ref().map_or(String::new(), |backing| {
+        format!(
+            "uzswap: {} pages written back to {}, {} read from it\n",
+            backing.written_back_pages,
+            backing.path.display(),
+            backing.read_pages
+        )
+    });
     let recorded = trace.as_ref().map_or(String::new(), |trace| {
         let totals = trace.totals;
         format!(
@@ -143,7 +173,7 @@ fn summary(report: &RunReport, wall: Duration) -> String {
     format!(
         "uzswap: {:.2} s; peak {} of {}: {} resident, {} pool\n\
          uzswap: {} pages stored, {} restored, {} rescued, {} fresh; {} faults, \
-         p50 {:.1} us, p99 {:.1} us\n{recorded}",
+         p50 {:.1} us, p99 {:.1} us\n{written}{recorded}",
         wall.as_secs_f64(),
         size(report.peak_bytes),
         size(report.limit_bytes),

@@ -16,7 +16,9 @@ use super::governor::Governor;
 use super::meter::Meter;
 use super::server::Server;
 use super::slots::Slots;
+use super::written::{WriteBack, WriteBackOptions};
 use super::{Bell, Pager, RunReport, wake_descriptor};
+use crate::backing::BackingError;
 use crate::doctor::{self, Finding};
 use crate::sys::children::{self, Waiter};
 use crate::sys::preload::LIBRARY;
@@ -32,6 +34,8 @@ pub struct RunOptions {
     pub limit_bytes: u64,
     /// What the pool is made of.
     pub store: ZswapOptions,
+    /// Where pages are written back to.
+    pub write_back: Option<WriteBackOptions>,
     /// Where what is done to the store is to be recorded, and what the trace says of itself.
     pub record: Option<(PathBuf, TraceAbout)>,
     /// No warnings.
@@ -63,6 +67,9 @@ pub enum RunError {
     /// There is no library to put into programs.
     #[error("programs cannot be run on this machine: there is no helper for its processor")]
     Processor,
+    /// There is no file to write pages back to.
+    #[error(transparent)]
+    Backing(#[from] BackingError),
     /// There is no trace to record to.
     #[error(transparent)]
     Trace(#[from] TraceError),
@@ -119,8 +126,17 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
         })
     };
     let recorder = options.record.as_ref().map(record).transpose()?;
+    let (zswap, write_back) = match &options.write_back {
+        None => (Zswap::new(options.store), None),
+        Some(write_back) => {
+            let (write_back, file) = WriteBack::open(write_back, options.limit_bytes)?;
+            let zswap = Zswap::with_backing(options.store, file).map_err(BackingError::from)?;
+            (zswap, Some(write_back))
+        }
+    };
     let pager = Arc::new(Pager {
-        zswap: Zswap::new(options.store),
+        zswap,
+        write_back,
         recorder,
         slots: Slots::default(),
         spaces: Mutex::default(),

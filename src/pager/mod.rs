@@ -21,6 +21,7 @@ mod server;
 mod slots;
 mod space;
 mod table;
+mod written;
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -35,11 +36,13 @@ use meter::Meter;
 pub use meter::{FaultTimes, PagerCounts};
 use slots::{Slots, key};
 use space::Space;
+use written::WriteBack;
+pub use written::{WriteBackOptions, WriteBackReport};
 
 use crate::page::{PAGE_SIZE, Page};
 use crate::sys::signals::{self, SignalNumber};
 use crate::trace::{RecordReport, Recorder};
-use crate::zswap::{Counters, LoadError, StoreError, Zswap};
+use crate::zswap::{Counters, StoreError, Zswap};
 
 type SpaceLock = Arc<Mutex<Space>>;
 
@@ -52,6 +55,8 @@ fn lock(space: &SpaceLock) -> MutexGuard<'_, Space> {
 #[derive(Debug)]
 struct Pager {
     zswap: Zswap,
+    /// Where pages go that the pool has no share for.
+    write_back: Option<WriteBack>,
     /// Of what is done to the store.
     recorder: Option<Recorder>,
     slots: Slots,
@@ -124,6 +129,9 @@ pub struct RunReport {
     pub own_bytes: u64,
     /// What the store did.
     pub store: Counters,
+    /// What was written back, where there is a file for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backing: Option<WriteBackReport>,
     /// What was recorded, where that was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trace: Option<RecordReport>,
@@ -205,6 +213,10 @@ impl Pager {
         match self.zswap.store(key(slot), page) {
             Ok(_) => {
                 self.record(|recorder| recorder.store(key(slot), page));
+                if let Some(told) = self.write_back.as_ref().and_then(|w| w.keep_share(&self.zswap))
+                {
+                    self.warn(&told);
+                }
                 Ok(slot)
             }
             Err(error) => {
@@ -215,13 +227,20 @@ impl Pager {
         }
     }
 
-    /// Reads a page that is kept; whether it is there.
-    fn load(&self, slot: u32, page: &mut Page) -> Result<bool, LoadError> {
-        let found = self.zswap.load(key(slot), page)?;
-        if found {
-            self.record(|recorder| recorder.load(key(slot)));
+    /// Reads a page that is kept; in words why that cannot be.
+    fn load(&self, slot: u32, page: &mut Page) -> Result<(), String> {
+        // It leaves the store in a moment: there is no use in bringing it back into the pool.
+        match self.zswap.load_in_place(key(slot), page) {
+            Ok(true) => {
+                self.record(|recorder| recorder.load(key(slot)));
+                Ok(())
+            }
+            Ok(false) => Err(format!("slot {slot} is not in the store")),
+            Err(error) => match std::error::Error::source(&error) {
+                Some(source) => Err(format!("{error}: {source}")),
+                None => Err(error.to_string()),
+            },
         }
-        Ok(found)
     }
 
     /// A page is not in this slot any more.
@@ -320,6 +339,7 @@ impl Pager {
             faults: self.meter.times(),
             own_bytes: crate::sys::process::anonymous_bytes().unwrap_or(0),
             store: self.zswap.counters(),
+            backing: self.write_back.as_ref().map(|written| written.report(&self.zswap)),
             trace,
         }
     }

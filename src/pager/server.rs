@@ -561,11 +561,7 @@ impl Server {
                 Place::Staged(staged) => {
                     space.read_staged(staged, content).map_err(|error| error.to_string())
                 }
-                Place::Stored(slot) => match self.pager.load(slot, content) {
-                    Ok(true) => Ok(()),
-                    Ok(false) => Err(format!("slot {slot} is not in the store")),
-                    Err(error) => Err(error.to_string()),
-                },
+                Place::Stored(slot) => self.pager.load(slot, content),
                 Place::Program => unreachable!("the run has none"),
             };
             match read {
