@@ -125,7 +125,7 @@ fn run_history(setting: &Setting, steps: usize) {
                 let wanted = below(pool_bytes + 1);
                 let shrunk = zswap.shrink_to(wanted);
                 let now = zswap.budget().pool_bytes();
-                // Pages of tenants without writeback stay, and some 256 KiB are not worth compacting.
+                // Pages without writeback stay, and some 256 KiB are not worth compacting.
                 let is_done = now <= wanted || shrunk.failed > 0 || now < 1 << 19;
                 assert!(is_done && now <= pool_bytes, "{now}, {wanted}: {place}");
             }

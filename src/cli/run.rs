@@ -39,10 +39,10 @@ pub(super) struct Run {
     /// Write what was used and done to a file, as JSON
     #[arg(long, value_name = "FILE")]
     stats: Option<PathBuf>,
-    /// File to write pages back to, oldest first; made and removed, unless it is a block device
+    /// File to write the oldest pages back to; made, and removed at the end
     #[arg(long, value_name = "FILE")]
     backing: Option<PathBuf>,
-    /// Share of the pool above which they are written back [default: half of the limit]
+    /// Size of the pool above which that is done [default: half the limit]
     #[arg(long, value_name = "SIZE", value_parser = parse_size, requires = "backing")]
     max_pool: Option<usize>,
     /// Write a trace of what is stored, loaded and freed, for compare --trace
