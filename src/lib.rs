@@ -54,6 +54,7 @@ pub mod pager;
 pub mod same_filled;
 pub mod sys;
 pub mod table;
+pub mod trace;
 pub mod zpool;
 pub mod zswap;
 

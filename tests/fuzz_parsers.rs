@@ -24,7 +24,7 @@ use uzswap::cli::Cli;
 use uzswap::compressor::CompressorKind;
 use uzswap::lab::capture::capture_file;
 use uzswap::lab::page_set::{PageSet, side_path};
-use uzswap::lab::replay::FreedHalf;
+use uzswap::lab::replay::{FreedHalf, Trace, replay_trace};
 use uzswap::lab::sizes::SizeList;
 use uzswap::lab::workload::Workload;
 use uzswap::page::{PAGE_SIZE, PageKey};
@@ -221,6 +221,109 @@ fn snapshots() {
         check_requests("snapshots", seed);
     }
     assert!(read > 20 && restored > 20, "{read} were read and {restored} restored");
+}
+
+/// A trace of one block, right in all but what these are; damaged if that is wanted. Its end, if it
+/// has one, is that of the events of [`traces`].
+fn forge_trace(events: &[u8], contents: &[u8], mut random: Option<&mut Random>) -> Vec<u8> {
+    let mut one_in = |count| random.as_mut().is_some_and(|random| random.below(count) == 0);
+    let (is_damaged, is_cut, wrong) = (one_in(8), one_in(2), [one_in(60), one_in(60), one_in(60)]);
+    let hash = twox_hash::XxHash3_64::oneshot_with_seed;
+    let mut bytes = b"uztrac\r\n\x01\0\0\0\x02\0\0\0{}".to_vec();
+    let chain = hash(0, &bytes);
+    bytes.extend(chain.to_le_bytes());
+    let mut body = Vec::with_capacity(1 << 20);
+    zstd_safe::compress(&mut body, &[events, contents].concat(), 1).unwrap();
+    if let Some(random) = random.as_mut().filter(|_| is_damaged) {
+        mutate(random, &mut body);
+    }
+    let mut prefix = b"OPS\n".to_vec();
+    let lengths = [events.len(), contents.len() / PAGE_SIZE, body.len()];
+    for (length, wrong) in lengths.into_iter().zip(wrong) {
+        let random = random.as_mut().filter(|_| wrong);
+        let length = random.map_or(length as u64, |random| edge(random));
+        prefix.extend((length as u32).to_le_bytes());
+    }
+    let seed = hash(chain, &prefix);
+    bytes.extend(prefix);
+    bytes.extend(seed.to_le_bytes());
+    bytes.extend(&body);
+    let sum = hash(seed, &body);
+    bytes.extend(sum.to_le_bytes());
+    if !is_cut {
+        let chain = hash(chain, &sum.to_le_bytes());
+        let mut end = b"END\n".to_vec();
+        // Blocks, stores, of words, loads, frees, contents, nanoseconds.
+        for number in [1, 80, 40, 40, 40, 40, 160, chain] {
+            end.extend(number.to_le_bytes());
+        }
+        let sum = hash(chain, &end);
+        bytes.extend(end);
+        bytes.extend(sum.to_le_bytes());
+    }
+    bytes
+}
+
+#[test]
+fn traces() {
+    let lab = quick_lab();
+    let path = lab.path("trace");
+    // Key by key a page, a word, a load, a free.
+    let (mut events, mut contents) = (Vec::new(), Vec::new());
+    for key in 0..40_u8 {
+        let mut page = [key; PAGE_SIZE];
+        page[7] = 200;
+        events.extend([0, 1, key, key, 1, 1, key]);
+        events.extend([key; 8]);
+        events.extend([2, 1, key, 3, 1, key]);
+        contents.extend(page);
+    }
+    let valid = forge_trace(&events, &contents, None);
+    fs::write(&path, &valid).unwrap();
+    let trace = Trace::read(&path).expect("the forger knows the layout");
+    assert!(trace.info().complete && trace.info().totals.events() == 160);
+    let (mut read, mut cut, mut refused) = (0, 0, 0);
+    for seed in seeds(3000) {
+        let mut random = Random::new(seed);
+        let bytes = match random.below(3) {
+            0 => {
+                let mut bytes = valid.clone();
+                mutate(&mut random, &mut bytes);
+                bytes
+            }
+            _ => {
+                let mut events = events.clone();
+                match random.below(3) {
+                    0 => mutate(&mut random, &mut events),
+                    _ => {
+                        let at = random.below(events.len());
+                        events[at] ^= 1 << random.below(8);
+                    }
+                }
+                let pages = if random.below(4) == 0 { 1 + random.below(40) } else { 40 };
+                forge_trace(&events, &contents[..pages * PAGE_SIZE], Some(&mut random))
+            }
+        };
+        fs::write(&path, &bytes).unwrap();
+        match Trace::read(&path) {
+            Ok(trace) => {
+                let info = trace.info();
+                assert!(info.bytes <= bytes.len() as u64, "seed {seed}");
+                assert!(info.totals.events() > 0, "seed {seed}");
+                read += 1;
+                cut += u64::from(!info.complete);
+                let zswap = || Zswap::new(ZswapOptions::bare());
+                let run = replay_trace(&trace, "lz4", zswap).expect("the pages are right");
+                assert_eq!(run.traced.unwrap().stores, info.totals.stores, "seed {seed}");
+            }
+            Err(error) => {
+                assert!(!error.is_machine() && error.to_string().len() > 20, "{error}");
+                refused += 1;
+            }
+        }
+        check_requests("trace", seed);
+    }
+    assert!(read > 50 && cut > 20 && refused > 100, "{read} read, {cut} cut, {refused} refused");
 }
 
 #[test]

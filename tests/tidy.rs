@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The layers, and what each may name of ours beside itself. The picture is in ARCHITECTURE.md.
-const LAYERS: [(&str, &[&str]); 16] = [
+const LAYERS: [(&str, &[&str]); 17] = [
     ("sys", &[]),
     ("names", &[]),
     ("page", &[]),
@@ -15,6 +15,7 @@ const LAYERS: [(&str, &[&str]); 16] = [
     ("doctor", &["sys"]),
     ("compressor", BASE),
     ("backing", BASE),
+    ("trace", &["page", "same_filled"]),
     ("zpool", MECHANISM),
     ("index", MECHANISM),
     ("zswap", STORE),
@@ -33,13 +34,13 @@ const STORE: &[&str] = &[
 #[rustfmt::skip]
 const LAB: &[&str] = &[
     "sys", "names", "page", "budget", "same_filled", "compressor", "backing", "zpool", "index",
-    "zswap",
+    "zswap", "trace",
 ];
-const PAGER: &[&str] = &["sys", "page", "doctor", "zswap"];
+const PAGER: &[&str] = &["sys", "page", "backing", "doctor", "zswap", "trace"];
 #[rustfmt::skip]
 const CLI: &[&str] = &[
     "sys", "names", "page", "budget", "same_filled", "compressor", "backing", "zpool", "index",
-    "zswap", "lab", "doctor", "pager",
+    "zswap", "lab", "doctor", "pager", "trace",
 ];
 
 fn sources(folder: &str) -> Vec<(PathBuf, String)> {

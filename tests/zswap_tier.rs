@@ -91,8 +91,15 @@ fn run_history(setting: &Setting, steps: usize) {
                 }
             }
             12..20 => {
-                let held = zswap.load(key, &mut page).expect(&place);
-                assert_eq!(held, model.contains_key(&key), "{place}");
+                let held = if step % 2 == 0 {
+                    zswap.load(key, &mut page)
+                } else {
+                    let before = zswap.counters().promoted_pages;
+                    let held = zswap.load_in_place(key, &mut page);
+                    assert_eq!(zswap.counters().promoted_pages, before, "{place}");
+                    held
+                };
+                assert_eq!(held.expect(&place), model.contains_key(&key), "{place}");
                 if let Some(&(number, _)) = model.get(&key) {
                     assert!(page == page_of(number), "{place}");
                 }
@@ -110,8 +117,17 @@ fn run_history(setting: &Setting, steps: usize) {
                 model.retain(|held, _| !(key..=end).contains(held));
                 assert_eq!(zswap.invalidate_range(key..=end), before - model.len(), "{place}");
             }
-            26 => {
+            26 if step % 2 == 0 => {
                 zswap.compact();
+            }
+            26 => {
+                let pool_bytes = zswap.budget().pool_bytes();
+                let wanted = below(pool_bytes + 1);
+                let shrunk = zswap.shrink_to(wanted);
+                let now = zswap.budget().pool_bytes();
+                // Pages without writeback stay, and some 256 KiB are not worth compacting.
+                let is_done = now <= wanted || shrunk.failed > 0 || now < 1 << 19;
+                assert!(is_done && now <= pool_bytes, "{now}, {wanted}: {place}");
             }
             _ => {
                 let tenant = tenants[below(3) as usize];

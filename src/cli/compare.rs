@@ -49,6 +49,12 @@ pub(super) struct Compare {
     /// bpftrace -q -e 'kprobe:zs_malloc { printf("%d\n", arg1); }' > sizes
     #[arg(long, value_name = "FILE", group = "source", help_heading = "Pages")]
     sizes: Option<PathBuf>,
+    /// Replay a trace of run --record: each store, load and free in its order
+    ///
+    /// As fast as they go, by one thread, whatever the run's times were. Each load is compared.
+    #[arg(long, value_name = "FILE", group = "source", help_heading = "Pages",
+          conflicts_with_all = ["tree", "free", "LimitArguments"])]
+    trace: Option<PathBuf>,
     /// Run a command and replay its anonymous pages
     #[arg(last = true, value_name = "CMD", group = "source", help_heading = "Pages")]
     command: Vec<OsString>,
@@ -58,7 +64,7 @@ pub(super) struct Compare {
         value_name = "WHEN",
         default_value = "peak",
         requires = "command",
-        conflicts_with_all = ["corpus", "pid", "sizes"],
+        conflicts_with_all = ["corpus", "pid", "sizes", "trace"],
         help_heading = "Pages"
     )]
     at: When,
@@ -219,7 +225,7 @@ impl Compare {
         };
         let experiment = Experiment {
             corpus: source.file.clone(),
-            pages: source.info.pages,
+            pages: source.count(),
             zpools: distinct(&self.zpool),
             indexes: distinct(&self.index),
             mappings: distinct(&self.mapping),
@@ -246,6 +252,9 @@ impl Compare {
     fn source(&self) -> Result<Source, Failure> {
         if let Some(path) = &self.sizes {
             return Source::of_sizes(path);
+        }
+        if let Some(path) = &self.trace {
+            return Source::of_trace(path);
         }
         if let Some(path) = &self.corpus {
             return Source::of_file(path);

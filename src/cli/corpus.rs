@@ -16,6 +16,7 @@ use super::size::check_available;
 use crate::lab::capture::{CaptureError, capture_file, capture_workload};
 use crate::lab::experiment::CorpusFile;
 use crate::lab::page_set::{About, PageSet, hex};
+use crate::lab::replay::Trace;
 use crate::lab::report::CorpusInfo;
 use crate::lab::sizes::{SizeList, SizesError};
 use crate::lab::workload::Workload;
@@ -91,11 +92,46 @@ impl Source {
             kind: "sizes",
             pages: list.page_count() as u64,
             sha256: hex(&Sha256::digest(&text)),
+            trace: None,
             captured_at: String::new(),
             notes: Vec::new(),
         };
         let (path, made) = lasting(path, &text)?;
         Ok(Source { file: CorpusFile::Sizes(path), info, _made: made })
+    }
+
+    /// The trace at `path`, checked.
+    pub(super) fn of_trace(path: &Path) -> Result<Source, Failure> {
+        // Each run reads it again.
+        if fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
+            let path = path.display();
+            return Err(Failure::Usage(anyhow::anyhow!("{path} is not a regular file")));
+        }
+        let trace = Trace::read(path).map_err(|error| Failure::of(error.is_machine(), error))?;
+        let trace = trace.info().clone();
+        let sha256 = File::open(path)
+            .and_then(sha256_of)
+            .with_context(|| format!("cannot read {}", path.display()))
+            .map_err(Failure::Machine)?;
+        let info = CorpusInfo {
+            origin: trace.about.origin.clone(),
+            kind: "trace",
+            pages: trace.totals.stores,
+            sha256,
+            captured_at: trace.about.recorded_at.clone(),
+            trace: Some(trace),
+            notes: Vec::new(),
+        };
+        let own = fs::canonicalize(path)
+            .with_context(|| format!("cannot find {}", path.display()))
+            .map_err(Failure::Machine)?;
+        Ok(Source { file: CorpusFile::Trace(own.into()), info, _made: None })
+    }
+
+    /// What runs are to find in the file: pages, or events.
+    pub(super) fn count(&self) -> u64 {
+        let trace = self.info.trace.as_ref();
+        trace.map_or(self.info.pages, |trace| trace.totals.events())
     }
 }
 
@@ -104,9 +140,23 @@ fn info(about: About) -> CorpusInfo {
         origin: about.origin,
         kind: "pages",
         pages: about.page_count,
+        trace: None,
         sha256: about.sha256,
         captured_at: about.captured_at,
         notes: about.notes,
+    }
+}
+
+fn sha256_of(mut file: File) -> io::Result<String> {
+    let mut hash = Sha256::new();
+    let mut chunk = vec![0; 1 << 20];
+    loop {
+        match file.read(&mut chunk) {
+            Ok(0) => return Ok(hex(&hash.finalize())),
+            Ok(bytes) => hash.update(&chunk[..bytes]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
     }
 }
 

@@ -167,7 +167,7 @@ fn or_default<T: Copy + PartialEq + Default>(values: &[T]) -> Vec<T> {
 }
 
 /// Whose fault it is that there is no backing.
-fn no_backing(error: BackingError) -> Failure {
+pub(super) fn no_backing(error: BackingError) -> Failure {
     let is_machine = match &error {
         BackingError::Os { error, .. } => error.kind() != std::io::ErrorKind::NotFound,
         BackingError::InUse { .. } | BackingError::NoDirect { .. } | BackingError::NoMemory(_) => {

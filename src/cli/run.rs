@@ -4,18 +4,21 @@ use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use super::Failure;
+use super::limits::no_backing;
 use super::size::parse_size;
 use crate::budget::Counted;
 use crate::compressor::CompressorKind;
 use crate::index::IndexKind;
+use crate::lab::page_set::rfc3339;
 use crate::lab::report::text::human_size;
-use crate::pager::{MetricsAddress, RunError, RunOptions, RunReport, run};
+use crate::pager::{MetricsAddress, RunError, RunOptions, RunReport, WriteBackOptions, run};
 use crate::sys::children;
+use crate::trace::TraceAbout;
 use crate::zpool::ZpoolKind;
-use crate::zswap::{Incompressible, ZswapOptions};
+use crate::zswap::{Incompressible, RecordOptions, WrittenAs, ZswapOptions};
 
 /// What `uzswap run` is asked for.
 #[derive(Debug, clap::Args)]
@@ -39,6 +42,15 @@ pub(super) struct Run {
     /// Answer Prometheus at 127.0.0.1:PORT or unix:PATH
     #[arg(long, value_name = "ADDRESS")]
     metrics: Option<MetricsAddress>,
+    /// File to write the oldest pages back to; made, and removed at the end
+    #[arg(long, value_name = "FILE")]
+    backing: Option<PathBuf>,
+    /// Size of the pool above which that is done [default: half the limit]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, requires = "backing")]
+    max_pool: Option<usize>,
+    /// Write a trace of what is stored, loaded and freed, for compare --trace
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
     /// Print nothing of our own but errors
     #[arg(long)]
     quiet: bool,
@@ -60,6 +72,17 @@ impl Run {
     }
 
     fn run_program(self) -> Result<ExitCode, Failure> {
+        let max_pool = self.max_pool.unwrap_or(self.limit / 2);
+        if max_pool >= self.limit {
+            return Err(Failure::Usage(anyhow::anyhow!(
+                "--max-pool {} leaves nothing of --limit {} to the program: give less",
+                human_size(max_pool as u64),
+                human_size(self.limit as u64)
+            )));
+        }
+        let write_back = self.backing.clone();
+        let write_back =
+            write_back.map(|path| WriteBackOptions { path, max_pool_bytes: max_pool as u64 });
         let options = RunOptions {
             limit_bytes: self.limit as u64,
             store: ZswapOptions {
@@ -68,8 +91,12 @@ impl Run {
                 index: self.index,
                 incompressible: Incompressible::StoreAsIs,
                 counted: Counted::PoolAndMetadata,
+                records: write_back.is_some().then(RecordOptions::default),
+                written_as: WrittenAs::Objects,
                 ..ZswapOptions::bare()
             },
+            write_back,
+            record: self.record.clone().map(|path| (path, self.about())),
             quiet: self.quiet,
             metrics: self.metrics.clone(),
         };
@@ -92,6 +119,10 @@ impl Run {
                 let is_machine = !is_usage.contains(&source.kind());
                 return Err(Failure::of(is_machine, RunError::Metrics { address, source }));
             }
+            Err(RunError::Backing(error)) => return Err(no_backing(error)),
+            Err(RunError::Trace(error)) => {
+                return Err(Failure::of(error.is_machine(), error));
+            }
             Err(error) => return Err(Failure::Machine(error.into())),
         };
         if let Some(path) = &self.stats {
@@ -109,17 +140,50 @@ impl Run {
         }
         Ok(ExitCode::from(status.code().unwrap_or(1) as u8)) // 0 to 255
     }
+
+    /// What a trace says of this run.
+    fn about(&self) -> TraceAbout {
+        let words: Vec<_> = self.command.iter().map(|word| word.to_string_lossy()).collect();
+        let Run { limit, zpool, compressor, index, .. } = self;
+        TraceAbout {
+            origin: format!(
+                "run --limit {} --zpool {zpool} --compressor {compressor} --index {index} -- {}",
+                human_size(*limit as u64),
+                words.join(" ")
+            ),
+            recorded_at: rfc3339(SystemTime::now()),
+        }
+    }
 }
 
 /// What is told at the end.
 fn summary(report: &RunReport, wall: Duration) -> String {
     let size = |bytes: u64| human_size(bytes);
     let micros = |ns: u64| ns as f64 / 1000.0;
-    let RunReport { counts, faults, .. } = report;
+    let RunReport { counts, faults, backing, trace, .. } = report;
+    let written = backing.as_ref().map_or(String::new(), |backing| {
+        format!(
+            "uzswap: {} pages written back to {}, {} read from it\n",
+            backing.written_back_pages,
+            backing.path.display(),
+            backing.read_pages
+        )
+    });
+    let recorded = trace.as_ref().map_or(String::new(), |trace| {
+        let totals = trace.totals;
+        format!(
+            "uzswap: recorded {} stores, {} loads, {} frees in {}{}\n",
+            totals.stores,
+            totals.loads,
+            totals.frees,
+            size(trace.bytes),
+            if trace.complete { "" } else { ", and not what came after" }
+        )
+    });
     format!(
         "uzswap: {:.2} s; peak {} of {}: {} resident, {} pool\n\
          uzswap: {} pages stored, {} restored, {} rescued, {} fresh; {} faults, \
-         p50 {:.1} us, p99 {:.1} us\n",
+         p50 {:.1} us, p99 {:.1} us\n{written}{recorded}",
         wall.as_secs_f64(),
         size(report.peak_bytes),
         size(report.limit_bytes),

@@ -15,7 +15,8 @@ use thiserror::Error;
 use super::child::{self, ChildError, Refusal};
 use super::limits::{self, LimitParts, LimitSettings, Limits, Meter};
 use super::replay::{
-    Accesses, Corpus, FreedHalf, ReplayError, RunResult, replay, replay_and_access,
+    Accesses, Corpus, FreedHalf, ReplayError, RunResult, Trace, replay, replay_and_access,
+    replay_trace,
 };
 use super::sizes::{SizeList, SizesError, StripPadding};
 use crate::compressor::{Compressor, CompressorKind};
@@ -37,6 +38,16 @@ pub enum CorpusFile {
     Pages(OsString),
     /// A list of compressed sizes.
     Sizes(OsString),
+    /// A trace: what was done, and the pages.
+    Trace(OsString),
+}
+
+impl CorpusFile {
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        let (CorpusFile::Pages(path) | CorpusFile::Sizes(path) | CorpusFile::Trace(path)) = self;
+        Path::new(path)
+    }
 }
 
 /// What is to be compared.
@@ -44,7 +55,7 @@ pub enum CorpusFile {
 pub struct Experiment {
     /// The pages.
     pub corpus: CorpusFile,
-    /// How many there are: a run that finds another number is an error.
+    /// How many there are, of a trace its events: a run that finds another number is an error.
     pub pages: u64,
     /// The allocators, in the order they take turns.
     pub zpools: Vec<ZpoolKind>,
@@ -217,13 +228,13 @@ impl Experiment {
 
     fn combinations(&self) -> Vec<(Combination, CompressorKind)> {
         let compressors = match self.corpus {
-            CorpusFile::Pages(_) => &self.compressors[..],
+            CorpusFile::Pages(_) | CorpusFile::Trace(_) => &self.compressors[..],
             CorpusFile::Sizes(_) => &[CompressorKind::None],
         };
         let mut combinations = Vec::new();
         for &compressor in compressors {
             let compressor_name = match self.corpus {
-                CorpusFile::Pages(_) => compressor.to_string(),
+                CorpusFile::Pages(_) | CorpusFile::Trace(_) => compressor.to_string(),
                 CorpusFile::Sizes(_) => StripPadding::NAME.to_owned(),
             };
             for parts in self.parts() {
@@ -302,16 +313,37 @@ impl ExperimentError {
 /// Of the two streams, and of a spec that is none.
 pub fn child(input: impl Read, output: impl Write) -> io::Result<()> {
     child::answer(input, output, |spec: RunSpec| {
-        let corpus = read_corpus(&spec.corpus)
-            .and_then(|corpus| unchanged(corpus, &spec))
-            .map_err(Refusal::CannotRun)?;
+        let corpus = match &spec.corpus {
+            CorpusFile::Pages(path) => read_pages(Path::new(path))
+                .map(Corpus::Pages)
+                .map_err(|error| format!("cannot read {}: {error}", Path::new(path).display())),
+            CorpusFile::Sizes(path) => SizeList::read(Path::new(path))
+                .map(Corpus::Sizes)
+                .map_err(|error: SizesError| chain(&error)),
+            CorpusFile::Trace(path) => return replay_trace_spec(&spec, Path::new(path)),
+        };
+        let corpus = corpus.map_err(Refusal::CannotRun)?;
+        unchanged(&spec, corpus.page_count() as u64, "pages")?;
         replay_spec(&spec, &corpus)
     })
 }
 
-fn replay_spec(spec: &RunSpec, corpus: &Corpus) -> Result<RunResult, Refusal> {
+/// A run of a trace.
+fn replay_trace_spec(spec: &RunSpec, path: &Path) -> Result<RunResult, Refusal> {
+    let trace = Trace::read(path).map_err(|error| Refusal::CannotRun(chain(&error)))?;
+    unchanged(spec, trace.info().totals.events(), "events")?;
+    let options = options_of(spec);
+    replay_trace(&trace, &spec.compressor.to_string(), || Zswap::new(options)).map_err(refusal)
+}
+
+/// The store's, of which small pages hold for the whole process.
+fn options_of(spec: &RunSpec) -> ZswapOptions {
     let settings = spec.settings;
-    let options = ZswapOptions {
+    if settings.host_pages == HostPages::Small {
+        // Nor for the index and the tables: a huge page would count as what is in it.
+        without_huge_pages();
+    }
+    ZswapOptions {
         zpool: spec.parts.zpool,
         zsmalloc: ZsmallocOptions {
             chain_size: settings.chain_size,
@@ -329,11 +361,12 @@ fn replay_spec(spec: &RunSpec, corpus: &Corpus) -> Result<RunResult, Refusal> {
             zero_only: settings.same_filled_zero_only,
         },
         ..ZswapOptions::bare()
-    };
-    if settings.host_pages == HostPages::Small {
-        // Nor for the index and the tables: a huge page would count as what is in it.
-        without_huge_pages();
     }
+}
+
+fn replay_spec(spec: &RunSpec, corpus: &Corpus) -> Result<RunResult, Refusal> {
+    let settings = spec.settings;
+    let options = options_of(spec);
     let name = match corpus {
         Corpus::Pages(_) => spec.compressor.to_string(),
         Corpus::Sizes(_) => StripPadding::NAME.to_owned(),
@@ -366,29 +399,17 @@ fn refusal(error: ReplayError) -> Refusal {
     }
 }
 
-fn read_corpus(file: &CorpusFile) -> Result<Corpus, String> {
-    match file {
-        CorpusFile::Pages(path) => read_pages(Path::new(path))
-            .map(Corpus::Pages)
-            .map_err(|error| format!("cannot read {}: {error}", Path::new(path).display())),
-        CorpusFile::Sizes(path) => SizeList::read(Path::new(path))
-            .map(Corpus::Sizes)
-            .map_err(|error: SizesError| chain(&error)),
-    }
-}
-
-/// The corpus, if it has as many pages as it had when it was checked.
-fn unchanged(corpus: Corpus, spec: &RunSpec) -> Result<Corpus, String> {
-    let (CorpusFile::Pages(path) | CorpusFile::Sizes(path)) = &spec.corpus;
-    let (found, expected) = (corpus.page_count() as u64, spec.pages);
+/// Checks that there are as many pages, or events, as there were when the file was checked.
+fn unchanged(spec: &RunSpec, found: u64, what: &str) -> Result<(), Refusal> {
+    let expected = spec.pages;
     if found == expected {
-        return Ok(corpus);
+        return Ok(());
     }
-    Err(format!(
-        "{} has {found} pages now and had {expected} before the first run: compare needs a file \
+    Err(Refusal::CannotRun(format!(
+        "{} has {found} {what} now and had {expected} before the first run: compare needs a file \
          that stays as it is",
-        Path::new(path).display()
-    ))
+        spec.corpus.path().display()
+    )))
 }
 
 /// The pages of a file that the parent has checked already.

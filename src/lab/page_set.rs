@@ -477,7 +477,7 @@ fn directory_of(path: &Path) -> &Path {
 }
 
 /// `2026-01-31T08:15:00Z`. Times before 1970 become 1970.
-fn rfc3339(time: SystemTime) -> String {
+pub(crate) fn rfc3339(time: SystemTime) -> String {
     let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let (days, of_day) = (seconds / 86_400, seconds % 86_400);
     let (year, month, day) = civil_date(days);

@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,12 +18,15 @@ use super::metrics::{self, MetricsAddress, MetricsSocket};
 use super::server::Server;
 use super::slots::Slots;
 use super::status::{self, FOLDER_PREFIX, LIBRARY_NAME, Reporter};
+use super::written::{WriteBack, WriteBackOptions};
 use super::{Bell, Pager, RunReport, wake_descriptor};
+use crate::backing::BackingError;
 use crate::doctor::{self, Finding};
 use crate::sys::children::{self, Waiter};
 use crate::sys::preload::LIBRARY;
 use crate::sys::preload::protocol::SOCKET_VARIABLE;
 use crate::sys::ptrace;
+use crate::trace::{Recorder, TraceAbout, TraceError};
 use crate::zswap::{Zswap, ZswapOptions};
 
 /// How a program is run.
@@ -33,6 +36,10 @@ pub struct RunOptions {
     pub limit_bytes: u64,
     /// What the pool is made of.
     pub store: ZswapOptions,
+    /// Where pages are written back to.
+    pub write_back: Option<WriteBackOptions>,
+    /// Where what is done to the store is to be recorded, and what the trace says of itself.
+    pub record: Option<(PathBuf, TraceAbout)>,
     /// No warnings.
     pub quiet: bool,
     /// Where the run answers Prometheus, if it is to.
@@ -72,6 +79,12 @@ pub enum RunError {
     /// There is no library to put into programs.
     #[error("programs cannot be run on this machine: there is no helper for its processor")]
     Processor,
+    /// There is no file to write pages back to.
+    #[error(transparent)]
+    Backing(#[from] BackingError),
+    /// There is no trace to record to.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
     /// Pages could not be kept, and the programs were ended.
     #[error("the program was ended: {reason}")]
     Failed {
@@ -118,8 +131,26 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
     let socket = folder.path().join("socket");
     let listener = setup("listen at a socket", listen(&socket))?;
 
+    // Before any thread is started.
+    let waiter = Waiter::new();
+    let record = |(path, about): &(PathBuf, TraceAbout)| {
+        Recorder::create(path, about, |error| {
+            eprintln!("uzswap: {error}; the recording ends here, the program goes on");
+        })
+    };
+    let recorder = options.record.as_ref().map(record).transpose()?;
+    let (zswap, write_back) = match &options.write_back {
+        None => (Zswap::new(options.store), None),
+        Some(write_back) => {
+            let (write_back, file) = WriteBack::open(write_back, options.limit_bytes)?;
+            let zswap = Zswap::with_backing(options.store, file).map_err(BackingError::from)?;
+            (zswap, Some(write_back))
+        }
+    };
     let pager = Arc::new(Pager {
-        zswap: Zswap::new(options.store),
+        zswap,
+        write_back,
+        recorder,
         slots: Slots::default(),
         spaces: Mutex::default(),
         limit_bytes: options.limit_bytes,
@@ -139,7 +170,6 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
         quiet: options.quiet,
         failed: Mutex::default(),
     });
-    let waiter = Waiter::new();
     setup("wait for orphans", children::adopt_orphans())?;
     let server = setup("wait for programs", Server::new(Arc::clone(&pager), listener))?;
     let server = setup("start a thread", spawn("uzswap-server", || server.run()))?;
@@ -170,6 +200,7 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
     pager.end();
     let served = server.join();
     let _ = (evictor.join(), governor.join());
+    let trace = pager.recorder.as_ref().map(Recorder::finish);
     let status = waited?;
     if let Ok(Err(source)) = served {
         return Err(RunError::Setup { what: "answer programs", source });
@@ -179,7 +210,7 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
     }
     let status =
         status.ok_or_else(|| RunError::Failed { reason: "the supervisor failed".to_owned() })?;
-    Ok((ExitStatus::from_raw(status), pager.report()))
+    Ok((ExitStatus::from_raw(status), pager.report(trace)))
 }
 
 fn spawn(

@@ -27,6 +27,7 @@ mod space;
 mod status;
 mod streams;
 mod table;
+mod written;
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -43,10 +44,13 @@ pub use metrics::MetricsAddress;
 use slots::{Slots, key};
 use space::Space;
 pub use status::{ProcessStatus, RunStatus, running};
+use written::WriteBack;
+pub use written::{WriteBackOptions, WriteBackReport};
 
 use crate::page::{PAGE_SIZE, Page};
 use crate::sys::signals::{self, SignalNumber};
-use crate::zswap::{StoreError, Zswap};
+use crate::trace::{RecordReport, Recorder};
+use crate::zswap::{Counters, StoreError, Zswap};
 
 type SpaceLock = Arc<Mutex<Space>>;
 
@@ -59,6 +63,10 @@ fn lock(space: &SpaceLock) -> MutexGuard<'_, Space> {
 #[derive(Debug)]
 struct Pager {
     zswap: Zswap,
+    /// Where pages go that the pool has no share for.
+    write_back: Option<WriteBack>,
+    /// Of what is done to the store.
+    recorder: Option<Recorder>,
     slots: Slots,
     spaces: Mutex<Vec<SpaceLock>>,
     limit_bytes: u64,
@@ -127,6 +135,14 @@ pub struct RunReport {
     pub faults: FaultTimes,
     /// Memory of the supervisor at its end: `RssAnon`.
     pub own_bytes: u64,
+    /// What the store did.
+    pub store: Counters,
+    /// What was written back, where there is a file for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backing: Option<WriteBackReport>,
+    /// What was recorded, where that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trace: Option<RecordReport>,
 }
 
 impl Pager {
@@ -203,7 +219,14 @@ impl Pager {
     fn store(&self, page: &Page) -> Result<u32, StoreError> {
         let slot = self.slots.take().expect("1 TiB of pages is not reached");
         match self.zswap.store(key(slot), page) {
-            Ok(_) => Ok(slot),
+            Ok(_) => {
+                self.record(|recorder| recorder.store(key(slot), page));
+                if let Some(told) = self.write_back.as_ref().and_then(|w| w.keep_share(&self.zswap))
+                {
+                    self.warn(&told);
+                }
+                Ok(slot)
+            }
             Err(error) => {
                 self.slots.release(slot);
                 self.slots.free(slot);
@@ -212,10 +235,28 @@ impl Pager {
         }
     }
 
+    /// Reads a page that is kept; in words why that cannot be.
+    fn load(&self, slot: u32, page: &mut Page) -> Result<(), String> {
+        // It leaves the store in a moment: there is no use in bringing it back into the pool.
+        match self.zswap.load_in_place(key(slot), page) {
+            Ok(true) => {
+                self.record(|recorder| recorder.load(key(slot)));
+                Ok(())
+            }
+            Ok(false) => Err(format!("slot {slot} is not in the store")),
+            Err(error) => match std::error::Error::source(&error) {
+                Some(source) => Err(format!("{error}: {source}")),
+                None => Err(error.to_string()),
+            },
+        }
+    }
+
     /// A page is not in this slot any more.
     fn release(&self, slot: u32) {
         if self.slots.release(slot) {
             self.zswap.invalidate(key(slot));
+            // Before anybody else may have the slot.
+            self.record(|recorder| recorder.free(key(slot)));
             self.slots.free(slot);
         }
     }
@@ -224,6 +265,12 @@ impl Pager {
     fn heat_of_restored(&self, slot: u32) -> u8 {
         let resident = self.resident.load(Ordering::Relaxed) / PAGE_SIZE as u64;
         hand::heat_of_restored(self.slots.taken_since(slot), resident)
+    }
+
+    fn record(&self, event: impl FnOnce(&Recorder)) {
+        if let Some(recorder) = &self.recorder {
+            event(recorder);
+        }
     }
 
     /// Wakes the evictor.
@@ -296,7 +343,7 @@ impl Pager {
         let _ = signals::send(pid as i32, SignalNumber(9));
     }
 
-    fn report(&self) -> RunReport {
+    fn report(&self, trace: Option<RecordReport>) -> RunReport {
         RunReport {
             limit_bytes: self.limit_bytes,
             peak_bytes: self.peak.load(Ordering::Relaxed),
@@ -305,6 +352,9 @@ impl Pager {
             counts: self.meter.counts(),
             faults: self.meter.times(),
             own_bytes: crate::sys::process::anonymous_bytes().unwrap_or(0),
+            store: self.zswap.counters(),
+            backing: self.write_back.as_ref().map(|written| written.report(&self.zswap)),
+            trace,
         }
     }
 }

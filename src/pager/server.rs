@@ -16,7 +16,6 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFl
 
 use super::company::Company;
 use super::ranges::Ranges;
-use super::slots::key;
 use super::space::{STAGING_PAGES, Space, send};
 use super::table::Place;
 use super::{Pager, SpaceLock, lock};
@@ -572,11 +571,7 @@ impl Server {
                 Place::Staged(staged) => {
                     space.read_staged(staged, content).map_err(|error| error.to_string())
                 }
-                Place::Stored(slot) => match self.pager.zswap.load(key(slot), content) {
-                    Ok(true) => Ok(()),
-                    Ok(false) => Err(format!("slot {slot} is not in the store")),
-                    Err(error) => Err(error.to_string()),
-                },
+                Place::Stored(slot) => self.pager.load(slot, content),
                 Place::Program => unreachable!("the run has none"),
             };
             match read {

@@ -25,6 +25,20 @@ impl Zswap {
     ///
     /// [`LoadError`].
     pub fn load(&self, key: PageKey, page: &mut Page) -> Result<bool, LoadError> {
+        self.load_and(key, page, true)
+    }
+
+    /// The same, but a page that is in the backing stays there: for those that are asked for once.
+    ///
+    /// # Errors
+    ///
+    /// [`LoadError`].
+    pub fn load_in_place(&self, key: PageKey, page: &mut Page) -> Result<bool, LoadError> {
+        self.load_and(key, page, false)
+    }
+
+    /// Fills `page`; what comes from the backing is brought back into the pool, if that is wanted.
+    fn load_and(&self, key: PageKey, page: &mut Page, bring_back: bool) -> Result<bool, LoadError> {
         let start = self.sample();
         let lock = self.shards.of(key);
         loop {
@@ -38,7 +52,7 @@ impl Zswap {
                 start.inspect(|start| self.latencies.load.record(start.elapsed()));
                 return Ok(true);
             }
-            if self.read_back(shard, key, entry, written, page, true)?.is_some() {
+            if self.read_back(shard, key, entry, written, page, bring_back)?.is_some() {
                 start.inspect(|start| self.latencies.backing_load.record(start.elapsed()));
                 return Ok(true);
             }

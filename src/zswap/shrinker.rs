@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::lru::Lru;
 use super::tenant::TenantId;
 use super::tier::BATCH_PAGES;
-use super::{PAGE_SIZE, Zswap};
+use super::{PAGE_SIZE, Shrunk, Zswap};
 
 /// How the shrinker works.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,6 +104,24 @@ impl Zswap {
             self.shrink_dynamically();
         }
         self.discard_until(|| stop.load(Ordering::Relaxed));
+    }
+
+    /// Writes back the coldest pages until the pool has at most `pool_bytes` of host pages, or no
+    /// more go; compacts it on the way where a quarter of it is in no object.
+    pub fn shrink_to(&self, pool_bytes: u64) -> Shrunk {
+        let mut all = Shrunk::default();
+        while self.budget().pool_bytes() > pool_bytes {
+            let percent = ShrinkerOptions::default().compact_percent;
+            if self.is_fragmented(percent) && self.compact() > 0 {
+                continue;
+            }
+            let batch = self.shrink(TenantId::ROOT, BATCH_PAGES);
+            all.add(batch);
+            if batch.pages() == 0 {
+                break;
+            }
+        }
+        all
     }
 
     /// Whether so many percent of the pool are not in objects, and at least one batch's worth is.

@@ -46,7 +46,7 @@ impl Shrunk {
         self.written_back + self.dropped_clean
     }
 
-    fn add(&mut self, other: Shrunk) {
+    pub(super) fn add(&mut self, other: Shrunk) {
         self.written_back += other.written_back;
         self.dropped_clean += other.dropped_clean;
         self.failed += other.failed;

@@ -9,7 +9,6 @@ use serde::Serialize;
 use crate::cli::corpus::{Source, bar};
 use crate::cli::size::parse_size;
 use crate::cli::{Failure, print, print_json};
-use crate::lab::experiment::CorpusFile;
 use crate::lab::report::text::{mib, table, thousands, trimmed, wrapped};
 use crate::lab::report::{CorpusInfo, Machine};
 use crate::lab::study::same_filled::{
@@ -69,7 +68,7 @@ impl SameFilled {
             Some(path) => Source::of_file(path)?,
             None => Source::of_workload(self.workload, self.seed, self.size)?,
         };
-        let (CorpusFile::Pages(path) | CorpusFile::Sizes(path)) = &source.file;
+        let path = source.file.path();
         let path = Path::new(path);
         let pages = read_pages(path)
             .with_context(|| format!("cannot read {}", path.display()))

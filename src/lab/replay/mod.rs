@@ -12,9 +12,11 @@
 //! clock. The order of the phases is that of the kernel experiment whose figures we compare with:
 //! nothing compacts before the pool after freeing is read.
 //!
-//! Where the pool has a limit, [`Accesses`] come between storing and loading.
+//! Where the pool has a limit, [`Accesses`] come between storing and loading. A [`Trace`] is
+//! replayed as it was recorded instead.
 
 mod access;
+mod trace;
 
 use std::io;
 use std::sync::Arc;
@@ -24,6 +26,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 pub use access::{Accessed, Accesses};
+pub use trace::{Trace, TraceInfo, TraceReadError, Traced, replay_trace};
 
 use super::histogram::Latencies;
 use super::mix;
@@ -146,6 +149,9 @@ pub struct Phases {
     /// The accesses, where the pool has a limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub access: Option<Spent>,
+    /// The events of a trace, all together: there are no other phases then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace: Option<Spent>,
     /// Loading every page.
     pub load: Spent,
     /// Freeing the half.
@@ -160,7 +166,7 @@ impl Phases {
     /// All of it.
     pub fn total(&self) -> Spent {
         let always = [self.store, self.load, self.free, self.compact, self.refill];
-        always.into_iter().chain(self.access).sum()
+        always.into_iter().chain(self.access).chain(self.trace).sum()
     }
 }
 
@@ -253,6 +259,9 @@ pub struct RunResult {
     pub verified_pages: u64,
     /// The accesses, where the pool has a limit.
     pub accessed: Option<Accessed>,
+    /// The events, where a trace was replayed.
+    #[serde(default)]
+    pub traced: Option<Traced>,
 }
 
 /// Why a run was given up.
@@ -423,8 +432,17 @@ pub fn replay_and_access(
     drop(shrinker); // the audit needs a store at rest
     zswap.audit().map_err(ReplayError::Audit)?;
     let access = accessed.as_ref().map(|accessed| accessed.spent);
-    let phases = Phases { store, access, load, free, compact, refill };
-    Ok(RunResult { figures, rss: resident, phases, store_ns, load_ns, verified_pages, accessed })
+    let phases = Phases { store, access, trace: None, load, free, compact, refill };
+    Ok(RunResult {
+        figures,
+        rss: resident,
+        phases,
+        store_ns,
+        load_ns,
+        verified_pages,
+        accessed,
+        traced: None,
+    })
 }
 
 /// What a run needs beside the store, made and touched before it starts.

@@ -5,6 +5,7 @@ mod limits;
 mod stats;
 mod summary;
 pub(crate) mod text;
+mod trace;
 
 use std::fs;
 use std::thread;
@@ -14,11 +15,12 @@ use serde::Serialize;
 use super::experiment::{Combination, Parts, Settings};
 use super::histogram::{Latencies, LatencySummary};
 use super::limits::LimitSettings;
-use super::replay::{Figures, Phases, RunResult};
+use super::replay::{Figures, Phases, RunResult, TraceInfo};
 use crate::page::PAGE_SIZE;
 use crate::zpool::ZpoolKind;
 pub use limits::AccessFindings;
 pub use stats::{Stats, percent_change};
+pub use trace::TraceFindings;
 
 /// An experiment's findings. Its JSON form is what `--json` prints.
 #[derive(Debug, Clone, Serialize)]
@@ -70,10 +72,13 @@ impl Machine {
 pub struct CorpusInfo {
     /// Where it came from, in words.
     pub origin: String,
-    /// `pages`, or `sizes` where the contents were made up.
+    /// `pages`, `trace`, or `sizes` where the contents were made up.
     pub kind: &'static str,
-    /// Pages in it.
+    /// Pages in it, of a trace its stores.
     pub pages: u64,
+    /// What is in a trace.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trace: Option<TraceInfo>,
     /// Of the file.
     pub sha256: String,
     /// When it was captured; empty if unknown.
@@ -153,6 +158,10 @@ pub struct Findings {
     /// The accesses, where the pool has a limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub access: Option<AccessFindings>,
+    /// The events, where a trace was replayed. Counts and bytes are then of the time when the pool
+    /// was largest, and `pool_after_*` and `rss_after_*` of the end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trace: Option<TraceFindings>,
 }
 
 /// Latencies of one run, in nanoseconds.
@@ -192,9 +201,10 @@ impl Findings {
         let rss = |of: fn(&RunResult) -> u64| median(runs.iter().map(of).collect());
         let pool = figures.pool_total_size + figures.metadata_bytes();
         // With a limit, what is too large for the pool may be in the backing.
-        let rejected_pages = match &runs[0].accessed {
-            None => figures.rejected_pages(),
-            Some(accessed) => accessed.refused_pages,
+        let rejected_pages = match (&runs[0].accessed, &runs[0].traced) {
+            (None, None) => figures.rejected_pages(),
+            (Some(accessed), _) => accessed.refused_pages,
+            (_, Some(traced)) => traced.refused_at_peak,
         };
         let by_run = |of: fn(&RunResult) -> &Latencies| {
             runs.iter().map(|run| of(run).summary().into()).collect()
@@ -231,6 +241,7 @@ impl Findings {
             load_ns_by_run: by_run(|run| &run.load_ns),
             verified_pages: runs.iter().map(|run| run.verified_pages).min().unwrap_or(0),
             access: AccessFindings::of(runs),
+            trace: TraceFindings::of(runs),
         }
     }
 }

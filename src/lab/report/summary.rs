@@ -2,7 +2,7 @@
 
 use super::stats::{Stats, percent_change};
 use super::text::{mib, thousands};
-use super::{Findings, Percentiles, base_of, limits};
+use super::{Findings, Percentiles, base_of, limits, trace};
 use crate::lab::replay::FreedHalf;
 
 /// What the figures say, compressor by compressor.
@@ -14,7 +14,10 @@ pub(super) fn sentences(runs: &[Findings], freed: FreedHalf) -> Vec<String> {
         // An allocator that took nothing has nothing to compare.
         let (some, none): (Vec<&Findings>, Vec<&Findings>) =
             all.iter().partition(|findings| findings.figures.compressed_bytes > 0);
-        sentences.extend(refusals(&of_each_zpool(&all)));
+        match all.iter().any(|findings| findings.trace.is_some()) {
+            true => sentences.extend(trace::refusals(&of_each_zpool(&all), compressor)),
+            false => sentences.extend(refusals(&of_each_zpool(&all))),
+        }
         if some.len() > 1 {
             sentences.extend(fastest(&some, compressor));
             if !some.iter().any(|findings| findings.access.is_some()) {
@@ -30,7 +33,7 @@ pub(super) fn sentences(runs: &[Findings], freed: FreedHalf) -> Vec<String> {
                 names.join(" and ")
             ));
         }
-        if !all.iter().any(|findings| findings.access.is_some()) {
+        if !all.iter().any(|findings| findings.access.is_some() || findings.trace.is_some()) {
             sentences.extend(holes(&of_each_zpool(&some), freed));
         }
         sentences.extend(limits::sentences(&all, compressor));
@@ -310,6 +313,7 @@ mod tests {
                 store_ns,
                 verified_pages: 1000 - refused,
                 accessed: None,
+                traced: None,
             }
         };
         let runs = seconds.map(run).to_vec();

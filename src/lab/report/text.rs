@@ -6,7 +6,7 @@ use comfy_table::{
 
 use super::stats::Stats;
 use super::summary::against_base;
-use super::{Findings, Report, base_of, limits};
+use super::{Findings, Report, base_of, limits, trace};
 use crate::lab::experiment::Settings;
 use crate::lab::histogram::{Bucket, LatencySummary, draw_row};
 use crate::lab::replay::{FreedHalf, Phases, Spent};
@@ -33,7 +33,10 @@ pub(super) fn page(report: &Report) -> String {
     page += &run_times(report);
     page += &latencies(report);
     page += &peak(report);
-    page += &after_freeing(report);
+    page += &match report.corpus.trace {
+        None => after_freeing(report),
+        Some(_) => trace::at_end(report),
+    };
     page += &limits::tables(report);
     page += "SUMMARY\n\n";
     for sentence in report.notes.iter().chain(&report.summary) {
@@ -53,19 +56,22 @@ fn header(report: &Report) -> String {
     );
     let what = match corpus.kind {
         "sizes" => "sizes, contents made up: ",
+        "trace" => "trace of ",
         _ => "",
     };
+    let pages = if corpus.trace.is_some() { "stores" } else { "pages" };
     text += &wrapped(
         "corpus    ",
         "          ",
         &format!(
-            "{what}{}, {} pages ({}), sha256 {}",
+            "{what}{}, {} {pages} ({}), sha256 {}",
             corpus.origin,
             thousands(corpus.pages),
             mib(corpus.pages * PAGE_SIZE as u64),
             corpus.sha256.get(..12).unwrap_or(&corpus.sha256)
         ),
     );
+    text += &trace::of(corpus);
     for note in &corpus.notes {
         text += &wrapped("          ", "          ", note);
     }
@@ -86,14 +92,17 @@ fn header(report: &Report) -> String {
         &format!(
             "zsmalloc chains up to {} pages by {}, handle {}, mapping {mappings}; index: \
              {indexes}; incompressible pages: {}; object header: {headers}; host pages: {}; \
-             same-filled pages: {}; freed: {}",
+             same-filled pages: {}{}",
             settings.chain_size,
             settings.chain_rule,
             settings.handle_header,
             settings.incompressible,
             settings.host_pages,
             same_filled(settings),
-            half(settings.free),
+            match corpus.trace {
+                None => format!("; freed: {}", half(settings.free)),
+                Some(_) => String::new(),
+            },
         ),
     );
     text += &limits::settings(report);
@@ -176,12 +185,19 @@ fn run_times(report: &Report) -> String {
             ]);
         }
     }
-    let mut text = section("(a) RUN TIME", "all phases together, seconds", &table);
+    let caption = match report.corpus.trace {
+        None => "all phases together, seconds",
+        Some(_) => "the events of the trace, as fast as they go, seconds",
+    };
+    let mut text = section("(a) RUN TIME", caption, &table);
     if noise {
         text.pop();
         text += "~ the ranges of the runs overlap: the difference is within the noise.\n\n";
     }
-    text + &phases(report)
+    text + &match report.corpus.trace {
+        None => phases(report),
+        Some(_) => trace::verbs(report),
+    }
 }
 
 /// Which phase takes the time.
@@ -278,7 +294,11 @@ fn peak(report: &Report) -> String {
             thousands(findings.rss_bytes),
         ]);
     }
-    let mut text = section("(c) PEAK POOL SIZE", "every page stored; bytes", &table);
+    let caption = match report.corpus.trace {
+        None => "every page stored; bytes",
+        Some(_) => "when the pool was largest; bytes",
+    };
+    let mut text = section("(c) PEAK POOL SIZE", caption, &table);
     let mut table = self::table(&[
         "LABEL",
         "STORED",
