@@ -2,9 +2,9 @@
 //!
 //! A fault wakes the server, and the server the program. The scheduler likes an idle processor for
 //! whom it wakes, and on a virtual machine that takes some 35 us, seven times what the fault itself
-//! does. While all faults come from one thread, the server stays on one processor and has the thread
-//! woken there: 2 us for each fault. So does the helper: where it runs on another one than
-//! the program, each run of pages that it moves interrupts the program (25 us for a single page).
+//! does. While all faults come from one thread, the server stays on one processor and has the
+//! thread woken there, at 2 us a fault. So does the helper: where it runs on another one than the
+//! program, each run of pages that it moves interrupts the program (25 us for a single page).
 
 use std::fs::File;
 use std::io::Read;
