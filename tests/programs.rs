@@ -1,0 +1,223 @@
+//! Goal: real programs print under `uzswap run` what they print without, byte for byte.
+//! Method: each runs once as it is, and its peak is taken; then in parts of that. What is not
+//! installed here is counted as ignored, with the reason.
+//! Blind to: how fast they are; what is random in them (threads of node and java).
+//! Larger: UZSWAP_PROGRAMS_SCALE, UZSWAP_PROGRAMS_REPEAT. UZSWAP_PROGRAMS_TELL tells what was used.
+#![allow(unsafe_code, reason = "an allocator of its own")]
+
+mod arena;
+mod process_tree;
+mod sources;
+
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, ExitCode, Output};
+
+use libtest_mimic::{Arguments, Trial};
+
+/// What this whole file allocates with: it is one of its programs.
+#[global_allocator]
+static ARENA: arena::Arena = arena::Arena::new();
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let [first, scale] = &arguments[..]
+        && first == "--arena"
+    {
+        return arena::run(scale);
+    }
+    let missing = no_run();
+    let trials = PROGRAMS.iter().map(|program| {
+        let test = move || {
+            compare(program);
+            Ok(())
+        };
+        let missing = missing.clone().or_else(|| not_installed(program.needs));
+        let trial = Trial::test(program.name, test);
+        match missing {
+            Some(reason) => trial.with_kind(reason).with_ignored_flag(true),
+            None => trial,
+        }
+    });
+    let trials = trials.collect();
+    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+}
+
+struct Program {
+    name: &'static str,
+    needs: &'static [&'static str],
+    /// The command, which may use this empty folder. The scale is 1 or more.
+    command: fn(&Path, u64) -> Vec<String>,
+    /// The limits, in percent of its peak. What it has must fit there compressed.
+    percents: &'static [u64],
+}
+
+const PROGRAMS: [Program; 9] = [
+    Program {
+        name: "python_with_dicts_and_lists",
+        needs: &["python3"],
+        command: |_, scale| script("python3", "lists.py", scale * 2),
+        percents: &[50, 30],
+    },
+    Program {
+        name: "python_that_forks",
+        needs: &["python3"],
+        command: |_, scale| script("python3", "forks.py", scale),
+        percents: &[50],
+    },
+    // It touches lines in no order: in 30 % for minutes.
+    Program { name: "sort", needs: &["sort", "cksum"], command: sort, percents: &[50, 40] },
+    Program {
+        name: "c_build",
+        needs: &["gcc", "make", "cksum"],
+        command: c_build,
+        // Compilers touch most of what they have all the time: in 50 % for a minute.
+        percents: &[60],
+    },
+    Program { name: "sqlite", needs: &["sqlite3"], command: sqlite, percents: &[50, 30] },
+    Program {
+        name: "node",
+        needs: &["node"],
+        command: |_, scale| script("node", "maps.js", scale),
+        percents: &[50, 40],
+    },
+    Program { name: "java", needs: &["java", "javac"], command: java, percents: &[50] },
+    Program {
+        name: "redis_with_a_background_save",
+        needs: &["redis-server", "redis-cli", "redis-benchmark"],
+        command: redis,
+        percents: &[50, 40],
+    },
+    Program {
+        name: "rust_with_an_allocator_of_its_own",
+        needs: &[],
+        command: |_, scale| {
+            let this = std::env::current_exe().unwrap();
+            vec![this.to_str().unwrap().to_owned(), "--arena".to_owned(), scale.to_string()]
+        },
+        percents: &[50, 40],
+    },
+];
+
+fn data(name: &str) -> String {
+    format!("{}/tests/data/programs/{name}", env!("CARGO_MANIFEST_DIR"))
+}
+
+fn script(program: &str, name: &str, scale: u64) -> Vec<String> {
+    vec![program.to_owned(), data(name), scale.to_string()]
+}
+
+fn shell(text: String) -> Vec<String> {
+    vec!["sh".to_owned(), "-c".to_owned(), text]
+}
+
+/// 18 MB of lines.
+fn sort(folder: &Path, scale: u64) -> Vec<String> {
+    let path = folder.join("lines");
+    let mut file = BufWriter::new(File::create(&path).unwrap());
+    let mut random = 1_u64;
+    for number in 0..120_000 * scale {
+        random =
+            random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let key = random >> 40;
+        let words = "some words, ".repeat(8);
+        writeln!(file, "{key} line {number} with the key {key} and {words}").unwrap();
+    }
+    file.into_inner().unwrap().sync_data().unwrap();
+    let (folder, path) = (folder.display(), path.display());
+    shell(format!("LC_ALL=C sort -S 50% -T {folder} --parallel=2 {path} | cksum"))
+}
+
+/// Sources that a compiler has to work at; the object files are the same to the bit.
+fn c_build(folder: &Path, scale: u64) -> Vec<String> {
+    sources::write(folder, 4 * scale);
+    let folder = folder.display();
+    shell(format!("cd {folder} && make -s clean && make -s -j4 && cksum *.o all && ./all"))
+}
+
+fn sqlite(folder: &Path, scale: u64) -> Vec<String> {
+    let text = fs::read_to_string(data("table.sql")).unwrap();
+    let path = folder.join("table.sql");
+    fs::write(&path, text.replace("ROWS", &(120_000 * scale).to_string())).unwrap();
+    shell(format!("sqlite3 :memory: <{}", path.display()))
+}
+
+/// Compiled before: the compiler is not what is looked at.
+fn java(folder: &Path, scale: u64) -> Vec<String> {
+    let folder = folder.to_str().unwrap();
+    let compiled = Command::new("javac").args(["-d", folder, &data("Maps.java")]).output().unwrap();
+    assert!(compiled.status.success(), "{}", text(&compiled.stderr));
+    ["java", "-Xmx1g", "-cp", folder, "Maps", &(scale * 3).to_string()].map(str::to_owned).into()
+}
+
+fn redis(folder: &Path, scale: u64) -> Vec<String> {
+    for (name, step) in [("first", 1), ("second", 3)] {
+        let mut file = BufWriter::new(File::create(folder.join(name)).unwrap());
+        for number in (0..30_000 * scale).step_by(step) {
+            let value = format!("the_{name}_value_of_{number}_").repeat(20);
+            writeln!(file, "SET key:{number} {value}").unwrap();
+        }
+    }
+    let requests = (2000 * scale).to_string();
+    vec!["sh".to_owned(), data("redis.sh"), folder.to_str().unwrap().to_owned(), requests]
+}
+
+fn setting(name: &str) -> u64 {
+    std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(1)
+}
+
+/// Of `uzswap run`, as it is started here.
+fn run_in(limit: u64, argv: &[String]) -> Command {
+    let mut command = Command::new("timeout");
+    // One that hangs is ended, and fails with 137.
+    let seconds = (100 * setting("UZSWAP_PROGRAMS_SCALE")).to_string();
+    command.args(["-s", "KILL", &seconds, env!("CARGO_BIN_EXE_uzswap")]);
+    command.args(["run", "--limit", &limit.to_string(), "--"]).args(argv);
+    command
+}
+
+/// Why nothing can be run here.
+fn no_run() -> Option<String> {
+    match run_in(64 << 20, &["true".to_owned()]).output() {
+        Ok(output) if output.status.success() => None,
+        Ok(output) => Some(text(&output.stderr).trim().replace('\n', " ")),
+        Err(error) => Some(format!("timeout: {error}")),
+    }
+}
+
+fn not_installed(programs: &[&str]) -> Option<String> {
+    let is_there = |program: &str| {
+        let found = Command::new("sh").args(["-c", &format!("command -v {program}")]).output();
+        found.is_ok_and(|output| output.status.success())
+    };
+    let missing = programs.iter().find(|program| !is_there(program))?;
+    Some(format!("{missing} is not installed"))
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn compare(program: &Program) {
+    let folder = tempfile::tempdir().unwrap();
+    let argv = (program.command)(folder.path(), setting("UZSWAP_PROGRAMS_SCALE"));
+    let mut plain = Command::new(&argv[0]);
+    let (plain, peak) = process_tree::output_and_peak(plain.args(&argv[1..])).unwrap();
+    assert!(plain.status.success(), "{}\n{}", text(&plain.stdout), text(&plain.stderr));
+    for percent in program.percents {
+        for _ in 0..setting("UZSWAP_PROGRAMS_REPEAT") {
+            let limit = peak * percent / 100;
+            let Output { status, stdout, stderr } = run_in(limit, &argv).output().unwrap();
+            let (stdout, stderr) = (text(&stdout), text(&stderr));
+            let told = format!("{percent} % of {peak} bytes\n{stdout}\n{stderr}");
+            let code = status.code().or(status.signal().map(|signal| 128 + signal));
+            assert_eq!(code, Some(0), "{told}");
+            assert_eq!(stdout, text(&plain.stdout), "{told}");
+            if std::env::var_os("UZSWAP_PROGRAMS_TELL").is_some() {
+                eprintln!("{}, {percent} % of {peak} bytes: {stderr}", program.name);
+            }
+        }
+    }
+}
