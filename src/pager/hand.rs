@@ -1,7 +1,7 @@
 //! The hand that goes around the pages of a process, and picks those that leave next.
 //!
-//! There is no accessed bit to ask. What tells that a page is used is that it is touched while it is
-//! aside, or that it comes back from the store before as many others have left as there are in
+//! There is no accessed bit to ask. What tells that a page is used is that it is touched while it
+//! is aside, or that it comes back from the store before as many others have left as there are in
 //! memory: with that much more of it, the page would have stayed. Such pages are as hot as can be,
 //! and a page of heat h is picked in one turn of 2^h only.
 

@@ -21,8 +21,8 @@ struct Stream {
 pub(super) struct Streams([Stream; STREAMS]);
 
 impl Streams {
-    /// Pages to fill for a fault of `page`, at most `most`: one, and twice as many for each fault of
-    /// its stream.
+    /// Pages to fill for a fault of `page`, at most `most`: one, and twice as many for each fault
+    /// of its stream.
     pub(super) fn window(&mut self, page: u64, most: usize) -> usize {
         let goes_on = |stream: &Stream| {
             let reach = stream.last + stream.window as u64 + REACH;
