@@ -138,18 +138,13 @@ pub(super) struct Space {
     files: Option<ProcFiles>,
     /// Size of the address space, in pages, when its mappings were last looked at.
     watched_at_size: u64,
-    /// Those that a fork made of one process have the same number here: some of its pages may be
-    /// another process's as well.
-    pub(super) family: Option<u32>,
-    /// What is watched is registered for write protection too.
-    pub(super) protects: bool,
+    /// Some of its pages may be another process's as well: it has forked, or was forked.
+    pub(super) shares_pages: bool,
     shared: Shared,
     pub(super) gone: bool,
     /// What was read while the helper was at work must be read again.
     pub(super) deferred: bool,
     pub(super) streams: Streams,
-    /// First writes to protected pages.
-    writes: Streams,
     /// Faults that were served.
     pub(super) faults: u64,
 }
@@ -171,12 +166,6 @@ struct Shared {
 
 /// How long what was told of shared pages counts: the kernel walks all pages to tell.
 const SHARED_FOR: Duration = Duration::from_millis(50);
-
-/// Processes smaller than this make their pages their own unasked.
-const PROTECTED_BYTES_MIN: u64 = 4 << 20;
-
-/// How long a change of the mappings may keep the pages of a space from being protected.
-const PROTECT_MAX: Duration = Duration::from_millis(2);
 
 /// How long pages that could not be moved are left alone.
 const LEFT_FOR: Duration = Duration::from_secs(5);
@@ -218,13 +207,11 @@ impl Space {
             hand: Hand::default(),
             files: None,
             watched_at_size: 0,
-            family: None,
-            protects: false,
+            shares_pages: false,
             shared: Shared::default(),
             gone: false,
             deferred: false,
             streams: Streams::default(),
-            writes: Streams::default(),
             faults: 0,
         }
     }
@@ -252,11 +239,11 @@ impl Space {
         self.left = self.own.clone();
         self.pid = Some(pid);
         self.helper = Some(Arc::new(Helper { connection, control, staging }));
-        if self.family.is_some() && self.watched != Ranges::default() {
+        if self.shares_pages {
             // What its parent's supervisor knew may be newer than the fork: some of it may not be
             // watched here, and a page that leaves such memory is lost.
             self.watched = Ranges::default();
-            self.watch_and(false)?;
+            self.watch()?;
         }
         Ok(())
     }
@@ -306,7 +293,7 @@ impl Space {
     /// Bytes of [`Space::resident_bytes`] that are counted in other processes, where pages are
     /// shared since a fork: what is left is the process's part of them (`Pss_Anon`).
     pub(super) fn counted_elsewhere(&mut self) -> u64 {
-        if self.family.is_none() {
+        if !self.shares_pages {
             return 0;
         }
         if self.shared.looked.is_none_or(|looked| looked.elapsed() >= SHARED_FOR) {
@@ -373,11 +360,6 @@ impl Space {
 
     /// Watches all anonymous memory that is not watched yet.
     pub(super) fn watch(&mut self) -> io::Result<()> {
-        self.watch_and(self.protects)
-    }
-
-    /// As [`Space::watch`]; `protect` where it may be another process's as well.
-    fn watch_and(&mut self, protect: bool) -> io::Result<()> {
         let Some(thread) = self.thread else { return Ok(()) };
         if self.uffd.is_changing() {
             return Ok(()); // soon
@@ -396,7 +378,7 @@ impl Space {
         for mapping in maps()?.lines().filter_map(anonymous_mapping) {
             for part in self.watched.outside(mapping) {
                 for part in self.left.outside(part) {
-                    match self.uffd.register(part.clone(), true, self.protects) {
+                    match self.uffd.register(part.clone(), true, false) {
                         Ok(()) => registered.push(part),
                         // It went, or another userfaultfd has it, or it is of a special kind.
                         Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {
@@ -417,80 +399,15 @@ impl Space {
         if self.uffd.is_changing() {
             return Ok(());
         }
-        let since = Instant::now();
         for part in registered {
             let at = now.partition_point(|mapping| mapping.end <= part.start);
             let is_whole =
                 now.get(at).is_some_and(|now| now.start <= part.start && part.end <= now.end);
             if is_whole {
-                if protect {
-                    self.protect_range(part.clone(), true, since);
-                }
                 self.watched.insert(part);
             }
         }
         Ok(())
-    }
-
-    /// It has pages in common with others. A large one is told to ask before it makes them its own,
-    /// which takes memory that no fault for a missing page announces.
-    pub(super) fn shares_with(&mut self, family: u32, resident_bytes: u64) {
-        self.family = Some(family);
-        self.shared.looked = None;
-        if resident_bytes < PROTECTED_BYTES_MIN {
-            return;
-        }
-        let since = Instant::now();
-        for part in self.watched.iter() {
-            if !self.protects {
-                // What is not mapped any more is not protected.
-                let _ = self.uffd.register(part.clone(), true, true);
-            }
-            self.protect_range(part, true, since);
-        }
-        self.protects = true;
-    }
-
-    /// Nobody has pages of it any more.
-    pub(super) fn shares_no_more(&mut self) {
-        self.family = None;
-        if std::mem::take(&mut self.protects) {
-            let since = Instant::now();
-            self.watched.iter().for_each(|part| self.protect_range(part, false, since));
-        }
-    }
-
-    /// Protects a range, or ends that. A part that was not done is asked for, or not, as it was.
-    fn protect_range(&self, range: Range<u64>, on: bool, since: Instant) {
-        // Whoever forks goes on a moment after that was read; other changes wait to be read.
-        while self.uffd.write_protect(range.clone(), on).is_err_and(is_busy)
-            && since.elapsed() < PROTECT_MAX
-        {
-            std::thread::yield_now();
-        }
-    }
-
-    /// Lets a page be written that was protected, and up to `most` that come after it: how many.
-    pub(super) fn let_write(&mut self, page: u64, most: usize) -> usize {
-        let window = self.writes.window(page, most);
-        let start = page * PAGE;
-        let range = start..start + window as u64 * PAGE;
-        let part = self.watched.within(range).next().filter(|part| part.start == start);
-        let part = part.unwrap_or(start..start + PAGE);
-        let only = start..start + PAGE;
-        let mut count = ((part.end - part.start) / PAGE) as usize;
-        let mut done = self.uffd.write_protect(part, false);
-        if done.is_err() {
-            count = 1;
-            done = self.uffd.write_protect(only.clone(), false);
-        }
-        if done.is_err() {
-            // Something has happened that is to be read first: who waits looks again.
-            let _ = self.uffd.wake(only);
-        }
-        // Until it is looked at again, they are taken for its own.
-        self.shared.bytes = self.shared.bytes.saturating_sub(count as u64 * PAGE);
-        count
     }
 
     /// Tells the helper to move pages aside, those that the hand comes to next, and to give the
@@ -539,13 +456,6 @@ impl Space {
         if runs.is_empty() {
             self.staging.empty.push(tray);
             return self.give(&helper, work::MOVE, None, runs);
-        }
-        if is_shared && self.protects {
-            // The helper is not to wait for room.
-            for run in &runs {
-                let range = run.page * PAGE..(run.page + run.count as u64) * PAGE;
-                let _ = self.uffd.write_protect(range, false);
-            }
         }
         let what = if is_shared { work::OWN_AND_MOVE } else { work::MOVE };
         self.give(&helper, what, Some(tray), runs)
@@ -920,11 +830,6 @@ impl Helper {
             }
         }
     }
-}
-
-/// The mappings are being changed.
-fn is_busy(error: io::Error) -> bool {
-    error.raw_os_error() == Some(libc::EAGAIN)
 }
 
 /// Sends a message and descriptors.
