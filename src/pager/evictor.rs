@@ -64,7 +64,9 @@ impl Evictor {
             }
             let freed = self.evict();
             self.pager.rounds.fetch_add(1, Ordering::Relaxed);
-            self.pager.tell_room();
+            if self.pager.is_awaited.load(Ordering::Relaxed) {
+                self.pager.tell_room();
+            }
             if freed > 0 {
                 self.in_vain = 0;
                 continue;
@@ -164,33 +166,42 @@ impl Evictor {
 
     /// Puts the oldest tray's pages into the store.
     fn store_tray(&mut self, space: &SpaceLock) -> io::Result<()> {
-        let Some(tray) = lock(space).take_tray() else { return Ok(()) };
-        let stored = self.store(space, &tray);
+        let (tray, thread) = {
+            let mut space = lock(space);
+            let Some(thread) = space.thread else { return Err(io::ErrorKind::NotFound.into()) };
+            let Some(tray) = space.take_tray() else { return Ok(()) };
+            (tray, thread)
+        };
+        let mut slots = Vec::with_capacity(tray.staged.len());
+        let all = self.store(thread, &tray, &mut slots);
+        // All at once: faults are served under this lock, and whoever waits for it costs them more
+        // than what is done under it.
         let mut space = lock(space);
-        match stored {
+        let mut stored = 0;
+        for (staged, slot) in slots {
+            if space.stored(staged, slot) {
+                stored += 1;
+            } else {
+                self.pager.release(slot);
+            }
+        }
+        match all {
             Ok(()) => space.spend_tray(tray.number),
             Err(_) => space.keep_tray(tray.number),
         }
-        stored
+        self.pager.meter.stored(stored);
+        all
     }
 
-    fn store(&mut self, space: &SpaceLock, tray: &Tray) -> io::Result<()> {
-        let Some(thread) = lock(space).thread else { return Err(io::ErrorKind::NotFound.into()) };
-        let runs = tray.staged.chunk_by(|a, b| a.0 + 1 == b.0);
-        let mut stored = 0;
-        for run in runs {
+    /// Stores the pages of a tray; the slot of each page of staging, in `slots`.
+    fn store(&mut self, thread: u32, tray: &Tray, slots: &mut Vec<(u32, u32)>) -> io::Result<()> {
+        for run in tray.staged.chunk_by(|a, b| a.0 + 1 == b.0) {
             let pages = &mut self.buffer[..run.len()];
             remote::read(thread, run[0].1, pages.as_flattened_mut())?;
             for (&(staged, _), page) in run.iter().zip(pages.iter()) {
-                let slot = self.pager.store(page).map_err(io::Error::other)?;
-                if lock(space).stored(staged, slot) {
-                    stored += 1;
-                } else {
-                    self.pager.release(slot);
-                }
+                slots.push((staged, self.pager.store(page).map_err(io::Error::other)?));
             }
         }
-        self.pager.meter.stored(stored);
         Ok(())
     }
 }

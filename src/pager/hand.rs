@@ -86,10 +86,17 @@ impl Hand {
         self.at = range.start;
         while self.at < range.end && search.walked <= SEARCH_BYTES {
             let end = range.end.min(self.at + SEARCH_BYTES);
-            let (runs, walked_to) = resident(self.at..end)?;
+            let (page_end, known) = table.known_stretch(self.at / PAGE, end / PAGE);
+            let stretch = self.at..page_end * PAGE;
+            // Where all is known, the kernel is not asked.
+            let (runs, walked_to) = match known {
+                true => (vec![stretch.clone()], stretch.end),
+                false => resident(stretch)?,
+            };
             for run in runs {
                 for (page, entry) in table.entries(run.start / PAGE..run.end / PAGE) {
-                    if entry.place != Place::Program || entry.removing {
+                    let is_there = entry.returned || !known;
+                    if entry.place != Place::Program || entry.removing || !is_there {
                         continue;
                     }
                     let every = 1 << entry.heat;
@@ -158,7 +165,8 @@ mod tests {
                 faults: 0,
             };
             model.watched.insert(0..pages * PAGE);
-            for page in 0..pages {
+            // The kernel is asked about the rest.
+            for page in 0..pages / 2 {
                 model.table.set(page, Entry { place: Place::Stored(0), ..UNKNOWN });
             }
             model
@@ -176,7 +184,8 @@ mod tests {
 
         fn touch(&mut self, page: u64) {
             let heat = match self.table.get(page).place {
-                Place::Program => return,
+                Place::Program if self.resident.contains(&page) => return,
+                Place::Program => 0, // for the first time
                 Place::Staged(_) => {
                     self.aside -= 1;
                     HEAT_MAX
@@ -184,7 +193,7 @@ mod tests {
                 Place::Stored(at) => heat_of_restored(self.stored - at, self.room as u64),
             };
             self.faults += 1;
-            self.table.set(page, Entry { heat, ..UNKNOWN });
+            self.table.set(page, Entry { heat, returned: true, ..UNKNOWN });
             self.resident.insert(page);
             while self.resident.len() + self.aside > self.room {
                 self.evict();
@@ -276,7 +285,7 @@ mod tests {
         let mut model = Model::new(100, 200);
         for page in 0..100 {
             model.touch(page);
-            model.table.set(page, Entry { heat: HEAT_MAX, ..UNKNOWN });
+            model.table.set(page, Entry { heat: HEAT_MAX, returned: true, ..UNKNOWN });
         }
         assert!(!model.pick().is_empty());
     }

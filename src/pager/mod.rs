@@ -83,6 +83,8 @@ struct Pager {
     stop: AtomicBool,
     /// Rounds of the evictor: a fault waits for room for two of them at most.
     rounds: AtomicU64,
+    /// Some fault waits for room.
+    is_awaited: AtomicBool,
     /// Rung for the server.
     wake: OwnedFd,
     /// Rung for the evictor.

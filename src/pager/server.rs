@@ -1,6 +1,6 @@
 //! The thread that answers: programs that come, their faults, and what they do to their mappings.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -113,6 +113,8 @@ pub(super) struct Server {
     /// Helpers of spaces, by the number that they came with: to see that they end.
     helpers: BTreeMap<u32, u32>,
     waiting: Vec<Waiting>,
+    /// Spaces whose helper was at work when they were to be read.
+    deferred: BTreeSet<u32>,
     company: Company,
     next: u32,
     buffer: Box<[Page; RESTORED_MAX]>,
@@ -141,6 +143,7 @@ impl Server {
             newcomers: BTreeMap::new(),
             helpers: BTreeMap::new(),
             waiting: Vec::new(),
+            deferred: BTreeSet::new(),
             company: Company::new(),
             next: 0,
             buffer: Box::new([[0; PAGE_SIZE]; RESTORED_MAX]),
@@ -154,8 +157,7 @@ impl Server {
         let mut events = [const { MaybeUninit::uninit() }; 64];
         let mut looked = Instant::now();
         while !self.pager.stop.load(Ordering::Relaxed) {
-            let is_busy =
-                !self.waiting.is_empty() || self.spaces.values().any(|space| lock(space).deferred);
+            let is_busy = !self.waiting.is_empty() || !self.deferred.is_empty();
             let timeout = if is_busy { Duration::from_millis(1) } else { Duration::from_secs(1) };
             let timeout = Timespec::try_from(timeout).expect("a short time");
             let (ready, _) = match epoll::wait(&self.epoll, &mut events, Some(&timeout)) {
@@ -176,13 +178,8 @@ impl Server {
                 }
             }
             helpers.into_iter().for_each(|id| self.heard(id));
-            if is_busy {
-                let deferred: Vec<u32> = self.spaces.keys().copied().collect();
-                for id in deferred {
-                    if lock(&self.spaces[&id]).deferred {
-                        self.read(id);
-                    }
-                }
+            for id in std::mem::take(&mut self.deferred) {
+                self.read(id);
             }
             self.serve_waiting();
             if looked.elapsed() >= Duration::from_secs(1) {
@@ -383,15 +380,14 @@ impl Server {
         loop {
             if !space.hold_commands() {
                 // The helper moves pages, for some microseconds.
-                space.deferred = true;
                 drop(space);
                 std::thread::yield_now();
                 space = lock(&shared);
                 if !space.hold_commands() {
+                    self.deferred.insert(id);
                     return;
                 }
             }
-            space.deferred = false;
             let start = Instant::now();
             let mut room = [Told::EMPTY; MESSAGES];
             let count = space.uffd.read(&mut room).unwrap_or(0);
@@ -421,6 +417,7 @@ impl Server {
                         let round = self.pager.rounds.load(Ordering::Relaxed);
                         let fault = Waiting { space: id, address, write, since: start, round };
                         self.waiting.push(fault);
+                        self.pager.is_awaited.store(true, Ordering::Relaxed);
                         self.pager.ring();
                     }
                 }
@@ -518,6 +515,7 @@ impl Server {
                 Served::NoRoom => self.waiting.push(fault),
             }
         }
+        self.pager.is_awaited.store(!self.waiting.is_empty(), Ordering::Relaxed);
     }
 
     /// Gives a program the page that it waits for, and those that it will want next.

@@ -142,8 +142,6 @@ pub(super) struct Space {
     pub(super) shares_pages: bool,
     shared: Shared,
     pub(super) gone: bool,
-    /// What was read while the helper was at work must be read again.
-    pub(super) deferred: bool,
     pub(super) streams: Streams,
     /// Faults that were served.
     pub(super) faults: u64,
@@ -210,7 +208,6 @@ impl Space {
             shares_pages: false,
             shared: Shared::default(),
             gone: false,
-            deferred: false,
             streams: Streams::default(),
             faults: 0,
         }
@@ -545,6 +542,8 @@ impl Space {
                 }
                 // Locked in memory, read-only, or of a special kind.
                 libc::EINVAL => self.left.insert(stopped_at * PAGE..(stopped_at + 1) * PAGE),
+                // It is not there any more (MADV_FREE).
+                libc::ENOENT => self.table.set(stopped_at, UNKNOWN),
                 _ => {} // it went, or will be tried again
             }
         }
@@ -651,7 +650,7 @@ impl Space {
             }
             Place::Stored(_) | Place::Program => heat,
         };
-        self.table.set(page, Entry { heat, ..UNKNOWN });
+        self.table.set(page, Entry { heat, returned: true, ..UNKNOWN });
     }
 
     /// Forgets a range of pages; `release` is called for each slot that one of them named.

@@ -24,6 +24,9 @@ pub(super) struct Entry {
     /// The program has said that it drops the page, and may not have done so yet. Such a page must
     /// not leave: it would come back.
     pub(super) removing: bool,
+    /// It was filled since it was watched, and so is there if its place is the program: the kernel
+    /// need not be asked.
+    pub(super) returned: bool,
     /// The hand picks it in one turn of 2^heat: 0 to [`HEAT_MAX`].
     pub(super) heat: u8,
 }
@@ -51,7 +54,7 @@ impl Packed {
 
     fn of(entry: Entry) -> Packed {
         let place = match entry.place {
-            Place::Program => 0,
+            Place::Program => u32::from(entry.returned),
             Place::Staged(number) => STAGED | number,
             Place::Stored(number) => STORED | number,
         };
@@ -72,12 +75,14 @@ impl Packed {
             _ => Place::Program,
         };
         let heat = (self.0 >> HEAT_SHIFT) as u8; // three bits
-        Entry { place, removing: self.0 & REMOVING != 0, heat }
+        let returned = place == Place::Program && number != 0;
+        Entry { place, removing: self.0 & REMOVING != 0, returned, heat }
     }
 }
 
 /// A page of which nothing is known.
-pub(super) const UNKNOWN: Entry = Entry { place: Place::Program, removing: false, heat: 0 };
+pub(super) const UNKNOWN: Entry =
+    Entry { place: Place::Program, removing: false, returned: false, heat: 0 };
 
 #[derive(Debug, Clone)]
 struct Chunk {
@@ -123,6 +128,29 @@ impl PageTable {
         if chunk.used == 0 {
             self.chunks.remove(&number);
         }
+    }
+
+    /// Of the pages from `page` on, those up to `end` of which all is known, or of which not all is:
+    /// where they end, and whether it is. To 2 MiB of address space.
+    pub(super) fn known_stretch(&self, page: u64, end: u64) -> (u64, bool) {
+        let is_known = |number: u64| {
+            self.chunks.get(&number).is_some_and(|chunk| u64::from(chunk.used) == CHUNK_PAGES)
+        };
+        let first = page / CHUNK_PAGES;
+        let known = is_known(first);
+        let mut next = first + 1;
+        // Where nothing is known there may be much of it: the next chunk that there is tells.
+        while next * CHUNK_PAGES < end && is_known(next) == known {
+            next = match known {
+                true => next + 1,
+                false => self
+                    .chunks
+                    .range(next..)
+                    .find(|(_, chunk)| u64::from(chunk.used) == CHUNK_PAGES)
+                    .map_or(end.div_ceil(CHUNK_PAGES), |(&number, _)| number),
+            };
+        }
+        ((next * CHUNK_PAGES).min(end), known)
     }
 
     /// The pages of a range, whether anything is known of them or not.
@@ -214,7 +242,9 @@ mod tests {
                 1 => Place::Staged(random(1 << 26) as u32),
                 _ => Place::Stored(random(1 << 26) as u32),
             };
-            let entry = Entry { place, removing: random(4) == 0, heat: random(6) as u8 };
+            let returned = place == Place::Program && random(2) == 0;
+            let (removing, heat) = (random(4) == 0, random(6) as u8);
+            let entry = Entry { place, removing, returned, heat };
             match random(20) {
                 0 => {
                     let pages = page..page + random(1200);
@@ -241,6 +271,17 @@ mod tests {
                 };
                 assert_eq!(table.staged_pages(), count(|place| matches!(place, Place::Staged(_))));
                 assert_eq!(table.stored_pages(), count(|place| matches!(place, Place::Stored(_))));
+            }
+        }
+        for page in [0, 5, 511, 512, 1700] {
+            for end in [page + 1, page + 700, 4000] {
+                let (known_to, known) = table.known_stretch(page, end);
+                let is_known = |page: u64| {
+                    let first = page / CHUNK_PAGES * CHUNK_PAGES;
+                    (first..first + CHUNK_PAGES).all(|page| twin.contains_key(&page))
+                };
+                assert!((page..known_to).all(|page| is_known(page) == known));
+                assert!(known_to == end || is_known(known_to) != known, "{page} to {known_to}");
             }
         }
         let mut all = Vec::new();
