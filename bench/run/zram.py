@@ -12,6 +12,7 @@ the kernel takes as much as uzswap did.
 import argparse
 import hashlib
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -22,6 +23,12 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 UZSWAP = os.path.join(HERE, "../../target/release/uzswap")
 CGROUP = "/sys/fs/cgroup/memory/uzswap-bench"
+
+# Seconds after which a run counts as lost.
+TIMEOUT = 90
+
+# The cgroup ends programs although there is swap left: a run is tried so many times.
+KERNEL_TRIALS = 4
 
 PYTHON = r"""
 import random, sys, hashlib
@@ -66,7 +73,7 @@ page, pages = 4096, 60000
 import random, hashlib
 r = random.Random(7)
 words = [b"alpha", b"beta", b"gamma", b"delta", b"epsilon", b"zeta", b"eta", b"theta"]
-block = b" ".join(words[r.randrange(8)] + b"%d" % r.randrange(1000) for _ in range(40000))[: page * 64]
+block = b" ".join(words[r.randrange(8)] * 3 + b"%d" % r.randrange(10) for _ in range(40000))[: page * 64]
 memory = bytearray()
 for at in range(pages // 64):
     memory += block[at:] + block[:at]
@@ -190,7 +197,16 @@ class Run:
 
         sampler = threading.Thread(target=sample)
         sampler.start()
-        output, self.errors = process.communicate()
+        try:
+            output, self.errors = process.communicate(timeout=TIMEOUT)
+        except subprocess.TimeoutExpired:
+            # `timeout` as a shell would: it and all below it.
+            for pid in reversed(below(process.pid)):
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+            output, self.errors = process.communicate()
         self.seconds = time.monotonic() - start
         done.set()
         sampler.join()
@@ -225,9 +241,17 @@ def measure(name, command, arguments, enter):
     try:
         cgroup_limit = limit
 
+        killed = 0
+
         def kernel():
+            nonlocal killed
             Zram.write(f"{CGROUP}/memory.limit_in_bytes", str(cgroup_limit // 4096 * 4096))
-            return Run(command, zram.used, enter)
+            for _ in range(KERNEL_TRIALS):
+                run = Run(command, zram.used, enter)
+                if run.code == 0:
+                    break
+                killed += 1
+            return run
 
         ours = Run(uzswap)
         # As much real memory as ours.
@@ -236,13 +260,11 @@ def measure(name, command, arguments, enter):
             cgroup_limit = max(cgroup_limit + ours.peak - theirs.peak, 8 << 20)
         times = {"alone": [], "uzswap": [], "zram": []}
         peaks = {"uzswap": [], "zram": []}
-        lost = 0
         for _ in range(arguments.rounds):
             run = Run(command)
             times["alone"].append(run.seconds)
             for label, run in (("uzswap", Run(uzswap)), ("zram", kernel())):
                 if run.code != 0 or run.digest != alone.digest:
-                    lost += 1
                     print(f"{name}: {label} ended with {run.code}: {run.errors[-300:]}", flush=True)
                     continue
                 times[label].append(run.seconds)
@@ -255,7 +277,8 @@ def measure(name, command, arguments, enter):
             f"{name:10} {limit >> 20:5}M {median['alone']:6.1f}s {median['uzswap']:6.1f}s"
             f" {spread(times['uzswap']):>8} {median['zram']:6.1f}s {spread(times['zram']):>8}"
             f" {statistics.median(ratios) if ratios else float('nan'):12.2f}"
-            f" {memory['uzswap']:9.0f} {memory['zram']:8.0f}",
+            f" {memory['uzswap']:9.0f} {memory['zram']:8.0f}"
+            + (f"  zram's cgroup killed {killed} more" if killed else ""),
             flush=True,
         )
     finally:
