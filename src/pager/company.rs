@@ -50,8 +50,14 @@ impl Company {
     }
 
     /// A thread of the process with this helper waits for a page: has it woken here, if it is the
-    /// only one that does. What the program may not be moved by (`EPERM`) leaves it where it is.
-    pub(super) fn draw(&mut self, thread: u32, helper: Option<u32>) -> Option<Drawn> {
+    /// only one that does. Where `other_is_busy`, one processor besides this one is: of two there is
+    /// none then that the scheduler would like better, and 2 us are saved. What the program may not be moved by (`EPERM`) leaves it where it is.
+    pub(super) fn draw(
+        &mut self,
+        thread: u32,
+        helper: Option<u32>,
+        other_is_busy: bool,
+    ) -> Option<Drawn> {
         let anywhere = self.anywhere?;
         if thread != self.thread {
             (self.thread, self.in_a_row) = (thread, 0);
@@ -73,6 +79,9 @@ impl Company {
             self.place = Some(place);
             self.helper = helper.and_then(pid);
             let _ = self.helper.map(|helper| sched_setaffinity(Some(helper), &place));
+        }
+        if other_is_busy && anywhere.count() == 2 {
+            return None;
         }
         let anywhere = sched_getaffinity(Some(thread)).ok()?;
         sched_setaffinity(Some(thread), self.place.as_ref()?).ok()?;
@@ -111,15 +120,15 @@ mod tests {
         let number = thread.as_raw_nonzero().get() as u32;
         let count = |thread| sched_getaffinity(thread).unwrap().count();
         for _ in 1..FAULTS_IN_A_ROW {
-            assert!(company.draw(number, None).is_none());
+            assert!(company.draw(number, None, false).is_none());
         }
-        let drawn = company.draw(number, None);
+        let drawn = company.draw(number, None, false);
         assert!(drawn.is_some());
         assert_eq!((count(None), count(Some(thread))), (1, 1));
         drop(drawn);
         assert_eq!((count(None), count(Some(thread))), (1, all.count()));
         // Another one: back to where all was.
-        assert!(company.draw(number + 1, None).is_none());
+        assert!(company.draw(number + 1, None, false).is_none());
         assert_eq!(count(None), all.count());
         drop(end);
         other.join().unwrap();

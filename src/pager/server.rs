@@ -405,7 +405,8 @@ impl Server {
             }
             for fault in faults {
                 let Event::PageFault { address, write, wp, thread } = fault else { continue };
-                let _drawn = self.company.draw(thread, space.thread);
+                let is_storing = self.pager.is_storing.load(Ordering::Relaxed);
+                let _drawn = self.company.draw(thread, space.thread, is_storing);
                 if wp {
                     let page = address / PAGE * PAGE;
                     let _ = space.uffd.write_protect(page..page + PAGE, false);
