@@ -412,7 +412,9 @@ impl Server {
                     let _ = space.uffd.write_protect(page..page + PAGE, false);
                     continue;
                 }
-                match self.serve(&mut space, address, write, false) {
+                // The evictor waits for the helper: that must not wait for the evictor.
+                let is_helper = Some(thread) == space.thread;
+                match self.serve(&mut space, address, write, is_helper, is_helper) {
                     Served::Done => self.pager.meter.fault(start.elapsed()),
                     Served::NoRoom => {
                         let round = self.pager.rounds.load(Ordering::Relaxed);
@@ -510,7 +512,7 @@ impl Server {
             let Some(shared) = self.spaces.get(&fault.space).cloned() else { continue };
             let rounds = self.pager.rounds.load(Ordering::Relaxed) - fault.round;
             let at_once = rounds >= ROOM_ROUNDS || fault.since.elapsed() > ROOM_WAIT;
-            let served = self.serve(&mut lock(&shared), fault.address, fault.write, at_once);
+            let served = self.serve(&mut lock(&shared), fault.address, fault.write, at_once, false);
             match served {
                 Served::Done => self.pager.meter.fault(fault.since.elapsed()),
                 Served::NoRoom => self.waiting.push(fault),
@@ -520,7 +522,14 @@ impl Server {
     }
 
     /// Gives a program the page that it waits for, and those that it will want next.
-    fn serve(&mut self, space: &mut Space, address: u64, write: bool, at_once: bool) -> Served {
+    fn serve(
+        &mut self,
+        space: &mut Space,
+        address: u64,
+        write: bool,
+        at_once: bool,
+        is_helper: bool,
+    ) -> Served {
         let page = address / PAGE;
         let place = space.table.get(page).place;
         if !at_once && !self.pager.has_room() {
@@ -528,9 +537,9 @@ impl Server {
         }
         if place != Place::Program {
             self.serve_kept(space, page);
-        } else if space.pages_before_command(page, 1) == 0 {
+        } else if !is_helper && space.pages_before_command(page, 1) == 0 {
             // It came back since the fault, and is on its way out again: not fresh. Who waits looks
-            // again.
+            // again. The helper itself has not begun to move anything while it waits for a page.
             let _ = space.uffd.wake(page * PAGE..(page + 1) * PAGE);
         } else {
             self.serve_fresh(space, page, write);
@@ -545,7 +554,7 @@ impl Server {
         if !write {
             let filled = space.uffd.zeropage(address..address + PAGE, true);
             match filled {
-                Ok(()) => space.returned(page, 0),
+                Ok(()) => space.zeroed(page),
                 Err(stopped) => self.not_filled(space, address, stopped),
             }
             return;

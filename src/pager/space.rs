@@ -653,6 +653,11 @@ impl Space {
         self.table.set(page, Entry { heat, returned: true, ..UNKNOWN });
     }
 
+    /// The kernel's page of zeros is there: it takes no memory, and there is nothing to move.
+    pub(super) fn zeroed(&mut self, page: u64) {
+        self.table.set(page, UNKNOWN);
+    }
+
     /// Forgets a range of pages; `release` is called for each slot that one of them named.
     pub(super) fn forget(&mut self, range: Range<u64>, release: &mut dyn FnMut(u32)) {
         let Space { table, staging, .. } = self;
