@@ -50,8 +50,9 @@ impl Company {
     }
 
     /// A thread of the process with this helper waits for a page: has it woken here, if it is the
-    /// only one that does. Where `other_is_busy`, one processor besides this one is: of two there is
-    /// none then that the scheduler would like better, and 2 us are saved. What the program may not be moved by (`EPERM`) leaves it where it is.
+    /// only one that does. Where `other_is_busy`, one processor besides this one is: of two there
+    /// is none then that the scheduler would like better, and 2 us are saved. What the program may
+    /// not be moved by (`EPERM`) leaves it where it is.
     pub(super) fn draw(
         &mut self,
         thread: u32,

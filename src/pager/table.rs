@@ -130,8 +130,8 @@ impl PageTable {
         }
     }
 
-    /// Of the pages from `page` on, those up to `end` of which all is known, or of which not all is:
-    /// where they end, and whether it is. To 2 MiB of address space.
+    /// Of the pages from `page` on, those up to `end` of which all is known, or of which not all
+    /// is: where they end, and whether it is. To 2 MiB of address space.
     pub(super) fn known_stretch(&self, page: u64, end: u64) -> (u64, bool) {
         let is_known = |number: u64| {
             self.chunks.get(&number).is_some_and(|chunk| u64::from(chunk.used) == CHUNK_PAGES)
