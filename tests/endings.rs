@@ -205,7 +205,8 @@ fn ctrl_c_hits_once() {
                   sleep 0.1\ndone\nexit 3\n";
     fs::write(&path, script).unwrap();
     let uzswap = env!("CARGO_BIN_EXE_uzswap");
-    let line = format!("{uzswap} run --limit 64M -- sh {}", path.display());
+    // A shell between script and uzswap would end by the signal and say so.
+    let line = format!("exec {uzswap} run --limit 64M -- sh {}", path.display());
     let mut command = Command::new("script");
     command.args(["-q", "-e", "-c", &line, "/dev/null"]).stdin(Stdio::piped());
     let (mut child, stdout) = start(&mut command);
