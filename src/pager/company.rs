@@ -2,14 +2,25 @@
 //!
 //! A fault wakes the server, and the server the program. The scheduler likes an idle processor for
 //! whom it wakes, and on a virtual machine that takes some 35 us, seven times what the fault itself
-//! does. While all faults come from one thread, the server stays on one processor and has the
-//! thread woken there, at 2 us a fault. So does the helper: where it runs on another one than the
-//! program, each run of pages that it moves interrupts the program (25 us for a single page).
+//! does. While all faults come from one thread, the server stays on one processor, and runs there
+//! only when nobody else would: the processor counts as idle, the thread is woken there, and runs
+//! at once. When it faults again, the server goes on where it was, without having slept.
+//!
+//! The scheduler takes two threads on one processor for one too many, and moves the program now and
+//! then. It is drawn back: its processors are set for the moment in which it waits in its fault.
+//! That, for each fault, is also the way where the server may not give way.
+//!
+//! The helper stays there, too: where it runs on another processor than the program, each run of
+//! pages that it moves interrupts the program (25 us for a single page).
 
 use std::fs::File;
 use std::io::Read;
+use std::sync::Arc;
 
 use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
+
+use super::turns::Turns;
+use crate::sys::process;
 
 /// Faults of one thread in a row that it takes to keep it company.
 const FAULTS_IN_A_ROW: u32 = 16;
@@ -17,6 +28,7 @@ const FAULTS_IN_A_ROW: u32 = 16;
 /// The server's company.
 #[derive(Debug)]
 pub(super) struct Company {
+    turns: Arc<Turns>,
     /// The thread of the last fault, and how many of its faults were the last ones.
     thread: u32,
     in_a_row: u32,
@@ -24,6 +36,10 @@ pub(super) struct Company {
     place: Option<CpuSet>,
     /// Of that thread's process.
     helper: Option<Pid>,
+    /// The thread ran elsewhere after its last fault.
+    has_missed: bool,
+    /// Whether the server may give way, once that was tried.
+    may_give_way: Option<bool>,
     /// Where the server may be; `None` where there is but one processor.
     anywhere: Option<CpuSet>,
 }
@@ -44,16 +60,35 @@ impl Drop for Drawn {
 
 impl Company {
     /// Of this thread, which the server inherits its processors from.
-    pub(super) fn new() -> Company {
-        let anywhere = sched_getaffinity(None).ok().filter(|set| set.count() > 1);
-        Company { thread: 0, in_a_row: 0, place: None, helper: None, anywhere }
+    pub(super) fn new(turns: Arc<Turns>) -> Company {
+        Company {
+            turns,
+            thread: 0,
+            in_a_row: 0,
+            place: None,
+            helper: None,
+            has_missed: false,
+            may_give_way: None,
+            anywhere: sched_getaffinity(None).ok().filter(|set| set.count() > 1),
+        }
     }
 
-    /// A thread of the process with this helper waits for a page: has it woken here, if it is the
-    /// only one that does. Where `other_is_busy`, one processor besides this one is: of two there
-    /// is none then that the scheduler would like better, and 2 us are saved. What the program may
-    /// not be moved by (`EPERM`) leaves it where it is.
-    pub(super) fn draw(
+    /// Whether the server gives way to the thread that it keeps company: who is woken runs first.
+    pub(super) fn gives_way(&self) -> bool {
+        self.turns.gives_way()
+    }
+
+    /// Who was woken does not run here.
+    pub(super) fn has_missed(&mut self) {
+        self.has_missed = true;
+    }
+
+    /// A thread of the process with this helper waits for a page: keeps it company, if it is the
+    /// only one that does, and draws it here where it has to be. Where `other_is_busy`, one
+    /// processor besides this one is: of two there is none then that the scheduler would like
+    /// better, and 2 us are saved. What the program may not be moved by (`EPERM`) leaves it where
+    /// it is.
+    pub(super) fn keep(
         &mut self,
         thread: u32,
         helper: Option<u32>,
@@ -61,12 +96,8 @@ impl Company {
     ) -> Option<Drawn> {
         let anywhere = self.anywhere?;
         if thread != self.thread {
+            self.part(&anywhere);
             (self.thread, self.in_a_row) = (thread, 0);
-            if self.place.take().is_some() {
-                let _ = sched_setaffinity(None, &anywhere);
-                let helper = self.helper.take();
-                let _ = helper.map(|helper| sched_setaffinity(Some(helper), &anywhere));
-            }
         }
         self.in_a_row = self.in_a_row.saturating_add(1);
         if self.in_a_row < FAULTS_IN_A_ROW {
@@ -81,12 +112,29 @@ impl Company {
             self.helper = helper.and_then(pid);
             let _ = self.helper.map(|helper| sched_setaffinity(Some(helper), &place));
         }
-        if other_is_busy && anywhere.count() == 2 {
+        if !self.gives_way() && *self.may_give_way.get_or_insert_with(process::may_return_from_idle)
+        {
+            self.turns.give_way();
+        }
+        let has_missed = std::mem::take(&mut self.has_missed);
+        let is_drawn =
+            if self.gives_way() { has_missed } else { !(other_is_busy && anywhere.count() == 2) };
+        if !is_drawn {
             return None;
         }
         let anywhere = sched_getaffinity(Some(thread)).ok()?;
         sched_setaffinity(Some(thread), self.place.as_ref()?).ok()?;
         Some(Drawn { thread, anywhere })
+    }
+
+    /// Server and helper may be anywhere again.
+    fn part(&mut self, anywhere: &CpuSet) {
+        self.turns.take_part();
+        if self.place.take().is_some() {
+            let _ = sched_setaffinity(None, anywhere);
+            let helper = self.helper.take();
+            let _ = helper.map(|helper| sched_setaffinity(Some(helper), anywhere));
+        }
     }
 }
 
@@ -107,31 +155,64 @@ fn last_processor(thread: Pid) -> Option<usize> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_thread_is_drawn_while_it_alone_faults() {
-        let mut company = Company::new();
-        let Some(all) = company.anywhere else { return }; // one processor: nothing to choose
+    /// A thread that waits until it is dropped, and its number.
+    struct Other {
+        number: Pid,
+        _end: std::sync::mpsc::Sender<()>,
+    }
+
+    fn other() -> Other {
         let (started, start) = std::sync::mpsc::channel();
         let (end, ended) = std::sync::mpsc::channel::<()>();
-        let other = std::thread::spawn(move || {
+        std::thread::spawn(move || {
             started.send(rustix::thread::gettid()).unwrap();
             let _ = ended.recv();
         });
-        let thread = start.recv().unwrap();
-        let number = thread.as_raw_nonzero().get() as u32;
-        let count = |thread| sched_getaffinity(thread).unwrap().count();
+        Other { number: start.recv().unwrap(), _end: end }
+    }
+
+    fn raw(thread: Pid) -> u32 {
+        thread.as_raw_nonzero().get() as u32
+    }
+
+    fn count(thread: Option<Pid>) -> u32 {
+        sched_getaffinity(thread).unwrap().count()
+    }
+
+    #[test]
+    fn a_thread_is_drawn_while_it_alone_faults() {
+        let mut company = Company::new(Arc::default());
+        let Some(all) = company.anywhere else { return }; // one processor: nothing to choose
+        company.may_give_way = Some(false);
+        let other = other();
         for _ in 1..FAULTS_IN_A_ROW {
-            assert!(company.draw(number, None, false).is_none());
+            assert!(company.keep(raw(other.number), None, false).is_none());
         }
-        let drawn = company.draw(number, None, false);
+        let drawn = company.keep(raw(other.number), None, false);
         assert!(drawn.is_some());
-        assert_eq!((count(None), count(Some(thread))), (1, 1));
+        assert_eq!((count(None), count(Some(other.number))), (1, 1));
         drop(drawn);
-        assert_eq!((count(None), count(Some(thread))), (1, all.count()));
+        assert_eq!((count(None), count(Some(other.number))), (1, all.count()));
         // Another one: back to where all was.
-        assert!(company.draw(number + 1, None, false).is_none());
+        assert!(company.keep(raw(other.number) + 1, None, false).is_none());
         assert_eq!(count(None), all.count());
-        drop(end);
-        other.join().unwrap();
+    }
+
+    #[test]
+    fn a_thread_is_drawn_once_where_the_server_gives_way() {
+        let mut company = Company::new(Arc::default());
+        if company.anywhere.is_none() || !process::may_return_from_idle() {
+            return;
+        }
+        let other = other();
+        for _ in 0..FAULTS_IN_A_ROW + 3 {
+            assert!(company.keep(raw(other.number), None, false).is_none());
+        }
+        assert!(company.gives_way());
+        company.has_missed();
+        assert!(company.keep(raw(other.number), None, false).is_some());
+        assert!(company.keep(raw(other.number), None, false).is_none());
+        company.keep(raw(other.number) + 1, None, false);
+        assert!(!company.gives_way());
     }
 }

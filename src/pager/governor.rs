@@ -3,11 +3,15 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec};
+
+use super::turns::Watch;
 use super::{Pager, lock};
 use crate::sys::process;
 
@@ -27,6 +31,9 @@ const TREE_EVERY: Duration = Duration::from_millis(500);
 
 pub(super) struct Governor {
     pager: Arc<Pager>,
+    /// The server's: readable while there is something to answer.
+    queue: OwnedFd,
+    turns: Watch,
     watched_at: Option<Instant>,
     tree_at: Instant,
     /// Processes without a helper when that was looked for last.
@@ -36,9 +43,11 @@ pub(super) struct Governor {
 }
 
 impl Governor {
-    pub(super) fn new(pager: Arc<Pager>) -> Governor {
+    pub(super) fn new(pager: Arc<Pager>, queue: OwnedFd) -> Governor {
         Governor {
             pager,
+            queue,
+            turns: Watch::new(),
             watched_at: None,
             tree_at: Instant::now(),
             without: BTreeSet::new(),
@@ -62,8 +71,11 @@ impl Governor {
                 self.tree_at = Instant::now();
                 self.look_for_unmanaged();
             }
+            let queue = &self.queue;
+            let is_watched = self.turns.look(&self.pager.turns, || is_readable(queue));
             let room_ms = goal.saturating_sub(used) / BYTES_PER_MS_MAX / 2;
-            self.pager.pause(Duration::from_millis(room_ms).clamp(LOOK_MIN, LOOK_MAX));
+            let pause = Duration::from_millis(room_ms).clamp(LOOK_MIN, LOOK_MAX);
+            self.pager.pause(if is_watched { LOOK_MIN } else { pause });
         }
         Ok(())
     }
@@ -111,6 +123,11 @@ impl Governor {
         self.without = without;
         self.pager.unmanaged.store(bytes, Ordering::Relaxed);
     }
+}
+
+fn is_readable(fd: &OwnedFd) -> bool {
+    let mut fds = [PollFd::new(fd, PollFlags::IN)];
+    rustix::event::poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
 }
 
 /// All processes below one.

@@ -18,6 +18,7 @@ use super::metrics::{self, MetricsAddress, MetricsSocket};
 use super::server::Server;
 use super::slots::Slots;
 use super::status::{self, FOLDER_PREFIX, LIBRARY_NAME, Reporter};
+use super::turns::Turns;
 use super::written::{WriteBack, WriteBackOptions};
 use super::{Bell, Pager, RunReport, wake_descriptor};
 use crate::backing::BackingError;
@@ -165,6 +166,7 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
         rounds: AtomicU64::new(0),
         is_storing: AtomicBool::new(false),
         is_awaited: AtomicBool::new(false),
+        turns: Arc::new(Turns::default()),
         wake: setup("make an eventfd", wake_descriptor())?,
         bell: Bell::default(),
         end: Bell::default(),
@@ -174,10 +176,11 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
     });
     setup("wait for orphans", children::adopt_orphans())?;
     let server = setup("wait for programs", Server::new(Arc::clone(&pager), listener))?;
+    let queue = setup("wait for programs", server.queue())?;
     let server = setup("start a thread", spawn("uzswap-server", || server.run()))?;
     let evictor = Evictor::new(Arc::clone(&pager));
     let evictor = setup("start a thread", spawn("uzswap-evictor", || evictor.run()))?;
-    let governor = Governor::new(Arc::clone(&pager));
+    let governor = Governor::new(Arc::clone(&pager), queue);
     let governor = setup("start a thread", spawn("uzswap-governor", || governor.run()))?;
     let metrics_at = metrics_socket.as_ref().map(|socket| socket.address().clone());
     if metrics_at != options.metrics

@@ -27,6 +27,7 @@ mod space;
 mod status;
 mod streams;
 mod table;
+mod turns;
 mod written;
 
 use std::io;
@@ -44,6 +45,7 @@ pub use metrics::MetricsAddress;
 use slots::{Slots, key};
 use space::Space;
 pub use status::{ProcessStatus, RunStatus, running};
+use turns::Turns;
 use written::WriteBack;
 pub use written::{WriteBackOptions, WriteBackReport};
 
@@ -87,6 +89,8 @@ struct Pager {
     is_storing: AtomicBool,
     /// Some fault waits for room.
     is_awaited: AtomicBool,
+    /// Of the server.
+    turns: Arc<Turns>,
     /// Rung for the server.
     wake: OwnedFd,
     /// Rung for the evictor.

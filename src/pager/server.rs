@@ -7,8 +7,8 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 use rustix::event::{Timespec, epoll};
@@ -30,6 +30,9 @@ const PAGE: u64 = PAGE_SIZE as u64;
 
 /// Messages of a userfaultfd that are read at once.
 const MESSAGES: usize = 16;
+
+/// How often one userfaultfd is read before others are looked at.
+const TURNS: usize = 64;
 
 /// Pages that are brought back for one fault at most, where faults come one after the other.
 const RESTORED_MAX: usize = 16;
@@ -117,6 +120,8 @@ pub(super) struct Server {
     deferred: BTreeSet<u32>,
     company: Company,
     next: u32,
+    /// Pages of the space that is served, for which somebody waits.
+    to_wake: Vec<Range<u64>>,
     buffer: Box<[Page; RESTORED_MAX]>,
     zeros: Box<[Page; FRESH_MAX]>,
 }
@@ -134,6 +139,7 @@ impl Server {
         epoll::add(&epoll, &listener, Token::Listener.data(), epoll::EventFlags::IN)?;
         epoll::add(&epoll, &pager.wake, Token::Wake.data(), epoll::EventFlags::IN)?;
         let device = File::options().read(true).write(true).open("/dev/userfaultfd").ok();
+        let company = Company::new(Arc::clone(&pager.turns));
         Ok(Server {
             pager,
             listener,
@@ -144,16 +150,23 @@ impl Server {
             helpers: BTreeMap::new(),
             waiting: Vec::new(),
             deferred: BTreeSet::new(),
-            company: Company::new(),
+            company,
             next: 0,
+            to_wake: Vec::new(),
             buffer: Box::new([[0; PAGE_SIZE]; RESTORED_MAX]),
             zeros: Box::new([[0; PAGE_SIZE]; FRESH_MAX]),
         })
     }
 
+    /// Readable while there is something to answer.
+    pub(super) fn queue(&self) -> io::Result<OwnedFd> {
+        self.epoll.try_clone()
+    }
+
     /// Answers until the pager is told to stop.
     pub(super) fn run(mut self) -> io::Result<()> {
         process::prefer_this_thread();
+        self.pager.turns.start();
         let mut events = [const { MaybeUninit::uninit() }; 64];
         let mut looked = Instant::now();
         while !self.pager.stop.load(Ordering::Relaxed) {
@@ -376,60 +389,98 @@ impl Server {
     /// Reads what a userfaultfd has, and answers.
     fn read(&mut self, id: u32) {
         let Some(shared) = self.spaces.get(&id).cloned() else { return };
-        let mut space = lock(&shared);
-        loop {
-            if !space.hold_commands() {
-                // The helper moves pages, for some microseconds.
-                drop(space);
-                std::thread::yield_now();
-                space = lock(&shared);
-                if !space.hold_commands() {
-                    self.deferred.insert(id);
-                    return;
+        for turn in 0..TURNS {
+            let Some(count) = self.answer(id, &shared) else {
+                self.deferred.insert(id);
+                return;
+            };
+            if count == MESSAGES {
+                continue; // there may be more
+            }
+            // Who was woken has run, where that was here, and may have its next fault.
+            if count == 0 || !self.company.gives_way() {
+                if turn == 1 {
+                    self.company.has_missed();
                 }
-            }
-            let start = Instant::now();
-            let mut room = [Told::EMPTY; MESSAGES];
-            let count = space.uffd.read(&mut room).unwrap_or(0);
-            let events = room[..count].iter_mut().filter_map(Told::take);
-            let (faults, changes): (Vec<Event>, Vec<Event>) =
-                events.partition(|event| matches!(event, Event::PageFault { .. }));
-            if !changes.is_empty() {
-                space.stalled = None;
-            }
-            space.let_commands(!changes.is_empty());
-            // These were done before now: a child that was forked has the pages that its parent had
-            // then, and none that comes back to the parent for a fault that was told first.
-            for change in changes {
-                self.changed(&mut space, change);
-            }
-            for fault in faults {
-                let Event::PageFault { address, write, wp, thread } = fault else { continue };
-                let is_storing = self.pager.is_storing.load(Ordering::Relaxed);
-                let _drawn = self.company.draw(thread, space.thread, is_storing);
-                if wp {
-                    let page = address / PAGE * PAGE;
-                    let _ = space.uffd.write_protect(page..page + PAGE, false);
-                    continue;
-                }
-                // The evictor waits for the helper: that must not wait for the evictor.
-                let is_helper = Some(thread) == space.thread;
-                match self.serve(&mut space, address, write, is_helper, is_helper) {
-                    Served::Done => self.pager.meter.fault(start.elapsed()),
-                    Served::NoRoom => {
-                        let round = self.pager.rounds.load(Ordering::Relaxed);
-                        let fault = Waiting { space: id, address, write, since: start, round };
-                        self.waiting.push(fault);
-                        self.pager.is_awaited.store(true, Ordering::Relaxed);
-                        self.pager.ring();
-                    }
-                }
-            }
-            if count < MESSAGES {
-                let pager = &self.pager;
-                space.settle(&mut |slot| pager.release(slot));
                 return;
             }
+        }
+    }
+
+    /// Reads some messages and answers them; how many. `None` where the helper is at work.
+    fn answer(&mut self, id: u32, shared: &SpaceLock) -> Option<usize> {
+        let mut space = lock(shared);
+        if !space.hold_commands() {
+            // It moves pages, for some microseconds.
+            drop(space);
+            std::thread::yield_now();
+            space = lock(shared);
+            if !space.hold_commands() {
+                return None;
+            }
+        }
+        let start = Instant::now();
+        let mut room = [Told::EMPTY; MESSAGES];
+        let count = space.uffd.read(&mut room).unwrap_or(0);
+        if count > 0 {
+            self.pager.turns.begin();
+        }
+        let events = room[..count].iter_mut().filter_map(Told::take);
+        let (faults, changes): (Vec<Event>, Vec<Event>) =
+            events.partition(|event| matches!(event, Event::PageFault { .. }));
+        if !changes.is_empty() {
+            space.stalled = None;
+        }
+        space.let_commands(!changes.is_empty());
+        // These were done before now: a child that was forked has the pages that its parent had
+        // then, and none that comes back to the parent for a fault that was told first.
+        for change in changes {
+            self.changed(&mut space, change);
+        }
+        let mut drawn = None;
+        for fault in faults {
+            let Event::PageFault { address, write, wp, thread } = fault else { continue };
+            let is_storing = self.pager.is_storing.load(Ordering::Relaxed);
+            drawn = self.company.keep(thread, space.thread, is_storing);
+            if wp {
+                let page = address / PAGE * PAGE;
+                let _ = space.uffd.write_protect(page..page + PAGE, false);
+                continue;
+            }
+            // The evictor waits for the helper: that must not wait for the evictor.
+            let is_helper = Some(thread) == space.thread;
+            match self.serve(&mut space, address, write, is_helper, is_helper) {
+                Served::Done => self.pager.meter.fault(start.elapsed()),
+                Served::NoRoom => {
+                    let round = self.pager.rounds.load(Ordering::Relaxed);
+                    let fault = Waiting { space: id, address, write, since: start, round };
+                    self.waiting.push(fault);
+                    self.pager.is_awaited.store(true, Ordering::Relaxed);
+                    self.pager.ring();
+                }
+            }
+        }
+        if count < MESSAGES {
+            let pager = &self.pager;
+            space.settle(&mut |slot| pager.release(slot));
+        }
+        if count > 0 {
+            self.pager.turns.end();
+        }
+        self.wake(space);
+        drop(drawn);
+        Some(count)
+    }
+
+    /// Wakes those whose pages were filled, as the last of all: they may run before this goes on.
+    fn wake(&mut self, space: MutexGuard<'_, Space>) {
+        if self.to_wake.is_empty() {
+            return;
+        }
+        let uffd = Arc::clone(&space.uffd);
+        drop(space);
+        for range in self.to_wake.drain(..) {
+            let _ = uffd.wake(range); // refused where nobody is left
         }
     }
 
@@ -512,7 +563,9 @@ impl Server {
             let Some(shared) = self.spaces.get(&fault.space).cloned() else { continue };
             let rounds = self.pager.rounds.load(Ordering::Relaxed) - fault.round;
             let at_once = rounds >= ROOM_ROUNDS || fault.since.elapsed() > ROOM_WAIT;
-            let served = self.serve(&mut lock(&shared), fault.address, fault.write, at_once, false);
+            let mut space = lock(&shared);
+            let served = self.serve(&mut space, fault.address, fault.write, at_once, false);
+            self.wake(space);
             match served {
                 Served::Done => self.pager.meter.fault(fault.since.elapsed()),
                 Served::NoRoom => self.waiting.push(fault),
@@ -540,7 +593,7 @@ impl Server {
         } else if !is_helper && space.pages_before_command(page, 1) == 0 {
             // It came back since the fault, and is on its way out again: not fresh. Who waits looks
             // again. The helper itself has not begun to move anything while it waits for a page.
-            let _ = space.uffd.wake(page * PAGE..(page + 1) * PAGE);
+            self.to_wake.push(page * PAGE..(page + 1) * PAGE);
         } else {
             self.serve_fresh(space, page, write);
         }
@@ -552,17 +605,17 @@ impl Server {
     fn serve_fresh(&mut self, space: &mut Space, page: u64, write: bool) {
         let address = page * PAGE;
         if !write {
-            let filled = space.uffd.zeropage(address..address + PAGE, true);
-            match filled {
-                Ok(()) => space.zeroed(page),
-                Err(stopped) => self.not_filled(space, address, stopped),
+            let filled = space.uffd.zeropage(address..address + PAGE, false).map(|()| 1);
+            if self.filled(space, page, filled) == 1 {
+                space.zeroed(page);
             }
             return;
         }
         let window = space.streams.window(page, FRESH_MAX);
         let most = space.pages_before_command(page, window);
         let count = run_of(space, page, most, |place| place == Place::Program);
-        let done = self.fill(space, page, &self.zeros[..count]);
+        let filled = self.fill(space, page, &self.zeros[..count]);
+        let done = self.filled(space, page, filled);
         (page..page + done as u64).for_each(|page| space.returned(page, 0));
         self.pager.meter.fresh(done);
     }
@@ -592,7 +645,8 @@ impl Server {
                 }
             }
         }
-        let done = self.fill(space, page, &self.buffer[..count]);
+        let filled = self.fill(space, page, &self.buffer[..count]);
+        let done = self.filled(space, page, filled);
         let mut rescued = 0;
         for at in page..page + done as u64 {
             match space.table.get(at).place {
@@ -612,24 +666,32 @@ impl Server {
     }
 
     /// Copies contents to missing pages from `page` on; how many were filled.
-    fn fill(&self, space: &mut Space, page: u64, contents: &[Page]) -> usize {
-        let address = page * PAGE;
-        let done = match space.uffd.copy(address, contents.as_flattened(), true, false) {
+    fn fill(&self, space: &Space, page: u64, contents: &[Page]) -> Result<usize, Stopped> {
+        let done = match space.uffd.copy(page * PAGE, contents.as_flattened(), false, false) {
             Ok(()) => contents.len(),
-            Err(stopped) => {
-                let done = (stopped.done / PAGE) as usize;
-                if done == 0 {
-                    self.not_filled(space, address, stopped);
-                }
-                done
-            }
+            Err(stopped) if stopped.done < PAGE => return Err(stopped),
+            Err(stopped) => (stopped.done / PAGE) as usize,
         };
         self.pager.charge(done);
-        done
+        Ok(done)
+    }
+
+    /// Some pages from `page` on were filled, or none; how many.
+    fn filled(&mut self, space: &mut Space, page: u64, filled: Result<usize, Stopped>) -> usize {
+        match filled {
+            Ok(done) => {
+                self.to_wake.push(page * PAGE..(page + done as u64) * PAGE);
+                done
+            }
+            Err(stopped) => {
+                self.not_filled(space, page * PAGE, stopped);
+                0
+            }
+        }
     }
 
     /// A page could not be filled.
-    fn not_filled(&self, space: &mut Space, address: u64, stopped: Stopped) {
+    fn not_filled(&mut self, space: &mut Space, address: u64, stopped: Stopped) {
         if stopped.errno == libc::EAGAIN {
             let (page, since) = space.stalled.unwrap_or((address / PAGE, Instant::now()));
             space.stalled = Some((page, since));
@@ -646,7 +708,7 @@ impl Server {
             // It is there already, or no longer mapped, or something has happened that is to be
             // read first: who waits looks again.
             libc::EEXIST | libc::ENOENT | libc::EAGAIN | libc::EINVAL => {
-                let _ = space.uffd.wake(address..address + PAGE);
+                self.to_wake.push(address..address + PAGE);
             }
             errno => {
                 let pid = space.pid.unwrap_or(0);

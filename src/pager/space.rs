@@ -110,7 +110,7 @@ pub(super) struct Space {
     pub(super) pid: Option<u32>,
     /// The helper's thread: it has the memory as long as anybody has, unlike the first thread.
     pub(super) thread: Option<u32>,
-    pub(super) uffd: Userfaultfd,
+    pub(super) uffd: Arc<Userfaultfd>,
     helper: Option<Arc<Helper>>,
     pub(super) table: PageTable,
     /// Registered with the userfaultfd.
@@ -181,7 +181,7 @@ impl Space {
         Space {
             pid,
             thread: None,
-            uffd,
+            uffd: Arc::new(uffd),
             helper: None,
             table: PageTable::default(),
             watched: Ranges::default(),

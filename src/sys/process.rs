@@ -115,6 +115,33 @@ pub fn prefer_this_thread() {
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICE) };
 }
 
+/// Has the kernel run a thread of this process where nobody else would run (`SCHED_IDLE`), or as
+/// others again; `None` is the calling one. A processor that has none but such threads counts as
+/// idle, and whoever is woken there runs at once.
+///
+/// # Errors
+///
+/// The kernel's: `EPERM` on the way back, where [`may_return_from_idle`] is not so.
+pub fn run_when_idle(thread: Option<u32>, on: bool) -> io::Result<()> {
+    let policy = if on { libc::SCHED_IDLE } else { libc::SCHED_OTHER };
+    let thread = thread.unwrap_or(0) as libc::pid_t; // a thread's number is at most 2^22
+    let parameters = libc::sched_param { sched_priority: 0 };
+    // SAFETY: changes how a thread of this process is scheduled, by parameters that are only read.
+    match unsafe { libc::sched_setscheduler(thread, policy, &raw const parameters) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Whether a thread may leave `SCHED_IDLE` again: with CAP_SYS_NICE, or an RLIMIT_NICE that allows
+/// it. Tried by one that ends.
+pub fn may_return_from_idle() -> bool {
+    let tried = std::thread::spawn(|| {
+        run_when_idle(None, true).and_then(|()| run_when_idle(None, false)).is_ok()
+    });
+    tried.join().unwrap_or(false)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -128,6 +155,21 @@ mod tests {
             sum = std::hint::black_box(sum + 1);
         }
         assert!(sum > 0);
+    }
+
+    #[test]
+    fn a_thread_runs_when_idle_and_as_others_again() {
+        if !may_return_from_idle() {
+            return; // it would stay so
+        }
+        let policy = || {
+            // SAFETY: asks for a number.
+            unsafe { libc::sched_getscheduler(0) }
+        };
+        run_when_idle(None, true).unwrap();
+        assert_eq!(policy(), libc::SCHED_IDLE);
+        run_when_idle(None, false).unwrap();
+        assert_eq!(policy(), libc::SCHED_OTHER);
     }
 
     #[test]
