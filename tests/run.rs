@@ -6,11 +6,10 @@
 #![allow(unsafe_code, reason = "the adversary does what the standard library has no way to")]
 
 mod adversary;
+mod trials;
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitCode, Output};
-
-use libtest_mimic::{Arguments, Trial};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -20,19 +19,12 @@ fn main() -> ExitCode {
         _ => {}
     }
     let missing = no_run();
-    let mut trials = Vec::new();
+    let mut all = Vec::new();
     let mut add = |name: String, missing: Option<String>, test: Box<dyn FnOnce() + Send>| {
-        let trial = Trial::test(name, move || {
-            test();
-            Ok(())
-        });
-        trials.push(match missing {
-            Some(reason) => trial.with_kind(reason).with_ignored_flag(true),
-            None => trial,
-        });
+        all.push(trials::trial(name, missing, test));
     };
-    for (name, code, said) in SCENARIOS {
-        let test = move || scenario(name, code, said);
+    for (name, limit, code, said) in SCENARIOS {
+        let test = move || scenario(name, limit, code, said);
         add(format!("scenario_{}", name.replace('-', "_")), missing.clone(), Box::new(test));
     }
     for (name, program, arguments) in PROGRAMS {
@@ -41,6 +33,8 @@ fn main() -> ExitCode {
     }
     add("endings_are_the_programs".to_owned(), missing.clone(), Box::new(endings));
     add("what_was_used_is_told".to_owned(), missing.clone(), Box::new(statistics));
+    let name = "growth_after_forks_is_held_back".to_owned();
+    add(name, missing.clone(), Box::new(growth_after_forks));
     for percent in [60, 40] {
         let name = format!("the_adversary_finds_nothing_wrong_in_{percent}_percent");
         let is_asked_for = std::env::var_os("UZSWAP_ADVERSARY_SECONDS").is_some();
@@ -50,19 +44,21 @@ fn main() -> ExitCode {
         let missing = missing.clone().or(known);
         add(name, missing, Box::new(move || adversary_in(percent)));
     }
-    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+    trials::run(all)
 }
 
-/// Name, exit code, what it prints.
-const SCENARIOS: [(&str, i32, &str); 8] = [
-    ("fill", 0, ""),
-    ("code-7", 7, ""),
-    ("abort", 128 + 6, ""),
-    ("close-all", 0, ""),
-    ("thread-execs", 6, "from sh"),
-    ("limits", 0, ""),
-    ("background", 0, "background done"),
-    ("threads-end", 0, ""),
+/// Name, limit, exit code, what it prints. Each has 32 MiB of its own.
+const SCENARIOS: [(&str, &str, i32, &str); 9] = [
+    ("fill", "16M", 0, ""),
+    ("code-7", "16M", 7, ""),
+    ("abort", "16M", 128 + 6, ""),
+    ("close-all", "16M", 0, ""),
+    ("thread-execs", "16M", 6, "from sh"),
+    ("limits", "16M", 0, ""),
+    ("background", "16M", 0, "background done"),
+    ("threads-end", "16M", 0, ""),
+    // Watched, and nothing has to leave: forks are fast.
+    ("threads-end-in-forks", "38M", 0, ""),
 ];
 
 /// Each takes some tens of MiB, and prints what depends on all of it.
@@ -140,9 +136,8 @@ fn expect(output: &Output, code: i32) {
     assert_eq!(found, Some(code), "{}\n{}", text(&output.stdout), text(&output.stderr));
 }
 
-/// 32 MiB of its own in 16.
-fn scenario(name: &str, code: i32, said: &str) {
-    let output = run_in("16M", &this_program(), &["--scenario", name]).output().unwrap();
+fn scenario(name: &str, limit: &str, code: i32, said: &str) {
+    let output = run_in(limit, &this_program(), &["--scenario", name]).output().unwrap();
     expect(&output, code);
     assert!(text(&output.stdout).contains(said), "{}", text(&output.stdout));
 }
@@ -164,19 +159,30 @@ fn endings() {
 }
 
 fn statistics() {
+    let told = report("16M", "fill");
+    assert_eq!(told["limit_bytes"], 16 << 20);
+    assert!(told["counts"]["stored_pages"].as_u64().unwrap() > 0, "{told}");
+}
+
+/// What both write to is copied: without being asked for, some 70 MiB.
+fn growth_after_forks() {
+    let told = report("38M", "both-write");
+    let peak = told["peak_bytes"].as_u64().unwrap();
+    assert!(peak < (38 << 20) * 6 / 5, "{told}");
+}
+
+/// What is told of a scenario.
+fn report(limit: &str, scenario: &str) -> serde_json::Value {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("stats");
     let output = Command::new(env!("CARGO_BIN_EXE_uzswap"))
-        .args(["run", "--limit", "16M", "--quiet", "--stats", path.to_str().unwrap(), "--"])
-        .args([&this_program(), "--scenario", "fill"])
+        .args(["run", "--limit", limit, "--quiet", "--stats", path.to_str().unwrap(), "--"])
+        .args([&this_program(), "--scenario", scenario])
         .output()
         .unwrap();
     expect(&output, 0);
     assert!(output.stderr.is_empty(), "{}", text(&output.stderr));
-    let told: serde_json::Value =
-        serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
-    assert_eq!(told["limit_bytes"], 16 << 20);
-    assert!(told["counts"]["stored_pages"].as_u64().unwrap() > 0, "{told}");
+    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
 }
 
 /// The adversary in a part of its memory. By itself it does not fork: children that fork in turn

@@ -3,6 +3,8 @@
 //! that cannot run here is counted as ignored, with the reason in brackets.
 //! Blind to: descriptors sent by another program; those of forked children stand in for them.
 
+mod trials;
+
 use std::fs;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -11,7 +13,6 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use libtest_mimic::{Arguments, Trial};
 use uzswap::sys::userfaultfd::{
     Event, Features, Message, MoveFlags, OwnMemory, Stopped, Userfaultfd, create,
 };
@@ -33,7 +34,6 @@ type Case = (&'static str, Features, fn(OwnMemory));
 static FORKS: Mutex<()> = Mutex::new(());
 
 fn main() -> ExitCode {
-    let required = std::env::var_os("UZSWAP_LIVE").is_some_and(|value| value == "require");
     let none = Features::NONE;
     let wp = Features::PAGEFAULT_FLAG_WP;
     let tests: [Case; 17] = [
@@ -55,23 +55,15 @@ fn main() -> ExitCode {
         ("moved_memory_is_told", Features::EVENT_REMAP, moved_memory_is_told),
         ("own_memory_alone_is_reached", none, own_memory_alone_is_reached),
     ];
-    let mut trials = vec![Trial::test("features_have_names", || {
-        features_have_names();
-        Ok(())
-    })];
-    trials.extend(tests.into_iter().map(|(name, features, test)| {
+    let mut all = vec![trials::trial("features_have_names", None, features_have_names)];
+    all.extend(tests.into_iter().map(|(name, features, test)| {
         let missing = memory(features).err();
-        let trial = Trial::test(name, move || {
+        trials::trial(name, missing, move || {
             let _one = features.contains(Features::EVENT_FORK).then(|| FORKS.lock());
-            test(memory(features)?);
-            Ok(())
-        });
-        match missing {
-            Some(reason) => trial.with_kind(reason).with_ignored_flag(!required),
-            None => trial,
-        }
+            test(memory(features).unwrap());
+        })
     }));
-    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+    trials::run(all)
 }
 
 /// Memory with these features, not registered yet; or why there is none.
@@ -287,7 +279,7 @@ fn a_write_is_told(memory: OwnMemory) {
     memory.store(0, 0, 1);
     let uffd = memory.uffd();
     uffd.register(memory.range(0..1), false, true).unwrap();
-    uffd.write_protect(memory.range(0..1), true).unwrap();
+    uffd.write_protect(memory.range(0..1)).unwrap();
     assert_eq!(memory.load(0, 0), 1);
     none_is_left(uffd);
     serving(
@@ -296,7 +288,7 @@ fn a_write_is_told(memory: OwnMemory) {
         |uffd| {
             expect_fault(uffd, memory.address(0), true, true);
             assert_eq!(memory.load(0, 0), 1);
-            uffd.write_protect(memory.range(0..1), false).unwrap();
+            uffd.write_unprotect(memory.range(0..1), true).unwrap();
         },
     );
     assert_eq!(memory.load(0, 0), 2);
@@ -311,7 +303,7 @@ fn a_copied_page_is_protected(memory: OwnMemory) {
         || memory.store(0, 0, 4),
         |uffd| {
             expect_fault(uffd, memory.address(0), true, true);
-            uffd.write_protect(memory.range(0..1), false).unwrap();
+            uffd.write_unprotect(memory.range(0..1), true).unwrap();
         },
     );
     assert_eq!((memory.load(0, 0), memory.load(0, 1)), (4, 3));
@@ -321,7 +313,7 @@ fn a_write_is_let_through(memory: OwnMemory) {
     memory.store(0, 0, 1);
     let uffd = memory.uffd();
     uffd.register(memory.range(0..1), false, true).unwrap();
-    uffd.write_protect(memory.range(0..1), true).unwrap();
+    uffd.write_protect(memory.range(0..1)).unwrap();
     memory.store(0, 0, 2);
     assert_eq!(memory.load(0, 0), 2);
     none_is_left(uffd);
@@ -452,7 +444,7 @@ fn own_memory_alone_is_reached(memory: OwnMemory) {
         assert_eq!(uffd.poison(range.clone(), WAKE), outside);
         for refused in [
             uffd.register(range.clone(), true, false),
-            uffd.write_protect(range.clone(), true),
+            uffd.write_protect(range.clone()),
             uffd.unregister(range.clone()),
             uffd.wake(range),
         ] {

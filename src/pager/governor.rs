@@ -109,10 +109,13 @@ impl Governor {
             if managed.contains(&pid) {
                 continue;
             }
-            bytes += resident_bytes(pid).unwrap_or(0);
             without.insert(pid);
-            // Seen twice: a program that has just started says hello in a moment.
-            if self.without.contains(&pid) && self.told.insert(program.clone()) {
+            // Seen twice: a program that has just started says hello in a moment, or ends.
+            if !self.without.contains(&pid) {
+                continue;
+            }
+            bytes += resident_bytes(pid).unwrap_or(0);
+            if self.told.insert(program.clone()) {
                 let program = program.display();
                 self.pager.warn(&format!(
                     "{program} (process {pid}) runs unmanaged, as static and setuid programs do: \

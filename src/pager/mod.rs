@@ -185,9 +185,10 @@ impl Pager {
         let mut used = resident + unmanaged + pool + known as u64;
         if used > self.goal_bytes() {
             // It matters now that processes have pages in common.
-            let twice: u64 = spaces.iter().map(|space| lock(space).counted_elsewhere()).sum();
-            resident -= twice.min(resident);
-            used -= twice.min(used);
+            let count = spaces.len() as u32; // of processes: 2^22 at most
+            let all = resident;
+            resident = spaces.iter().map(|space| lock(space).counted_bytes(count)).sum();
+            used = used - all + resident;
         }
         self.sampled.store(used, Ordering::Relaxed);
         self.resident.store(resident, Ordering::Relaxed);

@@ -40,6 +40,9 @@ const RESTORED_MAX: usize = 16;
 /// Pages of zeros for one fault at most, likewise.
 const FRESH_MAX: usize = 64;
 
+/// Pages that may be made a process's own at once, where there is no room: fewer than leave.
+const UNASKED_MAX: usize = 8;
+
 /// Rounds of the evictor that a fault waits for room: the second has begun after it. More would not
 /// help.
 const ROOM_ROUNDS: u64 = 2;
@@ -94,12 +97,21 @@ struct Newcomer {
     space: Option<u32>,
 }
 
+/// What a thread wants that waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Access {
+    Read,
+    Write,
+    /// To write to a page that may be another process's as well.
+    FirstWrite,
+}
+
 /// A fault that waits for room.
 #[derive(Debug)]
 struct Waiting {
     space: u32,
     address: u64,
-    write: bool,
+    access: Access,
     since: Instant,
     /// Of the evictor.
     round: u64,
@@ -296,8 +308,13 @@ impl Server {
                 )?;
                 self.helpers.insert(id, space);
                 let Newcomer { connection, pid, own, control, forked, .. } = newcomer;
-                let met =
-                    lock(&self.spaces[&space]).meet(pid, connection, control, message.first, own);
+                let could_exceed = forked && newcomer.space.is_none() && self.is_child(space, pid);
+                let mut child = lock(&self.spaces[&space]);
+                let met = child.meet(pid, connection, control, message.first, own);
+                if could_exceed {
+                    let _ = child.watch();
+                }
+                drop(child);
                 if met.is_err() && !forked {
                     // It has ended already, which nobody tells us: its connection is closed.
                     self.helpers.remove(&id);
@@ -337,9 +354,8 @@ impl Server {
             {
                 return None;
             }
-            let marked =
-                space.uffd.write_protect(range.clone(), true).ok().and_then(|()| is_marked());
-            let _ = space.uffd.write_protect(range.clone(), false);
+            let marked = space.uffd.write_protect(range.clone()).ok().and_then(|()| is_marked());
+            let _ = space.uffd.write_unprotect(range.clone(), true);
             let _ = space.uffd.unregister(range.clone());
             (marked == Some(true)).then_some(id)
         })
@@ -367,6 +383,37 @@ impl Server {
         space.gone = true;
         let pager = &self.pager;
         space.forget_all(&mut |slot| pager.release(slot));
+        let family = space.family.take();
+        drop(space);
+        self.lost(family);
+    }
+
+    /// A space is that of a process that was forked when nothing of its parent was watched. Whether
+    /// it is to be watched at once: copies of all that they share would not fit.
+    fn is_child(&mut self, id: u32, pid: u32) -> bool {
+        let Some(parent) = process::parent_of(pid) else { return false };
+        let is_parent = |space: &&SpaceLock| lock(space).pid == Some(parent);
+        let Some(parent) = self.spaces.values().find(is_parent).cloned() else { return false };
+        let mut parent = lock(&parent);
+        let family = parent.family.unwrap_or_else(|| self.number());
+        let resident = parent.resident_bytes();
+        lock(&self.spaces[&id]).shares_with(family, resident);
+        parent.shares_with(family, resident);
+        let used = self.pager.sampled.load(Ordering::Relaxed);
+        let could_exceed = parent.protects && used + resident > self.pager.goal_bytes();
+        if could_exceed {
+            let _ = parent.watch();
+        }
+        could_exceed
+    }
+
+    /// One of those that have pages in common is gone: the last one has them alone.
+    fn lost(&self, family: Option<u32>) {
+        let is_of_it = |space: &&SpaceLock| family.is_some() && lock(space).family == family;
+        let mut rest = self.spaces.values().filter(is_of_it);
+        if let (Some(last), None) = (rest.next(), rest.next()) {
+            lock(last).shares_no_more();
+        }
     }
 
     /// Spaces of processes without a helper end unseen: looks after them.
@@ -442,18 +489,18 @@ impl Server {
             let Event::PageFault { address, write, wp, thread } = fault else { continue };
             let is_storing = self.pager.is_storing.load(Ordering::Relaxed);
             drawn = self.company.keep(thread, space.thread, is_storing);
-            if wp {
-                let page = address / PAGE * PAGE;
-                let _ = space.uffd.write_protect(page..page + PAGE, false);
-                continue;
-            }
+            let access = match (wp, write) {
+                (true, _) => Access::FirstWrite,
+                (false, true) => Access::Write,
+                (false, false) => Access::Read,
+            };
             // The evictor waits for the helper: that must not wait for the evictor.
             let is_helper = Some(thread) == space.thread;
-            match self.serve(&mut space, address, write, is_helper, is_helper) {
+            match self.serve(&mut space, address, access, is_helper, is_helper) {
                 Served::Done => self.pager.meter.fault(start.elapsed()),
                 Served::NoRoom => {
                     let round = self.pager.rounds.load(Ordering::Relaxed);
-                    let fault = Waiting { space: id, address, write, since: start, round };
+                    let fault = Waiting { space: id, address, access, since: start, round };
                     self.waiting.push(fault);
                     self.pager.is_awaited.store(true, Ordering::Relaxed);
                     self.pager.ring();
@@ -508,8 +555,11 @@ impl Server {
     fn fork(&mut self, parent: &mut Space, child: Userfaultfd) -> Space {
         let mut space = Space::new(child, None);
         space.watched = parent.watched.clone();
-        space.shares_pages = true;
-        parent.shares_pages = true;
+        // Both run on by now.
+        let family = parent.family.unwrap_or_else(|| self.number());
+        let resident = parent.resident_bytes();
+        parent.shares_with(family, resident);
+        space.shares_with(family, resident);
         // What the kernel does not give to children, and what it gives as zeros.
         let [not_copied, wiped] = match parent.fork_advice() {
             Ok(advice) => advice,
@@ -562,9 +612,11 @@ impl Server {
         for fault in std::mem::take(&mut self.waiting) {
             let Some(shared) = self.spaces.get(&fault.space).cloned() else { continue };
             let rounds = self.pager.rounds.load(Ordering::Relaxed) - fault.round;
-            let at_once = rounds >= ROOM_ROUNDS || fault.since.elapsed() > ROOM_WAIT;
+            // Of pages in common, what the evictor frees in a round is another's still.
+            let may_help = fault.access == Access::FirstWrite || rounds < ROOM_ROUNDS;
+            let at_once = !may_help || fault.since.elapsed() > ROOM_WAIT;
             let mut space = lock(&shared);
-            let served = self.serve(&mut space, fault.address, fault.write, at_once, false);
+            let served = self.serve(&mut space, fault.address, fault.access, at_once, false);
             self.wake(space);
             match served {
                 Served::Done => self.pager.meter.fault(fault.since.elapsed()),
@@ -579,7 +631,7 @@ impl Server {
         &mut self,
         space: &mut Space,
         address: u64,
-        write: bool,
+        access: Access,
         at_once: bool,
         is_helper: bool,
     ) -> Served {
@@ -588,14 +640,19 @@ impl Server {
         if !at_once && !self.pager.has_room() {
             return Served::NoRoom;
         }
-        if place != Place::Program {
+        if access == Access::FirstWrite {
+            let most = if at_once { UNASKED_MAX } else { FRESH_MAX };
+            let count = space.let_write(page, most);
+            self.to_wake.push(page * PAGE..(page + count.max(1) as u64) * PAGE);
+            self.pager.charge(count);
+        } else if place != Place::Program {
             self.serve_kept(space, page);
         } else if !is_helper && space.pages_before_command(page, 1) == 0 {
             // It came back since the fault, and is on its way out again: not fresh. Who waits looks
             // again. The helper itself has not begun to move anything while it waits for a page.
             self.to_wake.push(page * PAGE..(page + 1) * PAGE);
         } else {
-            self.serve_fresh(space, page, write);
+            self.serve_fresh(space, page, access == Access::Write);
         }
         space.faults += 1;
         Served::Done

@@ -138,11 +138,16 @@ pub(super) struct Space {
     files: Option<ProcFiles>,
     /// Size of the address space, in pages, when its mappings were last looked at.
     watched_at_size: u64,
-    /// Some of its pages may be another process's as well: it has forked, or was forked.
-    pub(super) shares_pages: bool,
+    /// Those that a fork made of one process have the same number here: some of its pages may be
+    /// another process's as well.
+    pub(super) family: Option<u32>,
+    /// What is watched is registered for write protection too.
+    pub(super) protects: bool,
     shared: Shared,
     pub(super) gone: bool,
     pub(super) streams: Streams,
+    /// First writes to protected pages.
+    writes: Streams,
     /// Faults that were served.
     pub(super) faults: u64,
 }
@@ -159,11 +164,20 @@ struct ProcFiles {
 #[derive(Debug, Default)]
 struct Shared {
     bytes: u64,
-    looked: Option<Instant>,
+    /// When it is to be looked at again; at once, where it is not known.
+    due: Option<Instant>,
 }
 
-/// How long what was told of shared pages counts: the kernel walks all pages to tell.
+/// How long what was told of shared pages counts at most, and for each process with such pages, in
+/// times of what it took to tell: the kernel walks all pages, for a tenth of the time.
 const SHARED_FOR: Duration = Duration::from_millis(50);
+const SHARED_FOR_TIMES: u32 = 10;
+
+/// Processes smaller than this make their pages their own unasked.
+const PROTECTED_BYTES_MIN: u64 = 4 << 20;
+
+/// How long a change of the mappings may keep the pages of a space from being protected.
+const PROTECT_MAX: Duration = Duration::from_millis(2);
 
 /// How long pages that could not be moved are left alone.
 const LEFT_FOR: Duration = Duration::from_secs(5);
@@ -205,10 +219,12 @@ impl Space {
             hand: Hand::default(),
             files: None,
             watched_at_size: 0,
-            shares_pages: false,
+            family: None,
+            protects: false,
             shared: Shared::default(),
             gone: false,
             streams: Streams::default(),
+            writes: Streams::default(),
             faults: 0,
         }
     }
@@ -236,11 +252,11 @@ impl Space {
         self.left = self.own.clone();
         self.pid = Some(pid);
         self.helper = Some(Arc::new(Helper { connection, control, staging }));
-        if self.shares_pages {
+        if self.family.is_some() && self.watched != Ranges::default() {
             // What its parent's supervisor knew may be newer than the fork: some of it may not be
             // watched here, and a page that leaves such memory is lost.
             self.watched = Ranges::default();
-            self.watch()?;
+            self.watch_and(false)?;
         }
         Ok(())
     }
@@ -287,18 +303,22 @@ impl Space {
         self.size().map_or(0, |size| size.anonymous * PAGE)
     }
 
-    /// Bytes of [`Space::resident_bytes`] that are counted in other processes, where pages are
-    /// shared since a fork: what is left is the process's part of them (`Pss_Anon`).
-    pub(super) fn counted_elsewhere(&mut self) -> u64 {
-        if !self.shares_pages {
-            return 0;
+    /// Bytes of anonymous memory that count as this process's: where pages are shared since a fork,
+    /// its part of them (`Pss_Anon`). That is not asked for more often than one of so many
+    /// processes may.
+    pub(super) fn counted_bytes(&mut self, processes: u32) -> u64 {
+        if self.family.is_none() {
+            return self.resident_bytes();
         }
-        if self.shared.looked.is_none_or(|looked| looked.elapsed() >= SHARED_FOR) {
-            let part = self.part_of_shared().unwrap_or(u64::MAX);
+        let now = Instant::now();
+        if self.shared.due.is_none_or(|due| now >= due) {
+            let part = self.part_of_shared().unwrap_or(0); // it has ended
             self.shared.bytes = self.resident_bytes().saturating_sub(part);
-            self.shared.looked = Some(Instant::now());
+            let pause = now.elapsed() * SHARED_FOR_TIMES * processes;
+            self.shared.due = Some(now + pause.min(SHARED_FOR));
+            return part;
         }
-        self.shared.bytes
+        self.resident_bytes().saturating_sub(self.shared.bytes)
     }
 
     /// What is told of it while it runs, but for the name of its process; `None` before that is
@@ -357,6 +377,11 @@ impl Space {
 
     /// Watches all anonymous memory that is not watched yet.
     pub(super) fn watch(&mut self) -> io::Result<()> {
+        self.watch_and(self.protects && !self.has_threads())
+    }
+
+    /// As [`Space::watch`]; `protect` where it may be another process's as well.
+    fn watch_and(&mut self, protect: bool) -> io::Result<()> {
         let Some(thread) = self.thread else { return Ok(()) };
         if self.uffd.is_changing() {
             return Ok(()); // soon
@@ -375,7 +400,7 @@ impl Space {
         for mapping in maps()?.lines().filter_map(anonymous_mapping) {
             for part in self.watched.outside(mapping) {
                 for part in self.left.outside(part) {
-                    match self.uffd.register(part.clone(), true, false) {
+                    match self.uffd.register(part.clone(), true, self.protects) {
                         Ok(()) => registered.push(part),
                         // It went, or another userfaultfd has it, or it is of a special kind.
                         Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {
@@ -396,15 +421,89 @@ impl Space {
         if self.uffd.is_changing() {
             return Ok(());
         }
+        let since = Instant::now();
         for part in registered {
             let at = now.partition_point(|mapping| mapping.end <= part.start);
             let is_whole =
                 now.get(at).is_some_and(|now| now.start <= part.start && part.end <= now.end);
             if is_whole {
+                if protect {
+                    self.protect_range(part.clone(), true, since);
+                }
                 self.watched.insert(part);
             }
         }
         Ok(())
+    }
+
+    /// It has pages in common with others. A large one is told to ask before it makes them its own,
+    /// which takes memory that no fault for a missing page announces.
+    ///
+    /// Not one with several threads: the kernel clears a word of a thread that ends past any
+    /// userfaultfd, if it may write there, and whoever joins the thread waits for that. In a child
+    /// none can be on its way out.
+    pub(super) fn shares_with(&mut self, family: u32, resident_bytes: u64) {
+        self.family = Some(family);
+        self.shared.due = None;
+        if resident_bytes < PROTECTED_BYTES_MIN || self.has_threads() {
+            return;
+        }
+        let since = Instant::now();
+        for part in self.watched.iter() {
+            if !self.protects {
+                // What is not mapped any more is not protected.
+                let _ = self.uffd.register(part.clone(), true, true);
+            }
+            self.protect_range(part, true, since);
+        }
+        self.protects = true;
+    }
+
+    /// Whether it has more threads than one and the helper.
+    fn has_threads(&self) -> bool {
+        let Some(thread) = self.thread else { return false };
+        let tasks = fs::read_dir(format!("/proc/{thread}/task"));
+        tasks.is_ok_and(|tasks| tasks.count() > 2)
+    }
+
+    /// Nobody has pages of it any more.
+    pub(super) fn shares_no_more(&mut self) {
+        self.family = None;
+        if std::mem::take(&mut self.protects) {
+            let since = Instant::now();
+            self.watched.iter().for_each(|part| self.protect_range(part, false, since));
+        }
+    }
+
+    /// Protects a range, or ends that. A part that was not done is asked for, or not, as it was.
+    fn protect_range(&self, range: Range<u64>, on: bool, since: Instant) {
+        // Whoever forks goes on a moment after that was read; other changes wait to be read.
+        let set = |range| match on {
+            true => self.uffd.write_protect(range),
+            false => self.uffd.write_unprotect(range, true),
+        };
+        while set(range.clone()).is_err_and(is_busy) && since.elapsed() < PROTECT_MAX {
+            std::thread::yield_now();
+        }
+    }
+
+    /// Lets a page be written that was protected, and up to `most` that come after it: how many.
+    /// Who waits for them is not woken; where it is none, something has happened that is to be read
+    /// first, and who waits is to look again.
+    pub(super) fn let_write(&mut self, page: u64, most: usize) -> usize {
+        let window = self.writes.window(page, most);
+        let start = page * PAGE;
+        let only = start..start + PAGE;
+        let part = self.watched.within(start..start + window as u64 * PAGE).next();
+        let part = part.filter(|part| part.start == start).unwrap_or(only.clone());
+        let let_write = |range: Range<u64>| {
+            let pages = ((range.end - range.start) / PAGE) as usize;
+            self.uffd.write_unprotect(range, false).map(|()| pages)
+        };
+        let count = let_write(part).or_else(|_| let_write(only)).unwrap_or(0);
+        // Until it is looked at again: half of each counted elsewhere, and the other half there.
+        self.shared.bytes = self.shared.bytes.saturating_sub(count as u64 * PAGE / 2);
+        count
     }
 
     /// Tells the helper to move pages aside, those that the hand comes to next, and to give the
@@ -453,6 +552,13 @@ impl Space {
         if runs.is_empty() {
             self.staging.empty.push(tray);
             return self.give(&helper, work::MOVE, None, runs);
+        }
+        if is_shared && self.protects {
+            // The helper is not to wait for room.
+            for run in &runs {
+                let range = run.page * PAGE..(run.page + run.count as u64) * PAGE;
+                let _ = self.uffd.write_unprotect(range, true);
+            }
         }
         let what = if is_shared { work::OWN_AND_MOVE } else { work::MOVE };
         self.give(&helper, what, Some(tray), runs)
@@ -834,6 +940,11 @@ impl Helper {
             }
         }
     }
+}
+
+/// The mappings are being changed.
+fn is_busy(error: io::Error) -> bool {
+    error.raw_os_error() == Some(libc::EAGAIN)
 }
 
 /// Sends a message and descriptors.

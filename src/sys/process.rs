@@ -90,6 +90,13 @@ pub fn may_read_memory(pid: u32) -> io::Result<()> {
     }
 }
 
+/// The parent of a process; `None` once it has ended.
+pub fn parent_of(pid: u32) -> Option<u32> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // After the name, in parentheses, and the state.
+    text.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
+}
+
 /// Makes the kernel end this process when its parent, `parent_pid`, ends.
 ///
 /// # Errors
@@ -177,6 +184,12 @@ mod tests {
         may_read_memory(std::process::id()).unwrap();
         let gone = may_read_memory(i32::MAX as u32).unwrap_err();
         assert_eq!(gone.raw_os_error(), Some(libc::ESRCH));
+    }
+
+    #[test]
+    fn a_parent_is_found() {
+        assert_eq!(parent_of(std::process::id()), Some(std::os::unix::process::parent_id()));
+        assert_eq!(parent_of(i32::MAX as u32), None);
     }
 
     #[test]

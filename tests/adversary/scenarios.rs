@@ -2,8 +2,9 @@
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::raw::{self, PAGE};
 
@@ -84,6 +85,8 @@ pub(crate) fn run(name: &str) -> ! {
             }
         }
         "threads-end" => threads_end(),
+        "threads-end-in-forks" => threads_end_in_forks(),
+        "both-write" => both_write(),
         "stay" => {
             let at = filled();
             println!("ready");
@@ -166,4 +169,46 @@ fn threads_end() {
         }
     }
     checker.join().expect("all pages are right");
+}
+
+/// Likewise, while the process forks.
+fn threads_end_in_forks() {
+    let at = filled();
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    thread::spawn(|| ()).join().expect("a thread that ends");
+                }
+            });
+        }
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_secs(2) {
+            match raw::fork() {
+                0 => raw::exit(0),
+                child => assert_eq!(raw::wait(child), 0),
+            }
+            raw::page(at)[65] += 1;
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    check(at);
+}
+
+/// A process and its child write to all that they have in common.
+fn both_write() {
+    let at = filled();
+    let child = raw::fork();
+    for round in 1..3 {
+        (0..PAGES).for_each(|page| raw::page(at + page * PAGE)[65] = round);
+        check(at);
+    }
+    let is_right = (0..PAGES).all(|page| raw::page(at + page * PAGE)[65] == 2);
+    if !is_right {
+        super::wrong("what was written is not there");
+    }
+    if child != 0 {
+        assert_eq!(raw::wait(child), 0);
+    }
 }

@@ -184,6 +184,7 @@ pub(super) const COPY_WP: u64 = 1 << 1;
 pub(super) const MOVE_ALLOW_SRC_HOLES: u64 = 1 << 1;
 /// Of WRITEPROTECT.
 pub(super) const WRITEPROTECT_WP: u64 = 1;
+pub(super) const WRITEPROTECT_DONTWAKE: u64 = 1 << 1;
 
 /// `uffd_msg.event`.
 pub(super) const EVENT_PAGEFAULT: u8 = 0x12;

@@ -225,14 +225,26 @@ impl Userfaultfd {
         stopped(result, pages.done)
     }
 
-    /// Protects pages from writes, or ends that and wakes who waits to write.
+    /// Protects pages from writes.
     ///
     /// # Errors
     ///
     /// The kernel's error: `ENOENT` where it is not registered for this, `EAGAIN` while the memory
     /// changes (read the messages first), `ESRCH`.
-    pub fn write_protect(&self, range: Range<u64>, on: bool) -> io::Result<()> {
-        let mode = if on { abi::WRITEPROTECT_WP } else { 0 };
+    pub fn write_protect(&self, range: Range<u64>) -> io::Result<()> {
+        self.set_protection(range, abi::WRITEPROTECT_WP)
+    }
+
+    /// Lets pages be written again.
+    ///
+    /// # Errors
+    ///
+    /// As [`Userfaultfd::write_protect`].
+    pub fn write_unprotect(&self, range: Range<u64>, wake: bool) -> io::Result<()> {
+        self.set_protection(range, if wake { 0 } else { abi::WRITEPROTECT_DONTWAKE })
+    }
+
+    fn set_protection(&self, range: Range<u64>, mode: u64) -> io::Result<()> {
         let range = self.range(range)?;
         self.request(abi::WRITEPROTECT, &mut abi::WriteProtect { range, mode })
     }

@@ -1,0 +1,28 @@
+//! Trials that cannot run everywhere: they are counted as ignored, with the reason.
+
+use std::process::ExitCode;
+
+use libtest_mimic::{Arguments, Trial};
+
+/// A test, or why it cannot run here. With UZSWAP_LIVE=require it is run all the same, and fails.
+pub(crate) fn trial(
+    name: impl Into<String>,
+    missing: Option<String>,
+    test: impl FnOnce() + Send + 'static,
+) -> Trial {
+    let is_required = std::env::var_os("UZSWAP_LIVE").is_some_and(|value| value == "require");
+    let trial = Trial::test(name, move || {
+        test();
+        Ok(())
+    });
+    match missing {
+        Some(reason) => trial.with_kind(reason).with_ignored_flag(!is_required),
+        None => trial,
+    }
+}
+
+/// Runs those that the command line asks for.
+pub(crate) fn run(trials: impl IntoIterator<Item = Trial>) -> ExitCode {
+    let trials = trials.into_iter().collect();
+    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+}
