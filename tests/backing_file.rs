@@ -6,6 +6,8 @@
 
 #![allow(unsafe_code, reason = "setrlimit is not in the standard library")]
 
+mod trials;
+
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::os::fd::AsRawFd;
@@ -14,8 +16,8 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use libtest_mimic::{Arguments, Trial};
 use tempfile::TempDir;
+use trials::trial;
 use uzswap::backing::{
     BLOCK_SIZE, Backing, BackingError, Block, BlockWrite, Direct, FileBacking, FileBackingOptions,
     IoMode, Submission, zeroed_blocks,
@@ -33,18 +35,7 @@ fn main() -> ExitCode {
         child(&what);
         return ExitCode::SUCCESS;
     }
-    let required = std::env::var_os("UZSWAP_LIVE").is_some_and(|value| value == "require");
-    let trial = |name: &str, missing: Missing, test: fn()| {
-        let trial = Trial::test(name, move || {
-            test();
-            Ok(())
-        });
-        match missing {
-            Some(reason) => trial.with_kind(reason).with_ignored_flag(!required),
-            None => trial,
-        }
-    };
-    let trials = vec![
+    trials::run([
         trial("batches_come_back", None, batches_come_back),
         trial("threads_write_and_read_at_once", None, threads_write_and_read_at_once),
         trial("direct_io_can_be_asked_for", no_direct(), direct_io_can_be_asked_for),
@@ -69,8 +60,7 @@ fn main() -> ExitCode {
             run_child("read-only", Some(READ_ONLY));
         }),
         trial("a_device_needs_permission", no_loop(), a_device_needs_permission),
-    ];
-    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+    ])
 }
 
 /// Mounts a disk of 1 MiB.

@@ -6,6 +6,7 @@
 
 #[allow(dead_code, reason = "what is not used here is in other tests")]
 mod process_tree;
+mod trials;
 
 use std::fs::{self, File, Permissions};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -16,7 +17,6 @@ use std::process::{Child, Command, ExitCode, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use libtest_mimic::{Arguments, Trial};
 use tempfile::TempDir;
 
 /// What a supervisor that was killed must be noticed in, with room for a busy machine.
@@ -49,19 +49,10 @@ fn main() -> ExitCode {
         ("background_programs_are_waited_for", &[], background),
         ("the_program_reads_and_writes_pipes", &[], pipes),
     ];
-    let trials = tests.into_iter().map(|(name, needs, test)| {
+    trials::run(tests.into_iter().map(|(name, needs, test)| {
         let missing = missing.clone().or_else(|| needs.iter().find_map(|need| lacks(need)));
-        let trial = Trial::test(name, move || {
-            test();
-            Ok(())
-        });
-        match missing {
-            Some(reason) => trial.with_kind(reason).with_ignored_flag(true),
-            None => trial,
-        }
-    });
-    let trials = trials.collect();
-    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+        trials::trial(name, missing, test)
+    }))
 }
 
 /// Why nothing can be run here.

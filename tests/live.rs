@@ -7,6 +7,7 @@
 #![allow(unsafe_code, reason = "mlockall is not in the standard library")]
 
 mod support;
+mod trials;
 mod varied_pages;
 
 use std::fs;
@@ -18,11 +19,11 @@ use std::process::{Child, Command, ExitCode, ExitStatus, Output};
 use std::thread;
 use std::time::Duration;
 
-use libtest_mimic::{Arguments, Trial};
 use support::{
     Lab, capture_to, expect_error, expect_success, has_note, is_ignored, is_root, is_running,
     odd_seconds, open_to_all, send, small_core, wait_for,
 };
+use trials::trial;
 use uzswap::compressor::{CompressorKind, OUTPUT_BYTES};
 use uzswap::page::{PAGE_SIZE, Page, PageKey};
 use uzswap::same_filled::SameFilled;
@@ -50,35 +51,23 @@ fn main() -> ExitCode {
     if let Ok(what) = std::env::var(LOCKED) {
         return locked_child(&what);
     }
-    let required = std::env::var_os("UZSWAP_LIVE").is_some_and(|value| value == "require");
-    let live = |name: &str, missing: Missing, test: fn()| {
-        let trial = Trial::test(name, move || {
-            test();
-            Ok(())
-        });
-        match missing {
-            Some(reason) => trial.with_kind(reason).with_ignored_flag(!required),
-            None => trial,
-        }
-    };
     let interrupt = interrupted_by::<SIGINT>;
     let terminate = interrupted_by::<SIGTERM>;
-    let trials = vec![
-        live("a_kernel_thread_is_told", no_kernel_threads(), a_kernel_thread_is_told),
-        live("another_users_process_is_refused", no_other_user(), another_users_process),
-        live("a_closed_directory_is_refused", no_other_user(), a_closed_directory),
-        live("another_user_is_told_what_run_needs", no_other_user(), what_run_needs),
-        live("an_unreadable_corpus_is_refused", no_other_user(), an_unreadable_corpus),
-        live("a_full_disk_leaves_nothing", no_small_disk(), a_full_disk_leaves_nothing),
-        live("a_full_disk_leaves_the_old_snapshot", no_small_disk(), full_disk_snapshot),
-        live("the_holes_of_a_core_dump_are_no_pages", no_holes(), the_holes_of_a_core_dump),
-        live("an_interrupt_ends_a_capture_and_its_command", no_signal(SIGINT), interrupt),
-        live("locked_memory_is_no_more_than_it_need_be", no_locked_memory(), locked_memory),
-        live("lzo_is_as_long_as_in_zram", no_zram("lzo"), as_long_as_in_zram::<false>),
-        live("lzo_rle_is_as_long_as_in_zram", no_zram("lzo-rle"), as_long_as_in_zram::<true>),
-        live("sigterm_ends_a_capture_and_its_command", no_signal(SIGTERM), terminate),
-    ];
-    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+    trials::run([
+        trial("a_kernel_thread_is_told", no_kernel_threads(), a_kernel_thread_is_told),
+        trial("another_users_process_is_refused", no_other_user(), another_users_process),
+        trial("a_closed_directory_is_refused", no_other_user(), a_closed_directory),
+        trial("another_user_is_told_what_run_needs", no_other_user(), what_run_needs),
+        trial("an_unreadable_corpus_is_refused", no_other_user(), an_unreadable_corpus),
+        trial("a_full_disk_leaves_nothing", no_small_disk(), a_full_disk_leaves_nothing),
+        trial("a_full_disk_leaves_the_old_snapshot", no_small_disk(), full_disk_snapshot),
+        trial("the_holes_of_a_core_dump_are_no_pages", no_holes(), the_holes_of_a_core_dump),
+        trial("an_interrupt_ends_a_capture_and_its_command", no_signal(SIGINT), interrupt),
+        trial("locked_memory_is_no_more_than_it_need_be", no_locked_memory(), locked_memory),
+        trial("lzo_is_as_long_as_in_zram", no_zram("lzo"), as_long_as_in_zram::<false>),
+        trial("lzo_rle_is_as_long_as_in_zram", no_zram("lzo-rle"), as_long_as_in_zram::<true>),
+        trial("sigterm_ends_a_capture_and_its_command", no_signal(SIGTERM), terminate),
+    ])
 }
 
 fn no_kernel_threads() -> Missing {

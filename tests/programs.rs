@@ -8,14 +8,13 @@
 mod arena;
 mod process_tree;
 mod sources;
+mod trials;
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, ExitCode, Output};
-
-use libtest_mimic::{Arguments, Trial};
 
 /// What this whole file allocates with: it is one of its programs.
 #[global_allocator]
@@ -29,20 +28,10 @@ fn main() -> ExitCode {
         return arena::run(scale);
     }
     let missing = no_run();
-    let trials = PROGRAMS.iter().map(|program| {
-        let test = move || {
-            compare(program);
-            Ok(())
-        };
+    trials::run(PROGRAMS.iter().map(|program| {
         let missing = missing.clone().or_else(|| not_installed(program.needs));
-        let trial = Trial::test(program.name, test);
-        match missing {
-            Some(reason) => trial.with_kind(reason).with_ignored_flag(true),
-            None => trial,
-        }
-    });
-    let trials = trials.collect();
-    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+        trials::trial(program.name, missing, || compare(program))
+    }))
 }
 
 struct Program {

@@ -4,13 +4,14 @@
 //! Method: the real binary, end to end, with a program that is this one again; traces made here for
 //! what needs no program. What cannot run here is counted as ignored, with the reason.
 
+mod trials;
+
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use libtest_mimic::{Arguments, Trial};
 use serde_json::Value;
 use tempfile::TempDir;
 use uzswap::lab::SplitMix64;
@@ -42,18 +43,7 @@ fn main() -> ExitCode {
         ("files_that_are_no_traces_are_refused", None, no_traces),
         ("reports_have_all_forms", None, reports),
     ];
-    let trials = tests.into_iter().map(|(name, missing, test)| {
-        let trial = Trial::test(name, move || {
-            test();
-            Ok(())
-        });
-        match missing {
-            Some(reason) => trial.with_kind(reason).with_ignored_flag(true),
-            None => trial,
-        }
-    });
-    let trials = trials.collect();
-    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+    trials::run(tests.into_iter().map(|(name, missing, test)| trials::trial(name, missing, test)))
 }
 
 /// The program: fills so much memory, and looks at it again and again.

@@ -5,6 +5,7 @@
 //! What cannot run here is counted as ignored, with the reason.
 
 mod support;
+mod trials;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -16,7 +17,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Output, Stdio};
 use std::time::{Duration, SystemTime};
 
-use libtest_mimic::{Arguments, Trial};
 use serde_json::Value;
 use support::{Lab, expect_error, expect_success, is_ignored, send, wait_for};
 
@@ -42,18 +42,7 @@ fn main() -> ExitCode {
         ("sockets_for_metrics_are_made_and_removed", metrics_at_a_path),
         ("left_overs_are_removed", left_overs),
     ];
-    let mut trials = Vec::new();
-    for (name, test) in tests {
-        let trial = Trial::test(name, move || {
-            test();
-            Ok(())
-        });
-        trials.push(match &missing {
-            Some(reason) => trial.with_kind(reason).with_ignored_flag(true),
-            None => trial,
-        });
-    }
-    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+    trials::run(tests.into_iter().map(|(name, test)| trials::trial(name, missing.clone(), test)))
 }
 
 /// Fills its memory and says so; for each line it reads, touches all of it once more.

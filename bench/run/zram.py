@@ -211,6 +211,7 @@ class Run:
         done.set()
         sampler.join()
         self.code = process.returncode
+        self.output = output
         self.digest = hashlib.md5(output).hexdigest()
 
 
