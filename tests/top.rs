@@ -636,20 +636,22 @@ fn left_overs() {
     for folder in [&empty, &starting, &a_file, &alive, &other, &named, &elsewhere] {
         make_old(folder);
     }
-    let run_true = || {
-        let output = uzswap(&lab).args(["run", "--limit", LIMIT, "--", "true"]).output().unwrap();
+    // Short programs do not wait for that.
+    let run_a_while = || {
+        let argv = ["run", "--limit", LIMIT, "--", "sleep", "1"];
+        let output = uzswap(&lab).args(argv).output().unwrap();
         expect_success(&output);
         let found: BTreeSet<PathBuf> = lab.files().iter().map(|name| lab.path(name)).collect();
         found
     };
-    assert_eq!(run_true(), keep.iter().cloned().collect());
+    assert_eq!(run_a_while(), keep.iter().cloned().collect());
     make_old(&killed);
     keep.remove(0);
-    assert_eq!(run_true(), keep.iter().cloned().collect());
+    assert_eq!(run_a_while(), keep.iter().cloned().collect());
     drop(listener);
     make_old(&alive);
     keep.retain(|folder| *folder != alive);
-    assert_eq!(run_true(), keep.into_iter().collect());
+    assert_eq!(run_a_while(), keep.into_iter().collect());
 }
 
 /// Whether a process runs: one that was killed may wait for its parent yet.

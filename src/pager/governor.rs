@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::turns::Watch;
-use super::{Pager, lock};
+use super::{Pager, lock, status};
 use crate::sys::process;
 
 /// Programs are taken to touch new memory at most this fast: what decides how often they are looked
@@ -36,6 +36,8 @@ pub(super) struct Governor {
     turns: Watch,
     watched_at: Option<Instant>,
     tree_at: Instant,
+    /// What killed runs left was removed.
+    has_tidied: bool,
     /// Processes without a helper when that was looked for last.
     without: BTreeSet<u32>,
     /// Programs of which that was told.
@@ -50,6 +52,7 @@ impl Governor {
             turns: Watch::new(),
             watched_at: None,
             tree_at: Instant::now(),
+            has_tidied: false,
             without: BTreeSet::new(),
             told: BTreeSet::new(),
         }
@@ -69,6 +72,9 @@ impl Governor {
             }
             if self.tree_at.elapsed() >= TREE_EVERY {
                 self.tree_at = Instant::now();
+                if !std::mem::replace(&mut self.has_tidied, true) {
+                    status::remove_left_overs(); // not in the time of a short program
+                }
                 self.look_for_unmanaged();
             }
             let queue = &self.queue;

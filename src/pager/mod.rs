@@ -50,6 +50,7 @@ use written::WriteBack;
 pub use written::{WriteBackOptions, WriteBackReport};
 
 use crate::page::{PAGE_SIZE, Page};
+use crate::sys::process;
 use crate::sys::signals::{self, SignalNumber};
 use crate::trace::{RecordReport, Recorder};
 use crate::zswap::{Counters, StoreError, Zswap};
@@ -360,7 +361,7 @@ impl Pager {
             pool_peak_bytes: self.pool_peak.load(Ordering::Relaxed),
             counts: self.meter.counts(),
             faults: self.meter.times(),
-            own_bytes: crate::sys::process::anonymous_bytes().unwrap_or(0),
+            own_bytes: process::private_pages().unwrap_or(0) * PAGE_SIZE as u64,
             store: self.zswap.counters(),
             backing: self.write_back.as_ref().map(|written| written.report(&self.zswap)),
             trace,

@@ -185,7 +185,6 @@ pub(super) fn serve(reporter: Arc<Reporter>, folder: &Path) -> io::Result<Answer
     rustix::net::listen(&socket, BACKLOG)?;
     fs::rename(unready, ready)?;
     Answerer::start("uzswap-status", socket, move |door| {
-        remove_left_overs(LEFT_OVER_AFTER);
         while let Some(connection) = door.next() {
             // One that goes away, or does not read, is none of our business.
             let _ = answer(connection, &reporter);
@@ -263,12 +262,12 @@ pub(super) fn connect(path: &Path) -> io::Result<OwnedFd> {
 }
 
 /// Removes the folders of this user's runs that were killed.
-fn remove_left_overs(after: Duration) {
+pub(super) fn remove_left_overs() {
     for (folder, metadata) in folders() {
         let age = metadata.modified().ok().and_then(|at| at.elapsed().ok());
         let socket = folder.join(SOCKET_NAME);
         let is_ours = metadata.uid() == own_user()
-            && age.is_some_and(|age| age >= after)
+            && age.is_some_and(|age| age >= LEFT_OVER_AFTER)
             && folder.join(LIBRARY_NAME).is_file()
             && fs::symlink_metadata(&socket).is_ok_and(|found| found.file_type().is_socket());
         let is_refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;

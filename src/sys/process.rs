@@ -49,6 +49,21 @@ pub fn anonymous_bytes() -> io::Result<u64> {
     Ok((anonymous + kib("Pss_Shmem:").unwrap_or(0)) * 1024)
 }
 
+/// Resident private memory of this process, in host pages, as the kernel keeps count of it
+/// (`/proc/self/statm`): at once, and up to some 64 pages a thread behind.
+///
+/// # Errors
+///
+/// Of reading it.
+pub fn private_pages() -> io::Result<u64> {
+    let text = fs::read_to_string("/proc/self/statm")?;
+    let pages = |at| text.split_ascii_whitespace().nth(at)?.parse::<u64>().ok();
+    let (Some(resident), Some(files)) = (pages(1), pages(2)) else {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "it is not as it should be"));
+    };
+    Ok(resident.saturating_sub(files))
+}
+
 /// Keeps memory touched from now on out of transparent huge pages, so that the resident size is
 /// what was touched. Best effort: kernels without huge pages need no asking.
 pub fn without_huge_pages() {
@@ -162,6 +177,15 @@ mod tests {
             sum = std::hint::black_box(sum + 1);
         }
         assert!(sum > 0);
+    }
+
+    #[test]
+    fn private_memory_is_counted() {
+        let before = private_pages().unwrap();
+        let memory = std::hint::black_box(vec![1_u8; 2048 << 12]);
+        let more = private_pages().unwrap() - before;
+        assert!(more > 1500 && more < 8000, "{more}");
+        drop(memory);
     }
 
     #[test]
