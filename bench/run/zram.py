@@ -28,7 +28,7 @@ CGROUP = "/sys/fs/cgroup/memory/uzswap-bench"
 TIMEOUT = 90
 
 # The cgroup ends programs although there is swap left: a run is tried so many times.
-KERNEL_TRIALS = 4
+KERNEL_TRIALS = 6
 
 PYTHON = r"""
 import random, sys, hashlib
@@ -109,6 +109,12 @@ def programs(folder):
         shell=True,
         check=True,
     )
+    for name, step in (("first", 1), ("second", 3)):
+        with open(os.path.join(folder, name), "w") as commands:
+            for number in range(0, 90000, step):
+                value = f"the_{name}_value_of_{number}_" * 20
+                commands.write(f"SET key:{number} {value}\n")
+    redis = os.path.join(HERE, "../../tests/data/programs/redis.sh")
     script = "let a=[];for(let i=0;i<600000;i++)a.push({i,s:'x'+i+'y'.repeat(i%50)});let h=0;" \
         "for(let k=0;k<6;k++)for(const o of a)h=(h*31+o.s.length+o.i)|0;console.log(h)"
     return {
@@ -116,8 +122,9 @@ def programs(folder):
         "hot-cold": [sys.executable, "-c", HOT_COLD],
         "scan": [sys.executable, "-c", SCAN],
         "c-build": ["sh", "-c", f"cd {folder} && rm -f *.o && make -s -j2"],
-        "sort": ["sh", "-c", f"sort -S 300M --parallel=1 {lines} | md5sum"],
+        "sort": ["bash", "-o", "pipefail", "-c", f"sort -S 300M --parallel=1 {lines} | md5sum"],
         "node": ["node", "-e", script],
+        "redis": ["sh", redis, folder, "20000"],
         "sqlite3": [
             "sqlite3",
             ":memory:",

@@ -9,7 +9,6 @@
 //! there is no accessed bit to ask.
 
 use std::io;
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -21,7 +20,8 @@ use crate::sys::{process, remote};
 
 /// Trays of pages aside that a space may have before the oldest is stored, and the part of its
 /// resident pages that these are at most.
-const TRAYS_ASIDE: Range<usize> = 2..17;
+const TRAYS_ASIDE_MIN: usize = 2;
+const TRAYS_ASIDE_MAX: usize = 16;
 const ASIDE_PART: u64 = 32;
 
 /// Rounds without any page freed after which nothing can be done about the limit: some 3 s.
@@ -127,7 +127,7 @@ impl Evictor {
         let Some(helper) = lock(space).helper() else { return Ok(0) };
         let resident_trays = lock(space).resident_bytes() / (TRAY_PAGES * PAGE_SIZE) as u64;
         let most = (resident_trays / ASIDE_PART) as usize;
-        let trays_aside = most.clamp(TRAYS_ASIDE.start, TRAYS_ASIDE.end - 1);
+        let trays_aside = most.clamp(TRAYS_ASIDE_MIN, TRAYS_ASIDE_MAX);
         // It may end at any time.
         while lock(space).helper().is_some() {
             let mut freed = 0;

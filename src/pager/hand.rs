@@ -58,14 +58,15 @@ impl Hand {
         for again in [false, true] {
             for part in [start..u64::MAX, 0..start] {
                 self.at = part.start;
-                let ranges: Vec<Range<u64>> = watched.within(part.clone()).collect();
+                let is_first = part.end == u64::MAX && !again;
+                let ranges: Vec<Range<u64>> = watched.within(part).collect();
                 for range in ranges.into_iter().flat_map(|range| left.outside(range)) {
                     self.walk(range, table, resident, &mut search)?;
                     if search.pages.len() == most || search.walked > SEARCH_BYTES {
                         return Ok(search.pages);
                     }
                 }
-                self.turn += u64::from(part.start == start && !again);
+                self.turn += u64::from(is_first);
             }
             if !search.pages.is_empty() || search.soonest == u64::MAX {
                 break;

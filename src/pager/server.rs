@@ -106,6 +106,16 @@ enum Access {
     FirstWrite,
 }
 
+/// Who waits for a page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum By {
+    Program,
+    /// A thread of the program that has waited for room long enough.
+    Waiting,
+    /// The evictor waits for the helper: that must not wait for the evictor.
+    Helper,
+}
+
 /// A fault that waits for room.
 #[derive(Debug)]
 struct Waiting {
@@ -494,9 +504,8 @@ impl Server {
                 (false, true) => Access::Write,
                 (false, false) => Access::Read,
             };
-            // The evictor waits for the helper: that must not wait for the evictor.
-            let is_helper = Some(thread) == space.thread;
-            match self.serve(&mut space, address, access, is_helper, is_helper) {
+            let by = if Some(thread) == space.thread { By::Helper } else { By::Program };
+            match self.serve(&mut space, address, access, by) {
                 Served::Done => self.pager.meter.fault(start.elapsed()),
                 Served::NoRoom => {
                     let round = self.pager.rounds.load(Ordering::Relaxed);
@@ -614,9 +623,12 @@ impl Server {
             let rounds = self.pager.rounds.load(Ordering::Relaxed) - fault.round;
             // Of pages in common, what the evictor frees in a round is another's still.
             let may_help = fault.access == Access::FirstWrite || rounds < ROOM_ROUNDS;
-            let at_once = !may_help || fault.since.elapsed() > ROOM_WAIT;
+            let by = match may_help && fault.since.elapsed() <= ROOM_WAIT {
+                true => By::Program,
+                false => By::Waiting,
+            };
             let mut space = lock(&shared);
-            let served = self.serve(&mut space, fault.address, fault.access, at_once, false);
+            let served = self.serve(&mut space, fault.address, fault.access, by);
             self.wake(space);
             match served {
                 Served::Done => self.pager.meter.fault(fault.since.elapsed()),
@@ -627,27 +639,20 @@ impl Server {
     }
 
     /// Gives a program the page that it waits for, and those that it will want next.
-    fn serve(
-        &mut self,
-        space: &mut Space,
-        address: u64,
-        access: Access,
-        at_once: bool,
-        is_helper: bool,
-    ) -> Served {
+    fn serve(&mut self, space: &mut Space, address: u64, access: Access, by: By) -> Served {
         let page = address / PAGE;
         let place = space.table.get(page).place;
-        if !at_once && !self.pager.has_room() {
+        if by == By::Program && !self.pager.has_room() {
             return Served::NoRoom;
         }
         if access == Access::FirstWrite {
-            let most = if at_once { UNASKED_MAX } else { FRESH_MAX };
+            let most = if by == By::Program { FRESH_MAX } else { UNASKED_MAX };
             let count = space.let_write(page, most);
             self.to_wake.push(page * PAGE..(page + count.max(1) as u64) * PAGE);
             self.pager.charge(count);
         } else if place != Place::Program {
             self.serve_kept(space, page);
-        } else if !is_helper && space.pages_before_command(page, 1) == 0 {
+        } else if by != By::Helper && space.pages_before_command(page, 1) == 0 {
             // It came back since the fault, and is on its way out again: not fresh. Who waits looks
             // again. The helper itself has not begun to move anything while it waits for a page.
             self.to_wake.push(page * PAGE..(page + 1) * PAGE);
