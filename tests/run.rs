@@ -91,9 +91,14 @@ select group_concat(a) from (select a from t order by b limit 50);
 
 /// Of `uzswap run`, as it is started here.
 fn run_in(limit: &str, program: &str, arguments: &[&str]) -> Command {
+    run_for(0, limit, program, arguments)
+}
+
+/// Likewise, of a program that takes so many seconds: one that hangs is ended, and fails with 137.
+fn run_for(seconds: u32, limit: &str, program: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new("timeout");
-    // One that hangs is ended, and fails with 137.
-    command.args(["-s", "KILL", "100", env!("CARGO_BIN_EXE_uzswap")]);
+    let seconds = (100 + seconds).to_string();
+    command.args(["-s", "KILL", &seconds, env!("CARGO_BIN_EXE_uzswap")]);
     command.args(["run", "--limit", limit, "--", program]).args(arguments);
     command
 }
@@ -190,9 +195,9 @@ fn adversary_in(percent: u32) {
         (number("UZSWAP_ADVERSARY_SECONDS", 4), number("UZSWAP_ADVERSARY_SEED", percent));
     let mib = 80;
     let limit = format!("{}M", mib * percent / 100);
-    let [seed, seconds, mib] = [seed, seconds, mib].map(|number| number.to_string());
-    let arguments = ["--adversary", &seed, &seconds, "4", &mib];
-    let mut command = run_in(&limit, &this_program(), &arguments);
+    let words = [seed, seconds, mib].map(|number| number.to_string());
+    let arguments = ["--adversary", &words[0], &words[1], "4", &words[2]];
+    let mut command = run_for(seconds, &limit, &this_program(), &arguments);
     if std::env::var_os("UZSWAP_ADVERSARY_SECONDS").is_none() {
         command.env("UZSWAP_ADVERSARY_WITHOUT", "fork,direct_fork");
     }
