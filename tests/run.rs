@@ -43,7 +43,7 @@ fn main() -> ExitCode {
 }
 
 /// Name, limit, exit code, what it prints. Each has 32 MiB of its own.
-const SCENARIOS: [(&str, &str, i32, &str); 9] = [
+const SCENARIOS: [(&str, &str, i32, &str); 10] = [
     ("fill", "16M", 0, ""),
     ("code-7", "16M", 7, ""),
     ("abort", "16M", 128 + 6, ""),
@@ -52,6 +52,7 @@ const SCENARIOS: [(&str, &str, i32, &str); 9] = [
     ("limits", "16M", 0, ""),
     ("background", "16M", 0, "background done"),
     ("threads-end", "16M", 0, ""),
+    ("processors-stay", "16M", 0, ""),
     // Watched, and nothing has to leave: forks are fast.
     ("threads-end-in-forks", "38M", 0, ""),
 ];

@@ -2,13 +2,12 @@
 //!
 //! A fault wakes the server, and the server the program. The scheduler likes an idle processor for
 //! whom it wakes, and on a virtual machine that takes some 35 us, seven times what the fault itself
-//! does. While all faults come from one thread, the server stays on one processor, and runs there
+//! does. While all faults come from one thread, the server stays on its processor, and runs there
 //! only when nobody else would: the processor counts as idle, the thread is woken there, and runs
 //! at once. When it faults again, the server goes on where it was, without having slept.
 //!
 //! The scheduler takes two threads on one processor for one too many, and moves the program now and
-//! then. It is drawn back: its processors are set for the moment in which it waits in its fault.
-//! That, for each fault, is also the way where the server may not give way.
+//! then. The server sees that it goes on although it has just woken somebody, and follows.
 //!
 //! The helper stays there, too: where it runs on another processor than the program, each run of
 //! pages that it moves interrupts the program (25 us for a single page).
@@ -25,6 +24,10 @@ use crate::sys::process;
 /// Faults of one thread in a row that it takes to keep it company.
 const FAULTS_IN_A_ROW: u32 = 16;
 
+/// Times in a row that who was woken did not run here, after which the server looks where it is: a
+/// tick of the clock in the middle of its work looks the same.
+const MISSES_IN_A_ROW: u32 = 2;
+
 /// The server's company.
 #[derive(Debug)]
 pub(super) struct Company {
@@ -33,29 +36,14 @@ pub(super) struct Company {
     thread: u32,
     in_a_row: u32,
     /// Where server and helper stay.
-    place: Option<CpuSet>,
+    place: Option<usize>,
     /// Of that thread's process.
     helper: Option<Pid>,
-    /// The thread ran elsewhere after its last fault.
-    has_missed: bool,
+    misses: u32,
     /// Whether the server may give way, once that was tried.
     may_give_way: Option<bool>,
     /// Where the server may be; `None` where there is but one processor.
     anywhere: Option<CpuSet>,
-}
-
-/// A thread that is to be woken in one place; dropped once it is woken, it may run where it could
-/// before.
-pub(super) struct Drawn {
-    thread: Pid,
-    anywhere: CpuSet,
-}
-
-impl Drop for Drawn {
-    fn drop(&mut self) {
-        // It has ended where this is refused.
-        let _ = sched_setaffinity(Some(self.thread), &self.anywhere);
-    }
 }
 
 impl Company {
@@ -67,7 +55,7 @@ impl Company {
             in_a_row: 0,
             place: None,
             helper: None,
-            has_missed: false,
+            misses: 0,
             may_give_way: None,
             anywhere: sched_getaffinity(None).ok().filter(|set| set.count() > 1),
         }
@@ -78,63 +66,54 @@ impl Company {
         self.turns.gives_way()
     }
 
-    /// Who was woken does not run here.
-    pub(super) fn has_missed(&mut self) {
-        self.has_missed = true;
+    /// Whether who was woken ran here, before the server went on.
+    pub(super) fn woken(&mut self, ran_here: bool) {
+        self.misses = if ran_here { 0 } else { self.misses + 1 };
     }
 
     /// A thread of the process with this helper waits for a page: keeps it company, if it is the
-    /// only one that does, and draws it here where it has to be. Where `other_is_busy`, one
-    /// processor besides this one is: of two there is none then that the scheduler would like
-    /// better, and 2 us are saved. What the program may not be moved by (`EPERM`) leaves it where
-    /// it is.
-    pub(super) fn keep(
-        &mut self,
-        thread: u32,
-        helper: Option<u32>,
-        other_is_busy: bool,
-    ) -> Option<Drawn> {
-        let anywhere = self.anywhere?;
+    /// only one that does, and if the server may give way.
+    pub(super) fn keep(&mut self, thread: u32, helper: Option<u32>) {
+        let Some(anywhere) = self.anywhere else { return };
         if thread != self.thread {
             self.part(&anywhere);
             (self.thread, self.in_a_row) = (thread, 0);
         }
         self.in_a_row = self.in_a_row.saturating_add(1);
         if self.in_a_row < FAULTS_IN_A_ROW {
-            return None;
+            return;
         }
-        let thread = pid(thread)?;
-        if self.place.is_none() {
-            let mut place = CpuSet::new();
-            place.set(last_processor(thread)?);
-            sched_setaffinity(None, &place).ok()?;
-            self.place = Some(place);
-            self.helper = helper.and_then(pid);
-            let _ = self.helper.map(|helper| sched_setaffinity(Some(helper), &place));
-        }
-        if !self.gives_way() && *self.may_give_way.get_or_insert_with(process::may_return_from_idle)
+        if !*self.may_give_way.get_or_insert_with(process::may_return_from_idle)
+            || !self.turns.give_way()
         {
-            self.turns.give_way();
+            self.part(&anywhere);
+        } else if self.place.is_none() || self.misses >= MISSES_IN_A_ROW {
+            self.misses = 0;
+            let place = pid(thread).and_then(last_processor);
+            if place != self.place {
+                self.place = place;
+                self.helper = helper.and_then(pid);
+                let mut only = CpuSet::new();
+                place.into_iter().for_each(|place| only.set(place));
+                self.stay(&only);
+            }
         }
-        let has_missed = std::mem::take(&mut self.has_missed);
-        let is_drawn =
-            if self.gives_way() { has_missed } else { !(other_is_busy && anywhere.count() == 2) };
-        if !is_drawn {
-            return None;
-        }
-        let anywhere = sched_getaffinity(Some(thread)).ok()?;
-        sched_setaffinity(Some(thread), self.place.as_ref()?).ok()?;
-        Some(Drawn { thread, anywhere })
     }
 
     /// Server and helper may be anywhere again.
     fn part(&mut self, anywhere: &CpuSet) {
+        self.misses = 0;
         self.turns.take_part();
         if self.place.take().is_some() {
-            let _ = sched_setaffinity(None, anywhere);
-            let helper = self.helper.take();
-            let _ = helper.map(|helper| sched_setaffinity(Some(helper), anywhere));
+            self.stay(anywhere);
+            self.helper = None;
         }
+    }
+
+    /// What is refused stays where it is.
+    fn stay(&self, processors: &CpuSet) {
+        let _ = sched_setaffinity(None, processors);
+        let _ = self.helper.map(|helper| sched_setaffinity(Some(helper), processors));
     }
 }
 
@@ -180,39 +159,36 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_is_drawn_while_it_alone_faults() {
+    fn a_thread_is_kept_company_while_it_alone_faults() {
         let mut company = Company::new(Arc::default());
         let Some(all) = company.anywhere else { return }; // one processor: nothing to choose
-        company.may_give_way = Some(false);
-        let other = other();
-        for _ in 1..FAULTS_IN_A_ROW {
-            assert!(company.keep(raw(other.number), None, false).is_none());
-        }
-        let drawn = company.keep(raw(other.number), None, false);
-        assert!(drawn.is_some());
-        assert_eq!((count(None), count(Some(other.number))), (1, 1));
-        drop(drawn);
-        assert_eq!((count(None), count(Some(other.number))), (1, all.count()));
-        // Another one: back to where all was.
-        assert!(company.keep(raw(other.number) + 1, None, false).is_none());
-        assert_eq!(count(None), all.count());
-    }
-
-    #[test]
-    fn a_thread_is_drawn_once_where_the_server_gives_way() {
-        let mut company = Company::new(Arc::default());
-        if company.anywhere.is_none() || !process::may_return_from_idle() {
+        if !process::may_return_from_idle() {
             return;
         }
         let other = other();
-        for _ in 0..FAULTS_IN_A_ROW + 3 {
-            assert!(company.keep(raw(other.number), None, false).is_none());
+        for _ in 1..FAULTS_IN_A_ROW {
+            company.keep(raw(other.number), None);
+            assert!(!company.gives_way());
         }
+        company.keep(raw(other.number), None);
         assert!(company.gives_way());
-        company.has_missed();
-        assert!(company.keep(raw(other.number), None, false).is_some());
-        assert!(company.keep(raw(other.number), None, false).is_none());
-        company.keep(raw(other.number) + 1, None, false);
+        assert_eq!((count(None), count(Some(other.number))), (1, all.count()));
+        let place = company.place;
+        assert_eq!(place, last_processor(other.number));
+        // It is elsewhere now.
+        let elsewhere = (0..CpuSet::MAX_CPU).find(|&cpu| all.is_set(cpu) && Some(cpu) != place);
+        company.place = elsewhere;
+        company.woken(false);
+        company.woken(true);
+        company.woken(false);
+        company.keep(raw(other.number), None);
+        assert_eq!(company.place, elsewhere);
+        company.woken(false);
+        company.keep(raw(other.number), None);
+        assert_eq!(company.place, place);
+        // Another one: back to where all was.
+        company.keep(raw(other.number) + 1, None);
         assert!(!company.gives_way());
+        assert_eq!(count(None), all.count());
     }
 }

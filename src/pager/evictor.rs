@@ -173,9 +173,7 @@ impl Evictor {
             (tray, thread)
         };
         let mut slots = Vec::with_capacity(tray.staged.len());
-        self.pager.is_storing.store(true, Ordering::Relaxed);
         let all = self.store(thread, &tray, &mut slots);
-        self.pager.is_storing.store(false, Ordering::Relaxed);
         // All at once: faults are served under this lock, and whoever waits for it costs them more
         // than what is done under it.
         let mut space = lock(space);

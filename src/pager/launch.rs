@@ -164,7 +164,6 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
         meter: Meter::new(),
         stop: AtomicBool::new(false),
         rounds: AtomicU64::new(0),
-        is_storing: AtomicBool::new(false),
         is_awaited: AtomicBool::new(false),
         turns: Arc::new(Turns::default()),
         wake: setup("make an eventfd", wake_descriptor())?,

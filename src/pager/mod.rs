@@ -86,8 +86,6 @@ struct Pager {
     stop: AtomicBool,
     /// Rounds of the evictor: a fault waits for room for two of them at most.
     rounds: AtomicU64,
-    /// The evictor compresses, and so keeps a processor busy.
-    is_storing: AtomicBool,
     /// Some fault waits for room.
     is_awaited: AtomicBool,
     /// Of the server.

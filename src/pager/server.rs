@@ -455,10 +455,10 @@ impl Server {
                 continue; // there may be more
             }
             // Who was woken has run, where that was here, and may have its next fault.
+            if turn == 1 {
+                self.company.woken(count > 0);
+            }
             if count == 0 || !self.company.gives_way() {
-                if turn == 1 {
-                    self.company.has_missed();
-                }
                 return;
             }
         }
@@ -494,11 +494,9 @@ impl Server {
         for change in changes {
             self.changed(&mut space, change);
         }
-        let mut drawn = None;
         for fault in faults {
             let Event::PageFault { address, write, wp, thread } = fault else { continue };
-            let is_storing = self.pager.is_storing.load(Ordering::Relaxed);
-            drawn = self.company.keep(thread, space.thread, is_storing);
+            self.company.keep(thread, space.thread);
             let access = match (wp, write) {
                 (true, _) => Access::FirstWrite,
                 (false, true) => Access::Write,
@@ -524,7 +522,6 @@ impl Server {
             self.pager.turns.end();
         }
         self.wake(space);
-        drop(drawn);
         Some(count)
     }
 

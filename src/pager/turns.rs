@@ -12,9 +12,15 @@ use rustix::thread::gettid;
 
 use crate::sys::process;
 
-/// How long the server runs as others do after it has starved; twice as long each time.
-const FED_MIN: Duration = Duration::from_secs(1);
-const FED_MAX: Duration = Duration::from_secs(60);
+/// Looks at which it had the same to do, after which it starves: some 5 ms. The evictor and the
+/// helper keep its processor for one or two now and then.
+const LOOKS: u32 = 5;
+
+/// How long the server runs as others do after it has starved: twice as long each time, and as at
+/// first where it did not for long.
+const FED_MIN: Duration = Duration::from_millis(100);
+const FED_MAX: Duration = Duration::from_secs(30);
+const FORGIVEN_AFTER: Duration = Duration::from_secs(10);
 
 /// What server and governor know of it.
 #[derive(Debug, Default)]
@@ -47,11 +53,14 @@ impl Turns {
         self.gives_way.load(Ordering::Relaxed)
     }
 
-    /// From now on the server, which calls this, runs when nobody else would, if it may.
-    pub(super) fn give_way(&self) {
-        if !self.is_fed.load(Ordering::Relaxed) && process::run_when_idle(None, true).is_ok() {
+    /// From now on the server, which calls this, runs when nobody else would; `false` where it may
+    /// not now.
+    pub(super) fn give_way(&self) -> bool {
+        let is_due = !self.gives_way() && !self.is_fed.load(Ordering::Relaxed);
+        if is_due && process::run_when_idle(None, true).is_ok() {
             self.gives_way.store(true, Ordering::Relaxed);
         }
+        self.gives_way()
     }
 
     /// From now on the server, which calls this, runs as others do.
@@ -65,15 +74,17 @@ impl Turns {
 /// The governor's look at them.
 #[derive(Debug)]
 pub(super) struct Watch {
-    /// The count when something was to be answered.
-    asked_at: Option<u64>,
+    /// The count when something was to be answered, and looks since.
+    asked: Option<(u64, u32)>,
     fed_until: Option<Instant>,
     fed_for: Duration,
+    /// When it starved last.
+    last: Option<Instant>,
 }
 
 impl Watch {
     pub(super) fn new() -> Watch {
-        Watch { asked_at: None, fed_until: None, fed_for: FED_MIN }
+        Watch { asked: None, fed_until: None, fed_for: FED_MIN, last: None }
     }
 
     /// Looks whether the server starves; `is_asked` says whether something waits to be read by it.
@@ -85,20 +96,30 @@ impl Watch {
         }
         let count = turns.count.load(Ordering::Relaxed);
         if !turns.gives_way() || (count.is_multiple_of(2) && !is_asked()) {
-            self.asked_at = None;
+            self.asked = None;
             return false;
         }
-        if self.asked_at.replace(count) == Some(count) {
-            self.asked_at = None;
-            turns.is_fed.store(true, Ordering::Relaxed);
-            // This before it is so: the server may set both at the same time, and may believe to
-            // run as others do only if it does.
-            turns.gives_way.store(false, Ordering::Relaxed);
-            let _ = process::run_when_idle(Some(turns.thread.load(Ordering::Relaxed)), false);
-            self.fed_until = Some(Instant::now() + self.fed_for);
-            self.fed_for = (self.fed_for * 2).min(FED_MAX);
+        let looks = self.asked.filter(|asked| asked.0 == count).map_or(1, |asked| asked.1 + 1);
+        self.asked = Some((count, looks));
+        if looks > LOOKS {
+            self.feed(turns);
         }
         true
+    }
+
+    /// Has the server run as others do for a while.
+    fn feed(&mut self, turns: &Turns) {
+        self.asked = None;
+        turns.is_fed.store(true, Ordering::Relaxed);
+        // This before it is so: the server may set both at the same time, and may believe to run
+        // as others do only if it does.
+        turns.gives_way.store(false, Ordering::Relaxed);
+        let _ = process::run_when_idle(Some(turns.thread.load(Ordering::Relaxed)), false);
+        let now = Instant::now();
+        let is_forgiven = self.last.is_none_or(|last| now - last > FORGIVEN_AFTER + self.fed_for);
+        self.fed_for = if is_forgiven { FED_MIN } else { (self.fed_for * 2).min(FED_MAX) };
+        self.fed_until = Some(now + self.fed_for);
+        self.last = Some(now);
     }
 }
 
@@ -113,8 +134,7 @@ mod tests {
         }
         let (turns, mut watch) = (Turns::default(), Watch::new());
         turns.start();
-        turns.give_way();
-        assert!(turns.gives_way());
+        assert!(turns.give_way() && turns.gives_way());
         // Nothing to do; then something, and it is done.
         assert!(!watch.look(&turns, || false));
         assert!(watch.look(&turns, || true));
@@ -123,20 +143,21 @@ mod tests {
         turns.end();
         assert!(!watch.look(&turns, || false));
         assert!(turns.gives_way());
-        // In the middle of a turn for two looks.
+        // In the middle of a turn all the time.
         turns.begin();
-        assert!(watch.look(&turns, || false) && watch.look(&turns, || false));
+        assert!((0..LOOKS).all(|_| watch.look(&turns, || false) && turns.gives_way()));
+        watch.look(&turns, || false);
         assert!(!turns.gives_way());
         turns.end();
-        turns.give_way();
-        assert!(!turns.gives_way(), "it is fed still");
+        assert!(!turns.give_way(), "it is fed still");
         watch.fed_until = Some(Instant::now());
         watch.look(&turns, || true);
-        // Asked, and no turn for two looks.
-        turns.give_way();
-        assert!(watch.look(&turns, || true) && watch.look(&turns, || true));
+        // Asked, and no turn all the time.
+        assert!(turns.give_way());
+        assert!((0..LOOKS).all(|_| watch.look(&turns, || true) && turns.gives_way()));
+        watch.look(&turns, || true);
         assert!(!turns.gives_way());
-        assert_eq!(watch.fed_for, FED_MIN * 4);
+        assert_eq!(watch.fed_for, FED_MIN * 2);
         turns.take_part();
     }
 }

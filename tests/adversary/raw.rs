@@ -294,3 +294,14 @@ pub(crate) fn limit(what: u32, value: u64) {
     // SAFETY: reads a limit of ours.
     unsafe { libc::setrlimit(what, &raw const limit) };
 }
+
+/// How many processors this thread may run on.
+pub(crate) fn processors() -> i32 {
+    // SAFETY: all zero is a set, which the call fills.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the pointer is to a set of this size.
+    let told = unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set) };
+    assert_eq!(told, 0);
+    // SAFETY: the set is initialised, and only read.
+    unsafe { libc::CPU_COUNT(&set) }
+}

@@ -87,6 +87,7 @@ pub(crate) fn run(name: &str) -> ! {
         "threads-end" => threads_end(),
         "threads-end-in-forks" => threads_end_in_forks(),
         "both-write" => both_write(),
+        "processors-stay" => processors_stay(),
         "stay" => {
             let at = filled();
             println!("ready");
@@ -210,5 +211,20 @@ fn both_write() {
     }
     if child != 0 {
         assert_eq!(raw::wait(child), 0);
+    }
+}
+
+/// One thread that faults all the time finds the processors that it may run on as they were.
+fn processors_stay() {
+    let at = filled();
+    let before = raw::processors();
+    for round in 0..40_000 {
+        let page = round * 7919 % PAGES;
+        if raw::page(at + page * PAGE)[0] != word(page) {
+            super::wrong(&format!("page {page} is wrong"));
+        }
+        if raw::processors() != before {
+            super::wrong(&format!("after {round} touches it may run elsewhere"));
+        }
     }
 }
