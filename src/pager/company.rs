@@ -7,7 +7,10 @@
 //! at once. When it faults again, the server goes on where it was, without having slept.
 //!
 //! The scheduler takes two threads on one processor for one too many, and moves the program now and
-//! then. The server sees that it goes on although it has just woken somebody, and follows.
+//! then. The server sees that it goes on although it has just woken somebody, and draws it back:
+//! its processors are set for the moment in which it waits in its fault. It must not run before
+//! they are set back, as threads that it makes have the same: the server goes before all until
+//! then.
 //!
 //! The helper stays there, too: where it runs on another processor than the program, each run of
 //! pages that it moves interrupts the program (25 us for a single page).
@@ -24,10 +27,6 @@ use crate::sys::process;
 /// Faults of one thread in a row that it takes to keep it company.
 const FAULTS_IN_A_ROW: u32 = 16;
 
-/// Times in a row that who was woken did not run here, after which the server looks where it is: a
-/// tick of the clock in the middle of its work looks the same.
-const MISSES_IN_A_ROW: u32 = 2;
-
 /// The server's company.
 #[derive(Debug)]
 pub(super) struct Company {
@@ -36,14 +35,31 @@ pub(super) struct Company {
     thread: u32,
     in_a_row: u32,
     /// Where server and helper stay.
-    place: Option<usize>,
+    place: Option<CpuSet>,
     /// Of that thread's process.
     helper: Option<Pid>,
-    misses: u32,
+    /// Who was woken last did not run here.
+    has_missed: bool,
     /// Whether the server may give way, once that was tried.
     may_give_way: Option<bool>,
     /// Where the server may be; `None` where there is but one processor.
     anywhere: Option<CpuSet>,
+}
+
+/// A thread that is to be woken in one place; to be dropped once it is woken: it may run where it
+/// could before, and does not run earlier.
+pub(super) struct Drawn {
+    turns: Arc<Turns>,
+    thread: Pid,
+    anywhere: CpuSet,
+}
+
+impl Drop for Drawn {
+    fn drop(&mut self) {
+        // It has ended where this is refused.
+        let _ = sched_setaffinity(Some(self.thread), &self.anywhere);
+        self.turns.go_on();
+    }
 }
 
 impl Company {
@@ -55,7 +71,7 @@ impl Company {
             in_a_row: 0,
             place: None,
             helper: None,
-            misses: 0,
+            has_missed: false,
             may_give_way: None,
             anywhere: sched_getaffinity(None).ok().filter(|set| set.count() > 1),
         }
@@ -66,43 +82,51 @@ impl Company {
         self.turns.gives_way()
     }
 
-    /// Whether who was woken ran here, before the server went on.
-    pub(super) fn woken(&mut self, ran_here: bool) {
-        self.misses = if ran_here { 0 } else { self.misses + 1 };
+    /// Who was woken did not run here, before the server went on.
+    pub(super) fn has_missed(&mut self) {
+        self.has_missed = true;
     }
 
     /// A thread of the process with this helper waits for a page: keeps it company, if it is the
-    /// only one that does, and if the server may give way.
-    pub(super) fn keep(&mut self, thread: u32, helper: Option<u32>) {
-        let Some(anywhere) = self.anywhere else { return };
+    /// only one that does, and if the server may give way; draws it here, where it went away.
+    pub(super) fn keep(&mut self, thread: u32, helper: Option<u32>) -> Option<Drawn> {
+        let anywhere = self.anywhere?;
         if thread != self.thread {
             self.part(&anywhere);
             (self.thread, self.in_a_row) = (thread, 0);
         }
         self.in_a_row = self.in_a_row.saturating_add(1);
         if self.in_a_row < FAULTS_IN_A_ROW {
-            return;
+            return None;
         }
         if !*self.may_give_way.get_or_insert_with(process::may_return_from_idle)
             || !self.turns.give_way()
         {
             self.part(&anywhere);
-        } else if self.place.is_none() || self.misses >= MISSES_IN_A_ROW {
-            self.misses = 0;
-            let place = pid(thread).and_then(last_processor);
-            if place != self.place {
-                self.place = place;
-                self.helper = helper.and_then(pid);
-                let mut only = CpuSet::new();
-                place.into_iter().for_each(|place| only.set(place));
-                self.stay(&only);
-            }
+            return None;
         }
+        let thread = pid(thread)?;
+        let Some(place) = &self.place else {
+            let mut place = CpuSet::new();
+            place.set(last_processor(thread)?);
+            self.place = Some(place);
+            self.helper = helper.and_then(pid);
+            self.stay(&place);
+            return None;
+        };
+        if !std::mem::take(&mut self.has_missed) {
+            return None;
+        }
+        // What the program may not be moved by (`EPERM`) leaves it where it is.
+        let anywhere = sched_getaffinity(Some(thread)).ok()?;
+        process::run_first().ok()?;
+        let _ = sched_setaffinity(Some(thread), place);
+        Some(Drawn { turns: Arc::clone(&self.turns), thread, anywhere })
     }
 
     /// Server and helper may be anywhere again.
     fn part(&mut self, anywhere: &CpuSet) {
-        self.misses = 0;
+        self.has_missed = false;
         self.turns.take_part();
         if self.place.take().is_some() {
             self.stay(anywhere);
@@ -167,25 +191,22 @@ mod tests {
         }
         let other = other();
         for _ in 1..FAULTS_IN_A_ROW {
-            company.keep(raw(other.number), None);
+            assert!(company.keep(raw(other.number), None).is_none());
             assert!(!company.gives_way());
         }
         company.keep(raw(other.number), None);
         assert!(company.gives_way());
         assert_eq!((count(None), count(Some(other.number))), (1, all.count()));
-        let place = company.place;
-        assert_eq!(place, last_processor(other.number));
-        // It is elsewhere now.
-        let elsewhere = (0..CpuSet::MAX_CPU).find(|&cpu| all.is_set(cpu) && Some(cpu) != place);
-        company.place = elsewhere;
-        company.woken(false);
-        company.woken(true);
-        company.woken(false);
-        company.keep(raw(other.number), None);
-        assert_eq!(company.place, elsewhere);
-        company.woken(false);
-        company.keep(raw(other.number), None);
-        assert_eq!(company.place, place);
+        // It went away.
+        company.has_missed();
+        let drawn = company.keep(raw(other.number), None);
+        if process::run_first().is_ok() {
+            assert!(drawn.is_some());
+            assert_eq!(count(Some(other.number)), 1);
+        }
+        drop(drawn);
+        assert_eq!(count(Some(other.number)), all.count());
+        assert!(company.keep(raw(other.number), None).is_none());
         // Another one: back to where all was.
         company.keep(raw(other.number) + 1, None);
         assert!(!company.gives_way());

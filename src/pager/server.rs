@@ -455,8 +455,8 @@ impl Server {
                 continue; // there may be more
             }
             // Who was woken has run, where that was here, and may have its next fault.
-            if turn == 1 {
-                self.company.woken(count > 0);
+            if count == 0 && turn == 1 {
+                self.company.has_missed();
             }
             if count == 0 || !self.company.gives_way() {
                 return;
@@ -494,9 +494,10 @@ impl Server {
         for change in changes {
             self.changed(&mut space, change);
         }
+        let mut drawn = None;
         for fault in faults {
             let Event::PageFault { address, write, wp, thread } = fault else { continue };
-            self.company.keep(thread, space.thread);
+            drawn = self.company.keep(thread, space.thread);
             let access = match (wp, write) {
                 (true, _) => Access::FirstWrite,
                 (false, true) => Access::Write,
@@ -522,6 +523,7 @@ impl Server {
             self.pager.turns.end();
         }
         self.wake(space);
+        drop(drawn);
         Some(count)
     }
 

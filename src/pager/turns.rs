@@ -63,6 +63,11 @@ impl Turns {
         self.gives_way()
     }
 
+    /// The server, which calls this, does not go before all any more.
+    pub(super) fn go_on(&self) {
+        let _ = process::run_when_idle(None, self.gives_way()); // it was tried before
+    }
+
     /// From now on the server, which calls this, runs as others do.
     pub(super) fn take_part(&self) {
         if self.gives_way.swap(false, Ordering::Relaxed) {

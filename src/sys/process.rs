@@ -155,6 +155,21 @@ pub fn run_when_idle(thread: Option<u32>, on: bool) -> io::Result<()> {
     }
 }
 
+/// Has the kernel run this thread before all usual ones (`SCHED_FIFO`), until
+/// [`run_when_idle`] says otherwise.
+///
+/// # Errors
+///
+/// The kernel's: `EPERM` without CAP_SYS_NICE, or where the control group has no such time.
+pub fn run_first() -> io::Result<()> {
+    let parameters = libc::sched_param { sched_priority: 1 };
+    // SAFETY: changes how this thread is scheduled, by parameters that are only read.
+    match unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const parameters) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// Whether a thread may leave `SCHED_IDLE` again: with CAP_SYS_NICE, or an RLIMIT_NICE that allows
 /// it. Tried by one that ends.
 pub fn may_return_from_idle() -> bool {
