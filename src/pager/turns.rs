@@ -18,8 +18,8 @@ const LOOKS: u32 = 5;
 
 /// How long the server runs as others do after it has starved: twice as long each time, and as at
 /// first where it did not for long.
-const FED_MIN: Duration = Duration::from_millis(100);
-const FED_MAX: Duration = Duration::from_secs(30);
+const FED_MIN: Duration = Duration::from_secs(1);
+const FED_MAX: Duration = Duration::from_secs(60);
 const FORGIVEN_AFTER: Duration = Duration::from_secs(10);
 
 /// What server and governor know of it.
