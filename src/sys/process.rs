@@ -196,10 +196,10 @@ mod tests {
 
     #[test]
     fn private_memory_is_counted() {
-        let before = private_pages().unwrap();
-        let memory = std::hint::black_box(vec![1_u8; 2048 << 12]);
-        let more = private_pages().unwrap() - before;
-        assert!(more > 1500 && more < 8000, "{more}");
+        // Of 64 MiB that are there for sure; other tests have memory, too.
+        let memory = std::hint::black_box(vec![1_u8; 16384 << 12]);
+        let pages = private_pages().unwrap();
+        assert!(pages > 15_000, "{pages}");
         drop(memory);
     }
 
