@@ -15,8 +15,6 @@
 //! The helper stays there, too: where it runs on another processor than the program, each run of
 //! pages that it moves interrupts the program (25 us for a single page).
 
-use std::fs::File;
-use std::io::Read;
 use std::sync::Arc;
 
 use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
@@ -105,10 +103,9 @@ impl Company {
             self.part(&anywhere);
             return None;
         }
-        let thread = pid(thread)?;
         let Some(place) = &self.place else {
             let mut place = CpuSet::new();
-            place.set(last_processor(thread)?);
+            place.set(process::last_processor(thread)?);
             self.place = Some(place);
             self.helper = helper.and_then(pid);
             self.stay(&place);
@@ -118,6 +115,7 @@ impl Company {
             return None;
         }
         // What the program may not be moved by (`EPERM`) leaves it where it is.
+        let thread = pid(thread)?;
         let anywhere = sched_getaffinity(Some(thread)).ok()?;
         process::run_first().ok()?;
         let _ = sched_setaffinity(Some(thread), place);
@@ -143,15 +141,6 @@ impl Company {
 
 fn pid(number: u32) -> Option<Pid> {
     Pid::from_raw(number as i32) // at most 2^22
-}
-
-/// The processor that a thread ran on last.
-fn last_processor(thread: Pid) -> Option<usize> {
-    let path = format!("/proc/{}/stat", thread.as_raw_nonzero());
-    let mut text = String::new();
-    File::open(path).ok()?.read_to_string(&mut text).ok()?;
-    // The 39th field; the second, in parentheses, may have spaces in it.
-    text.rsplit_once(')')?.1.split_ascii_whitespace().nth(36)?.parse().ok()
 }
 
 #[cfg(test)]

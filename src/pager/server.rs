@@ -405,16 +405,23 @@ impl Server {
         let is_parent = |space: &&SpaceLock| lock(space).pid == Some(parent);
         let Some(parent) = self.spaces.values().find(is_parent).cloned() else { return false };
         let mut parent = lock(&parent);
-        let family = parent.family.unwrap_or_else(|| self.number());
-        let resident = parent.resident_bytes();
-        lock(&self.spaces[&id]).shares_with(family, resident);
-        parent.shares_with(family, resident);
+        let child = Arc::clone(&self.spaces[&id]);
+        let resident = self.share(&mut parent, &mut lock(&child));
         let used = self.pager.sampled.load(Ordering::Relaxed);
         let could_exceed = parent.protects && used + resident > self.pager.goal_bytes();
         if could_exceed {
             let _ = parent.watch();
         }
         could_exceed
+    }
+
+    /// A parent and a child have pages in common: as many bytes as the parent has.
+    fn share(&mut self, parent: &mut Space, child: &mut Space) -> u64 {
+        let family = parent.family.unwrap_or_else(|| self.number());
+        let resident = parent.resident_bytes();
+        parent.shares_with(family, resident);
+        child.shares_with(family, resident);
+        resident
     }
 
     /// One of those that have pages in common is gone: the last one has them alone.
@@ -564,10 +571,7 @@ impl Server {
         let mut space = Space::new(child, None);
         space.watched = parent.watched.clone();
         // Both run on by now.
-        let family = parent.family.unwrap_or_else(|| self.number());
-        let resident = parent.resident_bytes();
-        parent.shares_with(family, resident);
-        space.shares_with(family, resident);
+        self.share(parent, &mut space);
         // What the kernel does not give to children, and what it gives as zeros.
         let [not_copied, wiped] = match parent.fork_advice() {
             Ok(advice) => advice,

@@ -107,9 +107,19 @@ pub fn may_read_memory(pid: u32) -> io::Result<()> {
 
 /// The parent of a process; `None` once it has ended.
 pub fn parent_of(pid: u32) -> Option<u32> {
+    stat_field(pid, 4)
+}
+
+/// The processor that a thread ran on last; `None` once it has ended.
+pub fn last_processor(thread: u32) -> Option<usize> {
+    stat_field(thread, 39)
+}
+
+/// A field of `/proc/PID/stat` after the name, numbered as in proc(5).
+fn stat_field<T: std::str::FromStr>(pid: u32, number: usize) -> Option<T> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // After the name, in parentheses, and the state.
-    text.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
+    // The second is the name, in parentheses, and may have spaces in it.
+    text.rsplit_once(')')?.1.split_ascii_whitespace().nth(number - 3)?.parse().ok()
 }
 
 /// Makes the kernel end this process when its parent, `parent_pid`, ends.
@@ -146,13 +156,7 @@ pub fn prefer_this_thread() {
 /// The kernel's: `EPERM` on the way back, where [`may_return_from_idle`] is not so.
 pub fn run_when_idle(thread: Option<u32>, on: bool) -> io::Result<()> {
     let policy = if on { libc::SCHED_IDLE } else { libc::SCHED_OTHER };
-    let thread = thread.unwrap_or(0) as libc::pid_t; // a thread's number is at most 2^22
-    let parameters = libc::sched_param { sched_priority: 0 };
-    // SAFETY: changes how a thread of this process is scheduled, by parameters that are only read.
-    match unsafe { libc::sched_setscheduler(thread, policy, &raw const parameters) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    set_policy(thread.unwrap_or(0), policy, 0)
 }
 
 /// Has the kernel run this thread before all usual ones (`SCHED_FIFO`), until
@@ -162,9 +166,15 @@ pub fn run_when_idle(thread: Option<u32>, on: bool) -> io::Result<()> {
 ///
 /// The kernel's: `EPERM` without CAP_SYS_NICE, or where the control group has no such time.
 pub fn run_first() -> io::Result<()> {
-    let parameters = libc::sched_param { sched_priority: 1 };
-    // SAFETY: changes how this thread is scheduled, by parameters that are only read.
-    match unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const parameters) } {
+    set_policy(0, libc::SCHED_FIFO, 1)
+}
+
+/// Of a thread of this process; 0 is the calling one.
+fn set_policy(thread: u32, policy: libc::c_int, priority: libc::c_int) -> io::Result<()> {
+    let thread = thread as libc::pid_t; // a thread's number is at most 2^22
+    let parameters = libc::sched_param { sched_priority: priority };
+    // SAFETY: changes how a thread of this process is scheduled, by parameters that are only read.
+    match unsafe { libc::sched_setscheduler(thread, policy, &raw const parameters) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
