@@ -34,9 +34,11 @@ fn main() -> ExitCode {
         _ => {}
     }
     let missing = no_run();
-    let tests: [Case; 13] = [
+    let tests: [Case; 15] = [
         ("signals_reach_the_program", &[], signals_reach_the_program),
-        ("ctrl_c_hits_once", &["script"], ctrl_c_hits_once),
+        ("interrupts_reach_the_program", &["SIGINT"], || signal_reaches("INT")),
+        ("hang_ups_reach_the_program", &["SIGHUP"], || signal_reaches("HUP")),
+        ("ctrl_c_hits_once", &["SIGINT", "script"], ctrl_c_hits_once),
         ("no_program_outlives_the_supervisor", &[], none_outlives_the_supervisor),
         ("a_killed_program_leaves_nothing", &[], a_killed_program_leaves_nothing),
         ("a_limit_that_is_too_small_is_told", &[], too_small_is_told),
@@ -67,6 +69,8 @@ fn no_run() -> Option<String> {
 /// Why a test that needs this cannot run.
 fn lacks(need: &str) -> Option<String> {
     let (test, told) = match need {
+        "SIGHUP" => return trials::no_signal(1),
+        "SIGINT" => return trials::no_signal(2),
         "root" => ("test $(id -u) = 0".to_owned(), "only root may".to_owned()),
         "static" => {
             let test = "echo 'int main(void) { return 0; }' | gcc -static -x c - -o /dev/null";
@@ -171,21 +175,23 @@ fn all_end(pids: &[u32]) {
 }
 
 fn signals_reach_the_program() {
-    for (signal, code) in [("TERM", 5), ("INT", 6), ("HUP", 7), ("USR1", 8)] {
-        let script = format!(
-            "trap 'echo got {signal}; exit {code}' {signal}; echo ready; \
-             while :; do sleep 0.02; done"
-        );
-        let (child, stdout) = start(&mut run("64M", &["sh", "-c", &script]));
-        kill(signal, child.id());
-        let output = ended(child, stdout);
-        expect(&output, code);
-        assert_eq!(text(&output.stdout), format!("got {signal}\n"));
-    }
+    signal_reaches("TERM");
+    signal_reaches("USR1");
     // One that it does not handle ends it, and so `uzswap`.
     let (child, stdout) = start(&mut run("64M", &["sh", "-c", "echo ready; exec sleep 100"]));
     kill("TERM", child.id());
     expect(&ended(child, stdout), 128 + 15);
+}
+
+fn signal_reaches(signal: &str) {
+    let script = format!(
+        "trap 'echo got {signal}; exit 7' {signal}; echo ready; while :; do sleep 0.02; done"
+    );
+    let (child, stdout) = start(&mut run("64M", &["sh", "-c", &script]));
+    kill(signal, child.id());
+    let output = ended(child, stdout);
+    expect(&output, 7);
+    assert_eq!(text(&output.stdout), format!("got {signal}\n"));
 }
 
 /// A terminal sends it to the program and to `uzswap`, which must not pass it on.

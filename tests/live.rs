@@ -20,10 +20,10 @@ use std::thread;
 use std::time::Duration;
 
 use support::{
-    Lab, capture_to, expect_error, expect_success, has_note, is_ignored, is_root, is_running,
-    odd_seconds, open_to_all, send, small_core, wait_for,
+    Lab, capture_to, expect_error, expect_success, has_note, is_root, is_running, odd_seconds,
+    open_to_all, send, small_core, wait_for,
 };
-use trials::trial;
+use trials::{no_signal, trial};
 use uzswap::compressor::{CompressorKind, OUTPUT_BYTES};
 use uzswap::page::{PAGE_SIZE, Page, PageKey};
 use uzswap::same_filled::SameFilled;
@@ -101,10 +101,6 @@ fn no_holes() -> Missing {
     file.set_len(1 << 20).unwrap();
     let allocated = file.metadata().unwrap().blocks() * 512;
     (allocated >= 1 << 20).then(|| "this file system makes no holes".to_owned())
-}
-
-fn no_signal(signal: i32) -> Missing {
-    is_ignored(signal).then(|| format!("signal {signal} is ignored here"))
 }
 
 fn no_locked_memory() -> Missing {

@@ -18,23 +18,24 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Output, St
 use std::time::{Duration, SystemTime};
 
 use serde_json::Value;
-use support::{Lab, expect_error, expect_success, is_ignored, send, wait_for};
+use support::{Lab, expect_error, expect_success, send, wait_for};
 
 /// What the program takes, and what it may.
 const MIB: usize = 32;
 const LIMIT: &str = "16M";
 const LIMIT_BYTES: u64 = 16 << 20;
 
+const SIGINT: i32 = 2;
+
 fn main() -> ExitCode {
     if std::env::args().nth(1).as_deref() == Some("--program") {
         return program();
     }
     let missing = no_run();
-    let tests: [(&str, fn()); 10] = [
+    let tests: [(&str, fn()); 9] = [
         ("a_run_is_told_as_it_is", told_as_it_is),
         ("intervals_add_up", intervals_add_up),
         ("text_has_a_line_for_each", text),
-        ("interrupted_it_ends_well", interrupted),
         ("what_is_no_run_is_refused", refused),
         ("metrics_are_prometheus_text", metrics),
         ("requests_that_are_none_are_answered", garbage),
@@ -42,7 +43,10 @@ fn main() -> ExitCode {
         ("sockets_for_metrics_are_made_and_removed", metrics_at_a_path),
         ("left_overs_are_removed", left_overs),
     ];
-    trials::run(tests.into_iter().map(|(name, test)| trials::trial(name, missing.clone(), test)))
+    let no_interrupt = missing.clone().or_else(|| trials::no_signal(SIGINT));
+    let interrupted = trials::trial("interrupted_it_ends_well", no_interrupt, interrupted);
+    let tests = tests.map(|(name, test)| trials::trial(name, missing.clone(), test));
+    trials::run(tests.into_iter().chain([interrupted]))
 }
 
 /// Fills its memory and says so; for each line it reads, touches all of it once more.
@@ -305,9 +309,6 @@ fn text() {
 }
 
 fn interrupted() {
-    if is_ignored(2) {
-        return;
-    }
     let lab = Lab::new();
     let run = Run::start(&lab, &[]);
     let pid = run.pid().to_string();

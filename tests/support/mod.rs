@@ -97,14 +97,6 @@ pub(crate) fn send(signal: &str, pid: u32) {
     assert!(sent.success());
 }
 
-/// Whether this process, and so what it starts, ignores a signal: SIGINT in the background of a
-/// script.
-pub(crate) fn is_ignored(signal: i32) -> bool {
-    let status = fs::read_to_string("/proc/self/status").unwrap();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
-    u64::from_str_radix(mask.trim(), 16).unwrap() & 1 << (signal - 1) != 0
-}
-
 /// A number of seconds for `sleep` that no other test run on this machine has.
 pub(crate) fn odd_seconds(test: u32) -> String {
     format!("3{test}.{}", std::process::id())

@@ -1,5 +1,6 @@
 //! Trials that cannot run everywhere: they are counted as ignored, with the reason.
 
+use std::fs;
 use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Trial};
@@ -25,4 +26,14 @@ pub(crate) fn trial(
 pub(crate) fn run(trials: impl IntoIterator<Item = Trial>) -> ExitCode {
     let trials = trials.into_iter().collect();
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+}
+
+/// Why a signal reaches nothing that is started here: it is ignored, as SIGINT is in the background
+/// of a script, and SIGHUP under nohup.
+#[allow(dead_code, reason = "not all tests send signals")]
+pub(crate) fn no_signal(signal: i32) -> Option<String> {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
+    let is_ignored = u64::from_str_radix(mask.trim(), 16).unwrap() & 1 << (signal - 1) != 0;
+    is_ignored.then(|| format!("signal {signal} is ignored here"))
 }
