@@ -135,17 +135,29 @@ pub(super) struct Server {
     device: Option<File>,
     spaces: BTreeMap<u32, SpaceLock>,
     newcomers: BTreeMap<u32, Newcomer>,
+    /// What helpers said that are to be greeted again.
+    hellos: Vec<(u32, Message)>,
     /// Helpers of spaces, by the number that they came with: to see that they end.
     helpers: BTreeMap<u32, u32>,
     waiting: Vec<Waiting>,
     /// Spaces whose helper was at work when they were to be read.
     deferred: BTreeSet<u32>,
+    /// Some space may have something that is to be protected still.
+    protects: bool,
     company: Company,
     next: u32,
     /// Pages of the space that is served, for which somebody waits.
     to_wake: Vec<Range<u64>>,
     buffer: Box<[Page; RESTORED_MAX]>,
     zeros: Box<[Page; FRESH_MAX]>,
+}
+
+/// Whose space a process is.
+enum Found {
+    Space(u32),
+    None,
+    /// It may be one of which something is to be read first.
+    Later,
 }
 
 /// What became of a fault.
@@ -169,9 +181,11 @@ impl Server {
             device,
             spaces: BTreeMap::new(),
             newcomers: BTreeMap::new(),
+            hellos: Vec::new(),
             helpers: BTreeMap::new(),
             waiting: Vec::new(),
             deferred: BTreeSet::new(),
+            protects: false,
             company,
             next: 0,
             to_wake: Vec::new(),
@@ -192,7 +206,10 @@ impl Server {
         let mut events = [const { MaybeUninit::uninit() }; 64];
         let mut looked = Instant::now();
         while !self.pager.stop.load(Ordering::Relaxed) {
-            let is_busy = !self.waiting.is_empty() || !self.deferred.is_empty();
+            let is_busy = !self.waiting.is_empty()
+                || !self.deferred.is_empty()
+                || !self.hellos.is_empty()
+                || self.protects;
             let timeout = if is_busy { Duration::from_millis(1) } else { Duration::from_secs(1) };
             let timeout = Timespec::try_from(timeout).expect("a short time");
             let (ready, _) = match epoll::wait(&self.epoll, &mut events, Some(&timeout)) {
@@ -212,11 +229,18 @@ impl Server {
                     Token::Userfaultfd(id) => self.read(id),
                 }
             }
+            for (id, message) in std::mem::take(&mut self.hellos) {
+                self.hear(id, message, None);
+            }
             helpers.into_iter().for_each(|id| self.heard(id));
             for id in std::mem::take(&mut self.deferred) {
                 self.read(id);
             }
             self.serve_waiting();
+            if self.protects {
+                let is_left = |space: &&SpaceLock| !lock(space).protect(Duration::ZERO);
+                self.protects = self.spaces.values().filter(is_left).count() > 0;
+            }
             if looked.elapsed() >= Duration::from_secs(1) {
                 looked = Instant::now();
                 self.forget_dead();
@@ -255,11 +279,16 @@ impl Server {
             return;
         }
         let Some(newcomer) = self.newcomers.get(&id) else { return };
-        let step = match receive(&newcomer.connection) {
-            Ok((message, fd)) => self.greet(id, message, fd),
-            Err(error) => Err(error),
-        };
-        if step.is_err() {
+        match receive(&newcomer.connection) {
+            Ok((message, fd)) => self.hear(id, message, fd),
+            // It has ended.
+            Err(_) => drop(self.newcomers.remove(&id)),
+        }
+    }
+
+    /// A helper has said something.
+    fn hear(&mut self, id: u32, message: Message, fd: Option<OwnedFd>) {
+        if self.newcomers.contains_key(&id) && self.greet(id, message, fd).is_err() {
             // It runs on without us; its connection closes.
             self.newcomers.remove(&id);
         }
@@ -272,9 +301,17 @@ impl Server {
             kind::HELLO_EXEC | kind::HELLO_FORK => {
                 let own = message.first..message.first.saturating_add(message.second);
                 let pid = self.newcomers[&id].pid;
-                let space = (message.kind == kind::HELLO_FORK)
-                    .then(|| self.forked_space(pid, own.start))
-                    .flatten();
+                let space = match message.kind {
+                    kind::HELLO_FORK => match self.forked_space(pid, own.start) {
+                        Found::Space(space) => Some(space),
+                        Found::None => None,
+                        Found::Later => {
+                            self.hellos.push((id, message));
+                            return Ok(());
+                        }
+                    },
+                    _ => None,
+                };
                 let newcomer = self.newcomers.get_mut(&id).expect("the caller has it");
                 newcomer.forked = message.kind == kind::HELLO_FORK;
                 newcomer.own = own;
@@ -322,7 +359,7 @@ impl Server {
                 let mut child = lock(&self.spaces[&space]);
                 let met = child.meet(pid, connection, control, message.first, own);
                 if could_exceed {
-                    let _ = child.watch();
+                    let _ = child.watch_shared();
                 }
                 drop(child);
                 if met.is_err() && !forked {
@@ -345,16 +382,17 @@ impl Server {
 
     /// The space that a fork made, of a process that has one page for sure at `address`. Told from
     /// those of its brothers by an effect that only its own has: the mark of write protection.
-    fn forked_space(&self, pid: u32, address: u64) -> Option<u32> {
-        let pagemap = File::open(format!("/proc/{pid}/pagemap")).ok()?;
+    fn forked_space(&self, pid: u32, address: u64) -> Found {
+        let Ok(pagemap) = File::open(format!("/proc/{pid}/pagemap")) else { return Found::None };
         let is_marked = || {
             let mut entry = [0; 8];
-            pagemap.read_exact_at(&mut entry, address / PAGE * 8).ok()?;
+            let read = pagemap.read_exact_at(&mut entry, address / PAGE * 8);
             const UFFD_WP: u64 = 1 << 57;
-            Some(u64::from_ne_bytes(entry) & UFFD_WP != 0)
+            read.is_ok() && u64::from_ne_bytes(entry) & UFFD_WP != 0
         };
         let range = address..address + PAGE;
-        self.spaces.iter().find_map(|(&id, space)| {
+        let mut found = Found::None;
+        for (&id, space) in &self.spaces {
             let space = lock(space);
             // In a brother of it the program's memory may be there, which must stay as it is.
             let is_brother = space.watched.within(range.clone()).next().is_some();
@@ -362,13 +400,20 @@ impl Server {
                 || is_brother
                 || space.uffd.register(range.clone(), false, true).is_err()
             {
-                return None;
+                continue;
             }
-            let marked = space.uffd.write_protect(range.clone()).ok().and_then(|()| is_marked());
+            let protected = space.uffd.write_protect(range.clone());
+            let marked = protected.is_ok() && is_marked();
             let _ = space.uffd.write_unprotect(range.clone(), true);
             let _ = space.uffd.unregister(range.clone());
-            (marked == Some(true)).then_some(id)
-        })
+            if marked {
+                return Found::Space(id);
+            }
+            if protected.is_err_and(|error| error.raw_os_error() == Some(libc::EAGAIN)) {
+                found = Found::Later;
+            }
+        }
+        found
     }
 
     fn add_space(&mut self, space: Space) -> io::Result<u32> {
@@ -410,7 +455,7 @@ impl Server {
         let used = self.pager.sampled.load(Ordering::Relaxed);
         let could_exceed = parent.protects && used + resident > self.pager.goal_bytes();
         if could_exceed {
-            let _ = parent.watch();
+            let _ = parent.watch_shared();
         }
         could_exceed
     }
@@ -421,6 +466,7 @@ impl Server {
         let resident = parent.resident_bytes();
         parent.shares_with(family, resident);
         child.shares_with(family, resident);
+        self.protects = true;
         resident
     }
 

@@ -28,6 +28,7 @@ use crate::sys::preload::SharedControl;
 use crate::sys::preload::protocol::{MESSAGE_BYTES, Message, RUNS_MAX, holder, kind, work};
 
 const _: () = assert!(TRAY_PAGES <= RUNS_MAX);
+use crate::sys::process;
 use crate::sys::remote;
 use crate::sys::userfaultfd::Userfaultfd;
 
@@ -143,6 +144,8 @@ pub(super) struct Space {
     pub(super) family: Option<u32>,
     /// What is watched is registered for write protection too.
     pub(super) protects: bool,
+    /// To be protected still, which the kernel refuses while mappings change.
+    to_protect: Ranges,
     shared: Shared,
     pub(super) gone: bool,
     pub(super) streams: Streams,
@@ -176,8 +179,9 @@ const SHARED_FOR_TIMES: u32 = 10;
 /// Processes smaller than this make their pages their own unasked.
 const PROTECTED_BYTES_MIN: u64 = 4 << 20;
 
-/// How long a change of the mappings may keep the pages of a space from being protected.
-const PROTECT_MAX: Duration = Duration::from_millis(2);
+/// How long it is waited for that who forks goes on, before pages are protected: a moment after that
+/// was read. Other changes of the mappings are to be read first.
+const PROTECT_MAX: Duration = Duration::from_micros(500);
 
 /// How long pages that could not be moved are left alone.
 const LEFT_FOR: Duration = Duration::from_secs(5);
@@ -221,6 +225,7 @@ impl Space {
             watched_at_size: 0,
             family: None,
             protects: false,
+            to_protect: Ranges::default(),
             shared: Shared::default(),
             gone: false,
             streams: Streams::default(),
@@ -256,7 +261,7 @@ impl Space {
             // What its parent's supervisor knew may be newer than the fork: some of it may not be
             // watched here, and a page that leaves such memory is lost.
             self.watched = Ranges::default();
-            self.watch_and(false)?;
+            self.watch_and(None)?;
         }
         Ok(())
     }
@@ -377,11 +382,19 @@ impl Space {
 
     /// Watches all anonymous memory that is not watched yet.
     pub(super) fn watch(&mut self) -> io::Result<()> {
-        self.watch_and(self.protects && !self.has_threads())
+        // Threads have new stacks all the time.
+        let may_protect = self.protects && !self.has_threads();
+        self.watch_and(may_protect.then(Ranges::default))
     }
 
-    /// As [`Space::watch`]; `protect` where it may be another process's as well.
-    fn watch_and(&mut self, protect: bool) -> io::Result<()> {
+    /// Likewise, where it may all be another process's as well.
+    pub(super) fn watch_shared(&mut self) -> io::Result<()> {
+        let spared = if self.protects { self.not_to_protect() } else { None };
+        self.watch_and(spared)
+    }
+
+    /// As [`Space::watch`]; all but `spared` is protected, or nothing.
+    fn watch_and(&mut self, spared: Option<Ranges>) -> io::Result<()> {
         let Some(thread) = self.thread else { return Ok(()) };
         if self.uffd.is_changing() {
             return Ok(()); // soon
@@ -421,69 +434,102 @@ impl Space {
         if self.uffd.is_changing() {
             return Ok(());
         }
-        let since = Instant::now();
         for part in registered {
             let at = now.partition_point(|mapping| mapping.end <= part.start);
             let is_whole =
                 now.get(at).is_some_and(|now| now.start <= part.start && part.end <= now.end);
             if is_whole {
-                if protect {
-                    self.protect_range(part.clone(), true, since);
+                for part in spared.iter().flat_map(|spared| spared.outside(part.clone())) {
+                    self.to_protect.insert(part);
                 }
                 self.watched.insert(part);
             }
         }
+        self.protect(PROTECT_MAX);
         Ok(())
     }
 
     /// It has pages in common with others. A large one is told to ask before it makes them its own,
     /// which takes memory that no fault for a missing page announces.
     ///
-    /// Not one with several threads: the kernel clears a word of a thread that ends past any
-    /// userfaultfd, if it may write there, and whoever joins the thread waits for that. In a child
-    /// none can be on its way out.
     pub(super) fn shares_with(&mut self, family: u32, resident_bytes: u64) {
         self.family = Some(family);
         self.shared.due = None;
-        if resident_bytes < PROTECTED_BYTES_MIN || self.has_threads() {
+        if resident_bytes < PROTECTED_BYTES_MIN {
             return;
         }
-        let since = Instant::now();
-        for part in self.watched.iter() {
-            if !self.protects {
+        let Some(spared) = self.not_to_protect() else { return };
+        let Space { watched, to_protect, uffd, protects, .. } = self;
+        for part in watched.iter() {
+            if !*protects {
                 // What is not mapped any more is not protected.
-                let _ = self.uffd.register(part.clone(), true, true);
+                let _ = uffd.register(part.clone(), true, true);
             }
-            self.protect_range(part, true, since);
+            spared.outside(part).into_iter().for_each(|part| to_protect.insert(part));
         }
         self.protects = true;
+        self.protect(PROTECT_MAX);
+    }
+
+    /// Protects what is to be protected; `false` where something is left after this time, as
+    /// mappings change.
+    pub(super) fn protect(&mut self, most: Duration) -> bool {
+        let since = Instant::now();
+        loop {
+            let next = self.to_protect.iter().next();
+            let Some(part) = next else { return true };
+            match self.uffd.write_protect(part.clone()) {
+                Err(error) if is_busy(&error) => {
+                    if since.elapsed() >= most {
+                        return false;
+                    }
+                    std::thread::yield_now();
+                }
+                // What is not there any more needs no protection.
+                Ok(()) | Err(_) => self.to_protect.remove(part),
+            }
+        }
+    }
+
+    /// What must not be protected; `None` where that is not known. When a thread ends, the kernel
+    /// clears a word of it past any userfaultfd, if it may write there, and whoever joins the
+    /// thread waits for that. glibc has that word on the thread's stack, beside the thread's list
+    /// of robust futexes, which can be asked for; and stacks are mappings of their own since Linux
+    /// 6.7 (MAP_STACK: no huge pages). A child has one thread alone, and none can be on its way
+    /// out.
+    fn not_to_protect(&self) -> Option<Ranges> {
+        if !self.has_threads() {
+            return Some(Ranges::default());
+        }
+        let [mut spared] = self.mappings_with(["nh"]).ok()?;
+        for thread in threads(self.thread?).ok()? {
+            if Some(thread) == self.thread {
+                continue;
+            }
+            // None on its way in or out, or it is a thread of another kind.
+            let list = process::robust_list(thread).ok().filter(|&list| list != 0)?;
+            let page = list / PAGE * PAGE;
+            if Some(thread) == self.pid {
+                spared.insert(page - PAGE..page + PAGE * 2); // not on a stack that was mapped so
+            } else if spared.within(list..list + 1).next().is_none() {
+                return None;
+            }
+        }
+        Some(spared)
     }
 
     /// Whether it has more threads than one and the helper.
     fn has_threads(&self) -> bool {
-        let Some(thread) = self.thread else { return false };
-        let tasks = fs::read_dir(format!("/proc/{thread}/task"));
-        tasks.is_ok_and(|tasks| tasks.count() > 2)
+        self.thread.is_some_and(|thread| threads(thread).is_ok_and(|threads| threads.count() > 2))
     }
 
     /// Nobody has pages of it any more.
     pub(super) fn shares_no_more(&mut self) {
         self.family = None;
+        self.to_protect = Ranges::default();
         if std::mem::take(&mut self.protects) {
-            let since = Instant::now();
-            self.watched.iter().for_each(|part| self.protect_range(part, false, since));
-        }
-    }
-
-    /// Protects a range, or ends that. A part that was not done is asked for, or not, as it was.
-    fn protect_range(&self, range: Range<u64>, on: bool, since: Instant) {
-        // Whoever forks goes on a moment after that was read; other changes wait to be read.
-        let set = |range| match on {
-            true => self.uffd.write_protect(range),
-            false => self.uffd.write_unprotect(range, true),
-        };
-        while set(range.clone()).is_err_and(is_busy) && since.elapsed() < PROTECT_MAX {
-            std::thread::yield_now();
+            // What stays protected as mappings change is asked for.
+            self.watched.iter().for_each(|part| drop(self.uffd.write_unprotect(part, true)));
         }
     }
 
@@ -501,9 +547,14 @@ impl Space {
             self.uffd.write_unprotect(range, false).map(|()| pages)
         };
         let count = let_write(part).or_else(|_| let_write(only)).unwrap_or(0);
-        // Until it is looked at again: half of each counted elsewhere, and the other half there.
-        self.shared.bytes = self.shared.bytes.saturating_sub(count as u64 * PAGE / 2);
+        self.made_own(count);
         count
+    }
+
+    /// Some pages were shared, and are no more: each takes a page more, here or where it was shared
+    /// with. That counts here until it is looked at again.
+    fn made_own(&mut self, pages: usize) {
+        self.shared.bytes = self.shared.bytes.saturating_sub(pages as u64 * PAGE);
     }
 
     /// Tells the helper to move pages aside, those that the hand comes to next, and to give the
@@ -552,6 +603,9 @@ impl Space {
         if runs.is_empty() {
             self.staging.empty.push(tray);
             return self.give(&helper, work::MOVE, None, runs);
+        }
+        if is_shared {
+            self.made_own(count);
         }
         if is_shared && self.protects {
             // The helper is not to wait for room.
@@ -792,6 +846,7 @@ impl Space {
 
     /// The program has unmapped a range.
     pub(super) fn unmapped(&mut self, range: Range<u64>, release: &mut dyn FnMut(u32)) {
+        self.to_protect.remove(range.clone());
         let late = self.late(range.clone());
         // What is told of it next is of what is there now.
         self.untold.remove(range.clone());
@@ -810,6 +865,8 @@ impl Space {
 
     /// The program has moved a range.
     pub(super) fn moved(&mut self, from: Range<u64>, to: u64, release: &mut dyn FnMut(u32)) {
+        self.to_protect.remove(from.clone());
+        self.to_protect.remove(to..to + (from.end - from.start));
         // Not asked of the kernel: memory may be there still (MREMAP_DONTUNMAP).
         let mut late = Ranges::default();
         self.untold.within(from.clone()).for_each(|part| late.insert(part));
@@ -902,7 +959,8 @@ impl Space {
         let count = (first..first + MOST).take_while(unknown).count() as u64;
         let range = first * PAGE..(first + count) * PAGE;
         let _ = self.uffd.unregister(range.clone());
-        self.watched.remove(range);
+        self.watched.remove(range.clone());
+        self.to_protect.remove(range);
         self.let_commands(true);
         true
     }
@@ -943,7 +1001,7 @@ impl Helper {
 }
 
 /// The mappings are being changed.
-fn is_busy(error: io::Error) -> bool {
+fn is_busy(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EAGAIN)
 }
 
@@ -974,15 +1032,17 @@ fn add_page(runs: &mut Vec<MoveRun>, page: u64, staged: usize) {
 
 /// The thread of the helper in a process.
 fn helper_thread(pid: u32) -> io::Result<u32> {
-    for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
-        let thread = thread?;
-        let name = fs::read(thread.path().join("comm")).unwrap_or_default();
-        let number = thread.file_name().to_str().and_then(|number| number.parse().ok());
-        if let (true, Some(number)) = (name == b"uzswap-helper\n", number) {
-            return Ok(number);
-        }
-    }
-    Err(io::ErrorKind::NotFound.into())
+    let is_helper = |thread: &u32| {
+        let name = fs::read(format!("/proc/{thread}/comm"));
+        name.is_ok_and(|name| name == b"uzswap-helper\n")
+    };
+    threads(pid)?.find(is_helper).ok_or_else(|| io::ErrorKind::NotFound.into())
+}
+
+/// The threads of the process that one of them is of.
+fn threads(thread: u32) -> io::Result<impl Iterator<Item = u32>> {
+    let tasks = fs::read_dir(format!("/proc/{thread}/task"))?;
+    Ok(tasks.filter_map(|task| task.ok()?.file_name().to_str()?.parse().ok()))
 }
 
 /// The pages of a range of addresses.

@@ -122,6 +122,25 @@ fn stat_field<T: std::str::FromStr>(pid: u32, number: usize) -> Option<T> {
     text.rsplit_once(')')?.1.split_ascii_whitespace().nth(number - 3)?.parse().ok()
 }
 
+/// Where a thread has its list of robust futexes, in its memory; 0 where it has none (yet, or any
+/// more). glibc and musl have it in what they know of the thread.
+///
+/// # Errors
+///
+/// The kernel's: `ESRCH` where there is no such thread, `EPERM` where its process may not be looked
+/// into.
+pub fn robust_list(thread: u32) -> io::Result<u64> {
+    let mut head: *mut libc::c_void = std::ptr::null_mut();
+    let mut length: libc::size_t = 0;
+    // SAFETY: both pointers are to variables of ours of the kinds that the call fills.
+    let asked =
+        unsafe { libc::syscall(libc::SYS_get_robust_list, thread, &raw mut head, &raw mut length) };
+    match asked {
+        0 => Ok(head.addr() as u64),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// Makes the kernel end this process when its parent, `parent_pid`, ends.
 ///
 /// # Errors
@@ -239,6 +258,15 @@ mod tests {
     fn a_parent_is_found() {
         assert_eq!(parent_of(std::process::id()), Some(std::os::unix::process::parent_id()));
         assert_eq!(parent_of(i32::MAX as u32), None);
+    }
+
+    #[test]
+    fn robust_lists_are_found() {
+        let own = robust_list(0).unwrap();
+        let other = std::thread::spawn(|| robust_list(0).unwrap()).join().unwrap();
+        assert!(own != 0 && other != 0 && own != other);
+        let gone = robust_list(i32::MAX as u32).unwrap_err();
+        assert_eq!(gone.raw_os_error(), Some(libc::ESRCH));
     }
 
     #[test]
