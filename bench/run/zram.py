@@ -2,9 +2,9 @@
 """uzswap run against the kernel's zram swap, at the same real memory, in one interleaved run.
 
 Needs root, a memory cgroup of version 1 and zram. Real memory is sampled every 10 ms: resident
-anonymous memory of the program and its children, and the pool: the supervisor's own anonymous
-memory, or mem_used_total of the zram device. The cgroup's limit is chosen, by trial runs, so that
-the kernel takes as much as uzswap did.
+anonymous memory of the program and its children, where pages that several have count once, and the
+pool: the supervisor's own anonymous memory, or mem_used_total of the zram device. The cgroup's limit
+is chosen, by trial runs, so that the kernel takes as much as uzswap did.
 
     bench/run/zram.py [--rounds N] [--percent P] [NAME...]
 """
@@ -161,6 +161,30 @@ def anonymous(pid):
         return 0
 
 
+def share_of_anonymous(pid):
+    try:
+        with open(f"/proc/{pid}/smaps_rollup") as smaps:
+            return next(int(line.split()[1]) * 1024 for line in smaps if line.startswith("Pss_Anon"))
+    except (OSError, StopIteration):
+        return 0
+
+
+def anonymous_below(pid):
+    """Of large processes of the same program its share of what others have as well."""
+    all_bytes = {pid: anonymous(pid) for pid in below(pid)}
+    programs = {}
+    for pid, size in all_bytes.items():
+        if size > 4 << 20:
+            try:
+                programs.setdefault(os.readlink(f"/proc/{pid}/exe"), []).append(pid)
+            except OSError:
+                pass
+    for pids in programs.values():
+        if len(pids) > 1:
+            all_bytes.update((pid, share_of_anonymous(pid)) for pid in pids)
+    return sum(all_bytes.values())
+
+
 class Zram:
     def __init__(self, megabytes):
         with open("/sys/class/zram-control/hot_add") as add:
@@ -199,7 +223,7 @@ class Run:
 
         def sample():
             while not done.wait(0.01):
-                used = sum(anonymous(pid) for pid in below(process.pid)) + pool()
+                used = anonymous_below(process.pid) + pool()
                 self.peak = max(self.peak, used)
 
         sampler = threading.Thread(target=sample)

@@ -8,12 +8,15 @@
 //! Pages that are touched while they are aside come back without compression: a second chance, as
 //! there is no accessed bit to ask.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::space::{TRAY_PAGES, Tray};
+use super::space::{Moved, Space, TRAY_PAGES, Tray};
+use super::table::Place;
 use super::{Pager, SpaceLock, lock};
 use crate::page::{PAGE_SIZE, Page};
 use crate::sys::{process, remote};
@@ -37,6 +40,8 @@ const PAUSE: Duration = Duration::from_millis(1);
 pub(super) struct Evictor {
     pager: Arc<Pager>,
     buffer: Box<[Page; TRAY_PAGES]>,
+    /// What a relative has in the store.
+    other: Box<Page>,
     in_vain: u32,
     hopeless_since: Option<Instant>,
 }
@@ -46,6 +51,7 @@ impl Evictor {
         Evictor {
             pager,
             buffer: Box::new([[0; PAGE_SIZE]; TRAY_PAGES]),
+            other: Box::new([0; PAGE_SIZE]),
             in_vain: 0,
             hopeless_since: None,
         }
@@ -124,31 +130,17 @@ impl Evictor {
     /// Moves pages of one space aside and stores those that were longest, until some memory is
     /// free.
     fn evict_from(&mut self, space: &SpaceLock) -> io::Result<usize> {
-        let Some(helper) = lock(space).helper() else { return Ok(0) };
-        let resident_trays = lock(space).resident_bytes() / (TRAY_PAGES * PAGE_SIZE) as u64;
-        let most = (resident_trays / ASIDE_PART) as usize;
-        let trays_aside = most.clamp(TRAYS_ASIDE_MIN, TRAYS_ASIDE_MAX);
+        let trays_aside = trays_aside(space);
         // It may end at any time.
         while lock(space).helper().is_some() {
-            let mut freed = 0;
-            let mut moved_any = false;
-            if lock(space).give_move()? {
-                if !helper.wait() {
-                    return Ok(0);
-                }
-                let (moved, dropped) = lock(space).dropped();
-                (freed, moved_any) = (dropped, moved.pages > 0);
-                self.pager.meter.moved(moved.pages);
-                if lock(space).give_move_of(&moved)? {
-                    if !helper.wait() {
-                        return Ok(0);
-                    }
-                    let (moved, dropped) = lock(space).dropped();
-                    self.pager.meter.moved(moved.pages);
-                    freed += dropped;
-                    moved_any |= moved.pages > 0;
-                }
+            let (moved, mut freed) = self.carry_out(space, Space::give_move)?;
+            let (moved_then, dropped) =
+                self.carry_out(space, |space| space.give_move_of(&moved))?;
+            freed += dropped;
+            if moved_then.pages > 0 && !moved.shared.is_empty() {
+                self.follow(space, &moved.shared);
             }
+            let moved_any = moved.pages + moved_then.pages > 0;
             let (filled, has_empty) = {
                 let space = lock(space);
                 (space.filled_trays(), space.has_empty_tray())
@@ -164,6 +156,52 @@ impl Evictor {
         Ok(0)
     }
 
+    /// Has the helper of a space do what it is given, if it is given anything: what was moved, and
+    /// how many pages were freed.
+    fn carry_out(
+        &self,
+        space: &SpaceLock,
+        give: impl FnOnce(&mut Space) -> io::Result<bool>,
+    ) -> io::Result<(Moved, usize)> {
+        let given = {
+            let mut space = lock(space);
+            let Some(helper) = space.helper() else { return Err(io::ErrorKind::NotFound.into()) };
+            give(&mut space)?.then_some(helper)
+        };
+        let Some(helper) = given else { return Ok((Moved::default(), 0)) };
+        if !helper.wait() {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        let (moved, freed) = lock(space).dropped();
+        self.pager.meter.moved(moved.pages);
+        Ok((moved, freed))
+    }
+
+    /// Pages that several processes had were made a space's own, and left it: the memory is free
+    /// once they have left the others, too.
+    fn follow(&mut self, space: &SpaceLock, pages: &[(u64, usize)]) {
+        for relative in self.relatives(space) {
+            // One that has ended is told of by its helper.
+            let moved = self.carry_out(&relative, |space| space.give_move_after(pages));
+            let most = trays_aside(&relative);
+            let is_full = {
+                let relative = lock(&relative);
+                relative.filled_trays() >= most && !relative.has_spent_tray()
+            };
+            if moved.is_ok() && is_full {
+                let _ = self.store_tray(&relative);
+            }
+        }
+    }
+
+    /// Spaces that a fork made of the same one.
+    fn relatives(&self, space: &SpaceLock) -> Vec<SpaceLock> {
+        let Some(family) = lock(space).family else { return Vec::new() };
+        let mut all = self.pager.spaces();
+        all.retain(|other| !Arc::ptr_eq(other, space) && lock(other).family == Some(family));
+        all
+    }
+
     /// Puts the oldest tray's pages into the store.
     fn store_tray(&mut self, space: &SpaceLock) -> io::Result<()> {
         let (tray, thread) = {
@@ -172,8 +210,10 @@ impl Evictor {
             let Some(tray) = space.take_tray() else { return Ok(()) };
             (tray, thread)
         };
+        let mut elsewhere = self.kept_elsewhere(space, &tray);
         let mut slots = Vec::with_capacity(tray.staged.len());
-        let all = self.store(thread, &tray, &mut slots);
+        let all = self.store(thread, &tray, &mut elsewhere, &mut slots);
+        elsewhere.into_values().for_each(|slot| self.pager.release(slot));
         // All at once: faults are served under this lock, and whoever waits for it costs them more
         // than what is done under it.
         let mut space = lock(space);
@@ -193,15 +233,53 @@ impl Evictor {
         all
     }
 
-    /// Stores the pages of a tray; the slot of each page of staging, in `slots`.
-    fn store(&mut self, thread: u32, tray: &Tray, slots: &mut Vec<(u32, u32)>) -> io::Result<()> {
-        for run in tray.staged.chunk_by(|a, b| a.0 + 1 == b.0) {
+    /// The slots of pages that relatives have in the store where this tray's pages were: held until
+    /// they are released.
+    fn kept_elsewhere(&self, space: &SpaceLock, tray: &Tray) -> BTreeMap<u64, u32> {
+        let mut found = BTreeMap::new();
+        for relative in self.relatives(space) {
+            let relative = lock(&relative);
+            for owner in tray.staged.iter().map(|staged| staged.owner) {
+                if let (Place::Stored(slot), Entry::Vacant(entry)) =
+                    (relative.table.get(owner).place, found.entry(owner))
+                {
+                    self.pager.slots.share(slot);
+                    entry.insert(slot);
+                }
+            }
+        }
+        found
+    }
+
+    /// Stores the pages of a tray; the slot of each page of staging, in `slots`. What is the same
+    /// page `elsewhere` is not stored once more.
+    fn store(
+        &mut self,
+        thread: u32,
+        tray: &Tray,
+        elsewhere: &mut BTreeMap<u64, u32>,
+        slots: &mut Vec<(u32, u32)>,
+    ) -> io::Result<()> {
+        for run in tray.staged.chunk_by(|a, b| a.number + 1 == b.number) {
             let pages = &mut self.buffer[..run.len()];
-            remote::read(thread, run[0].1, pages.as_flattened_mut())?;
-            for (&(staged, _), page) in run.iter().zip(pages.iter()) {
-                slots.push((staged, self.pager.store(page).map_err(io::Error::other)?));
+            remote::read(thread, run[0].address, pages.as_flattened_mut())?;
+            for (staged, page) in run.iter().zip(pages.iter()) {
+                let is_same = |slot: &u32| {
+                    self.pager.load(*slot, &mut self.other).is_ok() && *self.other == *page
+                };
+                let slot = match elsewhere.get(&staged.owner).copied().filter(is_same) {
+                    Some(slot) => elsewhere.remove(&staged.owner).unwrap_or(slot),
+                    None => self.pager.store(page).map_err(io::Error::other)?,
+                };
+                slots.push((staged.number, slot));
             }
         }
         Ok(())
     }
+}
+
+/// Trays of pages aside that a space may have before the oldest is stored.
+fn trays_aside(space: &SpaceLock) -> usize {
+    let resident_trays = lock(space).resident_bytes() / (TRAY_PAGES * PAGE_SIZE) as u64;
+    ((resident_trays / ASIDE_PART) as usize).clamp(TRAYS_ASIDE_MIN, TRAYS_ASIDE_MAX)
 }

@@ -17,7 +17,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFl
 use super::company::Company;
 use super::ranges::Ranges;
 use super::space::{STAGING_PAGES, Space, send};
-use super::table::Place;
+use super::table::{Entry, Place, UNKNOWN};
 use super::{Pager, SpaceLock, lock};
 use crate::doctor::RUN_FEATURES;
 use crate::page::{PAGE_SIZE, Page};
@@ -658,7 +658,7 @@ impl Server {
                 }
             };
             let place = Place::Stored(slot);
-            space.table.set(page, super::table::Entry { place, ..super::table::UNKNOWN });
+            space.table.set(page, Entry { place, ..UNKNOWN });
         });
         if let Some(error) = failed {
             self.pager.fail(&format!("pages of a forked process cannot be kept: {error}"));

@@ -101,8 +101,17 @@ pub(super) struct Moved {
 #[derive(Debug, Default)]
 pub(super) struct Tray {
     pub(super) number: usize,
-    /// Pages of staging, and the address of each.
-    pub(super) staged: Vec<(u32, u64)>,
+    pub(super) staged: Vec<StagedPage>,
+}
+
+/// A page that is aside.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct StagedPage {
+    /// Its page of staging, and the address of that.
+    pub(super) number: u32,
+    pub(super) address: u64,
+    /// The page of the program that it was when it was asked for.
+    pub(super) owner: u64,
 }
 
 /// An address space.
@@ -179,8 +188,8 @@ const SHARED_FOR_TIMES: u32 = 10;
 /// Processes smaller than this make their pages their own unasked.
 const PROTECTED_BYTES_MIN: u64 = 4 << 20;
 
-/// How long it is waited for that who forks goes on, before pages are protected: a moment after that
-/// was read. Other changes of the mappings are to be read first.
+/// How long it is waited for that who forks goes on, before pages are protected: a moment after
+/// that was read. Other changes of the mappings are to be read first.
 const PROTECT_MAX: Duration = Duration::from_micros(500);
 
 /// How long pages that could not be moved are left alone.
@@ -578,6 +587,19 @@ impl Space {
     pub(super) fn give_move_of(&mut self, failed: &Moved) -> io::Result<bool> {
         let is_shared = !failed.shared.is_empty();
         let wanted = if is_shared { &failed.shared } else { &failed.split };
+        let given = self.give_move_these(wanted, is_shared)?;
+        if is_shared && given {
+            self.made_own(wanted.iter().map(|wanted| wanted.1).sum());
+        }
+        Ok(given)
+    }
+
+    /// Tells the helper to move pages that another process had as well, and that have left that.
+    pub(super) fn give_move_after(&mut self, pages: &[(u64, usize)]) -> io::Result<bool> {
+        self.give_move_these(pages, true)
+    }
+
+    fn give_move_these(&mut self, wanted: &[(u64, usize)], is_shared: bool) -> io::Result<bool> {
         if wanted.is_empty() {
             return Ok(false);
         }
@@ -603,9 +625,6 @@ impl Space {
         if runs.is_empty() {
             self.staging.empty.push(tray);
             return self.give(&helper, work::MOVE, None, runs);
-        }
-        if is_shared {
-            self.made_own(count);
         }
         if is_shared && self.protects {
             // The helper is not to wait for room.
@@ -744,8 +763,12 @@ impl Space {
         let number = self.staging.filled.pop_front()?;
         let pages = number * TRAY_PAGES..(number + 1) * TRAY_PAGES;
         let staged = pages
-            .filter(|&staged| self.staging.owners[staged] != NOBODY)
-            .map(|staged| (staged as u32, helper.staging + staged as u64 * PAGE))
+            .map(|staged| StagedPage {
+                number: staged as u32,
+                address: helper.staging + staged as u64 * PAGE,
+                owner: self.staging.owners[staged],
+            })
+            .filter(|staged| staged.owner != NOBODY)
             .collect();
         Some(Tray { number, staged })
     }
