@@ -196,9 +196,12 @@ impl Evictor {
 
     /// Spaces that a fork made of the same one.
     fn relatives(&self, space: &SpaceLock) -> Vec<SpaceLock> {
-        let Some(family) = lock(space).family else { return Vec::new() };
+        let family = lock(space).family.clone();
+        if family.is_none() {
+            return Vec::new();
+        }
         let mut all = self.pager.spaces();
-        all.retain(|other| !Arc::ptr_eq(other, space) && lock(other).family == Some(family));
+        all.retain(|other| !Arc::ptr_eq(other, space) && lock(other).family == family);
         all
     }
 

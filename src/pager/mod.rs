@@ -15,6 +15,7 @@
 mod answerer;
 mod company;
 mod evictor;
+mod family;
 mod governor;
 mod hand;
 mod launch;
@@ -339,9 +340,11 @@ impl Pager {
     /// memory cgroup does.
     fn is_stuck(&self) {
         let spaces = self.spaces();
-        let size = |space: &SpaceLock| lock(space).resident_bytes();
-        let Some(largest) = spaces.iter().max_by_key(|space| size(space)) else { return };
-        let Some(pid) = lock(largest).pid else { return };
+        let by_size = spaces.iter().filter_map(|space| {
+            let space = lock(space);
+            Some((space.resident_bytes(), space.pid?))
+        });
+        let Some((_, pid)) = by_size.max() else { return };
         eprintln!(
             "uzswap: out of memory: {} bytes are in use, {} are the limit, and no page can leave; \
              process {pid} was ended. Give it a larger --limit.",

@@ -15,6 +15,7 @@ use rustix::event::{Timespec, epoll};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags};
 
 use super::company::Company;
+use super::family::Family;
 use super::ranges::Ranges;
 use super::space::{STAGING_PAGES, Space, send};
 use super::table::{Entry, Place, UNKNOWN};
@@ -462,16 +463,16 @@ impl Server {
 
     /// A parent and a child have pages in common: as many bytes as the parent has.
     fn share(&mut self, parent: &mut Space, child: &mut Space) -> u64 {
-        let family = parent.family.unwrap_or_else(|| self.number());
+        let family = parent.family.clone().unwrap_or_default();
         let resident = parent.resident_bytes();
-        parent.shares_with(family, resident);
+        parent.shares_with(family.clone(), resident);
         child.shares_with(family, resident);
         self.protects = true;
         resident
     }
 
     /// One of those that have pages in common is gone: the last one has them alone.
-    fn lost(&self, family: Option<u32>) {
+    fn lost(&self, family: Option<Family>) {
         let is_of_it = |space: &&SpaceLock| family.is_some() && lock(space).family == family;
         let mut rest = self.spaces.values().filter(is_of_it);
         if let (Some(last), None) = (rest.next(), rest.next()) {
@@ -481,12 +482,7 @@ impl Server {
 
     /// Spaces of processes without a helper end unseen: looks after them.
     fn forget_dead(&mut self) {
-        let is_dead = |space: &Space| {
-            // Nothing is mapped so low; `ENOMEM` is said of memory that is gone.
-            let asked = space.uffd.unregister(PAGE * 16..PAGE * 17);
-            space.pid.is_none()
-                && asked.is_err_and(|error| error.raw_os_error() == Some(libc::ENOMEM))
-        };
+        let is_dead = |space: &Space| space.pid.is_none() && space.is_dead();
         let dead: Vec<u32> = self
             .spaces
             .iter()

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use super::family::Family;
 use super::hand::Hand;
 use super::ranges::Ranges;
 use super::status::ProcessStatus;
@@ -148,9 +149,10 @@ pub(super) struct Space {
     files: Option<ProcFiles>,
     /// Size of the address space, in pages, when its mappings were last looked at.
     watched_at_size: u64,
-    /// Those that a fork made of one process have the same number here: some of its pages may be
-    /// another process's as well.
-    pub(super) family: Option<u32>,
+    /// Some of its pages may be another process's as well.
+    pub(super) family: Option<Family>,
+    /// When it came into the family, and what that had parted then.
+    born: Option<(Instant, u64)>,
     /// What is watched is registered for write protection too.
     pub(super) protects: bool,
     /// To be protected still, which the kernel refuses while mappings change.
@@ -184,6 +186,9 @@ struct Shared {
 /// times of what it took to tell: the kernel walks all pages, for a tenth of the time.
 const SHARED_FOR: Duration = Duration::from_millis(50);
 const SHARED_FOR_TIMES: u32 = 10;
+
+/// How long a child may be without a helper: it is looked twice for such in that time.
+const ASSUMED_FOR: Duration = Duration::from_secs(1);
 
 /// Processes smaller than this make their pages their own unasked.
 const PROTECTED_BYTES_MIN: u64 = 4 << 20;
@@ -233,6 +238,7 @@ impl Space {
             files: None,
             watched_at_size: 0,
             family: None,
+            born: None,
             protects: false,
             to_protect: Ranges::default(),
             shared: Shared::default(),
@@ -314,14 +320,31 @@ impl Space {
 
     /// Bytes of anonymous memory that the process has; pages that others have too count here.
     pub(super) fn resident_bytes(&self) -> u64 {
-        self.size().map_or(0, |size| size.anonymous * PAGE)
+        self.size().map_or_else(|| self.assumed_bytes(), |size| size.anonymous * PAGE)
+    }
+
+    /// What a child is taken to have whose helper is not there yet: the pages that the others have
+    /// made their own since, and it has alone. Nothing if it has ended or runs another program, and
+    /// nothing after a while, for then it is found to be unmanaged.
+    fn assumed_bytes(&self) -> u64 {
+        let (Some(family), Some((at, before))) = (&self.family, self.born) else { return 0 };
+        let is_young = self.pid.is_none() && at.elapsed() < ASSUMED_FOR;
+        let pages = if is_young { family.parted() - before } else { 0 };
+        if pages == 0 || self.is_dead() { 0 } else { pages * PAGE }
+    }
+
+    /// Whether the memory is gone. Of one with a helper that tells it.
+    pub(super) fn is_dead(&self) -> bool {
+        // Nothing is mapped so low; `ENOMEM` is said of memory that is gone.
+        let asked = self.uffd.unregister(PAGE * 16..PAGE * 17);
+        asked.is_err_and(|error| error.raw_os_error() == Some(libc::ENOMEM))
     }
 
     /// Bytes of anonymous memory that count as this process's: where pages are shared since a fork,
     /// its part of them (`Pss_Anon`). That is not asked for more often than one of so many
     /// processes may.
     pub(super) fn counted_bytes(&mut self, processes: u32) -> u64 {
-        if self.family.is_none() {
+        if self.family.is_none() || self.files.is_none() {
             return self.resident_bytes();
         }
         let now = Instant::now();
@@ -461,7 +484,8 @@ impl Space {
     /// It has pages in common with others. A large one is told to ask before it makes them its own,
     /// which takes memory that no fault for a missing page announces.
     ///
-    pub(super) fn shares_with(&mut self, family: u32, resident_bytes: u64) {
+    pub(super) fn shares_with(&mut self, family: Family, resident_bytes: u64) {
+        self.born = Some((Instant::now(), family.parted()));
         self.family = Some(family);
         self.shared.due = None;
         if resident_bytes < PROTECTED_BYTES_MIN {
@@ -564,6 +588,7 @@ impl Space {
     /// with. That counts here until it is looked at again.
     fn made_own(&mut self, pages: usize) {
         self.shared.bytes = self.shared.bytes.saturating_sub(pages as u64 * PAGE);
+        let _ = self.family.as_ref().map(|family| family.part(pages));
     }
 
     /// Tells the helper to move pages aside, those that the hand comes to next, and to give the

@@ -87,6 +87,7 @@ pub(crate) fn run(name: &str) -> ! {
         "threads-end" => threads_end(),
         "threads-end-in-forks" => threads_end_in_forks(),
         "both-write" => both_write(),
+        "child-changes" => child_changes(),
         "processors-stay" => processors_stay(),
         "stay" => {
             let at = filled();
@@ -195,6 +196,37 @@ fn threads_end_in_forks() {
         is_over.store(true, Ordering::Relaxed);
     });
     check(at);
+}
+
+/// A child drops pages as the first that it does, and for long. Its other pages leave all the same.
+fn child_changes() {
+    let small = raw::map(0, 64 * PAGE, raw::READ_WRITE, raw::PRIVATE, -1).expect("mmap");
+    (0..64).for_each(|page| raw::page(small + page * PAGE)[0] = 1);
+    let at = filled();
+    let child = raw::fork();
+    if child != 0 {
+        assert_eq!(raw::wait(child), 0);
+        return check(at);
+    }
+    for round in 0..2000 {
+        raw::advise(small + round % 64 * PAGE, PAGE, libc::MADV_DONTNEED).expect("madvise");
+    }
+    (0..PAGES).for_each(|page| raw::page(at + page * PAGE)[65] = 1);
+    thread::sleep(Duration::from_millis(300));
+    let pages = resident_pages();
+    if pages > PAGES * 7 / 8 {
+        super::wrong(&format!("{pages} pages of {PAGES} are resident"));
+    }
+    if (0..PAGES).any(|page| raw::page(at + page * PAGE)[65] != 1) {
+        super::wrong("what was written is not there");
+    }
+}
+
+/// Pages of memory of its own that this process has resident.
+fn resident_pages() -> usize {
+    let text = std::fs::read_to_string("/proc/self/statm").expect("statm");
+    let numbers: Vec<usize> = text.split(' ').map_while(|number| number.parse().ok()).collect();
+    numbers[1] - numbers[2]
 }
 
 /// A process and its child write to all that they have in common.
