@@ -41,6 +41,8 @@ struct Program {
     command: fn(&Path, u64) -> Vec<String>,
     /// The limits, in percent of its peak. What it has must fit there compressed.
     percents: &'static [u64],
+    /// Those with a file behind the pool.
+    with_file: &'static [u64],
 }
 
 const PROGRAMS: [Program; 9] = [
@@ -49,35 +51,58 @@ const PROGRAMS: [Program; 9] = [
         needs: &["python3"],
         command: |_, scale| script("python3", "lists.py", scale * 2),
         percents: &[50, 30],
+        with_file: &[30],
     },
     Program {
         name: "python_that_forks",
         needs: &["python3"],
         command: |_, scale| script("python3", "forks.py", scale),
         percents: &[50],
+        with_file: &[30],
     },
     // It touches lines in no order: in 30 % for minutes.
-    Program { name: "sort", needs: &["sort", "cksum"], command: sort, percents: &[50, 40] },
+    Program {
+        name: "sort",
+        needs: &["sort", "cksum"],
+        command: sort,
+        percents: &[50, 40],
+        with_file: &[30],
+    },
     Program {
         name: "c_build",
         needs: &["gcc", "make", "cksum"],
         command: c_build,
         // Compilers touch most of what they have all the time: in 50 % for a minute.
         percents: &[60],
+        with_file: &[],
     },
-    Program { name: "sqlite", needs: &["sqlite3"], command: sqlite, percents: &[50, 30] },
+    Program {
+        name: "sqlite",
+        needs: &["sqlite3"],
+        command: sqlite,
+        percents: &[50, 30],
+        with_file: &[30],
+    },
     Program {
         name: "node",
         needs: &["node"],
         command: |_, scale| script("node", "maps.js", scale),
         percents: &[50, 40],
+        with_file: &[30],
     },
-    Program { name: "java", needs: &["java", "javac"], command: java, percents: &[50] },
+    Program {
+        name: "java",
+        needs: &["java", "javac"],
+        command: java,
+        percents: &[50],
+        with_file: &[],
+    },
     Program {
         name: "redis_with_a_background_save",
         needs: &["redis-server", "redis-cli", "redis-benchmark"],
         command: redis,
         percents: &[50, 40],
+        with_file: &[],
     },
     Program {
         name: "rust_with_an_allocator_of_its_own",
@@ -87,6 +112,7 @@ const PROGRAMS: [Program; 9] = [
             vec![this.to_str().unwrap().to_owned(), "--arena".to_owned(), scale.to_string()]
         },
         percents: &[50, 40],
+        with_file: &[30],
     },
 ];
 
@@ -158,18 +184,18 @@ fn setting(name: &str) -> u64 {
 }
 
 /// Of `uzswap run`, as it is started here.
-fn run_in(limit: u64, argv: &[String]) -> Command {
+fn run_in(limit: u64, options: &[String], argv: &[String]) -> Command {
     let mut command = Command::new("timeout");
     // One that hangs is ended, and fails with 137.
     let seconds = (100 * setting("UZSWAP_PROGRAMS_SCALE")).to_string();
     command.args(["-s", "KILL", &seconds, env!("CARGO_BIN_EXE_uzswap")]);
-    command.args(["run", "--limit", &limit.to_string(), "--"]).args(argv);
+    command.args(["run", "--limit", &limit.to_string()]).args(options).arg("--").args(argv);
     command
 }
 
 /// Why nothing can be run here.
 fn no_run() -> Option<String> {
-    match run_in(64 << 20, &["true".to_owned()]).output() {
+    match run_in(64 << 20, &[], &["true".to_owned()]).output() {
         Ok(output) if output.status.success() => None,
         Ok(output) => Some(text(&output.stderr).trim().replace('\n', " ")),
         Err(error) => Some(format!("timeout: {error}")),
@@ -195,10 +221,15 @@ fn compare(program: &Program) {
     let mut plain = Command::new(&argv[0]);
     let (plain, peak) = process_tree::output_and_peak(plain.args(&argv[1..])).unwrap();
     assert!(plain.status.success(), "{}\n{}", text(&plain.stdout), text(&plain.stderr));
-    for percent in program.percents {
+    let file = folder.path().join("behind the pool");
+    let file = ["--backing".to_owned(), file.to_str().unwrap().to_owned()];
+    let without_file = program.percents.iter().map(|percent| (percent, &[][..]));
+    let with_file = program.with_file.iter().map(|percent| (percent, &file[..]));
+    for (percent, options) in without_file.chain(with_file) {
         for _ in 0..setting("UZSWAP_PROGRAMS_REPEAT") {
             let limit = peak * percent / 100;
-            let Output { status, stdout, stderr } = run_in(limit, &argv).output().unwrap();
+            let run = run_in(limit, options, &argv).output().unwrap();
+            let Output { status, stdout, stderr } = run;
             let (stdout, stderr) = (text(&stdout), text(&stderr));
             let told = format!("{percent} % of {peak} bytes\n{stdout}\n{stderr}");
             let code = status.code().or(status.signal().map(|signal| 128 + signal));

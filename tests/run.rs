@@ -35,11 +35,16 @@ fn main() -> ExitCode {
     add("what_was_used_is_told".to_owned(), missing.clone(), Box::new(statistics));
     let name = "growth_after_forks_is_held_back".to_owned();
     add(name, missing.clone(), Box::new(growth_after_forks));
-    for (mib, percent, without) in
-        [(80, 60, "fork,direct_fork"), (80, 40, "fork,direct_fork"), (40, 120, "direct_fork")]
-    {
-        let name = format!("the_adversary_finds_nothing_wrong_in_{percent}_percent");
-        add(name, missing.clone(), Box::new(move || adversary_in(mib, percent, without)));
+    for (how, mib, percent, without) in [
+        ("in_60_percent", 80, 60, "fork,direct_fork"),
+        ("in_40_percent", 80, 40, "fork,direct_fork"),
+        ("where_it_forks", 40, 120, "direct_fork"),
+        ("with_a_file", 80, 60, "direct_fork"),
+    ] {
+        let name = format!("the_adversary_finds_nothing_wrong_{how}");
+        let has_file = how == "with_a_file";
+        let test = move || adversary_in(mib, percent, without, has_file);
+        add(name, missing.clone(), Box::new(test));
     }
     trials::run(all)
 }
@@ -95,15 +100,21 @@ select group_concat(a) from (select a from t order by b limit 50);
 
 /// Of `uzswap run`, as it is started here.
 fn run_in(limit: &str, program: &str, arguments: &[&str]) -> Command {
-    run_for(0, limit, program, arguments)
+    run_for(0, limit, &[], program, arguments)
 }
 
 /// Likewise, of a program that takes so many seconds: one that hangs is ended, and fails with 137.
-fn run_for(seconds: u32, limit: &str, program: &str, arguments: &[&str]) -> Command {
+fn run_for(
+    seconds: u32,
+    limit: &str,
+    options: &[&str],
+    program: &str,
+    arguments: &[&str],
+) -> Command {
     let mut command = Command::new("timeout");
     let seconds = (100 + seconds).to_string();
     command.args(["-s", "KILL", &seconds, env!("CARGO_BIN_EXE_uzswap")]);
-    command.args(["run", "--limit", limit, "--", program]).args(arguments);
+    command.args(["run", "--limit", limit]).args(options).args(["--", program]).args(arguments);
     command
 }
 
@@ -191,7 +202,7 @@ fn report(limit: &str, scenario: &str) -> serde_json::Value {
 
 /// The adversary with so much memory, in a part of that. Forks by system call alone are left away:
 /// their pages stay; and other forks where children, a dozen at a time, have no room beside it.
-fn adversary_in(mib: u32, percent: u32, without: &str) {
+fn adversary_in(mib: u32, percent: u32, without: &str, has_file: bool) {
     let number = |name: &str, usual: u32| {
         std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(usual)
     };
@@ -200,7 +211,11 @@ fn adversary_in(mib: u32, percent: u32, without: &str) {
     let limit = format!("{}M", mib * percent / 100);
     let words = [seed, seconds, mib].map(|number| number.to_string());
     let arguments = ["--adversary", &words[0], &words[1], "4", &words[2]];
-    let mut command = run_for(seconds, &limit, &this_program(), &arguments);
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    let options = ["--backing", file.to_str().unwrap(), "--max-pool", "12M"];
+    let options = if has_file { &options[..] } else { &[] };
+    let mut command = run_for(seconds, &limit, options, &this_program(), &arguments);
     if std::env::var_os("UZSWAP_ADVERSARY_WITHOUT").is_none() {
         command.env("UZSWAP_ADVERSARY_WITHOUT", without);
     }

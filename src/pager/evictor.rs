@@ -245,6 +245,7 @@ impl Evictor {
             for owner in tray.staged.iter().map(|staged| staged.owner) {
                 if let (Place::Stored(slot), Entry::Vacant(entry)) =
                     (relative.table.get(owner).place, found.entry(owner))
+                    && !self.pager.is_in_file(slot)
                 {
                     self.pager.slots.share(slot);
                     entry.insert(slot);

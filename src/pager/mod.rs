@@ -22,6 +22,7 @@ mod launch;
 mod meter;
 mod metrics;
 mod ranges;
+mod reader;
 mod server;
 mod slots;
 mod space;
@@ -260,6 +261,11 @@ impl Pager {
         }
     }
 
+    /// Whether a slot's page is in the file, and takes a while to load.
+    fn is_in_file(&self, slot: u32) -> bool {
+        self.write_back.is_some() && self.zswap.is_written_back(key(slot))
+    }
+
     /// A page is not in this slot any more.
     fn release(&self, slot: u32) {
         if self.slots.release(slot) {
@@ -305,7 +311,7 @@ impl Pager {
         self.tell_room();
     }
 
-    /// Wakes the server: there may be room.
+    /// Wakes the server: there may be room, or a page was read.
     fn tell_room(&self) {
         // The counter of an eventfd overflows after 2^64.
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());

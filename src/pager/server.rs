@@ -17,6 +17,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFl
 use super::company::Company;
 use super::family::Family;
 use super::ranges::Ranges;
+use super::reader::Reader;
 use super::space::{STAGING_PAGES, Space, send};
 use super::table::{Entry, Place, UNKNOWN};
 use super::{Pager, SpaceLock, lock};
@@ -126,6 +127,8 @@ struct Waiting {
     since: Instant,
     /// Of the evictor.
     round: u64,
+    /// Pages to restore, where its page is being read.
+    window: Option<usize>,
 }
 
 #[derive(Debug)]
@@ -146,6 +149,8 @@ pub(super) struct Server {
     /// Some space may have something that is to be protected still.
     protects: bool,
     company: Company,
+    /// Where there is a file.
+    reader: Option<Reader>,
     next: u32,
     /// Pages of the space that is served, for which somebody waits.
     to_wake: Vec<Range<u64>>,
@@ -166,6 +171,8 @@ enum Served {
     Done,
     /// There is no room for it now.
     NoRoom,
+    /// Its page is being read from the file, and so many are to be restored then.
+    Later(usize),
 }
 
 impl Server {
@@ -175,6 +182,7 @@ impl Server {
         epoll::add(&epoll, &pager.wake, Token::Wake.data(), epoll::EventFlags::IN)?;
         let device = File::options().read(true).write(true).open("/dev/userfaultfd").ok();
         let company = Company::new(Arc::clone(&pager.turns));
+        let reader = pager.write_back.as_ref().map(|_| Reader::start(&pager)).transpose()?;
         Ok(Server {
             pager,
             listener,
@@ -188,6 +196,7 @@ impl Server {
             deferred: BTreeSet::new(),
             protects: false,
             company,
+            reader,
             next: 0,
             to_wake: Vec::new(),
             buffer: Box::new([[0; PAGE_SIZE]; RESTORED_MAX]),
@@ -553,14 +562,19 @@ impl Server {
                 (false, false) => Access::Read,
             };
             let by = if Some(thread) == space.thread { By::Helper } else { By::Program };
-            match self.serve(&mut space, address, access, by) {
+            let round = self.pager.rounds.load(Ordering::Relaxed);
+            let mut fault =
+                Waiting { space: id, address, access, since: start, round, window: None };
+            match self.serve(&mut space, &fault, by) {
                 Served::Done => self.pager.meter.fault(start.elapsed()),
                 Served::NoRoom => {
-                    let round = self.pager.rounds.load(Ordering::Relaxed);
-                    let fault = Waiting { space: id, address, access, since: start, round };
                     self.waiting.push(fault);
                     self.pager.is_awaited.store(true, Ordering::Relaxed);
                     self.pager.ring();
+                }
+                Served::Later(window) => {
+                    fault.window = Some(window);
+                    self.waiting.push(fault);
                 }
             }
         }
@@ -663,7 +677,7 @@ impl Server {
     }
 
     fn serve_waiting(&mut self) {
-        for fault in std::mem::take(&mut self.waiting) {
+        for mut fault in std::mem::take(&mut self.waiting) {
             let Some(shared) = self.spaces.get(&fault.space).cloned() else { continue };
             let rounds = self.pager.rounds.load(Ordering::Relaxed) - fault.round;
             // Of pages in common, what the evictor frees in a round is another's still.
@@ -673,19 +687,23 @@ impl Server {
                 false => By::Waiting,
             };
             let mut space = lock(&shared);
-            let served = self.serve(&mut space, fault.address, fault.access, by);
+            let served = self.serve(&mut space, &fault, by);
             self.wake(space);
             match served {
                 Served::Done => self.pager.meter.fault(fault.since.elapsed()),
                 Served::NoRoom => self.waiting.push(fault),
+                Served::Later(window) => {
+                    fault.window = Some(window);
+                    self.waiting.push(fault);
+                }
             }
         }
         self.pager.is_awaited.store(!self.waiting.is_empty(), Ordering::Relaxed);
     }
 
     /// Gives a program the page that it waits for, and those that it will want next.
-    fn serve(&mut self, space: &mut Space, address: u64, access: Access, by: By) -> Served {
-        let page = address / PAGE;
+    fn serve(&mut self, space: &mut Space, fault: &Waiting, by: By) -> Served {
+        let (page, access) = (fault.address / PAGE, fault.access);
         let place = space.table.get(page).place;
         if by == By::Program && !self.pager.has_room() {
             return Served::NoRoom;
@@ -696,7 +714,9 @@ impl Server {
             self.to_wake.push(page * PAGE..(page + count.max(1) as u64) * PAGE);
             self.pager.charge(count);
         } else if place != Place::Program {
-            self.serve_kept(space, page);
+            if let Some(window) = self.serve_kept(space, page, fault.window) {
+                return Served::Later(window);
+            }
         } else if by != By::Helper && space.pages_before_command(page, 1) == 0 {
             // It came back since the fault, and is on its way out again: not fresh. Who waits looks
             // again. The helper itself has not begun to move anything while it waits for a page.
@@ -727,10 +747,11 @@ impl Server {
         self.pager.meter.fresh(done);
     }
 
-    /// A page that was aside or in the store.
-    fn serve_kept(&mut self, space: &mut Space, page: u64) {
+    /// A page that was aside or in the store. Where it is being read: how many pages are to be
+    /// restored then, as `window`.
+    fn serve_kept(&mut self, space: &mut Space, page: u64, window: Option<usize>) -> Option<usize> {
         let address = page * PAGE;
-        let window = space.streams.window(page, RESTORED_MAX);
+        let window = window.unwrap_or_else(|| space.streams.window(page, RESTORED_MAX));
         let wanted = run_of(space, page, window, |place| place != Place::Program);
         let mut count = 0;
         for at in 0..wanted {
@@ -739,7 +760,20 @@ impl Server {
                 Place::Staged(staged) => {
                     space.read_staged(staged, content).map_err(|error| error.to_string())
                 }
-                Place::Stored(slot) => self.pager.load(slot, content),
+                Place::Stored(slot) => match &self.reader {
+                    Some(reader) if self.pager.is_in_file(slot) => match reader.take(slot, content)
+                    {
+                        Some(read) => read,
+                        None => {
+                            self.read_ahead(space, page + at as u64 + 1..page + wanted as u64);
+                            if at > 0 {
+                                break;
+                            }
+                            return Some(window);
+                        }
+                    },
+                    _ => self.pager.load(slot, content),
+                },
                 Place::Program => unreachable!("the run has none"),
             };
             match read {
@@ -748,7 +782,7 @@ impl Server {
                 Err(error) => {
                     let pid = space.pid.unwrap_or(0);
                     self.pager.lose(pid, &format!("page {address:#x} of process {pid}: {error}"));
-                    return;
+                    return None;
                 }
             }
         }
@@ -770,6 +804,19 @@ impl Server {
             }
         }
         self.pager.meter.restored(done - rescued, rescued);
+        None
+    }
+
+    /// Has pages read that are in the file, and will be asked for next.
+    fn read_ahead(&self, space: &Space, pages: Range<u64>) {
+        let Some(reader) = &self.reader else { return };
+        for page in pages {
+            if let Place::Stored(slot) = space.table.get(page).place
+                && self.pager.is_in_file(slot)
+            {
+                reader.want(slot);
+            }
+        }
     }
 
     /// Copies contents to missing pages from `page` on; how many were filled.

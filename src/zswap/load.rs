@@ -37,6 +37,13 @@ impl Zswap {
         self.load_and(key, page, false)
     }
 
+    /// Whether the page of `key` is in the backing, so that to load it takes a read. It may be
+    /// there a moment later.
+    pub fn is_written_back(&self, key: PageKey) -> bool {
+        let shard = self.shards.of(key).lock();
+        shard.get(key).is_some_and(|(_, held)| held.content == Content::WrittenBack)
+    }
+
     /// Fills `page`; what comes from the backing is brought back into the pool, if that is wanted.
     fn load_and(&self, key: PageKey, page: &mut Page, bring_back: bool) -> Result<bool, LoadError> {
         let start = self.sample();
