@@ -1,5 +1,5 @@
 //! Goal: real programs print under `uzswap run` what they print without, byte for byte.
-//! Method: each runs once as it is, and its peak is taken; then in parts of that. What is not
+//! Method: each runs twice as it is, and the higher peak is taken; then in parts of that. What is not
 //! installed here is counted as ignored, with the reason.
 //! Blind to: how fast they are; what is random in them (threads of node and java).
 //! Larger: UZSWAP_PROGRAMS_SCALE, UZSWAP_PROGRAMS_REPEAT. UZSWAP_PROGRAMS_TELL tells what was used.
@@ -218,9 +218,16 @@ fn text(bytes: &[u8]) -> String {
 fn compare(program: &Program) {
     let folder = tempfile::tempdir().unwrap();
     let argv = (program.command)(folder.path(), setting("UZSWAP_PROGRAMS_SCALE"));
-    let mut plain = Command::new(&argv[0]);
-    let (plain, peak) = process_tree::output_and_peak(plain.args(&argv[1..])).unwrap();
-    assert!(plain.status.success(), "{}\n{}", text(&plain.stdout), text(&plain.stderr));
+    let run = || {
+        let mut command = Command::new(&argv[0]);
+        let (plain, peak) = process_tree::output_and_peak(command.args(&argv[1..])).unwrap();
+        assert!(plain.status.success(), "{}\n{}", text(&plain.stdout), text(&plain.stderr));
+        (plain, peak)
+    };
+    // What runs at the same time is not always the same: compilers, on a busy machine.
+    let ((plain, first), (again, second)) = (run(), run());
+    assert_eq!(text(&again.stdout), text(&plain.stdout), "it prints another thing each time");
+    let peak = first.max(second);
     let file = folder.path().join("behind the pool");
     let file = ["--backing".to_owned(), file.to_str().unwrap().to_owned()];
     let without_file = program.percents.iter().map(|percent| (percent, &[][..]));

@@ -461,7 +461,8 @@ impl Server {
         let Some(parent) = self.spaces.values().find(is_parent).cloned() else { return false };
         let mut parent = lock(&parent);
         let child = Arc::clone(&self.spaces[&id]);
-        let resident = self.share(&mut parent, &mut lock(&child));
+        let stacks = parent.stacks();
+        let resident = self.share(&mut parent, &mut lock(&child), stacks);
         let used = self.pager.sampled.load(Ordering::Relaxed);
         let could_exceed = parent.protects && used + resident > self.pager.goal_bytes();
         if could_exceed {
@@ -471,11 +472,11 @@ impl Server {
     }
 
     /// A parent and a child have pages in common: as many bytes as the parent has.
-    fn share(&mut self, parent: &mut Space, child: &mut Space) -> u64 {
+    fn share(&mut self, parent: &mut Space, child: &mut Space, stacks: Option<Ranges>) -> u64 {
         let family = parent.family.clone().unwrap_or_default();
         let resident = parent.resident_bytes();
-        parent.shares_with(family.clone(), resident);
-        child.shares_with(family, resident);
+        parent.shares_with(family.clone(), resident, stacks.clone());
+        child.shares_with(family, resident, stacks);
         self.protects = true;
         resident
     }
@@ -626,16 +627,17 @@ impl Server {
     fn fork(&mut self, parent: &mut Space, child: Userfaultfd) -> Space {
         let mut space = Space::new(child, None);
         space.watched = parent.watched.clone();
-        // Both run on by now.
-        self.share(parent, &mut space);
         // What the kernel does not give to children, and what it gives as zeros.
-        let [not_copied, wiped] = match parent.fork_advice() {
+        let [not_copied, wiped, stacks] = match parent.fork_advice() {
             Ok(advice) => advice,
             Err(error) => {
                 self.pager.fail(&format!("a fork cannot be followed: {error}"));
                 return space;
             }
         };
+        // Both run on by now.
+        let stacks = parent.thread.map(|_| stacks);
+        self.share(parent, &mut space, stacks);
         not_copied.iter().for_each(|range| space.watched.remove(range));
         let is_in =
             |ranges: &Ranges, page| ranges.within(page * PAGE..(page + 1) * PAGE).next().is_some();

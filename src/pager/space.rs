@@ -276,7 +276,7 @@ impl Space {
             // What its parent's supervisor knew may be newer than the fork: some of it may not be
             // watched here, and a page that leaves such memory is lost.
             self.watched = Ranges::default();
-            self.watch_and(None)?;
+            self.watch_and(false)?;
         }
         Ok(())
     }
@@ -380,10 +380,10 @@ impl Space {
         Some(kib * 1024)
     }
 
-    /// Memory that children of a fork do not get (MADV_DONTFORK), and such that they get as zeros
-    /// (MADV_WIPEONFORK). Nothing where no process is known: no page has left it.
-    pub(super) fn fork_advice(&self) -> io::Result<[Ranges; 2]> {
-        self.mappings_with(["dc", "wf"])
+    /// Memory that children of a fork do not get (MADV_DONTFORK), such that they get as zeros
+    /// (MADV_WIPEONFORK), and stacks. Nothing where no process is known: no page has left it.
+    pub(super) fn fork_advice(&self) -> io::Result<[Ranges; 3]> {
+        self.mappings_with(["dc", "wf", "nh"])
     }
 
     /// Mappings with each of these flags: `VmFlags` of /proc/PID/smaps.
@@ -415,18 +415,16 @@ impl Space {
     /// Watches all anonymous memory that is not watched yet.
     pub(super) fn watch(&mut self) -> io::Result<()> {
         // Threads have new stacks all the time.
-        let may_protect = self.protects && !self.has_threads();
-        self.watch_and(may_protect.then(Ranges::default))
+        self.watch_and(self.protects && !self.has_threads())
     }
 
     /// Likewise, where it may all be another process's as well.
     pub(super) fn watch_shared(&mut self) -> io::Result<()> {
-        let spared = if self.protects { self.not_to_protect() } else { None };
-        self.watch_and(spared)
+        self.watch_and(self.protects)
     }
 
-    /// As [`Space::watch`]; all but `spared` is protected, or nothing.
-    fn watch_and(&mut self, spared: Option<Ranges>) -> io::Result<()> {
+    /// As [`Space::watch`]; with `protect` what may be protected is.
+    fn watch_and(&mut self, protect: bool) -> io::Result<()> {
         let Some(thread) = self.thread else { return Ok(()) };
         if self.uffd.is_changing() {
             return Ok(()); // soon
@@ -466,6 +464,8 @@ impl Space {
         if self.uffd.is_changing() {
             return Ok(());
         }
+        let spared = protect.then(|| self.stacks()).flatten();
+        let spared = spared.and_then(|stacks| self.not_to_protect(stacks));
         for part in registered {
             let at = now.partition_point(|mapping| mapping.end <= part.start);
             let is_whole =
@@ -484,14 +484,21 @@ impl Space {
     /// It has pages in common with others. A large one is told to ask before it makes them its own,
     /// which takes memory that no fault for a missing page announces.
     ///
-    pub(super) fn shares_with(&mut self, family: Family, resident_bytes: u64) {
+    /// Nor the `stacks`, those of its threads and of threads that may come.
+    pub(super) fn shares_with(
+        &mut self,
+        family: Family,
+        resident_bytes: u64,
+        stacks: Option<Ranges>,
+    ) {
         self.born = Some((Instant::now(), family.parted()));
         self.family = Some(family);
         self.shared.due = None;
         if resident_bytes < PROTECTED_BYTES_MIN {
             return;
         }
-        let Some(spared) = self.not_to_protect() else { return };
+        let spared = stacks.and_then(|stacks| self.not_to_protect(stacks));
+        let Some(spared) = spared else { return };
         let Space { watched, to_protect, uffd, protects, .. } = self;
         for part in watched.iter() {
             if !*protects {
@@ -524,17 +531,23 @@ impl Space {
         }
     }
 
+    /// Stacks of threads that there are, or were: mappings of their own since Linux 6.7 (MAP_STACK:
+    /// no huge pages). `None` where that is not known.
+    pub(super) fn stacks(&self) -> Option<Ranges> {
+        self.thread?;
+        self.mappings_with(["nh"]).ok().map(|[stacks]| stacks)
+    }
+
     /// What must not be protected; `None` where that is not known. When a thread ends, the kernel
     /// clears a word of it past any userfaultfd, if it may write there, and whoever joins the
     /// thread waits for that. glibc has that word on the thread's stack, beside the thread's list
-    /// of robust futexes, which can be asked for; and stacks are mappings of their own since Linux
-    /// 6.7 (MAP_STACK: no huge pages). A child has one thread alone, and none can be on its way
-    /// out.
-    fn not_to_protect(&self) -> Option<Ranges> {
+    /// of robust futexes, which can be asked for. A stack is spared without a thread, too: one may
+    /// come before it is protected.
+    fn not_to_protect(&self, stacks: Ranges) -> Option<Ranges> {
         if !self.has_threads() {
-            return Some(Ranges::default());
+            return Some(stacks);
         }
-        let [mut spared] = self.mappings_with(["nh"]).ok()?;
+        let mut spared = stacks;
         for thread in threads(self.thread?).ok()? {
             if Some(thread) == self.thread {
                 continue;
