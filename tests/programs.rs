@@ -1,6 +1,6 @@
 //! Goal: real programs print under `uzswap run` what they print without, byte for byte.
-//! Method: each runs twice as it is, and the higher peak is taken; then in parts of that. What is not
-//! installed here is counted as ignored, with the reason.
+//! Method: each runs twice as it is, and the higher peak is taken; then in parts of that. What is
+//! not installed here is counted as ignored, with the reason.
 //! Blind to: how fast they are; what is random in them (threads of node and java).
 //! Larger: UZSWAP_PROGRAMS_SCALE, UZSWAP_PROGRAMS_REPEAT. UZSWAP_PROGRAMS_TELL tells what was used.
 #![allow(unsafe_code, reason = "an allocator of its own")]
