@@ -71,7 +71,7 @@ impl Evictor {
             let freed = self.evict();
             self.pager.rounds.fetch_add(1, Ordering::Relaxed);
             if self.pager.is_awaited.load(Ordering::Relaxed) {
-                self.pager.tell_room();
+                self.pager.wake_server();
             }
             if freed > 0 {
                 self.in_vain = 0;

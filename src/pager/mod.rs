@@ -308,11 +308,11 @@ impl Pager {
         self.stop.store(true, Ordering::Relaxed);
         self.bell.ring();
         self.end.ring();
-        self.tell_room();
+        self.wake_server();
     }
 
     /// Wakes the server: there may be room, or a page was read.
-    fn tell_room(&self) {
+    fn wake_server(&self) {
         // The counter of an eventfd overflows after 2^64.
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }

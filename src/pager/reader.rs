@@ -135,7 +135,7 @@ impl Work {
             let Some(reading) = state.pages.get_mut(&slot) else { continue };
             reading.content = Some(content);
             if !reading.is_ahead {
-                self.pager.tell_room();
+                self.pager.wake_server();
             }
             self.forget_some(&mut state);
         }

@@ -167,6 +167,7 @@ enum Found {
 }
 
 /// What became of a fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Served {
     Done,
     /// There is no room for it now.
@@ -564,20 +565,13 @@ impl Server {
             };
             let by = if Some(thread) == space.thread { By::Helper } else { By::Program };
             let round = self.pager.rounds.load(Ordering::Relaxed);
-            let mut fault =
-                Waiting { space: id, address, access, since: start, round, window: None };
-            match self.serve(&mut space, &fault, by) {
-                Served::Done => self.pager.meter.fault(start.elapsed()),
-                Served::NoRoom => {
-                    self.waiting.push(fault);
-                    self.pager.is_awaited.store(true, Ordering::Relaxed);
-                    self.pager.ring();
-                }
-                Served::Later(window) => {
-                    fault.window = Some(window);
-                    self.waiting.push(fault);
-                }
+            let fault = Waiting { space: id, address, access, since: start, round, window: None };
+            let served = self.serve(&mut space, &fault, by);
+            if served == Served::NoRoom {
+                self.pager.is_awaited.store(true, Ordering::Relaxed);
+                self.pager.ring();
             }
+            self.note(fault, served);
         }
         if count < MESSAGES {
             let pager = &self.pager;
@@ -679,7 +673,7 @@ impl Server {
     }
 
     fn serve_waiting(&mut self) {
-        for mut fault in std::mem::take(&mut self.waiting) {
+        for fault in std::mem::take(&mut self.waiting) {
             let Some(shared) = self.spaces.get(&fault.space).cloned() else { continue };
             let rounds = self.pager.rounds.load(Ordering::Relaxed) - fault.round;
             // Of pages in common, what the evictor frees in a round is another's still.
@@ -691,16 +685,20 @@ impl Server {
             let mut space = lock(&shared);
             let served = self.serve(&mut space, &fault, by);
             self.wake(space);
-            match served {
-                Served::Done => self.pager.meter.fault(fault.since.elapsed()),
-                Served::NoRoom => self.waiting.push(fault),
-                Served::Later(window) => {
-                    fault.window = Some(window);
-                    self.waiting.push(fault);
-                }
-            }
+            self.note(fault, served);
         }
         self.pager.is_awaited.store(!self.waiting.is_empty(), Ordering::Relaxed);
+    }
+
+    /// A fault was served, or waits.
+    fn note(&mut self, fault: Waiting, served: Served) {
+        match served {
+            Served::Done => self.pager.meter.fault(fault.since.elapsed()),
+            Served::NoRoom => self.waiting.push(fault),
+            Served::Later(window) => {
+                self.waiting.push(Waiting { window: Some(window), ..fault });
+            }
+        }
     }
 
     /// Gives a program the page that it waits for, and those that it will want next.
