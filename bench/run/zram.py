@@ -186,7 +186,15 @@ def anonymous_below(pid):
 
 
 class Zram:
+    """A swap device, the only one: what went to another would not be counted."""
+
     def __init__(self, megabytes):
+        with open("/proc/swaps") as swaps:
+            others = [line.split()[0] for line in swaps][1:]
+        if others:
+            sys.exit(f"there is other swap, which is to be off: swapoff {' '.join(others)}")
+        # It is to be removed where this is ended, too.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
         with open("/sys/class/zram-control/hot_add") as add:
             self.number = add.read().strip()
         block = f"/sys/block/zram{self.number}"
