@@ -244,7 +244,7 @@ fn move_pages(memory: &OwnMemory) -> Outcome {
 fn pagemap_scan() -> Outcome {
     let pagemap = File::open("/proc/self/pagemap")?;
     let mut found = [Found::default()];
-    outcome(pagemap::scan(&pagemap, 0..1 << 40, &mut found))
+    outcome(pagemap::scan(&pagemap, 0..1 << 40, &mut found, 0))
 }
 
 fn read_memory() -> Outcome {

@@ -40,8 +40,10 @@ pub(super) const TRAY_PAGES: usize = 128;
 /// Pages of a process that can be aside at once: 16 MiB.
 pub(super) const STAGING_PAGES: usize = 32 * TRAY_PAGES;
 
-/// Runs of resident pages that the kernel is asked for at once.
+/// Runs of resident pages that the kernel is asked for at once, and pages: faults wait meanwhile,
+/// and what is asked for and does not leave with this command is asked for again.
 const FOUND_AT_ONCE: usize = 64;
+const FOUND_PAGES_MAX: u64 = 2 * TRAY_PAGES as u64;
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
@@ -777,7 +779,8 @@ impl Space {
         let Some(files) = &self.files else { return Ok(Vec::new()) };
         let resident = &mut |range: Range<u64>| {
             let mut found = [Found::default(); FOUND_AT_ONCE];
-            let (count, walked_to) = pagemap::scan(&files.pagemap, range, &mut found)?;
+            let (count, walked_to) =
+                pagemap::scan(&files.pagemap, range, &mut found, FOUND_PAGES_MAX)?;
             let runs = found[..count].iter().filter(|run| !run.is_swapped());
             Ok((runs.map(|run| run.start..run.end).collect(), walked_to))
         };

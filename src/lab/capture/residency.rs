@@ -72,7 +72,7 @@ impl PageMap {
         let mut found = [Found::default(); RUNS];
         let mut at = addresses.start;
         while at < addresses.end {
-            let (runs, next) = pagemap::scan(&self.file, at..addresses.end, &mut found)?;
+            let (runs, next) = pagemap::scan(&self.file, at..addresses.end, &mut found, 0)?;
             for run in &found[..runs] {
                 let run_addresses = run.start..run.end;
                 if run.is_swapped() {
