@@ -153,6 +153,7 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
         write_back,
         recorder,
         slots: Slots::default(),
+        released: Mutex::default(),
         spaces: Mutex::default(),
         limit_bytes: options.limit_bytes,
         sampled: AtomicU64::new(0),
@@ -204,6 +205,7 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
     pager.end();
     let served = server.join();
     let _ = (evictor.join(), governor.join());
+    pager.free_released();
     let trace = pager.recorder.as_ref().map(Recorder::finish);
     let status = waited?;
     if let Ok(Err(source)) = served {

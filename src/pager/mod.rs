@@ -73,6 +73,8 @@ struct Pager {
     /// Of what is done to the store.
     recorder: Option<Recorder>,
     slots: Slots,
+    /// Slots that a page is not in any more, once for each such page.
+    released: Mutex<Vec<u32>>,
     spaces: Mutex<Vec<SpaceLock>>,
     limit_bytes: u64,
     /// What was used when it was last looked at.
@@ -173,6 +175,7 @@ impl Pager {
     /// Bytes in use: resident anonymous memory of all programs, the pool, and what is known of
     /// pages.
     fn sample(&self) -> u64 {
+        self.free_released();
         self.charged.store(0, Ordering::Relaxed);
         let (mut resident, mut known) = (0, self.slots.bytes());
         let spaces = self.spaces();
@@ -266,13 +269,24 @@ impl Pager {
         self.write_back.is_some() && self.zswap.is_written_back(key(slot))
     }
 
-    /// A page is not in this slot any more.
+    /// A page is not in this slot any more. Its memory is free when it is looked next how much is
+    /// used: who waits for a page does not wait for that.
     fn release(&self, slot: u32) {
-        if self.slots.release(slot) {
-            self.zswap.invalidate(key(slot));
-            // Before anybody else may have the slot.
-            self.record(|recorder| recorder.free(key(slot)));
-            self.slots.free(slot);
+        self.released.lock().unwrap_or_else(PoisonError::into_inner).push(slot);
+    }
+
+    /// Frees what was released.
+    fn free_released(&self) {
+        let mut released = self.released.lock().unwrap_or_else(PoisonError::into_inner);
+        let slots = std::mem::take(&mut *released);
+        drop(released);
+        for slot in slots {
+            if self.slots.release(slot) {
+                self.zswap.invalidate(key(slot));
+                // Before anybody else may have the slot.
+                self.record(|recorder| recorder.free(key(slot)));
+                self.slots.free(slot);
+            }
         }
     }
 
