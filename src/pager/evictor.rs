@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::space::{Moved, Space, TRAY_PAGES, Tray};
+use super::space::{Moved, Space, TRAY_PAGES, Tray, resident_bytes};
 use super::table::Place;
 use super::{Pager, SpaceLock, lock};
 use crate::page::{PAGE_SIZE, Page};
@@ -108,15 +108,8 @@ impl Evictor {
 
     /// Frees some memory; pages that left it.
     fn evict(&mut self) -> usize {
-        let mut by_size: Vec<(u64, SpaceLock)> = self
-            .pager
-            .spaces()
-            .into_iter()
-            .map(|space| {
-                let bytes = lock(&space).resident_bytes();
-                (bytes, space)
-            })
-            .collect();
+        let mut by_size: Vec<(u64, SpaceLock)> =
+            self.pager.spaces().into_iter().map(|space| (resident_bytes(&space), space)).collect();
         by_size.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
         for (_, space) in &by_size {
             match self.evict_from(space) {
@@ -169,7 +162,7 @@ impl Evictor {
             give(&mut space)?.then_some(helper)
         };
         let Some(helper) = given else { return Ok((Moved::default(), 0)) };
-        if !helper.wait() {
+        if !helper.carry_out() {
             return Err(io::ErrorKind::NotFound.into());
         }
         let (moved, freed) = lock(space).dropped();
@@ -284,6 +277,6 @@ impl Evictor {
 
 /// Trays of pages aside that a space may have before the oldest is stored.
 fn trays_aside(space: &SpaceLock) -> usize {
-    let resident_trays = lock(space).resident_bytes() / (TRAY_PAGES * PAGE_SIZE) as u64;
+    let resident_trays = resident_bytes(space) / (TRAY_PAGES * PAGE_SIZE) as u64;
     ((resident_trays / ASIDE_PART) as usize).clamp(TRAYS_ASIDE_MIN, TRAYS_ASIDE_MAX)
 }

@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 
+use super::process_files::part_of_anonymous_of;
+use super::space::has_changed;
 use super::turns::Watch;
 use super::{Pager, lock, status};
 use crate::sys::process;
@@ -94,10 +96,9 @@ impl Governor {
             self.watched_at = Some(Instant::now());
         }
         for space in self.pager.spaces() {
-            let mut space = lock(&space);
-            if is_due || space.has_changed() {
+            if is_due || has_changed(&space) {
                 // One that has just ended is told of by its helper.
-                let _ = space.watch();
+                let _ = lock(&space).watch();
             }
         }
     }
@@ -120,7 +121,7 @@ impl Governor {
             if !self.without.contains(&pid) {
                 continue;
             }
-            bytes += resident_bytes(pid).unwrap_or(0);
+            bytes += part_of_anonymous_of(pid).unwrap_or(0);
             if self.told.insert(program.clone()) {
                 let program = program.display();
                 self.pager.warn(&format!(
@@ -155,11 +156,4 @@ fn below(pid: u32) -> Vec<u32> {
     }
     found.remove(0);
     found
-}
-
-/// Resident anonymous memory of a process, its part of what others have too.
-fn resident_bytes(pid: u32) -> Option<u64> {
-    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("Pss_Anon:"))?;
-    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib * 1024)
 }

@@ -21,6 +21,7 @@ mod hand;
 mod launch;
 mod meter;
 mod metrics;
+mod process_files;
 mod ranges;
 mod reader;
 mod server;
@@ -45,7 +46,7 @@ use meter::Meter;
 pub use meter::{FaultTimes, PagerCounts};
 pub use metrics::MetricsAddress;
 use slots::{Slots, key};
-use space::Space;
+use space::{Space, counted_bytes, resident_bytes};
 pub use status::{ProcessStatus, RunStatus, running};
 use turns::Turns;
 use written::WriteBack;
@@ -180,9 +181,8 @@ impl Pager {
         let (mut resident, mut known) = (0, self.slots.bytes());
         let spaces = self.spaces();
         for space in &spaces {
-            let space = lock(space);
-            resident += space.resident_bytes();
-            known += space.bytes();
+            resident += resident_bytes(space);
+            known += lock(space).bytes();
         }
         let pool = self.zswap.budget().used_bytes();
         let unmanaged = self.unmanaged.load(Ordering::Relaxed);
@@ -191,7 +191,7 @@ impl Pager {
             // It matters now that processes have pages in common.
             let count = spaces.len() as u32; // of processes: 2^22 at most
             let all = resident;
-            resident = spaces.iter().map(|space| lock(space).counted_bytes(count)).sum();
+            resident = spaces.iter().map(|space| counted_bytes(space, count)).sum();
             used = used - all + resident;
         }
         self.sampled.store(used, Ordering::Relaxed);

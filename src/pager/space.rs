@@ -8,23 +8,23 @@
 //! - P4: a page that the program has said it drops does not leave until it was missing once.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader, Read};
+use std::fs;
+use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::family::Family;
 use super::hand::Hand;
+use super::process_files::ProcessFiles;
 use super::ranges::Ranges;
 use super::status::ProcessStatus;
 use super::streams::Streams;
 use super::table::{Entry, HEAT_MAX, PageTable, Place, UNKNOWN};
+use super::{SpaceLock, lock};
 use crate::page::{PAGE_SIZE, Page};
-use crate::sys::pagemap::{self, Found};
 use crate::sys::preload::SharedControl;
 use crate::sys::preload::protocol::{MESSAGE_BYTES, Message, RUNS_MAX, holder, kind, work};
 
@@ -39,11 +39,6 @@ pub(super) const TRAY_PAGES: usize = 128;
 
 /// Pages of a process that can be aside at once: 16 MiB.
 pub(super) const STAGING_PAGES: usize = 32 * TRAY_PAGES;
-
-/// Runs of resident pages that the kernel is asked for at once, and pages: faults wait meanwhile,
-/// and what is asked for and does not leave with this command is asked for again.
-const FOUND_AT_ONCE: usize = 64;
-const FOUND_PAGES_MAX: u64 = 2 * TRAY_PAGES as u64;
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
@@ -148,7 +143,7 @@ pub(super) struct Space {
     collected: Moved,
     dropping: Option<usize>,
     hand: Hand,
-    files: Option<ProcFiles>,
+    files: Option<Arc<ProcessFiles>>,
     /// Size of the address space, in pages, when its mappings were last looked at.
     watched_at_size: u64,
     /// Some of its pages may be another process's as well.
@@ -166,14 +161,6 @@ pub(super) struct Space {
     writes: Streams,
     /// Faults that were served.
     pub(super) faults: u64,
-}
-
-/// Files of /proc that are read again and again.
-#[derive(Debug)]
-struct ProcFiles {
-    statm: File,
-    pagemap: File,
-    smaps: File,
 }
 
 /// Memory that is another process's too, as it was told last.
@@ -201,13 +188,6 @@ const PROTECT_MAX: Duration = Duration::from_micros(500);
 
 /// How long pages that could not be moved are left alone.
 const LEFT_FOR: Duration = Duration::from_secs(5);
-
-/// What /proc/PID/statm tells, in pages.
-#[derive(Debug, Clone, Copy)]
-struct Size {
-    mapped: u64,
-    anonymous: u64,
-}
 
 impl Space {
     /// A space whose process is known or not yet.
@@ -264,11 +244,7 @@ impl Space {
         self.uffd.register(area.clone(), true, false)?;
         let thread = helper_thread(pid)?;
         self.thread = Some(thread);
-        self.files = Some(ProcFiles {
-            statm: File::open(format!("/proc/{thread}/statm"))?,
-            pagemap: File::open(format!("/proc/{thread}/pagemap"))?,
-            smaps: File::open(format!("/proc/{thread}/smaps_rollup"))?,
-        });
+        self.files = Some(Arc::new(ProcessFiles::open(thread)?));
         self.own.insert(area);
         self.own.insert(own);
         self.left = self.own.clone();
@@ -311,18 +287,10 @@ impl Space {
         helper.control.lock.store(holder::NONE, Ordering::Release);
     }
 
-    fn size(&self) -> Option<Size> {
-        let mut text = [0; 128];
-        let length = self.files.as_ref()?.statm.read_at(&mut text, 0).ok()?;
-        let text = std::str::from_utf8(&text[..length]).ok()?;
-        let mut numbers = text.split(' ').map_while(|number| number.parse::<u64>().ok());
-        let (mapped, resident, files) = (numbers.next()?, numbers.next()?, numbers.next()?);
-        Some(Size { mapped, anonymous: resident.saturating_sub(files) })
-    }
-
     /// Bytes of anonymous memory that the process has; pages that others have too count here.
     pub(super) fn resident_bytes(&self) -> u64 {
-        self.size().map_or_else(|| self.assumed_bytes(), |size| size.anonymous * PAGE)
+        let size = self.files.as_ref().and_then(|files| files.size());
+        size.map_or_else(|| self.assumed_bytes(), |size| size.anonymous * PAGE)
     }
 
     /// What a child is taken to have whose helper is not there yet: the pages that the others have
@@ -342,24 +310,6 @@ impl Space {
         asked.is_err_and(|error| error.raw_os_error() == Some(libc::ENOMEM))
     }
 
-    /// Bytes of anonymous memory that count as this process's: where pages are shared since a fork,
-    /// its part of them (`Pss_Anon`). That is not asked for more often than one of so many
-    /// processes may.
-    pub(super) fn counted_bytes(&mut self, processes: u32) -> u64 {
-        if self.family.is_none() || self.files.is_none() {
-            return self.resident_bytes();
-        }
-        let now = Instant::now();
-        if self.shared.due.is_none_or(|due| now >= due) {
-            let part = self.part_of_shared().unwrap_or(0); // it has ended
-            self.shared.bytes = self.resident_bytes().saturating_sub(part);
-            let pause = now.elapsed() * SHARED_FOR_TIMES * processes;
-            self.shared.due = Some(now + pause.min(SHARED_FOR));
-            return part;
-        }
-        self.resident_bytes().saturating_sub(self.shared.bytes)
-    }
-
     /// What is told of it while it runs, but for the name of its process; `None` before that is
     /// known.
     pub(super) fn status(&self) -> Option<ProcessStatus> {
@@ -373,45 +323,18 @@ impl Space {
         })
     }
 
-    fn part_of_shared(&self) -> Option<u64> {
-        let mut text = [0; 2048];
-        let length = self.files.as_ref()?.smaps.read_at(&mut text, 0).ok()?;
-        let text = std::str::from_utf8(&text[..length]).ok()?;
-        let line = text.lines().find_map(|line| line.strip_prefix("Pss_Anon:"))?;
-        let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-        Some(kib * 1024)
-    }
-
     /// Memory that children of a fork do not get (MADV_DONTFORK), such that they get as zeros
     /// (MADV_WIPEONFORK), and stacks. Nothing where no process is known: no page has left it.
     pub(super) fn fork_advice(&self) -> io::Result<[Ranges; 3]> {
         self.mappings_with(["dc", "wf", "nh"])
     }
 
-    /// Mappings with each of these flags: `VmFlags` of /proc/PID/smaps.
+    /// Mappings with each of these flags.
     fn mappings_with<const N: usize>(&self, wanted: [&str; N]) -> io::Result<[Ranges; N]> {
-        let mut found = [const { Ranges::new() }; N];
-        let Some(thread) = self.thread else { return Ok(found) };
-        let mut range = 0..0;
-        let smaps = BufReader::new(File::open(format!("/proc/{thread}/smaps"))?);
-        for line in smaps.lines() {
-            let line = line?;
-            if let Some(flags) = line.strip_prefix("VmFlags:") {
-                for flag in flags.split_ascii_whitespace() {
-                    if let Some(at) = wanted.iter().position(|wanted| *wanted == flag) {
-                        found[at].insert(range.clone());
-                    }
-                }
-            } else if let Some(mapping) = addresses(&line) {
-                range = mapping;
-            }
+        match &self.files {
+            Some(files) => files.mappings_with(wanted),
+            None => Ok([const { Ranges::new() }; N]),
         }
-        Ok(found)
-    }
-
-    /// Whether the address space has grown or shrunk since it was last looked at.
-    pub(super) fn has_changed(&self) -> bool {
-        self.size().is_some_and(|size| size.mapped != self.watched_at_size)
     }
 
     /// Watches all anonymous memory that is not watched yet.
@@ -427,7 +350,7 @@ impl Space {
 
     /// As [`Space::watch`]; with `protect` what may be protected is.
     fn watch_and(&mut self, protect: bool) -> io::Result<()> {
-        let Some(thread) = self.thread else { return Ok(()) };
+        let Some(files) = self.files.clone() else { return Ok(()) };
         if self.uffd.is_changing() {
             return Ok(()); // soon
         }
@@ -435,14 +358,9 @@ impl Space {
             self.left_since = Instant::now();
             self.left = self.own.clone();
         }
-        self.watched_at_size = self.size().map_or(0, |size| size.mapped);
-        let maps = || {
-            let mut text = String::new();
-            File::open(format!("/proc/{thread}/maps"))?.read_to_string(&mut text)?;
-            io::Result::Ok(text)
-        };
+        self.watched_at_size = files.size().map_or(0, |size| size.mapped);
         let mut registered = Vec::new();
-        for mapping in maps()?.lines().filter_map(anonymous_mapping) {
+        for mapping in files.anonymous_mappings()? {
             for part in self.watched.outside(mapping) {
                 for part in self.left.outside(part) {
                     match self.uffd.register(part.clone(), true, self.protects) {
@@ -462,7 +380,7 @@ impl Space {
         // A part may have had a hole when it was registered, where something else is now that is
         // not. A mapping is registered as a whole or not at all: what lies in one now is watched,
         // if nothing has changed since of which nobody was told yet.
-        let now: Vec<Range<u64>> = maps()?.lines().filter_map(anonymous_mapping).collect();
+        let now = files.anonymous_mappings()?;
         if self.uffd.is_changing() {
             return Ok(());
         }
@@ -608,7 +526,7 @@ impl Space {
 
     /// Tells the helper to move pages aside, those that the hand comes to next, and to give the
     /// memory of a tray back that is in the store. `false` where there is nothing of either. The
-    /// caller waits for the helper, without the lock, and then calls [`Space::dropped`].
+    /// caller has the helper do it, without the lock, and then calls [`Space::dropped`].
     pub(super) fn give_move(&mut self) -> io::Result<bool> {
         let (Some(helper), None) = (self.helper(), &self.command) else { return Ok(false) };
         let mut tray = self.staging.empty.pop();
@@ -619,7 +537,7 @@ impl Space {
         if runs.is_empty() {
             self.staging.empty.extend(tray.take());
         }
-        self.give(&helper, work::MOVE, tray, runs)
+        Ok(self.give(&helper, work::MOVE, tray, runs))
     }
 
     /// Tells the helper to move pages of which that failed: those that are shared with a process
@@ -664,7 +582,7 @@ impl Space {
         }
         if runs.is_empty() {
             self.staging.empty.push(tray);
-            return self.give(&helper, work::MOVE, None, runs);
+            return Ok(self.give(&helper, work::MOVE, None, runs));
         }
         if is_shared && self.protects {
             // The helper is not to wait for room.
@@ -674,7 +592,7 @@ impl Space {
             }
         }
         let what = if is_shared { work::OWN_AND_MOVE } else { work::MOVE };
-        self.give(&helper, what, Some(tray), runs)
+        Ok(self.give(&helper, what, Some(tray), runs))
     }
 
     fn give(
@@ -683,10 +601,10 @@ impl Space {
         what: u32,
         tray: Option<usize>,
         runs: Vec<MoveRun>,
-    ) -> io::Result<bool> {
+    ) -> bool {
         let drops = self.staging.spent.take();
         if runs.is_empty() && drops.is_none() {
-            return Ok(false);
+            return false;
         }
         let control = &helper.control;
         for (run, room) in runs.iter().zip(&control.runs) {
@@ -707,8 +625,7 @@ impl Space {
         control.given.store(self.commands, Ordering::Relaxed);
         control.work.store(what, Ordering::Release);
         self.command = Some(Command { number: self.commands, tray, runs, drops });
-        helper.send(kind::WORK)?;
-        Ok(true)
+        true
     }
 
     /// The helper has said that it is done: what came of it, and pages of a tray that is empty now.
@@ -777,15 +694,9 @@ impl Space {
     /// Pages that the hand comes to next, as runs that go into a tray.
     fn next_pages(&mut self, tray: usize) -> io::Result<Vec<MoveRun>> {
         let Some(files) = &self.files else { return Ok(Vec::new()) };
-        let resident = &mut |range: Range<u64>| {
-            let mut found = [Found::default(); FOUND_AT_ONCE];
-            let (count, walked_to) =
-                pagemap::scan(&files.pagemap, range, &mut found, FOUND_PAGES_MAX)?;
-            let runs = found[..count].iter().filter(|run| !run.is_swapped());
-            Ok((runs.map(|run| run.start..run.end).collect(), walked_to))
-        };
         let Space { hand, table, watched, left, .. } = self;
-        let pages = hand.pick(TRAY_PAGES, table, watched, left, resident)?;
+        let pages =
+            hand.pick(TRAY_PAGES, table, watched, left, &mut |range| files.resident(range))?;
         let mut runs = Vec::new();
         for (page, staged) in pages.into_iter().zip(tray * TRAY_PAGES..) {
             add_page(&mut runs, page, staged);
@@ -1035,17 +946,58 @@ impl Space {
     }
 }
 
+// What is asked of the kernel at each look is asked for without the space's lock: faults wait for it.
+
+/// As [`Space::resident_bytes`].
+pub(super) fn resident_bytes(space: &SpaceLock) -> u64 {
+    let files = lock(space).files.clone();
+    let size = files.and_then(|files| files.size());
+    size.map_or_else(|| lock(space).assumed_bytes(), |size| size.anonymous * PAGE)
+}
+
+/// Whether the address space has grown or shrunk since it was last looked at.
+pub(super) fn has_changed(space: &SpaceLock) -> bool {
+    let (files, before) = {
+        let space = lock(space);
+        (space.files.clone(), space.watched_at_size)
+    };
+    files.and_then(|files| files.size()).is_some_and(|size| size.mapped != before)
+}
+
+/// Bytes of anonymous memory that count as this process's: where pages are shared since a fork, its
+/// part of them (`Pss_Anon`). That is not asked for more often than one of so many processes may.
+pub(super) fn counted_bytes(space: &SpaceLock, processes: u32) -> u64 {
+    let resident = resident_bytes(space);
+    let (files, before, due) = {
+        let space = lock(space);
+        let files = space.files.clone().filter(|_| space.family.is_some());
+        (files, space.shared.bytes, space.shared.due)
+    };
+    let Some(files) = files else { return resident };
+    let now = Instant::now();
+    if due.is_some_and(|due| now < due) {
+        return resident.saturating_sub(before);
+    }
+    let part = files.part_of_anonymous().unwrap_or(0); // it has ended
+    let pause = now.elapsed() * SHARED_FOR_TIMES * processes;
+    let mut space = lock(space);
+    // What was made its own meanwhile may not be told of.
+    let made_own = before.saturating_sub(space.shared.bytes);
+    space.shared.bytes = resident.saturating_sub(part).saturating_sub(made_own);
+    space.shared.due = Some(now + pause.min(SHARED_FOR));
+    part
+}
+
 impl Helper {
     pub(super) fn connection(&self) -> &OwnedFd {
         &self.connection
     }
 
-    fn send(&self, kind: u32) -> io::Result<()> {
-        send(&self.connection, Message::new(kind, 0, 0), &[])
-    }
-
-    /// Waits until a command is done. `false` where the helper is gone.
-    pub(super) fn wait(&self) -> bool {
+    /// Has a command done. `false` where the helper is gone.
+    pub(super) fn carry_out(&self) -> bool {
+        if send(&self.connection, Message::new(kind::WORK, 0, 0), &[]).is_err() {
+            return false;
+        }
         let mut bytes = [0; MESSAGE_BYTES];
         loop {
             match rustix::net::recv(
@@ -1112,26 +1064,4 @@ fn threads(thread: u32) -> io::Result<impl Iterator<Item = u32>> {
 /// The pages of a range of addresses.
 fn pages(range: Range<u64>) -> Range<u64> {
     range.start / PAGE..range.end.div_ceil(PAGE)
-}
-
-/// The addresses that a line of /proc/PID/maps begins with.
-fn addresses(line: &str) -> Option<Range<u64>> {
-    let (start, end) = line.split_ascii_whitespace().next()?.split_once('-')?;
-    Some(u64::from_str_radix(start, 16).ok()?..u64::from_str_radix(end, 16).ok()?)
-}
-
-/// The addresses of a line of /proc/PID/maps, if it is private anonymous memory that can be read.
-fn anonymous_mapping(line: &str) -> Option<Range<u64>> {
-    let range = addresses(line)?;
-    let mut fields = line.split_ascii_whitespace().skip(1);
-    let rights = fields.next()?.as_bytes();
-    let inode = fields.nth(2)?;
-    let name = fields.next().unwrap_or("");
-    let is_named_by_kernel =
-        name.is_empty() || name == "[heap]" || name == "[stack]" || name.starts_with("[anon");
-    (rights.first() == Some(&b'r')
-        && rights.last() == Some(&b'p')
-        && inode == "0"
-        && is_named_by_kernel)
-        .then_some(range)
 }

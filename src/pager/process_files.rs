@@ -1,0 +1,132 @@
+//! What /proc tells of a process with a helper.
+
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, Read};
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+
+use super::ranges::Ranges;
+use super::space::TRAY_PAGES;
+use crate::sys::pagemap::{self, Found};
+
+/// Runs of resident pages that the kernel is asked for at once, and pages: faults wait meanwhile,
+/// and what is asked for and does not leave with this command is asked for again.
+const FOUND_AT_ONCE: usize = 64;
+const FOUND_PAGES_MAX: u64 = 2 * TRAY_PAGES as u64;
+
+/// Files of /proc, and those that are read again and again.
+#[derive(Debug)]
+pub(super) struct ProcessFiles {
+    /// The helper's: it has the memory as long as anybody has, unlike the first thread.
+    thread: u32,
+    statm: File,
+    pagemap: File,
+    smaps_rollup: File,
+}
+
+/// What /proc/PID/statm tells, in pages.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Size {
+    pub(super) mapped: u64,
+    pub(super) anonymous: u64,
+}
+
+impl ProcessFiles {
+    pub(super) fn open(thread: u32) -> io::Result<ProcessFiles> {
+        Ok(ProcessFiles {
+            thread,
+            statm: File::open(format!("/proc/{thread}/statm"))?,
+            pagemap: File::open(format!("/proc/{thread}/pagemap"))?,
+            smaps_rollup: File::open(format!("/proc/{thread}/smaps_rollup"))?,
+        })
+    }
+
+    /// `None` where the process has ended.
+    pub(super) fn size(&self) -> Option<Size> {
+        let mut text = [0; 128];
+        let length = self.statm.read_at(&mut text, 0).ok()?;
+        let text = std::str::from_utf8(&text[..length]).ok()?;
+        let mut numbers = text.split(' ').map_while(|number| number.parse::<u64>().ok());
+        let (mapped, resident, files) = (numbers.next()?, numbers.next()?, numbers.next()?);
+        Some(Size { mapped, anonymous: resident.saturating_sub(files) })
+    }
+
+    /// Bytes of anonymous memory, of pages that others have too its part. The kernel walks all
+    /// pages for this.
+    pub(super) fn part_of_anonymous(&self) -> Option<u64> {
+        let mut text = [0; 2048];
+        let length = self.smaps_rollup.read_at(&mut text, 0).ok()?;
+        part_of_anonymous(std::str::from_utf8(&text[..length]).ok()?)
+    }
+
+    /// The first resident pages of a range, as runs, and the address to go on from.
+    pub(super) fn resident(&self, range: Range<u64>) -> io::Result<(Vec<Range<u64>>, u64)> {
+        let mut found = [Found::default(); FOUND_AT_ONCE];
+        let (count, walked_to) = pagemap::scan(&self.pagemap, range, &mut found, FOUND_PAGES_MAX)?;
+        let runs = found[..count].iter().filter(|run| !run.is_swapped());
+        Ok((runs.map(|run| run.start..run.end).collect(), walked_to))
+    }
+
+    /// Mappings of private anonymous memory that can be read, in the order of their addresses.
+    pub(super) fn anonymous_mappings(&self) -> io::Result<Vec<Range<u64>>> {
+        let mut text = String::new();
+        File::open(format!("/proc/{}/maps", self.thread))?.read_to_string(&mut text)?;
+        Ok(text.lines().filter_map(anonymous_mapping).collect())
+    }
+
+    /// Mappings with each of these flags: `VmFlags` of /proc/PID/smaps.
+    pub(super) fn mappings_with<const N: usize>(
+        &self,
+        wanted: [&str; N],
+    ) -> io::Result<[Ranges; N]> {
+        let mut found = [const { Ranges::new() }; N];
+        let mut range = 0..0;
+        let smaps = BufReader::new(File::open(format!("/proc/{}/smaps", self.thread))?);
+        for line in smaps.lines() {
+            let line = line?;
+            if let Some(flags) = line.strip_prefix("VmFlags:") {
+                for flag in flags.split_ascii_whitespace() {
+                    if let Some(at) = wanted.iter().position(|wanted| *wanted == flag) {
+                        found[at].insert(range.clone());
+                    }
+                }
+            } else if let Some(mapping) = addresses(&line) {
+                range = mapping;
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// Likewise, of a process without a helper.
+pub(super) fn part_of_anonymous_of(pid: u32) -> Option<u64> {
+    part_of_anonymous(&fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?)
+}
+
+fn part_of_anonymous(smaps_rollup: &str) -> Option<u64> {
+    let line = smaps_rollup.lines().find_map(|line| line.strip_prefix("Pss_Anon:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024)
+}
+
+/// The addresses that a line of /proc/PID/maps begins with.
+fn addresses(line: &str) -> Option<Range<u64>> {
+    let (start, end) = line.split_ascii_whitespace().next()?.split_once('-')?;
+    Some(u64::from_str_radix(start, 16).ok()?..u64::from_str_radix(end, 16).ok()?)
+}
+
+/// The addresses of a line of /proc/PID/maps, if it is private anonymous memory that can be read.
+fn anonymous_mapping(line: &str) -> Option<Range<u64>> {
+    let range = addresses(line)?;
+    let mut fields = line.split_ascii_whitespace().skip(1);
+    let rights = fields.next()?.as_bytes();
+    let inode = fields.nth(2)?;
+    let name = fields.next().unwrap_or("");
+    let is_named_by_kernel =
+        name.is_empty() || name == "[heap]" || name == "[stack]" || name.starts_with("[anon");
+    (rights.first() == Some(&b'r')
+        && rights.last() == Some(&b'p')
+        && inode == "0"
+        && is_named_by_kernel)
+        .then_some(range)
+}
