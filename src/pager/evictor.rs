@@ -21,11 +21,17 @@ use super::{Pager, SpaceLock, lock};
 use crate::page::{PAGE_SIZE, Page};
 use crate::sys::{process, remote};
 
+/// Pages that leave a space at once, and the part of its resident pages that these are: a thread that
+/// faults meanwhile waits for them, and the fewer such moments there are the better.
+const LEAVE_MIN: usize = 128;
+const LEAVE_MAX: usize = TRAY_PAGES;
+const LEAVE_PART: usize = 160;
+
 /// Trays of pages aside that a space may have before the oldest is stored, and the part of its
 /// resident pages that these are at most.
 const TRAYS_ASIDE_MIN: usize = 2;
-const TRAYS_ASIDE_MAX: usize = 16;
-const ASIDE_PART: u64 = 32;
+const TRAYS_ASIDE_MAX: usize = 8;
+const ASIDE_PART: usize = 32;
 
 /// Rounds without any page freed after which nothing can be done about the limit: some 3 s.
 const ROUNDS_IN_VAIN: u32 = 2000;
@@ -123,10 +129,10 @@ impl Evictor {
     /// Moves pages of one space aside and stores those that were longest, until some memory is
     /// free.
     fn evict_from(&mut self, space: &SpaceLock) -> io::Result<usize> {
-        let trays_aside = trays_aside(space);
+        let (leave, trays_aside) = trays(space);
         // It may end at any time.
         while lock(space).helper().is_some() {
-            let (moved, mut freed) = self.carry_out(space, Space::give_move)?;
+            let (moved, mut freed) = self.carry_out(space, |space| space.give_move(leave))?;
             let (moved_then, dropped) =
                 self.carry_out(space, |space| space.give_move_of(&moved))?;
             freed += dropped;
@@ -176,7 +182,7 @@ impl Evictor {
         for relative in self.relatives(space) {
             // One that has ended is told of by its helper.
             let moved = self.carry_out(&relative, |space| space.give_move_after(pages));
-            let most = trays_aside(&relative);
+            let (_, most) = trays(&relative);
             let is_full = {
                 let relative = lock(&relative);
                 relative.filled_trays() >= most && !relative.has_spent_tray()
@@ -275,8 +281,10 @@ impl Evictor {
     }
 }
 
-/// Trays of pages aside that a space may have before the oldest is stored.
-fn trays_aside(space: &SpaceLock) -> usize {
-    let resident_trays = resident_bytes(space) / (TRAY_PAGES * PAGE_SIZE) as u64;
-    ((resident_trays / ASIDE_PART) as usize).clamp(TRAYS_ASIDE_MIN, TRAYS_ASIDE_MAX)
+/// Pages that leave a space at once, and trays of such pages aside that it may have before the oldest
+/// is stored.
+fn trays(space: &SpaceLock) -> (usize, usize) {
+    let resident = (resident_bytes(space) / PAGE_SIZE as u64) as usize;
+    let leave = (resident / LEAVE_PART).clamp(LEAVE_MIN, LEAVE_MAX);
+    (leave, (resident / ASIDE_PART / leave).clamp(TRAYS_ASIDE_MIN, TRAYS_ASIDE_MAX))
 }

@@ -82,8 +82,10 @@ struct Pager {
     sampled: AtomicU64,
     /// Resident anonymous memory of programs then.
     resident: AtomicU64,
-    /// What was given to programs since.
+    /// What was given to programs since, less what the pool gave back for it.
     charged: AtomicU64,
+    /// Of the pool, for each page that is kept.
+    bytes_for_page: AtomicU64,
     peak: AtomicU64,
     resident_peak: AtomicU64,
     pool_peak: AtomicU64,
@@ -185,6 +187,8 @@ impl Pager {
             known += lock(space).bytes();
         }
         let pool = self.zswap.budget().used_bytes();
+        let kept = self.slots.used().max(1) as u64;
+        self.bytes_for_page.store((pool / kept).min(PAGE_SIZE as u64), Ordering::Relaxed);
         let unmanaged = self.unmanaged.load(Ordering::Relaxed);
         let mut used = resident + unmanaged + pool + known as u64;
         if used > self.goal_bytes() {
@@ -202,9 +206,10 @@ impl Pager {
         used
     }
 
-    /// Counts pages that were given to programs.
-    fn charge(&self, pages: usize) {
-        let bytes = (pages * PAGE_SIZE) as u64;
+    /// Counts pages that were given to programs, of which so many were in the store.
+    fn charge(&self, pages: usize, stored: usize) {
+        let given_back = stored as u64 * self.bytes_for_page.load(Ordering::Relaxed);
+        let bytes = (pages * PAGE_SIZE) as u64 - given_back;
         let charged = self.charged.fetch_add(bytes, Ordering::Relaxed) + bytes;
         let used = self.sampled.load(Ordering::Relaxed) + charged;
         if used > self.goal_bytes() {

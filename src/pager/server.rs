@@ -712,7 +712,7 @@ impl Server {
             let most = if by == By::Program { FRESH_MAX } else { UNASKED_MAX };
             let count = space.let_write(page, most);
             self.to_wake.push(page * PAGE..(page + count.max(1) as u64) * PAGE);
-            self.pager.charge(count);
+            self.pager.charge(count, 0);
         } else if place != Place::Program {
             if let Some(window) = self.serve_kept(space, page, fault.window) {
                 return Served::Later(window);
@@ -743,6 +743,7 @@ impl Server {
         let count = run_of(space, page, most, |place| place == Place::Program);
         let filled = self.fill(space, page, &self.zeros[..count]);
         let done = self.filled(space, page, filled);
+        self.pager.charge(done, 0);
         (page..page + done as u64).for_each(|page| space.returned(page, 0));
         self.pager.meter.fresh(done);
     }
@@ -803,6 +804,7 @@ impl Server {
                 }
             }
         }
+        self.pager.charge(done, done - rescued);
         self.pager.meter.restored(done - rescued, rescued);
         None
     }
@@ -826,7 +828,6 @@ impl Server {
             Err(stopped) if stopped.done < PAGE => return Err(stopped),
             Err(stopped) => (stopped.done / PAGE) as usize,
         };
-        self.pager.charge(done);
         Ok(done)
     }
 

@@ -67,6 +67,12 @@ impl Slots {
         self.lock().free.push(slot);
     }
 
+    /// Slots that stand for a page.
+    pub(super) fn used(&self) -> usize {
+        let inner = self.lock();
+        inner.holders.len() - inner.free.len()
+    }
+
     /// Memory, in bytes.
     pub(super) fn bytes(&self) -> usize {
         let inner = self.lock();

@@ -35,10 +35,10 @@ use crate::sys::userfaultfd::Userfaultfd;
 
 /// Pages that are moved by one command: the kernel flushes the TLB once for more than 33, and page
 /// by page below.
-pub(super) const TRAY_PAGES: usize = 128;
+pub(super) const TRAY_PAGES: usize = 256;
 
 /// Pages of a process that can be aside at once: 16 MiB.
-pub(super) const STAGING_PAGES: usize = 32 * TRAY_PAGES;
+pub(super) const STAGING_PAGES: usize = 16 * TRAY_PAGES;
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
@@ -524,14 +524,14 @@ impl Space {
         let _ = self.family.as_ref().map(|family| family.part(pages));
     }
 
-    /// Tells the helper to move pages aside, those that the hand comes to next, and to give the
+    /// Tells the helper to move `most` pages aside, those that the hand comes to next, and to give the
     /// memory of a tray back that is in the store. `false` where there is nothing of either. The
     /// caller has the helper do it, without the lock, and then calls [`Space::dropped`].
-    pub(super) fn give_move(&mut self) -> io::Result<bool> {
+    pub(super) fn give_move(&mut self, most: usize) -> io::Result<bool> {
         let (Some(helper), None) = (self.helper(), &self.command) else { return Ok(false) };
         let mut tray = self.staging.empty.pop();
         let runs = match tray {
-            Some(tray) => self.next_pages(tray)?,
+            Some(tray) => self.next_pages(tray, most)?,
             None => Vec::new(),
         };
         if runs.is_empty() {
@@ -692,11 +692,10 @@ impl Space {
     }
 
     /// Pages that the hand comes to next, as runs that go into a tray.
-    fn next_pages(&mut self, tray: usize) -> io::Result<Vec<MoveRun>> {
+    fn next_pages(&mut self, tray: usize, most: usize) -> io::Result<Vec<MoveRun>> {
         let Some(files) = &self.files else { return Ok(Vec::new()) };
         let Space { hand, table, watched, left, .. } = self;
-        let pages =
-            hand.pick(TRAY_PAGES, table, watched, left, &mut |range| files.resident(range))?;
+        let pages = hand.pick(most, table, watched, left, &mut |range| files.resident(range))?;
         let mut runs = Vec::new();
         for (page, staged) in pages.into_iter().zip(tray * TRAY_PAGES..) {
             add_page(&mut runs, page, staged);
