@@ -21,8 +21,8 @@ use super::{Pager, SpaceLock, lock};
 use crate::page::{PAGE_SIZE, Page};
 use crate::sys::{process, remote};
 
-/// Pages that leave a space at once, and the part of its resident pages that these are: a thread that
-/// faults meanwhile waits for them, and the fewer such moments there are the better.
+/// Pages that leave a space at once, and the part of its resident pages that these are: a thread
+/// that faults meanwhile waits for them, and the fewer such moments there are the better.
 const LEAVE_MIN: usize = 128;
 const LEAVE_MAX: usize = TRAY_PAGES;
 const LEAVE_PART: usize = 160;
@@ -281,8 +281,8 @@ impl Evictor {
     }
 }
 
-/// Pages that leave a space at once, and trays of such pages aside that it may have before the oldest
-/// is stored.
+/// Pages that leave a space at once, and trays of such pages aside that it may have before the
+/// oldest is stored.
 fn trays(space: &SpaceLock) -> (usize, usize) {
     let resident = (resident_bytes(space) / PAGE_SIZE as u64) as usize;
     let leave = (resident / LEAVE_PART).clamp(LEAVE_MIN, LEAVE_MAX);

@@ -524,9 +524,9 @@ impl Space {
         let _ = self.family.as_ref().map(|family| family.part(pages));
     }
 
-    /// Tells the helper to move `most` pages aside, those that the hand comes to next, and to give the
-    /// memory of a tray back that is in the store. `false` where there is nothing of either. The
-    /// caller has the helper do it, without the lock, and then calls [`Space::dropped`].
+    /// Tells the helper to move `most` pages aside, those that the hand comes to next, and to give
+    /// the memory of a tray back that is in the store. `false` where there is nothing of either.
+    /// The caller has the helper do it, without the lock, and then calls [`Space::dropped`].
     pub(super) fn give_move(&mut self, most: usize) -> io::Result<bool> {
         let (Some(helper), None) = (self.helper(), &self.command) else { return Ok(false) };
         let mut tray = self.staging.empty.pop();
@@ -945,7 +945,8 @@ impl Space {
     }
 }
 
-// What is asked of the kernel at each look is asked for without the space's lock: faults wait for it.
+// What is asked of the kernel at each look is asked for without the space's lock: faults wait for
+// that.
 
 /// As [`Space::resident_bytes`].
 pub(super) fn resident_bytes(space: &SpaceLock) -> u64 {

@@ -51,9 +51,9 @@ const PAGEMAP_SCAN: libc::Ioctl = libc::_IOWR::<ScanArgument>(b'f' as u32, 16);
 const _: () = assert!(size_of::<ScanArgument>() == 96 && size_of::<Found>() == 24);
 
 /// Finds the pages of `addresses` that are anonymous and either resident or in swap, the shared
-/// zero page left out; stops after `most` of them (0: never), which takes some 60 ns each. `pagemap` is
-/// an open /proc/PID/pagemap. How many runs were put into `found`, and the address to go on from; the
-/// end of `addresses` when all was seen.
+/// zero page left out; stops after `most` of them (0: never), which takes some 60 ns each.
+/// `pagemap` is an open /proc/PID/pagemap. How many runs were put into `found`, and the address
+/// to go on from; the end of `addresses` when all was seen.
 ///
 /// # Errors
 ///
