@@ -33,6 +33,8 @@ fn main() -> ExitCode {
     }
     add("endings_are_the_programs".to_owned(), missing.clone(), Box::new(endings));
     add("what_was_used_is_told".to_owned(), missing.clone(), Box::new(statistics));
+    let name = "faults_downwards_bring_several_pages".to_owned();
+    add(name, missing.clone(), Box::new(faults_downwards));
     let name = "growth_after_forks_is_held_back".to_owned();
     add(name, missing.clone(), Box::new(growth_after_forks));
     for (how, mib, percent, without) in [
@@ -177,6 +179,15 @@ fn statistics() {
     let told = report("16M", "fill");
     assert_eq!(told["limit_bytes"], 16 << 20);
     assert!(told["counts"]["stored_pages"].as_u64().unwrap() > 0, "{told}");
+}
+
+/// Each page is touched four times, downwards: several come back for one fault.
+fn faults_downwards() {
+    let told = report("16M", "down");
+    let count = |name: &str| told["counts"][name].as_u64().unwrap();
+    let pages = count("restored_pages") + count("rescued_pages") + count("fresh_pages");
+    let faults = told["faults"]["count"].as_u64().unwrap();
+    assert!(pages > 8192 && faults * 4 < pages, "{told}");
 }
 
 /// What both write to is copied: without being asked for, some 70 MiB.

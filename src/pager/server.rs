@@ -128,7 +128,7 @@ struct Waiting {
     /// Of the evictor.
     round: u64,
     /// Pages to restore, where its page is being read.
-    window: Option<usize>,
+    window: Option<Range<u64>>,
 }
 
 #[derive(Debug)]
@@ -167,13 +167,13 @@ enum Found {
 }
 
 /// What became of a fault.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 enum Served {
     Done,
     /// There is no room for it now.
     NoRoom,
-    /// Its page is being read from the file, and so many are to be restored then.
-    Later(usize),
+    /// Its page is being read from the file, and these are to be restored then.
+    Later(Range<u64>),
 }
 
 impl Server {
@@ -710,14 +710,14 @@ impl Server {
         }
         if access == Access::FirstWrite {
             let most = if by == By::Program { FRESH_MAX } else { UNASKED_MAX };
-            let count = space.let_write(page, most);
-            self.to_wake.push(page * PAGE..(page + count.max(1) as u64) * PAGE);
+            let (pages, count) = space.let_write(page, most);
+            self.to_wake.push(pages.start * PAGE..pages.end * PAGE);
             self.pager.charge(count, 0);
         } else if place != Place::Program {
-            if let Some(window) = self.serve_kept(space, page, fault.window) {
+            if let Some(window) = self.serve_kept(space, page, fault.window.clone()) {
                 return Served::Later(window);
             }
-        } else if by != By::Helper && space.pages_before_command(page, 1) == 0 {
+        } else if by != By::Helper && space.not_commanded(page, page..page + 1).is_empty() {
             // It came back since the fault, and is on its way out again: not fresh. Who waits looks
             // again. The helper itself has not begun to move anything while it waits for a page.
             self.to_wake.push(page * PAGE..(page + 1) * PAGE);
@@ -732,71 +732,64 @@ impl Server {
     fn serve_fresh(&mut self, space: &mut Space, page: u64, write: bool) {
         let address = page * PAGE;
         if !write {
-            let filled = space.uffd.zeropage(address..address + PAGE, false).map(|()| 1);
-            if self.filled(space, page, filled) == 1 {
-                space.zeroed(page);
-            }
+            let filled =
+                space.uffd.zeropage(address..address + PAGE, false).map(|()| page..page + 1);
+            self.filled(space, page, filled).for_each(|page| space.zeroed(page));
             return;
         }
         let window = space.streams.window(page, FRESH_MAX);
-        let most = space.pages_before_command(page, window);
-        let count = run_of(space, page, most, |place| place == Place::Program);
-        let filled = self.fill(space, page, &self.zeros[..count]);
+        let window = space.not_commanded(page, window);
+        let wanted = run_around(space, page, window, |place| place == Place::Program);
+        let filled = fill(space, wanted.start, &self.zeros[..count(&wanted)]);
         let done = self.filled(space, page, filled);
-        self.pager.charge(done, 0);
-        (page..page + done as u64).for_each(|page| space.returned(page, 0));
-        self.pager.meter.fresh(done);
+        self.pager.charge(count(&done), 0);
+        self.pager.meter.fresh(count(&done));
+        done.for_each(|page| space.returned(page, 0));
     }
 
-    /// A page that was aside or in the store. Where it is being read: how many pages are to be
+    /// A page that was aside or in the store. Where it is being read: the pages that are to be
     /// restored then, as `window`.
-    fn serve_kept(&mut self, space: &mut Space, page: u64, window: Option<usize>) -> Option<usize> {
-        let address = page * PAGE;
+    fn serve_kept(
+        &mut self,
+        space: &mut Space,
+        page: u64,
+        window: Option<Range<u64>>,
+    ) -> Option<Range<u64>> {
         let window = window.unwrap_or_else(|| space.streams.window(page, RESTORED_MAX));
-        let wanted = run_of(space, page, window, |place| place != Place::Program);
-        let mut count = 0;
-        for at in 0..wanted {
-            let content = &mut self.buffer[at];
-            let read = match space.table.get(page + at as u64).place {
-                Place::Staged(staged) => {
-                    space.read_staged(staged, content).map_err(|error| error.to_string())
-                }
-                Place::Stored(slot) => match &self.reader {
-                    Some(reader) if self.pager.is_in_file(slot) => match reader.take(slot, content)
-                    {
-                        Some(read) => read,
-                        None => {
-                            self.read_ahead(space, page + at as u64 + 1..page + wanted as u64);
-                            if at > 0 {
-                                break;
-                            }
-                            return Some(window);
-                        }
-                    },
-                    _ => self.pager.load(slot, content),
-                },
-                Place::Program => unreachable!("the run has none"),
-            };
-            match read {
-                Ok(()) => count += 1,
-                Err(_) if at > 0 => break, // told when it is asked for
-                Err(error) => {
-                    let pid = space.pid.unwrap_or(0);
-                    self.pager.lose(pid, &format!("page {address:#x} of process {pid}: {error}"));
-                    return None;
-                }
+        let wanted = run_around(space, page, window.clone(), |place| place != Place::Program);
+        match self.fetch(space, page, count(&(wanted.start..page))) {
+            Some(Ok(())) => {}
+            None => {
+                self.read_ahead(space, wanted);
+                return Some(window);
+            }
+            Some(Err(error)) => {
+                let (pid, address) = (space.pid.unwrap_or(0), page * PAGE);
+                self.pager.lose(pid, &format!("page {address:#x} of process {pid}: {error}"));
+                return None;
             }
         }
-        let filled = self.fill(space, page, &self.buffer[..count]);
+        // Others come along if they are at hand: what they lack is told when they are asked for.
+        let mut is_ready =
+            |at: &u64| matches!(self.fetch(space, *at, count(&(wanted.start..*at))), Some(Ok(())));
+        let above = (page + 1..wanted.end).take_while(&mut is_ready).count() as u64;
+        let below = (wanted.start..page).rev().take_while(is_ready).count() as u64;
+        let ready = page - below..page + 1 + above;
+        if ready != wanted {
+            self.read_ahead(space, wanted.clone());
+        }
+        let contents = &self.buffer[count(&(wanted.start..ready.start))..][..count(&ready)];
+        let filled = fill(space, ready.start, contents);
         let done = self.filled(space, page, filled);
-        let mut rescued = 0;
-        for at in page..page + done as u64 {
+        let (mut restored, mut rescued) = (0, 0);
+        for at in done {
             match space.table.get(at).place {
                 Place::Stored(slot) => {
                     // Others came along, and were not asked for.
                     let heat = if at == page { self.pager.heat_of_restored(slot) } else { 0 };
                     space.returned(at, heat);
                     self.pager.release(slot);
+                    restored += 1;
                 }
                 _ => {
                     space.returned(at, 0);
@@ -804,9 +797,25 @@ impl Server {
                 }
             }
         }
-        self.pager.charge(done, done - rescued);
-        self.pager.meter.restored(done - rescued, rescued);
+        self.pager.charge(restored + rescued, restored);
+        self.pager.meter.restored(restored, rescued);
         None
+    }
+
+    /// Gets the content of a page that is aside or in the store, into the buffer; in words why that
+    /// cannot be. `None` where it is read from the file first.
+    fn fetch(&mut self, space: &Space, page: u64, at: usize) -> Option<Result<(), String>> {
+        let content = &mut self.buffer[at];
+        match space.table.get(page).place {
+            Place::Staged(staged) => {
+                Some(space.read_staged(staged, content).map_err(|error| error.to_string()))
+            }
+            Place::Stored(slot) => match &self.reader {
+                Some(reader) if self.pager.is_in_file(slot) => reader.take(slot, content),
+                _ => Some(self.pager.load(slot, content)),
+            },
+            Place::Program => unreachable!("the run has none"),
+        }
     }
 
     /// Has pages read that are in the file, and will be asked for next.
@@ -821,26 +830,25 @@ impl Server {
         }
     }
 
-    /// Copies contents to missing pages from `page` on; how many were filled.
-    fn fill(&self, space: &Space, page: u64, contents: &[Page]) -> Result<usize, Stopped> {
-        let done = match space.uffd.copy(page * PAGE, contents.as_flattened(), false, false) {
-            Ok(()) => contents.len(),
-            Err(stopped) if stopped.done < PAGE => return Err(stopped),
-            Err(stopped) => (stopped.done / PAGE) as usize,
-        };
-        Ok(done)
-    }
-
-    /// Some pages from `page` on were filled, or none; how many.
-    fn filled(&mut self, space: &mut Space, page: u64, filled: Result<usize, Stopped>) -> usize {
+    /// Some pages were filled, for a fault of `page`, or none: those.
+    fn filled(
+        &mut self,
+        space: &mut Space,
+        page: u64,
+        filled: Result<Range<u64>, Stopped>,
+    ) -> Range<u64> {
         match filled {
             Ok(done) => {
-                self.to_wake.push(page * PAGE..(page + done as u64) * PAGE);
+                self.to_wake.push(done.start * PAGE..done.end * PAGE);
+                if !done.contains(&page) {
+                    // It asks again, for this page alone.
+                    self.to_wake.push(page * PAGE..(page + 1) * PAGE);
+                }
                 done
             }
             Err(stopped) => {
                 self.not_filled(space, page * PAGE, stopped);
-                0
+                page..page
             }
         }
     }
@@ -874,13 +882,34 @@ impl Server {
     }
 }
 
-/// Pages from `first` on that are watched and in a place like this, at most `most`.
-fn run_of(space: &Space, first: u64, most: usize, like: impl Fn(Place) -> bool) -> usize {
-    let range = first * PAGE..(first + most as u64) * PAGE;
-    let mapped = space.watched.within(range.clone()).next();
-    let end = mapped.filter(|part| part.start == range.start).map_or(range.start, |part| part.end);
-    let pages = first..end / PAGE;
-    pages.take_while(|&page| like(space.table.get(page).place)).count().max(1)
+/// Copies contents to missing pages from `first` on; those that were filled.
+fn fill(space: &Space, first: u64, contents: &[Page]) -> Result<Range<u64>, Stopped> {
+    match space.uffd.copy(first * PAGE, contents.as_flattened(), false, false) {
+        Ok(()) => Ok(first..first + contents.len() as u64),
+        Err(stopped) if stopped.done < PAGE => Err(stopped),
+        Err(stopped) => Ok(first..first + stopped.done / PAGE),
+    }
+}
+
+fn count(pages: &Range<u64>) -> usize {
+    (pages.end - pages.start) as usize
+}
+
+/// The pages of a window around `page`, itself in any case, that are watched and in a place like
+/// this.
+fn run_around(
+    space: &Space,
+    page: u64,
+    window: Range<u64>,
+    like: impl Fn(Place) -> bool,
+) -> Range<u64> {
+    let mut mapped = space.watched.within(window.start * PAGE..window.end * PAGE);
+    let mapped = mapped.find(|part| part.contains(&(page * PAGE)));
+    let mapped = mapped.map_or(page..page + 1, |part| part.start / PAGE..part.end / PAGE);
+    let is_like = |page: &u64| like(space.table.get(*page).place);
+    let below = (mapped.start..page).rev().take_while(is_like).count() as u64;
+    let above = (page + 1..mapped.end).take_while(is_like).count() as u64;
+    page - below..page + 1 + above
 }
 
 /// Receives a message, and a descriptor if one came along.

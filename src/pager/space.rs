@@ -499,22 +499,23 @@ impl Space {
         }
     }
 
-    /// Lets a page be written that was protected, and up to `most` that come after it: how many.
-    /// Who waits for them is not woken; where it is none, something has happened that is to be read
-    /// first, and who waits is to look again.
-    pub(super) fn let_write(&mut self, page: u64, most: usize) -> usize {
+    /// Lets a page be written that was protected, and up to `most` with it: those from the first to
+    /// the last, and how many. Who waits for them is not woken; where it is none, something has
+    /// happened that is to be read first, and who waits is to look again.
+    pub(super) fn let_write(&mut self, page: u64, most: usize) -> (Range<u64>, usize) {
         let window = self.writes.window(page, most);
-        let start = page * PAGE;
-        let only = start..start + PAGE;
-        let part = self.watched.within(start..start + window as u64 * PAGE).next();
-        let part = part.filter(|part| part.start == start).unwrap_or(only.clone());
+        let only = page * PAGE..(page + 1) * PAGE;
+        let mut parts = self.watched.within(window.start * PAGE..window.end * PAGE);
+        let part = parts.find(|part| part.contains(&only.start)).unwrap_or(only.clone());
+        drop(parts);
+        let range = part.clone();
         let let_write = |range: Range<u64>| {
             let pages = ((range.end - range.start) / PAGE) as usize;
             self.uffd.write_unprotect(range, false).map(|()| pages)
         };
         let count = let_write(part).or_else(|_| let_write(only)).unwrap_or(0);
         self.made_own(count);
-        count
+        (pages(range), count)
     }
 
     /// Some pages were shared, and are no more: each takes a page more, here or where it was shared
@@ -641,12 +642,19 @@ impl Space {
         }
     }
 
-    /// Pages from `first` on, at most `most`, that no command moves now: of those the table does
-    /// not know whether they are in the program still.
-    pub(super) fn pages_before_command(&self, first: u64, most: usize) -> usize {
-        let runs = self.command.iter().flat_map(|command| &command.runs);
-        let next = runs.filter(|run| run.page + run.count as u64 > first).map(|run| run.page).min();
-        next.map_or(most, |next| (next.saturating_sub(first) as usize).min(most))
+    /// The pages of a window around `page` that no command moves now: of those the table does not
+    /// know whether they are in the program still. Empty where the page itself is one.
+    pub(super) fn not_commanded(&self, page: u64, window: Range<u64>) -> Range<u64> {
+        let mut free = window;
+        for run in self.command.iter().flat_map(|command| &command.runs) {
+            let end = run.page + run.count as u64;
+            if end <= page {
+                free.start = free.start.max(end);
+            } else {
+                free.end = free.end.min(run.page.max(free.start));
+            }
+        }
+        if free.contains(&page) { free } else { page..page }
     }
 
     /// Notes what a command did, if it is done (P3).

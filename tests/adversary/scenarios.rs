@@ -17,8 +17,12 @@ fn word(page: usize) -> u64 {
 
 /// 32 MiB that compress, each page another.
 fn filled() -> usize {
+    filled_in_order(0..PAGES)
+}
+
+fn filled_in_order(pages: impl Iterator<Item = usize>) -> usize {
     let at = raw::map(0, PAGES * PAGE, raw::READ_WRITE, raw::PRIVATE, -1).expect("mmap");
-    for page in 0..PAGES {
+    for page in pages {
         let words = raw::page(at + page * PAGE);
         words[..64].fill(word(page));
         words[511] = page as u64;
@@ -27,7 +31,11 @@ fn filled() -> usize {
 }
 
 fn check(at: usize) {
-    for page in 0..PAGES {
+    check_in_order(at, 0..PAGES);
+}
+
+fn check_in_order(at: usize, pages: impl Iterator<Item = usize>) {
+    for page in pages {
         let words = raw::page(at + page * PAGE);
         let is_right = words[..64].iter().all(|&found| found == word(page));
         if !is_right || words[511] != page as u64 || words[64] != 0 {
@@ -40,6 +48,10 @@ fn check(at: usize) {
 pub(crate) fn run(name: &str) -> ! {
     match name {
         "fill" => check(filled()),
+        "down" => {
+            let at = filled_in_order((0..PAGES).rev());
+            (0..3).for_each(|_| check_in_order(at, (0..PAGES).rev()));
+        }
         "code-7" => {
             check(filled());
             raw::exit(7);
