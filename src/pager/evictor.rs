@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use super::space::{Moved, Space, TRAY_PAGES, Tray, resident_bytes};
 use super::table::Place;
-use super::{Pager, SpaceLock, lock};
+use super::{Pager, SpaceLock, lock, untouched_pages};
 use crate::page::{PAGE_SIZE, Page};
 use crate::sys::{process, remote};
 
@@ -45,7 +45,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 
 pub(super) struct Evictor {
     pager: Arc<Pager>,
-    buffer: Box<[Page; TRAY_PAGES]>,
+    buffer: Box<[Page]>,
     /// What a relative has in the store.
     other: Box<Page>,
     in_vain: u32,
@@ -56,7 +56,7 @@ impl Evictor {
     pub(super) fn new(pager: Arc<Pager>) -> Evictor {
         Evictor {
             pager,
-            buffer: Box::new([[0; PAGE_SIZE]; TRAY_PAGES]),
+            buffer: untouched_pages(TRAY_PAGES),
             other: Box::new([0; PAGE_SIZE]),
             in_vain: 0,
             hopeless_since: None,

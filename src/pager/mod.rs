@@ -65,6 +65,11 @@ fn lock(space: &SpaceLock) -> MutexGuard<'_, Space> {
     space.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Pages of zeros that take no memory before they are written: a short program needs none of them.
+fn untouched_pages(count: usize) -> Box<[Page]> {
+    vec![[0; PAGE_SIZE]; count].into()
+}
+
 /// What the supervisor's threads share.
 #[derive(Debug)]
 struct Pager {

@@ -20,7 +20,7 @@ use super::ranges::Ranges;
 use super::reader::Reader;
 use super::space::{STAGING_PAGES, Space, send};
 use super::table::{Entry, Place, UNKNOWN};
-use super::{Pager, SpaceLock, lock};
+use super::{Pager, SpaceLock, lock, untouched_pages};
 use crate::doctor::RUN_FEATURES;
 use crate::page::{PAGE_SIZE, Page};
 use crate::sys::preload::SharedControl;
@@ -154,8 +154,8 @@ pub(super) struct Server {
     next: u32,
     /// Pages of the space that is served, for which somebody waits.
     to_wake: Vec<Range<u64>>,
-    buffer: Box<[Page; RESTORED_MAX]>,
-    zeros: Box<[Page; FRESH_MAX]>,
+    buffer: Box<[Page]>,
+    zeros: Box<[Page]>,
 }
 
 /// Whose space a process is.
@@ -200,8 +200,8 @@ impl Server {
             reader,
             next: 0,
             to_wake: Vec::new(),
-            buffer: Box::new([[0; PAGE_SIZE]; RESTORED_MAX]),
-            zeros: Box::new([[0; PAGE_SIZE]; FRESH_MAX]),
+            buffer: untouched_pages(RESTORED_MAX),
+            zeros: untouched_pages(FRESH_MAX),
         })
     }
 
