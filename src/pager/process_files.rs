@@ -130,3 +130,58 @@ fn anonymous_mapping(line: &str) -> Option<Range<u64>> {
         && is_named_by_kernel)
         .then_some(range)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::page::PAGE_SIZE;
+
+    #[test]
+    fn this_process_is_told_of() {
+        let page = PAGE_SIZE as u64;
+        let files = ProcessFiles::open(std::process::id()).unwrap();
+        let memory = vec![1_u8; 600 * PAGE_SIZE];
+        let start = (memory.as_ptr().addr() as u64).next_multiple_of(page);
+        let range = start..start + 599 * page;
+        let size = files.size().unwrap();
+        assert!(size.anonymous >= 600 && size.mapped > size.anonymous);
+        assert!(files.part_of_anonymous().unwrap() >= 600 * page);
+        let mappings = files.anonymous_mappings().unwrap();
+        assert!(mappings.iter().any(|of| of.start <= range.start && range.end <= of.end));
+        let [none] = files.mappings_with(["no such flag"]).unwrap();
+        assert_eq!(none, Ranges::new());
+        if files.resident(range.clone()).is_err_and(|error| is_unknown_call(&error)) {
+            return; // before Linux 6.7
+        }
+        // As many at once as are asked for; all in the end.
+        let mut at = range.start;
+        let mut found = Vec::new();
+        while at < range.end {
+            let (runs, walked_to) = files.resident(at..range.end).unwrap();
+            let pages: u64 = runs.iter().map(|run| (run.end - run.start) / page).sum();
+            assert!(pages <= FOUND_PAGES_MAX && walked_to > at);
+            found.push(pages);
+            at = walked_to;
+        }
+        assert!(found.len() > 1 && found.iter().sum::<u64>() == 599, "{found:?}");
+        drop(memory);
+    }
+
+    fn is_unknown_call(error: &io::Error) -> bool {
+        error.raw_os_error() == Some(libc::ENOTTY)
+    }
+
+    #[test]
+    fn mappings_are_told_apart() {
+        let is = |line| anonymous_mapping(line).is_some();
+        assert!(is("7f00-8000 rw-p 00000000 00:00 0 "));
+        assert!(is("7f00-8000 rw-p 00000000 00:00 0      [heap]"));
+        assert!(is("7f00-8000 r--p 00000000 00:00 0      [anon:name]"));
+        assert!(!is("7f00-8000 ---p 00000000 00:00 0 "));
+        assert!(!is("7f00-8000 rw-s 00000000 00:00 0 "));
+        assert!(!is("7f00-8000 r--p 00000000 00:00 0      [vvar]"));
+        assert!(!is("7f00-8000 rw-p 00000000 fe:00 1234  /lib/libc.so"));
+        assert_eq!(anonymous_mapping("7f00-8000 rw-p 00000000 00:00 0"), Some(0x7f00..0x8000));
+        assert_eq!(part_of_anonymous("Pss: 12 kB\nPss_Anon:        8 kB\n"), Some(8192));
+    }
+}
