@@ -710,9 +710,9 @@ impl Server {
         }
         if access == Access::FirstWrite {
             let most = if by == By::Program { FRESH_MAX } else { UNASKED_MAX };
-            let (pages, count) = space.let_write(page, most);
-            self.to_wake.push(pages.start * PAGE..pages.end * PAGE);
-            self.pager.charge(count, 0);
+            let freed = space.let_write(page, most);
+            self.to_wake.push(freed.start * PAGE..freed.end.max(page + 1) * PAGE);
+            self.pager.charge(count(&freed), 0);
         } else if place != Place::Program {
             if let Some(window) = self.serve_kept(space, page, fault.window.clone()) {
                 return Served::Later(window);

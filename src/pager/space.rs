@@ -499,23 +499,20 @@ impl Space {
         }
     }
 
-    /// Lets a page be written that was protected, and up to `most` with it: those from the first to
-    /// the last, and how many. Who waits for them is not woken; where it is none, something has
-    /// happened that is to be read first, and who waits is to look again.
-    pub(super) fn let_write(&mut self, page: u64, most: usize) -> (Range<u64>, usize) {
+    /// Lets a page be written that was protected, and up to `most` with it: those. Who waits for
+    /// them is not woken; where it is none, something has happened that is to be read first, and
+    /// who waits is to look again.
+    pub(super) fn let_write(&mut self, page: u64, most: usize) -> Range<u64> {
         let window = self.writes.window(page, most);
         let only = page * PAGE..(page + 1) * PAGE;
         let mut parts = self.watched.within(window.start * PAGE..window.end * PAGE);
         let part = parts.find(|part| part.contains(&only.start)).unwrap_or(only.clone());
         drop(parts);
-        let range = part.clone();
-        let let_write = |range: Range<u64>| {
-            let pages = ((range.end - range.start) / PAGE) as usize;
-            self.uffd.write_unprotect(range, false).map(|()| pages)
-        };
-        let count = let_write(part).or_else(|_| let_write(only)).unwrap_or(0);
-        self.made_own(count);
-        (pages(range), count)
+        let may_be_written =
+            |range: &Range<u64>| self.uffd.write_unprotect(range.clone(), false).is_ok();
+        let freed = [part, only].into_iter().find(may_be_written).map_or(page..page, pages);
+        self.made_own((freed.end - freed.start) as usize);
+        freed
     }
 
     /// Some pages were shared, and are no more: each takes a page more, here or where it was shared
