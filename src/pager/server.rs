@@ -775,9 +775,8 @@ impl Server {
         let above = (page + 1..wanted.end).take_while(&mut is_ready).count() as u64;
         let below = (wanted.start..page).rev().take_while(is_ready).count() as u64;
         let ready = page - below..page + 1 + above;
-        if ready != wanted {
-            self.read_ahead(space, wanted.clone());
-        }
+        self.read_ahead(space, wanted.start..ready.start);
+        self.read_ahead(space, ready.end..wanted.end);
         let contents = &self.buffer[count(&(wanted.start..ready.start))..][..count(&ready)];
         let filled = fill(space, ready.start, contents);
         let done = self.filled(space, page, filled);
