@@ -117,8 +117,8 @@ impl Evictor {
         let mut by_size: Vec<(u64, SpaceLock)> =
             self.pager.spaces().into_iter().map(|space| (resident_bytes(&space), space)).collect();
         by_size.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
-        for (_, space) in &by_size {
-            match self.evict_from(space) {
+        for (resident, space) in &by_size {
+            match self.evict_from(space, *resident) {
                 Ok(0) | Err(_) => {} // it has ended, or has nothing
                 Ok(freed) => return freed,
             }
@@ -127,14 +127,14 @@ impl Evictor {
     }
 
     /// Moves pages of one space aside and stores those that were longest, until some memory is
-    /// free.
-    fn evict_from(&mut self, space: &SpaceLock) -> io::Result<usize> {
-        let (leave, trays_aside) = trays(space);
+    /// free. It has so many bytes resident.
+    fn evict_from(&mut self, space: &SpaceLock, resident: u64) -> io::Result<usize> {
+        let (leave, trays_aside) = trays(resident);
         // It may end at any time.
         while lock(space).helper().is_some() {
             let (moved, mut freed) = self.carry_out(space, |space| space.give_move(leave))?;
             let (moved_then, dropped) =
-                self.carry_out(space, |space| space.give_move_of(&moved))?;
+                self.carry_out(space, |space| Ok(space.give_move_of(&moved)))?;
             freed += dropped;
             if moved_then.pages > 0 && !moved.shared.is_empty() {
                 self.follow(space, &moved.shared);
@@ -181,8 +181,8 @@ impl Evictor {
     fn follow(&mut self, space: &SpaceLock, pages: &[(u64, usize)]) {
         for relative in self.relatives(space) {
             // One that has ended is told of by its helper.
-            let moved = self.carry_out(&relative, |space| space.give_move_after(pages));
-            let (_, most) = trays(&relative);
+            let moved = self.carry_out(&relative, |space| Ok(space.give_move_after(pages)));
+            let (_, most) = trays(resident_bytes(&relative));
             let is_full = {
                 let relative = lock(&relative);
                 relative.filled_trays() >= most && !relative.has_spent_tray()
@@ -281,10 +281,10 @@ impl Evictor {
     }
 }
 
-/// Pages that leave a space at once, and trays of such pages aside that it may have before the
-/// oldest is stored.
-fn trays(space: &SpaceLock) -> (usize, usize) {
-    let resident = (resident_bytes(space) / PAGE_SIZE as u64) as usize;
+/// Of a space with so many bytes resident: pages that leave it at once, and trays of such pages
+/// aside that it may have before the oldest is stored.
+fn trays(resident_bytes: u64) -> (usize, usize) {
+    let resident = (resident_bytes / PAGE_SIZE as u64) as usize;
     let leave = (resident / LEAVE_PART).clamp(LEAVE_MIN, LEAVE_MAX);
     (leave, (resident / ASIDE_PART / leave).clamp(TRAYS_ASIDE_MIN, TRAYS_ASIDE_MAX))
 }

@@ -84,6 +84,11 @@ impl Ranges {
     }
 }
 
+/// How many pages a range of them has.
+pub(super) fn count(pages: &Range<u64>) -> usize {
+    (pages.end - pages.start) as usize
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -16,7 +16,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFl
 
 use super::company::Company;
 use super::family::Family;
-use super::ranges::Ranges;
+use super::ranges::{Ranges, count};
 use super::reader::Reader;
 use super::space::{STAGING_PAGES, Space, send};
 use super::table::{Entry, Place, UNKNOWN};
@@ -890,10 +890,6 @@ fn fill(space: &Space, first: u64, contents: &[Page]) -> Result<Range<u64>, Stop
     }
 }
 
-fn count(pages: &Range<u64>) -> usize {
-    (pages.end - pages.start) as usize
-}
-
 /// The pages of a window around `page`, itself in any case, that are watched and in a place like
 /// this.
 fn run_around(
@@ -902,12 +898,10 @@ fn run_around(
     window: Range<u64>,
     like: impl Fn(Place) -> bool,
 ) -> Range<u64> {
-    let mut mapped = space.watched.within(window.start * PAGE..window.end * PAGE);
-    let mapped = mapped.find(|part| part.contains(&(page * PAGE)));
-    let mapped = mapped.map_or(page..page + 1, |part| part.start / PAGE..part.end / PAGE);
+    let watched = space.watched_around(page, window);
     let is_like = |page: &u64| like(space.table.get(*page).place);
-    let below = (mapped.start..page).rev().take_while(is_like).count() as u64;
-    let above = (page + 1..mapped.end).take_while(is_like).count() as u64;
+    let below = (watched.start..page).rev().take_while(is_like).count() as u64;
+    let above = (page + 1..watched.end).take_while(is_like).count() as u64;
     page - below..page + 1 + above
 }
 

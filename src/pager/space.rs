@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use super::family::Family;
 use super::hand::Hand;
 use super::process_files::ProcessFiles;
-use super::ranges::Ranges;
+use super::ranges::{Ranges, count};
 use super::status::ProcessStatus;
 use super::streams::Streams;
 use super::table::{Entry, HEAT_MAX, PageTable, Place, UNKNOWN};
@@ -504,15 +504,19 @@ impl Space {
     /// who waits is to look again.
     pub(super) fn let_write(&mut self, page: u64, most: usize) -> Range<u64> {
         let window = self.writes.window(page, most);
-        let only = page * PAGE..(page + 1) * PAGE;
-        let mut parts = self.watched.within(window.start * PAGE..window.end * PAGE);
-        let part = parts.find(|part| part.contains(&only.start)).unwrap_or(only.clone());
-        drop(parts);
-        let may_be_written =
-            |range: &Range<u64>| self.uffd.write_unprotect(range.clone(), false).is_ok();
-        let freed = [part, only].into_iter().find(may_be_written).map_or(page..page, pages);
-        self.made_own((freed.end - freed.start) as usize);
+        let tries = [self.watched_around(page, window), page..page + 1];
+        let may_be_written = |pages: &Range<u64>| {
+            self.uffd.write_unprotect(pages.start * PAGE..pages.end * PAGE, false).is_ok()
+        };
+        let freed = tries.into_iter().find(may_be_written).unwrap_or(page..page);
+        self.made_own(count(&freed));
         freed
+    }
+
+    /// The pages of a window that are watched in a row with `page`; that in any case.
+    pub(super) fn watched_around(&self, page: u64, window: Range<u64>) -> Range<u64> {
+        let mut parts = self.watched.within(window.start * PAGE..window.end * PAGE);
+        parts.find(|part| part.contains(&(page * PAGE))).map_or(page..page + 1, pages)
     }
 
     /// Some pages were shared, and are no more: each takes a page more, here or where it was shared
@@ -540,27 +544,27 @@ impl Space {
 
     /// Tells the helper to move pages of which that failed: those that are shared with a process
     /// that was forked, once they are this process's alone; those of several mappings one by one.
-    pub(super) fn give_move_of(&mut self, failed: &Moved) -> io::Result<bool> {
+    pub(super) fn give_move_of(&mut self, failed: &Moved) -> bool {
         let is_shared = !failed.shared.is_empty();
         let wanted = if is_shared { &failed.shared } else { &failed.split };
-        let given = self.give_move_these(wanted, is_shared)?;
+        let given = self.give_move_these(wanted, is_shared);
         if is_shared && given {
             self.made_own(wanted.iter().map(|wanted| wanted.1).sum());
         }
-        Ok(given)
+        given
     }
 
     /// Tells the helper to move pages that another process had as well, and that have left that.
-    pub(super) fn give_move_after(&mut self, pages: &[(u64, usize)]) -> io::Result<bool> {
+    pub(super) fn give_move_after(&mut self, pages: &[(u64, usize)]) -> bool {
         self.give_move_these(pages, true)
     }
 
-    fn give_move_these(&mut self, wanted: &[(u64, usize)], is_shared: bool) -> io::Result<bool> {
+    fn give_move_these(&mut self, wanted: &[(u64, usize)], is_shared: bool) -> bool {
         if wanted.is_empty() {
-            return Ok(false);
+            return false;
         }
-        let (Some(helper), None) = (self.helper(), &self.command) else { return Ok(false) };
-        let Some(tray) = self.staging.empty.pop() else { return Ok(false) };
+        let (Some(helper), None) = (self.helper(), &self.command) else { return false };
+        let Some(tray) = self.staging.empty.pop() else { return false };
         let first = tray * TRAY_PAGES;
         let mut runs: Vec<MoveRun> = Vec::new();
         let mut count = 0;
@@ -580,7 +584,7 @@ impl Space {
         }
         if runs.is_empty() {
             self.staging.empty.push(tray);
-            return Ok(self.give(&helper, work::MOVE, None, runs));
+            return self.give(&helper, work::MOVE, None, runs);
         }
         if is_shared && self.protects {
             // The helper is not to wait for room.
@@ -590,7 +594,7 @@ impl Space {
             }
         }
         let what = if is_shared { work::OWN_AND_MOVE } else { work::MOVE };
-        Ok(self.give(&helper, what, Some(tray), runs))
+        self.give(&helper, what, Some(tray), runs)
     }
 
     fn give(

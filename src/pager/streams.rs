@@ -59,10 +59,7 @@ impl Streams {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn count(window: Range<u64>) -> usize {
-        (window.end - window.start) as usize
-    }
+    use crate::pager::ranges::count;
 
     #[test]
     fn windows_double_while_faults_go_on() {
@@ -73,14 +70,14 @@ mod tests {
             let window = streams.window(page, 16);
             assert_eq!(window.start, page);
             page = window.end;
-            windows.push(count(window));
+            windows.push(count(&window));
         }
         assert_eq!(windows, [1, 2, 4, 8, 16, 16]);
         // Some were there already.
-        assert_eq!(count(streams.window(page + 5, 16)), 16);
+        assert_eq!(count(&streams.window(page + 5, 16)), 16);
         // A fault within what was given: the run was shorter.
-        assert_eq!(count(streams.window(page + 12, 16)), 16);
-        assert_eq!(count(streams.window(page + 9, 16)), 1);
+        assert_eq!(count(&streams.window(page + 12, 16)), 16);
+        assert_eq!(count(&streams.window(page + 9, 16)), 1);
     }
 
     #[test]
@@ -92,12 +89,12 @@ mod tests {
             let window = streams.window(page, 16);
             assert_eq!(window.end, page + 1);
             page = window.start - 1;
-            windows.push(count(window));
+            windows.push(count(&window));
         }
         assert_eq!(windows, [1, 2, 4, 8, 16, 16]);
-        assert_eq!(count(streams.window(page - 5, 16)), 16);
+        assert_eq!(count(&streams.window(page - 5, 16)), 16);
         // Back up: another one.
-        assert_eq!(count(streams.window(page, 16)), 1);
+        assert_eq!(count(&streams.window(page, 16)), 1);
         // The lowest pages of all.
         let mut streams = Streams::default();
         assert_eq!([1, 0].map(|page| streams.window(page, 16)), [1..2, 0..1]);
@@ -119,7 +116,7 @@ mod tests {
         for round in 0..5 {
             for head in &mut heads {
                 let window = streams.window(*head, 64);
-                assert_eq!(count(window.clone()), 1 << round);
+                assert_eq!(count(&window), 1 << round);
                 *head = window.end;
             }
         }
@@ -128,6 +125,6 @@ mod tests {
         for _ in 0..3 {
             heads.iter_mut().for_each(|head| *head = streams.window(*head, 64).end);
         }
-        assert!(heads.iter().all(|&head| count(streams.window(head, 64)) == 1));
+        assert!(heads.iter().all(|&head| count(&streams.window(head, 64)) == 1));
     }
 }
