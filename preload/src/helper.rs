@@ -39,6 +39,11 @@ const MOVE_DONTWAKE: u64 = 1;
 const USERFAULTFD_IOC_NEW: usize = 0xaa00;
 const O_CLOEXEC_NONBLOCK: usize = 0o2_000_000 | 0o4_000;
 
+/// How often a command waits at most for the supervisor to read what the program changes, and how
+/// long: in turns of others on this processor.
+const PAUSES_MAX: u32 = 1000;
+const YIELDS: u32 = 4;
+
 /// Asks the kernel for something that touches no memory, or memory of ours alone.
 fn ask(number: usize, arguments: [usize; 6]) -> Result<usize, u32> {
     // SAFETY: every caller in this file passes addresses of live memory of the helper's, of the
@@ -229,18 +234,9 @@ impl Helper {
                 let _ = advise(&run.from, &run.bytes, MADV_POPULATE_WRITE);
             }
         }
-        while control
-            .lock
-            .compare_exchange(holder::NONE, holder::HELPER, Ordering::Acquire, Ordering::Relaxed)
-            .is_err()
-        {
-            let _ = ask(call::YIELD, [0; 6]);
-        }
-        if control.epoch.load(Ordering::Relaxed) == control.given_in.load(Ordering::Relaxed) {
-            runs.iter().for_each(|run| self.move_run(run));
-        } else {
-            runs.iter().for_each(|run| run.error.store(u64::from(EAGAIN), Ordering::Relaxed));
-        }
+        self.lock();
+        let mut pauses = PAUSES_MAX;
+        runs.iter().for_each(|run| self.move_run(run, &mut pauses));
         control.done.store(control.given.load(Ordering::Relaxed), Ordering::Release);
         control.lock.store(holder::NONE, Ordering::Release);
         // Without the lock: it is told by the userfaultfd, and so waits until that is read.
@@ -249,12 +245,42 @@ impl Helper {
         }
     }
 
-    /// Moves the pages of a run, up to the first that does not go.
-    fn move_run(&self, run: &Run) {
-        let bytes = run.bytes.load(Ordering::Relaxed);
+    fn lock(&self) {
+        let lock = &self.control.lock;
+        while lock
+            .compare_exchange(holder::NONE, holder::HELPER, Ordering::Acquire, Ordering::Relaxed)
+            .is_err()
+        {
+            let _ = ask(call::YIELD, [0; 6]);
+        }
+    }
+
+    /// Lets the supervisor read what the program has changed, and the program go on.
+    fn pause(&self) {
+        let Control { lock, changes, paused, .. } = self.control;
+        let before = changes.load(Ordering::Relaxed);
+        paused.store(1, Ordering::Relaxed);
+        lock.store(holder::NONE, Ordering::Release);
+        for _ in 0..YIELDS {
+            let _ = ask(call::YIELD, [0; 6]);
+            if changes.load(Ordering::Relaxed) != before {
+                break;
+            }
+        }
+        self.lock();
+        paused.store(0, Ordering::Relaxed);
+    }
+
+    /// Moves the pages of a run, up to the first that does not go. The caller has the lock, and is
+    /// without it for so many moments.
+    fn move_run(&self, run: &Run, pauses: &mut u32) {
         let (to, from) = (run.to.load(Ordering::Relaxed), run.from.load(Ordering::Relaxed));
         let (mut moved, mut error) = (0, 0);
-        while moved < bytes {
+        loop {
+            let bytes = run.bytes.load(Ordering::Relaxed);
+            if moved >= bytes {
+                break;
+            }
             let mut order = Move {
                 to: to + moved,
                 from: from + moved,
@@ -266,16 +292,20 @@ impl Helper {
             let asked = ask(call::IOCTL, [self.userfaultfd, UFFDIO_MOVE, address, 0, 0, 0]);
             let part = order.moved.max(0) as u64;
             moved += part;
+            run.moved.store(moved, Ordering::Relaxed);
             match asked {
                 Ok(_) => {}
                 Err(EAGAIN) if part > 0 => {} // it was interrupted
+                Err(EAGAIN) if *pauses > 0 => {
+                    *pauses -= 1;
+                    self.pause();
+                }
                 Err(errno) => {
                     error = errno;
                     break;
                 }
             }
         }
-        run.moved.store(moved, Ordering::Relaxed);
         run.error.store(u64::from(error), Ordering::Relaxed);
     }
 }

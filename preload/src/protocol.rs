@@ -113,23 +113,26 @@ pub mod work {
 /// the userfaultfd apart.
 ///
 /// A command names addresses. When the supervisor reads that the program has changed what is there,
-/// the program goes on, and may map something else there; so nothing is read while a command is
-/// carried out, and a command that was given before something was read is not.
+/// the program goes on, and may map something else there; so nothing is read while pages are moved,
+/// and runs of which something was read are taken back before any more are.
+///
+/// While there is something to be read, the kernel refuses to move pages. The helper lets go of the
+/// lock then, and tells in `paused` that it has begun.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Control {
     /// Of [`holder`].
     pub lock: AtomicU32,
-    /// How many changes of the program's mappings were read.
-    pub epoch: AtomicU32,
+    /// How many times changes of the program's mappings were read.
+    pub changes: AtomicU32,
     /// The number of the command. It is done when `done` is the same.
     pub given: AtomicU32,
     /// The number of the last command that was carried out.
     pub done: AtomicU32,
+    /// 1 while a command is carried out in part, and whoever has the lock may look how far it is.
+    pub paused: AtomicU32,
     /// Of [`work`].
     pub work: AtomicU32,
-    /// `epoch` when the command was given; if it is another one now, nothing is done.
-    pub given_in: AtomicU32,
     /// Runs of the command.
     pub run_count: AtomicU32,
     /// Memory of staging that is given back to the kernel afterwards, in any case: its start.
@@ -148,7 +151,7 @@ pub struct Run {
     pub from: AtomicU64,
     /// Where they go in staging.
     pub to: AtomicU64,
-    /// Their bytes.
+    /// Their bytes; 0 once it was taken back.
     pub bytes: AtomicU64,
     /// The answer: bytes that were moved, from the first one on.
     pub moved: AtomicU64,

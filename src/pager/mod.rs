@@ -18,6 +18,7 @@ mod evictor;
 mod family;
 mod governor;
 mod hand;
+mod helper;
 mod launch;
 mod meter;
 mod metrics;

@@ -16,9 +16,10 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFl
 
 use super::company::Company;
 use super::family::Family;
+use super::helper::send;
 use super::ranges::{Ranges, count};
 use super::reader::Reader;
-use super::space::{STAGING_PAGES, Space, send};
+use super::space::{STAGING_PAGES, Space};
 use super::table::{Entry, Place, UNKNOWN};
 use super::{Pager, SpaceLock, lock, untouched_pages};
 use crate::doctor::RUN_FEATURES;
@@ -548,6 +549,9 @@ impl Server {
         if !changes.is_empty() {
             space.stalled = None;
         }
+        for range in changes.iter().flat_map(addresses_of) {
+            space.take_back(range);
+        }
         space.let_commands(!changes.is_empty());
         // These were done before now: a child that was forked has the pages that its parent had
         // then, and none that comes back to the parent for a fault that was told first.
@@ -878,6 +882,17 @@ impl Server {
                 self.pager.lose(pid, &format!("page {address:#x} of process {pid}: {error}"));
             }
         }
+    }
+}
+
+/// Addresses that mean something else after this.
+fn addresses_of(change: &Event) -> [Range<u64>; 2] {
+    match *change {
+        Event::Remove { start, end } | Event::Unmap { start, end } => [start..end, 0..0],
+        Event::Remap { from, to, len } => [from..from + len, to..to + len],
+        // What is the process's alone is not what it was.
+        Event::Fork { .. } => [0..u64::MAX, 0..0],
+        Event::PageFault { .. } => [0..0, 0..0],
     }
 }
 

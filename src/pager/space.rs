@@ -2,22 +2,22 @@
 //!
 //! - P1: a page whose place is staging or the store is missing in the program; its next touch is
 //!   told by the userfaultfd. A page whose place is the program is there, or is zero.
-//! - P2: a command of the helper is carried out only while nothing of the userfaultfd is read, and
-//!   only if nothing but faults was read since it was given: its addresses mean what they meant.
-//! - P3: what a command did is noted in the table before anything else is read.
+//! - P2: the helper moves pages only while nothing of the userfaultfd is read, and what is read to
+//!   have changed is taken out of its command first: its addresses mean what they meant.
+//! - P3: what a command did, be it in part, is noted in the table before anything else is read.
 //! - P4: a page that the program has said it drops does not leave until it was missing once.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs;
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::family::Family;
 use super::hand::Hand;
+use super::helper::{Command, Helper, MoveRun, add_page};
 use super::process_files::ProcessFiles;
 use super::ranges::{Ranges, count};
 use super::status::ProcessStatus;
@@ -26,9 +26,7 @@ use super::table::{Entry, HEAT_MAX, PageTable, Place, UNKNOWN};
 use super::{SpaceLock, lock};
 use crate::page::{PAGE_SIZE, Page};
 use crate::sys::preload::SharedControl;
-use crate::sys::preload::protocol::{MESSAGE_BYTES, Message, RUNS_MAX, holder, kind, work};
-
-const _: () = assert!(TRAY_PAGES <= RUNS_MAX);
+use crate::sys::preload::protocol::work;
 use crate::sys::process;
 use crate::sys::remote;
 use crate::sys::userfaultfd::Userfaultfd;
@@ -45,14 +43,6 @@ const PAGE: u64 = PAGE_SIZE as u64;
 /// A page of staging that belongs to nobody.
 const NOBODY: u64 = u64::MAX;
 
-/// The helper, on this side.
-#[derive(Debug)]
-pub(super) struct Helper {
-    connection: OwnedFd,
-    control: SharedControl,
-    staging: u64,
-}
-
 /// Pages that are aside in the program.
 #[derive(Debug)]
 struct Staging {
@@ -64,25 +54,6 @@ struct Staging {
     empty: Vec<usize>,
     /// A tray of which all is in the store, and that has its memory still.
     spent: Option<usize>,
-}
-
-/// What the helper was told to move.
-#[derive(Debug)]
-struct Command {
-    number: u32,
-    /// The tray that is filled.
-    tray: Option<usize>,
-    runs: Vec<MoveRun>,
-    /// The tray whose memory is given back.
-    drops: Option<usize>,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct MoveRun {
-    page: u64,
-    count: usize,
-    /// Its first page of staging.
-    staged: usize,
 }
 
 /// How a command to move went.
@@ -249,7 +220,7 @@ impl Space {
         self.own.insert(own);
         self.left = self.own.clone();
         self.pid = Some(pid);
-        self.helper = Some(Arc::new(Helper { connection, control, staging }));
+        self.helper = Some(Arc::new(Helper::new(connection, control, staging)));
         if self.family.is_some() && self.watched != Ranges::default() {
             // What its parent's supervisor knew may be newer than the fork: some of it may not be
             // watched here, and a page that leaves such memory is lost.
@@ -263,28 +234,29 @@ impl Space {
         self.helper.clone().filter(|_| !self.gone)
     }
 
-    /// Keeps the helper from starting; `false` where it is at work.
+    /// Keeps the helper from moving pages, and notes what it has moved; `false` where it is at work.
     pub(super) fn hold_commands(&mut self) -> bool {
-        let Some(helper) = &self.helper else { return true };
-        let held = helper.control.lock.compare_exchange(
-            holder::NONE,
-            holder::SUPERVISOR,
-            Ordering::Acquire,
-            Ordering::Relaxed,
-        );
-        if held.is_ok() {
-            self.collect();
+        let Some(helper) = self.helper.clone() else { return true };
+        let held = helper.hold();
+        if held {
+            self.collect(helper.has_paused());
         }
-        held.is_ok()
+        held
     }
 
-    /// Lets the helper go on; `changed` where the program's mappings are not what they were (P2).
-    pub(super) fn let_commands(&self, changed: bool) {
-        let Some(helper) = &self.helper else { return };
-        if changed {
-            helper.control.epoch.fetch_add(1, Ordering::Relaxed);
+    /// Something has changed in a range of addresses: no page of it is moved any more by a command
+    /// that was given before (P2).
+    pub(super) fn take_back(&self, range: Range<u64>) {
+        if let (Some(helper), Some(command)) = (&self.helper, &self.command) {
+            helper.take_back(command, range);
         }
-        helper.control.lock.store(holder::NONE, Ordering::Release);
+    }
+
+    /// Lets the helper go on; `changed` where the program's mappings are not what they were.
+    pub(super) fn let_commands(&self, changed: bool) {
+        if let Some(helper) = &self.helper {
+            helper.let_go(changed);
+        }
     }
 
     /// Bytes of anonymous memory that the process has; pages that others have too count here.
@@ -577,7 +549,7 @@ impl Space {
             if is_here && count < TRAY_PAGES {
                 match is_shared {
                     true => add_page(&mut runs, page, first + count),
-                    false => runs.push(MoveRun { page, count: 1, staged: first + count }),
+                    false => runs.push(MoveRun { page, count: 1, staged: first + count, moved: 0 }),
                 }
                 count += 1;
             }
@@ -608,31 +580,16 @@ impl Space {
         if runs.is_empty() && drops.is_none() {
             return false;
         }
-        let control = &helper.control;
-        for (run, room) in runs.iter().zip(&control.runs) {
-            room.from.store(run.page * PAGE, Ordering::Relaxed);
-            room.to.store(helper.staging + run.staged as u64 * PAGE, Ordering::Relaxed);
-            room.bytes.store(run.count as u64 * PAGE, Ordering::Relaxed);
-            room.moved.store(0, Ordering::Relaxed);
-            room.error.store(0, Ordering::Relaxed);
-        }
-        let bytes = TRAY_PAGES as u64 * PAGE;
-        let drop_from = helper.staging + drops.unwrap_or(0) as u64 * bytes;
-        control.drop_from.store(drop_from, Ordering::Relaxed);
-        control.drop_bytes.store(drops.map_or(0, |_| bytes), Ordering::Relaxed);
         self.commands = self.commands.wrapping_add(1);
-        control.run_count.store(runs.len() as u32, Ordering::Relaxed); // <= RUNS_MAX
-        // Changed by who has this space's lock alone.
-        control.given_in.store(control.epoch.load(Ordering::Relaxed), Ordering::Relaxed);
-        control.given.store(self.commands, Ordering::Relaxed);
-        control.work.store(what, Ordering::Release);
-        self.command = Some(Command { number: self.commands, tray, runs, drops });
+        let command = Command { number: self.commands, tray, runs, drops };
+        helper.give(&command, what);
+        self.command = Some(command);
         true
     }
 
     /// The helper has said that it is done: what came of it, and pages of a tray that is empty now.
     pub(super) fn dropped(&mut self) -> (Moved, usize) {
-        self.collect();
+        self.collect(false);
         let moved = std::mem::take(&mut self.collected);
         match self.dropping.take() {
             Some(tray) => {
@@ -648,43 +605,54 @@ impl Space {
     pub(super) fn not_commanded(&self, page: u64, window: Range<u64>) -> Range<u64> {
         let mut free = window;
         for run in self.command.iter().flat_map(|command| &command.runs) {
-            let end = run.page + run.count as u64;
-            if end <= page {
-                free.start = free.start.max(end);
+            let pages = run.pages();
+            if pages.end <= page {
+                free.start = free.start.max(pages.end);
             } else {
-                free.end = free.end.min(run.page.max(free.start));
+                free.end = free.end.min(pages.start.max(free.start));
             }
         }
         if free.contains(&page) { free } else { page..page }
     }
 
-    /// Notes what a command did, if it is done (P3).
-    fn collect(&mut self) {
-        let Some(helper) = self.helper.clone() else { return };
-        let done = helper.control.done.load(Ordering::Acquire);
-        let Some(command) = self.command.take_if(|command| command.number == done) else { return };
+    /// Notes what a command did, if it is done, or `in_part` (P3).
+    fn collect(&mut self, in_part: bool) {
+        let (Some(helper), Some(mut command)) = (self.helper.clone(), self.command.take()) else {
+            return;
+        };
+        let is_done = helper.has_done(&command);
+        if is_done || in_part {
+            let answers: Vec<(usize, i32)> = helper.answers(&command).collect();
+            for (run, (count, _)) in command.runs.iter_mut().zip(&answers) {
+                for at in run.moved..*count {
+                    let (page, staged) = (run.page + at as u64, run.staged + at);
+                    let place = Place::Staged(staged as u32);
+                    self.table.set(page, Entry { place, ..self.table.get(page) });
+                    self.staging.owners[staged] = page;
+                }
+                run.moved = *count;
+            }
+            if is_done {
+                return self.done(command, answers.into_iter().map(|(_, error)| error));
+            }
+        }
+        self.command = Some(command);
+    }
+
+    /// A command is done, and all that it moved is noted; why each run stopped, an errno or 0.
+    fn done(&mut self, command: Command, errors: impl Iterator<Item = i32>) {
         self.dropping = command.drops;
         let mut moved = Moved::default();
-        for (run, answer) in command.runs.iter().zip(&helper.control.runs) {
-            let count = (answer.moved.load(Ordering::Relaxed) / PAGE) as usize;
-            let count = count.min(run.count);
-            for at in 0..count {
-                let (page, staged) = (run.page + at as u64, run.staged + at);
-                let place = Place::Staged(staged as u32);
-                self.table.set(page, Entry { place, ..self.table.get(page) });
-                self.staging.owners[staged] = page;
-            }
-            moved.pages += count;
-            if count == run.count {
+        for (run, error) in command.runs.iter().zip(errors) {
+            moved.pages += run.moved;
+            if run.moved == run.count {
                 continue;
             }
-            let stopped_at = run.page + count as u64;
-            match answer.error.load(Ordering::Relaxed) as i32 {
-                libc::EBUSY => moved.shared.push((stopped_at, run.count - count)),
+            let (stopped_at, rest) = (run.page + run.moved as u64, run.count - run.moved);
+            match error {
+                libc::EBUSY => moved.shared.push((stopped_at, rest)),
                 // A border between mappings is in it.
-                libc::EINVAL if run.count - count > 1 => {
-                    moved.split.push((stopped_at, run.count - count));
-                }
+                libc::EINVAL if rest > 1 => moved.split.push((stopped_at, rest)),
                 // Locked in memory, read-only, or of a special kind.
                 libc::EINVAL => self.left.insert(stopped_at * PAGE..(stopped_at + 1) * PAGE),
                 // It is not there any more (MADV_FREE).
@@ -725,7 +693,7 @@ impl Space {
         let staged = pages
             .map(|staged| StagedPage {
                 number: staged as u32,
-                address: helper.staging + staged as u64 * PAGE,
+                address: helper.staged_at(staged),
                 owner: self.staging.owners[staged],
             })
             .filter(|staged| staged.owner != NOBODY)
@@ -771,7 +739,7 @@ impl Space {
     /// Whether an address is in staging.
     pub(super) fn is_staging(&self, address: u64) -> bool {
         self.helper.as_ref().is_some_and(|helper| {
-            (helper.staging..helper.staging + STAGING_PAGES as u64 * PAGE).contains(&address)
+            (helper.staged_at(0)..helper.staged_at(STAGING_PAGES)).contains(&address)
         })
     }
 
@@ -780,7 +748,7 @@ impl Space {
         let (Some(thread), Some(helper)) = (self.thread, &self.helper) else {
             return Err(io::ErrorKind::NotFound.into());
         };
-        remote::read(thread, helper.staging + u64::from(staged) * PAGE, page)
+        remote::read(thread, helper.staged_at(staged as usize), page)
     }
 
     /// A page is back in the program, with this heat if it was in the store.
@@ -943,7 +911,8 @@ impl Space {
         let range = first * PAGE..(first + count) * PAGE;
         let _ = self.uffd.unregister(range.clone());
         self.watched.remove(range.clone());
-        self.to_protect.remove(range);
+        self.to_protect.remove(range.clone());
+        self.take_back(range);
         self.let_commands(true);
         true
     }
@@ -997,62 +966,9 @@ pub(super) fn counted_bytes(space: &SpaceLock, processes: u32) -> u64 {
     part
 }
 
-impl Helper {
-    pub(super) fn connection(&self) -> &OwnedFd {
-        &self.connection
-    }
-
-    /// Has a command done. `false` where the helper is gone.
-    pub(super) fn carry_out(&self) -> bool {
-        if send(&self.connection, Message::new(kind::WORK, 0, 0), &[]).is_err() {
-            return false;
-        }
-        let mut bytes = [0; MESSAGE_BYTES];
-        loop {
-            match rustix::net::recv(
-                &self.connection,
-                &mut bytes[..],
-                rustix::net::RecvFlags::empty(),
-            ) {
-                Ok((length, _)) => {
-                    let message = Message::from_bytes(&bytes[..length]);
-                    return message.is_some_and(|message| message.kind == kind::DONE);
-                }
-                Err(rustix::io::Errno::INTR) => {}
-                Err(_) => return false,
-            }
-        }
-    }
-}
-
 /// The mappings are being changed.
 fn is_busy(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EAGAIN)
-}
-
-/// Sends a message and descriptors.
-pub(super) fn send(
-    connection: &impl AsFd,
-    message: Message,
-    descriptors: &[std::os::fd::BorrowedFd<'_>],
-) -> io::Result<()> {
-    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
-    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
-    let mut extra = SendAncillaryBuffer::new(&mut space);
-    if !descriptors.is_empty() {
-        extra.push(SendAncillaryMessage::ScmRights(descriptors));
-    }
-    let bytes = message.to_bytes();
-    sendmsg(connection, &[io::IoSlice::new(&bytes)], &mut extra, SendFlags::NOSIGNAL)?;
-    Ok(())
-}
-
-/// Adds a page to the last run, or as a new one.
-fn add_page(runs: &mut Vec<MoveRun>, page: u64, staged: usize) {
-    match runs.last_mut() {
-        Some(last) if last.page + last.count as u64 == page => last.count += 1,
-        _ => runs.push(MoveRun { page, count: 1, staged }),
-    }
 }
 
 /// The thread of the helper in a process.

@@ -1,0 +1,176 @@
+//! The helper in a program, on this side: it is told what pages to move, and does it in a moment in
+//! which nothing else is known to happen to them.
+
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering;
+
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+
+use super::space::TRAY_PAGES;
+use crate::page::PAGE_SIZE;
+use crate::sys::preload::SharedControl;
+use crate::sys::preload::protocol::{MESSAGE_BYTES, Message, RUNS_MAX, holder, kind};
+
+const _: () = assert!(TRAY_PAGES <= RUNS_MAX);
+
+const PAGE: u64 = PAGE_SIZE as u64;
+
+#[derive(Debug)]
+pub(super) struct Helper {
+    connection: OwnedFd,
+    control: SharedControl,
+    staging: u64,
+}
+
+/// What the helper was told to move.
+#[derive(Debug)]
+pub(super) struct Command {
+    pub(super) number: u32,
+    /// The tray that is filled.
+    pub(super) tray: Option<usize>,
+    pub(super) runs: Vec<MoveRun>,
+    /// The tray whose memory is given back.
+    pub(super) drops: Option<usize>,
+}
+
+/// Adjacent pages that are moved to adjacent pages of staging.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct MoveRun {
+    pub(super) page: u64,
+    pub(super) count: usize,
+    /// Its first page of staging.
+    pub(super) staged: usize,
+    /// How many of them were moved, as far as it was noted.
+    pub(super) moved: usize,
+}
+
+impl MoveRun {
+    pub(super) fn pages(&self) -> Range<u64> {
+        self.page..self.page + self.count as u64
+    }
+
+    fn addresses(&self) -> Range<u64> {
+        self.page * PAGE..(self.page + self.count as u64) * PAGE
+    }
+}
+
+/// Adds a page to the last run, or as a new one.
+pub(super) fn add_page(runs: &mut Vec<MoveRun>, page: u64, staged: usize) {
+    match runs.last_mut() {
+        Some(last) if last.pages().end == page => last.count += 1,
+        _ => runs.push(MoveRun { page, count: 1, staged, moved: 0 }),
+    }
+}
+
+impl Helper {
+    /// A helper that is ready, with its memory for pages that are aside.
+    pub(super) fn new(connection: OwnedFd, control: SharedControl, staging: u64) -> Helper {
+        Helper { connection, control, staging }
+    }
+
+    pub(super) fn connection(&self) -> &OwnedFd {
+        &self.connection
+    }
+
+    /// The address of a page of staging.
+    pub(super) fn staged_at(&self, staged: usize) -> u64 {
+        self.staging + staged as u64 * PAGE
+    }
+
+    /// Keeps it from moving pages; `false` where it does just now.
+    pub(super) fn hold(&self) -> bool {
+        let lock = &self.control.lock;
+        let (acquire, relaxed) = (Ordering::Acquire, Ordering::Relaxed);
+        lock.compare_exchange(holder::NONE, holder::SUPERVISOR, acquire, relaxed).is_ok()
+    }
+
+    /// Lets it go on; `changed` where the program's mappings are not what they were.
+    pub(super) fn let_go(&self, changed: bool) {
+        self.control.changes.fetch_add(u32::from(changed), Ordering::Relaxed);
+        self.control.lock.store(holder::NONE, Ordering::Release);
+    }
+
+    /// Tells it a command, of which it begins nothing before [`Helper::carry_out`].
+    pub(super) fn give(&self, command: &Command, what: u32) {
+        let control = &self.control;
+        for (run, told) in command.runs.iter().zip(&control.runs) {
+            told.from.store(run.page * PAGE, Ordering::Relaxed);
+            told.to.store(self.staged_at(run.staged), Ordering::Relaxed);
+            told.bytes.store(run.count as u64 * PAGE, Ordering::Relaxed);
+            told.moved.store(0, Ordering::Relaxed);
+            told.error.store(0, Ordering::Relaxed);
+        }
+        let bytes = TRAY_PAGES as u64 * PAGE;
+        let dropped = command.drops.unwrap_or(0) * TRAY_PAGES;
+        control.drop_from.store(self.staged_at(dropped), Ordering::Relaxed);
+        control.drop_bytes.store(command.drops.map_or(0, |_| bytes), Ordering::Relaxed);
+        control.run_count.store(command.runs.len() as u32, Ordering::Relaxed); // <= RUNS_MAX
+        control.given.store(command.number, Ordering::Relaxed);
+        control.work.store(what, Ordering::Release);
+    }
+
+    /// Takes back what a command would do in a range of addresses. The caller holds it.
+    pub(super) fn take_back(&self, command: &Command, range: Range<u64>) {
+        for (run, told) in command.runs.iter().zip(&self.control.runs) {
+            let of_run = run.addresses();
+            if of_run.start < range.end && range.start < of_run.end {
+                told.bytes.store(0, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Whether a command is done.
+    pub(super) fn has_done(&self, command: &Command) -> bool {
+        self.control.done.load(Ordering::Acquire) == command.number
+    }
+
+    /// Whether a command is done in part. The caller holds it.
+    pub(super) fn has_paused(&self) -> bool {
+        self.control.paused.load(Ordering::Relaxed) != 0
+    }
+
+    /// How each run of a command went: pages that were moved, and why no more were, an errno or 0.
+    pub(super) fn answers(&self, command: &Command) -> impl Iterator<Item = (usize, i32)> {
+        command.runs.iter().zip(&self.control.runs).map(|(run, told)| {
+            let moved = (told.moved.load(Ordering::Relaxed) / PAGE) as usize;
+            (moved.min(run.count), told.error.load(Ordering::Relaxed) as i32)
+        })
+    }
+
+    /// Has a command done. `false` where the helper is gone.
+    pub(super) fn carry_out(&self) -> bool {
+        if send(&self.connection, Message::new(kind::WORK, 0, 0), &[]).is_err() {
+            return false;
+        }
+        let mut bytes = [0; MESSAGE_BYTES];
+        loop {
+            match rustix::net::recv(&self.connection, &mut bytes[..], RecvFlags::empty()) {
+                Ok((length, _)) => {
+                    let message = Message::from_bytes(&bytes[..length]);
+                    return message.is_some_and(|message| message.kind == kind::DONE);
+                }
+                Err(rustix::io::Errno::INTR) => {}
+                Err(_) => return false,
+            }
+        }
+    }
+}
+
+/// Sends a message and descriptors.
+pub(super) fn send(
+    connection: &impl AsFd,
+    message: Message,
+    descriptors: &[BorrowedFd<'_>],
+) -> io::Result<()> {
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut extra = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() {
+        extra.push(SendAncillaryMessage::ScmRights(descriptors));
+    }
+    let bytes = message.to_bytes();
+    let parts = [io::IoSlice::new(&bytes)];
+    rustix::net::sendmsg(connection, &parts, &mut extra, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
