@@ -42,13 +42,15 @@ struct Search {
 }
 
 impl Hand {
-    /// Picks at most `most` pages, in the order of the hand.
+    /// Picks at most `most` pages of those that are watched, in the order of the hand, but for those
+    /// that are left where they are and those that the program is about to drop.
     pub(super) fn pick(
         &mut self,
         most: usize,
         table: &PageTable,
         watched: &Ranges,
         left: &Ranges,
+        removing: &Ranges,
         resident: &mut Resident<'_>,
     ) -> io::Result<Vec<u64>> {
         let mut search = Search { pages: Vec::new(), most, walked: 0, soonest: u64::MAX };
@@ -61,7 +63,7 @@ impl Hand {
                 let is_first = part.end == u64::MAX && !again;
                 let ranges: Vec<Range<u64>> = watched.within(part).collect();
                 for range in ranges.into_iter().flat_map(|range| left.outside(range)) {
-                    self.walk(range, table, resident, &mut search)?;
+                    self.walk(range, table, removing, resident, &mut search)?;
                     if search.pages.len() == most || search.walked > SEARCH_BYTES {
                         return Ok(search.pages);
                     }
@@ -81,6 +83,7 @@ impl Hand {
         &mut self,
         range: Range<u64>,
         table: &PageTable,
+        removing: &Ranges,
         resident: &mut Resident<'_>,
         search: &mut Search,
     ) -> io::Result<()> {
@@ -97,7 +100,10 @@ impl Hand {
             for run in runs {
                 for (page, entry) in table.entries(run.start / PAGE..run.end / PAGE) {
                     let is_there = entry.returned || !known;
-                    if entry.place != Place::Program || entry.removing || !is_there {
+                    if entry.place != Place::Program || !is_there {
+                        continue;
+                    }
+                    if !removing.is_empty() && removing.contains(page * PAGE) {
                         continue;
                     }
                     let every = 1 << entry.heat;
@@ -180,7 +186,8 @@ mod tests {
                 let runs = pages.map(|page| page * PAGE..(page + 1) * PAGE).collect();
                 Ok((runs, range.end))
             };
-            hand.pick(TRAY, table, watched, &Ranges::default(), found).unwrap()
+            let none = Ranges::new();
+            hand.pick(TRAY, table, watched, &none, &none, found).unwrap()
         }
 
         fn touch(&mut self, page: u64) {

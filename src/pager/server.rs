@@ -842,6 +842,7 @@ impl Server {
     ) -> Range<u64> {
         match filled {
             Ok(done) => {
+                space.stalled = None;
                 self.to_wake.push(done.start * PAGE..done.end * PAGE);
                 if !done.contains(&page) {
                     // It asks again, for this page alone.
@@ -859,14 +860,12 @@ impl Server {
     /// A page could not be filled.
     fn not_filled(&mut self, space: &mut Space, address: u64, stopped: Stopped) {
         if stopped.errno == libc::EAGAIN {
-            let (page, since) = space.stalled.unwrap_or((address / PAGE, Instant::now()));
-            space.stalled = Some((page, since));
+            let since = *space.stalled.get_or_insert_with(Instant::now);
             let is_fresh = space.table.get(address / PAGE).place == Place::Program;
             if is_fresh && since.elapsed() > STALL_MAX && space.leave_to_kernel(address / PAGE) {
                 space.stalled = None;
                 return; // whoever waited was woken
             }
-            std::thread::yield_now();
         }
         match stopped.errno {
             // Its memory is gone.

@@ -99,14 +99,16 @@ pub(super) struct Space {
     /// Not to be moved for now, [`Space::own`] among it: locked, read-only.
     left: Ranges,
     left_since: Instant,
+    /// The program has said that it drops this, and may not have done so yet (P4).
+    removing: Ranges,
     /// Where something was moved to since all that was told was read.
     moved_in: Ranges,
     /// Parts of that where memory was known to be watched before, of whose end was not told yet.
     untold: Ranges,
     /// What was known of pages there before.
     elder: BTreeMap<u64, Entry>,
-    /// A page that cannot be filled, and since when.
-    pub(super) stalled: Option<(u64, Instant)>,
+    /// Since when no page could be filled.
+    pub(super) stalled: Option<Instant>,
     staging: Staging,
     command: Option<Command>,
     commands: u32,
@@ -173,6 +175,7 @@ impl Space {
             own: Ranges::default(),
             left: Ranges::default(),
             left_since: Instant::now(),
+            removing: Ranges::default(),
             moved_in: Ranges::default(),
             untold: Ranges::default(),
             elder: BTreeMap::new(),
@@ -544,7 +547,7 @@ impl Space {
             let address = page * PAGE;
             let entry = self.table.get(page);
             let is_here = entry.place == Place::Program
-                && !entry.removing
+                && !self.removing.contains(address)
                 && self.watched.within(address..address + PAGE).next().is_some();
             if is_here && count < TRAY_PAGES {
                 match is_shared {
@@ -671,8 +674,9 @@ impl Space {
     /// Pages that the hand comes to next, as runs that go into a tray.
     fn next_pages(&mut self, tray: usize, most: usize) -> io::Result<Vec<MoveRun>> {
         let Some(files) = &self.files else { return Ok(Vec::new()) };
-        let Space { hand, table, watched, left, .. } = self;
-        let pages = hand.pick(most, table, watched, left, &mut |range| files.resident(range))?;
+        let Space { hand, table, watched, left, removing, .. } = self;
+        let resident = &mut |range| files.resident(range);
+        let pages = hand.pick(most, table, watched, left, removing, resident)?;
         let mut runs = Vec::new();
         for (page, staged) in pages.into_iter().zip(tray * TRAY_PAGES..) {
             add_page(&mut runs, page, staged);
@@ -762,11 +766,19 @@ impl Space {
             Place::Stored(_) | Place::Program => heat,
         };
         self.table.set(page, Entry { heat, returned: true, ..UNKNOWN });
+        self.was_missing(page);
     }
 
     /// The kernel's page of zeros is there: it takes no memory, and there is nothing to move.
     pub(super) fn zeroed(&mut self, page: u64) {
         self.table.set(page, UNKNOWN);
+        self.was_missing(page);
+    }
+
+    fn was_missing(&mut self, page: u64) {
+        if !self.removing.is_empty() {
+            self.removing.remove(page * PAGE..(page + 1) * PAGE);
+        }
     }
 
     /// Forgets a range of pages; `release` is called for each slot that one of them named.
@@ -790,14 +802,13 @@ impl Space {
     /// The program drops a range of pages, now or in a moment (P4).
     pub(super) fn removed(&mut self, range: Range<u64>, release: &mut dyn FnMut(u32)) {
         self.forget(range.clone(), release);
-        for page in pages(range) {
-            self.table.set(page, Entry { removing: true, ..UNKNOWN });
-        }
+        self.removing.insert(range);
     }
 
     /// The program has unmapped a range.
     pub(super) fn unmapped(&mut self, range: Range<u64>, release: &mut dyn FnMut(u32)) {
         self.to_protect.remove(range.clone());
+        self.removing.remove(range.clone());
         let late = self.late(range.clone());
         // What is told of it next is of what is there now.
         self.untold.remove(range.clone());
@@ -816,8 +827,10 @@ impl Space {
 
     /// The program has moved a range.
     pub(super) fn moved(&mut self, from: Range<u64>, to: u64, release: &mut dyn FnMut(u32)) {
-        self.to_protect.remove(from.clone());
-        self.to_protect.remove(to..to + (from.end - from.start));
+        for range in [from.clone(), to..to + (from.end - from.start)] {
+            self.to_protect.remove(range.clone());
+            self.removing.remove(range);
+        }
         // Not asked of the kernel: memory may be there still (MREMAP_DONTUNMAP).
         let mut late = Ranges::default();
         self.untold.within(from.clone()).for_each(|part| late.insert(part));

@@ -21,9 +21,6 @@ pub(super) enum Place {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) place: Place,
-    /// The program has said that it drops the page, and may not have done so yet. Such a page must
-    /// not leave: it would come back.
-    pub(super) removing: bool,
     /// It was filled since it was watched, and so is there if its place is the program: the kernel
     /// need not be asked.
     pub(super) returned: bool,
@@ -35,7 +32,7 @@ pub(super) struct Entry {
 /// times as many.
 pub(super) const HEAT_MAX: u8 = 5;
 
-/// An entry in 32 bits: a number, two bits of place, a flag, and three bits of heat.
+/// An entry in 32 bits: a number, two bits of place, and three bits of heat above them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Packed(u32);
 
@@ -44,10 +41,9 @@ const NUMBER_BITS: u32 = 26;
 pub(super) const NUMBERS: u32 = 1 << NUMBER_BITS;
 const STAGED: u32 = 1 << NUMBER_BITS;
 const STORED: u32 = 2 << NUMBER_BITS;
-const REMOVING: u32 = 4 << NUMBER_BITS;
 /// Of two bits.
 const PLACES: usize = 4;
-const HEAT_SHIFT: u32 = NUMBER_BITS + 3;
+const HEAT_SHIFT: u32 = NUMBER_BITS + 2;
 
 impl Packed {
     const NOTHING: Packed = Packed(0);
@@ -58,8 +54,7 @@ impl Packed {
             Place::Staged(number) => STAGED | number,
             Place::Stored(number) => STORED | number,
         };
-        let removing = if entry.removing { REMOVING } else { 0 };
-        Packed(place | removing | u32::from(entry.heat) << HEAT_SHIFT)
+        Packed(place | u32::from(entry.heat) << HEAT_SHIFT)
     }
 
     /// Where the page is, without the number: below [`PLACES`].
@@ -74,15 +69,14 @@ impl Packed {
             STORED => Place::Stored(number),
             _ => Place::Program,
         };
-        let heat = (self.0 >> HEAT_SHIFT) as u8; // three bits
+        let heat = (self.0 >> HEAT_SHIFT) as u8; // up to HEAT_MAX
         let returned = place == Place::Program && number != 0;
-        Entry { place, removing: self.0 & REMOVING != 0, returned, heat }
+        Entry { place, returned, heat }
     }
 }
 
 /// A page of which nothing is known.
-pub(super) const UNKNOWN: Entry =
-    Entry { place: Place::Program, removing: false, returned: false, heat: 0 };
+pub(super) const UNKNOWN: Entry = Entry { place: Place::Program, returned: false, heat: 0 };
 
 #[derive(Debug, Clone)]
 struct Chunk {
@@ -243,8 +237,7 @@ mod tests {
                 _ => Place::Stored(random(1 << 26) as u32),
             };
             let returned = place == Place::Program && random(2) == 0;
-            let (removing, heat) = (random(4) == 0, random(6) as u8);
-            let entry = Entry { place, removing, returned, heat };
+            let entry = Entry { place, returned, heat: random(6) as u8 };
             match random(20) {
                 0 => {
                     let pages = page..page + random(1200);
