@@ -35,6 +35,8 @@ fn main() -> ExitCode {
     add("what_was_used_is_told".to_owned(), missing.clone(), Box::new(statistics));
     let name = "faults_downwards_bring_several_pages".to_owned();
     add(name, missing.clone(), Box::new(faults_downwards));
+    let name = "threads_that_end_are_not_held_up".to_owned();
+    add(name, missing.clone(), Box::new(threads_that_end));
     let name = "growth_after_forks_is_held_back".to_owned();
     add(name, missing.clone(), Box::new(growth_after_forks));
     for (how, mib, percent, without) in [
@@ -52,7 +54,7 @@ fn main() -> ExitCode {
 }
 
 /// Name, limit, exit code, what it prints. Each has 32 MiB of its own.
-const SCENARIOS: [(&str, &str, i32, &str); 11] = [
+const SCENARIOS: [(&str, &str, i32, &str); 12] = [
     ("fill", "16M", 0, ""),
     ("code-7", "16M", 7, ""),
     ("abort", "16M", 128 + 6, ""),
@@ -61,6 +63,7 @@ const SCENARIOS: [(&str, &str, i32, &str); 11] = [
     ("limits", "16M", 0, ""),
     ("background", "16M", 0, "background done"),
     ("threads-end", "16M", 0, ""),
+    ("words-of-threads", "16M", 0, ""),
     ("processors-stay", "16M", 0, ""),
     ("child-changes", "24M", 0, ""),
     // Watched, and nothing has to leave: forks are fast.
@@ -183,11 +186,22 @@ fn statistics() {
 
 /// Each page is touched four times, downwards: several come back for one fault.
 fn faults_downwards() {
-    let told = report("16M", "down");
+    let (pages, faults, told) = pages_and_faults("down");
+    assert!(pages > 8192 && faults * 4 < pages, "{told}");
+}
+
+/// Their stacks are not watched, so pages are filled at once: no thread is about to drop one.
+fn threads_that_end() {
+    let (pages, faults, told) = pages_and_faults("threads-end");
+    assert!(pages > 8192 && faults * 5 < pages, "{told}");
+}
+
+/// Pages that came back, or were new, and faults, of a scenario in half of its memory.
+fn pages_and_faults(scenario: &str) -> (u64, u64, serde_json::Value) {
+    let told = report("16M", scenario);
     let count = |name: &str| told["counts"][name].as_u64().unwrap();
     let pages = count("restored_pages") + count("rescued_pages") + count("fresh_pages");
-    let faults = told["faults"]["count"].as_u64().unwrap();
-    assert!(pages > 8192 && faults * 4 < pages, "{told}");
+    (pages, told["faults"]["count"].as_u64().unwrap(), told)
 }
 
 /// What both write to is copied: without being asked for, some 70 MiB.

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::space::{Moved, Space, TRAY_PAGES, Tray, resident_bytes};
+use super::space::{Moved, Space, TRAY_PAGES, Tray, leave_words_of_threads, resident_bytes};
 use super::table::Place;
 use super::{Pager, SpaceLock, lock, untouched_pages};
 use crate::page::{PAGE_SIZE, Page};
@@ -132,6 +132,7 @@ impl Evictor {
         let (leave, trays_aside) = trays(resident);
         // It may end at any time.
         while lock(space).helper().is_some() {
+            leave_words_of_threads(space);
             let (moved, mut freed) = self.carry_out(space, |space| space.give_move(leave))?;
             let (moved_then, dropped) =
                 self.carry_out(space, |space| Ok(space.give_move_of(&moved)))?;

@@ -42,8 +42,8 @@ struct Search {
 }
 
 impl Hand {
-    /// Picks at most `most` pages of those that are watched, in the order of the hand, but for those
-    /// that are left where they are and those that the program is about to drop.
+    /// Picks at most `most` watched pages, in the order of the hand; none of those that are left
+    /// where they are, or that the program is about to drop.
     pub(super) fn pick(
         &mut self,
         most: usize,

@@ -7,6 +7,7 @@ use std::os::unix::fs::FileExt;
 
 use super::ranges::Ranges;
 use super::space::TRAY_PAGES;
+use crate::page::PAGE_SIZE;
 use crate::sys::pagemap::{self, Found};
 
 /// Runs of resident pages that the kernel is asked for at once, and pages: faults wait meanwhile,
@@ -22,6 +23,14 @@ pub(super) struct ProcessFiles {
     statm: File,
     pagemap: File,
     smaps_rollup: File,
+}
+
+/// A line of /proc/PID/maps.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Mapping {
+    pub(super) range: Range<u64>,
+    /// What lies just below it cannot be touched: so are the stacks of threads.
+    pub(super) is_above_guard: bool,
 }
 
 /// What /proc/PID/statm tells, in pages.
@@ -68,10 +77,20 @@ impl ProcessFiles {
     }
 
     /// Mappings of private anonymous memory that can be read, in the order of their addresses.
-    pub(super) fn anonymous_mappings(&self) -> io::Result<Vec<Range<u64>>> {
+    pub(super) fn anonymous_mappings(&self) -> io::Result<Vec<Mapping>> {
         let mut text = String::new();
         File::open(format!("/proc/{}/maps", self.thread))?.read_to_string(&mut text)?;
-        Ok(text.lines().filter_map(anonymous_mapping).collect())
+        Ok(mappings(&text))
+    }
+
+    /// Whether so few pages of a range are resident. Where the kernel does not tell, they are not.
+    pub(super) fn has_at_most(&self, range: Range<u64>, most: u64) -> bool {
+        let mut found = [Found::default(); FOUND_AT_ONCE];
+        let scanned = pagemap::scan(&self.pagemap, range.clone(), &mut found, most + 1);
+        scanned.is_ok_and(|(count, walked_to)| {
+            let bytes: u64 = found[..count].iter().map(|run| run.end - run.start).sum();
+            walked_to >= range.end && bytes <= most * PAGE_SIZE as u64
+        })
     }
 
     /// Mappings with each of these flags: `VmFlags` of /proc/PID/smaps.
@@ -115,6 +134,20 @@ fn addresses(line: &str) -> Option<Range<u64>> {
     Some(u64::from_str_radix(start, 16).ok()?..u64::from_str_radix(end, 16).ok()?)
 }
 
+fn mappings(maps: &str) -> Vec<Mapping> {
+    let mut guard_end = None;
+    let mut found = Vec::new();
+    for line in maps.lines() {
+        let of_anonymous = anonymous_mapping(line);
+        if let Some(range) = of_anonymous {
+            found.push(Mapping { is_above_guard: guard_end == Some(range.start), range });
+        }
+        let is_guard = line.split_ascii_whitespace().nth(1) == Some("---p");
+        guard_end = addresses(line).filter(|_| is_guard).map(|guard| guard.end);
+    }
+    found
+}
+
 /// The addresses of a line of /proc/PID/maps, if it is private anonymous memory that can be read.
 fn anonymous_mapping(line: &str) -> Option<Range<u64>> {
     let range = addresses(line)?;
@@ -134,7 +167,6 @@ fn anonymous_mapping(line: &str) -> Option<Range<u64>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::page::PAGE_SIZE;
 
     #[test]
     fn this_process_is_told_of() {
@@ -147,12 +179,17 @@ mod tests {
         assert!(size.anonymous >= 600 && size.mapped > size.anonymous);
         assert!(files.part_of_anonymous().unwrap() >= 600 * page);
         let mappings = files.anonymous_mappings().unwrap();
-        assert!(mappings.iter().any(|of| of.start <= range.start && range.end <= of.end));
+        assert!(
+            mappings.iter().any(|Mapping { range: of, .. }| {
+                of.start <= range.start && range.end <= of.end
+            })
+        );
         let [none] = files.mappings_with(["no such flag"]).unwrap();
         assert_eq!(none, Ranges::new());
         if files.resident(range.clone()).is_err_and(|error| is_unknown_call(&error)) {
             return; // before Linux 6.7
         }
+        assert!(!files.has_at_most(range.clone(), 598) && files.has_at_most(range.clone(), 599));
         // As many at once as are asked for; all in the end.
         let mut at = range.start;
         let mut found = Vec::new();
@@ -182,6 +219,13 @@ mod tests {
         assert!(!is("7f00-8000 r--p 00000000 00:00 0      [vvar]"));
         assert!(!is("7f00-8000 rw-p 00000000 fe:00 1234  /lib/libc.so"));
         assert_eq!(anonymous_mapping("7f00-8000 rw-p 00000000 00:00 0"), Some(0x7f00..0x8000));
+        let maps = "1000-2000 ---p 00000000 00:00 0\n2000-4000 rw-p 00000000 00:00 0\n\
+                    5000-6000 rw-p 00000000 00:00 0\n6000-7000 r-xp 00000000 fe:00 7 /bin/sh\n\
+                    7000-8000 ---p 00000000 00:00 0\n9000-a000 rw-p 00000000 00:00 0\n";
+        let found: Vec<_> =
+            mappings(maps).into_iter().map(|m| (m.range, m.is_above_guard)).collect();
+        let expected = [(0x2000..0x4000, true), (0x5000..0x6000, false), (0x9000..0xa000, false)];
+        assert_eq!(found, expected);
         assert_eq!(part_of_anonymous("Pss: 12 kB\nPss_Anon:        8 kB\n"), Some(8192));
     }
 }

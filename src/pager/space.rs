@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use super::family::Family;
 use super::hand::Hand;
 use super::helper::{Command, Helper, MoveRun, add_page};
-use super::process_files::ProcessFiles;
+use super::process_files::{Mapping, ProcessFiles};
 use super::ranges::{Ranges, count};
 use super::status::ProcessStatus;
 use super::streams::Streams;
@@ -99,6 +99,9 @@ pub(super) struct Space {
     /// Not to be moved for now, [`Space::own`] among it: locked, read-only.
     left: Ranges,
     left_since: Instant,
+    /// Pages with a word that the kernel clears when a thread ends: never moved (see
+    /// [`leave_words_of_threads`]).
+    words: Ranges,
     /// The program has said that it drops this, and may not have done so yet (P4).
     removing: Ranges,
     /// Where something was moved to since all that was told was read.
@@ -159,6 +162,14 @@ const PROTECTED_BYTES_MIN: u64 = 4 << 20;
 /// that was read. Other changes of the mappings are to be read first.
 const PROTECT_MAX: Duration = Duration::from_micros(500);
 
+/// How far the list of robust futexes of a thread and the word that is cleared at its end are from
+/// each other at most: 16 bytes in glibc 2.36.
+const BESIDE: u64 = 64;
+
+/// Where no more pages are resident of what may be a thread's stack, it is not watched: there is
+/// little to win, and each thread that ends would be held up to tell that it drops its stack.
+const STACK_PAGES: u64 = 16;
+
 /// How long pages that could not be moved are left alone.
 const LEFT_FOR: Duration = Duration::from_secs(5);
 
@@ -175,6 +186,7 @@ impl Space {
             own: Ranges::default(),
             left: Ranges::default(),
             left_since: Instant::now(),
+            words: Ranges::default(),
             removing: Ranges::default(),
             moved_in: Ranges::default(),
             untold: Ranges::default(),
@@ -237,7 +249,8 @@ impl Space {
         self.helper.clone().filter(|_| !self.gone)
     }
 
-    /// Keeps the helper from moving pages, and notes what it has moved; `false` where it is at work.
+    /// Keeps the helper from moving pages, and notes what it has moved; `false` where it is at
+    /// work.
     pub(super) fn hold_commands(&mut self) -> bool {
         let Some(helper) = self.helper.clone() else { return true };
         let held = helper.hold();
@@ -332,11 +345,19 @@ impl Space {
         if self.left_since.elapsed() > LEFT_FOR {
             self.left_since = Instant::now();
             self.left = self.own.clone();
+            self.words.iter().for_each(|word| self.left.insert(word));
         }
         self.watched_at_size = files.size().map_or(0, |size| size.mapped);
         let mut registered = Vec::new();
         for mapping in files.anonymous_mappings()? {
-            for part in self.watched.outside(mapping) {
+            let unwatched = self.watched.outside(mapping.range.clone());
+            if mapping.is_above_guard
+                && unwatched == [mapping.range.clone()]
+                && files.has_at_most(mapping.range, STACK_PAGES)
+            {
+                continue;
+            }
+            for part in unwatched {
                 for part in self.left.outside(part) {
                     match self.uffd.register(part.clone(), true, self.protects) {
                         Ok(()) => registered.push(part),
@@ -362,9 +383,10 @@ impl Space {
         let spared = protect.then(|| self.stacks()).flatten();
         let spared = spared.and_then(|stacks| self.not_to_protect(stacks));
         for part in registered {
-            let at = now.partition_point(|mapping| mapping.end <= part.start);
-            let is_whole =
-                now.get(at).is_some_and(|now| now.start <= part.start && part.end <= now.end);
+            let at = now.partition_point(|mapping| mapping.range.end <= part.start);
+            let is_whole = now.get(at).is_some_and(|Mapping { range, .. }| {
+                range.start <= part.start && part.end <= range.end
+            });
             if is_whole {
                 for part in spared.iter().flat_map(|spared| spared.outside(part.clone())) {
                     self.to_protect.insert(part);
@@ -433,11 +455,8 @@ impl Space {
         self.mappings_with(["nh"]).ok().map(|[stacks]| stacks)
     }
 
-    /// What must not be protected; `None` where that is not known. When a thread ends, the kernel
-    /// clears a word of it past any userfaultfd, if it may write there, and whoever joins the
-    /// thread waits for that. glibc has that word on the thread's stack, beside the thread's list
-    /// of robust futexes, which can be asked for. A stack is spared without a thread, too: one may
-    /// come before it is protected.
+    /// What must not be protected, as [`leave_words_of_threads`] says; `None` where that is not
+    /// known. A stack is spared without a thread, too: one may come before it is protected.
     fn not_to_protect(&self, stacks: Ranges) -> Option<Ranges> {
         if !self.has_threads() {
             return Some(stacks);
@@ -548,6 +567,7 @@ impl Space {
             let entry = self.table.get(page);
             let is_here = entry.place == Place::Program
                 && !self.removing.contains(address)
+                && !self.words.contains(address)
                 && self.watched.within(address..address + PAGE).next().is_some();
             if is_here && count < TRAY_PAGES {
                 match is_shared {
@@ -809,6 +829,7 @@ impl Space {
     pub(super) fn unmapped(&mut self, range: Range<u64>, release: &mut dyn FnMut(u32)) {
         self.to_protect.remove(range.clone());
         self.removing.remove(range.clone());
+        self.words.remove(range.clone());
         let late = self.late(range.clone());
         // What is told of it next is of what is there now.
         self.untold.remove(range.clone());
@@ -829,7 +850,8 @@ impl Space {
     pub(super) fn moved(&mut self, from: Range<u64>, to: u64, release: &mut dyn FnMut(u32)) {
         for range in [from.clone(), to..to + (from.end - from.start)] {
             self.to_protect.remove(range.clone());
-            self.removing.remove(range);
+            self.removing.remove(range.clone());
+            self.words.remove(range);
         }
         // Not asked of the kernel: memory may be there still (MREMAP_DONTUNMAP).
         let mut late = Ranges::default();
@@ -953,6 +975,28 @@ pub(super) fn has_changed(space: &SpaceLock) -> bool {
         (space.files.clone(), space.watched_at_size)
     };
     files.and_then(|files| files.size()).is_some_and(|size| size.mapped != before)
+}
+
+/// Leaves pages where they are that threads need at their end. The kernel clears a word of a thread
+/// then for whoever joins it, past any userfaultfd: were that page away, the word would stay as it
+/// is. glibc has it on the thread's stack, beside the thread's list of robust futexes, which can be
+/// asked for. Such a page is left until it is unmapped: the next thread may have the same stack.
+pub(super) fn leave_words_of_threads(space: &SpaceLock) {
+    let Some(helper) = lock(space).thread else { return };
+    // Of one with no threads but its first and the helper nobody joins any.
+    let Some(threads) = threads(helper).ok().map(Vec::from_iter) else { return };
+    if threads.len() <= 2 {
+        return;
+    }
+    // 0 where there is none; an error where it has ended.
+    let lists = threads.into_iter().filter_map(|thread| process::robust_list(thread).ok());
+    let lists: Vec<u64> = lists.filter(|&list| list != 0).collect();
+    let mut space = lock(space);
+    for list in lists {
+        let word = (list - BESIDE) / PAGE * PAGE..(list + BESIDE).next_multiple_of(PAGE);
+        space.words.insert(word.clone());
+        space.left.insert(word);
+    }
 }
 
 /// Bytes of anonymous memory that count as this process's: where pages are shared since a fork, its

@@ -295,6 +295,16 @@ pub(crate) fn limit(what: u32, value: u64) {
     unsafe { libc::setrlimit(what, &raw const limit) };
 }
 
+/// Where this thread has its list of robust futexes.
+pub(crate) fn robust_list() -> usize {
+    let (mut head, mut bytes) = (0_usize, 0_usize);
+    let call = libc::SYS_get_robust_list;
+    // SAFETY: the kernel writes a word to each of these.
+    let told = unsafe { libc::syscall(call, 0, &raw mut head, &raw mut bytes) };
+    assert_eq!(told, 0);
+    head
+}
+
 /// How many processors this thread may run on.
 pub(crate) fn processors() -> i32 {
     // SAFETY: all zero is a set, which the call fills.

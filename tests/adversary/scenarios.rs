@@ -1,8 +1,11 @@
 //! Programs that do one odd thing, while the limit keeps their memory moving.
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -98,6 +101,7 @@ pub(crate) fn run(name: &str) -> ! {
         }
         "threads-end" => threads_end(),
         "threads-end-in-forks" => threads_end_in_forks(),
+        "words-of-threads" => words_of_threads(),
         "both-write" => both_write(),
         "child-changes" => child_changes(),
         "processors-stay" => processors_stay(),
@@ -183,6 +187,47 @@ fn threads_end() {
         }
     }
     checker.join().expect("all pages are right");
+}
+
+/// Of threads that do nothing, the kernel finds the word that it clears at their end, where the
+/// rest of their stacks has left.
+fn words_of_threads() {
+    const USED: usize = 64;
+    let (tell, told) = mpsc::channel();
+    let threads: Vec<_> = (0..8)
+        .map(|_| {
+            let tell = tell.clone();
+            thread::spawn(move || {
+                let used = [1_u8; USED * PAGE];
+                let lowest = std::hint::black_box(&used).as_ptr().expose_provenance();
+                tell.send((raw::robust_list(), lowest)).expect("the first thread is there");
+                thread::park();
+                assert!(used.iter().all(|&byte| byte == 1));
+            })
+        })
+        .collect();
+    let stacks: Vec<(usize, usize)> = told.iter().take(threads.len()).collect();
+    check(filled());
+    for &(word, used) in &stacks {
+        if !is_resident(word) {
+            super::wrong("the kernel would not find the word that it clears");
+        }
+        let resident = (0..USED).filter(|page| is_resident(used + page * PAGE)).count();
+        if resident > USED / 2 {
+            super::wrong(&format!("{resident} pages of {USED} of a stack are resident"));
+        }
+    }
+    for thread in threads {
+        thread.thread().unpark();
+        thread.join().expect("a thread that ends");
+    }
+}
+
+fn is_resident(address: usize) -> bool {
+    let pagemap = File::open("/proc/self/pagemap").expect("pagemap");
+    let mut entry = [0; 8];
+    pagemap.read_exact_at(&mut entry, (address / PAGE * 8) as u64).expect("pagemap");
+    u64::from_ne_bytes(entry) >> 63 == 1
 }
 
 /// Likewise, while the process forks.
