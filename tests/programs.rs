@@ -39,10 +39,18 @@ struct Program {
     needs: &'static [&'static str],
     /// The command, which may use this empty folder. The scale is 1 or more.
     command: fn(&Path, u64) -> Vec<String>,
-    /// The limits, in percent of its peak. What it has must fit there compressed.
-    percents: &'static [u64],
-    /// Those with a file behind the pool.
-    with_file: &'static [u64],
+    /// The limits, in percent of its peak, and what with. What it has must fit there compressed.
+    limits: &'static [(u64, With)],
+}
+
+/// What a program is run with, beside a limit.
+#[derive(Debug, Clone, Copy)]
+enum With {
+    Nothing,
+    /// A compressor that is slower, and leaves less.
+    Zstd,
+    /// A file behind the pool.
+    File,
 }
 
 const PROGRAMS: [Program; 9] = [
@@ -50,59 +58,50 @@ const PROGRAMS: [Program; 9] = [
         name: "python_with_dicts_and_lists",
         needs: &["python3"],
         command: |_, scale| script("python3", "lists.py", scale * 2),
-        percents: &[50, 30],
-        with_file: &[30],
+        limits: &[(50, With::Nothing), (30, With::Nothing), (30, With::File)],
     },
     Program {
         name: "python_that_forks",
         needs: &["python3"],
         command: |_, scale| script("python3", "forks.py", scale),
-        percents: &[50],
-        with_file: &[30],
+        limits: &[(50, With::Nothing), (30, With::File)],
     },
     // It touches lines in no order: in 30 % for minutes.
     Program {
         name: "sort",
         needs: &["sort", "cksum"],
         command: sort,
-        percents: &[50, 40],
-        with_file: &[30],
+        limits: &[(50, With::Nothing), (40, With::Nothing), (30, With::File)],
     },
     Program {
         name: "c_build",
         needs: &["gcc", "make", "cksum"],
         command: c_build,
-        // Compilers touch most of what they have all the time: in 50 % for a minute.
-        percents: &[60],
-        with_file: &[],
+        limits: &[(50, With::Nothing), (30, With::Zstd), (30, With::File)],
     },
     Program {
         name: "sqlite",
         needs: &["sqlite3"],
         command: sqlite,
-        percents: &[50, 30],
-        with_file: &[30],
+        limits: &[(50, With::Nothing), (30, With::Nothing), (30, With::File)],
     },
     Program {
         name: "node",
         needs: &["node"],
         command: |_, scale| script("node", "maps.js", scale),
-        percents: &[50, 40],
-        with_file: &[30],
+        limits: &[(50, With::Nothing), (40, With::Nothing), (30, With::File)],
     },
     Program {
         name: "java",
         needs: &["java", "javac"],
         command: java,
-        percents: &[50],
-        with_file: &[],
+        limits: &[(50, With::Nothing), (30, With::Zstd), (30, With::File)],
     },
     Program {
         name: "redis_with_a_background_save",
         needs: &["redis-server", "redis-cli", "redis-benchmark"],
         command: redis,
-        percents: &[50, 40],
-        with_file: &[],
+        limits: &[(50, With::Nothing), (30, With::Zstd), (30, With::File)],
     },
     Program {
         name: "rust_with_an_allocator_of_its_own",
@@ -111,8 +110,7 @@ const PROGRAMS: [Program; 9] = [
             let this = std::env::current_exe().unwrap();
             vec![this.to_str().unwrap().to_owned(), "--arena".to_owned(), scale.to_string()]
         },
-        percents: &[50, 40],
-        with_file: &[30],
+        limits: &[(50, With::Nothing), (40, With::Nothing), (30, With::File)],
     },
 ];
 
@@ -149,7 +147,7 @@ fn sort(folder: &Path, scale: u64) -> Vec<String> {
 fn c_build(folder: &Path, scale: u64) -> Vec<String> {
     sources::write(folder, 4 * scale);
     let folder = folder.display();
-    shell(format!("cd {folder} && make -s clean && make -s -j4 && cksum *.o all && ./all"))
+    shell(format!("cd {folder} && make -s clean && make -s -j2 && cksum *.o all && ./all"))
 }
 
 fn sqlite(folder: &Path, scale: u64) -> Vec<String> {
@@ -164,13 +162,13 @@ fn java(folder: &Path, scale: u64) -> Vec<String> {
     let folder = folder.to_str().unwrap();
     let compiled = Command::new("javac").args(["-d", folder, &data("Maps.java")]).output().unwrap();
     assert!(compiled.status.success(), "{}", text(&compiled.stderr));
-    ["java", "-Xmx1g", "-cp", folder, "Maps", &(scale * 3).to_string()].map(str::to_owned).into()
+    ["java", "-Xmx1g", "-cp", folder, "Maps", &(scale * 9).to_string()].map(str::to_owned).into()
 }
 
 fn redis(folder: &Path, scale: u64) -> Vec<String> {
     for (name, step) in [("first", 1), ("second", 3)] {
         let mut file = BufWriter::new(File::create(folder.join(name)).unwrap());
-        for number in (0..30_000 * scale).step_by(step) {
+        for number in (0..90_000 * scale).step_by(step) {
             let value = format!("the_{name}_value_of_{number}_").repeat(20);
             writeln!(file, "SET key:{number} {value}").unwrap();
         }
@@ -184,7 +182,7 @@ fn setting(name: &str) -> u64 {
 }
 
 /// Of `uzswap run`, as it is started here.
-fn run_in(limit: u64, options: &[String], argv: &[String]) -> Command {
+fn run_in(limit: u64, options: &[&str], argv: &[String]) -> Command {
     let mut command = Command::new("timeout");
     // One that hangs is ended, and fails with 137.
     let seconds = (100 * setting("UZSWAP_PROGRAMS_SCALE")).to_string();
@@ -229,21 +227,24 @@ fn compare(program: &Program) {
     assert_eq!(text(&again.stdout), text(&plain.stdout), "it prints another thing each time");
     let peak = first.max(second);
     let file = folder.path().join("behind the pool");
-    let file = ["--backing".to_owned(), file.to_str().unwrap().to_owned()];
-    let without_file = program.percents.iter().map(|percent| (percent, &[][..]));
-    let with_file = program.with_file.iter().map(|percent| (percent, &file[..]));
-    for (percent, options) in without_file.chain(with_file) {
+    let file = file.to_str().unwrap();
+    for &(percent, with) in program.limits {
+        let options: &[&str] = match with {
+            With::Nothing => &[],
+            With::Zstd => &["--compressor", "zstd"],
+            With::File => &["--backing", file],
+        };
         for _ in 0..setting("UZSWAP_PROGRAMS_REPEAT") {
             let limit = peak * percent / 100;
             let run = run_in(limit, options, &argv).output().unwrap();
             let Output { status, stdout, stderr } = run;
             let (stdout, stderr) = (text(&stdout), text(&stderr));
-            let told = format!("{percent} % of {peak} bytes\n{stdout}\n{stderr}");
+            let told = format!("{percent} % of {peak} bytes, {with:?}\n{stdout}\n{stderr}");
             let code = status.code().or(status.signal().map(|signal| 128 + signal));
             assert_eq!(code, Some(0), "{told}");
             assert_eq!(stdout, text(&plain.stdout), "{told}");
             if std::env::var_os("UZSWAP_PROGRAMS_TELL").is_some() {
-                eprintln!("{}, {percent} % of {peak} bytes: {stderr}", program.name);
+                eprintln!("{}, {percent} % of {peak} bytes, {with:?}: {stderr}", program.name);
             }
         }
     }

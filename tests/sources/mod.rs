@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
-const FUNCTIONS: u64 = 30;
+const FUNCTIONS: u64 = 300;
 
 /// Writes this many sources, and a Makefile that makes of them the program `all`.
 pub(crate) fn write(folder: &Path, count: u64) {
