@@ -30,6 +30,7 @@ fn main() -> ExitCode {
     let missing = no_run();
     trials::run(PROGRAMS.iter().map(|program| {
         let missing = missing.clone().or_else(|| not_installed(program.needs));
+        let missing = missing.or_else(|| too_small(program.gib));
         trials::trial(program.name, missing, || compare(program))
     }))
 }
@@ -37,6 +38,8 @@ fn main() -> ExitCode {
 struct Program {
     name: &'static str,
     needs: &'static [&'static str],
+    /// GiB of memory that must be free, and of disk for temporary files.
+    gib: u64,
     /// The command, which may use this empty folder. The scale is 1 or more.
     command: fn(&Path, u64) -> Vec<String>,
     /// The limits, in percent of its peak, and what with. What it has must fit there compressed.
@@ -53,16 +56,18 @@ enum With {
     File,
 }
 
-const PROGRAMS: [Program; 9] = [
+const PROGRAMS: [Program; 10] = [
     Program {
         name: "python_with_dicts_and_lists",
         needs: &["python3"],
+        gib: 1,
         command: |_, scale| script("python3", "lists.py", scale * 2),
         limits: &[(50, With::Nothing), (30, With::Nothing), (30, With::File)],
     },
     Program {
         name: "python_that_forks",
         needs: &["python3"],
+        gib: 1,
         command: |_, scale| script("python3", "forks.py", scale),
         limits: &[(50, With::Nothing), (30, With::File)],
     },
@@ -70,42 +75,56 @@ const PROGRAMS: [Program; 9] = [
     Program {
         name: "sort",
         needs: &["sort", "cksum"],
+        gib: 1,
         command: sort,
         limits: &[(50, With::Nothing), (40, With::Nothing), (30, With::File)],
     },
     Program {
+        name: "sort_of_a_gigabyte",
+        needs: &["sort", "cksum"],
+        gib: 4,
+        command: sort_of_a_gigabyte,
+        limits: &[(50, With::Nothing), (30, With::Nothing)],
+    },
+    Program {
         name: "c_build",
         needs: &["gcc", "make", "cksum"],
+        gib: 1,
         command: c_build,
         limits: &[(50, With::Nothing), (30, With::Zstd), (30, With::File)],
     },
     Program {
         name: "sqlite",
         needs: &["sqlite3"],
+        gib: 1,
         command: sqlite,
         limits: &[(50, With::Nothing), (30, With::Nothing), (30, With::File)],
     },
     Program {
         name: "node",
         needs: &["node"],
+        gib: 1,
         command: |_, scale| script("node", "maps.js", scale),
         limits: &[(50, With::Nothing), (40, With::Nothing), (30, With::File)],
     },
     Program {
         name: "java",
         needs: &["java", "javac"],
+        gib: 1,
         command: java,
         limits: &[(50, With::Nothing), (30, With::Zstd), (30, With::File)],
     },
     Program {
         name: "redis_with_a_background_save",
         needs: &["redis-server", "redis-cli", "redis-benchmark"],
+        gib: 1,
         command: redis,
         limits: &[(50, With::Nothing), (30, With::Zstd), (30, With::File)],
     },
     Program {
         name: "rust_with_an_allocator_of_its_own",
         needs: &[],
+        gib: 1,
         command: |_, scale| {
             let this = std::env::current_exe().unwrap();
             vec![this.to_str().unwrap().to_owned(), "--arena".to_owned(), scale.to_string()]
@@ -128,14 +147,24 @@ fn shell(text: String) -> Vec<String> {
 
 /// 18 MB of lines.
 fn sort(folder: &Path, scale: u64) -> Vec<String> {
+    sort_lines(folder, 120_000 * scale, 8)
+}
+
+/// Lines of half a page: each is some faults, as they are put in order.
+fn sort_of_a_gigabyte(folder: &Path, scale: u64) -> Vec<String> {
+    sort_lines(folder, 510_000 * scale, 160)
+}
+
+/// Sorts lines of a file, with so many times two words in each.
+fn sort_lines(folder: &Path, count: u64, words: usize) -> Vec<String> {
     let path = folder.join("lines");
     let mut file = BufWriter::new(File::create(&path).unwrap());
     let mut random = 1_u64;
-    for number in 0..120_000 * scale {
+    let words = "some words, ".repeat(words);
+    for number in 0..count {
         random =
             random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let key = random >> 40;
-        let words = "some words, ".repeat(8);
         writeln!(file, "{key} line {number} with the key {key} and {words}").unwrap();
     }
     file.into_inner().unwrap().sync_data().unwrap();
@@ -207,6 +236,23 @@ fn not_installed(programs: &[&str]) -> Option<String> {
     };
     let missing = programs.iter().find(|program| !is_there(program))?;
     Some(format!("{missing} is not installed"))
+}
+
+/// Whether the machine is, for what takes so many GiB.
+fn too_small(gib: u64) -> Option<String> {
+    let memory = fs::read_to_string("/proc/meminfo").unwrap();
+    let line = memory.lines().find_map(|line| line.strip_prefix("MemAvailable:")).unwrap();
+    let kib: u64 = line.trim().trim_end_matches(" kB").parse().unwrap();
+    let disk = Command::new("df").args(["-kP", std::env::temp_dir().to_str().unwrap()]).output();
+    let told = text(&disk.unwrap().stdout);
+    let free = told.lines().nth(1).and_then(|line| line.split_ascii_whitespace().nth(3));
+    let free_kib: u64 = free.unwrap().parse().unwrap();
+    let needed = gib << 20;
+    match (kib < needed, free_kib < needed) {
+        (true, _) => Some(format!("less than {gib} GiB of memory are free")),
+        (_, true) => Some(format!("less than {gib} GiB are free for temporary files")),
+        _ => None,
+    }
 }
 
 fn text(bytes: &[u8]) -> String {
