@@ -61,6 +61,12 @@ use crate::zswap::{Counters, StoreError, Zswap};
 
 type SpaceLock = Arc<Mutex<Space>>;
 
+/// How long what was told of pages that processes share counts, for each such process, in times of
+/// what it took to tell: the kernel walks all pages, for a tenth of the time at most. Where the
+/// limit seems to be passed, for a third: what is told by then is less than it seems, mostly.
+const SHARED_FOR_TIMES: u32 = 10;
+const SHARED_FOR_TIMES_OVER: u32 = 3;
+
 /// Locks a space. A panic in another thread ends the run, and everything with it.
 fn lock(space: &SpaceLock) -> MutexGuard<'_, Space> {
     space.lock().unwrap_or_else(PoisonError::into_inner)
@@ -199,10 +205,16 @@ impl Pager {
         let mut used = resident + unmanaged + pool + known as u64;
         if used > self.goal_bytes() {
             // It matters now that processes have pages in common.
-            let count = spaces.len() as u32; // of processes: 2^22 at most
-            let all = resident;
-            resident = spaces.iter().map(|space| counted_bytes(space, count)).sum();
-            used = used - all + resident;
+            let has_family = |space: &&SpaceLock| lock(space).family.is_some();
+            let count = spaces.iter().filter(has_family).count() as u32; // 2^22 processes at most
+            for times in [SHARED_FOR_TIMES, SHARED_FOR_TIMES_OVER] {
+                let all = resident;
+                resident = spaces.iter().map(|space| counted_bytes(space, count * times)).sum();
+                used = used - all + resident;
+                if used <= self.limit_bytes || count == 0 {
+                    break;
+                }
+            }
         }
         self.sampled.store(used, Ordering::Relaxed);
         self.resident.store(resident, Ordering::Relaxed);

@@ -143,14 +143,12 @@ pub(super) struct Space {
 #[derive(Debug, Default)]
 struct Shared {
     bytes: u64,
-    /// When it is to be looked at again; at once, where it is not known.
-    due: Option<Instant>,
+    /// When that was asked for, and how long it took; nothing where it is not known.
+    told: Option<(Instant, Duration)>,
 }
 
-/// How long what was told of shared pages counts at most, and for each process with such pages, in
-/// times of what it took to tell: the kernel walks all pages, for a tenth of the time.
+/// How long what was told of shared pages counts at most.
 const SHARED_FOR: Duration = Duration::from_millis(50);
-const SHARED_FOR_TIMES: u32 = 10;
 
 /// How long a child may be without a helper: it is looked twice for such in that time.
 const ASSUMED_FOR: Duration = Duration::from_secs(1);
@@ -410,7 +408,7 @@ impl Space {
     ) {
         self.born = Some((Instant::now(), family.parted()));
         self.family = Some(family);
-        self.shared.due = None;
+        self.shared.told = None;
         if resident_bytes < PROTECTED_BYTES_MIN {
             return;
         }
@@ -1000,26 +998,26 @@ pub(super) fn leave_words_of_threads(space: &SpaceLock) {
 }
 
 /// Bytes of anonymous memory that count as this process's: where pages are shared since a fork, its
-/// part of them (`Pss_Anon`). That is not asked for more often than one of so many processes may.
-pub(super) fn counted_bytes(space: &SpaceLock, processes: u32) -> u64 {
+/// part of them (`Pss_Anon`). What was told of it last counts for so many times of what it took.
+pub(super) fn counted_bytes(space: &SpaceLock, times: u32) -> u64 {
     let resident = resident_bytes(space);
-    let (files, before, due) = {
+    let (files, before, told) = {
         let space = lock(space);
         let files = space.files.clone().filter(|_| space.family.is_some());
-        (files, space.shared.bytes, space.shared.due)
+        (files, space.shared.bytes, space.shared.told)
     };
     let Some(files) = files else { return resident };
     let now = Instant::now();
-    if due.is_some_and(|due| now < due) {
+    if told.is_some_and(|(at, took)| now < at + (took * times).min(SHARED_FOR)) {
         return resident.saturating_sub(before);
     }
     let part = files.part_of_anonymous().unwrap_or(0); // it has ended
-    let pause = now.elapsed() * SHARED_FOR_TIMES * processes;
+    let took = now.elapsed();
     let mut space = lock(space);
     // What was made its own meanwhile may not be told of.
     let made_own = before.saturating_sub(space.shared.bytes);
     space.shared.bytes = resident.saturating_sub(part).saturating_sub(made_own);
-    space.shared.due = Some(now + pause.min(SHARED_FOR));
+    space.shared.told = Some((now, took));
     part
 }
 
