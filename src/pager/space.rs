@@ -523,7 +523,7 @@ impl Space {
     /// The caller has the helper do it, without the lock, and then calls [`Space::dropped`].
     pub(super) fn give_move(&mut self, most: usize) -> io::Result<bool> {
         let (Some(helper), None) = (self.helper(), &self.command) else { return Ok(false) };
-        let mut tray = self.staging.empty.pop();
+        let mut tray = if most > 0 { self.staging.empty.pop() } else { None };
         let runs = match tray {
             Some(tray) => self.next_pages(tray, most)?,
             None => Vec::new(),
