@@ -214,7 +214,7 @@ fn setting(name: &str) -> u64 {
 fn run_in(limit: u64, options: &[&str], argv: &[String]) -> Command {
     let mut command = Command::new("timeout");
     // One that hangs is ended, and fails with 137.
-    let seconds = (100 * setting("UZSWAP_PROGRAMS_SCALE")).to_string();
+    let seconds = (300 * setting("UZSWAP_PROGRAMS_SCALE")).to_string();
     command.args(["-s", "KILL", &seconds, env!("CARGO_BIN_EXE_uzswap")]);
     command.args(["run", "--limit", &limit.to_string()]).args(options).arg("--").args(argv);
     command

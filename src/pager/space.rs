@@ -164,6 +164,9 @@ const PROTECT_MAX: Duration = Duration::from_micros(500);
 /// each other at most: 16 bytes in glibc 2.36.
 const BESIDE: u64 = 64;
 
+/// Where such a list may be: a program can name any address, and names 0 where there is none.
+const LISTS: Range<u64> = PAGE..1 << 56;
+
 /// Where no more pages are resident of what may be a thread's stack, it is not watched: there is
 /// little to win, and each thread that ends would be held up to tell that it drops its stack.
 const STACK_PAGES: u64 = 16;
@@ -465,7 +468,7 @@ impl Space {
                 continue;
             }
             // None on its way in or out, or it is a thread of another kind.
-            let list = process::robust_list(thread).ok().filter(|&list| list != 0)?;
+            let list = process::robust_list(thread).ok().filter(|list| LISTS.contains(list))?;
             let page = list / PAGE * PAGE;
             if Some(thread) == self.pid {
                 spared.insert(page - PAGE..page + PAGE * 2); // not on a stack that was mapped so
@@ -986,9 +989,9 @@ pub(super) fn leave_words_of_threads(space: &SpaceLock) {
     if threads.len() <= 2 {
         return;
     }
-    // 0 where there is none; an error where it has ended.
+    // An error where it has ended.
     let lists = threads.into_iter().filter_map(|thread| process::robust_list(thread).ok());
-    let lists: Vec<u64> = lists.filter(|&list| list != 0).collect();
+    let lists: Vec<u64> = lists.filter(|list| LISTS.contains(list)).collect();
     let mut space = lock(space);
     for list in lists {
         let word = (list - BESIDE) / PAGE * PAGE..(list + BESIDE).next_multiple_of(PAGE);

@@ -305,6 +305,13 @@ pub(crate) fn robust_list() -> usize {
     head
 }
 
+/// Says that this thread's list of robust futexes is there.
+pub(crate) fn name_robust_list(address: usize) {
+    // SAFETY: the kernel notes the address, and finds nothing there when the thread ends.
+    let told = unsafe { libc::syscall(libc::SYS_set_robust_list, address, 24) };
+    assert_eq!(told, 0);
+}
+
 /// How many processors this thread may run on.
 pub(crate) fn processors() -> i32 {
     // SAFETY: all zero is a set, which the call fills.

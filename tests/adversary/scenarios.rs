@@ -207,6 +207,14 @@ fn words_of_threads() {
         })
         .collect();
     let stacks: Vec<(usize, usize)> = told.iter().take(threads.len()).collect();
+    let liars: Vec<_> = [1, 16, usize::MAX]
+        .map(|address| {
+            thread::spawn(move || {
+                raw::name_robust_list(address);
+                thread::park();
+            })
+        })
+        .into();
     check(filled());
     for &(word, used) in &stacks {
         if !is_resident(word) {
@@ -217,7 +225,7 @@ fn words_of_threads() {
             super::wrong(&format!("{resident} pages of {USED} of a stack are resident"));
         }
     }
-    for thread in threads {
+    for thread in threads.into_iter().chain(liars) {
         thread.thread().unpark();
         thread.join().expect("a thread that ends");
     }
