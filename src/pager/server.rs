@@ -867,6 +867,10 @@ impl Server {
                 return; // whoever waited was woken
             }
         }
+        if stopped.errno == libc::EAGAIN && self.company.has_one_processor() {
+            // For who changes the mappings. Where there are more, that runs anyway.
+            std::thread::yield_now();
+        }
         match stopped.errno {
             // Its memory is gone.
             libc::ESRCH => {}
