@@ -132,10 +132,12 @@ impl Evictor {
         let (leave, trays_aside) = trays(resident);
         // It may end at any time.
         while lock(space).helper().is_some() {
-            leave_words_of_threads(space);
             // A round may have filled two trays, and empties one.
             let is_ahead = lock(space).filled_trays() > trays_aside;
             let most = if is_ahead { 0 } else { leave };
+            if most > 0 {
+                leave_words_of_threads(space);
+            }
             let (moved, mut freed) = self.carry_out(space, |space| space.give_move(most))?;
             let (moved_then, dropped) =
                 self.carry_out(space, |space| Ok(space.give_move_of(&moved)))?;

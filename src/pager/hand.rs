@@ -100,10 +100,8 @@ impl Hand {
             for run in runs {
                 for (page, entry) in table.entries(run.start / PAGE..run.end / PAGE) {
                     let is_there = entry.returned || !known;
-                    if entry.place != Place::Program || !is_there {
-                        continue;
-                    }
-                    if !removing.is_empty() && removing.contains(page * PAGE) {
+                    let may_leave = is_there && !removing.contains(page * PAGE);
+                    if entry.place != Place::Program || !may_leave {
                         continue;
                     }
                     let every = 1 << entry.heat;

@@ -47,11 +47,16 @@ pub(super) struct MoveRun {
 }
 
 impl MoveRun {
+    /// Of one page, of which it is not known that it was moved.
+    pub(super) fn new(page: u64, staged: usize) -> MoveRun {
+        MoveRun { page, count: 1, staged, moved: 0 }
+    }
+
     pub(super) fn pages(&self) -> Range<u64> {
         self.page..self.page + self.count as u64
     }
 
-    fn addresses(&self) -> Range<u64> {
+    pub(super) fn addresses(&self) -> Range<u64> {
         self.page * PAGE..(self.page + self.count as u64) * PAGE
     }
 }
@@ -60,7 +65,7 @@ impl MoveRun {
 pub(super) fn add_page(runs: &mut Vec<MoveRun>, page: u64, staged: usize) {
     match runs.last_mut() {
         Some(last) if last.pages().end == page => last.count += 1,
-        _ => runs.push(MoveRun { page, count: 1, staged, moved: 0 }),
+        _ => runs.push(MoveRun::new(page, staged)),
     }
 }
 

@@ -83,10 +83,6 @@ impl Ranges {
         self.0.range(..=at).next_back().is_some_and(|(_, &end)| at < end)
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     pub(super) fn iter(&self) -> impl Iterator<Item = Range<u64>> {
         self.0.iter().map(|(&start, &end)| start..end)
     }
@@ -128,7 +124,6 @@ mod tests {
                 assert_eq!(has, expected);
                 let all: Vec<_> = ranges.iter().collect();
                 assert!(all.windows(2).all(|pair| pair[0].end < pair[1].start), "{all:?}");
-                assert_eq!(ranges.is_empty(), expected.is_empty());
                 assert!((0..64).all(|at| ranges.contains(at) == twin[at as usize]));
                 let start = random(64);
                 let asked = start..start + random(64 - start + 1);

@@ -573,7 +573,7 @@ impl Space {
             if is_here && count < TRAY_PAGES {
                 match is_shared {
                     true => add_page(&mut runs, page, first + count),
-                    false => runs.push(MoveRun { page, count: 1, staged: first + count, moved: 0 }),
+                    false => runs.push(MoveRun::new(page, first + count)),
                 }
                 count += 1;
             }
@@ -585,8 +585,7 @@ impl Space {
         if is_shared && self.protects {
             // The helper is not to wait for room.
             for run in &runs {
-                let range = run.page * PAGE..(run.page + run.count as u64) * PAGE;
-                let _ = self.uffd.write_unprotect(range, true);
+                let _ = self.uffd.write_unprotect(run.addresses(), true);
             }
         }
         let what = if is_shared { work::OWN_AND_MOVE } else { work::MOVE };
@@ -641,9 +640,8 @@ impl Space {
 
     /// Notes what a command did, if it is done, or `in_part` (P3).
     fn collect(&mut self, in_part: bool) {
-        let (Some(helper), Some(mut command)) = (self.helper.clone(), self.command.take()) else {
-            return;
-        };
+        let Some(mut command) = self.command.take() else { return };
+        let Some(helper) = self.helper.clone() else { return };
         let is_done = helper.has_done(&command);
         if is_done || in_part {
             let answers: Vec<(usize, i32)> = helper.answers(&command).collect();
@@ -797,9 +795,7 @@ impl Space {
     }
 
     fn was_missing(&mut self, page: u64) {
-        if !self.removing.is_empty() {
-            self.removing.remove(page * PAGE..(page + 1) * PAGE);
-        }
+        self.removing.remove(page * PAGE..(page + 1) * PAGE);
     }
 
     /// Forgets a range of pages; `release` is called for each slot that one of them named.
