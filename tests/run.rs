@@ -54,13 +54,16 @@ fn main() -> ExitCode {
 }
 
 /// Name, limit, exit code, what it prints. Each has 32 MiB of its own.
-const SCENARIOS: [(&str, &str, i32, &str); 12] = [
+const SCENARIOS: [(&str, &str, i32, &str); 15] = [
     ("fill", "16M", 0, ""),
     ("code-7", "16M", 7, ""),
     ("abort", "16M", 128 + 6, ""),
     ("close-all", "16M", 0, ""),
     ("thread-execs", "16M", 6, "from sh"),
     ("limits", "16M", 0, ""),
+    ("own-userfaultfd", "16M", 0, ""),
+    ("grow-locked", "40M", 0, ""),
+    ("moves-take-long", "24M", 0, ""),
     ("background", "16M", 0, "background done"),
     ("threads-end", "16M", 0, ""),
     ("words-of-threads", "16M", 0, ""),

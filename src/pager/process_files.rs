@@ -117,7 +117,26 @@ impl ProcessFiles {
     }
 }
 
-/// Likewise, of a process without a helper.
+/// The bytes by which a thread makes a mapping larger just now: it waits in mremap(2).
+pub(super) fn growth_under_way(thread: u32) -> Option<u64> {
+    growth(&fs::read_to_string(format!("/proc/{thread}/syscall")).ok()?)
+}
+
+/// Likewise, as /proc/PID/syscall tells it: the call, and what it was called with.
+fn growth(syscall: &str) -> Option<u64> {
+    let mut fields = syscall.split_ascii_whitespace();
+    if fields.next()?.parse() != Ok(libc::SYS_mremap) {
+        return None;
+    }
+    let mut bytes = fields.skip(1).map_while(|field| {
+        let bytes = u64::from_str_radix(field.strip_prefix("0x")?, 16).ok()?;
+        bytes.checked_next_multiple_of(PAGE_SIZE as u64)
+    });
+    let (before, after) = (bytes.next()?, bytes.next()?);
+    after.checked_sub(before).filter(|&growth| growth > 0)
+}
+
+/// As [`ProcessFiles::part_of_anonymous`], of a process without a helper.
 pub(super) fn part_of_anonymous_of(pid: u32) -> Option<u64> {
     part_of_anonymous(&fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?)
 }
@@ -206,6 +225,22 @@ mod tests {
 
     fn is_unknown_call(error: &io::Error) -> bool {
         error.raw_os_error() == Some(libc::ENOTTY)
+    }
+
+    #[test]
+    fn growth_is_told_from_other_calls() {
+        let mremap = |lengths| {
+            growth(&format!("{} 0x7f00 {lengths} 0x1 0x0 0x7ffc 0x7f41\n", libc::SYS_mremap))
+        };
+        assert_eq!(mremap("0x4000 0x10000"), Some(0xc000));
+        assert_eq!(mremap("0x3fff 0x4001"), Some(0x1000));
+        assert_eq!(mremap("0x4000 0x4000"), None);
+        assert_eq!(mremap("0x4000 0x1000"), None);
+        assert_eq!(mremap("0xffffffffffffffff 0x1"), None);
+        assert_eq!(growth("running\n"), None);
+        assert_eq!(growth("-1 0x7ffc 0x7f41\n"), None);
+        assert_eq!(growth(&format!("{} 0x0 0x1000 0x2000\n", libc::SYS_mmap)), None);
+        assert_eq!(growth_under_way(std::process::id()), None);
     }
 
     #[test]

@@ -17,6 +17,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFl
 use super::company::Company;
 use super::family::Family;
 use super::helper::send;
+use super::process_files::growth_under_way;
 use super::ranges::{Ranges, count};
 use super::reader::Reader;
 use super::space::{STAGING_PAGES, Space};
@@ -52,10 +53,6 @@ const ROOM_ROUNDS: u64 = 2;
 
 /// How long it waits at most: the evictor may be waiting for a helper, and that for a page itself.
 const ROOM_WAIT: Duration = Duration::from_millis(20);
-
-/// How long a page may not be filled as the mappings change, and nothing is told. After that it is
-/// the change itself that waits for the page.
-const STALL_MAX: Duration = Duration::from_millis(50);
 
 /// What a descriptor in the epoll set is.
 #[derive(Debug, Clone, Copy)]
@@ -123,6 +120,7 @@ enum By {
 #[derive(Debug)]
 struct Waiting {
     space: u32,
+    thread: u32,
     address: u64,
     access: Access,
     since: Instant,
@@ -130,6 +128,12 @@ struct Waiting {
     round: u64,
     /// Pages to restore, where its page is being read.
     window: Option<Range<u64>>,
+}
+
+impl Waiting {
+    fn page(&self) -> u64 {
+        self.address / PAGE
+    }
 }
 
 #[derive(Debug)]
@@ -546,9 +550,6 @@ impl Server {
         let events = room[..count].iter_mut().filter_map(Told::take);
         let (faults, changes): (Vec<Event>, Vec<Event>) =
             events.partition(|event| matches!(event, Event::PageFault { .. }));
-        if !changes.is_empty() {
-            space.stalled = None;
-        }
         for range in changes.iter().flat_map(addresses_of) {
             space.take_back(range);
         }
@@ -569,7 +570,8 @@ impl Server {
             };
             let by = if Some(thread) == space.thread { By::Helper } else { By::Program };
             let round = self.pager.rounds.load(Ordering::Relaxed);
-            let fault = Waiting { space: id, address, access, since: start, round, window: None };
+            let fault =
+                Waiting { space: id, thread, address, access, since: start, round, window: None };
             let served = self.serve(&mut space, &fault, by);
             if served == Served::NoRoom {
                 self.pager.is_awaited.store(true, Ordering::Relaxed);
@@ -707,7 +709,7 @@ impl Server {
 
     /// Gives a program the page that it waits for, and those that it will want next.
     fn serve(&mut self, space: &mut Space, fault: &Waiting, by: By) -> Served {
-        let (page, access) = (fault.address / PAGE, fault.access);
+        let (page, access) = (fault.page(), fault.access);
         let place = space.table.get(page).place;
         if by == By::Program && !self.pager.has_room() {
             return Served::NoRoom;
@@ -718,7 +720,7 @@ impl Server {
             self.to_wake.push(freed.start * PAGE..freed.end.max(page + 1) * PAGE);
             self.pager.charge(count(&freed), 0);
         } else if place != Place::Program {
-            if let Some(window) = self.serve_kept(space, page, fault.window.clone()) {
+            if let Some(window) = self.serve_kept(space, fault) {
                 return Served::Later(window);
             }
         } else if by != By::Helper && space.not_commanded(page, page..page + 1).is_empty() {
@@ -726,26 +728,27 @@ impl Server {
             // again. The helper itself has not begun to move anything while it waits for a page.
             self.to_wake.push(page * PAGE..(page + 1) * PAGE);
         } else {
-            self.serve_fresh(space, page, access == Access::Write);
+            self.serve_fresh(space, fault);
         }
         space.faults += 1;
         Served::Done
     }
 
     /// A page that was never touched, or dropped: zeros.
-    fn serve_fresh(&mut self, space: &mut Space, page: u64, write: bool) {
+    fn serve_fresh(&mut self, space: &mut Space, fault: &Waiting) {
+        let page = fault.page();
         let address = page * PAGE;
-        if !write {
+        if fault.access == Access::Read {
             let filled =
                 space.uffd.zeropage(address..address + PAGE, false).map(|()| page..page + 1);
-            self.filled(space, page, filled).for_each(|page| space.zeroed(page));
+            self.filled(space, fault, filled).for_each(|page| space.zeroed(page));
             return;
         }
         let window = space.streams.window(page, FRESH_MAX);
         let window = space.not_commanded(page, window);
         let wanted = run_around(space, page, window, |place| place == Place::Program);
         let filled = fill(space, wanted.start, &self.zeros[..count(&wanted)]);
-        let done = self.filled(space, page, filled);
+        let done = self.filled(space, fault, filled);
         self.pager.charge(count(&done), 0);
         self.pager.meter.fresh(count(&done));
         done.for_each(|page| space.returned(page, 0));
@@ -753,12 +756,9 @@ impl Server {
 
     /// A page that was aside or in the store. Where it is being read: the pages that are to be
     /// restored then, as `window`.
-    fn serve_kept(
-        &mut self,
-        space: &mut Space,
-        page: u64,
-        window: Option<Range<u64>>,
-    ) -> Option<Range<u64>> {
+    fn serve_kept(&mut self, space: &mut Space, fault: &Waiting) -> Option<Range<u64>> {
+        let page = fault.page();
+        let window = fault.window.clone();
         let window = window.unwrap_or_else(|| space.streams.window(page, RESTORED_MAX));
         let wanted = run_around(space, page, window.clone(), |place| place != Place::Program);
         match self.fetch(space, page, count(&(wanted.start..page))) {
@@ -783,7 +783,7 @@ impl Server {
         self.read_ahead(space, ready.end..wanted.end);
         let contents = &self.buffer[count(&(wanted.start..ready.start))..][..count(&ready)];
         let filled = fill(space, ready.start, contents);
-        let done = self.filled(space, page, filled);
+        let done = self.filled(space, fault, filled);
         let (mut restored, mut rescued) = (0, 0);
         for at in done {
             match space.table.get(at).place {
@@ -833,16 +833,16 @@ impl Server {
         }
     }
 
-    /// Some pages were filled, for a fault of `page`, or none: those.
+    /// Some pages were filled for a fault, or none: those.
     fn filled(
         &mut self,
         space: &mut Space,
-        page: u64,
+        fault: &Waiting,
         filled: Result<Range<u64>, Stopped>,
     ) -> Range<u64> {
+        let page = fault.page();
         match filled {
             Ok(done) => {
-                space.stalled = None;
                 self.to_wake.push(done.start * PAGE..done.end * PAGE);
                 if !done.contains(&page) {
                     // It asks again, for this page alone.
@@ -851,25 +851,24 @@ impl Server {
                 done
             }
             Err(stopped) => {
-                self.not_filled(space, page * PAGE, stopped);
+                self.not_filled(space, fault, stopped);
                 page..page
             }
         }
     }
 
     /// A page could not be filled.
-    fn not_filled(&mut self, space: &mut Space, address: u64, stopped: Stopped) {
+    fn not_filled(&mut self, space: &mut Space, fault: &Waiting, stopped: Stopped) {
+        let address = fault.page() * PAGE;
         if stopped.errno == libc::EAGAIN {
-            let since = *space.stalled.get_or_insert_with(Instant::now);
-            let is_fresh = space.table.get(address / PAGE).place == Place::Program;
-            if is_fresh && since.elapsed() > STALL_MAX && space.leave_to_kernel(address / PAGE) {
-                space.stalled = None;
-                return; // whoever waited was woken
+            // Locked memory that grows is filled before it is told that it was moved, first page
+            // first: that would never be told.
+            if let Some(growth) = growth_under_way(fault.thread) {
+                space.leave_to_kernel(address..address.saturating_add(growth));
+            } else if self.company.has_one_processor() {
+                // For who changes the mappings. Where there are more, that runs anyway.
+                std::thread::yield_now();
             }
-        }
-        if stopped.errno == libc::EAGAIN && self.company.has_one_processor() {
-            // For who changes the mappings. Where there are more, that runs anyway.
-            std::thread::yield_now();
         }
         match stopped.errno {
             // Its memory is gone.

@@ -110,8 +110,6 @@ pub(super) struct Space {
     untold: Ranges,
     /// What was known of pages there before.
     elder: BTreeMap<u64, Entry>,
-    /// Since when no page could be filled.
-    pub(super) stalled: Option<Instant>,
     staging: Staging,
     command: Option<Command>,
     commands: u32,
@@ -192,7 +190,6 @@ impl Space {
             moved_in: Ranges::default(),
             untold: Ranges::default(),
             elder: BTreeMap::new(),
-            stalled: None,
             staging: Staging {
                 owners: vec![NOBODY; STAGING_PAGES].into(),
                 filled: VecDeque::new(),
@@ -930,23 +927,21 @@ impl Space {
         }
     }
 
-    /// Lets the kernel itself fill the pages from `first` on of which nothing is known, 16 MiB at
-    /// most: for memory that it fills while it changes the mappings, before that is told
-    /// (mremap(2) of locked memory). `false` where the helper is at work.
-    pub(super) fn leave_to_kernel(&mut self, first: u64) -> bool {
+    /// Lets the kernel itself fill what is locked of a range of addresses: for memory that it fills
+    /// while it changes the mappings, before that is told. What was locked before is all there, so
+    /// nothing of it is lost. Nothing where the helper is at work.
+    pub(super) fn leave_to_kernel(&mut self, range: Range<u64>) {
+        let Ok([locked]) = self.mappings_with(["lo"]) else { return };
         if !self.hold_commands() {
-            return false;
+            return;
         }
-        const MOST: u64 = 1 << 12;
-        let unknown = |&page: &u64| self.table.get(page).place == Place::Program;
-        let count = (first..first + MOST).take_while(unknown).count() as u64;
-        let range = first * PAGE..(first + count) * PAGE;
-        let _ = self.uffd.unregister(range.clone());
-        self.watched.remove(range.clone());
-        self.to_protect.remove(range.clone());
-        self.take_back(range);
+        for part in locked.within(range) {
+            let _ = self.uffd.unregister(part.clone());
+            self.watched.remove(part.clone());
+            self.to_protect.remove(part.clone());
+            self.take_back(part);
+        }
         self.let_commands(true);
-        true
     }
 
     /// Memory of what is known, in bytes, about.

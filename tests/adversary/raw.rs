@@ -312,6 +312,14 @@ pub(crate) fn name_robust_list(address: usize) {
     assert_eq!(told, 0);
 }
 
+/// Has this thread run only where no other would (SCHED_IDLE).
+pub(crate) fn run_when_idle() {
+    let none = libc::sched_param { sched_priority: 0 };
+    // SAFETY: reads a structure of ours.
+    let told = unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const none) };
+    assert_eq!(told, 0);
+}
+
 /// How many processors this thread may run on.
 pub(crate) fn processors() -> i32 {
     // SAFETY: all zero is a set, which the call fills.

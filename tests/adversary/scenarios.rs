@@ -105,6 +105,7 @@ pub(crate) fn run(name: &str) -> ! {
         "both-write" => both_write(),
         "child-changes" => child_changes(),
         "processors-stay" => processors_stay(),
+        "moves-take-long" => moves_take_long(),
         "stay" => {
             let at = filled();
             println!("ready");
@@ -292,6 +293,43 @@ fn resident_pages() -> usize {
     let text = std::fs::read_to_string("/proc/self/statm").expect("statm");
     let numbers: Vec<usize> = text.split(' ').map_while(|number| number.parse().ok()).collect();
     numbers[1] - numbers[2]
+}
+
+/// A thread that hardly ever runs moves memory, and is held up in the middle of it, while others
+/// touch new memory just below.
+fn moves_take_long() {
+    const NEW: usize = 1024;
+    let room = raw::map(0, (NEW + PAGES) * PAGE, libc::PROT_NONE, raw::PRIVATE, -1).expect("mmap");
+    let (new, to) = (room, room + NEW * PAGE);
+    raw::protect(new, NEW * PAGE, raw::READ_WRITE).expect("mprotect");
+    let at = filled();
+    let is_over = AtomicBool::new(false);
+    let is_over = &is_over;
+    thread::scope(|scope| {
+        for _ in 0..raw::processors() {
+            scope.spawn(move || while !is_over.load(Ordering::Relaxed) {});
+        }
+        scope.spawn(move || {
+            while !is_over.load(Ordering::Relaxed) {
+                for page in 0..NEW {
+                    raw::page(new + page * PAGE)[0] = 1;
+                    thread::sleep(Duration::from_micros(500));
+                }
+                raw::advise(new, NEW * PAGE, libc::MADV_DONTNEED).expect("madvise");
+            }
+        });
+        scope.spawn(move || {
+            raw::run_when_idle();
+            let fixed = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+            for _ in 0..12 {
+                raw::remap(at, PAGES * PAGE, PAGES * PAGE, fixed, to).expect("mremap");
+                check_in_order(to, (0..PAGES).step_by(97));
+                raw::remap(to, PAGES * PAGE, PAGES * PAGE, fixed, at).expect("mremap");
+            }
+            is_over.store(true, Ordering::Relaxed);
+        });
+    });
+    check(at);
 }
 
 /// A process and its child write to all that they have in common.
