@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
 
 use super::evictor::Evictor;
 use super::governor::Governor;
@@ -200,31 +201,51 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
     let child = ptrace::spawn(&mut command, waiter.mask_before(), false).map_err(|source| {
         RunError::Program { program: program.to_string_lossy().into_owned(), source }
     });
-    let mut is_over = || [&server, &evictor, &governor].iter().any(|thread| thread.is_finished());
+    let threads = [server, evictor, governor];
+    let mut is_over = || threads.iter().any(JoinHandle::is_finished);
     let waited = child.map(|child| waiter.wait(child.id(), &mut is_over));
 
     pager.end();
-    let served = server.join();
-    let _ = (evictor.join(), governor.join());
+    let ended = end_of(threads, matches!(waited, Ok(None)));
     pager.free_released();
     let trace = pager.recorder.as_ref().map(Recorder::finish);
     let status = waited?;
-    if let Ok(Err(source)) = served {
-        return Err(RunError::Setup { what: "answer programs", source });
-    }
+    ended?;
     if let Some(reason) = pager.failed.lock().unwrap_or_else(PoisonError::into_inner).take() {
         return Err(RunError::Failed { reason });
     }
-    let status =
-        status.ok_or_else(|| RunError::Failed { reason: "the supervisor failed".to_owned() })?;
+    let status = status.ok_or_else(failed)?;
     Ok((ExitStatus::from_raw(status), pager.report(trace)))
+}
+
+/// How threads end that were told to. Where one ended unasked, others may wait for what it would
+/// have done: they are not waited for.
+fn end_of(
+    threads: impl IntoIterator<Item = JoinHandle<io::Result<()>>>,
+    unasked: bool,
+) -> Result<(), RunError> {
+    for thread in threads {
+        if unasked && !thread.is_finished() {
+            continue;
+        }
+        match thread.join() {
+            Ok(Ok(())) => {}
+            Ok(Err(source)) => return Err(RunError::Setup { what: "answer programs", source }),
+            Err(_) => return Err(failed()), // it has told why
+        }
+    }
+    Ok(())
+}
+
+fn failed() -> RunError {
+    RunError::Failed { reason: "the supervisor failed".to_owned() }
 }
 
 fn spawn(
     name: &str,
     work: impl FnOnce() -> io::Result<()> + Send + 'static,
-) -> io::Result<std::thread::JoinHandle<io::Result<()>>> {
-    std::thread::Builder::new().name(name.to_owned()).spawn(work)
+) -> io::Result<JoinHandle<io::Result<()>>> {
+    thread::Builder::new().name(name.to_owned()).spawn(work)
 }
 
 /// Listens for helpers of any user.
@@ -250,4 +271,31 @@ fn preloads(library: &Path) -> OsString {
         all.push(others);
     }
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_waits_for_those_that_wait_for_a_thread_that_failed() {
+        fn park_for_ever() -> io::Result<()> {
+            loop {
+                thread::park();
+            }
+        }
+        let start = |work: fn() -> io::Result<()>| spawn("a test", work).unwrap();
+        let waits = || start(park_for_ever);
+        let ends = || start(|| Ok(()));
+        let fails = || start(|| Err(io::ErrorKind::NotFound.into()));
+        let panics = || start(|| panic!("on purpose"));
+        assert!(end_of([ends(), ends()], false).is_ok());
+        let failed = panics();
+        while !failed.is_finished() {
+            thread::yield_now();
+        }
+        assert!(matches!(end_of([waits(), failed, waits()], true), Err(RunError::Failed { .. })));
+        assert!(matches!(end_of([ends(), fails()], false), Err(RunError::Setup { .. })));
+        assert!(matches!(end_of([panics(), ends()], false), Err(RunError::Failed { .. })));
+    }
 }

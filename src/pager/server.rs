@@ -353,6 +353,10 @@ impl Server {
             kind::READY if message.second == staging_bytes => {
                 let newcomer = self.newcomers.remove(&id).expect("the caller has it");
                 let space = match newcomer.space {
+                    // It may have ended, and been found dead, since it said hello.
+                    Some(space) if !self.spaces.contains_key(&space) => {
+                        return Err(io::ErrorKind::NotFound.into());
+                    }
                     Some(space) => space,
                     None => {
                         let fd = fd.ok_or(io::ErrorKind::InvalidData)?;
