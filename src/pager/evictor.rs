@@ -186,6 +186,7 @@ impl Evictor {
     /// once they have left the others, too.
     fn follow(&mut self, space: &SpaceLock, pages: &[(u64, usize)]) {
         for relative in self.relatives(space) {
+            leave_words_of_threads(&relative);
             // One that has ended is told of by its helper.
             let moved = self.carry_out(&relative, |space| Ok(space.give_move_after(pages)));
             let (_, most) = trays(resident_bytes(&relative));

@@ -102,6 +102,8 @@ pub(super) struct Space {
     /// Pages with a word that the kernel clears when a thread ends: never moved (see
     /// [`leave_words_of_threads`]).
     words: Ranges,
+    /// That was asked for of all that is watched.
+    knows_words: bool,
     /// The program has said that it drops this, and may not have done so yet (P4).
     removing: Ranges,
     /// Where something was moved to since all that was told was read.
@@ -186,6 +188,7 @@ impl Space {
             left: Ranges::default(),
             left_since: Instant::now(),
             words: Ranges::default(),
+            knows_words: false,
             removing: Ranges::default(),
             moved_in: Ranges::default(),
             untold: Ranges::default(),
@@ -390,6 +393,7 @@ impl Space {
                     self.to_protect.insert(part);
                 }
                 self.watched.insert(part);
+                self.knows_words = false;
             }
         }
         self.protect(PROTECT_MAX);
@@ -520,10 +524,12 @@ impl Space {
 
     /// Tells the helper to move `most` pages aside, those that the hand comes to next, and to give
     /// the memory of a tray back that is in the store. `false` where there is nothing of either.
-    /// The caller has the helper do it, without the lock, and then calls [`Space::dropped`].
+    /// The caller has called [`leave_words_of_threads`], has the helper do it, without the lock,
+    /// and then calls [`Space::dropped`].
     pub(super) fn give_move(&mut self, most: usize) -> io::Result<bool> {
         let (Some(helper), None) = (self.helper(), &self.command) else { return Ok(false) };
-        let mut tray = if most > 0 { self.staging.empty.pop() } else { None };
+        let may_move = most > 0 && self.knows_words;
+        let mut tray = may_move.then(|| self.staging.empty.pop()).flatten();
         let runs = match tray {
             Some(tray) => self.next_pages(tray, most)?,
             None => Vec::new(),
@@ -552,7 +558,7 @@ impl Space {
     }
 
     fn give_move_these(&mut self, wanted: &[(u64, usize)], is_shared: bool) -> bool {
-        if wanted.is_empty() {
+        if wanted.is_empty() || !self.knows_words {
             return false;
         }
         let (Some(helper), None) = (self.helper(), &self.command) else { return false };
@@ -974,7 +980,12 @@ pub(super) fn has_changed(space: &SpaceLock) -> bool {
 /// is. glibc has it on the thread's stack, beside the thread's list of robust futexes, which can be
 /// asked for. Such a page is left until it is unmapped: the next thread may have the same stack.
 pub(super) fn leave_words_of_threads(space: &SpaceLock) {
-    let Some(helper) = lock(space).thread else { return };
+    let helper = {
+        let mut space = lock(space);
+        space.knows_words = true; // of what is watched now
+        space.thread
+    };
+    let Some(helper) = helper else { return };
     // Of one with no threads but its first and the helper nobody joins any.
     let Some(threads) = threads(helper).ok().map(Vec::from_iter) else { return };
     if threads.len() <= 2 {
