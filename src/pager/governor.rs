@@ -63,6 +63,7 @@ impl Governor {
     pub(super) fn run(mut self) -> io::Result<()> {
         process::prefer_this_thread();
         while !self.pager.stop.load(Ordering::Relaxed) {
+            self.pager.end_programs_if_failed();
             let used = self.pager.sample();
             let goal = self.pager.goal_bytes();
             // Watching takes a moment, in which programs grow.

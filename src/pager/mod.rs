@@ -369,9 +369,17 @@ impl Pager {
         let _ = signals::send(pid as i32, SignalNumber(9));
     }
 
-    /// Nothing goes any more: all programs are ended.
+    /// Nothing goes any more: all programs are ended, by the governor, as the caller may have
+    /// locked one.
     fn fail(&self, text: &str) {
         *self.failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(text.to_owned());
+        self.end.ring();
+    }
+
+    fn end_programs_if_failed(&self) {
+        if self.failed.lock().unwrap_or_else(PoisonError::into_inner).is_none() {
+            return;
+        }
         for space in self.spaces() {
             if let Some(pid) = lock(&space).pid {
                 let _ = signals::send(pid as i32, SignalNumber(9));
