@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::call::{self, call, start_thread};
 use crate::protocol::{Control, MESSAGE_BYTES, Message, RUNS_MAX, Run, holder, kind, work};
-use crate::{PATH_BYTES, SOCKET_PATH, WATCHED};
+use crate::{FOR_FORKS, ForForks, PATH_BYTES, SOCKET_PATH, WATCHED};
 
 /// The helper's stack, all the memory that is its own.
 const STACK_BYTES: usize = 64 << 10;
@@ -26,6 +26,7 @@ const MAP_NORESERVE: usize = 0x4000;
 const MADV_DONTNEED: usize = 4;
 const MADV_DONTFORK: usize = 10;
 const MADV_NOHUGEPAGE: usize = 15;
+const MADV_WIPEONFORK: usize = 18;
 const MADV_POPULATE_WRITE: usize = 23;
 
 const SIG_SETMASK: usize = 2;
@@ -200,6 +201,12 @@ impl Helper {
         // The helper keeps it open too: with the supervisor gone, memory that is not there must not
         // read as zeros.
         send(socket, ready, Some(userfaultfd as i32))?;
+        // SAFETY: null, or memory that stays mapped and is all atomics.
+        if let Some(for_forks) = unsafe { FOR_FORKS.load(Ordering::Relaxed).as_ref() } {
+            for_forks.control.store(ptr::from_ref(control).cast_mut(), Ordering::Relaxed);
+            let page = staging + staging_bytes - PAGE_BYTES as usize;
+            for_forks.page.store(page, Ordering::Release);
+        }
         Some(Helper { socket, userfaultfd, control })
     }
 
@@ -308,6 +315,28 @@ impl Helper {
         }
         run.error.store(u64::from(error), Ordering::Relaxed);
     }
+}
+
+/// Memory that is all zero, in each child of a fork again; null if the kernel has none.
+pub(crate) fn memory_for_forks() -> *mut ForForks {
+    let bytes = PAGE_BYTES as usize;
+    let mapped = ask(call::MMAP, [0, bytes, PROT_READ_WRITE, MAP_PRIVATE_ANONYMOUS, usize::MAX, 0]);
+    let Ok(at) = mapped else { return ptr::null_mut() };
+    match ask(call::MADVISE, [at, bytes, MADV_WIPEONFORK, 0, 0, 0]) {
+        Ok(_) => ptr::with_exposed_provenance_mut(at),
+        Err(_) => {
+            let _ = ask(call::MUNMAP, [at, bytes, 0, 0, 0, 0]);
+            ptr::null_mut()
+        }
+    }
+}
+
+/// Reads a page of staging that is missing, or is made so: the supervisor is told, and fills it.
+pub(crate) fn touch(page: usize) {
+    let _ = ask(call::MADVISE, [page, PAGE_BYTES as usize, MADV_DONTNEED, 0, 0, 0]);
+    let page: *const u8 = ptr::with_exposed_provenance(page);
+    // SAFETY: memory of the helper's, which stays mapped.
+    let _ = unsafe { page.read_volatile() };
 }
 
 fn advise(from: &AtomicU64, bytes: &AtomicU64, advice: usize) -> Result<usize, u32> {

@@ -15,10 +15,10 @@ mod protocol;
 
 use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_char, c_int, c_void};
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
 use call::call;
-use protocol::{SOCKET_VARIABLE, kind};
+use protocol::{Control, SOCKET_VARIABLE, kind};
 
 /// Longest path of a socket: `sun_path` of unix(7).
 const PATH_BYTES: usize = 108;
@@ -33,6 +33,18 @@ static SOCKET_PATH: SocketPath = SocketPath(UnsafeCell::new([0; PATH_BYTES]));
 
 /// Parts of the program's memory are watched. In the program's own memory, so that a fork has it.
 static WATCHED: AtomicBool = AtomicBool::new(false);
+
+/// What is to be known of the helper before a fork: nothing where there is none, as in a child of
+/// whatever kind of fork, which finds this memory all zero.
+struct ForForks {
+    /// What the helper shares with the supervisor.
+    control: AtomicPtr<Control>,
+    /// The page whose touch tells of a fork.
+    page: AtomicUsize,
+}
+
+/// Null where there was no such memory to be had.
+static FOR_FORKS: AtomicPtr<ForForks> = AtomicPtr::new(core::ptr::null_mut());
 
 #[link(name = "c")]
 unsafe extern "C" {
@@ -59,8 +71,21 @@ extern "C" fn start() {
     let room = unsafe { &mut *SOCKET_PATH.0.get() };
     room[..path.len()].copy_from_slice(path);
     // SAFETY: the handler is a function of this library, which is never unloaded.
-    unsafe { pthread_atfork(None, None, Some(forked)) };
+    unsafe { pthread_atfork(Some(will_fork), None, Some(forked)) };
+    FOR_FORKS.store(helper::memory_for_forks(), Ordering::Relaxed);
     helper::start(kind::HELLO_EXEC);
+}
+
+/// Runs before a fork. Where that matters to the supervisor, it goes on once that is prepared.
+extern "C" fn will_fork() {
+    // SAFETY: null, or memory that stays mapped and is all atomics.
+    let Some(for_forks) = (unsafe { FOR_FORKS.load(Ordering::Relaxed).as_ref() }) else { return };
+    let page = for_forks.page.load(Ordering::Acquire);
+    // SAFETY: the helper's, which stays mapped; null where there is no helper.
+    let control = unsafe { for_forks.control.load(Ordering::Relaxed).as_ref() };
+    if control.is_some_and(|control| control.tell_forks.load(Ordering::Relaxed) != 0) && page != 0 {
+        helper::touch(page);
+    }
 }
 
 /// Runs in the child of a fork, which has one thread.

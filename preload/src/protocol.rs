@@ -131,6 +131,8 @@ pub struct Control {
     pub done: AtomicU32,
     /// 1 while a command is carried out in part, and whoever has the lock may look how far it is.
     pub paused: AtomicU32,
+    /// Not 0 where a fork is to be told before: by a touch of the last page of staging.
+    pub tell_forks: AtomicU32,
     /// Of [`work`].
     pub work: AtomicU32,
     /// Runs of the command.

@@ -127,6 +127,14 @@ impl Company {
         Some(Drawn { turns: Arc::clone(&self.turns), thread, anywhere })
     }
 
+    /// Something is to be done that takes longer than a fault: keeps nobody company for now.
+    pub(super) fn leave(&mut self) {
+        if let Some(anywhere) = self.anywhere {
+            self.part(&anywhere);
+        }
+        (self.thread, self.in_a_row) = (0, 0);
+    }
+
     /// Server and helper may be anywhere again.
     fn part(&mut self, anywhere: &CpuSet) {
         self.has_missed = false;

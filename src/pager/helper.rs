@@ -84,6 +84,11 @@ impl Helper {
         self.staging + staged as u64 * PAGE
     }
 
+    /// Whether its program is to tell of a fork before.
+    pub(super) fn have_forks_told(&self, told: bool) {
+        self.control.tell_forks.store(u32::from(told), Ordering::Relaxed);
+    }
+
     /// Keeps it from moving pages; `false` where it does just now.
     pub(super) fn hold(&self) -> bool {
         let lock = &self.control.lock;

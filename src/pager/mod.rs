@@ -194,9 +194,13 @@ impl Pager {
         self.charged.store(0, Ordering::Relaxed);
         let (mut resident, mut known) = (0, self.slots.bytes());
         let spaces = self.spaces();
+        let room = self.goal_bytes().saturating_sub(self.sampled.load(Ordering::Relaxed));
         for space in &spaces {
-            resident += resident_bytes(space);
-            known += lock(space).bytes();
+            let bytes = resident_bytes(space);
+            resident += bytes;
+            let space = lock(space);
+            known += space.bytes();
+            space.have_forks_told(bytes > room);
         }
         let pool = self.zswap.budget().used_bytes();
         let kept = self.slots.used().max(1) as u64;

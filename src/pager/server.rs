@@ -20,7 +20,7 @@ use super::helper::send;
 use super::process_files::growth_under_way;
 use super::ranges::{Ranges, count};
 use super::reader::Reader;
-use super::space::{STAGING_PAGES, Space};
+use super::space::{STAGING_BYTES, Space};
 use super::table::{Entry, Place, UNKNOWN};
 use super::{Pager, SpaceLock, lock, untouched_pages};
 use crate::doctor::RUN_FEATURES;
@@ -312,7 +312,6 @@ impl Server {
 
     /// Goes on with a helper that says hello or that it is ready.
     fn greet(&mut self, id: u32, message: Message, fd: Option<OwnedFd>) -> io::Result<()> {
-        let staging_bytes = STAGING_PAGES as u64 * PAGE;
         match message.kind {
             kind::HELLO_EXEC | kind::HELLO_FORK => {
                 let own = message.first..message.first.saturating_add(message.second);
@@ -333,7 +332,7 @@ impl Server {
                 newcomer.own = own;
                 newcomer.space = space;
                 let control = newcomer.control.as_fd();
-                let welcome = |kind| Message::new(kind, staging_bytes, 0);
+                let welcome = |kind| Message::new(kind, STAGING_BYTES, 0);
                 match (space, &self.device) {
                     (Some(space), _) => {
                         let space = lock(&self.spaces[&space]);
@@ -350,7 +349,7 @@ impl Server {
                     }
                 }
             }
-            kind::READY if message.second == staging_bytes => {
+            kind::READY if message.second == STAGING_BYTES => {
                 let newcomer = self.newcomers.remove(&id).expect("the caller has it");
                 let space = match newcomer.space {
                     // It may have ended, and been found dead, since it said hello.
@@ -566,6 +565,10 @@ impl Server {
         let mut drawn = None;
         for fault in faults {
             let Event::PageFault { address, write, wp, thread } = fault else { continue };
+            if space.tells_fork(address) {
+                self.will_fork(&mut space, address);
+                continue;
+            }
             drawn = self.company.keep(thread, space.thread);
             let access = match (wp, write) {
                 (true, _) => Access::FirstWrite,
@@ -624,6 +627,16 @@ impl Server {
             }
             Event::PageFault { .. } => unreachable!("the caller has dealt with faults"),
         }
+    }
+
+    /// A program is about to fork, and goes on once it may.
+    fn will_fork(&mut self, space: &mut Space, address: u64) {
+        // At the fork, both sides keep the processors busy.
+        self.company.leave();
+        space.will_fork();
+        let page = address / PAGE * PAGE..(address / PAGE + 1) * PAGE;
+        let _ = space.uffd.zeropage(page.clone(), false); // it asks again where this is refused
+        self.to_wake.push(page);
     }
 
     /// The space of a child: it has the pages of its parent that are in the store, and copies of

@@ -38,6 +38,9 @@ pub(super) const TRAY_PAGES: usize = 256;
 /// Pages of a process that can be aside at once: 16 MiB.
 pub(super) const STAGING_PAGES: usize = 16 * TRAY_PAGES;
 
+/// Bytes of staging: one page more, whose touch tells of a fork.
+pub(super) const STAGING_BYTES: u64 = (STAGING_PAGES as u64 + 1) * PAGE;
+
 const PAGE: u64 = PAGE_SIZE as u64;
 
 /// A page of staging that belongs to nobody.
@@ -122,6 +125,8 @@ pub(super) struct Space {
     files: Option<Arc<ProcessFiles>>,
     /// Size of the address space, in pages, when its mappings were last looked at.
     watched_at_size: u64,
+    /// What was asked for before a fork, and when.
+    advice: Option<(Instant, [Ranges; 3])>,
     /// Some of its pages may be another process's as well.
     pub(super) family: Option<Family>,
     /// When it came into the family, and what that had parted then.
@@ -153,12 +158,19 @@ const SHARED_FOR: Duration = Duration::from_millis(50);
 /// How long a child may be without a helper: it is looked twice for such in that time.
 const ASSUMED_FOR: Duration = Duration::from_secs(1);
 
+/// How long what was asked for before a fork is that fork's.
+const ADVICE_FOR: Duration = Duration::from_secs(1);
+
 /// Processes smaller than this make their pages their own unasked.
 const PROTECTED_BYTES_MIN: u64 = 4 << 20;
 
 /// How long it is waited for that who forks goes on, before pages are protected: a moment after
 /// that was read. Other changes of the mappings are to be read first.
 const PROTECT_MAX: Duration = Duration::from_micros(500);
+
+/// How long of that without giving the processor away: who runs there then may write to pages that
+/// are not protected yet, for some milliseconds.
+const SPIN_MAX: Duration = Duration::from_micros(200);
 
 /// How far the list of robust futexes of a thread and the word that is cleared at its end are from
 /// each other at most: 16 bytes in glibc 2.36.
@@ -206,6 +218,7 @@ impl Space {
             hand: Hand::default(),
             files: None,
             watched_at_size: 0,
+            advice: None,
             family: None,
             born: None,
             protects: false,
@@ -227,7 +240,7 @@ impl Space {
         staging: u64,
         own: Range<u64>,
     ) -> io::Result<()> {
-        let area = staging..staging + STAGING_PAGES as u64 * PAGE;
+        let area = staging..staging + STAGING_BYTES;
         self.uffd.register(area.clone(), true, false)?;
         let thread = helper_thread(pid)?;
         self.thread = Some(thread);
@@ -314,7 +327,17 @@ impl Space {
 
     /// Memory that children of a fork do not get (MADV_DONTFORK), such that they get as zeros
     /// (MADV_WIPEONFORK), and stacks. Nothing where no process is known: no page has left it.
-    pub(super) fn fork_advice(&self) -> io::Result<[Ranges; 3]> {
+    pub(super) fn fork_advice(&mut self) -> io::Result<[Ranges; 3]> {
+        let before = self.advice.take().filter(|(at, _)| at.elapsed() < ADVICE_FOR);
+        match before {
+            // Other threads may have changed it since.
+            Some((_, advice)) if self.has_threads() => self.ask_fork_advice().or(Ok(advice)),
+            Some((_, advice)) => Ok(advice),
+            None => self.ask_fork_advice(),
+        }
+    }
+
+    fn ask_fork_advice(&self) -> io::Result<[Ranges; 3]> {
         self.mappings_with(["dc", "wf", "nh"])
     }
 
@@ -442,7 +465,9 @@ impl Space {
                     if since.elapsed() >= most {
                         return false;
                     }
-                    std::thread::yield_now();
+                    if since.elapsed() >= SPIN_MAX {
+                        std::thread::yield_now();
+                    }
                 }
                 // What is not there any more needs no protection.
                 Ok(()) | Err(_) => self.to_protect.remove(part),
@@ -765,8 +790,30 @@ impl Space {
     /// Whether an address is in staging.
     pub(super) fn is_staging(&self, address: u64) -> bool {
         self.helper.as_ref().is_some_and(|helper| {
-            (helper.staged_at(0)..helper.staged_at(STAGING_PAGES)).contains(&address)
+            let start = helper.staged_at(0);
+            (start..start + STAGING_BYTES).contains(&address)
         })
+    }
+
+    /// Whether a touch of this address tells of a fork.
+    pub(super) fn tells_fork(&self, address: u64) -> bool {
+        self.helper.as_ref().is_some_and(|helper| address >= helper.staged_at(STAGING_PAGES))
+            && self.is_staging(address)
+    }
+
+    /// Whether the program is to tell of a fork before: copies of all that it has would not fit, or
+    /// some of it is watched.
+    pub(super) fn have_forks_told(&self, is_large: bool) {
+        if let Some(helper) = &self.helper {
+            helper.have_forks_told(is_large || self.watched != Ranges::default());
+        }
+    }
+
+    /// The program is about to fork: watches what is to be protected then, and asks what it takes
+    /// to know by then, when there is less time.
+    pub(super) fn will_fork(&mut self) {
+        let _ = self.watch(); // what is not watched is not protected
+        self.advice = self.ask_fork_advice().ok().map(|advice| (Instant::now(), advice));
     }
 
     /// Reads a page that is aside.

@@ -103,6 +103,7 @@ pub(crate) fn run(name: &str) -> ! {
         "threads-end-in-forks" => threads_end_in_forks(),
         "words-of-threads" => words_of_threads(),
         "both-write" => both_write(),
+        "forks-in-forks" => forks_in_forks(),
         "child-changes" => child_changes(),
         "processors-stay" => processors_stay(),
         "moves-take-long" => moves_take_long(),
@@ -329,6 +330,27 @@ fn moves_take_long() {
             is_over.store(true, Ordering::Relaxed);
         });
     });
+    check(at);
+}
+
+/// A child of a system call, without what the C library does at a fork, forks by the library.
+fn forks_in_forks() {
+    let at = filled();
+    for _ in 0..10 {
+        let child = raw::fork_directly();
+        if child == 0 {
+            let grandchild = raw::fork();
+            if grandchild == 0 {
+                check(at);
+                raw::exit(0);
+            }
+            raw::exit(raw::wait(grandchild));
+        }
+        let status = raw::wait(child);
+        if status != 0 {
+            super::wrong(&format!("a child that forks: {status:#x}"));
+        }
+    }
     check(at);
 }
 
