@@ -16,6 +16,7 @@ use super::space::has_changed;
 use super::turns::Watch;
 use super::{Pager, lock, status};
 use crate::sys::process;
+use crate::sys::signals::{self, SignalNumber};
 
 /// Programs are taken to touch new memory at most this fast: what decides how often they are looked
 /// at.
@@ -63,7 +64,9 @@ impl Governor {
     pub(super) fn run(mut self) -> io::Result<()> {
         process::prefer_this_thread();
         while !self.pager.stop.load(Ordering::Relaxed) {
-            self.pager.end_programs_if_failed();
+            if self.pager.has_failed() {
+                end_programs();
+            }
             let used = self.pager.sample();
             let goal = self.pager.goal_bytes();
             // Watching takes a moment, in which programs grow.
@@ -139,6 +142,13 @@ impl Governor {
 fn is_readable(fd: &OwnedFd) -> bool {
     let mut fds = [PollFd::new(fd, PollFlags::IN)];
     rustix::event::poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+}
+
+/// Ends all programs, also those that are not known here.
+fn end_programs() {
+    for pid in below(std::process::id()) {
+        let _ = signals::send(pid as i32, SignalNumber(9));
+    }
 }
 
 /// All processes below one.

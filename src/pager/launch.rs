@@ -9,7 +9,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::{self, JoinHandle};
 
 use super::evictor::Evictor;
@@ -174,7 +174,7 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
         end: Bell::default(),
         unmanaged: AtomicU64::new(0),
         quiet: options.quiet,
-        failed: Mutex::default(),
+        failed: OnceLock::new(),
     });
     setup("wait for orphans", children::adopt_orphans())?;
     let server = setup("wait for programs", Server::new(Arc::clone(&pager), listener))?;
@@ -211,8 +211,8 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
     let trace = pager.recorder.as_ref().map(Recorder::finish);
     let status = waited?;
     ended?;
-    if let Some(reason) = pager.failed.lock().unwrap_or_else(PoisonError::into_inner).take() {
-        return Err(RunError::Failed { reason });
+    if let Some(reason) = pager.failed.get() {
+        return Err(RunError::Failed { reason: reason.clone() });
     }
     let status = status.ok_or_else(failed)?;
     Ok((ExitStatus::from_raw(status), pager.report(trace)))

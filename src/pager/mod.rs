@@ -37,7 +37,7 @@ mod written;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -119,7 +119,7 @@ struct Pager {
     unmanaged: AtomicU64,
     quiet: bool,
     /// Why the programs were ended.
-    failed: Mutex<Option<String>>,
+    failed: OnceLock<String>,
 }
 
 /// Wakes a thread that waits.
@@ -376,19 +376,12 @@ impl Pager {
     /// Nothing goes any more: all programs are ended, by the governor, as the caller may have
     /// locked one.
     fn fail(&self, text: &str) {
-        *self.failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(text.to_owned());
+        self.failed.get_or_init(|| text.to_owned());
         self.end.ring();
     }
 
-    fn end_programs_if_failed(&self) {
-        if self.failed.lock().unwrap_or_else(PoisonError::into_inner).is_none() {
-            return;
-        }
-        for space in self.spaces() {
-            if let Some(pid) = lock(&space).pid {
-                let _ = signals::send(pid as i32, SignalNumber(9));
-            }
-        }
+    fn has_failed(&self) -> bool {
+        self.failed.get().is_some()
     }
 
     /// The programs need more than the limit and nothing more can leave: the largest is ended, as a

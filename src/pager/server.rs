@@ -566,6 +566,7 @@ impl Server {
         for fault in faults {
             let Event::PageFault { address, write, wp, thread } = fault else { continue };
             if space.tells_fork(address) {
+                drop(drawn.take());
                 self.will_fork(&mut space, address);
                 continue;
             }
@@ -620,6 +621,7 @@ impl Server {
             Event::Unmap { start, end } => space.unmapped(start..end, release),
             Event::Remap { from, to, len } => space.moved(from..from + len, to, release),
             Event::Fork { child } => {
+                self.company.leave();
                 let forked = self.fork(space, child);
                 if let Err(error) = self.add_space(forked) {
                     self.pager.warn(&format!("a forked process is not watched: {error}"));
@@ -633,8 +635,22 @@ impl Server {
     fn will_fork(&mut self, space: &mut Space, address: u64) {
         // At the fork, both sides keep the processors busy.
         self.company.leave();
-        space.will_fork();
         let page = address / PAGE * PAGE..(address / PAGE + 1) * PAGE;
+        if !space.will_fork() {
+            return self.to_wake.push(page); // it asks again
+        }
+        // The parent may be gone before its child has a copy of what is aside.
+        let stored = space.pages_aside().into_iter().map_while(|staged| {
+            let content = &mut self.buffer[0];
+            space.read_staged(staged, content).ok()?;
+            let slot = self.pager.store(content).ok()?;
+            let is_stored = space.stored(staged, slot);
+            if !is_stored {
+                self.pager.release(slot);
+            }
+            Some(usize::from(is_stored))
+        });
+        self.pager.meter.stored(stored.sum());
         let _ = space.uffd.zeropage(page.clone(), false); // it asks again where this is refused
         self.to_wake.push(page);
     }
@@ -645,13 +661,11 @@ impl Server {
         let mut space = Space::new(child, None);
         space.watched = parent.watched.clone();
         // What the kernel does not give to children, and what it gives as zeros.
-        let [not_copied, wiped, stacks] = match parent.fork_advice() {
-            Ok(advice) => advice,
-            Err(error) => {
-                self.pager.fail(&format!("a fork cannot be followed: {error}"));
-                return space;
-            }
-        };
+        let [not_copied, wiped, stacks] = parent.fork_advice().unwrap_or_else(|error| {
+            self.pager.fail(&format!("a fork cannot be followed: {error}"));
+            [const { Ranges::new() }; 3]
+        });
+        space.inherit_advice(wiped.clone(), stacks.clone());
         // Both run on by now.
         let stacks = parent.thread.map(|_| stacks);
         self.share(parent, &mut space, stacks);
@@ -727,6 +741,9 @@ impl Server {
     /// Gives a program the page that it waits for, and those that it will want next.
     fn serve(&mut self, space: &mut Space, fault: &Waiting, by: By) -> Served {
         let (page, access) = (fault.page(), fault.access);
+        if self.pager.has_failed() {
+            return Served::Done; // never zeros where something was: it is ended
+        }
         let place = space.table.get(page).place;
         if by == By::Program && !self.pager.has_room() {
             return Served::NoRoom;

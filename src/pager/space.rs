@@ -125,8 +125,8 @@ pub(super) struct Space {
     files: Option<Arc<ProcessFiles>>,
     /// Size of the address space, in pages, when its mappings were last looked at.
     watched_at_size: u64,
-    /// What was asked for before a fork, and when.
-    advice: Option<(Instant, [Ranges; 3])>,
+    /// What was asked for before a fork, and when; of a child, what it has of its parent.
+    advice: Option<(Option<Instant>, [Ranges; 3])>,
     /// Some of its pages may be another process's as well.
     pub(super) family: Option<Family>,
     /// When it came into the family, and what that had parted then.
@@ -328,13 +328,22 @@ impl Space {
     /// Memory that children of a fork do not get (MADV_DONTFORK), such that they get as zeros
     /// (MADV_WIPEONFORK), and stacks. Nothing where no process is known: no page has left it.
     pub(super) fn fork_advice(&mut self) -> io::Result<[Ranges; 3]> {
-        let before = self.advice.take().filter(|(at, _)| at.elapsed() < ADVICE_FOR);
-        match before {
-            // Other threads may have changed it since.
-            Some((_, advice)) if self.has_threads() => self.ask_fork_advice().or(Ok(advice)),
-            Some((_, advice)) => Ok(advice),
-            None => self.ask_fork_advice(),
+        let was_told = self.is_about_to_fork();
+        let before = self.advice.take();
+        if was_told && !self.has_threads() {
+            return Ok(before.map(|(_, advice)| advice).unwrap_or_default());
         }
+        // Other threads may have changed it since; of one that has ended, part is told or nothing.
+        let now = self.ask_fork_advice();
+        match before {
+            Some((_, advice)) if now.is_err() || self.is_dead() => Ok(advice),
+            _ => now,
+        }
+    }
+
+    /// A child has what its parent had, as long as it says nothing else before a fork of its own.
+    pub(super) fn inherit_advice(&mut self, wiped: Ranges, stacks: Ranges) {
+        self.advice = Some((None, [Ranges::new(), wiped, stacks]));
     }
 
     fn ask_fork_advice(&self) -> io::Result<[Ranges; 3]> {
@@ -419,6 +428,7 @@ impl Space {
                 self.knows_words = false;
             }
         }
+        self.have_forks_told(true);
         self.protect(PROTECT_MAX);
         Ok(())
     }
@@ -553,7 +563,7 @@ impl Space {
     /// and then calls [`Space::dropped`].
     pub(super) fn give_move(&mut self, most: usize) -> io::Result<bool> {
         let (Some(helper), None) = (self.helper(), &self.command) else { return Ok(false) };
-        let may_move = most > 0 && self.knows_words;
+        let may_move = most > 0 && self.knows_words && !self.is_about_to_fork();
         let mut tray = may_move.then(|| self.staging.empty.pop()).flatten();
         let runs = match tray {
             Some(tray) => self.next_pages(tray, most)?,
@@ -583,7 +593,7 @@ impl Space {
     }
 
     fn give_move_these(&mut self, wanted: &[(u64, usize)], is_shared: bool) -> bool {
-        if wanted.is_empty() || !self.knows_words {
+        if wanted.is_empty() || !self.knows_words || self.is_about_to_fork() {
             return false;
         }
         let (Some(helper), None) = (self.helper(), &self.command) else { return false };
@@ -795,6 +805,12 @@ impl Space {
         })
     }
 
+    /// Pages of staging with pages of the program.
+    pub(super) fn pages_aside(&self) -> Vec<u32> {
+        let owners = self.staging.owners.iter().zip(0..);
+        owners.filter(|(owner, _)| **owner != NOBODY).map(|(_, staged)| staged).collect()
+    }
+
     /// Whether a touch of this address tells of a fork.
     pub(super) fn tells_fork(&self, address: u64) -> bool {
         self.helper.as_ref().is_some_and(|helper| address >= helper.staged_at(STAGING_PAGES))
@@ -810,10 +826,21 @@ impl Space {
     }
 
     /// The program is about to fork: watches what is to be protected then, and asks what it takes
-    /// to know by then, when there is less time.
-    pub(super) fn will_fork(&mut self) {
+    /// to know by then, when there is less time. No page leaves until it has. `false` where the
+    /// helper is at work.
+    pub(super) fn will_fork(&mut self) -> bool {
+        if !self.hold_commands() {
+            return false;
+        }
+        self.take_back(0..u64::MAX);
+        self.let_commands(true);
         let _ = self.watch(); // what is not watched is not protected
-        self.advice = self.ask_fork_advice().ok().map(|advice| (Instant::now(), advice));
+        self.advice = self.ask_fork_advice().ok().map(|advice| (Some(Instant::now()), advice));
+        true
+    }
+
+    fn is_about_to_fork(&self) -> bool {
+        matches!(&self.advice, Some((Some(told), _)) if told.elapsed() < ADVICE_FOR)
     }
 
     /// Reads a page that is aside.
@@ -981,14 +1008,20 @@ impl Space {
     }
 
     /// Lets the kernel itself fill what is locked of a range of addresses: for memory that it fills
-    /// while it changes the mappings, before that is told. What was locked before is all there, so
-    /// nothing of it is lost. Nothing where the helper is at work.
+    /// while it changes the mappings, before that is told. None of what is elsewhere, though what
+    /// was locked before is there as a rule; nothing where the helper is at work.
     pub(super) fn leave_to_kernel(&mut self, range: Range<u64>) {
         let Ok([locked]) = self.mappings_with(["lo"]) else { return };
         if !self.hold_commands() {
             return;
         }
-        for part in locked.within(range) {
+        let mut unknown = Ranges::default();
+        for page in locked.within(range).flat_map(pages) {
+            if self.table.get(page).place == Place::Program {
+                unknown.insert(page * PAGE..(page + 1) * PAGE);
+            }
+        }
+        for part in unknown.iter() {
             let _ = self.uffd.unregister(part.clone());
             self.watched.remove(part.clone());
             self.to_protect.remove(part.clone());

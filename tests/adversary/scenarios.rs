@@ -104,6 +104,7 @@ pub(crate) fn run(name: &str) -> ! {
         "words-of-threads" => words_of_threads(),
         "both-write" => both_write(),
         "forks-in-forks" => forks_in_forks(),
+        "parents-end" => parents_end(),
         "child-changes" => child_changes(),
         "processors-stay" => processors_stay(),
         "moves-take-long" => moves_take_long(),
@@ -352,6 +353,31 @@ fn forks_in_forks() {
         }
     }
     check(at);
+}
+
+/// Parents that end as soon as they have forked: what they have is their children's.
+fn parents_end() {
+    let at = filled();
+    let ends = raw::pipe();
+    for generation in 0..20_u64 {
+        if raw::fork() != 0 {
+            if generation > 0 {
+                raw::exit(0);
+            }
+            // Of the first, the last child: nobody else can wait for that.
+            raw::close(ends[1]);
+            let mut said = 0_u64;
+            raw::read(ends[0], (&raw mut said).expose_provenance(), 8);
+            if said != 20 {
+                super::wrong(&format!("{said} of the last child"));
+            }
+            return check(at);
+        }
+    }
+    check(at);
+    let said = 20_u64;
+    raw::write(ends[1], (&raw const said).expose_provenance(), 8);
+    raw::exit(0);
 }
 
 /// A process and its child write to all that they have in common.
