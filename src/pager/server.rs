@@ -636,8 +636,10 @@ impl Server {
         // At the fork, both sides keep the processors busy.
         self.company.leave();
         let page = address / PAGE * PAGE..(address / PAGE + 1) * PAGE;
-        if !space.will_fork() {
-            return self.to_wake.push(page); // it asks again
+        let is_prepared = space.will_fork(page.clone());
+        self.to_wake.push(page);
+        if !is_prepared {
+            return;
         }
         // The parent may be gone before its child has a copy of what is aside.
         let stored = space.pages_aside().into_iter().map_while(|staged| {
@@ -651,8 +653,6 @@ impl Server {
             Some(usize::from(is_stored))
         });
         self.pager.meter.stored(stored.sum());
-        let _ = space.uffd.zeropage(page.clone(), false); // it asks again where this is refused
-        self.to_wake.push(page);
     }
 
     /// The space of a child: it has the pages of its parent that are in the store, and copies of

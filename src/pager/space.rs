@@ -826,14 +826,21 @@ impl Space {
     }
 
     /// The program is about to fork: watches what is to be protected then, and asks what it takes
-    /// to know by then, when there is less time. No page leaves until it has. `false` where the
-    /// helper is at work.
-    pub(super) fn will_fork(&mut self) -> bool {
+    /// to know by then, when there is less time. No page leaves until it has. The page that told of
+    /// it is filled; who waits for it is not woken. `false` where it is to ask again: the helper is
+    /// at work, or the mappings change.
+    pub(super) fn will_fork(&mut self, told_by: Range<u64>) -> bool {
         if !self.hold_commands() {
             return false;
         }
-        self.take_back(0..u64::MAX);
-        self.let_commands(true);
+        let is_filled = self.uffd.zeropage(told_by, false).is_ok();
+        if is_filled {
+            self.take_back(0..u64::MAX);
+        }
+        self.let_commands(is_filled);
+        if !is_filled {
+            return false;
+        }
         let _ = self.watch(); // what is not watched is not protected
         self.advice = self.ask_fork_advice().ok().map(|advice| (Some(Instant::now()), advice));
         true
