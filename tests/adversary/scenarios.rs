@@ -297,7 +297,7 @@ fn resident_pages() -> usize {
     numbers[1] - numbers[2]
 }
 
-/// A thread that hardly ever runs moves memory, and is held up in the middle of it, while others
+/// A thread that runs little moves memory, and is held up in the middle of it, while others
 /// touch new memory just below.
 fn moves_take_long() {
     const NEW: usize = 1024;
@@ -308,7 +308,7 @@ fn moves_take_long() {
     let is_over = AtomicBool::new(false);
     let is_over = &is_over;
     thread::scope(|scope| {
-        for _ in 0..raw::processors() {
+        for _ in 0..raw::processors() * 3 {
             scope.spawn(move || while !is_over.load(Ordering::Relaxed) {});
         }
         scope.spawn(move || {
@@ -321,9 +321,9 @@ fn moves_take_long() {
             }
         });
         scope.spawn(move || {
-            raw::run_when_idle();
+            raw::run_little();
             let fixed = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-            for _ in 0..12 {
+            for _ in 0..8 {
                 raw::remap(at, PAGES * PAGE, PAGES * PAGE, fixed, to).expect("mremap");
                 check_in_order(to, (0..PAGES).step_by(97));
                 raw::remap(to, PAGES * PAGE, PAGES * PAGE, fixed, at).expect("mremap");
