@@ -563,8 +563,7 @@ impl Space {
     /// and then calls [`Space::dropped`].
     pub(super) fn give_move(&mut self, most: usize) -> io::Result<bool> {
         let (Some(helper), None) = (self.helper(), &self.command) else { return Ok(false) };
-        let may_move = most > 0 && self.knows_words && !self.is_about_to_fork();
-        let mut tray = may_move.then(|| self.staging.empty.pop()).flatten();
+        let mut tray = (most > 0 && self.may_move()).then(|| self.staging.empty.pop()).flatten();
         let runs = match tray {
             Some(tray) => self.next_pages(tray, most)?,
             None => Vec::new(),
@@ -593,7 +592,7 @@ impl Space {
     }
 
     fn give_move_these(&mut self, wanted: &[(u64, usize)], is_shared: bool) -> bool {
-        if wanted.is_empty() || !self.knows_words || self.is_about_to_fork() {
+        if wanted.is_empty() || !self.may_move() {
             return false;
         }
         let (Some(helper), None) = (self.helper(), &self.command) else { return false };
@@ -844,6 +843,11 @@ impl Space {
         let _ = self.watch(); // what is not watched is not protected
         self.advice = self.ask_fork_advice().ok().map(|advice| (Some(Instant::now()), advice));
         true
+    }
+
+    /// Whether pages may leave now.
+    fn may_move(&self) -> bool {
+        self.knows_words && !self.is_about_to_fork()
     }
 
     fn is_about_to_fork(&self) -> bool {
