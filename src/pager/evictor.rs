@@ -83,7 +83,8 @@ impl Evictor {
                 self.in_vain = 0;
                 continue;
             }
-            self.in_vain += 1;
+            // Where a thread is held up while it changes mappings, pages leave after that.
+            self.in_vain += u32::from(!self.is_any_changing());
             if self.in_vain >= ROUNDS_IN_VAIN && self.pager.sample() > self.pager.limit_bytes {
                 self.in_vain = 0;
                 self.pager.is_stuck();
@@ -91,6 +92,10 @@ impl Evictor {
             std::thread::sleep(PAUSE);
         }
         Ok(())
+    }
+
+    fn is_any_changing(&self) -> bool {
+        self.pager.spaces().iter().any(|space| lock(space).uffd.is_changing())
     }
 
     /// Whether the limit has been passed for long, by a pool that leaves hardly a page to programs:
