@@ -27,6 +27,11 @@ fn main() -> ExitCode {
         let test = move || scenario(name, limit, code, said);
         add(format!("scenario_{}", name.replace('-', "_")), missing.clone(), Box::new(test));
     }
+    for (name, limit) in [("grow-locked", "40M"), ("fill", "16M")] {
+        let missing = missing.clone().or_else(no_namespace);
+        let test = move || scenario_in_namespace(name, limit);
+        add(format!("in_a_pid_namespace_{}", name.replace('-', "_")), missing, Box::new(test));
+    }
     for (name, program, arguments) in PROGRAMS {
         let missing = missing.clone().or_else(|| not_installed(program));
         add(name.to_owned(), missing, Box::new(move || same_output(program, arguments)));
@@ -153,6 +158,16 @@ fn not_installed(program: &str) -> Option<String> {
     (!is_there).then(|| format!("{program} is not installed"))
 }
 
+/// Why there can be no PID namespace here.
+fn no_namespace() -> Option<String> {
+    let output = Command::new("unshare").args(["--pid", "--fork", "true"]).output();
+    match output {
+        Ok(output) if output.status.success() => None,
+        Ok(output) => Some(text(&output.stderr).trim().to_owned()),
+        Err(error) => Some(format!("unshare: {error}")),
+    }
+}
+
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
@@ -167,6 +182,12 @@ fn scenario(name: &str, limit: &str, code: i32, said: &str) {
     let output = run_in(limit, &this_program(), &["--scenario", name]).output().unwrap();
     expect(&output, code);
     assert!(text(&output.stdout).contains(said), "{}", text(&output.stdout));
+}
+
+/// Where its threads have other numbers than here, as in a container.
+fn scenario_in_namespace(name: &str, limit: &str) {
+    let arguments = ["--pid", "--fork", &this_program(), "--scenario", name];
+    expect(&run_in(limit, "unshare", &arguments).output().unwrap(), 0);
 }
 
 /// The limit is a third of what it takes without.

@@ -92,8 +92,13 @@ impl Company {
 
     /// A thread of the process with this helper waits for a page: keeps it company, if it is the
     /// only one that does, and if the server may give way; draws it here, where it went away.
-    pub(super) fn keep(&mut self, thread: u32, helper: Option<u32>) -> Option<Drawn> {
+    /// Nobody where it is not known who waits.
+    pub(super) fn keep(&mut self, thread: Option<u32>, helper: Option<u32>) -> Option<Drawn> {
         let anywhere = self.anywhere?;
+        let Some(thread) = thread else {
+            self.leave();
+            return None;
+        };
         if thread != self.thread {
             self.part(&anywhere);
             (self.thread, self.in_a_row) = (thread, 0);
@@ -193,24 +198,24 @@ mod tests {
         }
         let other = other();
         for _ in 1..FAULTS_IN_A_ROW {
-            assert!(company.keep(raw(other.number), None).is_none());
+            assert!(company.keep(Some(raw(other.number)), None).is_none());
             assert!(!company.gives_way());
         }
-        company.keep(raw(other.number), None);
+        company.keep(Some(raw(other.number)), None);
         assert!(company.gives_way());
         assert_eq!((count(None), count(Some(other.number))), (1, all.count()));
         // It went away.
         company.has_missed();
-        let drawn = company.keep(raw(other.number), None);
+        let drawn = company.keep(Some(raw(other.number)), None);
         if process::run_first().is_ok() {
             assert!(drawn.is_some());
             assert_eq!(count(Some(other.number)), 1);
         }
         drop(drawn);
         assert_eq!(count(Some(other.number)), all.count());
-        assert!(company.keep(raw(other.number), None).is_none());
+        assert!(company.keep(Some(raw(other.number)), None).is_none());
         // Another one: back to where all was.
-        company.keep(raw(other.number) + 1, None);
+        company.keep(Some(raw(other.number) + 1), None);
         assert!(!company.gives_way());
         assert_eq!(count(None), all.count());
     }

@@ -136,6 +136,18 @@ fn growth(syscall: &str) -> Option<u64> {
     after.checked_sub(before).filter(|&growth| growth > 0)
 }
 
+/// The number that a thread has in its own PID namespace, where that is not this one: there, it is
+/// what the kernel tells of it. Nothing is told of one that has ended.
+pub(super) fn number_in_namespace(thread: u32) -> Option<u32> {
+    last_of_several(&fs::read_to_string(format!("/proc/{thread}/status")).ok()?)
+}
+
+/// Likewise, of /proc/PID/status.
+fn last_of_several(status: &str) -> Option<u32> {
+    let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+    line.split_ascii_whitespace().skip(1).last()?.parse().ok()
+}
+
 /// As [`ProcessFiles::part_of_anonymous`], of a process without a helper.
 pub(super) fn part_of_anonymous_of(pid: u32) -> Option<u64> {
     part_of_anonymous(&fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?)
@@ -241,6 +253,14 @@ mod tests {
         assert_eq!(growth("-1 0x7ffc 0x7f41\n"), None);
         assert_eq!(growth(&format!("{} 0x0 0x1000 0x2000\n", libc::SYS_mmap)), None);
         assert_eq!(growth_under_way(std::process::id()), None);
+    }
+
+    #[test]
+    fn a_namespace_has_numbers_of_its_own() {
+        assert_eq!(last_of_several("Pid:\t7\nNSpid:\t700\t40\t3\nNSsid: 1 2\n"), Some(3));
+        assert_eq!(last_of_several("Pid:\t7\nNSpid:\t700\n"), None);
+        assert_eq!(last_of_several("Pid:\t7\n"), None);
+        assert_eq!(number_in_namespace(std::process::id()), None);
     }
 
     #[test]

@@ -17,7 +17,6 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFl
 use super::company::Company;
 use super::family::Family;
 use super::helper::send;
-use super::process_files::growth_under_way;
 use super::ranges::{Ranges, count};
 use super::reader::Reader;
 use super::space::{STAGING_BYTES, Space};
@@ -120,6 +119,7 @@ enum By {
 #[derive(Debug)]
 struct Waiting {
     space: u32,
+    /// As the kernel numbers it: see [`Space::thread_told`].
     thread: u32,
     address: u64,
     access: Access,
@@ -570,13 +570,15 @@ impl Server {
                 self.will_fork(&mut space, address);
                 continue;
             }
-            drawn = self.company.keep(thread, space.thread);
+            let known = space.thread_told(thread);
+            drawn = self.company.keep(known, space.thread);
             let access = match (wp, write) {
                 (true, _) => Access::FirstWrite,
                 (false, true) => Access::Write,
                 (false, false) => Access::Read,
             };
-            let by = if Some(thread) == space.thread { By::Helper } else { By::Program };
+            let is_helper = known.is_some() && known == space.thread;
+            let by = if is_helper { By::Helper } else { By::Program };
             let round = self.pager.rounds.load(Ordering::Relaxed);
             let fault =
                 Waiting { space: id, thread, address, access, since: start, round, window: None };
@@ -895,11 +897,8 @@ impl Server {
     fn not_filled(&mut self, space: &mut Space, fault: &Waiting, stopped: Stopped) {
         let address = fault.page() * PAGE;
         if stopped.errno == libc::EAGAIN {
-            // Locked memory that grows is filled before it is told that it was moved, first page
-            // first: that would never be told.
-            if let Some(growth) = growth_under_way(fault.thread) {
-                space.leave_to_kernel(address..address.saturating_add(growth));
-            } else if self.company.has_one_processor() {
+            let is_growth = space.leave_growth_to_kernel(address, fault.thread);
+            if !is_growth && self.company.has_one_processor() {
                 // For who changes the mappings. Where there are more, that runs anyway.
                 std::thread::yield_now();
             }

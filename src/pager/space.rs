@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use super::family::Family;
 use super::hand::Hand;
 use super::helper::{Command, Helper, MoveRun, add_page};
-use super::process_files::{Mapping, ProcessFiles};
+use super::process_files::{Mapping, ProcessFiles, growth_under_way, number_in_namespace};
 use super::ranges::{Ranges, count};
 use super::status::ProcessStatus;
 use super::streams::Streams;
@@ -92,6 +92,8 @@ pub(super) struct Space {
     pub(super) pid: Option<u32>,
     /// The helper's thread: it has the memory as long as anybody has, unlike the first thread.
     pub(super) thread: Option<u32>,
+    /// Numbers of the first thread and the helper in a PID namespace of their own, and here.
+    renumbered: Vec<(u32, u32)>,
     pub(super) uffd: Arc<Userfaultfd>,
     helper: Option<Arc<Helper>>,
     pub(super) table: PageTable,
@@ -192,6 +194,7 @@ impl Space {
         Space {
             pid,
             thread: None,
+            renumbered: Vec::new(),
             uffd: Arc::new(uffd),
             helper: None,
             table: PageTable::default(),
@@ -244,6 +247,8 @@ impl Space {
         self.uffd.register(area.clone(), true, false)?;
         let thread = helper_thread(pid)?;
         self.thread = Some(thread);
+        let renumbered = |here| number_in_namespace(here).map(|there| (there, here));
+        self.renumbered = [pid, thread].into_iter().filter_map(renumbered).collect();
         self.files = Some(Arc::new(ProcessFiles::open(thread)?));
         self.own.insert(area);
         self.own.insert(own);
@@ -257,6 +262,25 @@ impl Space {
             self.watch_and(false)?;
         }
         Ok(())
+    }
+
+    /// The thread that the userfaultfd tells of by this number; `None` where that is not known, or
+    /// costs more than a fault to find out: the kernel tells the number in the thread's own PID
+    /// namespace.
+    pub(super) fn thread_told(&self, number: u32) -> Option<u32> {
+        self.thread?;
+        if self.renumbered.is_empty() {
+            return Some(number);
+        }
+        self.renumbered.iter().find(|(there, _)| *there == number).map(|(_, here)| *here)
+    }
+
+    /// Likewise, whatever it costs.
+    fn search_thread_told(&self, number: u32) -> Option<u32> {
+        self.thread_told(number).or_else(|| {
+            let is_it = |&thread: &u32| number_in_namespace(thread) == Some(number);
+            threads(self.thread?).ok()?.find(is_it)
+        })
     }
 
     pub(super) fn helper(&self) -> Option<Arc<Helper>> {
@@ -1018,10 +1042,20 @@ impl Space {
         }
     }
 
-    /// Lets the kernel itself fill what is locked of a range of addresses: for memory that it fills
-    /// while it changes the mappings, before that is told. None of what is elsewhere, though what
-    /// was locked before is there as a rule; nothing where the helper is at work.
-    pub(super) fn leave_to_kernel(&mut self, range: Range<u64>) {
+    /// A page is missing, and the mappings change. Where the thread that waits for it is in
+    /// mremap(2), lets the kernel itself fill what is locked of what the mapping grows by: it does
+    /// so, first page first, before it tells that it moved it, and that would never be told. None
+    /// of what is elsewhere, though what was locked before is there as a rule; nothing where the
+    /// helper is at work. Whether it is that.
+    pub(super) fn leave_growth_to_kernel(&mut self, address: u64, waits: u32) -> bool {
+        let growth = self.search_thread_told(waits).and_then(growth_under_way);
+        if let Some(growth) = growth {
+            self.leave_to_kernel(address..address.saturating_add(growth));
+        }
+        growth.is_some()
+    }
+
+    fn leave_to_kernel(&mut self, range: Range<u64>) {
         let Ok([locked]) = self.mappings_with(["lo"]) else { return };
         if !self.hold_commands() {
             return;
