@@ -158,6 +158,7 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
         spaces: Mutex::default(),
         limit_bytes: options.limit_bytes,
         sampled: AtomicU64::new(0),
+        sampling: Mutex::new(()),
         resident: AtomicU64::new(0),
         charged: AtomicU64::new(0),
         bytes_for_page: AtomicU64::new(0),

@@ -92,6 +92,8 @@ struct Pager {
     limit_bytes: u64,
     /// What was used when it was last looked at.
     sampled: AtomicU64,
+    /// Held by who looks.
+    sampling: Mutex<()>,
     /// Resident anonymous memory of programs then.
     resident: AtomicU64,
     /// What was given to programs since, less what the pool gave back for it.
@@ -190,8 +192,10 @@ impl Pager {
     /// Bytes in use: resident anonymous memory of all programs, the pool, and what is known of
     /// pages.
     fn sample(&self) -> u64 {
+        // One at a time, as what was charged until now is taken off when it is counted.
+        let _looks = self.sampling.lock().unwrap_or_else(PoisonError::into_inner);
         self.free_released();
-        self.charged.store(0, Ordering::Relaxed);
+        let counted = self.charged.load(Ordering::Relaxed);
         let (mut resident, mut known) = (0, self.slots.bytes());
         let spaces = self.spaces();
         let room = self.goal_bytes().saturating_sub(self.sampled.load(Ordering::Relaxed));
@@ -221,6 +225,8 @@ impl Pager {
             }
         }
         self.sampled.store(used, Ordering::Relaxed);
+        // What was given meanwhile counts twice until the next look, if it was seen.
+        self.charged.fetch_sub(counted, Ordering::Relaxed);
         self.resident.store(resident, Ordering::Relaxed);
         self.peak.fetch_max(used, Ordering::Relaxed);
         self.resident_peak.fetch_max(resident, Ordering::Relaxed);
