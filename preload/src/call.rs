@@ -19,6 +19,8 @@ pub(crate) const KILL: usize = 62;
 pub(crate) const PRCTL: usize = 157;
 pub(crate) const OPENAT: usize = 257;
 pub(crate) const WRITE: usize = 1;
+pub(crate) const SCHED_SETATTR: usize = 314;
+pub(crate) const SCHED_GETATTR: usize = 315;
 pub(crate) const USERFAULTFD: usize = 323;
 pub(crate) const CLOSE_RANGE: usize = 436;
 
