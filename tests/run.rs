@@ -8,8 +8,12 @@
 mod adversary;
 mod trials;
 
+use std::io::{self, Read};
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Command, ExitCode, Output};
+use std::process::{Command, ExitCode, Output, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -35,6 +39,11 @@ fn main() -> ExitCode {
     for (name, program, arguments) in PROGRAMS {
         let missing = missing.clone().or_else(|| not_installed(program));
         add(name.to_owned(), missing, Box::new(move || same_output(program, arguments)));
+    }
+    for name in ["stay", "stay-shared"] {
+        let test = move || supervisor_is_killed(name);
+        let name = format!("killed_at_work_{}", name.replace('-', "_"));
+        add(name, missing.clone(), Box::new(test));
     }
     add("endings_are_the_programs".to_owned(), missing.clone(), Box::new(endings));
     add("what_was_used_is_told".to_owned(), missing.clone(), Box::new(statistics));
@@ -182,6 +191,31 @@ fn scenario(name: &str, limit: &str, code: i32, said: &str) {
     let output = run_in(limit, &this_program(), &["--scenario", name]).output().unwrap();
     expect(&output, code);
     assert!(text(&output.stdout).contains(said), "{}", text(&output.stdout));
+}
+
+/// The supervisor is killed while pages leave and come back: whatever the helper is at, the program
+/// is ended.
+fn supervisor_is_killed(name: &str) {
+    for round in 0..12 {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_uzswap"))
+            .args(["run", "--quiet", "--limit", "24M", "--", &this_program(), "--scenario", name])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut stdout = child.stdout.take().unwrap();
+        assert_eq!(stdout.read(&mut [0; 6]).unwrap(), 6, "it ended early");
+        thread::sleep(Duration::from_millis(100 + round * 7));
+        child.kill().unwrap();
+        // The end of the stream is told when the last of them has ended.
+        let (end, ended) = mpsc::channel();
+        thread::spawn(move || end.send(io::copy(&mut stdout, &mut io::sink())));
+        ended.recv_timeout(Duration::from_secs(5)).expect("a program that was ended").unwrap();
+        let output = child.wait_with_output().unwrap();
+        expect(&output, 128 + 9);
+        let said = text(&output.stderr);
+        assert!(name != "stay" || said.contains("the supervisor is gone"), "{said}");
+    }
 }
 
 /// Where its threads have other numbers than here, as in a container.

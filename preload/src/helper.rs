@@ -36,6 +36,9 @@ const EINTR: u32 = 4;
 const EAGAIN: u32 = 11;
 
 // Of linux/userfaultfd.h.
+const UFFDIO_REGISTER: usize = 0xc020_aa00;
+const REGISTER_MISSING: u64 = 1;
+const UFFDIO_UNREGISTER: usize = 0x8010_aa01;
 const UFFDIO_MOVE: usize = 0xc028_aa05;
 const MOVE_DONTWAKE: u64 = 1;
 const USERFAULTFD_IOC_NEW: usize = 0xaa00;
@@ -173,6 +176,15 @@ const SCM_RIGHTS: u32 = 1;
 const MSG_NOSIGNAL: usize = 0x4000;
 const MSG_CMSG_CLOEXEC: usize = 0x4000_0000;
 
+/// `struct uffdio_register`.
+#[repr(C)]
+struct Register {
+    from: u64,
+    bytes: u64,
+    mode: u64,
+    can: u64,
+}
+
 /// `struct uffdio_move`.
 #[repr(C)]
 struct Move {
@@ -273,14 +285,29 @@ impl Helper {
                 let _ = advise(&run.from, &run.bytes, MADV_POPULATE_WRITE);
             }
         }
+        self.register(true);
         self.lock();
         let mut pauses = PAUSES_MAX;
         runs.iter().for_each(|run| self.move_run(run, &mut pauses));
         control.done.store(control.given.load(Ordering::Relaxed), Ordering::Release);
         control.lock.store(holder::NONE, Ordering::Release);
-        // Without the lock: it is told by the userfaultfd, and so waits until that is read.
+        self.register(false);
         if control.drop_bytes.load(Ordering::Relaxed) > 0 {
             let _ = advise(&control.drop_from, &control.drop_bytes, MADV_DONTNEED);
+        }
+    }
+
+    /// Registers the memory that the runs go to with the userfaultfd, or does so no longer. Where
+    /// that is refused, so is each run.
+    fn register(&self, on: bool) {
+        let from = self.control.fill_from.load(Ordering::Relaxed);
+        let bytes = self.control.fill_bytes.load(Ordering::Relaxed);
+        if bytes > 0 {
+            // It begins with the range, which is all that matters to UFFDIO_UNREGISTER.
+            let mut order = Register { from, bytes, mode: REGISTER_MISSING, can: 0 };
+            let request = if on { UFFDIO_REGISTER } else { UFFDIO_UNREGISTER };
+            let address = ptr::from_mut(&mut order).addr();
+            let _ = ask(call::IOCTL, [self.userfaultfd, request, address, 0, 0, 0]);
         }
     }
 
@@ -433,9 +460,10 @@ fn receive(socket: usize) -> Option<(Message, [i32; 2])> {
 /// Ends the program, with a message on its standard error.
 pub(crate) fn end_program(message: &[u8]) -> ! {
     const AT_FDCWD: usize = -100_isize as usize;
-    const O_WRONLY_NOCTTY: usize = 1 | 0o400;
+    // Where nobody reads it, the program is ended all the same.
+    const WRITE_WITHOUT_WAITING: usize = 1 | 0o400 | 0o4000;
     let path = c"/proc/self/fd/2".as_ptr().addr();
-    if let Ok(file) = ask(call::OPENAT, [AT_FDCWD, path, O_WRONLY_NOCTTY, 0, 0, 0]) {
+    if let Ok(file) = ask(call::OPENAT, [AT_FDCWD, path, WRITE_WITHOUT_WAITING, 0, 0, 0]) {
         let _ = ask(call::WRITE, [file, message.as_ptr().addr(), message.len(), 0, 0, 0]);
     }
     loop {

@@ -137,6 +137,12 @@ pub struct Control {
     pub work: AtomicU32,
     /// Runs of the command.
     pub run_count: AtomicU32,
+    /// Memory of staging that the runs go to: its start. The kernel moves pages to what is
+    /// registered with the userfaultfd alone. It is registered for the command and not longer: to
+    /// give memory back that is waits for the supervisor to read that, which may be gone.
+    pub fill_from: AtomicU64,
+    /// Its bytes; 0 where there are no runs.
+    pub fill_bytes: AtomicU64,
     /// Memory of staging that is given back to the kernel afterwards, in any case: its start.
     pub drop_from: AtomicU64,
     /// Its bytes; 0 for none.

@@ -112,10 +112,15 @@ impl Helper {
             told.moved.store(0, Ordering::Relaxed);
             told.error.store(0, Ordering::Relaxed);
         }
-        let bytes = TRAY_PAGES as u64 * PAGE;
-        let dropped = command.drops.unwrap_or(0) * TRAY_PAGES;
-        control.drop_from.store(self.staged_at(dropped), Ordering::Relaxed);
-        control.drop_bytes.store(command.drops.map_or(0, |_| bytes), Ordering::Relaxed);
+        let memory_of = |tray: Option<usize>| {
+            let start = self.staged_at(tray.unwrap_or(0) * TRAY_PAGES);
+            (start, tray.map_or(0, |_| TRAY_PAGES as u64 * PAGE))
+        };
+        let (filled, dropped) = (memory_of(command.tray), memory_of(command.drops));
+        control.fill_from.store(filled.0, Ordering::Relaxed);
+        control.fill_bytes.store(filled.1, Ordering::Relaxed);
+        control.drop_from.store(dropped.0, Ordering::Relaxed);
+        control.drop_bytes.store(dropped.1, Ordering::Relaxed);
         control.run_count.store(command.runs.len() as u32, Ordering::Relaxed); // <= RUNS_MAX
         control.given.store(command.number, Ordering::Relaxed);
         control.work.store(what, Ordering::Release);

@@ -618,7 +618,7 @@ impl Server {
         let pager = Arc::clone(&self.pager);
         let release = &mut |slot| pager.release(slot);
         match event {
-            Event::Remove { start, .. } if space.is_staging(start) => {} // our own doing
+            Event::Remove { start, .. } if space.is_staging(start) => {} // by who is about to fork
             Event::Remove { start, end } => space.removed(start..end, release),
             Event::Unmap { start, end } => space.unmapped(start..end, release),
             Event::Remap { from, to, len } => space.moved(from..from + len, to, release),

@@ -244,7 +244,8 @@ impl Space {
         own: Range<u64>,
     ) -> io::Result<()> {
         let area = staging..staging + STAGING_BYTES;
-        self.uffd.register(area.clone(), true, false)?;
+        // The page whose touch tells of a fork. The rest is by the helper, while it moves pages.
+        self.uffd.register(area.end - PAGE..area.end, true, false)?;
         let thread = helper_thread(pid)?;
         self.thread = Some(thread);
         let renumbered = |here| number_in_namespace(here).map(|there| (there, here));

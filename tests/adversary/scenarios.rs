@@ -108,8 +108,12 @@ pub(crate) fn run(name: &str) -> ! {
         "child-changes" => child_changes(),
         "processors-stay" => processors_stay(),
         "moves-take-long" => moves_take_long(),
-        "stay" => {
+        // Until they are ended.
+        "stay" | "stay-shared" => {
             let at = filled();
+            if name == "stay-shared" {
+                raw::fork();
+            }
             println!("ready");
             loop {
                 check(at);
