@@ -34,7 +34,7 @@ fn main() -> ExitCode {
         _ => {}
     }
     let missing = no_run();
-    let tests: [Case; 15] = [
+    let tests: [Case; 16] = [
         ("signals_reach_the_program", &[], signals_reach_the_program),
         ("interrupts_reach_the_program", &["SIGINT"], || signal_reaches("INT")),
         ("hang_ups_reach_the_program", &["SIGHUP"], || signal_reaches("HUP")),
@@ -46,6 +46,7 @@ fn main() -> ExitCode {
         ("what_was_preloaded_stays_so", &[], what_was_preloaded),
         ("programs_without_the_environment_are_told", &["env", "sleep"], no_environment),
         ("static_programs_are_told", &["static"], static_programs),
+        ("stopped_programs_are_not_told", &[], stopped_programs),
         ("setuid_programs_are_told", &["setpriv", "sleep", "root"], setuid_programs),
         ("programs_may_become_another_user", &["setpriv", "root"], another_user),
         ("background_programs_are_waited_for", &[], background),
@@ -306,6 +307,19 @@ fn another_user() {
     let output = run("32M", &argv).current_dir(folder.path()).output().unwrap();
     expect(&output, 0);
     assert_eq!(text(&output.stdout), "filled\n");
+    assert!(!text(&output.stderr).contains("unmanaged"), "{}", told(&output));
+}
+
+/// It may be stopped before it was able to say hello.
+fn stopped_programs() {
+    let mut command = run("64M", &["sh", "-c", "kill -STOP $$; echo went on"]);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // It is looked for such programs each half second.
+    thread::sleep(Duration::from_millis(1500));
+    kill("CONT", process_tree::all_below(child.id())[1]);
+    let output = child.wait_with_output().unwrap();
+    expect(&output, 0);
+    assert_eq!(text(&output.stdout), "went on\n");
     assert!(!text(&output.stderr).contains("unmanaged"), "{}", told(&output));
 }
 

@@ -148,6 +148,13 @@ fn last_of_several(status: &str) -> Option<u32> {
     line.split_ascii_whitespace().skip(1).last()?.parse().ok()
 }
 
+/// Whether a process was stopped, by a signal or by who traces it.
+pub(super) fn is_stopped(pid: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let state = status.lines().find_map(|line| line.strip_prefix("State:"));
+    state.is_some_and(|state| state.trim_start().starts_with(['T', 't']))
+}
+
 /// As [`ProcessFiles::part_of_anonymous`], of a process without a helper.
 pub(super) fn part_of_anonymous_of(pid: u32) -> Option<u64> {
     part_of_anonymous(&fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?)
@@ -261,6 +268,25 @@ mod tests {
         assert_eq!(last_of_several("Pid:\t7\nNSpid:\t700\n"), None);
         assert_eq!(last_of_several("Pid:\t7\n"), None);
         assert_eq!(number_in_namespace(std::process::id()), None);
+    }
+
+    #[test]
+    fn who_is_stopped_is_told_from_who_sleeps() {
+        let mut child = std::process::Command::new("sleep").arg("100").spawn().unwrap();
+        let since = std::time::Instant::now();
+        let becomes = |stopped| {
+            while is_stopped(child.id()) != stopped {
+                assert!(since.elapsed() < std::time::Duration::from_secs(20));
+                std::thread::yield_now();
+            }
+        };
+        becomes(false);
+        let pid = child.id() as i32;
+        crate::sys::signals::send(pid, crate::sys::signals::SignalNumber(libc::SIGSTOP)).unwrap();
+        becomes(true);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!is_stopped(pid as u32));
     }
 
     #[test]
