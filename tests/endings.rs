@@ -34,7 +34,7 @@ fn main() -> ExitCode {
         _ => {}
     }
     let missing = no_run();
-    let tests: [Case; 16] = [
+    let tests: [Case; 17] = [
         ("signals_reach_the_program", &[], signals_reach_the_program),
         ("interrupts_reach_the_program", &["SIGINT"], || signal_reaches("INT")),
         ("hang_ups_reach_the_program", &["SIGHUP"], || signal_reaches("HUP")),
@@ -47,6 +47,7 @@ fn main() -> ExitCode {
         ("programs_without_the_environment_are_told", &["env", "sleep"], no_environment),
         ("static_programs_are_told", &["static"], static_programs),
         ("stopped_programs_are_not_told", &[], stopped_programs),
+        ("programs_of_valgrind_run", &["valgrind"], programs_of_valgrind),
         ("setuid_programs_are_told", &["setpriv", "sleep", "root"], setuid_programs),
         ("programs_may_become_another_user", &["setpriv", "root"], another_user),
         ("background_programs_are_waited_for", &[], background),
@@ -308,6 +309,14 @@ fn another_user() {
     expect(&output, 0);
     assert_eq!(text(&output.stdout), "filled\n");
     assert!(!text(&output.stderr).contains("unmanaged"), "{}", told(&output));
+}
+
+/// Unmanaged: valgrind refuses threads that are not its own.
+fn programs_of_valgrind() {
+    let output =
+        run("64M", &["valgrind", "-q", "sh", "-c", "(exit 3) || echo 3"]).output().unwrap();
+    expect(&output, 0);
+    assert_eq!(text(&output.stdout), "3\n");
 }
 
 /// It may be stopped before it was able to say hello.

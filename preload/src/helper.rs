@@ -12,7 +12,7 @@ const STACK_BYTES: usize = 64 << 10;
 
 const PAGE_BYTES: u64 = 4096;
 
-// Of linux/sched.h: a thread as others are. Valgrind refuses to start any other.
+// Of linux/sched.h: a thread as others are.
 const CLONE_VM: usize = 0x100;
 const CLONE_FS: usize = 0x200;
 const CLONE_FILES: usize = 0x400;
