@@ -247,9 +247,9 @@ impl Helper {
         send(socket, ready, Some(userfaultfd as i32))?;
         // SAFETY: null, or memory that stays mapped and is all atomics.
         if let Some(for_forks) = unsafe { FOR_FORKS.load(Ordering::Relaxed).as_ref() } {
-            for_forks.control.store(ptr::from_ref(control).cast_mut(), Ordering::Relaxed);
             let page = staging + staging_bytes - PAGE_BYTES as usize;
-            for_forks.page.store(page, Ordering::Release);
+            for_forks.page.store(page, Ordering::Relaxed);
+            for_forks.control.store(ptr::from_ref(control).cast_mut(), Ordering::Release);
         }
         Some(Helper { socket, userfaultfd, control })
     }

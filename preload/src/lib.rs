@@ -86,11 +86,13 @@ extern "C" fn start() {
 extern "C" fn will_fork() {
     // SAFETY: null, or memory that stays mapped and is all atomics.
     let Some(for_forks) = (unsafe { FOR_FORKS.load(Ordering::Relaxed).as_ref() }) else { return };
-    let page = for_forks.page.load(Ordering::Acquire);
-    // SAFETY: the helper's, which stays mapped; null where there is no helper.
-    let control = unsafe { for_forks.control.load(Ordering::Relaxed).as_ref() };
-    if control.is_some_and(|control| control.tell_forks.load(Ordering::Relaxed) != 0) && page != 0 {
-        helper::touch(page);
+    // Null where there is no helper, or it is not ready; the page was told before.
+    let control = for_forks.control.load(Ordering::Acquire);
+    // SAFETY: null, or the helper's memory, which stays mapped and is all atomics.
+    let is_wanted = unsafe { control.as_ref() }
+        .is_some_and(|control| control.tell_forks.load(Ordering::Relaxed) != 0);
+    if is_wanted {
+        helper::touch(for_forks.page.load(Ordering::Relaxed));
     }
 }
 

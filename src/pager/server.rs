@@ -640,25 +640,30 @@ impl Server {
         let page = address / PAGE * PAGE..(address / PAGE + 1) * PAGE;
         let is_prepared = space.will_fork(page.clone());
         self.to_wake.push(page);
-        if !is_prepared {
-            return;
+        if is_prepared {
+            // The parent may be gone before its child is known. What is aside still then is told.
+            let _ = self.store_aside(space);
         }
-        // The parent may be gone before its child has a copy of what is aside.
-        let stored = space.pages_aside().into_iter().map_while(|staged| {
-            let content = &mut self.buffer[0];
-            space.read_staged(staged, content).ok()?;
-            let slot = self.pager.store(content).ok()?;
-            let is_stored = space.stored(staged, slot);
-            if !is_stored {
-                self.pager.release(slot);
-            }
-            Some(usize::from(is_stored))
-        });
-        self.pager.meter.stored(stored.sum());
     }
 
-    /// The space of a child: it has the pages of its parent that are in the store, and copies of
-    /// those that are aside.
+    /// Stores what is aside of a space, for whoever will have it; in words why some of it is aside
+    /// still.
+    fn store_aside(&mut self, space: &mut Space) -> Result<(), String> {
+        let content = &mut self.buffer[0];
+        let pages = space.pages_aside();
+        let mut store = |staged| {
+            space.read_staged(staged, content).map_err(|error| error.to_string())?;
+            let slot = self.pager.store(content).map_err(|error| error.to_string())?;
+            if !space.stored(staged, slot) {
+                self.pager.release(slot);
+            }
+            self.pager.meter.stored(1);
+            Ok(())
+        };
+        pages.into_iter().try_for_each(&mut store)
+    }
+
+    /// The space of a child: it has the pages of its parent that are in the store.
     fn fork(&mut self, parent: &mut Space, child: Userfaultfd) -> Space {
         let mut space = Space::new(child, None);
         space.watched = parent.watched.clone();
@@ -674,38 +679,22 @@ impl Server {
         not_copied.iter().for_each(|range| space.watched.remove(range));
         let is_in =
             |ranges: &Ranges, page| ranges.within(page * PAGE..(page + 1) * PAGE).next().is_some();
-        let mut failed = None;
+        let stored = self.store_aside(parent);
+        let mut is_any_aside = false;
         parent.table.for_each(&mut |page, entry| {
             if is_in(&not_copied, page) || is_in(&wiped, page) {
                 return;
             }
-            let slot = match entry.place {
-                Place::Program => return,
+            match entry.place {
                 Place::Stored(slot) => {
                     self.pager.slots.share(slot);
-                    slot
+                    space.table.set(page, Entry { place: entry.place, ..UNKNOWN });
                 }
-                Place::Staged(staged) => {
-                    let content = &mut self.buffer[0];
-                    let stored = parent
-                        .read_staged(staged, content)
-                        .map_err(|error| error.to_string())
-                        .and_then(|()| {
-                            self.pager.store(content).map_err(|error| error.to_string())
-                        });
-                    match stored {
-                        Ok(slot) => slot,
-                        Err(error) => {
-                            failed = Some(error);
-                            return;
-                        }
-                    }
-                }
-            };
-            let place = Place::Stored(slot);
-            space.table.set(page, Entry { place, ..UNKNOWN });
+                Place::Staged(_) => is_any_aside = true,
+                Place::Program => {}
+            }
         });
-        if let Some(error) = failed {
+        if let (true, Err(error)) = (is_any_aside, stored) {
             self.pager.fail(&format!("pages of a forked process cannot be kept: {error}"));
         }
         space
