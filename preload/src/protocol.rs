@@ -22,7 +22,7 @@ pub const MAGIC: u32 = 0x757a_0001;
 pub const SOCKET_VARIABLE: &str = "UZSWAP_SOCKET";
 
 /// Runs of pages in one command.
-pub const RUNS_MAX: usize = 256;
+pub const RUNS_MAX: usize = 512;
 
 /// What a message is.
 pub mod kind {

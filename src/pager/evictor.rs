@@ -25,12 +25,12 @@ use crate::sys::{process, remote};
 /// that faults meanwhile waits for them, and the fewer such moments there are the better.
 const LEAVE_MIN: usize = 128;
 const LEAVE_MAX: usize = TRAY_PAGES;
-const LEAVE_PART: usize = 160;
+const LEAVE_PART: usize = 80;
 
 /// Trays of pages aside that a space may have before the oldest is stored, and the part of its
-/// resident pages that these are at most.
+/// resident pages that these are, about.
 const TRAYS_ASIDE_MIN: usize = 2;
-const TRAYS_ASIDE_MAX: usize = 8;
+const TRAYS_ASIDE_MAX: usize = 4;
 const ASIDE_PART: usize = 32;
 
 /// Rounds without any page freed after which nothing can be done about the limit: some 3 s.
@@ -298,5 +298,5 @@ impl Evictor {
 fn trays(resident_bytes: u64) -> (usize, usize) {
     let resident = (resident_bytes / PAGE_SIZE as u64) as usize;
     let leave = (resident / LEAVE_PART).clamp(LEAVE_MIN, LEAVE_MAX);
-    (leave, (resident / ASIDE_PART / leave).clamp(TRAYS_ASIDE_MIN, TRAYS_ASIDE_MAX))
+    (leave, (resident / ASIDE_PART).div_ceil(leave).clamp(TRAYS_ASIDE_MIN, TRAYS_ASIDE_MAX))
 }

@@ -13,7 +13,7 @@ use crate::sys::pagemap::{self, Found};
 /// Runs of resident pages that the kernel is asked for at once, and pages: faults wait meanwhile,
 /// and what is asked for and does not leave with this command is asked for again.
 const FOUND_AT_ONCE: usize = 64;
-const FOUND_PAGES_MAX: u64 = 2 * TRAY_PAGES as u64;
+const FOUND_PAGES_MAX: u64 = TRAY_PAGES as u64;
 
 /// Files of /proc, and those that are read again and again.
 #[derive(Debug)]

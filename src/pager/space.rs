@@ -33,10 +33,10 @@ use crate::sys::userfaultfd::Userfaultfd;
 
 /// Pages that are moved by one command: the kernel flushes the TLB once for more than 33, and page
 /// by page below.
-pub(super) const TRAY_PAGES: usize = 256;
+pub(super) const TRAY_PAGES: usize = 512;
 
 /// Pages of a process that can be aside at once: 16 MiB.
-pub(super) const STAGING_PAGES: usize = 16 * TRAY_PAGES;
+pub(super) const STAGING_PAGES: usize = 8 * TRAY_PAGES;
 
 /// Bytes of staging: one page more, whose touch tells of a fork.
 pub(super) const STAGING_BYTES: u64 = (STAGING_PAGES as u64 + 1) * PAGE;
