@@ -31,20 +31,20 @@ fn main() -> ExitCode {
         let test = move || scenario(name, limit, code, said);
         add(format!("scenario_{}", name.replace('-', "_")), missing.clone(), Box::new(test));
     }
-    for (name, limit) in [("grow-locked", "40M"), ("fill", "16M")] {
-        let missing = missing.clone().or_else(no_namespace);
-        let test = move || scenario_in_namespace(name, limit);
-        add(format!("in_a_pid_namespace_{}", name.replace('-', "_")), missing, Box::new(test));
-    }
+    let no_namespace = missing.clone().or_else(no_namespace);
+    let test = || scenario_in_namespace("grow-locked", "40M");
+    add("in_a_pid_namespace_grow_locked".to_owned(), no_namespace.clone(), Box::new(test));
     for (name, program, arguments) in PROGRAMS {
         let missing = missing.clone().or_else(|| not_installed(program));
         add(name.to_owned(), missing, Box::new(move || same_output(program, arguments)));
     }
-    for name in ["stay", "stay-shared"] {
-        let test = move || supervisor_is_killed(name);
+    for (name, before) in [("stay", &[][..]), ("stay-shared", &[])] {
+        let test = move || supervisor_is_killed(before, name);
         let name = format!("killed_at_work_{}", name.replace('-', "_"));
         add(name, missing.clone(), Box::new(test));
     }
+    let test = || supervisor_is_killed(&["unshare", "--pid", "--fork"], "stay");
+    add("killed_at_work_in_a_pid_namespace".to_owned(), no_namespace, Box::new(test));
     add("endings_are_the_programs".to_owned(), missing.clone(), Box::new(endings));
     add("what_was_used_is_told".to_owned(), missing.clone(), Box::new(statistics));
     let name = "faults_downwards_bring_several_pages".to_owned();
@@ -193,12 +193,13 @@ fn scenario(name: &str, limit: &str, code: i32, said: &str) {
     assert!(text(&output.stdout).contains(said), "{}", text(&output.stdout));
 }
 
-/// The supervisor is killed while pages leave and come back: whatever the helper is at, the program
-/// is ended.
-fn supervisor_is_killed(name: &str) {
+/// The supervisor is killed while pages leave and come back: the program is ended.
+fn supervisor_is_killed(before: &[&str], name: &str) {
     for round in 0..12 {
         let mut child = Command::new(env!("CARGO_BIN_EXE_uzswap"))
-            .args(["run", "--quiet", "--limit", "24M", "--", &this_program(), "--scenario", name])
+            .args(["run", "--quiet", "--limit", "24M", "--"])
+            .args(before)
+            .args([&this_program(), "--scenario", name])
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()

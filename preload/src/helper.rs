@@ -34,6 +34,8 @@ const SIG_SETMASK: usize = 2;
 const SIGKILL: usize = 9;
 const EINTR: u32 = 4;
 const EAGAIN: u32 = 11;
+const ECONNREFUSED: u32 = 111;
+const MSG_PEEK_DONTWAIT: usize = 2 | 0x40;
 
 // Of linux/userfaultfd.h.
 const UFFDIO_REGISTER: usize = 0xc020_aa00;
@@ -48,6 +50,13 @@ const O_CLOEXEC_NONBLOCK: usize = 0o2_000_000 | 0o4_000;
 /// long: in turns of others on this processor.
 const PAUSES_MAX: u32 = 1000;
 const YIELDS: u32 = 4;
+
+/// How often it is looked whether the supervisor is there that has the lock: in turns likewise.
+const LOOK_EVERY: u32 = 1024;
+
+const SUPERVISOR_GONE: &[u8] =
+    b"uzswap: the supervisor is gone; this program was ended, as parts of its memory were kept \
+      there\n";
 
 /// Asks the kernel for something that touches no memory, or memory of ours alone.
 fn ask(number: usize, arguments: [usize; 6]) -> Result<usize, u32> {
@@ -95,8 +104,15 @@ extern "C" fn main(stack: usize) -> ! {
     let word: *const u32 = ptr::with_exposed_provenance(stack);
     // SAFETY: whoever started the helper wrote it there.
     let hello = unsafe { word.read() };
-    if let Some(helper) = Helper::meet(hello, stack) {
-        helper.work();
+    match Helper::meet(hello, stack) {
+        Some(helper) => helper.work(),
+        // Parts of the memory may be kept by the supervisor since before the fork.
+        None if hello == kind::HELLO_FORK && WATCHED.load(Ordering::Relaxed) => {
+            if connect().is_err_and(|errno| errno == ECONNREFUSED) {
+                end_program(SUPERVISOR_GONE);
+            }
+        }
+        None => {}
     }
     let _ = ask(call::EXIT, [0; 6]);
     unreachable!()
@@ -199,13 +215,7 @@ impl Helper {
     /// Makes itself known to the supervisor. `None` where there is no supervisor, or the kernel
     /// refuses something; the program runs as it would without us then.
     fn meet(hello: u32, stack: usize) -> Option<Helper> {
-        const UNIX_PACKETS: [usize; 2] = [1, 5 | 0o2_000_000];
-        let socket = ask(call::SOCKET, [UNIX_PACKETS[0], UNIX_PACKETS[1], 0, 0, 0, 0]).ok()?;
-        // SAFETY: written once, before there was a helper.
-        let path = unsafe { *SOCKET_PATH.0.get() };
-        let address = Address { family: 1, path };
-        let bytes = size_of::<Address>();
-        ask(call::CONNECT, [socket, ptr::from_ref(&address).addr(), bytes, 0, 0, 0]).ok()?;
+        let socket = connect().ok()?;
         send(socket, Message::new(hello, stack as u64, STACK_BYTES as u64), None)?;
         let (welcome, [shared, given]) = receive(socket)?;
         let bytes = size_of::<Control>().next_multiple_of(PAGE_BYTES as usize);
@@ -267,10 +277,7 @@ impl Helper {
                 Some(_) => continue,
                 None => {}
             }
-            end_program(
-                b"uzswap: the supervisor is gone; this program was ended, as parts of its memory \
-                  were kept there\n",
-            );
+            end_program(SUPERVISOR_GONE);
         }
     }
 
@@ -285,21 +292,27 @@ impl Helper {
                 let _ = advise(&run.from, &run.bytes, MADV_POPULATE_WRITE);
             }
         }
-        self.register(true);
+        let registered = self.register(true);
         self.lock();
         let mut pauses = PAUSES_MAX;
-        runs.iter().for_each(|run| self.move_run(run, &mut pauses));
+        for run in runs {
+            match registered {
+                Ok(()) => self.move_run(run, &mut pauses),
+                Err(errno) => run.error.store(u64::from(errno), Ordering::Relaxed),
+            }
+        }
         control.done.store(control.given.load(Ordering::Relaxed), Ordering::Release);
         control.lock.store(holder::NONE, Ordering::Release);
-        self.register(false);
+        // What stays registered is given back all the same.
+        let _ = self.register(false);
         if control.drop_bytes.load(Ordering::Relaxed) > 0 {
             let _ = advise(&control.drop_from, &control.drop_bytes, MADV_DONTNEED);
         }
     }
 
-    /// Registers the memory that the runs go to with the userfaultfd, or does so no longer. Where
-    /// that is refused, so is each run.
-    fn register(&self, on: bool) {
+    /// Registers the memory that the runs go to with the userfaultfd, or does so no longer. That is
+    /// refused where the program has all mappings that it may have.
+    fn register(&self, on: bool) -> Result<(), u32> {
         let from = self.control.fill_from.load(Ordering::Relaxed);
         let bytes = self.control.fill_bytes.load(Ordering::Relaxed);
         if bytes > 0 {
@@ -307,18 +320,32 @@ impl Helper {
             let mut order = Register { from, bytes, mode: REGISTER_MISSING, can: 0 };
             let request = if on { UFFDIO_REGISTER } else { UFFDIO_UNREGISTER };
             let address = ptr::from_mut(&mut order).addr();
-            let _ = ask(call::IOCTL, [self.userfaultfd, request, address, 0, 0, 0]);
+            ask(call::IOCTL, [self.userfaultfd, request, address, 0, 0, 0])?;
         }
+        Ok(())
     }
 
     fn lock(&self) {
         let lock = &self.control.lock;
+        let mut turns = 0_u32;
         while lock
             .compare_exchange(holder::NONE, holder::HELPER, Ordering::Acquire, Ordering::Relaxed)
             .is_err()
         {
             let _ = ask(call::YIELD, [0; 6]);
+            turns = turns.wrapping_add(1);
+            if turns.is_multiple_of(LOOK_EVERY) && self.is_alone() {
+                end_program(SUPERVISOR_GONE);
+            }
         }
+    }
+
+    /// Whether the supervisor is gone. While a command is carried out, it says nothing.
+    fn is_alone(&self) -> bool {
+        let mut byte = 0_u8;
+        let at = ptr::from_mut(&mut byte).addr();
+        let asked = ask(call::RECVFROM, [self.socket, at, 1, MSG_PEEK_DONTWAIT, 0, 0]);
+        asked != Err(EAGAIN)
     }
 
     /// Lets the supervisor read what the program has changed, and the program go on.
@@ -398,6 +425,18 @@ pub(crate) fn touch(page: usize) {
     let _ = unsafe { page.read_volatile() };
 }
 
+/// A connection to the supervisor.
+fn connect() -> Result<usize, u32> {
+    const UNIX_PACKETS: [usize; 2] = [1, 5 | 0o2_000_000];
+    let socket = ask(call::SOCKET, [UNIX_PACKETS[0], UNIX_PACKETS[1], 0, 0, 0, 0])?;
+    // SAFETY: written once, before there was a helper.
+    let path = unsafe { *SOCKET_PATH.0.get() };
+    let address = Address { family: 1, path };
+    let bytes = size_of::<Address>();
+    ask(call::CONNECT, [socket, ptr::from_ref(&address).addr(), bytes, 0, 0, 0])?;
+    Ok(socket)
+}
+
 fn advise(from: &AtomicU64, bytes: &AtomicU64, advice: usize) -> Result<usize, u32> {
     let from = from.load(Ordering::Relaxed) as usize;
     let bytes = bytes.load(Ordering::Relaxed) as usize;
@@ -470,5 +509,7 @@ pub(crate) fn end_program(message: &[u8]) -> ! {
         if let Ok(pid) = ask(call::GETPID, [0; 6]) {
             let _ = ask(call::KILL, [pid, SIGKILL, 0, 0, 0, 0]);
         }
+        // The first process of a PID namespace cannot kill itself.
+        let _ = ask(call::EXIT_GROUP, [128 + SIGKILL, 0, 0, 0, 0, 0]);
     }
 }

@@ -5,7 +5,7 @@
 //!   connect, Hello         ------>
 //!                          <------    Welcome, with descriptors: control memory, and a userfaultfd
 //!                                     or the device to make one
-//!   Ready, with the userfaultfd -->   (registers staging)
+//!   Ready, with the userfaultfd -->   (registers the page that tells of forks)
 //!                          <------    Work: a command is in the control memory
 //!   Done                   ------>
 //! ```
