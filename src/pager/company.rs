@@ -214,7 +214,10 @@ mod tests {
         drop(drawn);
         assert_eq!(count(Some(other.number)), all.count());
         assert!(company.keep(Some(raw(other.number)), None).is_none());
-        // Another one: back to where all was.
+        // One that is not known, or another one: back to where all was.
+        company.keep(None, None);
+        assert!(!company.gives_way());
+        assert_eq!(count(None), all.count());
         company.keep(Some(raw(other.number) + 1), None);
         assert!(!company.gives_way());
         assert_eq!(count(None), all.count());

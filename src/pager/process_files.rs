@@ -139,20 +139,28 @@ fn growth(syscall: &str) -> Option<u64> {
 /// The number that a thread has in its own PID namespace, where that is not this one: there, it is
 /// what the kernel tells of it. Nothing is told of one that has ended.
 pub(super) fn number_in_namespace(thread: u32) -> Option<u32> {
-    last_of_several(&fs::read_to_string(format!("/proc/{thread}/status")).ok()?)
+    last_of_several(&in_status(thread, "NSpid:")?)
 }
 
-/// Likewise, of /proc/PID/status.
-fn last_of_several(status: &str) -> Option<u32> {
-    let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
-    line.split_ascii_whitespace().skip(1).last()?.parse().ok()
+fn last_of_several(numbers: &str) -> Option<u32> {
+    numbers.split_ascii_whitespace().skip(1).last()?.parse().ok()
 }
 
 /// Whether a process was stopped, by a signal or by who traces it.
 pub(super) fn is_stopped(pid: u32) -> bool {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let state = status.lines().find_map(|line| line.strip_prefix("State:"));
-    state.is_some_and(|state| state.trim_start().starts_with(['T', 't']))
+    in_status(pid, "State:").is_some_and(|state| state.starts_with(['T', 't']))
+}
+
+/// Whether the process of a thread has memory that is locked.
+pub(super) fn has_locked_memory(thread: u32) -> bool {
+    in_status(thread, "VmLck:").is_some_and(|locked| locked != "0 kB")
+}
+
+/// What a line of /proc/PID/status says.
+fn in_status(pid: u32, name: &str) -> Option<String> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
+    line.map(|line| line.trim().to_owned())
 }
 
 /// As [`ProcessFiles::part_of_anonymous`], of a process without a helper.
@@ -264,9 +272,9 @@ mod tests {
 
     #[test]
     fn a_namespace_has_numbers_of_its_own() {
-        assert_eq!(last_of_several("Pid:\t7\nNSpid:\t700\t40\t3\nNSsid: 1 2\n"), Some(3));
-        assert_eq!(last_of_several("Pid:\t7\nNSpid:\t700\n"), None);
-        assert_eq!(last_of_several("Pid:\t7\n"), None);
+        assert_eq!(last_of_several("700\t40\t3"), Some(3));
+        assert_eq!(last_of_several("700"), None);
+        assert_eq!(in_status(std::process::id(), "Pid:"), Some(std::process::id().to_string()));
         assert_eq!(number_in_namespace(std::process::id()), None);
     }
 

@@ -18,7 +18,9 @@ use std::time::{Duration, Instant};
 use super::family::Family;
 use super::hand::Hand;
 use super::helper::{Command, Helper, MoveRun, add_page};
-use super::process_files::{Mapping, ProcessFiles, growth_under_way, number_in_namespace};
+use super::process_files::{
+    Mapping, ProcessFiles, growth_under_way, has_locked_memory, number_in_namespace,
+};
 use super::ranges::{Ranges, count};
 use super::status::ProcessStatus;
 use super::streams::Streams;
@@ -276,9 +278,12 @@ impl Space {
         self.renumbered.iter().find(|(there, _)| *there == number).map(|(_, here)| *here)
     }
 
-    /// Likewise, whatever it costs.
+    /// Likewise, of one that may have locked memory, whatever it costs.
     fn search_thread_told(&self, number: u32) -> Option<u32> {
         self.thread_told(number).or_else(|| {
+            if !has_locked_memory(self.thread?) {
+                return None;
+            }
             let is_it = |&thread: &u32| number_in_namespace(thread) == Some(number);
             threads(self.thread?).ok()?.find(is_it)
         })

@@ -30,7 +30,7 @@ pub enum Event {
         write: bool,
         /// The page is there, and write-protected.
         wp: bool,
-        /// Its thread ID as the reader sees it; 0 without
+        /// Its thread ID in its own PID namespace; 0 without
         /// [`THREAD_ID`](super::Features::THREAD_ID).
         thread: u32,
     },
