@@ -226,7 +226,7 @@ impl Pager {
         }
         self.sampled.store(used, Ordering::Relaxed);
         // What was given meanwhile counts twice until the next look, if it was seen.
-        self.charged.fetch_sub(counted, Ordering::Relaxed);
+        self.charged.fetch_sub(counted, Ordering::Release);
         self.resident.store(resident, Ordering::Relaxed);
         self.peak.fetch_max(used, Ordering::Relaxed);
         self.resident_peak.fetch_max(resident, Ordering::Relaxed);
@@ -252,8 +252,9 @@ impl Pager {
 
     /// Whether a program may have a page now.
     fn has_room(&self) -> bool {
-        let used = self.sampled.load(Ordering::Relaxed) + self.charged.load(Ordering::Relaxed);
-        used <= self.limit_bytes
+        // In this order: what is taken off the one was added to the other before.
+        let charged = self.charged.load(Ordering::Acquire);
+        self.sampled.load(Ordering::Relaxed) + charged <= self.limit_bytes
     }
 
     /// What is kept free for the time between two looks: a fiftieth, 2 MiB at least.
