@@ -104,15 +104,13 @@ extern "C" fn main(stack: usize) -> ! {
     let word: *const u32 = ptr::with_exposed_provenance(stack);
     // SAFETY: whoever started the helper wrote it there.
     let hello = unsafe { word.read() };
-    match Helper::meet(hello, stack) {
-        Some(helper) => helper.work(),
-        // Parts of the memory may be kept by the supervisor since before the fork.
-        None if hello == kind::HELLO_FORK && WATCHED.load(Ordering::Relaxed) => {
-            if connect().is_err_and(|errno| errno == ECONNREFUSED) {
-                end_program(SUPERVISOR_GONE);
-            }
-        }
-        None => {}
+    if let Some(helper) = Helper::meet(hello, stack) {
+        helper.work();
+    }
+    // Parts of the memory may be kept by the supervisor since before the fork.
+    let needs_us = hello == kind::HELLO_FORK && WATCHED.load(Ordering::Relaxed);
+    if needs_us && connect() == Err(ECONNREFUSED) {
+        end_program(SUPERVISOR_GONE);
     }
     let _ = ask(call::EXIT, [0; 6]);
     unreachable!()
