@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::{self, JoinHandle};
 
+use super::answerer::Answerer;
 use super::evictor::Evictor;
 use super::governor::Governor;
 use super::meter::Meter;
@@ -181,27 +182,19 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
     let server = setup("wait for programs", Server::new(Arc::clone(&pager), listener))?;
     let queue = setup("wait for programs", server.queue())?;
     let server = setup("start a thread", spawn("uzswap-server", || server.run()))?;
-    let evictor = Evictor::new(Arc::clone(&pager));
-    let evictor = setup("start a thread", spawn("uzswap-evictor", || evictor.run()))?;
-    let governor = Governor::new(Arc::clone(&pager), queue);
-    let governor = setup("start a thread", spawn("uzswap-governor", || governor.run()))?;
-    let metrics_at = metrics_socket.as_ref().map(|socket| socket.address().clone());
-    if metrics_at != options.metrics
-        && let Some(at) = &metrics_at
-    {
-        pager.warn(&format!("metrics are at {at}")); // the kernel has chosen the port
-    }
-    let metrics_at = metrics_at.map(|at| at.to_string());
-    let reporter = Arc::new(Reporter::new(Arc::clone(&pager), argv, metrics_at));
-    let _status = setup("listen at a socket", status::serve(Arc::clone(&reporter), folder.path()))?;
-    let metrics = metrics_socket.map(|socket| metrics::serve(reporter, socket)).transpose();
-    let _metrics = setup("start a thread", metrics)?;
-
+    // The program is loaded while the rest is started.
     let mut command = Command::new(program);
     command.args(arguments).env(SOCKET_VARIABLE, &socket).env("LD_PRELOAD", preloads(&library));
-    let child = ptrace::spawn(&mut command, waiter.mask_before(), false).map_err(|source| {
+    let mut child = ptrace::spawn(&mut command, waiter.mask_before(), false).map_err(|source| {
         RunError::Program { program: program.to_string_lossy().into_owned(), source }
     });
+    let others = Others::start(&pager, queue, metrics_socket, argv, options, folder.path());
+    let others = others.inspect_err(|_| {
+        if let Ok(child) = &mut child {
+            let _ = child.kill().and_then(|()| child.wait());
+        }
+    })?;
+    let Others { evictor, governor, _answerers } = others;
     let threads = [server, evictor, governor];
     let mut is_over = || threads.iter().any(JoinHandle::is_finished);
     let waited = child.map(|child| waiter.wait(child.id(), &mut is_over));
@@ -217,6 +210,43 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
     }
     let status = status.ok_or_else(failed)?;
     Ok((ExitStatus::from_raw(status), pager.report(trace)))
+}
+
+/// The threads that a program needs once it runs.
+struct Others {
+    evictor: JoinHandle<io::Result<()>>,
+    governor: JoinHandle<io::Result<()>>,
+    /// Of those that ask how it goes.
+    _answerers: (Answerer, Option<Answerer>),
+}
+
+impl Others {
+    fn start(
+        pager: &Arc<Pager>,
+        queue: OwnedFd,
+        metrics_socket: Option<MetricsSocket>,
+        argv: &[OsString],
+        options: &RunOptions,
+        folder: &Path,
+    ) -> Result<Others, RunError> {
+        let evictor = Evictor::new(Arc::clone(pager));
+        let evictor = setup("start a thread", spawn("uzswap-evictor", || evictor.run()))?;
+        let governor = Governor::new(Arc::clone(pager), queue);
+        let governor = setup("start a thread", spawn("uzswap-governor", || governor.run()))?;
+        let metrics_at = metrics_socket.as_ref().map(|socket| socket.address().clone());
+        if metrics_at != options.metrics
+            && let Some(at) = &metrics_at
+        {
+            pager.warn(&format!("metrics are at {at}")); // the kernel has chosen the port
+        }
+        let metrics_at = metrics_at.map(|at| at.to_string());
+        let reporter = Arc::new(Reporter::new(Arc::clone(pager), argv, metrics_at));
+        let status = status::serve(Arc::clone(&reporter), folder);
+        let status = setup("listen at a socket", status)?;
+        let metrics = metrics_socket.map(|socket| metrics::serve(reporter, socket)).transpose();
+        let metrics = setup("start a thread", metrics)?;
+        Ok(Others { evictor, governor, _answerers: (status, metrics) })
+    }
 }
 
 /// How threads end that were told to. Where one ended unasked, others may wait for what it would
