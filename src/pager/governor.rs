@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 
-use super::process_files::{is_stopped, part_of_anonymous_of};
+use super::process_files::part_of_anonymous_of;
 use super::space::has_changed;
 use super::turns::Watch;
 use super::{Pager, lock, status};
@@ -127,7 +127,7 @@ impl Governor {
             }
             bytes += part_of_anonymous_of(pid).unwrap_or(0);
             // What is stopped may say hello when it goes on.
-            if !is_stopped(pid) && self.told.insert(program.clone()) {
+            if !process::is_stopped(pid) && self.told.insert(program.clone()) {
                 let program = program.display();
                 self.pager.warn(&format!(
                     "{program} (process {pid}) runs unmanaged, as static and setuid programs do: \

@@ -146,11 +146,6 @@ fn last_of_several(numbers: &str) -> Option<u32> {
     numbers.split_ascii_whitespace().skip(1).last()?.parse().ok()
 }
 
-/// Whether a process was stopped, by a signal or by who traces it.
-pub(super) fn is_stopped(pid: u32) -> bool {
-    in_status(pid, "State:").is_some_and(|state| state.starts_with(['T', 't']))
-}
-
 /// Whether the process of a thread has memory that is locked.
 pub(super) fn has_locked_memory(thread: u32) -> bool {
     in_status(thread, "VmLck:").is_some_and(|locked| locked != "0 kB")
@@ -276,25 +271,6 @@ mod tests {
         assert_eq!(last_of_several("700"), None);
         assert_eq!(in_status(std::process::id(), "Pid:"), Some(std::process::id().to_string()));
         assert_eq!(number_in_namespace(std::process::id()), None);
-    }
-
-    #[test]
-    fn who_is_stopped_is_told_from_who_sleeps() {
-        let mut child = std::process::Command::new("sleep").arg("100").spawn().unwrap();
-        let since = std::time::Instant::now();
-        let becomes = |stopped| {
-            while is_stopped(child.id()) != stopped {
-                assert!(since.elapsed() < std::time::Duration::from_secs(20));
-                std::thread::yield_now();
-            }
-        };
-        becomes(false);
-        let pid = child.id() as i32;
-        crate::sys::signals::send(pid, crate::sys::signals::SignalNumber(libc::SIGSTOP)).unwrap();
-        becomes(true);
-        child.kill().unwrap();
-        child.wait().unwrap();
-        assert!(!is_stopped(pid as u32));
     }
 
     #[test]

@@ -115,6 +115,11 @@ pub fn last_processor(thread: u32) -> Option<usize> {
     stat_field(thread, 39)
 }
 
+/// Whether a process was stopped, by a signal or by who traces it.
+pub fn is_stopped(pid: u32) -> bool {
+    stat_field(pid, 3).is_some_and(|state: char| matches!(state, 'T' | 't'))
+}
+
 /// A field of `/proc/PID/stat` after the name, numbered as in proc(5).
 fn stat_field<T: std::str::FromStr>(pid: u32, number: usize) -> Option<T> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -251,6 +256,25 @@ mod tests {
             sum = std::hint::black_box(sum + 1);
         }
         assert!(sum > 0);
+    }
+
+    #[test]
+    fn who_is_stopped_is_told_from_who_sleeps() {
+        let mut child = std::process::Command::new("sleep").arg("100").spawn().unwrap();
+        let since = std::time::Instant::now();
+        let becomes = |stopped| {
+            while is_stopped(child.id()) != stopped {
+                assert!(since.elapsed() < std::time::Duration::from_secs(20));
+                std::thread::yield_now();
+            }
+        };
+        becomes(false);
+        let pid = child.id() as i32;
+        crate::sys::signals::send(pid, crate::sys::signals::SignalNumber(libc::SIGSTOP)).unwrap();
+        becomes(true);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!is_stopped(pid as u32));
     }
 
     #[test]
