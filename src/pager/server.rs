@@ -618,7 +618,7 @@ impl Server {
         let pager = Arc::clone(&self.pager);
         let release = &mut |slot| pager.release(slot);
         match event {
-            Event::Remove { start, .. } if space.is_staging(start) => {} // by who is about to fork
+            Event::Remove { start, .. } if space.is_staging(start) => {} // no page of the program
             Event::Remove { start, end } => space.removed(start..end, release),
             Event::Unmap { start, end } => space.unmapped(start..end, release),
             Event::Remap { from, to, len } => space.moved(from..from + len, to, release),
@@ -654,10 +654,10 @@ impl Server {
         let mut store = |staged| {
             space.read_staged(staged, content).map_err(|error| error.to_string())?;
             let slot = self.pager.store(content).map_err(|error| error.to_string())?;
-            if !space.stored(staged, slot) {
-                self.pager.release(slot);
+            match space.stored(staged, slot) {
+                true => self.pager.meter.stored(1),
+                false => self.pager.release(slot),
             }
-            self.pager.meter.stored(1);
             Ok(())
         };
         pages.into_iter().try_for_each(&mut store)

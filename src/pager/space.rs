@@ -251,7 +251,7 @@ impl Space {
         let thread = helper_thread(pid)?;
         self.thread = Some(thread);
         let renumbered = |here| number_in_namespace(here).map(|there| (there, here));
-        self.renumbered = [pid, thread].into_iter().filter_map(renumbered).collect();
+        self.renumbered = [thread, pid].into_iter().map_while(renumbered).collect();
         self.files = Some(Arc::new(ProcessFiles::open(thread)?));
         self.own.insert(area);
         self.own.insert(own);
