@@ -31,20 +31,21 @@ fn main() -> ExitCode {
         let test = move || scenario(name, limit, code, said);
         add(format!("scenario_{}", name.replace('-', "_")), missing.clone(), Box::new(test));
     }
-    let no_namespace = missing.clone().or_else(no_namespace);
-    let test = || scenario_in_namespace("grow-locked", "40M");
-    add("in_a_pid_namespace_grow_locked".to_owned(), no_namespace.clone(), Box::new(test));
+    let in_namespace = missing.clone().or_else(no_namespace);
+    let name = "in_a_pid_namespace_grow_locked".to_owned();
+    add(name, in_namespace.clone(), Box::new(grow_locked_in_namespace));
     for (name, program, arguments) in PROGRAMS {
         let missing = missing.clone().or_else(|| not_installed(program));
         add(name.to_owned(), missing, Box::new(move || same_output(program, arguments)));
     }
-    for (name, before) in [("stay", &[][..]), ("stay-shared", &[])] {
-        let test = move || supervisor_is_killed(before, name);
-        let name = format!("killed_at_work_{}", name.replace('-', "_"));
-        add(name, missing.clone(), Box::new(test));
+    for (name, missing, before, scenario) in [
+        ("killed_at_work_stay", missing.clone(), &[][..], "stay"),
+        ("killed_at_work_stay_shared", missing.clone(), &[], "stay-shared"),
+        ("killed_at_work_in_a_pid_namespace", in_namespace, &NAMESPACE, "stay"),
+    ] {
+        let test = move || supervisor_is_killed(before, scenario);
+        add(name.to_owned(), missing, Box::new(test));
     }
-    let test = || supervisor_is_killed(&["unshare", "--pid", "--fork"], "stay");
-    add("killed_at_work_in_a_pid_namespace".to_owned(), no_namespace, Box::new(test));
     add("endings_are_the_programs".to_owned(), missing.clone(), Box::new(endings));
     add("what_was_used_is_told".to_owned(), missing.clone(), Box::new(statistics));
     let name = "faults_downwards_bring_several_pages".to_owned();
@@ -167,9 +168,12 @@ fn not_installed(program: &str) -> Option<String> {
     (!is_there).then(|| format!("{program} is not installed"))
 }
 
+/// Runs a program in a PID namespace of its own.
+const NAMESPACE: [&str; 3] = ["unshare", "--pid", "--fork"];
+
 /// Why there can be no PID namespace here.
 fn no_namespace() -> Option<String> {
-    let output = Command::new("unshare").args(["--pid", "--fork", "true"]).output();
+    let output = Command::new(NAMESPACE[0]).args(&NAMESPACE[1..]).arg("true").output();
     match output {
         Ok(output) if output.status.success() => None,
         Ok(output) => Some(text(&output.stderr).trim().to_owned()),
@@ -220,9 +224,10 @@ fn supervisor_is_killed(before: &[&str], name: &str) {
 }
 
 /// Where its threads have other numbers than here, as in a container.
-fn scenario_in_namespace(name: &str, limit: &str) {
-    let arguments = ["--pid", "--fork", &this_program(), "--scenario", name];
-    expect(&run_in(limit, "unshare", &arguments).output().unwrap(), 0);
+fn grow_locked_in_namespace() {
+    let this = this_program();
+    let arguments = [&NAMESPACE[1..], &[&this, "--scenario", "grow-locked"]].concat();
+    expect(&run_in("40M", NAMESPACE[0], &arguments).output().unwrap(), 0);
 }
 
 /// The limit is a third of what it takes without.
