@@ -15,6 +15,8 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::thread;
+use std::time::Duration;
 
 use tempfile::TempDir;
 use trials::trial;
@@ -44,6 +46,7 @@ fn main() -> ExitCode {
         trial("what_a_killed_store_left_is_taken", None, what_a_killed_store_left_is_taken),
         trial("a_vanished_file_goes_on", None, a_vanished_file_goes_on),
         trial("a_second_opener_is_refused", None, a_second_opener_is_refused),
+        trial("who_opens_waits_for_a_moment", None, who_opens_waits_for_a_moment),
         trial("a_strangers_file_is_refused", None, a_strangers_file_is_refused),
         trial("other_kinds_are_refused", None, other_kinds_are_refused),
         trial("a_symbolic_link_is_followed", None, a_symbolic_link_is_followed),
@@ -364,6 +367,20 @@ fn a_second_opener_is_refused() {
     ));
     drop(backing);
     drop(FileBacking::open(&options).unwrap());
+}
+
+/// For a store that was killed: the kernel may have its file for a moment longer.
+fn who_opens_waits_for_a_moment() {
+    let folder = folder();
+    let options = options(&folder, 4);
+    let before = FileBacking::open(&options).unwrap();
+    let ends = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(50));
+        drop(before);
+    });
+    drop(FileBacking::open(&options).unwrap());
+    assert!(!options.path.exists());
+    ends.join().unwrap();
 }
 
 fn a_strangers_file_is_refused() {

@@ -14,6 +14,8 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use super::{BLOCK_SIZE, BackingError, block_bytes, zeroed_blocks};
 use crate::names::named;
@@ -33,6 +35,11 @@ const BLOCKS_MAX: u64 = u32::MAX as u64;
 
 /// Tries to open a file that is replaced by others all the time.
 const TRIES: usize = 10;
+
+/// How long a store that was killed may have its file: the kernel ends what it has under way (of
+/// io_uring) after the process is gone. A few milliseconds on a busy machine.
+const IN_USE_FOR: Duration = Duration::from_millis(500);
+const IN_USE_PAUSE: Duration = Duration::from_millis(5);
 
 /// Whether to go past the page cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -139,7 +146,15 @@ impl Scratch {
     pub(super) fn open(options: &FileBackingOptions) -> Result<Scratch, BackingError> {
         let path = std::path::absolute(&options.path)
             .map_err(BackingError::os(&options.path, "use this path"))?;
-        let (file, is_new) = open_locked(&path, options.bytes.is_some())?;
+        let since = Instant::now();
+        let (file, is_new) = loop {
+            match open_locked(&path, options.bytes.is_some()) {
+                Err(BackingError::InUse { .. }) if since.elapsed() < IN_USE_FOR => {
+                    thread::sleep(IN_USE_PAUSE);
+                }
+                opened => break opened?,
+            }
+        };
         let fail = |action| BackingError::os(&path, action);
         let metadata = file.metadata().map_err(fail("look at it"))?;
         let is_device = metadata.file_type().is_block_device();

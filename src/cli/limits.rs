@@ -1,5 +1,6 @@
 //! The flags of pools with limits.
 
+use std::fs;
 use std::path::PathBuf;
 
 use anyhow::anyhow;
@@ -150,14 +151,18 @@ impl LimitArguments {
         }))
     }
 
-    /// Removes the file that a run left which was killed: it has our mark.
+    /// Removes the file that a run left which was killed: it has our mark, as any that was there
+    /// before has, or nothing yet.
     pub(super) fn remove_left(&self, experiment: &Experiment) {
         let limits = experiment.limits.as_ref();
         if let Some(backing) = limits.and_then(|limits| limits.settings.backing.as_ref())
-            && backing.path.exists()
+            && let Ok(left) = fs::metadata(&backing.path)
         {
-            // What cannot be opened is not ours to remove.
-            let _ = backing.open();
+            // What cannot be opened or removed is not ours to remove.
+            match left.is_file() && left.len() == 0 {
+                true => drop(fs::remove_file(&backing.path)),
+                false => drop(backing.open()),
+            }
         }
     }
 }
