@@ -471,7 +471,7 @@ impl Server {
         let mut parent = lock(&parent);
         let child = Arc::clone(&self.spaces[&id]);
         let stacks = parent.stacks();
-        let resident = self.share(&mut parent, &mut lock(&child), stacks);
+        let resident = self.share(&mut parent, &mut lock(&child), None, stacks);
         let used = self.pager.sampled.load(Ordering::Relaxed);
         let could_exceed = parent.protects && used + resident > self.pager.goal_bytes();
         if could_exceed {
@@ -480,12 +480,24 @@ impl Server {
         could_exceed
     }
 
-    /// A parent and a child have pages in common: as many bytes as the parent has.
-    fn share(&mut self, parent: &mut Space, child: &mut Space, stacks: Option<Ranges>) -> u64 {
+    /// A parent and a child have pages in common: as many bytes as the parent has. What of it is
+    /// not `unprotected` was protected before the fork.
+    fn share(
+        &mut self,
+        parent: &mut Space,
+        child: &mut Space,
+        unprotected: Option<&Ranges>,
+        stacks: Option<Ranges>,
+    ) -> u64 {
         let family = parent.family.clone().unwrap_or_default();
         let resident = parent.resident_bytes();
-        parent.shares_with(family.clone(), resident, stacks.clone());
-        child.shares_with(family, resident, stacks);
+        for space in [parent, child] {
+            space.joins(family.clone());
+            match unprotected {
+                Some(rest) => space.protect_rest(rest),
+                None => _ = space.protect_all(resident, stacks.clone()),
+            }
+        }
         self.protects = true;
         resident
     }
@@ -667,6 +679,7 @@ impl Server {
     fn fork(&mut self, parent: &mut Space, child: Userfaultfd) -> Space {
         let mut space = Space::new(child, None);
         space.watched = parent.watched.clone();
+        let unprotected = parent.take_unprotected();
         // What the kernel does not give to children, and what it gives as zeros.
         let [not_copied, wiped, stacks] = parent.fork_advice().unwrap_or_else(|error| {
             self.pager.fail(&format!("a fork cannot be followed: {error}"));
@@ -675,7 +688,7 @@ impl Server {
         space.inherit_advice(wiped.clone(), stacks.clone());
         // Both run on by now.
         let stacks = parent.thread.map(|_| stacks);
-        self.share(parent, &mut space, stacks);
+        self.share(parent, &mut space, unprotected.as_ref(), stacks);
         not_copied.iter().for_each(|range| space.watched.remove(range));
         let is_in =
             |ranges: &Ranges, page| ranges.within(page * PAGE..(page + 1) * PAGE).next().is_some();
@@ -736,7 +749,9 @@ impl Server {
             return Served::Done; // never zeros where something was: it is ended
         }
         let place = space.table.get(page).place;
-        if by == By::Program && !self.pager.has_room() {
+        // Nothing leaves that is about to fork, and it has all that is protected already.
+        let may_wait = access != Access::FirstWrite || !space.is_about_to_fork();
+        if by == By::Program && may_wait && !self.pager.has_room() {
             return Served::NoRoom;
         }
         if access == Access::FirstWrite {

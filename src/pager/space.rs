@@ -139,6 +139,8 @@ pub(super) struct Space {
     pub(super) protects: bool,
     /// To be protected still, which the kernel refuses while mappings change.
     to_protect: Ranges,
+    /// It was protected for the fork that it is about to do.
+    prepared: Option<Prepared>,
     shared: Shared,
     pub(super) gone: bool,
     pub(super) streams: Streams,
@@ -146,6 +148,15 @@ pub(super) struct Space {
     writes: Streams,
     /// Faults that were served.
     pub(super) faults: u64,
+}
+
+/// What of the memory of a process that is about to fork is not protected.
+#[derive(Debug, Default)]
+struct Prepared {
+    /// Never: stacks of threads.
+    spared: Ranges,
+    /// Not any more: it was touched since.
+    touched: Ranges,
 }
 
 /// Memory that is another process's too, as it was told last.
@@ -228,6 +239,7 @@ impl Space {
             born: None,
             protects: false,
             to_protect: Ranges::default(),
+            prepared: None,
             shared: Shared::default(),
             gone: false,
             streams: Streams::default(),
@@ -390,6 +402,9 @@ impl Space {
 
     /// Watches all anonymous memory that is not watched yet.
     pub(super) fn watch(&mut self) -> io::Result<()> {
+        if self.protects && self.family.is_none() && !self.is_about_to_fork() {
+            self.shares_no_more(); // the fork has failed
+        }
         // Threads have new stacks all the time.
         self.watch_and(self.protects && !self.has_threads())
     }
@@ -463,24 +478,25 @@ impl Space {
         Ok(())
     }
 
-    /// It has pages in common with others. A large one is told to ask before it makes them its own,
-    /// which takes memory that no fault for a missing page announces.
-    ///
-    /// Nor the `stacks`, those of its threads and of threads that may come.
-    pub(super) fn shares_with(
-        &mut self,
-        family: Family,
-        resident_bytes: u64,
-        stacks: Option<Ranges>,
-    ) {
+    /// It has pages in common with others.
+    pub(super) fn joins(&mut self, family: Family) {
         self.born = Some((Instant::now(), family.parted()));
         self.family = Some(family);
         self.shared.told = None;
+    }
+
+    /// A process of some size is to ask before it makes pages its own that others have, too, which
+    /// takes memory that no fault for a missing page announces; not in the `stacks` of its threads
+    /// and of threads that may come. What else is spared; `None` where nothing is protected.
+    pub(super) fn protect_all(
+        &mut self,
+        resident_bytes: u64,
+        stacks: Option<Ranges>,
+    ) -> Option<Ranges> {
         if resident_bytes < PROTECTED_BYTES_MIN {
-            return;
+            return None;
         }
-        let spared = stacks.and_then(|stacks| self.not_to_protect(stacks));
-        let Some(spared) = spared else { return };
+        let spared = self.not_to_protect(stacks?)?;
         let Space { watched, to_protect, uffd, protects, .. } = self;
         for part in watched.iter() {
             if !*protects {
@@ -489,6 +505,14 @@ impl Space {
             }
             spared.outside(part).into_iter().for_each(|part| to_protect.insert(part));
         }
+        self.protects = true;
+        self.protect(PROTECT_MAX);
+        Some(spared)
+    }
+
+    /// As [`Space::protect_all`], where all but the rest was protected before the fork.
+    pub(super) fn protect_rest(&mut self, rest: &Ranges) {
+        rest.iter().for_each(|part| self.to_protect.insert(part));
         self.protects = true;
         self.protect(PROTECT_MAX);
     }
@@ -554,6 +578,7 @@ impl Space {
     pub(super) fn shares_no_more(&mut self) {
         self.family = None;
         self.to_protect = Ranges::default();
+        self.prepared = None;
         if std::mem::take(&mut self.protects) {
             // What stays protected as mappings change is asked for.
             self.watched.iter().for_each(|part| drop(self.uffd.write_unprotect(part, true)));
@@ -570,8 +595,17 @@ impl Space {
             self.uffd.write_unprotect(pages.start * PAGE..pages.end * PAGE, false).is_ok()
         };
         let freed = tries.into_iter().find(may_be_written).unwrap_or(page..page);
+        self.touched(freed.clone());
         self.made_own(count(&freed));
         freed
+    }
+
+    /// Some pages are not protected any more, or were missing.
+    fn touched(&mut self, pages: Range<u64>) {
+        if let Some(Prepared { spared, touched }) = &mut self.prepared {
+            let parts = spared.outside(pages.start * PAGE..pages.end * PAGE);
+            parts.into_iter().for_each(|part| touched.insert(part));
+        }
     }
 
     /// The pages of a window that are watched in a row with `page`; that in any case.
@@ -871,8 +905,21 @@ impl Space {
             return false;
         }
         let _ = self.watch(); // what is not watched is not protected
-        self.advice = self.ask_fork_advice().ok().map(|advice| (Some(Instant::now()), advice));
+        let advice = self.ask_fork_advice().ok();
+        let stacks = advice.as_ref().map(|[.., stacks]| stacks.clone());
+        self.advice = advice.map(|advice| (Some(Instant::now()), advice));
+        // What is protected by then is so in the child, too, from its first moment on.
+        let spared = self.protect_all(self.resident_bytes(), stacks);
+        self.prepared = spared.map(|spared| Prepared { spared, ..Prepared::default() });
         true
+    }
+
+    /// It has forked: what was to be protected, and is not; `None` where that was not prepared.
+    pub(super) fn take_unprotected(&mut self) -> Option<Ranges> {
+        let prepared = self.prepared.take().filter(|_| self.is_about_to_fork())?;
+        let mut rest = prepared.touched;
+        self.to_protect.iter().for_each(|part| rest.insert(part));
+        Some(rest)
     }
 
     /// Whether pages may leave now.
@@ -880,7 +927,7 @@ impl Space {
         self.knows_words && !self.is_about_to_fork()
     }
 
-    fn is_about_to_fork(&self) -> bool {
+    pub(super) fn is_about_to_fork(&self) -> bool {
         matches!(&self.advice, Some((Some(told), _)) if told.elapsed() < ADVICE_FOR)
     }
 
@@ -914,6 +961,7 @@ impl Space {
 
     fn was_missing(&mut self, page: u64) {
         self.removing.remove(page * PAGE..(page + 1) * PAGE);
+        self.touched(page..page + 1);
     }
 
     /// Forgets a range of pages; `release` is called for each slot that one of them named.
