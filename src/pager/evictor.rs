@@ -148,7 +148,7 @@ impl Evictor {
                 self.carry_out(space, |space| Ok(space.give_move_of(&moved)))?;
             freed += dropped;
             if moved_then.pages > 0 && !moved.shared.is_empty() {
-                self.follow(space, &moved.shared);
+                freed += self.empty_all_of(space, &moved.shared)?;
             }
             let moved_any = moved.pages + moved_then.pages > 0;
             let (filled, has_empty) = {
@@ -156,7 +156,7 @@ impl Evictor {
                 (space.filled_trays(), space.has_empty_tray())
             };
             if filled >= trays_aside || (filled > 0 && !(moved_any && has_empty)) {
-                self.store_tray(space)?;
+                self.store_tray(space, Space::take_oldest_tray)?;
             }
             let is_at_end = !moved_any && !lock(space).has_spent_tray();
             if freed > 0 || is_at_end {
@@ -187,22 +187,26 @@ impl Evictor {
         Ok((moved, freed))
     }
 
-    /// Pages that several processes had were made a space's own, and left it: the memory is free
-    /// once they have left the others, too.
-    fn follow(&mut self, space: &SpaceLock, pages: &[(u64, usize)]) {
+    /// Pages that several processes had were made a space's own, and moved aside. Until they have
+    /// left all of them there are more than before: they do so at once, without a second chance.
+    /// Pages that were freed.
+    fn empty_all_of(&mut self, space: &SpaceLock, pages: &[(u64, usize)]) -> io::Result<usize> {
+        let freed = self.empty_newest(space)?;
         for relative in self.relatives(space) {
             leave_words_of_threads(&relative);
             // One that has ended is told of by its helper.
             let moved = self.carry_out(&relative, |space| Ok(space.give_move_after(pages)));
-            let (_, most) = trays(resident_bytes(&relative));
-            let is_full = {
-                let relative = lock(&relative);
-                relative.filled_trays() >= most && !relative.has_spent_tray()
-            };
-            if moved.is_ok() && is_full {
-                let _ = self.store_tray(&relative);
+            if moved.is_ok_and(|(moved, _)| moved.pages > 0) {
+                let _ = self.empty_newest(&relative);
             }
         }
+        Ok(freed)
+    }
+
+    /// Stores the tray that was filled last, and gives its memory back.
+    fn empty_newest(&mut self, space: &SpaceLock) -> io::Result<usize> {
+        self.store_tray(space, Space::take_newest_tray)?;
+        Ok(self.carry_out(space, |space| space.give_move(0))?.1)
     }
 
     /// Spaces that a fork made of the same one.
@@ -216,12 +220,16 @@ impl Evictor {
         all
     }
 
-    /// Puts the oldest tray's pages into the store.
-    fn store_tray(&mut self, space: &SpaceLock) -> io::Result<()> {
+    /// Puts a tray's pages into the store.
+    fn store_tray(
+        &mut self,
+        space: &SpaceLock,
+        take: impl FnOnce(&mut Space) -> Option<Tray>,
+    ) -> io::Result<()> {
         let (tray, thread) = {
             let mut space = lock(space);
             let Some(thread) = space.thread else { return Err(io::ErrorKind::NotFound.into()) };
-            let Some(tray) = space.take_tray() else { return Ok(()) };
+            let Some(tray) = take(&mut space) else { return Ok(()) };
             (tray, thread)
         };
         let mut elsewhere = self.kept_elsewhere(space, &tray);
@@ -291,6 +299,11 @@ impl Evictor {
         }
         Ok(())
     }
+}
+
+/// Pages that leave a space at once that has so many bytes resident, in bytes.
+pub(super) fn leaving_bytes(resident_bytes: u64) -> u64 {
+    (trays(resident_bytes).0 * PAGE_SIZE) as u64
 }
 
 /// Of a space with so many bytes resident: pages that leave it at once, and trays of such pages

@@ -162,6 +162,7 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
         sampling: Mutex::new(()),
         resident: AtomicU64::new(0),
         charged: AtomicU64::new(0),
+        reserved: AtomicU64::new(0),
         bytes_for_page: AtomicU64::new(0),
         peak: AtomicU64::new(0),
         resident_peak: AtomicU64::new(0),

@@ -98,6 +98,8 @@ struct Pager {
     resident: AtomicU64,
     /// What was given to programs since, less what the pool gave back for it.
     charged: AtomicU64,
+    /// What it takes until pages leave that processes have in common.
+    reserved: AtomicU64,
     /// Of the pool, for each page that is kept.
     bytes_for_page: AtomicU64,
     peak: AtomicU64,
@@ -199,11 +201,15 @@ impl Pager {
         let (mut resident, mut known) = (0, self.slots.bytes());
         let spaces = self.spaces();
         let room = self.goal_bytes().saturating_sub(self.sampled.load(Ordering::Relaxed));
+        let mut reserved = 0;
         for space in &spaces {
             let bytes = resident_bytes(space);
             resident += bytes;
             let space = lock(space);
             known += space.bytes();
+            if space.family.is_some() {
+                reserved = reserved.max(evictor::leaving_bytes(bytes));
+            }
             space.have_forks_told(bytes > room);
         }
         let pool = self.zswap.budget().used_bytes();
@@ -225,6 +231,7 @@ impl Pager {
             }
         }
         self.sampled.store(used, Ordering::Relaxed);
+        self.reserved.store(reserved, Ordering::Relaxed);
         // What was given meanwhile counts twice until the next look, if it was seen.
         self.charged.fetch_sub(counted, Ordering::Release);
         self.resident.store(resident, Ordering::Relaxed);
@@ -250,11 +257,13 @@ impl Pager {
         self.limit_bytes.saturating_sub(self.margin_bytes())
     }
 
-    /// Whether a program may have a page now.
-    fn has_room(&self) -> bool {
+    /// How many pages a program may have now.
+    fn room_pages(&self) -> usize {
         // In this order: what is taken off the one was added to the other before.
         let charged = self.charged.load(Ordering::Acquire);
-        self.sampled.load(Ordering::Relaxed) + charged <= self.limit_bytes
+        let used = self.sampled.load(Ordering::Relaxed) + charged;
+        let most = self.limit_bytes.saturating_sub(self.reserved.load(Ordering::Relaxed));
+        (most.saturating_sub(used) / PAGE_SIZE as u64) as usize
     }
 
     /// What is kept free for the time between two looks: a fiftieth, 2 MiB at least.

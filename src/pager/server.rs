@@ -751,12 +751,12 @@ impl Server {
         let place = space.table.get(page).place;
         // Nothing leaves that is about to fork, and it has all that is protected already.
         let may_wait = access != Access::FirstWrite || !space.is_about_to_fork();
-        if by == By::Program && may_wait && !self.pager.has_room() {
+        let room = self.pager.room_pages();
+        if by == By::Program && may_wait && room == 0 {
             return Served::NoRoom;
         }
         if access == Access::FirstWrite {
-            let most = if by == By::Program { FRESH_MAX } else { UNASKED_MAX };
-            let freed = space.let_write(page, most);
+            let freed = space.let_write(page, room.clamp(UNASKED_MAX, FRESH_MAX));
             self.to_wake.push(freed.start * PAGE..freed.end.max(page + 1) * PAGE);
             self.pager.charge(count(&freed), 0);
         } else if place != Place::Program {

@@ -809,10 +809,20 @@ impl Space {
         self.staging.filled.len()
     }
 
-    /// Takes the oldest tray, to store what is in it still.
-    pub(super) fn take_tray(&mut self) -> Option<Tray> {
-        let helper = self.helper.clone()?;
+    /// Takes the tray that was filled first, to store what is in it still.
+    pub(super) fn take_oldest_tray(&mut self) -> Option<Tray> {
         let number = self.staging.filled.pop_front()?;
+        self.tray(number)
+    }
+
+    /// Takes the tray that was filled last, likewise.
+    pub(super) fn take_newest_tray(&mut self) -> Option<Tray> {
+        let number = self.staging.filled.pop_back()?;
+        self.tray(number)
+    }
+
+    fn tray(&self, number: usize) -> Option<Tray> {
+        let helper = self.helper.as_ref()?;
         let pages = number * TRAY_PAGES..(number + 1) * TRAY_PAGES;
         let staged = pages
             .map(|staged| StagedPage {
