@@ -1,0 +1,132 @@
+//! Forks: a child has the pages of its parent that are in the store; what both have is protected.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::{PAGE, Server};
+use crate::pager::family::Family;
+use crate::pager::ranges::Ranges;
+use crate::pager::space::Space;
+use crate::pager::table::{Entry, Place, UNKNOWN};
+use crate::pager::{SpaceLock, lock};
+use crate::sys::process;
+use crate::sys::userfaultfd::Userfaultfd;
+
+impl Server {
+    /// A space is that of a process that was forked when nothing of its parent was watched. Whether
+    /// it is to be watched at once: copies of all that they share would not fit.
+    pub(super) fn is_child(&mut self, id: u32, pid: u32) -> bool {
+        let Some(parent) = process::parent_of(pid) else { return false };
+        let is_parent = |space: &&SpaceLock| lock(space).pid == Some(parent);
+        let Some(parent) = self.spaces.values().find(is_parent).cloned() else { return false };
+        let mut parent = lock(&parent);
+        let child = Arc::clone(&self.spaces[&id]);
+        let stacks = parent.stacks();
+        let resident = self.share(&mut parent, &mut lock(&child), None, stacks);
+        let used = self.pager.sampled.load(Ordering::Relaxed);
+        let could_exceed = parent.protects && used + resident > self.pager.goal_bytes();
+        if could_exceed {
+            let _ = parent.watch_shared();
+        }
+        could_exceed
+    }
+
+    /// A parent and a child have pages in common: as many bytes as the parent has. What of it is
+    /// not `unprotected` was protected before the fork.
+    fn share(
+        &mut self,
+        parent: &mut Space,
+        child: &mut Space,
+        unprotected: Option<&Ranges>,
+        stacks: Option<Ranges>,
+    ) -> u64 {
+        let family = parent.family.clone().unwrap_or_default();
+        let resident = parent.resident_bytes();
+        for space in [parent, child] {
+            space.joins(family.clone());
+            match unprotected {
+                Some(rest) => space.protect_rest(rest),
+                None => _ = space.protect_all(resident, stacks.clone()),
+            }
+        }
+        self.protects = true;
+        resident
+    }
+
+    /// One of those that have pages in common is gone: the last one has them alone.
+    pub(super) fn lost(&self, family: Option<Family>) {
+        let is_of_it = |space: &&SpaceLock| family.is_some() && lock(space).family == family;
+        let mut rest = self.spaces.values().filter(is_of_it);
+        if let (Some(last), None) = (rest.next(), rest.next()) {
+            lock(last).shares_no_more();
+        }
+    }
+
+    /// A program is about to fork, and goes on once it may.
+    pub(super) fn will_fork(&mut self, space: &mut Space, address: u64) {
+        // At the fork, both sides keep the processors busy.
+        self.company.leave();
+        let page = address / PAGE * PAGE..(address / PAGE + 1) * PAGE;
+        let is_prepared = space.will_fork(page.clone());
+        self.to_wake.push(page);
+        if is_prepared {
+            // The parent may be gone before its child is known. What is aside still then is told.
+            let _ = self.store_aside(space);
+        }
+    }
+
+    /// Stores what is aside of a space, for whoever will have it; in words why some of it is aside
+    /// still.
+    fn store_aside(&mut self, space: &mut Space) -> Result<(), String> {
+        let content = &mut self.buffer[0];
+        let pages = space.pages_aside();
+        let mut store = |staged| {
+            space.read_staged(staged, content).map_err(|error| error.to_string())?;
+            let slot = self.pager.store(content).map_err(|error| error.to_string())?;
+            match space.stored(staged, slot) {
+                true => self.pager.meter.stored(1),
+                false => self.pager.release(slot),
+            }
+            Ok(())
+        };
+        pages.into_iter().try_for_each(&mut store)
+    }
+
+    /// The space of a child: it has the pages of its parent that are in the store.
+    pub(super) fn fork(&mut self, parent: &mut Space, child: Userfaultfd) -> Space {
+        let mut space = Space::new(child, None);
+        space.watched = parent.watched.clone();
+        let unprotected = parent.take_unprotected();
+        // What the kernel does not give to children, and what it gives as zeros.
+        let [not_copied, wiped, stacks] = parent.fork_advice().unwrap_or_else(|error| {
+            self.pager.fail(&format!("a fork cannot be followed: {error}"));
+            [const { Ranges::new() }; 3]
+        });
+        space.inherit_advice(wiped.clone(), stacks.clone());
+        // Both run on by now.
+        let stacks = parent.thread.map(|_| stacks);
+        self.share(parent, &mut space, unprotected.as_ref(), stacks);
+        not_copied.iter().for_each(|range| space.watched.remove(range));
+        let is_in =
+            |ranges: &Ranges, page| ranges.within(page * PAGE..(page + 1) * PAGE).next().is_some();
+        let stored = self.store_aside(parent);
+        let mut is_any_aside = false;
+        parent.table.for_each(&mut |page, entry| {
+            if is_in(&not_copied, page) || is_in(&wiped, page) {
+                return;
+            }
+            match entry.place {
+                Place::Stored(slot) => {
+                    self.pager.slots.share(slot);
+                    space.table.set(page, Entry { place: entry.place, ..UNKNOWN });
+                }
+                Place::Staged(_) => is_any_aside = true,
+                Place::Program => {}
+            }
+        });
+        if let (true, Err(error)) = (is_any_aside, stored) {
+            self.pager.fail(&format!("pages of a forked process cannot be kept: {error}"));
+        }
+        space
+    }
+}

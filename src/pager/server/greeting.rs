@@ -1,0 +1,223 @@
+//! Programs that come: their helpers are greeted, and get what they need.
+
+use std::fs::File;
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+
+use rustix::event::epoll;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags};
+
+use super::{PAGE, Server, Token};
+use crate::doctor::RUN_FEATURES;
+use crate::pager::helper::send;
+use crate::pager::lock;
+use crate::pager::space::{STAGING_BYTES, Space};
+use crate::sys::preload::SharedControl;
+use crate::sys::preload::protocol::{MESSAGE_BYTES, Message, kind};
+use crate::sys::userfaultfd::Userfaultfd;
+
+/// A helper that has come, and has not said that it is ready.
+#[derive(Debug)]
+pub(super) struct Newcomer {
+    connection: OwnedFd,
+    pid: u32,
+    own: Range<u64>,
+    control: SharedControl,
+    forked: bool,
+    /// The space that its parent's fork made.
+    space: Option<u32>,
+}
+
+/// Whose space a process is.
+enum Found {
+    Space(u32),
+    None,
+    /// It may be one of which something is to be read first.
+    Later,
+}
+
+impl Server {
+    /// A program has come.
+    pub(super) fn accept(&mut self) {
+        let flags = SocketFlags::CLOEXEC;
+        let Ok(connection) = rustix::net::accept_with(&self.listener, flags) else { return };
+        let Ok(peer) = rustix::net::sockopt::socket_peercred(&connection) else { return };
+        let Ok(control) = SharedControl::new() else { return };
+        let id = self.number();
+        let token = Token::Helper(id).data();
+        if epoll::add(&self.epoll, &connection, token, epoll::EventFlags::IN).is_err() {
+            return;
+        }
+        let pid = peer.pid.as_raw_nonzero().get() as u32; // a process number is not negative
+        let newcomer = Newcomer { connection, pid, own: 0..0, control, forked: false, space: None };
+        self.newcomers.insert(id, newcomer);
+    }
+
+    /// A helper says something, or is gone.
+    pub(super) fn heard(&mut self, id: u32) {
+        if let Some(&space) = self.helpers.get(&id) {
+            // Nothing is asked for: its connection has ended.
+            self.helpers.remove(&id);
+            self.gone(space);
+            return;
+        }
+        let Some(newcomer) = self.newcomers.get(&id) else { return };
+        match receive(&newcomer.connection) {
+            Ok((message, fd)) => self.hear(id, message, fd),
+            // It has ended.
+            Err(_) => drop(self.newcomers.remove(&id)),
+        }
+    }
+
+    /// A helper has said something.
+    pub(super) fn hear(&mut self, id: u32, message: Message, fd: Option<OwnedFd>) {
+        if self.newcomers.contains_key(&id) && self.greet(id, message, fd).is_err() {
+            // It runs on without us; its connection closes.
+            self.newcomers.remove(&id);
+        }
+    }
+
+    /// Goes on with a helper that says hello or that it is ready.
+    fn greet(&mut self, id: u32, message: Message, fd: Option<OwnedFd>) -> io::Result<()> {
+        match message.kind {
+            kind::HELLO_EXEC | kind::HELLO_FORK => {
+                let own = message.first..message.first.saturating_add(message.second);
+                let pid = self.newcomers[&id].pid;
+                let space = match message.kind {
+                    kind::HELLO_FORK => match self.forked_space(pid, own.start) {
+                        Found::Space(space) => Some(space),
+                        Found::None => None,
+                        Found::Later => {
+                            self.hellos.push((id, message));
+                            return Ok(());
+                        }
+                    },
+                    _ => None,
+                };
+                let newcomer = self.newcomers.get_mut(&id).expect("the caller has it");
+                newcomer.forked = message.kind == kind::HELLO_FORK;
+                newcomer.own = own;
+                newcomer.space = space;
+                let control = newcomer.control.as_fd();
+                let welcome = |kind| Message::new(kind, STAGING_BYTES, 0);
+                match (space, &self.device) {
+                    (Some(space), _) => {
+                        let space = lock(&self.spaces[&space]);
+                        let uffd = space.uffd.as_fd();
+                        let message = welcome(kind::WELCOME_FORKED);
+                        send(&newcomer.connection, message, &[control, uffd])
+                    }
+                    (None, Some(device)) => {
+                        let message = welcome(kind::WELCOME_DEVICE);
+                        send(&newcomer.connection, message, &[control, device.as_fd()])
+                    }
+                    (None, None) => {
+                        send(&newcomer.connection, welcome(kind::WELCOME_CALL), &[control])
+                    }
+                }
+            }
+            kind::READY if message.second == STAGING_BYTES => {
+                let newcomer = self.newcomers.remove(&id).expect("the caller has it");
+                let space = match newcomer.space {
+                    // It may have ended, and been found dead, since it said hello.
+                    Some(space) if !self.spaces.contains_key(&space) => {
+                        return Err(io::ErrorKind::NotFound.into());
+                    }
+                    Some(space) => space,
+                    None => {
+                        let fd = fd.ok_or(io::ErrorKind::InvalidData)?;
+                        let uffd = Userfaultfd::from_fd(fd);
+                        uffd.api(RUN_FEATURES)?;
+                        self.add_space(Space::new(uffd, Some(newcomer.pid)))?
+                    }
+                };
+                let token = Token::Helper(id).data();
+                // From now on the evictor reads what it says; its end is told in any case.
+                epoll::modify(
+                    &self.epoll,
+                    &newcomer.connection,
+                    token,
+                    epoll::EventFlags::empty(),
+                )?;
+                self.helpers.insert(id, space);
+                let Newcomer { connection, pid, own, control, forked, .. } = newcomer;
+                let could_exceed = forked && newcomer.space.is_none() && self.is_child(space, pid);
+                let mut child = lock(&self.spaces[&space]);
+                let met = child.meet(pid, connection, control, message.first, own);
+                if could_exceed {
+                    let _ = child.watch_shared();
+                }
+                drop(child);
+                if met.is_err() && !forked {
+                    // It has ended already, which nobody tells us: its connection is closed.
+                    self.helpers.remove(&id);
+                    self.gone(space);
+                }
+                self.pager.ring();
+                met
+            }
+            kind::CANNOT => {
+                let error = io::Error::from_raw_os_error(message.first as i32);
+                let pid = self.newcomers[&id].pid;
+                self.pager.warn(&format!("process {pid} runs unmanaged: userfaultfd: {error}"));
+                Err(error)
+            }
+            _ => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+
+    /// The space that a fork made, of a process that has one page for sure at `address`. Told from
+    /// those of its brothers by an effect that only its own has: the mark of write protection.
+    fn forked_space(&self, pid: u32, address: u64) -> Found {
+        let Ok(pagemap) = File::open(format!("/proc/{pid}/pagemap")) else { return Found::None };
+        let is_marked = || {
+            let mut entry = [0; 8];
+            let read = pagemap.read_exact_at(&mut entry, address / PAGE * 8);
+            const UFFD_WP: u64 = 1 << 57;
+            read.is_ok() && u64::from_ne_bytes(entry) & UFFD_WP != 0
+        };
+        let range = address..address + PAGE;
+        let mut found = Found::None;
+        for (&id, space) in &self.spaces {
+            let space = lock(space);
+            // In a brother of it the program's memory may be there, which must stay as it is.
+            let is_brother = space.watched.within(range.clone()).next().is_some();
+            if space.pid.is_some()
+                || is_brother
+                || space.uffd.register(range.clone(), false, true).is_err()
+            {
+                continue;
+            }
+            let protected = space.uffd.write_protect(range.clone());
+            let marked = protected.is_ok() && is_marked();
+            let _ = space.uffd.write_unprotect(range.clone(), true);
+            let _ = space.uffd.unregister(range.clone());
+            if marked {
+                return Found::Space(id);
+            }
+            if protected.is_err_and(|error| error.raw_os_error() == Some(libc::EAGAIN)) {
+                found = Found::Later;
+            }
+        }
+        found
+    }
+}
+
+/// Receives a message, and a descriptor if one came along.
+fn receive(connection: &OwnedFd) -> io::Result<(Message, Option<OwnedFd>)> {
+    let mut bytes = [0; MESSAGE_BYTES];
+    let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut extra = RecvAncillaryBuffer::new(&mut room);
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let received =
+        rustix::net::recvmsg(connection, &mut [IoSliceMut::new(&mut bytes)], &mut extra, flags)?;
+    let fd = extra.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+        _ => None,
+    });
+    let message = Message::from_bytes(&bytes[..received.bytes]);
+    message.map(|message| (message, fd)).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}

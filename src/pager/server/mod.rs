@@ -1,0 +1,356 @@
+//! The thread that answers: programs that come, their faults, and what they do to their mappings.
+
+mod forking;
+mod greeting;
+mod serving;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io;
+use std::mem::MaybeUninit;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard};
+use std::time::{Duration, Instant};
+
+use greeting::Newcomer;
+use rustix::event::{Timespec, epoll};
+use serving::{Access, By, FRESH_MAX, RESTORED_MAX, Served, Waiting};
+
+use super::company::Company;
+use super::reader::Reader;
+use super::space::Space;
+use super::{Pager, SpaceLock, lock, untouched_pages};
+use crate::page::{PAGE_SIZE, Page};
+use crate::sys::preload::protocol::Message;
+use crate::sys::process;
+use crate::sys::userfaultfd::{Event, Message as Told};
+
+const PAGE: u64 = PAGE_SIZE as u64;
+
+/// Messages of a userfaultfd that are read at once.
+const MESSAGES: usize = 16;
+
+/// How often one userfaultfd is read before others are looked at.
+const TURNS: usize = 64;
+
+/// What a descriptor in the epoll set is.
+#[derive(Debug, Clone, Copy)]
+enum Token {
+    Listener,
+    Wake,
+    /// A helper that is not ready yet, or that may end.
+    Helper(u32),
+    Userfaultfd(u32),
+}
+
+impl Token {
+    fn data(self) -> epoll::EventData {
+        let number = match self {
+            Token::Listener => 0,
+            Token::Wake => 1,
+            Token::Helper(id) => u64::from(id) * 2 + 2,
+            Token::Userfaultfd(id) => u64::from(id) * 2 + 3,
+        };
+        epoll::EventData::new_u64(number)
+    }
+
+    fn of(data: epoll::EventData) -> Token {
+        match data.u64() {
+            0 => Token::Listener,
+            1 => Token::Wake,
+            number if number % 2 == 0 => Token::Helper(((number - 2) / 2) as u32),
+            number => Token::Userfaultfd(((number - 3) / 2) as u32),
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Server {
+    pager: Arc<Pager>,
+    listener: OwnedFd,
+    epoll: OwnedFd,
+    device: Option<File>,
+    spaces: BTreeMap<u32, SpaceLock>,
+    newcomers: BTreeMap<u32, Newcomer>,
+    /// What helpers said that are to be greeted again.
+    hellos: Vec<(u32, Message)>,
+    /// Helpers of spaces, by the number that they came with: to see that they end.
+    helpers: BTreeMap<u32, u32>,
+    waiting: Vec<Waiting>,
+    /// Spaces whose helper was at work when they were to be read.
+    deferred: BTreeSet<u32>,
+    /// Some space may have something that is to be protected still.
+    protects: bool,
+    company: Company,
+    /// Where there is a file.
+    reader: Option<Reader>,
+    next: u32,
+    /// Pages of the space that is served, for which somebody waits.
+    to_wake: Vec<Range<u64>>,
+    buffer: Box<[Page]>,
+    zeros: Box<[Page]>,
+}
+
+impl Server {
+    pub(super) fn new(pager: Arc<Pager>, listener: OwnedFd) -> io::Result<Server> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(&epoll, &listener, Token::Listener.data(), epoll::EventFlags::IN)?;
+        epoll::add(&epoll, &pager.wake, Token::Wake.data(), epoll::EventFlags::IN)?;
+        let device = File::options().read(true).write(true).open("/dev/userfaultfd").ok();
+        let company = Company::new(Arc::clone(&pager.turns));
+        let reader = pager.write_back.as_ref().map(|_| Reader::start(&pager)).transpose()?;
+        Ok(Server {
+            pager,
+            listener,
+            epoll,
+            device,
+            spaces: BTreeMap::new(),
+            newcomers: BTreeMap::new(),
+            hellos: Vec::new(),
+            helpers: BTreeMap::new(),
+            waiting: Vec::new(),
+            deferred: BTreeSet::new(),
+            protects: false,
+            company,
+            reader,
+            next: 0,
+            to_wake: Vec::new(),
+            buffer: untouched_pages(RESTORED_MAX),
+            zeros: untouched_pages(FRESH_MAX),
+        })
+    }
+
+    /// Readable while there is something to answer.
+    pub(super) fn queue(&self) -> io::Result<OwnedFd> {
+        self.epoll.try_clone()
+    }
+
+    /// Answers until the pager is told to stop.
+    pub(super) fn run(mut self) -> io::Result<()> {
+        process::prefer_this_thread();
+        self.pager.turns.start();
+        let mut events = [const { MaybeUninit::uninit() }; 64];
+        let mut looked = Instant::now();
+        while !self.pager.stop.load(Ordering::Relaxed) {
+            let is_busy = !self.waiting.is_empty()
+                || !self.deferred.is_empty()
+                || !self.hellos.is_empty()
+                || self.protects;
+            let timeout = if is_busy { Duration::from_millis(1) } else { Duration::from_secs(1) };
+            let timeout = Timespec::try_from(timeout).expect("a short time");
+            let (ready, _) = match epoll::wait(&self.epoll, &mut events, Some(&timeout)) {
+                Ok(ready) => ready,
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(error) => return Err(error.into()),
+            };
+            let mut helpers = Vec::new();
+            for event in ready.iter() {
+                match Token::of(event.data) {
+                    Token::Listener => self.accept(),
+                    Token::Wake => {
+                        let _ = rustix::io::read(&self.pager.wake, &mut [0; 8]);
+                    }
+                    // After the userfaultfds: a fork is read before its child says hello.
+                    Token::Helper(id) => helpers.push(id),
+                    Token::Userfaultfd(id) => self.read(id),
+                }
+            }
+            for (id, message) in std::mem::take(&mut self.hellos) {
+                self.hear(id, message, None);
+            }
+            helpers.into_iter().for_each(|id| self.heard(id));
+            for id in std::mem::take(&mut self.deferred) {
+                self.read(id);
+            }
+            self.serve_waiting();
+            if self.protects {
+                let is_left = |space: &&SpaceLock| !lock(space).protect(Duration::ZERO);
+                self.protects = self.spaces.values().filter(is_left).count() > 0;
+            }
+            if looked.elapsed() >= Duration::from_secs(1) {
+                looked = Instant::now();
+                self.forget_dead();
+            }
+        }
+        Ok(())
+    }
+
+    fn number(&mut self) -> u32 {
+        self.next += 1;
+        self.next
+    }
+
+    fn add_space(&mut self, space: Space) -> io::Result<u32> {
+        let id = self.number();
+        let token = Token::Userfaultfd(id).data();
+        epoll::add(&self.epoll, &space.uffd, token, epoll::EventFlags::IN)?;
+        let space = self.pager.add_space(space);
+        self.spaces.insert(id, space);
+        Ok(id)
+    }
+
+    /// A space is no more: all that was kept for it is freed.
+    fn gone(&mut self, id: u32) {
+        let Some(shared) = self.spaces.remove(&id) else { return };
+        self.pager.remove_space(&shared);
+        let mut space = lock(&shared);
+        let _ = epoll::delete(&self.epoll, &space.uffd);
+        if let Some(helper) = space.helper() {
+            // Others may have it still.
+            let _ = epoll::delete(&self.epoll, helper.connection());
+        }
+        space.gone = true;
+        let pager = &self.pager;
+        space.forget_all(&mut |slot| pager.release(slot));
+        let family = space.family.take();
+        drop(space);
+        self.lost(family);
+    }
+
+    /// Spaces of processes without a helper end unseen: looks after them.
+    fn forget_dead(&mut self) {
+        let is_dead = |space: &Space| space.pid.is_none() && space.is_dead();
+        let dead: Vec<u32> = self
+            .spaces
+            .iter()
+            .filter(|(_, space)| is_dead(&lock(space)))
+            .map(|(&id, _)| id)
+            .collect();
+        dead.into_iter().for_each(|id| self.gone(id));
+    }
+
+    /// Reads what a userfaultfd has, and answers.
+    fn read(&mut self, id: u32) {
+        let Some(shared) = self.spaces.get(&id).cloned() else { return };
+        for turn in 0..TURNS {
+            let Some(count) = self.answer(id, &shared) else {
+                self.deferred.insert(id);
+                return;
+            };
+            if count == MESSAGES {
+                continue; // there may be more
+            }
+            // Who was woken has run, where that was here, and may have its next fault.
+            if count == 0 && turn == 1 {
+                self.company.has_missed();
+            }
+            if count == 0 || !self.company.gives_way() {
+                return;
+            }
+        }
+    }
+
+    /// Reads some messages and answers them; how many. `None` where the helper is at work.
+    fn answer(&mut self, id: u32, shared: &SpaceLock) -> Option<usize> {
+        let mut space = lock(shared);
+        if !space.hold_commands() {
+            // It moves pages, for some microseconds.
+            drop(space);
+            std::thread::yield_now();
+            space = lock(shared);
+            if !space.hold_commands() {
+                return None;
+            }
+        }
+        let start = Instant::now();
+        let mut room = [Told::EMPTY; MESSAGES];
+        let count = space.uffd.read(&mut room).unwrap_or(0);
+        if count > 0 {
+            self.pager.turns.begin();
+        }
+        let events = room[..count].iter_mut().filter_map(Told::take);
+        let (faults, changes): (Vec<Event>, Vec<Event>) =
+            events.partition(|event| matches!(event, Event::PageFault { .. }));
+        for range in changes.iter().flat_map(addresses_of) {
+            space.take_back(range);
+        }
+        space.let_commands(!changes.is_empty());
+        // These were done before now: a child that was forked has the pages that its parent had
+        // then, and none that comes back to the parent for a fault that was told first.
+        for change in changes {
+            self.changed(&mut space, change);
+        }
+        let mut drawn = None;
+        for fault in faults {
+            let Event::PageFault { address, write, wp, thread } = fault else { continue };
+            if space.tells_fork(address) {
+                drop(drawn.take());
+                self.will_fork(&mut space, address);
+                continue;
+            }
+            let known = space.thread_told(thread);
+            drawn = self.company.keep(known, space.thread);
+            let access = match (wp, write) {
+                (true, _) => Access::FirstWrite,
+                (false, true) => Access::Write,
+                (false, false) => Access::Read,
+            };
+            let is_helper = known.is_some() && known == space.thread;
+            let by = if is_helper { By::Helper } else { By::Program };
+            let round = self.pager.rounds.load(Ordering::Relaxed);
+            let fault =
+                Waiting { space: id, thread, address, access, since: start, round, window: None };
+            let served = self.serve(&mut space, &fault, by);
+            if served == Served::NoRoom {
+                self.pager.is_awaited.store(true, Ordering::Relaxed);
+                self.pager.ring();
+            }
+            self.note(fault, served);
+        }
+        if count < MESSAGES {
+            let pager = &self.pager;
+            space.settle(&mut |slot| pager.release(slot));
+        }
+        if count > 0 {
+            self.pager.turns.end();
+        }
+        self.wake(space);
+        drop(drawn);
+        Some(count)
+    }
+
+    /// Wakes those whose pages were filled, as the last of all: they may run before this goes on.
+    fn wake(&mut self, space: MutexGuard<'_, Space>) {
+        if self.to_wake.is_empty() {
+            return;
+        }
+        let uffd = Arc::clone(&space.uffd);
+        drop(space);
+        for range in self.to_wake.drain(..) {
+            let _ = uffd.wake(range); // refused where nobody is left
+        }
+    }
+
+    /// A program has changed its mappings.
+    fn changed(&mut self, space: &mut Space, event: Event) {
+        let pager = Arc::clone(&self.pager);
+        let release = &mut |slot| pager.release(slot);
+        match event {
+            Event::Remove { start, .. } if space.is_staging(start) => {} // no page of the program
+            Event::Remove { start, end } => space.removed(start..end, release),
+            Event::Unmap { start, end } => space.unmapped(start..end, release),
+            Event::Remap { from, to, len } => space.moved(from..from + len, to, release),
+            Event::Fork { child } => {
+                self.company.leave();
+                let forked = self.fork(space, child);
+                if let Err(error) = self.add_space(forked) {
+                    self.pager.warn(&format!("a forked process is not watched: {error}"));
+                }
+            }
+            Event::PageFault { .. } => unreachable!("the caller has dealt with faults"),
+        }
+    }
+}
+
+/// Addresses that mean something else after this.
+fn addresses_of(change: &Event) -> [Range<u64>; 2] {
+    match *change {
+        Event::Remove { start, end } | Event::Unmap { start, end } => [start..end, 0..0],
+        Event::Remap { from, to, len } => [from..from + len, to..to + len],
+        // What is the process's alone is not what it was.
+        Event::Fork { .. } => [0..u64::MAX, 0..0],
+        Event::PageFault { .. } => [0..0, 0..0],
+    }
+}

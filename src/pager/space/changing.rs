@@ -1,0 +1,181 @@
+//! What a program does to its mappings, as the userfaultfd tells it.
+
+use std::ops::Range;
+
+use super::staging::NOBODY;
+use super::{PAGE, Space, pages};
+use crate::pager::process_files::growth_under_way;
+use crate::pager::ranges::Ranges;
+use crate::pager::table::Place;
+
+impl Space {
+    /// Forgets a range of pages; `release` is called for each slot that one of them named.
+    pub(in crate::pager) fn forget(&mut self, range: Range<u64>, release: &mut dyn FnMut(u32)) {
+        let Space { table, staging, .. } = self;
+        table.take_range(pages(range), &mut |_, entry| match entry.place {
+            Place::Stored(slot) => release(slot),
+            Place::Staged(staged) => staging.owners[staged as usize] = NOBODY,
+            Place::Program => {}
+        });
+    }
+
+    /// Forgets all pages.
+    pub(in crate::pager) fn forget_all(&mut self, release: &mut dyn FnMut(u32)) {
+        self.forget(0..u64::MAX - PAGE, release);
+        while let Some((&page, _)) = self.elder.first_key_value() {
+            self.drop_aside(page, release);
+        }
+    }
+
+    /// The program drops a range of pages, now or in a moment (P4).
+    pub(in crate::pager) fn removed(&mut self, range: Range<u64>, release: &mut dyn FnMut(u32)) {
+        self.forget(range.clone(), release);
+        self.removing.insert(range);
+    }
+
+    /// The program has unmapped a range.
+    pub(in crate::pager) fn unmapped(&mut self, range: Range<u64>, release: &mut dyn FnMut(u32)) {
+        self.to_protect.remove(range.clone());
+        self.removing.remove(range.clone());
+        self.words.remove(range.clone());
+        let late = self.late(range.clone());
+        // What is told of it next is of what is there now.
+        self.untold.remove(range.clone());
+        self.moved_in.remove(range.clone());
+        for part in late.outside(range.clone()) {
+            self.forget(part.clone(), release);
+            self.watched.remove(part.clone());
+            self.left.remove(part);
+        }
+        for part in late.within(range) {
+            for page in pages(part) {
+                self.drop_aside(page, release);
+            }
+        }
+    }
+
+    /// The program has moved a range.
+    pub(in crate::pager) fn moved(
+        &mut self,
+        from: Range<u64>,
+        to: u64,
+        release: &mut dyn FnMut(u32),
+    ) {
+        for range in [from.clone(), to..to + (from.end - from.start)] {
+            self.to_protect.remove(range.clone());
+            self.removing.remove(range.clone());
+            self.words.remove(range);
+        }
+        // Not asked of the kernel: memory may be there still (MREMAP_DONTUNMAP).
+        let mut late = Ranges::default();
+        self.untold.within(from.clone()).for_each(|part| late.insert(part));
+        self.untold.remove(from.clone());
+        self.moved_in.remove(from.clone());
+        let mut entries = Vec::new();
+        let mut watched = Vec::new();
+        for part in late.outside(from.clone()) {
+            let taken = &mut |page, entry| entries.push((page, entry));
+            self.table.take_range(pages(part.clone()), taken);
+            watched.extend(self.watched.within(part.clone()));
+            self.watched.remove(part.clone());
+            self.left.remove(part);
+        }
+        for page in late.within(from.clone()).flat_map(pages) {
+            entries.extend(self.elder.remove(&page).map(|entry| (page, entry)));
+        }
+        // What is known there is of memory that has gone, as will be told.
+        let into = to..to + (from.end - from.start);
+        let mut elder = Vec::new();
+        self.table.take_range(pages(into.clone()), &mut |page, entry| elder.push((page, entry)));
+        for (page, entry) in elder {
+            self.drop_aside(page, release);
+            self.elder.insert(page, entry);
+            self.untold.insert(page * PAGE..(page + 1) * PAGE);
+        }
+        let known: Vec<Range<u64>> = self.watched.within(into.clone()).collect();
+        known.into_iter().for_each(|part| self.untold.insert(part));
+        self.watched.remove(into.clone());
+        self.left.remove(into.clone());
+        for (page, entry) in entries {
+            let page = page - from.start / PAGE + to / PAGE;
+            if let Place::Staged(staged) = entry.place {
+                self.staging.owners[staged as usize] = page;
+            }
+            self.table.set(page, entry);
+        }
+        for part in watched {
+            self.watched.insert(part.start - from.start + to..part.end - from.start + to);
+        }
+        self.moved_in.insert(into);
+    }
+
+    /// The parts of a range that something has been moved to since they were unmapped, which is
+    /// told only now: the kernel tells in another order than it does where two threads do it. They
+    /// were known to be watched when something came there; or memory is there, and it is watched,
+    /// so it is not what was unmapped.
+    fn late(&self, range: Range<u64>) -> Ranges {
+        let mut late = Ranges::default();
+        self.untold.within(range.clone()).for_each(|part| late.insert(part));
+        if self.moved_in.within(range.clone()).next().is_some() {
+            let watched_now = self.mappings_with(["um"]).map(|[watched]| watched);
+            for part in self.moved_in.within(range) {
+                let now = watched_now.as_ref().map(|now| now.within(part).collect());
+                now.unwrap_or_else(|_| Vec::new()).into_iter().for_each(|part| late.insert(part));
+            }
+        }
+        late
+    }
+
+    fn drop_aside(&mut self, page: u64, release: &mut dyn FnMut(u32)) {
+        match self.elder.remove(&page).map(|entry| entry.place) {
+            Some(Place::Stored(slot)) => release(slot),
+            Some(Place::Staged(staged)) => self.staging.owners[staged as usize] = NOBODY,
+            Some(Place::Program) | None => {}
+        }
+    }
+
+    /// All that is told was read: what is told from now on was done after it, if nothing is under
+    /// way.
+    pub(in crate::pager) fn settle(&mut self, release: &mut dyn FnMut(u32)) {
+        if self.moved_in != Ranges::default() && !self.uffd.is_changing() {
+            self.moved_in = Ranges::default();
+            self.untold = Ranges::default();
+            while let Some((&page, _)) = self.elder.first_key_value() {
+                self.drop_aside(page, release);
+            }
+        }
+    }
+
+    /// A page is missing, and the mappings change. Where the thread that waits for it is in
+    /// mremap(2), lets the kernel itself fill what is locked of what the mapping grows by: it does
+    /// so, first page first, before it tells that it moved it, and that would never be told. None
+    /// of what is elsewhere, though what was locked before is there as a rule; nothing where the
+    /// helper is at work. Whether it is that.
+    pub(in crate::pager) fn leave_growth_to_kernel(&mut self, address: u64, waits: u32) -> bool {
+        let growth = self.search_thread_told(waits).and_then(growth_under_way);
+        if let Some(growth) = growth {
+            self.leave_to_kernel(address..address.saturating_add(growth));
+        }
+        growth.is_some()
+    }
+
+    fn leave_to_kernel(&mut self, range: Range<u64>) {
+        let Ok([locked]) = self.mappings_with(["lo"]) else { return };
+        if !self.hold_commands() {
+            return;
+        }
+        let mut unknown = Ranges::default();
+        for page in locked.within(range).flat_map(pages) {
+            if self.table.get(page).place == Place::Program {
+                unknown.insert(page * PAGE..(page + 1) * PAGE);
+            }
+        }
+        for part in unknown.iter() {
+            let _ = self.uffd.unregister(part.clone());
+            self.watched.remove(part.clone());
+            self.to_protect.remove(part.clone());
+            self.take_back(part);
+        }
+        self.let_commands(true);
+    }
+}

@@ -1,0 +1,256 @@
+//! Forks: what parent and child have in common is protected from being written to unasked.
+
+use std::io;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use super::staging::STAGING_PAGES;
+use super::watching::LISTS;
+use super::{PAGE, Space, threads};
+use crate::pager::family::Family;
+use crate::pager::ranges::{Ranges, count};
+use crate::sys::process;
+
+/// What of the memory of a process that is about to fork is not protected.
+#[derive(Debug, Default)]
+pub(super) struct Prepared {
+    /// Never: stacks of threads.
+    spared: Ranges,
+    /// Not any more: it was touched since.
+    touched: Ranges,
+}
+
+/// How long what was asked for before a fork is that fork's.
+const ADVICE_FOR: Duration = Duration::from_secs(1);
+
+/// Processes smaller than this make their pages their own unasked.
+const PROTECTED_BYTES_MIN: u64 = 4 << 20;
+
+/// How long it is waited for that who forks goes on, before pages are protected: a moment after
+/// that was read. Other changes of the mappings are to be read first.
+pub(super) const PROTECT_MAX: Duration = Duration::from_micros(500);
+
+/// How long of that without giving the processor away: who runs there then may write to pages that
+/// are not protected yet, for some milliseconds.
+const SPIN_MAX: Duration = Duration::from_micros(200);
+
+impl Space {
+    /// Memory that children of a fork do not get (MADV_DONTFORK), such that they get as zeros
+    /// (MADV_WIPEONFORK), and stacks. Nothing where no process is known: no page has left it.
+    pub(in crate::pager) fn fork_advice(&mut self) -> io::Result<[Ranges; 3]> {
+        let was_told = self.is_about_to_fork();
+        let before = self.advice.take();
+        if was_told && !self.has_threads() {
+            return Ok(before.map(|(_, advice)| advice).unwrap_or_default());
+        }
+        // Other threads may have changed it since; of one that has ended, part is told or nothing.
+        let now = self.ask_fork_advice();
+        match before {
+            Some((_, advice)) if now.is_err() || self.is_dead() => Ok(advice),
+            _ => now,
+        }
+    }
+
+    /// A child has what its parent had, as long as it says nothing else before a fork of its own.
+    pub(in crate::pager) fn inherit_advice(&mut self, wiped: Ranges, stacks: Ranges) {
+        self.advice = Some((None, [Ranges::new(), wiped, stacks]));
+    }
+
+    fn ask_fork_advice(&self) -> io::Result<[Ranges; 3]> {
+        self.mappings_with(["dc", "wf", "nh"])
+    }
+
+    /// Whether a touch of this address tells of a fork.
+    pub(in crate::pager) fn tells_fork(&self, address: u64) -> bool {
+        self.helper.as_ref().is_some_and(|helper| address >= helper.staged_at(STAGING_PAGES))
+            && self.is_staging(address)
+    }
+
+    /// Whether the program is to tell of a fork before: copies of all that it has would not fit, or
+    /// some of it is watched.
+    pub(in crate::pager) fn have_forks_told(&self, is_large: bool) {
+        if let Some(helper) = &self.helper {
+            helper.have_forks_told(is_large || self.watched != Ranges::default());
+        }
+    }
+
+    /// The program is about to fork: watches what is to be protected then, and asks what it takes
+    /// to know by then, when there is less time. No page leaves until it has. The page that told of
+    /// it is filled; who waits for it is not woken. `false` where it is to ask again: the helper is
+    /// at work, or the mappings change.
+    pub(in crate::pager) fn will_fork(&mut self, told_by: Range<u64>) -> bool {
+        if !self.hold_commands() {
+            return false;
+        }
+        let is_filled = self.uffd.zeropage(told_by, false).is_ok();
+        if is_filled {
+            self.take_back(0..u64::MAX);
+        }
+        self.let_commands(is_filled);
+        if !is_filled {
+            return false;
+        }
+        let _ = self.watch(); // what is not watched is not protected
+        let advice = self.ask_fork_advice().ok();
+        let stacks = advice.as_ref().map(|[.., stacks]| stacks.clone());
+        self.advice = advice.map(|advice| (Some(Instant::now()), advice));
+        // What is protected by then is so in the child, too, from its first moment on.
+        let spared = self.protect_all(self.resident_bytes(), stacks);
+        self.prepared = spared.map(|spared| Prepared { spared, ..Prepared::default() });
+        true
+    }
+
+    pub(in crate::pager) fn is_about_to_fork(&self) -> bool {
+        matches!(&self.advice, Some((Some(told), _)) if told.elapsed() < ADVICE_FOR)
+    }
+
+    /// It has forked: what was to be protected, and is not; `None` where that was not prepared.
+    pub(in crate::pager) fn take_unprotected(&mut self) -> Option<Ranges> {
+        let prepared = self.prepared.take().filter(|_| self.is_about_to_fork())?;
+        let mut rest = prepared.touched;
+        self.to_protect.iter().for_each(|part| rest.insert(part));
+        Some(rest)
+    }
+
+    /// It has pages in common with others.
+    pub(in crate::pager) fn joins(&mut self, family: Family) {
+        self.born = Some((Instant::now(), family.parted()));
+        self.family = Some(family);
+        self.shared.told = None;
+    }
+
+    /// A process of some size is to ask before it makes pages its own that others have, too, which
+    /// takes memory that no fault for a missing page announces; not in the `stacks` of its threads
+    /// and of threads that may come. What else is spared; `None` where nothing is protected.
+    pub(in crate::pager) fn protect_all(
+        &mut self,
+        resident_bytes: u64,
+        stacks: Option<Ranges>,
+    ) -> Option<Ranges> {
+        if resident_bytes < PROTECTED_BYTES_MIN {
+            return None;
+        }
+        let spared = self.not_to_protect(stacks?)?;
+        let Space { watched, to_protect, uffd, protects, .. } = self;
+        for part in watched.iter() {
+            if !*protects {
+                // What is not mapped any more is not protected.
+                let _ = uffd.register(part.clone(), true, true);
+            }
+            spared.outside(part).into_iter().for_each(|part| to_protect.insert(part));
+        }
+        self.protects = true;
+        self.protect(PROTECT_MAX);
+        Some(spared)
+    }
+
+    /// As [`Space::protect_all`], where all but the rest was protected before the fork.
+    pub(in crate::pager) fn protect_rest(&mut self, rest: &Ranges) {
+        rest.iter().for_each(|part| self.to_protect.insert(part));
+        self.protects = true;
+        self.protect(PROTECT_MAX);
+    }
+
+    /// Protects what is to be protected; `false` where something is left after this time, as
+    /// mappings change.
+    pub(in crate::pager) fn protect(&mut self, most: Duration) -> bool {
+        let since = Instant::now();
+        loop {
+            let next = self.to_protect.iter().next();
+            let Some(part) = next else { return true };
+            match self.uffd.write_protect(part.clone()) {
+                Err(error) if is_busy(&error) => {
+                    if since.elapsed() >= most {
+                        return false;
+                    }
+                    if since.elapsed() >= SPIN_MAX {
+                        std::thread::yield_now();
+                    }
+                }
+                // What is not there any more needs no protection.
+                Ok(()) | Err(_) => self.to_protect.remove(part),
+            }
+        }
+    }
+
+    /// Stacks of threads that there are, or were: mappings of their own since Linux 6.7 (MAP_STACK:
+    /// no huge pages). `None` where that is not known.
+    pub(in crate::pager) fn stacks(&self) -> Option<Ranges> {
+        self.thread?;
+        self.mappings_with(["nh"]).ok().map(|[stacks]| stacks)
+    }
+
+    /// What must not be protected, as [`super::leave_words_of_threads`] says; `None` where that is
+    /// not known. A stack is spared without a thread, too: one may come before it is protected.
+    pub(super) fn not_to_protect(&self, stacks: Ranges) -> Option<Ranges> {
+        if !self.has_threads() {
+            return Some(stacks);
+        }
+        let mut spared = stacks;
+        for thread in threads(self.thread?).ok()? {
+            if Some(thread) == self.thread {
+                continue;
+            }
+            // None on its way in or out, or it is a thread of another kind.
+            let list = process::robust_list(thread).ok().filter(|list| LISTS.contains(list))?;
+            let page = list / PAGE * PAGE;
+            if Some(thread) == self.pid {
+                spared.insert(page - PAGE..page + PAGE * 2); // not on a stack that was mapped so
+            } else if spared.within(list..list + 1).next().is_none() {
+                return None;
+            }
+        }
+        Some(spared)
+    }
+
+    /// Whether it has more threads than one and the helper.
+    pub(super) fn has_threads(&self) -> bool {
+        self.thread.is_some_and(|thread| threads(thread).is_ok_and(|threads| threads.count() > 2))
+    }
+
+    /// Nobody has pages of it any more.
+    pub(in crate::pager) fn shares_no_more(&mut self) {
+        self.family = None;
+        self.to_protect = Ranges::default();
+        self.prepared = None;
+        if std::mem::take(&mut self.protects) {
+            // What stays protected as mappings change is asked for.
+            self.watched.iter().for_each(|part| drop(self.uffd.write_unprotect(part, true)));
+        }
+    }
+
+    /// Lets a page be written that was protected, and up to `most` with it: those. Who waits for
+    /// them is not woken; where it is none, something has happened that is to be read first, and
+    /// who waits is to look again.
+    pub(in crate::pager) fn let_write(&mut self, page: u64, most: usize) -> Range<u64> {
+        let window = self.writes.window(page, most);
+        let tries = [self.watched_around(page, window), page..page + 1];
+        let may_be_written = |pages: &Range<u64>| {
+            self.uffd.write_unprotect(pages.start * PAGE..pages.end * PAGE, false).is_ok()
+        };
+        let freed = tries.into_iter().find(may_be_written).unwrap_or(page..page);
+        self.touched(freed.clone());
+        self.made_own(count(&freed));
+        freed
+    }
+
+    /// Some pages are not protected any more, or were missing.
+    pub(super) fn touched(&mut self, pages: Range<u64>) {
+        if let Some(Prepared { spared, touched }) = &mut self.prepared {
+            let parts = spared.outside(pages.start * PAGE..pages.end * PAGE);
+            parts.into_iter().for_each(|part| touched.insert(part));
+        }
+    }
+
+    /// Some pages were shared, and are no more: each takes a page more, here or where it was shared
+    /// with. That counts here until it is looked at again.
+    pub(super) fn made_own(&mut self, pages: usize) {
+        self.shared.bytes = self.shared.bytes.saturating_sub(pages as u64 * PAGE);
+        let _ = self.family.as_ref().map(|family| family.part(pages));
+    }
+}
+
+/// The mappings are being changed.
+fn is_busy(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::EAGAIN)
+}

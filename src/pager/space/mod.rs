@@ -1,0 +1,311 @@
+//! An address space of a program: what of it is watched, where its pages are, and the helper in it.
+//!
+//! - P1: a page whose place is staging or the store is missing in the program; its next touch is
+//!   told by the userfaultfd. A page whose place is the program is there, or is zero.
+//! - P2: the helper moves pages only while nothing of the userfaultfd is read, and what is read to
+//!   have changed is taken out of its command first: its addresses mean what they meant.
+//! - P3: what a command did, be it in part, is noted in the table before anything else is read.
+//! - P4: a page that the program has said it drops does not leave until it was missing once.
+
+mod changing;
+mod counting;
+mod forking;
+mod moving;
+mod staging;
+mod watching;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Instant;
+
+use counting::Shared;
+pub(super) use counting::{counted_bytes, resident_bytes};
+use forking::Prepared;
+pub(super) use moving::Moved;
+use staging::{NOBODY, STAGING_PAGES, Staging};
+pub(super) use staging::{STAGING_BYTES, TRAY_PAGES, Tray};
+pub(super) use watching::{has_changed, leave_words_of_threads};
+
+use super::family::Family;
+use super::hand::Hand;
+use super::helper::{Command, Helper};
+use super::process_files::{ProcessFiles, has_locked_memory, number_in_namespace};
+use super::ranges::Ranges;
+use super::status::ProcessStatus;
+use super::streams::Streams;
+use super::table::{Entry, HEAT_MAX, PageTable, Place, UNKNOWN};
+use crate::page::PAGE_SIZE;
+use crate::sys::preload::SharedControl;
+use crate::sys::userfaultfd::Userfaultfd;
+
+const PAGE: u64 = PAGE_SIZE as u64;
+
+/// An address space.
+#[derive(Debug)]
+pub(super) struct Space {
+    pub(super) pid: Option<u32>,
+    /// The helper's thread: it has the memory as long as anybody has, unlike the first thread.
+    pub(super) thread: Option<u32>,
+    /// Numbers of the first thread and the helper in a PID namespace of their own, and here.
+    renumbered: Vec<(u32, u32)>,
+    pub(super) uffd: Arc<Userfaultfd>,
+    helper: Option<Arc<Helper>>,
+    pub(super) table: PageTable,
+    /// Registered with the userfaultfd.
+    pub(super) watched: Ranges,
+    /// Never to be moved: staging, and the helper's stack.
+    own: Ranges,
+    /// Not to be moved for now, [`Space::own`] among it: locked, read-only.
+    left: Ranges,
+    left_since: Instant,
+    /// Pages with a word that the kernel clears when a thread ends: never moved (see
+    /// [`leave_words_of_threads`]).
+    words: Ranges,
+    /// That was asked for of all that is watched.
+    knows_words: bool,
+    /// The program has said that it drops this, and may not have done so yet (P4).
+    removing: Ranges,
+    /// Where something was moved to since all that was told was read.
+    moved_in: Ranges,
+    /// Parts of that where memory was known to be watched before, of whose end was not told yet.
+    untold: Ranges,
+    /// What was known of pages there before.
+    elder: BTreeMap<u64, Entry>,
+    staging: Staging,
+    command: Option<Command>,
+    commands: u32,
+    /// What the last command did, and the tray whose memory it gives back.
+    collected: Moved,
+    dropping: Option<usize>,
+    hand: Hand,
+    files: Option<Arc<ProcessFiles>>,
+    /// Size of the address space, in pages, when its mappings were last looked at.
+    watched_at_size: u64,
+    /// What was asked for before a fork, and when; of a child, what it has of its parent.
+    advice: Option<(Option<Instant>, [Ranges; 3])>,
+    /// Some of its pages may be another process's as well.
+    pub(super) family: Option<Family>,
+    /// When it came into the family, and what that had parted then.
+    born: Option<(Instant, u64)>,
+    /// What is watched is registered for write protection too.
+    pub(super) protects: bool,
+    /// To be protected still, which the kernel refuses while mappings change.
+    to_protect: Ranges,
+    /// It was protected for the fork that it is about to do.
+    prepared: Option<Prepared>,
+    shared: Shared,
+    pub(super) gone: bool,
+    pub(super) streams: Streams,
+    /// First writes to protected pages.
+    writes: Streams,
+    /// Faults that were served.
+    pub(super) faults: u64,
+}
+
+impl Space {
+    /// A space whose process is known or not yet.
+    pub(super) fn new(uffd: Userfaultfd, pid: Option<u32>) -> Space {
+        Space {
+            pid,
+            thread: None,
+            renumbered: Vec::new(),
+            uffd: Arc::new(uffd),
+            helper: None,
+            table: PageTable::default(),
+            watched: Ranges::default(),
+            own: Ranges::default(),
+            left: Ranges::default(),
+            left_since: Instant::now(),
+            words: Ranges::default(),
+            knows_words: false,
+            removing: Ranges::default(),
+            moved_in: Ranges::default(),
+            untold: Ranges::default(),
+            elder: BTreeMap::new(),
+            staging: Staging::new(),
+            command: None,
+            commands: 0,
+            collected: Moved::default(),
+            dropping: None,
+            hand: Hand::default(),
+            files: None,
+            watched_at_size: 0,
+            advice: None,
+            family: None,
+            born: None,
+            protects: false,
+            to_protect: Ranges::default(),
+            prepared: None,
+            shared: Shared::default(),
+            gone: false,
+            streams: Streams::default(),
+            writes: Streams::default(),
+            faults: 0,
+        }
+    }
+
+    /// The helper is there: pages can leave from now on.
+    pub(super) fn meet(
+        &mut self,
+        pid: u32,
+        connection: OwnedFd,
+        control: SharedControl,
+        staging: u64,
+        own: Range<u64>,
+    ) -> io::Result<()> {
+        let area = staging..staging + STAGING_BYTES;
+        // The page whose touch tells of a fork. The rest is by the helper, while it moves pages.
+        self.uffd.register(area.end - PAGE..area.end, true, false)?;
+        let thread = helper_thread(pid)?;
+        self.thread = Some(thread);
+        let renumbered = |here| number_in_namespace(here).map(|there| (there, here));
+        self.renumbered = [thread, pid].into_iter().map_while(renumbered).collect();
+        self.files = Some(Arc::new(ProcessFiles::open(thread)?));
+        self.own.insert(area);
+        self.own.insert(own);
+        self.left = self.own.clone();
+        self.pid = Some(pid);
+        self.helper = Some(Arc::new(Helper::new(connection, control, staging)));
+        if self.family.is_some() && self.watched != Ranges::default() {
+            // What its parent's supervisor knew may be newer than the fork: some of it may not be
+            // watched here, and a page that leaves such memory is lost.
+            self.watched = Ranges::default();
+            self.watch_and(false)?;
+        }
+        Ok(())
+    }
+
+    /// The thread that the userfaultfd tells of by this number; `None` where that is not known, or
+    /// costs more than a fault to find out: the kernel tells the number in the thread's own PID
+    /// namespace.
+    pub(super) fn thread_told(&self, number: u32) -> Option<u32> {
+        self.thread?;
+        if self.renumbered.is_empty() {
+            return Some(number);
+        }
+        self.renumbered.iter().find(|(there, _)| *there == number).map(|(_, here)| *here)
+    }
+
+    /// Likewise, of one that may have locked memory, whatever it costs.
+    fn search_thread_told(&self, number: u32) -> Option<u32> {
+        self.thread_told(number).or_else(|| {
+            if !has_locked_memory(self.thread?) {
+                return None;
+            }
+            let is_it = |&thread: &u32| number_in_namespace(thread) == Some(number);
+            threads(self.thread?).ok()?.find(is_it)
+        })
+    }
+
+    pub(super) fn helper(&self) -> Option<Arc<Helper>> {
+        self.helper.clone().filter(|_| !self.gone)
+    }
+
+    /// Keeps the helper from moving pages, and notes what it has moved; `false` where it is at
+    /// work.
+    pub(super) fn hold_commands(&mut self) -> bool {
+        let Some(helper) = self.helper.clone() else { return true };
+        let held = helper.hold();
+        if held {
+            self.collect(helper.has_paused());
+        }
+        held
+    }
+
+    /// Something has changed in a range of addresses: no page of it is moved any more by a command
+    /// that was given before (P2).
+    pub(super) fn take_back(&self, range: Range<u64>) {
+        if let (Some(helper), Some(command)) = (&self.helper, &self.command) {
+            helper.take_back(command, range);
+        }
+    }
+
+    /// Lets the helper go on; `changed` where the program's mappings are not what they were.
+    pub(super) fn let_commands(&self, changed: bool) {
+        if let Some(helper) = &self.helper {
+            helper.let_go(changed);
+        }
+    }
+
+    /// Whether the memory is gone. Of one with a helper that tells it.
+    pub(super) fn is_dead(&self) -> bool {
+        // Nothing is mapped so low; `ENOMEM` is said of memory that is gone.
+        let asked = self.uffd.unregister(PAGE * 16..PAGE * 17);
+        asked.is_err_and(|error| error.raw_os_error() == Some(libc::ENOMEM))
+    }
+
+    /// What is told of it while it runs, but for the name of its process; `None` before that is
+    /// known.
+    pub(super) fn status(&self) -> Option<ProcessStatus> {
+        Some(ProcessStatus {
+            pid: self.pid?,
+            name: String::new(),
+            resident_bytes: self.resident_bytes().saturating_sub(self.shared.bytes),
+            stored_pages: self.table.stored_pages(),
+            aside_pages: self.table.staged_pages(),
+            faults: self.faults,
+        })
+    }
+
+    /// Mappings with each of these flags.
+    fn mappings_with<const N: usize>(&self, wanted: [&str; N]) -> io::Result<[Ranges; N]> {
+        match &self.files {
+            Some(files) => files.mappings_with(wanted),
+            None => Ok([const { Ranges::new() }; N]),
+        }
+    }
+
+    /// A page is back in the program, with this heat if it was in the store.
+    pub(super) fn returned(&mut self, page: u64, heat: u8) {
+        let entry = self.table.get(page);
+        let heat = match entry.place {
+            Place::Staged(staged) => {
+                self.staging.owners[staged as usize] = NOBODY;
+                HEAT_MAX
+            }
+            Place::Stored(_) | Place::Program => heat,
+        };
+        self.table.set(page, Entry { heat, returned: true, ..UNKNOWN });
+        self.was_missing(page);
+    }
+
+    /// The kernel's page of zeros is there: it takes no memory, and there is nothing to move.
+    pub(super) fn zeroed(&mut self, page: u64) {
+        self.table.set(page, UNKNOWN);
+        self.was_missing(page);
+    }
+
+    fn was_missing(&mut self, page: u64) {
+        self.removing.remove(page * PAGE..(page + 1) * PAGE);
+        self.touched(page..page + 1);
+    }
+
+    /// Memory of what is known, in bytes, about.
+    pub(super) fn bytes(&self) -> usize {
+        self.table.bytes() + STAGING_PAGES * size_of::<u64>()
+    }
+}
+
+/// The thread of the helper in a process.
+fn helper_thread(pid: u32) -> io::Result<u32> {
+    let is_helper = |thread: &u32| {
+        let name = fs::read(format!("/proc/{thread}/comm"));
+        name.is_ok_and(|name| name == b"uzswap-helper\n")
+    };
+    threads(pid)?.find(is_helper).ok_or_else(|| io::ErrorKind::NotFound.into())
+}
+
+/// The threads of the process that one of them is of.
+fn threads(thread: u32) -> io::Result<impl Iterator<Item = u32>> {
+    let tasks = fs::read_dir(format!("/proc/{thread}/task"))?;
+    Ok(tasks.filter_map(|task| task.ok()?.file_name().to_str()?.parse().ok()))
+}
+
+/// The pages of a range of addresses.
+fn pages(range: Range<u64>) -> Range<u64> {
+    range.start / PAGE..range.end.div_ceil(PAGE)
+}

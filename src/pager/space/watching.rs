@@ -1,0 +1,147 @@
+//! What of a space is watched, and never leaves.
+
+use std::io;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use super::forking::PROTECT_MAX;
+use super::{PAGE, Space, pages, threads};
+use crate::pager::process_files::Mapping;
+use crate::pager::{SpaceLock, lock};
+use crate::sys::process;
+
+/// How far the list of robust futexes of a thread and the word that is cleared at its end are from
+/// each other at most: 16 bytes in glibc 2.36.
+const BESIDE: u64 = 64;
+
+/// Where such a list may be: a program can name any address, and names 0 where there is none.
+pub(super) const LISTS: Range<u64> = PAGE..1 << 56;
+
+/// Where no more pages are resident of what may be a thread's stack, it is not watched: there is
+/// little to win, and each thread that ends would be held up to tell that it drops its stack.
+const STACK_PAGES: u64 = 16;
+
+/// How long pages that could not be moved are left alone.
+const LEFT_FOR: Duration = Duration::from_secs(5);
+
+impl Space {
+    /// Watches all anonymous memory that is not watched yet.
+    pub(in crate::pager) fn watch(&mut self) -> io::Result<()> {
+        if self.protects && self.family.is_none() && !self.is_about_to_fork() {
+            self.shares_no_more(); // the fork has failed
+        }
+        // Threads have new stacks all the time.
+        self.watch_and(self.protects && !self.has_threads())
+    }
+
+    /// Likewise, where it may all be another process's as well.
+    pub(in crate::pager) fn watch_shared(&mut self) -> io::Result<()> {
+        self.watch_and(self.protects)
+    }
+
+    /// As [`Space::watch`]; with `protect` what may be protected is.
+    pub(super) fn watch_and(&mut self, protect: bool) -> io::Result<()> {
+        let Some(files) = self.files.clone() else { return Ok(()) };
+        if self.uffd.is_changing() {
+            return Ok(()); // soon
+        }
+        if self.left_since.elapsed() > LEFT_FOR {
+            self.left_since = Instant::now();
+            self.left = self.own.clone();
+            self.words.iter().for_each(|word| self.left.insert(word));
+        }
+        self.watched_at_size = files.size().map_or(0, |size| size.mapped);
+        let mut registered = Vec::new();
+        for mapping in files.anonymous_mappings()? {
+            let unwatched = self.watched.outside(mapping.range.clone());
+            if mapping.is_above_guard
+                && unwatched == [mapping.range.clone()]
+                && files.has_at_most(mapping.range, STACK_PAGES)
+            {
+                continue;
+            }
+            for part in unwatched {
+                for part in self.left.outside(part) {
+                    match self.uffd.register(part.clone(), true, self.protects) {
+                        Ok(()) => registered.push(part),
+                        // It went, or another userfaultfd has it, or it is of a special kind.
+                        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {
+                            return Err(error);
+                        }
+                        Err(_) => {}
+                    }
+                }
+            }
+        }
+        if registered.is_empty() {
+            return Ok(());
+        }
+        // A part may have had a hole when it was registered, where something else is now that is
+        // not. A mapping is registered as a whole or not at all: what lies in one now is watched,
+        // if nothing has changed since of which nobody was told yet.
+        let now = files.anonymous_mappings()?;
+        if self.uffd.is_changing() {
+            return Ok(());
+        }
+        let spared = protect.then(|| self.stacks()).flatten();
+        let spared = spared.and_then(|stacks| self.not_to_protect(stacks));
+        for part in registered {
+            let at = now.partition_point(|mapping| mapping.range.end <= part.start);
+            let is_whole = now.get(at).is_some_and(|Mapping { range, .. }| {
+                range.start <= part.start && part.end <= range.end
+            });
+            if is_whole {
+                for part in spared.iter().flat_map(|spared| spared.outside(part.clone())) {
+                    self.to_protect.insert(part);
+                }
+                self.watched.insert(part);
+                self.knows_words = false;
+            }
+        }
+        self.have_forks_told(true);
+        self.protect(PROTECT_MAX);
+        Ok(())
+    }
+
+    /// The pages of a window that are watched in a row with `page`; that in any case.
+    pub(in crate::pager) fn watched_around(&self, page: u64, window: Range<u64>) -> Range<u64> {
+        let mut parts = self.watched.within(window.start * PAGE..window.end * PAGE);
+        parts.find(|part| part.contains(&(page * PAGE))).map_or(page..page + 1, pages)
+    }
+}
+
+/// Whether the address space has grown or shrunk since it was last looked at.
+pub(in crate::pager) fn has_changed(space: &SpaceLock) -> bool {
+    let (files, before) = {
+        let space = lock(space);
+        (space.files.clone(), space.watched_at_size)
+    };
+    files.and_then(|files| files.size()).is_some_and(|size| size.mapped != before)
+}
+
+/// Leaves pages where they are that threads need at their end. The kernel clears a word of a thread
+/// then for whoever joins it, past any userfaultfd: were that page away, the word would stay as it
+/// is. glibc has it on the thread's stack, beside the thread's list of robust futexes, which can be
+/// asked for. Such a page is left until it is unmapped: the next thread may have the same stack.
+pub(in crate::pager) fn leave_words_of_threads(space: &SpaceLock) {
+    let helper = {
+        let mut space = lock(space);
+        space.knows_words = true; // of what is watched now
+        space.thread
+    };
+    let Some(helper) = helper else { return };
+    // Of one with no threads but its first and the helper nobody joins any.
+    let Some(threads) = threads(helper).ok().map(Vec::from_iter) else { return };
+    if threads.len() <= 2 {
+        return;
+    }
+    // An error where it has ended.
+    let lists = threads.into_iter().filter_map(|thread| process::robust_list(thread).ok());
+    let lists: Vec<u64> = lists.filter(|list| LISTS.contains(list)).collect();
+    let mut space = lock(space);
+    for list in lists {
+        let word = (list - BESIDE) / PAGE * PAGE..(list + BESIDE).next_multiple_of(PAGE);
+        space.words.insert(word.clone());
+        space.left.insert(word);
+    }
+}
