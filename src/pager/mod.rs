@@ -205,7 +205,8 @@ impl Pager {
         for space in &spaces {
             let bytes = resident_bytes(space);
             resident += bytes;
-            let space = lock(space);
+            let mut space = lock(space);
+            space.look_for_process();
             known += space.bytes();
             if space.family.is_some() {
                 reserved = reserved.max(evictor::leaving_bytes(bytes));
@@ -218,7 +219,9 @@ impl Pager {
         let unmanaged = self.unmanaged.load(Ordering::Relaxed);
         let mut used = resident + unmanaged + pool + known as u64;
         if used > self.goal_bytes() {
-            // It matters now that processes have pages in common.
+            // It matters now that processes have pages in common. What is a child's by now is to
+            // be in its count.
+            let spaces = self.spaces();
             let has_family = |space: &&SpaceLock| lock(space).family.is_some();
             let count = spaces.iter().filter(has_family).count() as u32; // 2^22 processes at most
             for times in [SHARED_FOR_TIMES, SHARED_FOR_TIMES_OVER] {

@@ -43,7 +43,7 @@ impl Server {
         let family = parent.family.clone().unwrap_or_default();
         let resident = parent.resident_bytes();
         for space in [parent, child] {
-            space.joins(family.clone());
+            space.joins(family.clone(), resident);
             match unprotected {
                 Some(rest) => space.protect_rest(rest),
                 None => _ = space.protect_all(resident, stacks.clone()),
@@ -106,6 +106,7 @@ impl Server {
         // Both run on by now.
         let stacks = parent.thread.map(|_| stacks);
         self.share(parent, &mut space, unprotected.as_ref(), stacks);
+        space.expect();
         not_copied.iter().for_each(|range| space.watched.remove(range));
         let is_in =
             |ranges: &Ranges, page| ranges.within(page * PAGE..(page + 1) * PAGE).next().is_some();

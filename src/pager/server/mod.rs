@@ -204,6 +204,7 @@ impl Server {
         space.gone = true;
         let pager = &self.pager;
         space.forget_all(&mut |slot| pager.release(slot));
+        space.expect_no_more();
         let family = space.family.take();
         drop(space);
         self.lost(family);

@@ -1,5 +1,6 @@
 //! How much memory a space takes.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{PAGE, Space};
@@ -11,6 +12,16 @@ pub(super) struct Shared {
     pub(super) bytes: u64,
     /// When that was asked for, and how long it took; nothing where it is not known.
     pub(super) told: Option<(Instant, Duration)>,
+}
+
+/// How it was when a space came into its family, by the fork that was last.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Joined {
+    pub(super) at: Instant,
+    /// Pages that the family had parted.
+    pub(super) parted: u64,
+    /// Of the parent.
+    pub(super) resident_bytes: u64,
 }
 
 /// How long what was told of shared pages counts at most.
@@ -27,13 +38,22 @@ impl Space {
     }
 
     /// What a child is taken to have whose helper is not there yet: the pages that the others have
-    /// made their own since, and it has alone. Nothing if it has ended or runs another program, and
-    /// nothing after a while, for then it is found to be unmanaged.
+    /// made their own since, and it has alone; all, where there are no others.
     fn assumed_bytes(&self) -> u64 {
-        let (Some(family), Some((at, before))) = (&self.family, self.born) else { return 0 };
-        let is_young = self.pid.is_none() && at.elapsed() < ASSUMED_FOR;
-        let pages = if is_young { family.parted() - before } else { 0 };
-        if pages == 0 || self.is_dead() { 0 } else { pages * PAGE }
+        let Some(joined) = self.joined.filter(|_| self.expected) else { return 0 };
+        match &self.family {
+            Some(family) => (family.parted() - joined.parted) * PAGE,
+            None => joined.resident_bytes,
+        }
+    }
+
+    /// A child whose helper has not come has ended or runs another program; or it has none, and
+    /// after a while is found to be unmanaged.
+    pub(in crate::pager) fn look_for_process(&mut self) {
+        let is_late = self.joined.is_some_and(|joined| joined.at.elapsed() >= ASSUMED_FOR);
+        if self.expected && (is_late || self.is_dead()) {
+            self.expect_no_more();
+        }
     }
 }
 
@@ -48,17 +68,18 @@ pub(in crate::pager) fn resident_bytes(space: &SpaceLock) -> u64 {
 }
 
 /// Bytes of anonymous memory that count as this process's: where pages are shared since a fork, its
-/// part of them (`Pss_Anon`). What was told of it last counts for so many times of what it took.
+/// part of them (`Pss_Anon`). What was told of it last counts for so many times of what it took; or
+/// as long as it has a child of which nothing is known yet, for then parts are in nobody's count.
 pub(in crate::pager) fn counted_bytes(space: &SpaceLock, times: u32) -> u64 {
     let resident = resident_bytes(space);
-    let (files, before, told) = {
+    let (files, before, told, is_complete) = {
         let space = lock(space);
-        let files = space.files.clone().filter(|_| space.family.is_some());
-        (files, space.shared.bytes, space.shared.told)
+        let (Some(files), Some(family)) = (&space.files, &space.family) else { return resident };
+        (Arc::clone(files), space.shared.bytes, space.shared.told, family.is_complete())
     };
-    let Some(files) = files else { return resident };
     let now = Instant::now();
-    if told.is_some_and(|(at, took)| now < at + (took * times).min(SHARED_FOR)) {
+    let is_fresh = told.is_some_and(|(at, took)| now < at + (took * times).min(SHARED_FOR));
+    if is_fresh || !is_complete {
         return resident.saturating_sub(before);
     }
     let part = files.part_of_anonymous().unwrap_or(0); // it has ended

@@ -4,6 +4,7 @@ use std::io;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use super::counting::Joined;
 use super::staging::STAGING_PAGES;
 use super::watching::LISTS;
 use super::{PAGE, Space, threads};
@@ -112,11 +113,25 @@ impl Space {
         Some(rest)
     }
 
-    /// It has pages in common with others.
-    pub(in crate::pager) fn joins(&mut self, family: Family) {
-        self.born = Some((Instant::now(), family.parted()));
+    /// It has pages in common with others, since a process forked that had so much resident.
+    pub(in crate::pager) fn joins(&mut self, family: Family, resident_bytes: u64) {
+        let parted = family.parted();
+        self.joined = Some(Joined { at: Instant::now(), parted, resident_bytes });
         self.family = Some(family);
         self.shared.told = None;
+    }
+
+    /// It is a child of whose process nothing is known yet.
+    pub(in crate::pager) fn expect(&mut self) {
+        self.expected = true;
+        let _ = self.family.as_ref().map(Family::expect);
+    }
+
+    /// Its process is known now, or there is none to wait for.
+    pub(in crate::pager) fn expect_no_more(&mut self) {
+        if std::mem::take(&mut self.expected) {
+            let _ = self.family.as_ref().map(Family::expect_no_more);
+        }
     }
 
     /// A process of some size is to ask before it makes pages its own that others have, too, which
@@ -210,7 +225,9 @@ impl Space {
 
     /// Nobody has pages of it any more.
     pub(in crate::pager) fn shares_no_more(&mut self) {
-        self.family = None;
+        if let (Some(family), true) = (self.family.take(), self.expected) {
+            family.expect_no_more();
+        }
         self.to_protect = Ranges::default();
         self.prepared = None;
         if std::mem::take(&mut self.protects) {

@@ -22,7 +22,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-use counting::Shared;
+use counting::{Joined, Shared};
 pub(super) use counting::{counted_bytes, resident_bytes};
 use forking::Prepared;
 pub(super) use moving::Moved;
@@ -89,8 +89,10 @@ pub(super) struct Space {
     advice: Option<(Option<Instant>, [Ranges; 3])>,
     /// Some of its pages may be another process's as well.
     pub(super) family: Option<Family>,
-    /// When it came into the family, and what that had parted then.
-    born: Option<(Instant, u64)>,
+    /// When it came into the family.
+    joined: Option<Joined>,
+    /// It is a child, and its process is expected to make itself known.
+    expected: bool,
     /// What is watched is registered for write protection too.
     pub(super) protects: bool,
     /// To be protected still, which the kernel refuses while mappings change.
@@ -136,7 +138,8 @@ impl Space {
             watched_at_size: 0,
             advice: None,
             family: None,
-            born: None,
+            joined: None,
+            expected: false,
             protects: false,
             to_protect: Ranges::default(),
             prepared: None,
@@ -169,6 +172,7 @@ impl Space {
         self.own.insert(own);
         self.left = self.own.clone();
         self.pid = Some(pid);
+        self.expect_no_more();
         self.helper = Some(Arc::new(Helper::new(connection, control, staging)));
         if self.family.is_some() && self.watched != Ranges::default() {
             // What its parent's supervisor knew may be newer than the fork: some of it may not be
