@@ -8,6 +8,7 @@ pub(crate) const MUNMAP: usize = 11;
 pub(crate) const SIGNAL_MASK: usize = 14;
 pub(crate) const IOCTL: usize = 16;
 pub(crate) const YIELD: usize = 24;
+pub(crate) const MINCORE: usize = 27;
 pub(crate) const MADVISE: usize = 28;
 pub(crate) const GETPID: usize = 39;
 pub(crate) const SOCKET: usize = 41;

@@ -34,6 +34,8 @@ const SIG_SETMASK: usize = 2;
 const SIGKILL: usize = 9;
 const EINTR: u32 = 4;
 const EAGAIN: u32 = 11;
+const ENOMEM: u32 = 12;
+const EEXIST: u32 = 17;
 const ECONNREFUSED: u32 = 111;
 const MSG_PEEK_DONTWAIT: usize = 2 | 0x40;
 
@@ -57,6 +59,10 @@ const LOOK_EVERY: u32 = 1024;
 const SUPERVISOR_GONE: &[u8] =
     b"uzswap: the supervisor is gone; this program was ended, as parts of its memory were kept \
       there\n";
+
+const UNTOLD: &[u8] =
+    b"uzswap: the kernel does not tell which pages it has moved (mincore); this program was ended, \
+      as some would be lost\n";
 
 /// Asks the kernel for something that touches no memory, or memory of ours alone.
 fn ask(number: usize, arguments: [usize; 6]) -> Result<usize, u32> {
@@ -391,6 +397,15 @@ impl Helper {
                     *pauses -= 1;
                     self.pause();
                 }
+                Err(EEXIST) => {
+                    let untold = moved_untold(to + moved, from + moved, bytes - moved);
+                    if untold == 0 {
+                        error = EEXIST;
+                        break;
+                    }
+                    moved += untold;
+                    run.moved.store(moved, Ordering::Relaxed);
+                }
                 Err(errno) => {
                     error = errno;
                     break;
@@ -398,6 +413,29 @@ impl Helper {
             }
         }
         run.error.store(u64::from(error), Ordering::Relaxed);
+    }
+}
+
+/// Bytes that were moved and not counted, of a move that has met pages where they go to. Linux 6.18
+/// moves several pages at once; where one of them changes meanwhile, as the program writes to it, it
+/// moves them in a second try, and then tries once more: the -EAGAIN of the first is still set. They
+/// are there, and not where they were: nobody fills that before the supervisor has read of it.
+fn moved_untold(to: u64, from: u64, bytes: u64) -> u64 {
+    let is_moved = |at: &u64| is_resident(to + at) && !is_resident(from + at);
+    let pages = (0..bytes).step_by(PAGE_BYTES as usize).take_while(is_moved).count();
+    pages as u64 * PAGE_BYTES
+}
+
+fn is_resident(page: u64) -> bool {
+    let mut told = 0_u8;
+    loop {
+        let at = ptr::from_mut(&mut told).addr();
+        match ask(call::MINCORE, [page as usize, PAGE_BYTES as usize, at, 0, 0, 0]) {
+            Ok(_) => return told & 1 == 1,
+            Err(ENOMEM) => return false, // the program has unmapped it
+            Err(EAGAIN) => {}
+            Err(_) => end_program(UNTOLD),
+        }
     }
 }
 
