@@ -416,10 +416,11 @@ impl Helper {
     }
 }
 
-/// Bytes that were moved and not counted, of a move that has met pages where they go to. Linux 6.18
-/// moves several pages at once; where one of them changes meanwhile, as the program writes to it, it
-/// moves them in a second try, and then tries once more: the -EAGAIN of the first is still set. They
-/// are there, and not where they were: nobody fills that before the supervisor has read of it.
+/// Bytes that were moved and not counted, of a move that has met pages where they go to. Linux
+/// 6.18 moves several pages at once; where the first changes meanwhile, as the program writes to
+/// it, they are moved in a second try, and then tried once more: the -EAGAIN of the first try is
+/// still set. They are there, and not where they were: nobody fills that before the supervisor has
+/// read of it.
 fn moved_untold(to: u64, from: u64, bytes: u64) -> u64 {
     let is_moved = |at: &u64| is_resident(to + at) && !is_resident(from + at);
     let pages = (0..bytes).step_by(PAGE_BYTES as usize).take_while(is_moved).count();

@@ -89,7 +89,9 @@ pub struct Stopped {
     pub done: u64,
     /// The kernel's error. `EAGAIN` with `done` above 0: the reason is told by the call for the
     /// rest. `EAGAIN` with 0: the memory changes; read the messages first. `EEXIST`: the page is
-    /// there. `ENOENT`: it is not registered, or the range crosses the border of a mapping.
+    /// there; of a move it may be one of those that Linux 6.18 has moved and not counted, which are
+    /// not where they were (`tests/userfaultfd.rs`). `ENOENT`: it is not registered, or the range
+    /// crosses the border of a mapping.
     /// `ESRCH`: the process has ended.
     pub errno: i32,
 }
