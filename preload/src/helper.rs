@@ -387,24 +387,20 @@ impl Helper {
             };
             let address = ptr::from_mut(&mut order).addr();
             let asked = ask(call::IOCTL, [self.userfaultfd, UFFDIO_MOVE, address, 0, 0, 0]);
-            let part = order.moved.max(0) as u64;
+            let mut part = order.moved.max(0) as u64;
+            if asked.is_err() {
+                // Before the supervisor may look.
+                let rest = moved + part;
+                part += moved_untold(to + rest, from + rest, bytes - rest);
+            }
             moved += part;
             run.moved.store(moved, Ordering::Relaxed);
             match asked {
                 Ok(_) => {}
-                Err(EAGAIN) if part > 0 => {} // it was interrupted
+                Err(EAGAIN | EEXIST) if part > 0 => {} // it was interrupted
                 Err(EAGAIN) if *pauses > 0 => {
                     *pauses -= 1;
                     self.pause();
-                }
-                Err(EEXIST) => {
-                    let untold = moved_untold(to + moved, from + moved, bytes - moved);
-                    if untold == 0 {
-                        error = EEXIST;
-                        break;
-                    }
-                    moved += untold;
-                    run.moved.store(moved, Ordering::Relaxed);
                 }
                 Err(errno) => {
                     error = errno;
@@ -416,11 +412,11 @@ impl Helper {
     }
 }
 
-/// Bytes that were moved and not counted, of a move that has met pages where they go to. Linux
-/// 6.18 moves several pages at once; where the first changes meanwhile, as the program writes to
-/// it, they are moved in a second try, and then tried once more: the -EAGAIN of the first try is
-/// still set. They are there, and not where they were: nobody fills that before the supervisor has
-/// read of it.
+/// Bytes that were moved and not counted, of a move that has failed: EEXIST, or EAGAIN where some
+/// were counted before. Linux 6.18 moves several pages at once; where the first changes meanwhile,
+/// as the program writes to it, they are moved in a second try, and then tried once more: the
+/// -EAGAIN of the first try is still set. They are there, and not where they were: nobody fills
+/// that before the supervisor has read of it.
 fn moved_untold(to: u64, from: u64, bytes: u64) -> u64 {
     let is_moved = |at: &u64| is_resident(to + at) && !is_resident(from + at);
     let pages = (0..bytes).step_by(PAGE_BYTES as usize).take_while(is_moved).count();

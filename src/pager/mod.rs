@@ -206,7 +206,7 @@ impl Pager {
             let bytes = resident_bytes(space);
             resident += bytes;
             let mut space = lock(space);
-            space.look_for_process();
+            space.look_after_forks();
             known += space.bytes();
             if space.family.is_some() {
                 reserved = reserved.max(evictor::leaving_bytes(bytes));

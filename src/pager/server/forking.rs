@@ -41,7 +41,7 @@ impl Server {
         stacks: Option<Ranges>,
     ) -> u64 {
         let family = parent.family.clone().unwrap_or_default();
-        let resident = parent.resident_bytes();
+        let resident = parent.resident_to_share();
         for space in [parent, child] {
             space.joins(family.clone(), resident);
             match unprotected {
@@ -55,10 +55,16 @@ impl Server {
 
     /// One of those that have pages in common is gone: the last one has them alone.
     pub(super) fn lost(&self, family: Option<Family>) {
-        let is_of_it = |space: &&SpaceLock| family.is_some() && lock(space).family == family;
-        let mut rest = self.spaces.values().filter(is_of_it);
-        if let (Some(last), None) = (rest.next(), rest.next()) {
-            lock(last).shares_no_more();
+        let Some(family) = family else { return };
+        let is_of_it = |space: &&SpaceLock| lock(space).family.as_ref() == Some(&family);
+        let rest: Vec<&SpaceLock> = self.spaces.values().filter(is_of_it).collect();
+        match &rest[..] {
+            [last] => lock(last).shares_no_more(),
+            // It cannot be asked for.
+            rest if !family.is_complete() => {
+                rest.iter().for_each(|space| lock(space).forget_shared());
+            }
+            _ => {}
         }
     }
 
@@ -104,6 +110,7 @@ impl Server {
         });
         space.inherit_advice(wiped.clone(), stacks.clone());
         // Both run on by now.
+        let unprotected = unprotected.map(|rest| parent.without_spared(rest, stacks.clone()));
         let stacks = parent.thread.map(|_| stacks);
         self.share(parent, &mut space, unprotected.as_ref(), stacks);
         space.expect();

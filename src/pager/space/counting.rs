@@ -15,7 +15,7 @@ pub(super) struct Shared {
 }
 
 /// How it was when a space came into its family, by the fork that was last.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Joined {
     pub(super) at: Instant,
     /// Pages that the family had parted.
@@ -42,17 +42,21 @@ impl Space {
     fn assumed_bytes(&self) -> u64 {
         let Some(joined) = self.joined.filter(|_| self.expected) else { return 0 };
         match &self.family {
-            Some(family) => (family.parted() - joined.parted) * PAGE,
+            Some(family) => ((family.parted() - joined.parted) * PAGE).min(joined.resident_bytes),
             None => joined.resident_bytes,
         }
     }
 
-    /// A child whose helper has not come has ended or runs another program; or it has none, and
-    /// after a while is found to be unmanaged.
-    pub(in crate::pager) fn look_for_process(&mut self) {
+    /// Looks after forks: a child whose helper has not come has ended or runs another program; or
+    /// it has none, and after a while is found to be unmanaged. A fork that was told may have
+    /// failed.
+    pub(in crate::pager) fn look_after_forks(&mut self) {
         let is_late = self.joined.is_some_and(|joined| joined.at.elapsed() >= ASSUMED_FOR);
         if self.expected && (is_late || self.is_dead()) {
             self.expect_no_more();
+        }
+        if self.protects && self.family.is_none() && !self.is_about_to_fork() {
+            self.shares_no_more();
         }
     }
 }
@@ -72,10 +76,11 @@ pub(in crate::pager) fn resident_bytes(space: &SpaceLock) -> u64 {
 /// as long as it has a child of which nothing is known yet, for then parts are in nobody's count.
 pub(in crate::pager) fn counted_bytes(space: &SpaceLock, times: u32) -> u64 {
     let resident = resident_bytes(space);
-    let (files, before, told, is_complete) = {
+    let (files, before, told, joined, is_complete) = {
         let space = lock(space);
         let (Some(files), Some(family)) = (&space.files, &space.family) else { return resident };
-        (Arc::clone(files), space.shared.bytes, space.shared.told, family.is_complete())
+        let Shared { bytes, told } = space.shared;
+        (Arc::clone(files), bytes, told, space.joined, family.is_complete())
     };
     let now = Instant::now();
     let is_fresh = told.is_some_and(|(at, took)| now < at + (took * times).min(SHARED_FOR));
@@ -85,9 +90,16 @@ pub(in crate::pager) fn counted_bytes(space: &SpaceLock, times: u32) -> u64 {
     let part = files.part_of_anonymous().unwrap_or(0); // it has ended
     let took = now.elapsed();
     let mut space = lock(space);
+    let is_complete = space.family.as_ref().is_some_and(|family| family.is_complete());
+    if space.family.is_some() {
+        space.shared.told = Some((now, took));
+    }
+    if !is_complete || space.joined != joined || space.uffd.is_changing() {
+        // There was a fork meanwhile, of which may not have been told yet, or none is left.
+        return resident.saturating_sub(space.shared.bytes);
+    }
     // What was made its own meanwhile may not be told of.
     let made_own = before.saturating_sub(space.shared.bytes);
     space.shared.bytes = resident.saturating_sub(part).saturating_sub(made_own);
-    space.shared.told = Some((now, took));
     part
 }

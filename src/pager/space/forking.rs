@@ -4,7 +4,7 @@ use std::io;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use super::counting::Joined;
+use super::counting::{Joined, Shared};
 use super::staging::STAGING_PAGES;
 use super::watching::LISTS;
 use super::{PAGE, Space, threads};
@@ -113,18 +113,45 @@ impl Space {
         Some(rest)
     }
 
+    /// Without what is not to be protected, of which there may be more than before the fork: other
+    /// threads run on.
+    pub(in crate::pager) fn without_spared(&self, mut rest: Ranges, stacks: Ranges) -> Ranges {
+        match self.not_to_protect(stacks) {
+            Some(spared) => spared.iter().for_each(|part| rest.remove(part)),
+            None => rest = Ranges::default(),
+        }
+        rest
+    }
+
+    /// What it has resident, for a child to have as much.
+    pub(in crate::pager) fn resident_to_share(&self) -> u64 {
+        let joined = self.joined.filter(|_| self.expected);
+        joined.map_or(0, |joined| joined.resident_bytes).max(self.resident_bytes())
+    }
+
     /// It has pages in common with others, since a process forked that had so much resident.
     pub(in crate::pager) fn joins(&mut self, family: Family, resident_bytes: u64) {
         let parted = family.parted();
         self.joined = Some(Joined { at: Instant::now(), parted, resident_bytes });
-        self.family = Some(family);
         self.shared.told = None;
+        if self.family.is_none() {
+            self.shared.bytes = 0;
+            if self.expected {
+                family.expect(); // its parent has ended
+            }
+        }
+        self.family = Some(family);
     }
 
     /// It is a child of whose process nothing is known yet.
     pub(in crate::pager) fn expect(&mut self) {
         self.expected = true;
         let _ = self.family.as_ref().map(Family::expect);
+    }
+
+    /// Of what it shares with those that are left nothing is known.
+    pub(in crate::pager) fn forget_shared(&mut self) {
+        self.shared = Shared::default();
     }
 
     /// Its process is known now, or there is none to wait for.
@@ -227,6 +254,10 @@ impl Space {
     pub(in crate::pager) fn shares_no_more(&mut self) {
         if let (Some(family), true) = (self.family.take(), self.expected) {
             family.expect_no_more();
+        }
+        self.forget_shared();
+        if self.is_about_to_fork() {
+            return; // it is protected for that
         }
         self.to_protect = Ranges::default();
         self.prepared = None;

@@ -174,7 +174,7 @@ impl Space {
         self.pid = Some(pid);
         self.expect_no_more();
         self.helper = Some(Arc::new(Helper::new(connection, control, staging)));
-        if self.family.is_some() && self.watched != Ranges::default() {
+        if self.joined.is_some() && self.watched != Ranges::default() {
             // What its parent's supervisor knew may be newer than the fork: some of it may not be
             // watched here, and a page that leaves such memory is lost.
             self.watched = Ranges::default();

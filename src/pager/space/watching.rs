@@ -27,9 +27,6 @@ const LEFT_FOR: Duration = Duration::from_secs(5);
 impl Space {
     /// Watches all anonymous memory that is not watched yet.
     pub(in crate::pager) fn watch(&mut self) -> io::Result<()> {
-        if self.protects && self.family.is_none() && !self.is_about_to_fork() {
-            self.shares_no_more(); // the fork has failed
-        }
         // Threads have new stacks all the time.
         self.watch_and(self.protects && !self.has_threads())
     }
