@@ -4,6 +4,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread;
@@ -311,11 +312,18 @@ fn moves_take_long() {
     let at = filled();
     let is_over = AtomicBool::new(false);
     let is_over = &is_over;
+    let spinning = raw::processors() as usize * 3;
+    // A thread that starts maps memory, and nobody may where this is moved back to.
+    let have_started = &Barrier::new(spinning + 2);
     thread::scope(|scope| {
-        for _ in 0..raw::processors() * 3 {
-            scope.spawn(move || while !is_over.load(Ordering::Relaxed) {});
+        for _ in 0..spinning {
+            scope.spawn(move || {
+                have_started.wait();
+                while !is_over.load(Ordering::Relaxed) {}
+            });
         }
         scope.spawn(move || {
+            have_started.wait();
             while !is_over.load(Ordering::Relaxed) {
                 for page in 0..NEW {
                     raw::page(new + page * PAGE)[0] = 1;
@@ -326,6 +334,7 @@ fn moves_take_long() {
         });
         scope.spawn(move || {
             raw::run_little();
+            have_started.wait();
             let fixed = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
             for _ in 0..8 {
                 raw::remap(at, PAGES * PAGE, PAGES * PAGE, fixed, to).expect("mremap");
