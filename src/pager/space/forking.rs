@@ -173,16 +173,15 @@ impl Space {
             return None;
         }
         let spared = self.not_to_protect(stacks?)?;
-        let Space { watched, to_protect, uffd, protects, .. } = self;
-        for part in watched.iter() {
-            if !*protects {
+        let mut rest = Ranges::default();
+        for part in self.watched.iter() {
+            if !self.protects {
                 // What is not mapped any more is not protected.
-                let _ = uffd.register(part.clone(), true, true);
+                let _ = self.uffd.register(part.clone(), true, true);
             }
-            spared.outside(part).into_iter().for_each(|part| to_protect.insert(part));
+            spared.outside(part).into_iter().for_each(|part| rest.insert(part));
         }
-        self.protects = true;
-        self.protect(PROTECT_MAX);
+        self.protect_rest(&rest);
         Some(spared)
     }
 
