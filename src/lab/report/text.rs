@@ -455,24 +455,27 @@ pub(crate) fn human_size(bytes: u64) -> String {
     }
 }
 
-/// Rounded to a tenth below 100, and to a whole number from there on.
+/// Rounded to a tenth below 100, and to a whole number from there on: 99.96 is 100.
 fn amount(value: f64, unit: &str) -> String {
-    if value >= 100.0 { format!("{value:.0} {unit}") } else { format!("{value:.1} {unit}") }
+    if value >= 99.95 { format!("{value:.0} {unit}") } else { format!("{value:.1} {unit}") }
 }
 
-/// Nanoseconds to three digits.
+/// Nanoseconds to three digits, in at most 7 columns below 1000 s.
 pub(crate) fn nanoseconds(ns: u64) -> String {
-    let (value, unit) = match ns {
-        0..1_000 => return format!("{ns} ns"),
-        1_000..1_000_000 => (ns as f64 / 1e3, "us"),
-        1_000_000..1_000_000_000 => (ns as f64 / 1e6, "ms"),
-        _ => (ns as f64 / 1e9, "s"),
-    };
-    match value {
-        ..10.0 => format!("{value:.2} {unit}"),
-        10.0..100.0 => format!("{value:.1} {unit}"),
-        _ => format!("{value:.0} {unit}"),
+    if ns < 1_000 {
+        return format!("{ns} ns");
     }
+    // Rounded before the unit is chosen: 9996 ns are 10.0 us, not 10.00.
+    let step = 10_u64.pow(ns.ilog10() - 2);
+    let rounded = ns.saturating_add(step / 2) / step * step;
+    let power = rounded.ilog10() as usize;
+    let unit = (power / 3).min(3);
+    let decimals = (unit * 3 + 2).saturating_sub(power);
+    format!(
+        "{:.decimals$} {}",
+        rounded as f64 / 1e3_f64.powi(unit as i32),
+        ["ns", "us", "ms", "s"][unit]
+    )
 }
 
 #[cfg(test)]
@@ -485,7 +488,19 @@ mod tests {
         assert_eq!(texts, ["0", "999", "1,000", "144,822,272"]);
         let texts = [7, 2310, 23_100, 231_000, 2_310_000, 2_310_000_000].map(nanoseconds);
         assert_eq!(texts, ["7 ns", "2.31 us", "23.1 us", "231 us", "2.31 ms", "2.31 s"]);
-        assert_eq!((mib(1 << 20), mib(300 << 20)), ("1.0 MiB".to_owned(), "300 MiB".to_owned()));
+        let texts = [9_994, 9_995, 99_949, 99_950, 999_499, 999_500].map(nanoseconds);
+        assert_eq!(texts, ["9.99 us", "10.0 us", "99.9 us", "100 us", "999 us", "1.00 ms"]);
+        assert_eq!(
+            [999, 1_000, 10_000_000_000_000].map(nanoseconds),
+            ["999 ns", "1.00 us", "10000 s"]
+        );
+        let widest = (0..12).flat_map(|power| {
+            let from = 10_u64.pow(power);
+            (0..1_000).map(move |step| nanoseconds(from + from * step / 111))
+        });
+        assert_eq!(widest.map(|text| text.len()).max(), Some(7));
+        let texts = [1 << 20, (100 << 20) - 100, 300 << 20].map(mib);
+        assert_eq!(texts, ["1.0 MiB", "100 MiB", "300 MiB"]);
         let texts = [0, 17, 4096, 400 << 10, 3 << 29, u64::MAX].map(human_size);
         assert_eq!(texts, ["0 bytes", "17 bytes", "4.0 KiB", "400 KiB", "1.5 GiB", "16777216 TiB"]);
     }
