@@ -6,8 +6,11 @@
 #![allow(unsafe_code, reason = "the adversary does what the standard library has no way to")]
 
 mod adversary;
+#[allow(dead_code, reason = "what is not used here is in other tests")]
+mod process_tree;
 mod trials;
 
+use std::fs;
 use std::io::{self, Read};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitCode, Output, Stdio};
@@ -38,12 +41,15 @@ fn main() -> ExitCode {
         let missing = missing.clone().or_else(|| not_installed(program));
         add(name.to_owned(), missing, Box::new(move || same_output(program, arguments)));
     }
-    for (name, missing, before, scenario) in [
-        ("killed_at_work_stay", missing.clone(), &[][..], "stay"),
-        ("killed_at_work_stay_shared", missing.clone(), &[], "stay-shared"),
-        ("killed_at_work_in_a_pid_namespace", in_namespace, &NAMESPACE, "stay"),
+    for (name, missing, before, scenario, with_guard) in [
+        ("killed_at_work_stay", missing.clone(), &[][..], "stay", false),
+        ("killed_at_work_stay_shared", missing.clone(), &[], "stay-shared", false),
+        // Nothing in the child of such a fork sees that the supervisor is gone.
+        ("killed_at_work_forked_directly", missing.clone(), &[], "stay-forked-directly", false),
+        ("killed_at_work_in_a_pid_namespace", in_namespace, &NAMESPACE, "stay", false),
+        ("killed_at_work_with_its_guard", missing.clone(), &[], "stay", true),
     ] {
-        let test = move || supervisor_is_killed(before, scenario);
+        let test = move || supervisor_is_killed(before, scenario, with_guard);
         add(name.to_owned(), missing, Box::new(test));
     }
     add("endings_are_the_programs".to_owned(), missing.clone(), Box::new(endings));
@@ -198,7 +204,7 @@ fn scenario(name: &str, limit: &str, code: i32, said: &str) {
 }
 
 /// The supervisor is killed while pages leave and come back: the program is ended.
-fn supervisor_is_killed(before: &[&str], name: &str) {
+fn supervisor_is_killed(before: &[&str], name: &str, with_guard: bool) {
     for round in 0..12 {
         let mut child = Command::new(env!("CARGO_BIN_EXE_uzswap"))
             .args(["run", "--quiet", "--limit", "24M", "--"])
@@ -211,6 +217,16 @@ fn supervisor_is_killed(before: &[&str], name: &str) {
         let mut stdout = child.stdout.take().unwrap();
         assert_eq!(stdout.read(&mut [0; 6]).unwrap(), 6, "it ended early");
         thread::sleep(Duration::from_millis(100 + round * 7));
+        if with_guard {
+            let is_guard = |pid: &u32| {
+                let name = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+                name == b"uzswap-guard\n"
+            };
+            let processes = process_tree::all_below(child.id());
+            let guard = processes.into_iter().find(is_guard).expect("a guard");
+            let killed = Command::new("sh").args(["-c", &format!("kill -KILL {guard}")]).status();
+            assert!(killed.unwrap().success());
+        }
         child.kill().unwrap();
         // The end of the stream is told when the last of them has ended.
         let (end, ended) = mpsc::channel();
@@ -220,6 +236,7 @@ fn supervisor_is_killed(before: &[&str], name: &str) {
         expect(&output, 128 + 9);
         let said = text(&output.stderr);
         assert!(name != "stay" || said.contains("the supervisor is gone"), "{said}");
+        assert!(!said.contains("adversary: "), "it has seen what is not its own: {said}");
     }
 }
 
@@ -290,7 +307,7 @@ fn report(limit: &str, scenario: &str) -> serde_json::Value {
         .unwrap();
     expect(&output, 0);
     assert!(output.stderr.is_empty(), "{}", text(&output.stderr));
-    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+    serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
 }
 
 /// The adversary with so much memory, in a part of that. Forks by system call alone are left away:

@@ -11,6 +11,8 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -19,6 +21,7 @@ use super::space::{Moved, Space, TRAY_PAGES, Tray, leave_words_of_threads, resid
 use super::table::Place;
 use super::{Pager, SpaceLock, lock, untouched_pages};
 use crate::page::{PAGE_SIZE, Page};
+use crate::sys::guard::Guard;
 use crate::sys::{process, remote};
 
 /// Pages that leave a space at once, and the part of its resident pages that these are: a thread
@@ -43,8 +46,15 @@ const HOPELESS_AFTER: Duration = Duration::from_secs(3);
 /// How long it waits where nothing could be freed.
 const PAUSE: Duration = Duration::from_millis(1);
 
+/// What the guard says where the supervisor was killed.
+const SUPERVISOR_GONE: &[u8] =
+    b"uzswap: the supervisor is gone; its programs were ended, as parts \
+                                of their memory were kept there\n";
+
 pub(super) struct Evictor {
     pager: Arc<Pager>,
+    /// What all programs of this run have mapped, and none of another.
+    library: Vec<u8>,
     buffer: Box<[Page]>,
     /// What a relative has in the store.
     other: Box<Page>,
@@ -53,9 +63,13 @@ pub(super) struct Evictor {
 }
 
 impl Evictor {
-    pub(super) fn new(pager: Arc<Pager>) -> Evictor {
+    /// In programs, `library` is preloaded.
+    pub(super) fn new(pager: Arc<Pager>, library: &Path) -> Evictor {
+        // Without what is above its folder, which a mount namespace may have elsewhere.
+        let parts: Vec<&[u8]> = library.iter().rev().take(2).map(OsStrExt::as_bytes).collect();
         Evictor {
             pager,
+            library: [parts[1], b"/", parts[0]].concat(),
             buffer: untouched_pages(TRAY_PAGES),
             other: Box::new([0; PAGE_SIZE]),
             in_vain: 0,
@@ -74,6 +88,8 @@ impl Evictor {
             if self.is_hopeless() {
                 self.pager.is_stuck();
             }
+            // Where there can be none, the helpers end their programs.
+            let _ = self.pager.guard.get_or_init(|| Guard::start(&self.library, SUPERVISOR_GONE));
             let freed = self.evict();
             self.pager.rounds.fetch_add(1, Ordering::Relaxed);
             if self.pager.is_awaited.load(Ordering::Relaxed) {

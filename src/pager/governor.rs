@@ -65,7 +65,7 @@ impl Governor {
         process::prefer_this_thread();
         while !self.pager.stop.load(Ordering::Relaxed) {
             if self.pager.has_failed() {
-                end_programs();
+                self.end_programs();
             }
             let used = self.pager.sample();
             let goal = self.pager.goal_bytes();
@@ -107,6 +107,21 @@ impl Governor {
         }
     }
 
+    /// Ends all programs, also those that are not known here.
+    fn end_programs(&self) {
+        for pid in self.processes() {
+            let _ = signals::send(pid as i32, SignalNumber(9));
+        }
+    }
+
+    /// All processes below this one that are not its own.
+    fn processes(&self) -> Vec<u32> {
+        let guard = self.pager.guard_pid();
+        let mut processes = below(std::process::id());
+        processes.retain(|pid| Some(*pid) != guard);
+        processes
+    }
+
     /// Looks for processes without a helper: static and setuid programs. Their memory counts, and
     /// stays.
     fn look_for_unmanaged(&mut self) {
@@ -114,7 +129,7 @@ impl Governor {
             self.pager.spaces().iter().filter_map(|space| lock(space).pid).collect();
         let mut without = BTreeSet::new();
         let mut bytes = 0;
-        for pid in below(std::process::id()) {
+        for pid in self.processes() {
             // One that ended, or that the kernel lets nobody look at, has no such link.
             let Ok(program) = fs::read_link(format!("/proc/{pid}/exe")) else { continue };
             if managed.contains(&pid) {
@@ -143,13 +158,6 @@ impl Governor {
 fn is_readable(fd: &OwnedFd) -> bool {
     let mut fds = [PollFd::new(fd, PollFlags::IN)];
     rustix::event::poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
-}
-
-/// Ends all programs, also those that are not known here.
-fn end_programs() {
-    for pid in below(std::process::id()) {
-        let _ = signals::send(pid as i32, SignalNumber(9));
-    }
 }
 
 /// All processes below one.

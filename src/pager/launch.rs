@@ -176,6 +176,7 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
         bell: Bell::default(),
         end: Bell::default(),
         unmanaged: AtomicU64::new(0),
+        guard: OnceLock::new(),
         quiet: options.quiet,
         failed: OnceLock::new(),
     });
@@ -230,7 +231,7 @@ impl Others {
         options: &RunOptions,
         folder: &Path,
     ) -> Result<Others, RunError> {
-        let evictor = Evictor::new(Arc::clone(pager));
+        let evictor = Evictor::new(Arc::clone(pager), &folder.join(LIBRARY_NAME));
         let evictor = setup("start a thread", spawn("uzswap-evictor", || evictor.run()))?;
         let governor = Governor::new(Arc::clone(pager), queue);
         let governor = setup("start a thread", spawn("uzswap-governor", || governor.run()))?;

@@ -54,6 +54,7 @@ use written::WriteBack;
 pub use written::{WriteBackOptions, WriteBackReport};
 
 use crate::page::{PAGE_SIZE, Page};
+use crate::sys::guard::Guard;
 use crate::sys::process;
 use crate::sys::signals::{self, SignalNumber};
 use crate::trace::{RecordReport, Recorder};
@@ -121,6 +122,9 @@ struct Pager {
     end: Bell,
     /// Anonymous memory of processes without a helper.
     unmanaged: AtomicU64,
+    /// From the moment on in which pages leave: were the supervisor killed, and no descriptor of
+    /// a userfaultfd left, they would read as zeros.
+    guard: OnceLock<io::Result<Guard>>,
     quiet: bool,
     /// Why the programs were ended.
     failed: OnceLock<String>,
@@ -163,7 +167,7 @@ pub struct RunReport {
     pub counts: PagerCounts,
     /// Of faults of watched memory.
     pub faults: FaultTimes,
-    /// Memory of the supervisor at its end: `RssAnon`.
+    /// Memory of the supervisor and its guard at their end: `RssAnon`.
     pub own_bytes: u64,
     /// What the store did.
     pub store: Counters,
@@ -421,7 +425,14 @@ impl Pager {
         let _ = signals::send(pid as i32, SignalNumber(9));
     }
 
+    /// The process that guards this one, if there is one yet.
+    fn guard_pid(&self) -> Option<u32> {
+        Some(self.guard.get()?.as_ref().ok()?.pid())
+    }
+
     fn report(&self, trace: Option<RecordReport>) -> RunReport {
+        let own = [Some(std::process::id()), self.guard_pid()].into_iter().flatten();
+        let own_pages: u64 = own.map(|pid| process::private_pages(pid).unwrap_or(0)).sum();
         RunReport {
             limit_bytes: self.limit_bytes,
             peak_bytes: self.peak.load(Ordering::Relaxed),
@@ -429,7 +440,7 @@ impl Pager {
             pool_peak_bytes: self.pool_peak.load(Ordering::Relaxed),
             counts: self.meter.counts(),
             faults: self.meter.times(),
-            own_bytes: process::private_pages().unwrap_or(0) * PAGE_SIZE as u64,
+            own_bytes: own_pages * PAGE_SIZE as u64,
             store: self.zswap.counters(),
             backing: self.write_back.as_ref().map(|written| written.report(&self.zswap)),
             trace,

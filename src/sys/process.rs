@@ -49,14 +49,15 @@ pub fn anonymous_bytes() -> io::Result<u64> {
     Ok((anonymous + kib("Pss_Shmem:").unwrap_or(0)) * 1024)
 }
 
-/// Resident private memory of this process, in host pages, as the kernel keeps count of it
-/// (`/proc/self/statm`): at once, and up to some 64 pages a thread behind.
+/// Resident private memory of a process, in host pages, as the kernel keeps count of it
+/// (`/proc/PID/statm`): at once, and up to some 64 pages a thread behind. What a fork shares counts
+/// for both.
 ///
 /// # Errors
 ///
 /// Of reading it.
-pub fn private_pages() -> io::Result<u64> {
-    let text = fs::read_to_string("/proc/self/statm")?;
+pub fn private_pages(pid: u32) -> io::Result<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/statm"))?;
     let pages = |at| text.split_ascii_whitespace().nth(at)?.parse::<u64>().ok();
     let (Some(resident), Some(files)) = (pages(1), pages(2)) else {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "it is not as it should be"));
@@ -294,7 +295,7 @@ mod tests {
     fn private_memory_is_counted() {
         // Of 64 MiB that are there for sure; other tests have memory, too.
         let memory = std::hint::black_box(vec![1_u8; 16384 << 12]);
-        let pages = private_pages().unwrap();
+        let pages = private_pages(std::process::id()).unwrap();
         assert!(pages > 15_000, "{pages}");
         drop(memory);
     }

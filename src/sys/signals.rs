@@ -108,6 +108,14 @@ impl SignalMask {
         SignalMask(before)
     }
 
+    /// Holds back all signals in this thread. Safe after a fork.
+    pub(super) fn block_all() {
+        let mut all = empty_set();
+        // SAFETY: the set is ours to write.
+        unsafe { libc::sigfillset(&raw mut all) };
+        SignalMask(all).apply();
+    }
+
     /// Makes it the mask of this thread. Safe between fork and exec.
     pub fn apply(&self) {
         // SAFETY: the set is initialised; no old set is asked for. It fails only for an unknown

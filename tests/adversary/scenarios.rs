@@ -110,10 +110,12 @@ pub(crate) fn run(name: &str) -> ! {
         "processors-stay" => processors_stay(),
         "moves-take-long" => moves_take_long(),
         // Until they are ended.
-        "stay" | "stay-shared" => {
+        "stay" | "stay-shared" | "stay-forked-directly" => {
             let at = filled();
-            if name == "stay-shared" {
-                raw::fork();
+            match name {
+                "stay-shared" => _ = raw::fork(),
+                "stay-forked-directly" => _ = raw::fork_directly(),
+                _ => {}
             }
             println!("ready");
             loop {
