@@ -34,7 +34,7 @@ fn main() -> ExitCode {
         _ => {}
     }
     let missing = no_run();
-    let tests: [Case; 17] = [
+    let tests: [Case; 18] = [
         ("signals_reach_the_program", &[], signals_reach_the_program),
         ("interrupts_reach_the_program", &["SIGINT"], || signal_reaches("INT")),
         ("hang_ups_reach_the_program", &["SIGHUP"], || signal_reaches("HUP")),
@@ -42,6 +42,7 @@ fn main() -> ExitCode {
         ("no_program_outlives_the_supervisor", &[], none_outlives_the_supervisor),
         ("a_killed_program_leaves_nothing", &[], a_killed_program_leaves_nothing),
         ("a_limit_that_is_too_small_is_told", &[], too_small_is_told),
+        ("there_may_be_more_programs_than_descriptors", &[], more_than_descriptors),
         ("closed_streams_are_no_matter", &[], closed_streams),
         ("what_was_preloaded_stays_so", &[], what_was_preloaded),
         ("programs_without_the_environment_are_told", &["env", "sleep"], no_environment),
@@ -250,6 +251,22 @@ fn too_small_is_told() {
     let output = run("12M", &[&this(), "--fill", "48", "random"]).output().unwrap();
     expect(&output, 128 + 9);
     assert!(text(&output.stderr).contains("out of memory"), "{}", told(&output));
+}
+
+/// Each takes five descriptors: as many are taken as the kernel allows. Where that is too few, all
+/// ends with the reason.
+fn more_than_descriptors() {
+    let uzswap = env!("CARGO_BIN_EXE_uzswap");
+    let programs = "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do sleep 0.5 & done; wait; ulimit -n";
+    for (limit, code) in [("-Sn 32", 0), ("-n 32", 3)] {
+        let line = format!("ulimit {limit}; exec '{uzswap}' run --limit 64M -- sh -c '{programs}'");
+        let output = Command::new("sh").args(["-c", &line]).output().unwrap();
+        expect(&output, code);
+        match code {
+            0 => assert_eq!(text(&output.stdout), "32\n", "{}", told(&output)),
+            _ => assert!(text(&output.stderr).contains("ulimit -n"), "{}", told(&output)),
+        }
+    }
 }
 
 fn closed_streams() {

@@ -532,8 +532,8 @@ fn receive(socket: usize) -> Option<(Message, [i32; 2])> {
 /// Ends the program, with a message on its standard error.
 pub(crate) fn end_program(message: &[u8]) -> ! {
     const AT_FDCWD: usize = -100_isize as usize;
-    // Where nobody reads it, the program is ended all the same.
-    const WRITE_WITHOUT_WAITING: usize = 1 | 0o400 | 0o4000;
+    // Where nobody reads it, the program is ended all the same. A file is not overwritten.
+    const WRITE_WITHOUT_WAITING: usize = 1 | 0o400 | 0o2000 | 0o4000;
     let path = c"/proc/self/fd/2".as_ptr().addr();
     if let Ok(file) = ask(call::OPENAT, [AT_FDCWD, path, WRITE_WITHOUT_WAITING, 0, 0, 0]) {
         let _ = ask(call::WRITE, [file, message.as_ptr().addr(), message.len(), 0, 0, 0]);

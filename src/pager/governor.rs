@@ -107,11 +107,18 @@ impl Governor {
         }
     }
 
-    /// Ends all programs, also those that are not known here.
+    /// Ends all programs: those that are known, which takes no descriptor and gives some back, and
+    /// all others.
     fn end_programs(&self) {
-        for pid in self.processes() {
+        let known: Vec<u32> = self.managed().collect();
+        for pid in known.into_iter().chain(self.processes()) {
             let _ = signals::send(pid as i32, SignalNumber(9));
         }
+    }
+
+    /// Processes with a helper.
+    fn managed(&self) -> impl Iterator<Item = u32> {
+        self.pager.spaces().into_iter().filter_map(|space| lock(&space).pid)
     }
 
     /// All processes below this one that are not its own.
@@ -125,8 +132,7 @@ impl Governor {
     /// Looks for processes without a helper: static and setuid programs. Their memory counts, and
     /// stays.
     fn look_for_unmanaged(&mut self) {
-        let managed: BTreeSet<u32> =
-            self.pager.spaces().iter().filter_map(|space| lock(space).pid).collect();
+        let managed: BTreeSet<u32> = self.managed().collect();
         let mut without = BTreeSet::new();
         let mut bytes = 0;
         for pid in self.processes() {

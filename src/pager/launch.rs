@@ -190,6 +190,7 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
     let mut child = ptrace::spawn(&mut command, waiter.mask_before(), false).map_err(|source| {
         RunError::Program { program: program.to_string_lossy().into_owned(), source }
     });
+    allow_many_files();
     let others = Others::start(&pager, queue, metrics_socket, argv, options, folder.path());
     let others = others.inspect_err(|_| {
         if let Ok(child) = &mut child {
@@ -279,6 +280,21 @@ fn spawn(
     work: impl FnOnce() -> io::Result<()> + Send + 'static,
 ) -> io::Result<JoinHandle<io::Result<()>>> {
     thread::Builder::new().name(name.to_owned()).spawn(work)
+}
+
+/// Allows this process as many open files as it may have: there are five for each process that it
+/// looks after. What it has started by now keeps its own limit.
+fn allow_many_files() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    const MANY: u64 = 1 << 20; // the kernel's own limit (fs.nr_open), if nobody changed it
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let may_have = |maximum: u64| {
+        let limit = Rlimit { current: Some(maximum), maximum: Some(maximum) };
+        current.is_none_or(|current| current >= maximum)
+            || setrlimit(Resource::Nofile, limit).is_ok()
+    };
+    // More than is allowed, for root; then what is.
+    let _ = may_have(MANY.max(maximum.unwrap_or(0))) || maximum.is_some_and(may_have);
 }
 
 /// Listens for helpers of any user.

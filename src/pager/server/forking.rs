@@ -105,7 +105,7 @@ impl Server {
         let unprotected = parent.take_unprotected();
         // What the kernel does not give to children, and what it gives as zeros.
         let [not_copied, wiped, stacks] = parent.fork_advice().unwrap_or_else(|error| {
-            self.pager.fail(&format!("a fork cannot be followed: {error}"));
+            self.pager.fail(&format!("cannot follow a fork: {error}"));
             [const { Ranges::new() }; 3]
         });
         space.inherit_advice(wiped.clone(), stacks.clone());

@@ -41,19 +41,17 @@ enum Found {
 
 impl Server {
     /// A program has come.
-    pub(super) fn accept(&mut self) {
-        let flags = SocketFlags::CLOEXEC;
-        let Ok(connection) = rustix::net::accept_with(&self.listener, flags) else { return };
-        let Ok(peer) = rustix::net::sockopt::socket_peercred(&connection) else { return };
-        let Ok(control) = SharedControl::new() else { return };
+    pub(super) fn accept(&mut self) -> io::Result<()> {
+        let connection = rustix::net::accept_with(&self.listener, SocketFlags::CLOEXEC)?;
+        let peer = rustix::net::sockopt::socket_peercred(&connection)?;
+        let control = SharedControl::new()?;
         let id = self.number();
         let token = Token::Helper(id).data();
-        if epoll::add(&self.epoll, &connection, token, epoll::EventFlags::IN).is_err() {
-            return;
-        }
+        epoll::add(&self.epoll, &connection, token, epoll::EventFlags::IN)?;
         let pid = peer.pid.as_raw_nonzero().get() as u32; // a process number is not negative
         let newcomer = Newcomer { connection, pid, own: 0..0, control, forked: false, space: None };
         self.newcomers.insert(id, newcomer);
+        Ok(())
     }
 
     /// A helper says something, or is gone.
@@ -74,9 +72,13 @@ impl Server {
 
     /// A helper has said something.
     pub(super) fn hear(&mut self, id: u32, message: Message, fd: Option<OwnedFd>) {
-        if self.newcomers.contains_key(&id) && self.greet(id, message, fd).is_err() {
-            // It runs on without us; its connection closes.
+        if !self.newcomers.contains_key(&id) {
+            return;
+        }
+        if let Err(error) = self.greet(id, message, fd) {
+            // It runs on without us, if it may; its connection closes.
             self.newcomers.remove(&id);
+            self.failed_to("greet a program", &error);
         }
     }
 

@@ -148,7 +148,11 @@ impl Server {
             let mut helpers = Vec::new();
             for event in ready.iter() {
                 match Token::of(event.data) {
-                    Token::Listener => self.accept(),
+                    Token::Listener => {
+                        if let Err(error) = self.accept() {
+                            self.failed_to("greet a program", &error);
+                        }
+                    }
                     Token::Wake => {
                         let _ = rustix::io::read(&self.pager.wake, &mut [0; 8]);
                     }
@@ -175,6 +179,24 @@ impl Server {
             }
         }
         Ok(())
+    }
+
+    /// Something has failed that is tried for ever where there is no more of what it takes: then
+    /// nothing goes any more.
+    fn failed_to(&self, what: &str, error: &io::Error) {
+        match error.raw_os_error() {
+            Some(libc::EMFILE) => {
+                let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+                let limit = limit.unwrap_or(u64::MAX);
+                self.pager.fail(&format!(
+                    "cannot {what}: {error}: {limit} are allowed (ulimit -n), 5 for each process"
+                ));
+            }
+            Some(libc::ENFILE | libc::ENOSPC) => {
+                self.pager.fail(&format!("cannot {what}: {error}"));
+            }
+            _ => {} // nobody is there any more
+        }
     }
 
     fn number(&mut self) -> u32 {
@@ -257,7 +279,10 @@ impl Server {
         }
         let start = Instant::now();
         let mut room = [Told::EMPTY; MESSAGES];
-        let count = space.uffd.read(&mut room).unwrap_or(0);
+        let count = space.uffd.read(&mut room).unwrap_or_else(|error| {
+            self.failed_to("follow a fork", &error);
+            0
+        });
         if count > 0 {
             self.pager.turns.begin();
         }
@@ -337,7 +362,8 @@ impl Server {
                 self.company.leave();
                 let forked = self.fork(space, child);
                 if let Err(error) = self.add_space(forked) {
-                    self.pager.warn(&format!("a forked process is not watched: {error}"));
+                    // What is missing in it would read as zeros.
+                    self.pager.fail(&format!("cannot follow a fork: {error}"));
                 }
             }
             Event::PageFault { .. } => unreachable!("the caller has dealt with faults"),

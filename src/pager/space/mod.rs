@@ -296,11 +296,14 @@ impl Space {
 
 /// The thread of the helper in a process.
 fn helper_thread(pid: u32) -> io::Result<u32> {
-    let is_helper = |thread: &u32| {
-        let name = fs::read(format!("/proc/{thread}/comm"));
-        name.is_ok_and(|name| name == b"uzswap-helper\n")
-    };
-    threads(pid)?.find(is_helper).ok_or_else(|| io::ErrorKind::NotFound.into())
+    for thread in threads(pid)? {
+        match fs::read(format!("/proc/{thread}/comm")) {
+            Ok(name) if name == b"uzswap-helper\n" => return Ok(thread),
+            Err(error) if error.raw_os_error() == Some(libc::EMFILE) => return Err(error),
+            Ok(_) | Err(_) => {} // another, or it has ended
+        }
+    }
+    Err(io::ErrorKind::NotFound.into())
 }
 
 /// The threads of the process that one of them is of.
