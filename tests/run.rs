@@ -60,6 +60,8 @@ fn main() -> ExitCode {
     add(name, missing.clone(), Box::new(threads_that_end));
     let name = "growth_after_forks_is_held_back".to_owned();
     add(name, missing.clone(), Box::new(growth_after_forks));
+    let name = "what_forks_share_counts_once".to_owned();
+    add(name, missing.clone(), Box::new(counted_once));
     for (how, mib, percent, without) in [
         ("in_60_percent", 80, 60, "fork,direct_fork"),
         ("in_40_percent", 80, 40, "fork,direct_fork"),
@@ -294,6 +296,16 @@ fn growth_after_forks() {
     let told = report("38M", "both-write");
     let peak = told["peak_bytes"].as_u64().unwrap();
     assert!(peak < (38 << 20) * 6 / 5, "{told}");
+}
+
+/// 30 children that read 32 MiB which they share: little has to leave, if anything. Were it counted
+/// for each of them, they would be seen to take 1 GiB, and get copies of their own.
+fn counted_once() {
+    let told = report("48M", "many-read");
+    let stored = told["counts"]["stored_pages"].as_u64().unwrap();
+    assert!(stored < 8192, "{told}");
+    let peak = told["peak_bytes"].as_u64().unwrap();
+    assert!(peak < (48 << 20) * 5 / 4, "{told}");
 }
 
 /// What is told of a scenario.

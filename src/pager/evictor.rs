@@ -227,12 +227,12 @@ impl Evictor {
 
     /// Spaces that a fork made of the same one.
     fn relatives(&self, space: &SpaceLock) -> Vec<SpaceLock> {
-        let family = lock(space).family.clone();
+        let family = lock(space).family().cloned();
         if family.is_none() {
             return Vec::new();
         }
         let mut all = self.pager.spaces();
-        all.retain(|other| !Arc::ptr_eq(other, space) && lock(other).family == family);
+        all.retain(|other| !Arc::ptr_eq(other, space) && lock(other).family() == family.as_ref());
         all
     }
 

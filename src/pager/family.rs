@@ -1,46 +1,81 @@
 //! Processes that forks made of one: pages of one may be another's as well.
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// A family. Its members have the same one.
+/// A family.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Family {
+pub(super) struct Family(Arc<Figures>);
+
+#[derive(Debug, Default)]
+struct Figures {
+    /// Processes that have pages of it; of some of them that is all that is known yet.
+    members: AtomicU32,
     /// Pages that some member made its own: each took one page more.
-    parted: Arc<AtomicU64>,
-    /// Members whose process is not known yet.
-    unmet: Arc<AtomicU32>,
+    parted: AtomicU64,
+    /// Of these, those that are in what members were told.
+    known: AtomicU64,
+}
+
+/// A member of it, as long as this is there.
+#[derive(Debug)]
+pub(super) struct Member(Family);
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.0.0.members.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Deref for Member {
+    type Target = Family;
+
+    fn deref(&self) -> &Family {
+        &self.0
+    }
 }
 
 impl Family {
-    /// A member has come whose process is not known yet.
-    pub(super) fn expect(&self) {
-        self.unmet.fetch_add(1, Ordering::Relaxed);
+    /// One more has pages of it.
+    pub(super) fn join(&self) -> Member {
+        self.0.members.fetch_add(1, Ordering::Relaxed);
+        Member(self.clone())
     }
 
-    /// Such a member's process is known, or is none of ours.
-    pub(super) fn expect_no_more(&self) {
-        self.unmet.fetch_sub(1, Ordering::Relaxed);
+    /// How many have.
+    pub(super) fn members(&self) -> u32 {
+        self.0.members.load(Ordering::Relaxed)
     }
 
-    /// Whether all processes are known that have pages of this family.
-    pub(super) fn is_complete(&self) -> bool {
-        self.unmet.load(Ordering::Relaxed) == 0
+    /// No other family has it.
+    pub(super) fn number(&self) -> usize {
+        Arc::as_ptr(&self.0).addr()
     }
 
     /// A member has made pages its own.
     pub(super) fn part(&self, pages: usize) {
-        self.parted.fetch_add(pages as u64, Ordering::Relaxed);
+        self.0.parted.fetch_add(pages as u64, Ordering::Relaxed);
     }
 
     /// How many pages members have made their own so far.
     pub(super) fn parted(&self) -> u64 {
-        self.parted.load(Ordering::Relaxed)
+        self.0.parted.load(Ordering::Relaxed)
+    }
+
+    /// All members were asked for their part since so many pages were parted.
+    pub(super) fn was_asked(&self, parted: u64) {
+        self.0.known.store(parted, Ordering::Relaxed);
+    }
+
+    /// Pages that were parted since: at most so many more does the family take.
+    pub(super) fn parted_since(&self) -> u64 {
+        self.parted() - self.0.known.load(Ordering::Relaxed)
     }
 }
 
 impl PartialEq for Family {
     fn eq(&self, other: &Family) -> bool {
-        Arc::ptr_eq(&self.parted, &other.parted)
+        Arc::ptr_eq(&self.0, &other.0)
     }
 }

@@ -69,8 +69,10 @@ impl Governor {
             }
             let used = self.pager.sample();
             let goal = self.pager.goal_bytes();
-            // Watching takes a moment, in which programs grow.
-            if used > goal.saturating_sub(self.pager.margin_bytes() * 3) {
+            // Watching takes a moment, in which programs grow; and what they have in common may be
+            // made their own by all of them.
+            let apart = self.pager.apart.load(Ordering::Relaxed);
+            if apart > goal.saturating_sub(self.pager.margin_bytes() * 3) {
                 self.watch();
             }
             if used > goal {

@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::{self, JoinHandle};
 
 use super::answerer::Answerer;
+use super::census::Census;
 use super::evictor::Evictor;
 use super::governor::Governor;
 use super::meter::Meter;
@@ -159,7 +160,8 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
         spaces: Mutex::default(),
         limit_bytes: options.limit_bytes,
         sampled: AtomicU64::new(0),
-        sampling: Mutex::new(()),
+        apart: AtomicU64::new(0),
+        sampling: Mutex::new(Census::new()),
         resident: AtomicU64::new(0),
         charged: AtomicU64::new(0),
         reserved: AtomicU64::new(0),

@@ -13,6 +13,7 @@
 //! started in it. Facts about the kernel's side are in `docs/run.md`.
 
 mod answerer;
+mod census;
 mod company;
 mod evictor;
 mod family;
@@ -42,12 +43,13 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use census::{Census, Urgency, counted_bytes};
 pub use launch::{RunError, RunOptions, run};
 use meter::Meter;
 pub use meter::{FaultTimes, PagerCounts};
 pub use metrics::MetricsAddress;
 use slots::{Slots, key};
-use space::{Space, counted_bytes, resident_bytes};
+use space::{Space, resident_bytes};
 pub use status::{ProcessStatus, RunStatus, running};
 use turns::Turns;
 use written::WriteBack;
@@ -61,12 +63,6 @@ use crate::trace::{RecordReport, Recorder};
 use crate::zswap::{Counters, StoreError, Zswap};
 
 type SpaceLock = Arc<Mutex<Space>>;
-
-/// How long what was told of pages that processes share counts, for each such process, in times of
-/// what it took to tell: the kernel walks all pages, for a tenth of the time at most. Where the
-/// limit seems to be passed, for a third: what is told by then is less than it seems, mostly.
-const SHARED_FOR_TIMES: u32 = 10;
-const SHARED_FOR_TIMES_OVER: u32 = 3;
 
 /// Locks a space. A panic in another thread ends the run, and everything with it.
 fn lock(space: &SpaceLock) -> MutexGuard<'_, Space> {
@@ -93,8 +89,10 @@ struct Pager {
     limit_bytes: u64,
     /// What was used when it was last looked at.
     sampled: AtomicU64,
+    /// What it would be if programs had no pages in common.
+    apart: AtomicU64,
     /// Held by who looks.
-    sampling: Mutex<()>,
+    sampling: Mutex<Census>,
     /// Resident anonymous memory of programs then.
     resident: AtomicU64,
     /// What was given to programs since, less what the pool gave back for it.
@@ -199,7 +197,7 @@ impl Pager {
     /// pages.
     fn sample(&self) -> u64 {
         // One at a time, as what was charged until now is taken off when it is counted.
-        let _looks = self.sampling.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut census = self.sampling.lock().unwrap_or_else(PoisonError::into_inner);
         self.free_released();
         let counted = self.charged.load(Ordering::Relaxed);
         let (mut resident, mut known) = (0, self.slots.bytes());
@@ -211,8 +209,9 @@ impl Pager {
             resident += bytes;
             let mut space = lock(space);
             space.look_after_forks();
+            space.count(bytes);
             known += space.bytes();
-            if space.family.is_some() {
+            if space.family().is_some() {
                 reserved = reserved.max(evictor::leaving_bytes(bytes));
             }
             space.have_forks_told(bytes > room);
@@ -221,21 +220,21 @@ impl Pager {
         let kept = self.slots.used().max(1) as u64;
         self.bytes_for_page.store((pool / kept).min(PAGE_SIZE as u64), Ordering::Relaxed);
         let unmanaged = self.unmanaged.load(Ordering::Relaxed);
-        let mut used = resident + unmanaged + pool + known as u64;
+        let rest = unmanaged + pool + known as u64;
+        let mut used = resident + rest;
+        self.apart.store(used, Ordering::Relaxed);
         if used > self.goal_bytes() {
             // It matters now that processes have pages in common. What is a child's by now is to
             // be in its count.
             let spaces = self.spaces();
-            let has_family = |space: &&SpaceLock| lock(space).family.is_some();
-            let count = spaces.iter().filter(has_family).count() as u32; // 2^22 processes at most
-            for times in [SHARED_FOR_TIMES, SHARED_FOR_TIMES_OVER] {
-                let all = resident;
-                resident = spaces.iter().map(|space| counted_bytes(space, count * times)).sum();
-                used = used - all + resident;
-                if used <= self.limit_bytes || count == 0 {
-                    break;
-                }
-            }
+            let urgency = match counted_bytes(&spaces) + rest {
+                used if used > self.limit_bytes => Urgency::High,
+                used if used > self.limit_bytes / 2 => Urgency::Usual,
+                _ => Urgency::Low,
+            };
+            census.go_on(&spaces, urgency);
+            resident = counted_bytes(&spaces);
+            used = resident + rest;
         }
         self.sampled.store(used, Ordering::Relaxed);
         self.reserved.store(reserved, Ordering::Relaxed);

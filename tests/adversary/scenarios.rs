@@ -104,6 +104,7 @@ pub(crate) fn run(name: &str) -> ! {
         "threads-end-in-forks" => threads_end_in_forks(),
         "words-of-threads" => words_of_threads(),
         "both-write" => both_write(),
+        "many-read" => many_read(),
         "forks-in-forks" => forks_in_forks(),
         "parents-end" => parents_end(),
         "child-changes" => child_changes(),
@@ -410,6 +411,25 @@ fn both_write() {
     if child != 0 {
         assert_eq!(raw::wait(child), 0);
     }
+}
+
+/// Children that read what they have of their parent take no memory for it.
+fn many_read() {
+    let at = filled();
+    let children: Vec<i32> = (0..30)
+        .map(|_| {
+            let child = raw::fork();
+            if child == 0 {
+                for _ in 0..10 {
+                    check(at);
+                    thread::sleep(Duration::from_millis(20));
+                }
+                raw::exit(0);
+            }
+            child
+        })
+        .collect();
+    children.into_iter().for_each(|child| assert_eq!(raw::wait(child), 0));
 }
 
 /// One thread that faults all the time finds the processors that it may run on as they were.

@@ -23,8 +23,8 @@ impl Server {
         let child = Arc::clone(&self.spaces[&id]);
         let stacks = parent.stacks();
         let resident = self.share(&mut parent, &mut lock(&child), None, stacks);
-        let used = self.pager.sampled.load(Ordering::Relaxed);
-        let could_exceed = parent.protects && used + resident > self.pager.goal_bytes();
+        let apart = self.pager.apart.load(Ordering::Relaxed);
+        let could_exceed = parent.protects && apart + resident > self.pager.goal_bytes();
         if could_exceed {
             let _ = parent.watch_shared();
         }
@@ -40,10 +40,10 @@ impl Server {
         unprotected: Option<&Ranges>,
         stacks: Option<Ranges>,
     ) -> u64 {
-        let family = parent.family.clone().unwrap_or_default();
+        let family = parent.family().cloned().unwrap_or_default();
         let resident = parent.resident_to_share();
         for space in [parent, child] {
-            space.joins(family.clone(), resident);
+            space.joins(&family, resident);
             match unprotected {
                 Some(rest) => space.protect_rest(rest),
                 None => _ = space.protect_all(resident, stacks.clone()),
@@ -53,18 +53,16 @@ impl Server {
         resident
     }
 
-    /// One of those that have pages in common is gone: the last one has them alone.
-    pub(super) fn lost(&self, family: Option<Family>) {
-        let Some(family) = family else { return };
-        let is_of_it = |space: &&SpaceLock| lock(space).family.as_ref() == Some(&family);
-        let rest: Vec<&SpaceLock> = self.spaces.values().filter(is_of_it).collect();
+    /// One of those that have pages in common is gone, which counted for so much: the last one has
+    /// them alone.
+    pub(super) fn lost(&self, family: &Family, counted: u64) {
+        let is_of_it = |space: &&SpaceLock| lock(space).family() == Some(family);
+        let mut rest: Vec<&SpaceLock> = self.spaces.values().filter(is_of_it).collect();
+        rest.sort_by_key(|space| std::cmp::Reverse(lock(space).shared_bytes()));
         match &rest[..] {
             [last] => lock(last).shares_no_more(),
-            // It cannot be asked for.
-            rest if !family.is_complete() => {
-                rest.iter().for_each(|space| lock(space).forget_shared());
-            }
-            _ => {}
+            [heir, ..] => lock(heir).inherits(counted),
+            [] => {}
         }
     }
 

@@ -226,10 +226,11 @@ impl Server {
         space.gone = true;
         let pager = &self.pager;
         space.forget_all(&mut |slot| pager.release(slot));
-        space.expect_no_more();
-        let family = space.family.take();
+        let (family, counted) = (space.family.take(), space.counted);
         drop(space);
-        self.lost(family);
+        if let Some(family) = family {
+            self.lost(&family, counted);
+        }
     }
 
     /// Spaces of processes without a helper end unseen: looks after them.

@@ -3,29 +3,27 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::forking::PROTECTED_BYTES_MIN;
 use super::{PAGE, Space};
+use crate::pager::family::Family;
+use crate::pager::process_files::{ProcessFiles, Size};
 use crate::pager::{SpaceLock, lock};
 
-/// Memory that is another process's too, as it was told last.
+/// What of a process's memory is in another's count.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     pub(super) bytes: u64,
-    /// When that was asked for, and how long it took; nothing where it is not known.
-    pub(super) told: Option<(Instant, Duration)>,
+    /// That is not known: a child that was forked when nothing was watched.
+    pub(super) is_unknown: bool,
 }
 
 /// How it was when a space came into its family, by the fork that was last.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Joined {
     pub(super) at: Instant,
-    /// Pages that the family had parted.
-    pub(super) parted: u64,
     /// Of the parent.
     pub(super) resident_bytes: u64,
 }
-
-/// How long what was told of shared pages counts at most.
-const SHARED_FOR: Duration = Duration::from_millis(50);
 
 /// How long a child may be without a helper: it is looked twice for such in that time.
 const ASSUMED_FOR: Duration = Duration::from_secs(1);
@@ -33,18 +31,75 @@ const ASSUMED_FOR: Duration = Duration::from_secs(1);
 impl Space {
     /// Bytes of anonymous memory that the process has; pages that others have too count here.
     pub(in crate::pager) fn resident_bytes(&self) -> u64 {
-        let size = self.files.as_ref().and_then(|files| files.size());
-        size.map_or_else(|| self.assumed_bytes(), |size| size.anonymous * PAGE)
+        self.bytes_of(self.files.as_ref().and_then(|files| files.size()))
     }
 
-    /// What a child is taken to have whose helper is not there yet: the pages that the others have
-    /// made their own since, and it has alone; all, where there are no others.
-    fn assumed_bytes(&self) -> u64 {
-        let Some(joined) = self.joined.filter(|_| self.expected) else { return 0 };
-        match &self.family {
-            Some(family) => ((family.parted() - joined.parted) * PAGE).min(joined.resident_bytes),
-            None => joined.resident_bytes,
+    /// Likewise, if it has this size.
+    fn bytes_of(&self, size: Option<Size>) -> u64 {
+        match (size, &self.files) {
+            (Some(size), _) if size.mapped > 0 => size.anonymous * PAGE,
+            // A child whose helper is not there yet has what its parent had.
+            (_, None) => self.joined.filter(|_| self.expected).map_or(0, |by| by.resident_bytes),
+            // It has ended. What others have, too, is theirs once that was told.
+            (_, Some(_)) if self.family.is_some() => self.counted + self.shared.bytes,
+            (_, Some(_)) => 0,
         }
+    }
+
+    /// Bytes that count as this process's where so many are resident.
+    pub(in crate::pager) fn count(&mut self, resident: u64) -> u64 {
+        self.counted = resident.saturating_sub(self.shared.bytes);
+        self.counted
+    }
+
+    /// What it has of its parent is in that one's count.
+    pub(super) fn shares_all(&mut self) {
+        let Some(joined) = self.joined else { return };
+        let size = self.files.as_ref().and_then(|files| files.size());
+        let bytes = size.map_or(u64::MAX, |size| size.anonymous * PAGE).min(joined.resident_bytes);
+        self.shared = Shared { bytes, is_unknown: false };
+    }
+
+    /// Nothing is known of what it has in common with others: all counts until it is asked. Little,
+    /// and it can wait.
+    pub(super) fn shares_what_is_told(&mut self) {
+        let is_large = self.joined.is_some_and(|by| by.resident_bytes >= PROTECTED_BYTES_MIN);
+        self.shared = Shared { bytes: 0, is_unknown: is_large };
+    }
+
+    /// What it has in common with others, and is in their count.
+    pub(in crate::pager) fn shared_bytes(&self) -> u64 {
+        self.shared.bytes
+    }
+
+    /// Its family, if it can be asked for its part of what that has in common.
+    pub(in crate::pager) fn family_to_ask(&self) -> Option<&Family> {
+        self.files.as_ref().and(self.family())
+    }
+
+    pub(in crate::pager) fn is_part_unknown(&self) -> bool {
+        self.shared.is_unknown
+    }
+
+    /// It has a part of what was resident, as all of its family were told; so much was known to be
+    /// in others' count when it was asked.
+    pub(in crate::pager) fn has_part(&mut self, resident: u64, part: u64, shared: u64) {
+        if self.family.is_some() {
+            let inherited = shared.saturating_sub(self.shared.bytes);
+            let bytes = resident.saturating_sub(part).saturating_sub(inherited);
+            self.shared = Shared { bytes, is_unknown: false };
+        }
+    }
+
+    /// One that it had pages in common with is gone: they may be in nobody's count now. As much of
+    /// them as `inherited` is in its own until it is asked.
+    pub(in crate::pager) fn inherits(&mut self, inherited: u64) {
+        self.shared.bytes = self.shared.bytes.saturating_sub(inherited);
+    }
+
+    /// What /proc tells of it.
+    pub(in crate::pager) fn files(&self) -> Option<Arc<ProcessFiles>> {
+        self.files.clone()
     }
 
     /// Looks after forks: a child whose helper has not come has ended or runs another program; or
@@ -52,10 +107,13 @@ impl Space {
     /// failed.
     pub(in crate::pager) fn look_after_forks(&mut self) {
         let is_late = self.joined.is_some_and(|joined| joined.at.elapsed() >= ASSUMED_FOR);
-        if self.expected && (is_late || self.is_dead()) {
-            self.expect_no_more();
+        if self.expected && self.is_dead() {
+            self.expected = false;
+            self.family = None;
         }
-        if self.protects && self.family.is_none() && !self.is_about_to_fork() {
+        self.expected &= !is_late;
+        let is_alone = self.family().is_none_or(|family| family.members() == 1);
+        if self.protects && is_alone && !self.is_about_to_fork() {
             self.shares_no_more();
         }
     }
@@ -68,38 +126,5 @@ impl Space {
 pub(in crate::pager) fn resident_bytes(space: &SpaceLock) -> u64 {
     let files = lock(space).files.clone();
     let size = files.and_then(|files| files.size());
-    size.map_or_else(|| lock(space).assumed_bytes(), |size| size.anonymous * PAGE)
-}
-
-/// Bytes of anonymous memory that count as this process's: where pages are shared since a fork, its
-/// part of them (`Pss_Anon`). What was told of it last counts for so many times of what it took; or
-/// as long as it has a child of which nothing is known yet, for then parts are in nobody's count.
-pub(in crate::pager) fn counted_bytes(space: &SpaceLock, times: u32) -> u64 {
-    let resident = resident_bytes(space);
-    let (files, before, told, joined, is_complete) = {
-        let space = lock(space);
-        let (Some(files), Some(family)) = (&space.files, &space.family) else { return resident };
-        let Shared { bytes, told } = space.shared;
-        (Arc::clone(files), bytes, told, space.joined, family.is_complete())
-    };
-    let now = Instant::now();
-    let is_fresh = told.is_some_and(|(at, took)| now < at + (took * times).min(SHARED_FOR));
-    if is_fresh || !is_complete {
-        return resident.saturating_sub(before);
-    }
-    let part = files.part_of_anonymous().unwrap_or(0); // it has ended
-    let took = now.elapsed();
-    let mut space = lock(space);
-    let is_complete = space.family.as_ref().is_some_and(|family| family.is_complete());
-    if space.family.is_some() {
-        space.shared.told = Some((now, took));
-    }
-    if !is_complete || space.joined != joined || space.uffd.is_changing() {
-        // There was a fork meanwhile, of which may not have been told yet, or none is left.
-        return resident.saturating_sub(space.shared.bytes);
-    }
-    // What was made its own meanwhile may not be told of.
-    let made_own = before.saturating_sub(space.shared.bytes);
-    space.shared.bytes = resident.saturating_sub(part).saturating_sub(made_own);
-    part
+    lock(space).bytes_of(size)
 }

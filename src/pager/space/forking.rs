@@ -25,7 +25,7 @@ pub(super) struct Prepared {
 const ADVICE_FOR: Duration = Duration::from_secs(1);
 
 /// Processes smaller than this make their pages their own unasked.
-const PROTECTED_BYTES_MIN: u64 = 4 << 20;
+pub(super) const PROTECTED_BYTES_MIN: u64 = 4 << 20;
 
 /// How long it is waited for that who forks goes on, before pages are protected: a moment after
 /// that was read. Other changes of the mappings are to be read first.
@@ -130,35 +130,23 @@ impl Space {
     }
 
     /// It has pages in common with others, since a process forked that had so much resident.
-    pub(in crate::pager) fn joins(&mut self, family: Family, resident_bytes: u64) {
-        let parted = family.parted();
-        self.joined = Some(Joined { at: Instant::now(), parted, resident_bytes });
-        self.shared.told = None;
+    pub(in crate::pager) fn joins(&mut self, family: &Family, resident_bytes: u64) {
+        self.joined = Some(Joined { at: Instant::now(), resident_bytes });
         if self.family.is_none() {
-            self.shared.bytes = 0;
-            if self.expected {
-                family.expect(); // its parent has ended
-            }
+            self.family = Some(family.join());
+            self.shared = Shared::default();
         }
-        self.family = Some(family);
+    }
+
+    /// The processes that it has pages in common with, itself among them.
+    pub(in crate::pager) fn family(&self) -> Option<&Family> {
+        self.family.as_deref()
     }
 
     /// It is a child of whose process nothing is known yet.
     pub(in crate::pager) fn expect(&mut self) {
         self.expected = true;
-        let _ = self.family.as_ref().map(Family::expect);
-    }
-
-    /// Of what it shares with those that are left nothing is known.
-    pub(in crate::pager) fn forget_shared(&mut self) {
-        self.shared = Shared::default();
-    }
-
-    /// Its process is known now, or there is none to wait for.
-    pub(in crate::pager) fn expect_no_more(&mut self) {
-        if std::mem::take(&mut self.expected) {
-            let _ = self.family.as_ref().map(Family::expect_no_more);
-        }
+        self.shares_all();
     }
 
     /// A process of some size is to ask before it makes pages its own that others have, too, which
@@ -251,10 +239,8 @@ impl Space {
 
     /// Nobody has pages of it any more.
     pub(in crate::pager) fn shares_no_more(&mut self) {
-        if let (Some(family), true) = (self.family.take(), self.expected) {
-            family.expect_no_more();
-        }
-        self.forget_shared();
+        self.family = None;
+        self.shared = Shared::default();
         if self.is_about_to_fork() {
             return; // it is protected for that
         }
@@ -290,9 +276,8 @@ impl Space {
     }
 
     /// Some pages were shared, and are no more: each takes a page more, here or where it was shared
-    /// with. That counts here until it is looked at again.
+    /// with.
     pub(super) fn made_own(&mut self, pages: usize) {
-        self.shared.bytes = self.shared.bytes.saturating_sub(pages as u64 * PAGE);
         let _ = self.family.as_ref().map(|family| family.part(pages));
     }
 }

@@ -22,15 +22,15 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
+pub(super) use counting::resident_bytes;
 use counting::{Joined, Shared};
-pub(super) use counting::{counted_bytes, resident_bytes};
 use forking::Prepared;
 pub(super) use moving::Moved;
 use staging::{NOBODY, STAGING_PAGES, Staging};
 pub(super) use staging::{STAGING_BYTES, TRAY_PAGES, Tray};
 pub(super) use watching::{has_changed, leave_words_of_threads};
 
-use super::family::Family;
+use super::family::Member;
 use super::hand::Hand;
 use super::helper::{Command, Helper};
 use super::process_files::{ProcessFiles, has_locked_memory, number_in_namespace};
@@ -88,7 +88,7 @@ pub(super) struct Space {
     /// What was asked for before a fork, and when; of a child, what it has of its parent.
     advice: Option<(Option<Instant>, [Ranges; 3])>,
     /// Some of its pages may be another process's as well.
-    pub(super) family: Option<Family>,
+    pub(super) family: Option<Member>,
     /// When it came into the family.
     joined: Option<Joined>,
     /// It is a child, and its process is expected to make itself known.
@@ -100,6 +100,8 @@ pub(super) struct Space {
     /// It was protected for the fork that it is about to do.
     prepared: Option<Prepared>,
     shared: Shared,
+    /// Bytes that it counted for when that was last looked at.
+    pub(super) counted: u64,
     pub(super) gone: bool,
     pub(super) streams: Streams,
     /// First writes to protected pages.
@@ -144,6 +146,7 @@ impl Space {
             to_protect: Ranges::default(),
             prepared: None,
             shared: Shared::default(),
+            counted: 0,
             gone: false,
             streams: Streams::default(),
             writes: Streams::default(),
@@ -172,8 +175,14 @@ impl Space {
         self.own.insert(own);
         self.left = self.own.clone();
         self.pid = Some(pid);
-        self.expect_no_more();
+        self.expected = false;
         self.helper = Some(Arc::new(Helper::new(connection, control, staging)));
+        if self.joined.is_some() {
+            match self.protects && self.watched != Ranges::default() {
+                true => self.shares_all(),
+                false => self.shares_what_is_told(),
+            }
+        }
         if self.joined.is_some() && self.watched != Ranges::default() {
             // What its parent's supervisor knew may be newer than the fork: some of it may not be
             // watched here, and a page that leaves such memory is lost.

@@ -1,0 +1,181 @@
+//! What each of the processes takes that have pages in common since a fork: its part of them, which
+//! the kernel tells (`Pss_Anon`) when it has walked all its pages.
+//!
+//! The parts of a family add up to what it takes if all are asked; the part of one alone says
+//! little. So the answers count once all were asked. In between, a child that was forked counts for
+//! nothing, as its pages are in its parent's count; and each page that somebody makes its own,
+//! which is asked for where there is little room, counts as one more.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use super::family::Family;
+use super::{PAGE_SIZE, SpaceLock, lock, resident_bytes};
+
+/// Time that it may take at once where nothing was asked for long; and how long answers count at
+/// most, where the limit is near.
+const SOON: Duration = Duration::from_millis(50);
+
+/// How much of the time it may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Urgency {
+    /// Far below the limit: a fiftieth.
+    Low,
+    /// A tenth.
+    Usual,
+    /// The limit seems to be passed: a third. What is told by then is less than it seems, mostly.
+    High,
+}
+
+impl Urgency {
+    fn times(self) -> u32 {
+        match self {
+            Urgency::Low => 50,
+            Urgency::Usual => 10,
+            Urgency::High => 3,
+        }
+    }
+}
+
+/// Bytes of anonymous memory that programs take, each page counted once.
+pub(super) fn counted_bytes(spaces: &[SpaceLock]) -> u64 {
+    let mut alone = 0;
+    let mut families: BTreeMap<usize, (Family, u64, u64)> = BTreeMap::new();
+    for space in spaces {
+        let resident = resident_bytes(space);
+        let mut space = lock(space);
+        let counted = space.count(resident);
+        match space.family() {
+            Some(family) => {
+                let sums = families.entry(family.number());
+                let (_, apart, together) = sums.or_insert_with(|| (family.clone(), 0, 0));
+                *apart += resident;
+                *together += counted;
+            }
+            None => alone += counted,
+        }
+    }
+    let of_family = |(family, apart, together): (Family, u64, u64)| {
+        (together + family.parted_since() * PAGE_SIZE as u64).min(apart)
+    };
+    alone + families.into_values().map(of_family).sum::<u64>()
+}
+
+/// What one has answered.
+#[derive(Debug)]
+struct Answer {
+    space: SpaceLock,
+    /// Bytes that were resident, and its part.
+    resident: u64,
+    part: u64,
+    /// What was known to be in others' count.
+    shared: u64,
+}
+
+/// Asks all that have pages in common, some at each look.
+#[derive(Debug)]
+pub(super) struct Census {
+    looked: Instant,
+    /// Time that it may take, in ns; less than none where the last answer took longer.
+    left: i64,
+    to_ask: Vec<SpaceLock>,
+    answers: Vec<Answer>,
+    /// Members of each family that are asked, and pages that it had parted when this began.
+    families: BTreeMap<usize, (Family, u32, u64)>,
+    /// What the answers took, of this one or the last.
+    took: Duration,
+    ended: Option<Instant>,
+}
+
+impl Census {
+    pub(super) fn new() -> Census {
+        Census {
+            looked: Instant::now(),
+            left: nanoseconds(SOON),
+            to_ask: Vec::new(),
+            answers: Vec::new(),
+            families: BTreeMap::new(),
+            took: Duration::ZERO,
+            ended: None,
+        }
+    }
+
+    /// Goes on with it, or begins anew where the last one is old; at once where there is somebody
+    /// of whose part nothing is known.
+    pub(super) fn go_on(&mut self, spaces: &[SpaceLock], urgency: Urgency) {
+        let now = Instant::now();
+        let earned = (now - self.looked) / urgency.times();
+        self.left = (self.left + nanoseconds(earned)).min(nanoseconds(SOON));
+        self.looked = now;
+        let mut families: BTreeMap<usize, (Family, u32, u64)> = BTreeMap::new();
+        let (mut all, mut is_any_unknown) = (Vec::new(), false);
+        for space in spaces {
+            let found = lock(space);
+            if let Some(family) = found.family_to_ask() {
+                let known = families.entry(family.number());
+                let (_, members, _) = known.or_insert_with(|| (family.clone(), 0, family.parted()));
+                *members += 1;
+                is_any_unknown |= found.is_part_unknown();
+                all.push(space.clone());
+            }
+        }
+        if self.to_ask.is_empty() {
+            let counts_for =
+                self.took.saturating_mul(urgency.times()).min(SOON * urgency.times() / 10);
+            let is_old = self.ended.is_none_or(|ended| now >= ended + counts_for);
+            if all.is_empty() || !(is_old || is_any_unknown) {
+                return;
+            }
+            self.took = Duration::ZERO;
+            self.to_ask = all;
+            self.families = families;
+        }
+        while let Some(space) = self.to_ask.pop() {
+            if !self.ask(&space) {
+                self.to_ask.push(space); // soon
+                return;
+            }
+            if self.left <= 0 && !is_any_unknown && !self.to_ask.is_empty() {
+                return;
+            }
+        }
+        for Answer { space, resident, part, shared } in self.answers.drain(..) {
+            lock(&space).has_part(resident, part, shared);
+        }
+        for (family, _, parted) in self.families.values() {
+            family.was_asked(*parted);
+        }
+        self.ended = Some(Instant::now());
+    }
+
+    /// Asks one; `false` where it has forked meanwhile and that was not told yet.
+    fn ask(&mut self, space: &SpaceLock) -> bool {
+        let (files, family, shared) = {
+            let space = lock(space);
+            let (Some(files), Some(family)) = (space.files(), space.family().cloned()) else {
+                return true;
+            };
+            (files, family, space.shared_bytes())
+        };
+        let (since, before) = (Instant::now(), family.members());
+        let resident = resident_bytes(space);
+        let part = files.part_of_anonymous();
+        self.left -= nanoseconds(since.elapsed());
+        self.took += since.elapsed();
+        let asked = self.families.get(&family.number());
+        let (Some(part), Some((_, asked, _))) = (part, asked) else { return true }; // it has ended
+        if lock(space).uffd.is_changing() {
+            return false;
+        }
+        // Those that are not asked have parts as well, and count for none: such that have come
+        // since, or are not known yet.
+        let members = before.max(family.members()).max(*asked);
+        let part = (part * u64::from(members) / u64::from(*asked)).min(resident);
+        self.answers.push(Answer { space: space.clone(), resident, part, shared });
+        true
+    }
+}
+
+fn nanoseconds(time: Duration) -> i64 {
+    time.as_nanos().try_into().unwrap_or(i64::MAX)
+}
