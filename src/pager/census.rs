@@ -10,11 +10,14 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use super::family::Family;
-use super::{PAGE_SIZE, SpaceLock, lock, resident_bytes};
+use super::{PAGE_SIZE, Pager, SpaceLock, lock, resident_bytes};
 
 /// Time that it may take at once where nothing was asked for long; and how long answers count at
 /// most, where the limit is near.
 const SOON: Duration = Duration::from_millis(50);
+
+/// How long it goes on at once: nobody looks for what is new meanwhile.
+const AT_ONCE: Duration = Duration::from_millis(2);
 
 /// How much of the time it may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,44 +103,28 @@ impl Census {
         }
     }
 
-    /// Goes on with it, or begins anew where the last one is old; at once where there is somebody
-    /// of whose part nothing is known.
-    pub(super) fn go_on(&mut self, spaces: &[SpaceLock], urgency: Urgency) {
+    /// Goes on with it, or begins anew where the last one is old; so many bytes are used, as far as
+    /// is known.
+    pub(super) fn go_on(&mut self, pager: &Pager, used: u64) {
+        let urgency = match used {
+            used if used > pager.limit_bytes => Urgency::High,
+            used if used > pager.limit_bytes / 2 => Urgency::Usual,
+            _ => Urgency::Low,
+        };
         let now = Instant::now();
         let earned = (now - self.looked) / urgency.times();
         self.left = (self.left + nanoseconds(earned)).min(nanoseconds(SOON));
         self.looked = now;
-        let mut families: BTreeMap<usize, (Family, u32, u64)> = BTreeMap::new();
-        let (mut all, mut is_any_unknown) = (Vec::new(), false);
-        for space in spaces {
-            let found = lock(space);
-            if let Some(family) = found.family_to_ask() {
-                let known = families.entry(family.number());
-                let (_, members, _) = known.or_insert_with(|| (family.clone(), 0, family.parted()));
-                *members += 1;
-                is_any_unknown |= found.is_part_unknown();
-                all.push(space.clone());
-            }
-        }
-        if self.to_ask.is_empty() {
-            let counts_for =
-                self.took.saturating_mul(urgency.times()).min(SOON * urgency.times() / 10);
-            let is_old = self.ended.is_none_or(|ended| now >= ended + counts_for);
-            if all.is_empty() || !(is_old || is_any_unknown) {
-                return;
-            }
-            self.took = Duration::ZERO;
-            self.to_ask = all;
-            self.families = families;
-        }
+        let is_urgent = self.begin(&pager.spaces(), urgency);
         while let Some(space) = self.to_ask.pop() {
-            if !self.ask(&space) {
+            let may_ask = is_urgent || self.left > 0 && now.elapsed() < AT_ONCE;
+            if !may_ask || !self.ask(&space) {
                 self.to_ask.push(space); // soon
                 return;
             }
-            if self.left <= 0 && !is_any_unknown && !self.to_ask.is_empty() {
-                return;
-            }
+        }
+        if self.answers.is_empty() {
+            return;
         }
         for Answer { space, resident, part, shared } in self.answers.drain(..) {
             lock(&space).has_part(resident, part, shared);
@@ -146,6 +133,31 @@ impl Census {
             family.was_asked(*parted);
         }
         self.ended = Some(Instant::now());
+    }
+
+    /// Begins, if nobody is to be asked still, and it is time or there is somebody of whose part
+    /// little is known; whether there is.
+    fn begin(&mut self, spaces: &[SpaceLock], urgency: Urgency) -> bool {
+        let mut families: BTreeMap<usize, (Family, u32, u64)> = BTreeMap::new();
+        let (mut all, mut is_any_unsure) = (Vec::new(), false);
+        for space in spaces {
+            let found = lock(space);
+            if let Some(family) = found.family_to_ask() {
+                let known = families.entry(family.number());
+                let (_, members, _) = known.or_insert_with(|| (family.clone(), 0, family.parted()));
+                *members += 1;
+                is_any_unsure |= found.is_part_unsure();
+                all.push(space.clone());
+            }
+        }
+        let counts_for = self.took.saturating_mul(urgency.times()).min(SOON * urgency.times() / 10);
+        let is_old = self.ended.is_none_or(|ended| self.looked >= ended + counts_for);
+        if self.to_ask.is_empty() && (is_old || is_any_unsure) {
+            self.took = Duration::ZERO;
+            self.to_ask = all;
+            self.families = families;
+        }
+        is_any_unsure
     }
 
     /// Asks one; `false` where it has forked meanwhile and that was not told yet.

@@ -212,7 +212,10 @@ impl Evictor {
             leave_words_of_threads(&relative);
             // One that has ended is told of by its helper.
             let moved = self.carry_out(&relative, |space| Ok(space.give_move_after(pages)));
-            if moved.is_ok_and(|(moved, _)| moved.pages > 0) {
+            let moved = moved.map_or(0, |(moved, _)| moved.pages);
+            if moved > 0 {
+                // They were in the count of the one that they have left before.
+                lock(&relative).made_own(moved);
                 let _ = self.empty_newest(&relative);
             }
         }

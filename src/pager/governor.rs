@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 
+use super::census::Census;
 use super::process_files::part_of_anonymous_of;
 use super::space::has_changed;
 use super::turns::Watch;
@@ -37,6 +38,7 @@ pub(super) struct Governor {
     /// The server's: readable while there is something to answer.
     queue: OwnedFd,
     turns: Watch,
+    census: Census,
     watched_at: Option<Instant>,
     tree_at: Instant,
     /// What killed runs left was removed.
@@ -53,6 +55,7 @@ impl Governor {
             pager,
             queue,
             turns: Watch::new(),
+            census: Census::new(),
             watched_at: None,
             tree_at: Instant::now(),
             has_tidied: false,
@@ -74,6 +77,9 @@ impl Governor {
             let apart = self.pager.apart.load(Ordering::Relaxed);
             if apart > goal.saturating_sub(self.pager.margin_bytes() * 3) {
                 self.watch();
+            }
+            if apart > goal {
+                self.census.go_on(&self.pager, used);
             }
             if used > goal {
                 self.pager.ring();

@@ -13,7 +13,6 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::{self, JoinHandle};
 
 use super::answerer::Answerer;
-use super::census::Census;
 use super::evictor::Evictor;
 use super::governor::Governor;
 use super::meter::Meter;
@@ -161,7 +160,7 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
         limit_bytes: options.limit_bytes,
         sampled: AtomicU64::new(0),
         apart: AtomicU64::new(0),
-        sampling: Mutex::new(Census::new()),
+        sampling: Mutex::new(()),
         resident: AtomicU64::new(0),
         charged: AtomicU64::new(0),
         reserved: AtomicU64::new(0),

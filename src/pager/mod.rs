@@ -43,7 +43,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use census::{Census, Urgency, counted_bytes};
+use census::counted_bytes;
 pub use launch::{RunError, RunOptions, run};
 use meter::Meter;
 pub use meter::{FaultTimes, PagerCounts};
@@ -92,7 +92,7 @@ struct Pager {
     /// What it would be if programs had no pages in common.
     apart: AtomicU64,
     /// Held by who looks.
-    sampling: Mutex<Census>,
+    sampling: Mutex<()>,
     /// Resident anonymous memory of programs then.
     resident: AtomicU64,
     /// What was given to programs since, less what the pool gave back for it.
@@ -197,7 +197,7 @@ impl Pager {
     /// pages.
     fn sample(&self) -> u64 {
         // One at a time, as what was charged until now is taken off when it is counted.
-        let mut census = self.sampling.lock().unwrap_or_else(PoisonError::into_inner);
+        let _looks = self.sampling.lock().unwrap_or_else(PoisonError::into_inner);
         self.free_released();
         let counted = self.charged.load(Ordering::Relaxed);
         let (mut resident, mut known) = (0, self.slots.bytes());
@@ -224,15 +224,7 @@ impl Pager {
         let mut used = resident + rest;
         self.apart.store(used, Ordering::Relaxed);
         if used > self.goal_bytes() {
-            // It matters now that processes have pages in common. What is a child's by now is to
-            // be in its count.
-            let spaces = self.spaces();
-            let urgency = match counted_bytes(&spaces) + rest {
-                used if used > self.limit_bytes => Urgency::High,
-                used if used > self.limit_bytes / 2 => Urgency::Usual,
-                _ => Urgency::Low,
-            };
-            census.go_on(&spaces, urgency);
+            // It matters now that processes have pages in common.
             resident = counted_bytes(&spaces);
             used = resident + rest;
         }

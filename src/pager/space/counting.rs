@@ -13,8 +13,8 @@ use crate::pager::{SpaceLock, lock};
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     pub(super) bytes: u64,
-    /// That is not known: a child that was forked when nothing was watched.
-    pub(super) is_unknown: bool,
+    /// It may be less: of a child that was forked when nothing was watched.
+    pub(super) is_unsure: bool,
 }
 
 /// How it was when a space came into its family, by the fork that was last.
@@ -52,19 +52,17 @@ impl Space {
         self.counted
     }
 
-    /// What it has of its parent is in that one's count.
-    pub(super) fn shares_all(&mut self) {
+    /// What it has of its parent is in that one's count. Not `for_sure`: some of it may have been
+    /// made somebody's own since, unasked, and it is to be asked for its part at once; unless that
+    /// is little, which may count twice until all are asked.
+    pub(super) fn shares_all(&mut self, for_sure: bool) {
         let Some(joined) = self.joined else { return };
         let size = self.files.as_ref().and_then(|files| files.size());
         let bytes = size.map_or(u64::MAX, |size| size.anonymous * PAGE).min(joined.resident_bytes);
-        self.shared = Shared { bytes, is_unknown: false };
-    }
-
-    /// Nothing is known of what it has in common with others: all counts until it is asked. Little,
-    /// and it can wait.
-    pub(super) fn shares_what_is_told(&mut self) {
-        let is_large = self.joined.is_some_and(|by| by.resident_bytes >= PROTECTED_BYTES_MIN);
-        self.shared = Shared { bytes: 0, is_unknown: is_large };
+        self.shared = match for_sure || joined.resident_bytes >= PROTECTED_BYTES_MIN {
+            true => Shared { bytes, is_unsure: !for_sure },
+            false => Shared::default(),
+        };
     }
 
     /// What it has in common with others, and is in their count.
@@ -77,8 +75,8 @@ impl Space {
         self.files.as_ref().and(self.family())
     }
 
-    pub(in crate::pager) fn is_part_unknown(&self) -> bool {
-        self.shared.is_unknown
+    pub(in crate::pager) fn is_part_unsure(&self) -> bool {
+        self.shared.is_unsure
     }
 
     /// It has a part of what was resident, as all of its family were told; so much was known to be
@@ -87,7 +85,7 @@ impl Space {
         if self.family.is_some() {
             let inherited = shared.saturating_sub(self.shared.bytes);
             let bytes = resident.saturating_sub(part).saturating_sub(inherited);
-            self.shared = Shared { bytes, is_unknown: false };
+            self.shared = Shared { bytes, is_unsure: false };
         }
     }
 

@@ -146,7 +146,7 @@ impl Space {
     /// It is a child of whose process nothing is known yet.
     pub(in crate::pager) fn expect(&mut self) {
         self.expected = true;
-        self.shares_all();
+        self.shares_all(true);
     }
 
     /// A process of some size is to ask before it makes pages its own that others have, too, which
@@ -277,7 +277,7 @@ impl Space {
 
     /// Some pages were shared, and are no more: each takes a page more, here or where it was shared
     /// with.
-    pub(super) fn made_own(&mut self, pages: usize) {
+    pub(in crate::pager) fn made_own(&mut self, pages: usize) {
         let _ = self.family.as_ref().map(|family| family.part(pages));
     }
 }

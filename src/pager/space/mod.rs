@@ -177,12 +177,7 @@ impl Space {
         self.pid = Some(pid);
         self.expected = false;
         self.helper = Some(Arc::new(Helper::new(connection, control, staging)));
-        if self.joined.is_some() {
-            match self.protects && self.watched != Ranges::default() {
-                true => self.shares_all(),
-                false => self.shares_what_is_told(),
-            }
-        }
+        self.shares_all(self.protects && self.watched != Ranges::default());
         if self.joined.is_some() && self.watched != Ranges::default() {
             // What its parent's supervisor knew may be newer than the fork: some of it may not be
             // watched here, and a page that leaves such memory is lost.

@@ -42,11 +42,7 @@ impl Space {
     pub(in crate::pager) fn give_move_of(&mut self, failed: &Moved) -> bool {
         let is_shared = !failed.shared.is_empty();
         let wanted = if is_shared { &failed.shared } else { &failed.split };
-        let given = self.give_move_these(wanted, is_shared);
-        if is_shared && given {
-            self.made_own(wanted.iter().map(|wanted| wanted.1).sum());
-        }
-        given
+        self.give_move_these(wanted, is_shared)
     }
 
     /// Tells the helper to move pages that another process had as well, and that have left that.
