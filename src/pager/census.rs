@@ -7,6 +7,7 @@
 //! which is asked for where there is little room, counts as one more.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::family::Family;
@@ -15,6 +16,9 @@ use super::{PAGE_SIZE, Pager, SpaceLock, lock, resident_bytes};
 /// Time that it may take at once where nothing was asked for long; and how long answers count at
 /// most, where the limit is near.
 const SOON: Duration = Duration::from_millis(50);
+
+/// How long a family may grow and shrink before answers count that were given meanwhile.
+const LATE: Duration = Duration::from_millis(250);
 
 /// How long it goes on at once: nobody looks for what is new meanwhile.
 const AT_ONCE: Duration = Duration::from_millis(2);
@@ -68,11 +72,23 @@ pub(super) fn counted_bytes(spaces: &[SpaceLock]) -> u64 {
 #[derive(Debug)]
 struct Answer {
     space: SpaceLock,
+    family: usize,
     /// Bytes that were resident, and its part.
     resident: u64,
     part: u64,
     /// What was known to be in others' count.
     shared: u64,
+}
+
+/// A family, as it was when a census began.
+#[derive(Debug)]
+struct Known {
+    family: Family,
+    /// Members that are asked, and all.
+    asked: u32,
+    members: u32,
+    /// Pages that it had parted.
+    parted: u64,
 }
 
 /// Asks all that have pages in common, some at each look.
@@ -83,11 +99,12 @@ pub(super) struct Census {
     left: i64,
     to_ask: Vec<SpaceLock>,
     answers: Vec<Answer>,
-    /// Members of each family that are asked, and pages that it had parted when this began.
-    families: BTreeMap<usize, (Family, u32, u64)>,
+    families: BTreeMap<usize, Known>,
     /// What the answers took, of this one or the last.
     took: Duration,
     ended: Option<Instant>,
+    /// When the answers of a family counted last, or it was first seen.
+    counted: BTreeMap<usize, Instant>,
 }
 
 impl Census {
@@ -100,6 +117,7 @@ impl Census {
             families: BTreeMap::new(),
             took: Duration::ZERO,
             ended: None,
+            counted: BTreeMap::new(),
         }
     }
 
@@ -115,7 +133,7 @@ impl Census {
         let earned = (now - self.looked) / urgency.times();
         self.left = (self.left + nanoseconds(earned)).min(nanoseconds(SOON));
         self.looked = now;
-        let is_urgent = self.begin(&pager.spaces(), urgency);
+        let is_urgent = self.begin(&pager.spaces(), urgency) && self.left > -nanoseconds(SOON);
         while let Some(space) = self.to_ask.pop() {
             let may_ask = is_urgent || self.left > 0 && now.elapsed() < AT_ONCE;
             if !may_ask || !self.ask(&space) {
@@ -123,29 +141,24 @@ impl Census {
                 return;
             }
         }
-        if self.answers.is_empty() {
-            return;
+        if !self.answers.is_empty() {
+            self.end();
+            let is_over = pager.sample() > pager.goal_bytes();
+            pager.is_surely_over.store(is_over, Ordering::Relaxed);
         }
-        for Answer { space, resident, part, shared } in self.answers.drain(..) {
-            lock(&space).has_part(resident, part, shared);
-        }
-        for (family, _, parted) in self.families.values() {
-            family.was_asked(*parted);
-        }
-        self.ended = Some(Instant::now());
     }
 
     /// Begins, if nobody is to be asked still, and it is time or there is somebody of whose part
     /// little is known; whether there is.
     fn begin(&mut self, spaces: &[SpaceLock], urgency: Urgency) -> bool {
-        let mut families: BTreeMap<usize, (Family, u32, u64)> = BTreeMap::new();
+        let mut families: BTreeMap<usize, Known> = BTreeMap::new();
         let (mut all, mut is_any_unsure) = (Vec::new(), false);
         for space in spaces {
             let found = lock(space);
             if let Some(family) = found.family_to_ask() {
-                let known = families.entry(family.number());
-                let (_, members, _) = known.or_insert_with(|| (family.clone(), 0, family.parted()));
-                *members += 1;
+                let (members, parted) = (family.members(), family.parted());
+                let of_it = || Known { family: family.clone(), asked: 0, members, parted };
+                families.entry(family.number()).or_insert_with(of_it).asked += 1;
                 is_any_unsure |= found.is_part_unsure();
                 all.push(space.clone());
             }
@@ -155,9 +168,35 @@ impl Census {
         if self.to_ask.is_empty() && (is_old || is_any_unsure) {
             self.took = Duration::ZERO;
             self.to_ask = all;
+            self.counted.retain(|number, _| families.contains_key(number));
+            families
+                .keys()
+                .for_each(|number| _ = self.counted.entry(*number).or_insert(self.looked));
             self.families = families;
         }
         is_any_unsure
+    }
+
+    /// All were asked: their answers count, but for families that have grown or shrunk meanwhile.
+    /// Of one that always does, they count now and then.
+    fn end(&mut self) {
+        let now = Instant::now();
+        let families = &mut self.families;
+        families.retain(|number, known| {
+            let is_same = known.asked == known.members && known.members == known.family.members();
+            let counted = self.counted.get(number).copied();
+            is_same || counted.is_some_and(|counted| now >= counted + LATE)
+        });
+        for Answer { space, family, resident, part, shared } in self.answers.drain(..) {
+            if families.contains_key(&family) {
+                lock(&space).has_part(resident, part, shared);
+            }
+        }
+        for (number, Known { family, asked, parted, .. }) in families {
+            family.was_asked(*parted, *asked);
+            self.counted.insert(*number, now);
+        }
+        self.ended = Some(now);
     }
 
     /// Asks one; `false` where it has forked meanwhile and that was not told yet.
@@ -169,21 +208,23 @@ impl Census {
             };
             (files, family, space.shared_bytes())
         };
+        let number = family.number();
         let (since, before) = (Instant::now(), family.members());
         let resident = resident_bytes(space);
         let part = files.part_of_anonymous();
         self.left -= nanoseconds(since.elapsed());
         self.took += since.elapsed();
-        let asked = self.families.get(&family.number());
-        let (Some(part), Some((_, asked, _))) = (part, asked) else { return true }; // it has ended
+        let (Some(part), Some(known)) = (part, self.families.get(&number)) else {
+            return true; // it has ended
+        };
         if lock(space).uffd.is_changing() {
             return false;
         }
         // Those that are not asked have parts as well, and count for none: such that have come
         // since, or are not known yet.
-        let members = before.max(family.members()).max(*asked);
-        let part = (part * u64::from(members) / u64::from(*asked)).min(resident);
-        self.answers.push(Answer { space: space.clone(), resident, part, shared });
+        let members = ((before + family.members()) / 2).max(known.asked);
+        let part = (part * u64::from(members) / u64::from(known.asked)).min(resident);
+        self.answers.push(Answer { space: space.clone(), family: number, resident, part, shared });
         true
     }
 }

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use super::family::Family;
 use super::space::{Moved, Space, TRAY_PAGES, Tray, leave_words_of_threads, resident_bytes};
 use super::table::Place;
 use super::{Pager, SpaceLock, lock, untouched_pages};
@@ -42,6 +43,9 @@ const ROUNDS_IN_VAIN: u32 = 2000;
 /// One part in so many of the limit is too little for programs to run in.
 const HOPELESS_PART: u64 = 8;
 const HOPELESS_AFTER: Duration = Duration::from_secs(3);
+
+/// Members of a family whose pages leave however much is known.
+const FEW: u32 = 2;
 
 /// How long it waits where nothing could be freed.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -159,7 +163,10 @@ impl Evictor {
             if most > 0 {
                 leave_words_of_threads(space);
             }
-            let (moved, mut freed) = self.carry_out(space, |space| space.give_move(most))?;
+            let (mut moved, mut freed) = self.carry_out(space, |space| space.give_move(most))?;
+            if !self.may_leave_many(space) {
+                moved.shared.clear();
+            }
             let (moved_then, dropped) =
                 self.carry_out(space, |space| Ok(space.give_move_of(&moved)))?;
             freed += dropped;
@@ -180,6 +187,15 @@ impl Evictor {
             }
         }
         Ok(0)
+    }
+
+    /// Whether pages may leave that several processes have. What many have comes back as many, so
+    /// it is to be known that there is no other way: while a family grows, it seems to take more
+    /// than it does.
+    fn may_leave_many(&self, space: &SpaceLock) -> bool {
+        let is_known = |family: &Family| family.members() <= FEW || family.is_counted();
+        lock(space).family().is_none_or(is_known)
+            || self.pager.is_surely_over.load(Ordering::Relaxed)
     }
 
     /// Has the helper of a space do what it is given, if it is given anything: what was moved, and

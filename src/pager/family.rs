@@ -14,8 +14,9 @@ struct Figures {
     members: AtomicU32,
     /// Pages that some member made its own: each took one page more.
     parted: AtomicU64,
-    /// Of these, those that are in what members were told.
+    /// Of these, those that are in what members were told; and members that were asked.
     known: AtomicU64,
+    asked: AtomicU32,
 }
 
 /// A member of it, as long as this is there.
@@ -63,9 +64,15 @@ impl Family {
         self.0.parted.load(Ordering::Relaxed)
     }
 
-    /// All members were asked for their part since so many pages were parted.
-    pub(super) fn was_asked(&self, parted: u64) {
+    /// Members were asked for their part since so many pages were parted: so many, where all were.
+    pub(super) fn was_asked(&self, parted: u64, members: u32) {
         self.0.known.store(parted, Ordering::Relaxed);
+        self.0.asked.store(members, Ordering::Relaxed);
+    }
+
+    /// Whether nobody has come or gone since all were asked.
+    pub(super) fn is_counted(&self) -> bool {
+        self.0.asked.load(Ordering::Relaxed) == self.members()
     }
 
     /// Pages that were parted since: at most so many more does the family take.

@@ -160,6 +160,7 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
         limit_bytes: options.limit_bytes,
         sampled: AtomicU64::new(0),
         apart: AtomicU64::new(0),
+        is_surely_over: AtomicBool::new(false),
         sampling: Mutex::new(()),
         resident: AtomicU64::new(0),
         charged: AtomicU64::new(0),

@@ -91,6 +91,8 @@ struct Pager {
     sampled: AtomicU64,
     /// What it would be if programs had no pages in common.
     apart: AtomicU64,
+    /// So it was when all were asked last that have pages in common.
+    is_surely_over: AtomicBool,
     /// Held by who looks.
     sampling: Mutex<()>,
     /// Resident anonymous memory of programs then.
