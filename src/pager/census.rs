@@ -26,7 +26,7 @@ const AT_ONCE: Duration = Duration::from_millis(2);
 /// How much of the time it may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Urgency {
-    /// Far below the limit: a fiftieth.
+    /// Far below the limit: a twentieth.
     Low,
     /// A tenth.
     Usual,
@@ -37,7 +37,7 @@ pub(super) enum Urgency {
 impl Urgency {
     fn times(self) -> u32 {
         match self {
-            Urgency::Low => 50,
+            Urgency::Low => 20,
             Urgency::Usual => 10,
             Urgency::High => 3,
         }
@@ -133,11 +133,15 @@ impl Census {
         let earned = (now - self.looked) / urgency.times();
         self.left = (self.left + nanoseconds(earned)).min(nanoseconds(SOON));
         self.looked = now;
-        let is_urgent = self.begin(&pager.spaces(), urgency) && self.left > -nanoseconds(SOON);
+        let is_urgent = self.begin(&pager.spaces(), urgency);
         while let Some(space) = self.to_ask.pop() {
-            let may_ask = is_urgent || self.left > 0 && now.elapsed() < AT_ONCE;
-            if !may_ask || !self.ask(&space) {
-                self.to_ask.push(space); // soon
+            let (left, time) = if is_urgent { (-nanoseconds(SOON), SOON) } else { (0, AT_ONCE) };
+            if self.left <= left || now.elapsed() >= time {
+                self.to_ask.push(space);
+                return;
+            }
+            if !self.ask(&space) {
+                self.to_ask.insert(0, space); // after the others
                 return;
             }
         }
@@ -146,6 +150,14 @@ impl Census {
             let is_over = pager.sample() > pager.goal_bytes();
             pager.is_surely_over.store(is_over, Ordering::Relaxed);
         }
+    }
+
+    /// It does not matter any more what is shared.
+    pub(super) fn rest(&mut self, pager: &Pager) {
+        self.to_ask.clear();
+        self.answers.clear();
+        self.families.clear();
+        pager.is_surely_over.store(false, Ordering::Relaxed);
     }
 
     /// Begins, if nobody is to be asked still, and it is time or there is somebody of whose part

@@ -44,6 +44,9 @@ const ROUNDS_IN_VAIN: u32 = 2000;
 const HOPELESS_PART: u64 = 8;
 const HOPELESS_AFTER: Duration = Duration::from_secs(3);
 
+/// Rounds without any page freed after which it is not waited for that any more: some 0.3 s.
+const UNKNOWN_ROUNDS: u32 = 250;
+
 /// Members of a family whose pages leave however much is known.
 const FEW: u32 = 2;
 
@@ -196,6 +199,7 @@ impl Evictor {
         let is_known = |family: &Family| family.members() <= FEW || family.is_counted();
         lock(space).family().is_none_or(is_known)
             || self.pager.is_surely_over.load(Ordering::Relaxed)
+            || self.in_vain >= UNKNOWN_ROUNDS
     }
 
     /// Has the helper of a space do what it is given, if it is given anything: what was moved, and

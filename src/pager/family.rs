@@ -66,7 +66,7 @@ impl Family {
 
     /// Members were asked for their part since so many pages were parted: so many, where all were.
     pub(super) fn was_asked(&self, parted: u64, members: u32) {
-        self.0.known.store(parted, Ordering::Relaxed);
+        self.0.known.store(parted, Ordering::Release);
         self.0.asked.store(members, Ordering::Relaxed);
     }
 
@@ -77,7 +77,9 @@ impl Family {
 
     /// Pages that were parted since: at most so many more does the family take.
     pub(super) fn parted_since(&self) -> u64 {
-        self.parted() - self.0.known.load(Ordering::Relaxed)
+        // In this order: a census may end between the two.
+        let known = self.0.known.load(Ordering::Acquire);
+        self.parted().saturating_sub(known)
     }
 }
 

@@ -80,6 +80,8 @@ impl Governor {
             }
             if apart > goal {
                 self.census.go_on(&self.pager, used);
+            } else {
+                self.census.rest(&self.pager);
             }
             if used > goal {
                 self.pager.ring();

@@ -29,7 +29,11 @@ pub struct Guard {
     pid: i32,
     /// Of this process: read by the guard.
     _watched: OwnedFd,
+    _spare: Spare,
 }
+
+/// Descriptors for the guard to look at processes with, where this process has no more of them.
+type Spare = [OwnedFd; 4];
 
 impl Guard {
     /// Starts one. When this process is gone and the guard is not, all processes are killed that
@@ -46,14 +50,16 @@ impl Guard {
     pub fn start(mapped: &[u8], message: &[u8]) -> io::Result<Guard> {
         assert!((1..=1000).contains(&mapped.len()), "{} bytes to look for", mapped.len());
         let watched = pidfd_open(rustix::process::getpid(), PidfdFlags::empty())?;
+        let spare = || watched.try_clone();
+        let spare = [spare()?, spare()?, spare()?, spare()?];
         // It exits without a signal: who waits for children here does not see it.
         // SAFETY: as fork(2): a copy of this thread on a copy of its stack. It does nothing but
         // system calls, allocates nothing, and does not return.
         let pid = unsafe { libc::syscall(libc::SYS_clone, libc::CLONE_FILES, 0, 0, 0, 0) };
         match pid {
-            0 => guard(watched.as_fd(), mapped, message),
+            0 => guard(watched.as_fd(), spare, mapped, message),
             -1 => Err(io::Error::last_os_error()),
-            pid => Ok(Guard { pid: pid as i32, _watched: watched }), // a pid_t
+            pid => Ok(Guard { pid: pid as i32, _watched: watched, _spare: spare }), // a pid_t
         }
     }
 
@@ -74,11 +80,12 @@ impl Drop for Guard {
 
 /// The guard's life. It must not allocate: another thread may have had the allocator's lock when
 /// this memory was copied.
-fn guard(watched: BorrowedFd<'_>, mapped: &[u8], message: &[u8]) -> ! {
+fn guard(watched: BorrowedFd<'_>, spare: Spare, mapped: &[u8], message: &[u8]) -> ! {
     // Ctrl-C and the like are for the others.
     SignalMask::block_all();
     let _ = rustix::thread::set_name(c"uzswap-guard");
     while wait_for(watched).is_err() {}
+    drop(spare);
     let (mut quiet, mut pause, mut is_told) = (0, PAUSE, false);
     while quiet < QUIET_LOOKS {
         if end_all(mapped) {

@@ -58,7 +58,8 @@ impl Server {
     pub(super) fn lost(&self, family: &Family, counted: u64) {
         let is_of_it = |space: &&SpaceLock| lock(space).family() == Some(family);
         let mut rest: Vec<&SpaceLock> = self.spaces.values().filter(is_of_it).collect();
-        rest.sort_by_key(|space| std::cmp::Reverse(lock(space).shared_bytes()));
+        // They change meanwhile.
+        rest.sort_by_cached_key(|space| std::cmp::Reverse(lock(space).shared_bytes()));
         match &rest[..] {
             [last] => lock(last).shares_no_more(),
             [heir, ..] => lock(heir).inherits(counted),

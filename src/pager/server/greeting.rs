@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
 use rustix::event::epoll;
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SocketFlags};
 
 use super::{PAGE, Server, Token};
 use crate::doctor::RUN_FEATURES;
@@ -65,8 +65,11 @@ impl Server {
         let Some(newcomer) = self.newcomers.get(&id) else { return };
         match receive(&newcomer.connection) {
             Ok((message, fd)) => self.hear(id, message, fd),
-            // It has ended.
-            Err(_) => drop(self.newcomers.remove(&id)),
+            // It has ended, mostly.
+            Err(error) => {
+                self.newcomers.remove(&id);
+                self.failed_to("greet a program", &error);
+            }
         }
     }
 
@@ -174,7 +177,13 @@ impl Server {
     /// The space that a fork made, of a process that has one page for sure at `address`. Told from
     /// those of its brothers by an effect that only its own has: the mark of write protection.
     fn forked_space(&self, pid: u32, address: u64) -> Found {
-        let Ok(pagemap) = File::open(format!("/proc/{pid}/pagemap")) else { return Found::None };
+        let pagemap = match File::open(format!("/proc/{pid}/pagemap")) {
+            Ok(pagemap) => pagemap,
+            Err(error) => {
+                self.failed_to("greet a program", &error);
+                return Found::None;
+            }
+        };
         let is_marked = || {
             let mut entry = [0; 8];
             let read = pagemap.read_exact_at(&mut entry, address / PAGE * 8);
@@ -216,6 +225,9 @@ fn receive(connection: &OwnedFd) -> io::Result<(Message, Option<OwnedFd>)> {
     let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
     let received =
         rustix::net::recvmsg(connection, &mut [IoSliceMut::new(&mut bytes)], &mut extra, flags)?;
+    if received.flags.contains(ReturnFlags::CTRUNC) {
+        return Err(io::Error::from_raw_os_error(libc::EMFILE)); // for what came along
+    }
     let fd = extra.drain().find_map(|message| match message {
         RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
         _ => None,

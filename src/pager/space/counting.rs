@@ -56,7 +56,7 @@ impl Space {
     /// made somebody's own since, unasked, and it is to be asked for its part at once; unless that
     /// is little, which may count twice until all are asked.
     pub(super) fn shares_all(&mut self, for_sure: bool) {
-        let Some(joined) = self.joined else { return };
+        let (Some(joined), Some(_)) = (self.joined, &self.family) else { return };
         let size = self.files.as_ref().and_then(|files| files.size());
         let bytes = size.map_or(u64::MAX, |size| size.anonymous * PAGE).min(joined.resident_bytes);
         self.shared = match for_sure || joined.resident_bytes >= PROTECTED_BYTES_MIN {
@@ -92,7 +92,9 @@ impl Space {
     /// One that it had pages in common with is gone: they may be in nobody's count now. As much of
     /// them as `inherited` is in its own until it is asked.
     pub(in crate::pager) fn inherits(&mut self, inherited: u64) {
-        self.shared.bytes = self.shared.bytes.saturating_sub(inherited);
+        let inherited = inherited.min(self.shared.bytes);
+        self.shared.bytes -= inherited;
+        self.counted += inherited; // were it to end before it is looked at
     }
 
     /// What /proc tells of it.

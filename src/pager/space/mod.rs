@@ -175,9 +175,11 @@ impl Space {
         self.own.insert(own);
         self.left = self.own.clone();
         self.pid = Some(pid);
-        self.expected = false;
+        let shared = std::mem::take(&mut self.expected).then_some(self.shared.bytes);
         self.helper = Some(Arc::new(Helper::new(connection, control, staging)));
         self.shares_all(self.protects && self.watched != Ranges::default());
+        // Some of it may be in its own count by now, as others have ended.
+        self.shared.bytes = self.shared.bytes.min(shared.unwrap_or(u64::MAX));
         if self.joined.is_some() && self.watched != Ranges::default() {
             // What its parent's supervisor knew may be newer than the fork: some of it may not be
             // watched here, and a page that leaves such memory is lost.
