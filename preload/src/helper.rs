@@ -306,7 +306,7 @@ impl Helper {
             }
         }
         control.done.store(control.given.load(Ordering::Relaxed), Ordering::Release);
-        control.lock.store(holder::NONE, Ordering::Release);
+        self.unlock();
         // What stays registered is given back all the same.
         let _ = self.register(false);
         if control.drop_bytes.load(Ordering::Relaxed) > 0 {
@@ -344,6 +344,13 @@ impl Helper {
         }
     }
 
+    /// Lets go of the lock, unless the supervisor has taken it away.
+    fn unlock(&self) {
+        let (from, to) = (holder::HELPER, holder::NONE);
+        let lock = &self.control.lock;
+        let _ = lock.compare_exchange(from, to, Ordering::Release, Ordering::Relaxed);
+    }
+
     /// Whether the supervisor is gone. While a command is carried out, it says nothing.
     fn is_alone(&self) -> bool {
         let mut byte = 0_u8;
@@ -354,10 +361,10 @@ impl Helper {
 
     /// Lets the supervisor read what the program has changed, and the program go on.
     fn pause(&self) {
-        let Control { lock, changes, paused, .. } = self.control;
+        let Control { changes, paused, .. } = self.control;
         let before = changes.load(Ordering::Relaxed);
         paused.store(1, Ordering::Relaxed);
-        lock.store(holder::NONE, Ordering::Release);
+        self.unlock();
         for _ in 0..YIELDS {
             let _ = ask(call::YIELD, [0; 6]);
             if changes.load(Ordering::Relaxed) != before {

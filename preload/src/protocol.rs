@@ -118,6 +118,9 @@ pub mod work {
 ///
 /// While there is something to be read, the kernel refuses to move pages. The helper lets go of the
 /// lock then, and tells in `paused` that it has begun.
+///
+/// From a helper that was stopped, the lock is taken away, once its tray is not registered any
+/// more: it moves nothing then, and its answer is of no use.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Control {

@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::family::Family;
+use super::space::Space;
 use super::{PAGE_SIZE, Pager, SpaceLock, lock, resident_bytes};
 
 /// Time that it may take at once where nothing was asked for long; and how long answers count at
@@ -44,28 +45,41 @@ impl Urgency {
     }
 }
 
-/// Bytes of anonymous memory that programs take, each page counted once.
-pub(super) fn counted_bytes(spaces: &[SpaceLock]) -> u64 {
-    let mut alone = 0;
-    let mut families: BTreeMap<usize, (Family, u64, u64)> = BTreeMap::new();
-    for space in spaces {
-        let resident = resident_bytes(space);
-        let mut space = lock(space);
+/// Adds up the anonymous memory that programs take, each page counted once.
+#[derive(Debug, Default)]
+pub(super) struct Sum {
+    alone: u64,
+    families: BTreeMap<usize, OfFamily>,
+}
+
+#[derive(Debug)]
+struct OfFamily {
+    family: Family,
+    /// If its members had nothing in common, and as it is known of each.
+    apart: u64,
+    together: u64,
+}
+
+impl Sum {
+    /// One of which so many bytes are resident.
+    pub(super) fn add(&mut self, space: &mut Space, resident: u64) {
         let counted = space.count(resident);
-        match space.family() {
-            Some(family) => {
-                let sums = families.entry(family.number());
-                let (_, apart, together) = sums.or_insert_with(|| (family.clone(), 0, 0));
-                *apart += resident;
-                *together += counted;
-            }
-            None => alone += counted,
-        }
+        let Some(family) = space.family() else {
+            self.alone += counted;
+            return;
+        };
+        let nothing = || OfFamily { family: family.clone(), apart: 0, together: 0 };
+        let sums = self.families.entry(family.number()).or_insert_with(nothing);
+        sums.apart += resident;
+        sums.together += counted;
     }
-    let of_family = |(family, apart, together): (Family, u64, u64)| {
-        (together + family.parted_since() * PAGE_SIZE as u64).min(apart)
-    };
-    alone + families.into_values().map(of_family).sum::<u64>()
+
+    /// In bytes.
+    pub(super) fn bytes(&self) -> u64 {
+        let parted = |family: &Family| family.parted_since() * PAGE_SIZE as u64;
+        let of_family = |of: &OfFamily| (of.together + parted(&of.family)).min(of.apart);
+        self.alone + self.families.values().map(of_family).sum::<u64>()
+    }
 }
 
 /// What one has answered.

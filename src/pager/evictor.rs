@@ -18,6 +18,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::family::Family;
+use super::helper::Heard;
 use super::space::{Moved, Space, TRAY_PAGES, Tray, leave_words_of_threads, resident_bytes};
 use super::table::Place;
 use super::{Pager, SpaceLock, lock, untouched_pages};
@@ -93,7 +94,7 @@ impl Evictor {
                 continue;
             }
             if self.is_hopeless() {
-                self.pager.is_stuck();
+                self.pager.is_out_of_memory("what is stored leaves hardly any to run in");
             }
             // Where there can be none, the helpers end their programs.
             let _ = self.pager.guard.get_or_init(|| Guard::start(&self.library, SUPERVISOR_GONE));
@@ -106,19 +107,24 @@ impl Evictor {
                 self.in_vain = 0;
                 continue;
             }
-            // Where a thread is held up while it changes mappings, pages leave after that.
-            self.in_vain += u32::from(!self.is_any_changing());
+            self.in_vain += u32::from(!self.is_any_held_up());
             if self.in_vain >= ROUNDS_IN_VAIN && self.pager.sample() > self.pager.limit_bytes {
                 self.in_vain = 0;
-                self.pager.is_stuck();
+                self.pager.is_out_of_memory("no page can leave");
             }
             std::thread::sleep(PAUSE);
         }
         Ok(())
     }
 
-    fn is_any_changing(&self) -> bool {
-        self.pager.spaces().iter().any(|space| lock(space).uffd.is_changing())
+    /// Whether pages of some space may leave soon that cannot now: a thread is held up while it
+    /// changes mappings, or the helper is late. What is stopped may stay so for ever.
+    fn is_any_held_up(&self) -> bool {
+        self.pager.spaces().iter().any(|space| {
+            let space = lock(space);
+            let is_late = space.helper().is_some_and(|helper| helper.is_late());
+            space.uffd.is_changing() || is_late && !space.thread.is_some_and(process::is_stopped)
+        })
     }
 
     /// Whether the limit has been passed for long, by a pool that leaves hardly a page to programs:
@@ -147,7 +153,7 @@ impl Evictor {
         by_size.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
         for (resident, space) in &by_size {
             match self.evict_from(space, *resident) {
-                Ok(0) | Err(_) => {} // it has ended, or has nothing
+                Ok(0) | Err(_) => {} // it has ended, is late, or has nothing
                 Ok(freed) => return freed,
             }
         }
@@ -203,24 +209,33 @@ impl Evictor {
     }
 
     /// Has the helper of a space do what it is given, if it is given anything: what was moved, and
-    /// how many pages were freed.
+    /// how many pages were freed. Not where it is late with what it was given before.
     fn carry_out(
         &self,
         space: &SpaceLock,
         give: impl FnOnce(&mut Space) -> io::Result<bool>,
     ) -> io::Result<(Moved, usize)> {
-        let given = {
-            let mut space = lock(space);
-            let Some(helper) = space.helper() else { return Err(io::ErrorKind::NotFound.into()) };
-            give(&mut space)?.then_some(helper)
-        };
-        let Some(helper) = given else { return Ok((Moved::default(), 0)) };
-        if !helper.carry_out() {
-            return Err(io::ErrorKind::NotFound.into());
+        let Some(helper) = lock(space).helper() else { return Err(io::ErrorKind::NotFound.into()) };
+        if helper.is_late() {
+            self.hear(space, helper.hear(Duration::ZERO))?;
         }
-        let (moved, freed) = lock(space).dropped();
-        self.pager.meter.moved(moved.pages);
-        Ok((moved, freed))
+        if !give(&mut lock(space))? {
+            return Ok((Moved::default(), 0));
+        }
+        self.hear(space, helper.carry_out())
+    }
+
+    /// Notes what a helper has done.
+    fn hear(&self, space: &SpaceLock, heard: Heard) -> io::Result<(Moved, usize)> {
+        match heard {
+            Heard::Done => {
+                let (moved, freed) = lock(space).dropped();
+                self.pager.meter.moved(moved.pages);
+                Ok((moved, freed))
+            }
+            Heard::Late => Err(io::ErrorKind::WouldBlock.into()),
+            Heard::Gone => Err(io::ErrorKind::NotFound.into()),
+        }
     }
 
     /// Pages that several processes had were made a space's own, and moved aside. Until they have

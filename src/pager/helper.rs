@@ -4,8 +4,11 @@
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
 use super::space::TRAY_PAGES;
@@ -17,11 +20,27 @@ const _: () = assert!(TRAY_PAGES <= RUNS_MAX);
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
+/// How long a command is waited for: others have pages too. A process that was stopped does nothing
+/// before it goes on.
+const PATIENCE: Duration = Duration::from_millis(100);
+
 #[derive(Debug)]
 pub(super) struct Helper {
     connection: OwnedFd,
     control: SharedControl,
     staging: u64,
+    /// It was waited for as long as it may take, and has not said that it is done.
+    is_late: AtomicBool,
+}
+
+/// What is heard of a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Heard {
+    Done,
+    /// Nothing yet.
+    Late,
+    /// The helper is gone.
+    Gone,
 }
 
 /// What the helper was told to move.
@@ -72,11 +91,16 @@ pub(super) fn add_page(runs: &mut Vec<MoveRun>, page: u64, staged: usize) {
 impl Helper {
     /// A helper that is ready, with its memory for pages that are aside.
     pub(super) fn new(connection: OwnedFd, control: SharedControl, staging: u64) -> Helper {
-        Helper { connection, control, staging }
+        Helper { connection, control, staging, is_late: AtomicBool::new(false) }
     }
 
     pub(super) fn connection(&self) -> &OwnedFd {
         &self.connection
+    }
+
+    /// Addresses of staging that a tray is.
+    pub(super) fn tray_at(&self, tray: usize) -> Range<u64> {
+        self.staged_at(tray * TRAY_PAGES)..self.staged_at((tray + 1) * TRAY_PAGES)
     }
 
     /// The address of a page of staging.
@@ -96,6 +120,11 @@ impl Helper {
         lock.compare_exchange(holder::NONE, holder::SUPERVISOR, acquire, relaxed).is_ok()
     }
 
+    /// Holds it although it moves pages, or was about to. The caller has seen to it that it cannot.
+    pub(super) fn hold_at_work(&self) {
+        self.control.lock.store(holder::SUPERVISOR, Ordering::Release);
+    }
+
     /// Lets it go on; `changed` where the program's mappings are not what they were.
     pub(super) fn let_go(&self, changed: bool) {
         self.control.changes.fetch_add(u32::from(changed), Ordering::Relaxed);
@@ -112,15 +141,12 @@ impl Helper {
             told.moved.store(0, Ordering::Relaxed);
             told.error.store(0, Ordering::Relaxed);
         }
-        let memory_of = |tray: Option<usize>| {
-            let start = self.staged_at(tray.unwrap_or(0) * TRAY_PAGES);
-            (start, tray.map_or(0, |_| TRAY_PAGES as u64 * PAGE))
-        };
+        let memory_of = |tray: Option<usize>| tray.map_or(0..0, |tray| self.tray_at(tray));
         let (filled, dropped) = (memory_of(command.tray), memory_of(command.drops));
-        control.fill_from.store(filled.0, Ordering::Relaxed);
-        control.fill_bytes.store(filled.1, Ordering::Relaxed);
-        control.drop_from.store(dropped.0, Ordering::Relaxed);
-        control.drop_bytes.store(dropped.1, Ordering::Relaxed);
+        control.fill_from.store(filled.start, Ordering::Relaxed);
+        control.fill_bytes.store(filled.end - filled.start, Ordering::Relaxed);
+        control.drop_from.store(dropped.start, Ordering::Relaxed);
+        control.drop_bytes.store(dropped.end - dropped.start, Ordering::Relaxed);
         control.run_count.store(command.runs.len() as u32, Ordering::Relaxed); // <= RUNS_MAX
         control.given.store(command.number, Ordering::Relaxed);
         control.work.store(what, Ordering::Release);
@@ -154,20 +180,43 @@ impl Helper {
         })
     }
 
-    /// Has a command done. `false` where the helper is gone.
-    pub(super) fn carry_out(&self) -> bool {
+    /// Has a command done.
+    pub(super) fn carry_out(&self) -> Heard {
         if send(&self.connection, Message::new(kind::WORK, 0, 0), &[]).is_err() {
-            return false;
+            return Heard::Gone;
         }
+        let heard = self.hear(PATIENCE);
+        self.is_late.store(heard == Heard::Late, Ordering::Relaxed);
+        heard
+    }
+
+    /// Whether it was told something and has not said that it is done, after some time.
+    pub(super) fn is_late(&self) -> bool {
+        self.is_late.load(Ordering::Relaxed)
+    }
+
+    /// Hears of what it was told last.
+    pub(super) fn hear(&self, patience: Duration) -> Heard {
+        let patience = Timespec::try_from(patience).expect("a short time");
         let mut bytes = [0; MESSAGE_BYTES];
         loop {
-            match rustix::net::recv(&self.connection, &mut bytes[..], RecvFlags::empty()) {
+            let mut fds = [PollFd::new(&self.connection, PollFlags::IN)];
+            match rustix::event::poll(&mut fds, Some(&patience)) {
+                Ok(0) => return Heard::Late,
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(_) => return Heard::Gone,
+            }
+            match rustix::net::recv(&self.connection, &mut bytes[..], RecvFlags::DONTWAIT) {
                 Ok((length, _)) => {
                     let message = Message::from_bytes(&bytes[..length]);
-                    return message.is_some_and(|message| message.kind == kind::DONE);
+                    if message.is_none_or(|message| message.kind != kind::DONE) {
+                        return Heard::Gone;
+                    }
+                    self.is_late.store(false, Ordering::Relaxed);
+                    return Heard::Done;
                 }
-                Err(rustix::io::Errno::INTR) => {}
-                Err(_) => return false,
+                Err(Errno::INTR | Errno::AGAIN) => {}
+                Err(_) => return Heard::Gone,
             }
         }
     }

@@ -43,7 +43,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use census::counted_bytes;
+use census::Sum;
 pub use launch::{RunError, RunOptions, run};
 use meter::Meter;
 pub use meter::{FaultTimes, PagerCounts};
@@ -203,15 +203,14 @@ impl Pager {
         self.free_released();
         let counted = self.charged.load(Ordering::Relaxed);
         let (mut resident, mut known) = (0, self.slots.bytes());
-        let spaces = self.spaces();
         let room = self.goal_bytes().saturating_sub(self.sampled.load(Ordering::Relaxed));
-        let mut reserved = 0;
-        for space in &spaces {
+        let (mut reserved, mut sum) = (0, Sum::default());
+        for space in &self.spaces() {
             let bytes = resident_bytes(space);
             resident += bytes;
             let mut space = lock(space);
             space.look_after_forks();
-            space.count(bytes);
+            sum.add(&mut space, bytes);
             known += space.bytes();
             if space.family().is_some() {
                 reserved = reserved.max(evictor::leaving_bytes(bytes));
@@ -227,7 +226,7 @@ impl Pager {
         self.apart.store(used, Ordering::Relaxed);
         if used > self.goal_bytes() {
             // It matters now that processes have pages in common.
-            resident = counted_bytes(&spaces);
+            resident = sum.bytes();
             used = resident + rest;
         }
         self.sampled.store(used, Ordering::Relaxed);
@@ -400,20 +399,31 @@ impl Pager {
         self.failed.get().is_some()
     }
 
-    /// The programs need more than the limit and nothing more can leave: the largest is ended, as a
+    /// The programs need more than the limit, and that cannot be helped: the largest is ended, as a
     /// memory cgroup does.
-    fn is_stuck(&self) {
+    fn is_out_of_memory(&self, why: &str) {
         let spaces = self.spaces();
         let by_size = spaces.iter().filter_map(|space| {
             let space = lock(space);
-            Some((space.resident_bytes(), space.pid?))
+            let stored = space.table.stored_pages() * PAGE_SIZE as u64;
+            Some((space.resident_bytes() + stored, space.pid?))
         });
         let Some((_, pid)) = by_size.max() else { return };
+        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+        let used = self.sampled.load(Ordering::Relaxed);
+        let resident = self.resident.load(Ordering::Relaxed);
+        let pool = self.zswap.budget().used_bytes();
+        let unmanaged = self.unmanaged.load(Ordering::Relaxed);
+        let file = if self.write_back.is_some() { "" } else { ", or a --backing file" };
         eprintln!(
-            "uzswap: out of memory: {} bytes are in use, {} are the limit, and no page can leave; \
-             process {pid} was ended. Give it a larger --limit.",
-            self.sampled.load(Ordering::Relaxed),
-            self.limit_bytes
+            "uzswap: out of memory: of {:.1} MiB {:.1} are in use ({:.1} resident, {:.1} pool, \
+             {:.1} of unmanaged programs), and {why}; process {pid} was ended. Give it a larger \
+             --limit{file}.",
+            mib(self.limit_bytes),
+            mib(used),
+            mib(resident),
+            mib(pool),
+            mib(unmanaged),
         );
         let _ = signals::send(pid as i32, SignalNumber(9));
     }

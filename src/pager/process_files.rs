@@ -68,6 +68,13 @@ impl ProcessFiles {
         part_of_anonymous(std::str::from_utf8(&text[..length]).ok()?)
     }
 
+    /// Whether there is a page at an address: resident, or in swap.
+    pub(super) fn is_there(&self, address: u64) -> io::Result<bool> {
+        let mut found = [Found::default(); 1];
+        let range = address..address + PAGE_SIZE as u64;
+        Ok(pagemap::scan(&self.pagemap, range, &mut found, 0)?.0 > 0)
+    }
+
     /// The first resident pages of a range, as runs, and the address to go on from.
     pub(super) fn resident(&self, range: Range<u64>) -> io::Result<(Vec<Range<u64>>, u64)> {
         let mut found = [Found::default(); FOUND_AT_ONCE];

@@ -132,6 +132,12 @@ pub(crate) fn wait_stopped(pid: i32) -> i32 {
     status
 }
 
+/// A signal to a process.
+pub(crate) fn signal(pid: i32, signal: i32) {
+    // SAFETY: a child of the caller's.
+    assert_eq!(unsafe { libc::kill(pid, signal) }, 0, "kill {pid}");
+}
+
 /// Two ends of a pipe.
 pub(crate) fn pipe() -> [i32; 2] {
     let mut ends = [0; 2];

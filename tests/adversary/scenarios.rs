@@ -105,6 +105,7 @@ pub(crate) fn run(name: &str) -> ! {
         "words-of-threads" => words_of_threads(),
         "both-write" => both_write(),
         "many-read" => many_read(),
+        "stopped" => stopped(),
         "forks-in-forks" => forks_in_forks(),
         "parents-end" => parents_end(),
         "child-changes" => child_changes(),
@@ -430,6 +431,45 @@ fn many_read() {
         })
         .collect();
     children.into_iter().for_each(|child| assert_eq!(raw::wait(child), 0));
+}
+
+/// A child that is stopped now and then, while its pages leave: what it has stays for that time,
+/// and is read by others.
+fn stopped() {
+    const STOPS: usize = 40;
+    let ends = raw::pipe();
+    let child = raw::fork();
+    if child == 0 {
+        let at = filled();
+        raw::write(ends[1], (&raw const at).expose_provenance(), size_of::<usize>());
+        loop {
+            check(at);
+        }
+    }
+    let mut there = 0_usize;
+    raw::read(ends[0], (&raw mut there).expose_provenance(), size_of::<usize>());
+    let at = filled();
+    for stop in 0..STOPS {
+        raw::signal(child, libc::SIGSTOP);
+        raw::wait_stopped(child);
+        check(at);
+        let mut words = [0_u64; 64];
+        for page in (stop..PAGES).step_by(STOPS) {
+            let mut bytes = [0; 512];
+            let read = raw::read_remote(child, there + page * PAGE, &mut bytes);
+            assert_eq!(read, Ok(bytes.len()), "page {page} of what is stopped");
+            for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(8)) {
+                *word = u64::from_ne_bytes(bytes.try_into().expect("8 bytes"));
+            }
+            if words != [word(page); 64] {
+                super::wrong(&format!("page {page} of what is stopped: {:#x}", words[0]));
+            }
+        }
+        raw::signal(child, libc::SIGCONT);
+        check(at);
+    }
+    raw::signal(child, libc::SIGKILL);
+    assert_eq!(raw::wait(child), libc::SIGKILL);
 }
 
 /// One thread that faults all the time finds the processors that it may run on as they were.

@@ -57,13 +57,11 @@ impl Server {
     /// them alone.
     pub(super) fn lost(&self, family: &Family, counted: u64) {
         let is_of_it = |space: &&SpaceLock| lock(space).family() == Some(family);
-        let mut rest: Vec<&SpaceLock> = self.spaces.values().filter(is_of_it).collect();
-        // They change meanwhile.
-        rest.sort_by_cached_key(|space| std::cmp::Reverse(lock(space).shared_bytes()));
-        match &rest[..] {
-            [last] => lock(last).shares_no_more(),
-            [heir, ..] => lock(heir).inherits(counted),
-            [] => {}
+        let rest: Vec<&SpaceLock> = self.spaces.values().filter(is_of_it).collect();
+        if let [last] = rest[..] {
+            lock(last).shares_no_more();
+        } else if let Some(heir) = rest.iter().max_by_key(|space| lock(space).shared_bytes()) {
+            lock(heir).inherits(counted);
         }
     }
 

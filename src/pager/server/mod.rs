@@ -274,7 +274,7 @@ impl Server {
             drop(space);
             std::thread::yield_now();
             space = lock(shared);
-            if !space.hold_commands() {
+            if !space.hold_commands() && !space.hold_stopped() {
                 return None;
             }
         }

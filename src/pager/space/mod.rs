@@ -40,6 +40,7 @@ use super::streams::Streams;
 use super::table::{Entry, HEAT_MAX, PageTable, Place, UNKNOWN};
 use crate::page::PAGE_SIZE;
 use crate::sys::preload::SharedControl;
+use crate::sys::process;
 use crate::sys::userfaultfd::Userfaultfd;
 
 const PAGE: u64 = PAGE_SIZE as u64;
@@ -224,6 +225,23 @@ impl Space {
             self.collect(helper.has_paused());
         }
         held
+    }
+
+    /// Likewise, of a helper that was stopped while it moved pages, and may not go on for long; it
+    /// moves none from now on. `false` where it is at work.
+    pub(super) fn hold_stopped(&mut self) -> bool {
+        let (Some(helper), Some(thread)) = (self.helper.clone(), self.thread) else { return false };
+        if !helper.is_late() || !process::is_stopped(thread) {
+            return false;
+        }
+        // Nothing is moved to what is not registered, wherever it stopped, and if it goes on now.
+        let tray = self.command.as_ref().and_then(|command| command.tray);
+        let is_stopped = tray.is_none_or(|tray| self.uffd.unregister(helper.tray_at(tray)).is_ok());
+        let broken_off = is_stopped && self.break_off().is_ok();
+        if broken_off {
+            helper.hold_at_work();
+        }
+        broken_off
     }
 
     /// Something has changed in a range of addresses: no page of it is moved any more by a command

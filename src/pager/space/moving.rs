@@ -146,20 +146,49 @@ impl Space {
         let is_done = helper.has_done(&command);
         if is_done || in_part {
             let answers: Vec<(usize, i32)> = helper.answers(&command).collect();
-            for (run, (count, _)) in command.runs.iter_mut().zip(&answers) {
-                for at in run.moved..*count {
-                    let (page, staged) = (run.page + at as u64, run.staged + at);
-                    let place = Place::Staged(staged as u32);
-                    self.table.set(page, Entry { place, ..self.table.get(page) });
-                    self.staging.owners[staged] = page;
-                }
-                run.moved = *count;
-            }
+            self.note_moved(&mut command, answers.iter().map(|(count, _)| *count));
             if is_done {
                 return self.done(command, answers.into_iter().map(|(_, error)| error));
             }
         }
         self.command = Some(command);
+    }
+
+    /// The helper moves nothing more of its command: notes what it has moved, be it untold.
+    pub(super) fn break_off(&mut self) -> io::Result<()> {
+        let (Some(helper), Some(files)) = (self.helper.clone(), self.files.clone()) else {
+            return Ok(());
+        };
+        let Some(command) = &self.command else { return Ok(()) };
+        let mut counts = Vec::with_capacity(command.runs.len());
+        for run in &command.runs {
+            let mut count = run.moved;
+            while count < run.count
+                && files.is_there(helper.staged_at(run.staged + count))?
+                && !files.is_there((run.page + count as u64) * PAGE)?
+            {
+                count += 1;
+            }
+            counts.push(count);
+        }
+        if let Some(mut command) = self.command.take() {
+            self.note_moved(&mut command, counts.into_iter());
+            self.done(command, std::iter::repeat(0));
+        }
+        Ok(())
+    }
+
+    /// Of each run of a command so many pages were moved.
+    fn note_moved(&mut self, command: &mut Command, counts: impl Iterator<Item = usize>) {
+        for (run, count) in command.runs.iter_mut().zip(counts) {
+            for at in run.moved..count {
+                let (page, staged) = (run.page + at as u64, run.staged + at);
+                let place = Place::Staged(staged as u32);
+                self.table.set(page, Entry { place, ..self.table.get(page) });
+                self.staging.owners[staged] = page;
+            }
+            run.moved = count;
+        }
     }
 
     /// A command is done, and all that it moved is noted; why each run stopped, an errno or 0.
