@@ -62,6 +62,12 @@ fn main() -> ExitCode {
     add(name, missing.clone(), Box::new(growth_after_forks));
     let name = "what_forks_share_counts_once".to_owned();
     add(name, missing.clone(), Box::new(counted_once));
+    let name = "what_is_stopped_holds_up_nobody".to_owned();
+    add(name, missing.clone(), Box::new(nobody_held_up));
+    let missing_core = missing.clone().or_else(no_core_file);
+    add("what_a_core_file_lacks_is_told".to_owned(), missing_core, Box::new(core_file));
+    let name = "arguments_can_be_read".to_owned();
+    add(name, missing.clone(), Box::new(arguments_stay));
     for (how, mib, percent, without) in [
         ("in_60_percent", 80, 60, "fork,direct_fork"),
         ("in_40_percent", 80, 40, "fork,direct_fork"),
@@ -306,6 +312,60 @@ fn counted_once() {
     assert!(stored < 8192, "{told}");
     let peak = told["peak_bytes"].as_u64().unwrap();
     assert!(peak < (64 << 20) * 5 / 4, "{told}");
+}
+
+/// Two processes of 32 MiB, of which one is stopped: pages of the other leave.
+fn nobody_held_up() {
+    let told = report("44M", "stopped");
+    let peak = told["peak_bytes"].as_u64().unwrap();
+    assert!(peak < (44 << 20) * 6 / 5, "{told}");
+}
+
+/// Why the kernel writes no core file to the folder that a program runs in.
+fn no_core_file() -> Option<String> {
+    let pattern = fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap_or_default();
+    let elsewhere = pattern.starts_with(['|', '@']) || pattern.contains('/') || pattern.is_empty();
+    elsewhere.then(|| format!("core files go to {}", pattern.trim()))
+}
+
+/// The kernel reads no page of a dying program that has left it.
+fn core_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = ["-c", "ulimit -c unlimited; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_uzswap")];
+    let output = Command::new("sh")
+        .args(options)
+        .args(["run", "--limit", "16M", "--", &this_program(), "--scenario", "abort"])
+        .current_dir(folder.path())
+        .output()
+        .unwrap();
+    expect(&output, 128 + 6);
+    assert!(fs::read_dir(folder.path()).unwrap().count() > 0, "no core file");
+    let said = text(&output.stderr);
+    assert!(said.contains("the core file of process"), "{said}");
+}
+
+/// ps and others find a program by its arguments, while all else leaves it.
+fn arguments_stay() {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_uzswap"))
+        .args(["run", "--quiet", "--limit", "16M", "--", &this_program(), "--scenario", "stay"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut stdout = child.stdout.take().unwrap();
+    assert_eq!(stdout.read(&mut [0; 6]).unwrap(), 6, "it ended early");
+    let is_program = |pid: &u32| {
+        let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        arguments.starts_with(this_program().as_bytes()) && arguments.ends_with(b"\0stay\0")
+    };
+    for _ in 0..20 {
+        let found =
+            process_tree::all_below(child.id()).iter().filter(|pid| is_program(pid)).count();
+        assert_eq!(found, 1);
+        thread::sleep(Duration::from_millis(20));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
 }
 
 /// What is told of a scenario.

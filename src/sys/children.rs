@@ -19,6 +19,10 @@ const PASSED_ON: [libc::c_int; 8] = [
     libc::SIGALRM,
 ];
 
+/// How long /proc goes on to tell how a process ended that was written to a core file: other
+/// threads look there, and there is nothing once it was waited for.
+const TOLD_WITHIN: Duration = Duration::from_millis(20);
+
 /// Processes that lose their parent become children of this one, so that it can wait for them.
 ///
 /// # Errors
@@ -85,6 +89,9 @@ impl Waiter {
             };
             // SAFETY: all zero is a siginfo, and the call has filled it where there was a signal.
             let info = unsafe { info.assume_init() };
+            if signal == libc::SIGCHLD && info.si_code == libc::CLD_DUMPED {
+                std::thread::sleep(TOLD_WITHIN);
+            }
             if PASSED_ON.contains(&signal) && info.si_code <= 0 && status.is_none() {
                 // SAFETY: a signal to a process; no pointers are passed. It is gone, at worst.
                 unsafe { libc::kill(first as libc::pid_t, signal) };

@@ -121,6 +121,19 @@ pub fn is_stopped(pid: u32) -> bool {
     stat_field(pid, 3).is_some_and(|state: char| matches!(state, 'T' | 't'))
 }
 
+/// Whether a process that has ended, or is about to, was written to a core file. `false` where it
+/// is not known any more.
+pub fn has_dumped_core(pid: u32) -> bool {
+    const DUMPED: u32 = 0x80; // of a wait status
+    stat_field(pid, 52).is_some_and(|status: u32| status & DUMPED != 0)
+}
+
+/// Addresses of a process's arguments and environment, in bytes; `None` where that is not told.
+pub fn arguments_of(pid: u32) -> Option<std::ops::Range<u64>> {
+    let range = stat_field(pid, 48)?..stat_field(pid, 51)?;
+    (range.start != 0 && range.start <= range.end).then_some(range)
+}
+
 /// A field of `/proc/PID/stat` after the name, numbered as in proc(5).
 fn stat_field<T: std::str::FromStr>(pid: u32, number: usize) -> Option<T> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -276,6 +289,16 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(!is_stopped(pid as u32));
+    }
+
+    #[test]
+    fn arguments_are_found() {
+        let range = arguments_of(std::process::id()).unwrap();
+        let mut bytes = vec![0; (range.end - range.start) as usize];
+        crate::sys::remote::read(std::process::id(), range.start, &mut bytes).unwrap();
+        let name = std::env::args().next().unwrap();
+        assert_eq!(bytes.split(|byte| *byte == 0).next(), Some(name.as_bytes()));
+        assert_eq!(arguments_of(2), None); // has no memory
     }
 
     #[test]

@@ -59,6 +59,7 @@ impl Server {
         if let Some(&space) = self.helpers.get(&id) {
             // Nothing is asked for: its connection has ended.
             self.helpers.remove(&id);
+            self.tell_of_core(space);
             self.gone(space);
             return;
         }

@@ -233,6 +233,21 @@ impl Server {
         }
     }
 
+    /// Where a process was written to a core file, what had left it is missing there: the kernel
+    /// does not ask for it.
+    fn tell_of_core(&self, id: u32) {
+        let Some(space) = self.spaces.get(&id).map(lock) else { return };
+        let (missing, pid) = (space.table.stored_pages() + space.table.staged_pages(), space.pid);
+        drop(space);
+        if let (1.., Some(pid)) = (missing, pid)
+            && process::has_dumped_core(pid)
+        {
+            self.pager.warn(&format!(
+                "the core file of process {pid} has zeros for {missing} pages that had left it"
+            ));
+        }
+    }
+
     /// Spaces of processes without a helper end unseen: looks after them.
     fn forget_dead(&mut self) {
         let is_dead = |space: &Space| space.pid.is_none() && space.is_dead();

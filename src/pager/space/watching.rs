@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use super::forking::PROTECT_MAX;
 use super::{PAGE, Space, pages, threads};
 use crate::pager::process_files::Mapping;
+use crate::pager::ranges::Ranges;
 use crate::pager::{SpaceLock, lock};
 use crate::sys::process;
 
@@ -20,6 +21,10 @@ pub(super) const LISTS: Range<u64> = PAGE..1 << 56;
 /// Where no more pages are resident of what may be a thread's stack, it is not watched: there is
 /// little to win, and each thread that ends would be held up to tell that it drops its stack.
 const STACK_PAGES: u64 = 16;
+
+/// How much of a program's arguments and environment stays, in bytes: to ps and to others who read
+/// /proc/PID/cmdline, a page that has left is not there.
+const ARGUMENTS_MAX: u64 = 16 * PAGE;
 
 /// How long pages that could not be moved are left alone.
 const LEFT_FOR: Duration = Duration::from_secs(5);
@@ -42,10 +47,15 @@ impl Space {
         if self.uffd.is_changing() {
             return Ok(()); // soon
         }
-        if self.left_since.elapsed() > LEFT_FOR {
+        if self.watched == Ranges::default() || self.left_since.elapsed() > LEFT_FOR {
             self.left_since = Instant::now();
             self.left = self.own.clone();
             self.words.iter().for_each(|word| self.left.insert(word));
+            if let Some(range) = self.thread.and_then(process::arguments_of) {
+                let start = range.start / PAGE * PAGE;
+                self.left
+                    .insert(start..range.end.next_multiple_of(PAGE).min(start + ARGUMENTS_MAX));
+            }
         }
         self.watched_at_size = files.size().map_or(0, |size| size.mapped);
         let mut registered = Vec::new();
