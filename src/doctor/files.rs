@@ -1,6 +1,7 @@
 //! Settings of the kernel and of this process, read from the files of /proc and /sys below a root.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// `CAP_SYS_PTRACE` of linux/capability.h.
@@ -33,7 +34,10 @@ impl Files {
 
     /// A file's text, without white space around it; `None` where it cannot be read.
     pub(super) fn text(&self, path: &str) -> Option<String> {
-        let text = fs::read_to_string(self.root.join(path.trim_start_matches('/'))).ok()?;
+        let mut file = File::open(self.root.join(path.trim_start_matches('/'))).ok()?;
+        // /proc tells no sizes.
+        let mut text = String::with_capacity(4096);
+        file.read_to_string(&mut text).ok()?;
         Some(text.trim().to_owned())
     }
 

@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus};
+use std::process::ExitStatus;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::{self, JoinHandle};
@@ -28,7 +28,8 @@ use crate::doctor::{self, Finding};
 use crate::sys::children::{self, Waiter};
 use crate::sys::preload::LIBRARY;
 use crate::sys::preload::protocol::SOCKET_VARIABLE;
-use crate::sys::ptrace;
+use crate::sys::signals::{self, SignalNumber};
+use crate::sys::spawn;
 use crate::trace::{Recorder, TraceAbout, TraceError};
 use crate::zswap::{Zswap, ZswapOptions};
 
@@ -117,7 +118,6 @@ fn setup<T>(what: &'static str, result: io::Result<T>) -> Result<T, RunError> {
 ///
 /// [`RunError`].
 pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunReport), RunError> {
-    let (program, arguments) = argv.split_first().expect("a command has a name");
     if LIBRARY.is_empty() {
         return Err(RunError::Processor);
     }
@@ -187,24 +187,25 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
     let queue = setup("wait for programs", server.queue())?;
     let server = setup("start a thread", spawn("uzswap-server", || server.run()))?;
     // The program is loaded while the rest is started.
-    let mut command = Command::new(program);
-    command.args(arguments).env(SOCKET_VARIABLE, &socket).env("LD_PRELOAD", preloads(&library));
-    let mut child = ptrace::spawn(&mut command, waiter.mask_before(), false).map_err(|source| {
-        RunError::Program { program: program.to_string_lossy().into_owned(), source }
+    let preloads = preloads(&library);
+    let changed = [(SOCKET_VARIABLE, socket.as_os_str()), ("LD_PRELOAD", &preloads)];
+    let child = spawn::spawn(argv, &changed, waiter.mask_before()).map_err(|source| {
+        RunError::Program { program: argv[0].to_string_lossy().into_owned(), source }
     });
     allow_many_files();
     let others = Others::start(&pager, queue, metrics_socket, argv, options, folder.path());
     let others = others.inspect_err(|_| {
-        if let Ok(child) = &mut child {
-            let _ = child.kill().and_then(|()| child.wait());
+        if let Ok(child) = child {
+            let _ = signals::send(child as i32, SignalNumber(libc::SIGKILL));
         }
     })?;
     let Others { evictor, governor, _answerers } = others;
     let threads = [server, evictor, governor];
     let mut is_over = || threads.iter().any(JoinHandle::is_finished);
-    let waited = child.map(|child| waiter.wait(child.id(), &mut is_over));
+    let waited = child.map(|child| waiter.wait(child, &mut is_over));
 
     pager.end();
+    drop(folder); // while they end
     let ended = end_of(threads, matches!(waited, Ok(None)));
     pager.free_released();
     let trace = pager.recorder.as_ref().map(Recorder::finish);

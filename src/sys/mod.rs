@@ -21,6 +21,7 @@ pub mod ptrace;
 pub mod rb_node;
 pub mod remote;
 pub mod signals;
+pub mod spawn;
 pub mod uring;
 pub mod userfaultfd;
 pub mod wide;

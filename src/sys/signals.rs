@@ -116,6 +116,18 @@ impl SignalMask {
         SignalMask(all).apply();
     }
 
+    /// Of one signal.
+    pub(super) fn of(signal: libc::c_int) -> SignalMask {
+        let mut set = empty_set();
+        // SAFETY: the set is initialised and the number is a signal.
+        unsafe { libc::sigaddset(&raw mut set, signal) };
+        SignalMask(set)
+    }
+
+    pub(super) fn set(&self) -> &libc::sigset_t {
+        &self.0
+    }
+
     /// Makes it the mask of this thread. Safe between fork and exec.
     pub fn apply(&self) {
         // SAFETY: the set is initialised; no old set is asked for. It fails only for an unknown
