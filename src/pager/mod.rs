@@ -417,12 +417,13 @@ impl Pager {
         let file = if self.write_back.is_some() { "" } else { ", or a --backing file" };
         eprintln!(
             "uzswap: out of memory: of {:.1} MiB {:.1} are in use ({:.1} resident, {:.1} pool, \
-             {:.1} of unmanaged programs), and {why}; process {pid} was ended. Give it a larger \
-             --limit{file}.",
+             {:.1} tables of pages, {:.1} unmanaged programs), and {why}; process {pid} was ended. \
+             Give it a larger --limit{file}.",
             mib(self.limit_bytes),
             mib(used),
             mib(resident),
             mib(pool),
+            mib(used.saturating_sub(resident + pool + unmanaged)),
             mib(unmanaged),
         );
         let _ = signals::send(pid as i32, SignalNumber(9));

@@ -174,6 +174,7 @@ impl Server {
                 self.read_ahead(space, wanted);
                 return Some(window);
             }
+            Some(Err(_)) if space.is_ending() => return None, // nobody waits any more
             Some(Err(error)) => {
                 let (pid, address) = (space.pid.unwrap_or(0), page * PAGE);
                 self.pager.lose(pid, &format!("page {address:#x} of process {pid}: {error}"));

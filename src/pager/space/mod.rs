@@ -266,6 +266,12 @@ impl Space {
         asked.is_err_and(|error| error.raw_os_error() == Some(libc::ENOMEM))
     }
 
+    /// Whether its process was killed, and may have its memory still: the helper ends by itself at
+    /// no other time.
+    pub(super) fn is_ending(&self) -> bool {
+        self.thread.is_none_or(|thread| process::parent_of(thread).is_none())
+    }
+
     /// What is told of it while it runs, but for the name of its process; `None` before that is
     /// known.
     pub(super) fn status(&self) -> Option<ProcessStatus> {
