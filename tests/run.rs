@@ -83,7 +83,7 @@ fn main() -> ExitCode {
 }
 
 /// Name, limit, exit code, what it prints. Each has 32 MiB of its own.
-const SCENARIOS: [(&str, &str, i32, &str); 18] = [
+const SCENARIOS: [(&str, &str, i32, &str); 19] = [
     ("fill", "16M", 0, ""),
     ("code-7", "16M", 7, ""),
     ("abort", "16M", 128 + 6, ""),
@@ -97,6 +97,7 @@ const SCENARIOS: [(&str, &str, i32, &str); 18] = [
     ("threads-end", "16M", 0, ""),
     ("words-of-threads", "16M", 0, ""),
     ("processors-stay", "16M", 0, ""),
+    ("stack-is-told", "16M", 0, ""),
     ("child-changes", "24M", 0, ""),
     ("forks-in-forks", "40M", 0, ""),
     ("parents-end", "16M", 0, ""),

@@ -66,7 +66,9 @@ pub(super) struct Evictor {
     buffer: Box<[Page]>,
     /// What a relative has in the store.
     other: Box<Page>,
+    /// Rounds without any page freed, and those before in which some might have been soon.
     in_vain: u32,
+    held_up: u32,
     hopeless_since: Option<Instant>,
 }
 
@@ -81,6 +83,7 @@ impl Evictor {
             buffer: untouched_pages(TRAY_PAGES),
             other: Box::new([0; PAGE_SIZE]),
             in_vain: 0,
+            held_up: 0,
             hopeless_since: None,
         }
     }
@@ -89,7 +92,7 @@ impl Evictor {
         process::prefer_this_thread();
         while !self.pager.stop.load(Ordering::Relaxed) {
             if self.pager.sample() <= self.pager.goal_bytes() {
-                self.in_vain = 0;
+                (self.in_vain, self.held_up) = (0, 0);
                 self.pager.wait();
                 continue;
             }
@@ -104,10 +107,13 @@ impl Evictor {
                 self.pager.wake_server();
             }
             if freed > 0 {
-                self.in_vain = 0;
+                (self.in_vain, self.held_up) = (0, 0);
                 continue;
             }
-            self.in_vain += u32::from(!self.is_any_held_up());
+            match self.held_up < ROUNDS_IN_VAIN && self.is_any_held_up() {
+                true => self.held_up += 1,
+                false => self.in_vain += 1,
+            }
             if self.in_vain >= ROUNDS_IN_VAIN && self.pager.sample() > self.pager.limit_bytes {
                 self.in_vain = 0;
                 self.pager.is_out_of_memory("no page can leave");
@@ -123,7 +129,7 @@ impl Evictor {
         self.pager.spaces().iter().any(|space| {
             let space = lock(space);
             let is_late = space.helper().is_some_and(|helper| helper.is_late());
-            space.uffd.is_changing() || is_late && !space.thread.is_some_and(process::is_stopped)
+            space.uffd.is_changing() || is_late && !space.is_stopped()
         })
     }
 
@@ -222,7 +228,7 @@ impl Evictor {
         if !give(&mut lock(space))? {
             return Ok((Moved::default(), 0));
         }
-        self.hear(space, helper.carry_out())
+        self.hear(space, helper.carry_out(|| lock(space).is_stopped()))
     }
 
     /// Notes what a helper has done.

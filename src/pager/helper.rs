@@ -20,9 +20,11 @@ const _: () = assert!(TRAY_PAGES <= RUNS_MAX);
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
-/// How long a command is waited for: others have pages too. A process that was stopped does nothing
-/// before it goes on.
+/// How long a command is waited for: others have pages too.
 const PATIENCE: Duration = Duration::from_millis(100);
+
+/// After so long it is looked whether the process was stopped, and does nothing before it goes on.
+const LOOK_AFTER: Duration = Duration::from_millis(2);
 
 #[derive(Debug)]
 pub(super) struct Helper {
@@ -180,12 +182,15 @@ impl Helper {
         })
     }
 
-    /// Has a command done.
-    pub(super) fn carry_out(&self) -> Heard {
+    /// Has a command done; not waited for where the process `is_stopped`.
+    pub(super) fn carry_out(&self, is_stopped: impl FnOnce() -> bool) -> Heard {
         if send(&self.connection, Message::new(kind::WORK, 0, 0), &[]).is_err() {
             return Heard::Gone;
         }
-        let heard = self.hear(PATIENCE);
+        let heard = match self.hear(LOOK_AFTER) {
+            Heard::Late if !is_stopped() => self.hear(PATIENCE),
+            heard => heard,
+        };
         self.is_late.store(heard == Heard::Late, Ordering::Relaxed);
         heard
     }

@@ -405,7 +405,9 @@ impl Pager {
         let spaces = self.spaces();
         let by_size = spaces.iter().filter_map(|space| {
             let space = lock(space);
-            let stored = space.table.stored_pages() * PAGE_SIZE as u64;
+            // Mostly, a family has it in common.
+            let members = space.family().map_or(1, |family| u64::from(family.members().max(1)));
+            let stored = space.table.stored_pages() * PAGE_SIZE as u64 / members;
             Some((space.resident_bytes() + stored, space.pid?))
         });
         let Some((_, pid)) = by_size.max() else { return };

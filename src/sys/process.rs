@@ -125,7 +125,8 @@ pub fn is_stopped(pid: u32) -> bool {
 /// is not known any more.
 pub fn has_dumped_core(pid: u32) -> bool {
     const DUMPED: u32 = 0x80; // of a wait status
-    stat_field(pid, 52).is_some_and(|status: u32| status & DUMPED != 0)
+    // Of one that is traced, the field tells why it was stopped.
+    stat_field(pid, 52).is_some_and(|status: u32| status & DUMPED != 0) && !is_stopped(pid)
 }
 
 /// Addresses of a process's arguments and environment, in bytes; `None` where that is not told.

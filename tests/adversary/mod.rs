@@ -946,7 +946,7 @@ impl Thread {
     fn trace(&mut self) {
         let Some((region, first, _)) = self.part(1) else { return };
         let Content::Tag(tag) = self.regions[region].pages[first] else { return };
-        if self.regions[region].in_child != InChild::Copy {
+        if self.regions[region].in_child != InChild::Copy || is_left_out("trace") {
             return;
         }
         let address = self.regions[region].page(first);

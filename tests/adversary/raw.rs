@@ -138,6 +138,17 @@ pub(crate) fn signal(pid: i32, signal: i32) {
     assert_eq!(unsafe { libc::kill(pid, signal) }, 0, "kill {pid}");
 }
 
+/// Size of the stack of this thread, in bytes, as the C library tells it.
+pub(crate) fn stack_bytes() -> usize {
+    let mut about = std::mem::MaybeUninit::<libc::pthread_attr_t>::uninit();
+    // SAFETY: the pointer is to room for it.
+    assert_eq!(unsafe { libc::pthread_getattr_np(libc::pthread_self(), about.as_mut_ptr()) }, 0);
+    let mut bytes = 0;
+    // SAFETY: the call above has initialised it.
+    assert_eq!(unsafe { libc::pthread_attr_getstacksize(about.as_ptr(), &raw mut bytes) }, 0);
+    bytes
+}
+
 /// Two ends of a pipe.
 pub(crate) fn pipe() -> [i32; 2] {
     let mut ends = [0; 2];

@@ -105,6 +105,14 @@ pub(crate) fn run(name: &str) -> ! {
         "words-of-threads" => words_of_threads(),
         "both-write" => both_write(),
         "many-read" => many_read(),
+        // What is watched is not to split the mapping that it is told by.
+        "stack-is-told" => {
+            let before = raw::stack_bytes();
+            check(filled());
+            if raw::stack_bytes() != before {
+                super::wrong(&format!("a stack of {before} bytes, {} now", raw::stack_bytes()));
+            }
+        }
         "stopped" => stopped(),
         "forks-in-forks" => forks_in_forks(),
         "parents-end" => parents_end(),

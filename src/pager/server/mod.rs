@@ -289,7 +289,7 @@ impl Server {
             drop(space);
             std::thread::yield_now();
             space = lock(shared);
-            if !space.hold_commands() && !space.hold_stopped() {
+            if !space.hold_commands() {
                 return None;
             }
         }

@@ -63,9 +63,11 @@ pub(super) struct Space {
     /// Not to be moved for now, [`Space::own`] among it: locked, read-only.
     left: Ranges,
     left_since: Instant,
-    /// Pages with a word that the kernel clears when a thread ends: never moved (see
-    /// [`leave_words_of_threads`]).
+    /// Pages of which the kernel uses some words past any userfaultfd, and which are never moved:
+    /// of those that it clears when a thread ends (see [`leave_words_of_threads`]), and arguments.
     words: Ranges,
+    /// Arguments are among them.
+    knows_arguments: bool,
     /// That was asked for of all that is watched.
     knows_words: bool,
     /// The program has said that it drops this, and may not have done so yet (P4).
@@ -126,6 +128,7 @@ impl Space {
             left: Ranges::default(),
             left_since: Instant::now(),
             words: Ranges::default(),
+            knows_arguments: false,
             knows_words: false,
             removing: Ranges::default(),
             moved_in: Ranges::default(),
@@ -217,31 +220,37 @@ impl Space {
     }
 
     /// Keeps the helper from moving pages, and notes what it has moved; `false` where it is at
-    /// work.
+    /// work. One that was stopped may not go on for long: it is kept from moving any more.
     pub(super) fn hold_commands(&mut self) -> bool {
         let Some(helper) = self.helper.clone() else { return true };
         let held = helper.hold();
         if held {
             self.collect(helper.has_paused());
         }
+        let is_in_the_way = !held || self.command.is_some();
+        if is_in_the_way && helper.is_late() && self.is_stopped() {
+            return self.hold_stopped(&helper, held);
+        }
         held
     }
 
-    /// Likewise, of a helper that was stopped while it moved pages, and may not go on for long; it
-    /// moves none from now on. `false` where it is at work.
-    pub(super) fn hold_stopped(&mut self) -> bool {
-        let (Some(helper), Some(thread)) = (self.helper.clone(), self.thread) else { return false };
-        if !helper.is_late() || !process::is_stopped(thread) {
-            return false;
-        }
-        // Nothing is moved to what is not registered, wherever it stopped, and if it goes on now.
+    /// Breaks the command off of a helper that was stopped, wherever that was, and holds it. It may
+    /// go on at any moment.
+    fn hold_stopped(&mut self, helper: &Helper, held: bool) -> bool {
+        // What it begins from now on has no pages.
+        self.take_back(0..u64::MAX);
         let tray = self.command.as_ref().and_then(|command| command.tray);
-        let is_stopped = tray.is_none_or(|tray| self.uffd.unregister(helper.tray_at(tray)).is_ok());
-        let broken_off = is_stopped && self.break_off().is_ok();
-        if broken_off {
-            helper.hold_at_work();
+        if let (Some(tray), false) = (tray, held) {
+            // It may be about to move some: none are moved to what is not registered.
+            if self.uffd.unregister(helper.tray_at(tray)).is_err() {
+                return false;
+            }
         }
-        broken_off
+        if self.break_off().is_err() {
+            return held;
+        }
+        helper.hold_at_work();
+        true
     }
 
     /// Something has changed in a range of addresses: no page of it is moved any more by a command
@@ -266,10 +275,18 @@ impl Space {
         asked.is_err_and(|error| error.raw_os_error() == Some(libc::ENOMEM))
     }
 
+    /// Whether its process, or the helper alone, was stopped.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.thread.is_some_and(process::is_stopped)
+    }
+
     /// Whether its process was killed, and may have its memory still: the helper ends by itself at
     /// no other time.
     pub(super) fn is_ending(&self) -> bool {
-        self.thread.is_none_or(|thread| process::parent_of(thread).is_none())
+        let thread = self.thread.and_then(|thread| rustix::process::Pid::from_raw(thread as i32));
+        // Of another user's, another error.
+        let asked = thread.map(rustix::process::test_kill_process);
+        asked.is_some_and(|asked| asked == Err(rustix::io::Errno::SRCH))
     }
 
     /// What is told of it while it runs, but for the name of its process; `None` before that is

@@ -27,13 +27,11 @@ impl Space {
     pub(in crate::pager) fn give_move(&mut self, most: usize) -> io::Result<bool> {
         let (Some(helper), None) = (self.helper(), &self.command) else { return Ok(false) };
         let mut tray = (most > 0 && self.may_move()).then(|| self.staging.empty.pop()).flatten();
-        let runs = match tray {
-            Some(tray) => self.next_pages(tray, most)?,
-            None => Vec::new(),
-        };
-        if runs.is_empty() {
+        let runs = tray.map_or(Ok(Vec::new()), |tray| self.next_pages(tray, most));
+        if runs.as_ref().map_or(true, Vec::is_empty) {
             self.staging.empty.extend(tray.take());
         }
+        let runs = runs?;
         Ok(self.give(&helper, work::MOVE, tray, runs))
     }
 
@@ -154,7 +152,9 @@ impl Space {
         self.command = Some(command);
     }
 
-    /// The helper moves nothing more of its command: notes what it has moved, be it untold.
+    /// The helper moves nothing more of its command: notes what it has moved, be it untold. A run
+    /// is moved from its first page on, into a tray that was empty. (Where a page was, there may
+    /// be another by now.)
     pub(super) fn break_off(&mut self) -> io::Result<()> {
         let (Some(helper), Some(files)) = (self.helper.clone(), self.files.clone()) else {
             return Ok(());
@@ -163,10 +163,7 @@ impl Space {
         let mut counts = Vec::with_capacity(command.runs.len());
         for run in &command.runs {
             let mut count = run.moved;
-            while count < run.count
-                && files.is_there(helper.staged_at(run.staged + count))?
-                && !files.is_there((run.page + count as u64) * PAGE)?
-            {
+            while count < run.count && files.is_there(helper.staged_at(run.staged + count))? {
                 count += 1;
             }
             counts.push(count);

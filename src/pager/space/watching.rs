@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use super::forking::PROTECT_MAX;
 use super::{PAGE, Space, pages, threads};
 use crate::pager::process_files::Mapping;
-use crate::pager::ranges::Ranges;
 use crate::pager::{SpaceLock, lock};
 use crate::sys::process;
 
@@ -22,8 +21,7 @@ pub(super) const LISTS: Range<u64> = PAGE..1 << 56;
 /// little to win, and each thread that ends would be held up to tell that it drops its stack.
 const STACK_PAGES: u64 = 16;
 
-/// How much of a program's arguments and environment stays, in bytes: to ps and to others who read
-/// /proc/PID/cmdline, a page that has left is not there.
+/// How much of a program's arguments and environment stays, in bytes.
 const ARGUMENTS_MAX: u64 = 16 * PAGE;
 
 /// How long pages that could not be moved are left alone.
@@ -47,15 +45,10 @@ impl Space {
         if self.uffd.is_changing() {
             return Ok(()); // soon
         }
-        if self.watched == Ranges::default() || self.left_since.elapsed() > LEFT_FOR {
+        if self.left_since.elapsed() > LEFT_FOR {
             self.left_since = Instant::now();
             self.left = self.own.clone();
             self.words.iter().for_each(|word| self.left.insert(word));
-            if let Some(range) = self.thread.and_then(process::arguments_of) {
-                let start = range.start / PAGE * PAGE;
-                self.left
-                    .insert(start..range.end.next_multiple_of(PAGE).min(start + ARGUMENTS_MAX));
-            }
         }
         self.watched_at_size = files.size().map_or(0, |size| size.mapped);
         let mut registered = Vec::new();
@@ -105,9 +98,23 @@ impl Space {
                 self.knows_words = false;
             }
         }
+        if !std::mem::replace(&mut self.knows_arguments, true) {
+            self.leave_arguments();
+        }
         self.have_forks_told(true);
         self.protect(PROTECT_MAX);
         Ok(())
+    }
+
+    /// Leaves arguments and environment where they are: to ps and others who read
+    /// /proc/PID/cmdline, a page that has left is not there. They are watched all the same: else
+    /// the kernel would split the mapping of the stack, whose size the C library tells by it.
+    fn leave_arguments(&mut self) {
+        let Some(range) = self.thread.and_then(process::arguments_of) else { return };
+        let start = range.start / PAGE * PAGE;
+        let pages = start..range.end.next_multiple_of(PAGE).min(start + ARGUMENTS_MAX);
+        self.words.insert(pages.clone());
+        self.left.insert(pages);
     }
 
     /// The pages of a window that are watched in a row with `page`; that in any case.
