@@ -141,8 +141,10 @@ pub(crate) fn signal(pid: i32, signal: i32) {
 /// Size of the stack of this thread, in bytes, as the C library tells it.
 pub(crate) fn stack_bytes() -> usize {
     let mut about = std::mem::MaybeUninit::<libc::pthread_attr_t>::uninit();
-    // SAFETY: the pointer is to room for it.
-    assert_eq!(unsafe { libc::pthread_getattr_np(libc::pthread_self(), about.as_mut_ptr()) }, 0);
+    // SAFETY: a call without arguments.
+    let this = unsafe { libc::pthread_self() };
+    // SAFETY: the pointer is to room for what is told of a thread that lives.
+    assert_eq!(unsafe { libc::pthread_getattr_np(this, about.as_mut_ptr()) }, 0);
     let mut bytes = 0;
     // SAFETY: the call above has initialised it.
     assert_eq!(unsafe { libc::pthread_attr_getstacksize(about.as_ptr(), &raw mut bytes) }, 0);
