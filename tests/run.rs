@@ -13,7 +13,7 @@ mod trials;
 use std::fs;
 use std::io::{self, Read};
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Command, ExitCode, Output, Stdio};
+use std::process::{Child, ChildStdout, Command, ExitCode, Output, Stdio};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
@@ -212,19 +212,25 @@ fn scenario(name: &str, limit: &str, code: i32, said: &str) {
     assert!(text(&output.stdout).contains(said), "{}", text(&output.stdout));
 }
 
+/// Starts a scenario that stays until it is ended, and waits until it has its memory.
+fn start(limit: &str, before: &[&str], name: &str) -> (Child, ChildStdout) {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_uzswap"))
+        .args(["run", "--quiet", "--limit", limit, "--"])
+        .args(before)
+        .args([&this_program(), "--scenario", name])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdout = child.stdout.take().unwrap();
+    assert_eq!(stdout.read(&mut [0; 6]).unwrap(), 6, "it ended early");
+    (child, stdout)
+}
+
 /// The supervisor is killed while pages leave and come back: the program is ended.
 fn supervisor_is_killed(before: &[&str], name: &str, with_guard: bool) {
     for round in 0..12 {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_uzswap"))
-            .args(["run", "--quiet", "--limit", "24M", "--"])
-            .args(before)
-            .args([&this_program(), "--scenario", name])
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut stdout = child.stdout.take().unwrap();
-        assert_eq!(stdout.read(&mut [0; 6]).unwrap(), 6, "it ended early");
+        let (mut child, mut stdout) = start("24M", before, name);
         thread::sleep(Duration::from_millis(100 + round * 7));
         if with_guard {
             let is_guard = |pid: &u32| {
@@ -347,14 +353,7 @@ fn core_file() {
 
 /// ps and others find a program by its arguments, while all else leaves it.
 fn arguments_stay() {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_uzswap"))
-        .args(["run", "--quiet", "--limit", "16M", "--", &this_program(), "--scenario", "stay"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let mut stdout = child.stdout.take().unwrap();
-    assert_eq!(stdout.read(&mut [0; 6]).unwrap(), 6, "it ended early");
+    let (mut child, _stdout) = start("16M", &[], "stay");
     let is_program = |pid: &u32| {
         let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         arguments.starts_with(this_program().as_bytes()) && arguments.ends_with(b"\0stay\0")

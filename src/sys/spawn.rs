@@ -4,10 +4,10 @@ use std::ffi::{CString, OsStr, OsString};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::ptr;
 
+use super::ptrace;
 use super::signals::SignalMask;
 
 /// Starts a command as a shell would find it, with the signal mask `mask`, SIGPIPE as it is by
@@ -60,13 +60,7 @@ pub fn spawn(argv: &[OsString], changed: &[(&str, &OsStr)], mask: SignalMask) ->
         Err(error) if error.raw_os_error() == Some(libc::ENOEXEC) => {
             let mut command = Command::new(&argv[0]);
             command.args(&argv[1..]).envs(changed.iter().copied());
-            let before_exec = move || {
-                mask.apply();
-                Ok(())
-            };
-            // SAFETY: one system call, which is async-signal-safe.
-            unsafe { command.pre_exec(before_exec) };
-            Ok(command.spawn()?.id())
+            Ok(ptrace::spawn(&mut command, mask, false)?.id())
         }
         Err(error) => Err(error),
     }
