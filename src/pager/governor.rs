@@ -13,9 +13,9 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::census::Census;
 use super::process_files::part_of_anonymous_of;
-use super::space::has_changed;
+use super::space::{has_changed, looked_at, watch};
 use super::turns::Watch;
-use super::{Pager, lock, status};
+use super::{Pager, SpaceLock, lock, status};
 use crate::sys::process;
 use crate::sys::signals::{self, SignalNumber};
 
@@ -27,7 +27,7 @@ const BYTES_PER_MS_MAX: u64 = 4 << 20;
 const LOOK_MAX: Duration = Duration::from_millis(50);
 const LOOK_MIN: Duration = Duration::from_millis(1);
 
-/// How often the mappings of all programs are looked at while their memory is watched.
+/// How often the mappings of each program are looked at, about, while memory is watched.
 const WATCH_EVERY: Duration = Duration::from_millis(20);
 
 /// How often it is looked for processes without a helper.
@@ -39,7 +39,6 @@ pub(super) struct Governor {
     queue: OwnedFd,
     turns: Watch,
     census: Census,
-    watched_at: Option<Instant>,
     tree_at: Instant,
     /// What killed runs left was removed.
     has_tidied: bool,
@@ -56,7 +55,6 @@ impl Governor {
             queue,
             turns: Watch::new(),
             census: Census::new(),
-            watched_at: None,
             tree_at: Instant::now(),
             has_tidied: false,
             without: BTreeSet::new(),
@@ -102,18 +100,18 @@ impl Governor {
         Ok(())
     }
 
-    /// Watches what is not watched yet: of programs that map or unmap memory at once, of all now
-    /// and then, for the two may even out.
-    fn watch(&mut self) {
-        let is_due = self.watched_at.is_none_or(|at| at.elapsed() >= WATCH_EVERY);
-        if is_due {
-            self.watched_at = Some(Instant::now());
-        }
-        for space in self.pager.spaces() {
-            if is_due || has_changed(&space) {
-                // One that has just ended is told of by its helper.
-                let _ = lock(&space).watch();
-            }
+    /// Watches what is not watched yet: of programs that have grown or shrunk at once; of all now
+    /// and then, for the two may even out, but one at a time, as the others grow meanwhile.
+    fn watch(&self) {
+        let (changed, rest): (Vec<SpaceLock>, Vec<SpaceLock>) =
+            self.pager.spaces().into_iter().partition(has_changed);
+        let oldest = rest
+            .iter()
+            .min_by_key(|space| looked_at(space))
+            .filter(|space| looked_at(space).is_none_or(|looked| looked.elapsed() >= WATCH_EVERY));
+        for space in changed.iter().chain(oldest) {
+            // One that has just ended is told of by its helper.
+            let _ = watch(space);
         }
     }
 

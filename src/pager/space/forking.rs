@@ -132,6 +132,7 @@ impl Space {
     /// It has pages in common with others, since a process forked that had so much resident.
     pub(in crate::pager) fn joins(&mut self, family: &Family, resident_bytes: u64) {
         self.joined = Some(Joined { at: Instant::now(), resident_bytes });
+        self.shares_unwatched = true;
         if self.family.is_none() {
             self.family = Some(family.join());
             self.shared = Shared::default();

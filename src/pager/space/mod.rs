@@ -28,7 +28,8 @@ use forking::Prepared;
 pub(super) use moving::Moved;
 use staging::{NOBODY, STAGING_PAGES, Staging};
 pub(super) use staging::{STAGING_BYTES, TRAY_PAGES, Tray};
-pub(super) use watching::{has_changed, leave_words_of_threads};
+use watching::Looked;
+pub(super) use watching::{has_changed, leave_words_of_threads, looked_at, watch};
 
 use super::family::Member;
 use super::hand::Hand;
@@ -86,8 +87,7 @@ pub(super) struct Space {
     dropping: Option<usize>,
     hand: Hand,
     files: Option<Arc<ProcessFiles>>,
-    /// Size of the address space, in pages, when its mappings were last looked at.
-    watched_at_size: u64,
+    looked: Option<Looked>,
     /// What was asked for before a fork, and when; of a child, what it has of its parent.
     advice: Option<(Option<Instant>, [Ranges; 3])>,
     /// Some of its pages may be another process's as well.
@@ -98,6 +98,8 @@ pub(super) struct Space {
     expected: bool,
     /// What is watched is registered for write protection too.
     pub(super) protects: bool,
+    /// Some of what is not watched yet may be another process's as well.
+    shares_unwatched: bool,
     /// To be protected still, which the kernel refuses while mappings change.
     to_protect: Ranges,
     /// It was protected for the fork that it is about to do.
@@ -141,12 +143,13 @@ impl Space {
             dropping: None,
             hand: Hand::default(),
             files: None,
-            watched_at_size: 0,
+            looked: None,
             advice: None,
             family: None,
             joined: None,
             expected: false,
             protects: false,
+            shares_unwatched: false,
             to_protect: Ranges::default(),
             prepared: None,
             shared: Shared::default(),
@@ -188,7 +191,7 @@ impl Space {
             // What its parent's supervisor knew may be newer than the fork: some of it may not be
             // watched here, and a page that leaves such memory is lost.
             self.watched = Ranges::default();
-            self.watch_and(false)?;
+            self.watch_and(|_| false)?;
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::forking::PROTECT_MAX;
 use super::{PAGE, Space, pages, threads};
-use crate::pager::process_files::Mapping;
+use crate::pager::process_files::{Mapping, ProcessFiles};
 use crate::pager::{SpaceLock, lock};
 use crate::sys::process;
 
@@ -27,21 +27,40 @@ const ARGUMENTS_MAX: u64 = 16 * PAGE;
 /// How long pages that could not be moved are left alone.
 const LEFT_FOR: Duration = Duration::from_secs(5);
 
+/// A look at the mappings of a process.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Looked {
+    at: Instant,
+    /// Of the address space, in pages.
+    size: u64,
+}
+
 impl Space {
     /// Watches all anonymous memory that is not watched yet.
     pub(in crate::pager) fn watch(&mut self) -> io::Result<()> {
         // Threads have new stacks all the time.
-        self.watch_and(self.protects && !self.has_threads())
+        self.watch_and(|space| !space.has_threads())
     }
 
     /// Likewise, where it may all be another process's as well.
     pub(in crate::pager) fn watch_shared(&mut self) -> io::Result<()> {
-        self.watch_and(self.protects)
+        self.watch_and(|_| true)
     }
 
-    /// As [`Space::watch`]; with `protect` what may be protected is.
-    pub(super) fn watch_and(&mut self, protect: bool) -> io::Result<()> {
+    /// As [`Space::watch`]; what may be another's as well is protected where that `may` be.
+    pub(super) fn watch_and(&mut self, may: impl FnOnce(&Space) -> bool) -> io::Result<()> {
         let Some(files) = self.files.clone() else { return Ok(()) };
+        let mappings = files.anonymous_mappings()?;
+        self.watch_these(&files, mappings, may)
+    }
+
+    /// As [`Space::watch_and`], of mappings that there were a moment ago.
+    fn watch_these(
+        &mut self,
+        files: &ProcessFiles,
+        mappings: Vec<Mapping>,
+        may_protect: impl FnOnce(&Space) -> bool,
+    ) -> io::Result<()> {
         if self.uffd.is_changing() {
             return Ok(()); // soon
         }
@@ -50,9 +69,8 @@ impl Space {
             self.left = self.own.clone();
             self.words.iter().for_each(|word| self.left.insert(word));
         }
-        self.watched_at_size = files.size().map_or(0, |size| size.mapped);
         let mut registered = Vec::new();
-        for mapping in files.anonymous_mappings()? {
+        for mapping in mappings {
             let unwatched = self.watched.outside(mapping.range.clone());
             if mapping.is_above_guard
                 && unwatched == [mapping.range.clone()]
@@ -74,6 +92,7 @@ impl Space {
             }
         }
         if registered.is_empty() {
+            self.shares_unwatched = false;
             return Ok(());
         }
         // A part may have had a hole when it was registered, where something else is now that is
@@ -83,7 +102,9 @@ impl Space {
         if self.uffd.is_changing() {
             return Ok(());
         }
-        let spared = protect.then(|| self.stacks()).flatten();
+        // Since it forked, all that was mapped is its own.
+        let is_shared = std::mem::take(&mut self.shares_unwatched) && self.protects;
+        let spared = (is_shared && may_protect(self)).then(|| self.stacks()).flatten();
         let spared = spared.and_then(|stacks| self.not_to_protect(stacks));
         for part in registered {
             let at = now.partition_point(|mapping| mapping.range.end <= part.start);
@@ -124,13 +145,29 @@ impl Space {
     }
 }
 
-/// Whether the address space has grown or shrunk since it was last looked at.
+/// Whether the address space has grown or shrunk since its mappings were last looked at.
 pub(in crate::pager) fn has_changed(space: &SpaceLock) -> bool {
     let (files, before) = {
         let space = lock(space);
-        (space.files.clone(), space.watched_at_size)
+        (space.files.clone(), space.looked.map(|looked| looked.size))
     };
-    files.and_then(|files| files.size()).is_some_and(|size| size.mapped != before)
+    files.and_then(|files| files.size()).is_some_and(|size| Some(size.mapped) != before)
+}
+
+/// When its mappings were last looked at.
+pub(in crate::pager) fn looked_at(space: &SpaceLock) -> Option<Instant> {
+    lock(space).looked.map(|looked| looked.at)
+}
+
+/// As [`Space::watch`], of one that may have pages to serve meanwhile: /proc is read without the
+/// lock.
+pub(in crate::pager) fn watch(space: &SpaceLock) -> io::Result<()> {
+    let Some(files) = lock(space).files.clone() else { return Ok(()) };
+    let size = files.size().map_or(0, |size| size.mapped);
+    let mappings = files.anonymous_mappings()?;
+    let mut space = lock(space);
+    space.looked = Some(Looked { at: Instant::now(), size });
+    space.watch_these(&files, mappings, |space| !space.has_threads())
 }
 
 /// Leaves pages where they are that threads need at their end. The kernel clears a word of a thread
