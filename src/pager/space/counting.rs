@@ -89,6 +89,21 @@ impl Space {
         }
     }
 
+    /// Some pages were shared, and are no more: each takes a page more, here or, where none of them
+    /// was in others' count, there.
+    pub(in crate::pager) fn made_own(&mut self, pages: usize) {
+        let in_others = (self.shared.bytes / PAGE).min(pages as u64) as usize;
+        self.shares_less(in_others);
+        if let Some(family) = &self.family {
+            family.part(pages - in_others);
+        }
+    }
+
+    /// Some pages that were shared have left: they were in the count of one that they left before.
+    pub(in crate::pager) fn shares_less(&mut self, pages: usize) {
+        self.shared.bytes = self.shared.bytes.saturating_sub(pages as u64 * PAGE);
+    }
+
     /// One that it had pages in common with is gone: they may be in nobody's count now. As much of
     /// them as `inherited` is in its own until it is asked.
     pub(in crate::pager) fn inherits(&mut self, inherited: u64) {

@@ -275,12 +275,6 @@ impl Space {
             parts.into_iter().for_each(|part| touched.insert(part));
         }
     }
-
-    /// Some pages were shared, and are no more: each takes a page more, here or where it was shared
-    /// with.
-    pub(in crate::pager) fn made_own(&mut self, pages: usize) {
-        let _ = self.family.as_ref().map(|family| family.part(pages));
-    }
 }
 
 /// The mappings are being changed.
