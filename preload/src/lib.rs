@@ -89,9 +89,10 @@ extern "C" fn will_fork() {
     // Null where there is no helper, or it is not ready; the page was told before.
     let control = for_forks.control.load(Ordering::Acquire);
     // SAFETY: null, or the helper's memory, which stays mapped and is all atomics.
-    let is_wanted = unsafe { control.as_ref() }
-        .is_some_and(|control| control.tell_forks.load(Ordering::Relaxed) != 0);
-    if is_wanted {
+    let Some(control) = (unsafe { control.as_ref() }) else { return };
+    let number = control.forks.fetch_add(1, Ordering::Relaxed).saturating_add(1);
+    let from = control.tell_forks_from.load(Ordering::Relaxed);
+    if from != 0 && number >= from {
         helper::touch(for_forks.page.load(Ordering::Relaxed));
     }
 }

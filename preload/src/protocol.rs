@@ -134,8 +134,11 @@ pub struct Control {
     pub done: AtomicU32,
     /// 1 while a command is carried out in part, and whoever has the lock may look how far it is.
     pub paused: AtomicU32,
-    /// Not 0 where a fork is to be told before: by a touch of the last page of staging.
-    pub tell_forks: AtomicU32,
+    /// Forks of the program that were about to be done.
+    pub forks: AtomicU32,
+    /// Forks are told before, by a touch of the last page of staging: from this one on, the first
+    /// being 1; none where this is 0.
+    pub tell_forks_from: AtomicU32,
     /// Of [`work`].
     pub work: AtomicU32,
     /// Runs of the command.

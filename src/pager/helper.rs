@@ -110,9 +110,14 @@ impl Helper {
         self.staging + staged as u64 * PAGE
     }
 
-    /// Whether its program is to tell of a fork before.
-    pub(super) fn have_forks_told(&self, told: bool) {
-        self.control.tell_forks.store(u32::from(told), Ordering::Relaxed);
+    /// Forks of its program that were about to be done so far.
+    pub(super) fn forks(&self) -> u32 {
+        self.control.forks.load(Ordering::Relaxed)
+    }
+
+    /// Its program is to tell of forks before: from this one on, the first being 1; 0 for none.
+    pub(super) fn have_forks_told(&self, from: u32) {
+        self.control.tell_forks_from.store(from, Ordering::Relaxed);
     }
 
     /// Keeps it from moving pages; `false` where it does just now.

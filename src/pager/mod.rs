@@ -203,7 +203,7 @@ impl Pager {
         self.free_released();
         let counted = self.charged.load(Ordering::Relaxed);
         let (mut resident, mut known) = (0, self.slots.bytes());
-        let room = self.goal_bytes().saturating_sub(self.sampled.load(Ordering::Relaxed));
+        let room = self.goal_bytes().saturating_sub(self.apart.load(Ordering::Relaxed));
         let (mut reserved, mut sum) = (0, Sum::default());
         for space in &self.spaces() {
             let bytes = resident_bytes(space);
@@ -215,7 +215,7 @@ impl Pager {
             if space.family().is_some() {
                 reserved = reserved.max(evictor::leaving_bytes(bytes));
             }
-            space.have_forks_told(bytes > room);
+            space.have_forks_told(bytes, room);
         }
         let pool = self.zswap.budget().used_bytes();
         let kept = self.slots.used().max(1) as u64;

@@ -21,6 +21,17 @@ pub(super) struct Prepared {
     touched: Ranges,
 }
 
+/// Forks of a process, as it counts them.
+#[derive(Debug)]
+pub(super) struct Forks {
+    looked: Instant,
+    /// Then, and when it was looked before.
+    counts: [u32; 2],
+}
+
+/// How long it may take until a child is known whose fork was not told.
+const UNKNOWN_FOR: Duration = Duration::from_secs(1);
+
 /// How long what was asked for before a fork is that fork's.
 const ADVICE_FOR: Duration = Duration::from_secs(1);
 
@@ -34,6 +45,20 @@ pub(super) const PROTECT_MAX: Duration = Duration::from_micros(500);
 /// How long of that without giving the processor away: who runs there then may write to pages that
 /// are not protected yet, for some milliseconds.
 const SPIN_MAX: Duration = Duration::from_micros(200);
+
+impl Forks {
+    pub(super) fn new() -> Forks {
+        Forks { looked: Instant::now(), counts: [0; 2] }
+    }
+
+    /// Those whose children are known, if any came of them; there were so many so far.
+    fn known(&mut self, count: u32, now: Instant) -> u32 {
+        if now.duration_since(self.looked) >= UNKNOWN_FOR {
+            *self = Forks { looked: now, counts: [count, self.counts[0]] };
+        }
+        self.counts[1]
+    }
+}
 
 impl Space {
     /// Memory that children of a fork do not get (MADV_DONTFORK), such that they get as zeros
@@ -67,11 +92,24 @@ impl Space {
             && self.is_staging(address)
     }
 
-    /// Whether the program is to tell of a fork before: copies of all that it has would not fit, or
-    /// some of it is watched.
-    pub(in crate::pager) fn have_forks_told(&self, is_large: bool) {
+    /// Has the program tell of a fork before where copies of all that it has would not fit into so
+    /// much room, nor those of forks before whose children are not known yet; of each where some of
+    /// it is watched.
+    pub(in crate::pager) fn have_forks_told(&mut self, resident_bytes: u64, room: u64) {
+        let Some(helper) = &self.helper else { return };
+        if self.watched != Ranges::default() {
+            return self.have_all_forks_told();
+        }
+        let fitting = room / resident_bytes.max(1);
+        let is_told = resident_bytes >= PROTECTED_BYTES_MIN || fitting == 0;
+        let from = u64::from(self.forks.known(helper.forks(), Instant::now())) + fitting + 1;
+        helper.have_forks_told(if is_told { from.try_into().unwrap_or(0) } else { 0 });
+    }
+
+    /// Has the program tell of each fork before.
+    pub(super) fn have_all_forks_told(&self) {
         if let Some(helper) = &self.helper {
-            helper.have_forks_told(is_large || self.watched != Ranges::default());
+            helper.have_forks_told(1);
         }
     }
 
@@ -280,4 +318,21 @@ impl Space {
 /// The mappings are being changed.
 fn is_busy(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EAGAIN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn forks_are_known_when_their_children_had_time_to_come() {
+        let mut forks = Forks::new();
+        let start = Instant::now();
+        let mut known = |count, ms| forks.known(count, start + Duration::from_millis(ms));
+        assert_eq!([known(0, 0), known(3, 10), known(5, 990)], [0, 0, 0]);
+        // Some of the five were a moment ago.
+        assert_eq!([known(5, 1010), known(9, 2000)], [0, 0]);
+        assert_eq!([known(9, 2020), known(9, 3000)], [5, 5]);
+        assert_eq!(known(9, 3030), 9);
+    }
 }

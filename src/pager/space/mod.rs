@@ -24,7 +24,7 @@ use std::time::Instant;
 
 pub(super) use counting::resident_bytes;
 use counting::{Joined, Shared};
-use forking::Prepared;
+use forking::{Forks, Prepared};
 pub(super) use moving::Moved;
 use staging::{NOBODY, STAGING_PAGES, Staging};
 pub(super) use staging::{STAGING_BYTES, TRAY_PAGES, Tray};
@@ -88,6 +88,7 @@ pub(super) struct Space {
     hand: Hand,
     files: Option<Arc<ProcessFiles>>,
     looked: Option<Looked>,
+    forks: Forks,
     /// What was asked for before a fork, and when; of a child, what it has of its parent.
     advice: Option<(Option<Instant>, [Ranges; 3])>,
     /// Some of its pages may be another process's as well.
@@ -144,6 +145,7 @@ impl Space {
             hand: Hand::default(),
             files: None,
             looked: None,
+            forks: Forks::new(),
             advice: None,
             family: None,
             joined: None,

@@ -122,7 +122,7 @@ impl Space {
         if !std::mem::replace(&mut self.knows_arguments, true) {
             self.leave_arguments();
         }
-        self.have_forks_told(true);
+        self.have_all_forks_told();
         self.protect(PROTECT_MAX);
         Ok(())
     }
