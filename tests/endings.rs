@@ -34,13 +34,14 @@ fn main() -> ExitCode {
         _ => {}
     }
     let missing = no_run();
-    let tests: [Case; 18] = [
+    let tests: [Case; 19] = [
         ("signals_reach_the_program", &[], signals_reach_the_program),
         ("interrupts_reach_the_program", &["SIGINT"], || signal_reaches("INT")),
         ("hang_ups_reach_the_program", &["SIGHUP"], || signal_reaches("HUP")),
         ("ctrl_c_hits_once", &["SIGINT", "script"], ctrl_c_hits_once),
         ("no_program_outlives_the_supervisor", &[], none_outlives_the_supervisor),
         ("a_killed_program_leaves_nothing", &[], a_killed_program_leaves_nothing),
+        ("a_program_that_ends_has_lost_nothing", &[], an_end_is_no_loss),
         ("a_limit_that_is_too_small_is_told", &[], too_small_is_told),
         ("there_may_be_more_programs_than_descriptors", &[], more_than_descriptors),
         ("closed_streams_are_no_matter", &[], closed_streams),
@@ -131,11 +132,30 @@ fn fill(mib: usize, after: &str) -> ExitCode {
         println!("ready");
         thread::sleep(Duration::from_secs(100));
     }
+    if after == "exit" {
+        exit_while_others_read(memory);
+    }
     for (number, page) in memory.chunks(PAGE).enumerate() {
         assert!(after == "random" || page[..8] == number.to_ne_bytes(), "page {number}");
     }
     println!("filled");
     ExitCode::SUCCESS
+}
+
+/// Ends the process, with threads that wait for pages: some for such that are aside.
+fn exit_while_others_read(memory: Vec<u8>) -> ! {
+    let memory: &'static [u8] = memory.leak();
+    let pages = memory.len() / PAGE;
+    for mut random in 0..8_u32 {
+        thread::spawn(move || {
+            loop {
+                random = random.wrapping_mul(1_103_515_245).wrapping_add(12345);
+                std::hint::black_box(memory[(random >> 8) as usize % pages * PAGE]);
+            }
+        });
+    }
+    thread::sleep(Duration::from_millis(50));
+    std::process::exit(3)
 }
 
 /// A started program that has said that it is ready.
@@ -244,6 +264,14 @@ fn a_killed_program_leaves_nothing() {
     expect(&output, 128 + 9);
     all_end(&pids);
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+fn an_end_is_no_loss() {
+    for _ in 0..20 {
+        let output = run("16M", &[&this(), "--fill", "40", "exit"]).output().unwrap();
+        expect(&output, 3);
+        assert!(!text(&output.stderr).contains("was ended"), "{}", told(&output));
+    }
 }
 
 /// What does not shrink does not fit.

@@ -285,13 +285,12 @@ impl Space {
         self.thread.is_some_and(process::is_stopped)
     }
 
-    /// Whether its process was killed, and may have its memory still: the helper ends by itself at
-    /// no other time.
+    /// Whether its process was killed or ends, and other threads of it may have its memory still:
+    /// the helper ends at no other time, and lets go of the memory some time before it is gone.
     pub(super) fn is_ending(&self) -> bool {
-        let thread = self.thread.and_then(|thread| rustix::process::Pid::from_raw(thread as i32));
-        // Of another user's, another error.
-        let asked = thread.map(rustix::process::test_kill_process);
-        asked.is_some_and(|asked| asked == Err(rustix::io::Errno::SRCH))
+        let has_ended =
+            |files: &Arc<ProcessFiles>| files.size().is_none_or(|size| size.mapped == 0);
+        self.files.as_ref().is_some_and(has_ended)
     }
 
     /// What is told of it while it runs, but for the name of its process; `None` before that is
