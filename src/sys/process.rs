@@ -182,7 +182,7 @@ pub fn end_with_parent(parent_pid: u32) -> io::Result<()> {
 /// effort: it may not be allowed, and before Linux 6.12 a thread that wakes may have to wait until
 /// the one that runs there has had its 3 ms.
 pub fn prefer_this_thread() {
-    const NICE: libc::c_int = -10;
+    const NICE: libc::c_int = -20;
     // SAFETY: changes how this thread is scheduled; no pointers are passed.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICE) };
     let _ = scheduled().and_then(|mut attributes| {
