@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::family::Family;
-use super::helper::Heard;
+use super::helper::{Heard, Helper};
 use super::space::{Moved, Space, TRAY_PAGES, Tray, leave_words_of_threads, resident_bytes};
 use super::table::Place;
 use super::{Pager, SpaceLock, lock, untouched_pages};
@@ -170,8 +170,8 @@ impl Evictor {
     /// free. It has so many bytes resident.
     fn evict_from(&mut self, space: &SpaceLock, resident: u64) -> io::Result<usize> {
         let (leave, trays_aside) = trays(resident);
-        // It may end at any time.
-        while lock(space).helper().is_some() {
+        loop {
+            self.helper(space)?; // it may end at any time
             // A round may have filled two trays, and empties one.
             let is_ahead = lock(space).filled_trays() > trays_aside;
             let most = if is_ahead { 0 } else { leave };
@@ -201,7 +201,6 @@ impl Evictor {
                 return Ok(freed);
             }
         }
-        Ok(0)
     }
 
     /// Whether pages may leave that several processes have. What many have comes back as many, so
@@ -214,17 +213,23 @@ impl Evictor {
             || self.in_vain >= UNKNOWN_ROUNDS
     }
 
+    /// The helper of a space, where it is not late with what it was given before.
+    fn helper(&self, space: &SpaceLock) -> io::Result<Arc<Helper>> {
+        let helper = lock(space).helper().ok_or(io::ErrorKind::NotFound)?;
+        if helper.is_late() {
+            self.hear(space, helper.hear(Duration::ZERO))?;
+        }
+        Ok(helper)
+    }
+
     /// Has the helper of a space do what it is given, if it is given anything: what was moved, and
-    /// how many pages were freed. Not where it is late with what it was given before.
+    /// how many pages were freed.
     fn carry_out(
         &self,
         space: &SpaceLock,
         give: impl FnOnce(&mut Space) -> io::Result<bool>,
     ) -> io::Result<(Moved, usize)> {
-        let Some(helper) = lock(space).helper() else { return Err(io::ErrorKind::NotFound.into()) };
-        if helper.is_late() {
-            self.hear(space, helper.hear(Duration::ZERO))?;
-        }
+        let helper = self.helper(space)?;
         if !give(&mut lock(space))? {
             return Ok((Moved::default(), 0));
         }

@@ -192,12 +192,10 @@ impl Helper {
         if send(&self.connection, Message::new(kind::WORK, 0, 0), &[]).is_err() {
             return Heard::Gone;
         }
-        let heard = match self.hear(LOOK_AFTER) {
+        match self.hear(LOOK_AFTER) {
             Heard::Late if !is_stopped() => self.hear(PATIENCE),
             heard => heard,
-        };
-        self.is_late.store(heard == Heard::Late, Ordering::Relaxed);
-        heard
+        }
     }
 
     /// Whether it was told something and has not said that it is done, after some time.
@@ -207,6 +205,12 @@ impl Helper {
 
     /// Hears of what it was told last.
     pub(super) fn hear(&self, patience: Duration) -> Heard {
+        let heard = self.wait(patience);
+        self.is_late.store(heard == Heard::Late, Ordering::Relaxed);
+        heard
+    }
+
+    fn wait(&self, patience: Duration) -> Heard {
         let patience = Timespec::try_from(patience).expect("a short time");
         let mut bytes = [0; MESSAGE_BYTES];
         loop {
@@ -219,11 +223,8 @@ impl Helper {
             match rustix::net::recv(&self.connection, &mut bytes[..], RecvFlags::DONTWAIT) {
                 Ok((length, _)) => {
                     let message = Message::from_bytes(&bytes[..length]);
-                    if message.is_none_or(|message| message.kind != kind::DONE) {
-                        return Heard::Gone;
-                    }
-                    self.is_late.store(false, Ordering::Relaxed);
-                    return Heard::Done;
+                    let is_done = message.is_some_and(|message| message.kind == kind::DONE);
+                    return if is_done { Heard::Done } else { Heard::Gone };
                 }
                 Err(Errno::INTR | Errno::AGAIN) => {}
                 Err(_) => return Heard::Gone,
