@@ -4,7 +4,7 @@
 //! The parts of a family add up to what it takes if all are asked; the part of one alone says
 //! little. So the answers count once all were asked. In between, a child that was forked counts for
 //! nothing, as its pages are in its parent's count; and each page that somebody makes its own,
-//! which is asked for where there is little room, counts as one more.
+//! which is asked for where there is little room, is in its own count from then on.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;

@@ -260,7 +260,8 @@ impl Evictor {
             let moved = self.carry_out(&relative, |space| Ok(space.give_move_after(pages)));
             let moved = moved.map_or(0, |(moved, _)| moved.pages);
             if moved > 0 {
-                lock(&relative).shares_less(moved);
+                // They were in the count of the one that they have left before.
+                lock(&relative).made_own(moved);
                 let _ = self.empty_newest(&relative);
             }
         }

@@ -12,7 +12,8 @@ pub(super) struct Family(Arc<Figures>);
 struct Figures {
     /// Processes that have pages of it; of some of them that is all that is known yet.
     members: AtomicU32,
-    /// Pages that some member made its own: each took one page more.
+    /// Pages that some member made its own, and that were in no other's count: each took one page
+    /// more.
     parted: AtomicU64,
     /// Of these, those that are in what members were told; and members that were asked.
     known: AtomicU64,
@@ -54,12 +55,12 @@ impl Family {
         Arc::as_ptr(&self.0).addr()
     }
 
-    /// A member has made pages its own.
+    /// A member has made pages its own that were in its own count.
     pub(super) fn part(&self, pages: usize) {
         self.0.parted.fetch_add(pages as u64, Ordering::Relaxed);
     }
 
-    /// How many pages members have made their own so far.
+    /// How many pages that were so far.
     pub(super) fn parted(&self) -> u64 {
         self.0.parted.load(Ordering::Relaxed)
     }
@@ -75,7 +76,8 @@ impl Family {
         self.0.asked.load(Ordering::Relaxed) == self.members()
     }
 
-    /// Pages that were parted since: at most so many more does the family take.
+    /// Pages that were parted since: at most so many more does the family take than its members'
+    /// counts tell.
     pub(super) fn parted_since(&self) -> u64 {
         // In this order: a census may end between the two.
         let known = self.0.known.load(Ordering::Acquire);

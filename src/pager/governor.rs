@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::census::Census;
-use super::process_files::part_of_anonymous_of;
+use super::process_files::{children_of, part_of_anonymous_of};
 use super::space::{has_changed, looked_at, watch};
 use super::turns::Watch;
 use super::{Pager, SpaceLock, lock, status};
@@ -180,13 +180,7 @@ fn below(pid: u32) -> Vec<u32> {
     let mut at = 0;
     while let Some(&pid) = found.get(at) {
         at += 1;
-        let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { continue };
-        for thread in threads.flatten() {
-            let children = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
-            found.extend(
-                children.split_ascii_whitespace().filter_map(|pid| pid.parse::<u32>().ok()),
-            );
-        }
+        found.extend(children_of(pid));
     }
     found.remove(0);
     found

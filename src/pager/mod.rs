@@ -206,10 +206,10 @@ impl Pager {
         let room = self.goal_bytes().saturating_sub(self.apart.load(Ordering::Relaxed));
         let (mut reserved, mut sum) = (0, Sum::default());
         for space in &self.spaces() {
+            lock(space).look_after_forks();
             let bytes = resident_bytes(space);
             resident += bytes;
             let mut space = lock(space);
-            space.look_after_forks();
             sum.add(&mut space, bytes);
             known += space.bytes();
             if space.family().is_some() {

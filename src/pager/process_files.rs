@@ -158,6 +158,15 @@ pub(super) fn has_locked_memory(thread: u32) -> bool {
     in_status(thread, "VmLck:").is_some_and(|locked| locked != "0 kB")
 }
 
+/// The children of a process.
+pub(super) fn children_of(pid: u32) -> Vec<u32> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task"));
+    let children = threads.into_iter().flatten().flatten().filter_map(|thread| {
+        fs::read_to_string(thread.path().join("children")).ok() // or it has ended
+    });
+    children.flat_map(|pids| pids.split(' ').flat_map(str::parse).collect::<Vec<u32>>()).collect()
+}
+
 /// What a line of /proc/PID/status says.
 fn in_status(pid: u32, name: &str) -> Option<String> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;

@@ -1,10 +1,12 @@
 //! Forks: a child has the pages of its parent that are in the store; what both have is protected.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::{PAGE, Server};
 use crate::pager::family::Family;
+use crate::pager::process_files::children_of;
 use crate::pager::ranges::Ranges;
 use crate::pager::space::Space;
 use crate::pager::table::{Entry, Place, UNKNOWN};
@@ -70,12 +72,25 @@ impl Server {
         // At the fork, both sides keep the processors busy.
         self.company.leave();
         let page = address / PAGE * PAGE..(address / PAGE + 1) * PAGE;
-        let is_prepared = space.will_fork(page.clone());
+        let room = self.pager.goal_bytes().saturating_sub(self.pager.apart.load(Ordering::Relaxed));
+        let is_unwatched = space.watched == Ranges::default();
+        let may_be_untold =
+            is_unwatched && space.may_fork_untold(self.unknown_children(space), room);
+        let is_prepared = space.will_fork(page.clone(), may_be_untold);
         self.to_wake.push(page);
         if is_prepared {
             // The parent may be gone before its child is known. What is aside still then is told.
             let _ = self.store_aside(space);
         }
+    }
+
+    /// How many children of a process are none that are known.
+    fn unknown_children(&self, space: &Space) -> u32 {
+        let Some(pid) = space.pid else { return 0 };
+        // Its own is locked by the caller.
+        let known = self.spaces.values().filter_map(|space| space.try_lock().ok()?.pid);
+        let known: BTreeSet<u32> = known.collect();
+        children_of(pid).iter().filter(|child| !known.contains(child)).count() as u32
     }
 
     /// Stores what is aside of a space, for whoever will have it; in words why some of it is aside

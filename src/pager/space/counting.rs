@@ -83,8 +83,9 @@ impl Space {
     /// in others' count when it was asked.
     pub(in crate::pager) fn has_part(&mut self, resident: u64, part: u64, shared: u64) {
         if self.family.is_some() {
-            let inherited = shared.saturating_sub(self.shared.bytes);
-            let bytes = resident.saturating_sub(part).saturating_sub(inherited);
+            // What it has inherited or made its own meanwhile.
+            let counted = shared.saturating_sub(self.shared.bytes);
+            let bytes = resident.saturating_sub(part).saturating_sub(counted);
             self.shared = Shared { bytes, is_unsure: false };
         }
     }
@@ -93,15 +94,10 @@ impl Space {
     /// was in others' count, there.
     pub(in crate::pager) fn made_own(&mut self, pages: usize) {
         let in_others = (self.shared.bytes / PAGE).min(pages as u64) as usize;
-        self.shares_less(in_others);
+        self.shared.bytes -= in_others as u64 * PAGE;
         if let Some(family) = &self.family {
             family.part(pages - in_others);
         }
-    }
-
-    /// Some pages that were shared have left: they were in the count of one that they left before.
-    pub(in crate::pager) fn shares_less(&mut self, pages: usize) {
-        self.shared.bytes = self.shared.bytes.saturating_sub(pages as u64 * PAGE);
     }
 
     /// One that it had pages in common with is gone: they may be in nobody's count now. As much of

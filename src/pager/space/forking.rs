@@ -51,6 +51,11 @@ impl Forks {
         Forks { looked: Instant::now(), counts: [0; 2] }
     }
 
+    /// So many are known.
+    fn have_known(&mut self, count: u32) {
+        *self = Forks { looked: Instant::now(), counts: [count; 2] };
+    }
+
     /// Those whose children are known, if any came of them; there were so many so far.
     fn known(&mut self, count: u32, now: Instant) -> u32 {
         if now.duration_since(self.looked) >= UNKNOWN_FOR {
@@ -106,6 +111,16 @@ impl Space {
         helper.have_forks_told(if is_told { from.try_into().unwrap_or(0) } else { 0 });
     }
 
+    /// Whether the fork that it tells of fits after all, where nothing is watched: of its children
+    /// so many are not known, and the others have ended or are counted.
+    pub(in crate::pager) fn may_fork_untold(&mut self, unknown: u32, room: u64) -> bool {
+        let Some(helper) = &self.helper else { return false };
+        self.forks.have_known(helper.forks().saturating_sub(1 + unknown));
+        let resident = self.resident_bytes();
+        self.have_forks_told(resident, room);
+        u64::from(unknown) < room / resident.max(1)
+    }
+
     /// Has the program tell of each fork before.
     pub(super) fn have_all_forks_told(&self) {
         if let Some(helper) = &self.helper {
@@ -116,8 +131,8 @@ impl Space {
     /// The program is about to fork: watches what is to be protected then, and asks what it takes
     /// to know by then, when there is less time. No page leaves until it has. The page that told of
     /// it is filled; who waits for it is not woken. `false` where it is to ask again: the helper is
-    /// at work, or the mappings change.
-    pub(in crate::pager) fn will_fork(&mut self, told_by: Range<u64>) -> bool {
+    /// at work, or the mappings change; or nothing was to be done, as it may fork `untold`.
+    pub(in crate::pager) fn will_fork(&mut self, told_by: Range<u64>, untold: bool) -> bool {
         if !self.hold_commands() {
             return false;
         }
@@ -126,7 +141,7 @@ impl Space {
             self.take_back(0..u64::MAX);
         }
         self.let_commands(is_filled);
-        if !is_filled {
+        if !is_filled || untold {
             return false;
         }
         let _ = self.watch(); // what is not watched is not protected
@@ -326,8 +341,8 @@ mod tests {
 
     #[test]
     fn forks_are_known_when_their_children_had_time_to_come() {
-        let mut forks = Forks::new();
         let start = Instant::now();
+        let mut forks = Forks { looked: start, counts: [0; 2] };
         let mut known = |count, ms| forks.known(count, start + Duration::from_millis(ms));
         assert_eq!([known(0, 0), known(3, 10), known(5, 990)], [0, 0, 0]);
         // Some of the five were a moment ago.

@@ -28,7 +28,6 @@ use forking::{Forks, Prepared};
 pub(super) use moving::Moved;
 use staging::{NOBODY, STAGING_PAGES, Staging};
 pub(super) use staging::{STAGING_BYTES, TRAY_PAGES, Tray};
-use watching::Looked;
 pub(super) use watching::{has_changed, leave_words_of_threads, looked_at, watch};
 
 use super::family::Member;
@@ -87,7 +86,10 @@ pub(super) struct Space {
     dropping: Option<usize>,
     hand: Hand,
     files: Option<Arc<ProcessFiles>>,
-    looked: Option<Looked>,
+    /// When its mappings were last looked at.
+    looked_at: Option<Instant>,
+    /// Size of the address space, in pages, when all of it was last watched.
+    watched_at_size: Option<u64>,
     forks: Forks,
     /// What was asked for before a fork, and when; of a child, what it has of its parent.
     advice: Option<(Option<Instant>, [Ranges; 3])>,
@@ -144,7 +146,8 @@ impl Space {
             dropping: None,
             hand: Hand::default(),
             files: None,
-            looked: None,
+            looked_at: None,
+            watched_at_size: None,
             forks: Forks::new(),
             advice: None,
             family: None,

@@ -27,14 +27,6 @@ const ARGUMENTS_MAX: u64 = 16 * PAGE;
 /// How long pages that could not be moved are left alone.
 const LEFT_FOR: Duration = Duration::from_secs(5);
 
-/// A look at the mappings of a process.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Looked {
-    at: Instant,
-    /// Of the address space, in pages.
-    size: u64,
-}
-
 impl Space {
     /// Watches all anonymous memory that is not watched yet.
     pub(in crate::pager) fn watch(&mut self) -> io::Result<()> {
@@ -51,18 +43,19 @@ impl Space {
     pub(super) fn watch_and(&mut self, may: impl FnOnce(&Space) -> bool) -> io::Result<()> {
         let Some(files) = self.files.clone() else { return Ok(()) };
         let mappings = files.anonymous_mappings()?;
-        self.watch_these(&files, mappings, may)
+        self.watch_these(&files, mappings, may).map(drop)
     }
 
-    /// As [`Space::watch_and`], of mappings that there were a moment ago.
+    /// As [`Space::watch_and`], of mappings that there were a moment ago; `false` where that is to
+    /// be done again soon.
     fn watch_these(
         &mut self,
         files: &ProcessFiles,
         mappings: Vec<Mapping>,
         may_protect: impl FnOnce(&Space) -> bool,
-    ) -> io::Result<()> {
+    ) -> io::Result<bool> {
         if self.uffd.is_changing() {
-            return Ok(()); // soon
+            return Ok(false);
         }
         if self.left_since.elapsed() > LEFT_FOR {
             self.left_since = Instant::now();
@@ -93,17 +86,18 @@ impl Space {
         }
         if registered.is_empty() {
             self.shares_unwatched = false;
-            return Ok(());
+            return Ok(true);
         }
         // A part may have had a hole when it was registered, where something else is now that is
         // not. A mapping is registered as a whole or not at all: what lies in one now is watched,
         // if nothing has changed since of which nobody was told yet.
         let now = files.anonymous_mappings()?;
         if self.uffd.is_changing() {
-            return Ok(());
+            return Ok(false);
         }
         // Since it forked, all that was mapped is its own.
-        let is_shared = std::mem::take(&mut self.shares_unwatched) && self.protects;
+        let is_shared = self.shares_unwatched && self.protects;
+        let mut are_whole = true;
         let spared = (is_shared && may_protect(self)).then(|| self.stacks()).flatten();
         let spared = spared.and_then(|stacks| self.not_to_protect(stacks));
         for part in registered {
@@ -111,6 +105,7 @@ impl Space {
             let is_whole = now.get(at).is_some_and(|Mapping { range, .. }| {
                 range.start <= part.start && part.end <= range.end
             });
+            are_whole &= is_whole;
             if is_whole {
                 for part in spared.iter().flat_map(|spared| spared.outside(part.clone())) {
                     self.to_protect.insert(part);
@@ -119,12 +114,13 @@ impl Space {
                 self.knows_words = false;
             }
         }
+        self.shares_unwatched &= !are_whole;
         if !std::mem::replace(&mut self.knows_arguments, true) {
             self.leave_arguments();
         }
         self.have_all_forks_told();
         self.protect(PROTECT_MAX);
-        Ok(())
+        Ok(are_whole)
     }
 
     /// Leaves arguments and environment where they are: to ps and others who read
@@ -145,29 +141,39 @@ impl Space {
     }
 }
 
-/// Whether the address space has grown or shrunk since its mappings were last looked at.
+/// Whether the address space has grown or shrunk since all of it was watched.
 pub(in crate::pager) fn has_changed(space: &SpaceLock) -> bool {
     let (files, before) = {
         let space = lock(space);
-        (space.files.clone(), space.looked.map(|looked| looked.size))
+        (space.files.clone(), space.watched_at_size)
     };
     files.and_then(|files| files.size()).is_some_and(|size| Some(size.mapped) != before)
 }
 
 /// When its mappings were last looked at.
 pub(in crate::pager) fn looked_at(space: &SpaceLock) -> Option<Instant> {
-    lock(space).looked.map(|looked| looked.at)
+    lock(space).looked_at
 }
 
 /// As [`Space::watch`], of one that may have pages to serve meanwhile: /proc is read without the
 /// lock.
 pub(in crate::pager) fn watch(space: &SpaceLock) -> io::Result<()> {
-    let Some(files) = lock(space).files.clone() else { return Ok(()) };
-    let size = files.size().map_or(0, |size| size.mapped);
+    let files = {
+        let mut space = lock(space);
+        space.looked_at = Some(Instant::now());
+        space.files.clone()
+    };
+    let Some(files) = files else { return Ok(()) };
+    let size = files.size().map(|size| size.mapped);
     let mappings = files.anonymous_mappings()?;
     let mut space = lock(space);
-    space.looked = Some(Looked { at: Instant::now(), size });
-    space.watch_these(&files, mappings, |space| !space.has_threads())
+    if space.shares_unwatched {
+        return space.watch(); // nothing of before the fork may be missing
+    }
+    if space.watch_these(&files, mappings, |space| !space.has_threads())? {
+        space.watched_at_size = size;
+    }
+    Ok(())
 }
 
 /// Leaves pages where they are that threads need at their end. The kernel clears a word of a thread
