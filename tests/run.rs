@@ -60,6 +60,8 @@ fn main() -> ExitCode {
     add(name, missing.clone(), Box::new(threads_that_end));
     let name = "growth_after_forks_is_held_back".to_owned();
     add(name, missing.clone(), Box::new(growth_after_forks));
+    let name = "forks_that_fit_cost_nothing".to_owned();
+    add(name, missing.clone(), Box::new(forks_in_turn));
     let name = "what_forks_share_counts_once".to_owned();
     add(name, missing.clone(), Box::new(counted_once));
     let name = "what_is_stopped_holds_up_nobody".to_owned();
@@ -302,6 +304,13 @@ fn pages_and_faults(scenario: &str) -> (u64, u64, serde_json::Value) {
     let count = |name: &str| told["counts"][name].as_u64().unwrap();
     let pages = count("restored_pages") + count("rescued_pages") + count("fresh_pages");
     (pages, told["faults"]["count"].as_u64().unwrap(), told)
+}
+
+/// One child of 32 MiB at a time has room: nothing is watched, and it is counted as it is.
+fn forks_in_turn() {
+    let told = report("200M", "forks-in-turn");
+    assert_eq!(told["faults"]["count"].as_u64().unwrap(), 0, "{told}");
+    assert!(told["peak_bytes"].as_u64().unwrap() < 100 << 20, "{told}");
 }
 
 /// What both write to is copied: without being asked for, some 70 MiB.

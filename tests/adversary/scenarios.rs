@@ -115,6 +115,7 @@ pub(crate) fn run(name: &str) -> ! {
         }
         "stopped" => stopped(),
         "forks-in-forks" => forks_in_forks(),
+        "forks-in-turn" => forks_in_turn(),
         "parents-end" => parents_end(),
         "child-changes" => child_changes(),
         "processors-stay" => processors_stay(),
@@ -280,6 +281,19 @@ fn threads_end_in_forks() {
         }
         is_over.store(true, Ordering::Relaxed);
     });
+    check(at);
+}
+
+/// Children that end before the next one comes.
+fn forks_in_turn() {
+    let at = filled();
+    thread::sleep(Duration::from_millis(200));
+    for _ in 0..60 {
+        match raw::fork() {
+            0 => raw::exit(0),
+            child => assert_eq!(raw::wait(child), 0),
+        }
+    }
     check(at);
 }
 
