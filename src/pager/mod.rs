@@ -422,7 +422,7 @@ impl Pager {
              {:.1} tables of pages, {:.1} unmanaged programs), and {why}; process {pid} was ended. \
              Give it a larger --limit{file}.",
             mib(self.limit_bytes),
-            mib(used),
+            (mib(used) * 10.0).ceil() / 10.0, // more than the limit, by however little
             mib(resident),
             mib(pool),
             mib(used.saturating_sub(resident + pool + unmanaged)),
