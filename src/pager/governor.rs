@@ -4,18 +4,19 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::panic::resume_unwind;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::census::Census;
 use super::process_files::{children_of, part_of_anonymous_of};
-use super::space::{has_changed, looked_at, watch};
 use super::turns::Watch;
-use super::{Pager, SpaceLock, lock, status};
+use super::{Pager, lock, status, watcher};
 use crate::sys::process;
 use crate::sys::signals::{self, SignalNumber};
 
@@ -27,9 +28,6 @@ const BYTES_PER_MS_MAX: u64 = 4 << 20;
 const LOOK_MAX: Duration = Duration::from_millis(50);
 const LOOK_MIN: Duration = Duration::from_millis(1);
 
-/// How often the mappings of each program are looked at, about, while memory is watched.
-const WATCH_EVERY: Duration = Duration::from_millis(20);
-
 /// How often it is looked for processes without a helper.
 const TREE_EVERY: Duration = Duration::from_millis(500);
 
@@ -38,6 +36,7 @@ pub(super) struct Governor {
     /// The server's: readable while there is something to answer.
     queue: OwnedFd,
     turns: Watch,
+    watchers: Vec<JoinHandle<()>>,
     census: Census,
     tree_at: Instant,
     /// What killed runs left was removed.
@@ -54,6 +53,7 @@ impl Governor {
             pager,
             queue,
             turns: Watch::new(),
+            watchers: Vec::new(),
             census: Census::new(),
             tree_at: Instant::now(),
             has_tidied: false,
@@ -70,13 +70,9 @@ impl Governor {
             }
             let used = self.pager.sample();
             let goal = self.pager.goal_bytes();
-            // Watching takes a moment, in which programs grow; and what they have in common may be
-            // made their own by all of them.
-            let apart = self.pager.apart.load(Ordering::Relaxed);
-            if apart > goal.saturating_sub(self.pager.margin_bytes() * 3) {
-                self.watch();
-            }
-            if apart > goal {
+            self.keep_watchers()?;
+            // What programs have in common may be made their own by all of them.
+            if self.pager.apart.load(Ordering::Relaxed) > goal {
                 self.census.go_on(&self.pager, used);
             } else {
                 self.census.rest(&self.pager);
@@ -100,19 +96,15 @@ impl Governor {
         Ok(())
     }
 
-    /// Watches what is not watched yet: of programs that have grown or shrunk at once; of all now
-    /// and then, for the two may even out, but one at a time, as the others grow meanwhile.
-    fn watch(&self) {
-        let (changed, rest): (Vec<SpaceLock>, Vec<SpaceLock>) =
-            self.pager.spaces().into_iter().partition(has_changed);
-        let oldest = rest
-            .iter()
-            .min_by_key(|space| looked_at(space))
-            .filter(|space| looked_at(space).is_none_or(|looked| looked.elapsed() >= WATCH_EVERY));
-        for space in changed.iter().chain(oldest) {
-            // One that has just ended is told of by its helper.
-            let _ = watch(space);
+    /// Starts watchers once there is something to watch. Where one has failed, fails as well.
+    fn keep_watchers(&mut self) -> io::Result<()> {
+        if self.watchers.is_empty() && !self.pager.to_watch.is_empty() {
+            self.watchers = watcher::start(&self.pager)?;
         }
+        while let Some(at) = self.watchers.iter().position(JoinHandle::is_finished) {
+            let _ = self.watchers.remove(at).join().map_err(|panic| resume_unwind(panic));
+        }
+        Ok(())
     }
 
     /// Ends all programs: those that are known, which takes no descriptor and gives some back, and

@@ -21,6 +21,7 @@ use super::server::Server;
 use super::slots::Slots;
 use super::status::{self, FOLDER_PREFIX, LIBRARY_NAME, Reporter};
 use super::turns::Turns;
+use super::watcher::ToWatch;
 use super::written::{WriteBack, WriteBackOptions};
 use super::{Bell, Pager, RunReport, wake_descriptor};
 use crate::backing::BackingError;
@@ -162,6 +163,7 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
         apart: AtomicU64::new(0),
         is_surely_over: AtomicBool::new(false),
         sampling: Mutex::new(()),
+        to_watch: ToWatch::default(),
         resident: AtomicU64::new(0),
         charged: AtomicU64::new(0),
         reserved: AtomicU64::new(0),

@@ -33,6 +33,7 @@ mod status;
 mod streams;
 mod table;
 mod turns;
+mod watcher;
 mod written;
 
 use std::io;
@@ -49,9 +50,10 @@ use meter::Meter;
 pub use meter::{FaultTimes, PagerCounts};
 pub use metrics::MetricsAddress;
 use slots::{Slots, key};
-use space::{Space, resident_bytes};
+use space::{Space, process_size, resident_bytes};
 pub use status::{ProcessStatus, RunStatus, running};
 use turns::Turns;
+use watcher::{Due, ToWatch};
 use written::WriteBack;
 pub use written::{WriteBackOptions, WriteBackReport};
 
@@ -95,6 +97,8 @@ struct Pager {
     is_surely_over: AtomicBool,
     /// Held by who looks.
     sampling: Mutex<()>,
+    /// For watchers.
+    to_watch: ToWatch,
     /// Resident anonymous memory of programs then.
     resident: AtomicU64,
     /// What was given to programs since, less what the pool gave back for it.
@@ -204,18 +208,22 @@ impl Pager {
         let counted = self.charged.load(Ordering::Relaxed);
         let (mut resident, mut known) = (0, self.slots.bytes());
         let room = self.goal_bytes().saturating_sub(self.apart.load(Ordering::Relaxed));
-        let (mut reserved, mut sum) = (0, Sum::default());
-        for space in &self.spaces() {
-            lock(space).look_after_forks();
-            let bytes = resident_bytes(space);
+        let (mut reserved, mut sum, mut due) = (0, Sum::default(), Due::default());
+        for shared in &self.spaces() {
+            let size = process_size(shared);
+            let mut space = lock(shared);
+            space.look_after_forks();
+            let bytes = space.bytes_of(size);
             resident += bytes;
-            let mut space = lock(space);
             sum.add(&mut space, bytes);
             known += space.bytes();
             if space.family().is_some() {
                 reserved = reserved.max(evictor::leaving_bytes(bytes));
             }
             space.have_forks_told(bytes, room);
+            if let Some(size) = size.filter(|size| size.mapped > 0) {
+                due.see(shared, &space, size);
+            }
         }
         let pool = self.zswap.budget().used_bytes();
         let kept = self.slots.used().max(1) as u64;
@@ -224,6 +232,10 @@ impl Pager {
         let rest = unmanaged + pool + known as u64;
         let mut used = resident + rest;
         self.apart.store(used, Ordering::Relaxed);
+        // To watch takes a moment, in which programs grow.
+        if used > self.goal_bytes().saturating_sub(self.margin_bytes() * 3) {
+            self.to_watch.add(due);
+        }
         if used > self.goal_bytes() {
             // It matters now that processes have pages in common.
             resident = sum.bytes();
@@ -364,6 +376,7 @@ impl Pager {
         self.stop.store(true, Ordering::Relaxed);
         self.bell.ring();
         self.end.ring();
+        self.to_watch.end();
         self.wake_server();
     }
 

@@ -33,8 +33,16 @@ impl Space {
         self.removing.insert(range);
     }
 
+    /// What is watched of a range is not what it was.
+    fn has_changed(&mut self, range: Range<u64>) {
+        if let Some(changed) = &mut self.looks.changed {
+            changed.insert(range);
+        }
+    }
+
     /// The program has unmapped a range.
     pub(in crate::pager) fn unmapped(&mut self, range: Range<u64>, release: &mut dyn FnMut(u32)) {
+        self.has_changed(range.clone());
         self.to_protect.remove(range.clone());
         self.removing.remove(range.clone());
         self.words.remove(range.clone());
@@ -62,6 +70,7 @@ impl Space {
         release: &mut dyn FnMut(u32),
     ) {
         for range in [from.clone(), to..to + (from.end - from.start)] {
+            self.has_changed(range.clone());
             self.to_protect.remove(range.clone());
             self.removing.remove(range.clone());
             self.words.remove(range);
@@ -172,6 +181,7 @@ impl Space {
         }
         for part in unknown.iter() {
             let _ = self.uffd.unregister(part.clone());
+            self.has_changed(part.clone());
             self.watched.remove(part.clone());
             self.to_protect.remove(part.clone());
             self.take_back(part);

@@ -35,7 +35,7 @@ impl Space {
     }
 
     /// Likewise, if it has this size.
-    fn bytes_of(&self, size: Option<Size>) -> u64 {
+    pub(in crate::pager) fn bytes_of(&self, size: Option<Size>) -> u64 {
         match (size, &self.files) {
             (Some(size), _) if size.mapped > 0 => size.anonymous * PAGE,
             // A child whose helper is not there yet has what its parent had.
@@ -135,7 +135,12 @@ impl Space {
 
 /// As [`Space::resident_bytes`].
 pub(in crate::pager) fn resident_bytes(space: &SpaceLock) -> u64 {
-    let files = lock(space).files.clone();
-    let size = files.and_then(|files| files.size());
+    let size = process_size(space);
     lock(space).bytes_of(size)
+}
+
+/// The size of the process; `None` where it has ended, or is not known yet.
+pub(in crate::pager) fn process_size(space: &SpaceLock) -> Option<Size> {
+    let files = lock(space).files.clone();
+    files.and_then(|files| files.size())
 }

@@ -22,13 +22,14 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-pub(super) use counting::resident_bytes;
 use counting::{Joined, Shared};
+pub(super) use counting::{process_size, resident_bytes};
 use forking::{Forks, Prepared};
 pub(super) use moving::Moved;
 use staging::{NOBODY, STAGING_PAGES, Staging};
 pub(super) use staging::{STAGING_BYTES, TRAY_PAGES, Tray};
-pub(super) use watching::{has_changed, leave_words_of_threads, looked_at, watch};
+use watching::Looks;
+pub(super) use watching::{Look, leave_words_of_threads, watch};
 
 use super::family::Member;
 use super::hand::Hand;
@@ -86,10 +87,7 @@ pub(super) struct Space {
     dropping: Option<usize>,
     hand: Hand,
     files: Option<Arc<ProcessFiles>>,
-    /// When its mappings were last looked at.
-    looked_at: Option<Instant>,
-    /// Size of the address space, in pages, when all of it was last watched.
-    watched_at_size: Option<u64>,
+    pub(super) looks: Looks,
     forks: Forks,
     /// What was asked for before a fork, and when; of a child, what it has of its parent.
     advice: Option<(Option<Instant>, [Ranges; 3])>,
@@ -146,8 +144,7 @@ impl Space {
             dropping: None,
             hand: Hand::default(),
             files: None,
-            looked_at: None,
-            watched_at_size: None,
+            looks: Looks::default(),
             forks: Forks::new(),
             advice: None,
             family: None,

@@ -2,13 +2,16 @@
 
 use std::io;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::forking::PROTECT_MAX;
 use super::{PAGE, Space, pages, threads};
-use crate::pager::process_files::{Mapping, ProcessFiles};
+use crate::pager::process_files::{Mapping, ProcessFiles, Size};
+use crate::pager::ranges::Ranges;
 use crate::pager::{SpaceLock, lock};
 use crate::sys::process;
+use crate::sys::userfaultfd::Userfaultfd;
 
 /// How far the list of robust futexes of a thread and the word that is cleared at its end are from
 /// each other at most: 16 bytes in glibc 2.36.
@@ -27,6 +30,48 @@ const ARGUMENTS_MAX: u64 = 16 * PAGE;
 /// How long pages that could not be moved are left alone.
 const LEFT_FOR: Duration = Duration::from_secs(5);
 
+/// Looks at the mappings of a space.
+#[derive(Debug, Default)]
+pub(in crate::pager) struct Looks {
+    /// It waits for one, or one goes on.
+    pub(in crate::pager) is_awaited: bool,
+    /// When the last one began.
+    began: Option<Instant>,
+    /// Where mappings have changed since one began, while that goes on.
+    pub(super) changed: Option<Ranges>,
+    /// Size of the address space, in pages, when all of it was last watched.
+    watched_at_size: Option<u64>,
+}
+
+/// Why one is due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::pager) enum Look {
+    /// The size of the address space is not what it was when all of it was watched.
+    Changed,
+    /// It is the same so long after the last one.
+    After(Duration),
+}
+
+impl Looks {
+    /// Why one is due where the address space has this size, if none goes on.
+    pub(in crate::pager) fn due(&self, size: Size) -> Option<Look> {
+        match self.began {
+            _ if self.is_awaited => None,
+            Some(began) if self.watched_at_size == Some(size.mapped) => {
+                Some(Look::After(began.elapsed()))
+            }
+            _ => Some(Look::Changed),
+        }
+    }
+}
+
+/// A mapping, or parts of it, that is not watched.
+struct Unwatched {
+    parts: Vec<Range<u64>>,
+    /// The mapping, where it may be a thread's stack.
+    may_be_stack: Option<Range<u64>>,
+}
+
 impl Space {
     /// Watches all anonymous memory that is not watched yet.
     pub(in crate::pager) fn watch(&mut self) -> io::Result<()> {
@@ -42,58 +87,53 @@ impl Space {
     /// As [`Space::watch`]; what may be another's as well is protected where that `may` be.
     pub(super) fn watch_and(&mut self, may: impl FnOnce(&Space) -> bool) -> io::Result<()> {
         let Some(files) = self.files.clone() else { return Ok(()) };
-        let mappings = files.anonymous_mappings()?;
-        self.watch_these(&files, mappings, may).map(drop)
+        if self.uffd.is_changing() {
+            return Ok(());
+        }
+        let parts = self.unwatched(files.anonymous_mappings()?);
+        let registered = register(&self.uffd, self.protects, &files, parts)?;
+        let now = files.anonymous_mappings()?;
+        self.watch_registered(registered, &now, may);
+        Ok(())
     }
 
-    /// As [`Space::watch_and`], of mappings that there were a moment ago; `false` where that is to
-    /// be done again soon.
-    fn watch_these(
-        &mut self,
-        files: &ProcessFiles,
-        mappings: Vec<Mapping>,
-        may_protect: impl FnOnce(&Space) -> bool,
-    ) -> io::Result<bool> {
-        if self.uffd.is_changing() {
-            return Ok(false);
-        }
+    /// What of these mappings is not watched, and not to be left alone.
+    fn unwatched(&mut self, mappings: Vec<Mapping>) -> Vec<Unwatched> {
         if self.left_since.elapsed() > LEFT_FOR {
             self.left_since = Instant::now();
             self.left = self.own.clone();
             self.words.iter().for_each(|word| self.left.insert(word));
         }
-        let mut registered = Vec::new();
+        let mut found = Vec::new();
         for mapping in mappings {
-            let unwatched = self.watched.outside(mapping.range.clone());
-            if mapping.is_above_guard
-                && unwatched == [mapping.range.clone()]
-                && files.has_at_most(mapping.range, STACK_PAGES)
-            {
-                continue;
-            }
-            for part in unwatched {
-                for part in self.left.outside(part) {
-                    match self.uffd.register(part.clone(), true, self.protects) {
-                        Ok(()) => registered.push(part),
-                        // It went, or another userfaultfd has it, or it is of a special kind.
-                        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {
-                            return Err(error);
-                        }
-                        Err(_) => {}
-                    }
-                }
-            }
+            let parts = self.watched.outside(mapping.range.clone());
+            let may_be_stack = mapping.is_above_guard && parts == [mapping.range.clone()];
+            found.push(Unwatched {
+                parts: parts.into_iter().flat_map(|part| self.left.outside(part)).collect(),
+                may_be_stack: may_be_stack.then_some(mapping.range),
+            });
         }
+        found
+    }
+
+    /// Watches what was registered, if it is certain that it is still: by the mappings that there
+    /// were since then. `false` where that is to be done again soon.
+    ///
+    /// A part may have had a hole when it was registered, where something else is now that is not. A
+    /// mapping is registered as a whole or not at all: what lies in one now is watched, if nothing
+    /// has changed since of which nobody was told yet.
+    fn watch_registered(
+        &mut self,
+        registered: Vec<Range<u64>>,
+        now: &[Mapping],
+        may_protect: impl FnOnce(&Space) -> bool,
+    ) -> bool {
         if registered.is_empty() {
             self.shares_unwatched = false;
-            return Ok(true);
+            return true;
         }
-        // A part may have had a hole when it was registered, where something else is now that is
-        // not. A mapping is registered as a whole or not at all: what lies in one now is watched,
-        // if nothing has changed since of which nobody was told yet.
-        let now = files.anonymous_mappings()?;
         if self.uffd.is_changing() {
-            return Ok(false);
+            return false;
         }
         // Since it forked, all that was mapped is its own.
         let is_shared = self.shares_unwatched && self.protects;
@@ -120,7 +160,7 @@ impl Space {
         }
         self.have_all_forks_told();
         self.protect(PROTECT_MAX);
-        Ok(are_whole)
+        are_whole
     }
 
     /// Leaves arguments and environment where they are: to ps and others who read
@@ -141,39 +181,66 @@ impl Space {
     }
 }
 
-/// Whether the address space has grown or shrunk since all of it was watched.
-pub(in crate::pager) fn has_changed(space: &SpaceLock) -> bool {
-    let (files, before) = {
-        let space = lock(space);
-        (space.files.clone(), space.watched_at_size)
-    };
-    files.and_then(|files| files.size()).is_some_and(|size| Some(size.mapped) != before)
-}
-
-/// When its mappings were last looked at.
-pub(in crate::pager) fn looked_at(space: &SpaceLock) -> Option<Instant> {
-    lock(space).looked_at
-}
-
-/// As [`Space::watch`], of one that may have pages to serve meanwhile: /proc is read without the
-/// lock.
+/// As [`Space::watch`], of one that may have pages to serve meanwhile. The lock is held only to see
+/// what is not watched, and to note that it is: to register it may take milliseconds, where a
+/// thread that changes mappings does not get to run.
 pub(in crate::pager) fn watch(space: &SpaceLock) -> io::Result<()> {
-    let files = {
+    let (files, uffd) = {
         let mut space = lock(space);
-        space.looked_at = Some(Instant::now());
-        space.files.clone()
+        space.looks.began = Some(Instant::now());
+        if space.shares_unwatched {
+            return space.watch(); // nothing of before the fork may be missing
+        }
+        let Some(files) = space.files.clone() else { return Ok(()) };
+        (files, Arc::clone(&space.uffd))
     };
-    let Some(files) = files else { return Ok(()) };
     let size = files.size().map(|size| size.mapped);
     let mappings = files.anonymous_mappings()?;
+    let (parts, protects) = {
+        let mut space = lock(space);
+        if uffd.is_changing() {
+            return Ok(());
+        }
+        space.looks.changed = Some(Ranges::default());
+        (space.unwatched(mappings), space.protects)
+    };
+    let registered = register(&uffd, protects, &files, parts)?;
+    let now = if registered.is_empty() { Vec::new() } else { files.anonymous_mappings()? };
     let mut space = lock(space);
-    if space.shares_unwatched {
-        return space.watch(); // nothing of before the fork may be missing
+    let Some(changed) = space.looks.changed.take() else { return Ok(()) };
+    if space.shares_unwatched || space.protects != protects {
+        return Ok(()); // it forks: what was registered is to be protected, too
     }
-    if space.watch_these(&files, mappings, |space| !space.has_threads())? {
-        space.watched_at_size = size;
+    let (gone, there): (Vec<Range<u64>>, Vec<Range<u64>>) =
+        registered.into_iter().partition(|part| changed.within(part.clone()).next().is_some());
+    if space.watch_registered(there, &now, |_| false) && gone.is_empty() {
+        space.looks.watched_at_size = size;
     }
     Ok(())
+}
+
+/// Registers what is not watched; what was.
+fn register(
+    uffd: &Userfaultfd,
+    protects: bool,
+    files: &ProcessFiles,
+    unwatched: Vec<Unwatched>,
+) -> io::Result<Vec<Range<u64>>> {
+    let mut registered = Vec::new();
+    for Unwatched { parts, may_be_stack } in unwatched {
+        if may_be_stack.is_some_and(|stack| files.has_at_most(stack, STACK_PAGES)) {
+            continue;
+        }
+        for part in parts {
+            match uffd.register(part.clone(), true, protects) {
+                Ok(()) => registered.push(part),
+                // It went, or another userfaultfd has it, or it is of a special kind.
+                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Err(error),
+                Err(_) => {}
+            }
+        }
+    }
+    Ok(registered)
 }
 
 /// Leaves pages where they are that threads need at their end. The kernel clears a word of a thread
