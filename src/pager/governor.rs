@@ -64,6 +64,8 @@ impl Governor {
 
     pub(super) fn run(mut self) -> io::Result<()> {
         process::prefer_this_thread();
+        // For some microseconds at a time; where that is not allowed, as soon as may be.
+        let _ = process::run_first();
         while !self.pager.stop.load(Ordering::Relaxed) {
             if self.pager.has_failed() {
                 self.end_programs();

@@ -11,10 +11,12 @@ use std::process::ExitStatus;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::{self, JoinHandle};
+use std::time::Instant;
 
 use super::answerer::Answerer;
 use super::evictor::Evictor;
 use super::governor::Governor;
+use super::growth::Growth;
 use super::meter::Meter;
 use super::metrics::{self, MetricsAddress, MetricsSocket};
 use super::server::Server;
@@ -162,7 +164,8 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
         sampled: AtomicU64::new(0),
         apart: AtomicU64::new(0),
         is_surely_over: AtomicBool::new(false),
-        sampling: Mutex::new(()),
+        sampling: Mutex::new(Growth::new(Instant::now())),
+        unannounced: AtomicU64::new(0),
         to_watch: ToWatch::default(),
         resident: AtomicU64::new(0),
         charged: AtomicU64::new(0),

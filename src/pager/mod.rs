@@ -18,6 +18,7 @@ mod company;
 mod evictor;
 mod family;
 mod governor;
+mod growth;
 mod hand;
 mod helper;
 mod launch;
@@ -40,11 +41,12 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
 use census::Sum;
+use growth::Growth;
 pub use launch::{RunError, RunOptions, run};
 use meter::Meter;
 pub use meter::{FaultTimes, PagerCounts};
@@ -63,6 +65,10 @@ use crate::sys::process;
 use crate::sys::signals::{self, SignalNumber};
 use crate::trace::{RecordReport, Recorder};
 use crate::zswap::{Counters, StoreError, Zswap};
+
+/// Programs may grow untold by one part in so many of the limit at most: what is kept free for that
+/// is not theirs.
+const UNANNOUNCED_PART: u64 = 8;
 
 type SpaceLock = Arc<Mutex<Space>>;
 
@@ -96,7 +102,9 @@ struct Pager {
     /// So it was when all were asked last that have pages in common.
     is_surely_over: AtomicBool,
     /// Held by who looks.
-    sampling: Mutex<()>,
+    sampling: Mutex<Growth>,
+    /// What programs may grow by untold until somebody looks again.
+    unannounced: AtomicU64,
     /// For watchers.
     to_watch: ToWatch,
     /// Resident anonymous memory of programs then.
@@ -203,18 +211,19 @@ impl Pager {
     /// pages.
     fn sample(&self) -> u64 {
         // One at a time, as what was charged until now is taken off when it is counted.
-        let _looks = self.sampling.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut growth = self.sampling.lock().unwrap_or_else(PoisonError::into_inner);
         self.free_released();
         let counted = self.charged.load(Ordering::Relaxed);
         let (mut resident, mut known) = (0, self.slots.bytes());
         let room = self.goal_bytes().saturating_sub(self.apart.load(Ordering::Relaxed));
-        let (mut reserved, mut sum, mut due) = (0, Sum::default(), Due::default());
+        let (mut reserved, mut grown, mut sum, mut due) = (0, 0, Sum::default(), Due::default());
         for shared in &self.spaces() {
             let size = process_size(shared);
             let mut space = lock(shared);
             space.look_after_forks();
             let bytes = space.bytes_of(size);
             resident += bytes;
+            grown += space.grown(bytes);
             sum.add(&mut space, bytes);
             known += space.bytes();
             if space.family().is_some() {
@@ -225,6 +234,10 @@ impl Pager {
                 due.see(shared, &space, size);
             }
         }
+        let (given, left) = self.meter.given_and_left();
+        let unannounced = growth.see(Instant::now(), grown, given, left);
+        let unannounced = unannounced.min(self.limit_bytes / UNANNOUNCED_PART);
+        self.unannounced.store(unannounced, Ordering::Relaxed);
         let pool = self.zswap.budget().used_bytes();
         let kept = self.slots.used().max(1) as u64;
         self.bytes_for_page.store((pool / kept).min(PAGE_SIZE as u64), Ordering::Relaxed);
@@ -273,13 +286,16 @@ impl Pager {
         // In this order: what is taken off the one was added to the other before.
         let charged = self.charged.load(Ordering::Acquire);
         let used = self.sampled.load(Ordering::Relaxed) + charged;
-        let most = self.limit_bytes.saturating_sub(self.reserved.load(Ordering::Relaxed));
+        let reserved = self.reserved.load(Ordering::Relaxed);
+        let kept_free = reserved.max(self.unannounced.load(Ordering::Relaxed));
+        let most = self.limit_bytes.saturating_sub(kept_free);
         (most.saturating_sub(used) / PAGE_SIZE as u64) as usize
     }
 
-    /// What is kept free for the time between two looks: a fiftieth, 2 MiB at least.
+    /// What is kept free for the time between two looks: a fiftieth, 2 MiB at least, and as much as
+    /// programs may grow untold.
     fn margin_bytes(&self) -> u64 {
-        (self.limit_bytes / 50).max(2 << 20)
+        (self.limit_bytes / 50).max(2 << 20) + self.unannounced.load(Ordering::Relaxed)
     }
 
     /// Keeps a page; its slot.

@@ -93,6 +93,8 @@ impl Due {
 pub(super) fn start(pager: &Arc<Pager>) -> io::Result<Vec<JoinHandle<()>>> {
     let work = |pager: Arc<Pager>| {
         process::prefer_this_thread();
+        // For some microseconds at a time; where that is not allowed, as soon as may be.
+        let _ = process::run_first();
         while let Some(space) = pager.to_watch.next() {
             // One that has just ended is told of by its helper.
             let _ = watch(&space);

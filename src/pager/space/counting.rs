@@ -52,6 +52,12 @@ impl Space {
         self.counted
     }
 
+    /// By how many bytes it has grown since it was looked at last, if it was, to what is resident.
+    pub(in crate::pager) fn grown(&mut self, resident: u64) -> i64 {
+        let before = self.was_resident.replace(resident).unwrap_or(resident);
+        resident as i64 - before as i64
+    }
+
     /// What it has of its parent is in that one's count. Not `for_sure`: some of it may have been
     /// made somebody's own since, unasked, and it is to be asked for its part at once; unless that
     /// is little, which may count twice until all are asked.

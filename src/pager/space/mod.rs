@@ -106,7 +106,9 @@ pub(super) struct Space {
     /// It was protected for the fork that it is about to do.
     prepared: Option<Prepared>,
     shared: Shared,
-    /// Bytes that it counted for when that was last looked at.
+    /// Bytes that were resident when it was last looked at.
+    was_resident: Option<u64>,
+    /// Bytes that it counted for then.
     pub(super) counted: u64,
     pub(super) gone: bool,
     pub(super) streams: Streams,
@@ -155,6 +157,7 @@ impl Space {
             to_protect: Ranges::default(),
             prepared: None,
             shared: Shared::default(),
+            was_resident: None,
             counted: 0,
             gone: false,
             streams: Streams::default(),

@@ -116,7 +116,7 @@ impl Space {
         match self.dropping.take() {
             Some(tray) => {
                 self.staging.empty.push(tray);
-                (moved, TRAY_PAGES)
+                (moved, self.staging.moved[tray])
             }
             None => (moved, 0),
         }
@@ -209,10 +209,12 @@ impl Space {
                 _ => {} // it went, or will be tried again
             }
         }
-        if moved.pages > 0 {
-            self.staging.filled.extend(command.tray);
-        } else {
-            self.staging.empty.extend(command.tray);
+        if let Some(tray) = command.tray {
+            self.staging.moved[tray] = moved.pages;
+            match moved.pages {
+                0 => self.staging.empty.push(tray),
+                _ => self.staging.filled.push_back(tray),
+            }
         }
         self.collected = moved;
     }

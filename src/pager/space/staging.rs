@@ -13,7 +13,8 @@ use crate::sys::remote;
 pub(in crate::pager) const TRAY_PAGES: usize = 512;
 
 /// Pages of a process that can be aside at once: 16 MiB.
-pub(in crate::pager) const STAGING_PAGES: usize = 8 * TRAY_PAGES;
+pub(in crate::pager) const STAGING_PAGES: usize = TRAYS * TRAY_PAGES;
+const TRAYS: usize = 8;
 
 /// Bytes of staging: one page more, whose touch tells of a fork.
 pub(in crate::pager) const STAGING_BYTES: u64 = (STAGING_PAGES as u64 + 1) * PAGE_SIZE as u64;
@@ -30,6 +31,8 @@ pub(super) struct Staging {
     pub(super) filled: VecDeque<usize>,
     /// Trays without.
     pub(super) empty: Vec<usize>,
+    /// How many pages were moved to each when it was filled.
+    pub(super) moved: [usize; TRAYS],
     /// A tray of which all is in the store, and that has its memory still.
     pub(super) spent: Option<usize>,
 }
@@ -56,7 +59,8 @@ impl Staging {
         Staging {
             owners: vec![NOBODY; STAGING_PAGES].into(),
             filled: VecDeque::new(),
-            empty: (0..STAGING_PAGES / TRAY_PAGES).rev().collect(),
+            empty: (0..TRAYS).rev().collect(),
+            moved: [0; TRAYS],
             spent: None,
         }
     }

@@ -119,9 +119,9 @@ impl Space {
     /// Watches what was registered, if it is certain that it is still: by the mappings that there
     /// were since then. `false` where that is to be done again soon.
     ///
-    /// A part may have had a hole when it was registered, where something else is now that is not. A
-    /// mapping is registered as a whole or not at all: what lies in one now is watched, if nothing
-    /// has changed since of which nobody was told yet.
+    /// A part may have had a hole when it was registered, where something else is now that is not.
+    /// A mapping is registered as a whole or not at all: what lies in one now is watched, where no
+    /// change since is untold.
     fn watch_registered(
         &mut self,
         registered: Vec<Range<u64>>,
