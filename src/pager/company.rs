@@ -127,7 +127,9 @@ impl Company {
         // What the program may not be moved by (`EPERM`) leaves it where it is.
         let thread = pid(thread)?;
         let anywhere = sched_getaffinity(Some(thread)).ok()?;
-        process::run_first().ok()?;
+        if !self.turns.go_first() {
+            return None;
+        }
         let _ = sched_setaffinity(Some(thread), place);
         Some(Drawn { turns: Arc::clone(&self.turns), thread, anywhere })
     }

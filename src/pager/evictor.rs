@@ -242,7 +242,6 @@ impl Evictor {
             Heard::Done => {
                 let (moved, freed) = lock(space).dropped();
                 self.pager.meter.moved(moved.pages);
-                self.pager.meter.left(freed);
                 Ok((moved, freed))
             }
             Heard::Late => Err(io::ErrorKind::WouldBlock.into()),

@@ -37,6 +37,8 @@ pub(super) struct Governor {
     queue: OwnedFd,
     turns: Watch,
     watchers: Vec<JoinHandle<()>>,
+    /// It runs before all others, but for what takes long.
+    goes_first: bool,
     census: Census,
     tree_at: Instant,
     /// What killed runs left was removed.
@@ -54,6 +56,7 @@ impl Governor {
             queue,
             turns: Watch::new(),
             watchers: Vec::new(),
+            goes_first: false,
             census: Census::new(),
             tree_at: Instant::now(),
             has_tidied: false,
@@ -64,30 +67,26 @@ impl Governor {
 
     pub(super) fn run(mut self) -> io::Result<()> {
         process::prefer_this_thread();
-        // For some microseconds at a time; where that is not allowed, as soon as may be.
-        let _ = process::run_first();
+        self.goes_first = process::run_first().is_ok();
         while !self.pager.stop.load(Ordering::Relaxed) {
             if self.pager.has_failed() {
                 self.end_programs();
             }
             let used = self.pager.sample();
             let goal = self.pager.goal_bytes();
-            self.keep_watchers()?;
-            // What programs have in common may be made their own by all of them.
-            if self.pager.apart.load(Ordering::Relaxed) > goal {
-                self.census.go_on(&self.pager, used);
-            } else {
-                self.census.rest(&self.pager);
-            }
             if used > goal {
                 self.pager.ring();
             }
+            self.keep_watchers()?;
+            // What programs have in common may be made their own by all of them.
+            if self.pager.apart.load(Ordering::Relaxed) > goal {
+                self.beside_others(|governor| governor.census.go_on(&governor.pager, used));
+            } else {
+                self.census.rest(&self.pager);
+            }
             if self.tree_at.elapsed() >= TREE_EVERY {
                 self.tree_at = Instant::now();
-                if !std::mem::replace(&mut self.has_tidied, true) {
-                    status::remove_left_overs(); // not in the time of a short program
-                }
-                self.look_for_unmanaged();
+                self.beside_others(Governor::look_at_tree);
             }
             let queue = &self.queue;
             let is_watched = self.turns.look(&self.pager.turns, || is_readable(queue));
@@ -101,12 +100,31 @@ impl Governor {
     /// Starts watchers once there is something to watch. Where one has failed, fails as well.
     fn keep_watchers(&mut self) -> io::Result<()> {
         if self.watchers.is_empty() && !self.pager.to_watch.is_empty() {
-            self.watchers = watcher::start(&self.pager)?;
+            self.watchers = self.beside_others(|governor| watcher::start(&governor.pager))?;
         }
         while let Some(at) = self.watchers.iter().position(JoinHandle::is_finished) {
-            let _ = self.watchers.remove(at).join().map_err(|panic| resume_unwind(panic));
+            if let Err(panic) = self.watchers.remove(at).join() {
+                resume_unwind(panic);
+            }
         }
         Ok(())
+    }
+
+    /// Does what takes longer than some microseconds.
+    fn beside_others<T>(&mut self, work: impl FnOnce(&mut Governor) -> T) -> T {
+        if self.goes_first {
+            let _ = process::run_when_idle(None, false);
+        }
+        let done = work(self);
+        self.goes_first = self.goes_first && process::run_first().is_ok();
+        done
+    }
+
+    fn look_at_tree(&mut self) {
+        if !std::mem::replace(&mut self.has_tidied, true) {
+            status::remove_left_overs(); // not in the time of a short program
+        }
+        self.look_for_unmanaged();
     }
 
     /// Ends all programs: those that are known, which takes no descriptor and gives some back, and

@@ -2,7 +2,8 @@
 //! watched.
 //!
 //! So much is kept free as they may grow until they are looked at again, and what is new is
-//! watched. It is what more is resident than faults were given and than has left.
+//! watched. It is what more is resident than before, less what faults were given, and with what has
+//! left.
 
 use std::time::{Duration, Instant};
 
@@ -31,30 +32,30 @@ const LEAVING_BYTES: i64 = (TRAY_PAGES * PAGE_SIZE) as i64;
 pub(super) struct Growth {
     since: Instant,
     /// In this window, in bytes.
-    unannounced: i64,
-    /// What had been told when it was looked last.
-    told: i64,
+    untold: i64,
+    /// What of the last one was less than none, and may be more here.
+    debt: i64,
     bytes_per_second: f64,
 }
 
 impl Growth {
     pub(super) fn new(now: Instant) -> Growth {
-        Growth { since: now, unannounced: 0, told: 0, bytes_per_second: 0.0 }
+        Growth { since: now, untold: 0, debt: 0, bytes_per_second: 0.0 }
     }
 
-    /// Programs have grown by so many bytes since it was looked last, or have shrunk; since the
-    /// start, so many pages were given to them, and so many have left. How many bytes they may grow
-    /// by untold until it is looked again.
-    pub(super) fn see(&mut self, now: Instant, grown: i64, given: u64, left: u64) -> u64 {
-        let told = (given as i64 - left as i64) * PAGE_SIZE as i64;
-        self.unannounced += grown - (told - std::mem::replace(&mut self.told, told));
+    /// Programs have grown untold by so many bytes since it was looked last; by less than none
+    /// where they gave some back, or some that has left was not noted yet. How many bytes they may
+    /// grow by until it is looked again.
+    pub(super) fn see(&mut self, now: Instant, untold: i64) -> u64 {
+        self.untold += untold;
         let time = now.duration_since(self.since);
         if time >= WINDOW {
-            let bytes = (self.unannounced - UNSURE_BYTES).max(0);
+            let bytes = (self.untold + self.debt - UNSURE_BYTES).max(0);
             let halvings = time.as_secs_f64() / HALVED_AFTER.as_secs_f64();
             let expected = self.bytes_per_second * (-halvings).exp2();
             self.bytes_per_second = expected.max(bytes as f64 / time.as_secs_f64());
-            (self.since, self.unannounced) = (now, self.unannounced.clamp(-LEAVING_BYTES, 0));
+            self.debt = self.untold.clamp(-LEAVING_BYTES, 0);
+            (self.since, self.untold) = (now, 0);
         }
         (self.bytes_per_second * AHEAD.as_secs_f64()) as u64
     }
@@ -67,40 +68,38 @@ mod tests {
     const MIB: i64 = 1 << 20;
 
     /// What is kept free after looks at these times, in ms, each with what has grown since the one
-    /// before, in bytes, and pages given and left since the start; to a tenth of a MiB.
-    fn seen<const N: usize>(looks: [(u64, i64, u64, u64); N]) -> [f64; N] {
+    /// before, in bytes; to a tenth of a MiB.
+    fn seen<const N: usize>(looks: [(u64, i64); N]) -> [f64; N] {
         let start = Instant::now();
         let mut growth = Growth::new(start);
-        looks.map(|(ms, grown, given, left)| {
-            let bytes = growth.see(start + Duration::from_millis(ms), grown, given, left);
+        looks.map(|(ms, untold)| {
+            let bytes = growth.see(start + Duration::from_millis(ms), untold);
             (bytes as f64 / MIB as f64 * 10.0).round() / 10.0
         })
     }
 
     #[test]
-    fn what_was_told_is_no_growth() {
-        // Faults were given 2 MiB, then 1 MiB has left; then 3 MiB and 4 in one window.
-        let told = [(1, 2 * MIB, 512, 0), (2, -MIB, 512, 256), (3, -MIB, 1280, 1280)];
-        assert_eq!(seen(told), [0.0; 3]);
-        // What leaves may be seen a moment before it is told.
-        assert_eq!(seen([(1, -2 * MIB, 0, 0), (2, 0, 0, 512)]), [0.0; 2]);
+    fn growth_is_expected_to_go_on_for_a_while() {
+        let unsure = UNSURE_BYTES;
+        assert_eq!(seen([(4, 8 * MIB + unsure), (54, 0)]), [6.0, 3.0]);
+        // Less than before, in a window, is not more than what was.
+        assert_eq!(seen([(1, MIB + unsure), (51, 5 * MIB)]), [3.0, 1.5]);
     }
 
     #[test]
-    fn growth_is_expected_to_go_on_for_a_while() {
-        let unsure = UNSURE_BYTES;
-        assert_eq!(seen([(4, 8 * MIB + unsure, 0, 0), (54, 0, 0, 0)]), [6.0, 3.0]);
-        // Less than before, in a window, is not more than what was.
-        assert_eq!(seen([(1, MIB + unsure, 0, 0), (51, 5 * MIB, 0, 0)]), [3.0, 1.5]);
-        // A large part that went does not hide what comes.
-        assert_eq!(seen([(1, -100 * MIB, 0, 0), (2, 3 * MIB + unsure, 0, 0)]), [0.0, 3.0]);
+    fn what_has_left_may_be_noted_later() {
+        assert_eq!(seen([(1, -2 * MIB), (2, 2 * MIB)]), [0.0; 2]);
+        // What went hides what comes in the next window alone, and no more than may leave at once.
+        let more = 3 * MIB + UNSURE_BYTES;
+        assert_eq!(seen([(1, -100 * MIB), (2, more)]), [0.0, 3.0]);
+        assert_eq!(seen([(1, -100 * MIB), (2, 0), (3, more)]), [0.0, 0.0, 9.0]);
     }
 
     #[test]
     fn a_moment_is_no_window() {
         let start = Instant::now();
         let mut growth = Growth::new(start);
-        let mut see = |us, grown| growth.see(start + Duration::from_micros(us), grown, 0, 0);
+        let mut see = |us, untold| growth.see(start + Duration::from_micros(us), untold);
         assert_eq!([see(10, MIB), see(900, MIB), see(999, MIB)], [0; 3]);
         assert!(see(1000, 0) > 0);
     }

@@ -165,7 +165,7 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
         apart: AtomicU64::new(0),
         is_surely_over: AtomicBool::new(false),
         sampling: Mutex::new(Growth::new(Instant::now())),
-        unannounced: AtomicU64::new(0),
+        untold: AtomicU64::new(0),
         to_watch: ToWatch::default(),
         resident: AtomicU64::new(0),
         charged: AtomicU64::new(0),

@@ -21,8 +21,6 @@ pub(super) struct Meter {
     rescued: AtomicU64,
     stored: AtomicU64,
     moved: AtomicU64,
-    /// Pages of staging whose memory was given back.
-    left: AtomicU64,
     waits: Mutex<Waits>,
 }
 
@@ -71,7 +69,6 @@ impl Meter {
             rescued: AtomicU64::new(0),
             stored: AtomicU64::new(0),
             moved: AtomicU64::new(0),
-            left: AtomicU64::new(0),
             waits: Mutex::new(Waits { histogram, sum_ns: 0 }),
         }
     }
@@ -98,16 +95,6 @@ impl Meter {
 
     pub(super) fn moved(&self, pages: usize) {
         self.moved.fetch_add(pages as u64, Ordering::Relaxed);
-    }
-
-    pub(super) fn left(&self, pages: usize) {
-        self.left.fetch_add(pages as u64, Ordering::Relaxed);
-    }
-
-    /// Pages that faults were given, and pages that have left programs.
-    pub(super) fn given_and_left(&self) -> (u64, u64) {
-        let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        (get(&self.fresh) + get(&self.restored) + get(&self.rescued), get(&self.left))
     }
 
     pub(super) fn counts(&self) -> PagerCounts {

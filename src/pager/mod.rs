@@ -28,6 +28,7 @@ mod process_files;
 mod ranges;
 mod reader;
 mod server;
+mod shared;
 mod slots;
 mod space;
 mod status;
@@ -40,7 +41,7 @@ mod written;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
@@ -51,8 +52,9 @@ pub use launch::{RunError, RunOptions, run};
 use meter::Meter;
 pub use meter::{FaultTimes, PagerCounts};
 pub use metrics::MetricsAddress;
+use shared::{SharedSpace, SpaceLock, lock};
 use slots::{Slots, key};
-use space::{Space, process_size, resident_bytes};
+use space::{Space, resident_bytes};
 pub use status::{ProcessStatus, RunStatus, running};
 use turns::Turns;
 use watcher::{Due, ToWatch};
@@ -68,14 +70,7 @@ use crate::zswap::{Counters, StoreError, Zswap};
 
 /// Programs may grow untold by one part in so many of the limit at most: what is kept free for that
 /// is not theirs.
-const UNANNOUNCED_PART: u64 = 8;
-
-type SpaceLock = Arc<Mutex<Space>>;
-
-/// Locks a space. A panic in another thread ends the run, and everything with it.
-fn lock(space: &SpaceLock) -> MutexGuard<'_, Space> {
-    space.lock().unwrap_or_else(PoisonError::into_inner)
-}
+const UNTOLD_PART: u64 = 8;
 
 /// Pages of zeros that take no memory before they are written: a short program needs none of them.
 fn untouched_pages(count: usize) -> Box<[Page]> {
@@ -104,7 +99,7 @@ struct Pager {
     /// Held by who looks.
     sampling: Mutex<Growth>,
     /// What programs may grow by untold until somebody looks again.
-    unannounced: AtomicU64,
+    untold: AtomicU64,
     /// For watchers.
     to_watch: ToWatch,
     /// Resident anonymous memory of programs then.
@@ -197,7 +192,7 @@ impl Pager {
     }
 
     fn add_space(&self, space: Space) -> SpaceLock {
-        let space = Arc::new(Mutex::new(space));
+        let space = SharedSpace::new(space, Arc::clone(&self.turns));
         self.spaces.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&space));
         space
     }
@@ -215,15 +210,16 @@ impl Pager {
         self.free_released();
         let counted = self.charged.load(Ordering::Relaxed);
         let (mut resident, mut known) = (0, self.slots.bytes());
-        let room = self.goal_bytes().saturating_sub(self.apart.load(Ordering::Relaxed));
-        let (mut reserved, mut grown, mut sum, mut due) = (0, 0, Sum::default(), Due::default());
+        let room = self.room_for_copies();
+        let mut due = Due::new(self.untold.load(Ordering::Relaxed));
+        let (mut reserved, mut untold, mut sum) = (0, 0, Sum::default());
         for shared in &self.spaces() {
-            let size = process_size(shared);
+            let files = lock(shared).files();
+            let size = files.and_then(|files| files.size());
             let mut space = lock(shared);
             space.look_after_forks();
             let bytes = space.bytes_of(size);
             resident += bytes;
-            grown += space.grown(bytes);
             sum.add(&mut space, bytes);
             known += space.bytes();
             if space.family().is_some() {
@@ -231,13 +227,12 @@ impl Pager {
             }
             space.have_forks_told(bytes, room);
             if let Some(size) = size.filter(|size| size.mapped > 0) {
-                due.see(shared, &space, size);
+                untold += space.grown_untold(size);
+                due.see(shared, &mut space, size);
             }
         }
-        let (given, left) = self.meter.given_and_left();
-        let unannounced = growth.see(Instant::now(), grown, given, left);
-        let unannounced = unannounced.min(self.limit_bytes / UNANNOUNCED_PART);
-        self.unannounced.store(unannounced, Ordering::Relaxed);
+        let untold = growth.see(Instant::now(), untold).min(self.limit_bytes / UNTOLD_PART);
+        self.untold.store(untold, Ordering::Relaxed);
         let pool = self.zswap.budget().used_bytes();
         let kept = self.slots.used().max(1) as u64;
         self.bytes_for_page.store((pool / kept).min(PAGE_SIZE as u64), Ordering::Relaxed);
@@ -278,7 +273,13 @@ impl Pager {
 
     /// What the evictor works down to.
     fn goal_bytes(&self) -> u64 {
-        self.limit_bytes.saturating_sub(self.margin_bytes())
+        let kept_free = self.margin_bytes() + self.untold.load(Ordering::Relaxed);
+        self.limit_bytes.saturating_sub(kept_free)
+    }
+
+    /// How many bytes programs may make their own that they have in common, unasked.
+    fn room_for_copies(&self) -> u64 {
+        self.goal_bytes().saturating_sub(self.apart.load(Ordering::Relaxed))
     }
 
     /// How many pages a program may have now.
@@ -287,15 +288,14 @@ impl Pager {
         let charged = self.charged.load(Ordering::Acquire);
         let used = self.sampled.load(Ordering::Relaxed) + charged;
         let reserved = self.reserved.load(Ordering::Relaxed);
-        let kept_free = reserved.max(self.unannounced.load(Ordering::Relaxed));
+        let kept_free = reserved.max(self.untold.load(Ordering::Relaxed));
         let most = self.limit_bytes.saturating_sub(kept_free);
         (most.saturating_sub(used) / PAGE_SIZE as u64) as usize
     }
 
-    /// What is kept free for the time between two looks: a fiftieth, 2 MiB at least, and as much as
-    /// programs may grow untold.
+    /// What is kept free for the time between two looks: a fiftieth, 2 MiB at least.
     fn margin_bytes(&self) -> u64 {
-        (self.limit_bytes / 50).max(2 << 20) + self.unannounced.load(Ordering::Relaxed)
+        (self.limit_bytes / 50).max(2 << 20)
     }
 
     /// Keeps a page; its slot.

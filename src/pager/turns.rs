@@ -33,6 +33,10 @@ pub(super) struct Turns {
     gives_way: AtomicBool,
     /// It may not now.
     is_fed: AtomicBool,
+    /// It runs before all others, for some microseconds.
+    goes_first: AtomicBool,
+    /// Threads that wait for what it may have locked.
+    waiting: AtomicU32,
 }
 
 impl Turns {
@@ -56,16 +60,53 @@ impl Turns {
     /// From now on the server, which calls this, runs when nobody else would; `false` where it may
     /// not now.
     pub(super) fn give_way(&self) -> bool {
-        let is_due = !self.gives_way() && !self.is_fed.load(Ordering::Relaxed);
-        if is_due && process::run_when_idle(None, true).is_ok() {
-            self.gives_way.store(true, Ordering::Relaxed);
+        if self.gives_way() {
+            return true;
         }
-        self.gives_way()
+        if self.is_fed.load(Ordering::Relaxed) {
+            return false;
+        }
+        self.gives_way.store(true, Ordering::SeqCst);
+        if self.waiting.load(Ordering::SeqCst) > 0 || process::run_when_idle(None, true).is_err() {
+            self.gives_way.store(false, Ordering::SeqCst);
+            return false;
+        }
+        self.is_as_said()
+    }
+
+    /// Runs as others do where somebody has said so meanwhile; whether it gives way.
+    fn is_as_said(&self) -> bool {
+        let gives_way = self.gives_way.load(Ordering::SeqCst);
+        if !gives_way {
+            let _ = process::run_when_idle(None, false); // it was tried before
+        }
+        gives_way
+    }
+
+    /// The calling thread is about to wait for what the server may have locked: that runs as others
+    /// do until nobody waits.
+    pub(super) fn wait(&self) -> Waits<'_> {
+        // In this order: the server looks for who waits after it has said that it gives way.
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        if self.gives_way.swap(false, Ordering::SeqCst) && !self.goes_first.load(Ordering::SeqCst) {
+            let _ = process::run_when_idle(Some(self.thread.load(Ordering::Relaxed)), false);
+        }
+        Waits(self)
+    }
+
+    /// From now on the server, which calls this, goes before all; `false` where it may not.
+    pub(super) fn go_first(&self) -> bool {
+        self.goes_first.store(true, Ordering::Relaxed);
+        let may = process::run_first().is_ok();
+        self.goes_first.store(may, Ordering::Relaxed);
+        may
     }
 
     /// The server, which calls this, does not go before all any more.
     pub(super) fn go_on(&self) {
-        let _ = process::run_when_idle(None, self.gives_way()); // it was tried before
+        self.goes_first.store(false, Ordering::SeqCst);
+        let _ = process::run_when_idle(None, true); // it was tried before
+        self.is_as_said();
     }
 
     /// From now on the server, which calls this, runs as others do.
@@ -73,6 +114,15 @@ impl Turns {
         if self.gives_way.swap(false, Ordering::Relaxed) {
             let _ = process::run_when_idle(None, false); // it was tried before
         }
+    }
+}
+
+/// A thread that waits, as long as this is there.
+pub(super) struct Waits<'a>(&'a Turns);
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -163,6 +213,19 @@ mod tests {
         watch.look(&turns, || true);
         assert!(!turns.gives_way());
         assert_eq!(watch.fed_for, FED_MIN * 2);
+        // Somebody waits for it, and it may give way again at once when nobody does.
+        watch.fed_until = Some(Instant::now());
+        watch.look(&turns, || false);
+        assert!(turns.give_way());
+        let waits = turns.wait();
+        assert!(!turns.gives_way() && !turns.give_way());
+        drop(waits);
+        assert!(turns.give_way());
+        if turns.go_first() {
+            drop(turns.wait());
+            turns.go_on();
+            assert!(!turns.gives_way());
+        }
         turns.take_part();
     }
 }

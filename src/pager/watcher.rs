@@ -6,9 +6,12 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use rustix::time::{ClockId, clock_gettime};
 
 use super::process_files::Size;
 use super::space::{Look, Space, watch};
@@ -18,8 +21,22 @@ use crate::sys::process;
 /// While one is held up, the other goes on.
 const WATCHERS: usize = 2;
 
-/// How often the mappings of a program are looked at, about, where its size stays the same.
+/// How often the mappings of a program are looked at, about, where it does not grow.
 const WATCH_EVERY: Duration = Duration::from_millis(20);
+
+/// All looks together take one part in so many of a processor at most, but for a few at once, and
+/// those at one program half of that: where programs grow untold, and where they do not, but map
+/// and unmap memory all the time.
+const PART_WHILE_GROWING: u32 = 1;
+const PART_ELSE: u32 = 4;
+const AT_ONCE: Duration = Duration::from_millis(5);
+
+/// So much growth that is expected untold, in bytes, is growth.
+const GROWING_BYTES: u64 = 1 << 20;
+
+fn part(untold_bytes: u64) -> u32 {
+    if untold_bytes >= GROWING_BYTES { PART_WHILE_GROWING } else { PART_ELSE }
+}
 
 /// Spaces that are to be looked at, in turn.
 #[derive(Debug, Default)]
@@ -31,54 +48,83 @@ pub(super) struct ToWatch {
 #[derive(Debug, Default)]
 struct State {
     spaces: VecDeque<SpaceLock>,
+    /// When the share of looks is used up that there were until now.
+    used_up_to: Option<Instant>,
     is_over: bool,
 }
 
 impl ToWatch {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(super) fn is_empty(&self) -> bool {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).spaces.is_empty()
+        self.state().spaces.is_empty()
     }
 
     /// Adds those that are due.
     pub(super) fn add(&self, due: Due) {
-        for space in due.changed.into_iter().chain(due.longest.map(|(_, space)| space)) {
-            lock(&space).looks.is_awaited = true;
-            self.state.lock().unwrap_or_else(PoisonError::into_inner).spaces.push_back(space);
+        for space in due.grown.into_iter().chain(due.longest.map(|(_, space)| space)) {
+            lock(&space).looks.await_one();
+            self.state().spaces.push_back(space);
             self.changed.notify_one();
         }
     }
 
     /// Nobody is looked at any more.
     pub(super) fn end(&self) {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).is_over = true;
+        self.state().is_over = true;
         self.changed.notify_all();
     }
 
     /// Waits for one; `None` at the end.
     fn next(&self) -> Option<SpaceLock> {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let has_none = |state: &mut State| state.spaces.is_empty() && !state.is_over;
-        let waited = self.changed.wait_while(state, has_none);
-        let mut state = waited.unwrap_or_else(PoisonError::into_inner);
-        if state.is_over { None } else { state.spaces.pop_front() }
+        let mut state = self.state();
+        loop {
+            if state.is_over {
+                return None;
+            }
+            let left = state.used_up_to.map_or(Duration::ZERO, |until| until - Instant::now());
+            let most = Duration::from_secs(1);
+            let pause = if state.spaces.is_empty() { most } else { left };
+            if pause.is_zero() {
+                return state.spaces.pop_front();
+            }
+            let waited = self.changed.wait_timeout(state, pause);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// A look took so much of a processor, of which looks may have one part in so many.
+    fn looked(&self, took: Duration, part: u32) {
+        let earliest = Instant::now() - AT_ONCE * part;
+        let mut state = self.state();
+        let from = state.used_up_to.map_or(earliest, |until| until.max(earliest));
+        state.used_up_to = Some(from + took * part);
     }
 }
 
-/// Those of some spaces that are to be looked at: where the size has changed, at once; of the
-/// others now and then, for what comes and goes may even out, but one at a time, as those that grow
-/// are looked at meanwhile.
-#[derive(Debug, Default)]
+/// Those of some spaces that are to be looked at: such that have grown, at once; of the others now
+/// and then, for what comes and goes may even out, but one at a time, as those that grow are looked
+/// at meanwhile.
+#[derive(Debug)]
 pub(super) struct Due {
-    changed: Vec<SpaceLock>,
+    part: u32,
+    grown: Vec<SpaceLock>,
     longest: Option<(Duration, SpaceLock)>,
 }
 
 impl Due {
+    /// None yet; so much growth is expected untold.
+    pub(super) fn new(untold_bytes: u64) -> Due {
+        Due { part: part(untold_bytes), grown: Vec::new(), longest: None }
+    }
+
     /// One, which has this size.
-    pub(super) fn see(&mut self, space: &SpaceLock, locked: &Space, size: Size) {
-        match locked.looks.due(size) {
+    pub(super) fn see(&mut self, space: &SpaceLock, locked: &mut Space, size: Size) {
+        match locked.looks.due(size, self.part * 2) {
             None => {}
-            Some(Look::Changed) => self.changed.push(Arc::clone(space)),
+            Some(Look::Grown) => self.grown.push(Arc::clone(space)),
             Some(Look::After(time)) => {
                 let longest = self.longest.as_ref().map_or(WATCH_EVERY, |(longest, _)| *longest);
                 if time >= longest {
@@ -89,16 +135,23 @@ impl Due {
     }
 }
 
+/// What the calling thread has had of a processor. What it waits for is not at others' cost.
+fn processor_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
 /// Starts them.
 pub(super) fn start(pager: &Arc<Pager>) -> io::Result<Vec<JoinHandle<()>>> {
     let work = |pager: Arc<Pager>| {
         process::prefer_this_thread();
-        // For some microseconds at a time; where that is not allowed, as soon as may be.
-        let _ = process::run_first();
         while let Some(space) = pager.to_watch.next() {
+            let before = processor_time();
             // One that has just ended is told of by its helper.
-            let _ = watch(&space);
-            lock(&space).looks.is_awaited = false;
+            let _ = watch(&space, &mut |slot| pager.release(slot));
+            let took = processor_time() - before;
+            lock(&space).looks.end(took);
+            pager.to_watch.looked(took, part(pager.untold.load(Ordering::Relaxed)));
         }
     };
     let start = |_| {

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::{PAGE, Server};
 use crate::pager::family::Family;
@@ -25,8 +24,7 @@ impl Server {
         let child = Arc::clone(&self.spaces[&id]);
         let stacks = parent.stacks();
         let resident = self.share(&mut parent, &mut lock(&child), None, stacks);
-        let apart = self.pager.apart.load(Ordering::Relaxed);
-        let could_exceed = parent.protects && apart + resident > self.pager.goal_bytes();
+        let could_exceed = parent.protects && resident > self.pager.room_for_copies();
         if could_exceed {
             let _ = parent.watch_shared();
         }
@@ -72,7 +70,7 @@ impl Server {
         // At the fork, both sides keep the processors busy.
         self.company.leave();
         let page = address / PAGE * PAGE..(address / PAGE + 1) * PAGE;
-        let room = self.pager.goal_bytes().saturating_sub(self.pager.apart.load(Ordering::Relaxed));
+        let room = self.pager.room_for_copies();
         let is_unwatched = space.watched == Ranges::default();
         let may_be_untold =
             is_unwatched && space.may_fork_untold(self.unknown_children(space), room);
@@ -88,7 +86,7 @@ impl Server {
     fn unknown_children(&self, space: &Space) -> u32 {
         let Some(pid) = space.pid else { return 0 };
         // Its own is locked by the caller.
-        let known = self.spaces.values().filter_map(|space| space.try_lock().ok()?.pid);
+        let known = self.spaces.values().filter_map(|space| space.try_lock()?.pid);
         let known: BTreeSet<u32> = known.collect();
         children_of(pid).iter().filter(|child| !known.contains(child)).count() as u32
     }

@@ -281,8 +281,13 @@ impl Server {
         }
     }
 
-    /// Reads some messages and answers them; how many. `None` where the helper is at work.
+    /// Reads some messages and answers them; how many. `None` where the helper is at work, or
+    /// memory is registered.
     fn answer(&mut self, id: u32, shared: &SpaceLock) -> Option<usize> {
+        let Some(_events) = shared.try_lock_events() else {
+            std::thread::yield_now();
+            return None;
+        };
         let mut space = lock(shared);
         if !space.hold_commands() {
             // It moves pages, for some microseconds.

@@ -52,10 +52,12 @@ impl Space {
         self.counted
     }
 
-    /// By how many bytes it has grown since it was looked at last, if it was, to what is resident.
-    pub(in crate::pager) fn grown(&mut self, resident: u64) -> i64 {
-        let before = self.was_resident.replace(resident).unwrap_or(resident);
-        resident as i64 - before as i64
+    /// By how many bytes it has grown since it was looked at last, if it was, but for what faults
+    /// were given and what has left: some that has left may not be noted yet.
+    pub(in crate::pager) fn grown_untold(&mut self, size: Size) -> i64 {
+        let told = std::mem::take(&mut self.told_pages);
+        let before = self.was_resident.replace(size.anonymous).unwrap_or(size.anonymous);
+        (size.anonymous as i64 - before as i64 - told) * PAGE as i64
     }
 
     /// What it has of its parent is in that one's count. Not `for_sure`: some of it may have been
@@ -141,12 +143,7 @@ impl Space {
 
 /// As [`Space::resident_bytes`].
 pub(in crate::pager) fn resident_bytes(space: &SpaceLock) -> u64 {
-    let size = process_size(space);
+    let files = lock(space).files();
+    let size = files.and_then(|files| files.size());
     lock(space).bytes_of(size)
-}
-
-/// The size of the process; `None` where it has ended, or is not known yet.
-pub(in crate::pager) fn process_size(space: &SpaceLock) -> Option<Size> {
-    let files = lock(space).files.clone();
-    files.and_then(|files| files.size())
 }

@@ -22,8 +22,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
+pub(super) use counting::resident_bytes;
 use counting::{Joined, Shared};
-pub(super) use counting::{process_size, resident_bytes};
 use forking::{Forks, Prepared};
 pub(super) use moving::Moved;
 use staging::{NOBODY, STAGING_PAGES, Staging};
@@ -106,8 +106,10 @@ pub(super) struct Space {
     /// It was protected for the fork that it is about to do.
     prepared: Option<Prepared>,
     shared: Shared,
-    /// Bytes that were resident when it was last looked at.
+    /// Pages that were resident when it was last looked at.
     was_resident: Option<u64>,
+    /// Pages that faults were given since, less those that have left.
+    told_pages: i64,
     /// Bytes that it counted for then.
     pub(super) counted: u64,
     pub(super) gone: bool,
@@ -158,6 +160,7 @@ impl Space {
             prepared: None,
             shared: Shared::default(),
             was_resident: None,
+            told_pages: 0,
             counted: 0,
             gone: false,
             streams: Streams::default(),
@@ -196,7 +199,7 @@ impl Space {
             // What its parent's supervisor knew may be newer than the fork: some of it may not be
             // watched here, and a page that leaves such memory is lost.
             self.watched = Ranges::default();
-            self.watch_and(|_| false)?;
+            self.watch_and(false)?;
         }
         Ok(())
     }
@@ -328,6 +331,7 @@ impl Space {
             Place::Stored(_) | Place::Program => heat,
         };
         self.table.set(page, Entry { heat, returned: true, ..UNKNOWN });
+        self.told_pages += 1;
         self.was_missing(page);
     }
 

@@ -116,6 +116,7 @@ impl Space {
         match self.dropping.take() {
             Some(tray) => {
                 self.staging.empty.push(tray);
+                self.told_pages -= self.staging.moved[tray] as i64;
                 (moved, self.staging.moved[tray])
             }
             None => (moved, 0),

@@ -34,34 +34,48 @@ const LEFT_FOR: Duration = Duration::from_secs(5);
 #[derive(Debug, Default)]
 pub(in crate::pager) struct Looks {
     /// It waits for one, or one goes on.
-    pub(in crate::pager) is_awaited: bool,
-    /// When the last one began.
+    is_awaited: bool,
+    /// When the last one began, and what it took of a processor.
     began: Option<Instant>,
+    took: Duration,
     /// Where mappings have changed since one began, while that goes on.
     pub(super) changed: Option<Ranges>,
-    /// Size of the address space, in pages, when all of it was last watched.
+    /// Size of the address space, in pages, when all of it was last watched, or less if it was less
+    /// since.
     watched_at_size: Option<u64>,
 }
 
 /// Why one is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::pager) enum Look {
-    /// The size of the address space is not what it was when all of it was watched.
-    Changed,
-    /// It is the same so long after the last one.
+    /// The address space is larger than it was when all of it was watched.
+    Grown,
+    /// It is not, so long after the last one.
     After(Duration),
 }
 
 impl Looks {
-    /// Why one is due where the address space has this size, if none goes on.
-    pub(in crate::pager) fn due(&self, size: Size) -> Option<Look> {
-        match self.began {
-            _ if self.is_awaited => None,
-            Some(began) if self.watched_at_size == Some(size.mapped) => {
-                Some(Look::After(began.elapsed()))
-            }
-            _ => Some(Look::Changed),
+    /// Why one is due where the address space has this size now, if none goes on: one after another
+    /// may take one part in so many of the time at most.
+    pub(in crate::pager) fn due(&mut self, size: Size, part: u32) -> Option<Look> {
+        self.watched_at_size = self.watched_at_size.map(|before| before.min(size.mapped));
+        let Some(began) = self.began else { return (!self.is_awaited).then_some(Look::Grown) };
+        let elapsed = began.elapsed();
+        if self.is_awaited || elapsed < self.took * part {
+            return None;
         }
+        let has_grown = self.watched_at_size != Some(size.mapped);
+        Some(if has_grown { Look::Grown } else { Look::After(elapsed) })
+    }
+
+    /// It waits for one.
+    pub(in crate::pager) fn await_one(&mut self) {
+        self.is_awaited = true;
+    }
+
+    /// One has ended, which took so much of a processor.
+    pub(in crate::pager) fn end(&mut self, took: Duration) {
+        (self.is_awaited, self.took) = (false, took);
     }
 }
 
@@ -76,16 +90,16 @@ impl Space {
     /// Watches all anonymous memory that is not watched yet.
     pub(in crate::pager) fn watch(&mut self) -> io::Result<()> {
         // Threads have new stacks all the time.
-        self.watch_and(|space| !space.has_threads())
+        self.watch_and(!self.has_threads())
     }
 
     /// Likewise, where it may all be another process's as well.
     pub(in crate::pager) fn watch_shared(&mut self) -> io::Result<()> {
-        self.watch_and(|_| true)
+        self.watch_and(true)
     }
 
-    /// As [`Space::watch`]; what may be another's as well is protected where that `may` be.
-    pub(super) fn watch_and(&mut self, may: impl FnOnce(&Space) -> bool) -> io::Result<()> {
+    /// As [`Space::watch`]; what may be another's as well is protected, if it may be.
+    pub(super) fn watch_and(&mut self, may_protect: bool) -> io::Result<()> {
         let Some(files) = self.files.clone() else { return Ok(()) };
         if self.uffd.is_changing() {
             return Ok(());
@@ -93,7 +107,7 @@ impl Space {
         let parts = self.unwatched(files.anonymous_mappings()?);
         let registered = register(&self.uffd, self.protects, &files, parts)?;
         let now = files.anonymous_mappings()?;
-        self.watch_registered(registered, &now, may);
+        self.watch_registered(registered, &now, may_protect);
         Ok(())
     }
 
@@ -126,7 +140,7 @@ impl Space {
         &mut self,
         registered: Vec<Range<u64>>,
         now: &[Mapping],
-        may_protect: impl FnOnce(&Space) -> bool,
+        may_protect: bool,
     ) -> bool {
         if registered.is_empty() {
             self.shares_unwatched = false;
@@ -138,7 +152,7 @@ impl Space {
         // Since it forked, all that was mapped is its own.
         let is_shared = self.shares_unwatched && self.protects;
         let mut are_whole = true;
-        let spared = (is_shared && may_protect(self)).then(|| self.stacks()).flatten();
+        let spared = (is_shared && may_protect).then(|| self.stacks()).flatten();
         let spared = spared.and_then(|stacks| self.not_to_protect(stacks));
         for part in registered {
             let at = now.partition_point(|mapping| mapping.range.end <= part.start);
@@ -183,8 +197,9 @@ impl Space {
 
 /// As [`Space::watch`], of one that may have pages to serve meanwhile. The lock is held only to see
 /// what is not watched, and to note that it is: to register it may take milliseconds, where a
-/// thread that changes mappings does not get to run.
-pub(in crate::pager) fn watch(space: &SpaceLock) -> io::Result<()> {
+/// thread that changes mappings does not get to run. What it does is not read meanwhile: of what
+/// is told to have moved to where it was unmapped, the kernel is asked whether it is registered.
+pub(in crate::pager) fn watch(space: &SpaceLock, release: &mut dyn FnMut(u32)) -> io::Result<()> {
     let (files, uffd) = {
         let mut space = lock(space);
         space.looks.began = Some(Instant::now());
@@ -196,24 +211,28 @@ pub(in crate::pager) fn watch(space: &SpaceLock) -> io::Result<()> {
     };
     let size = files.size().map(|size| size.mapped);
     let mappings = files.anonymous_mappings()?;
+    let events = space.lock_events();
     let (parts, protects) = {
         let mut space = lock(space);
         if uffd.is_changing() {
             return Ok(());
         }
+        space.settle(release);
         space.looks.changed = Some(Ranges::default());
         (space.unwatched(mappings), space.protects)
     };
-    let registered = register(&uffd, protects, &files, parts)?;
-    let now = if registered.is_empty() { Vec::new() } else { files.anonymous_mappings()? };
+    let registered = register(&uffd, protects, &files, parts);
+    drop(events);
+    let found = registered.and_then(|registered| Ok((registered, files.anonymous_mappings()?)));
     let mut space = lock(space);
-    let Some(changed) = space.looks.changed.take() else { return Ok(()) };
+    let changed = space.looks.changed.take().unwrap_or_default();
+    let (registered, now) = found?;
     if space.shares_unwatched || space.protects != protects {
         return Ok(()); // it forks: what was registered is to be protected, too
     }
     let (gone, there): (Vec<Range<u64>>, Vec<Range<u64>>) =
         registered.into_iter().partition(|part| changed.within(part.clone()).next().is_some());
-    if space.watch_registered(there, &now, |_| false) && gone.is_empty() {
+    if space.watch_registered(there, &now, false) && gone.is_empty() {
         space.looks.watched_at_size = size;
     }
     Ok(())
