@@ -35,6 +35,9 @@ const MESSAGES: usize = 16;
 /// How often one userfaultfd is read before others are looked at.
 const TURNS: usize = 64;
 
+/// How long others are not answered where the memory of one is registered.
+const REGISTERING: Duration = Duration::from_micros(50);
+
 /// What a descriptor in the epoll set is.
 #[derive(Debug, Clone, Copy)]
 enum Token {
@@ -281,13 +284,23 @@ impl Server {
         }
     }
 
+    /// Locks what a program does, unless its memory is registered for longer: that may wait for a
+    /// thread that needs this processor.
+    fn lock_events(shared: &SpaceLock) -> Option<MutexGuard<'_, ()>> {
+        shared.try_lock_events().or_else(|| {
+            std::thread::yield_now();
+            let events = shared.try_lock_events();
+            if events.is_none() {
+                std::thread::sleep(REGISTERING);
+            }
+            events
+        })
+    }
+
     /// Reads some messages and answers them; how many. `None` where the helper is at work, or
     /// memory is registered.
     fn answer(&mut self, id: u32, shared: &SpaceLock) -> Option<usize> {
-        let Some(_events) = shared.try_lock_events() else {
-            std::thread::yield_now();
-            return None;
-        };
+        let _events = Server::lock_events(shared)?;
         let mut space = lock(shared);
         if !space.hold_commands() {
             // It moves pages, for some microseconds.
