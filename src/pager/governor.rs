@@ -79,7 +79,7 @@ impl Governor {
             }
             self.keep_watchers()?;
             // What programs have in common may be made their own by all of them.
-            if self.pager.apart.load(Ordering::Relaxed) > goal {
+            if self.pager.shares() && self.pager.apart.load(Ordering::Relaxed) > goal {
                 self.beside_others(|governor| governor.census.go_on(&governor.pager, used));
             } else {
                 self.census.rest(&self.pager);

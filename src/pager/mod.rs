@@ -54,7 +54,7 @@ pub use meter::{FaultTimes, PagerCounts};
 pub use metrics::MetricsAddress;
 use shared::{SharedSpace, SpaceLock, lock};
 use slots::{Slots, key};
-use space::{Space, resident_bytes};
+use space::{Space, process_size, resident_bytes};
 pub use status::{ProcessStatus, RunStatus, running};
 use turns::Turns;
 use watcher::{Due, ToWatch};
@@ -214,8 +214,7 @@ impl Pager {
         let mut due = Due::new(self.untold.load(Ordering::Relaxed));
         let (mut reserved, mut untold, mut sum) = (0, 0, Sum::default());
         for shared in &self.spaces() {
-            let files = lock(shared).files();
-            let size = files.and_then(|files| files.size());
+            let size = process_size(shared);
             let mut space = lock(shared);
             space.look_after_forks();
             let bytes = space.bytes_of(size);
@@ -269,6 +268,11 @@ impl Pager {
         if used > self.goal_bytes() {
             self.ring();
         }
+    }
+
+    /// Whether some programs had pages in common when it was looked last.
+    fn shares(&self) -> bool {
+        self.reserved.load(Ordering::Relaxed) > 0
     }
 
     /// What the evictor works down to.

@@ -143,7 +143,12 @@ impl Space {
 
 /// As [`Space::resident_bytes`].
 pub(in crate::pager) fn resident_bytes(space: &SpaceLock) -> u64 {
-    let files = lock(space).files();
-    let size = files.and_then(|files| files.size());
+    let size = process_size(space);
     lock(space).bytes_of(size)
+}
+
+/// The size of its process; `None` where that is not known yet, or nobody is there any more.
+pub(in crate::pager) fn process_size(space: &SpaceLock) -> Option<Size> {
+    let files = lock(space).files();
+    files.and_then(|files| files.size())
 }

@@ -22,8 +22,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-pub(super) use counting::resident_bytes;
 use counting::{Joined, Shared};
+pub(super) use counting::{process_size, resident_bytes};
 use forking::{Forks, Prepared};
 pub(super) use moving::Moved;
 use staging::{NOBODY, STAGING_PAGES, Staging};

@@ -106,7 +106,7 @@ impl Space {
         }
         let parts = self.unwatched(files.anonymous_mappings()?);
         let registered = register(&self.uffd, self.protects, &files, parts)?;
-        let now = files.anonymous_mappings()?;
+        let now = mappings_after(&files, &registered)?;
         self.watch_registered(registered, &now, may_protect);
         Ok(())
     }
@@ -223,10 +223,10 @@ pub(in crate::pager) fn watch(space: &SpaceLock, release: &mut dyn FnMut(u32)) -
     };
     let registered = register(&uffd, protects, &files, parts);
     drop(events);
-    let found = registered.and_then(|registered| Ok((registered, files.anonymous_mappings()?)));
+    let found = registered.and_then(|parts| Ok((mappings_after(&files, &parts)?, parts)));
     let mut space = lock(space);
     let changed = space.looks.changed.take().unwrap_or_default();
-    let (registered, now) = found?;
+    let (now, registered) = found?;
     if space.shares_unwatched || space.protects != protects {
         return Ok(()); // it forks: what was registered is to be protected, too
     }
@@ -260,6 +260,11 @@ fn register(
         }
     }
     Ok(registered)
+}
+
+/// What is mapped after something was registered, if anything was.
+fn mappings_after(files: &ProcessFiles, registered: &[Range<u64>]) -> io::Result<Vec<Mapping>> {
+    if registered.is_empty() { Ok(Vec::new()) } else { files.anonymous_mappings() }
 }
 
 /// Leaves pages where they are that threads need at their end. The kernel clears a word of a thread
