@@ -258,6 +258,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--percent", type=int, default=50, help="limit, in percent of the peak")
+    parser.add_argument("--command", help="a shell command of yours, instead of the programs here")
     parser.add_argument("names", nargs="*")
     arguments = parser.parse_args()
     os.makedirs(CGROUP, exist_ok=True)
@@ -269,6 +270,8 @@ def main():
         all_programs = programs(folder)
         print(f"{'':10} {'limit':>6} {'alone':>7} {'uzswap':>16} {'zram':>16} {'uzswap/zram':>12}"
               f" {'real memory, MiB':>18}")
+        if arguments.command:
+            all_programs = {"yours": ["sh", "-c", f"exec {arguments.command}"]}
         for name in arguments.names or all_programs:
             measure(name, all_programs[name], arguments, enter)
 

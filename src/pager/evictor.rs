@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use super::family::Family;
 use super::helper::{Heard, Helper};
+use super::pressure::{Pressure, Seen};
 use super::space::{Moved, Space, TRAY_PAGES, Tray, leave_words_of_threads, resident_bytes};
 use super::table::Place;
 use super::{Pager, SpaceLock, lock, untouched_pages};
@@ -40,10 +41,6 @@ const ASIDE_PART: usize = 32;
 
 /// Rounds without any page freed after which nothing can be done about the limit: some 3 s.
 const ROUNDS_IN_VAIN: u32 = 2000;
-
-/// One part in so many of the limit is too little for programs to run in.
-const HOPELESS_PART: u64 = 8;
-const HOPELESS_AFTER: Duration = Duration::from_secs(3);
 
 /// Rounds without any page freed after which it is not waited for that any more: some 0.3 s.
 const UNKNOWN_ROUNDS: u32 = 250;
@@ -69,7 +66,7 @@ pub(super) struct Evictor {
     /// Rounds without any page freed, and those before in which some might have been soon.
     in_vain: u32,
     held_up: u32,
-    hopeless_since: Option<Instant>,
+    pressure: Pressure,
 }
 
 impl Evictor {
@@ -84,7 +81,7 @@ impl Evictor {
             other: Box::new([0; PAGE_SIZE]),
             in_vain: 0,
             held_up: 0,
-            hopeless_since: None,
+            pressure: Pressure::default(),
         }
     }
 
@@ -93,6 +90,7 @@ impl Evictor {
         while !self.pager.stop.load(Ordering::Relaxed) {
             if self.pager.sample() <= self.pager.goal_bytes() {
                 (self.in_vain, self.held_up) = (0, 0);
+                self.pressure.is_gone();
                 self.pager.wait();
                 continue;
             }
@@ -133,23 +131,17 @@ impl Evictor {
         })
     }
 
-    /// Whether the limit has been passed for long, by a pool that leaves hardly a page to programs:
-    /// what is stored does not shrink enough.
+    /// Whether what is stored leaves hardly any to run in, and does not shrink enough.
     fn is_hopeless(&mut self) -> bool {
-        let pager = &self.pager;
-        let used = pager.sampled.load(Ordering::Relaxed);
-        let stored = used.saturating_sub(pager.resident.load(Ordering::Relaxed));
-        let least = pager.limit_bytes / HOPELESS_PART;
-        if used <= pager.limit_bytes || stored < pager.limit_bytes - least {
-            self.hopeless_since = None;
-            return false;
-        }
-        let since = *self.hopeless_since.get_or_insert_with(Instant::now);
-        let is_hopeless = since.elapsed() > HOPELESS_AFTER;
-        if is_hopeless {
-            self.hopeless_since = None;
-        }
-        is_hopeless
+        let (faults, in_vain) = self.pager.meter.faults();
+        let seen = Seen {
+            limit_bytes: self.pager.limit_bytes,
+            used_bytes: self.pager.sampled.load(Ordering::Relaxed),
+            resident_bytes: self.pager.resident.load(Ordering::Relaxed),
+            faults,
+            in_vain,
+        };
+        self.pressure.is_hopeless(Instant::now(), seen)
     }
 
     /// Frees some memory; pages that left it.

@@ -21,6 +21,7 @@ pub(super) struct Meter {
     rescued: AtomicU64,
     stored: AtomicU64,
     moved: AtomicU64,
+    in_vain: AtomicU64,
     waits: Mutex<Waits>,
 }
 
@@ -69,6 +70,7 @@ impl Meter {
             rescued: AtomicU64::new(0),
             stored: AtomicU64::new(0),
             moved: AtomicU64::new(0),
+            in_vain: AtomicU64::new(0),
             waits: Mutex::new(Waits { histogram, sum_ns: 0 }),
         }
     }
@@ -78,6 +80,17 @@ impl Meter {
         let mut waits = self.waits.lock().unwrap_or_else(PoisonError::into_inner);
         waits.histogram.saturating_record(ns);
         waits.sum_ns = waits.sum_ns.saturating_add(ns);
+    }
+
+    /// A fault has waited for room in vain, and goes on.
+    pub(super) fn waited_in_vain(&self) {
+        self.in_vain.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// All faults, and those that waited in vain.
+    pub(super) fn faults(&self) -> (u64, u64) {
+        let waits = self.waits.lock().unwrap_or_else(PoisonError::into_inner);
+        (waits.histogram.len(), self.in_vain.load(Ordering::Relaxed))
     }
 
     pub(super) fn fresh(&self, pages: usize) {

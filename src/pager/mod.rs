@@ -24,6 +24,7 @@ mod helper;
 mod launch;
 mod meter;
 mod metrics;
+mod pressure;
 mod process_files;
 mod ranges;
 mod reader;
@@ -288,13 +289,22 @@ impl Pager {
 
     /// How many pages a program may have now.
     fn room_pages(&self) -> usize {
+        let reserved = self.reserved.load(Ordering::Relaxed);
+        let kept_free = reserved.max(self.untold.load(Ordering::Relaxed));
+        self.pages_below(self.limit_bytes.saturating_sub(kept_free))
+    }
+
+    /// How many pages there may be before the limit is passed.
+    fn pages_to_limit(&self) -> usize {
+        self.pages_below(self.limit_bytes)
+    }
+
+    /// How many pages there may be before so many bytes are in use.
+    fn pages_below(&self, bytes: u64) -> usize {
         // In this order: what is taken off the one was added to the other before.
         let charged = self.charged.load(Ordering::Acquire);
         let used = self.sampled.load(Ordering::Relaxed) + charged;
-        let reserved = self.reserved.load(Ordering::Relaxed);
-        let kept_free = reserved.max(self.untold.load(Ordering::Relaxed));
-        let most = self.limit_bytes.saturating_sub(kept_free);
-        (most.saturating_sub(used) / PAGE_SIZE as u64) as usize
+        (bytes.saturating_sub(used) / PAGE_SIZE as u64) as usize
     }
 
     /// What is kept free for the time between two looks: a fiftieth, 2 MiB at least.

@@ -119,8 +119,10 @@ impl Server {
         // Nothing leaves that is about to fork, and it has all that is protected already.
         let may_wait = access != Access::FirstWrite || !space.is_about_to_fork();
         let room = self.pager.room_pages();
-        if by == By::Program && may_wait && room == 0 {
-            return Served::NoRoom;
+        match by {
+            By::Program if may_wait && room == 0 => return Served::NoRoom,
+            By::Waiting if room == 0 => self.pager.meter.waited_in_vain(),
+            By::Program | By::Waiting | By::Helper => {}
         }
         if access == Access::FirstWrite {
             let freed = space.let_write(page, room.clamp(UNASKED_MAX, FRESH_MAX));
@@ -151,7 +153,9 @@ impl Server {
             self.filled(space, fault, filled).for_each(|page| space.zeroed(page));
             return;
         }
-        let window = space.streams.window(page, FRESH_MAX);
+        // What is stored to make room may take as much as it did: one page, where there is none.
+        let most = self.pager.pages_to_limit().clamp(1, FRESH_MAX);
+        let window = space.streams.window(page, most);
         let window = space.not_commanded(page, window);
         let wanted = run_around(space, page, window, |place| place == Place::Program);
         let filled = fill(space, wanted.start, &self.zeros[..count(&wanted)]);
