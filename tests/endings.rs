@@ -34,7 +34,7 @@ fn main() -> ExitCode {
         _ => {}
     }
     let missing = no_run();
-    let tests: [Case; 20] = [
+    let tests: [Case; 21] = [
         ("signals_reach_the_program", &[], signals_reach_the_program),
         ("interrupts_reach_the_program", &["SIGINT"], || signal_reaches("INT")),
         ("hang_ups_reach_the_program", &["SIGHUP"], || signal_reaches("HUP")),
@@ -47,6 +47,7 @@ fn main() -> ExitCode {
         ("there_may_be_more_programs_than_descriptors", &[], more_than_descriptors),
         ("closed_streams_are_no_matter", &[], closed_streams),
         ("what_was_preloaded_stays_so", &[], what_was_preloaded),
+        ("who_insists_on_one_thread_has_one", &[], zygotes),
         ("programs_without_the_environment_are_told", &["env", "sleep"], no_environment),
         ("static_programs_are_told", &["static"], static_programs),
         ("stopped_programs_are_not_told", &["env", "sleep"], stopped_programs),
@@ -334,6 +335,19 @@ fn what_was_preloaded() {
     let stdout = text(&output.stdout);
     assert!(stdout.lines().next().unwrap().ends_with(":libm.so.6"), "{stdout}");
     assert!(stdout.contains("libuzswap_preload.so") && stdout.contains("/libm"), "{stdout}");
+}
+
+/// Chromium's zygote ends itself where it has more threads than one. What it forks has a helper.
+fn zygotes() {
+    let threads = "ls /proc/$pid/task | wc -l";
+    let script = format!(
+        "pid=$$; {threads}; (sleep 0.3; pid=$(exec sh -c 'echo $PPID'); {threads}; true); true"
+    );
+    for (argument, own) in [("--type=zygote", 1), ("--type=other", 2)] {
+        let output = run("64M", &["sh", "-c", &script, argument]).output().unwrap();
+        expect(&output, 0);
+        assert_eq!(text(&output.stdout), format!("{own}\n2\n"), "{argument}");
+    }
 }
 
 /// Runs a program that has no helper, long enough to be seen.

@@ -2,6 +2,7 @@
 
 use core::arch::asm;
 
+pub(crate) const READ: usize = 0;
 pub(crate) const CLOSE: usize = 3;
 pub(crate) const MMAP: usize = 9;
 pub(crate) const MUNMAP: usize = 11;

@@ -78,8 +78,20 @@ extern "C" fn start() {
     room[..path.len()].copy_from_slice(path);
     // SAFETY: the handler is a function of this library, which is never unloaded.
     unsafe { pthread_atfork(Some(will_fork), None, Some(forked)) };
+    if insists_on_one_thread() {
+        return; // its children have helpers
+    }
     FOR_FORKS.store(helper::memory_for_forks(), Ordering::Relaxed);
     helper::start(kind::HELLO_EXEC);
+}
+
+/// Whether this is a zygote of chromium or electron: it ends itself where it finds that it has more
+/// threads than one (the links of /proc/self/task), as it forks all that it is asked for.
+fn insists_on_one_thread() -> bool {
+    const ZYGOTE: &[u8] = b"\0--type=zygote\0"; // mostly the first argument
+    let mut arguments = [0; 1024];
+    let bytes = helper::read_file(c"/proc/self/cmdline", &mut arguments);
+    arguments[..bytes].windows(ZYGOTE.len()).any(|part| part == ZYGOTE)
 }
 
 /// Runs before a fork. Where that matters to the supervisor, it goes on once that is prepared.
