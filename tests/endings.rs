@@ -292,15 +292,16 @@ fn too_small_is_told() {
 }
 
 /// Nor does it take more for that: who asks for memory gets a page at a time, where what leaves takes
-/// as much as it did.
+/// as much as it did. What was filled before it was watched was not asked for, so on a busy machine
+/// the peak does not tell.
 fn too_small_is_kept_to() {
     let output = run("40M", &[&this(), "--fill", "160", "random"]).output().unwrap();
     expect(&output, 128 + 9);
     let said = told(&output);
-    let (_, peak) = said.split_once("; peak ").expect(&said);
-    let peak: f64 = peak.split(' ').next().unwrap().parse().unwrap();
-    // 40.8 to 40.9 mostly; 51 and more where a fault that waited in vain got 64 pages.
-    assert!((40.0..44.0).contains(&peak), "{said}");
+    let (counts, _) = said.split_once(" fresh").expect(&said);
+    let fresh: u32 = counts.rsplit(' ').next().unwrap().parse().unwrap();
+    // It is watched from some 10 MiB below the limit on.
+    assert!(fresh < (16 << 20) / PAGE as u32, "{said}");
 }
 
 /// Each takes five descriptors: as many are taken as the kernel allows. Where that is too few, all

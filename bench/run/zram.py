@@ -271,7 +271,7 @@ def main():
         print(f"{'':10} {'limit':>6} {'alone':>7} {'uzswap':>16} {'zram':>16} {'uzswap/zram':>12}"
               f" {'real memory, MiB':>18}")
         if arguments.command:
-            all_programs = {"yours": ["sh", "-c", f"exec {arguments.command}"]}
+            all_programs = {"yours": ["sh", "-c", arguments.command]}
         for name in arguments.names or all_programs:
             measure(name, all_programs[name], arguments, enter)
 

@@ -78,11 +78,11 @@ extern "C" fn start() {
     room[..path.len()].copy_from_slice(path);
     // SAFETY: the handler is a function of this library, which is never unloaded.
     unsafe { pthread_atfork(Some(will_fork), None, Some(forked)) };
-    if insists_on_one_thread() {
-        return; // its children have helpers
-    }
     FOR_FORKS.store(helper::memory_for_forks(), Ordering::Relaxed);
-    helper::start(kind::HELLO_EXEC);
+    // Its children have helpers in any case.
+    if !insists_on_one_thread() {
+        helper::start(kind::HELLO_EXEC);
+    }
 }
 
 /// Whether this is a zygote of chromium or electron: it ends itself where it finds that it has more
