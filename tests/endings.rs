@@ -291,9 +291,9 @@ fn too_small_is_told() {
     assert!((resident + pool + tables + unmanaged - used).abs() < 2.0, "{said}");
 }
 
-/// Nor does it take more for that: who asks for memory gets a page at a time, where what leaves takes
-/// as much as it did. What was filled before it was watched was not asked for, so on a busy machine
-/// the peak does not tell.
+/// Nor does it take more for that: who asks for memory gets a page at a time, where what leaves
+/// takes as much as it did. What was filled before it was watched was not asked for, so on a busy
+/// machine the peak does not tell.
 fn too_small_is_kept_to() {
     let output = run("40M", &[&this(), "--fill", "160", "random"]).output().unwrap();
     expect(&output, 128 + 9);
