@@ -35,6 +35,7 @@ mod space;
 mod status;
 mod streams;
 mod table;
+mod tree;
 mod turns;
 mod watcher;
 mod written;

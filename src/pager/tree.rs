@@ -1,0 +1,102 @@
+//! The tree of processes: a thread that looks for those without a helper.
+//!
+//! It has no part in keeping to the limit. What it asks of the file system may take a tenth of a
+//! second where others write.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use super::process_files::{children_of, part_of_anonymous_of};
+use super::{Pager, lock, status};
+use crate::sys::process;
+
+/// How often it looks.
+pub(super) const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// What is known of the tree.
+struct Tree {
+    pager: Arc<Pager>,
+    /// Processes without a helper when that was looked for last.
+    without: BTreeSet<u32>,
+    /// Programs of which that was told.
+    told: BTreeSet<PathBuf>,
+}
+
+/// Starts the thread. To be unparked at the end.
+pub(super) fn start(pager: &Arc<Pager>) -> io::Result<JoinHandle<()>> {
+    let pager = Arc::clone(pager);
+    let tree = Tree { pager, without: BTreeSet::new(), told: BTreeSet::new() };
+    thread::Builder::new().name("uzswap-tree".to_owned()).spawn(move || tree.run())
+}
+
+impl Tree {
+    fn run(mut self) {
+        status::remove_left_overs();
+        while !self.pager.stop.load(Ordering::Relaxed) {
+            self.look();
+            thread::park_timeout(LOOK_EVERY);
+        }
+    }
+
+    /// Looks for processes without a helper: static and setuid programs. Their memory counts, and
+    /// stays.
+    fn look(&mut self) {
+        let managed: BTreeSet<u32> = managed(&self.pager).collect();
+        let mut without = BTreeSet::new();
+        let mut bytes = 0;
+        for pid in processes(&self.pager) {
+            // One that ended, or that the kernel lets nobody look at, has no such link.
+            let Ok(program) = fs::read_link(format!("/proc/{pid}/exe")) else { continue };
+            if managed.contains(&pid) {
+                continue;
+            }
+            without.insert(pid);
+            // Seen twice: a program that has just started says hello in a moment, or ends.
+            if !self.without.contains(&pid) {
+                continue;
+            }
+            bytes += part_of_anonymous_of(pid).unwrap_or(0);
+            // What is stopped may say hello when it goes on.
+            if !process::is_stopped(pid) && self.told.insert(program.clone()) {
+                let program = program.display();
+                self.pager.warn(&format!(
+                    "{program} (process {pid}) runs unmanaged, as static and setuid programs do: \
+                     its memory stays"
+                ));
+            }
+        }
+        self.without = without;
+        self.pager.unmanaged.store(bytes, Ordering::Relaxed);
+    }
+}
+
+/// Processes with a helper.
+pub(super) fn managed(pager: &Pager) -> impl Iterator<Item = u32> {
+    pager.spaces().into_iter().filter_map(|space| lock(&space).pid)
+}
+
+/// All processes below this one that are not its own.
+pub(super) fn processes(pager: &Pager) -> Vec<u32> {
+    let guard = pager.guard_pid();
+    let mut processes = below(std::process::id());
+    processes.retain(|pid| Some(*pid) != guard);
+    processes
+}
+
+/// All processes below one.
+fn below(pid: u32) -> Vec<u32> {
+    let mut found = vec![pid];
+    let mut at = 0;
+    while let Some(&pid) = found.get(at) {
+        at += 1;
+        found.extend(children_of(pid));
+    }
+    found.remove(0);
+    found
+}
