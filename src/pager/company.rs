@@ -16,6 +16,7 @@
 //! pages that it moves interrupts the program (25 us for a single page).
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
 
@@ -24,6 +25,9 @@ use crate::sys::process;
 
 /// Faults of one thread in a row that it takes to keep it company.
 const FAULTS_IN_A_ROW: u32 = 16;
+
+/// Where the server goes on so soon after it has woken somebody, that runs elsewhere.
+const ELSEWHERE: Duration = Duration::from_micros(100);
 
 /// The server's company.
 #[derive(Debug)]
@@ -36,7 +40,8 @@ pub(super) struct Company {
     place: Option<CpuSet>,
     /// Of that thread's process.
     helper: Option<Pid>,
-    /// Who was woken last did not run here.
+    /// When somebody was woken last, and that this one did not run here.
+    woke: Instant,
     has_missed: bool,
     /// Whether the server may give way, once that was tried.
     may_give_way: Option<bool>,
@@ -69,6 +74,7 @@ impl Company {
             in_a_row: 0,
             place: None,
             helper: None,
+            woke: Instant::now(),
             has_missed: false,
             may_give_way: None,
             anywhere: sched_getaffinity(None).ok().filter(|set| set.count() > 1),
@@ -85,9 +91,20 @@ impl Company {
         self.turns.gives_way()
     }
 
-    /// Who was woken did not run here, before the server went on.
-    pub(super) fn has_missed(&mut self) {
-        self.has_missed = true;
+    /// Somebody is about to be woken, and nothing is locked: whom the server keeps company runs
+    /// before it.
+    pub(super) fn give_way(&mut self) {
+        let Some(anywhere) = self.anywhere else { return };
+        if self.place.is_some() && !self.turns.give_way() {
+            self.part(&anywhere);
+        }
+        self.woke = Instant::now();
+    }
+
+    /// The server goes on, and who was woken has had no fault: it runs elsewhere, where that was a
+    /// moment ago. Here, the server would not have gone on so soon.
+    pub(super) fn goes_on(&mut self) {
+        self.has_missed = self.woke.elapsed() < ELSEWHERE;
     }
 
     /// A thread of the process with this helper waits for a page: keeps it company, if it is the
@@ -108,7 +125,7 @@ impl Company {
             return None;
         }
         if !*self.may_give_way.get_or_insert_with(process::may_return_from_idle)
-            || !self.turns.give_way()
+            || self.turns.is_fed()
         {
             self.part(&anywhere);
             return None;
@@ -201,13 +218,19 @@ mod tests {
         let other = other();
         for _ in 1..FAULTS_IN_A_ROW {
             assert!(company.keep(Some(raw(other.number)), None).is_none());
+            company.give_way();
             assert!(!company.gives_way());
         }
         company.keep(Some(raw(other.number)), None);
+        company.give_way();
         assert!(company.gives_way());
         assert_eq!((count(None), count(Some(other.number))), (1, all.count()));
-        // It went away.
-        company.has_missed();
+        // It runs here, and then it went away.
+        company.woke = Instant::now() - ELSEWHERE;
+        company.goes_on();
+        assert!(company.keep(Some(raw(other.number)), None).is_none());
+        company.woke = Instant::now() + ELSEWHERE;
+        company.goes_on();
         let drawn = company.keep(Some(raw(other.number)), None);
         if process::run_first().is_ok() {
             assert!(drawn.is_some());

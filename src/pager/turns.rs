@@ -57,21 +57,36 @@ impl Turns {
         self.gives_way.load(Ordering::Relaxed)
     }
 
-    /// From now on the server, which calls this, runs when nobody else would; `false` where it may
-    /// not now.
+    /// Whether the server is to run as others do for a while.
+    pub(super) fn is_fed(&self) -> bool {
+        self.is_fed.load(Ordering::Relaxed)
+    }
+
+    /// From now on the server, which calls this and has locked nothing, runs when nobody else
+    /// would; `false` where it may not now.
     pub(super) fn give_way(&self) -> bool {
-        if self.gives_way() {
-            return true;
+        if self.gives_way() || self.goes_first.load(Ordering::Relaxed) {
+            return true; // or will be, once it goes on
         }
-        if self.is_fed.load(Ordering::Relaxed) {
+        if self.is_fed() {
             return false;
         }
         self.gives_way.store(true, Ordering::SeqCst);
-        if self.waiting.load(Ordering::SeqCst) > 0 || process::run_when_idle(None, true).is_err() {
+        if process::run_when_idle(None, true).is_err() {
             self.gives_way.store(false, Ordering::SeqCst);
             return false;
         }
         self.is_as_said()
+    }
+
+    /// The calling thread has locked something. The server runs as others do then where somebody
+    /// waits: who does so from now on sees to it.
+    pub(super) fn has_locked(&self) {
+        let is_server =
+            || gettid().as_raw_nonzero().get() as u32 == self.thread.load(Ordering::Relaxed);
+        if self.gives_way() && self.waiting.load(Ordering::SeqCst) > 0 && is_server() {
+            self.take_part();
+        }
     }
 
     /// Runs as others do where somebody has said so meanwhile; whether it gives way.
@@ -86,7 +101,8 @@ impl Turns {
     /// The calling thread is about to wait for what the server may have locked: that runs as others
     /// do until nobody waits.
     pub(super) fn wait(&self) -> Waits<'_> {
-        // In this order: the server looks for who waits after it has said that it gives way.
+        // In this order: the server looks for who waits once it has locked something, and gave way
+        // before.
         self.waiting.fetch_add(1, Ordering::SeqCst);
         if self.gives_way.swap(false, Ordering::SeqCst) && !self.goes_first.load(Ordering::SeqCst) {
             let _ = process::run_when_idle(Some(self.thread.load(Ordering::Relaxed)), false);
@@ -213,14 +229,22 @@ mod tests {
         watch.look(&turns, || true);
         assert!(!turns.gives_way());
         assert_eq!(watch.fed_for, FED_MIN * 2);
-        // Somebody waits for it, and it may give way again at once when nobody does.
+        // Somebody waits for it: it may give way again at once, but not with anything locked.
         watch.fed_until = Some(Instant::now());
         watch.look(&turns, || false);
         assert!(turns.give_way());
         let waits = turns.wait();
-        assert!(!turns.gives_way() && !turns.give_way());
+        assert!(!turns.gives_way());
+        turns.has_locked();
+        assert!(turns.give_way() && turns.gives_way());
+        std::thread::scope(|scope| drop(scope.spawn(|| turns.has_locked())));
+        assert!(turns.gives_way(), "another thread has locked something");
+        turns.has_locked();
+        assert!(!turns.gives_way());
         drop(waits);
         assert!(turns.give_way());
+        turns.has_locked();
+        assert!(turns.gives_way());
         if turns.go_first() {
             drop(turns.wait());
             turns.go_on();

@@ -274,9 +274,8 @@ impl Server {
             if count == MESSAGES {
                 continue; // there may be more
             }
-            // Who was woken has run, where that was here, and may have its next fault.
             if count == 0 && turn == 1 {
-                self.company.has_missed();
+                self.company.goes_on();
             }
             if count == 0 || !self.company.gives_way() {
                 return;
@@ -300,7 +299,7 @@ impl Server {
     /// Reads some messages and answers them; how many. `None` where the helper is at work, or
     /// memory is registered.
     fn answer(&mut self, id: u32, shared: &SpaceLock) -> Option<usize> {
-        let _events = Server::lock_events(shared)?;
+        let reading = Server::lock_events(shared)?;
         let mut space = lock(shared);
         if !space.hold_commands() {
             // It moves pages, for some microseconds.
@@ -366,18 +365,21 @@ impl Server {
         if count > 0 {
             self.pager.turns.end();
         }
+        drop(reading);
         self.wake(space);
         drop(drawn);
         Some(count)
     }
 
-    /// Wakes those whose pages were filled, as the last of all: they may run before this goes on.
+    /// Wakes those whose pages were filled, as the last of all, with nothing locked: they may run
+    /// before this goes on.
     fn wake(&mut self, space: MutexGuard<'_, Space>) {
         if self.to_wake.is_empty() {
             return;
         }
         let uffd = Arc::clone(&space.uffd);
         drop(space);
+        self.company.give_way();
         for range in self.to_wake.drain(..) {
             let _ = uffd.wake(range); // refused where nobody is left
         }
