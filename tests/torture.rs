@@ -41,7 +41,7 @@ fn torture(torture: Torture, first: u64, least: u64) -> Seen {
     seen
 }
 
-const ANSWERS: [&str; 44] = [
+const ANSWERS: [&str; 46] = [
     "compacted",
     "discarded",
     "discarded: nothing",
@@ -56,6 +56,8 @@ const ANSWERS: [&str; 44] = [
     "not restored: does not fit",
     "not restored: file not read",
     "not restored: no index",
+    "recompressed",
+    "recompressed: nothing",
     "refused: by the backing too",
     "refused: compressed too large",
     "refused: compressor failed",

@@ -6,11 +6,13 @@ mod deflate;
 mod lz4;
 mod lzo;
 mod none;
+mod pair;
 mod zstd;
 
 use std::fmt;
 use std::str::FromStr;
 
+pub use pair::Pair;
 use thiserror::Error;
 
 use crate::names::UnknownName;
@@ -31,6 +33,26 @@ pub trait Compressor: Send + Sync + fmt::Debug {
     ///
     /// [`CompressError`]; `out` then holds nothing of use.
     fn compress(&self, page: &Page, out: &mut [u8; OUTPUT_BYTES]) -> Result<usize, CompressError>;
+
+    /// The same, for a page that is to take little room, whatever the time: where this is two
+    /// compressors ([`Pair`]), by the other one.
+    ///
+    /// # Errors
+    ///
+    /// As [`Compressor::compress`].
+    fn compress_densely(
+        &self,
+        page: &Page,
+        out: &mut [u8; OUTPUT_BYTES],
+    ) -> Result<usize, CompressError> {
+        self.compress(page, out)
+    }
+
+    /// Whether [`Compressor::compress_densely`] would make the same of the page that became
+    /// `object`.
+    fn is_dense(&self, _object: &[u8]) -> bool {
+        true
+    }
 
     /// Restores the page that became `object`.
     ///

@@ -112,6 +112,8 @@ counters! {
     Total written_through_pages,
     /// Pages that the pool refused and keeps as they are until the backing takes them.
     Total staged_pages,
+    /// Pages that were compressed once more, to take less room.
+    Total recompressed_pages,
     /// Loads that failed as the object was corrupt, and writebacks.
     Total decompress_fail,
     /// Loads that the backing failed.

@@ -6,7 +6,7 @@ use std::sync::MutexGuard;
 
 use super::entry::{Content, Held, Written};
 use super::shard::{Shard, ShardLock};
-use super::{Corrupt, LoadError, SCRATCH, Zswap, object_header};
+use super::{Corrupt, Effort, LoadError, SCRATCH, Zswap, object_header};
 use crate::backing::{Backing, Block};
 use crate::index::Entry;
 use crate::page::{Page, PageKey, fill_with_word};
@@ -134,28 +134,39 @@ impl Zswap {
         page: &mut Page,
         restored: impl FnOnce(),
     ) -> Result<(), LoadError> {
-        let handle = match held.content {
-            Content::SameFilled(word) => {
-                drop(shard);
-                fill_with_word(page, word);
-                return Ok(());
-            }
-            content => content.handle().expect("it is in the pool"),
-        };
-        let mut once = Some((shard, restored));
-        let mut result = Ok(());
+        if let Content::SameFilled(word) = held.content {
+            drop(shard);
+            fill_with_word(page, word);
+            return Ok(());
+        }
+        self.with_object(key, held, shard, |object| {
+            self.restore_object(held, object, page)?;
+            restored();
+            Ok(())
+        })
+    }
+
+    /// Has the object of `key`, which is in the pool, looked at while it is pinned. The shard is let
+    /// go as soon as it is.
+    pub(super) fn with_object<T>(
+        &self,
+        key: PageKey,
+        held: Held,
+        shard: MutexGuard<'_, Shard>,
+        look: impl FnOnce(&[u8]) -> Result<T, Corrupt>,
+    ) -> Result<T, LoadError> {
+        let handle = held.content.handle().expect("it is in the pool");
+        let mut once = Some((shard, look));
+        let mut result = None;
         self.zpool
             .read(handle, &mut |slot| {
-                let (shard, restored) = once.take().expect("a slot is read once");
+                let (shard, look) = once.take().expect("a slot is read once");
                 // The pool pins the object from here on: the entry may go now.
                 drop(shard);
-                result = self.restore(key, held, slot, page);
-                if result.is_ok() {
-                    restored();
-                }
+                result = Some(self.check_slot(key, held, slot).and_then(look));
             })
             .expect("S3: an entry's handle names an object");
-        result.map_err(|source| {
+        result.expect("a slot is read once").map_err(|source| {
             self.shards.of(key).lock().counters.decompress_fail += 1;
             LoadError::Corrupt {
                 key,
@@ -191,7 +202,16 @@ impl Zswap {
         slot: &[u8],
         page: &mut Page,
     ) -> Result<(), Corrupt> {
-        let object = self.check_slot(key, held, slot)?;
+        self.restore_object(held, self.check_slot(key, held, slot)?, page)
+    }
+
+    /// Turns an object back into the page.
+    pub(super) fn restore_object(
+        &self,
+        held: Held,
+        object: &[u8],
+        page: &mut Page,
+    ) -> Result<(), Corrupt> {
         match held.content {
             Content::Compressed { .. } => self.compressor.decompress(object, page),
             _ => {
@@ -317,7 +337,7 @@ impl Zswap {
         let (Some(tier), Some(written)) = (&self.tier, held.written) else { return };
         let brought = SCRATCH.with_borrow_mut(|scratch| {
             let packed = match written.as_is {
-                true => self.compress(key, page, scratch).ok()?,
+                true => self.compress(Effort::Fast, key, page, scratch).ok()?,
                 false => scratch.pack(copy),
             };
             self.insert_packed(held.tenant, key, packed, scratch, || self.displace(uses)).ok()

@@ -32,6 +32,7 @@ mod load;
 mod lru;
 mod options;
 mod prometheus;
+mod recompress;
 mod records;
 mod shard;
 mod shrinker;
@@ -153,6 +154,13 @@ struct Packed {
     as_is: bool,
 }
 
+/// Whether a page is to be compressed soon or to take little room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Effort {
+    Fast,
+    Dense,
+}
+
 thread_local! {
     static SCRATCH: RefCell<Box<Scratch>> =
         RefCell::new(Box::new(Scratch { bytes: [0; OBJECT_HEADER_MAX + OUTPUT_BYTES] }));
@@ -260,7 +268,17 @@ impl Zswap {
     ///
     /// [`StoreError`]; counted by its reason, and nothing but the key's earlier page has changed.
     pub fn store(&self, key: PageKey, page: &Page) -> Result<Stored, StoreError> {
-        self.store_for(TenantId::ROOT, key, page)
+        self.store_by(Effort::Fast, TenantId::ROOT, key, page)
+    }
+
+    /// The same, with the page made to take little room, whatever the time:
+    /// [`Compressor::compress_densely`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Zswap::store`].
+    pub fn store_densely(&self, key: PageKey, page: &Page) -> Result<Stored, StoreError> {
+        self.store_by(Effort::Dense, TenantId::ROOT, key, page)
     }
 
     /// Keeps a copy of `page` under `key`, for `tenant`. Where that is removed meanwhile, the page
@@ -275,13 +293,23 @@ impl Zswap {
         key: PageKey,
         page: &Page,
     ) -> Result<Stored, StoreError> {
+        self.store_by(Effort::Fast, tenant, key, page)
+    }
+
+    fn store_by(
+        &self,
+        effort: Effort,
+        tenant: TenantId,
+        key: PageKey,
+        page: &Page,
+    ) -> Result<Stored, StoreError> {
         let start = self.sample();
         let Some(holding) = self.hold_tenant(tenant) else {
             self.drop_stale(key);
             return Err(StoreError::NoTenant { key, tenant });
         };
         let tenant = holding.number;
-        let held = self.keep(tenant, key, page).or_else(|refused| {
+        let held = self.keep(effort, tenant, key, page).or_else(|refused| {
             self.count_refusal(&refused);
             self.write_through(tenant, key, page, refused)
         });
@@ -536,7 +564,13 @@ impl Zswap {
     }
 
     /// Brings a page into memory: what is to be put into the index.
-    fn keep(&self, tenant: TenantNumber, key: PageKey, page: &Page) -> Result<Held, StoreError> {
+    fn keep(
+        &self,
+        effort: Effort,
+        tenant: TenantNumber,
+        key: PageKey,
+        page: &Page,
+    ) -> Result<Held, StoreError> {
         if let Some(word) = self.options.same_filled.word(page) {
             return Ok(Held { tenant, ..Held::of_root(Content::SameFilled(word)) });
         }
@@ -546,7 +580,7 @@ impl Zswap {
             return Err(StoreError::PoolLimit { key, pool_bytes, max_bytes, accept_bytes });
         }
         SCRATCH.with_borrow_mut(|scratch| {
-            let packed = self.compress(key, page, scratch)?;
+            let packed = self.compress(effort, key, page, scratch)?;
             // What the key held before may have been in the way.
             let reclaim = || self.drop_stale(key) || self.make_room();
             self.insert_packed(tenant, key, packed, scratch, reclaim)
@@ -556,12 +590,17 @@ impl Zswap {
     /// Compresses a page into `scratch`.
     fn compress(
         &self,
+        effort: Effort,
         key: PageKey,
         page: &Page,
         scratch: &mut Scratch,
     ) -> Result<Packed, StoreError> {
         let rejects = self.rejects();
-        match self.compressor.compress(page, scratch.output()) {
+        let compressed = match effort {
+            Effort::Fast => self.compressor.compress(page, scratch.output()),
+            Effort::Dense => self.compressor.compress_densely(page, scratch.output()),
+        };
+        match compressed {
             Ok(bytes) if bytes < PAGE_SIZE || rejects => Ok(Packed { bytes, as_is: false }),
             Err(reason) if rejects => Err(match reason {
                 CompressError::TooBig => {

@@ -248,6 +248,31 @@ impl Shard {
         }
     }
 
+    /// Has another object stand for a page that is in the pool, whose entry must be current; whether
+    /// it does: not while the page is being written. The one before is in no entry any more then.
+    pub(super) fn replace_object(&mut self, key: PageKey, entry: Entry, by: Held) -> bool {
+        match &mut self.keeping {
+            Keeping::Records(Recorded { records, .. }) => {
+                let is_free = !records.get(Records::number(entry)).is_being_written();
+                if is_free {
+                    self.set(entry, by);
+                }
+                is_free
+            }
+            Keeping::Entries(words) => {
+                let before = Held::of_root(Content::of(entry, words));
+                // Neither takes memory: an object is no word, and the key has an entry.
+                let packed = by.content.pack(words);
+                let put = packed.and_then(|entry| self.index.insert_or_replace(key, entry));
+                if put.is_ok() {
+                    self.count_held(before, u64::wrapping_sub);
+                    self.count_held(by, u64::wrapping_add);
+                }
+                put.is_ok()
+            }
+        }
+    }
+
     /// Gives up copies of pages that are in the pool too, `most` of them; which.
     pub(super) fn drop_copies(&mut self, most: usize, dropped: &mut Vec<Written>) {
         if self.counters.clean_pages == 0 {

@@ -262,6 +262,7 @@ pub(super) fn check_figures(
         dropped_clean_pages,
         written_through_pages,
         staged_pages,
+        recompressed_pages: _, // nothing shows it
         decompress_fail,
         backing_read_fail,
     } = zswap.counters();

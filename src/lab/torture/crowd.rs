@@ -271,7 +271,7 @@ impl Member<'_> {
         }
         match self.dice.below(100) {
             0..42 => self.store(key),
-            42..72 => self.load(key),
+            42..69 => self.load(key),
             72..84 => self.load_exclusive(key),
             84..93 => self.invalidate(key),
             93 => self.invalidate_range(),
@@ -285,6 +285,16 @@ impl Member<'_> {
             97 if number.is_multiple_of(8) => {
                 crowd.zswap.compact();
                 self.note("compacted");
+                Ok(())
+            }
+            69..72 => {
+                Struck::forget();
+                let answer = match crowd.zswap.recompress(crowd.plan.key(key)) {
+                    Ok(0) => "recompressed: nothing",
+                    Ok(_) => "recompressed",
+                    Err(error) => self.failed_load(&error, true)?,
+                };
+                self.note(answer);
                 Ok(())
             }
             97 if number % 8 == 1 => {

@@ -37,6 +37,7 @@ enum Operation {
     InvalidateRange { first: usize, last: usize },
     Shrink { tenant: usize, pages: usize },
     Compact,
+    Recompress { key: usize },
     Discard,
     Snapshot { skip_corrupt: bool, then: Then },
     SetTenant { tenant: usize, max_bytes: u64, writeback: bool },
@@ -48,6 +49,7 @@ impl Operation {
             Operation::Store { key, .. }
             | Operation::Load { key }
             | Operation::LoadExclusive { key }
+            | Operation::Recompress { key }
             | Operation::Invalidate { key } => Some(key),
             _ => None,
         }
@@ -358,9 +360,10 @@ impl Stage {
             return self.some_store(dice, key);
         }
         if drawn < stores + loads {
-            return match dice.one_in(5) {
-                true => Operation::LoadExclusive { key },
-                false => Operation::Load { key },
+            return match dice.below(10) {
+                0..2 => Operation::LoadExclusive { key },
+                2 => Operation::Recompress { key },
+                _ => Operation::Load { key },
             };
         }
         if drawn < stores + loads + removals {
@@ -524,6 +527,25 @@ impl Stage {
             Operation::Compact => {
                 let freed = self.zswap().compact();
                 lock(&self.model).note(operation, by_other, "compacted", freed as u64);
+                Ok(())
+            }
+            Operation::Recompress { key: number } => {
+                let before = lock(&self.model).pages[number];
+                let recompressed = self.zswap().recompress(key(number));
+                let struck = Struck::since();
+                let model = &mut *lock(&self.model);
+                let since = model.meanwhile.iter().filter(|(key, _)| *key == number);
+                let had_any = [before, model.pages[number]]
+                    .iter()
+                    .chain(since.map(|(_, kept)| kept))
+                    .any(Option::is_some);
+                let (answer, saved) = match recompressed {
+                    Ok(0) => ("recompressed: nothing", 0),
+                    Ok(_) if !had_any => return Err("there was no page".to_owned()),
+                    Ok(saved) => ("recompressed", saved),
+                    Err(error) => (self.failed_load(model, had_any, struck, &error)?, 0),
+                };
+                model.note(operation, by_other, answer, saved as u64);
                 Ok(())
             }
             Operation::Discard => {

@@ -15,8 +15,8 @@ use crate::page::{PAGE_SIZE, Page};
 use crate::zswap::entry::{Content, Held, Written};
 use crate::zswap::tier::BATCH_PAGES;
 use crate::zswap::{
-    Packed, RECLAIM_PAGES, SCRATCH, TenantError, TenantId, TenantNumber, TenantOptions, Zswap,
-    ZswapOptions, ZswapParts,
+    Effort, Packed, RECLAIM_PAGES, SCRATCH, TenantError, TenantId, TenantNumber, TenantOptions,
+    Zswap, ZswapOptions, ZswapParts,
 };
 
 /// Where the pages of a snapshot went.
@@ -242,7 +242,7 @@ impl Restoring<'_> {
                     let mut room = [0; PAGE_SIZE];
                     self.page_of(page, &mut room)?;
                     // What does not shrink is kept, whatever the policy for new pages is.
-                    match zswap.compress(page.key, &room, scratch) {
+                    match zswap.compress(Effort::Fast, page.key, &room, scratch) {
                         Ok(packed) => packed,
                         Err(_) => Packed { as_is: true, ..scratch.pack(&room) },
                     }

@@ -24,14 +24,14 @@ impl LyingCompressor {
     ) -> LyingCompressor {
         LyingCompressor { world, inner }
     }
-}
 
-impl Compressor for LyingCompressor {
-    fn name(&self) -> String {
-        self.inner.name()
-    }
-
-    fn compress(&self, page: &Page, out: &mut [u8; OUTPUT_BYTES]) -> Result<usize, CompressError> {
+    /// Compresses a page; where lengths differ, to something that is longer by 1 to `most` bytes.
+    fn compress_longer(
+        &self,
+        page: &Page,
+        out: &mut [u8; OUTPUT_BYTES],
+        most: u64,
+    ) -> Result<usize, CompressError> {
         self.world.happen(Point::Free);
         if self.world.strikes(Fault::CompressFail) {
             return Err(CompressError::Failed("it was told to".to_owned()));
@@ -44,13 +44,35 @@ impl Compressor for LyingCompressor {
             return Ok(bytes);
         }
         self.world.note(Fault::CompressLonger);
-        let longer = 1 + (self.world.draw() % LONGER_MAX) as usize;
+        let longer = 1 + (self.world.draw() % most) as usize;
         let end = bytes + longer;
         if end > PAGE_SIZE {
             return Err(CompressError::TooBig);
         }
         out[bytes..end].fill(longer as u8);
         Ok(end)
+    }
+}
+
+impl Compressor for LyingCompressor {
+    fn name(&self) -> String {
+        self.inner.name()
+    }
+
+    fn compress(&self, page: &Page, out: &mut [u8; OUTPUT_BYTES]) -> Result<usize, CompressError> {
+        self.compress_longer(page, out, LONGER_MAX)
+    }
+
+    fn compress_densely(
+        &self,
+        page: &Page,
+        out: &mut [u8; OUTPUT_BYTES],
+    ) -> Result<usize, CompressError> {
+        self.compress_longer(page, out, 1)
+    }
+
+    fn is_dense(&self, _object: &[u8]) -> bool {
+        !self.world.has(Fault::CompressLonger)
     }
 
     fn decompress(&self, object: &[u8], page: &mut Page) -> Result<(), Corrupt> {

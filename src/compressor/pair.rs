@@ -1,0 +1,69 @@
+//! Two compressors in one: a fast one, and one that makes pages smaller for those that are to be
+//! dense. As zram's primary and secondary algorithms, but that either may be asked at any time.
+//!
+//! ```text
+//!  | the object that one of them made | 0: the fast one's, 1: the dense one's |
+//! ```
+
+use super::{CompressError, Compressor, Corrupt, OUTPUT_BYTES, fitting};
+use crate::page::Page;
+
+const FAST: u8 = 0;
+const DENSE: u8 = 1;
+
+/// Two compressors. An object is a byte longer than that of the one that made it.
+#[derive(Debug)]
+pub struct Pair {
+    fast: Box<dyn Compressor>,
+    dense: Box<dyn Compressor>,
+}
+
+impl Pair {
+    /// Of a fast one, and one that leaves less.
+    pub fn new(fast: Box<dyn Compressor>, dense: Box<dyn Compressor>) -> Pair {
+        Pair { fast, dense }
+    }
+}
+
+/// Has one of them compress a page, and says which.
+fn compress(
+    compressor: &dyn Compressor,
+    which: u8,
+    page: &Page,
+    out: &mut [u8; OUTPUT_BYTES],
+) -> Result<usize, CompressError> {
+    let bytes = compressor.compress(page, out)?;
+    out[bytes] = which; // there is room for more than a page
+    fitting(bytes + 1)
+}
+
+impl Compressor for Pair {
+    fn name(&self) -> String {
+        format!("{}+{}", self.fast.name(), self.dense.name())
+    }
+
+    fn compress(&self, page: &Page, out: &mut [u8; OUTPUT_BYTES]) -> Result<usize, CompressError> {
+        compress(&*self.fast, FAST, page, out)
+    }
+
+    fn compress_densely(
+        &self,
+        page: &Page,
+        out: &mut [u8; OUTPUT_BYTES],
+    ) -> Result<usize, CompressError> {
+        compress(&*self.dense, DENSE, page, out)
+    }
+
+    fn is_dense(&self, object: &[u8]) -> bool {
+        object.last() != Some(&FAST)
+    }
+
+    fn decompress(&self, object: &[u8], page: &mut Page) -> Result<(), Corrupt> {
+        match object.split_last() {
+            Some((&FAST, object)) => self.fast.decompress(object, page),
+            Some((&DENSE, object)) => self.dense.decompress(object, page),
+            Some((which, _)) => Err(Corrupt(format!("it names compressor {which} of two"))),
+            None => Err(Corrupt("it is empty".to_owned())),
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! Recompression: a page that is in the pool is compressed once more, to take less room. What zram
+//! calls so, for a store whose compressor is two.
+//!
+//! The page may be loaded, replaced or removed meanwhile: nothing is locked while it is compressed.
+//! Its new object counts if the old one is what it was, byte for byte; that its entry looks the same
+//! would not do, as a handle may name another object by then.
+
+use std::cell::RefCell;
+
+use super::entry::{Content, Held};
+use super::{Effort, LoadError, SCRATCH, Zswap};
+use crate::page::{PAGE_SIZE, Page, PageKey};
+
+/// A thread's room for an object and its page.
+struct Room {
+    object: Page,
+    page: Page,
+}
+
+thread_local! {
+    static ROOM: RefCell<Box<Room>> =
+        RefCell::new(Box::new(Room { object: [0; PAGE_SIZE], page: [0; PAGE_SIZE] }));
+}
+
+impl Zswap {
+    /// Compresses the page of `key` once more, densely
+    /// ([`Compressor::compress_densely`](crate::compressor::Compressor::compress_densely)), and
+    /// keeps that if it is smaller; bytes that its object is smaller by. 0 where there is no such
+    /// page in the pool, it is dense already, or there is no room for both objects for a moment.
+    ///
+    /// # Errors
+    ///
+    /// [`LoadError::Corrupt`]; the entry stays.
+    pub fn recompress(&self, key: PageKey) -> Result<usize, LoadError> {
+        ROOM.with_borrow_mut(|room| self.recompress_in(room, key))
+    }
+
+    fn recompress_in(&self, room: &mut Room, key: PageKey) -> Result<usize, LoadError> {
+        let lock = self.shards.of(key);
+        let shard = lock.lock();
+        let Some((entry, held)) = shard.get(key) else { return Ok(0) };
+        let Content::Compressed { bytes: bytes_before, .. } = held.content else { return Ok(0) };
+        let bytes_before = usize::from(bytes_before);
+        let before = &mut room.object[..bytes_before];
+        let page = &mut room.page;
+        let is_dense = self.with_object(key, held, shard, |object| {
+            if self.compressor.is_dense(object) {
+                return Ok(true);
+            }
+            before.copy_from_slice(object);
+            self.restore_object(held, object, page)?;
+            Ok(false)
+        })?;
+        if is_dense {
+            return Ok(0);
+        }
+        let made = SCRATCH.with_borrow_mut(|scratch| {
+            let packed = self.compress(Effort::Dense, key, page, scratch).ok()?;
+            let is_smaller = !packed.as_is && packed.bytes < bytes_before;
+            let made = is_smaller
+                .then(|| self.insert_packed(held.tenant, key, packed, scratch, || false).ok());
+            made.flatten()
+        });
+        let Some(made) = made else { return Ok(0) };
+        let bytes = made.content.compressed_bytes() as usize;
+        let made = Held { written: held.written, ..made };
+        let mut shard = lock.lock();
+        let mut is_same = false;
+        if shard.get(key) == Some((entry, held)) {
+            let handle = held.content.handle().expect("it is in the pool");
+            let compare = &mut |slot: &[u8]| {
+                let object = self.check_slot(key, held, slot);
+                is_same = object.is_ok_and(|object| object == before);
+            };
+            self.zpool.read(handle, compare).expect("S3: an entry's handle names an object");
+        }
+        if !is_same || !shard.replace_object(key, entry, made) {
+            drop(shard);
+            self.release_object(made);
+            return Ok(0);
+        }
+        shard.counters.recompressed_pages += 1;
+        drop(shard);
+        self.release_object(held);
+        Ok(bytes_before - bytes)
+    }
+}
