@@ -17,12 +17,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use super::density::Density;
 use super::family::Family;
 use super::helper::{Heard, Helper};
 use super::pressure::{Pressure, Seen};
 use super::space::{Moved, Space, TRAY_PAGES, Tray, leave_words_of_threads, resident_bytes};
 use super::table::Place;
-use super::{Pager, SpaceLock, lock, untouched_pages};
+use super::{Pager, SpaceLock, key, lock, untouched_pages};
 use crate::page::{PAGE_SIZE, Page};
 use crate::sys::guard::Guard;
 use crate::sys::{process, remote};
@@ -67,6 +68,7 @@ pub(super) struct Evictor {
     in_vain: u32,
     held_up: u32,
     pressure: Pressure,
+    density: Density,
 }
 
 impl Evictor {
@@ -82,6 +84,7 @@ impl Evictor {
             in_vain: 0,
             held_up: 0,
             pressure: Pressure::default(),
+            density: Density::default(),
         }
     }
 
@@ -99,6 +102,7 @@ impl Evictor {
             }
             // Where there can be none, the helpers end their programs.
             let _ = self.pager.guard.get_or_init(|| Guard::start(&self.library, SUPERVISOR_GONE));
+            self.recompress();
             let freed = self.evict();
             self.pager.rounds.fetch_add(1, Ordering::Relaxed);
             if self.pager.is_awaited.load(Ordering::Relaxed) {
@@ -119,6 +123,17 @@ impl Evictor {
             std::thread::sleep(PAUSE);
         }
         Ok(())
+    }
+
+    /// Sees whether pages are to be dense, and compresses some once more that are not.
+    fn recompress(&mut self) {
+        let pool = self.pager.zswap.budget().used_bytes();
+        let densely = self.density.look(pool, self.pager.limit_bytes);
+        self.pager.stores_densely.store(densely, Ordering::Relaxed);
+        for slot in self.density.next_slots(self.pager.slots.count()) {
+            // What is corrupt is told where it is loaded.
+            let _ = self.pager.zswap.recompress(key(slot));
+        }
     }
 
     /// Whether pages of some space may leave soon that cannot now: a thread is held up while it

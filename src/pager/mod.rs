@@ -15,6 +15,7 @@
 mod answerer;
 mod census;
 mod company;
+mod density;
 mod evictor;
 mod family;
 mod governor;
@@ -117,6 +118,8 @@ struct Pager {
     pool_peak: AtomicU64,
     meter: Meter,
     stop: AtomicBool,
+    /// Pages are made dense now.
+    stores_densely: AtomicBool,
     /// Rounds of the evictor: a fault waits for room for two of them at most.
     rounds: AtomicU64,
     /// Some fault waits for room.
@@ -316,7 +319,11 @@ impl Pager {
     /// Keeps a page; its slot.
     fn store(&self, page: &Page) -> Result<u32, StoreError> {
         let slot = self.slots.take().expect("1 TiB of pages is not reached");
-        match self.zswap.store(key(slot), page) {
+        let stored = match self.stores_densely.load(Ordering::Relaxed) {
+            true => self.zswap.store_densely(key(slot), page),
+            false => self.zswap.store(key(slot), page),
+        };
+        match stored {
             Ok(_) => {
                 self.record(|recorder| recorder.store(key(slot), page));
                 if let Some(told) = self.write_back.as_ref().and_then(|w| w.keep_share(&self.zswap))

@@ -67,6 +67,11 @@ impl Slots {
         self.lock().free.push(slot);
     }
 
+    /// Slots there are, whether they stand for a page or not.
+    pub(super) fn count(&self) -> u32 {
+        self.lock().holders.len() as u32 // at most NUMBERS
+    }
+
     /// Slots that stand for a page.
     pub(super) fn used(&self) -> usize {
         let inner = self.lock();
