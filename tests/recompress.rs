@@ -89,10 +89,10 @@ fn a_pair_gives_back_what_either_made() {
 /// What a key has after a store; zbud takes no page that does not shrink.
 fn note(map: &mut HashMap<u64, Page>, key: u64, page: Page, stored: Result<Stored, StoreError>) {
     match stored {
-        Ok(_) => drop(map.insert(key, page)),
-        Err(StoreError::CompressPoor { .. }) => drop(map.remove(&key)),
+        Ok(_) => map.insert(key, page),
+        Err(StoreError::CompressPoor { .. }) => map.remove(&key),
         Err(error) => panic!("{error}"),
-    }
+    };
 }
 
 #[test]
@@ -154,13 +154,13 @@ fn what_is_compressed_once_more_takes_the_room_of_what_was_dense_at_once() {
     };
     let keys = || (0..2000).map(PageKey);
     let fast = bytes_of(&|zswap| {
-        keys().for_each(|key| drop(zswap.store(key, &page_of(key.0, 2)).unwrap()));
+        keys().for_each(|key| assert!(zswap.store(key, &page_of(key.0, 2)).is_ok()));
     });
     let dense = bytes_of(&|zswap| {
-        keys().for_each(|key| drop(zswap.store_densely(key, &page_of(key.0, 2)).unwrap()));
+        keys().for_each(|key| assert!(zswap.store_densely(key, &page_of(key.0, 2)).is_ok()));
     });
     let again = bytes_of(&|zswap| {
-        keys().for_each(|key| drop(zswap.store(key, &page_of(key.0, 2)).unwrap()));
+        keys().for_each(|key| assert!(zswap.store(key, &page_of(key.0, 2)).is_ok()));
         keys().for_each(|key| assert!(zswap.recompress(key).unwrap() > 0));
     });
     assert_eq!(dense, again);
@@ -247,7 +247,7 @@ fn nothing_is_lost_beside_a_thread_that_compresses_all_once_more() {
             });
             scope.spawn(move || {
                 while !is_over.load(Ordering::Relaxed) {
-                    (0..16).for_each(|number| drop(zswap.recompress(PageKey(number)).unwrap()));
+                    (0..16).for_each(|number| assert!(zswap.recompress(PageKey(number)).is_ok()));
                 }
             });
             let ended = workers.map(|worker| worker.join());

@@ -42,7 +42,8 @@ def measure(command, think, rounds):
 
     zram = Zram(4096)
     try:
-        uzswap = [UZSWAP, "run", "--quiet", "--limit", str(LIMIT), "--"] + command
+        options = ["--quiet", "--compressor", "lz4", "--limit", str(LIMIT)]
+        uzswap = [UZSWAP, "run", *options, "--", *command]
         limit = LIMIT
 
         def kernel():

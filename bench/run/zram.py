@@ -6,12 +6,14 @@ anonymous memory of the program and its children, where pages that several have 
 pool: the supervisor's own anonymous memory, or mem_used_total of the zram device. The cgroup's limit
 is chosen, by trial runs and after each round, so that the kernel takes as much as uzswap did.
 
-    bench/run/zram.py [--rounds N] [--percent P] [NAME...]
+    bench/run/zram.py [--rounds N] [--percent P] [--compressor NAME] [NAME...]
 """
 
 import argparse
 import hashlib
+import json
 import os
+import shutil
 import signal
 import statistics
 import subprocess
@@ -82,27 +84,22 @@ for _ in range(6):
 """
 
 
+def zstd_sources():
+    """libzstd's C sources, as Cargo has unpacked them for zstd-sys."""
+    manifest = os.path.join(HERE, "../../Cargo.toml")
+    told = subprocess.run(
+        ["cargo", "metadata", "--format-version", "1", "--locked", "--manifest-path", manifest],
+        check=True,
+        stdout=subprocess.PIPE,
+    )
+    packages = json.loads(told.stdout)["packages"]
+    found = next(package for package in packages if package["name"] == "zstd-sys")
+    return os.path.join(os.path.dirname(found["manifest_path"]), "zstd/lib")
+
+
 def programs(folder):
-    sources = []
-    for n in range(8):
-        path = os.path.join(folder, f"source{n}.c")
-        with open(path, "w") as source:
-            source.write("#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n")
-            for f in range(900):
-                source.write(
-                    f"struct s{f} {{ int a[{f % 7 + 1}]; double b; char *c; }};\n"
-                    f"int f{n}_{f}(struct s{f} *s, int x) {{ int y = 0; for (int i = 0; i < x; i++) "
-                    f"{{ y += s->a[i % {f % 7 + 1}] * (x ^ {f}); if (y > {f * 31}) s->b += y; else "
-                    f"y -= strlen(s->c) + {n}; switch (y % 5) {{ case 0: y ^= {f}; break; case 1: "
-                    f"y += x; break; default: y *= 3; }} }} return y + printf(\"%d\", y); }}\n"
-                )
-        sources.append(path)
-    rules = os.path.join(folder, "Makefile")
-    objects = " ".join(f"o{n}.o" for n in range(len(sources)))
-    with open(rules, "w") as make:
-        make.write(f"all: {objects}\n\tcat {objects} | md5sum\n")
-        for n, path in enumerate(sources):
-            make.write(f"o{n}.o: {path}\n\tgcc -O2 -c -o o{n}.o {path}\n")
+    data = os.path.join(HERE, "../../tests/data/programs")
+    make = f"make -f {os.path.abspath(data)}/zstd.mk LEVEL=2 ZSTD={zstd_sources()}"
     lines = os.path.join(folder, "lines")
     subprocess.run(
         f"seq 1 3000000 | awk '{{ print ($1 * 7919) % 3000017, \"line\", $1 }}' > {lines}",
@@ -114,17 +111,19 @@ def programs(folder):
             for number in range(0, 90000, step):
                 value = f"the_{name}_value_of_{number}_" * 20
                 commands.write(f"SET key:{number} {value}\n")
-    redis = os.path.join(HERE, "../../tests/data/programs/redis.sh")
+    if shutil.which("javac"):
+        subprocess.run(["javac", "-d", folder, os.path.join(data, "Maps.java")], check=True)
     script = "let a=[];for(let i=0;i<600000;i++)a.push({i,s:'x'+i+'y'.repeat(i%50)});let h=0;" \
         "for(let k=0;k<6;k++)for(const o of a)h=(h*31+o.s.length+o.i)|0;console.log(h)"
     return {
         "python": [sys.executable, "-c", PYTHON],
         "hot-cold": [sys.executable, "-c", HOT_COLD],
         "scan": [sys.executable, "-c", SCAN],
-        "c-build": ["sh", "-c", f"cd {folder} && rm -f *.o && make -s -j2"],
+        "c-build": ["sh", "-c", f"cd {folder} && {make} clean && {make} -j2"],
         "sort": ["bash", "-o", "pipefail", "-c", f"sort -S 300M --parallel=1 {lines} | md5sum"],
         "node": ["node", "-e", script],
-        "redis": ["sh", redis, folder, "20000"],
+        "java": ["java", "-Xmx1g", "-cp", folder, "Maps", "9"],
+        "redis": ["sh", os.path.join(data, "redis.sh"), folder, "20000"],
         "sqlite3": [
             "sqlite3",
             ":memory:",
@@ -258,6 +257,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--percent", type=int, default=50, help="limit, in percent of the peak")
+    parser.add_argument("--compressor", default="lz4", help="of uzswap; zram has lz4")
     parser.add_argument("--command", help="a shell command of yours, instead of the programs here")
     parser.add_argument("names", nargs="*")
     arguments = parser.parse_args()
@@ -279,7 +279,8 @@ def main():
 def measure(name, command, arguments, enter):
     alone = Run(command)
     limit = alone.peak * arguments.percent // 100
-    uzswap = [UZSWAP, "run", "--quiet", "--limit", str(limit), "--"] + command
+    options = ["--quiet", "--compressor", arguments.compressor, "--limit", str(limit)]
+    uzswap = [UZSWAP, "run", *options, "--", *command]
     zram = Zram(4096)
     try:
         cgroup_limit = limit
