@@ -22,8 +22,8 @@ const SLOTS_A_ROUND: u32 = 64;
 #[derive(Debug, Default)]
 pub(super) struct Density {
     is_dense: bool,
-    /// The next slot whose page may have to be compressed once more; those from its end on are dense.
-    next: u32,
+    /// The next slot whose page may have to be compressed once more; `None` once there is none.
+    next: Option<u32>,
 }
 
 impl Density {
@@ -34,21 +34,26 @@ impl Density {
             true => pool_bytes > limit_bytes / FAST_BELOW,
             false => pool_bytes > limit_bytes / DENSE_ABOVE,
         };
-        if self.is_dense && !was_dense {
-            self.next = 0;
-        }
+        self.next = match (was_dense, self.is_dense) {
+            (false, true) => Some(0),
+            (_, false) => None,
+            (true, true) => self.next,
+        };
         self.is_dense
     }
 
-    /// Slots of `count` whose pages are to be compressed once more in this round. Each is told once
-    /// while pages are made dense: what is stored from then on is.
-    pub(super) fn next_slots(&mut self, count: u32) -> Range<u32> {
-        if !self.is_dense {
-            return 0..0;
-        }
-        let start = self.next;
-        self.next = count.min(start + SLOTS_A_ROUND);
-        start..self.next
+    /// Slots of `count` whose pages are to be compressed once more in this round, if any are still:
+    /// each is told once while pages are made dense, as what is stored from then on is.
+    pub(super) fn next_slots(&mut self, count: u32) -> Option<Range<u32>> {
+        let start = self.next?;
+        let end = count.min(start + SLOTS_A_ROUND);
+        self.next = (end < count).then_some(end);
+        Some(start..end)
+    }
+
+    /// Whether no more slots are to be told.
+    pub(super) fn is_done(&self) -> bool {
+        self.next.is_none()
     }
 }
 
@@ -69,17 +74,25 @@ mod tests {
     #[test]
     fn each_slot_is_told_once_for_each_time_in_which_pages_are_dense() {
         let mut density = Density::default();
-        assert_eq!(density.next_slots(1000), 0..0);
+        assert_eq!(density.next_slots(1000), None);
         for _ in 0..2 {
             density.look(60, 100);
             let mut told = Vec::new();
             // There are more of them with time, never fewer.
-            for count in [10, 100, 100, 130, 130] {
-                told.extend(density.next_slots(count));
+            for count in [100, 130, 130] {
+                assert!(!density.is_done());
+                told.extend(density.next_slots(count).unwrap());
+                density.look(60, 100);
             }
             assert_eq!(told, (0..130).collect::<Vec<u32>>());
+            assert!(density.is_done());
+            assert_eq!(density.next_slots(1000), None);
+            // Half of the way, and it is not dense any more.
             density.look(10, 100);
-            assert_eq!(density.next_slots(1000), 0..0);
+            density.look(60, 100);
+            assert_eq!(density.next_slots(1000), Some(0..SLOTS_A_ROUND));
+            density.look(10, 100);
+            assert_eq!(density.next_slots(1000), None);
         }
     }
 }

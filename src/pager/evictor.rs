@@ -102,12 +102,12 @@ impl Evictor {
             }
             // Where there can be none, the helpers end their programs.
             let _ = self.pager.guard.get_or_init(|| Guard::start(&self.library, SUPERVISOR_GONE));
-            self.recompress();
             let freed = self.evict();
             self.pager.rounds.fetch_add(1, Ordering::Relaxed);
             if self.pager.is_awaited.load(Ordering::Relaxed) {
                 self.pager.wake_server();
             }
+            self.recompress();
             if freed > 0 {
                 (self.in_vain, self.held_up) = (0, 0);
                 continue;
@@ -130,9 +130,14 @@ impl Evictor {
         let pool = self.pager.zswap.budget().used_bytes();
         let densely = self.density.look(pool, self.pager.limit_bytes);
         self.pager.stores_densely.store(densely, Ordering::Relaxed);
-        for slot in self.density.next_slots(self.pager.slots.count()) {
+        let Some(slots) = self.density.next_slots(self.pager.slots.count()) else { return };
+        for slot in slots {
             // What is corrupt is told where it is loaded.
             let _ = self.pager.zswap.recompress(key(slot));
+        }
+        if self.density.is_done() {
+            // They have left holes in the pool, of sizes that nothing is stored in any more.
+            self.pager.zswap.compact();
         }
     }
 
