@@ -25,7 +25,7 @@ use super::status::{self, FOLDER_PREFIX, LIBRARY_NAME, Reporter};
 use super::turns::Turns;
 use super::watcher::ToWatch;
 use super::written::{WriteBack, WriteBackOptions};
-use super::{Bell, Pager, RunReport, wake_descriptor};
+use super::{Bell, Pager, RunReport, too_many_files, wake_descriptor};
 use crate::backing::BackingError;
 use crate::compressor::{CompressorKind, Pair};
 use crate::doctor::{self, Finding};
@@ -115,7 +115,14 @@ fn advice(findings: &[Finding]) -> String {
 }
 
 fn setup<T>(what: &'static str, result: io::Result<T>) -> Result<T, RunError> {
-    result.map_err(|source| RunError::Setup { what, source })
+    result.map_err(|source| {
+        // Its programs run already while the last parts are set up, and may have taken them.
+        let source = match source.raw_os_error() {
+            Some(libc::EMFILE) => io::Error::other(too_many_files(&source)),
+            _ => source,
+        };
+        RunError::Setup { what, source }
+    })
 }
 
 /// Runs a command with its arguments under a limit, to its end and that of all processes that it

@@ -505,6 +505,13 @@ impl Pager {
     }
 }
 
+/// What is told where this process has all descriptors that it may have.
+fn too_many_files(error: &io::Error) -> String {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let limit = limit.unwrap_or(u64::MAX);
+    format!("{error}: {limit} are allowed (ulimit -n), 5 for each process")
+}
+
 /// A descriptor that wakes who waits for it.
 fn wake_descriptor() -> io::Result<OwnedFd> {
     use rustix::event::EventfdFlags;

@@ -21,7 +21,7 @@ use serving::{Access, By, FRESH_MAX, RESTORED_MAX, Served, Waiting};
 use super::company::Company;
 use super::reader::Reader;
 use super::space::Space;
-use super::{Pager, SpaceLock, lock, untouched_pages};
+use super::{Pager, SpaceLock, lock, too_many_files, untouched_pages};
 use crate::page::{PAGE_SIZE, Page};
 use crate::sys::preload::protocol::Message;
 use crate::sys::process;
@@ -189,11 +189,7 @@ impl Server {
     fn failed_to(&self, what: &str, error: &io::Error) {
         match error.raw_os_error() {
             Some(libc::EMFILE) => {
-                let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-                let limit = limit.unwrap_or(u64::MAX);
-                self.pager.fail(&format!(
-                    "cannot {what}: {error}: {limit} are allowed (ulimit -n), 5 for each process"
-                ));
+                self.pager.fail(&format!("cannot {what}: {}", too_many_files(error)));
             }
             Some(libc::ENFILE | libc::ENOSPC) => {
                 self.pager.fail(&format!("cannot {what}: {error}"));
