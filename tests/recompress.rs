@@ -1,7 +1,7 @@
 //! Goal: pages that are stored densely, or compressed once more, stay what they are, whatever else
 //! happens to them, and take less room.
-//! Method: seeded histories against a map, for each allocator, with and without records; a thread that
-//! compresses all the time beside others; a pair of compressors, by itself.
+//! Method: seeded histories against a map, for each allocator, with and without records; a thread
+//! that compresses all the time beside others; a pair of compressors, by itself.
 //! Blind to: failing parts, which torture has.
 
 use std::collections::HashMap;

@@ -22,8 +22,8 @@ use crate::trace::TraceAbout;
 use crate::zpool::ZpoolKind;
 use crate::zswap::{Incompressible, RecordOptions, WrittenAs, ZswapOptions};
 
-/// What makes pages dense where nothing is asked for: a third less than lz4 leaves, in three times its
-/// time.
+/// What makes pages dense where nothing is asked for: a third less than lz4 leaves, in three times
+/// its time.
 const DENSE: CompressorKind = CompressorKind::Zstd(1);
 
 /// What compresses pages.
@@ -134,6 +134,7 @@ impl Run {
             store: ZswapOptions {
                 zpool: self.zpool,
                 compressor,
+                dense,
                 index: self.index,
                 incompressible: Incompressible::StoreAsIs,
                 counted: Counted::PoolAndMetadata,
@@ -141,7 +142,6 @@ impl Run {
                 written_as: WrittenAs::Objects,
                 ..ZswapOptions::bare()
             },
-            dense,
             write_back,
             record: self.record.clone().map(|path| (path, self.about())),
             quiet: self.quiet,

@@ -1,9 +1,9 @@
 //! Whether pages are made dense: less room for more time.
 //!
-//! The fast one of two compressors leaves more of a page in the pool, and what the pool takes is not
-//! the programs'. Once it has taken so much that they fault all the time, the other one pays: pages
-//! are stored densely, and those that were not are compressed once more, a few at each round of the
-//! evictor.
+//! The fast one of two compressors leaves more of a page in the pool, and what the pool takes is
+//! not the programs'. Once it has taken so much that they fault all the time, the other one pays:
+//! pages are stored densely, and those that were not are compressed once more, a few at each round
+//! of the evictor.
 
 use std::ops::Range;
 
@@ -11,8 +11,8 @@ use std::ops::Range;
 /// instead, programs in half of their memory took as long, those in 30 % passed their limit more.
 const DENSE_ABOVE: u64 = 2;
 
-/// The pool has one part in so many below which they are not any more: less than what is left of the
-/// other part once it is dense.
+/// The pool has one part in so many below which they are not any more: less than what is left of
+/// the other part once it is dense.
 const FAST_BELOW: u64 = 4;
 
 /// Slots that are looked at in a round: some ms of work at most.
@@ -27,7 +27,8 @@ pub(super) struct Density {
 }
 
 impl Density {
-    /// Whether pages are to be made dense from now on, where the pool has so many bytes of the limit.
+    /// Whether pages are to be made dense from now on, where the pool has so many bytes of the
+    /// limit.
     pub(super) fn look(&mut self, pool_bytes: u64, limit_bytes: u64) -> bool {
         let was_dense = self.is_dense;
         self.is_dense = match was_dense {

@@ -27,7 +27,6 @@ use super::watcher::ToWatch;
 use super::written::{WriteBack, WriteBackOptions};
 use super::{Bell, Pager, RunReport, too_many_files, wake_descriptor};
 use crate::backing::BackingError;
-use crate::compressor::{CompressorKind, Pair};
 use crate::doctor::{self, Finding};
 use crate::sys::children::{self, Waiter};
 use crate::sys::preload::LIBRARY;
@@ -35,18 +34,16 @@ use crate::sys::preload::protocol::SOCKET_VARIABLE;
 use crate::sys::signals::{self, SignalNumber};
 use crate::sys::spawn;
 use crate::trace::{Recorder, TraceAbout, TraceError};
-use crate::zswap::{Zswap, ZswapOptions, ZswapParts};
+use crate::zswap::{Zswap, ZswapOptions};
 
 /// How a program is run.
 #[derive(Debug, Clone)]
 pub struct RunOptions {
     /// Resident anonymous memory of the program and its children, and the pool, in bytes.
     pub limit_bytes: u64,
-    /// What the pool is made of.
+    /// What the pool is made of. Its second compressor, if it has one, compresses pages once the
+    /// pool leaves programs too little.
     pub store: ZswapOptions,
-    /// What compresses pages once the pool leaves programs too little: a compressor that leaves
-    /// less than that of `store`. `None`: the same.
-    pub dense: Option<CompressorKind>,
     /// Where pages are written back to.
     pub write_back: Option<WriteBackOptions>,
     /// Where what is done to the store is to be recorded, and what the trace says of itself.
@@ -156,7 +153,14 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
         })
     };
     let recorder = options.record.as_ref().map(record).transpose()?;
-    let (zswap, write_back) = make_store(options)?;
+    let (zswap, write_back) = match &options.write_back {
+        None => (Zswap::new(options.store), None),
+        Some(write_back) => {
+            let (write_back, file) = WriteBack::open(write_back, options.limit_bytes)?;
+            let zswap = Zswap::with_backing(options.store, file).map_err(BackingError::from)?;
+            (zswap, Some(write_back))
+        }
+    };
     let pager = Arc::new(Pager {
         zswap,
         write_back,
@@ -226,24 +230,6 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
     }
     let status = status.ok_or_else(failed)?;
     Ok((ExitStatus::from_raw(status), pager.report(trace)))
-}
-
-/// The store, and what sees to it that pages go to the file, where there is one.
-fn make_store(options: &RunOptions) -> Result<(Zswap, Option<WriteBack>), RunError> {
-    let store = options.store;
-    let mut parts = ZswapParts::of(store);
-    if let Some(dense) = options.dense {
-        parts.compressor = Box::new(Pair::new(parts.compressor, dense.build()));
-    }
-    let mut write_back = None;
-    if let Some(wanted) = &options.write_back {
-        let (opened, file) = WriteBack::open(wanted, options.limit_bytes)?;
-        (write_back, parts.backing) = (Some(opened), Some(file));
-    }
-    let budget = Arc::clone(parts.arena.budget());
-    let zswap = Zswap::from_parts(store, parts, || store.index.build_on(&budget))
-        .map_err(BackingError::from)?;
-    Ok((zswap, write_back))
 }
 
 /// The threads that a program needs once it runs.

@@ -146,8 +146,8 @@ impl Zswap {
         })
     }
 
-    /// Has the object of `key`, which is in the pool, looked at while it is pinned. The shard is let
-    /// go as soon as it is.
+    /// Has the object of `key`, which is in the pool, looked at while it is pinned. The shard is
+    /// let go as soon as it is.
     pub(super) fn with_object<T>(
         &self,
         key: PageKey,

@@ -73,7 +73,7 @@ pub use writeback::Shrunk;
 
 use crate::backing::Backing;
 use crate::budget::{Budget, Counted};
-use crate::compressor::{CompressError, Compressor, Corrupt, OUTPUT_BYTES};
+use crate::compressor::{CompressError, Compressor, Corrupt, OUTPUT_BYTES, Pair};
 use crate::index::{Index, IndexError};
 use crate::page::{PAGE_SIZE, Page, PageKey};
 use crate::zpool::{Arena, Zpool, ZpoolError};
@@ -179,7 +179,7 @@ impl Zswap {
     ///
     /// If an option is out of its range.
     pub fn new(options: ZswapOptions) -> Zswap {
-        Zswap::with_compressor(options, options.compressor.build())
+        Zswap::without_backing(options, ZswapParts::of(options))
     }
 
     /// An empty store with a compressor that has no name: the one of `options` is not looked at.
@@ -188,7 +188,10 @@ impl Zswap {
     ///
     /// If an option is out of its range.
     pub fn with_compressor(options: ZswapOptions, compressor: Box<dyn Compressor>) -> Zswap {
-        let parts = ZswapParts { compressor, ..ZswapParts::of(options) };
+        Zswap::without_backing(options, ZswapParts { compressor, ..ZswapParts::of(options) })
+    }
+
+    fn without_backing(options: ZswapOptions, parts: ZswapParts) -> Zswap {
         let budget = Arc::clone(parts.arena.budget());
         Zswap::from_parts(options, parts, || options.index.build_on(&budget))
             .expect("no backing, no tables")
@@ -826,7 +829,12 @@ impl ZswapParts {
         let budget = Arc::new(Budget::new(options.max_pool_bytes, options.counted));
         let arena = Arc::new(Arena::on(budget, options.host_pages));
         let zpool = options.zpool.build(Arc::clone(&arena), options.zsmalloc);
-        ZswapParts { arena, zpool, compressor: options.compressor.build(), backing: None }
+        let compressor = options.compressor.build();
+        let compressor = match options.dense {
+            Some(dense) => Box::new(Pair::new(compressor, dense.build())),
+            None => compressor,
+        };
+        ZswapParts { arena, zpool, compressor, backing: None }
     }
 }
 

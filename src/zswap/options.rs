@@ -66,6 +66,10 @@ pub struct ZswapOptions {
     pub zsmalloc: ZsmallocOptions,
     /// The compressor.
     pub compressor: CompressorKind,
+    /// A second one, for pages that are to take little room ([`super::Zswap::store_densely`],
+    /// [`super::Zswap::recompress`]). An object is a byte longer then, and a snapshot of the store
+    /// is read by one with the same two alone.
+    pub dense: Option<CompressorKind>,
     /// The index of a shard.
     pub index: IndexKind,
     /// Shards, each an index with a lock of its own; a power of two. 64 are more than the threads
@@ -107,6 +111,7 @@ impl Default for ZswapOptions {
             zpool: ZpoolKind::Zsmalloc,
             zsmalloc: ZsmallocOptions::default(),
             compressor: CompressorKind::Lz4,
+            dense: None,
             index: IndexKind::Radix,
             shards: 1 << 6,
             incompressible: Incompressible::Reject,

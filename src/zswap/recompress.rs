@@ -2,8 +2,8 @@
 //! calls so, for a store whose compressor is two.
 //!
 //! The page may be loaded, replaced or removed meanwhile: nothing is locked while it is compressed.
-//! Its new object counts if the old one is what it was, byte for byte; that its entry looks the same
-//! would not do, as a handle may name another object by then.
+//! Its new object counts if the old one is what it was, byte for byte; that its entry looks the
+//! same would not do, as a handle may name another object by then.
 
 use std::cell::RefCell;
 

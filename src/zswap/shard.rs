@@ -248,8 +248,9 @@ impl Shard {
         }
     }
 
-    /// Has another object stand for a page that is in the pool, whose entry must be current; whether
-    /// it does: not while the page is being written. The one before is in no entry any more then.
+    /// Has another object stand for a page that is in the pool, whose entry must be current;
+    /// whether it does: not while the page is being written. The one before is in no entry any
+    /// more then.
     pub(super) fn replace_object(&mut self, key: PageKey, entry: Entry, by: Held) -> bool {
         match &mut self.keeping {
             Keeping::Records(Recorded { records, .. }) => {
