@@ -6,6 +6,7 @@
 //! of the evictor.
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// The pool has one part in so many of the limit before pages are made dense. With two of three
 /// instead, programs in half of their memory took as long, those in 30 % passed their limit more.
@@ -18,43 +19,54 @@ const FAST_BELOW: u64 = 4;
 /// Slots that are looked at in a round: some ms of work at most.
 const SLOTS_A_ROUND: u32 = 64;
 
-/// Whether pages are made dense, and how far those are that were not.
-#[derive(Debug, Default)]
+/// No slot has this number.
+const NONE: u32 = u32::MAX;
+
+/// Whether pages are made dense, and how far those are that were not. The evictor changes it.
+#[derive(Debug)]
 pub(super) struct Density {
-    is_dense: bool,
-    /// The next slot whose page may have to be compressed once more; `None` once there is none.
-    next: Option<u32>,
+    is_dense: AtomicBool,
+    /// The next slot whose page may have to be compressed once more; [`NONE`] once there is none.
+    next: AtomicU32,
 }
 
 impl Density {
-    /// Whether pages are to be made dense from now on, where the pool has so many bytes of the
+    /// Pages are not made dense yet.
+    pub(super) fn new() -> Density {
+        Density { is_dense: AtomicBool::new(false), next: AtomicU32::new(NONE) }
+    }
+
+    pub(super) fn is_dense(&self) -> bool {
+        self.is_dense.load(Ordering::Relaxed)
+    }
+
+    /// Sees whether pages are to be dense from now on, where the pool has so many bytes of the
     /// limit.
-    pub(super) fn look(&mut self, pool_bytes: u64, limit_bytes: u64) -> bool {
-        let was_dense = self.is_dense;
-        self.is_dense = match was_dense {
-            true => pool_bytes > limit_bytes / FAST_BELOW,
-            false => pool_bytes > limit_bytes / DENSE_ABOVE,
-        };
-        self.next = match (was_dense, self.is_dense) {
-            (false, true) => Some(0),
-            (_, false) => None,
-            (true, true) => self.next,
-        };
-        self.is_dense
+    pub(super) fn look(&self, pool_bytes: u64, limit_bytes: u64) {
+        let was_dense = self.is_dense();
+        let part = if was_dense { FAST_BELOW } else { DENSE_ABOVE };
+        let is_dense = pool_bytes > limit_bytes / part;
+        if is_dense != was_dense {
+            self.is_dense.store(is_dense, Ordering::Relaxed);
+            self.next.store(if is_dense { 0 } else { NONE }, Ordering::Relaxed);
+        }
     }
 
     /// Slots of `count` whose pages are to be compressed once more in this round, if any are still:
     /// each is told once while pages are made dense, as what is stored from then on is.
-    pub(super) fn next_slots(&mut self, count: u32) -> Option<Range<u32>> {
-        let start = self.next?;
+    pub(super) fn next_slots(&self, count: u32) -> Option<Range<u32>> {
+        let start = self.next.load(Ordering::Relaxed);
+        if start == NONE {
+            return None;
+        }
         let end = count.min(start + SLOTS_A_ROUND);
-        self.next = (end < count).then_some(end);
+        self.next.store(if end < count { end } else { NONE }, Ordering::Relaxed);
         Some(start..end)
     }
 
     /// Whether no more slots are to be told.
     pub(super) fn is_done(&self) -> bool {
-        self.next.is_none()
+        self.next.load(Ordering::Relaxed) == NONE
     }
 }
 
@@ -64,17 +76,17 @@ mod tests {
 
     #[test]
     fn pages_are_dense_from_half_of_the_limit_to_a_quarter() {
-        let mut density = Density::default();
-        let mut look = |pool| density.look(pool, 100);
-        assert_eq!(
-            [50, 51, 40, 26, 25, 40].map(&mut look),
-            [false, true, true, true, false, false]
-        );
+        let density = Density::new();
+        let look = |pool| {
+            density.look(pool, 100);
+            density.is_dense()
+        };
+        assert_eq!([50, 51, 40, 26, 25, 40].map(look), [false, true, true, true, false, false]);
     }
 
     #[test]
     fn each_slot_is_told_once_for_each_time_in_which_pages_are_dense() {
-        let mut density = Density::default();
+        let density = Density::new();
         assert_eq!(density.next_slots(1000), None);
         for _ in 0..2 {
             density.look(60, 100);

@@ -17,7 +17,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::density::Density;
 use super::family::Family;
 use super::helper::{Heard, Helper};
 use super::pressure::{Pressure, Seen};
@@ -68,7 +67,6 @@ pub(super) struct Evictor {
     in_vain: u32,
     held_up: u32,
     pressure: Pressure,
-    density: Density,
 }
 
 impl Evictor {
@@ -84,7 +82,6 @@ impl Evictor {
             in_vain: 0,
             held_up: 0,
             pressure: Pressure::default(),
-            density: Density::default(),
         }
     }
 
@@ -126,18 +123,17 @@ impl Evictor {
     }
 
     /// Sees whether pages are to be dense, and compresses some once more that are not.
-    fn recompress(&mut self) {
-        let pool = self.pager.zswap.budget().used_bytes();
-        let densely = self.density.look(pool, self.pager.limit_bytes);
-        self.pager.stores_densely.store(densely, Ordering::Relaxed);
-        let Some(slots) = self.density.next_slots(self.pager.slots.count()) else { return };
+    fn recompress(&self) {
+        let Pager { density: Some(density), zswap, slots, .. } = &*self.pager else { return };
+        density.look(zswap.budget().used_bytes(), self.pager.limit_bytes);
+        let Some(slots) = density.next_slots(slots.count()) else { return };
         for slot in slots {
             // What is corrupt is told where it is loaded.
-            let _ = self.pager.zswap.recompress(key(slot));
+            let _ = zswap.recompress(key(slot));
         }
-        if self.density.is_done() {
+        if density.is_done() {
             // They have left holes in the pool, of sizes that nothing is stored in any more.
-            self.pager.zswap.compact();
+            zswap.compact();
         }
     }
 

@@ -14,6 +14,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
 use super::answerer::Answerer;
+use super::density::Density;
 use super::evictor::Evictor;
 use super::governor::Governor;
 use super::growth::Growth;
@@ -184,7 +185,7 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
         pool_peak: AtomicU64::new(0),
         meter: Meter::new(),
         stop: AtomicBool::new(false),
-        stores_densely: AtomicBool::new(false),
+        density: options.store.dense.map(|_| Density::new()),
         rounds: AtomicU64::new(0),
         is_awaited: AtomicBool::new(false),
         turns: Arc::new(Turns::default()),

@@ -50,6 +50,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use census::Sum;
+use density::Density;
 use growth::Growth;
 pub use launch::{RunError, RunOptions, run};
 use meter::Meter;
@@ -118,8 +119,8 @@ struct Pager {
     pool_peak: AtomicU64,
     meter: Meter,
     stop: AtomicBool,
-    /// Pages are made dense now.
-    stores_densely: AtomicBool,
+    /// Where the store has two compressors.
+    density: Option<Density>,
     /// Rounds of the evictor: a fault waits for room for two of them at most.
     rounds: AtomicU64,
     /// Some fault waits for room.
@@ -319,7 +320,7 @@ impl Pager {
     /// Keeps a page; its slot.
     fn store(&self, page: &Page) -> Result<u32, StoreError> {
         let slot = self.slots.take().expect("1 TiB of pages is not reached");
-        let stored = match self.stores_densely.load(Ordering::Relaxed) {
+        let stored = match self.density.as_ref().is_some_and(Density::is_dense) {
             true => self.zswap.store_densely(key(slot), page),
             false => self.zswap.store(key(slot), page),
         };

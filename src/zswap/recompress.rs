@@ -65,15 +65,8 @@ impl Zswap {
         let bytes = made.content.compressed_bytes() as usize;
         let made = Held { written: held.written, ..made };
         let mut shard = lock.lock();
-        let mut is_same = false;
-        if shard.get(key) == Some((entry, held)) {
-            let handle = held.content.handle().expect("it is in the pool");
-            let compare = &mut |slot: &[u8]| {
-                let object = self.check_slot(key, held, slot);
-                is_same = object.is_ok_and(|object| object == before);
-            };
-            self.zpool.read(handle, compare).expect("S3: an entry's handle names an object");
-        }
+        let is_same =
+            shard.get(key) == Some((entry, held)) && self.is_still_object(key, held, before);
         if !is_same || !shard.replace_object(key, entry, made) {
             drop(shard);
             self.release_object(made);
@@ -83,5 +76,16 @@ impl Zswap {
         drop(shard);
         self.release_object(held);
         Ok(bytes_before - bytes)
+    }
+
+    /// Whether what is kept for `key`, whose shard is locked, is this object, byte for byte.
+    fn is_still_object(&self, key: PageKey, held: Held, object: &[u8]) -> bool {
+        let handle = held.content.handle().expect("it is in the pool");
+        let mut is_same = false;
+        let compare = &mut |slot: &[u8]| {
+            is_same = self.check_slot(key, held, slot).is_ok_and(|now| now == object);
+        };
+        self.zpool.read(handle, compare).expect("S3: an entry's handle names an object");
+        is_same
     }
 }
