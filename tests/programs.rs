@@ -12,7 +12,7 @@ mod trials;
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, ExitCode, Output};
 
 /// What this whole file allocates with: it is one of its programs.
@@ -53,28 +53,24 @@ enum With {
     File,
 }
 
+const LIMITS: &[(u64, With)] = &[(50, With::Nothing), (30, With::Nothing), (30, With::File)];
+
 const PROGRAMS: [Program; 10] = [
     Program {
         name: "python_with_dicts_and_lists",
         needs: &["python3"],
         gib: 1,
         command: |_, scale| script("python3", "lists.py", scale * 2),
-        limits: &[(50, With::Nothing), (30, With::Nothing), (30, With::File)],
+        limits: LIMITS,
     },
     Program {
         name: "python_that_forks",
         needs: &["python3"],
         gib: 1,
         command: |_, scale| script("python3", "forks.py", scale),
-        limits: &[(50, With::Nothing), (30, With::Nothing), (30, With::File)],
+        limits: LIMITS,
     },
-    Program {
-        name: "sort",
-        needs: &["sort", "cksum"],
-        gib: 1,
-        command: sort,
-        limits: &[(50, With::Nothing), (30, With::Nothing), (30, With::File)],
-    },
+    Program { name: "sort", needs: &["sort", "cksum"], gib: 1, command: sort, limits: LIMITS },
     Program {
         name: "sort_of_a_gigabyte",
         needs: &["sort", "cksum"],
@@ -87,35 +83,23 @@ const PROGRAMS: [Program; 10] = [
         needs: &["gcc", "make", "cksum"],
         gib: 1,
         command: c_build,
-        limits: &[(50, With::Nothing), (30, With::Nothing), (30, With::File)],
+        limits: LIMITS,
     },
-    Program {
-        name: "sqlite",
-        needs: &["sqlite3"],
-        gib: 1,
-        command: sqlite,
-        limits: &[(50, With::Nothing), (30, With::Nothing), (30, With::File)],
-    },
+    Program { name: "sqlite", needs: &["sqlite3"], gib: 1, command: sqlite, limits: LIMITS },
     Program {
         name: "node",
         needs: &["node"],
         gib: 1,
         command: |_, scale| script("node", "maps.js", scale),
-        limits: &[(50, With::Nothing), (30, With::Nothing), (30, With::File)],
+        limits: LIMITS,
     },
-    Program {
-        name: "java",
-        needs: &["java", "javac"],
-        gib: 1,
-        command: java,
-        limits: &[(50, With::Nothing), (30, With::Nothing), (30, With::File)],
-    },
+    Program { name: "java", needs: &["java", "javac"], gib: 1, command: java, limits: LIMITS },
     Program {
         name: "redis_with_a_background_save",
         needs: &["redis-server", "redis-cli", "redis-benchmark"],
         gib: 1,
         command: redis,
-        limits: &[(50, With::Nothing), (30, With::Nothing), (30, With::File)],
+        limits: LIMITS,
     },
     Program {
         name: "rust_with_an_allocator_of_its_own",
@@ -125,7 +109,7 @@ const PROGRAMS: [Program; 10] = [
             let this = std::env::current_exe().unwrap();
             vec![this.to_str().unwrap().to_owned(), "--arena".to_owned(), scale.to_string()]
         },
-        limits: &[(50, With::Nothing), (30, With::Nothing), (30, With::File)],
+        limits: LIMITS,
     },
 ];
 
@@ -171,25 +155,16 @@ fn sort_lines(folder: &Path, count: u64, words: usize) -> Vec<String> {
 /// The C library that one of our dependencies brings; its objects are the same to the bit.
 fn c_build(folder: &Path, _scale: u64) -> Vec<String> {
     let (folder, rules, zstd) = (folder.display(), data("zstd.mk"), zstd_sources());
-    let make = format!("make -f {rules} ZSTD={}", zstd.display());
+    let make = format!("make -f {rules} ZSTD={zstd}");
     shell(format!("cd {folder} && {make} clean && {make} -j2"))
 }
 
-/// Where Cargo has unpacked them, as it was needed to build this.
-fn zstd_sources() -> PathBuf {
-    let platform = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["metadata", "--format-version", "1", "--offline", "--locked"]);
-    // What other platforms need was not unpacked.
-    cargo.args(["--filter-platform", &platform]);
-    cargo.args(["--manifest-path", concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")]);
-    let told = cargo.output().unwrap();
-    assert!(told.status.success(), "{}", text(&told.stderr));
-    let told: serde_json::Value = serde_json::from_slice(&told.stdout).unwrap();
-    let mut packages = told["packages"].as_array().unwrap().iter();
-    let package = packages.find(|package| package["name"] == "zstd-sys").unwrap();
-    let manifest = Path::new(package["manifest_path"].as_str().unwrap());
-    manifest.with_file_name("zstd").join("lib")
+fn zstd_sources() -> String {
+    let mut script = Command::new("sh");
+    let told = script.arg(data("zstd-sources.sh")).env("CARGO", env!("CARGO")).output().unwrap();
+    let folder = text(&told.stdout);
+    assert!(told.status.success() && !folder.is_empty(), "{}", text(&told.stderr));
+    folder.trim().to_owned()
 }
 
 fn sqlite(folder: &Path, scale: u64) -> Vec<String> {

@@ -13,7 +13,6 @@ import argparse
 import hashlib
 import json
 import os
-import shutil
 import signal
 import statistics
 import subprocess
@@ -84,55 +83,66 @@ for _ in range(6):
 """
 
 
-def zstd_sources():
-    """libzstd's C sources, as Cargo has unpacked them for zstd-sys."""
-    manifest = os.path.join(HERE, "../../Cargo.toml")
-    told = subprocess.run(
-        ["cargo", "metadata", "--format-version", "1", "--locked", "--manifest-path", manifest],
-        check=True,
-        stdout=subprocess.PIPE,
-    )
-    packages = json.loads(told.stdout)["packages"]
-    found = next(package for package in packages if package["name"] == "zstd-sys")
-    return os.path.join(os.path.dirname(found["manifest_path"]), "zstd/lib")
+DATA = os.path.abspath(os.path.join(HERE, "../../tests/data/programs"))
+
+NODE = r"""
+let a = [];
+for (let i = 0; i < 600000; i++) a.push({i, s: 'x' + i + 'y'.repeat(i % 50)});
+let h = 0;
+for (let k = 0; k < 6; k++) for (const o of a) h = (h * 31 + o.s.length + o.i) | 0;
+console.log(h);
+"""
+
+SQLITE = """
+create table t(a integer primary key, b text, c int);
+with recursive n(i) as (select 1 union all select i + 1 from n where i < 700000)
+    insert into t select i, 'name ' || i || ' of ' || (i * 7919 % 1000), i % 1000 from n;
+create index x on t(c, b);
+select sum(length(b)), count(distinct c) from t;
+select sum(a) from t where c = 77;
+"""
 
 
-def programs(folder):
-    data = os.path.join(HERE, "../../tests/data/programs")
-    make = f"make -f {os.path.abspath(data)}/zstd.mk LEVEL=2 ZSTD={zstd_sources()}"
+def c_build(folder):
+    sources = f"sh {DATA}/zstd-sources.sh"
+    zstd = subprocess.run(sources, shell=True, check=True, stdout=subprocess.PIPE, text=True).stdout
+    make = f"make -f {DATA}/zstd.mk LEVEL=2 ZSTD={zstd.strip()}"
+    return ["sh", "-c", f"cd {folder} && {make} clean && {make} -j2"]
+
+
+def sort(folder):
     lines = os.path.join(folder, "lines")
-    subprocess.run(
-        f"seq 1 3000000 | awk '{{ print ($1 * 7919) % 3000017, \"line\", $1 }}' > {lines}",
-        shell=True,
-        check=True,
-    )
+    text = "seq 1 3000000 | awk '{ print ($1 * 7919) % 3000017, \"line\", $1 }'"
+    subprocess.run(f"{text} > {lines}", shell=True, check=True)
+    return ["bash", "-o", "pipefail", "-c", f"sort -S 300M --parallel=1 {lines} | md5sum"]
+
+
+def java(folder):
+    subprocess.run(["javac", "-d", folder, os.path.join(DATA, "Maps.java")], check=True)
+    return ["java", "-Xmx1g", "-cp", folder, "Maps", "9"]
+
+
+def redis(folder):
     for name, step in (("first", 1), ("second", 3)):
         with open(os.path.join(folder, name), "w") as commands:
             for number in range(0, 90000, step):
                 value = f"the_{name}_value_of_{number}_" * 20
                 commands.write(f"SET key:{number} {value}\n")
-    if shutil.which("javac"):
-        subprocess.run(["javac", "-d", folder, os.path.join(data, "Maps.java")], check=True)
-    script = "let a=[];for(let i=0;i<600000;i++)a.push({i,s:'x'+i+'y'.repeat(i%50)});let h=0;" \
-        "for(let k=0;k<6;k++)for(const o of a)h=(h*31+o.s.length+o.i)|0;console.log(h)"
-    return {
-        "python": [sys.executable, "-c", PYTHON],
-        "hot-cold": [sys.executable, "-c", HOT_COLD],
-        "scan": [sys.executable, "-c", SCAN],
-        "c-build": ["sh", "-c", f"cd {folder} && {make} clean && {make} -j2"],
-        "sort": ["bash", "-o", "pipefail", "-c", f"sort -S 300M --parallel=1 {lines} | md5sum"],
-        "node": ["node", "-e", script],
-        "java": ["java", "-Xmx1g", "-cp", folder, "Maps", "9"],
-        "redis": ["sh", os.path.join(data, "redis.sh"), folder, "20000"],
-        "sqlite3": [
-            "sqlite3",
-            ":memory:",
-            "create table t(a integer primary key, b text, c int); with recursive n(i) as (select 1 "
-            "union all select i+1 from n where i < 700000) insert into t select i, 'name ' || i || "
-            "' of ' || (i * 7919 % 1000), i % 1000 from n; create index x on t(c, b); select "
-            "sum(length(b)), count(distinct c) from t; select sum(a) from t where c = 77;",
-        ],
-    }
+    return ["sh", os.path.join(DATA, "redis.sh"), folder, "20000"]
+
+
+# Each prepares what it needs in a folder; its command.
+PROGRAMS = {
+    "python": lambda folder: [sys.executable, "-c", PYTHON],
+    "hot-cold": lambda folder: [sys.executable, "-c", HOT_COLD],
+    "scan": lambda folder: [sys.executable, "-c", SCAN],
+    "c-build": c_build,
+    "sort": sort,
+    "node": lambda folder: ["node", "-e", NODE],
+    "java": java,
+    "redis": redis,
+    "sqlite3": lambda folder: ["sqlite3", ":memory:", SQLITE],
+}
 
 
 def below(pid):
@@ -259,21 +269,24 @@ def main():
     parser.add_argument("--percent", type=int, default=50, help="limit, in percent of the peak")
     parser.add_argument("--compressor", default="lz4", help="of uzswap; zram has lz4")
     parser.add_argument("--command", help="a shell command of yours, instead of the programs here")
-    parser.add_argument("names", nargs="*")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(PROGRAMS))
     arguments = parser.parse_args()
+    unknown = [name for name in arguments.names if name not in PROGRAMS]
+    if unknown:
+        parser.error(f"no program is called {', '.join(unknown)}: {', '.join(PROGRAMS)}")
     os.makedirs(CGROUP, exist_ok=True)
 
     def enter():
         Zram.write(f"{CGROUP}/cgroup.procs", str(os.getpid()))
 
     with tempfile.TemporaryDirectory() as folder:
-        all_programs = programs(folder)
         print(f"{'':10} {'limit':>6} {'alone':>7} {'uzswap':>16} {'zram':>16} {'uzswap/zram':>12}"
               f" {'real memory, MiB':>18}")
+        commands = {name: PROGRAMS[name] for name in arguments.names or PROGRAMS}
         if arguments.command:
-            all_programs = {"yours": ["sh", "-c", arguments.command]}
-        for name in arguments.names or all_programs:
-            measure(name, all_programs[name], arguments, enter)
+            commands = {"yours": lambda _: ["sh", "-c", arguments.command]}
+        for name, command in commands.items():
+            measure(name, command(folder), arguments, enter)
 
 
 def measure(name, command, arguments, enter):
