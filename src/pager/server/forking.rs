@@ -74,9 +74,10 @@ impl Server {
         let is_unwatched = space.watched == Ranges::default();
         let may_be_untold =
             is_unwatched && space.may_fork_untold(self.unknown_children(space), room);
-        let is_prepared = space.will_fork(page.clone(), may_be_untold);
+        let is_let = space.let_fork(page.clone());
         self.to_wake.push(page);
-        if is_prepared {
+        if is_let && !may_be_untold {
+            space.prepare_fork();
             // The parent may be gone before its child is known. What is aside still then is told.
             let _ = self.store_aside(space);
         }

@@ -105,7 +105,7 @@ impl Space {
         if self.watched != Ranges::default() {
             return self.have_all_forks_told();
         }
-        let fitting = room / resident_bytes.max(1);
+        let fitting = copies_that_fit(resident_bytes, room);
         let is_told = resident_bytes >= PROTECTED_BYTES_MIN || fitting == 0;
         let from = u64::from(self.forks.known(helper.forks(), Instant::now())) + fitting + 1;
         helper.have_forks_told(if is_told { from.try_into().unwrap_or(0) } else { 0 });
@@ -118,7 +118,7 @@ impl Space {
         self.forks.have_known(helper.forks().saturating_sub(1 + unknown));
         let resident = self.resident_bytes();
         self.have_forks_told(resident, room);
-        u64::from(unknown) < room / resident.max(1)
+        u64::from(unknown) < copies_that_fit(resident, room)
     }
 
     /// Has the program tell of each fork before.
@@ -128,11 +128,9 @@ impl Space {
         }
     }
 
-    /// The program is about to fork: watches what is to be protected then, and asks what it takes
-    /// to know by then, when there is less time. No page leaves until it has. The page that told of
-    /// it is filled; who waits for it is not woken. `false` where it is to ask again: the helper is
-    /// at work, or the mappings change; or nothing was to be done, as it may fork `untold`.
-    pub(in crate::pager) fn will_fork(&mut self, told_by: Range<u64>, untold: bool) -> bool {
+    /// The program is about to fork: fills the page that told of it; who waits for it is not woken.
+    /// `false` where it is to ask again: the helper is at work, or the mappings change.
+    pub(in crate::pager) fn let_fork(&mut self, told_by: Range<u64>) -> bool {
         if !self.hold_commands() {
             return false;
         }
@@ -141,9 +139,12 @@ impl Space {
             self.take_back(0..u64::MAX);
         }
         self.let_commands(is_filled);
-        if !is_filled || untold {
-            return false;
-        }
+        is_filled
+    }
+
+    /// Watches and protects what is to be so in both once it has forked, and asks what it takes to
+    /// know by then, when there is less time. No page leaves until it has.
+    pub(in crate::pager) fn prepare_fork(&mut self) {
         let _ = self.watch(); // what is not watched is not protected
         let advice = self.ask_fork_advice().ok();
         let stacks = advice.as_ref().map(|[.., stacks]| stacks.clone());
@@ -151,7 +152,6 @@ impl Space {
         // What is protected by then is so in the child, too, from its first moment on.
         let spared = self.protect_all(self.resident_bytes(), stacks);
         self.prepared = spared.map(|spared| Prepared { spared, ..Prepared::default() });
-        true
     }
 
     pub(in crate::pager) fn is_about_to_fork(&self) -> bool {
@@ -333,6 +333,12 @@ impl Space {
 /// The mappings are being changed.
 fn is_busy(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EAGAIN)
+}
+
+/// Children of a process with so much resident that may each make all of it their own in so much
+/// room.
+fn copies_that_fit(resident_bytes: u64, room: u64) -> u64 {
+    room / resident_bytes.max(1)
 }
 
 #[cfg(test)]
