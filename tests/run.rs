@@ -283,7 +283,17 @@ fn endings() {
 fn statistics() {
     let told = report("16M", "fill");
     assert_eq!(told["limit_bytes"], 16 << 20);
-    assert!(told["counts"]["stored_pages"].as_u64().unwrap() > 0, "{told}");
+    let number = |value: &serde_json::Value| value.as_f64().unwrap();
+    assert!(number(&told["counts"]["stored_pages"]) > 0.0, "{told}");
+    let stored = number(&told["store"]["zswpout"]) * 4096.0;
+    let pool = number(&told["pool_peak_bytes"]);
+    let ratio = number(&told["ratio"]);
+    assert!(ratio > 1.0 && ratio * pool < stored + 1.0, "{told}");
+    let metadata = number(&told["metadata_peak_bytes"]);
+    assert!(metadata > 0.0 && metadata + pool < (16 << 20) as f64, "{told}");
+    let waited = number(&told["faults"]["sum_ns"]);
+    assert!(waited >= number(&told["faults"]["max_ns"]), "{told}");
+    assert!(number(&told["own_cpu_ns"]) > 0.0 && number(&told["own_bytes"]) > 0.0, "{told}");
 }
 
 /// Each page is touched four times, downwards: several come back for one fault.

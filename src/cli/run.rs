@@ -227,15 +227,22 @@ fn summary(report: &RunReport, wall: Duration) -> String {
             if trace.complete { "" } else { ", and not what came after" }
         )
     });
+    let ratio = report.ratio.map_or(String::new(), |ratio| format!(" ({ratio:.1} to 1)"));
+    let recompressed = match report.store.recompressed_pages {
+        0 => String::new(),
+        pages => format!(", {pages} recompressed"),
+    };
     format!(
-        "uzswap: {:.2} s; peak {} of {}: {} resident, {} pool\n\
-         uzswap: {} pages stored, {} restored, {} rescued, {} fresh; {} faults, \
-         p50 {:.1} us, p99 {:.1} us\n{written}{recorded}",
+        "uzswap: {:.2} s; peak {} of {}: {} resident, {} pool{ratio}, {} metadata\n\
+         uzswap: {} pages stored, {} restored, {} rescued, {} fresh{recompressed}\n\
+         uzswap: {} faults, p50 {:.1} us, p99 {:.1} us, {:.2} s in all; our own: {:.2} s of \
+         processor, {}\n{written}{recorded}",
         wall.as_secs_f64(),
         size(report.peak_bytes),
         size(report.limit_bytes),
         size(report.resident_peak_bytes),
         size(report.pool_peak_bytes),
+        size(report.metadata_peak_bytes),
         counts.stored_pages,
         counts.restored_pages,
         counts.rescued_pages,
@@ -243,5 +250,8 @@ fn summary(report: &RunReport, wall: Duration) -> String {
         faults.count,
         micros(faults.p50_ns),
         micros(faults.p99_ns),
+        Duration::from_nanos(faults.sum_ns).as_secs_f64(),
+        Duration::from_nanos(report.own_cpu_ns).as_secs_f64(),
+        size(report.own_bytes),
     )
 }

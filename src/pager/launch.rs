@@ -183,6 +183,8 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
         peak: AtomicU64::new(0),
         resident_peak: AtomicU64::new(0),
         pool_peak: AtomicU64::new(0),
+        stored_at_pool_peak: AtomicU64::new(0),
+        metadata_peak: AtomicU64::new(0),
         meter: Meter::new(),
         stop: AtomicBool::new(false),
         density: options.store.dense.map(|_| Density::new()),

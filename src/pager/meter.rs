@@ -43,6 +43,8 @@ pub struct FaultTimes {
     pub p99_ns: u64,
     /// The longest.
     pub max_ns: u64,
+    /// All together: threads waited so long.
+    pub sum_ns: u64,
 }
 
 /// What was done, in pages.
@@ -140,6 +142,7 @@ impl Waits {
             p50_ns: self.histogram.value_at_quantile(0.50),
             p99_ns: self.histogram.value_at_quantile(0.99),
             max_ns: self.histogram.max(),
+            sum_ns: self.sum_ns,
         }
     }
 
@@ -179,6 +182,7 @@ mod tests {
         let (faults, counts) = meter.times_and_counts();
         assert_eq!((faults.count, counts.count), (times.len() as u64, times.len() as u64));
         assert_eq!(counts.sum_ns, times.iter().sum::<u64>());
+        assert_eq!(faults.sum_ns, counts.sum_ns);
         let mut start = 0;
         for bucket in &counts.buckets {
             let LatencyBucket { below_ns, count } = *bucket;

@@ -117,6 +117,9 @@ struct Pager {
     peak: AtomicU64,
     resident_peak: AtomicU64,
     pool_peak: AtomicU64,
+    /// Pages in the store then.
+    stored_at_pool_peak: AtomicU64,
+    metadata_peak: AtomicU64,
     meter: Meter,
     stop: AtomicBool,
     /// Where the store has two compressors.
@@ -176,12 +179,19 @@ pub struct RunReport {
     pub resident_peak_bytes: u64,
     /// The most host pages of the pool.
     pub pool_peak_bytes: u64,
+    /// Pages in the store then, uncompressed, to them; none where nothing was stored.
+    pub ratio: Option<f64>,
+    /// The most that was known of pages: index, tables, descriptors.
+    pub metadata_peak_bytes: u64,
     /// Pages in and out.
     pub counts: PagerCounts,
     /// Of faults of watched memory.
     pub faults: FaultTimes,
     /// Memory of the supervisor and its guard at their end: `RssAnon`.
     pub own_bytes: u64,
+    /// Processor time of the supervisor, in nanoseconds: of all threads, in user mode and in the
+    /// kernel.
+    pub own_cpu_ns: u64,
     /// What the store did.
     pub store: Counters,
     /// What was written back, where there is a file for it.
@@ -238,7 +248,8 @@ impl Pager {
         }
         let untold = growth.see(Instant::now(), untold).min(self.limit_bytes / UNTOLD_PART);
         self.untold.store(untold, Ordering::Relaxed);
-        let pool = self.zswap.budget().used_bytes();
+        let budget = self.zswap.budget();
+        let pool = budget.used_bytes();
         let kept = self.slots.used().max(1) as u64;
         self.bytes_for_page.store((pool / kept).min(PAGE_SIZE as u64), Ordering::Relaxed);
         let unmanaged = self.unmanaged.load(Ordering::Relaxed);
@@ -261,7 +272,16 @@ impl Pager {
         self.resident.store(resident, Ordering::Relaxed);
         self.peak.fetch_max(used, Ordering::Relaxed);
         self.resident_peak.fetch_max(resident, Ordering::Relaxed);
-        self.pool_peak.fetch_max(pool, Ordering::Relaxed);
+        let pool_bytes = budget.pool_bytes();
+        if self.pool_peak.fetch_max(pool_bytes, Ordering::Relaxed) < pool_bytes {
+            let stored = match self.write_back {
+                None => kept,
+                Some(_) => self.zswap.counters().stored_pages, // without those in the file
+            };
+            self.stored_at_pool_peak.store(stored, Ordering::Relaxed);
+        }
+        let metadata = budget.metadata_bytes() + known as u64;
+        self.metadata_peak.fetch_max(metadata, Ordering::Relaxed);
         used
     }
 
@@ -491,14 +511,20 @@ impl Pager {
     fn report(&self, trace: Option<RecordReport>) -> RunReport {
         let own = [Some(std::process::id()), self.guard_pid()].into_iter().flatten();
         let own_pages: u64 = own.map(|pid| process::private_pages(pid).unwrap_or(0)).sum();
+        let pool_peak_bytes = self.pool_peak.load(Ordering::Relaxed);
+        let stored_bytes = self.stored_at_pool_peak.load(Ordering::Relaxed) * PAGE_SIZE as u64;
+        let cpu = process::cpu_time();
         RunReport {
             limit_bytes: self.limit_bytes,
             peak_bytes: self.peak.load(Ordering::Relaxed),
             resident_peak_bytes: self.resident_peak.load(Ordering::Relaxed),
-            pool_peak_bytes: self.pool_peak.load(Ordering::Relaxed),
+            pool_peak_bytes,
+            ratio: (pool_peak_bytes > 0).then(|| stored_bytes as f64 / pool_peak_bytes as f64),
+            metadata_peak_bytes: self.metadata_peak.load(Ordering::Relaxed),
             counts: self.meter.counts(),
             faults: self.meter.times(),
             own_bytes: own_pages * PAGE_SIZE as u64,
+            own_cpu_ns: (cpu.user + cpu.sys).as_nanos() as u64,
             store: self.zswap.counters(),
             backing: self.write_back.as_ref().map(|written| written.report(&self.zswap)),
             trace,
