@@ -8,7 +8,9 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 use tempfile::TempDir;
-use uzswap::doctor::{Failure, Finding, Report, State, Trials, what_run_needs};
+use uzswap::doctor::{
+    Failure, Finding, Report, State, Trials, available_memory_of, what_run_needs,
+};
 
 const EPERM: i32 = 1;
 const EINVAL: i32 = 22;
@@ -232,6 +234,34 @@ fn the_least_limit_of_the_cgroups_counts() {
     };
     v1("1048576\n").notes("memory cgroup", &["v1, limit 1 MiB"]);
     v1("9223372036854771712\n").says("memory cgroup", State::Ok, &["v1, no limit"]);
+}
+
+#[test]
+fn what_is_available_is_the_least_of_machine_and_cgroups() {
+    let available = |machine: &Machine| available_memory_of(machine.root.path());
+    assert_eq!(available(&Machine::new()), None);
+    let machine = || Machine::new().file("proc/meminfo", "MemFree: 7 kB\nMemAvailable: 2048 kB\n");
+    assert_eq!(available(&machine()), Some(2 << 20));
+    let v2 = machine()
+        .file("sys/fs/cgroup/user.slice/memory.max", "1000000\n")
+        .file("sys/fs/cgroup/user.slice/memory.current", "500000\n")
+        .file("sys/fs/cgroup/user.slice/memory.stat", "anon 300\ninactive_file 1000\nfile 7\n")
+        .file("sys/fs/cgroup/user.slice/a.scope/memory.max", "max\n");
+    assert_eq!(available(&v2), Some(501_000));
+    // The one below has less left, then nothing: more is used than is allowed since.
+    let group = "sys/fs/cgroup/user.slice/a.scope";
+    let below = v2
+        .file(&format!("{group}/memory.max"), "400000\n")
+        .file(&format!("{group}/memory.current"), "100000\n");
+    assert_eq!(available(&below), Some(300_000));
+    let over = below.file(&format!("{group}/memory.current"), "400001\n");
+    assert_eq!(available(&over), Some(0));
+    let v1 = machine()
+        .file("proc/self/cgroup", "4:memory:/a\n0::/c\n")
+        .file("sys/fs/cgroup/memory/a/memory.limit_in_bytes", "1000000\n")
+        .file("sys/fs/cgroup/memory/a/memory.usage_in_bytes", "500000\n")
+        .file("sys/fs/cgroup/memory/a/memory.stat", "inactive_file 9\ntotal_inactive_file 40000\n");
+    assert_eq!(available(&v1), Some(540_000));
 }
 
 #[test]

@@ -54,6 +54,8 @@ fn main() -> ExitCode {
     }
     add("endings_are_the_programs".to_owned(), missing.clone(), Box::new(endings));
     add("what_was_used_is_told".to_owned(), missing.clone(), Box::new(statistics));
+    let name = "without_a_limit_it_is_what_is_available".to_owned();
+    add(name, missing.clone(), Box::new(usual_limit));
     let name = "faults_downwards_bring_several_pages".to_owned();
     add(name, missing.clone(), Box::new(faults_downwards));
     let name = "threads_that_end_are_not_held_up".to_owned();
@@ -296,6 +298,15 @@ fn statistics() {
     assert!(number(&told["own_cpu_ns"]) > 0.0 && number(&told["own_bytes"]) > 0.0, "{told}");
 }
 
+/// Other tests take some of it meanwhile.
+fn usual_limit() {
+    let told = report_with(&[], "fill");
+    let limit = told["limit_bytes"].as_u64().unwrap();
+    let available = uzswap::doctor::available_memory().unwrap();
+    assert!(limit > available / 4 && limit < available * 2, "{available}, {told}");
+    assert_eq!(told["counts"]["stored_pages"], 0, "{told}");
+}
+
 /// Each page is touched four times, downwards: several come back for one fault.
 fn faults_downwards() {
     let (pages, faults, told) = pages_and_faults("down");
@@ -389,11 +400,16 @@ fn arguments_stay() {
 
 /// What is told of a scenario.
 fn report(limit: &str, scenario: &str) -> serde_json::Value {
+    report_with(&["--limit", limit], scenario)
+}
+
+fn report_with(options: &[&str], scenario: &str) -> serde_json::Value {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("stats");
     let output = Command::new(env!("CARGO_BIN_EXE_uzswap"))
-        .args(["run", "--limit", limit, "--quiet", "--stats", path.to_str().unwrap(), "--"])
-        .args([&this_program(), "--scenario", scenario])
+        .args(["run", "--quiet", "--stats", path.to_str().unwrap()])
+        .args(options)
+        .args(["--", &this_program(), "--scenario", scenario])
         .output()
         .unwrap();
     expect(&output, 0);

@@ -13,6 +13,7 @@ use super::limits::no_backing;
 use super::size::parse_size;
 use crate::budget::Counted;
 use crate::compressor::{CompressorKind, CompressorNameError};
+use crate::doctor;
 use crate::index::IndexKind;
 use crate::lab::page_set::rfc3339;
 use crate::lab::report::text::human_size;
@@ -67,11 +68,11 @@ impl FromStr for Compression {
 
 /// What `uzswap run` is asked for.
 #[derive(Debug, clap::Args)]
-#[command(override_usage = "uzswap run --limit SIZE [OPTIONS] -- COMMAND [ARGUMENTS]")]
+#[command(override_usage = "uzswap run [OPTIONS] -- COMMAND [ARGUMENTS]")]
 pub(super) struct Run {
-    /// Memory for the program, its children and the pool: 512M
+    /// Memory for the program, its children and the pool: 512M [default: 7/8 of what is available]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
-    limit: usize,
+    limit: Option<usize>,
     /// Allocator: zsmalloc, z3fold, zbud
     #[arg(long, value_name = "NAME", default_value_t = ZpoolKind::Zsmalloc)]
     zpool: ZpoolKind,
@@ -117,20 +118,23 @@ impl Run {
     }
 
     fn run_program(self) -> Result<ExitCode, Failure> {
-        let max_pool = self.max_pool.unwrap_or(self.limit / 2);
-        if max_pool >= self.limit {
+        let limit = match self.limit {
+            Some(limit) => limit as u64,
+            None => usual_limit()?,
+        };
+        let max_pool = self.max_pool.map_or(limit / 2, |bytes| bytes as u64);
+        if max_pool >= limit {
             return Err(Failure::Usage(anyhow::anyhow!(
                 "--max-pool {} leaves nothing of --limit {} to the program: give less",
-                human_size(max_pool as u64),
-                human_size(self.limit as u64)
+                human_size(max_pool),
+                human_size(limit)
             )));
         }
         let write_back = self.backing.clone();
-        let write_back =
-            write_back.map(|path| WriteBackOptions { path, max_pool_bytes: max_pool as u64 });
+        let write_back = write_back.map(|path| WriteBackOptions { path, max_pool_bytes: max_pool });
         let (compressor, dense) = self.compressor.kinds();
         let options = RunOptions {
-            limit_bytes: self.limit as u64,
+            limit_bytes: limit,
             store: ZswapOptions {
                 zpool: self.zpool,
                 compressor,
@@ -143,7 +147,7 @@ impl Run {
                 ..ZswapOptions::bare()
             },
             write_back,
-            record: self.record.clone().map(|path| (path, self.about())),
+            record: self.record.clone().map(|path| (path, self.about(limit))),
             quiet: self.quiet,
             metrics: self.metrics.clone(),
         };
@@ -189,18 +193,31 @@ impl Run {
     }
 
     /// What a trace says of this run.
-    fn about(&self) -> TraceAbout {
+    fn about(&self, limit: u64) -> TraceAbout {
         let words: Vec<_> = self.command.iter().map(|word| word.to_string_lossy()).collect();
-        let Run { limit, zpool, compressor, index, .. } = self;
+        let Run { zpool, compressor, index, .. } = self;
         TraceAbout {
             origin: format!(
                 "run --limit {} --zpool {zpool} --compressor {compressor} --index {index} -- {}",
-                human_size(*limit as u64),
+                human_size(limit),
                 words.join(" ")
             ),
             recorded_at: rfc3339(SystemTime::now()),
         }
     }
+}
+
+/// The least limit that is taken where none is given, in bytes: with less, programs hardly run.
+const USUAL_LIMIT_MIN: u64 = 16 << 20;
+
+/// The limit where none is given: what is left is for files and for what others need meanwhile.
+fn usual_limit() -> Result<u64, Failure> {
+    let available = doctor::available_memory().ok_or_else(|| {
+        Failure::Machine(anyhow::anyhow!(
+            "what memory is available is not told (MemAvailable in /proc/meminfo): give --limit"
+        ))
+    })?;
+    Ok((available / 8 * 7).max(USUAL_LIMIT_MIN))
 }
 
 /// What is told at the end.

@@ -11,6 +11,22 @@ const CAP_SYS_PTRACE: u32 = 19;
 /// the kernel makes of it.
 const NO_LIMIT_V1: u64 = i64::MAX as u64 - (1 << 16);
 
+/// What a version of memory cgroups calls the files of a group, and a line of `memory.stat`.
+struct CgroupNames {
+    limit: &'static str,
+    used: &'static str,
+    unused_files: &'static str,
+}
+
+const CGROUP_V1: CgroupNames = CgroupNames {
+    limit: "memory.limit_in_bytes",
+    used: "memory.usage_in_bytes",
+    unused_files: "total_inactive_file",
+};
+
+const CGROUP_V2: CgroupNames =
+    CgroupNames { limit: "memory.max", used: "memory.current", unused_files: "inactive_file" };
+
 /// The memory cgroup of this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct MemoryCgroup {
@@ -18,6 +34,8 @@ pub(super) struct MemoryCgroup {
     pub(super) version: u8,
     /// The least limit of it and those above it, in bytes.
     pub(super) limit: Option<u64>,
+    /// What is left below their limits, in bytes, were unused files dropped; the least.
+    pub(super) free: Option<u64>,
 }
 
 /// The files.
@@ -116,18 +134,43 @@ impl Files {
         };
         // With both mounted, memory belongs to one of them.
         let v1 = path_of(|_, controllers| controllers.split(',').any(|name| name == "memory"));
-        let (version, mount, file, path) = match v1 {
-            Some(path) => (1, "/sys/fs/cgroup/memory", "memory.limit_in_bytes", path),
-            None => {
-                let path = path_of(|id, _| id == "0")?;
-                (2, "/sys/fs/cgroup", "memory.max", path)
-            }
+        let (version, mount, names, path) = match v1 {
+            Some(path) => (1, "/sys/fs/cgroup/memory", CGROUP_V1, path),
+            None => (2, "/sys/fs/cgroup", CGROUP_V2, path_of(|id, _| id == "0")?),
         };
+        let (mut limit, mut free) = (None, None);
+        let least =
+            |before: Option<u64>, now: u64| Some(before.map_or(now, |least| least.min(now)));
         // In a container the path may be one of outside: the mount is its own then.
-        let limits = Path::new(&path)
-            .ancestors()
-            .filter_map(|folder| self.number(&format!("{mount}/{}/{file}", folder.display())));
-        Some(MemoryCgroup { version, limit: limits.filter(|&limit| limit < NO_LIMIT_V1).min() })
+        for folder in Path::new(&path).ancestors() {
+            let file = |name| format!("{mount}/{}/{name}", folder.display());
+            let Some(bytes) = self.number(&file(names.limit)) else { continue };
+            if bytes < NO_LIMIT_V1 {
+                limit = least(limit, bytes);
+                let used = self.number(&file(names.used)).unwrap_or(0);
+                let unused_files = self.field(&file("memory.stat"), names.unused_files);
+                let kept = used.saturating_sub(unused_files.unwrap_or(0));
+                free = least(free, bytes.saturating_sub(kept));
+            }
+        }
+        Some(MemoryCgroup { version, limit, free })
+    }
+
+    /// The number after a name, at the begin of a line.
+    fn field(&self, path: &str, name: &str) -> Option<u64> {
+        let text = self.text(path)?;
+        let mut lines = text.lines().map(str::split_whitespace);
+        lines
+            .find_map(|mut words| (words.next() == Some(name)).then(|| words.next()))??
+            .parse()
+            .ok()
+    }
+
+    /// What programs can have before the machine, or a memory cgroup, has no more, in bytes.
+    pub(super) fn available_memory(&self) -> Option<u64> {
+        let of_machine = self.field("/proc/meminfo", "MemAvailable:")? * 1024; // it says kB
+        let of_cgroup = self.memory_cgroup().and_then(|cgroup| cgroup.free);
+        Some(of_machine.min(of_cgroup.unwrap_or(u64::MAX)))
     }
 
     /// A soft limit of /proc/self/limits; `None` for none.

@@ -89,6 +89,18 @@ impl Report {
     }
 }
 
+/// What programs can have before this machine, or a memory cgroup that this process is in, has no
+/// more, in bytes: `MemAvailable`, or what is left below the cgroup's limit without files that are
+/// not in use. `None` where the kernel does not tell.
+pub fn available_memory() -> Option<u64> {
+    available_memory_of(Path::new("/"))
+}
+
+/// Likewise, of the files of the kernel below `root`.
+pub fn available_memory_of(root: &Path) -> Option<u64> {
+    Files::below(root).available_memory()
+}
+
 /// Whether `run` can work here, at the price of two system calls and two small files if it can.
 ///
 /// # Errors
