@@ -15,12 +15,14 @@
 //! what was written in between.
 //!
 //! Two bytes a block, and four for every 4096: the free ones of such a group are counted, so that a
-//! search passes over the full ones.
+//! search passes over the full ones. What was never taken has no memory in a large table.
 
 use std::collections::TryReserveError;
 use std::ops::Range;
 
 use thiserror::Error;
+
+use crate::sys::zeros::zeros;
 
 /// A block that is free and takes no space.
 const CLEAN: u16 = 0;
@@ -66,14 +68,6 @@ pub struct Extents {
     next: usize,
     /// Where the sweep for spent blocks is.
     sweep: usize,
-}
-
-/// A table of `len` zeros.
-fn zeros(len: usize) -> Result<Box<[u16]>, TryReserveError> {
-    let mut table = Vec::new();
-    table.try_reserve_exact(len)?;
-    table.resize(len, 0);
-    Ok(table.into_boxed_slice())
 }
 
 fn is_free(state: u16) -> bool {

@@ -15,7 +15,8 @@ use crate::backing::{
 use crate::zswap::Zswap;
 
 /// The file is this many times as large as the limit at most. It is sparse: it takes what is in it.
-/// What is to be known of its blocks takes 2 bytes each, a 128th of the limit.
+/// What is known of its blocks takes 2 bytes for each that was written: a 128th of the limit at
+/// most.
 const LIMITS: u64 = 16;
 
 /// The least, for small limits.

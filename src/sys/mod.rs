@@ -26,3 +26,4 @@ pub mod uring;
 pub mod userfaultfd;
 pub mod wide;
 pub mod window;
+pub mod zeros;
