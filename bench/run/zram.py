@@ -104,9 +104,8 @@ select sum(a) from t where c = 77;
 
 
 def c_build(folder):
-    sources = f"sh {DATA}/zstd-sources.sh"
-    zstd = subprocess.run(sources, shell=True, check=True, stdout=subprocess.PIPE, text=True).stdout
-    make = f"make -f {DATA}/zstd.mk LEVEL=2 ZSTD={zstd.strip()}"
+    zstd = subprocess.check_output(["sh", f"{DATA}/zstd-sources.sh"], text=True).strip()
+    make = f"make -f {DATA}/zstd.mk LEVEL=2 ZSTD={zstd}"
     return ["sh", "-c", f"cd {folder} && {make} clean && {make} -j2"]
 
 

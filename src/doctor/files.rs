@@ -11,7 +11,8 @@ const CAP_SYS_PTRACE: u32 = 19;
 /// the kernel makes of it.
 const NO_LIMIT_V1: u64 = i64::MAX as u64 - (1 << 16);
 
-/// What a version of memory cgroups calls the files of a group, and a line of `memory.stat`.
+/// What a version of memory cgroups calls the files of a group, and what a line of `memory.stat`
+/// begins with.
 struct CgroupNames {
     limit: &'static str,
     used: &'static str,
@@ -21,11 +22,11 @@ struct CgroupNames {
 const CGROUP_V1: CgroupNames = CgroupNames {
     limit: "memory.limit_in_bytes",
     used: "memory.usage_in_bytes",
-    unused_files: "total_inactive_file",
+    unused_files: "total_inactive_file ",
 };
 
 const CGROUP_V2: CgroupNames =
-    CgroupNames { limit: "memory.max", used: "memory.current", unused_files: "inactive_file" };
+    CgroupNames { limit: "memory.max", used: "memory.current", unused_files: "inactive_file " };
 
 /// The memory cgroup of this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,9 +85,7 @@ impl Files {
 
     /// A line of /proc/self/status.
     pub(super) fn status(&self, name: &str) -> Option<String> {
-        let text = self.text("/proc/self/status")?;
-        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
-        Some(line.trim().to_owned())
+        self.line("/proc/self/status", &format!("{name}:"))
     }
 
     /// Whether a set of capabilities of /proc/self/status has `CAP_SYS_PTRACE`.
@@ -138,46 +137,42 @@ impl Files {
             Some(path) => (1, "/sys/fs/cgroup/memory", CGROUP_V1, path),
             None => (2, "/sys/fs/cgroup", CGROUP_V2, path_of(|id, _| id == "0")?),
         };
-        let (mut limit, mut free) = (None, None);
-        let least =
-            |before: Option<u64>, now: u64| Some(before.map_or(now, |least| least.min(now)));
-        // In a container the path may be one of outside: the mount is its own then.
-        for folder in Path::new(&path).ancestors() {
+        let limit_and_free = |folder: &Path| {
             let file = |name| format!("{mount}/{}/{name}", folder.display());
-            let Some(bytes) = self.number(&file(names.limit)) else { continue };
-            if bytes < NO_LIMIT_V1 {
-                limit = least(limit, bytes);
-                let used = self.number(&file(names.used)).unwrap_or(0);
-                let unused_files = self.field(&file("memory.stat"), names.unused_files);
-                let kept = used.saturating_sub(unused_files.unwrap_or(0));
-                free = least(free, bytes.saturating_sub(kept));
-            }
-        }
+            let limit = self.number(&file(names.limit)).filter(|&limit| limit < NO_LIMIT_V1)?;
+            let used = self.number(&file(names.used)).unwrap_or(0);
+            let unused_files = self.number_after(&file("memory.stat"), names.unused_files);
+            let kept = used.saturating_sub(unused_files.unwrap_or(0));
+            Some((limit, limit.saturating_sub(kept)))
+        };
+        // In a container the path may be one of outside: the mount is its own then.
+        let (limits, frees): (Vec<u64>, Vec<u64>) =
+            Path::new(&path).ancestors().filter_map(limit_and_free).unzip();
+        let (limit, free) = (limits.into_iter().min(), frees.into_iter().min());
         Some(MemoryCgroup { version, limit, free })
     }
 
-    /// The number after a name, at the begin of a line.
-    fn field(&self, path: &str, name: &str) -> Option<u64> {
+    /// What follows the begin of the first line that begins so, without white space around it.
+    fn line(&self, path: &str, begin: &str) -> Option<String> {
         let text = self.text(path)?;
-        let mut lines = text.lines().map(str::split_whitespace);
-        lines
-            .find_map(|mut words| (words.next() == Some(name)).then(|| words.next()))??
-            .parse()
-            .ok()
+        Some(text.lines().find_map(|line| line.strip_prefix(begin))?.trim().to_owned())
+    }
+
+    /// The number that follows the begin of a line.
+    fn number_after(&self, path: &str, begin: &str) -> Option<u64> {
+        self.line(path, begin)?.split_whitespace().next()?.parse().ok()
     }
 
     /// What programs can have before the machine, or a memory cgroup, has no more, in bytes.
     pub(super) fn available_memory(&self) -> Option<u64> {
-        let of_machine = self.field("/proc/meminfo", "MemAvailable:")? * 1024; // it says kB
+        let of_machine = self.number_after("/proc/meminfo", "MemAvailable:")? * 1024; // it says kB
         let of_cgroup = self.memory_cgroup().and_then(|cgroup| cgroup.free);
         Some(of_machine.min(of_cgroup.unwrap_or(u64::MAX)))
     }
 
     /// A soft limit of /proc/self/limits; `None` for none.
     pub(super) fn soft_limit(&self, name: &str) -> Option<u64> {
-        let text = self.text("/proc/self/limits")?;
-        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-        line.split_whitespace().next()?.parse().ok()
+        self.number_after("/proc/self/limits", name)
     }
 
     /// The loader of programs that are linked dynamically: of glibc or of musl.

@@ -512,14 +512,13 @@ impl Pager {
         let own = [Some(std::process::id()), self.guard_pid()].into_iter().flatten();
         let own_pages: u64 = own.map(|pid| process::private_pages(pid).unwrap_or(0)).sum();
         let pool_peak_bytes = self.pool_peak.load(Ordering::Relaxed);
-        let stored_bytes = self.stored_at_pool_peak.load(Ordering::Relaxed) * PAGE_SIZE as u64;
         let cpu = process::cpu_time();
         RunReport {
             limit_bytes: self.limit_bytes,
             peak_bytes: self.peak.load(Ordering::Relaxed),
             resident_peak_bytes: self.resident_peak.load(Ordering::Relaxed),
             pool_peak_bytes,
-            ratio: (pool_peak_bytes > 0).then(|| stored_bytes as f64 / pool_peak_bytes as f64),
+            ratio: ratio(self.stored_at_pool_peak.load(Ordering::Relaxed), pool_peak_bytes),
             metadata_peak_bytes: self.metadata_peak.load(Ordering::Relaxed),
             counts: self.meter.counts(),
             faults: self.meter.times(),
@@ -530,6 +529,11 @@ impl Pager {
             trace,
         }
     }
+}
+
+/// Stored pages, uncompressed, to the pool; none where it is empty.
+fn ratio(stored_pages: u64, pool_bytes: u64) -> Option<f64> {
+    (pool_bytes > 0).then(|| (stored_pages * PAGE_SIZE as u64) as f64 / pool_bytes as f64)
 }
 
 /// What is told where this process has all descriptors that it may have.

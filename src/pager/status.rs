@@ -20,8 +20,7 @@ use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketT
 use serde::{Deserialize, Serialize};
 
 use super::answerer::{Answerer, Connection};
-use super::{FaultTimes, Pager, PagerCounts, lock};
-use crate::page::PAGE_SIZE;
+use super::{FaultTimes, Pager, PagerCounts, lock, ratio};
 use crate::zswap::{LatencyCounts, Stats};
 
 /// What the names of the folders of runs begin with.
@@ -164,8 +163,7 @@ impl Reporter {
             pool_bytes,
             metadata_bytes: of_store + known as u64,
             stored_pages,
-            ratio: (pool_bytes > 0)
-                .then(|| (stored_pages * PAGE_SIZE as u64) as f64 / pool_bytes as f64),
+            ratio: ratio(stored_pages, pool_bytes),
             counts: pager.meter.counts(),
             faults,
             fault_times,
