@@ -178,6 +178,7 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
         to_watch: ToWatch::default(),
         resident: AtomicU64::new(0),
         charged: AtomicU64::new(0),
+        shares: AtomicBool::new(false),
         reserved: AtomicU64::new(0),
         bytes_for_page: AtomicU64::new(0),
         peak: AtomicU64::new(0),

@@ -110,7 +110,10 @@ struct Pager {
     resident: AtomicU64,
     /// What was given to programs since, less what the pool gave back for it.
     charged: AtomicU64,
-    /// What it takes until pages leave that processes have in common.
+    /// Some programs had pages in common.
+    shares: AtomicBool,
+    /// What it takes until pages that leave have left: in the pool, and those that processes have
+    /// in common once more.
     reserved: AtomicU64,
     /// Of the pool, for each page that is kept.
     bytes_for_page: AtomicU64,
@@ -228,7 +231,7 @@ impl Pager {
         let (mut resident, mut known) = (0, self.slots.bytes());
         let room = self.room_for_copies();
         let mut due = Due::new(self.untold.load(Ordering::Relaxed));
-        let (mut reserved, mut untold, mut sum) = (0, 0, Sum::default());
+        let (mut shares, mut reserved, mut untold, mut sum) = (false, 0, 0, Sum::default());
         for shared in &self.spaces() {
             let size = process_size(shared);
             let mut space = lock(shared);
@@ -237,9 +240,8 @@ impl Pager {
             resident += bytes;
             sum.add(&mut space, bytes);
             known += space.bytes();
-            if space.family().is_some() {
-                reserved = reserved.max(evictor::leaving_bytes(bytes));
-            }
+            shares |= space.family().is_some();
+            reserved = reserved.max(evictor::leaving_bytes(bytes));
             space.have_forks_told(bytes, room);
             if let Some(size) = size.filter(|size| size.mapped > 0) {
                 untold += space.grown_untold(size);
@@ -266,6 +268,7 @@ impl Pager {
             used = resident + rest;
         }
         self.sampled.store(used, Ordering::Relaxed);
+        self.shares.store(shares, Ordering::Relaxed);
         self.reserved.store(reserved, Ordering::Relaxed);
         // What was given meanwhile counts twice until the next look, if it was seen.
         self.charged.fetch_sub(counted, Ordering::Release);
@@ -298,7 +301,7 @@ impl Pager {
 
     /// Whether some programs had pages in common when it was looked last.
     fn shares(&self) -> bool {
-        self.reserved.load(Ordering::Relaxed) > 0
+        self.shares.load(Ordering::Relaxed)
     }
 
     /// What the evictor works down to.
