@@ -8,7 +8,7 @@ use super::{Finding, State};
 
 const MIB: u64 = 1 << 20;
 
-/// Descriptors that leave room for a tree of some hundred processes, at about three for each.
+/// Descriptors that leave room for a tree of some hundred processes, at six for each.
 const FILES_WANTED: u64 = 1024;
 
 const SYSCTL: &str = "sysctl -w vm.unprivileged_userfaultfd=1";
@@ -300,7 +300,7 @@ fn open_files(files: &Files) -> Finding {
     let topic = "open files";
     match files.soft_limit("Max open files") {
         Some(limit) if limit < FILES_WANTED => {
-            let means = "about three for each process of a tree are needed";
+            let means = "six for each process of a tree are needed";
             let raise = format!("ulimit -n {FILES_WANTED}");
             finding(topic, State::Note, limit.to_string(), means).fixed_by(&[&raise])
         }

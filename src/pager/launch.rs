@@ -303,7 +303,7 @@ fn spawn(
     thread::Builder::new().name(name.to_owned()).spawn(work)
 }
 
-/// Allows this process as many open files as it may have: there are five for each process that it
+/// Allows this process as many open files as it may have: there are six for each process that it
 /// looks after. What it has started by now keeps its own limit.
 fn allow_many_files() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};

@@ -23,6 +23,7 @@ mod growth;
 mod hand;
 mod helper;
 mod launch;
+mod mappings;
 mod meter;
 mod metrics;
 mod pressure;
@@ -543,7 +544,7 @@ fn ratio(stored_pages: u64, pool_bytes: u64) -> Option<f64> {
 fn too_many_files(error: &io::Error) -> String {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     let limit = limit.unwrap_or(u64::MAX);
-    format!("{error}: {limit} are allowed (ulimit -n), 5 for each process")
+    format!("{error}: {limit} are allowed (ulimit -n), 6 for each process")
 }
 
 /// A descriptor that wakes who waits for it.

@@ -1,10 +1,11 @@
 //! What /proc tells of a process with a helper.
 
 use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
+use super::mappings::{Mappings, addresses};
 use super::ranges::Ranges;
 use super::space::TRAY_PAGES;
 use crate::page::PAGE_SIZE;
@@ -23,14 +24,7 @@ pub(super) struct ProcessFiles {
     statm: File,
     pagemap: File,
     smaps_rollup: File,
-}
-
-/// A line of /proc/PID/maps.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Mapping {
-    pub(super) range: Range<u64>,
-    /// What lies just below it cannot be touched: so are the stacks of threads.
-    pub(super) is_above_guard: bool,
+    pub(super) mappings: Mappings,
 }
 
 /// What /proc/PID/statm tells, in pages.
@@ -47,6 +41,7 @@ impl ProcessFiles {
             statm: File::open(format!("/proc/{thread}/statm"))?,
             pagemap: File::open(format!("/proc/{thread}/pagemap"))?,
             smaps_rollup: File::open(format!("/proc/{thread}/smaps_rollup"))?,
+            mappings: Mappings::open(thread)?,
         })
     }
 
@@ -81,13 +76,6 @@ impl ProcessFiles {
         let (count, walked_to) = pagemap::scan(&self.pagemap, range, &mut found, FOUND_PAGES_MAX)?;
         let runs = found[..count].iter().filter(|run| !run.is_swapped());
         Ok((runs.map(|run| run.start..run.end).collect(), walked_to))
-    }
-
-    /// Mappings of private anonymous memory that can be read, in the order of their addresses.
-    pub(super) fn anonymous_mappings(&self) -> io::Result<Vec<Mapping>> {
-        let mut text = String::new();
-        File::open(format!("/proc/{}/maps", self.thread))?.read_to_string(&mut text)?;
-        Ok(mappings(&text))
     }
 
     /// Whether so few pages of a range are resident. Where the kernel does not tell, they are not.
@@ -185,42 +173,6 @@ fn part_of_anonymous(smaps_rollup: &str) -> Option<u64> {
     Some(kib * 1024)
 }
 
-/// The addresses that a line of /proc/PID/maps begins with.
-fn addresses(line: &str) -> Option<Range<u64>> {
-    let (start, end) = line.split_ascii_whitespace().next()?.split_once('-')?;
-    Some(u64::from_str_radix(start, 16).ok()?..u64::from_str_radix(end, 16).ok()?)
-}
-
-fn mappings(maps: &str) -> Vec<Mapping> {
-    let mut guard_end = None;
-    let mut found = Vec::new();
-    for line in maps.lines() {
-        let of_anonymous = anonymous_mapping(line);
-        if let Some(range) = of_anonymous {
-            found.push(Mapping { is_above_guard: guard_end == Some(range.start), range });
-        }
-        let is_guard = line.split_ascii_whitespace().nth(1) == Some("---p");
-        guard_end = addresses(line).filter(|_| is_guard).map(|guard| guard.end);
-    }
-    found
-}
-
-/// The addresses of a line of /proc/PID/maps, if it is private anonymous memory that can be read.
-fn anonymous_mapping(line: &str) -> Option<Range<u64>> {
-    let range = addresses(line)?;
-    let mut fields = line.split_ascii_whitespace().skip(1);
-    let rights = fields.next()?.as_bytes();
-    let inode = fields.nth(2)?;
-    let name = fields.next().unwrap_or("");
-    let is_named_by_kernel =
-        name.is_empty() || name == "[heap]" || name == "[stack]" || name.starts_with("[anon");
-    (rights.first() == Some(&b'r')
-        && rights.last() == Some(&b'p')
-        && inode == "0"
-        && is_named_by_kernel)
-        .then_some(range)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -235,12 +187,6 @@ mod tests {
         let size = files.size().unwrap();
         assert!(size.anonymous >= 600 && size.mapped > size.anonymous);
         assert!(files.part_of_anonymous().unwrap() >= 600 * page);
-        let mappings = files.anonymous_mappings().unwrap();
-        assert!(
-            mappings.iter().any(|Mapping { range: of, .. }| {
-                of.start <= range.start && range.end <= of.end
-            })
-        );
         let [none] = files.mappings_with(["no such flag"]).unwrap();
         assert_eq!(none, Ranges::new());
         if files.resident(range.clone()).is_err_and(|error| is_unknown_call(&error)) {
@@ -290,23 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn mappings_are_told_apart() {
-        let is = |line| anonymous_mapping(line).is_some();
-        assert!(is("7f00-8000 rw-p 00000000 00:00 0 "));
-        assert!(is("7f00-8000 rw-p 00000000 00:00 0      [heap]"));
-        assert!(is("7f00-8000 r--p 00000000 00:00 0      [anon:name]"));
-        assert!(!is("7f00-8000 ---p 00000000 00:00 0 "));
-        assert!(!is("7f00-8000 rw-s 00000000 00:00 0 "));
-        assert!(!is("7f00-8000 r--p 00000000 00:00 0      [vvar]"));
-        assert!(!is("7f00-8000 rw-p 00000000 fe:00 1234  /lib/libc.so"));
-        assert_eq!(anonymous_mapping("7f00-8000 rw-p 00000000 00:00 0"), Some(0x7f00..0x8000));
-        let maps = "1000-2000 ---p 00000000 00:00 0\n2000-4000 rw-p 00000000 00:00 0\n\
-                    5000-6000 rw-p 00000000 00:00 0\n6000-7000 r-xp 00000000 fe:00 7 /bin/sh\n\
-                    7000-8000 ---p 00000000 00:00 0\n9000-a000 rw-p 00000000 00:00 0\n";
-        let found: Vec<_> =
-            mappings(maps).into_iter().map(|m| (m.range, m.is_above_guard)).collect();
-        let expected = [(0x2000..0x4000, true), (0x5000..0x6000, false), (0x9000..0xa000, false)];
-        assert_eq!(found, expected);
+    fn the_part_of_anonymous_memory_is_read() {
         assert_eq!(part_of_anonymous("Pss: 12 kB\nPss_Anon:        8 kB\n"), Some(8192));
     }
 }

@@ -13,6 +13,7 @@ pub mod files;
 pub mod guard;
 pub mod interrupt;
 pub mod lz4;
+pub mod maps;
 pub mod pagemap;
 pub mod pages;
 pub mod preload;

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use super::forking::PROTECT_MAX;
 use super::{PAGE, Space, pages, threads};
-use crate::pager::process_files::{Mapping, ProcessFiles, Size};
+use crate::pager::mappings::Mapping;
+use crate::pager::process_files::{ProcessFiles, Size};
 use crate::pager::ranges::Ranges;
 use crate::pager::{SpaceLock, lock};
 use crate::sys::process;
@@ -104,9 +105,9 @@ impl Space {
         if self.uffd.is_changing() {
             return Ok(());
         }
-        let parts = self.unwatched(files.anonymous_mappings()?);
+        let parts = self.unwatched(files.mappings.all()?);
         let registered = register(&self.uffd, self.protects, &files, parts)?;
-        let now = mappings_after(&files, &registered)?;
+        let now = files.mappings.at(&registered)?;
         self.watch_registered(registered, &now, may_protect);
         Ok(())
     }
@@ -210,7 +211,7 @@ pub(in crate::pager) fn watch(space: &SpaceLock, release: &mut dyn FnMut(u32)) -
         (files, Arc::clone(&space.uffd))
     };
     let size = files.size().map(|size| size.mapped);
-    let mappings = files.anonymous_mappings()?;
+    let mappings = files.mappings.all()?;
     let events = space.lock_events();
     let (parts, protects) = {
         let mut space = lock(space);
@@ -223,7 +224,7 @@ pub(in crate::pager) fn watch(space: &SpaceLock, release: &mut dyn FnMut(u32)) -
     };
     let registered = register(&uffd, protects, &files, parts);
     drop(events);
-    let found = registered.and_then(|parts| Ok((mappings_after(&files, &parts)?, parts)));
+    let found = registered.and_then(|parts| Ok((files.mappings.at(&parts)?, parts)));
     let mut space = lock(space);
     let changed = space.looks.changed.take().unwrap_or_default();
     let (now, registered) = found?;
@@ -260,11 +261,6 @@ fn register(
         }
     }
     Ok(registered)
-}
-
-/// What is mapped after something was registered, if anything was.
-fn mappings_after(files: &ProcessFiles, registered: &[Range<u64>]) -> io::Result<Vec<Mapping>> {
-    if registered.is_empty() { Ok(Vec::new()) } else { files.anonymous_mappings() }
 }
 
 /// Leaves pages where they are that threads need at their end. The kernel clears a word of a thread
