@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::staging::NOBODY;
 use super::{PAGE, Space, pages};
 use crate::pager::process_files::growth_under_way;
-use crate::pager::ranges::Ranges;
+use crate::pager::ranges::{Ranges, count};
 use crate::pager::table::Place;
 
 impl Space {
@@ -51,6 +51,8 @@ impl Space {
         self.untold.remove(range.clone());
         self.moved_in.remove(range.clone());
         for part in late.outside(range.clone()) {
+            let watched = self.watched.within(part.clone()).map(|part| count(&pages(part))).sum();
+            self.looks.unmapped(watched);
             self.forget(part.clone(), release);
             self.watched.remove(part.clone());
             self.left.remove(part);

@@ -42,7 +42,7 @@ pub(in crate::pager) struct Looks {
     /// Where mappings have changed since one began, while that goes on.
     pub(super) changed: Option<Ranges>,
     /// Size of the address space, in pages, when all of it was last watched, or less if it was less
-    /// since.
+    /// since, or something was unmapped: what was mapped in its place may be as large.
     watched_at_size: Option<u64>,
 }
 
@@ -67,6 +67,11 @@ impl Looks {
         }
         let has_grown = self.watched_at_size != Some(size.mapped);
         Some(if has_grown { Look::Grown } else { Look::After(elapsed) })
+    }
+
+    /// So many pages that were watched are there no more.
+    pub(super) fn unmapped(&mut self, pages: usize) {
+        self.watched_at_size = self.watched_at_size.map(|size| size.saturating_sub(pages as u64));
     }
 
     /// It waits for one.
