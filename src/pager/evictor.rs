@@ -88,6 +88,7 @@ impl Evictor {
     pub(super) fn run(mut self) -> io::Result<()> {
         process::prefer_this_thread();
         while !self.pager.stop.load(Ordering::Relaxed) {
+            self.pager.free_released();
             if self.pager.sample() <= self.pager.goal_bytes() {
                 (self.in_vain, self.held_up) = (0, 0);
                 self.pressure.is_gone();

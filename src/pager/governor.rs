@@ -60,7 +60,7 @@ impl Governor {
             }
             let used = self.pager.sample();
             let goal = self.pager.goal_bytes();
-            if used > goal {
+            if used > goal || self.pager.has_much_released() {
                 self.pager.ring();
             }
             self.keep_others()?;

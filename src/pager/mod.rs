@@ -45,7 +45,7 @@ mod written;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
@@ -76,6 +76,9 @@ use crate::zswap::{Counters, StoreError, Zswap};
 /// Programs may grow untold by one part in so many of the limit at most: what is kept free for that
 /// is not theirs.
 const UNTOLD_PART: u64 = 8;
+
+/// Slots that may be released and not freed yet, where nothing is to leave.
+const MUCH_RELEASED: usize = 128;
 
 /// Pages of zeros that take no memory before they are written: a short program needs none of them.
 fn untouched_pages(count: usize) -> Box<[Page]> {
@@ -227,7 +230,6 @@ impl Pager {
     fn sample(&self) -> u64 {
         // One at a time, as what was charged until now is taken off when it is counted.
         let mut growth = self.sampling.lock().unwrap_or_else(PoisonError::into_inner);
-        self.free_released();
         let counted = self.charged.load(Ordering::Relaxed);
         let (mut resident, mut known) = (0, self.slots.bytes());
         let room = self.room_for_copies();
@@ -386,15 +388,24 @@ impl Pager {
         self.write_back.is_some() && self.zswap.is_written_back(key(slot))
     }
 
-    /// A page is not in this slot any more. Its memory is free when it is looked next how much is
-    /// used: who waits for a page does not wait for that.
+    /// A page is not in this slot any more. Its memory is freed by the evictor: who waits for a page
+    /// does not wait for that, nor does who looks how much is used.
     fn release(&self, slot: u32) {
-        self.released.lock().unwrap_or_else(PoisonError::into_inner).push(slot);
+        self.released().push(slot);
+    }
+
+    fn released(&self) -> MutexGuard<'_, Vec<u32>> {
+        self.released.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether so much was released that it is to be freed, though there is room.
+    fn has_much_released(&self) -> bool {
+        self.released().len() >= MUCH_RELEASED
     }
 
     /// Frees what was released.
     fn free_released(&self) {
-        let mut released = self.released.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut released = self.released();
         let slots = std::mem::take(&mut *released);
         drop(released);
         for slot in slots {
