@@ -286,8 +286,9 @@ fn too_small_is_told() {
     let [limit, used, resident, pool, tables, unmanaged, _process] = numbers[..] else {
         panic!("{said}")
     };
-    // It may have grown since it was looked at last; the pool is told as it is.
-    assert!(limit == 12.0 && used > limit && pool > limit / 2.0, "{said}");
+    // Up to 0.5 MiB are kept free: what 128 pages take in the pool before they have left. It may
+    // have grown since it was looked at last; the pool is told as it is.
+    assert!(limit == 12.0 && used > limit - 0.6 && pool > limit / 2.0, "{said}");
     assert!((resident + pool + tables + unmanaged - used).abs() < 2.0, "{said}");
 }
 
@@ -304,7 +305,7 @@ fn too_small_is_kept_to() {
     assert!(fresh < (16 << 20) / PAGE as u32, "{said}");
 }
 
-/// Each takes five descriptors: as many are taken as the kernel allows. Where that is too few, all
+/// Each takes six descriptors: as many are taken as the kernel allows. Where that is too few, all
 /// ends with the reason.
 fn more_than_descriptors() {
     let uzswap = env!("CARGO_BIN_EXE_uzswap");
