@@ -218,17 +218,21 @@ pub(in crate::pager) fn watch(space: &SpaceLock, release: &mut dyn FnMut(u32)) -
     let size = files.size().map(|size| size.mapped);
     let mappings = files.mappings.all()?;
     let events = space.lock_events();
-    let (parts, protects) = {
+    let (parts, protects, is_settled) = {
         let mut space = lock(space);
-        if uffd.is_changing() {
-            return Ok(());
+        let is_settled = !uffd.is_changing();
+        if is_settled {
+            space.settle(release);
+            space.looks.changed = Some(Ranges::default());
         }
-        space.settle(release);
-        space.looks.changed = Some(Ranges::default());
-        (space.unwatched(mappings), space.protects)
+        (space.unwatched(mappings), space.protects, is_settled)
     };
     let registered = register(&uffd, protects, &files, parts);
     drop(events);
+    if !is_settled {
+        // It grows by faults now, but does not count before it is certain what it is.
+        return registered.map(drop);
+    }
     let found = registered.and_then(|parts| Ok((files.mappings.at(&parts)?, parts)));
     let mut space = lock(space);
     let changed = space.looks.changed.take().unwrap_or_default();
@@ -292,5 +296,27 @@ pub(in crate::pager) fn leave_words_of_threads(space: &SpaceLock) {
         let word = (list - BESIDE) / PAGE * PAGE..(list + BESIDE).next_multiple_of(PAGE);
         space.words.insert(word.clone());
         space.left.insert(word);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_mapped_where_something_was_unmapped_is_new() {
+        let mut looks = Looks { began: Some(Instant::now()), ..Looks::default() };
+        looks.watched_at_size = Some(100);
+        let has_grown = |looks: &mut Looks, mapped| {
+            matches!(looks.due(Size { mapped, anonymous: 0 }, 1), Some(Look::Grown))
+        };
+        assert!(!has_grown(&mut looks, 100) && has_grown(&mut looks, 101));
+        looks.unmapped(10);
+        assert!(!has_grown(&mut looks, 90) && has_grown(&mut looks, 100));
+        // What was seen to be smaller before.
+        looks.watched_at_size = Some(100);
+        assert!(!has_grown(&mut looks, 80) && has_grown(&mut looks, 100));
+        looks.await_one();
+        assert!(!has_grown(&mut looks, 100), "one is awaited");
     }
 }
