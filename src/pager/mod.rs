@@ -388,8 +388,8 @@ impl Pager {
         self.write_back.is_some() && self.zswap.is_written_back(key(slot))
     }
 
-    /// A page is not in this slot any more. Its memory is freed by the evictor: who waits for a page
-    /// does not wait for that, nor does who looks how much is used.
+    /// A page is not in this slot any more. Its memory is freed by the evictor: who waits for a
+    /// page does not wait for that, nor does who looks how much is used.
     fn release(&self, slot: u32) {
         self.released().push(slot);
     }
