@@ -251,6 +251,9 @@ impl Pager {
                 due.see(shared, &mut space, size);
             }
         }
+        if !shares && resident < self.limit_bytes / pressure::LEAST_PART {
+            reserved = 0; // the pool leaves hardly any to run in: that is the programs'
+        }
         let untold = growth.see(Instant::now(), untold).min(self.limit_bytes / UNTOLD_PART);
         self.untold.store(untold, Ordering::Relaxed);
         let budget = self.zswap.budget();

@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 
 /// One part in so many of the limit is too little for programs to run in.
-const LEAST_PART: u64 = 8;
+pub(super) const LEAST_PART: u64 = 8;
 
 /// How long there must have been no hope.
 const LOOKED_FOR: Duration = Duration::from_secs(3);
