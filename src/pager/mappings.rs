@@ -23,6 +23,24 @@ pub(super) struct Mapping {
 /// bytes.
 const NAME_MAX: usize = 128;
 
+/// Those that were found among all mappings, which come in the order of their addresses.
+#[derive(Debug, Default)]
+struct Found {
+    mappings: Vec<Mapping>,
+    /// Where the last one ends, if it is a guard.
+    guard_end: Option<u64>,
+}
+
+impl Found {
+    fn add(&mut self, range: Range<u64>, is_guard: bool, is_anonymous: bool) {
+        let is_above_guard = self.guard_end == Some(range.start);
+        self.guard_end = is_guard.then_some(range.end);
+        if is_anonymous {
+            self.mappings.push(Mapping { range, is_above_guard });
+        }
+    }
+}
+
 /// The mappings of a process.
 #[derive(Debug)]
 pub(super) struct Mappings {
@@ -52,19 +70,15 @@ impl Mappings {
     }
 
     fn all_by_query(&self) -> io::Result<Vec<Mapping>> {
-        let mut found = Vec::new();
-        let (mut at, mut guard_end) = (0, None);
+        let mut found = Found::default();
+        let mut at = 0;
         while let Some(mapped) = maps::query(&self.maps, at, &mut [])? {
             // It may have grown downwards since the one before was asked for.
             let range = mapped.range.start.max(at)..mapped.range.end;
             at = range.end;
-            let is_above_guard = guard_end == Some(range.start);
-            guard_end = mapped.is_guard().then_some(range.end);
-            if self.is_anonymous(&mapped)? {
-                found.push(Mapping { range, is_above_guard });
-            }
+            found.add(range, mapped.is_guard(), self.is_anonymous(&mapped)?);
         }
-        Ok(found)
+        Ok(found.mappings)
     }
 
     fn at_by_query(&self, address: u64) -> io::Result<Option<Mapping>> {
@@ -110,31 +124,27 @@ fn or_by_text<T>(
 }
 
 fn in_text(maps: &str) -> Vec<Mapping> {
-    let mut guard_end = None;
-    let mut found = Vec::new();
+    let mut found = Found::default();
     for line in maps.lines() {
-        let of_anonymous = anonymous_mapping(line);
-        if let Some(range) = of_anonymous {
-            found.push(Mapping { is_above_guard: guard_end == Some(range.start), range });
-        }
+        let Some(range) = addresses(line) else { continue };
         let is_guard = line.split_ascii_whitespace().nth(1) == Some("---p");
-        guard_end = addresses(line).filter(|_| is_guard).map(|guard| guard.end);
+        found.add(range, is_guard, is_anonymous(line).unwrap_or(false));
     }
-    found
+    found.mappings
 }
 
-/// The addresses of a line of /proc/PID/maps, if it is private anonymous memory that can be read.
-fn anonymous_mapping(line: &str) -> Option<Range<u64>> {
-    let range = addresses(line)?;
+/// Whether a line of /proc/PID/maps, if it is whole, is private anonymous memory that can be read.
+fn is_anonymous(line: &str) -> Option<bool> {
     let mut fields = line.split_ascii_whitespace().skip(1);
     let rights = fields.next()?.as_bytes();
     let inode = fields.nth(2)?;
     let name = fields.next().unwrap_or("");
-    (rights.first() == Some(&b'r')
-        && rights.last() == Some(&b'p')
-        && inode == "0"
-        && is_name_of_anonymous(name))
-    .then_some(range)
+    Some(
+        rights.first() == Some(&b'r')
+            && rights.last() == Some(&b'p')
+            && inode == "0"
+            && is_name_of_anonymous(name),
+    )
 }
 
 /// Whether memory without a file that has this name, or none, is the program's.
@@ -206,7 +216,7 @@ mod tests {
 
     #[test]
     fn mappings_are_told_apart() {
-        let is = |line| anonymous_mapping(line).is_some();
+        let is = |line| is_anonymous(line).unwrap();
         assert!(is("7f00-8000 rw-p 00000000 00:00 0 "));
         assert!(is("7f00-8000 rw-p 00000000 00:00 0      [heap]"));
         assert!(is("7f00-8000 r--p 00000000 00:00 0      [anon:name]"));
@@ -214,7 +224,8 @@ mod tests {
         assert!(!is("7f00-8000 rw-s 00000000 00:00 0 "));
         assert!(!is("7f00-8000 r--p 00000000 00:00 0      [vvar]"));
         assert!(!is("7f00-8000 rw-p 00000000 fe:00 1234  /lib/libc.so"));
-        assert_eq!(anonymous_mapping("7f00-8000 rw-p 00000000 00:00 0"), Some(0x7f00..0x8000));
+        assert!(is("7f00-8000 rw-p 00000000 00:00 0"));
+        assert_eq!(addresses("7f00-8000 rw-p 00000000 00:00 0"), Some(0x7f00..0x8000));
         let maps = "1000-2000 ---p 00000000 00:00 0\n2000-4000 rw-p 00000000 00:00 0\n\
                     5000-6000 rw-p 00000000 00:00 0\n6000-7000 r-xp 00000000 fe:00 7 /bin/sh\n\
                     7000-8000 ---p 00000000 00:00 0\n9000-a000 rw-p 00000000 00:00 0\n";
