@@ -588,6 +588,13 @@ fn on_a_full_disk() {
         backing.discard(0..500).unwrap();
         write(&backing, 300, &blocks[..100]).unwrap();
     }
+
+    // What a file has already is not asked for again.
+    let mut options = FileBackingOptions::new("/mnt/kept", Some(600 << 10));
+    options.keep = true;
+    for _ in 0..2 {
+        assert!(FileBacking::open(&options).unwrap().is_preallocated());
+    }
 }
 
 fn on_a_read_only_disk() {

@@ -1,8 +1,10 @@
-//! Where a file has data and where it has holes.
+//! Where a file has data, where it has holes, and whether there is room for more of it.
 
 use std::fs::File;
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
 
 /// Where the next data at or after `offset` begins, in bytes; `None` when only a hole follows.
 /// A file system that does not know says that all is data.
@@ -56,7 +58,30 @@ pub fn check_file_size(bytes: u64) -> io::Result<()> {
 ///
 /// The kernel's: `ENOSPC` where there is no room, `EOPNOTSUPP` where the file system cannot.
 pub fn allocate(file: &File, bytes: u64) -> io::Result<()> {
+    // The kernel takes all that is free before it says that this is not enough (ext4), and nobody
+    // else can write until the file is gone.
+    let taken = file.metadata()?.blocks().saturating_mul(STAT_BLOCK);
+    if free_space(file)?.is_some_and(|free| bytes.saturating_sub(taken) > free) {
+        return Err(io::Error::from_raw_os_error(libc::ENOSPC));
+    }
     fallocate(file, 0, 0, bytes)
+}
+
+/// What `stat` counts the space of a file in (stat(2)), bytes.
+const STAT_BLOCK: u64 = 512;
+
+/// What is free where a file is, with what is kept for root, bytes; `None` where the file system
+/// does not tell.
+fn free_space(file: &File) -> io::Result<Option<u64>> {
+    let mut room = MaybeUninit::<libc::statvfs>::zeroed();
+    // SAFETY: the pointer is to a structure of our own, which the call fills; the descriptor is
+    // open while `file` is borrowed.
+    if unsafe { libc::fstatvfs(file.as_raw_fd(), room.as_mut_ptr()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: integers, which were zero and are what the call filled in.
+    let room = unsafe { room.assume_init() };
+    Ok((room.f_blocks > 0).then(|| room.f_bfree.saturating_mul(room.f_frsize)))
 }
 
 /// Gives a part of a file, or of a block device, back to where it is from; it reads as zeros then.
@@ -101,5 +126,20 @@ pub fn set_direct(file: &File, direct: bool) -> io::Result<()> {
     match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, flags) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_disk_has_no_room_for_takes_none_of_it() {
+        let file = tempfile::tempfile().unwrap();
+        let free = free_space(&file).unwrap().expect("a file system with a size");
+        let error = allocate(&file, free + (1 << 30)).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ENOSPC));
+        let metadata = file.metadata().unwrap();
+        assert_eq!((metadata.blocks(), metadata.len()), (0, 0), "not even tried");
     }
 }
