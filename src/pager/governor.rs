@@ -24,6 +24,10 @@ const BYTES_PER_MS_MAX: u64 = 4 << 20;
 const LOOK_MAX: Duration = Duration::from_millis(50);
 const LOOK_MIN: Duration = Duration::from_millis(1);
 
+/// Slots that are released and not freed yet, where nothing is to leave: fewer are freed only once
+/// a look finds as many as the one before.
+const MUCH_RELEASED: usize = 128;
+
 pub(super) struct Governor {
     pager: Arc<Pager>,
     /// The server's: readable while there is something to answer.
@@ -35,6 +39,8 @@ pub(super) struct Governor {
     /// It runs before all others, but for what takes long.
     goes_first: bool,
     census: Census,
+    /// Slots that the last look found released.
+    released: usize,
 }
 
 impl Governor {
@@ -48,6 +54,7 @@ impl Governor {
             start: Instant::now(),
             goes_first: false,
             census: Census::new(),
+            released: 0,
         }
     }
 
@@ -60,7 +67,7 @@ impl Governor {
             }
             let used = self.pager.sample();
             let goal = self.pager.goal_bytes();
-            if used > goal || self.pager.has_much_released() {
+            if used > goal || self.is_to_be_freed() {
                 self.pager.ring();
             }
             self.keep_others()?;
@@ -80,6 +87,13 @@ impl Governor {
             tree.thread().unpark();
         }
         Ok(())
+    }
+
+    /// Whether what was released is to be freed, though there is room.
+    fn is_to_be_freed(&mut self) -> bool {
+        let released = self.pager.released().len();
+        let before = std::mem::replace(&mut self.released, released);
+        released >= MUCH_RELEASED || released > 0 && released == before
     }
 
     /// Starts watchers once there is something to watch, and who looks at the tree of processes

@@ -77,9 +77,6 @@ use crate::zswap::{Counters, StoreError, Zswap};
 /// is not theirs.
 const UNTOLD_PART: u64 = 8;
 
-/// Slots that may be released and not freed yet, where nothing is to leave.
-const MUCH_RELEASED: usize = 128;
-
 /// Pages of zeros that take no memory before they are written: a short program needs none of them.
 fn untouched_pages(count: usize) -> Box<[Page]> {
     vec![[0; PAGE_SIZE]; count].into()
@@ -399,11 +396,6 @@ impl Pager {
 
     fn released(&self) -> MutexGuard<'_, Vec<u32>> {
         self.released.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether so much was released that it is to be freed, though there is room.
-    fn has_much_released(&self) -> bool {
-        self.released().len() >= MUCH_RELEASED
     }
 
     /// Frees what was released.
