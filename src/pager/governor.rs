@@ -20,9 +20,13 @@ use crate::sys::signals::{self, SignalNumber};
 /// at.
 const BYTES_PER_MS_MAX: u64 = 4 << 20;
 
-/// How often programs are looked at.
-const LOOK_MAX: Duration = Duration::from_millis(50);
+/// How often programs are looked at, near the limit and far below it. There it is for the peak that
+/// is told; of many programs, whose looks would take more than this part of a processor, more
+/// seldom.
 const LOOK_MIN: Duration = Duration::from_millis(1);
+const LOOK_FAR: Duration = Duration::from_millis(10);
+const LOOK_PART: u32 = 100;
+const LOOK_MAX: Duration = Duration::from_millis(50);
 
 /// Slots that are released and not freed yet, where nothing is to leave: fewer are freed only once
 /// a look finds as many as the one before.
@@ -65,7 +69,9 @@ impl Governor {
             if self.pager.has_failed() {
                 self.end_programs();
             }
+            let since = Instant::now();
             let used = self.pager.sample();
+            let looked = since.elapsed();
             let goal = self.pager.goal_bytes();
             if used > goal || self.is_to_be_freed() {
                 self.pager.ring();
@@ -80,7 +86,8 @@ impl Governor {
             let queue = &self.queue;
             let is_watched = self.turns.look(&self.pager.turns, || is_readable(queue));
             let room_ms = goal.saturating_sub(used) / BYTES_PER_MS_MAX / 2;
-            let pause = Duration::from_millis(room_ms).clamp(LOOK_MIN, LOOK_MAX);
+            let most = (looked * LOOK_PART).clamp(LOOK_FAR, LOOK_MAX);
+            let pause = Duration::from_millis(room_ms).clamp(LOOK_MIN, most);
             self.pager.pause(if is_watched { LOOK_MIN } else { pause });
         }
         if let Some(tree) = &self.tree {
