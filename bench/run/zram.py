@@ -177,19 +177,29 @@ def share_of_anonymous(pid):
         return 0
 
 
+def parent(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return int(stat.read().rpartition(")")[2].split()[1])
+    except (OSError, ValueError):
+        return 0
+
+
+def program(pid):
+    try:
+        return os.readlink(f"/proc/{pid}/exe")
+    except OSError:
+        return None
+
+
 def anonymous_below(pid):
-    """Of large processes of the same program its share of what others have as well."""
+    """Of large processes, and what they have forked, the share of what others have as well."""
     all_bytes = {pid: anonymous(pid) for pid in below(pid)}
-    programs = {}
-    for pid, size in all_bytes.items():
-        if size > 4 << 20:
-            try:
-                programs.setdefault(os.readlink(f"/proc/{pid}/exe"), []).append(pid)
-            except OSError:
-                pass
-    for pids in programs.values():
-        if len(pids) > 1:
-            all_bytes.update((pid, share_of_anonymous(pid)) for pid in pids)
+    large = [pid for pid, size in all_bytes.items() if size > 4 << 20]
+    forked = [pid for pid in large if parent(pid) in large and program(pid) == program(parent(pid))]
+    # To ask for it takes long: those of a parallel build have nothing in common.
+    for pid in {*forked, *map(parent, forked)}:
+        all_bytes[pid] = share_of_anonymous(pid)
     return sum(all_bytes.values())
 
 
