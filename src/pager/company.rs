@@ -81,11 +81,6 @@ impl Company {
         }
     }
 
-    /// Whether there is but one processor: who is to do something needs it.
-    pub(super) fn has_one_processor(&self) -> bool {
-        self.anywhere.is_none()
-    }
-
     /// Whether the server gives way to the thread that it keeps company: who is woken runs first.
     pub(super) fn gives_way(&self) -> bool {
         self.turns.gives_way()

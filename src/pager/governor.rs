@@ -1,16 +1,14 @@
 //! The thread that looks at programs: how much they use, and what of it is to be watched.
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec};
-
 use super::census::Census;
+use super::server::Workers;
 use super::turns::Watch;
 use super::{Pager, tree, watcher};
 use crate::sys::process;
@@ -34,9 +32,11 @@ const MUCH_RELEASED: usize = 128;
 
 pub(super) struct Governor {
     pager: Arc<Pager>,
-    /// The server's: readable while there is something to answer.
-    queue: OwnedFd,
-    turns: Watch,
+    server: Arc<Workers>,
+    /// By worker of the server.
+    turns: Vec<Watch>,
+    /// Of those but the first.
+    workers: Vec<JoinHandle<io::Result<()>>>,
     watchers: Vec<JoinHandle<()>>,
     tree: Option<JoinHandle<()>>,
     start: Instant,
@@ -48,11 +48,13 @@ pub(super) struct Governor {
 }
 
 impl Governor {
-    pub(super) fn new(pager: Arc<Pager>, queue: OwnedFd) -> Governor {
+    pub(super) fn new(pager: Arc<Pager>, server: Arc<Workers>) -> Governor {
+        let turns = pager.turns.each().iter().map(|_| Watch::new()).collect();
         Governor {
             pager,
-            queue,
-            turns: Watch::new(),
+            server,
+            turns,
+            workers: Vec::new(),
             watchers: Vec::new(),
             tree: None,
             start: Instant::now(),
@@ -83,8 +85,7 @@ impl Governor {
             } else {
                 self.census.rest(&self.pager);
             }
-            let queue = &self.queue;
-            let is_watched = self.turns.look(&self.pager.turns, || is_readable(queue));
+            let is_watched = self.looks_at_turns();
             let room_ms = goal.saturating_sub(used) / BYTES_PER_MS_MAX / 2;
             let most = (looked * LOOK_PART).clamp(LOOK_FAR, LOOK_MAX);
             let pause = Duration::from_millis(room_ms).clamp(LOOK_MIN, most);
@@ -93,7 +94,15 @@ impl Governor {
         if let Some(tree) = &self.tree {
             tree.thread().unpark();
         }
-        Ok(())
+        self.workers.drain(..).try_for_each(end_of)
+    }
+
+    /// Looks whether a worker of the server starves; whether it is to be looked again soon.
+    fn looks_at_turns(&mut self) -> bool {
+        let Governor { pager, server, turns, .. } = self;
+        let each = turns.iter_mut().zip(pager.turns.each()).enumerate();
+        let looks = each.map(|(at, (watch, turns))| watch.look(turns, || server.is_asked(at)));
+        looks.fold(false, |any, is_watched| any | is_watched)
     }
 
     /// Whether what was released is to be freed, though there is room.
@@ -103,15 +112,18 @@ impl Governor {
         released >= MUCH_RELEASED || released > 0 && released == before
     }
 
-    /// Starts watchers once there is something to watch, and who looks at the tree of processes
-    /// once it is not a short program. Where one has failed, fails as well.
+    /// Starts watchers and workers once there is something to watch, and who looks at the tree of
+    /// processes once it is not a short program. Where one has failed, fails as well.
     fn keep_others(&mut self) -> io::Result<()> {
         if self.watchers.is_empty() && !self.pager.to_watch.is_empty() {
             self.watchers = self.beside_others(|governor| watcher::start(&governor.pager))?;
+            self.workers = self.beside_others(|governor| governor.server.start_others())?;
         }
         if self.tree.is_none() && self.start.elapsed() >= tree::LOOK_EVERY {
             self.tree = Some(self.beside_others(|governor| tree::start(&governor.pager))?);
         }
+        let ended = self.workers.extract_if(.., |thread| thread.is_finished());
+        ended.into_iter().try_for_each(end_of)?;
         let ended = self.watchers.extract_if(.., |thread| thread.is_finished());
         for thread in ended.chain(self.tree.take_if(|thread| thread.is_finished())) {
             if let Err(panic) = thread.join() {
@@ -141,7 +153,7 @@ impl Governor {
     }
 }
 
-fn is_readable(fd: &OwnedFd) -> bool {
-    let mut fds = [PollFd::new(fd, PollFlags::IN)];
-    rustix::event::poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+/// How a thread has ended.
+fn end_of(thread: JoinHandle<io::Result<()>>) -> io::Result<()> {
+    thread.join().unwrap_or_else(|panic| resume_unwind(panic))
 }

@@ -20,10 +20,10 @@ use super::governor::Governor;
 use super::growth::Growth;
 use super::meter::Meter;
 use super::metrics::{self, MetricsAddress, MetricsSocket};
-use super::server::Server;
+use super::server::{Workers, count_of_workers};
 use super::slots::Slots;
 use super::status::{self, FOLDER_PREFIX, LIBRARY_NAME, Reporter};
-use super::turns::Turns;
+use super::turns::AllTurns;
 use super::watcher::ToWatch;
 use super::written::{WriteBack, WriteBackOptions};
 use super::{Bell, Pager, RunReport, too_many_files, wake_descriptor};
@@ -191,8 +191,9 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
         density: options.store.dense.map(|_| Density::new()),
         rounds: AtomicU64::new(0),
         is_awaited: AtomicBool::new(false),
-        turns: Arc::new(Turns::default()),
+        turns: Arc::new(AllTurns::of(count_of_workers())),
         wake: setup("make an eventfd", wake_descriptor())?,
+        over: setup("make an eventfd", wake_descriptor())?,
         bell: Bell::default(),
         end: Bell::default(),
         unmanaged: AtomicU64::new(0),
@@ -201,9 +202,9 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
         failed: OnceLock::new(),
     });
     setup("wait for orphans", children::adopt_orphans())?;
-    let server = setup("wait for programs", Server::new(Arc::clone(&pager), listener))?;
-    let queue = setup("wait for programs", server.queue())?;
-    let server = setup("start a thread", spawn("uzswap-server", || server.run()))?;
+    let workers = setup("wait for programs", Workers::new(Arc::clone(&pager), listener))?;
+    let first = Arc::clone(&workers);
+    let server = setup("start a thread", spawn("uzswap-server", move || first.run()))?;
     // The program is loaded while the rest is started.
     let preloads = preloads(&library);
     let changed = [(SOCKET_VARIABLE, socket.as_os_str()), ("LD_PRELOAD", &preloads)];
@@ -211,7 +212,7 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
         RunError::Program { program: argv[0].to_string_lossy().into_owned(), source }
     });
     allow_many_files();
-    let others = Others::start(&pager, queue, metrics_socket, argv, options, folder.path());
+    let others = Others::start(&pager, workers, metrics_socket, argv, options, folder.path());
     let others = others.inspect_err(|_| {
         if let Ok(child) = child {
             let _ = signals::send(child as i32, SignalNumber(libc::SIGKILL));
@@ -247,7 +248,7 @@ struct Others {
 impl Others {
     fn start(
         pager: &Arc<Pager>,
-        queue: OwnedFd,
+        workers: Arc<Workers>,
         metrics_socket: Option<MetricsSocket>,
         argv: &[OsString],
         options: &RunOptions,
@@ -255,7 +256,7 @@ impl Others {
     ) -> Result<Others, RunError> {
         let evictor = Evictor::new(Arc::clone(pager), &folder.join(LIBRARY_NAME));
         let evictor = setup("start a thread", spawn("uzswap-evictor", || evictor.run()))?;
-        let governor = Governor::new(Arc::clone(pager), queue);
+        let governor = Governor::new(Arc::clone(pager), workers);
         let governor = setup("start a thread", spawn("uzswap-governor", || governor.run()))?;
         let metrics_at = metrics_socket.as_ref().map(|socket| socket.address().clone());
         if metrics_at != options.metrics

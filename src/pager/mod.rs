@@ -61,7 +61,7 @@ use shared::{SharedSpace, SpaceLock, lock};
 use slots::{Slots, key};
 use space::{Space, process_size, resident_bytes};
 pub use status::{ProcessStatus, RunStatus, running};
-use turns::Turns;
+use turns::AllTurns;
 use watcher::{Due, ToWatch};
 use written::WriteBack;
 pub use written::{WriteBackOptions, WriteBackReport};
@@ -133,9 +133,11 @@ struct Pager {
     /// Some fault waits for room.
     is_awaited: AtomicBool,
     /// Of the server.
-    turns: Arc<Turns>,
+    turns: Arc<AllTurns>,
     /// Rung for the server.
     wake: OwnedFd,
+    /// Likewise, for each of its threads, at the end.
+    over: OwnedFd,
     /// Rung for the evictor.
     bell: Bell,
     /// Rung for the governor, at the end.
@@ -446,13 +448,12 @@ impl Pager {
         self.bell.ring();
         self.end.ring();
         self.to_watch.end();
-        self.wake_server();
+        wake(&self.over);
     }
 
     /// Wakes the server: there may be room, or a page was read.
     fn wake_server(&self) {
-        // The counter of an eventfd overflows after 2^64.
-        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+        wake(&self.wake);
     }
 
     fn warn(&self, text: &str) {
@@ -557,4 +558,10 @@ fn too_many_files(error: &io::Error) -> String {
 fn wake_descriptor() -> io::Result<OwnedFd> {
     use rustix::event::EventfdFlags;
     Ok(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
+}
+
+/// Wakes who waits for such a descriptor.
+fn wake(descriptor: &OwnedFd) {
+    // Its counter overflows after 2^64.
+    let _ = rustix::io::write(descriptor, &1_u64.to_ne_bytes());
 }

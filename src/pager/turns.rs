@@ -3,9 +3,10 @@
 //! While it keeps a thread company, the server runs when nobody else would ([`super::company`]).
 //! Where others keep the processor busy, that is hardly ever: the governor sees that something is
 //! to be answered and that no turn has begun or ended since it looked last, and has the server run
-//! as others do for a while.
+//! as others do for a while. Each thread of the server has turns of its own.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use rustix::thread::gettid;
@@ -22,7 +23,61 @@ const FED_MIN: Duration = Duration::from_secs(1);
 const FED_MAX: Duration = Duration::from_secs(60);
 const FORGIVEN_AFTER: Duration = Duration::from_secs(10);
 
-/// What server and governor know of it.
+/// How long a lock is tried before it is slept for: a fault is served in less. And pauses of the
+/// processor between two tries.
+const SOON: Duration = Duration::from_micros(20);
+const TRIES_EVERY: u32 = 8;
+
+/// Those of all threads of the server.
+#[derive(Debug)]
+pub(super) struct AllTurns(Vec<Arc<Turns>>);
+
+impl AllTurns {
+    /// Of so many threads.
+    pub(super) fn of(threads: usize) -> AllTurns {
+        AllTurns((0..threads).map(|_| Arc::default()).collect())
+    }
+
+    /// By thread.
+    pub(super) fn each(&self) -> &[Arc<Turns>] {
+        &self.0
+    }
+
+    /// Locks what the server locks, too. A panic in another thread ends the run, and everything
+    /// with it.
+    pub(super) fn lock<'a, T>(&self, mutex: &'a Mutex<T>) -> MutexGuard<'a, T> {
+        let locked = try_lock(mutex).or_else(|| lock_soon(mutex)).unwrap_or_else(|| {
+            // The server may have it, and run when nobody else would.
+            let _waits: Vec<Waits<'_>> = self.0.iter().map(|turns| turns.wait()).collect();
+            mutex.lock().unwrap_or_else(PoisonError::into_inner)
+        });
+        self.0.iter().for_each(|turns| turns.has_locked());
+        locked
+    }
+}
+
+/// Locks what is free in a moment, as most is: to sleep and to be woken takes longer.
+fn lock_soon<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    let start = Instant::now();
+    while start.elapsed() < SOON {
+        (0..TRIES_EVERY).for_each(|_| std::hint::spin_loop());
+        if let Some(locked) = try_lock(mutex) {
+            return Some(locked);
+        }
+    }
+    None
+}
+
+/// Locks what nobody has locked.
+pub(super) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    match mutex.try_lock() {
+        Ok(locked) => Some(locked),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}
+
+/// What a thread of the server and the governor know of it.
 #[derive(Debug, Default)]
 pub(super) struct Turns {
     /// The server's thread.

@@ -67,15 +67,13 @@ impl Server {
 
     /// A program is about to fork, and goes on once it may.
     pub(super) fn will_fork(&mut self, space: &mut Space, address: u64) {
-        // At the fork, both sides keep the processors busy.
-        self.company.leave();
         let page = address / PAGE * PAGE..(address / PAGE + 1) * PAGE;
         let room = self.pager.room_for_copies();
         let is_unwatched = space.watched == Ranges::default();
         let may_be_untold =
             is_unwatched && space.may_fork_untold(self.unknown_children(space), room);
         let is_let = space.let_fork(page.clone());
-        self.to_wake.push(page);
+        self.to_wake.push((Arc::clone(&space.uffd), page));
         if is_let && !may_be_untold {
             space.prepare_fork();
             // The parent may be gone before its child is known. What is aside still then is told.

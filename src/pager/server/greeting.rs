@@ -47,7 +47,7 @@ impl Server {
         let control = SharedControl::new()?;
         let id = self.number();
         let token = Token::Helper(id).data();
-        epoll::add(&self.epoll, &connection, token, epoll::EventFlags::IN)?;
+        epoll::add(&self.epolls[0], &connection, token, epoll::EventFlags::IN)?;
         let pid = peer.pid.as_raw_nonzero().get() as u32; // a process number is not negative
         let newcomer = Newcomer { connection, pid, own: 0..0, control, forked: false, space: None };
         self.newcomers.insert(id, newcomer);
@@ -137,13 +137,13 @@ impl Server {
                         let fd = fd.ok_or(io::ErrorKind::InvalidData)?;
                         let uffd = Userfaultfd::from_fd(fd);
                         uffd.api(RUN_FEATURES)?;
-                        self.add_space(Space::new(uffd, Some(newcomer.pid)))?
+                        self.add_space(Space::new(uffd, Some(newcomer.pid)), 0)?
                     }
                 };
                 let token = Token::Helper(id).data();
                 // From now on the evictor reads what it says; its end is told in any case.
                 epoll::modify(
-                    &self.epoll,
+                    &self.epolls[0],
                     &newcomer.connection,
                     token,
                     epoll::EventFlags::empty(),

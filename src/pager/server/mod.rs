@@ -1,13 +1,13 @@
-//! The thread that answers: programs that come, their faults, and what they do to their mappings.
+//! What answers: programs that come, their faults, and what they do to their mappings.
 
 mod forking;
 mod greeting;
 mod serving;
+mod worker;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
-use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
@@ -15,34 +15,35 @@ use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 use greeting::Newcomer;
-use rustix::event::{Timespec, epoll};
+use rustix::event::epoll;
 use serving::{Access, By, FRESH_MAX, RESTORED_MAX, Served, Waiting};
+use worker::Desk;
+pub(super) use worker::{Workers, count as count_of_workers};
 
-use super::company::Company;
+use super::company::Drawn;
 use super::reader::Reader;
 use super::space::Space;
 use super::{Pager, SpaceLock, lock, too_many_files, untouched_pages};
 use crate::page::{PAGE_SIZE, Page};
 use crate::sys::preload::protocol::Message;
 use crate::sys::process;
-use crate::sys::userfaultfd::{Event, Message as Told};
+use crate::sys::userfaultfd::{Event, Message as Told, Userfaultfd};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
 /// Messages of a userfaultfd that are read at once.
 const MESSAGES: usize = 16;
 
-/// How often one userfaultfd is read before others are looked at.
-const TURNS: usize = 64;
-
 /// How long others are not answered where the memory of one is registered.
 const REGISTERING: Duration = Duration::from_micros(50);
 
-/// What a descriptor in the epoll set is.
+/// What a descriptor in an epoll set is.
 #[derive(Debug, Clone, Copy)]
 enum Token {
     Listener,
     Wake,
+    /// Of the end of all.
+    Over,
     /// A helper that is not ready yet, or that may end.
     Helper(u32),
     Userfaultfd(u32),
@@ -53,8 +54,9 @@ impl Token {
         let number = match self {
             Token::Listener => 0,
             Token::Wake => 1,
-            Token::Helper(id) => u64::from(id) * 2 + 2,
-            Token::Userfaultfd(id) => u64::from(id) * 2 + 3,
+            Token::Over => 2,
+            Token::Helper(id) => u64::from(id) * 2 + 3,
+            Token::Userfaultfd(id) => u64::from(id) * 2 + 4,
         };
         epoll::EventData::new_u64(number)
     }
@@ -63,17 +65,22 @@ impl Token {
         match data.u64() {
             0 => Token::Listener,
             1 => Token::Wake,
-            number if number % 2 == 0 => Token::Helper(((number - 2) / 2) as u32),
-            number => Token::Userfaultfd(((number - 3) / 2) as u32),
+            2 => Token::Over,
+            number if number % 2 == 1 => Token::Helper(((number - 3) / 2) as u32),
+            number => Token::Userfaultfd(((number - 4) / 2) as u32),
         }
     }
 }
 
+/// All that is known to answer, behind the lock of [`Workers`].
 #[derive(Debug)]
 pub(super) struct Server {
     pager: Arc<Pager>,
     listener: OwnedFd,
-    epoll: OwnedFd,
+    /// What each worker waits for.
+    epolls: Arc<[OwnedFd]>,
+    /// When each worker had a fault last: of those that were started.
+    busy: Vec<Instant>,
     device: Option<File>,
     spaces: BTreeMap<u32, SpaceLock>,
     newcomers: BTreeMap<u32, Newcomer>,
@@ -86,28 +93,38 @@ pub(super) struct Server {
     deferred: BTreeSet<u32>,
     /// Some space may have something that is to be protected still.
     protects: bool,
-    company: Company,
     /// Where there is a file.
     reader: Option<Reader>,
     next: u32,
-    /// Pages of the space that is served, for which somebody waits.
-    to_wake: Vec<Range<u64>>,
+    /// Pages for which somebody waits, to be woken once nothing is locked.
+    to_wake: Vec<(Arc<Userfaultfd>, Range<u64>)>,
     buffer: Box<[Page]>,
     zeros: Box<[Page]>,
 }
 
+/// What a worker has read of a userfaultfd and answered.
+struct Answered {
+    /// Messages.
+    count: usize,
+    /// Somebody is to be woken beside the worker.
+    drawn: Option<Drawn>,
+}
+
 impl Server {
-    pub(super) fn new(pager: Arc<Pager>, listener: OwnedFd) -> io::Result<Server> {
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        epoll::add(&epoll, &listener, Token::Listener.data(), epoll::EventFlags::IN)?;
-        epoll::add(&epoll, &pager.wake, Token::Wake.data(), epoll::EventFlags::IN)?;
+    fn new(pager: Arc<Pager>, listener: OwnedFd, epolls: Arc<[OwnedFd]>) -> io::Result<Server> {
+        let first = &epolls[0];
+        epoll::add(first, &listener, Token::Listener.data(), epoll::EventFlags::IN)?;
+        epoll::add(first, &pager.wake, Token::Wake.data(), epoll::EventFlags::IN)?;
+        for epoll in &*epolls {
+            epoll::add(epoll, &pager.over, Token::Over.data(), epoll::EventFlags::IN)?;
+        }
         let device = File::options().read(true).write(true).open("/dev/userfaultfd").ok();
-        let company = Company::new(Arc::clone(&pager.turns));
         let reader = pager.write_back.as_ref().map(|_| Reader::start(&pager)).transpose()?;
         Ok(Server {
             pager,
             listener,
-            epoll,
+            epolls,
+            busy: vec![Instant::now()],
             device,
             spaces: BTreeMap::new(),
             newcomers: BTreeMap::new(),
@@ -116,7 +133,6 @@ impl Server {
             waiting: Vec::new(),
             deferred: BTreeSet::new(),
             protects: false,
-            company,
             reader,
             next: 0,
             to_wake: Vec::new(),
@@ -125,63 +141,30 @@ impl Server {
         })
     }
 
-    /// Readable while there is something to answer.
-    pub(super) fn queue(&self) -> io::Result<OwnedFd> {
-        self.epoll.try_clone()
+    /// Whether there is something to do of which no descriptor tells.
+    fn is_busy(&self) -> bool {
+        !self.waiting.is_empty()
+            || !self.deferred.is_empty()
+            || !self.hellos.is_empty()
+            || self.protects
     }
 
-    /// Answers until the pager is told to stop.
-    pub(super) fn run(mut self) -> io::Result<()> {
-        process::prefer_this_thread();
-        self.pager.turns.start();
-        let mut events = [const { MaybeUninit::uninit() }; 64];
-        let mut looked = Instant::now();
-        while !self.pager.stop.load(Ordering::Relaxed) {
-            let is_busy = !self.waiting.is_empty()
-                || !self.deferred.is_empty()
-                || !self.hellos.is_empty()
-                || self.protects;
-            let timeout = if is_busy { Duration::from_millis(1) } else { Duration::from_secs(1) };
-            let timeout = Timespec::try_from(timeout).expect("a short time");
-            let (ready, _) = match epoll::wait(&self.epoll, &mut events, Some(&timeout)) {
-                Ok(ready) => ready,
-                Err(rustix::io::Errno::INTR) => continue,
-                Err(error) => return Err(error.into()),
-            };
-            let mut helpers = Vec::new();
-            for event in ready.iter() {
-                match Token::of(event.data) {
-                    Token::Listener => {
-                        if let Err(error) = self.accept() {
-                            self.failed_to("greet a program", &error);
-                        }
-                    }
-                    Token::Wake => {
-                        let _ = rustix::io::read(&self.pager.wake, &mut [0; 8]);
-                    }
-                    // After the userfaultfds: a fork is read before its child says hello.
-                    Token::Helper(id) => helpers.push(id),
-                    Token::Userfaultfd(id) => self.read(id),
-                }
-            }
-            for (id, message) in std::mem::take(&mut self.hellos) {
-                self.hear(id, message, None);
-            }
-            helpers.into_iter().for_each(|id| self.heard(id));
-            for id in std::mem::take(&mut self.deferred) {
-                self.read(id);
-            }
-            self.serve_waiting();
-            if self.protects {
-                let is_left = |space: &&SpaceLock| !lock(space).protect(Duration::ZERO);
-                self.protects = self.spaces.values().filter(is_left).count() > 0;
-            }
-            if looked.elapsed() >= Duration::from_secs(1) {
-                looked = Instant::now();
-                self.forget_dead();
-            }
+    /// Greets those again that were to wait, then helpers that say something, or are gone: after
+    /// the userfaultfds that were readable at the same time.
+    fn hear_all(&mut self, helpers: Vec<u32>) {
+        for (id, message) in std::mem::take(&mut self.hellos) {
+            self.hear(id, message, None);
         }
-        Ok(())
+        helpers.into_iter().for_each(|id| self.heard(id));
+    }
+
+    /// Goes on with what could not be done at once.
+    fn go_on(&mut self) {
+        self.serve_waiting();
+        if self.protects {
+            let is_left = |space: &&SpaceLock| !lock(space).protect(Duration::ZERO);
+            self.protects = self.spaces.values().filter(is_left).count() > 0;
+        }
     }
 
     /// Something has failed that is tried for ever where there is no more of what it takes: then
@@ -203,10 +186,11 @@ impl Server {
         self.next
     }
 
-    fn add_space(&mut self, space: Space) -> io::Result<u32> {
+    /// A space that a worker is to answer.
+    fn add_space(&mut self, space: Space, worker: usize) -> io::Result<u32> {
         let id = self.number();
         let token = Token::Userfaultfd(id).data();
-        epoll::add(&self.epoll, &space.uffd, token, epoll::EventFlags::IN)?;
+        epoll::add(&self.epolls[worker], &space.uffd, token, epoll::EventFlags::IN)?;
         let space = self.pager.add_space(space);
         self.spaces.insert(id, space);
         Ok(id)
@@ -217,10 +201,12 @@ impl Server {
         let Some(shared) = self.spaces.remove(&id) else { return };
         self.pager.remove_space(&shared);
         let mut space = lock(&shared);
-        let _ = epoll::delete(&self.epoll, &space.uffd);
+        for epoll in &*self.epolls {
+            let _ = epoll::delete(epoll, &space.uffd); // it is in one of them
+        }
         if let Some(helper) = space.helper() {
             // Others may have it still.
-            let _ = epoll::delete(&self.epoll, helper.connection());
+            let _ = epoll::delete(&self.epolls[0], helper.connection());
         }
         space.gone = true;
         let pager = &self.pager;
@@ -259,26 +245,6 @@ impl Server {
         dead.into_iter().for_each(|id| self.gone(id));
     }
 
-    /// Reads what a userfaultfd has, and answers.
-    fn read(&mut self, id: u32) {
-        let Some(shared) = self.spaces.get(&id).cloned() else { return };
-        for turn in 0..TURNS {
-            let Some(count) = self.answer(id, &shared) else {
-                self.deferred.insert(id);
-                return;
-            };
-            if count == MESSAGES {
-                continue; // there may be more
-            }
-            if count == 0 && turn == 1 {
-                self.company.goes_on();
-            }
-            if count == 0 || !self.company.gives_way() {
-                return;
-            }
-        }
-    }
-
     /// Locks what a program does, unless its memory is registered for longer: that may wait for a
     /// thread that needs this processor.
     fn lock_events(shared: &SpaceLock) -> Option<MutexGuard<'_, ()>> {
@@ -292,9 +258,9 @@ impl Server {
         })
     }
 
-    /// Reads some messages and answers them; how many. `None` where the helper is at work, or
-    /// memory is registered.
-    fn answer(&mut self, id: u32, shared: &SpaceLock) -> Option<usize> {
+    /// Reads some messages and answers them. `None` where the helper is at work, or memory is
+    /// registered.
+    fn answer(&mut self, desk: &mut Desk, id: u32, shared: &SpaceLock) -> Option<Answered> {
         let reading = Server::lock_events(shared)?;
         let mut space = lock(shared);
         if !space.hold_commands() {
@@ -313,7 +279,7 @@ impl Server {
             0
         });
         if count > 0 {
-            self.pager.turns.begin();
+            desk.turns.begin();
         }
         let events = room[..count].iter_mut().filter_map(Told::take);
         let (faults, changes): (Vec<Event>, Vec<Event>) =
@@ -325,18 +291,21 @@ impl Server {
         // These were done before now: a child that was forked has the pages that its parent had
         // then, and none that comes back to the parent for a fault that was told first.
         for change in changes {
-            self.changed(&mut space, change);
+            self.changed(desk, &mut space, change);
         }
         let mut drawn = None;
         for fault in faults {
             let Event::PageFault { address, write, wp, thread } = fault else { continue };
             if space.tells_fork(address) {
                 drop(drawn.take());
+                // At the fork, both sides keep the processors busy.
+                desk.company.leave();
                 self.will_fork(&mut space, address);
                 continue;
             }
             let known = space.thread_told(thread);
-            drawn = self.company.keep(known, space.thread);
+            drawn = desk.company.keep(known, space.thread);
+            self.seen(desk, id, &space.uffd, start);
             let access = match (wp, write) {
                 (true, _) => Access::FirstWrite,
                 (false, true) => Access::Write,
@@ -359,30 +328,14 @@ impl Server {
             space.settle(&mut |slot| pager.release(slot));
         }
         if count > 0 {
-            self.pager.turns.end();
+            desk.turns.end();
         }
         drop(reading);
-        self.wake(space);
-        drop(drawn);
-        Some(count)
-    }
-
-    /// Wakes those whose pages were filled, as the last of all, with nothing locked: they may run
-    /// before this goes on.
-    fn wake(&mut self, space: MutexGuard<'_, Space>) {
-        if self.to_wake.is_empty() {
-            return;
-        }
-        let uffd = Arc::clone(&space.uffd);
-        drop(space);
-        self.company.give_way();
-        for range in self.to_wake.drain(..) {
-            let _ = uffd.wake(range); // refused where nobody is left
-        }
+        Some(Answered { count, drawn })
     }
 
     /// A program has changed its mappings.
-    fn changed(&mut self, space: &mut Space, event: Event) {
+    fn changed(&mut self, desk: &mut Desk, space: &mut Space, event: Event) {
         let pager = Arc::clone(&self.pager);
         let release = &mut |slot| pager.release(slot);
         match event {
@@ -391,9 +344,9 @@ impl Server {
             Event::Unmap { start, end } => space.unmapped(start..end, release),
             Event::Remap { from, to, len } => space.moved(from..from + len, to, release),
             Event::Fork { child } => {
-                self.company.leave();
+                desk.company.leave();
                 let forked = self.fork(space, child);
-                if let Err(error) = self.add_space(forked) {
+                if let Err(error) = self.add_space(forked, desk.number) {
                     // What is missing in it would read as zeros.
                     self.pager.fail(&format!("cannot follow a fork: {error}"));
                 }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -92,7 +93,7 @@ impl Server {
             };
             let mut space = lock(&shared);
             let served = self.serve(&mut space, &fault, by);
-            self.wake(space);
+            drop(space);
             self.note(fault, served);
         }
         self.pager.is_awaited.store(!self.waiting.is_empty(), Ordering::Relaxed);
@@ -126,7 +127,7 @@ impl Server {
         }
         if access == Access::FirstWrite {
             let freed = space.let_write(page, room.clamp(UNASKED_MAX, FRESH_MAX));
-            self.to_wake.push(freed.start * PAGE..freed.end.max(page + 1) * PAGE);
+            self.is_to_wake(space, freed.start..freed.end.max(page + 1));
             self.pager.charge(count(&freed), 0);
         } else if place != Place::Program {
             if let Some(window) = self.serve_kept(space, fault) {
@@ -135,7 +136,7 @@ impl Server {
         } else if by != By::Helper && space.not_commanded(page, page..page + 1).is_empty() {
             // It came back since the fault, and is on its way out again: not fresh. Who waits looks
             // again. The helper itself has not begun to move anything while it waits for a page.
-            self.to_wake.push(page * PAGE..(page + 1) * PAGE);
+            self.is_to_wake(space, page..page + 1);
         } else {
             self.serve_fresh(space, fault);
         }
@@ -255,10 +256,10 @@ impl Server {
         let page = fault.page();
         match filled {
             Ok(done) => {
-                self.to_wake.push(done.start * PAGE..done.end * PAGE);
+                self.is_to_wake(space, done.clone());
                 if !done.contains(&page) {
                     // It asks again, for this page alone.
-                    self.to_wake.push(page * PAGE..(page + 1) * PAGE);
+                    self.is_to_wake(space, page..page + 1);
                 }
                 done
             }
@@ -269,12 +270,17 @@ impl Server {
         }
     }
 
+    /// Who waits for one of these pages is to be woken.
+    fn is_to_wake(&mut self, space: &Space, pages: Range<u64>) {
+        self.to_wake.push((Arc::clone(&space.uffd), pages.start * PAGE..pages.end * PAGE));
+    }
+
     /// A page could not be filled.
     fn not_filled(&mut self, space: &mut Space, fault: &Waiting, stopped: Stopped) {
         let address = fault.page() * PAGE;
         if stopped.errno == libc::EAGAIN {
             let is_growth = space.leave_growth_to_kernel(address, fault.thread);
-            if !is_growth && self.company.has_one_processor() {
+            if !is_growth && self.epolls.len() == 1 {
                 // For who changes the mappings. Where there are more, that runs anyway.
                 std::thread::yield_now();
             }
@@ -285,7 +291,7 @@ impl Server {
             // It is there already, or no longer mapped, or something has happened that is to be
             // read first: who waits looks again.
             libc::EEXIST | libc::ENOENT | libc::EAGAIN | libc::EINVAL => {
-                self.to_wake.push(address..address + PAGE);
+                self.is_to_wake(space, fault.page()..fault.page() + 1);
             }
             errno => {
                 let pid = space.pid.unwrap_or(0);

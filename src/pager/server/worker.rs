@@ -1,0 +1,284 @@
+//! The threads of the server.
+//!
+//! One could answer all: what there is to answer with is behind one lock. But a thread of the
+//! server is fast beside the thread that faults ([`crate::pager::company`]), and where several
+//! processes fault in turn it is beside one of them at most. So there are as many as processors,
+//! and where a worker sees that spaces take turns, it hands one over to a worker that has none.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, epoll};
+use rustix::thread::sched_getaffinity;
+
+use super::{Answered, MESSAGES, Server, Token};
+use crate::pager::Pager;
+use crate::pager::company::Company;
+use crate::pager::turns::Turns;
+use crate::sys::process;
+use crate::sys::userfaultfd::Userfaultfd;
+
+/// Workers at most.
+const WORKERS_MAX: usize = 8;
+
+/// How often one userfaultfd is read before others are looked at.
+const TURNS: usize = 64;
+
+/// Of so many faults of a worker, one part in so many that comes from another space than the one
+/// before is too many for one worker.
+const MIXED_FAULTS: u32 = 32;
+const MIXED_PART: u32 = 4;
+
+/// A worker that had no fault for so long has a place for a space.
+const FREE_AFTER: Duration = Duration::from_millis(5);
+
+/// How many workers there are: as many as processors, for this thread.
+pub(in crate::pager) fn count() -> usize {
+    sched_getaffinity(None).map_or(1, |set| (set.count() as usize).clamp(1, WORKERS_MAX))
+}
+
+/// What the workers share.
+#[derive(Debug)]
+pub(in crate::pager) struct Workers {
+    pager: Arc<Pager>,
+    server: Mutex<Server>,
+    /// What each of them waits for.
+    epolls: Arc<[OwnedFd]>,
+}
+
+impl Workers {
+    /// For programs that come to this listener. None is started yet.
+    pub(in crate::pager) fn new(pager: Arc<Pager>, listener: OwnedFd) -> io::Result<Arc<Workers>> {
+        let new = |_: &_| epoll::create(epoll::CreateFlags::CLOEXEC);
+        let epolls = pager.turns.each().iter().map(new).collect::<Result<Arc<[_]>, _>>()?;
+        let server = Server::new(Arc::clone(&pager), listener, Arc::clone(&epolls))?;
+        Ok(Arc::new(Workers { pager, server: Mutex::new(server), epolls }))
+    }
+
+    /// The first worker: answers until the pager is told to stop.
+    pub(in crate::pager) fn run(self: &Arc<Self>) -> io::Result<()> {
+        Worker::new(Arc::clone(self), 0).run()
+    }
+
+    /// Starts all others.
+    pub(in crate::pager) fn start_others(
+        self: &Arc<Self>,
+    ) -> io::Result<Vec<JoinHandle<io::Result<()>>>> {
+        let start = |number| {
+            let workers = Arc::clone(self);
+            let thread = thread::Builder::new().name("uzswap-server".to_owned());
+            let thread = thread.spawn(move || Worker::new(workers, number).run())?;
+            self.lock().busy.push(Instant::now());
+            Ok(thread)
+        };
+        (1..self.epolls.len()).map(start).collect()
+    }
+
+    /// Whether something is to be answered by a worker.
+    pub(in crate::pager) fn is_asked(&self, worker: usize) -> bool {
+        let mut fds = [PollFd::new(&self.epolls[worker], PollFlags::IN)];
+        rustix::event::poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Server> {
+        self.pager.turns.lock(&self.server)
+    }
+}
+
+/// What is a worker's own.
+#[derive(Debug)]
+pub(super) struct Desk {
+    pub(super) number: usize,
+    pub(super) company: Company,
+    pub(super) turns: Arc<Turns>,
+    mix: Mix,
+    to_wake: Vec<(Arc<Userfaultfd>, Range<u64>)>,
+}
+
+impl Desk {
+    /// Lets go of the server, and wakes those whose pages were filled, as the last of all, with
+    /// nothing locked: they may run before this goes on.
+    fn wake(&mut self, mut server: MutexGuard<'_, Server>) {
+        std::mem::swap(&mut self.to_wake, &mut server.to_wake);
+        drop(server);
+        if self.to_wake.is_empty() {
+            return;
+        }
+        self.company.give_way();
+        for (uffd, range) in self.to_wake.drain(..) {
+            let _ = uffd.wake(range); // refused where nobody is left
+        }
+    }
+}
+
+/// Whose faults come one after the other.
+#[derive(Debug, Default)]
+struct Mix {
+    /// The space of the last one.
+    space: u32,
+    faults: u32,
+    /// Of those, such that were of another space than the one before.
+    changes: u32,
+}
+
+impl Mix {
+    /// A fault of a space; whether spaces take turns.
+    fn see(&mut self, space: u32) -> bool {
+        self.changes += u32::from(space != self.space);
+        (self.space, self.faults) = (space, self.faults + 1);
+        if self.faults < MIXED_FAULTS {
+            return false;
+        }
+        let is_mixed = self.changes * MIXED_PART >= self.faults;
+        (self.faults, self.changes) = (0, 0);
+        is_mixed
+    }
+}
+
+impl Server {
+    /// A worker answers a fault of a space: hands that over, where it is one too many.
+    pub(super) fn seen(&mut self, desk: &mut Desk, space: u32, uffd: &Userfaultfd, now: Instant) {
+        self.busy[desk.number] = now;
+        if !desk.mix.see(space) {
+            return;
+        }
+        let others = (0..self.busy.len()).filter(|&worker| worker != desk.number);
+        let Some(free) = others.min_by_key(|&worker| self.busy[worker]) else { return };
+        if now.saturating_duration_since(self.busy[free]) < FREE_AFTER {
+            return;
+        }
+        let token = Token::Userfaultfd(space).data();
+        // In both for a moment, and never in none.
+        if epoll::add(&self.epolls[free], uffd, token, epoll::EventFlags::IN).is_ok() {
+            let _ = epoll::delete(&self.epolls[desk.number], uffd);
+            self.busy[free] = now;
+            desk.company.leave();
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Worker {
+    workers: Arc<Workers>,
+    desk: Desk,
+    /// There is something to do of which no descriptor tells.
+    is_busy: bool,
+}
+
+impl Worker {
+    /// The calling thread.
+    fn new(workers: Arc<Workers>, number: usize) -> Worker {
+        let turns = Arc::clone(&workers.pager.turns.each()[number]);
+        let company = Company::new(Arc::clone(&turns));
+        let desk = Desk { number, company, turns, mix: Mix::default(), to_wake: Vec::new() };
+        Worker { workers, desk, is_busy: false }
+    }
+
+    /// Answers until the pager is told to stop.
+    fn run(mut self) -> io::Result<()> {
+        process::prefer_this_thread();
+        self.desk.turns.start();
+        let workers = Arc::clone(&self.workers);
+        let epoll = &workers.epolls[self.desk.number];
+        let mut events = [const { MaybeUninit::uninit() }; 64];
+        let mut looked = Instant::now();
+        while !workers.pager.stop.load(Ordering::Relaxed) {
+            let timeout = Duration::from_millis(if self.is_busy { 1 } else { 1000 });
+            let timeout = Timespec::try_from(timeout).expect("a short time");
+            let (ready, _) = match epoll::wait(epoll, &mut events, Some(&timeout)) {
+                Ok(ready) => ready,
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(error) => return Err(error.into()),
+            };
+            let mut helpers = Vec::new();
+            for event in ready.iter() {
+                match Token::of(event.data) {
+                    Token::Listener => {
+                        let mut server = workers.lock();
+                        if let Err(error) = server.accept() {
+                            server.failed_to("greet a program", &error);
+                        }
+                    }
+                    Token::Wake => {
+                        let _ = rustix::io::read(&workers.pager.wake, &mut [0; 8]);
+                        self.is_busy = true;
+                    }
+                    Token::Over => {}
+                    // After the userfaultfds: a fork is read before its child says hello.
+                    Token::Helper(id) => helpers.push(id),
+                    Token::Userfaultfd(id) => self.read(id),
+                }
+            }
+            if self.is_busy || !helpers.is_empty() {
+                self.go_on(helpers);
+            }
+            if self.desk.number == 0 && looked.elapsed() >= Duration::from_secs(1) {
+                looked = Instant::now();
+                workers.lock().forget_dead();
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads what a userfaultfd has, and answers.
+    fn read(&mut self, id: u32) {
+        for turn in 0..TURNS {
+            let mut server = self.workers.lock();
+            let Some(shared) = server.spaces.get(&id).cloned() else { return };
+            let answered = server.answer(&mut self.desk, id, &shared);
+            if answered.is_none() {
+                server.deferred.insert(id);
+            }
+            self.is_busy |= server.is_busy();
+            self.desk.wake(server);
+            let Some(Answered { count, drawn }) = answered else { return };
+            drop(drawn);
+            if count == MESSAGES {
+                continue; // there may be more
+            }
+            if count == 0 && turn == 1 {
+                self.desk.company.goes_on();
+            }
+            if count == 0 || !self.desk.company.gives_way() {
+                return;
+            }
+        }
+    }
+
+    /// Hears helpers, and goes on with what could not be done at once.
+    fn go_on(&mut self, helpers: Vec<u32>) {
+        let mut server = self.workers.lock();
+        server.hear_all(helpers);
+        let deferred = std::mem::take(&mut server.deferred);
+        drop(server);
+        deferred.into_iter().for_each(|id| self.read(id));
+        let mut server = self.workers.lock();
+        server.go_on();
+        self.is_busy = server.is_busy();
+        self.desk.wake(server);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spaces_that_take_turns_are_seen() {
+        let mut mix = Mix::default();
+        let mut seen = |spaces: &[u32]| {
+            let all = spaces.iter().cycle().take(MIXED_FAULTS as usize);
+            all.filter(|&&space| mix.see(space)).count()
+        };
+        assert_eq!(seen(&[1]), 0);
+        assert_eq!(seen(&[1, 2]), 1);
+        assert_eq!(seen(&[1, 1, 1, 2]), 1);
+        assert_eq!(seen(&[2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 3]), 0);
+    }
+}
