@@ -87,7 +87,9 @@ impl Workers {
     }
 
     fn lock(&self) -> MutexGuard<'_, Server> {
-        self.pager.turns.lock(&self.server)
+        let server = self.pager.turns.lock(&self.server);
+        assert!(!self.server.is_poisoned(), "another worker has failed: pages may be in no place");
+        server
     }
 }
 
