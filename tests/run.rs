@@ -87,7 +87,7 @@ fn main() -> ExitCode {
 }
 
 /// Name, limit, exit code, what it prints. Each has 32 MiB of its own.
-const SCENARIOS: [(&str, &str, i32, &str); 19] = [
+const SCENARIOS: [(&str, &str, i32, &str); 20] = [
     ("fill", "16M", 0, ""),
     ("code-7", "16M", 7, ""),
     ("abort", "16M", 128 + 6, ""),
@@ -105,6 +105,7 @@ const SCENARIOS: [(&str, &str, i32, &str); 19] = [
     ("child-changes", "24M", 0, ""),
     ("forks-in-forks", "40M", 0, ""),
     ("parents-end", "16M", 0, ""),
+    ("workers", "48M", 0, ""),
     // Over before much is known of it.
     ("both-write", "34M", 0, ""),
     // Watched, and nothing has to leave: forks are fast.

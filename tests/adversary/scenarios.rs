@@ -1,8 +1,9 @@
 //! Programs that do one odd thing, while the limit keeps their memory moving.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -105,6 +106,7 @@ pub(crate) fn run(name: &str) -> ! {
         "words-of-threads" => words_of_threads(),
         "both-write" => both_write(),
         "many-read" => many_read(),
+        "workers" => workers(),
         // What is watched is not to split the mapping that it is told by.
         "stack-is-told" => {
             let before = raw::stack_bytes();
@@ -434,6 +436,30 @@ fn both_write() {
     if child != 0 {
         assert_eq!(raw::wait(child), 0);
     }
+}
+
+/// Two processes that have nothing in common and fault in turn are answered by two threads.
+fn workers() {
+    let child = raw::fork();
+    let at = filled();
+    for round in 0..4 {
+        check_in_order(at, (0..PAGES).map(|at| (at * 4099 + round) % PAGES));
+    }
+    if child == 0 {
+        raw::exit(0);
+    }
+    assert_eq!(raw::wait(child), 0);
+    let tasks = format!("/proc/{}/task", std::os::unix::process::parent_id());
+    let told = |task: &Path, name| fs::read_to_string(task.join(name)).unwrap_or_default();
+    let is_at_work = |task: &Path| {
+        let turns = told(task, "schedstat");
+        let turns = turns.split_ascii_whitespace().nth(2).and_then(|turns| turns.parse().ok());
+        told(task, "comm") == "uzswap-server\n" && turns.is_some_and(|turns: u64| turns > 100)
+    };
+    let tasks = fs::read_dir(tasks).expect("those of the supervisor");
+    let at_work = tasks.filter(|task| is_at_work(&task.as_ref().unwrap().path())).count();
+    let processors = thread::available_parallelism().map_or(1, usize::from);
+    assert!(at_work >= processors.min(2), "{at_work} are at work");
 }
 
 /// Children that read what they have of their parent take no memory for it.

@@ -201,9 +201,7 @@ impl Server {
         let Some(shared) = self.spaces.remove(&id) else { return };
         self.pager.remove_space(&shared);
         let mut space = lock(&shared);
-        for epoll in &*self.epolls {
-            let _ = epoll::delete(epoll, &space.uffd); // it is in one of them
-        }
+        self.take_from_workers(&space.uffd, None);
         if let Some(helper) = space.helper() {
             // Others may have it still.
             let _ = epoll::delete(&self.epolls[0], helper.connection());

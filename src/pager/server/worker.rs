@@ -156,11 +156,20 @@ impl Server {
             return;
         }
         let token = Token::Userfaultfd(space).data();
-        // In both for a moment, and never in none.
+        // With two of them for a moment, and never with none.
         if epoll::add(&self.epolls[free], uffd, token, epoll::EventFlags::IN).is_ok() {
-            let _ = epoll::delete(&self.epolls[desk.number], uffd);
+            self.take_from_workers(uffd, Some(free));
             self.busy[free] = now;
             desk.company.leave();
+        }
+    }
+
+    /// Takes a space from whoever has it, but for one.
+    pub(super) fn take_from_workers(&self, uffd: &Userfaultfd, but: Option<usize>) {
+        for (worker, epoll) in self.epolls.iter().enumerate() {
+            if Some(worker) != but {
+                let _ = epoll::delete(epoll, uffd); // most do not have it
+            }
         }
     }
 }
