@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
 
+use super::space::HELPER_NAME;
 use super::turns::Turns;
 use crate::sys::process;
 
@@ -159,6 +160,8 @@ impl Company {
         self.has_missed = false;
         self.turns.take_part();
         if self.place.take().is_some() {
+            // It may have ended since, and its number be another's.
+            self.helper = self.helper.filter(|helper| is_helper(helper.as_raw_nonzero().get()));
             self.stay(anywhere);
             self.helper = None;
         }
@@ -169,6 +172,10 @@ impl Company {
         let _ = sched_setaffinity(None, processors);
         let _ = self.helper.map(|helper| sched_setaffinity(Some(helper), processors));
     }
+}
+
+fn is_helper(thread: i32) -> bool {
+    std::fs::read(format!("/proc/{thread}/comm")).is_ok_and(|name| name == HELPER_NAME)
 }
 
 fn pid(number: u32) -> Option<Pid> {

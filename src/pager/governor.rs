@@ -117,7 +117,7 @@ impl Governor {
     fn keep_others(&mut self) -> io::Result<()> {
         if self.watchers.is_empty() && !self.pager.to_watch.is_empty() {
             self.watchers = self.beside_others(|governor| watcher::start(&governor.pager))?;
-            self.workers = self.beside_others(|governor| governor.server.start_others())?;
+            self.workers = self.beside_others(|governor| governor.server.start_others());
         }
         if self.tree.is_none() && self.start.elapsed() >= tree::LOOK_EVERY {
             self.tree = Some(self.beside_others(|governor| tree::start(&governor.pager))?);

@@ -449,6 +449,8 @@ impl Pager {
         self.end.ring();
         self.to_watch.end();
         wake(&self.over);
+        // Where one runs when nobody else would.
+        self.turns.each().iter().for_each(|turns| drop(turns.wait()));
     }
 
     /// Wakes the server: there may be room, or a page was read.

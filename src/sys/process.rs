@@ -252,10 +252,9 @@ fn set_policy(thread: u32, policy: libc::c_int, priority: libc::c_int) -> io::Re
 /// Whether a thread may leave `SCHED_IDLE` again: with CAP_SYS_NICE, or an RLIMIT_NICE that allows
 /// it. Tried by one that ends.
 pub fn may_return_from_idle() -> bool {
-    let tried = std::thread::spawn(|| {
-        run_when_idle(None, true).and_then(|()| run_when_idle(None, false)).is_ok()
-    });
-    tried.join().unwrap_or(false)
+    let tried = std::thread::Builder::new()
+        .spawn(|| run_when_idle(None, true).and_then(|()| run_when_idle(None, false)).is_ok());
+    tried.is_ok_and(|thread| thread.join().unwrap_or(false))
 }
 
 #[cfg(test)]

@@ -5,13 +5,13 @@ mod greeting;
 mod serving;
 mod worker;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 use greeting::Newcomer;
@@ -33,9 +33,6 @@ const PAGE: u64 = PAGE_SIZE as u64;
 
 /// Messages of a userfaultfd that are read at once.
 const MESSAGES: usize = 16;
-
-/// How long others are not answered where the memory of one is registered.
-const REGISTERING: Duration = Duration::from_micros(50);
 
 /// What a descriptor in an epoll set is.
 #[derive(Debug, Clone, Copy)]
@@ -89,8 +86,6 @@ pub(super) struct Server {
     /// Helpers of spaces, by the number that they came with: to see that they end.
     helpers: BTreeMap<u32, u32>,
     waiting: Vec<Waiting>,
-    /// Spaces whose helper was at work when they were to be read.
-    deferred: BTreeSet<u32>,
     /// Some space may have something that is to be protected still.
     protects: bool,
     /// Where there is a file.
@@ -108,6 +103,15 @@ struct Answered {
     count: usize,
     /// Somebody is to be woken beside the worker.
     drawn: Option<Drawn>,
+}
+
+/// Why a userfaultfd could not be read now.
+#[derive(Debug, PartialEq, Eq)]
+enum Unread {
+    /// Its memory is being registered, for longer.
+    IsRegistered,
+    /// Its helper moves pages, for some microseconds.
+    Moves,
 }
 
 impl Server {
@@ -131,7 +135,6 @@ impl Server {
             hellos: Vec::new(),
             helpers: BTreeMap::new(),
             waiting: Vec::new(),
-            deferred: BTreeSet::new(),
             protects: false,
             reader,
             next: 0,
@@ -143,10 +146,7 @@ impl Server {
 
     /// Whether there is something to do of which no descriptor tells.
     fn is_busy(&self) -> bool {
-        !self.waiting.is_empty()
-            || !self.deferred.is_empty()
-            || !self.hellos.is_empty()
-            || self.protects
+        !self.waiting.is_empty() || !self.hellos.is_empty() || self.protects
     }
 
     /// Greets those again that were to wait, then helpers that say something, or are gone: after
@@ -243,32 +243,12 @@ impl Server {
         dead.into_iter().for_each(|id| self.gone(id));
     }
 
-    /// Locks what a program does, unless its memory is registered for longer: that may wait for a
-    /// thread that needs this processor.
-    fn lock_events(shared: &SpaceLock) -> Option<MutexGuard<'_, ()>> {
-        shared.try_lock_events().or_else(|| {
-            std::thread::yield_now();
-            let events = shared.try_lock_events();
-            if events.is_none() {
-                std::thread::sleep(REGISTERING);
-            }
-            events
-        })
-    }
-
-    /// Reads some messages and answers them. `None` where the helper is at work, or memory is
-    /// registered.
-    fn answer(&mut self, desk: &mut Desk, id: u32, shared: &SpaceLock) -> Option<Answered> {
-        let reading = Server::lock_events(shared)?;
+    /// Reads some messages and answers them.
+    fn answer(&mut self, desk: &mut Desk, id: u32, shared: &SpaceLock) -> Result<Answered, Unread> {
+        let reading = shared.try_lock_events().ok_or(Unread::IsRegistered)?;
         let mut space = lock(shared);
         if !space.hold_commands() {
-            // It moves pages, for some microseconds.
-            drop(space);
-            std::thread::yield_now();
-            space = lock(shared);
-            if !space.hold_commands() {
-                return None;
-            }
+            return Err(Unread::Moves);
         }
         let start = Instant::now();
         let mut room = [Told::EMPTY; MESSAGES];
@@ -302,8 +282,8 @@ impl Server {
                 continue;
             }
             let known = space.thread_told(thread);
-            drawn = desk.company.keep(known, space.thread);
             self.seen(desk, id, &space.uffd, start);
+            drawn = desk.company.keep(known, space.thread);
             let access = match (wp, write) {
                 (true, _) => Access::FirstWrite,
                 (false, true) => Access::Write,
@@ -329,7 +309,7 @@ impl Server {
             desk.turns.end();
         }
         drop(reading);
-        Some(Answered { count, drawn })
+        Ok(Answered { count, drawn })
     }
 
     /// A program has changed its mappings.

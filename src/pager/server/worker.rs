@@ -5,6 +5,7 @@
 //! processes fault in turn it is beside one of them at most. So there are as many as processors,
 //! and where a worker sees that spaces take turns, it hands one over to a worker that has none.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -17,9 +18,10 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll};
 use rustix::thread::sched_getaffinity;
 
-use super::{Answered, MESSAGES, Server, Token};
+use super::{Answered, MESSAGES, Server, Token, Unread};
 use crate::pager::Pager;
 use crate::pager::company::Company;
+use crate::pager::lock;
 use crate::pager::turns::Turns;
 use crate::sys::process;
 use crate::sys::userfaultfd::Userfaultfd;
@@ -29,6 +31,9 @@ const WORKERS_MAX: usize = 8;
 
 /// How often one userfaultfd is read before others are looked at.
 const TURNS: usize = 64;
+
+/// How long a worker does nothing where the memory of a space is registered.
+const REGISTERING: Duration = Duration::from_micros(50);
 
 /// Of so many faults of a worker, one part in so many that comes from another space than the one
 /// before is too many for one worker.
@@ -66,18 +71,16 @@ impl Workers {
         Worker::new(Arc::clone(self), 0).run()
     }
 
-    /// Starts all others.
-    pub(in crate::pager) fn start_others(
-        self: &Arc<Self>,
-    ) -> io::Result<Vec<JoinHandle<io::Result<()>>>> {
+    /// Starts all others, or as many as there may be: one is enough.
+    pub(in crate::pager) fn start_others(self: &Arc<Self>) -> Vec<JoinHandle<io::Result<()>>> {
         let start = |number| {
             let workers = Arc::clone(self);
             let thread = thread::Builder::new().name("uzswap-server".to_owned());
-            let thread = thread.spawn(move || Worker::new(workers, number).run())?;
+            let thread = thread.spawn(move || Worker::new(workers, number).run()).ok()?;
             self.lock().busy.push(Instant::now());
-            Ok(thread)
+            Some(thread)
         };
-        (1..self.epolls.len()).map(start).collect()
+        (1..self.epolls.len()).map_while(start).collect()
     }
 
     /// Whether something is to be answered by a worker.
@@ -155,6 +158,8 @@ impl Server {
         if now.saturating_duration_since(self.busy[free]) < FREE_AFTER {
             return;
         }
+        // It may keep somebody company that does not wait: it is to be there for this one.
+        drop(self.pager.turns.each()[free].wait());
         let token = Token::Userfaultfd(space).data();
         // With two of them for a moment, and never with none.
         if epoll::add(&self.epolls[free], uffd, token, epoll::EventFlags::IN).is_ok() {
@@ -162,6 +167,16 @@ impl Server {
             self.busy[free] = now;
             desk.company.leave();
         }
+    }
+
+    /// Whether somebody of another space than this is to be woken.
+    fn wakes_others_than(&self, space: u32) -> bool {
+        if self.to_wake.is_empty() {
+            return false;
+        }
+        let own = self.spaces.get(&space).map(|space| Arc::clone(&lock(space).uffd));
+        let is_own = |uffd| own.as_ref().is_some_and(|own| Arc::ptr_eq(own, uffd));
+        !self.to_wake.iter().all(|(uffd, _)| is_own(uffd))
     }
 
     /// Takes a space from whoever has it, but for one.
@@ -178,6 +193,8 @@ impl Server {
 struct Worker {
     workers: Arc<Workers>,
     desk: Desk,
+    /// Spaces that could not be read when they were to be.
+    deferred: BTreeSet<u32>,
     /// There is something to do of which no descriptor tells.
     is_busy: bool,
 }
@@ -188,7 +205,7 @@ impl Worker {
         let turns = Arc::clone(&workers.pager.turns.each()[number]);
         let company = Company::new(Arc::clone(&turns));
         let desk = Desk { number, company, turns, mix: Mix::default(), to_wake: Vec::new() };
-        Worker { workers, desk, is_busy: false }
+        Worker { workers, desk, deferred: BTreeSet::new(), is_busy: false }
     }
 
     /// Answers until the pager is told to stop.
@@ -239,16 +256,28 @@ impl Worker {
 
     /// Reads what a userfaultfd has, and answers.
     fn read(&mut self, id: u32) {
+        let mut is_late = false;
         for turn in 0..TURNS {
             let mut server = self.workers.lock();
             let Some(shared) = server.spaces.get(&id).cloned() else { return };
             let answered = server.answer(&mut self.desk, id, &shared);
-            if answered.is_none() {
-                server.deferred.insert(id);
-            }
             self.is_busy |= server.is_busy();
             self.desk.wake(server);
-            let Some(Answered { count, drawn }) = answered else { return };
+            let Answered { count, drawn } = match answered {
+                Ok(answered) => answered,
+                Err(_) if !std::mem::replace(&mut is_late, true) => {
+                    thread::yield_now();
+                    continue;
+                }
+                Err(unread) => {
+                    self.deferred.insert(id);
+                    self.is_busy = true;
+                    if unread == Unread::IsRegistered {
+                        thread::sleep(REGISTERING);
+                    }
+                    return;
+                }
+            };
             drop(drawn);
             if count == MESSAGES {
                 continue; // there may be more
@@ -264,14 +293,15 @@ impl Worker {
 
     /// Hears helpers, and goes on with what could not be done at once.
     fn go_on(&mut self, helpers: Vec<u32>) {
-        let mut server = self.workers.lock();
-        server.hear_all(helpers);
-        let deferred = std::mem::take(&mut server.deferred);
-        drop(server);
-        deferred.into_iter().for_each(|id| self.read(id));
+        self.workers.lock().hear_all(helpers);
+        std::mem::take(&mut self.deferred).into_iter().for_each(|id| self.read(id));
         let mut server = self.workers.lock();
         server.go_on();
-        self.is_busy = server.is_busy();
+        self.is_busy = server.is_busy() || !self.deferred.is_empty();
+        if server.wakes_others_than(self.desk.mix.space) {
+            // Whom this keeps company runs before it has woken them.
+            self.desk.company.leave();
+        }
         self.desk.wake(server);
     }
 }

@@ -46,6 +46,9 @@ use crate::sys::userfaultfd::Userfaultfd;
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
+/// Of a helper's thread, as /proc/PID/comm has it.
+pub(super) const HELPER_NAME: &[u8] = b"uzswap-helper\n";
+
 /// An address space.
 #[derive(Debug)]
 pub(super) struct Space {
@@ -356,7 +359,7 @@ impl Space {
 fn helper_thread(pid: u32) -> io::Result<u32> {
     for thread in threads(pid)? {
         match fs::read(format!("/proc/{thread}/comm")) {
-            Ok(name) if name == b"uzswap-helper\n" => return Ok(thread),
+            Ok(name) if name == HELPER_NAME => return Ok(thread),
             Err(error) if error.raw_os_error() == Some(libc::EMFILE) => return Err(error),
             Ok(_) | Err(_) => {} // another, or it has ended
         }
