@@ -195,10 +195,12 @@ def program(pid):
 def anonymous_below(pid):
     """Of large processes, and what they have forked, the share of what others have as well."""
     all_bytes = {pid: anonymous(pid) for pid in below(pid)}
-    large = [pid for pid, size in all_bytes.items() if size > 4 << 20]
-    forked = [pid for pid in large if parent(pid) in large and program(pid) == program(parent(pid))]
+    programs = {pid: program(pid) for pid, size in all_bytes.items() if size > 4 << 20}
+    parents = {pid: parent(pid) for pid in programs}
     # To ask for it takes long: those of a parallel build have nothing in common.
-    for pid in {*forked, *map(parent, forked)}:
+    is_forked = lambda pid: parents[pid] in programs and programs[parents[pid]] == programs[pid]
+    forked = [pid for pid in programs if is_forked(pid)]
+    for pid in {*forked, *(parents[pid] for pid in forked)}:
         all_bytes[pid] = share_of_anonymous(pid)
     return sum(all_bytes.values())
 

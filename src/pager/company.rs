@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
 
-use super::space::HELPER_NAME;
+use super::process_files::is_helper;
 use super::turns::Turns;
 use crate::sys::process;
 
@@ -161,7 +161,8 @@ impl Company {
         self.turns.take_part();
         if self.place.take().is_some() {
             // It may have ended since, and its number be another's.
-            self.helper = self.helper.filter(|helper| is_helper(helper.as_raw_nonzero().get()));
+            let is_it = |thread: &Pid| is_helper(thread.as_raw_nonzero().get() as u32);
+            self.helper = self.helper.filter(|thread| is_it(thread).unwrap_or(false));
             self.stay(anywhere);
             self.helper = None;
         }
@@ -172,10 +173,6 @@ impl Company {
         let _ = sched_setaffinity(None, processors);
         let _ = self.helper.map(|helper| sched_setaffinity(Some(helper), processors));
     }
-}
-
-fn is_helper(thread: i32) -> bool {
-    std::fs::read(format!("/proc/{thread}/comm")).is_ok_and(|name| name == HELPER_NAME)
 }
 
 fn pid(number: u32) -> Option<Pid> {

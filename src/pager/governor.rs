@@ -122,15 +122,10 @@ impl Governor {
         if self.tree.is_none() && self.start.elapsed() >= tree::LOOK_EVERY {
             self.tree = Some(self.beside_others(|governor| tree::start(&governor.pager))?);
         }
-        let ended = self.workers.extract_if(.., |thread| thread.is_finished());
-        ended.into_iter().try_for_each(end_of)?;
         let ended = self.watchers.extract_if(.., |thread| thread.is_finished());
-        for thread in ended.chain(self.tree.take_if(|thread| thread.is_finished())) {
-            if let Err(panic) = thread.join() {
-                resume_unwind(panic);
-            }
-        }
-        Ok(())
+        ended.chain(self.tree.take_if(|thread| thread.is_finished())).for_each(end_of);
+        let mut ended = self.workers.extract_if(.., |thread| thread.is_finished());
+        ended.try_for_each(end_of)
     }
 
     /// Does what takes longer than some microseconds.
@@ -154,6 +149,6 @@ impl Governor {
 }
 
 /// How a thread has ended.
-fn end_of(thread: JoinHandle<io::Result<()>>) -> io::Result<()> {
+fn end_of<T>(thread: JoinHandle<T>) -> T {
     thread.join().unwrap_or_else(|panic| resume_unwind(panic))
 }

@@ -112,6 +112,11 @@ impl ProcessFiles {
     }
 }
 
+/// Whether a thread is a helper.
+pub(super) fn is_helper(thread: u32) -> io::Result<bool> {
+    Ok(fs::read(format!("/proc/{thread}/comm"))? == b"uzswap-helper\n")
+}
+
 /// The bytes by which a thread makes a mapping larger just now: it waits in mremap(2).
 pub(super) fn growth_under_way(thread: u32) -> Option<u64> {
     growth(&fs::read_to_string(format!("/proc/{thread}/syscall")).ok()?)

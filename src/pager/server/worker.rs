@@ -67,8 +67,8 @@ impl Workers {
     }
 
     /// The first worker: answers until the pager is told to stop.
-    pub(in crate::pager) fn run(self: &Arc<Self>) -> io::Result<()> {
-        Worker::new(Arc::clone(self), 0).run()
+    pub(in crate::pager) fn run(self: Arc<Self>) -> io::Result<()> {
+        Worker::new(self, 0).run()
     }
 
     /// Starts all others, or as many as there may be: one is enough.
@@ -256,19 +256,15 @@ impl Worker {
 
     /// Reads what a userfaultfd has, and answers.
     fn read(&mut self, id: u32) {
-        let mut is_late = false;
         for turn in 0..TURNS {
-            let mut server = self.workers.lock();
-            let Some(shared) = server.spaces.get(&id).cloned() else { return };
-            let answered = server.answer(&mut self.desk, id, &shared);
-            self.is_busy |= server.is_busy();
-            self.desk.wake(server);
-            let Answered { count, drawn } = match answered {
-                Ok(answered) => answered,
-                Err(_) if !std::mem::replace(&mut is_late, true) => {
-                    thread::yield_now();
-                    continue;
-                }
+            let Some(mut answered) = self.answer(id) else { return };
+            if answered.is_err() {
+                thread::yield_now();
+                let Some(again) = self.answer(id) else { return };
+                answered = again;
+            }
+            let count = match answered {
+                Ok(count) => count,
                 Err(unread) => {
                     self.deferred.insert(id);
                     self.is_busy = true;
@@ -278,7 +274,6 @@ impl Worker {
                     return;
                 }
             };
-            drop(drawn);
             if count == MESSAGES {
                 continue; // there may be more
             }
@@ -289,6 +284,20 @@ impl Worker {
                 return;
             }
         }
+    }
+
+    /// Reads some messages of a userfaultfd and answers them; how many, or `None` where its space
+    /// is gone.
+    fn answer(&mut self, id: u32) -> Option<Result<usize, Unread>> {
+        let mut server = self.workers.lock();
+        let shared = server.spaces.get(&id).cloned()?;
+        let answered = server.answer(&mut self.desk, id, &shared);
+        self.is_busy |= server.is_busy();
+        self.desk.wake(server);
+        Some(answered.map(|Answered { count, drawn }| {
+            drop(drawn); // once it is woken
+            count
+        }))
     }
 
     /// Hears helpers, and goes on with what could not be done at once.

@@ -34,7 +34,7 @@ pub(super) use watching::{Look, leave_words_of_threads, watch};
 use super::family::Member;
 use super::hand::Hand;
 use super::helper::{Command, Helper};
-use super::process_files::{ProcessFiles, has_locked_memory, number_in_namespace};
+use super::process_files::{ProcessFiles, has_locked_memory, is_helper, number_in_namespace};
 use super::ranges::Ranges;
 use super::status::ProcessStatus;
 use super::streams::Streams;
@@ -45,9 +45,6 @@ use crate::sys::process;
 use crate::sys::userfaultfd::Userfaultfd;
 
 const PAGE: u64 = PAGE_SIZE as u64;
-
-/// Of a helper's thread, as /proc/PID/comm has it.
-pub(super) const HELPER_NAME: &[u8] = b"uzswap-helper\n";
 
 /// An address space.
 #[derive(Debug)]
@@ -358,10 +355,10 @@ impl Space {
 /// The thread of the helper in a process.
 fn helper_thread(pid: u32) -> io::Result<u32> {
     for thread in threads(pid)? {
-        match fs::read(format!("/proc/{thread}/comm")) {
-            Ok(name) if name == HELPER_NAME => return Ok(thread),
+        match is_helper(thread) {
+            Ok(true) => return Ok(thread),
             Err(error) if error.raw_os_error() == Some(libc::EMFILE) => return Err(error),
-            Ok(_) | Err(_) => {} // another, or it has ended
+            Ok(false) | Err(_) => {} // another, or it has ended
         }
     }
     Err(io::ErrorKind::NotFound.into())
