@@ -150,13 +150,11 @@ impl Evictor {
 
     /// Whether what is stored leaves hardly any to run in, and does not shrink enough.
     fn is_hopeless(&mut self) -> bool {
-        let (faults, in_vain) = self.pager.meter.faults();
         let seen = Seen {
             limit_bytes: self.pager.limit_bytes,
             used_bytes: self.pager.sampled.load(Ordering::Relaxed),
             resident_bytes: self.pager.resident.load(Ordering::Relaxed),
-            faults,
-            in_vain,
+            faults: self.pager.meter.faults(),
         };
         self.pressure.is_hopeless(Instant::now(), seen)
     }

@@ -21,8 +21,19 @@ pub(super) struct Meter {
     rescued: AtomicU64,
     stored: AtomicU64,
     moved: AtomicU64,
+    waited: AtomicU64,
     in_vain: AtomicU64,
     waits: Mutex<Waits>,
+}
+
+/// Faults since the beginning.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Faults {
+    pub(super) all: u64,
+    /// Of those, such that waited for room.
+    pub(super) waited: u64,
+    /// And such that went on without any.
+    pub(super) in_vain: u64,
 }
 
 #[derive(Debug, Clone)]
@@ -72,6 +83,7 @@ impl Meter {
             rescued: AtomicU64::new(0),
             stored: AtomicU64::new(0),
             moved: AtomicU64::new(0),
+            waited: AtomicU64::new(0),
             in_vain: AtomicU64::new(0),
             waits: Mutex::new(Waits { histogram, sum_ns: 0 }),
         }
@@ -84,15 +96,20 @@ impl Meter {
         waits.sum_ns = waits.sum_ns.saturating_add(ns);
     }
 
+    /// A fault has waited for room, and was served.
+    pub(super) fn waited(&self) {
+        self.waited.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// A fault has waited for room in vain, and goes on.
     pub(super) fn waited_in_vain(&self) {
         self.in_vain.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// All faults, and those that waited in vain.
-    pub(super) fn faults(&self) -> (u64, u64) {
+    pub(super) fn faults(&self) -> Faults {
         let waits = self.waits.lock().unwrap_or_else(PoisonError::into_inner);
-        (waits.histogram.len(), self.in_vain.load(Ordering::Relaxed))
+        let [waited, in_vain] = [&self.waited, &self.in_vain].map(|it| it.load(Ordering::Relaxed));
+        Faults { all: waits.histogram.len(), waited, in_vain }
     }
 
     pub(super) fn fresh(&self, pages: usize) {

@@ -6,16 +6,21 @@
 
 use std::time::{Duration, Instant};
 
+use super::meter::Faults;
+
 /// One part in so many of the limit is too little for programs to run in.
 pub(super) const LEAST_PART: u64 = 8;
+
+/// And one in so many is none.
+const NONE_PART: u64 = 64;
 
 /// How long there must have been no hope.
 const LOOKED_FOR: Duration = Duration::from_secs(3);
 
-/// Of so many faults, one may have found room, without any hope; there must be as many in that time
-/// at least.
-const IN_VAIN_PART: u64 = 10;
-const IN_VAIN_MIN: u64 = 30;
+/// Of so many faults that waited, one may not have, without any hope; there must be as many in that
+/// time at least.
+const WAITED_PART: u64 = 10;
+const WAITED_MIN: u64 = 30;
 
 /// What is seen at one time.
 #[derive(Debug, Clone, Copy)]
@@ -24,19 +29,18 @@ pub(super) struct Seen {
     pub(super) used_bytes: u64,
     /// What of it programs have resident.
     pub(super) resident_bytes: u64,
-    /// Faults since the beginning, and those that went on without room.
-    pub(super) faults: u64,
-    pub(super) in_vain: u64,
+    pub(super) faults: Faults,
 }
 
 /// Looks since a time at which there may have been no hope.
 #[derive(Debug)]
 struct Since {
     at: Instant,
-    faults: u64,
-    in_vain: u64,
-    /// The limit was passed at each look.
+    faults: Faults,
+    /// At each look, the limit was passed.
     is_over: bool,
+    /// Or there was nothing to run in.
+    has_none: bool,
 }
 
 /// Looks, all of them while something is to leave.
@@ -52,22 +56,28 @@ impl Pressure {
     }
 
     /// Whether what is stored has left hardly any to run in for some seconds, in which the limit
-    /// was passed all the time, or hardly a fault found room.
+    /// was passed all the time, or hardly a fault found room; or it has left none, and hardly a
+    /// fault found room at once.
     pub(super) fn is_hopeless(&mut self, now: Instant, seen: Seen) -> bool {
-        let Seen { limit_bytes, used_bytes, resident_bytes, faults, in_vain } = seen;
+        let Seen { limit_bytes, used_bytes, resident_bytes, faults } = seen;
         if used_bytes.saturating_sub(resident_bytes) < limit_bytes - limit_bytes / LEAST_PART {
             self.since = None;
             return false;
         }
-        let since = self.since.get_or_insert(Since { at: now, faults, in_vain, is_over: true });
+        let start = Since { at: now, faults, is_over: true, has_none: true };
+        let since = self.since.get_or_insert(start);
         since.is_over &= used_bytes > limit_bytes;
+        since.has_none &= resident_bytes < limit_bytes / NONE_PART;
         if now.duration_since(since.at) <= LOOKED_FOR {
             return false;
         }
-        let (faults, in_vain) = (faults - since.faults, in_vain - since.in_vain);
-        let is_stalled =
-            in_vain >= IN_VAIN_MIN && faults.saturating_sub(in_vain) <= in_vain / IN_VAIN_PART;
-        let is_hopeless = since.is_over || is_stalled;
+        let all = faults.all - since.faults.all;
+        let are_all = |of_those: u64| {
+            of_those >= WAITED_MIN && all.saturating_sub(of_those) <= of_those / WAITED_PART
+        };
+        let is_hopeless = since.is_over
+            || are_all(faults.in_vain - since.faults.in_vain)
+            || since.has_none && are_all(faults.waited - since.faults.waited);
         self.since = None;
         is_hopeless
     }
@@ -86,8 +96,17 @@ mod tests {
             .find(|ms| pressure.is_hopeless(start + Duration::from_millis(*ms), at(*ms)))
     }
 
-    const FULL: Seen =
-        Seen { limit_bytes: 800, used_bytes: 801, resident_bytes: 90, faults: 0, in_vain: 0 };
+    const FULL: Seen = Seen {
+        limit_bytes: 800,
+        used_bytes: 801,
+        resident_bytes: 90,
+        faults: Faults { all: 0, waited: 0, in_vain: 0 },
+    };
+
+    /// So many faults that waited, in vain, and others that did not.
+    fn faults(in_vain: u64, others: u64) -> Faults {
+        Faults { all: in_vain + others, waited: in_vain, in_vain }
+    }
 
     #[test]
     fn a_limit_that_is_passed_all_the_time_is_hopeless() {
@@ -102,18 +121,38 @@ mod tests {
     fn faults_that_all_wait_in_vain_are_hopeless() {
         let below = Seen { used_bytes: 800, ..FULL };
         let of_ten_found = |found: u64| {
-            move |ms: u64| Seen { faults: ms / 10 * (10 + found), in_vain: ms, ..below }
+            move |ms: u64| Seen { faults: faults(ms / 10 * 10, ms / 10 * found), ..below }
         };
         assert_eq!(hopeless_at(9_000, of_ten_found(0)), Some(3_010));
         assert_eq!(hopeless_at(9_000, of_ten_found(1)), Some(3_010));
         assert_eq!(hopeless_at(9_000, of_ten_found(2)), None);
         // Few, of a program that hardly runs.
-        let seldom = |ms: u64| Seen { faults: ms / 110, in_vain: ms / 110, ..below };
+        let seldom = |ms: u64| Seen { faults: faults(ms / 110, 0), ..below };
         assert_eq!(hopeless_at(9_000, seldom), None);
         // Once there is room, all begins anew.
         let room_at = |ms: u64| ms.is_multiple_of(2_500);
         let resident_bytes = |ms| if room_at(ms) { 200 } else { 90 };
         let until_room = |ms| Seen { resident_bytes: resident_bytes(ms), ..of_ten_found(0)(ms) };
         assert_eq!(hopeless_at(9_000, until_room), None);
+    }
+
+    #[test]
+    fn faults_that_all_wait_where_there_is_nothing_to_run_in_are_hopeless() {
+        let of_ten_go_on = |go_on: u64| {
+            move |ms: u64| {
+                let (waited, all) = (ms / 10 * 10, ms / 10 * (10 + go_on));
+                let faults = Faults { all, waited, in_vain: 0 };
+                Seen { used_bytes: 799, resident_bytes: 12, faults, ..FULL }
+            }
+        };
+        assert_eq!(hopeless_at(9_000, of_ten_go_on(0)), None); // not less than one in 64
+        let bare = |go_on| move |ms| Seen { resident_bytes: 11, ..of_ten_go_on(go_on)(ms) };
+        assert_eq!(hopeless_at(9_000, bare(1)), Some(3_010));
+        assert_eq!(hopeless_at(9_000, bare(2)), None);
+        let now_and_then = |ms: u64| {
+            let resident_bytes = if ms.is_multiple_of(1000) { 13 } else { 11 };
+            Seen { resident_bytes, ..of_ten_go_on(0)(ms) }
+        };
+        assert_eq!(hopeless_at(9_000, now_and_then), None);
     }
 }

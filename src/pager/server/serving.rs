@@ -94,6 +94,9 @@ impl Server {
             let mut space = lock(&shared);
             let served = self.serve(&mut space, &fault, by);
             drop(space);
+            if served == Served::Done && fault.window.is_none() {
+                self.pager.meter.waited();
+            }
             self.note(fault, served);
         }
         self.pager.is_awaited.store(!self.waiting.is_empty(), Ordering::Relaxed);
