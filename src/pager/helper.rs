@@ -159,12 +159,14 @@ impl Helper {
         control.work.store(what, Ordering::Release);
     }
 
-    /// Takes back what a command would do in a range of addresses. The caller holds it.
+    /// Takes back what a command would do in a range of addresses, and what it has found there: it
+    /// may be something else by now. The caller holds it.
     pub(super) fn take_back(&self, command: &Command, range: Range<u64>) {
         for (run, told) in command.runs.iter().zip(&self.control.runs) {
             let of_run = run.addresses();
             if of_run.start < range.end && range.start < of_run.end {
                 told.bytes.store(0, Ordering::Relaxed);
+                told.error.store(0, Ordering::Relaxed);
             }
         }
     }
@@ -248,4 +250,26 @@ pub(super) fn send(
     let parts = [io::IoSlice::new(&bytes)];
     rustix::net::sendmsg(connection, &parts, &mut extra, SendFlags::NOSIGNAL)?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_found_in_a_run_that_is_taken_back_is_forgotten() {
+        let (connection, _helper) = std::os::unix::net::UnixStream::pair().unwrap();
+        let helper = Helper::new(connection.into(), SharedControl::new().unwrap(), 1 << 30);
+        let runs = vec![MoveRun::new(10, 0), MoveRun::new(12, 1), MoveRun::new(14, 2)];
+        let command = Command { number: 1, tray: Some(0), runs, drops: None };
+        helper.give(&command, 0);
+        // It has moved the first, was refused two, and pauses; then the second is unmapped.
+        helper.control.runs[0].moved.store(PAGE, Ordering::Relaxed);
+        for run in &helper.control.runs[1..3] {
+            run.error.store(libc::ENOENT as u64, Ordering::Relaxed);
+        }
+        helper.take_back(&command, 11 * PAGE..13 * PAGE);
+        let answers: Vec<(usize, i32)> = helper.answers(&command).collect();
+        assert_eq!(answers, [(1, 0), (0, 0), (0, libc::ENOENT)]);
+    }
 }
