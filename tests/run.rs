@@ -87,7 +87,7 @@ fn main() -> ExitCode {
 }
 
 /// Name, limit, exit code, what it prints. Each has 32 MiB of its own.
-const SCENARIOS: [(&str, &str, i32, &str); 20] = [
+const SCENARIOS: [(&str, &str, i32, &str); 21] = [
     ("fill", "16M", 0, ""),
     ("code-7", "16M", 7, ""),
     ("abort", "16M", 128 + 6, ""),
@@ -97,6 +97,7 @@ const SCENARIOS: [(&str, &str, i32, &str); 20] = [
     ("own-userfaultfd", "16M", 0, ""),
     ("grow-locked", "40M", 0, ""),
     ("moves-take-long", "24M", 0, ""),
+    ("moves-over-moves", "16M", 0, ""),
     ("background", "16M", 0, "background done"),
     ("threads-end", "16M", 0, ""),
     ("words-of-threads", "16M", 0, ""),

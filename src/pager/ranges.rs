@@ -79,6 +79,11 @@ impl Ranges {
         parts
     }
 
+    /// Whether some of `range` is in the set.
+    pub(super) fn has_some_of(&self, range: &Range<u64>) -> bool {
+        self.within(range.clone()).next().is_some()
+    }
+
     pub(super) fn contains(&self, at: u64) -> bool {
         self.0.range(..=at).next_back().is_some_and(|(_, &end)| at < end)
     }

@@ -7,6 +7,7 @@
 pub(crate) mod raw;
 pub(crate) mod scenarios;
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -114,6 +115,20 @@ static THREADS_ENDED: AtomicUsize = AtomicUsize::new(0);
 thread_local! {
     /// For the handler of signals: the address of a page and its tag.
     static FOR_HANDLER: std::cell::Cell<(usize, u64)> = const { std::cell::Cell::new((0, 0)) };
+
+    /// What this thread has done last.
+    static HISTORY: RefCell<VecDeque<String>> = const { RefCell::new(VecDeque::new()) };
+}
+
+fn history() -> String {
+    let text = |history: &mut VecDeque<String>| history.make_contiguous().join("; ");
+    HISTORY.with(|history| history.try_borrow_mut().map_or(String::new(), |mut had| text(&mut had)))
+}
+
+/// Memory that a thread takes for its own is not there.
+extern "C" fn not_there(_: i32, address: usize) {
+    let process = std::process::id();
+    wrong(&format!("process {process}: nothing is at {address:#x}; before: {}", history()));
 }
 
 extern "C" fn handler(_: i32) {
@@ -147,7 +162,6 @@ struct Thread {
     pages: usize,
     pages_max: usize,
     tag: u64,
-    history: VecDeque<String>,
     is_child: bool,
 }
 
@@ -158,6 +172,7 @@ pub(crate) fn run(arguments: &[String]) -> ! {
     let end = Instant::now() + Duration::from_secs_f64(number(1));
     let pages_max = (number(3) * 256.0) as usize / threads;
     raw::handle(libc::SIGUSR1, handler);
+    raw::handle_faults(not_there);
     let workers: Vec<_> = (0..threads)
         .map(|number| {
             let work = move || {
@@ -198,27 +213,27 @@ impl Thread {
             pages: 0,
             pages_max,
             tag: (number as u64) << 40,
-            history: VecDeque::new(),
             is_child: false,
         }
     }
 
-    fn note(&mut self, text: String) {
-        if self.history.len() == 12 {
-            self.history.pop_front();
-        }
-        self.history.push_back(text);
+    fn note(&self, text: String) {
+        HISTORY.with_borrow_mut(|history| {
+            if history.len() == 12 {
+                history.pop_front();
+            }
+            history.push_back(text);
+        });
     }
 
     fn fail(&self, text: &str) -> ! {
-        let history: Vec<&str> = self.history.iter().map(String::as_str).collect();
         wrong(&format!(
             "seed {} thread {} process {}{}: {text}; before: {}",
             self.seed,
             self.number,
             std::process::id(),
             if self.is_child { " (a child)" } else { "" },
-            history.join("; ")
+            history()
         ))
     }
 
@@ -426,6 +441,7 @@ impl Thread {
         }
         let may_move = libc::MREMAP_MAYMOVE;
         let (bytes, kind) = (old * PAGE, self.random.below(5));
+        let mut over = None;
         let moved = match kind {
             0 => {
                 let new = old + 1 + self.random.below(64);
@@ -436,13 +452,18 @@ impl Thread {
                 raw::remap(at, bytes, new * PAGE, may_move, 0).map(|to| (to, new))
             }
             2 | 3 => {
-                // To where something else is.
+                // To where something else is. Not as long as before: of several mappings at once,
+                // the kernel would move the first ones and refuse the rest.
                 let new = 1 + self.random.below(old + 16);
-                let to = raw::map(0, new * PAGE, raw::READ_WRITE, raw::PRIVATE, -1).unwrap();
-                raw::page(to)[0] = 1;
-                raw::page(to + (new - 1) * PAGE)[7] = 1;
+                let new = if new == old { new + 1 } else { new };
+                over = (kind == 3).then(|| self.room_elsewhere(region, new)).flatten();
+                let to = over.unwrap_or_else(|| {
+                    let to = raw::map(0, new * PAGE, raw::READ_WRITE, raw::PRIVATE, -1).unwrap();
+                    raw::page(to)[0] = 1;
+                    raw::page(to + (new - 1) * PAGE)[7] = 1;
+                    to
+                });
                 let flags = may_move | libc::MREMAP_FIXED;
-                // Where this fails, what was there may be gone, and something else may be there.
                 raw::remap(at, bytes, new * PAGE, flags, to).map(|to| (to, new))
             }
             _ => {
@@ -463,6 +484,7 @@ impl Thread {
                 self.pages = self.pages + new - old;
                 self.regions[region].at = to;
                 self.regions[region].pages = pages;
+                let region = over.map_or(region, |over| self.moved_over(region, over, new));
                 if self.random.one_in(2) {
                     self.check_part(region, 0, new, "remapped");
                     if kind == 4 {
@@ -470,7 +492,7 @@ impl Thread {
                     }
                 }
             }
-            // Several mappings at once, of which the kernel moves none or, moving, the first.
+            // Several mappings at once.
             Err(errno) if errno == libc::EFAULT || errno == libc::EINVAL => {
                 self.note(format!("remap {at:#x}+{old:#x} refused {errno}"));
                 self.check_part(region, 0, old, "not remapped");
@@ -478,6 +500,28 @@ impl Thread {
             }
             Err(errno) => self.fail(&format!("mremap {at:#x}+{old:#x} kind {kind}: {errno}")),
         }
+    }
+
+    /// So many pages of another region, for this one to be moved over.
+    fn room_elsewhere(&mut self, region: usize, count: usize) -> Option<usize> {
+        let (other, first, _) = self.part(1)?;
+        let Region { pages, in_child, .. } = &self.regions[other];
+        let is_room = other != region && first + count <= pages.len();
+        (is_room && *in_child == InChild::Copy).then(|| self.regions[other].page(first))
+    }
+
+    /// A region has been moved over a part of another, which is cut. Where the region is now.
+    fn moved_over(&mut self, region: usize, to: usize, count: usize) -> usize {
+        let is_under = |(at, other): &(usize, &Region)| {
+            *at != region && (other.at..other.at + other.bytes()).contains(&to)
+        };
+        let found = self.regions.iter().enumerate().find(is_under).map(|(at, _)| at);
+        let under = found.expect("room in a region");
+        let first = (to - self.regions[under].at) / PAGE;
+        self.cut(under, first, first + count);
+        self.pages -= count;
+        let is_moved = |region: &Region| region.at == to && region.pages.len() == count;
+        self.regions.iter().position(is_moved).expect("what was moved")
     }
 
     fn advise(&mut self) {
@@ -561,7 +605,7 @@ impl Thread {
             self.check_part(region, first, end, "read-only");
             // The kernel writes nothing there.
             let ends = raw::pipe();
-            raw::write(ends[1], self.history.as_slices().0.as_ptr().expose_provenance(), 8);
+            raw::write(ends[1], (&raw const self.tag).expose_provenance(), 8);
             if raw::read(ends[0], at, 8) != -1 {
                 self.fail("the kernel wrote to memory that is read-only");
             }

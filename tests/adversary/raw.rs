@@ -2,6 +2,7 @@
 
 use std::io;
 use std::ptr;
+use std::sync::OnceLock;
 
 pub(crate) const PAGE: usize = 4096;
 pub(crate) const WORDS: usize = PAGE / 8;
@@ -270,9 +271,27 @@ pub(crate) fn no_signal_stack() {
 
 /// Handles a signal on the alternate stack.
 pub(crate) fn handle(signal: i32, handler: extern "C" fn(i32)) {
+    handle_at(signal, handler as *const () as usize, libc::SA_RESTART);
+}
+
+/// Handles touches of memory that is not there: it is told the address.
+pub(crate) fn handle_faults(handler: extern "C" fn(i32, usize)) {
+    static HANDLER: OnceLock<extern "C" fn(i32, usize)> = OnceLock::new();
+    extern "C" fn told(signal: i32, info: *const libc::siginfo_t) {
+        // SAFETY: the kernel gives one with such a signal.
+        let info = unsafe { &*info };
+        // SAFETY: of such a signal it has an address.
+        let address = unsafe { info.si_addr() };
+        HANDLER.get().expect("set before")(signal, address.expose_provenance());
+    }
+    let _ = HANDLER.set(handler);
+    handle_at(libc::SIGSEGV, told as *const () as usize, libc::SA_SIGINFO);
+}
+
+fn handle_at(signal: i32, handler: usize, flags: i32) {
     let action = libc::sigaction {
-        sa_sigaction: handler as *const () as usize,
-        sa_flags: libc::SA_ONSTACK | libc::SA_RESTART,
+        sa_sigaction: handler,
+        sa_flags: libc::SA_ONSTACK | flags,
         // SAFETY: all zero is the empty set.
         sa_mask: unsafe { std::mem::zeroed() },
         sa_restorer: None,

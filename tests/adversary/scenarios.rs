@@ -122,6 +122,7 @@ pub(crate) fn run(name: &str) -> ! {
         "child-changes" => child_changes(),
         "processors-stay" => processors_stay(),
         "moves-take-long" => moves_take_long(),
+        "moves-over-moves" => moves_over_moves(),
         // Until they are ended.
         "stay" | "stay-shared" | "stay-forked-directly" => {
             let at = filled();
@@ -328,6 +329,30 @@ fn resident_pages() -> usize {
     let text = std::fs::read_to_string("/proc/self/statm").expect("statm");
     let numbers: Vec<usize> = text.split(' ').map_while(|number| number.parse().ok()).collect();
     numbers[1] - numbers[2]
+}
+
+/// What has just been moved somewhere is gone where a page is moved over it that grows.
+fn moves_over_moves() {
+    const LONG: usize = 32;
+    let at = filled();
+    check(at);
+    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    for first in (0..PAGES).step_by(LONG + 1) {
+        let to = raw::map(0, LONG * PAGE, libc::PROT_NONE, raw::PRIVATE, -1).expect("mmap");
+        let (long, one) = (at + first * PAGE, at + (first + LONG) * PAGE);
+        if first + LONG >= PAGES {
+            break;
+        }
+        raw::remap(long, LONG * PAGE, LONG * PAGE, flags, to).expect("mremap");
+        raw::remap(one, PAGE, LONG * PAGE, flags, to).expect("mremap");
+        let is_right = |page: usize| match page {
+            0 => raw::page(to)[0] == word(first + LONG),
+            _ => raw::page(to + page * PAGE).iter().all(|&word| word == 0),
+        };
+        if let Some(page) = (0..LONG).find(|&page| !is_right(page)) {
+            super::wrong(&format!("page {page} is wrong after moves from page {first}"));
+        }
+    }
 }
 
 /// A thread that runs little moves memory, and is held up in the middle of it, while others

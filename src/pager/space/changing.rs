@@ -46,22 +46,27 @@ impl Space {
         self.to_protect.remove(range.clone());
         self.removing.remove(range.clone());
         self.words.remove(range.clone());
+        self.doubted.retain(|doubted| !doubted.has_some_of(&range));
         let late = self.late(range.clone());
         // What is told of it next is of what is there now.
         self.untold.remove(range.clone());
         self.moved_in.remove(range.clone());
         for part in late.outside(range.clone()) {
-            let watched = self.watched.within(part.clone()).map(|part| count(&pages(part))).sum();
-            self.looks.unmapped(watched);
-            self.forget(part.clone(), release);
-            self.watched.remove(part.clone());
-            self.left.remove(part);
+            self.has_gone(part, release);
         }
         for part in late.within(range) {
             for page in pages(part) {
                 self.drop_aside(page, release);
             }
         }
+    }
+
+    fn has_gone(&mut self, part: Range<u64>, release: &mut dyn FnMut(u32)) {
+        let watched = self.watched.within(part.clone()).map(|part| count(&pages(part))).sum();
+        self.looks.unmapped(watched);
+        self.forget(part.clone(), release);
+        self.watched.remove(part.clone());
+        self.left.remove(part);
     }
 
     /// The program has moved a range.
@@ -71,7 +76,9 @@ impl Space {
         to: u64,
         release: &mut dyn FnMut(u32),
     ) {
-        for range in [from.clone(), to..to + (from.end - from.start)] {
+        let into = to..to + (from.end - from.start);
+        self.end_doubt(&from, &into, release);
+        for range in [from.clone(), into.clone()] {
             self.has_changed(range.clone());
             self.to_protect.remove(range.clone());
             self.removing.remove(range.clone());
@@ -95,7 +102,6 @@ impl Space {
             entries.extend(self.elder.remove(&page).map(|entry| (page, entry)));
         }
         // What is known there is of memory that has gone, as will be told.
-        let into = to..to + (from.end - from.start);
         let mut elder = Vec::new();
         self.table.take_range(pages(into.clone()), &mut |page, entry| elder.push((page, entry)));
         for (page, entry) in elder {
@@ -124,17 +130,37 @@ impl Space {
     /// told only now: the kernel tells in another order than it does where two threads do it. They
     /// were known to be watched when something came there; or memory is there, and it is watched,
     /// so it is not what was unmapped.
-    fn late(&self, range: Range<u64>) -> Ranges {
+    fn late(&mut self, range: Range<u64>) -> Ranges {
         let mut late = Ranges::default();
-        self.untold.within(range.clone()).for_each(|part| late.insert(part));
-        if self.moved_in.within(range.clone()).next().is_some() {
+        if self.moved_in.has_some_of(&range) {
             let watched_now = self.mappings_with(["um"]).map(|[watched]| watched);
-            for part in self.moved_in.within(range) {
+            for part in self.moved_in.within(range.clone()) {
                 let now = watched_now.as_ref().map(|now| now.within(part).collect());
                 now.unwrap_or_else(|_| Vec::new()).into_iter().for_each(|part| late.insert(part));
             }
+            self.doubted.extend((late != Ranges::default()).then(|| late.clone()));
         }
+        self.untold.within(range).for_each(|part| late.insert(part));
         late
+    }
+
+    /// Something was moved to where something was told to be unmapped before: that was what had
+    /// been moved there, and not what was there before it. The kernel tells what a move is over
+    /// just before it tells of the move, of which it does not tell how much longer it is there.
+    fn end_doubt(&mut self, from: &Range<u64>, into: &Range<u64>, release: &mut dyn FnMut(u32)) {
+        if self.doubted.is_empty() {
+            return;
+        }
+        let first = into.start..into.start + PAGE;
+        let found = self.files.as_ref().and_then(|files| files.mappings.at(&[first]).ok());
+        let found = found.into_iter().flatten().find(|found| found.range.contains(&into.start));
+        let end = found.map_or(into.end, |found| found.range.end.max(into.end));
+        let is_gone = |doubted: &mut Ranges| doubted.has_some_of(&(into.start..end));
+        self.doubted.retain(|doubted| !doubted.has_some_of(from));
+        let gone: Vec<Ranges> = self.doubted.extract_if(.., is_gone).collect();
+        for range in gone.iter().flat_map(Ranges::iter) {
+            self.has_gone(range, release);
+        }
     }
 
     fn drop_aside(&mut self, page: u64, release: &mut dyn FnMut(u32)) {
@@ -151,6 +177,7 @@ impl Space {
         if self.moved_in != Ranges::default() && !self.uffd.is_changing() {
             self.moved_in = Ranges::default();
             self.untold = Ranges::default();
+            self.doubted = Vec::new();
             while let Some((&page, _)) = self.elder.first_key_value() {
                 self.drop_aside(page, release);
             }

@@ -77,6 +77,9 @@ pub(super) struct Space {
     moved_in: Ranges,
     /// Parts of that where memory was known to be watched before, of whose end was not told yet.
     untold: Ranges,
+    /// Parts of that which were told to be unmapped, in one go each, which was taken to be of what
+    /// was there before, as something is there that is watched.
+    doubted: Vec<Ranges>,
     /// What was known of pages there before.
     elder: BTreeMap<u64, Entry>,
     staging: Staging,
@@ -140,6 +143,7 @@ impl Space {
             removing: Ranges::default(),
             moved_in: Ranges::default(),
             untold: Ranges::default(),
+            doubted: Vec::new(),
             elder: BTreeMap::new(),
             staging: Staging::new(),
             command: None,

@@ -136,6 +136,15 @@ impl Space {
         found
     }
 
+    /// Takes out where something was moved to, of which it is not certain that it is there still:
+    /// by being watched, it would be taken for that ([`Space::unmapped`]).
+    fn leave_moved_in(&self, found: &mut [Unwatched]) {
+        for Unwatched { parts, .. } in found {
+            let outside = |part: Range<u64>| self.moved_in.outside(part);
+            *parts = std::mem::take(parts).into_iter().flat_map(outside).collect();
+        }
+    }
+
     /// Watches what was registered, if it is certain that it is still: by the mappings that there
     /// were since then. `false` where that is to be done again soon.
     ///
@@ -194,9 +203,14 @@ impl Space {
         self.left.insert(pages);
     }
 
-    /// The pages of a window that are watched in a row with `page`; that in any case.
+    /// The pages of a window that are watched in a row with `page`; that in any case. None more
+    /// where it is in doubt what is there.
     pub(in crate::pager) fn watched_around(&self, page: u64, window: Range<u64>) -> Range<u64> {
-        let mut parts = self.watched.within(window.start * PAGE..window.end * PAGE);
+        let window = window.start * PAGE..window.end * PAGE;
+        if self.doubted.iter().any(|doubted| doubted.has_some_of(&window)) {
+            return page..page + 1;
+        }
+        let mut parts = self.watched.within(window);
         parts.find(|part| part.contains(&(page * PAGE))).map_or(page..page + 1, pages)
     }
 }
@@ -225,7 +239,11 @@ pub(in crate::pager) fn watch(space: &SpaceLock, release: &mut dyn FnMut(u32)) -
             space.settle(release);
             space.looks.changed = Some(Ranges::default());
         }
-        (space.unwatched(mappings), space.protects, is_settled)
+        let mut parts = space.unwatched(mappings);
+        if !is_settled {
+            space.leave_moved_in(&mut parts);
+        }
+        (parts, space.protects, is_settled)
     };
     let registered = register(&uffd, protects, &files, parts);
     drop(events);
@@ -241,7 +259,7 @@ pub(in crate::pager) fn watch(space: &SpaceLock, release: &mut dyn FnMut(u32)) -
         return Ok(()); // it forks: what was registered is to be protected, too
     }
     let (gone, there): (Vec<Range<u64>>, Vec<Range<u64>>) =
-        registered.into_iter().partition(|part| changed.within(part.clone()).next().is_some());
+        registered.into_iter().partition(|part| changed.has_some_of(part));
     if space.watch_registered(there, &now, false) && gone.is_empty() {
         space.looks.watched_at_size = size;
     }
