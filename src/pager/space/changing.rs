@@ -48,10 +48,9 @@ impl Space {
         self.words.remove(range.clone());
         self.doubted.retain(|doubted| !doubted.has_some_of(&range));
         let late = self.late(range.clone());
-        // What is told of it next is of what is there now.
         self.untold.remove(range.clone());
-        self.moved_in.remove(range.clone());
         for part in late.outside(range.clone()) {
+            self.moved_in.remove(part.clone());
             self.has_gone(part, release);
         }
         for part in late.within(range) {
@@ -88,10 +87,11 @@ impl Space {
         let mut late = Ranges::default();
         self.untold.within(from.clone()).for_each(|part| late.insert(part));
         self.untold.remove(from.clone());
-        self.moved_in.remove(from.clone());
         let mut entries = Vec::new();
         let mut watched = Vec::new();
+        // What has moved is told to be unmapped, too: of what is there by then, it is late again.
         for part in late.outside(from.clone()) {
+            self.moved_in.remove(part.clone());
             let taken = &mut |page, entry| entries.push((page, entry));
             self.table.take_range(pages(part.clone()), taken);
             watched.extend(self.watched.within(part.clone()));
@@ -159,6 +159,7 @@ impl Space {
         self.doubted.retain(|doubted| !doubted.has_some_of(from));
         let gone: Vec<Ranges> = self.doubted.extract_if(.., is_gone).collect();
         for range in gone.iter().flat_map(Ranges::iter) {
+            self.moved_in.remove(range.clone());
             self.has_gone(range, release);
         }
     }
@@ -216,5 +217,76 @@ impl Space {
             self.take_back(part);
         }
         self.let_commands(true);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::page::{PAGE_SIZE, Page};
+    use crate::pager::process_files::ProcessFiles;
+    use crate::pager::table::{Entry, UNKNOWN};
+    use crate::sys::userfaultfd::{self, Features, Userfaultfd};
+
+    const COUNT: u64 = 8;
+    const BYTES: u64 = COUNT * PAGE;
+    /// Nothing is mapped at these.
+    const ELSEWHERE: [u64; 3] = [1 << 50, 2 << 50, 3 << 50];
+
+    /// This process's own, and memory of it that is watched; `None` where it may not be.
+    fn space(memory: &[Page]) -> Option<(Space, u64)> {
+        let at = memory.as_ptr().addr().next_multiple_of(PAGE_SIZE) as u64;
+        let uffd = Userfaultfd::from_fd(userfaultfd::create(true).ok()?);
+        uffd.api(Features::NONE).ok()?;
+        uffd.register(at..at + BYTES, true, false).ok()?;
+        let process = std::process::id();
+        let mut space = Space::new(uffd, Some(process));
+        space.files = Some(std::sync::Arc::new(ProcessFiles::open(process).ok()?));
+        Some((space, at))
+    }
+
+    /// Pages that have left, under slots from `slot` on.
+    fn have_left(space: &mut Space, at: u64, slot: u32) {
+        for (page, slot) in pages(at..at + BYTES).zip(slot..) {
+            space.table.set(page, Entry { place: Place::Stored(slot), ..UNKNOWN });
+        }
+        space.watched.insert(at..at + BYTES);
+    }
+
+    fn slots(space: &Space, at: u64) -> Vec<u32> {
+        let places = pages(at..at + BYTES).map(|page| space.table.get(page).place);
+        places
+            .filter_map(|place| if let Place::Stored(at) = place { Some(at) } else { None })
+            .collect()
+    }
+
+    #[test]
+    fn what_is_told_late_is_of_what_was_there_before() {
+        let memory = vec![[1; PAGE_SIZE]; 4 * COUNT as usize];
+        let Some((mut space, at)) = space(&memory) else {
+            eprintln!("not tested: this process may have no userfaultfd");
+            return;
+        };
+        let [from, to, other] = ELSEWHERE;
+        let mut released = Vec::new();
+        let mut release = |slot| released.push(slot);
+        have_left(&mut space, at, 0);
+        have_left(&mut space, from, 100);
+        // Something else came before it is told that what was there was moved, and it is told then
+        // that it was unmapped, too.
+        space.moved(from..from + BYTES, at, &mut release);
+        space.moved(at..at + BYTES, to, &mut release);
+        space.unmapped(at..at + BYTES, &mut release);
+        space.unmapped(from..from + BYTES, &mut release);
+        assert_eq!(slots(&space, at), Vec::from_iter(100..108));
+        assert_eq!(slots(&space, to), Vec::from_iter(0..8));
+        // A page is moved over it, and grows.
+        have_left(&mut space, other, 200);
+        space.unmapped(at..at + BYTES, &mut release);
+        space.moved(other..other + PAGE, at, &mut release);
+        assert_eq!(slots(&space, at), [200]);
+        space.settle(&mut release);
+        assert_eq!(slots(&space, at), [200]);
+        assert_eq!(released, Vec::from_iter(100..108));
     }
 }
