@@ -124,8 +124,7 @@ impl Server {
         self.share(parent, &mut space, unprotected.as_ref(), stacks);
         space.expect();
         not_copied.iter().for_each(|range| space.watched.remove(range));
-        let is_in =
-            |ranges: &Ranges, page| ranges.within(page * PAGE..(page + 1) * PAGE).next().is_some();
+        let is_in = |ranges: &Ranges, page| ranges.has_some_of(&(page * PAGE..(page + 1) * PAGE));
         let stored = self.store_aside(parent);
         let mut is_any_aside = false;
         parent.table.for_each(&mut |page, entry| {

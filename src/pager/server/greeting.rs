@@ -196,7 +196,7 @@ impl Server {
         for (&id, space) in &self.spaces {
             let space = lock(space);
             // In a brother of it the program's memory may be there, which must stay as it is.
-            let is_brother = space.watched.within(range.clone()).next().is_some();
+            let is_brother = space.watched.has_some_of(&range);
             if space.pid.is_some()
                 || is_brother
                 || space.uffd.register(range.clone(), false, true).is_err()

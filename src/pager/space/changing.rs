@@ -50,7 +50,6 @@ impl Space {
         let late = self.late(range.clone());
         self.untold.remove(range.clone());
         for part in late.outside(range.clone()) {
-            self.moved_in.remove(part.clone());
             self.has_gone(part, release);
         }
         for part in late.within(range) {
@@ -60,7 +59,9 @@ impl Space {
         }
     }
 
+    /// What was there is no more, whatever came there before.
     fn has_gone(&mut self, part: Range<u64>, release: &mut dyn FnMut(u32)) {
+        self.moved_in.remove(part.clone());
         let watched = self.watched.within(part.clone()).map(|part| count(&pages(part))).sum();
         self.looks.unmapped(watched);
         self.forget(part.clone(), release);
@@ -138,7 +139,9 @@ impl Space {
                 let now = watched_now.as_ref().map(|now| now.within(part).collect());
                 now.unwrap_or_else(|_| Vec::new()).into_iter().for_each(|part| late.insert(part));
             }
-            self.doubted.extend((late != Ranges::default()).then(|| late.clone()));
+            if late != Ranges::default() {
+                self.doubted.push(late.clone());
+            }
         }
         self.untold.within(range).for_each(|part| late.insert(part));
         late
@@ -158,10 +161,7 @@ impl Space {
         let is_gone = |doubted: &mut Ranges| doubted.has_some_of(&(into.start..end));
         self.doubted.retain(|doubted| !doubted.has_some_of(from));
         let gone: Vec<Ranges> = self.doubted.extract_if(.., is_gone).collect();
-        for range in gone.iter().flat_map(Ranges::iter) {
-            self.moved_in.remove(range.clone());
-            self.has_gone(range, release);
-        }
+        gone.iter().flat_map(Ranges::iter).for_each(|range| self.has_gone(range, release));
     }
 
     fn drop_aside(&mut self, page: u64, release: &mut dyn FnMut(u32)) {

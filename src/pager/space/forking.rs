@@ -279,7 +279,7 @@ impl Space {
             let page = list / PAGE * PAGE;
             if Some(thread) == self.pid {
                 spared.insert(page - PAGE..page + PAGE * 2); // not on a stack that was mapped so
-            } else if spared.within(list..list + 1).next().is_none() {
+            } else if !spared.contains(list) {
                 return None;
             }
         }

@@ -63,7 +63,7 @@ impl Space {
             let is_here = entry.place == Place::Program
                 && !self.removing.contains(address)
                 && !self.words.contains(address)
-                && self.watched.within(address..address + PAGE).next().is_some();
+                && self.watched.has_some_of(&(address..address + PAGE));
             if is_here && count < TRAY_PAGES {
                 match is_shared {
                     true => add_page(&mut runs, page, first + count),
