@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// A set of addresses, as ranges that do not touch.
+/// A set of addresses, as ranges that do not overlap, nor touch if not put in so.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Ranges(BTreeMap<u64, u64>);
 
@@ -33,6 +33,12 @@ impl Ranges {
         self.0.insert(start, end);
     }
 
+    /// Adds a range as one of its own, whatever it touches, in place of what was there.
+    pub(super) fn insert_apart(&mut self, range: Range<u64>) {
+        self.remove(range.clone());
+        self.0.extend((!range.is_empty()).then_some((range.start, range.end)));
+    }
+
     /// Takes a range out.
     pub(super) fn remove(&mut self, range: Range<u64>) {
         if range.is_empty() {
@@ -56,14 +62,20 @@ impl Ranges {
         }
     }
 
-    /// The parts of `range` that are in the set.
-    pub(super) fn within(&self, range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
+    /// The ranges of which something is in `range`.
+    pub(super) fn reaching_into(&self, range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
         let before = self.0.range(..range.start).next_back();
         before
             .into_iter()
             .chain(self.0.range(range.clone()))
-            .map(move |(&start, &end)| start.max(range.start)..end.min(range.end))
-            .filter(|part| !part.is_empty())
+            .map(|(&start, &end)| start..end)
+            .filter(move |found| found.start.max(range.start) < found.end.min(range.end))
+    }
+
+    /// The parts of `range` that are in the set.
+    pub(super) fn within(&self, range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
+        let found = self.reaching_into(range.clone());
+        found.map(move |found| found.start.max(range.start)..found.end.min(range.end))
     }
 
     /// The parts of `range` that are not.
@@ -140,5 +152,21 @@ mod tests {
                 assert_eq!(outside, asked.filter(|at| !is_in(at)).collect::<Vec<_>>());
             }
         }
+    }
+
+    #[test]
+    fn what_is_put_in_apart_stays_so() {
+        let mut ranges = Ranges::default();
+        ranges.insert_apart(10..20);
+        ranges.insert_apart(20..30);
+        ranges.insert_apart(15..25);
+        ranges.insert_apart(40..40);
+        assert_eq!(ranges.iter().collect::<Vec<_>>(), [10..15, 15..25, 25..30]);
+        assert_eq!(ranges.reaching_into(14..16).collect::<Vec<_>>(), [10..15, 15..25]);
+        assert_eq!(ranges.reaching_into(30..40).count(), 0);
+        ranges.remove(12..16);
+        assert_eq!(ranges.iter().collect::<Vec<_>>(), [10..12, 16..25, 25..30]);
+        ranges.insert(25..26);
+        assert_eq!(ranges.iter().collect::<Vec<_>>(), [10..12, 16..30]);
     }
 }

@@ -47,10 +47,17 @@ impl Space {
         self.removing.remove(range.clone());
         self.words.remove(range.clone());
         self.doubted.retain(|doubted| !doubted.has_some_of(&range));
-        let late = self.late(range.clone());
+        let (late, departed) = self.late(range.clone());
         self.untold.remove(range.clone());
+        self.departed.remove(range.clone());
         for part in late.outside(range.clone()) {
-            self.has_gone(part, release);
+            for part in departed.within(part.clone()) {
+                let watched = self.set_aside(part.clone(), release);
+                self.looks.unmapped(watched);
+                self.untold.insert(part.clone());
+                self.departed.insert(part);
+            }
+            departed.outside(part).into_iter().for_each(|part| self.has_gone(part, release));
         }
         for part in late.within(range) {
             for page in pages(part) {
@@ -102,18 +109,7 @@ impl Space {
         for page in late.within(from.clone()).flat_map(pages) {
             entries.extend(self.elder.remove(&page).map(|entry| (page, entry)));
         }
-        // What is known there is of memory that has gone, as will be told.
-        let mut elder = Vec::new();
-        self.table.take_range(pages(into.clone()), &mut |page, entry| elder.push((page, entry)));
-        for (page, entry) in elder {
-            self.drop_aside(page, release);
-            self.elder.insert(page, entry);
-            self.untold.insert(page * PAGE..(page + 1) * PAGE);
-        }
-        let known: Vec<Range<u64>> = self.watched.within(into.clone()).collect();
-        known.into_iter().for_each(|part| self.untold.insert(part));
-        self.watched.remove(into.clone());
-        self.left.remove(into.clone());
+        self.set_aside(into.clone(), release);
         for (page, entry) in entries {
             let page = page - from.start / PAGE + to / PAGE;
             if let Place::Staged(staged) = entry.place {
@@ -124,33 +120,56 @@ impl Space {
         for part in watched {
             self.watched.insert(part.start - from.start + to..part.end - from.start + to);
         }
-        self.moved_in.insert(into);
+        self.moved_in.insert_apart(into);
+    }
+
+    /// What is known there is of memory that has gone, as will be told; how many pages of it were
+    /// watched.
+    fn set_aside(&mut self, part: Range<u64>, release: &mut dyn FnMut(u32)) -> usize {
+        let mut elder = Vec::new();
+        self.table.take_range(pages(part.clone()), &mut |page, entry| elder.push((page, entry)));
+        for (page, entry) in elder {
+            self.drop_aside(page, release);
+            self.elder.insert(page, entry);
+            self.untold.insert(page * PAGE..(page + 1) * PAGE);
+        }
+        let watched: Vec<Range<u64>> = self.watched.within(part.clone()).collect();
+        self.watched.remove(part.clone());
+        self.left.remove(part);
+        let watched = watched.into_iter().inspect(|part| self.untold.insert(part.clone()));
+        watched.map(|part| count(&pages(part))).sum()
     }
 
     /// The parts of a range that something has been moved to since they were unmapped, which is
     /// told only now: the kernel tells in another order than it does where two threads do it. They
     /// were known to be watched when something came there; or memory is there, and it is watched,
-    /// so it is not what was unmapped.
-    fn late(&mut self, range: Range<u64>) -> Ranges {
-        let mut late = Ranges::default();
+    /// so it is not what was unmapped. And those where nothing of what was moved there is any more:
+    /// it may have moved on. (Where only a part of it has gone, that was unmapped.)
+    fn late(&mut self, range: Range<u64>) -> (Ranges, Ranges) {
+        let [mut late, mut departed] = [const { Ranges::new() }; 2];
         if self.moved_in.has_some_of(&range) {
-            let watched_now = self.mappings_with(["um"]).map(|[watched]| watched);
-            for part in self.moved_in.within(range.clone()) {
-                let now = watched_now.as_ref().map(|now| now.within(part).collect());
-                now.unwrap_or_else(|_| Vec::new()).into_iter().for_each(|part| late.insert(part));
+            // An error where its process is gone.
+            let [watched] = self.mappings_with(["um"]).unwrap_or_default();
+            for moved in self.moved_in.reaching_into(range.clone()) {
+                let part = moved.start.max(range.start)..moved.end.min(range.end);
+                watched.within(part.clone()).for_each(|part| late.insert(part));
+                if !watched.has_some_of(&moved) {
+                    departed.insert(part);
+                }
             }
             if late != Ranges::default() {
                 self.doubted.push(late.clone());
             }
         }
         self.untold.within(range).for_each(|part| late.insert(part));
-        late
+        (late, departed)
     }
 
     /// Something was moved to where something was told to be unmapped before: that was what had
     /// been moved there, and not what was there before it. The kernel tells what a move is over
     /// just before it tells of the move, of which it does not tell how much longer it is there.
     fn end_doubt(&mut self, from: &Range<u64>, into: &Range<u64>, release: &mut dyn FnMut(u32)) {
+        self.end_departures(from, into, release);
         if self.doubted.is_empty() {
             return;
         }
@@ -162,6 +181,31 @@ impl Space {
         self.doubted.retain(|doubted| !doubted.has_some_of(from));
         let gone: Vec<Ranges> = self.doubted.extract_if(.., is_gone).collect();
         gone.iter().flat_map(Ranges::iter).for_each(|range| self.has_gone(range, release));
+    }
+
+    /// Likewise, of what may have moved on: from where it was, as is told now; or something has
+    /// come there since, or grown to there from before it.
+    fn end_departures(
+        &mut self,
+        from: &Range<u64>,
+        into: &Range<u64>,
+        release: &mut dyn FnMut(u32),
+    ) {
+        if self.departed == Ranges::default() {
+            return;
+        }
+        let moved_on = |moved: &Range<u64>| moved.contains(&from.start);
+        let was_there = self.moved_in.reaching_into(from.clone()).filter(|moved| !moved_on(moved));
+        let ended: Vec<_> = was_there.chain(self.moved_in.reaching_into(into.clone())).collect();
+        for part in ended {
+            let gone: Vec<Range<u64>> = self.departed.within(part.clone()).collect();
+            self.departed.remove(part);
+            for part in gone {
+                self.untold.remove(part.clone());
+                pages(part).for_each(|page| self.drop_aside(page, release));
+            }
+        }
+        self.departed.remove(from.clone());
     }
 
     fn drop_aside(&mut self, page: u64, release: &mut dyn FnMut(u32)) {
@@ -178,6 +222,7 @@ impl Space {
         if self.moved_in != Ranges::default() && !self.uffd.is_changing() {
             self.moved_in = Ranges::default();
             self.untold = Ranges::default();
+            self.departed = Ranges::default();
             self.doubted = Vec::new();
             while let Some((&page, _)) = self.elder.first_key_value() {
                 self.drop_aside(page, release);
@@ -288,5 +333,51 @@ mod tests {
         space.settle(&mut release);
         assert_eq!(slots(&space, at), [200]);
         assert_eq!(released, Vec::from_iter(100..108));
+    }
+
+    #[test]
+    fn what_has_moved_on_may_be_told_to_be_unmapped_first() {
+        let memory = vec![[1; PAGE_SIZE]; 4 * COUNT as usize];
+        let [from, there, to] = ELSEWHERE;
+        let has_come = || {
+            let (mut space, at) = space(&memory)?;
+            have_left(&mut space, from, 100);
+            space.moved(from..from + BYTES, there, &mut |_| unreachable!());
+            space.unmapped(there..there + BYTES, &mut |_| unreachable!());
+            assert!(slots(&space, there).is_empty());
+            Some((space, at))
+        };
+        let mut released = Vec::new();
+        // It has, with what it had grown by; and is told to be unmapped, too.
+        let Some((mut space, _)) = has_come() else {
+            eprintln!("not tested: this process may have no userfaultfd");
+            return;
+        };
+        space.moved(there..there + 2 * BYTES, to, &mut |slot| released.push(slot));
+        space.unmapped(there..there + 2 * BYTES, &mut |slot| released.push(slot));
+        space.settle(&mut |slot| released.push(slot));
+        assert_eq!((slots(&space, to), released.len()), (Vec::from_iter(100..108), 0));
+        drop(space); // another may watch the memory now
+        // It was unmapped: nothing is told any more; or of something else there, or that has grown.
+        for end in 0..4 {
+            let (mut space, _) = has_come().expect("as before");
+            let mut released = Vec::new();
+            let release = &mut |slot| released.push(slot);
+            match end {
+                0 => space.settle(release),
+                1 => space.unmapped(there..there + BYTES, release),
+                2 => space.moved(to - BYTES..to - PAGE, there + PAGE, release),
+                _ => space.moved(there - PAGE..there + BYTES, to, release),
+            }
+            assert_eq!((slots(&space, to), released), (Vec::new(), Vec::from_iter(100..108)));
+        }
+        // Where the rest is there still, so much of it was unmapped.
+        let (mut space, at) = has_come().expect("as before");
+        have_left(&mut space, from, 200);
+        have_left(&mut space, from + BYTES, 300);
+        space.moved(from..from + 2 * BYTES, at, &mut |_| unreachable!());
+        space.unmapped(at + BYTES..at + 2 * BYTES, &mut |slot| released.push(slot));
+        assert_eq!(released, Vec::from_iter(300..308));
+        assert_eq!(slots(&space, at), Vec::from_iter(200..208));
     }
 }

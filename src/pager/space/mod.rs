@@ -73,10 +73,13 @@ pub(super) struct Space {
     knows_words: bool,
     /// The program has said that it drops this, and may not have done so yet (P4).
     removing: Ranges,
-    /// Where something was moved to since all that was told was read.
+    /// Where something was moved to since all that was told was read: each of them.
     moved_in: Ranges,
     /// Parts of that where memory was known to be watched before, of whose end was not told yet.
     untold: Ranges,
+    /// Parts of that whose end may have been told, as they were told to be unmapped: or that was
+    /// what was there before, and it is to be told that this has moved on.
+    departed: Ranges,
     /// Parts of that which were told to be unmapped, in one go each, which was taken to be of what
     /// was there before, as something is there that is watched.
     doubted: Vec<Ranges>,
@@ -143,6 +146,7 @@ impl Space {
             removing: Ranges::default(),
             moved_in: Ranges::default(),
             untold: Ranges::default(),
+            departed: Ranges::default(),
             doubted: Vec::new(),
             elder: BTreeMap::new(),
             staging: Staging::new(),

@@ -110,7 +110,8 @@ impl Space {
         if self.uffd.is_changing() {
             return Ok(());
         }
-        let parts = self.unwatched(files.mappings.all()?);
+        let mut parts = self.unwatched(files.mappings.all()?);
+        self.leave_moved_in(&mut parts);
         let registered = register(&self.uffd, self.protects, &files, parts)?;
         let now = files.mappings.at(&registered)?;
         self.watch_registered(registered, &now, may_protect);
