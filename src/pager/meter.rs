@@ -96,14 +96,10 @@ impl Meter {
         waits.sum_ns = waits.sum_ns.saturating_add(ns);
     }
 
-    /// A fault has waited for room, and was served.
-    pub(super) fn waited(&self) {
+    /// A fault has waited for room, maybe in vain, and was served.
+    pub(super) fn waited_for_room(&self, is_in_vain: bool) {
         self.waited.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// A fault has waited for room in vain, and goes on.
-    pub(super) fn waited_in_vain(&self) {
-        self.in_vain.fetch_add(1, Ordering::Relaxed);
+        self.in_vain.fetch_add(u64::from(is_in_vain), Ordering::Relaxed);
     }
 
     pub(super) fn faults(&self) -> Faults {

@@ -292,8 +292,16 @@ impl Server {
             let is_helper = known.is_some() && known == space.thread;
             let by = if is_helper { By::Helper } else { By::Program };
             let round = self.pager.rounds.load(Ordering::Relaxed);
-            let fault =
-                Waiting { space: id, thread, address, access, since: start, round, window: None };
+            let fault = Waiting {
+                space: id,
+                thread,
+                address,
+                access,
+                since: start,
+                round,
+                found_no_room: false,
+                window: None,
+            };
             let served = self.serve(&mut space, &fault, by);
             if served == Served::NoRoom {
                 self.pager.is_awaited.store(true, Ordering::Relaxed);

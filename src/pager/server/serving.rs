@@ -60,6 +60,8 @@ pub(super) struct Waiting {
     pub(super) since: Instant,
     /// Of the evictor.
     pub(super) round: u64,
+    /// It found no room, at first at least.
+    pub(super) found_no_room: bool,
     /// Pages to restore, where its page is being read.
     pub(super) window: Option<Range<u64>>,
 }
@@ -92,10 +94,11 @@ impl Server {
                 false => By::Waiting,
             };
             let mut space = lock(&shared);
+            let is_in_vain = by == By::Waiting && self.pager.room_pages() == 0;
             let served = self.serve(&mut space, &fault, by);
             drop(space);
-            if served == Served::Done && fault.window.is_none() {
-                self.pager.meter.waited();
+            if served == Served::Done && (fault.found_no_room || is_in_vain) {
+                self.pager.meter.waited_for_room(is_in_vain);
             }
             self.note(fault, served);
         }
@@ -106,7 +109,7 @@ impl Server {
     pub(super) fn note(&mut self, fault: Waiting, served: Served) {
         match served {
             Served::Done => self.pager.meter.fault(fault.since.elapsed()),
-            Served::NoRoom => self.waiting.push(fault),
+            Served::NoRoom => self.waiting.push(Waiting { found_no_room: true, ..fault }),
             Served::Later(window) => {
                 self.waiting.push(Waiting { window: Some(window), ..fault });
             }
@@ -123,10 +126,8 @@ impl Server {
         // Nothing leaves that is about to fork, and it has all that is protected already.
         let may_wait = access != Access::FirstWrite || !space.is_about_to_fork();
         let room = self.pager.room_pages();
-        match by {
-            By::Program if may_wait && room == 0 => return Served::NoRoom,
-            By::Waiting if room == 0 => self.pager.meter.waited_in_vain(),
-            By::Program | By::Waiting | By::Helper => {}
+        if by == By::Program && may_wait && room == 0 {
+            return Served::NoRoom;
         }
         if access == Access::FirstWrite {
             let freed = space.let_write(page, room.clamp(UNASKED_MAX, FRESH_MAX));
