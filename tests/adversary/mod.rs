@@ -126,8 +126,8 @@ fn history() -> String {
 }
 
 /// Memory that a thread takes for its own is not there.
-extern "C" fn not_there(_: i32, address: usize) {
-    let process = std::process::id();
+extern "C" fn not_there(_: i32, info: &libc::siginfo_t) {
+    let (process, address) = (std::process::id(), raw::fault_address(info));
     wrong(&format!("process {process}: nothing is at {address:#x}; before: {}", history()));
 }
 

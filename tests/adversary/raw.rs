@@ -2,7 +2,6 @@
 
 use std::io;
 use std::ptr;
-use std::sync::OnceLock;
 
 pub(crate) const PAGE: usize = 4096;
 pub(crate) const WORDS: usize = PAGE / 8;
@@ -274,18 +273,15 @@ pub(crate) fn handle(signal: i32, handler: extern "C" fn(i32)) {
     handle_at(signal, handler as *const () as usize, libc::SA_RESTART);
 }
 
-/// Handles touches of memory that is not there: it is told the address.
-pub(crate) fn handle_faults(handler: extern "C" fn(i32, usize)) {
-    static HANDLER: OnceLock<extern "C" fn(i32, usize)> = OnceLock::new();
-    extern "C" fn told(signal: i32, info: *const libc::siginfo_t) {
-        // SAFETY: the kernel gives one with such a signal.
-        let info = unsafe { &*info };
-        // SAFETY: of such a signal it has an address.
-        let address = unsafe { info.si_addr() };
-        HANDLER.get().expect("set before")(signal, address.expose_provenance());
-    }
-    let _ = HANDLER.set(handler);
-    handle_at(libc::SIGSEGV, told as *const () as usize, libc::SA_SIGINFO);
+/// Handles touches of memory that is not there.
+pub(crate) fn handle_faults(handler: extern "C" fn(i32, &libc::siginfo_t)) {
+    handle_at(libc::SIGSEGV, handler as *const () as usize, libc::SA_SIGINFO);
+}
+
+/// The address that was touched, of such a signal.
+pub(crate) fn fault_address(info: &libc::siginfo_t) -> usize {
+    // SAFETY: it has one.
+    unsafe { info.si_addr() }.expose_provenance()
 }
 
 fn handle_at(signal: i32, handler: usize, flags: i32) {
