@@ -1,7 +1,9 @@
 //! Forks: a child has the pages of its parent that are in the store; what both have is protected.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::{PAGE, Server};
 use crate::pager::family::Family;
@@ -12,6 +14,18 @@ use crate::pager::table::{Entry, Place, UNKNOWN};
 use crate::pager::{SpaceLock, lock};
 use crate::sys::process;
 use crate::sys::userfaultfd::Userfaultfd;
+
+/// A fork that may be told before what other threads of the parent had done to the mappings. As
+/// long, nothing of the child is answered.
+#[derive(Debug)]
+pub(super) struct Overtaking {
+    child: u32,
+    parent: Arc<Userfaultfd>,
+    since: Instant,
+}
+
+/// How long that may be.
+const OVERTAKING_FOR: Duration = Duration::from_millis(100);
 
 impl Server {
     /// A space is that of a process that was forked when nothing of its parent was watched. Whether
@@ -26,7 +40,7 @@ impl Server {
         let resident = self.share(&mut parent, &mut lock(&child), None, stacks);
         let could_exceed = parent.protects && resident > self.pager.room_for_copies();
         if could_exceed {
-            let _ = parent.watch_shared();
+            let _ = parent.watch_shared(&mut |slot| self.pager.release(slot));
         }
         could_exceed
     }
@@ -75,7 +89,7 @@ impl Server {
         let is_let = space.let_fork(page.clone());
         self.to_wake.push((Arc::clone(&space.uffd), page));
         if is_let && !may_be_untold {
-            space.prepare_fork();
+            space.prepare_fork(&mut |slot| self.pager.release(slot));
             // The parent may be gone before its child is known. What is aside still then is told.
             let _ = self.store_aside(space);
         }
@@ -107,8 +121,24 @@ impl Server {
         pages.into_iter().try_for_each(&mut store)
     }
 
+    /// A process has forked, as a worker was told.
+    pub(super) fn forked(
+        &mut self,
+        parent: &mut Space,
+        child: Userfaultfd,
+        worker: usize,
+    ) -> io::Result<()> {
+        let space = self.child_of(parent, child);
+        let child = self.add_space(space, worker)?;
+        if parent.has_threads() {
+            let parent = Arc::clone(&parent.uffd);
+            self.overtaking.push(Overtaking { child, parent, since: Instant::now() });
+        }
+        Ok(())
+    }
+
     /// The space of a child: it has the pages of its parent that are in the store.
-    pub(super) fn fork(&mut self, parent: &mut Space, child: Userfaultfd) -> Space {
+    fn child_of(&mut self, parent: &mut Space, child: Userfaultfd) -> Space {
         let mut space = Space::new(child, None);
         space.watched = parent.watched.clone();
         let unprotected = parent.take_unprotected();
@@ -140,9 +170,26 @@ impl Server {
                 Place::Program => {}
             }
         });
+        is_any_aside |= space.inherit_changes(parent, &mut |slot| self.pager.slots.share(slot));
         if let (true, Err(error)) = (is_any_aside, stored) {
             self.pager.fail(&format!("pages of a forked process cannot be kept: {error}"));
         }
         space
+    }
+
+    /// Whether all is told that was done to the mappings of a space's parent before it forked.
+    /// Nothing that was read is left to be looked at.
+    pub(super) fn has_all_told_before(&mut self, id: u32) -> bool {
+        self.overtaking.retain(|Overtaking { parent, since, .. }| {
+            parent.is_changing() && since.elapsed() < OVERTAKING_FOR
+        });
+        !self.overtaking.iter().any(|fork| fork.child == id)
+    }
+
+    /// Children of which something that is told of this parent may be true as well.
+    pub(super) fn overtaking(&self, parent: &Space) -> Vec<SpaceLock> {
+        let forks = self.overtaking.iter();
+        let children = forks.filter(|fork| Arc::ptr_eq(&fork.parent, &parent.uffd));
+        children.filter_map(|fork| self.spaces.get(&fork.child).cloned()).collect()
     }
 }

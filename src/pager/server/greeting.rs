@@ -94,9 +94,10 @@ impl Server {
                 let pid = self.newcomers[&id].pid;
                 let space = match message.kind {
                     kind::HELLO_FORK => match self.forked_space(pid, own.start) {
-                        Found::Space(space) => Some(space),
+                        // Before that, none of its pages leave.
+                        Found::Space(space) if self.has_all_told_before(space) => Some(space),
                         Found::None => None,
-                        Found::Later => {
+                        Found::Space(_) | Found::Later => {
                             self.hellos.push((id, message));
                             return Ok(());
                         }
@@ -152,9 +153,10 @@ impl Server {
                 let Newcomer { connection, pid, own, control, forked, .. } = newcomer;
                 let could_exceed = forked && newcomer.space.is_none() && self.is_child(space, pid);
                 let mut child = lock(&self.spaces[&space]);
-                let met = child.meet(pid, connection, control, message.first, own);
+                let release = &mut |slot| self.pager.release(slot);
+                let met = child.meet(pid, connection, control, message.first, own, release);
                 if could_exceed {
-                    let _ = child.watch_shared();
+                    let _ = child.watch_shared(release);
                 }
                 drop(child);
                 if met.is_err() && !forked {

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use forking::Overtaking;
 use greeting::Newcomer;
 use rustix::event::epoll;
 use serving::{Access, By, FRESH_MAX, RESTORED_MAX, Served, Waiting};
@@ -86,6 +87,7 @@ pub(super) struct Server {
     /// Helpers of spaces, by the number that they came with: to see that they end.
     helpers: BTreeMap<u32, u32>,
     waiting: Vec<Waiting>,
+    overtaking: Vec<Overtaking>,
     /// Some space may have something that is to be protected still.
     protects: bool,
     /// Where there is a file.
@@ -112,6 +114,8 @@ enum Unread {
     IsRegistered,
     /// Its helper moves pages, for some microseconds.
     Moves,
+    /// It was forked, and what its parent had done may be told of that only now.
+    Overtakes,
 }
 
 impl Server {
@@ -135,6 +139,7 @@ impl Server {
             hellos: Vec::new(),
             helpers: BTreeMap::new(),
             waiting: Vec::new(),
+            overtaking: Vec::new(),
             protects: false,
             reader,
             next: 0,
@@ -246,6 +251,9 @@ impl Server {
     /// Reads some messages and answers them.
     fn answer(&mut self, desk: &mut Desk, id: u32, shared: &SpaceLock) -> Result<Answered, Unread> {
         let reading = shared.try_lock_events().ok_or(Unread::IsRegistered)?;
+        if !self.has_all_told_before(id) {
+            return Err(Unread::Overtakes);
+        }
         let mut space = lock(shared);
         if !space.hold_commands() {
             return Err(Unread::Moves);
@@ -327,12 +335,19 @@ impl Server {
         match event {
             Event::Remove { start, .. } if space.is_staging(start) => {} // no page of the program
             Event::Remove { start, end } => space.removed(start..end, release),
-            Event::Unmap { start, end } => space.unmapped(start..end, release),
-            Event::Remap { from, to, len } => space.moved(from..from + len, to, release),
+            Event::Unmap { start, end } => {
+                space.unmapped(start..end, release);
+                let children = self.overtaking(space);
+                children.iter().for_each(|it| lock(it).parent_unmapped(start..end, release));
+            }
+            Event::Remap { from, to, len } => {
+                space.moved(from..from + len, to, release);
+                let children = self.overtaking(space);
+                children.iter().for_each(|it| lock(it).parent_moved(from..from + len, to, release));
+            }
             Event::Fork { child } => {
                 desk.company.leave();
-                let forked = self.fork(space, child);
-                if let Err(error) = self.add_space(forked, desk.number) {
+                if let Err(error) = self.forked(space, child, desk.number) {
                     // What is missing in it would read as zeros.
                     self.pager.fail(&format!("cannot follow a fork: {error}"));
                 }

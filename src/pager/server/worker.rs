@@ -32,8 +32,8 @@ const WORKERS_MAX: usize = 8;
 /// How often one userfaultfd is read before others are looked at.
 const TURNS: usize = 64;
 
-/// How long a worker does nothing where the memory of a space is registered.
-const REGISTERING: Duration = Duration::from_micros(50);
+/// How long a worker does nothing where a space cannot be read for longer than some microseconds.
+const PAUSE: Duration = Duration::from_micros(50);
 
 /// Of so many faults of a worker, one part in so many that comes from another space than the one
 /// before is too many for one worker.
@@ -268,8 +268,8 @@ impl Worker {
                 Err(unread) => {
                     self.deferred.insert(id);
                     self.is_busy = true;
-                    if unread == Unread::IsRegistered {
-                        thread::sleep(REGISTERING);
+                    if unread != Unread::Moves {
+                        thread::sleep(PAUSE);
                     }
                     return;
                 }

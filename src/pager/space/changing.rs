@@ -6,7 +6,7 @@ use super::staging::NOBODY;
 use super::{PAGE, Space, pages};
 use crate::pager::process_files::growth_under_way;
 use crate::pager::ranges::{Ranges, count};
-use crate::pager::table::Place;
+use crate::pager::table::{Entry, Place, UNKNOWN};
 
 impl Space {
     /// Forgets a range of pages; `release` is called for each slot that one of them named.
@@ -230,6 +230,62 @@ impl Space {
         }
     }
 
+    /// A child has what is not settled of its parent; `share` is called for each slot. Whether some
+    /// of it is aside.
+    pub(in crate::pager) fn inherit_changes(
+        &mut self,
+        parent: &Space,
+        share: &mut dyn FnMut(u32),
+    ) -> bool {
+        self.moved_in = parent.moved_in.clone();
+        self.untold = parent.untold.clone();
+        self.departed = parent.departed.clone();
+        self.doubted = parent.doubted.clone();
+        let mut is_any_aside = false;
+        for (&page, &Entry { place, .. }) in &parent.elder {
+            match place {
+                Place::Stored(slot) => {
+                    share(slot);
+                    self.elder.insert(page, Entry { place, ..UNKNOWN });
+                }
+                Place::Staged(_) => is_any_aside = true,
+                Place::Program => {}
+            }
+        }
+        is_any_aside
+    }
+
+    /// Its parent has unmapped a range: before the fork, if it is not mapped here.
+    pub(in crate::pager) fn parent_unmapped(
+        &mut self,
+        range: Range<u64>,
+        release: &mut dyn FnMut(u32),
+    ) {
+        if !self.is_mapped(range.start) && !self.uffd.is_changing() {
+            self.unmapped(range, release);
+        }
+    }
+
+    /// Its parent has moved a range: before the fork, if it is there here, against what is known.
+    pub(in crate::pager) fn parent_moved(
+        &mut self,
+        from: Range<u64>,
+        to: u64,
+        release: &mut dyn FnMut(u32),
+    ) {
+        let is_known =
+            |range: &Range<u64>| self.watched.has_some_of(range) || self.untold.has_some_of(range);
+        let into = to..to + (from.end - from.start);
+        let was_known = is_known(&from) && !is_known(&into);
+        if was_known && !self.is_mapped(from.start) && self.is_mapped(to) {
+            self.moved(from, to, release);
+        }
+    }
+
+    fn is_mapped(&self, at: u64) -> bool {
+        self.uffd.register(at..at + PAGE, true, false).is_ok() // it is watched, if it was before
+    }
+
     /// A page is missing, and the mappings change. Where the thread that waits for it is in
     /// mremap(2), lets the kernel itself fill what is locked of what the mapping grows by: it does
     /// so, first page first, before it tells that it moved it, and that would never be told. None
@@ -270,7 +326,6 @@ mod tests {
     use super::*;
     use crate::page::{PAGE_SIZE, Page};
     use crate::pager::process_files::ProcessFiles;
-    use crate::pager::table::{Entry, UNKNOWN};
     use crate::sys::userfaultfd::{self, Features, Userfaultfd};
 
     const COUNT: u64 = 8;
@@ -379,5 +434,49 @@ mod tests {
         space.unmapped(at + BYTES..at + 2 * BYTES, &mut |slot| released.push(slot));
         assert_eq!(released, Vec::from_iter(300..308));
         assert_eq!(slots(&space, at), Vec::from_iter(200..208));
+    }
+
+    #[test]
+    fn what_is_told_of_the_parent_may_have_been_before_the_fork() {
+        let memory = vec![[1; PAGE_SIZE]; 4 * COUNT as usize];
+        let [before, other, after] = ELSEWHERE;
+        let Some((mut child, at)) = space(&memory) else {
+            eprintln!("not tested: this process may have no userfaultfd");
+            return;
+        };
+        let mut released = Vec::new();
+        let mut release = |slot| released.push(slot);
+        have_left(&mut child, before, 100);
+        have_left(&mut child, other, 200);
+        // It was: what was moved is where it was moved to.
+        child.parent_moved(before..before + BYTES, at, &mut release);
+        child.parent_unmapped(before..before + BYTES, &mut release);
+        child.parent_unmapped(other..other + BYTES, &mut release);
+        // It was not: it is still where it was.
+        child.parent_moved(at..at + BYTES, after, &mut release);
+        child.parent_moved(after..after + BYTES, at, &mut release);
+        child.parent_unmapped(at..at + BYTES, &mut release);
+        assert_eq!(slots(&child, at), Vec::from_iter(100..108));
+        assert_eq!(released, Vec::from_iter(200..208));
+    }
+
+    #[test]
+    fn a_child_has_what_is_not_settled_of_its_parent() {
+        let memory = vec![[1; PAGE_SIZE]; 4 * COUNT as usize];
+        let [from, there, _] = ELSEWHERE;
+        let Some((mut parent, _)) = space(&memory) else {
+            eprintln!("not tested: this process may have no userfaultfd");
+            return;
+        };
+        have_left(&mut parent, from, 100);
+        parent.moved(from..from + BYTES, there, &mut |_| unreachable!());
+        parent.unmapped(there..there + BYTES, &mut |_| unreachable!());
+        let other = vec![[1; PAGE_SIZE]; 4 * COUNT as usize];
+        let (mut child, at) = space(&other).expect("as before");
+        let mut shared = Vec::new();
+        assert!(!child.inherit_changes(&parent, &mut |slot| shared.push(slot)));
+        assert_eq!(shared, Vec::from_iter(100..108));
+        child.moved(there..there + BYTES, at, &mut |_| unreachable!());
+        assert_eq!(slots(&child, at), shared);
     }
 }

@@ -144,8 +144,8 @@ impl Space {
 
     /// Watches and protects what is to be so in both once it has forked, and asks what it takes to
     /// know by then, when there is less time. No page leaves until it has.
-    pub(in crate::pager) fn prepare_fork(&mut self) {
-        let _ = self.watch(); // what is not watched is not protected
+    pub(in crate::pager) fn prepare_fork(&mut self, release: &mut dyn FnMut(u32)) {
+        let _ = self.watch(release); // what is not watched is not protected
         let advice = self.ask_fork_advice().ok();
         let stacks = advice.as_ref().map(|[.., stacks]| stacks.clone());
         self.advice = advice.map(|advice| (Some(Instant::now()), advice));
@@ -287,7 +287,7 @@ impl Space {
     }
 
     /// Whether it has more threads than one and the helper.
-    pub(super) fn has_threads(&self) -> bool {
+    pub(in crate::pager) fn has_threads(&self) -> bool {
         self.thread.is_some_and(|thread| threads(thread).is_ok_and(|threads| threads.count() > 2))
     }
 

@@ -185,6 +185,7 @@ impl Space {
         control: SharedControl,
         staging: u64,
         own: Range<u64>,
+        release: &mut dyn FnMut(u32),
     ) -> io::Result<()> {
         let area = staging..staging + STAGING_BYTES;
         // The page whose touch tells of a fork. The rest is by the helper, while it moves pages.
@@ -207,7 +208,7 @@ impl Space {
             // What its parent's supervisor knew may be newer than the fork: some of it may not be
             // watched here, and a page that leaves such memory is lost.
             self.watched = Ranges::default();
-            self.watch_and(false)?;
+            self.watch_and(false, release)?;
         }
         Ok(())
     }

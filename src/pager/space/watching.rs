@@ -94,24 +94,31 @@ struct Unwatched {
 
 impl Space {
     /// Watches all anonymous memory that is not watched yet.
-    pub(in crate::pager) fn watch(&mut self) -> io::Result<()> {
+    pub(in crate::pager) fn watch(&mut self, release: &mut dyn FnMut(u32)) -> io::Result<()> {
         // Threads have new stacks all the time.
-        self.watch_and(!self.has_threads())
+        self.watch_and(!self.has_threads(), release)
     }
 
     /// Likewise, where it may all be another process's as well.
-    pub(in crate::pager) fn watch_shared(&mut self) -> io::Result<()> {
-        self.watch_and(true)
+    pub(in crate::pager) fn watch_shared(
+        &mut self,
+        release: &mut dyn FnMut(u32),
+    ) -> io::Result<()> {
+        self.watch_and(true, release)
     }
 
     /// As [`Space::watch`]; what may be another's as well is protected, if it may be.
-    pub(super) fn watch_and(&mut self, may_protect: bool) -> io::Result<()> {
+    pub(super) fn watch_and(
+        &mut self,
+        may_protect: bool,
+        release: &mut dyn FnMut(u32),
+    ) -> io::Result<()> {
         let Some(files) = self.files.clone() else { return Ok(()) };
         if self.uffd.is_changing() {
             return Ok(());
         }
-        let mut parts = self.unwatched(files.mappings.all()?);
-        self.leave_moved_in(&mut parts);
+        self.settle(release);
+        let parts = self.unwatched(files.mappings.all()?);
         let registered = register(&self.uffd, self.protects, &files, parts)?;
         let now = files.mappings.at(&registered)?;
         self.watch_registered(registered, &now, may_protect);
@@ -225,7 +232,7 @@ pub(in crate::pager) fn watch(space: &SpaceLock, release: &mut dyn FnMut(u32)) -
         let mut space = lock(space);
         space.looks.began = Some(Instant::now());
         if space.shares_unwatched {
-            return space.watch(); // nothing of before the fork may be missing
+            return space.watch(release); // nothing of before the fork may be missing
         }
         let Some(files) = space.files.clone() else { return Ok(()) };
         (files, Arc::clone(&space.uffd))
