@@ -69,6 +69,12 @@ impl Mappings {
         or_by_text(by_query.collect(), || self.all_by_text())
     }
 
+    /// Whether there is any mapping in a range; or there may be, where the kernel does not tell.
+    pub(super) fn has_some_in(&self, range: &Range<u64>) -> bool {
+        let next = maps::query(&self.maps, range.start, &mut []);
+        next.map_or(true, |next| next.is_some_and(|next| next.range.start < range.end))
+    }
+
     fn all_by_query(&self) -> io::Result<Vec<Mapping>> {
         let mut found = Found::default();
         let mut at = 0;

@@ -88,7 +88,7 @@ impl ProcessFiles {
         })
     }
 
-    /// Mappings with each of these flags: `VmFlags` of /proc/PID/smaps.
+    /// Mappings with each of these flags: `VmFlags` of /proc/PID/smaps. Each is a range of its own.
     pub(super) fn mappings_with<const N: usize>(
         &self,
         wanted: [&str; N],
@@ -101,7 +101,7 @@ impl ProcessFiles {
             if let Some(flags) = line.strip_prefix("VmFlags:") {
                 for flag in flags.split_ascii_whitespace() {
                     if let Some(at) = wanted.iter().position(|wanted| *wanted == flag) {
-                        found[at].insert(range.clone());
+                        found[at].insert_apart(range.clone());
                     }
                 }
             } else if let Some(mapping) = addresses(&line) {

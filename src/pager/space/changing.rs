@@ -145,16 +145,26 @@ impl Space {
     /// were known to be watched when something came there; or memory is there, and it is watched,
     /// so it is not what was unmapped. And those where nothing of what was moved there is any more:
     /// it may have moved on. (Where only a part of it has gone, that was unmapped.)
+    ///
+    /// The kernel also tells of what it could not unmap in the end (a limit, a sealed page): that is
+    /// there as before. What reaches into it from below has grown.
     fn late(&mut self, range: Range<u64>) -> (Ranges, Ranges) {
         let [mut late, mut departed] = [const { Ranges::new() }; 2];
-        if self.moved_in.has_some_of(&range) {
+        let files = self.files.as_ref();
+        let has_moved_in = self.moved_in.has_some_of(&range);
+        if has_moved_in || files.is_some_and(|files| files.mappings.has_some_in(&range)) {
             // An error where its process is gone.
             let [watched] = self.mappings_with(["um"]).unwrap_or_default();
+            for found in watched.reaching_into(range.clone()) {
+                let part = found.start.max(range.start)..found.end.min(range.end);
+                if found.start >= range.start {
+                    late.insert(part.clone());
+                }
+                self.moved_in.within(part).for_each(|part| late.insert(part));
+            }
             for moved in self.moved_in.reaching_into(range.clone()) {
-                let part = moved.start.max(range.start)..moved.end.min(range.end);
-                watched.within(part.clone()).for_each(|part| late.insert(part));
                 if !watched.has_some_of(&moved) {
-                    departed.insert(part);
+                    departed.insert(moved.start.max(range.start)..moved.end.min(range.end));
                 }
             }
             if late != Ranges::default() {
@@ -219,7 +229,8 @@ impl Space {
     /// All that is told was read: what is told from now on was done after it, if nothing is under
     /// way.
     pub(in crate::pager) fn settle(&mut self, release: &mut dyn FnMut(u32)) {
-        if self.moved_in != Ranges::default() && !self.uffd.is_changing() {
+        let is_settled = self.moved_in == Ranges::default() && self.doubted.is_empty();
+        if !is_settled && !self.uffd.is_changing() {
             self.moved_in = Ranges::default();
             self.untold = Ranges::default();
             self.departed = Ranges::default();
@@ -388,6 +399,25 @@ mod tests {
         space.settle(&mut release);
         assert_eq!(slots(&space, at), [200]);
         assert_eq!(released, Vec::from_iter(100..108));
+    }
+
+    #[test]
+    fn what_could_not_be_unmapped_is_there_as_before() {
+        let memory = vec![[1; PAGE_SIZE]; 4 * COUNT as usize];
+        let Some((mut space, at)) = space(&memory) else {
+            eprintln!("not tested: this process may have no userfaultfd");
+            return;
+        };
+        let mut released = Vec::new();
+        let mut release = |slot| released.push(slot);
+        have_left(&mut space, at, 0);
+        space.unmapped(at..at + BYTES, &mut release);
+        space.settle(&mut release);
+        assert_eq!(slots(&space, at), Vec::from_iter(0..8));
+        // A mapping that begins below has grown to where something was unmapped.
+        space.unmapped(at + 4 * PAGE..at + BYTES, &mut release);
+        assert_eq!(slots(&space, at), Vec::from_iter(0..4));
+        assert_eq!(released, Vec::from_iter(4..8));
     }
 
     #[test]
