@@ -43,14 +43,14 @@ impl Space {
     /// The program has unmapped a range.
     pub(in crate::pager) fn unmapped(&mut self, range: Range<u64>, release: &mut dyn FnMut(u32)) {
         self.has_changed(range.clone());
-        self.to_protect.remove(range.clone());
-        self.removing.remove(range.clone());
-        self.words.remove(range.clone());
         self.doubted.retain(|doubted| !doubted.has_some_of(&range));
         let (late, departed) = self.late(range.clone());
         self.untold.remove(range.clone());
         self.departed.remove(range.clone());
         for part in late.outside(range.clone()) {
+            self.to_protect.remove(part.clone());
+            self.removing.remove(part.clone());
+            self.words.remove(part.clone());
             for part in departed.within(part.clone()) {
                 let watched = self.set_aside(part.clone(), release);
                 self.looks.unmapped(watched);
@@ -73,7 +73,9 @@ impl Space {
         self.looks.unmapped(watched);
         self.forget(part.clone(), release);
         self.watched.remove(part.clone());
-        self.left.remove(part);
+        self.left.remove(part.clone());
+        // It may not have gone, and the helper must never wait for it.
+        self.own.within(part).for_each(|part| self.left.insert(part));
     }
 
     /// The program has moved a range.
@@ -146,8 +148,8 @@ impl Space {
     /// so it is not what was unmapped. And those where nothing of what was moved there is any more:
     /// it may have moved on. (Where only a part of it has gone, that was unmapped.)
     ///
-    /// The kernel also tells of what it could not unmap in the end (a limit, a sealed page): that is
-    /// there as before. What reaches into it from below has grown.
+    /// The kernel also tells of what it could not unmap in the end (a limit, a sealed page): that
+    /// is there as before. What reaches into it from below has grown.
     fn late(&mut self, range: Range<u64>) -> (Ranges, Ranges) {
         let [mut late, mut departed] = [const { Ranges::new() }; 2];
         let files = self.files.as_ref();
