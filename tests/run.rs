@@ -70,6 +70,8 @@ fn main() -> ExitCode {
     add(name, missing.clone(), Box::new(nobody_held_up));
     let missing_core = missing.clone().or_else(no_core_file);
     add("what_a_core_file_lacks_is_told".to_owned(), missing_core, Box::new(core_file));
+    let name = "who_shares_memory_is_shown_no_zeros".to_owned();
+    add(name, missing.clone(), Box::new(no_zeros));
     let name = "arguments_can_be_read".to_owned();
     add(name, missing.clone(), Box::new(arguments_stay));
     for (how, mib, percent, without) in [
@@ -87,7 +89,7 @@ fn main() -> ExitCode {
 }
 
 /// Name, limit, exit code, what it prints. Each has 32 MiB of its own.
-const SCENARIOS: [(&str, &str, i32, &str); 21] = [
+const SCENARIOS: [(&str, &str, i32, &str); 23] = [
     ("fill", "16M", 0, ""),
     ("code-7", "16M", 7, ""),
     ("abort", "16M", 128 + 6, ""),
@@ -98,6 +100,8 @@ const SCENARIOS: [(&str, &str, i32, &str); 21] = [
     ("grow-locked", "40M", 0, ""),
     ("moves-take-long", "24M", 0, ""),
     ("moves-over-moves", "16M", 0, ""),
+    ("cannot-unmap", "16M", 0, ""),
+    ("threads-end-one-by-one", "16M", 5, ""),
     ("background", "16M", 0, "background done"),
     ("threads-end", "16M", 0, ""),
     ("words-of-threads", "16M", 0, ""),
@@ -381,6 +385,17 @@ fn core_file() {
     assert!(fs::read_dir(folder.path()).unwrap().count() > 0, "no core file");
     let said = text(&output.stderr);
     assert!(said.contains("the core file of process"), "{said}");
+}
+
+/// A process has its memory from one that has ended, as the child of a vfork(2) may.
+fn no_zeros() {
+    let output = run_in("16M", &this_program(), &["--scenario", "outlived"]).output().unwrap();
+    expect(&output, 0);
+    let (read, said) = (text(&output.stdout), text(&output.stderr));
+    assert!(
+        read.is_empty() && said.contains("cannot be given back: its memory is"),
+        "{read}{said}"
+    );
 }
 
 /// ps and others find a program by its arguments, while all else leaves it.

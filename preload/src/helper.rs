@@ -290,6 +290,9 @@ impl Helper {
                         continue;
                     }
                 }
+                Some((message, _)) if message.kind == kind::END => {
+                    let _ = ask(call::EXIT, [message.first as usize, 0, 0, 0, 0, 0]);
+                }
                 Some(_) => continue,
                 None => {}
             }

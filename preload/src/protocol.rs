@@ -44,6 +44,9 @@ pub mod kind {
     pub const WORK: u32 = 8;
     /// From the helper: the command was carried out.
     pub const DONE: u32 = 9;
+    /// From the supervisor: all other threads have ended, each by itself. The program's exit code
+    /// is that of the last thread.
+    pub const END: u32 = 10;
 }
 
 /// A packet. What `first` and `second` are depends on the kind.
@@ -55,7 +58,7 @@ pub struct Message {
     /// Of [`kind`].
     pub kind: u32,
     /// HELLO: address of the helper's own memory. WELCOME: bytes of staging wanted. READY: address
-    /// of staging. CANNOT: an errno.
+    /// of staging. CANNOT: an errno. END: an exit code.
     pub first: u64,
     /// HELLO: its bytes. READY: bytes of staging.
     pub second: u64,

@@ -100,6 +100,12 @@ impl Helper {
         &self.connection
     }
 
+    /// Has it end, with an exit code.
+    pub(super) fn end(&self, code: u32) {
+        let message = Message::new(kind::END, u64::from(code), 0);
+        let _ = send(&self.connection, message, &[]); // refused where it has
+    }
+
     /// Addresses of staging that a tray is.
     pub(super) fn tray_at(&self, tray: usize) -> Range<u64> {
         self.staged_at(tray * TRAY_PAGES)..self.staged_at((tray + 1) * TRAY_PAGES)

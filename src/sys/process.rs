@@ -121,6 +121,15 @@ pub fn is_stopped(pid: u32) -> bool {
     stat_field(pid, 3).is_some_and(|state: char| matches!(state, 'T' | 't'))
 }
 
+/// The exit code of the first thread of a process, which has ended, be it before others: 128 and
+/// the signal where it was ended by one.
+pub fn first_thread_code(pid: u32) -> Option<u32> {
+    let has_ended = stat_field(pid, 3) == Some('Z');
+    let status: u32 = has_ended.then(|| stat_field(pid, 52))??;
+    let signal = status & 0x7f;
+    Some(if signal > 0 { 128 + signal } else { status >> 8 & 0xff })
+}
+
 /// Whether a process that has ended, or is about to, was written to a core file. `false` where it
 /// is not known any more.
 pub fn has_dumped_core(pid: u32) -> bool {

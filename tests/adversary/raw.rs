@@ -105,6 +105,29 @@ pub(crate) fn fork_directly() -> i32 {
     unsafe { libc::syscall(libc::SYS_fork) as i32 }
 }
 
+/// Starts a process that has its memory in common with this one: it must not use malloc.
+pub(crate) fn share_memory(run: extern "C" fn(*mut libc::c_void) -> i32) {
+    const STACK: usize = 64 << 10;
+    let stack = map(0, STACK, READ_WRITE, PRIVATE, -1).expect("mmap");
+    let top = ptr::with_exposed_provenance_mut(stack + STACK);
+    let flags = libc::CLONE_VM | libc::SIGCHLD;
+    // SAFETY: the stack is the new process's alone.
+    let pid = unsafe { libc::clone(run, top, flags, ptr::null_mut()) };
+    assert!(pid > 0, "clone: {}", errno());
+}
+
+pub(crate) fn parent() -> i32 {
+    // SAFETY: asks for a number.
+    unsafe { libc::getppid() }
+}
+
+/// Ends this thread, and nothing else.
+pub(crate) fn end_thread(code: i32) -> ! {
+    // SAFETY: nothing of the thread is used any more; its stack stays.
+    unsafe { libc::syscall(libc::SYS_exit, code) };
+    unreachable!()
+}
+
 /// Ends this process at once.
 pub(crate) fn exit(code: i32) -> ! {
     // SAFETY: ends the process.

@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Barrier;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -123,6 +123,21 @@ pub(crate) fn run(name: &str) -> ! {
         "processors-stay" => processors_stay(),
         "moves-take-long" => moves_take_long(),
         "moves-over-moves" => moves_over_moves(),
+        "cannot-unmap" => cannot_unmap(),
+        "threads-end-one-by-one" => {
+            let at = filled();
+            thread::spawn(move || {
+                thread::sleep(Duration::from_millis(100));
+                check(at);
+                raw::end_thread(5);
+            });
+            raw::end_thread(5);
+        }
+        "outlived" => {
+            OUTLIVING.store(filled(), Ordering::Relaxed);
+            filled();
+            raw::share_memory(outlive);
+        }
         // Until they are ended.
         "stay" | "stay-shared" | "stay-forked-directly" => {
             let at = filled();
@@ -350,6 +365,29 @@ fn moves_over_moves() {
             super::wrong(&format!("page {page} is wrong after moves from page {first}"));
         }
     }
+}
+
+/// Where the kernel has begun to unmap, and then cannot, all is as before.
+fn cannot_unmap() {
+    let at = filled();
+    check(at);
+    raw::limit(libc::RLIMIT_AS, 2 << 30);
+    let flags = raw::PRIVATE | libc::MAP_FIXED;
+    let errno = raw::map(at, 1 << 32, raw::READ_WRITE, flags, -1).expect_err("above the limit");
+    assert_eq!(errno, libc::ENOMEM);
+    check(at);
+}
+
+static OUTLIVING: AtomicUsize = AtomicUsize::new(0);
+
+/// Reads memory whose process has ended.
+extern "C" fn outlive(_: *mut libc::c_void) -> i32 {
+    let parent = raw::parent();
+    while raw::parent() == parent {}
+    let at = OUTLIVING.load(Ordering::Relaxed);
+    let read = (0..PAGES).filter(|page| raw::page(at + page * PAGE)[0] != word(*page)).count();
+    raw::write(1, if read > 0 { b"zeros" } else { b"right" }.as_ptr().addr(), 5);
+    raw::exit(0)
 }
 
 /// A thread that runs little moves memory, and is held up in the middle of it, while others

@@ -60,7 +60,7 @@ impl Server {
             // Nothing is asked for: its connection has ended.
             self.helpers.remove(&id);
             self.tell_of_core(space);
-            self.gone(space);
+            self.leave(space);
             return;
         }
         let Some(newcomer) = self.newcomers.get(&id) else { return };

@@ -2,6 +2,7 @@
 
 mod forking;
 mod greeting;
+mod left;
 mod serving;
 mod worker;
 
@@ -16,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use forking::Overtaking;
 use greeting::Newcomer;
+use left::Left;
 use rustix::event::epoll;
 use serving::{Access, By, FRESH_MAX, RESTORED_MAX, Served, Waiting};
 use worker::Desk;
@@ -88,6 +90,7 @@ pub(super) struct Server {
     helpers: BTreeMap<u32, u32>,
     waiting: Vec<Waiting>,
     overtaking: Vec<Overtaking>,
+    left: Vec<Left>,
     /// Some space may have something that is to be protected still.
     protects: bool,
     /// Where there is a file.
@@ -140,6 +143,7 @@ impl Server {
             helpers: BTreeMap::new(),
             waiting: Vec::new(),
             overtaking: Vec::new(),
+            left: Vec::new(),
             protects: false,
             reader,
             next: 0,
@@ -151,7 +155,8 @@ impl Server {
 
     /// Whether there is something to do of which no descriptor tells.
     fn is_busy(&self) -> bool {
-        !self.waiting.is_empty() || !self.hellos.is_empty() || self.protects
+        let has_much = self.protects || self.left.iter().any(Left::is_ending);
+        has_much || !self.waiting.is_empty() || !self.hellos.is_empty()
     }
 
     /// Greets those again that were to wait, then helpers that say something, or are gone: after
@@ -166,6 +171,7 @@ impl Server {
     /// Goes on with what could not be done at once.
     fn go_on(&mut self) {
         self.serve_waiting();
+        self.look_at_left();
         if self.protects {
             let is_left = |space: &&SpaceLock| !lock(space).protect(Duration::ZERO);
             self.protects = self.spaces.values().filter(is_left).count() > 0;
@@ -246,6 +252,8 @@ impl Server {
             .map(|(&id, _)| id)
             .collect();
         dead.into_iter().for_each(|id| self.gone(id));
+        self.look_at_left();
+        self.spaces.values().for_each(|space| lock(space).end_helper_left_alone());
     }
 
     /// Reads some messages and answers them.

@@ -213,6 +213,11 @@ impl Space {
         Ok(())
     }
 
+    /// Whether the userfaultfd tells of all threads by their numbers here.
+    pub(super) fn numbers_as_here(&self) -> bool {
+        self.renumbered.is_empty()
+    }
+
     /// The thread that the userfaultfd tells of by this number; `None` where that is not known, or
     /// costs more than a fault to find out: the kernel tells the number in the thread's own PID
     /// namespace.
@@ -290,14 +295,27 @@ impl Space {
 
     /// Whether the memory is gone. Of one with a helper that tells it.
     pub(super) fn is_dead(&self) -> bool {
-        // Nothing is mapped so low; `ENOMEM` is said of memory that is gone.
-        let asked = self.uffd.unregister(PAGE * 16..PAGE * 17);
-        asked.is_err_and(|error| error.raw_os_error() == Some(libc::ENOMEM))
+        self.uffd.is_memory_gone()
     }
 
     /// Whether its process, or the helper alone, was stopped.
     pub(super) fn is_stopped(&self) -> bool {
         self.thread.is_some_and(process::is_stopped)
+    }
+
+    /// The helper ends where it alone is left of its process: threads that end one by one leave it
+    /// there. The exit code is that of the last one, of which the kernel keeps nothing: as a rule,
+    /// it is the first one, of which it does.
+    pub(super) fn end_helper_left_alone(&self) {
+        let (Some(pid), Some(thread), Some(helper)) = (self.pid, self.thread, self.helper()) else {
+            return;
+        };
+        // The first thread is told as long as there is another.
+        if let Some(code) = process::first_thread_code(pid)
+            && threads(thread).is_ok_and(|all| all.count() <= 2)
+        {
+            helper.end(code);
+        }
     }
 
     /// Whether its process was killed or ends, and other threads of it may have its memory still:

@@ -259,6 +259,14 @@ impl Userfaultfd {
         told.is_err_and(|error| error.raw_os_error() == Some(libc::EAGAIN))
     }
 
+    /// Whether the memory is gone: nobody has it any more.
+    pub fn is_memory_gone(&self) -> bool {
+        // Nothing is mapped so low; `ENOMEM` is said of memory that is gone.
+        const LOW: Range<u64> = 0x1_0000..0x1_1000;
+        let asked = self.unregister(LOW);
+        asked.is_err_and(|error| error.raw_os_error() == Some(libc::ENOMEM))
+    }
+
     /// Has those who wait for pages of `range` look again.
     ///
     /// # Errors
