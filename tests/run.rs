@@ -89,7 +89,7 @@ fn main() -> ExitCode {
 }
 
 /// Name, limit, exit code, what it prints. Each has 32 MiB of its own.
-const SCENARIOS: [(&str, &str, i32, &str); 23] = [
+const SCENARIOS: [(&str, &str, i32, &str); 24] = [
     ("fill", "16M", 0, ""),
     ("code-7", "16M", 7, ""),
     ("abort", "16M", 128 + 6, ""),
@@ -101,6 +101,7 @@ const SCENARIOS: [(&str, &str, i32, &str); 23] = [
     ("moves-take-long", "24M", 0, ""),
     ("moves-over-moves", "16M", 0, ""),
     ("cannot-unmap", "16M", 0, ""),
+    ("guards-stay", "16M", 0, ""),
     ("threads-end-one-by-one", "16M", 5, ""),
     ("background", "16M", 0, "background done"),
     ("threads-end", "16M", 0, ""),

@@ -78,6 +78,23 @@ impl ProcessFiles {
         Ok((runs.map(|run| run.start..run.end).collect(), walked_to))
     }
 
+    /// The addresses of a range around one of them where there is no page, nor a guard
+    /// (MADV_GUARD_INSTALL), which is told as a page in swap.
+    pub(super) fn empty_around(&self, address: u64, range: Range<u64>) -> io::Result<Range<u64>> {
+        let mut found = [Found::default(); FOUND_AT_ONCE];
+        let Range { mut start, mut end } = range;
+        let (count, walked_to) = pagemap::scan(&self.pagemap, start..end, &mut found, 0)?;
+        end = end.min(walked_to);
+        for run in &found[..count] {
+            if run.start <= address {
+                start = run.end.min(address);
+            } else {
+                end = end.min(run.start);
+            }
+        }
+        Ok(start..end)
+    }
+
     /// Whether so few pages of a range are resident. Where the kernel does not tell, they are not.
     pub(super) fn has_at_most(&self, range: Range<u64>, most: u64) -> bool {
         let mut found = [Found::default(); FOUND_AT_ONCE];

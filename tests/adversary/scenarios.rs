@@ -1,6 +1,7 @@
 //! Programs that do one odd thing, while the limit keeps their memory moving.
 
 use std::fs::{self, File};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -124,6 +125,7 @@ pub(crate) fn run(name: &str) -> ! {
         "moves-take-long" => moves_take_long(),
         "moves-over-moves" => moves_over_moves(),
         "cannot-unmap" => cannot_unmap(),
+        "guards-stay" => guards_stay(),
         "threads-end-one-by-one" => {
             let at = filled();
             thread::spawn(move || {
@@ -376,6 +378,38 @@ fn cannot_unmap() {
     let errno = raw::map(at, 1 << 32, raw::READ_WRITE, flags, -1).expect_err("above the limit");
     assert_eq!(errno, libc::ENOMEM);
     check(at);
+}
+
+/// Guards within a mapping (Linux 6.13), as glibc 2.42 has them below stacks: what is filled along
+/// with a page that was touched leaves them.
+fn guards_stay() {
+    const GUARD_INSTALL: i32 = 102;
+    const APART: usize = 64;
+    let at = filled();
+    let guards = || (0..PAGES).skip(APART - 1).step_by(APART);
+    for guard in guards() {
+        match raw::advise(at + guard * PAGE, PAGE, GUARD_INSTALL) {
+            Err(libc::EINVAL) => return println!("this kernel has no guards"),
+            done => done.expect("MADV_GUARD_INSTALL"),
+        }
+    }
+    let zeros = File::open("/dev/zero").unwrap();
+    let check_guards = || {
+        let is_guard = |guard: usize| raw::read(zeros.as_raw_fd(), at + guard * PAGE, 1) == -1;
+        let gone = guards().filter(|guard| !is_guard(*guard)).count();
+        if gone > 0 {
+            super::wrong(&format!("{gone} guards are gone"));
+        }
+    };
+    check_guards();
+    let others = || (0..PAGES).filter(|page| page % APART != APART - 1);
+    check_in_order(at, others());
+    check_guards();
+    for page in others() {
+        raw::advise(at + page * PAGE, PAGE, libc::MADV_DONTNEED).expect("MADV_DONTNEED");
+    }
+    others().for_each(|page| raw::page(at + page * PAGE)[0] = 1);
+    check_guards();
 }
 
 static OUTLIVING: AtomicUsize = AtomicUsize::new(0);

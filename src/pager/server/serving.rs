@@ -315,8 +315,8 @@ fn fill(space: &Space, first: u64, contents: &[Page]) -> Result<Range<u64>, Stop
     }
 }
 
-/// The pages of a window around `page`, itself in any case, that are watched and in a place like
-/// this.
+/// The pages of a window around `page`, itself in any case, that are watched, in a place like this,
+/// and can be filled.
 fn run_around(
     space: &Space,
     page: u64,
@@ -327,5 +327,5 @@ fn run_around(
     let is_like = |page: &u64| like(space.table.get(*page).place);
     let below = (watched.start..page).rev().take_while(is_like).count() as u64;
     let above = (page + 1..watched.end).take_while(is_like).count() as u64;
-    page - below..page + 1 + above
+    space.fillable_around(page, page - below..page + 1 + above)
 }

@@ -9,7 +9,7 @@ use super::forking::PROTECT_MAX;
 use super::{PAGE, Space, pages, threads};
 use crate::pager::mappings::Mapping;
 use crate::pager::process_files::{ProcessFiles, Size};
-use crate::pager::ranges::Ranges;
+use crate::pager::ranges::{Ranges, count};
 use crate::pager::{SpaceLock, lock};
 use crate::sys::process;
 use crate::sys::userfaultfd::Userfaultfd;
@@ -220,6 +220,18 @@ impl Space {
         }
         let mut parts = self.watched.within(window);
         parts.find(|part| part.contains(&(page * PAGE))).map_or(page..page + 1, pages)
+    }
+
+    /// Those of some pages around `page`, which is missing, that can be filled as well: a guard
+    /// (MADV_GUARD_INSTALL), of which nothing is told, would be gone then.
+    pub(in crate::pager) fn fillable_around(&self, page: u64, pages: Range<u64>) -> Range<u64> {
+        if count(&pages) <= 1 {
+            return pages;
+        }
+        let (at, range) = (page * PAGE, pages.start * PAGE..pages.end * PAGE);
+        let found = self.files.as_ref().and_then(|files| files.empty_around(at, range).ok());
+        let found = found.filter(|found| found.contains(&at));
+        found.map_or(page..page + 1, |found| found.start / PAGE..found.end / PAGE)
     }
 }
 
