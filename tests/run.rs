@@ -89,7 +89,7 @@ fn main() -> ExitCode {
 }
 
 /// Name, limit, exit code, what it prints. Each has 32 MiB of its own.
-const SCENARIOS: [(&str, &str, i32, &str); 24] = [
+const SCENARIOS: [(&str, &str, i32, &str); 26] = [
     ("fill", "16M", 0, ""),
     ("code-7", "16M", 7, ""),
     ("abort", "16M", 128 + 6, ""),
@@ -102,6 +102,8 @@ const SCENARIOS: [(&str, &str, i32, &str); 24] = [
     ("moves-over-moves", "16M", 0, ""),
     ("cannot-unmap", "16M", 0, ""),
     ("guards-stay", "16M", 0, ""),
+    ("locked-all", "16M", 0, ""),
+    ("enters-namespace", "16M", 0, ""),
     ("threads-end-one-by-one", "16M", 5, ""),
     ("background", "16M", 0, "background done"),
     ("threads-end", "16M", 0, ""),

@@ -20,6 +20,7 @@ pub(crate) const RECVMSG: usize = 47;
 pub(crate) const EXIT: usize = 60;
 pub(crate) const KILL: usize = 62;
 pub(crate) const PRCTL: usize = 157;
+pub(crate) const CHDIR: usize = 80;
 pub(crate) const EXIT_GROUP: usize = 231;
 pub(crate) const OPENAT: usize = 257;
 pub(crate) const WRITE: usize = 1;

@@ -13,9 +13,9 @@ const STACK_BYTES: usize = 64 << 10;
 
 const PAGE_BYTES: u64 = 4096;
 
-// Of linux/sched.h: a thread as others are.
+// Of linux/sched.h: a thread as others are, but for the working directory (CLONE_FS): who has that
+// in common with another may not enter a mount namespace.
 const CLONE_VM: usize = 0x100;
-const CLONE_FS: usize = 0x200;
 const CLONE_FILES: usize = 0x400;
 const CLONE_SIGHAND: usize = 0x800;
 const CLONE_THREAD: usize = 0x1_0000;
@@ -97,7 +97,7 @@ pub(crate) fn start(hello: u32) {
         ask(call::SIGNAL_MASK, [SIG_SETMASK, ptr::from_ref(new).addr(), old, 8, 0, 0])
     };
     let _ = mask(&all[0], before.as_mut_ptr().addr());
-    let flags = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM;
+    let flags = CLONE_VM | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM;
     // The lowest word of the stack tells which hello it is.
     let word: *mut u32 = ptr::with_exposed_provenance_mut(stack);
     // SAFETY: memory that was mapped just now, for this.
@@ -116,6 +116,8 @@ extern "C" fn main(stack: usize) -> ! {
     if ask(call::CLOSE_RANGE, [0, u32::MAX as usize, CLOSE_RANGE_UNSHARE, 0, 0, 0]).is_err() {
         let _ = ask(call::EXIT, [0; 6]);
     }
+    // No directory of the program's is to be in use because of us, either.
+    let _ = ask(call::CHDIR, [c"/".as_ptr().addr(), 0, 0, 0, 0, 0]);
     const PR_SET_NAME: usize = 15;
     let _ = ask(call::PRCTL, [PR_SET_NAME, c"uzswap-helper".as_ptr().addr(), 0, 0, 0, 0]);
     run_soon();

@@ -75,6 +75,21 @@ pub(crate) fn lock(at: usize, bytes: usize) -> Result<(), i32> {
 }
 
 /// munlock(2).
+pub(crate) fn lock_all_and_unlock() -> Result<(), i32> {
+    // SAFETY: changes no content.
+    let locked = unsafe { libc::mlockall(libc::MCL_CURRENT) };
+    // SAFETY: likewise.
+    let unlocked = unsafe { libc::munlockall() };
+    if locked | unlocked == 0 { Ok(()) } else { Err(errno()) }
+}
+
+/// Enters a mount namespace.
+pub(crate) fn enter_mounts(namespace: i32) -> Result<(), i32> {
+    // SAFETY: takes a descriptor.
+    let entered = unsafe { libc::setns(namespace, libc::CLONE_NEWNS) };
+    if entered == 0 { Ok(()) } else { Err(errno()) }
+}
+
 pub(crate) fn unlock(at: usize, bytes: usize) -> Result<(), i32> {
     // SAFETY: changes no content.
     told(unsafe { libc::munlock(ptr::with_exposed_provenance(at), bytes) })

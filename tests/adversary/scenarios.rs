@@ -126,6 +126,21 @@ pub(crate) fn run(name: &str) -> ! {
         "moves-over-moves" => moves_over_moves(),
         "cannot-unmap" => cannot_unmap(),
         "guards-stay" => guards_stay(),
+        // The helper's memory for pages that leave was locked, too, and is filled since.
+        "locked-all" => {
+            thread::sleep(Duration::from_millis(100));
+            raw::lock_all_and_unlock().expect("mlockall");
+            check(filled());
+        }
+        // As the only thread of its own may.
+        "enters-namespace" => {
+            let at = filled();
+            let namespace = File::open("/proc/self/ns/mnt").unwrap();
+            match raw::enter_mounts(namespace.as_raw_fd()) {
+                Ok(()) | Err(libc::EPERM) => check(at),
+                Err(errno) => super::wrong(&format!("setns: {errno}")),
+            }
+        }
         "threads-end-one-by-one" => {
             let at = filled();
             thread::spawn(move || {

@@ -193,6 +193,7 @@ impl Space {
     fn done(&mut self, command: Command, errors: impl Iterator<Item = i32>) {
         self.dropping = command.drops;
         let mut moved = Moved::default();
+        let mut is_in_the_way = false;
         for (run, error) in command.runs.iter().zip(errors) {
             moved.pages += run.moved;
             if run.moved == run.count {
@@ -205,6 +206,7 @@ impl Space {
                 libc::EINVAL if rest > 1 => moved.split.push((stopped_at, rest)),
                 // Locked in memory, read-only, or of a special kind.
                 libc::EINVAL => self.left.insert(stopped_at * PAGE..(stopped_at + 1) * PAGE),
+                libc::EEXIST => is_in_the_way = true,
                 // It is not there any more (MADV_FREE).
                 libc::ENOENT => self.table.set(stopped_at, UNKNOWN),
                 _ => {} // it went, or will be tried again
@@ -213,6 +215,10 @@ impl Space {
         if let Some(tray) = command.tray {
             self.staging.moved[tray] = moved.pages;
             match moved.pages {
+                // The kernel has filled staging (mlockall): it gives that back first.
+                0 if is_in_the_way && self.staging.spent.is_none() => {
+                    self.staging.spent = Some(tray);
+                }
                 0 => self.staging.empty.push(tray),
                 _ => self.staging.filled.push_back(tray),
             }
