@@ -364,7 +364,7 @@ impl Evictor {
                 };
                 let slot = match elsewhere.get(&staged.owner).copied().filter(is_same) {
                     Some(slot) => elsewhere.remove(&staged.owner).unwrap_or(slot),
-                    None => self.pager.store(page).map_err(io::Error::other)?,
+                    None => self.pager.store(page)?,
                 };
                 slots.push((staged.number, slot));
             }

@@ -71,7 +71,7 @@ use crate::sys::guard::Guard;
 use crate::sys::process;
 use crate::sys::signals::{self, SignalNumber};
 use crate::trace::{RecordReport, Recorder};
-use crate::zswap::{Counters, StoreError, Zswap};
+use crate::zswap::{Counters, Zswap};
 
 /// Programs may grow untold by one part in so many of the limit at most: what is kept free for that
 /// is not theirs.
@@ -346,8 +346,9 @@ impl Pager {
     }
 
     /// Keeps a page; its slot.
-    fn store(&self, page: &Page) -> Result<u32, StoreError> {
-        let slot = self.slots.take().expect("1 TiB of pages is not reached");
+    fn store(&self, page: &Page) -> io::Result<u32> {
+        let none_left = || io::Error::other("256 GiB of pages are kept, which is the most");
+        let slot = self.slots.take().ok_or_else(none_left)?;
         let stored = match self.density.as_ref().is_some_and(Density::is_dense) {
             true => self.zswap.store_densely(key(slot), page),
             false => self.zswap.store(key(slot), page),
@@ -364,7 +365,7 @@ impl Pager {
             Err(error) => {
                 self.slots.release(slot);
                 self.slots.free(slot);
-                Err(error)
+                Err(io::Error::other(error))
             }
         }
     }

@@ -12,8 +12,9 @@ use crate::page::{PAGE_SIZE, Page};
 /// How many pages are read at once.
 const THREADS: usize = 4;
 
-/// Pages that were read ahead and may wait to be asked for.
-const AHEAD_MAX: usize = 64;
+/// Pages that were read and may wait to be taken: some were not asked for after all, or by who has
+/// ended. One that is forgotten too early is read again.
+const READ_MAX: usize = 64;
 
 /// The threads. They end when this is dropped.
 #[derive(Debug)]
@@ -35,8 +36,8 @@ struct State {
     queue: VecDeque<u32>,
     /// By slot, which is held so long: another page does not get it meanwhile.
     pages: BTreeMap<u32, Reading>,
-    /// Slots that were asked for ahead, the oldest first; some have been taken since.
-    ahead: VecDeque<u32>,
+    /// Slots that were read, the oldest first; some have been taken since.
+    read: VecDeque<u32>,
     is_over: bool,
 }
 
@@ -86,6 +87,13 @@ impl Reader {
         Some(content.map(|content| page.copy_from_slice(&*content)))
     }
 
+    /// Likewise, of a slot that nobody waits for; `None` where it was not read.
+    pub(super) fn take_if_read(&self, slot: u32, page: &mut Page) -> Option<Result<(), String>> {
+        let is_read = |reading: &Reading| reading.content.is_some();
+        let has_it = self.work.lock().pages.get(&slot).is_some_and(is_read);
+        if has_it { self.take(slot, page) } else { None }
+    }
+
     /// A slot will be asked for, it may be.
     pub(super) fn want(&self, slot: u32) {
         let mut state = self.work.lock();
@@ -115,9 +123,6 @@ impl Work {
         self.pager.slots.share(slot);
         state.pages.insert(slot, Reading { content: None, is_ahead });
         state.queue.push_back(slot);
-        if is_ahead {
-            state.ahead.push_back(slot);
-        }
         self.asked.notify_one();
     }
 
@@ -137,16 +142,16 @@ impl Work {
             if !reading.is_ahead {
                 self.pager.wake_server();
             }
+            state.read.push_back(slot);
             self.forget_some(&mut state);
         }
     }
 
-    /// Forgets the oldest pages that nobody has asked for.
+    /// Forgets the oldest pages that nobody has taken.
     fn forget_some(&self, state: &mut State) {
-        while state.ahead.len() > AHEAD_MAX {
-            let Some(slot) = state.ahead.pop_front() else { return };
-            let is_unasked = |reading: &Reading| reading.is_ahead && reading.content.is_some();
-            if state.pages.get(&slot).is_some_and(is_unasked) {
+        while state.read.len() > READ_MAX {
+            let Some(slot) = state.read.pop_front() else { return };
+            if state.pages.get(&slot).is_some_and(|reading| reading.content.is_some()) {
                 state.pages.remove(&slot);
                 self.pager.release(slot);
             }

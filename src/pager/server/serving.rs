@@ -10,6 +10,7 @@ use super::{PAGE, Server};
 use crate::page::Page;
 use crate::pager::lock;
 use crate::pager::ranges::count;
+use crate::pager::reader::Reader;
 use crate::pager::space::Space;
 use crate::pager::table::Place;
 use crate::sys::userfaultfd::Stopped;
@@ -177,7 +178,7 @@ impl Server {
         let window = fault.window.clone();
         let window = window.unwrap_or_else(|| space.streams.window(page, RESTORED_MAX));
         let wanted = run_around(space, page, window.clone(), |place| place != Place::Program);
-        match self.fetch(space, page, count(&(wanted.start..page))) {
+        match self.fetch(space, page, count(&(wanted.start..page)), Reader::take) {
             Some(Ok(())) => {}
             None => {
                 self.read_ahead(space, wanted);
@@ -191,8 +192,10 @@ impl Server {
             }
         }
         // Others come along if they are at hand: what they lack is told when they are asked for.
-        let mut is_ready =
-            |at: &u64| matches!(self.fetch(space, *at, count(&(wanted.start..*at))), Some(Ok(())));
+        let mut is_ready = |at: &u64| {
+            let index = count(&(wanted.start..*at));
+            matches!(self.fetch(space, *at, index, Reader::take_if_read), Some(Ok(())))
+        };
         let above = (page + 1..wanted.end).take_while(&mut is_ready).count() as u64;
         let below = (wanted.start..page).rev().take_while(is_ready).count() as u64;
         let ready = page - below..page + 1 + above;
@@ -224,14 +227,20 @@ impl Server {
 
     /// Gets the content of a page that is aside or in the store, into the buffer; in words why that
     /// cannot be. `None` where it is read from the file first.
-    fn fetch(&mut self, space: &Space, page: u64, at: usize) -> Option<Result<(), String>> {
+    fn fetch(
+        &mut self,
+        space: &Space,
+        page: u64,
+        at: usize,
+        take: impl Fn(&Reader, u32, &mut Page) -> Option<Result<(), String>>,
+    ) -> Option<Result<(), String>> {
         let content = &mut self.buffer[at];
         match space.table.get(page).place {
             Place::Staged(staged) => {
                 Some(space.read_staged(staged, content).map_err(|error| error.to_string()))
             }
             Place::Stored(slot) => match &self.reader {
-                Some(reader) if self.pager.is_in_file(slot) => reader.take(slot, content),
+                Some(reader) if self.pager.is_in_file(slot) => take(reader, slot, content),
                 _ => Some(self.pager.load(slot, content)),
             },
             Place::Program => unreachable!("the run has none"),
