@@ -34,7 +34,7 @@ fn main() -> ExitCode {
         _ => {}
     }
     let missing = no_run();
-    let tests: [Case; 21] = [
+    let tests: [Case; 22] = [
         ("signals_reach_the_program", &[], signals_reach_the_program),
         ("interrupts_reach_the_program", &["SIGINT"], || signal_reaches("INT")),
         ("hang_ups_reach_the_program", &["SIGHUP"], || signal_reaches("HUP")),
@@ -47,6 +47,7 @@ fn main() -> ExitCode {
         ("there_may_be_more_programs_than_descriptors", &[], more_than_descriptors),
         ("closed_streams_are_no_matter", &[], closed_streams),
         ("what_was_preloaded_stays_so", &[], what_was_preloaded),
+        ("a_run_in_a_run_has_its_own_limit", &[], run_in_a_run),
         ("who_insists_on_one_thread_has_one", &[], zygotes),
         ("programs_without_the_environment_are_told", &["env", "sleep"], no_environment),
         ("static_programs_are_told", &["static"], static_programs),
@@ -336,6 +337,23 @@ fn what_was_preloaded() {
     let stdout = text(&output.stdout);
     assert!(stdout.lines().next().unwrap().ends_with(":libm.so.6"), "{stdout}");
     assert!(stdout.contains("libuzswap_preload.so") && stdout.contains("/libm"), "{stdout}");
+}
+
+fn run_in_a_run() {
+    let (uzswap, this) = (env!("CARGO_BIN_EXE_uzswap"), this());
+    let program = format!("'{this}' --fill 40 check; exit 9");
+    let inner = [uzswap, "run", "--limit", "20M", "--", "sh", "-c", &program];
+    let output = run("64M", &inner).output().unwrap();
+    expect(&output, 9);
+    let told = text(&output.stderr);
+    assert_eq!(told.matches(" MiB of ").count(), 2, "{told}");
+    let stored: Vec<u64> = told
+        .lines()
+        .filter_map(|line| {
+            line.strip_prefix("uzswap: ")?.split_once(" pages stored")?.0.parse().ok()
+        })
+        .collect();
+    assert!(stored[0] > 5000, "{told}"); // by the inner one, which ends first
 }
 
 /// Chromium's zygote ends itself where it has more threads than one. What it forks has a helper.

@@ -4,6 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::{self, Permissions};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -206,7 +207,7 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
     let first = Arc::clone(&workers);
     let server = setup("start a thread", spawn("uzswap-server", move || first.run()))?;
     // The program is loaded while the rest is started.
-    let preloads = preloads(&library);
+    let preloads = preloads(&library, &std::env::var_os("LD_PRELOAD").unwrap_or_default());
     let changed = [(SOCKET_VARIABLE, socket.as_os_str()), ("LD_PRELOAD", &preloads)];
     let child = spawn::spawn(argv, &changed, waiter.mask_before()).map_err(|source| {
         RunError::Program { program: argv[0].to_string_lossy().into_owned(), source }
@@ -334,12 +335,16 @@ fn listen(path: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// The libraries to preload: ours, and those that are preloaded anyway.
-fn preloads(library: &Path) -> OsString {
+/// The libraries to preload: ours, and those that are preloaded anyway, but for that of another run
+/// in which this one is: a program has one helper.
+fn preloads(library: &Path, others: &OsStr) -> OsString {
     let mut all = library.as_os_str().to_owned();
-    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
-        all.push(OsStr::new(":"));
-        all.push(others);
+    for other in others.as_bytes().split(|byte| b": ".contains(byte)) {
+        let other = Path::new(OsStr::from_bytes(other));
+        if !other.as_os_str().is_empty() && other.file_name() != library.file_name() {
+            all.push(":");
+            all.push(other);
+        }
     }
     all
 }
@@ -347,6 +352,13 @@ fn preloads(library: &Path) -> OsString {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_program_has_one_helper() {
+        let preloads = |others| preloads(Path::new("/tmp/a/libours.so"), OsStr::new(others));
+        assert_eq!(preloads(""), "/tmp/a/libours.so");
+        assert_eq!(preloads("/tmp/b/libours.so:libm.so x.so"), "/tmp/a/libours.so:libm.so:x.so");
+    }
 
     #[test]
     fn nobody_waits_for_those_that_wait_for_a_thread_that_failed() {
