@@ -34,7 +34,7 @@ fn main() -> ExitCode {
         _ => {}
     }
     let missing = no_run();
-    let tests: [Case; 22] = [
+    let tests: [Case; 25] = [
         ("signals_reach_the_program", &[], signals_reach_the_program),
         ("interrupts_reach_the_program", &["SIGINT"], || signal_reaches("INT")),
         ("hang_ups_reach_the_program", &["SIGHUP"], || signal_reaches("HUP")),
@@ -48,6 +48,9 @@ fn main() -> ExitCode {
         ("closed_streams_are_no_matter", &[], closed_streams),
         ("what_was_preloaded_stays_so", &[], what_was_preloaded),
         ("a_run_in_a_run_has_its_own_limit", &[], run_in_a_run),
+        ("nobody_has_to_read_what_is_told", &[], nobody_reads),
+        ("the_exit_code_is_not_that_of_the_statistics", &[], stats_that_fail),
+        ("the_library_is_where_it_can_be_loaded", &[], folder_that_does_not_fit),
         ("who_insists_on_one_thread_has_one", &[], zygotes),
         ("programs_without_the_environment_are_told", &["env", "sleep"], no_environment),
         ("static_programs_are_told", &["static"], static_programs),
@@ -337,6 +340,54 @@ fn what_was_preloaded() {
     let stdout = text(&output.stdout);
     assert!(stdout.lines().next().unwrap().ends_with(":libm.so.6"), "{stdout}");
     assert!(stdout.contains("libuzswap_preload.so") && stdout.contains("/libm"), "{stdout}");
+}
+
+fn nobody_reads() {
+    let full = || File::options().write(true).open("/dev/full").unwrap();
+    let status = run("64M", &["sh", "-c", "sleep 0.2; exit 3"]).stderr(full()).status().unwrap();
+    assert_eq!(status.code(), Some(3));
+}
+
+fn stats_that_fail() {
+    let with = |file: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_uzswap"));
+        command.args([
+            "run",
+            "--limit",
+            "64M",
+            "--stats",
+            file,
+            "--",
+            "sh",
+            "-c",
+            "echo on; exit 5",
+        ]);
+        command.output().unwrap()
+    };
+    let late = with("/dev/full");
+    expect(&late, 5);
+    assert!(
+        text(&late.stderr).contains("--stats /dev/full: No space left"),
+        "{}",
+        text(&late.stderr)
+    );
+    for (file, code) in [("/", 2), ("/dev/null/stats", 2)] {
+        let early = with(file);
+        expect(&early, code);
+        assert!(early.stdout.is_empty(), "{file}: it was run");
+    }
+}
+
+fn folder_that_does_not_fit() {
+    let folder = tempfile::Builder::new().prefix("a b:c").tempdir().unwrap();
+    let this = this();
+    let output = run("16M", &[&this, "--fill", "24", "check"])
+        .env("TMPDIR", folder.path())
+        .output()
+        .unwrap();
+    expect(&output, 0);
+    let told = text(&output.stderr);
+    assert!(!told.contains("unmanaged") && !told.contains(" 0 pages stored"), "{told}");
 }
 
 fn run_in_a_run() {

@@ -119,7 +119,9 @@ extern "C" fn main(stack: usize) -> ! {
     // No directory of the program's is to be in use because of us, either.
     let _ = ask(call::CHDIR, [c"/".as_ptr().addr(), 0, 0, 0, 0, 0]);
     const PR_SET_NAME: usize = 15;
-    let _ = ask(call::PRCTL, [PR_SET_NAME, c"uzswap-helper".as_ptr().addr(), 0, 0, 0, 0]);
+    if ask(call::PRCTL, [PR_SET_NAME, c"uzswap-helper".as_ptr().addr(), 0, 0, 0, 0]).is_err() {
+        let _ = ask(call::EXIT, [0; 6]); // the supervisor would not know it
+    }
     run_soon();
     let word: *const u32 = ptr::with_exposed_provenance(stack);
     // SAFETY: whoever started the helper wrote it there.

@@ -22,6 +22,7 @@ use clap::{Parser, Subcommand};
 use serde::Serialize;
 
 use crate::sys::signals::size_limit_is_an_error;
+use crate::sys::stderr::tell;
 
 /// zswap in user space: compressed pages, and which allocator and compressor suit them.
 #[derive(Debug, Parser)]
@@ -125,7 +126,7 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             // The whole chain of causes, outermost first, on one line.
-            eprintln!("uzswap: {:#}", failure.error());
+            tell(&format!("uzswap: {:#}\n", failure.error()));
             ExitCode::from(failure.code())
         }
     }

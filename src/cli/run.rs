@@ -2,6 +2,8 @@
 
 use std::ffi::OsString;
 use std::fmt;
+use std::fs::File;
+use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -19,6 +21,7 @@ use crate::lab::page_set::rfc3339;
 use crate::lab::report::text::human_size;
 use crate::pager::{MetricsAddress, RunError, RunOptions, RunReport, WriteBackOptions, run};
 use crate::sys::children;
+use crate::sys::stderr::tell;
 use crate::trace::TraceAbout;
 use crate::zpool::ZpoolKind;
 use crate::zswap::{Incompressible, RecordOptions, WrittenAs, ZswapOptions};
@@ -111,7 +114,7 @@ impl Run {
         match self.run_program() {
             Ok(code) => code,
             Err(failure) => {
-                eprintln!("uzswap: {:#}", failure.error());
+                tell(&format!("uzswap: {:#}\n", failure.error()));
                 ExitCode::from(failure.code())
             }
         }
@@ -151,6 +154,17 @@ impl Run {
             quiet: self.quiet,
             metrics: self.metrics.clone(),
         };
+        let no_stats = |path: &PathBuf, error: &std::io::Error| {
+            format!("cannot write --stats {}: {error}", path.display())
+        };
+        let create = |path: &PathBuf| {
+            File::create(path).map_err(|error| {
+                use std::io::ErrorKind::{IsADirectory, NotADirectory, NotFound};
+                let is_usage = [IsADirectory, NotADirectory, NotFound].contains(&error.kind());
+                Failure::of(!is_usage, anyhow::anyhow!(no_stats(path, &error)))
+            })
+        };
+        let stats = self.stats.as_ref().map(|path| Ok((path, create(path)?))).transpose()?;
         let start = Instant::now();
         let (status, report) = match run(&self.command, &options) {
             Ok(done) => done,
@@ -161,7 +175,7 @@ impl Run {
                     std::io::ErrorKind::NotFound => 127,
                     _ => 126,
                 };
-                eprintln!("uzswap: {error}");
+                tell(&format!("uzswap: {error}\n"));
                 return Ok(ExitCode::from(code));
             }
             Err(RunError::Metrics { address, source }) => {
@@ -176,14 +190,14 @@ impl Run {
             }
             Err(error) => return Err(Failure::Machine(error.into())),
         };
-        if let Some(path) = &self.stats {
-            let text = serde_json::to_string_pretty(&report).expect("numbers");
-            std::fs::write(path, text + "\n").map_err(|error| {
-                Failure::Machine(anyhow::anyhow!("{}: {error}", path.display()))
-            })?;
+        if let Some((path, mut file)) = stats {
+            let text = serde_json::to_string_pretty(&report).expect("numbers") + "\n";
+            if let Err(error) = file.write_all(text.as_bytes()) {
+                tell(&format!("uzswap: {}\n", no_stats(path, &error)));
+            }
         }
         if !self.quiet {
-            eprint!("{}", summary(&report, start.elapsed()));
+            tell(&summary(&report, start.elapsed()));
         }
         if let Some(signal) = status.signal() {
             children::end_by(signal);

@@ -49,6 +49,15 @@ impl Finding {
     }
 }
 
+/// Where /proc does not know this process by its number, nor any other: nothing can be looked at.
+pub(super) fn strange_proc() -> Option<Finding> {
+    let told = std::fs::read_link("/proc/self").ok()?;
+    let is_ours = told.to_str()?.parse() == Ok(std::process::id());
+    let means = "processes have other numbers there: none could be looked at";
+    let strange = || finding("/proc", State::Missing, "of another PID namespace", means);
+    (!is_ours).then(|| strange().fixed_by(&["mount -t proc proc /proc", "unshare --mount-proc"]))
+}
+
 /// The program, for setcap.
 fn program() -> String {
     std::env::current_exe().map_or_else(|_| "uzswap".to_owned(), |path| path.display().to_string())

@@ -69,12 +69,17 @@ impl Report {
     /// Tries and reads everything on this machine; takes some milliseconds. It forks a process that
     /// ends at once and starts a shell that does nothing.
     pub fn of_this_machine() -> Report {
-        Report::of(Path::new("/"), &Trials::run())
+        let mut all = findings::all(&Files::below(Path::new("/")), &Trials::run());
+        all.splice(0..0, findings::strange_proc());
+        Report::new(all)
     }
 
     /// Of the files of the kernel below `root`, and of what was tried.
     pub fn of(root: &Path, trials: &Trials) -> Report {
-        let findings = findings::all(&Files::below(root), trials);
+        Report::new(findings::all(&Files::below(root), trials))
+    }
+
+    fn new(findings: Vec<Finding>) -> Report {
         let missing: Vec<&str> = findings
             .iter()
             .filter(|finding| finding.state == State::Missing)
@@ -110,6 +115,9 @@ pub fn what_run_needs() -> Result<(), Vec<Finding>> {
     let fd = userfaultfd::create(false);
     let has_features = fd.and_then(|fd| Userfaultfd::from_fd(fd).api(RUN_FEATURES)).is_ok();
     let files = Files::below(Path::new("/"));
+    if let Some(finding) = findings::strange_proc() {
+        return Err(vec![finding]);
+    }
     if has_features && (files.is_full_mode_for_all() || files.programs_may_trace()) {
         return Ok(());
     }

@@ -35,6 +35,7 @@ use crate::sys::preload::LIBRARY;
 use crate::sys::preload::protocol::SOCKET_VARIABLE;
 use crate::sys::signals::{self, SignalNumber};
 use crate::sys::spawn;
+use crate::sys::stderr::tell;
 use crate::trace::{Recorder, TraceAbout, TraceError};
 use crate::zswap::{Zswap, ZswapOptions};
 
@@ -138,7 +139,8 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
     let metrics_socket = options.metrics.as_ref().map(MetricsSocket::listen).transpose()?;
     let folder = setup(
         "make a folder for the socket",
-        tempfile::Builder::new().prefix(FOLDER_PREFIX).tempdir(),
+        status::place_for_library()
+            .and_then(|place| tempfile::Builder::new().prefix(FOLDER_PREFIX).tempdir_in(place)),
     )?;
     let open = Permissions::from_mode(0o755); // programs that change their user need it too
     setup("make a folder for the socket", fs::set_permissions(folder.path(), open))?;
@@ -151,7 +153,7 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
     let waiter = Waiter::new();
     let record = |(path, about): &(PathBuf, TraceAbout)| {
         Recorder::create(path, about, |error| {
-            eprintln!("uzswap: {error}; the recording ends here, the program goes on");
+            tell(&format!("uzswap: {error}; the recording ends here, the program goes on\n"));
         })
     };
     let recorder = options.record.as_ref().map(record).transpose()?;

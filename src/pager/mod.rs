@@ -70,6 +70,7 @@ use crate::page::{PAGE_SIZE, Page};
 use crate::sys::guard::Guard;
 use crate::sys::process;
 use crate::sys::signals::{self, SignalNumber};
+use crate::sys::stderr::tell;
 use crate::trace::{RecordReport, Recorder};
 use crate::zswap::{Counters, Zswap};
 
@@ -461,13 +462,13 @@ impl Pager {
 
     fn warn(&self, text: &str) {
         if !self.quiet {
-            eprintln!("uzswap: {text}");
+            tell(&format!("uzswap: {text}\n"));
         }
     }
 
     /// A page cannot be given back: its process is ended, never shown zeros.
     fn lose(&self, pid: u32, text: &str) {
-        eprintln!("uzswap: {text}; the process was ended");
+        tell(&format!("uzswap: {text}; the process was ended\n"));
         if pid == 0 {
             return self.fail(text);
         }
@@ -503,17 +504,17 @@ impl Pager {
         let pool = self.zswap.budget().used_bytes();
         let unmanaged = self.unmanaged.load(Ordering::Relaxed);
         let file = if self.write_back.is_some() { "" } else { ", or a --backing file" };
-        eprintln!(
+        tell(&format!(
             "uzswap: out of memory: of {:.1} MiB {:.1} are in use ({:.1} resident, {:.1} pool, \
              {:.1} tables of pages, {:.1} unmanaged programs), and {why}; process {pid} was ended. \
-             Give it a larger --limit{file}.",
+             Give it a larger --limit{file}.\n",
             mib(self.limit_bytes),
             (mib(used) * 10.0).ceil() / 10.0, // more than the limit, by however little
             mib(resident),
             mib(pool),
             mib(used.saturating_sub(resident + pool + unmanaged)),
             mib(unmanaged),
-        );
+        ));
         let _ = signals::send(pid as i32, SignalNumber(9));
     }
 

@@ -276,12 +276,35 @@ pub(super) fn remove_left_overs() {
     }
 }
 
+/// Where folders of runs may be, the best one first.
+fn places() -> impl Iterator<Item = PathBuf> {
+    const OTHERS: [&str; 4] = ["/tmp", "/var/tmp", "/run", "/dev/shm"];
+    std::iter::once(std::env::temp_dir()).chain(OTHERS.map(PathBuf::from))
+}
+
+/// Where a library can be from which programs are preloaded: it must be allowed to be executed, and
+/// LD_PRELOAD is a list with colons or spaces.
+pub(super) fn place_for_library() -> io::Result<PathBuf> {
+    use rustix::fs::{Access, StatVfsMountFlags, access, statvfs};
+    let is_fit = |place: &PathBuf| {
+        let has_separator = place.as_os_str().as_encoded_bytes().iter().any(|b| b" :".contains(b));
+        let may_execute =
+            statvfs(place).is_ok_and(|found| !found.f_flag.contains(StatVfsMountFlags::NOEXEC));
+        !has_separator && may_execute && access(place, Access::WRITE_OK).is_ok()
+    };
+    let told = || {
+        let all: Vec<String> = places().map(|place| place.display().to_string()).collect();
+        let all = all.join(", ");
+        io::Error::other(format!("none of {all} can be written and executed from: set TMPDIR"))
+    };
+    places().find(is_fit).ok_or_else(told)
+}
+
 /// What may be folders of runs.
 fn folders() -> Vec<(PathBuf, Metadata)> {
-    let mut places: Vec<PathBuf> = [std::env::temp_dir(), PathBuf::from("/tmp")]
-        .iter()
-        .filter_map(|place| fs::canonicalize(place).ok())
-        .collect();
+    let mut places: Vec<PathBuf> =
+        places().filter_map(|place| fs::canonicalize(place).ok()).collect();
+    places.sort();
     places.dedup();
     let entries = places.iter().filter_map(|place| fs::read_dir(place).ok()).flatten().flatten();
     entries

@@ -23,6 +23,7 @@ pub mod rb_node;
 pub mod remote;
 pub mod signals;
 pub mod spawn;
+pub mod stderr;
 pub mod uring;
 pub mod userfaultfd;
 pub mod wide;

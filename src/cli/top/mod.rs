@@ -15,6 +15,7 @@ use self::view::{Size, frame};
 use super::Failure;
 use crate::pager::running;
 use crate::sys::interrupt;
+use crate::sys::stderr::tell;
 
 /// How soon Ctrl-C is seen.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -65,7 +66,7 @@ impl Top {
             }
             let runs = history.next(found);
             if runs.is_empty() && !self.json && !is_screen && !told_of_none {
-                eprintln!("uzswap: {NOTHING}");
+                tell(&format!("uzswap: {NOTHING}\n"));
             }
             told_of_none = runs.is_empty();
             let text = match (self.json, is_screen) {
