@@ -396,7 +396,7 @@ fn no_zeros() {
     expect(&output, 0);
     let (read, said) = (text(&output.stdout), text(&output.stderr));
     assert!(
-        read.is_empty() && said.contains("cannot be given back: its memory is"),
+        read.is_empty() && said.contains("cannot be given back, as it has ended"),
         "{read}{said}"
     );
 }

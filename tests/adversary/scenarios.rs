@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Barrier;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -153,6 +153,7 @@ pub(crate) fn run(name: &str) -> ! {
         "outlived" => {
             OUTLIVING.store(filled(), Ordering::Relaxed);
             filled();
+            OUTLIVED.store(std::process::id() as i32, Ordering::Relaxed);
             raw::share_memory(outlive);
         }
         // Until they are ended.
@@ -427,12 +428,13 @@ fn guards_stay() {
     check_guards();
 }
 
+/// Where its memory is, and the process that it has it from.
 static OUTLIVING: AtomicUsize = AtomicUsize::new(0);
+static OUTLIVED: AtomicI32 = AtomicI32::new(0);
 
 /// Reads memory whose process has ended.
 extern "C" fn outlive(_: *mut libc::c_void) -> i32 {
-    let parent = raw::parent();
-    while raw::parent() == parent {}
+    while raw::parent() == OUTLIVED.load(Ordering::Relaxed) {}
     let at = OUTLIVING.load(Ordering::Relaxed);
     let read = (0..PAGES).filter(|page| raw::page(at + page * PAGE)[0] != word(*page)).count();
     raw::write(1, if read > 0 { b"zeros" } else { b"right" }.as_ptr().addr(), 5);

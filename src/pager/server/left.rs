@@ -1,21 +1,19 @@
 //! Memory whose helper has ended, and which somebody has still: threads that are about to end as
-//! well, in a system call maybe that reads a page that is not there; and processes that have it in
-//! common with the one that has ended (`vfork`, or `clone` with `CLONE_VM`).
+//! well, in a system call maybe that reads a page that is not there; processes that have it in
+//! common with the one that has ended (`vfork`, or `clone` with `CLONE_VM`); and who reads that of
+//! another process (`process_vm_readv`).
 //!
 //! Its userfaultfd is kept until nobody has it: with the last descriptor gone, what is missing
-//! would read as zeros, which a thread that ends may be about to write to a pipe. Nothing is
-//! answered: a thread that ends does not wait, and who goes on is ended.
+//! would read as zeros, which a thread that ends may be about to write to a pipe. Pages that are
+//! asked for are poisoned: a system call fails with EFAULT, or is short; a thread gets SIGBUS.
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use super::{PAGE, Server};
 use crate::pager::lock;
+use crate::sys::stderr::tell;
 use crate::sys::userfaultfd::{Event, Message, Userfaultfd};
-
-/// How long threads may take to end. They do so in some ms, as a rule.
-const ENDING_FOR: Duration = Duration::from_secs(1);
 
 /// Where memory of programs may be, but for addresses of 57 bits.
 const ALL: Range<u64> = 1 << 16..(1 << 47) - PAGE;
@@ -25,15 +23,6 @@ pub(super) struct Left {
     uffd: Arc<Userfaultfd>,
     /// The process that has ended.
     pid: u32,
-    numbers_as_here: bool,
-    since: Instant,
-}
-
-impl Left {
-    /// Whether it is not known yet that it stays.
-    pub(super) fn is_ending(&self) -> bool {
-        self.since.elapsed() < ENDING_FOR
-    }
 }
 
 impl Server {
@@ -41,15 +30,22 @@ impl Server {
     pub(super) fn leave(&mut self, id: u32) {
         let left = self.spaces.get(&id).map(|space| {
             let space = lock(space);
-            Left {
-                uffd: Arc::clone(&space.uffd),
-                pid: space.pid.unwrap_or(0),
-                numbers_as_here: space.numbers_as_here(),
-                since: Instant::now(),
-            }
+            Left { uffd: Arc::clone(&space.uffd), pid: space.pid.unwrap_or(0) }
         });
         self.gone(id);
-        self.left.extend(left.filter(|left| !left.uffd.is_memory_gone()));
+        if let Some(left) = left.filter(|left| !left.uffd.is_memory_gone()) {
+            // Faults that were read before are told again.
+            let _ = left.uffd.wake(ALL);
+            self.left.push(left);
+        }
+    }
+
+    /// All programs have ended. Whether nobody has any memory of theirs.
+    pub(super) fn leave_all(&mut self) -> bool {
+        let all: Vec<u32> = self.spaces.keys().copied().collect();
+        all.into_iter().for_each(|id| self.leave(id));
+        self.look_at_left();
+        self.left.is_empty()
     }
 
     /// Looks whether anybody has it still, and waits for something that was kept for it.
@@ -57,38 +53,36 @@ impl Server {
         let mut all = std::mem::take(&mut self.left);
         all.retain(|left| !left.uffd.is_memory_gone());
         for left in &all {
-            if !left.is_ending() {
-                self.end_who_waits(left);
-            }
+            self.poison_what_is_asked_for(left);
         }
         self.left.append(&mut all);
     }
 
-    fn end_who_waits(&mut self, left: &Left) {
+    fn poison_what_is_asked_for(&mut self, left: &Left) {
         let mut room = [const { Message::EMPTY }; 16];
         let count = left.uffd.read(&mut room).unwrap_or(0);
         for event in room[..count].iter_mut().filter_map(Message::take) {
             match event {
-                Event::PageFault { address, thread, .. } => {
-                    let pid = if left.numbers_as_here { thread } else { 0 };
-                    let why = match pid == left.pid {
-                        true => "its helper has ended (seccomp?)".to_owned(),
-                        false => {
-                            format!("its memory is that of process {}, which has ended", left.pid)
-                        }
-                    };
-                    let text =
-                        format!("page {address:#x} of process {pid} cannot be given back: {why}");
-                    self.pager.lose(pid, &text);
+                Event::PageFault { address, .. } => {
+                    let page = address / PAGE * PAGE..(address / PAGE + 1) * PAGE;
+                    if left.uffd.poison(page.clone(), true).is_err() {
+                        let _ = left.uffd.wake(page); // it is told again
+                    }
+                    if !std::mem::replace(&mut self.has_told_of_left, true) {
+                        tell(&format!(
+                            "uzswap: page {address:#x} of process {} cannot be given back, as it \
+                             has ended, or its helper: who asked for it gets EFAULT or SIGBUS; \
+                             likewise from now on\n",
+                            left.pid
+                        ));
+                    }
                 }
                 // It has no more than its parent.
                 Event::Fork { child } => {
-                    self.left.push(Left { uffd: Arc::new(child), since: Instant::now(), ..*left });
+                    self.left.push(Left { uffd: Arc::new(child), ..*left });
                 }
                 Event::Remove { .. } | Event::Unmap { .. } | Event::Remap { .. } => {}
             }
         }
-        // Faults that were read before the helper ended are told again.
-        let _ = left.uffd.wake(ALL);
     }
 }

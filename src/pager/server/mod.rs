@@ -91,6 +91,8 @@ pub(super) struct Server {
     waiting: Vec<Waiting>,
     overtaking: Vec<Overtaking>,
     left: Vec<Left>,
+    /// It was told that a page of such was asked for.
+    has_told_of_left: bool,
     /// Some space may have something that is to be protected still.
     protects: bool,
     /// Where there is a file.
@@ -144,6 +146,7 @@ impl Server {
             waiting: Vec::new(),
             overtaking: Vec::new(),
             left: Vec::new(),
+            has_told_of_left: false,
             protects: false,
             reader,
             next: 0,
@@ -155,7 +158,7 @@ impl Server {
 
     /// Whether there is something to do of which no descriptor tells.
     fn is_busy(&self) -> bool {
-        let has_much = self.protects || self.left.iter().any(Left::is_ending);
+        let has_much = self.protects || !self.left.is_empty();
         has_much || !self.waiting.is_empty() || !self.hellos.is_empty()
     }
 

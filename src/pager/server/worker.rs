@@ -32,6 +32,9 @@ const WORKERS_MAX: usize = 8;
 /// How often one userfaultfd is read before others are looked at.
 const TURNS: usize = 64;
 
+/// How long the end waits for who reads memory of programs that have ended.
+const END_MAX: Duration = Duration::from_secs(1);
+
 /// How long a worker does nothing where a space cannot be read for longer than some microseconds.
 const PAUSE: Duration = Duration::from_micros(50);
 
@@ -251,7 +254,24 @@ impl Worker {
                 workers.lock().forget_dead();
             }
         }
+        if self.desk.number == 0 {
+            self.leave_all();
+        }
         Ok(())
+    }
+
+    /// Lets go of all memory that programs had, once nobody has it: some of what is missing would
+    /// read as zeros, to who reads that of another process (process_vm_readv).
+    fn leave_all(&self) {
+        let since = Instant::now();
+        loop {
+            let mut server = self.workers.lock();
+            if server.leave_all() || since.elapsed() >= END_MAX {
+                return;
+            }
+            drop(server);
+            thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Reads what a userfaultfd has, and answers.

@@ -213,11 +213,6 @@ impl Space {
         Ok(())
     }
 
-    /// Whether the userfaultfd tells of all threads by their numbers here.
-    pub(super) fn numbers_as_here(&self) -> bool {
-        self.renumbered.is_empty()
-    }
-
     /// The thread that the userfaultfd tells of by this number; `None` where that is not known, or
     /// costs more than a fault to find out: the kernel tells the number in the thread's own PID
     /// namespace.
