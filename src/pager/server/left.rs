@@ -1,7 +1,7 @@
 //! Memory whose helper has ended, and which somebody has still: threads that are about to end as
 //! well, in a system call maybe that reads a page that is not there; processes that have it in
-//! common with the one that has ended (`vfork`, or `clone` with `CLONE_VM`); and who reads that of
-//! another process (`process_vm_readv`).
+//! common with the one that has ended (`vfork`, or `clone` with `CLONE_VM`); who reads that of
+//! another process (`process_vm_readv`); and the kernel, which clears a word there at an exec(2).
 //!
 //! Its userfaultfd is kept until nobody has it: with the last descriptor gone, what is missing
 //! would read as zeros, which a thread that ends may be about to write to a pipe. Pages that are
@@ -9,11 +9,15 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::{PAGE, Server};
 use crate::pager::lock;
 use crate::sys::stderr::tell;
 use crate::sys::userfaultfd::{Event, Message, Userfaultfd};
+
+/// How long nothing is told: at an exec(2) or the end of a process nobody misses the page.
+const ENDING_FOR: Duration = Duration::from_millis(20);
 
 /// Where memory of programs may be, but for addresses of 57 bits.
 const ALL: Range<u64> = 1 << 16..(1 << 47) - PAGE;
@@ -23,6 +27,7 @@ pub(super) struct Left {
     uffd: Arc<Userfaultfd>,
     /// The process that has ended.
     pid: u32,
+    since: Instant,
 }
 
 impl Server {
@@ -30,7 +35,11 @@ impl Server {
     pub(super) fn leave(&mut self, id: u32) {
         let left = self.spaces.get(&id).map(|space| {
             let space = lock(space);
-            Left { uffd: Arc::clone(&space.uffd), pid: space.pid.unwrap_or(0) }
+            Left {
+                uffd: Arc::clone(&space.uffd),
+                pid: space.pid.unwrap_or(0),
+                since: Instant::now(),
+            }
         });
         self.gone(id);
         if let Some(left) = left.filter(|left| !left.uffd.is_memory_gone()) {
@@ -68,7 +77,9 @@ impl Server {
                     if left.uffd.poison(page.clone(), true).is_err() {
                         let _ = left.uffd.wake(page); // it is told again
                     }
-                    if !std::mem::replace(&mut self.has_told_of_left, true) {
+                    if left.since.elapsed() >= ENDING_FOR
+                        && !std::mem::replace(&mut self.has_told_of_left, true)
+                    {
                         tell(&format!(
                             "uzswap: page {address:#x} of process {} cannot be given back, as it \
                              has ended, or its helper: who asked for it gets EFAULT or SIGBUS; \
