@@ -435,7 +435,7 @@ static OUTLIVED: AtomicI32 = AtomicI32::new(0);
 /// Reads memory whose process has ended.
 extern "C" fn outlive(_: *mut libc::c_void) -> i32 {
     while raw::parent() == OUTLIVED.load(Ordering::Relaxed) {}
-    thread::sleep(Duration::from_millis(300));
+    thread::sleep(Duration::from_millis(600));
     let at = OUTLIVING.load(Ordering::Relaxed);
     let read = (0..PAGES).filter(|page| raw::page(at + page * PAGE)[0] != word(*page)).count();
     raw::write(1, if read > 0 { b"zeros" } else { b"right" }.as_ptr().addr(), 5);

@@ -17,7 +17,7 @@ use crate::sys::stderr::tell;
 use crate::sys::userfaultfd::{Event, Message, Userfaultfd};
 
 /// How long nothing is told: at an exec(2) or the end of a process nobody misses the page.
-const ENDING_FOR: Duration = Duration::from_millis(20);
+const ENDING_FOR: Duration = Duration::from_millis(200);
 
 /// Where memory of programs may be, but for addresses of 57 bits.
 const ALL: Range<u64> = 1 << 16..(1 << 47) - PAGE;
