@@ -126,7 +126,7 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             // The whole chain of causes, outermost first, on one line.
-            tell(&format!("uzswap: {:#}\n", failure.error()));
+            tell(&format!("{:#}", failure.error()));
             ExitCode::from(failure.code())
         }
     }

@@ -21,7 +21,7 @@ use crate::lab::page_set::rfc3339;
 use crate::lab::report::text::human_size;
 use crate::pager::{MetricsAddress, RunError, RunOptions, RunReport, WriteBackOptions, run};
 use crate::sys::children;
-use crate::sys::stderr::tell;
+use crate::sys::stderr::{self, tell};
 use crate::trace::TraceAbout;
 use crate::zpool::ZpoolKind;
 use crate::zswap::{Incompressible, RecordOptions, WrittenAs, ZswapOptions};
@@ -114,7 +114,7 @@ impl Run {
         match self.run_program() {
             Ok(code) => code,
             Err(failure) => {
-                tell(&format!("uzswap: {:#}\n", failure.error()));
+                tell(&format!("{:#}", failure.error()));
                 ExitCode::from(failure.code())
             }
         }
@@ -175,7 +175,7 @@ impl Run {
                     std::io::ErrorKind::NotFound => 127,
                     _ => 126,
                 };
-                tell(&format!("uzswap: {error}\n"));
+                tell(&error.to_string());
                 return Ok(ExitCode::from(code));
             }
             Err(RunError::Metrics { address, source }) => {
@@ -193,11 +193,11 @@ impl Run {
         if let Some((path, mut file)) = stats {
             let text = serde_json::to_string_pretty(&report).expect("numbers") + "\n";
             if let Err(error) = file.write_all(text.as_bytes()) {
-                tell(&format!("uzswap: {}\n", no_stats(path, &error)));
+                tell(&no_stats(path, &error));
             }
         }
         if !self.quiet {
-            tell(&summary(&report, start.elapsed()));
+            stderr::write(&summary(&report, start.elapsed()));
         }
         if let Some(signal) = status.signal() {
             children::end_by(signal);

@@ -153,7 +153,7 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
     let waiter = Waiter::new();
     let record = |(path, about): &(PathBuf, TraceAbout)| {
         Recorder::create(path, about, |error| {
-            tell(&format!("uzswap: {error}; the recording ends here, the program goes on\n"));
+            tell(&format!("{error}; the recording ends here, the program goes on"));
         })
     };
     let recorder = options.record.as_ref().map(record).transpose()?;

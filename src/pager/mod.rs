@@ -462,13 +462,13 @@ impl Pager {
 
     fn warn(&self, text: &str) {
         if !self.quiet {
-            tell(&format!("uzswap: {text}\n"));
+            tell(text);
         }
     }
 
     /// A page cannot be given back: its process is ended, never shown zeros.
     fn lose(&self, pid: u32, text: &str) {
-        tell(&format!("uzswap: {text}; the process was ended\n"));
+        tell(&format!("{text}; the process was ended"));
         if pid == 0 {
             return self.fail(text);
         }
@@ -505,9 +505,9 @@ impl Pager {
         let unmanaged = self.unmanaged.load(Ordering::Relaxed);
         let file = if self.write_back.is_some() { "" } else { ", or a --backing file" };
         tell(&format!(
-            "uzswap: out of memory: of {:.1} MiB {:.1} are in use ({:.1} resident, {:.1} pool, \
+            "out of memory: of {:.1} MiB {:.1} are in use ({:.1} resident, {:.1} pool, \
              {:.1} tables of pages, {:.1} unmanaged programs), and {why}; process {pid} was ended. \
-             Give it a larger --limit{file}.\n",
+             Give it a larger --limit{file}.",
             mib(self.limit_bytes),
             (mib(used) * 10.0).ceil() / 10.0, // more than the limit, by however little
             mib(resident),

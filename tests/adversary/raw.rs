@@ -74,7 +74,7 @@ pub(crate) fn lock(at: usize, bytes: usize) -> Result<(), i32> {
     told(unsafe { libc::mlock(ptr::with_exposed_provenance(at), bytes) })
 }
 
-/// munlock(2).
+/// mlockall(2) of what there is, and munlockall(2).
 pub(crate) fn lock_all_and_unlock() -> Result<(), i32> {
     // SAFETY: changes no content.
     let locked = unsafe { libc::mlockall(libc::MCL_CURRENT) };
@@ -90,6 +90,7 @@ pub(crate) fn enter_mounts(namespace: i32) -> Result<(), i32> {
     if entered == 0 { Ok(()) } else { Err(errno()) }
 }
 
+/// munlock(2).
 pub(crate) fn unlock(at: usize, bytes: usize) -> Result<(), i32> {
     // SAFETY: changes no content.
     told(unsafe { libc::munlock(ptr::with_exposed_provenance(at), bytes) })

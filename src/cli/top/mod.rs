@@ -66,7 +66,7 @@ impl Top {
             }
             let runs = history.next(found);
             if runs.is_empty() && !self.json && !is_screen && !told_of_none {
-                tell(&format!("uzswap: {NOTHING}\n"));
+                tell(NOTHING);
             }
             told_of_none = runs.is_empty();
             let text = match (self.json, is_screen) {

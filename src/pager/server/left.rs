@@ -81,9 +81,9 @@ impl Server {
                         && !std::mem::replace(&mut self.has_told_of_left, true)
                     {
                         tell(&format!(
-                            "uzswap: page {address:#x} of process {} cannot be given back, as it \
+                            "page {address:#x} of process {} cannot be given back, as it \
                              has ended, or its helper: who asked for it gets EFAULT or SIGBUS; \
-                             likewise from now on\n",
+                             likewise from now on",
                             left.pid
                         ));
                     }

@@ -158,8 +158,8 @@ impl Server {
 
     /// Whether there is something to do of which no descriptor tells.
     fn is_busy(&self) -> bool {
-        let has_much = self.protects || !self.left.is_empty();
-        has_much || !self.waiting.is_empty() || !self.hellos.is_empty()
+        let has_some = !self.waiting.is_empty() || !self.hellos.is_empty() || !self.left.is_empty();
+        has_some || self.protects
     }
 
     /// Greets those again that were to wait, then helpers that say something, or are gone: after
