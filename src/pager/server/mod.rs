@@ -255,6 +255,11 @@ impl Server {
             .map(|(&id, _)| id)
             .collect();
         dead.into_iter().for_each(|id| self.gone(id));
+    }
+
+    /// Looks after all that ends unseen.
+    fn look_after_ends(&mut self) {
+        self.forget_dead();
         self.look_at_left();
         self.spaces.values().for_each(|space| lock(space).end_helper_left_alone());
     }
@@ -281,6 +286,7 @@ impl Server {
         let events = room[..count].iter_mut().filter_map(Told::take);
         let (faults, changes): (Vec<Event>, Vec<Event>) =
             events.partition(|event| matches!(event, Event::PageFault { .. }));
+        let has_forked = changes.iter().any(|change| matches!(change, Event::Fork { .. }));
         for range in changes.iter().flat_map(addresses_of) {
             space.take_back(range);
         }
@@ -335,7 +341,11 @@ impl Server {
         if count > 0 {
             desk.turns.end();
         }
-        drop(reading);
+        drop((reading, space));
+        if has_forked {
+            // Of a program that forks in a loop, each child has a table of its own.
+            self.forget_dead();
+        }
         Ok(Answered { count, drawn })
     }
 

@@ -251,7 +251,7 @@ impl Worker {
             }
             if self.desk.number == 0 && looked.elapsed() >= Duration::from_secs(1) {
                 looked = Instant::now();
-                workers.lock().forget_dead();
+                workers.lock().look_after_ends();
             }
         }
         if self.desk.number == 0 {
