@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 
-use super::staging::NOBODY;
 use super::{PAGE, Space, pages};
 use crate::pager::process_files::growth_under_way;
 use crate::pager::ranges::{Ranges, count};
@@ -14,7 +13,7 @@ impl Space {
         let Space { table, staging, .. } = self;
         table.take_range(pages(range), &mut |_, entry| match entry.place {
             Place::Stored(slot) => release(slot),
-            Place::Staged(staged) => staging.owners[staged as usize] = NOBODY,
+            Place::Staged(staged) => drop(staging.owners.take(staged)),
             Place::Program => {}
         });
     }
@@ -115,7 +114,7 @@ impl Space {
         for (page, entry) in entries {
             let page = page - from.start / PAGE + to / PAGE;
             if let Place::Staged(staged) = entry.place {
-                self.staging.owners[staged as usize] = page;
+                self.staging.owners.set(staged, page);
             }
             self.table.set(page, entry);
         }
@@ -223,7 +222,7 @@ impl Space {
     fn drop_aside(&mut self, page: u64, release: &mut dyn FnMut(u32)) {
         match self.elder.remove(&page).map(|entry| entry.place) {
             Some(Place::Stored(slot)) => release(slot),
-            Some(Place::Staged(staged)) => self.staging.owners[staged as usize] = NOBODY,
+            Some(Place::Staged(staged)) => drop(self.staging.owners.take(staged)),
             Some(Place::Program) | None => {}
         }
     }

@@ -26,7 +26,7 @@ use counting::{Joined, Shared};
 pub(super) use counting::{process_size, resident_bytes};
 use forking::{Forks, Prepared};
 pub(super) use moving::Moved;
-use staging::{NOBODY, STAGING_PAGES, Staging};
+use staging::Staging;
 pub(super) use staging::{STAGING_BYTES, TRAY_PAGES, Tray};
 use watching::Looks;
 pub(super) use watching::{Look, leave_words_of_threads, watch};
@@ -347,7 +347,7 @@ impl Space {
         let entry = self.table.get(page);
         let heat = match entry.place {
             Place::Staged(staged) => {
-                self.staging.owners[staged as usize] = NOBODY;
+                self.staging.owners.take(staged);
                 HEAT_MAX
             }
             Place::Stored(_) | Place::Program => heat,
@@ -370,7 +370,7 @@ impl Space {
 
     /// Memory of what is known, in bytes, about.
     pub(super) fn bytes(&self) -> usize {
-        self.table.bytes() + STAGING_PAGES * size_of::<u64>()
+        self.table.bytes() + self.staging.owners.bytes()
     }
 }
 

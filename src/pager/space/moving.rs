@@ -183,7 +183,7 @@ impl Space {
                 let (page, staged) = (run.page + at as u64, run.staged + at);
                 let place = Place::Staged(staged as u32);
                 self.table.set(page, Entry { place, ..self.table.get(page) });
-                self.staging.owners[staged] = page;
+                self.staging.owners.set(staged as u32, page);
             }
             run.moved = count;
         }

@@ -20,13 +20,12 @@ const TRAYS: usize = 8;
 pub(in crate::pager) const STAGING_BYTES: u64 = (STAGING_PAGES as u64 + 1) * PAGE_SIZE as u64;
 
 /// A page of staging that belongs to nobody.
-pub(super) const NOBODY: u64 = u64::MAX;
+const NOBODY: u64 = u64::MAX;
 
 /// Pages that are aside in the program.
 #[derive(Debug)]
 pub(super) struct Staging {
-    /// By page of staging: the page of the program.
-    pub(super) owners: Box<[u64]>,
+    pub(super) owners: Owners,
     /// Trays with pages, the oldest first.
     pub(super) filled: VecDeque<usize>,
     /// Trays without.
@@ -35,6 +34,55 @@ pub(super) struct Staging {
     pub(super) moved: [usize; TRAYS],
     /// A tray of which all is in the store, and that has its memory still.
     pub(super) spent: Option<usize>,
+}
+
+/// By page of staging: the page of the program. A tray with none takes no memory.
+#[derive(Debug, Default)]
+pub(super) struct Owners([Option<Box<OfTray>>; TRAYS]);
+
+#[derive(Debug)]
+struct OfTray {
+    pages: [u64; TRAY_PAGES],
+    /// Those that are not nobody's.
+    count: usize,
+}
+
+impl Owners {
+    pub(super) fn set(&mut self, staged: u32, page: u64) {
+        let staged = staged as usize;
+        let none = || Box::new(OfTray { pages: [NOBODY; TRAY_PAGES], count: 0 });
+        let tray = self.0[staged / TRAY_PAGES].get_or_insert_with(none);
+        let before = std::mem::replace(&mut tray.pages[staged % TRAY_PAGES], page);
+        tray.count += usize::from(before == NOBODY);
+    }
+
+    /// The owner, which it is no more; `None` where there is none.
+    pub(super) fn take(&mut self, staged: u32) -> Option<u64> {
+        let staged = staged as usize;
+        let place = &mut self.0[staged / TRAY_PAGES];
+        let tray = place.as_mut()?;
+        let before = std::mem::replace(&mut tray.pages[staged % TRAY_PAGES], NOBODY);
+        if before == NOBODY {
+            return None;
+        }
+        tray.count -= 1;
+        if tray.count == 0 {
+            *place = None;
+        }
+        Some(before)
+    }
+
+    /// Pages of staging that have an owner, of one tray, and each owner.
+    fn of_tray(&self, tray: usize) -> impl Iterator<Item = (u32, u64)> {
+        let pages = self.0[tray].iter().flat_map(|tray| &tray.pages);
+        let first = (tray * TRAY_PAGES) as u32;
+        (first..).zip(pages.copied()).filter(|(_, owner)| *owner != NOBODY)
+    }
+
+    /// Memory, in bytes, about.
+    pub(super) fn bytes(&self) -> usize {
+        self.0.iter().flatten().count() * size_of::<OfTray>()
+    }
 }
 
 /// Pages of a tray that are to be stored.
@@ -57,7 +105,7 @@ pub(in crate::pager) struct StagedPage {
 impl Staging {
     pub(super) fn new() -> Staging {
         Staging {
-            owners: vec![NOBODY; STAGING_PAGES].into(),
+            owners: Owners::default(),
             filled: VecDeque::new(),
             empty: (0..TRAYS).rev().collect(),
             moved: [0; TRAYS],
@@ -86,24 +134,20 @@ impl Space {
 
     fn tray(&self, number: usize) -> Option<Tray> {
         let helper = self.helper.as_ref()?;
-        let pages = number * TRAY_PAGES..(number + 1) * TRAY_PAGES;
-        let staged = pages
-            .map(|staged| StagedPage {
-                number: staged as u32,
-                address: helper.staged_at(staged),
-                owner: self.staging.owners[staged],
+        let staged = self.staging.owners.of_tray(number);
+        let staged = staged
+            .map(|(staged, owner)| StagedPage {
+                number: staged,
+                address: helper.staged_at(staged as usize),
+                owner,
             })
-            .filter(|staged| staged.owner != NOBODY)
             .collect();
         Some(Tray { number, staged })
     }
 
     /// A page of a tray is in the store now; `false` where it has left the tray meanwhile.
     pub(in crate::pager) fn stored(&mut self, staged: u32, slot: u32) -> bool {
-        let owner = std::mem::replace(&mut self.staging.owners[staged as usize], NOBODY);
-        if owner == NOBODY {
-            return false;
-        }
+        let Some(owner) = self.staging.owners.take(staged) else { return false };
         let entry = self.table.get(owner);
         if entry.place == Place::Staged(staged) {
             self.table.set(owner, Entry { place: Place::Stored(slot), ..entry });
@@ -143,8 +187,8 @@ impl Space {
 
     /// Pages of staging with pages of the program.
     pub(in crate::pager) fn pages_aside(&self) -> Vec<u32> {
-        let owners = self.staging.owners.iter().zip(0..);
-        owners.filter(|(owner, _)| **owner != NOBODY).map(|(_, staged)| staged).collect()
+        let trays = (0..TRAYS).flat_map(|tray| self.staging.owners.of_tray(tray));
+        trays.map(|(staged, _)| staged).collect()
     }
 
     /// Reads a page that is aside.
