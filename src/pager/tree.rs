@@ -3,7 +3,7 @@
 //! It has no part in keeping to the limit. What it asks of the file system may take a tenth of a
 //! second where others write.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::PathBuf;
@@ -19,11 +19,17 @@ use crate::sys::process;
 /// How often it looks.
 pub(super) const LOOK_EVERY: Duration = Duration::from_millis(500);
 
+/// Looks that find a process without a helper until it is told: a program that has just started
+/// says hello in a moment, or ends. What a managed program has forked waits for pages before, where
+/// there are hardly any; or it has none, and is unmanaged.
+const LOOKS: u32 = 2;
+const LOOKS_AT_FORKED: u32 = 20;
+
 /// What is known of the tree.
 struct Tree {
     pager: Arc<Pager>,
-    /// Processes without a helper when that was looked for last.
-    without: BTreeSet<u32>,
+    /// Processes without a helper, and how many looks in a row found them so.
+    without: BTreeMap<u32, u32>,
     /// Programs of which that was told.
     told: BTreeSet<PathBuf>,
 }
@@ -31,7 +37,7 @@ struct Tree {
 /// Starts the thread. To be unparked at the end.
 pub(super) fn start(pager: &Arc<Pager>) -> io::Result<JoinHandle<()>> {
     let pager = Arc::clone(pager);
-    let tree = Tree { pager, without: BTreeSet::new(), told: BTreeSet::new() };
+    let tree = Tree { pager, without: BTreeMap::new(), told: BTreeSet::new() };
     thread::Builder::new().name("uzswap-tree".to_owned()).spawn(move || tree.run())
 }
 
@@ -48,20 +54,25 @@ impl Tree {
     /// stays.
     fn look(&mut self) {
         let managed: BTreeSet<u32> = managed(&self.pager).collect();
-        let mut without = BTreeSet::new();
+        let mut without = BTreeMap::new();
         let mut bytes = 0;
         for pid in processes(&self.pager) {
             // One that ended, or that the kernel lets nobody look at, has no such link.
-            let Ok(program) = fs::read_link(format!("/proc/{pid}/exe")) else { continue };
+            let Some(program) = program_of(pid) else { continue };
             if managed.contains(&pid) {
                 continue;
             }
-            without.insert(pid);
-            // Seen twice: a program that has just started says hello in a moment, or ends.
-            if !self.without.contains(&pid) {
+            let looks = self.without.get(&pid).unwrap_or(&0) + 1;
+            without.insert(pid, looks);
+            if looks < LOOKS {
                 continue;
             }
             bytes += part_of_anonymous_of(pid).unwrap_or(0);
+            let is_parent =
+                |it: &u32| managed.contains(it) && program_of(*it).as_ref() == Some(&program);
+            if looks < LOOKS_AT_FORKED && process::parent_of(pid).filter(is_parent).is_some() {
+                continue;
+            }
             // What is stopped may say hello when it goes on.
             if !process::is_stopped(pid) && self.told.insert(program.clone()) {
                 let program = program.display();
@@ -74,6 +85,11 @@ impl Tree {
         self.without = without;
         self.pager.unmanaged.store(bytes, Ordering::Relaxed);
     }
+}
+
+/// The file of the program that a process runs.
+fn program_of(pid: u32) -> Option<PathBuf> {
+    fs::read_link(format!("/proc/{pid}/exe")).ok()
 }
 
 /// Processes with a helper.
