@@ -62,6 +62,10 @@ fn main() -> ExitCode {
     add(name, missing.clone(), Box::new(threads_that_end));
     let name = "growth_after_forks_is_held_back".to_owned();
     add(name, missing.clone(), Box::new(growth_after_forks));
+    let name = "copies_that_do_not_fit_are_held_back".to_owned();
+    add(name, missing.clone(), Box::new(copies_that_do_not_fit));
+    let name = "children_that_have_ended_take_nothing".to_owned();
+    add(name, missing.clone(), Box::new(ended_children));
     let name = "forks_that_fit_cost_nothing".to_owned();
     add(name, missing.clone(), Box::new(forks_in_turn));
     let name = "what_forks_share_counts_once".to_owned();
@@ -348,6 +352,31 @@ fn growth_after_forks() {
     let told = report("38M", "both-write");
     let peak = told["peak_bytes"].as_u64().unwrap();
     assert!(peak < (38 << 20) * 6 / 5, "{told}");
+}
+
+/// Four children with 32 MiB each, in a pool of which there were up to 44 MiB: some are ended.
+fn copies_that_do_not_fit() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("stats");
+    let output = Command::new(env!("CARGO_BIN_EXE_uzswap"))
+        .args(["run", "--limit", "24M", "--stats", path.to_str().unwrap()])
+        .args(["--", &this_program(), "--scenario", "many-write"])
+        .output()
+        .unwrap();
+    let said = text(&output.stderr);
+    assert!(
+        matches!(output.status.code(), Some(0 | 137)) && said.contains("out of memory"),
+        "{said}"
+    );
+    let told: serde_json::Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+    let peak = told["peak_bytes"].as_u64().unwrap();
+    assert!(peak < (24 << 20) * 6 / 5, "{told}");
+}
+
+/// 400 children, one after the other: with a table of 32 KiB for each, that is 13 MiB.
+fn ended_children() {
+    let told = report("24M", "forks-in-turn");
+    assert!(told["metadata_peak_bytes"].as_u64().unwrap() < 6 << 20, "{told}");
 }
 
 /// 30 children that read 32 MiB which they share: little has to leave, if anything. Were it counted

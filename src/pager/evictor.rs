@@ -45,6 +45,9 @@ const ROUNDS_IN_VAIN: u32 = 2000;
 /// Rounds without any page freed after which it is not waited for that any more: some 0.3 s.
 const UNKNOWN_ROUNDS: u32 = 250;
 
+/// Relatives that are asked at most for pages which they have in the store, the oldest first.
+const ASKED_RELATIVES: usize = 8;
+
 /// Members of a family whose pages leave however much is known.
 const FEW: u32 = 2;
 
@@ -95,8 +98,12 @@ impl Evictor {
                 self.pager.wait();
                 continue;
             }
-            if self.is_hopeless() {
+            let seen = self.seen();
+            if self.pressure.is_hopeless(Instant::now(), seen) {
                 self.pager.is_out_of_memory("what is stored leaves hardly any to run in");
+            }
+            if seen.is_full() {
+                self.pager.is_full();
             }
             // Where there can be none, the helpers end their programs.
             let _ = self.pager.guard.get_or_init(|| Guard::start(&self.library, SUPERVISOR_GONE));
@@ -148,15 +155,13 @@ impl Evictor {
         })
     }
 
-    /// Whether what is stored leaves hardly any to run in, and does not shrink enough.
-    fn is_hopeless(&mut self) -> bool {
-        let seen = Seen {
+    fn seen(&self) -> Seen {
+        Seen {
             limit_bytes: self.pager.limit_bytes,
             used_bytes: self.pager.sampled.load(Ordering::Relaxed),
             resident_bytes: self.pager.resident.load(Ordering::Relaxed),
             faults: self.pager.meter.faults(),
-        };
-        self.pressure.is_hopeless(Instant::now(), seen)
+        }
     }
 
     /// Frees some memory; pages that left it.
@@ -248,6 +253,9 @@ impl Evictor {
         match heard {
             Heard::Done => {
                 let (moved, freed) = lock(space).dropped();
+                if freed > 0 {
+                    self.pager.frees();
+                }
                 self.pager.meter.moved(moved.pages);
                 Ok((moved, freed))
             }
@@ -331,8 +339,11 @@ impl Evictor {
     /// they are released.
     fn kept_elsewhere(&self, space: &SpaceLock, tray: &Tray) -> BTreeMap<u64, u32> {
         let mut found = BTreeMap::new();
-        for relative in self.relatives(space) {
-            let relative = lock(&relative);
+        for relative in self.relatives(space).iter().take(ASKED_RELATIVES) {
+            if found.len() == tray.staged.len() {
+                break;
+            }
+            let relative = lock(relative);
             for owner in tray.staged.iter().map(|staged| staged.owner) {
                 if let (Place::Stored(slot), Entry::Vacant(entry)) =
                     (relative.table.get(owner).place, found.entry(owner))

@@ -78,6 +78,13 @@ use crate::zswap::{Counters, Zswap};
 /// is not theirs.
 const UNTOLD_PART: u64 = 8;
 
+/// How long what the evictor has found is taken to be so still: some of its rounds.
+const EXPECTED_FOR: Duration = Duration::from_millis(20);
+
+/// Where what is stored leaves hardly any to run in, programs may have one part in so many of the
+/// limit beyond it: those that go on so do, one page after the other.
+const BEYOND_PART: u64 = 50;
+
 /// Pages of zeros that take no memory before they are written: a short program needs none of them.
 fn untouched_pages(count: usize) -> Box<[Page]> {
     vec![[0; PAGE_SIZE]; count].into()
@@ -129,6 +136,11 @@ struct Pager {
     stop: AtomicBool,
     /// Where the store has two compressors.
     density: Option<Density>,
+    start: Instant,
+    /// Until when the evictor is taken to free pages, in ms since the start; and until when what
+    /// is stored is taken to leave hardly any to run in.
+    frees_until: AtomicU64,
+    full_until: AtomicU64,
     /// Rounds of the evictor: a fault waits for room for two of them at most.
     rounds: AtomicU64,
     /// Some fault waits for room.
@@ -331,6 +343,30 @@ impl Pager {
     /// How many pages there may be before the limit is passed.
     fn pages_to_limit(&self) -> usize {
         self.pages_below(self.limit_bytes)
+    }
+
+    /// The evictor frees pages.
+    fn frees(&self) {
+        self.frees_until.store(self.ms_later(EXPECTED_FOR), Ordering::Relaxed);
+    }
+
+    /// The evictor finds that what is stored leaves hardly any to run in.
+    fn is_full(&self) {
+        self.full_until.store(self.ms_later(EXPECTED_FOR), Ordering::Relaxed);
+    }
+
+    /// Whether a fault is to wait on though the evictor had time for it: pages leave, or somebody
+    /// will be ended for it.
+    fn will_have_room(&self) -> bool {
+        let now = self.ms_later(Duration::ZERO);
+        let is_before = |until: &AtomicU64| now < until.load(Ordering::Relaxed);
+        let beyond = self.limit_bytes + self.limit_bytes / BEYOND_PART;
+        is_before(&self.frees_until) && self.pages_to_limit() == 0
+            || is_before(&self.full_until) && self.pages_below(beyond) == 0
+    }
+
+    fn ms_later(&self, time: Duration) -> u64 {
+        (self.start.elapsed() + time).as_millis() as u64
     }
 
     /// How many pages there may be before so many bytes are in use.

@@ -33,6 +33,14 @@ pub(super) struct Seen {
     pub(super) faults: Faults,
 }
 
+impl Seen {
+    /// Whether what is stored, and cannot leave, leaves programs hardly any to run in.
+    pub(super) fn is_full(&self) -> bool {
+        let rest = self.used_bytes.saturating_sub(self.resident_bytes);
+        rest >= self.limit_bytes - self.limit_bytes / LEAST_PART
+    }
+}
+
 /// Looks since a time at which there may have been no hope.
 #[derive(Debug)]
 struct Since {
@@ -61,7 +69,7 @@ impl Pressure {
     /// fault found room at once.
     pub(super) fn is_hopeless(&mut self, now: Instant, seen: Seen) -> bool {
         let Seen { limit_bytes, used_bytes, resident_bytes, faults } = seen;
-        if used_bytes.saturating_sub(resident_bytes) < limit_bytes - limit_bytes / LEAST_PART {
+        if !seen.is_full() {
             self.since = None;
             return false;
         }

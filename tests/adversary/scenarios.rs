@@ -107,6 +107,7 @@ pub(crate) fn run(name: &str) -> ! {
         "words-of-threads" => words_of_threads(),
         "both-write" => both_write(),
         "many-read" => many_read(),
+        "many-write" => many_write(),
         "workers" => workers(),
         // What is watched is not to split the mapping that it is told by.
         "stack-is-told" => {
@@ -324,7 +325,7 @@ fn threads_end_in_forks() {
 fn forks_in_turn() {
     let at = filled();
     thread::sleep(Duration::from_millis(200));
-    for _ in 0..60 {
+    for _ in 0..400 {
         match raw::fork() {
             0 => raw::exit(0),
             child => assert_eq!(raw::wait(child), 0),
@@ -591,6 +592,29 @@ fn many_read() {
         })
         .collect();
     children.into_iter().for_each(|child| assert_eq!(raw::wait(child), 0));
+}
+
+/// Children that make all their own that they have of their parent, and then cannot be compressed
+/// to less than a third. They end, or are ended.
+fn many_write() {
+    const NOISE: usize = 512 / 3;
+    let at = filled();
+    let children = [1_u64, 2, 3, 4].map(|seed| {
+        let child = raw::fork();
+        if child == 0 {
+            let mut state = seed;
+            for page in 0..PAGES {
+                for word in &mut raw::page(at + page * PAGE)[..NOISE] {
+                    state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(seed);
+                    *word = state ^ (state >> 32);
+                }
+            }
+            raw::exit(0);
+        }
+        child
+    });
+    children.into_iter().for_each(|child| assert!([0, 9].contains(&raw::wait(child))));
+    check(at);
 }
 
 /// A child that is stopped now and then, while its pages leave: what it has stays for that time,

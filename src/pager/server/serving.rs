@@ -90,11 +90,13 @@ impl Server {
             let rounds = self.pager.rounds.load(Ordering::Relaxed) - fault.round;
             // Of pages in common, what the evictor frees in a round is another's still.
             let may_help = fault.access == Access::FirstWrite || rounds < ROOM_ROUNDS;
-            let by = match may_help && fault.since.elapsed() <= ROOM_WAIT {
+            let mut space = lock(&shared);
+            let may_wait = may_help && fault.since.elapsed() <= ROOM_WAIT;
+            // A child whose helper is on its way has none that could give pages up.
+            let by = match may_wait || space.thread.is_some() && self.pager.will_have_room() {
                 true => By::Program,
                 false => By::Waiting,
             };
-            let mut space = lock(&shared);
             let is_in_vain = by == By::Waiting && self.pager.room_pages() == 0;
             let served = self.serve(&mut space, &fault, by);
             drop(space);
@@ -176,7 +178,8 @@ impl Server {
     fn serve_kept(&mut self, space: &mut Space, fault: &Waiting) -> Option<Range<u64>> {
         let page = fault.page();
         let window = fault.window.clone();
-        let window = window.unwrap_or_else(|| space.streams.window(page, RESTORED_MAX));
+        let most = self.pager.pages_to_limit().clamp(1, RESTORED_MAX);
+        let window = window.unwrap_or_else(|| space.streams.window(page, most));
         let wanted = run_around(space, page, window.clone(), |place| place != Place::Program);
         match self.fetch(space, page, count(&(wanted.start..page)), Reader::take) {
             Some(Ok(())) => {}
