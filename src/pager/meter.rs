@@ -30,9 +30,11 @@ pub(super) struct Meter {
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Faults {
     pub(super) all: u64,
+    /// What they took together.
+    pub(super) sum_ns: u64,
     /// Of those, such that waited for room.
     pub(super) waited: u64,
-    /// And such that went on without any.
+    /// And such that went on without any, or late.
     pub(super) in_vain: u64,
 }
 
@@ -105,7 +107,7 @@ impl Meter {
     pub(super) fn faults(&self) -> Faults {
         let waits = self.waits.lock().unwrap_or_else(PoisonError::into_inner);
         let [waited, in_vain] = [&self.waited, &self.in_vain].map(|it| it.load(Ordering::Relaxed));
-        Faults { all: waits.histogram.len(), waited, in_vain }
+        Faults { all: waits.histogram.len(), sum_ns: waits.sum_ns, waited, in_vain }
     }
 
     pub(super) fn fresh(&self, pages: usize) {

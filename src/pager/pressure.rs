@@ -3,7 +3,8 @@
 //! What is stored may take as much as it did: then pages leave all the time, and there is no more
 //! room than before. A fault goes on nevertheless once it has waited for that in vain, with a
 //! page; a program whose faults all do gets a few hundred pages a second. It gets hardly more if
-//! they find some room, but none at once, where nothing is left to run in.
+//! they find some room, but none at once, where nothing is left to run in; or where what leaves
+//! makes room for some pages, and each takes its time.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,7 @@ use super::meter::Faults;
 /// One part in so many of the limit is too little for programs to run in.
 pub(super) const LEAST_PART: u64 = 8;
 
-/// And one in so many is none.
+/// And one in so many is none, to run in or that could be had.
 const NONE_PART: u64 = 64;
 
 /// How long there must have been no hope.
@@ -22,6 +23,10 @@ const LOOKED_FOR: Duration = Duration::from_secs(3);
 /// time at least.
 const WAITED_PART: u64 = 10;
 const WAITED_MIN: u64 = 30;
+
+/// What a fault takes, on the average, without any hope: less than 5000 pages a second for each
+/// thread.
+const TAKES: Duration = Duration::from_micros(200);
 
 /// What is seen at one time.
 #[derive(Debug, Clone, Copy)]
@@ -48,8 +53,9 @@ struct Since {
     faults: Faults,
     /// At each look, the limit was passed.
     is_over: bool,
-    /// Or there was nothing to run in.
+    /// Or there was nothing to run in, or nothing free.
     has_none: bool,
+    is_tight: bool,
 }
 
 /// Looks, all of them while something is to leave.
@@ -65,18 +71,19 @@ impl Pressure {
     }
 
     /// Whether what is stored has left hardly any to run in for some seconds, in which the limit
-    /// was passed all the time, or hardly a fault found room; or it has left none, and hardly a
-    /// fault found room at once.
+    /// was passed all the time, or hardly a fault found room; or it has left none to run in, and
+    /// hardly a fault found room at once; or none free, and faults took long.
     pub(super) fn is_hopeless(&mut self, now: Instant, seen: Seen) -> bool {
         let Seen { limit_bytes, used_bytes, resident_bytes, faults } = seen;
         if !seen.is_full() {
             self.since = None;
             return false;
         }
-        let start = Since { at: now, faults, is_over: true, has_none: true };
+        let start = Since { at: now, faults, is_over: true, has_none: true, is_tight: true };
         let since = self.since.get_or_insert(start);
         since.is_over &= used_bytes > limit_bytes;
         since.has_none &= resident_bytes < limit_bytes / NONE_PART;
+        since.is_tight &= used_bytes > limit_bytes - limit_bytes / NONE_PART;
         if now.duration_since(since.at) <= LOOKED_FOR {
             return false;
         }
@@ -84,9 +91,12 @@ impl Pressure {
         let are_all = |of_those: u64| {
             of_those >= WAITED_MIN && all.saturating_sub(of_those) <= of_those / WAITED_PART
         };
+        let waited = faults.waited - since.faults.waited;
+        let take = faults.sum_ns.saturating_sub(since.faults.sum_ns) / all.max(1);
         let is_hopeless = since.is_over
             || are_all(faults.in_vain - since.faults.in_vain)
-            || since.has_none && are_all(faults.waited - since.faults.waited);
+            || since.has_none && are_all(waited)
+            || since.is_tight && waited >= WAITED_MIN && take >= TAKES.as_nanos() as u64;
         self.since = None;
         is_hopeless
     }
@@ -109,12 +119,12 @@ mod tests {
         limit_bytes: 800,
         used_bytes: 801,
         resident_bytes: 90,
-        faults: Faults { all: 0, waited: 0, in_vain: 0 },
+        faults: Faults { all: 0, sum_ns: 0, waited: 0, in_vain: 0 },
     };
 
     /// So many faults that waited, in vain, and others that did not.
     fn faults(in_vain: u64, others: u64) -> Faults {
-        Faults { all: in_vain + others, waited: in_vain, in_vain }
+        Faults { all: in_vain + others, sum_ns: 0, waited: in_vain, in_vain }
     }
 
     #[test]
@@ -150,7 +160,7 @@ mod tests {
         let of_ten_go_on = |go_on: u64| {
             move |ms: u64| {
                 let (waited, all) = (ms / 10 * 10, ms / 10 * (10 + go_on));
-                let faults = Faults { all, waited, in_vain: 0 };
+                let faults = Faults { all, sum_ns: 0, waited, in_vain: 0 };
                 Seen { used_bytes: 799, resident_bytes: 12, faults, ..FULL }
             }
         };
@@ -162,6 +172,21 @@ mod tests {
             let resident_bytes = if ms.is_multiple_of(1000) { 13 } else { 11 };
             Seen { resident_bytes, ..of_ten_go_on(0)(ms) }
         };
+        assert_eq!(hopeless_at(9_000, now_and_then), None);
+    }
+
+    #[test]
+    fn faults_that_take_long_where_nothing_is_free_are_hopeless() {
+        let of = |used_bytes: u64, us: u64| {
+            move |ms: u64| {
+                let faults = Faults { all: ms, sum_ns: ms * us * 1000, waited: ms / 2, in_vain: 0 };
+                Seen { used_bytes, resident_bytes: 50, faults, ..FULL }
+            }
+        };
+        assert_eq!(hopeless_at(9_000, of(789, 200)), Some(3_010)); // 12 are one in 64
+        assert_eq!(hopeless_at(9_000, of(789, 199)), None);
+        assert_eq!(hopeless_at(9_000, of(788, 900)), None);
+        let now_and_then = |ms: u64| of(789 - u64::from(ms.is_multiple_of(1000)), 900)(ms);
         assert_eq!(hopeless_at(9_000, now_and_then), None);
     }
 }

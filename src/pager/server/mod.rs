@@ -325,6 +325,7 @@ impl Server {
                 since: start,
                 round,
                 found_no_room: false,
+                waits_on: false,
                 window: None,
             };
             let served = self.serve(&mut space, &fault, by);

@@ -63,6 +63,8 @@ pub(super) struct Waiting {
     pub(super) round: u64,
     /// It found no room, at first at least.
     pub(super) found_no_room: bool,
+    /// And none in the time that it takes as a rule.
+    pub(super) waits_on: bool,
     /// Pages to restore, where its page is being read.
     pub(super) window: Option<Range<u64>>,
 }
@@ -85,7 +87,7 @@ pub(super) enum Served {
 
 impl Server {
     pub(super) fn serve_waiting(&mut self) {
-        for fault in std::mem::take(&mut self.waiting) {
+        for mut fault in std::mem::take(&mut self.waiting) {
             let Some(shared) = self.spaces.get(&fault.space).cloned() else { continue };
             let rounds = self.pager.rounds.load(Ordering::Relaxed) - fault.round;
             // Of pages in common, what the evictor frees in a round is another's still.
@@ -93,11 +95,10 @@ impl Server {
             let mut space = lock(&shared);
             let may_wait = may_help && fault.since.elapsed() <= ROOM_WAIT;
             // A child whose helper is on its way has none that could give pages up.
-            let by = match may_wait || space.thread.is_some() && self.pager.will_have_room() {
-                true => By::Program,
-                false => By::Waiting,
-            };
-            let is_in_vain = by == By::Waiting && self.pager.room_pages() == 0;
+            let waits_on = !may_wait && space.thread.is_some() && self.pager.will_have_room();
+            fault.waits_on |= waits_on;
+            let by = if may_wait || waits_on { By::Program } else { By::Waiting };
+            let is_in_vain = fault.waits_on || by == By::Waiting && self.pager.room_pages() == 0;
             let served = self.serve(&mut space, &fault, by);
             drop(space);
             if served == Served::Done && (fault.found_no_room || is_in_vain) {
