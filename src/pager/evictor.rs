@@ -100,7 +100,8 @@ impl Evictor {
             }
             let seen = self.seen();
             if self.pressure.is_hopeless(Instant::now(), seen) {
-                self.pager.is_out_of_memory("what is stored leaves hardly any to run in");
+                self.pager
+                    .is_out_of_memory("what is stored, or cannot be, leaves hardly any to run in");
             }
             if seen.is_full() {
                 self.pager.is_full();
@@ -156,10 +157,12 @@ impl Evictor {
     }
 
     fn seen(&self) -> Seen {
+        let staying = self.pager.spaces().iter().map(|space| lock(space).staying_bytes()).sum();
+        let resident = self.pager.resident.load(Ordering::Relaxed);
         Seen {
             limit_bytes: self.pager.limit_bytes,
             used_bytes: self.pager.sampled.load(Ordering::Relaxed),
-            resident_bytes: self.pager.resident.load(Ordering::Relaxed),
+            leaving_bytes: resident.saturating_sub(staying),
             faults: self.pager.meter.faults(),
         }
     }

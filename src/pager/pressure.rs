@@ -1,6 +1,6 @@
 //! Whether there is any hope for programs under their limit.
 //!
-//! What is stored may take as much as it did: then pages leave all the time, and there is no more
+//! What is stored may take as much as it did, or what cannot be stored all that there is: then pages leave all the time, and there is no more
 //! room than before. A fault goes on nevertheless once it has waited for that in vain, with a
 //! page; a program whose faults all do gets a few hundred pages a second. It gets hardly more if
 //! they find some room, but none at once, where nothing is left to run in; or where what leaves
@@ -33,15 +33,15 @@ const TAKES: Duration = Duration::from_micros(200);
 pub(super) struct Seen {
     pub(super) limit_bytes: u64,
     pub(super) used_bytes: u64,
-    /// What of it programs have resident.
-    pub(super) resident_bytes: u64,
+    /// What of it programs have resident, and can leave.
+    pub(super) leaving_bytes: u64,
     pub(super) faults: Faults,
 }
 
 impl Seen {
-    /// Whether what is stored, and cannot leave, leaves programs hardly any to run in.
+    /// Whether what is stored, or cannot be, leaves programs hardly any to run in.
     pub(super) fn is_full(&self) -> bool {
-        let rest = self.used_bytes.saturating_sub(self.resident_bytes);
+        let rest = self.used_bytes.saturating_sub(self.leaving_bytes);
         rest >= self.limit_bytes - self.limit_bytes / LEAST_PART
     }
 }
@@ -74,7 +74,7 @@ impl Pressure {
     /// was passed all the time, or hardly a fault found room; or it has left none to run in, and
     /// hardly a fault found room at once; or none free, and faults took long.
     pub(super) fn is_hopeless(&mut self, now: Instant, seen: Seen) -> bool {
-        let Seen { limit_bytes, used_bytes, resident_bytes, faults } = seen;
+        let Seen { limit_bytes, used_bytes, leaving_bytes, faults } = seen;
         if !seen.is_full() {
             self.since = None;
             return false;
@@ -82,7 +82,7 @@ impl Pressure {
         let start = Since { at: now, faults, is_over: true, has_none: true, is_tight: true };
         let since = self.since.get_or_insert(start);
         since.is_over &= used_bytes > limit_bytes;
-        since.has_none &= resident_bytes < limit_bytes / NONE_PART;
+        since.has_none &= leaving_bytes < limit_bytes / NONE_PART;
         since.is_tight &= used_bytes > limit_bytes - limit_bytes / NONE_PART;
         if now.duration_since(since.at) <= LOOKED_FOR {
             return false;
@@ -118,7 +118,7 @@ mod tests {
     const FULL: Seen = Seen {
         limit_bytes: 800,
         used_bytes: 801,
-        resident_bytes: 90,
+        leaving_bytes: 90,
         faults: Faults { all: 0, sum_ns: 0, waited: 0, in_vain: 0 },
     };
 
@@ -133,7 +133,7 @@ mod tests {
         let now_and_then =
             |ms: u64| Seen { used_bytes: 801 - u64::from(ms.is_multiple_of(1000)), ..FULL };
         assert_eq!(hopeless_at(9_000, now_and_then), None);
-        assert_eq!(hopeless_at(9_000, |_| Seen { resident_bytes: 200, ..FULL }), None);
+        assert_eq!(hopeless_at(9_000, |_| Seen { leaving_bytes: 200, ..FULL }), None);
     }
 
     #[test]
@@ -150,8 +150,8 @@ mod tests {
         assert_eq!(hopeless_at(9_000, seldom), None);
         // Once there is room, all begins anew.
         let room_at = |ms: u64| ms.is_multiple_of(2_500);
-        let resident_bytes = |ms| if room_at(ms) { 200 } else { 90 };
-        let until_room = |ms| Seen { resident_bytes: resident_bytes(ms), ..of_ten_found(0)(ms) };
+        let leaving_bytes = |ms| if room_at(ms) { 200 } else { 90 };
+        let until_room = |ms| Seen { leaving_bytes: leaving_bytes(ms), ..of_ten_found(0)(ms) };
         assert_eq!(hopeless_at(9_000, until_room), None);
     }
 
@@ -161,16 +161,16 @@ mod tests {
             move |ms: u64| {
                 let (waited, all) = (ms / 10 * 10, ms / 10 * (10 + go_on));
                 let faults = Faults { all, sum_ns: 0, waited, in_vain: 0 };
-                Seen { used_bytes: 799, resident_bytes: 12, faults, ..FULL }
+                Seen { used_bytes: 799, leaving_bytes: 12, faults, ..FULL }
             }
         };
         assert_eq!(hopeless_at(9_000, of_ten_go_on(0)), None); // not less than one in 64
-        let bare = |go_on| move |ms| Seen { resident_bytes: 11, ..of_ten_go_on(go_on)(ms) };
+        let bare = |go_on| move |ms| Seen { leaving_bytes: 11, ..of_ten_go_on(go_on)(ms) };
         assert_eq!(hopeless_at(9_000, bare(1)), Some(3_010));
         assert_eq!(hopeless_at(9_000, bare(2)), None);
         let now_and_then = |ms: u64| {
-            let resident_bytes = if ms.is_multiple_of(1000) { 13 } else { 11 };
-            Seen { resident_bytes, ..of_ten_go_on(0)(ms) }
+            let leaving_bytes = if ms.is_multiple_of(1000) { 13 } else { 11 };
+            Seen { leaving_bytes, ..of_ten_go_on(0)(ms) }
         };
         assert_eq!(hopeless_at(9_000, now_and_then), None);
     }
@@ -180,7 +180,7 @@ mod tests {
         let of = |used_bytes: u64, us: u64| {
             move |ms: u64| {
                 let faults = Faults { all: ms, sum_ns: ms * us * 1000, waited: ms / 2, in_vain: 0 };
-                Seen { used_bytes, resident_bytes: 50, faults, ..FULL }
+                Seen { used_bytes, leaving_bytes: 50, faults, ..FULL }
             }
         };
         assert_eq!(hopeless_at(9_000, of(789, 200)), Some(3_010)); // 12 are one in 64

@@ -7,6 +7,7 @@ use super::forking::PROTECTED_BYTES_MIN;
 use super::{PAGE, Space};
 use crate::pager::family::Family;
 use crate::pager::process_files::{ProcessFiles, Size};
+use crate::pager::ranges::Ranges;
 use crate::pager::{SpaceLock, lock};
 
 /// What of a process's memory is in another's count.
@@ -44,6 +45,14 @@ impl Space {
             (_, Some(_)) if self.family.is_some() => self.counted + self.shared.bytes,
             (_, Some(_)) => 0,
         }
+    }
+
+    /// Bytes of pages that were found to stay, as they cannot be moved: locked, read-only.
+    pub(in crate::pager) fn staying_bytes(&self) -> u64 {
+        let bytes = |ranges: &Ranges| ranges.iter().map(|range| range.end - range.start).sum();
+        let (all, own, words): (u64, u64, u64) =
+            (bytes(&self.left), bytes(&self.own), bytes(&self.words));
+        all.saturating_sub(own + words)
     }
 
     /// Bytes that count as this process's where so many are resident.
