@@ -45,6 +45,10 @@ const ROUNDS_IN_VAIN: u32 = 2000;
 /// Rounds without any page freed after which it is not waited for that any more: some 0.3 s.
 const UNKNOWN_ROUNDS: u32 = 250;
 
+/// A process with as little, in bytes, keeps it while a larger one cannot give any: it would be
+/// left without the pages that it takes to go on.
+const KEPT_MAX: u64 = 1 << 20;
+
 /// Relatives that are asked at most for pages which they have in the store, the oldest first.
 const ASKED_RELATIVES: usize = 8;
 
@@ -172,10 +176,15 @@ impl Evictor {
         let mut by_size: Vec<(u64, SpaceLock)> =
             self.pager.spaces().into_iter().map(|space| (resident_bytes(&space), space)).collect();
         by_size.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
+        let mut is_any_late = false;
         for (resident, space) in &by_size {
+            if is_any_late && *resident <= KEPT_MAX {
+                break; // it may be whom that waits for: a debugger
+            }
             match self.evict_from(space, *resident) {
-                Ok(0) | Err(_) => {} // it has ended, is late, or has nothing
-                Ok(freed) => return freed,
+                Ok(freed) if freed > 0 => return freed,
+                Ok(_) => {} // it has nothing
+                Err(error) => is_any_late |= error.kind() == io::ErrorKind::WouldBlock,
             }
         }
         0

@@ -1,10 +1,11 @@
 //! Whether there is any hope for programs under their limit.
 //!
-//! What is stored may take as much as it did, or what cannot be stored all that there is: then pages leave all the time, and there is no more
-//! room than before. A fault goes on nevertheless once it has waited for that in vain, with a
-//! page; a program whose faults all do gets a few hundred pages a second. It gets hardly more if
-//! they find some room, but none at once, where nothing is left to run in; or where what leaves
-//! makes room for some pages, and each takes its time.
+//! What is stored may take as much as it did, or what cannot be stored all that there is: then
+//! pages leave all the time, and there is no more room than before. A fault goes on nevertheless
+//! once it has waited for that in vain, with a page; a program whose faults all do gets a few
+//! hundred pages a second. It gets hardly more if they find some room, but none at once, where
+//! nothing is left to run in; or where what leaves makes room for some pages, and each takes its
+//! time.
 
 use std::time::{Duration, Instant};
 
