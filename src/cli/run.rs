@@ -79,10 +79,10 @@ pub(super) struct Run {
     /// Allocator: zsmalloc, z3fold, zbud
     #[arg(long, value_name = "NAME", default_value_t = ZpoolKind::Zsmalloc)]
     zpool: ZpoolKind,
-    /// Compressor: auto (lz4, and zstd once it gets tight), lz4, lzo, lzo-rle, zstd, deflate
+    /// Compressor: auto (lz4, then zstd if it gets tight), lz4, lzo, lzo-rle, zstd, deflate, none
     #[arg(long, value_name = "NAME", default_value_t = Compression::Auto)]
     compressor: Compression,
-    /// Index: radix, rbtree, btree, xarray
+    /// Index: radix, rbtree, btree, btree32, xarray
     #[arg(long, value_name = "NAME", default_value_t = IndexKind::Radix)]
     index: IndexKind,
     /// Write what was used and done to a file, as JSON

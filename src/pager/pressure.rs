@@ -54,8 +54,9 @@ struct Since {
     faults: Faults,
     /// At each look, the limit was passed.
     is_over: bool,
-    /// Or there was nothing to run in, or nothing free.
+    /// Or there was nothing to run in.
     has_none: bool,
+    /// Or nothing free.
     is_tight: bool,
 }
 

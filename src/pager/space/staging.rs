@@ -199,3 +199,34 @@ impl Space {
         remote::read(thread, helper.staged_at(staged as usize), page)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    #[test]
+    fn owners_are_a_map_that_takes_memory_for_trays_in_use() {
+        let (mut owners, mut twin) = (Owners::default(), BTreeMap::new());
+        let mut state = 1_u64;
+        for _ in 0..20_000 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let staged = (state >> 33) as u32 % STAGING_PAGES as u32;
+            match state >> 60 {
+                0..3 => assert_eq!(owners.take(staged), twin.remove(&staged)),
+                _ => {
+                    owners.set(staged, state >> 40);
+                    twin.insert(staged, state >> 40);
+                }
+            }
+        }
+        let all: Vec<(u32, u64)> = (0..TRAYS).flat_map(|tray| owners.of_tray(tray)).collect();
+        assert_eq!(all, twin.into_iter().collect::<Vec<_>>());
+        for (staged, owner) in all {
+            assert!(owners.bytes() >= TRAY_PAGES * 8);
+            assert_eq!(owners.take(staged), Some(owner));
+        }
+        assert_eq!(owners.bytes(), 0);
+    }
+}
