@@ -96,7 +96,7 @@ fn main() -> ExitCode {
 }
 
 /// Name, limit, exit code, what it prints. Each has 32 MiB of its own.
-const SCENARIOS: [(&str, &str, i32, &str); 26] = [
+const SCENARIOS: [(&str, &str, i32, &str); 27] = [
     ("fill", "16M", 0, ""),
     ("code-7", "16M", 7, ""),
     ("abort", "16M", 128 + 6, ""),
@@ -115,6 +115,7 @@ const SCENARIOS: [(&str, &str, i32, &str); 26] = [
     ("background", "16M", 0, "background done"),
     ("threads-end", "16M", 0, ""),
     ("words-of-threads", "16M", 0, ""),
+    ("owners-end", "16M", 0, ""),
     ("processors-stay", "16M", 0, ""),
     ("stack-is-told", "16M", 0, ""),
     ("child-changes", "24M", 0, ""),

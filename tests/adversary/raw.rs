@@ -403,3 +403,28 @@ pub(crate) fn processors() -> i32 {
     // SAFETY: the set is initialised, and only read.
     unsafe { libc::CPU_COUNT(&set) }
 }
+
+/// Makes a mutex at an address that tells who waits for it that its owner has ended.
+pub(crate) fn make_robust_mutex(at: usize) {
+    let mut kind = std::mem::MaybeUninit::uninit();
+    let mutex: *mut libc::pthread_mutex_t = ptr::with_exposed_provenance_mut(at);
+    // SAFETY: the first call fills it.
+    let of_kind = unsafe { libc::pthread_mutexattr_init(kind.as_mut_ptr()) };
+    // SAFETY: it is filled.
+    let robust =
+        unsafe { libc::pthread_mutexattr_setrobust(kind.as_mut_ptr(), libc::PTHREAD_MUTEX_ROBUST) };
+    // SAFETY: the test has mapped that memory for it.
+    let made = unsafe { libc::pthread_mutex_init(mutex, kind.as_ptr()) };
+    assert_eq!([of_kind, robust, made], [0; 3]);
+}
+
+/// Locks one; 0, or an errno: `EOWNERDEAD`, and `ETIMEDOUT` after 2 s.
+pub(crate) fn lock_robust_mutex(at: usize) -> i32 {
+    let mutex: *mut libc::pthread_mutex_t = ptr::with_exposed_provenance_mut(at);
+    let mut until = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: it is filled by this call.
+    assert_eq!(unsafe { libc::clock_gettime(libc::CLOCK_REALTIME, &raw mut until) }, 0);
+    until.tv_sec += 2;
+    // SAFETY: a mutex was made there, and is not moved.
+    unsafe { libc::pthread_mutex_timedlock(mutex, &raw const until) }
+}

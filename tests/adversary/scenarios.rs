@@ -105,6 +105,7 @@ pub(crate) fn run(name: &str) -> ! {
         "threads-end" => threads_end(),
         "threads-end-in-forks" => threads_end_in_forks(),
         "words-of-threads" => words_of_threads(),
+        "owners-end" => owners_end(),
         "both-write" => both_write(),
         "many-read" => many_read(),
         "many-write" => many_write(),
@@ -245,6 +246,36 @@ fn threads_end() {
         }
     }
     checker.join().expect("all pages are right");
+}
+
+/// A thread ends with mutexes that it has held for long. Who waits for them is told, in private
+/// memory whose pages leave, and in shared memory.
+fn owners_end() {
+    let shared = raw::map(0, PAGE, raw::READ_WRITE, raw::SHARED, -1).expect("mmap");
+    let private = raw::map(0, 64 * PAGE, raw::READ_WRITE, raw::PRIVATE, -1).expect("mmap");
+    let mutexes = [shared, private + 20 * PAGE, private + 40 * PAGE];
+    mutexes.into_iter().for_each(raw::make_robust_mutex);
+    (0..64).for_each(|page| raw::page(private + page * PAGE)[100] = 1);
+    let owner = thread::spawn(move || {
+        for mutex in mutexes {
+            assert_eq!(raw::lock_robust_mutex(mutex), 0);
+        }
+        thread::park();
+    });
+    let at = filled();
+    (0..3).for_each(|_| check(at));
+    let resident = (0..64).filter(|page| is_resident(private + page * PAGE)).count();
+    if resident > 32 {
+        super::wrong(&format!("{resident} pages of 64 beside the mutexes are resident"));
+    }
+    owner.thread().unpark();
+    owner.join().expect("it ends");
+    for mutex in mutexes {
+        let told = raw::lock_robust_mutex(mutex);
+        if told != libc::EOWNERDEAD {
+            super::wrong(&format!("who waits for a mutex is told {told}"));
+        }
+    }
 }
 
 /// Of threads that do nothing, the kernel finds the word that it clears at their end, where the

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::counting::{Joined, Shared};
 use super::staging::STAGING_PAGES;
-use super::watching::LISTS;
+use super::words::LISTS;
 use super::{PAGE, Space, threads};
 use crate::pager::family::Family;
 use crate::pager::ranges::{Ranges, count};

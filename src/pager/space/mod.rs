@@ -13,6 +13,7 @@ mod forking;
 mod moving;
 mod staging;
 mod watching;
+mod words;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -29,7 +30,8 @@ pub(super) use moving::Moved;
 use staging::Staging;
 pub(super) use staging::{STAGING_BYTES, TRAY_PAGES, Tray};
 use watching::Looks;
-pub(super) use watching::{Look, leave_words_of_threads, watch};
+pub(super) use watching::{Look, watch};
+pub(super) use words::leave_words_of_threads;
 
 use super::family::Member;
 use super::hand::Hand;
@@ -65,7 +67,7 @@ pub(super) struct Space {
     left: Ranges,
     left_since: Instant,
     /// Pages of which the kernel uses some words past any userfaultfd, and which are never moved:
-    /// of those that it clears when a thread ends (see [`leave_words_of_threads`]), and arguments.
+    /// of those at the end of a thread (see [`leave_words_of_threads`]), and arguments.
     words: Ranges,
     /// Arguments are among them.
     knows_arguments: bool,

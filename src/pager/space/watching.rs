@@ -1,4 +1,4 @@
-//! What of a space is watched, and never leaves.
+//! What of a space is watched.
 
 use std::io;
 use std::ops::Range;
@@ -6,20 +6,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::forking::PROTECT_MAX;
-use super::{PAGE, Space, pages, threads};
+use super::{PAGE, Space, pages};
 use crate::pager::mappings::Mapping;
 use crate::pager::process_files::{ProcessFiles, Size};
 use crate::pager::ranges::{Ranges, count};
 use crate::pager::{SpaceLock, lock};
 use crate::sys::process;
 use crate::sys::userfaultfd::Userfaultfd;
-
-/// How far the list of robust futexes of a thread and the word that is cleared at its end are from
-/// each other at most: 16 bytes in glibc 2.36.
-const BESIDE: u64 = 64;
-
-/// Where such a list may be: a program can name any address, and names 0 where there is none.
-pub(super) const LISTS: Range<u64> = PAGE..1 << 56;
 
 /// Where no more pages are resident of what may be a thread's stack, it is not watched: there is
 /// little to win, and each thread that ends would be held up to tell that it drops its stack.
@@ -308,33 +301,6 @@ fn register(
         }
     }
     Ok(registered)
-}
-
-/// Leaves pages where they are that threads need at their end. The kernel clears a word of a thread
-/// then for whoever joins it, past any userfaultfd: were that page away, the word would stay as it
-/// is. glibc has it on the thread's stack, beside the thread's list of robust futexes, which can be
-/// asked for. Such a page is left until it is unmapped: the next thread may have the same stack.
-pub(in crate::pager) fn leave_words_of_threads(space: &SpaceLock) {
-    let helper = {
-        let mut space = lock(space);
-        space.knows_words = true; // of what is watched now
-        space.thread
-    };
-    let Some(helper) = helper else { return };
-    // Of one with no threads but its first and the helper nobody joins any.
-    let Some(threads) = threads(helper).ok().map(Vec::from_iter) else { return };
-    if threads.len() <= 2 {
-        return;
-    }
-    // An error where it has ended.
-    let lists = threads.into_iter().filter_map(|thread| process::robust_list(thread).ok());
-    let lists: Vec<u64> = lists.filter(|list| LISTS.contains(list)).collect();
-    let mut space = lock(space);
-    for list in lists {
-        let word = (list - BESIDE) / PAGE * PAGE..(list + BESIDE).next_multiple_of(PAGE);
-        space.words.insert(word.clone());
-        space.left.insert(word);
-    }
 }
 
 #[cfg(test)]
