@@ -273,9 +273,13 @@ fn settings_around_are_noted() {
     Machine::new()
         .file("proc/sys/vm/overcommit_memory", "2\n")
         .notes("overcommit", &["strict", "vm.overcommit_memory=0"]);
-    Machine::new()
-        .file("proc/self/limits", "Max open files            256     4096     files\n")
-        .notes("open files", &["256", "ulimit -n 1024"]);
+    let files = |soft: u32, hard: u32, user: &str| {
+        let limits = format!("Max open files            {soft}     {hard}     files\n");
+        Machine::new().file("proc/self/limits", &limits).status(user, ALL, 0)
+    };
+    files(256, 600, "1000").notes("open files", &["600", "some 100 processes", "prlimit --pid"]);
+    files(256, 6000, "1000").says("open files", State::Ok, &["6000", "some 1000 processes"]);
+    files(256, 600, "0").says("open files", State::Ok, &["600", "large trees"]);
     Machine::new()
         .file("proc/swaps", "Filename Type Size Used Priority\n/dev/zram0 partition 1 0 100\n")
         .notes("zram", &["1 in use as swap"]);

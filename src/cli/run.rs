@@ -69,6 +69,12 @@ impl FromStr for Compression {
     }
 }
 
+/// Whether a path that cannot be made is one that nobody could make: the user's mistake.
+fn is_usage(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{AlreadyExists, InvalidInput, IsADirectory, NotADirectory, NotFound};
+    [AlreadyExists, InvalidInput, IsADirectory, NotADirectory, NotFound].contains(&error.kind())
+}
+
 /// What `uzswap run` is asked for.
 #[derive(Debug, clap::Args)]
 #[command(override_usage = "uzswap run [OPTIONS] -- COMMAND [ARGUMENTS]")]
@@ -159,9 +165,7 @@ impl Run {
         };
         let create = |path: &PathBuf| {
             File::create(path).map_err(|error| {
-                use std::io::ErrorKind::{IsADirectory, NotADirectory, NotFound};
-                let is_usage = [IsADirectory, NotADirectory, NotFound].contains(&error.kind());
-                Failure::of(!is_usage, anyhow::anyhow!(no_stats(path, &error)))
+                Failure::of(!is_usage(&error), anyhow::anyhow!(no_stats(path, &error)))
             })
         };
         let stats = self.stats.as_ref().map(|path| Ok((path, create(path)?))).transpose()?;
@@ -179,9 +183,7 @@ impl Run {
                 return Ok(ExitCode::from(code));
             }
             Err(RunError::Metrics { address, source }) => {
-                use std::io::ErrorKind::{AlreadyExists, InvalidInput, NotADirectory, NotFound};
-                let is_usage = [AlreadyExists, InvalidInput, NotADirectory, NotFound];
-                let is_machine = !is_usage.contains(&source.kind());
+                let is_machine = !is_usage(&source);
                 return Err(Failure::of(is_machine, RunError::Metrics { address, source }));
             }
             Err(RunError::Backing(error)) => return Err(no_backing(error)),

@@ -175,6 +175,11 @@ impl Files {
         self.number_after("/proc/self/limits", name)
     }
 
+    /// A hard limit of it, likewise.
+    pub(super) fn hard_limit(&self, name: &str) -> Option<u64> {
+        self.line("/proc/self/limits", name)?.split_whitespace().nth(1)?.parse().ok()
+    }
+
     /// The loader of programs that are linked dynamically: of glibc or of musl.
     pub(super) fn loaders(&self) -> Vec<String> {
         let is_loader = |name: &String| {
