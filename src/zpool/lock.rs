@@ -1,6 +1,7 @@
 //! The lock over a part of a pool, and the one way to give that part more host pages.
 
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::hint::spin_loop;
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 
 use super::ZpoolError;
 use crate::budget::GrowError;
@@ -10,6 +11,12 @@ pub(super) trait PoolPart {
     /// Makes sure that the tables have room for one more object and one more run of host pages.
     fn reserve(&mut self) -> Result<(), GrowError>;
 }
+
+/// How often it is tried to write before the thread sleeps, and how long it pauses in between: some
+/// 10 us together. Objects are decompressed while they are read, in some 2 us; whoever reads and
+/// has to wake a thread then takes five times as long.
+const TRIES: u32 = 64;
+const PAUSES: u32 = 4;
 
 /// A lock on cache lines of its own. Shared while objects are read.
 #[derive(Debug)]
@@ -27,6 +34,13 @@ impl<T: PoolPart> PoolLock<T> {
     }
 
     pub(super) fn write(&self) -> RwLockWriteGuard<'_, T> {
+        for _ in 0..TRIES {
+            match self.0.try_write() {
+                Ok(part) => return part,
+                Err(TryLockError::Poisoned(part)) => return part.into_inner(),
+                Err(TryLockError::WouldBlock) => (0..PAUSES).for_each(|_| spin_loop()),
+            }
+        }
         self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
 
