@@ -380,19 +380,12 @@ fn growth_after_forks() {
 
 /// Four children with 32 MiB each, in a pool of which there were up to 44 MiB: some are ended.
 fn copies_that_do_not_fit() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("stats");
-    let output = Command::new(env!("CARGO_BIN_EXE_uzswap"))
-        .args(["run", "--limit", "24M", "--stats", path.to_str().unwrap()])
-        .args(["--", &this_program(), "--scenario", "many-write"])
-        .output()
-        .unwrap();
+    let (output, told) = told_by(&["--limit", "24M"], "many-write");
     let said = text(&output.stderr);
     assert!(
         matches!(output.status.code(), Some(0 | 137)) && said.contains("out of memory"),
         "{said}"
     );
-    let told: serde_json::Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
     let peak = told["peak_bytes"].as_u64().unwrap();
     assert!(peak < (24 << 20) * 6 / 5, "{told}");
 }
@@ -477,6 +470,14 @@ fn report(limit: &str, scenario: &str) -> serde_json::Value {
 }
 
 fn report_with(options: &[&str], scenario: &str) -> serde_json::Value {
+    let (output, told) = told_by(options, scenario);
+    expect(&output, 0);
+    assert!(output.stderr.is_empty(), "{}", text(&output.stderr));
+    told
+}
+
+/// How a scenario ended, and what is told of it.
+fn told_by(options: &[&str], scenario: &str) -> (Output, serde_json::Value) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("stats");
     let output = Command::new(env!("CARGO_BIN_EXE_uzswap"))
@@ -485,9 +486,8 @@ fn report_with(options: &[&str], scenario: &str) -> serde_json::Value {
         .args(["--", &this_program(), "--scenario", scenario])
         .output()
         .unwrap();
-    expect(&output, 0);
-    assert!(output.stderr.is_empty(), "{}", text(&output.stderr));
-    serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
+    let told = fs::read(path).unwrap_or_else(|error| panic!("{error}: {}", text(&output.stderr)));
+    (output, serde_json::from_slice(&told).unwrap())
 }
 
 /// The adversary with so much memory, in a part of that. Forks by system call alone are left away:

@@ -178,9 +178,10 @@ impl Server {
     /// restored then, as `window`.
     fn serve_kept(&mut self, space: &mut Space, fault: &Waiting) -> Option<Range<u64>> {
         let page = fault.page();
-        let window = fault.window.clone();
-        let most = self.pager.pages_to_limit().clamp(1, RESTORED_MAX);
-        let window = window.unwrap_or_else(|| space.streams.window(page, most));
+        let window = fault.window.clone().unwrap_or_else(|| {
+            let most = self.pager.pages_to_limit().clamp(1, RESTORED_MAX);
+            space.streams.window(page, most)
+        });
         let wanted = run_around(space, page, window.clone(), |place| place != Place::Program);
         match self.fetch(space, page, count(&(wanted.start..page)), Reader::take) {
             Some(Ok(())) => {}

@@ -1,4 +1,4 @@
-//! What of a space is watched.
+//! What of a space is watched; of that, its arguments never leave.
 
 use std::io;
 use std::ops::Range;
