@@ -46,6 +46,7 @@ impl Space {
         let (late, departed) = self.late(range.clone());
         self.untold.remove(range.clone());
         self.departed.remove(range.clone());
+        self.elder_watched.remove(range.clone());
         for part in late.outside(range.clone()) {
             self.to_protect.remove(part.clone());
             self.removing.remove(part.clone());
@@ -107,8 +108,12 @@ impl Space {
             self.watched.remove(part.clone());
             self.left.remove(part);
         }
-        for page in late.within(from.clone()).flat_map(pages) {
-            entries.extend(self.elder.remove(&page).map(|entry| (page, entry)));
+        for part in late.within(from.clone()) {
+            watched.extend(self.elder_watched.within(part.clone()));
+            self.elder_watched.remove(part.clone());
+            for page in pages(part) {
+                entries.extend(self.elder.remove(&page).map(|entry| (page, entry)));
+            }
         }
         self.set_aside(into.clone(), release);
         for (page, entry) in entries {
@@ -136,19 +141,25 @@ impl Space {
         }
         let watched: Vec<Range<u64>> = self.watched.within(part.clone()).collect();
         self.watched.remove(part.clone());
-        self.left.remove(part);
-        let watched = watched.into_iter().inspect(|part| self.untold.insert(part.clone()));
-        watched.map(|part| count(&pages(part))).sum()
+        self.left.remove(part.clone());
+        self.elder_watched.remove(part);
+        for part in &watched {
+            self.untold.insert(part.clone());
+            self.elder_watched.insert(part.clone());
+        }
+        watched.into_iter().map(|part| count(&pages(part))).sum()
     }
 
     /// The parts of a range that something has been moved to since they were unmapped, which is
     /// told only now: the kernel tells in another order than it does where two threads do it. They
     /// were known to be watched when something came there; or memory is there, and it is watched,
-    /// so it is not what was unmapped. And those where nothing of what was moved there is any more:
-    /// it may have moved on. (Where only a part of it has gone, that was unmapped.)
+    /// so it is not what was unmapped, if it was known to be before: it would not have been
+    /// registered since. And those where nothing of what was moved there is any more: it may have
+    /// moved on. (Where only a part of it has gone, that was unmapped.)
     ///
     /// The kernel also tells of what it could not unmap in the end (a limit, a sealed page): that
-    /// is there as before. What reaches into it from below has grown.
+    /// is there as before. What reaches into it from below has grown, and so has what was moved
+    /// there where more of it is there than was told.
     fn late(&mut self, range: Range<u64>) -> (Ranges, Ranges) {
         let [mut late, mut departed] = [const { Ranges::new() }; 2];
         let files = self.files.as_ref();
@@ -158,10 +169,13 @@ impl Space {
             let [watched] = self.mappings_with(["um"]).unwrap_or_default();
             for found in watched.reaching_into(range.clone()) {
                 let part = found.start.max(range.start)..found.end.min(range.end);
-                if found.start >= range.start {
-                    late.insert(part.clone());
+                let is_of_before = found.start >= range.start && !self.moved_in.has_some_of(&part);
+                for known in self.watched.within(part) {
+                    match is_of_before {
+                        true => late.insert(known),
+                        false => self.moved_in.within(known).for_each(|part| late.insert(part)),
+                    }
                 }
-                self.moved_in.within(part).for_each(|part| late.insert(part));
             }
             for moved in self.moved_in.reaching_into(range.clone()) {
                 if !watched.has_some_of(&moved) {
@@ -213,6 +227,7 @@ impl Space {
             self.departed.remove(part);
             for part in gone {
                 self.untold.remove(part.clone());
+                self.elder_watched.remove(part.clone());
                 pages(part).for_each(|page| self.drop_aside(page, release));
             }
         }
@@ -235,6 +250,7 @@ impl Space {
             self.moved_in = Ranges::default();
             self.untold = Ranges::default();
             self.departed = Ranges::default();
+            self.elder_watched = Ranges::default();
             self.doubted = Vec::new();
             while let Some((&page, _)) = self.elder.first_key_value() {
                 self.drop_aside(page, release);
@@ -252,6 +268,7 @@ impl Space {
         self.moved_in = parent.moved_in.clone();
         self.untold = parent.untold.clone();
         self.departed = parent.departed.clone();
+        self.elder_watched = parent.elder_watched.clone();
         self.doubted = parent.doubted.clone();
         let mut is_any_aside = false;
         for (&page, &Entry { place, .. }) in &parent.elder {
@@ -273,7 +290,7 @@ impl Space {
         range: Range<u64>,
         release: &mut dyn FnMut(u32),
     ) {
-        if !self.is_mapped(range.start) && !self.uffd.is_changing() {
+        if !self.uffd.is_changing() && !self.is_mapped(range.start) {
             self.unmapped(range, release);
         }
     }
@@ -295,7 +312,7 @@ impl Space {
     }
 
     fn is_mapped(&self, at: u64) -> bool {
-        self.uffd.register(at..at + PAGE, true, false).is_ok() // it is watched, if it was before
+        self.uffd.register(at..at + PAGE, true, true).is_ok() // it is watched, if it was before
     }
 
     /// A page is missing, and the mappings change. Where the thread that waits for it is in
@@ -390,6 +407,9 @@ mod tests {
         space.unmapped(from..from + BYTES, &mut release);
         assert_eq!(slots(&space, at), Vec::from_iter(100..108));
         assert_eq!(slots(&space, to), Vec::from_iter(0..8));
+        for start in [at, to] {
+            assert!(space.watched.outside(start..start + BYTES).is_empty());
+        }
         // A page is moved over it, and grows.
         have_left(&mut space, other, 200);
         space.unmapped(at..at + BYTES, &mut release);
@@ -398,6 +418,32 @@ mod tests {
         space.settle(&mut release);
         assert_eq!(slots(&space, at), [200]);
         assert_eq!(released, Vec::from_iter(100..108));
+    }
+
+    #[test]
+    fn what_was_moved_in_may_have_grown_over_what_is_told_late() {
+        let memory = vec![[1; PAGE_SIZE]; 4 * COUNT as usize];
+        let Some((mut space, at)) = space(&memory) else { return };
+        let mut released = Vec::new();
+        let mut release = |slot| released.push(slot);
+        have_left(&mut space, at, 0);
+        have_left(&mut space, ELSEWHERE[0], 100);
+        space.moved(ELSEWHERE[0]..ELSEWHERE[0] + 3 * PAGE, at, &mut release);
+        space.unmapped(at..at + BYTES, &mut release);
+        assert_eq!(slots(&space, at), Vec::from_iter(100..103));
+        released.sort_unstable();
+        assert_eq!(released, Vec::from_iter(0..8));
+    }
+
+    #[test]
+    fn what_was_not_known_to_be_watched_may_be_so_since() {
+        let memory = vec![[1; PAGE_SIZE]; 4 * COUNT as usize];
+        let Some((mut space, at)) = space(&memory) else { return };
+        let mut released = Vec::new();
+        have_left(&mut space, at, 0);
+        space.watched.remove(at..at + 2 * PAGE);
+        space.unmapped(at..at + 4 * PAGE, &mut |slot| released.push(slot));
+        assert_eq!((slots(&space, at), released), (Vec::from_iter(2..8), vec![0, 1]));
     }
 
     #[test]

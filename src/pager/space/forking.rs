@@ -217,10 +217,6 @@ impl Space {
         let spared = self.not_to_protect(stacks?)?;
         let mut rest = Ranges::default();
         for part in self.watched.iter() {
-            if !self.protects {
-                // What is not mapped any more is not protected.
-                let _ = self.uffd.register(part.clone(), true, true);
-            }
             spared.outside(part).into_iter().for_each(|part| rest.insert(part));
         }
         self.protect_rest(&rest);

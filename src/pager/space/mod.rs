@@ -85,8 +85,9 @@ pub(super) struct Space {
     /// Parts of that which were told to be unmapped, in one go each, which was taken to be of what
     /// was there before, as something is there that is watched.
     doubted: Vec<Ranges>,
-    /// What was known of pages there before.
+    /// What was known of pages there before, and which of them were watched.
     elder: BTreeMap<u64, Entry>,
+    elder_watched: Ranges,
     staging: Staging,
     command: Option<Command>,
     commands: u32,
@@ -105,7 +106,7 @@ pub(super) struct Space {
     joined: Option<Joined>,
     /// It is a child, and its process is expected to make itself known.
     expected: bool,
-    /// What is watched is registered for write protection too.
+    /// What is watched is protected from being written to unasked, where it may be another's.
     pub(super) protects: bool,
     /// Some of what is not watched yet may be another process's as well.
     shares_unwatched: bool,
@@ -151,6 +152,7 @@ impl Space {
             departed: Ranges::default(),
             doubted: Vec::new(),
             elder: BTreeMap::new(),
+            elder_watched: Ranges::default(),
             staging: Staging::new(),
             command: None,
             commands: 0,

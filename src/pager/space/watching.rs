@@ -112,7 +112,7 @@ impl Space {
         }
         self.settle(release);
         let parts = self.unwatched(files.mappings.all()?);
-        let registered = register(&self.uffd, self.protects, &files, parts)?;
+        let registered = register(&self.uffd, &files, parts)?;
         let now = files.mappings.at(&registered)?;
         self.watch_registered(registered, &now, may_protect);
         Ok(())
@@ -258,7 +258,7 @@ pub(in crate::pager) fn watch(space: &SpaceLock, release: &mut dyn FnMut(u32)) -
         }
         (parts, space.protects, is_settled)
     };
-    let registered = register(&uffd, protects, &files, parts);
+    let registered = register(&uffd, &files, parts);
     drop(events);
     if !is_settled {
         // It grows by faults now, but does not count before it is certain what it is.
@@ -282,7 +282,6 @@ pub(in crate::pager) fn watch(space: &SpaceLock, release: &mut dyn FnMut(u32)) -
 /// Registers what is not watched; what was.
 fn register(
     uffd: &Userfaultfd,
-    protects: bool,
     files: &ProcessFiles,
     unwatched: Vec<Unwatched>,
 ) -> io::Result<Vec<Range<u64>>> {
@@ -292,7 +291,9 @@ fn register(
             continue;
         }
         for part in parts {
-            match uffd.register(part.clone(), true, protects) {
+            // For write protection, too, from the start: to register it again before a fork would
+            // watch what is mapped there by then, and take it for what was.
+            match uffd.register(part.clone(), true, true) {
                 Ok(()) => registered.push(part),
                 // It went, or another userfaultfd has it, or it is of a special kind.
                 Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Err(error),
