@@ -279,6 +279,7 @@ fn settings_around_are_noted() {
     };
     files(256, 600, "1000").notes("open files", &["600", "some 100 processes", "prlimit --pid"]);
     files(256, 6000, "1000").says("open files", State::Ok, &["6000", "some 1000 processes"]);
+    files(63, 63, "0").says("open files", State::Missing, &["63", "64 at least", "ulimit -n"]);
     files(256, 600, "0").says("open files", State::Ok, &["600", "large trees"]);
     Machine::new()
         .file("proc/swaps", "Filename Type Size Used Priority\n/dev/zram0 partition 1 0 100\n")

@@ -310,18 +310,23 @@ fn too_small_is_kept_to() {
 }
 
 /// Each takes six descriptors: as many are taken as the kernel allows. Where that is too few, all
-/// ends with the reason.
+/// ends with the reason, and nothing is left; where nothing could be run, nothing is.
 fn more_than_descriptors() {
     let uzswap = env!("CARGO_BIN_EXE_uzswap");
     let programs = "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do sleep 0.5 & done; wait; ulimit -n";
-    for (limit, code) in [("-Sn 32", 0), ("-n 32", 3)] {
+    for (limit, code, prints, says) in [
+        ("-Sn 32", 0, "32\n", "peak"),
+        ("-n 64", 3, "", "64 are allowed (ulimit -n)"),
+        ("-n 20", 3, "", "64 at least are needed"),
+    ] {
         let line = format!("ulimit {limit}; exec '{uzswap}' run --limit 64M -- sh -c '{programs}'");
-        let output = Command::new("sh").args(["-c", &line]).output().unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = Command::new("sh");
+        let output = command.args(["-c", &line]).env("TMPDIR", folder.path()).output().unwrap();
         expect(&output, code);
-        match code {
-            0 => assert_eq!(text(&output.stdout), "32\n", "{}", told(&output)),
-            _ => assert!(text(&output.stderr).contains("ulimit -n"), "{}", told(&output)),
-        }
+        assert_eq!(text(&output.stdout), prints, "{}", told(&output));
+        assert!(text(&output.stderr).contains(says), "{}", told(&output));
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "{limit}");
     }
 }
 

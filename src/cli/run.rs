@@ -19,6 +19,7 @@ use crate::doctor;
 use crate::index::IndexKind;
 use crate::lab::page_set::rfc3339;
 use crate::lab::report::text::human_size;
+use crate::names::UnknownName;
 use crate::pager::{MetricsAddress, RunError, RunOptions, RunReport, WriteBackOptions, run};
 use crate::sys::children;
 use crate::sys::stderr::{self, tell};
@@ -29,6 +30,8 @@ use crate::zswap::{Incompressible, RecordOptions, WrittenAs, ZswapOptions};
 /// What makes pages dense where nothing is asked for: a third less than lz4 leaves, in three times
 /// its time.
 const DENSE: CompressorKind = CompressorKind::Zstd(1);
+
+const AUTO: &str = "auto";
 
 /// What compresses pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,7 +55,7 @@ impl Compression {
 impl fmt::Display for Compression {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Compression::Auto => f.write_str("auto"),
+            Compression::Auto => f.write_str(AUTO),
             Compression::By(kind) => kind.fmt(f),
         }
     }
@@ -62,9 +65,13 @@ impl FromStr for Compression {
     type Err = CompressorNameError;
 
     fn from_str(text: &str) -> Result<Self, CompressorNameError> {
-        match text {
-            "auto" => Ok(Compression::Auto),
-            name => name.parse().map(Compression::By),
+        match text.parse() {
+            Ok(kind) => Ok(Compression::By(kind)),
+            Err(_) if text == AUTO => Ok(Compression::Auto),
+            Err(CompressorNameError::Unknown(UnknownName { what, name, known })) => {
+                Err(UnknownName { what, name, known: format!("{AUTO}, {known}") }.into())
+            }
+            Err(other) => Err(other),
         }
     }
 }
@@ -131,6 +138,13 @@ impl Run {
             Some(limit) => limit as u64,
             None => usual_limit()?,
         };
+        if limit < LIMIT_MIN {
+            return Err(Failure::Usage(anyhow::anyhow!(
+                "--limit {} is less than any program needs: give {} at least",
+                human_size(limit),
+                human_size(LIMIT_MIN)
+            )));
+        }
         let max_pool = self.max_pool.map_or(limit / 2, |bytes| bytes as u64);
         if max_pool >= limit {
             return Err(Failure::Usage(anyhow::anyhow!(
@@ -173,13 +187,12 @@ impl Run {
         let (status, report) = match run(&self.command, &options) {
             Ok(done) => done,
             // As env(1), nohup(1) and time(1) have it.
-            Err(error @ RunError::Program { .. }) => {
-                let RunError::Program { source, .. } = &error else { unreachable!() };
+            Err(RunError::Program { program, source }) => {
                 let code = match source.kind() {
                     std::io::ErrorKind::NotFound => 127,
                     _ => 126,
                 };
-                tell(&error.to_string());
+                tell(&format!("cannot run {program}: {source}"));
                 return Ok(ExitCode::from(code));
             }
             Err(RunError::Metrics { address, source }) => {
@@ -222,6 +235,9 @@ impl Run {
         }
     }
 }
+
+/// The least limit that is taken, in bytes: what is less was meant to have a unit.
+const LIMIT_MIN: u64 = 1 << 20;
 
 /// The least limit that is taken where none is given, in bytes: with less, programs hardly run.
 const USUAL_LIMIT_MIN: u64 = 16 << 20;

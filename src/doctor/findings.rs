@@ -12,6 +12,9 @@ const MIB: u64 = 1 << 20;
 const FILES_WANTED: u64 = 1024;
 const FILES_OF_PROCESS: u64 = 6;
 
+/// Descriptors with which a run can start: some twenty are the supervisor's own.
+const FILES_MIN: u64 = 64;
+
 const SYSCTL: &str = "sysctl -w vm.unprivileged_userfaultfd=1";
 const DEVICE_MODE: &str = "chmod 0666 /dev/userfaultfd";
 
@@ -306,10 +309,24 @@ fn overcommit(files: &Files) -> Finding {
     }
 }
 
+/// Where so few descriptors are allowed, as a hard limit, that nothing can be run.
+pub(super) fn few_open_files(limit: Option<u64>) -> Option<Finding> {
+    let limit = limit.filter(|&limit| limit < FILES_MIN)?;
+    let means = format!("{FILES_MIN} at least are needed to run anything");
+    let raise = format!("ulimit -n {FILES_WANTED}");
+    Some(finding(OPEN_FILES, State::Missing, limit.to_string(), means).fixed_by(&[&raise]))
+}
+
+const OPEN_FILES: &str = "open files";
+
 fn open_files(files: &Files) -> Finding {
-    let topic = "open files";
+    let topic = OPEN_FILES;
+    let limit = files.hard_limit("Max open files");
+    if let Some(finding) = few_open_files(limit) {
+        return finding;
+    }
     // As many as may be are taken, and root may have more.
-    let limit = match files.hard_limit("Max open files") {
+    let limit = match limit {
         Some(limit) if !files.is_root() => limit,
         limit => {
             let found = limit.map_or("no limit".to_owned(), |limit| limit.to_string());

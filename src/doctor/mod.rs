@@ -106,12 +106,16 @@ pub fn available_memory_of(root: &Path) -> Option<u64> {
     Files::below(root).available_memory()
 }
 
-/// Whether `run` can work here, at the price of two system calls and two small files if it can.
+/// Whether `run` can work here, at the price of three system calls and two small files if it can.
 ///
 /// # Errors
 ///
 /// What is missing, from a whole [`Report`].
 pub fn what_run_needs() -> Result<(), Vec<Finding>> {
+    let open_files = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    if let Some(finding) = findings::few_open_files(open_files.maximum) {
+        return Err(vec![finding]);
+    }
     let fd = userfaultfd::create(false);
     let has_features = fd.and_then(|fd| Userfaultfd::from_fd(fd).api(RUN_FEATURES)).is_ok();
     let files = Files::below(Path::new("/"));

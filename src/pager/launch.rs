@@ -23,7 +23,7 @@ use super::meter::Meter;
 use super::metrics::{self, MetricsAddress, MetricsSocket};
 use super::server::{Workers, count_of_workers};
 use super::slots::Slots;
-use super::status::{self, FOLDER_PREFIX, LIBRARY_NAME, Reporter};
+use super::status::{self, FOLDER_PREFIX, LIBRARY_NAME, Reporter, SOCKET_NAME};
 use super::turns::AllTurns;
 use super::watcher::ToWatch;
 use super::written::{WriteBack, WriteBackOptions};
@@ -61,7 +61,7 @@ pub struct RunOptions {
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// It cannot be started.
-    #[error("cannot run {program}: {source}")]
+    #[error("cannot run {program}")]
     Program {
         /// As it was given.
         program: String,
@@ -69,7 +69,7 @@ pub enum RunError {
         source: io::Error,
     },
     /// The supervisor cannot be set up.
-    #[error("cannot {what}: {source}")]
+    #[error("cannot {what}")]
     Setup {
         /// What was tried.
         what: &'static str,
@@ -137,16 +137,10 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
     }
     doctor::what_run_needs().map_err(RunError::Machine)?;
     let metrics_socket = options.metrics.as_ref().map(MetricsSocket::listen).transpose()?;
-    let folder = setup(
-        "make a folder for the socket",
-        status::place_for_library()
-            .and_then(|place| tempfile::Builder::new().prefix(FOLDER_PREFIX).tempdir_in(place)),
-    )?;
-    let open = Permissions::from_mode(0o755); // programs that change their user need it too
-    setup("make a folder for the socket", fs::set_permissions(folder.path(), open))?;
-    let library = folder.path().join(LIBRARY_NAME);
+    let folder = setup("make a folder for the socket", Folder::new())?;
+    let library = folder.0.join(LIBRARY_NAME);
     setup("write the preloaded library", fs::write(&library, LIBRARY))?;
-    let socket = folder.path().join("socket");
+    let socket = folder.0.join(HELPERS_SOCKET_NAME);
     let listener = setup("listen at a socket", listen(&socket))?;
 
     // Before any thread is started.
@@ -218,7 +212,7 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
         RunError::Program { program: argv[0].to_string_lossy().into_owned(), source }
     });
     allow_many_files();
-    let others = Others::start(&pager, workers, metrics_socket, argv, options, folder.path());
+    let others = Others::start(&pager, workers, metrics_socket, argv, options, &folder.0);
     let others = others.inspect_err(|_| {
         if let Ok(child) = child {
             let _ = signals::send(child as i32, SignalNumber(libc::SIGKILL));
@@ -241,6 +235,35 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
     }
     let status = status.ok_or_else(failed)?;
     Ok((ExitStatus::from_raw(status), pager.report(trace)))
+}
+
+/// The name of the socket that helpers come to, in the folder of a run.
+const HELPERS_SOCKET_NAME: &str = "socket";
+
+/// The folder of a run.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> io::Result<Folder> {
+        let place = status::place_for_library()?;
+        let folder =
+            Folder(tempfile::Builder::new().prefix(FOLDER_PREFIX).tempdir_in(place)?.keep());
+        // Programs that change their user need it too.
+        fs::set_permissions(&folder.0, Permissions::from_mode(0o755))?;
+        Ok(folder)
+    }
+}
+
+/// It is removed file by file: to list it takes a descriptor, of which there may be none left.
+impl Drop for Folder {
+    fn drop(&mut self) {
+        for name in [LIBRARY_NAME, HELPERS_SOCKET_NAME, SOCKET_NAME] {
+            let _ = fs::remove_file(self.0.join(name)); // it was not there yet
+        }
+        if fs::remove_dir(&self.0).is_err() {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
 }
 
 /// The threads that a program needs once it runs.

@@ -30,7 +30,7 @@ pub(super) const FOLDER_PREFIX: &str = "uzswap-";
 pub(super) const LIBRARY_NAME: &str = "libuzswap_preload.so";
 
 /// The socket, in the folder of a run.
-const SOCKET_NAME: &str = "status";
+pub(super) const SOCKET_NAME: &str = "status";
 
 /// Connections that wait for an answer at most.
 pub(super) const BACKLOG: i32 = 16;

@@ -77,8 +77,8 @@ impl Tree {
             if !process::is_stopped(pid) && self.told.insert(program.clone()) {
                 let program = program.display();
                 self.pager.warn(&format!(
-                    "{program} (process {pid}) runs unmanaged, as static and setuid programs do: \
-                     its memory stays"
+                    "{program} (process {pid}) runs unmanaged, as static and setuid programs do, \
+                     and such as are started without LD_PRELOAD: its memory stays"
                 ));
             }
         }
