@@ -79,6 +79,8 @@ fn main() -> ExitCode {
     add("what_a_core_file_lacks_is_told".to_owned(), missing_core, Box::new(core_file));
     let name = "who_shares_memory_is_shown_no_zeros".to_owned();
     add(name, missing.clone(), Box::new(no_zeros));
+    let name = "what_does_not_fit_the_pool_stays".to_owned();
+    add(name, missing.clone(), Box::new(unfit_pages));
     let name = "arguments_can_be_read".to_owned();
     add(name, missing.clone(), Box::new(arguments_stay));
     for (how, mib, percent, without) in [
@@ -240,6 +242,16 @@ fn scenario(name: &str, limit: &str, code: i32, said: &str) {
     let output = run_in(limit, &this_program(), &["--scenario", name]).output().unwrap();
     expect(&output, code);
     assert!(text(&output.stdout).contains(said), "{}", text(&output.stdout));
+}
+
+/// 28 MiB shrink to half in a pool of zbud, and 4 MiB are not taken by it.
+fn unfit_pages() {
+    let options = ["--limit", "28M", "--compressor", "lz4", "--zpool", "zbud"];
+    let (output, told) = told_by(&options, "unfit");
+    expect(&output, 0);
+    let [refused, stored] =
+        ["reject_compress_poor", "zswpout"].map(|name| told["store"][name].as_u64().unwrap());
+    assert!(refused > 0 && stored > 0, "{told}");
 }
 
 /// Starts a scenario that stays until it is ended, and waits until it has its memory.

@@ -22,7 +22,7 @@ use super::helper::{Heard, Helper};
 use super::pressure::{Pressure, Seen};
 use super::space::{Moved, Space, TRAY_PAGES, Tray, leave_words_of_threads, resident_bytes};
 use super::table::Place;
-use super::{Pager, SpaceLock, key, lock, untouched_pages};
+use super::{NotStored, Pager, SpaceLock, key, lock, untouched_pages};
 use crate::page::{PAGE_SIZE, Page};
 use crate::sys::guard::Guard;
 use crate::sys::{process, remote};
@@ -326,7 +326,8 @@ impl Evictor {
         };
         let mut elsewhere = self.kept_elsewhere(space, &tray);
         let mut slots = Vec::with_capacity(tray.staged.len());
-        let all = self.store(thread, &tray, &mut elsewhere, &mut slots);
+        let mut unfit = Vec::new();
+        let mut all = self.store(thread, &tray, &mut elsewhere, &mut slots, &mut unfit);
         elsewhere.into_values().for_each(|slot| self.pager.release(slot));
         // All at once: faults are served under this lock, and whoever waits for it costs them more
         // than what is done under it.
@@ -337,6 +338,12 @@ impl Evictor {
                 stored += 1;
             } else {
                 self.pager.release(slot);
+            }
+        }
+        for (staged, page) in unfit {
+            match space.give_back(staged, &page) {
+                Ok(is_back) => self.pager.charge(usize::from(is_back), 0),
+                Err(error) => all = Err(error),
             }
         }
         match all {
@@ -369,14 +376,15 @@ impl Evictor {
         found
     }
 
-    /// Stores the pages of a tray; the slot of each page of staging, in `slots`. What is the same
-    /// page `elsewhere` is not stored once more.
+    /// Stores the pages of a tray; the slot of each page of staging, in `slots`, and those that do
+    /// not fit the pool, in `unfit`. What is the same page `elsewhere` is not stored once more.
     fn store(
         &mut self,
         thread: u32,
         tray: &Tray,
         elsewhere: &mut BTreeMap<u64, u32>,
         slots: &mut Vec<(u32, u32)>,
+        unfit: &mut Vec<(u32, Box<Page>)>,
     ) -> io::Result<()> {
         for run in tray.staged.chunk_by(|a, b| a.number + 1 == b.number) {
             let pages = &mut self.buffer[..run.len()];
@@ -385,11 +393,15 @@ impl Evictor {
                 let is_same = |slot: &u32| {
                     self.pager.load(*slot, &mut self.other).is_ok() && *self.other == *page
                 };
-                let slot = match elsewhere.get(&staged.owner).copied().filter(is_same) {
-                    Some(slot) => elsewhere.remove(&staged.owner).unwrap_or(slot),
-                    None => self.pager.store(page)?,
+                let stored = match elsewhere.get(&staged.owner).copied().filter(is_same) {
+                    Some(slot) => Ok(elsewhere.remove(&staged.owner).unwrap_or(slot)),
+                    None => self.pager.store(page),
                 };
-                slots.push((staged.number, slot));
+                match stored {
+                    Ok(slot) => slots.push((staged.number, slot)),
+                    Err(NotStored::DoesNotShrink) => unfit.push((staged.number, Box::new(*page))),
+                    Err(NotStored::Failed(why)) => return Err(io::Error::other(why)),
+                }
             }
         }
         Ok(())

@@ -72,7 +72,7 @@ use crate::sys::process;
 use crate::sys::signals::{self, SignalNumber};
 use crate::sys::stderr::tell;
 use crate::trace::{RecordReport, Recorder};
-use crate::zswap::{Counters, Zswap};
+use crate::zswap::{Counters, StoreError, Zswap};
 
 /// Programs may grow untold by one part in so many of the limit at most: what is kept free for that
 /// is not theirs.
@@ -383,9 +383,9 @@ impl Pager {
     }
 
     /// Keeps a page; its slot.
-    fn store(&self, page: &Page) -> io::Result<u32> {
-        let none_left = || io::Error::other("256 GiB of pages are kept, which is the most");
-        let slot = self.slots.take().ok_or_else(none_left)?;
+    fn store(&self, page: &Page) -> Result<u32, NotStored> {
+        let none_left = || "256 GiB of pages are kept, which is the most".to_owned();
+        let slot = self.slots.take().ok_or_else(none_left).map_err(NotStored::Failed)?;
         let stored = match self.density.as_ref().is_some_and(Density::is_dense) {
             true => self.zswap.store_densely(key(slot), page),
             false => self.zswap.store(key(slot), page),
@@ -402,7 +402,10 @@ impl Pager {
             Err(error) => {
                 self.slots.release(slot);
                 self.slots.free(slot);
-                Err(io::Error::other(error))
+                Err(match error {
+                    StoreError::CompressPoor { .. } => NotStored::DoesNotShrink,
+                    other => NotStored::Failed(other.to_string()),
+                })
             }
         }
     }
@@ -580,6 +583,15 @@ impl Pager {
             trace,
         }
     }
+}
+
+/// Why a page is not kept.
+#[derive(Debug)]
+enum NotStored {
+    /// It is too large for the pool, as zbud takes no whole page.
+    DoesNotShrink,
+    /// In words.
+    Failed(String),
 }
 
 /// Stored pages, uncompressed, to the pool; none where it is empty.

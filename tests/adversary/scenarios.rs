@@ -1,6 +1,7 @@
 //! Programs that do one odd thing, while the limit keeps their memory moving.
 
 use std::fs::{self, File};
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
@@ -123,6 +124,7 @@ pub(crate) fn run(name: &str) -> ! {
         "forks-in-turn" => forks_in_turn(),
         "parents-end" => parents_end(),
         "child-changes" => child_changes(),
+        "unfit" => unfit(),
         "processors-stay" => processors_stay(),
         "moves-take-long" => moves_take_long(),
         "moves-over-moves" => moves_over_moves(),
@@ -563,6 +565,41 @@ fn parents_end() {
     let said = 20_u64;
     raw::write(ends[1], (&raw const said).expose_provenance(), 8);
     raw::exit(0);
+}
+
+/// One page of eight does not shrink, which a pool may not take: it stays, and children of each
+/// kind of fork have it. (Of one by system call alone, nothing leaves that has come back.)
+fn unfit() {
+    let at = raw::map(0, PAGES * PAGE, raw::READ_WRITE, raw::PRIVATE, -1).expect("mmap");
+    let content = |page: usize| {
+        let mut random = super::Random(page as u64);
+        let count = if page.is_multiple_of(8) { raw::WORDS } else { 40 };
+        (0..count).map(move |_| random.next())
+    };
+    for page in 0..PAGES {
+        let words = raw::page(at + page * PAGE);
+        words.iter_mut().zip(content(page)).for_each(|(word, content)| *word = content);
+    }
+    let check = |pages: Range<usize>| {
+        for page in pages {
+            let words = raw::page(at + page * PAGE);
+            if !content(page).zip(&*words).all(|(content, word)| content == *word) {
+                super::wrong(&format!("page {page} of {PAGES} is wrong"));
+            }
+        }
+    };
+    check(0..PAGES);
+    for (fork, pages) in [(raw::fork as fn() -> i32, 0..PAGES), (raw::fork_directly, 0..512)] {
+        for _ in 0..2 {
+            let child = fork();
+            check(pages.clone());
+            match child {
+                0 => raw::exit(0),
+                _ if raw::wait(child) != 0 => super::wrong("a child failed"),
+                _ => check(0..PAGES),
+            }
+        }
+    }
 }
 
 /// A process and its child write to all that they have in common.

@@ -11,7 +11,7 @@ use crate::pager::process_files::children_of;
 use crate::pager::ranges::Ranges;
 use crate::pager::space::Space;
 use crate::pager::table::{Entry, Place, UNKNOWN};
-use crate::pager::{SpaceLock, lock};
+use crate::pager::{NotStored, SpaceLock, lock};
 use crate::sys::process;
 use crate::sys::userfaultfd::Userfaultfd;
 
@@ -91,7 +91,10 @@ impl Server {
         if is_let && !may_be_untold {
             space.prepare_fork(&mut |slot| self.pager.release(slot));
             // The parent may be gone before its child is known. What is aside still then is told.
-            let _ = self.store_aside(space);
+            let unfit = self.store_aside(space).unwrap_or_default();
+            for staged in unfit {
+                let _ = self.give_back(space, staged);
+            }
         }
     }
 
@@ -104,21 +107,47 @@ impl Server {
         children_of(pid).iter().filter(|child| !known.contains(child)).count() as u32
     }
 
-    /// Stores what is aside of a space, for whoever will have it; in words why some of it is aside
-    /// still.
-    fn store_aside(&mut self, space: &mut Space) -> Result<(), String> {
+    /// Stores what is aside of a space, for whoever will have it; what of it does not fit the pool,
+    /// or in words why more is aside still.
+    fn store_aside(&mut self, space: &mut Space) -> Result<Vec<u32>, String> {
         let content = &mut self.buffer[0];
-        let pages = space.pages_aside();
-        let mut store = |staged| {
+        let mut unfit = Vec::new();
+        for staged in space.pages_aside() {
             space.read_staged(staged, content).map_err(|error| error.to_string())?;
-            let slot = self.pager.store(content).map_err(|error| error.to_string())?;
-            match space.stored(staged, slot) {
-                true => self.pager.meter.stored(1),
-                false => self.pager.release(slot),
+            match self.pager.store(content) {
+                Ok(slot) if space.stored(staged, slot) => self.pager.meter.stored(1),
+                Ok(slot) => self.pager.release(slot),
+                Err(NotStored::DoesNotShrink) => unfit.push(staged),
+                Err(NotStored::Failed(why)) => return Err(why),
             }
-            Ok(())
-        };
-        pages.into_iter().try_for_each(&mut store)
+        }
+        Ok(unfit)
+    }
+
+    /// Gives a page back that is aside and does not fit the pool: a child gets it by the fork.
+    fn give_back(&mut self, space: &mut Space, staged: u32) -> io::Result<()> {
+        let content = &mut self.buffer[0];
+        space.read_staged(staged, content)?;
+        let is_back = space.give_back(staged, content)?;
+        self.pager.charge(usize::from(is_back), 0);
+        Ok(())
+    }
+
+    /// Likewise, after the fork: the child has one of its own.
+    fn give_to_child(
+        &mut self,
+        parent: &Space,
+        staged: u32,
+        child: &mut Space,
+        page: u64,
+    ) -> io::Result<()> {
+        let content = &mut self.buffer[0];
+        parent.read_staged(staged, content)?;
+        let filled = child.uffd.copy(page * PAGE, content, false, false);
+        filled.map_err(|stopped| io::Error::from_raw_os_error(stopped.errno))?;
+        child.returned(page, 0);
+        self.pager.charge(1, 0);
+        Ok(())
     }
 
     /// A process has forked, as a worker was told.
@@ -156,7 +185,7 @@ impl Server {
         not_copied.iter().for_each(|range| space.watched.remove(range));
         let is_in = |ranges: &Ranges, page| ranges.has_some_of(&(page * PAGE..(page + 1) * PAGE));
         let stored = self.store_aside(parent);
-        let mut is_any_aside = false;
+        let mut aside = Vec::new();
         parent.table.for_each(&mut |page, entry| {
             if is_in(&not_copied, page) || is_in(&wiped, page) {
                 return;
@@ -166,13 +195,23 @@ impl Server {
                     self.pager.slots.share(slot);
                     space.table.set(page, Entry { place: entry.place, ..UNKNOWN });
                 }
-                Place::Staged(_) => is_any_aside = true,
+                Place::Staged(staged) => aside.push((page, staged)),
                 Place::Program => {}
             }
         });
-        is_any_aside |= space.inherit_changes(parent, &mut |slot| self.pager.slots.share(slot));
-        if let (true, Err(error)) = (is_any_aside, stored) {
-            self.pager.fail(&format!("pages of a forked process cannot be kept: {error}"));
+        let is_elder_aside =
+            space.inherit_changes(parent, &mut |slot| self.pager.slots.share(slot));
+        let given = match stored {
+            _ if aside.is_empty() && !is_elder_aside => Ok(()),
+            Ok(_) if is_elder_aside => Err("one does not fit the pool".to_owned()),
+            Ok(_) => aside.into_iter().try_for_each(|(page, staged)| {
+                let given = self.give_to_child(parent, staged, &mut space, page);
+                given.map_err(|error| error.to_string())
+            }),
+            Err(why) => Err(why),
+        };
+        if let Err(why) = given {
+            self.pager.fail(&format!("pages of a forked process cannot be kept: {why}"));
         }
         space
     }

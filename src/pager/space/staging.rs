@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::io;
 
-use super::Space;
+use super::{PAGE, Space};
 use crate::page::{PAGE_SIZE, Page};
 use crate::pager::table::{Entry, Place};
 use crate::sys::remote;
@@ -54,6 +54,12 @@ impl Owners {
         let tray = self.0[staged / TRAY_PAGES].get_or_insert_with(none);
         let before = std::mem::replace(&mut tray.pages[staged % TRAY_PAGES], page);
         tray.count += usize::from(before == NOBODY);
+    }
+
+    /// The owner, if there is one.
+    fn get(&self, staged: u32) -> Option<u64> {
+        let tray = self.0[staged as usize / TRAY_PAGES].as_ref()?;
+        Some(tray.pages[staged as usize % TRAY_PAGES]).filter(|&owner| owner != NOBODY)
     }
 
     /// The owner, which it is no more; `None` where there is none.
@@ -155,6 +161,24 @@ impl Space {
             entry.place = Place::Stored(slot);
         }
         true
+    }
+
+    /// A page of a tray that cannot be stored goes back to where it was, and is left there for a
+    /// while; `false` where it has left the tray meanwhile.
+    pub(in crate::pager) fn give_back(&mut self, staged: u32, content: &Page) -> io::Result<bool> {
+        let Some(owner) = self.staging.owners.get(staged) else { return Ok(false) };
+        if self.table.get(owner).place != Place::Staged(staged) {
+            return Err(io::ErrorKind::WouldBlock.into()); // it is still to be told where it is
+        }
+        let at = owner * PAGE;
+        let filled = self.uffd.copy(at, content, true, false);
+        filled.map_err(|stopped| match stopped.errno {
+            libc::EAGAIN => io::ErrorKind::WouldBlock.into(), // the mappings change
+            errno => io::Error::from_raw_os_error(errno),
+        })?;
+        self.returned(owner, 0);
+        self.left.insert(at..at + PAGE);
+        Ok(true)
     }
 
     /// Puts a tray back that could not be emptied.
