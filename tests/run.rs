@@ -98,7 +98,7 @@ fn main() -> ExitCode {
 }
 
 /// Name, limit, exit code, what it prints. Each has 32 MiB of its own.
-const SCENARIOS: [(&str, &str, i32, &str); 27] = [
+const SCENARIOS: [(&str, &str, i32, &str); 28] = [
     ("fill", "16M", 0, ""),
     ("code-7", "16M", 7, ""),
     ("abort", "16M", 128 + 6, ""),
@@ -109,6 +109,7 @@ const SCENARIOS: [(&str, &str, i32, &str); 27] = [
     ("grow-locked", "40M", 0, ""),
     ("moves-take-long", "24M", 0, ""),
     ("moves-over-moves", "16M", 0, ""),
+    ("grows-over", "16M", 0, ""),
     ("cannot-unmap", "16M", 0, ""),
     ("guards-stay", "16M", 0, ""),
     ("locked-all", "16M", 0, ""),

@@ -78,6 +78,19 @@ impl ProcessFiles {
         Ok((runs.map(|run| run.start..run.end).collect(), walked_to))
     }
 
+    /// Where in a range there are pages: resident, or in swap.
+    pub(super) fn pages_in(&self, range: Range<u64>) -> io::Result<Ranges> {
+        let mut pages = Ranges::default();
+        let mut at = range.start;
+        while at < range.end {
+            let mut found = [Found::default(); FOUND_AT_ONCE];
+            let (count, walked_to) = pagemap::scan(&self.pagemap, at..range.end, &mut found, 0)?;
+            found[..count].iter().for_each(|run| pages.insert(run.start..run.end));
+            at = walked_to;
+        }
+        Ok(pages)
+    }
+
     /// The addresses of a range around one of them where there is no page, nor a guard
     /// (MADV_GUARD_INSTALL), which is told as a page in swap.
     pub(super) fn empty_around(&self, address: u64, range: Range<u64>) -> io::Result<Range<u64>> {

@@ -128,6 +128,7 @@ pub(crate) fn run(name: &str) -> ! {
         "processors-stay" => processors_stay(),
         "moves-take-long" => moves_take_long(),
         "moves-over-moves" => moves_over_moves(),
+        "grows-over" => grows_over(),
         "cannot-unmap" => cannot_unmap(),
         "guards-stay" => guards_stay(),
         // The helper's memory for pages that leave was locked, too, and is filled since.
@@ -416,6 +417,39 @@ fn moves_over_moves() {
         if let Some(page) = (0..LONG).find(|&page| !is_right(page)) {
             super::wrong(&format!("page {page} is wrong after moves from page {first}"));
         }
+    }
+}
+
+/// What has grown to where another thread has just unmapped what it had moved there is zeros. That
+/// one seldom gets to tell of it before.
+fn grows_over() {
+    const PART: usize = 8;
+    const BYTES: usize = PART * PAGE;
+    let at = filled();
+    check(at);
+    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    let (ask, asked) = mpsc::channel();
+    let (tell, told) = mpsc::channel();
+    thread::spawn(move || {
+        raw::run_little();
+        for there in asked {
+            raw::remap(there + BYTES, BYTES, BYTES, flags, there).expect("mremap");
+            raw::unmap(there, BYTES).expect("munmap");
+            tell.send(()).expect("who asked");
+        }
+    });
+    for first in (0..PAGES - 3 * PART).step_by(3 * PART) {
+        let below = at + first * PAGE;
+        ask.send(below + BYTES).expect("who does it");
+        while raw::remap(below, BYTES, 2 * BYTES, 0, 0).is_err() {
+            thread::sleep(Duration::from_micros(2));
+        }
+        for page in PART..2 * PART {
+            if raw::page(below + page * PAGE).iter().any(|&word| word != 0) {
+                super::wrong(&format!("page {} is not zeros", first + page));
+            }
+        }
+        told.recv().expect("who did it");
     }
 }
 

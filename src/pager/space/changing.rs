@@ -1,13 +1,79 @@
 //! What a program does to its mappings, as the userfaultfd tells it.
 
+#[cfg(test)]
+mod model;
+
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::{PAGE, Space, pages};
-use crate::pager::process_files::growth_under_way;
+use crate::pager::process_files::{ProcessFiles, growth_under_way};
 use crate::pager::ranges::{Ranges, count};
 use crate::pager::table::{Entry, Place, UNKNOWN};
+use crate::sys::userfaultfd::Userfaultfd;
+
+/// What the kernel has now of an address space.
+trait Kernel {
+    /// Whether anything is mapped in a range, or may be.
+    fn has_some_in(&self, range: &Range<u64>) -> bool;
+
+    /// The mapping of private anonymous memory at an address.
+    fn mapping_at(&self, at: u64) -> Option<Range<u64>>;
+
+    /// All mappings that are registered with the userfaultfd.
+    fn registered(&self) -> Ranges;
+
+    /// Where in a range there are pages; `None` where that is not told.
+    fn pages_in(&self, range: &Range<u64>) -> Option<Ranges>;
+
+    /// Whether a page is mapped; it is registered from then on.
+    fn is_mapped(&self, at: u64) -> bool;
+
+    /// Whether a change is not told yet.
+    fn is_changing(&self) -> bool;
+}
+
+/// Of a process; of one that is not known yet, little.
+struct KernelOf {
+    files: Option<Arc<ProcessFiles>>,
+    uffd: Arc<Userfaultfd>,
+}
+
+impl Kernel for KernelOf {
+    fn has_some_in(&self, range: &Range<u64>) -> bool {
+        self.files.as_ref().is_some_and(|files| files.mappings.has_some_in(range))
+    }
+
+    fn mapping_at(&self, at: u64) -> Option<Range<u64>> {
+        let first = at..at + PAGE;
+        let found = self.files.as_ref()?.mappings.at(&[first]).ok()?;
+        found.into_iter().map(|mapping| mapping.range).find(|range| range.contains(&at))
+    }
+
+    fn registered(&self) -> Ranges {
+        // An error where its process is gone.
+        let found = self.files.as_ref().and_then(|files| files.mappings_with(["um"]).ok());
+        found.map_or(Ranges::default(), |[registered]| registered)
+    }
+
+    fn pages_in(&self, range: &Range<u64>) -> Option<Ranges> {
+        self.files.as_ref()?.pages_in(range.clone()).ok()
+    }
+
+    fn is_mapped(&self, at: u64) -> bool {
+        self.uffd.register(at..at + PAGE, true, true).is_ok() // it is watched, if it was before
+    }
+
+    fn is_changing(&self) -> bool {
+        self.uffd.is_changing()
+    }
+}
 
 impl Space {
+    fn kernel(&self) -> KernelOf {
+        KernelOf { files: self.files.clone(), uffd: Arc::clone(&self.uffd) }
+    }
+
     /// Forgets a range of pages; `release` is called for each slot that one of them named.
     pub(in crate::pager) fn forget(&mut self, range: Range<u64>, release: &mut dyn FnMut(u32)) {
         let Space { table, staging, .. } = self;
@@ -41,9 +107,18 @@ impl Space {
 
     /// The program has unmapped a range.
     pub(in crate::pager) fn unmapped(&mut self, range: Range<u64>, release: &mut dyn FnMut(u32)) {
+        self.unmapped_with(&self.kernel(), range, release);
+    }
+
+    fn unmapped_with(
+        &mut self,
+        kernel: &impl Kernel,
+        range: Range<u64>,
+        release: &mut dyn FnMut(u32),
+    ) {
         self.has_changed(range.clone());
         self.doubted.retain(|doubted| !doubted.has_some_of(&range));
-        let (late, departed) = self.late(range.clone());
+        let (late, departed) = self.late(kernel, range.clone());
         self.untold.remove(range.clone());
         self.departed.remove(range.clone());
         self.elder_watched.remove(range.clone());
@@ -85,18 +160,31 @@ impl Space {
         to: u64,
         release: &mut dyn FnMut(u32),
     ) {
+        self.moved_with(&self.kernel(), from, to, release);
+    }
+
+    fn moved_with(
+        &mut self,
+        kernel: &impl Kernel,
+        from: Range<u64>,
+        to: u64,
+        release: &mut dyn FnMut(u32),
+    ) {
         let into = to..to + (from.end - from.start);
-        self.end_doubt(&from, &into, release);
+        let has_departed = self.departed.has_some_of(&from); // and is aside
+        self.end_doubt(kernel, &from, &into, release);
         for range in [from.clone(), into.clone()] {
             self.has_changed(range.clone());
             self.to_protect.remove(range.clone());
             self.removing.remove(range.clone());
             self.words.remove(range);
         }
-        // Not asked of the kernel: memory may be there still (MREMAP_DONTUNMAP).
         let mut late = Ranges::default();
-        self.untold.within(from.clone()).for_each(|part| late.insert(part));
-        self.untold.remove(from.clone());
+        if has_departed || self.is_older(kernel, &from, to) {
+            let came = self.moved_in.within(from.clone()).chain(self.untold.within(from.clone()));
+            came.for_each(|part| late.insert(part));
+            self.untold.remove(from.clone());
+        }
         let mut entries = Vec::new();
         let mut watched = Vec::new();
         // What has moved is told to be unmapped, too: of what is there by then, it is late again.
@@ -123,9 +211,8 @@ impl Space {
             }
             self.table.set(page, entry);
         }
-        for part in watched {
-            self.watched.insert(part.start - from.start + to..part.end - from.start + to);
-        }
+        let moved = |part: Range<u64>| part.start - from.start + to..part.end - from.start + to;
+        watched.into_iter().for_each(|part| self.watched.insert(moved(part)));
         self.moved_in.insert_apart(into);
     }
 
@@ -151,34 +238,53 @@ impl Space {
     }
 
     /// The parts of a range that something has been moved to since they were unmapped, which is
-    /// told only now: the kernel tells in another order than it does where two threads do it. They
-    /// were known to be watched when something came there; or memory is there, and it is watched,
-    /// so it is not what was unmapped, if it was known to be before: it would not have been
-    /// registered since. And those where nothing of what was moved there is any more: it may have
-    /// moved on. (Where only a part of it has gone, that was unmapped.)
+    /// told only now: a thread may be put aside between what it does and that it tells of it. They
+    /// were known to be watched when something came there; or memory that is registered is there,
+    /// where some was known to be: that is not registered again. And those where nothing of what
+    /// was moved there is any more: it may have moved on. (Where only a part of it has gone, that
+    /// was unmapped.)
     ///
     /// The kernel also tells of what it could not unmap in the end (a limit, a sealed page): that
-    /// is there as before. What reaches into it from below has grown, and so has what was moved
-    /// there where more of it is there than was told.
-    fn late(&mut self, range: Range<u64>) -> (Ranges, Ranges) {
+    /// is there as before. But what is there may also have grown to there, from below, or from
+    /// where it was moved to, of which nothing is told; and may have been split there since. As
+    /// long as something is untold, nobody fills its pages: where there are some, and where there
+    /// are none, tells what it is. Where all has left, which tells nothing, it is what is likely.
+    fn late(&mut self, kernel: &impl Kernel, range: Range<u64>) -> (Ranges, Ranges) {
         let [mut late, mut departed] = [const { Ranges::new() }; 2];
-        let files = self.files.as_ref();
-        let has_moved_in = self.moved_in.has_some_of(&range);
-        if has_moved_in || files.is_some_and(|files| files.mappings.has_some_in(&range)) {
-            // An error where its process is gone.
-            let [watched] = self.mappings_with(["um"]).unwrap_or_default();
-            for found in watched.reaching_into(range.clone()) {
+        if self.moved_in.has_some_of(&range) || kernel.has_some_in(&range) {
+            let registered = kernel.registered();
+            // All that was watched is there, and did not come from below.
+            let is_whole = |found: &Range<u64>| {
+                let mut known = self.watched.within(range.clone());
+                found.start >= range.start
+                    && known.all(|known| registered.outside(known).is_empty())
+                    && !registered.iter().any(|other| other.end == found.start)
+            };
+            for found in registered.reaching_into(range.clone()) {
                 let part = found.start.max(range.start)..found.end.min(range.end);
-                let is_of_before = found.start >= range.start && !self.moved_in.has_some_of(&part);
+                let moved: Vec<Range<u64>> = self.moved_in.reaching_into(found.clone()).collect();
                 for known in self.watched.within(part) {
-                    match is_of_before {
-                        true => late.insert(known),
-                        false => self.moved_in.within(known).for_each(|part| late.insert(part)),
+                    // The first that was moved there may have grown, over others, too.
+                    let is_first = |part: &Range<u64>| {
+                        let first = &moved[0];
+                        first.contains(&part.start) && first.start <= found.start
+                    };
+                    for part in self.moved_in.within(known.clone()) {
+                        let is_it = self.is_at(kernel, &part, part.start);
+                        if is_it.unwrap_or_else(|| is_first(&part)) {
+                            late.insert(part);
+                        }
+                    }
+                    for part in self.moved_in.outside(known) {
+                        let is_it = self.is_at(kernel, &part, part.start);
+                        if is_it.unwrap_or(moved.is_empty() && is_whole(&found)) {
+                            late.insert(part);
+                        }
                     }
                 }
             }
             for moved in self.moved_in.reaching_into(range.clone()) {
-                if !watched.has_some_of(&moved) {
+                if !registered.has_some_of(&moved) {
                     departed.insert(moved.start.max(range.start)..moved.end.min(range.end));
                 }
             }
@@ -190,18 +296,63 @@ impl Space {
         (late, departed)
     }
 
+    /// Whether what is known of some pages is of memory that is at an address now, as far as that
+    /// tells: while something is untold, none of its pages comes, and none leaves.
+    fn is_at(&self, kernel: &impl Kernel, part: &Range<u64>, at: u64) -> Option<bool> {
+        let there = kernel.pages_in(&(at..at + (part.end - part.start)))?;
+        let mut is_at = None;
+        for (page, entry) in self.table.entries(pages(part.clone())) {
+            match (entry.place, there.contains(page * PAGE - part.start + at)) {
+                (Place::Stored(_) | Place::Staged(_), true) => return Some(false),
+                (Place::Program, false) if entry.returned => return Some(false),
+                (Place::Program, true) if entry.returned => is_at = Some(true),
+                _ => {}
+            }
+        }
+        is_at
+    }
+
+    /// Whether what has moved, as is told, is what was there before something else came, which may
+    /// be there still: or it is that.
+    fn is_older(&self, kernel: &impl Kernel, from: &Range<u64>, to: u64) -> bool {
+        let Some(first) = self.moved_in.reaching_into(from.clone()).next() else { return false };
+        if first.start > from.start {
+            return true; // that begins within it
+        }
+        let came: Vec<Range<u64>> = self.moved_in.within(from.clone()).collect();
+        // To ask for what is registered may take milliseconds.
+        let is_any_mapped = came.iter().any(|part| kernel.has_some_in(part));
+        let registered = if is_any_mapped { kernel.registered() } else { Ranges::default() };
+        let is_there = |part: &Range<u64>| registered.outside(part.clone()).is_empty();
+        let is_at = |part: &Range<u64>, at| self.is_at(kernel, part, at);
+        if came.iter().any(|part| is_there(part) && is_at(part, part.start) == Some(true)) {
+            return true;
+        }
+        let has_moved: Vec<Option<bool>> =
+            came.iter().map(|part| is_at(part, part.start - from.start + to)).collect();
+        if has_moved.contains(&Some(false)) || has_moved.contains(&Some(true)) {
+            return has_moved.contains(&Some(false));
+        }
+        // It may also have left memory where it was (MREMAP_DONTUNMAP).
+        self.untold.has_some_of(from) && came.iter().all(is_there)
+    }
+
     /// Something was moved to where something was told to be unmapped before: that was what had
     /// been moved there, and not what was there before it. The kernel tells what a move is over
     /// just before it tells of the move, of which it does not tell how much longer it is there.
-    fn end_doubt(&mut self, from: &Range<u64>, into: &Range<u64>, release: &mut dyn FnMut(u32)) {
+    fn end_doubt(
+        &mut self,
+        kernel: &impl Kernel,
+        from: &Range<u64>,
+        into: &Range<u64>,
+        release: &mut dyn FnMut(u32),
+    ) {
         self.end_departures(from, into, release);
         if self.doubted.is_empty() {
             return;
         }
-        let first = into.start..into.start + PAGE;
-        let found = self.files.as_ref().and_then(|files| files.mappings.at(&[first]).ok());
-        let found = found.into_iter().flatten().find(|found| found.range.contains(&into.start));
-        let end = found.map_or(into.end, |found| found.range.end.max(into.end));
+        let found = kernel.mapping_at(into.start);
+        let end = found.map_or(into.end, |found| found.end.max(into.end));
         let is_gone = |doubted: &mut Ranges| doubted.has_some_of(&(into.start..end));
         self.doubted.retain(|doubted| !doubted.has_some_of(from));
         let gone: Vec<Ranges> = self.doubted.extract_if(.., is_gone).collect();
@@ -245,8 +396,12 @@ impl Space {
     /// All that is told was read: what is told from now on was done after it, if nothing is under
     /// way.
     pub(in crate::pager) fn settle(&mut self, release: &mut dyn FnMut(u32)) {
+        self.settle_with(&self.kernel(), release);
+    }
+
+    fn settle_with(&mut self, kernel: &impl Kernel, release: &mut dyn FnMut(u32)) {
         let is_settled = self.moved_in == Ranges::default() && self.doubted.is_empty();
-        if !is_settled && !self.uffd.is_changing() {
+        if !is_settled && !kernel.is_changing() {
             self.moved_in = Ranges::default();
             self.untold = Ranges::default();
             self.departed = Ranges::default();
@@ -290,8 +445,17 @@ impl Space {
         range: Range<u64>,
         release: &mut dyn FnMut(u32),
     ) {
-        if !self.uffd.is_changing() && !self.is_mapped(range.start) {
-            self.unmapped(range, release);
+        self.parent_unmapped_with(&self.kernel(), range, release);
+    }
+
+    fn parent_unmapped_with(
+        &mut self,
+        kernel: &impl Kernel,
+        range: Range<u64>,
+        release: &mut dyn FnMut(u32),
+    ) {
+        if !kernel.is_changing() && !kernel.is_mapped(range.start) {
+            self.unmapped_with(kernel, range, release);
         }
     }
 
@@ -302,17 +466,23 @@ impl Space {
         to: u64,
         release: &mut dyn FnMut(u32),
     ) {
+        self.parent_moved_with(&self.kernel(), from, to, release);
+    }
+
+    fn parent_moved_with(
+        &mut self,
+        kernel: &impl Kernel,
+        from: Range<u64>,
+        to: u64,
+        release: &mut dyn FnMut(u32),
+    ) {
         let is_known =
             |range: &Range<u64>| self.watched.has_some_of(range) || self.untold.has_some_of(range);
         let into = to..to + (from.end - from.start);
         let was_known = is_known(&from) && !is_known(&into);
-        if was_known && !self.is_mapped(from.start) && self.is_mapped(to) {
-            self.moved(from, to, release);
+        if was_known && !kernel.is_mapped(from.start) && kernel.is_mapped(to) {
+            self.moved_with(kernel, from, to, release);
         }
-    }
-
-    fn is_mapped(&self, at: u64) -> bool {
-        self.uffd.register(at..at + PAGE, true, true).is_ok() // it is watched, if it was before
     }
 
     /// A page is missing, and the mappings change. Where the thread that waits for it is in
@@ -353,26 +523,49 @@ impl Space {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::page::{PAGE_SIZE, Page};
-    use crate::pager::process_files::ProcessFiles;
-    use crate::sys::userfaultfd::{self, Features, Userfaultfd};
 
     const COUNT: u64 = 8;
     const BYTES: u64 = COUNT * PAGE;
-    /// Nothing is mapped at these.
-    const ELSEWHERE: [u64; 3] = [1 << 50, 2 << 50, 3 << 50];
+    /// There is one mapping, of [`BYTES`], which is registered; nothing is mapped elsewhere.
+    const AT: u64 = 1 << 40;
+    const ELSEWHERE: [u64; 3] = [1 << 42, 2 << 42, 3 << 42];
 
-    /// This process's own, and memory of it that is watched; `None` where it may not be.
-    fn space(memory: &[Page]) -> Option<(Space, u64)> {
-        let at = memory.as_ptr().addr().next_multiple_of(PAGE_SIZE) as u64;
-        let not_tested = |error| eprintln!("not tested: this process has no userfaultfd: {error}");
-        let uffd = Userfaultfd::from_fd(userfaultfd::create(true).map_err(not_tested).ok()?);
-        uffd.api(Features::NONE).ok()?;
-        uffd.register(at..at + BYTES, true, false).ok()?;
-        let process = std::process::id();
-        let mut space = Space::new(uffd, Some(process));
-        space.files = Some(std::sync::Arc::new(ProcessFiles::open(process).ok()?));
-        Some((space, at))
+    /// Of no process.
+    pub(super) fn space() -> Space {
+        let nothing = std::fs::File::open("/dev/null").unwrap();
+        Space::new(Userfaultfd::from_fd(nothing.into()), None)
+    }
+
+    struct OneMapping;
+
+    const ONE: &OneMapping = &OneMapping;
+
+    impl Kernel for OneMapping {
+        fn has_some_in(&self, range: &Range<u64>) -> bool {
+            self.registered().has_some_of(range)
+        }
+
+        fn mapping_at(&self, at: u64) -> Option<Range<u64>> {
+            self.is_mapped(at).then_some(AT..AT + BYTES)
+        }
+
+        fn registered(&self) -> Ranges {
+            let mut registered = Ranges::default();
+            registered.insert(AT..AT + BYTES);
+            registered
+        }
+
+        fn pages_in(&self, _: &Range<u64>) -> Option<Ranges> {
+            None
+        }
+
+        fn is_mapped(&self, at: u64) -> bool {
+            (AT..AT + BYTES).contains(&at)
+        }
+
+        fn is_changing(&self) -> bool {
+            false
+        }
     }
 
     /// Pages that have left, under slots from `slot` on.
@@ -386,160 +579,151 @@ mod tests {
     fn slots(space: &Space, at: u64) -> Vec<u32> {
         let places = pages(at..at + BYTES).map(|page| space.table.get(page).place);
         places
-            .filter_map(|place| if let Place::Stored(at) = place { Some(at) } else { None })
+            .filter_map(|place| if let Place::Stored(slot) = place { Some(slot) } else { None })
             .collect()
     }
 
     #[test]
     fn what_is_told_late_is_of_what_was_there_before() {
-        let memory = vec![[1; PAGE_SIZE]; 4 * COUNT as usize];
-        let Some((mut space, at)) = space(&memory) else { return };
+        let mut space = space();
         let [from, to, other] = ELSEWHERE;
         let mut released = Vec::new();
         let mut release = |slot| released.push(slot);
-        have_left(&mut space, at, 0);
+        have_left(&mut space, AT, 0);
         have_left(&mut space, from, 100);
         // Something else came before it is told that what was there was moved, and it is told then
         // that it was unmapped, too.
-        space.moved(from..from + BYTES, at, &mut release);
-        space.moved(at..at + BYTES, to, &mut release);
-        space.unmapped(at..at + BYTES, &mut release);
-        space.unmapped(from..from + BYTES, &mut release);
-        assert_eq!(slots(&space, at), Vec::from_iter(100..108));
+        space.moved_with(ONE, from..from + BYTES, AT, &mut release);
+        space.moved_with(ONE, AT..AT + BYTES, to, &mut release);
+        space.unmapped_with(ONE, AT..AT + BYTES, &mut release);
+        space.unmapped_with(ONE, from..from + BYTES, &mut release);
+        assert_eq!(slots(&space, AT), Vec::from_iter(100..108));
         assert_eq!(slots(&space, to), Vec::from_iter(0..8));
-        for start in [at, to] {
+        for start in [AT, to] {
             assert!(space.watched.outside(start..start + BYTES).is_empty());
         }
         // A page is moved over it, and grows.
         have_left(&mut space, other, 200);
-        space.unmapped(at..at + BYTES, &mut release);
-        space.moved(other..other + PAGE, at, &mut release);
-        assert_eq!(slots(&space, at), [200]);
-        space.settle(&mut release);
-        assert_eq!(slots(&space, at), [200]);
+        space.unmapped_with(ONE, AT..AT + BYTES, &mut release);
+        space.moved_with(ONE, other..other + PAGE, AT, &mut release);
+        assert_eq!(slots(&space, AT), [200]);
+        space.settle_with(ONE, &mut release);
+        assert_eq!(slots(&space, AT), [200]);
         assert_eq!(released, Vec::from_iter(100..108));
     }
 
     #[test]
     fn what_was_moved_in_may_have_grown_over_what_is_told_late() {
-        let memory = vec![[1; PAGE_SIZE]; 4 * COUNT as usize];
-        let Some((mut space, at)) = space(&memory) else { return };
+        let mut space = space();
         let mut released = Vec::new();
         let mut release = |slot| released.push(slot);
-        have_left(&mut space, at, 0);
+        have_left(&mut space, AT, 0);
         have_left(&mut space, ELSEWHERE[0], 100);
-        space.moved(ELSEWHERE[0]..ELSEWHERE[0] + 3 * PAGE, at, &mut release);
-        space.unmapped(at..at + BYTES, &mut release);
-        assert_eq!(slots(&space, at), Vec::from_iter(100..103));
+        space.moved_with(ONE, ELSEWHERE[0]..ELSEWHERE[0] + 3 * PAGE, AT, &mut release);
+        space.unmapped_with(ONE, AT..AT + BYTES, &mut release);
+        assert_eq!(slots(&space, AT), Vec::from_iter(100..103));
         released.sort_unstable();
         assert_eq!(released, Vec::from_iter(0..8));
     }
 
     #[test]
     fn what_was_not_known_to_be_watched_may_be_so_since() {
-        let memory = vec![[1; PAGE_SIZE]; 4 * COUNT as usize];
-        let Some((mut space, at)) = space(&memory) else { return };
+        let mut space = space();
         let mut released = Vec::new();
-        have_left(&mut space, at, 0);
-        space.watched.remove(at..at + 2 * PAGE);
-        space.unmapped(at..at + 4 * PAGE, &mut |slot| released.push(slot));
-        assert_eq!((slots(&space, at), released), (Vec::from_iter(2..8), vec![0, 1]));
+        have_left(&mut space, AT, 0);
+        space.watched.remove(AT..AT + 2 * PAGE);
+        space.unmapped_with(ONE, AT..AT + 4 * PAGE, &mut |slot| released.push(slot));
+        assert_eq!((slots(&space, AT), released), (Vec::from_iter(2..8), vec![0, 1]));
     }
 
     #[test]
     fn what_could_not_be_unmapped_is_there_as_before() {
-        let memory = vec![[1; PAGE_SIZE]; 4 * COUNT as usize];
-        let Some((mut space, at)) = space(&memory) else { return };
+        let mut space = space();
         let mut released = Vec::new();
         let mut release = |slot| released.push(slot);
-        have_left(&mut space, at, 0);
-        space.unmapped(at..at + BYTES, &mut release);
-        space.settle(&mut release);
-        assert_eq!(slots(&space, at), Vec::from_iter(0..8));
+        have_left(&mut space, AT, 0);
+        space.unmapped_with(ONE, AT..AT + BYTES, &mut release);
+        space.settle_with(ONE, &mut release);
+        assert_eq!(slots(&space, AT), Vec::from_iter(0..8));
         // A mapping that begins below has grown to where something was unmapped.
-        space.unmapped(at + 4 * PAGE..at + BYTES, &mut release);
-        assert_eq!(slots(&space, at), Vec::from_iter(0..4));
+        space.unmapped_with(ONE, AT + 4 * PAGE..AT + BYTES, &mut release);
+        assert_eq!(slots(&space, AT), Vec::from_iter(0..4));
         assert_eq!(released, Vec::from_iter(4..8));
     }
 
     #[test]
     fn what_has_moved_on_may_be_told_to_be_unmapped_first() {
-        let memory = vec![[1; PAGE_SIZE]; 4 * COUNT as usize];
         let [from, there, to] = ELSEWHERE;
         let has_come = || {
-            let (mut space, at) = space(&memory)?;
+            let mut space = space();
             have_left(&mut space, from, 100);
-            space.moved(from..from + BYTES, there, &mut |_| unreachable!());
-            space.unmapped(there..there + BYTES, &mut |_| unreachable!());
+            space.moved_with(ONE, from..from + BYTES, there, &mut |_| unreachable!());
+            space.unmapped_with(ONE, there..there + BYTES, &mut |_| unreachable!());
             assert!(slots(&space, there).is_empty());
-            Some((space, at))
+            space
         };
         let mut released = Vec::new();
         // It has, with what it had grown by; and is told to be unmapped, too.
-        let Some((mut space, _)) = has_come() else { return };
-        space.moved(there..there + 2 * BYTES, to, &mut |slot| released.push(slot));
-        space.unmapped(there..there + 2 * BYTES, &mut |slot| released.push(slot));
-        space.settle(&mut |slot| released.push(slot));
+        let mut space = has_come();
+        space.moved_with(ONE, there..there + 2 * BYTES, to, &mut |slot| released.push(slot));
+        space.unmapped_with(ONE, there..there + 2 * BYTES, &mut |slot| released.push(slot));
+        space.settle_with(ONE, &mut |slot| released.push(slot));
         assert_eq!((slots(&space, to), released.len()), (Vec::from_iter(100..108), 0));
-        drop(space); // another may watch the memory now
         // It was unmapped: nothing is told any more; or of something else there, or that has grown.
         for end in 0..4 {
-            let (mut space, _) = has_come().expect("as before");
+            let mut space = has_come();
             let mut released = Vec::new();
             let release = &mut |slot| released.push(slot);
             match end {
-                0 => space.settle(release),
-                1 => space.unmapped(there..there + BYTES, release),
-                2 => space.moved(to - BYTES..to - PAGE, there + PAGE, release),
-                _ => space.moved(there - PAGE..there + BYTES, to, release),
+                0 => space.settle_with(ONE, release),
+                1 => space.unmapped_with(ONE, there..there + BYTES, release),
+                2 => space.moved_with(ONE, to - BYTES..to - PAGE, there + PAGE, release),
+                _ => space.moved_with(ONE, there - PAGE..there + BYTES, to, release),
             }
             assert_eq!((slots(&space, to), released), (Vec::new(), Vec::from_iter(100..108)));
         }
         // Where the rest is there still, so much of it was unmapped.
-        let (mut space, at) = has_come().expect("as before");
+        let mut space = has_come();
         have_left(&mut space, from, 200);
         have_left(&mut space, from + BYTES, 300);
-        space.moved(from..from + 2 * BYTES, at, &mut |_| unreachable!());
-        space.unmapped(at + BYTES..at + 2 * BYTES, &mut |slot| released.push(slot));
+        space.moved_with(ONE, from..from + 2 * BYTES, AT, &mut |_| unreachable!());
+        space.unmapped_with(ONE, AT + BYTES..AT + 2 * BYTES, &mut |slot| released.push(slot));
         assert_eq!(released, Vec::from_iter(300..308));
-        assert_eq!(slots(&space, at), Vec::from_iter(200..208));
+        assert_eq!(slots(&space, AT), Vec::from_iter(200..208));
     }
 
     #[test]
     fn what_is_told_of_the_parent_may_have_been_before_the_fork() {
-        let memory = vec![[1; PAGE_SIZE]; 4 * COUNT as usize];
         let [before, other, after] = ELSEWHERE;
-        let Some((mut child, at)) = space(&memory) else { return };
+        let mut child = space();
         let mut released = Vec::new();
         let mut release = |slot| released.push(slot);
         have_left(&mut child, before, 100);
         have_left(&mut child, other, 200);
         // It was: what was moved is where it was moved to.
-        child.parent_moved(before..before + BYTES, at, &mut release);
-        child.parent_unmapped(before..before + BYTES, &mut release);
-        child.parent_unmapped(other..other + BYTES, &mut release);
+        child.parent_moved_with(ONE, before..before + BYTES, AT, &mut release);
+        child.parent_unmapped_with(ONE, before..before + BYTES, &mut release);
+        child.parent_unmapped_with(ONE, other..other + BYTES, &mut release);
         // It was not: it is still where it was.
-        child.parent_moved(at..at + BYTES, after, &mut release);
-        child.parent_moved(after..after + BYTES, at, &mut release);
-        child.parent_unmapped(at..at + BYTES, &mut release);
-        assert_eq!(slots(&child, at), Vec::from_iter(100..108));
+        child.parent_moved_with(ONE, AT..AT + BYTES, after, &mut release);
+        child.parent_moved_with(ONE, after..after + BYTES, AT, &mut release);
+        child.parent_unmapped_with(ONE, AT..AT + BYTES, &mut release);
+        assert_eq!(slots(&child, AT), Vec::from_iter(100..108));
         assert_eq!(released, Vec::from_iter(200..208));
     }
 
     #[test]
     fn a_child_has_what_is_not_settled_of_its_parent() {
-        let memory = vec![[1; PAGE_SIZE]; 4 * COUNT as usize];
         let [from, there, _] = ELSEWHERE;
-        let Some((mut parent, _)) = space(&memory) else { return };
+        let mut parent = space();
         have_left(&mut parent, from, 100);
-        parent.moved(from..from + BYTES, there, &mut |_| unreachable!());
-        parent.unmapped(there..there + BYTES, &mut |_| unreachable!());
-        let other = vec![[1; PAGE_SIZE]; 4 * COUNT as usize];
-        let (mut child, at) = space(&other).expect("as before");
+        parent.moved_with(ONE, from..from + BYTES, there, &mut |_| unreachable!());
+        parent.unmapped_with(ONE, there..there + BYTES, &mut |_| unreachable!());
+        let mut child = space();
         let mut shared = Vec::new();
         assert!(!child.inherit_changes(&parent, &mut |slot| shared.push(slot)));
         assert_eq!(shared, Vec::from_iter(100..108));
-        child.moved(there..there + BYTES, at, &mut |_| unreachable!());
-        assert_eq!(slots(&child, at), shared);
+        child.moved_with(ONE, there..there + BYTES, AT, &mut |_| unreachable!());
+        assert_eq!(slots(&child, AT), shared);
     }
 }

@@ -79,10 +79,11 @@ impl Looks {
 }
 
 /// A mapping, or parts of it, that is not watched.
-struct Unwatched {
-    parts: Vec<Range<u64>>,
-    /// The mapping, where it may be a thread's stack.
-    may_be_stack: Option<Range<u64>>,
+pub(super) struct Unwatched {
+    mapping: Range<u64>,
+    pub(super) parts: Vec<Range<u64>>,
+    /// It may be a thread's stack.
+    may_be_stack: bool,
 }
 
 impl Space {
@@ -119,7 +120,7 @@ impl Space {
     }
 
     /// What of these mappings is not watched, and not to be left alone.
-    fn unwatched(&mut self, mappings: Vec<Mapping>) -> Vec<Unwatched> {
+    pub(super) fn unwatched(&mut self, mappings: Vec<Mapping>) -> Vec<Unwatched> {
         if self.left_since.elapsed() > LEFT_FOR {
             self.left_since = Instant::now();
             self.left = self.own.clone();
@@ -131,15 +132,18 @@ impl Space {
             let may_be_stack = mapping.is_above_guard && parts == [mapping.range.clone()];
             found.push(Unwatched {
                 parts: parts.into_iter().flat_map(|part| self.left.outside(part)).collect(),
-                may_be_stack: may_be_stack.then_some(mapping.range),
+                mapping: mapping.range,
+                may_be_stack,
             });
         }
         found
     }
 
-    /// Takes out where something was moved to, of which it is not certain that it is there still:
-    /// by being watched, it would be taken for that ([`Space::unmapped`]).
-    fn leave_moved_in(&self, found: &mut [Unwatched]) {
+    /// Takes out what may not be what it seems, as something is untold: where something was moved
+    /// to, which by being watched would be taken for that ([`Space::unmapped`]); and mappings of
+    /// which some seems to be watched, as that may be what was there before, and has moved.
+    pub(super) fn leave_uncertain(&self, found: &mut Vec<Unwatched>) {
+        found.retain(|unwatched| !self.watched.has_some_of(&unwatched.mapping));
         for Unwatched { parts, .. } in found {
             let outside = |part: Range<u64>| self.moved_in.outside(part);
             *parts = std::mem::take(parts).into_iter().flat_map(outside).collect();
@@ -152,7 +156,7 @@ impl Space {
     /// A part may have had a hole when it was registered, where something else is now that is not.
     /// A mapping is registered as a whole or not at all: what lies in one now is watched, where no
     /// change since is untold.
-    fn watch_registered(
+    pub(super) fn watch_registered(
         &mut self,
         registered: Vec<Range<u64>>,
         now: &[Mapping],
@@ -254,7 +258,7 @@ pub(in crate::pager) fn watch(space: &SpaceLock, release: &mut dyn FnMut(u32)) -
         }
         let mut parts = space.unwatched(mappings);
         if !is_settled {
-            space.leave_moved_in(&mut parts);
+            space.leave_uncertain(&mut parts);
         }
         (parts, space.protects, is_settled)
     };
@@ -286,8 +290,8 @@ fn register(
     unwatched: Vec<Unwatched>,
 ) -> io::Result<Vec<Range<u64>>> {
     let mut registered = Vec::new();
-    for Unwatched { parts, may_be_stack } in unwatched {
-        if may_be_stack.is_some_and(|stack| files.has_at_most(stack, STACK_PAGES)) {
+    for Unwatched { mapping, parts, may_be_stack } in unwatched {
+        if may_be_stack && files.has_at_most(mapping, STACK_PAGES) {
             continue;
         }
         for part in parts {
