@@ -13,7 +13,7 @@ use crate::pager::space::Space;
 use crate::pager::table::{Entry, Place, UNKNOWN};
 use crate::pager::{NotStored, SpaceLock, lock};
 use crate::sys::process;
-use crate::sys::userfaultfd::Userfaultfd;
+use crate::sys::userfaultfd::{Stopped, Userfaultfd};
 
 /// A fork that may be told before what other threads of the parent had done to the mappings. As
 /// long, nothing of the child is answered.
@@ -143,11 +143,16 @@ impl Server {
     ) -> io::Result<()> {
         let content = &mut self.buffer[0];
         parent.read_staged(staged, content)?;
-        let filled = child.uffd.copy(page * PAGE, content, false, false);
-        filled.map_err(|stopped| io::Error::from_raw_os_error(stopped.errno))?;
-        child.returned(page, 0);
-        self.pager.charge(1, 0);
-        Ok(())
+        match child.uffd.copy(page * PAGE, content, false, false) {
+            Ok(()) => {
+                child.returned(page, 0);
+                self.pager.charge(1, 0);
+                Ok(())
+            }
+            // It has ended, or the memory is not there.
+            Err(Stopped { errno: libc::ESRCH | libc::ENOENT | libc::EEXIST, .. }) => Ok(()),
+            Err(stopped) => Err(io::Error::from_raw_os_error(stopped.errno)),
+        }
     }
 
     /// A process has forked, as a worker was told.
@@ -219,9 +224,15 @@ impl Server {
     /// Whether all is told that was done to the mappings of a space's parent before it forked.
     /// Nothing that was read is left to be looked at.
     pub(super) fn has_all_told_before(&mut self, id: u32) -> bool {
-        self.overtaking.retain(|Overtaking { parent, since, .. }| {
-            parent.is_changing() && since.elapsed() < OVERTAKING_FOR
-        });
+        let has_ended = |Overtaking { parent, since, .. }: &mut Overtaking| {
+            !parent.is_changing() || since.elapsed() >= OVERTAKING_FOR
+        };
+        for Overtaking { child, .. } in self.overtaking.extract_if(.., has_ended) {
+            // What it has done itself since is told after that.
+            if let Some(child) = self.spaces.get(&child) {
+                lock(child).has_all_told(&mut |slot| self.pager.release(slot));
+            }
+        }
         !self.overtaking.iter().any(|fork| fork.child == id)
     }
 

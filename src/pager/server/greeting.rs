@@ -199,21 +199,27 @@ impl Server {
             let space = lock(space);
             // In a brother of it the program's memory may be there, which must stay as it is.
             let is_brother = space.watched.has_some_of(&range);
-            if space.pid.is_some()
-                || is_brother
-                || space.uffd.register(range.clone(), false, true).is_err()
-            {
+            if space.pid.is_some() || is_brother {
+                continue;
+            }
+            // What is not told yet may have brought watched memory there.
+            if space.uffd.is_changing() {
+                found = Found::Later;
+                continue;
+            }
+            if space.uffd.register(range.clone(), false, true).is_err() {
                 continue;
             }
             let protected = space.uffd.write_protect(range.clone());
+            if protected.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EAGAIN)) {
+                found = Found::Later;
+                continue;
+            }
             let marked = protected.is_ok() && is_marked();
             let _ = space.uffd.write_unprotect(range.clone(), true);
             let _ = space.uffd.unregister(range.clone());
             if marked {
                 return Found::Space(id);
-            }
-            if protected.is_err_and(|error| error.raw_os_error() == Some(libc::EAGAIN)) {
-                found = Found::Later;
             }
         }
         found

@@ -26,8 +26,9 @@ trait Kernel {
     /// Where in a range there are pages; `None` where that is not told.
     fn pages_in(&self, range: &Range<u64>) -> Option<Ranges>;
 
-    /// Whether a page is mapped; it is registered from then on.
-    fn is_mapped(&self, at: u64) -> bool;
+    /// Whether a page is registered; or is mapped, where something is untold: then it is registered
+    /// from then on.
+    fn is_registered(&self, at: u64) -> bool;
 
     /// Whether a change is not told yet.
     fn is_changing(&self) -> bool;
@@ -60,8 +61,14 @@ impl Kernel for KernelOf {
         self.files.as_ref()?.pages_in(range.clone()).ok()
     }
 
-    fn is_mapped(&self, at: u64) -> bool {
-        self.uffd.register(at..at + PAGE, true, true).is_ok() // it is watched, if it was before
+    fn is_registered(&self, at: u64) -> bool {
+        let page = at..at + PAGE;
+        match self.uffd.write_unprotect(page.clone(), true) {
+            Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {
+                self.uffd.register(page, true, true).is_ok()
+            }
+            told => told.is_ok(), // who writes to it makes it its own unasked
+        }
     }
 
     fn is_changing(&self) -> bool {
@@ -402,14 +409,19 @@ impl Space {
     fn settle_with(&mut self, kernel: &impl Kernel, release: &mut dyn FnMut(u32)) {
         let is_settled = self.moved_in == Ranges::default() && self.doubted.is_empty();
         if !is_settled && !kernel.is_changing() {
-            self.moved_in = Ranges::default();
-            self.untold = Ranges::default();
-            self.departed = Ranges::default();
-            self.elder_watched = Ranges::default();
-            self.doubted = Vec::new();
-            while let Some((&page, _)) = self.elder.first_key_value() {
-                self.drop_aside(page, release);
-            }
+            self.has_all_told(release);
+        }
+    }
+
+    /// Nothing that was done is untold.
+    pub(in crate::pager) fn has_all_told(&mut self, release: &mut dyn FnMut(u32)) {
+        self.moved_in = Ranges::default();
+        self.untold = Ranges::default();
+        self.departed = Ranges::default();
+        self.elder_watched = Ranges::default();
+        self.doubted = Vec::new();
+        while let Some((&page, _)) = self.elder.first_key_value() {
+            self.drop_aside(page, release);
         }
     }
 
@@ -439,7 +451,7 @@ impl Space {
         is_any_aside
     }
 
-    /// Its parent has unmapped a range: before the fork, if it is not mapped here.
+    /// Its parent has unmapped a range: before the fork, what is not registered here.
     pub(in crate::pager) fn parent_unmapped(
         &mut self,
         range: Range<u64>,
@@ -454,8 +466,12 @@ impl Space {
         range: Range<u64>,
         release: &mut dyn FnMut(u32),
     ) {
-        if !kernel.is_changing() && !kernel.is_mapped(range.start) {
-            self.unmapped_with(kernel, range, release);
+        if kernel.is_changing() {
+            return;
+        }
+        let watched: Vec<Range<u64>> = self.watched.within(range).collect();
+        for part in watched.into_iter().filter(|part| !kernel.is_registered(part.start)) {
+            self.unmapped_with(kernel, part, release);
         }
     }
 
@@ -480,7 +496,7 @@ impl Space {
             |range: &Range<u64>| self.watched.has_some_of(range) || self.untold.has_some_of(range);
         let into = to..to + (from.end - from.start);
         let was_known = is_known(&from) && !is_known(&into);
-        if was_known && !kernel.is_mapped(from.start) && kernel.is_mapped(to) {
+        if was_known && !kernel.is_registered(from.start) && kernel.is_registered(to) {
             self.moved_with(kernel, from, to, release);
         }
     }
@@ -546,7 +562,7 @@ mod tests {
         }
 
         fn mapping_at(&self, at: u64) -> Option<Range<u64>> {
-            self.is_mapped(at).then_some(AT..AT + BYTES)
+            self.is_registered(at).then_some(AT..AT + BYTES)
         }
 
         fn registered(&self) -> Ranges {
@@ -559,7 +575,7 @@ mod tests {
             None
         }
 
-        fn is_mapped(&self, at: u64) -> bool {
+        fn is_registered(&self, at: u64) -> bool {
             (AT..AT + BYTES).contains(&at)
         }
 
@@ -708,6 +724,8 @@ mod tests {
         child.parent_moved_with(ONE, AT..AT + BYTES, after, &mut release);
         child.parent_moved_with(ONE, after..after + BYTES, AT, &mut release);
         child.parent_unmapped_with(ONE, AT..AT + BYTES, &mut release);
+        // Nor where that begins with a hole.
+        child.parent_unmapped_with(ONE, AT - PAGE..AT + BYTES, &mut release);
         assert_eq!(slots(&child, AT), Vec::from_iter(100..108));
         assert_eq!(released, Vec::from_iter(200..208));
     }

@@ -131,8 +131,8 @@ impl Kernel for Machine {
         Some(found)
     }
 
-    fn is_mapped(&self, at: u64) -> bool {
-        self.mapping_at(at).is_some()
+    fn is_registered(&self, at: u64) -> bool {
+        self.registered().contains(at)
     }
 
     fn is_changing(&self) -> bool {
