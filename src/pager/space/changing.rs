@@ -475,7 +475,7 @@ impl Space {
         }
     }
 
-    /// Its parent has moved a range: before the fork, if it is there here, against what is known.
+    /// Its parent has moved a range: before the fork, if it is there here, and not where it was.
     pub(in crate::pager) fn parent_moved(
         &mut self,
         from: Range<u64>,
@@ -492,11 +492,12 @@ impl Space {
         to: u64,
         release: &mut dyn FnMut(u32),
     ) {
-        let is_known =
-            |range: &Range<u64>| self.watched.has_some_of(range) || self.untold.has_some_of(range);
-        let into = to..to + (from.end - from.start);
-        let was_known = is_known(&from) && !is_known(&into);
-        if was_known && !kernel.is_registered(from.start) && kernel.is_registered(to) {
+        let is_untold = self.untold.has_some_of(&from);
+        if !is_untold && !self.watched.has_some_of(&from) {
+            return;
+        }
+        // What came there since may be there.
+        if (is_untold || !kernel.is_registered(from.start)) && kernel.is_registered(to) {
             self.moved_with(kernel, from, to, release);
         }
     }
@@ -542,7 +543,6 @@ mod tests {
 
     const COUNT: u64 = 8;
     const BYTES: u64 = COUNT * PAGE;
-    /// There is one mapping, of [`BYTES`], which is registered; nothing is mapped elsewhere.
     const AT: u64 = 1 << 40;
     const ELSEWHERE: [u64; 3] = [1 << 42, 2 << 42, 3 << 42];
 
@@ -552,36 +552,43 @@ mod tests {
         Space::new(Userfaultfd::from_fd(nothing.into()), None)
     }
 
-    struct OneMapping;
+    /// These mappings are registered, and have pages in this range; nothing else is mapped.
+    struct Registered<'a>(&'a [Range<u64>], Range<u64>);
 
-    const ONE: &OneMapping = &OneMapping;
+    const ONE: &Registered<'_> = &Registered(&[AT..AT + BYTES], 0..0);
 
-    impl Kernel for OneMapping {
+    impl Kernel for Registered<'_> {
         fn has_some_in(&self, range: &Range<u64>) -> bool {
             self.registered().has_some_of(range)
         }
 
         fn mapping_at(&self, at: u64) -> Option<Range<u64>> {
-            self.is_registered(at).then_some(AT..AT + BYTES)
+            self.0.iter().find(|range| range.contains(&at)).cloned()
         }
 
         fn registered(&self) -> Ranges {
             let mut registered = Ranges::default();
-            registered.insert(AT..AT + BYTES);
+            self.0.iter().for_each(|range| registered.insert_apart(range.clone()));
             registered
         }
 
-        fn pages_in(&self, _: &Range<u64>) -> Option<Ranges> {
-            None
+        fn pages_in(&self, range: &Range<u64>) -> Option<Ranges> {
+            let mut pages = Ranges::default();
+            pages.insert(self.1.start.max(range.start)..self.1.end.min(range.end).max(range.start));
+            Some(pages)
         }
 
         fn is_registered(&self, at: u64) -> bool {
-            (AT..AT + BYTES).contains(&at)
+            self.mapping_at(at).is_some()
         }
 
         fn is_changing(&self) -> bool {
             false
         }
+    }
+
+    fn whole(at: u64) -> Range<u64> {
+        at..at + BYTES
     }
 
     /// Pages that have left, under slots from `slot` on.
@@ -640,6 +647,71 @@ mod tests {
         assert_eq!(slots(&space, AT), Vec::from_iter(100..103));
         released.sort_unstable();
         assert_eq!(released, Vec::from_iter(0..8));
+    }
+
+    #[test]
+    fn what_has_grown_to_where_something_was_unmapped_is_not_that() {
+        let [from, ..] = ELSEWHERE;
+        let below = AT - BYTES;
+        // Something had been moved there; in place from below; so, and then split off.
+        for (has_moved, now) in [
+            (true, vec![below..AT + BYTES]),
+            (false, vec![below..AT + 3 * PAGE]),
+            (false, vec![whole(below), whole(AT)]),
+        ] {
+            let (mut space, mut released) = (space(), Vec::new());
+            let mut release = |slot| released.push(slot);
+            have_left(&mut space, if has_moved { from } else { AT }, 0);
+            space.watched.insert(whole(below));
+            if has_moved {
+                space.moved_with(ONE, whole(from), AT, &mut release);
+            }
+            space.unmapped_with(&Registered(&now, 0..0), whole(AT), &mut release);
+            assert_eq!((slots(&space, AT), released), (Vec::new(), Vec::from_iter(0..8)));
+        }
+    }
+
+    #[test]
+    fn pages_that_are_there_tell_what_memory_it_is() {
+        let [from, to, _] = ELSEWHERE;
+        let here = whole(AT);
+        let returned = Entry { returned: true, ..UNKNOWN };
+        // It may have been unmapped, and the same have grown there from below, if its page is not.
+        for (pages, is_it) in [(here.clone(), false), (AT..AT + PAGE, true), (0..0, false)] {
+            let mut space = space();
+            have_left(&mut space, AT, 0);
+            space.table.set(AT / PAGE, returned);
+            let now = [AT - BYTES..AT + BYTES];
+            space.unmapped_with(&Registered(&now, pages), here.clone(), &mut |_| ());
+            assert_eq!(slots(&space, AT).len(), if is_it { 7 } else { 0 });
+        }
+        // Both may have been moved on: what came with a page, or what was there before with none.
+        for (page, has_moved) in [(AT, false), (to, true)] {
+            let mut space = space();
+            have_left(&mut space, AT, 0);
+            have_left(&mut space, from, 100);
+            space.table.set(from / PAGE, returned);
+            let kernel = Registered(&[whole(AT), whole(to)], page..page + PAGE);
+            space.moved_with(&kernel, whole(from), AT, &mut |_| ());
+            space.moved_with(&kernel, here.clone(), to, &mut |_| ());
+            let first = if has_moved { 101 } else { 0 };
+            assert_eq!(slots(&space, to), Vec::from_iter(first..first / 100 * 100 + 8));
+        }
+    }
+
+    #[test]
+    fn what_came_last_moves_on_where_nothing_is_any_more() {
+        let [from, to, _] = ELSEWHERE;
+        let mut space = space();
+        have_left(&mut space, AT, 0);
+        have_left(&mut space, from, 100);
+        space.moved_with(ONE, whole(from), AT, &mut |_| ());
+        let now = &Registered(&[whole(to)], 0..0);
+        space.moved_with(now, whole(AT), to, &mut |_| ());
+        // Of both it is told.
+        space.unmapped_with(now, whole(AT), &mut |_| ());
+        space.unmapped_with(now, whole(AT), &mut |_| ());
+        assert_eq!(slots(&space, to), Vec::from_iter(100..108));
     }
 
     #[test]
@@ -727,6 +799,10 @@ mod tests {
         // Nor where that begins with a hole.
         child.parent_unmapped_with(ONE, AT - PAGE..AT + BYTES, &mut release);
         assert_eq!(slots(&child, AT), Vec::from_iter(100..108));
+        // It was moved over that.
+        have_left(&mut child, before, 300);
+        child.parent_moved_with(ONE, before..before + BYTES, AT, &mut release);
+        assert_eq!(slots(&child, AT), Vec::from_iter(300..308));
         assert_eq!(released, Vec::from_iter(200..208));
     }
 
