@@ -538,6 +538,7 @@ impl Space {
 }
 
 #[cfg(test)]
+#[allow(clippy::single_range_in_vec_init, reason = "one mapping is a range")]
 mod tests {
     use super::*;
 
