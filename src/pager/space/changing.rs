@@ -6,6 +6,7 @@ mod model;
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::forking::is_busy;
 use super::{PAGE, Space, pages};
 use crate::pager::process_files::{ProcessFiles, growth_under_way};
 use crate::pager::ranges::{Ranges, count};
@@ -64,9 +65,7 @@ impl Kernel for KernelOf {
     fn is_registered(&self, at: u64) -> bool {
         let page = at..at + PAGE;
         match self.uffd.write_unprotect(page.clone(), true) {
-            Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {
-                self.uffd.register(page, true, true).is_ok()
-            }
+            Err(error) if is_busy(&error) => self.uffd.register(page, true, true).is_ok(),
             told => told.is_ok(), // who writes to it makes it its own unasked
         }
     }
@@ -269,22 +268,20 @@ impl Space {
             };
             for found in registered.reaching_into(range.clone()) {
                 let part = found.start.max(range.start)..found.end.min(range.end);
-                let moved: Vec<Range<u64>> = self.moved_in.reaching_into(found.clone()).collect();
+                // The first that was moved there may have grown, over others, too.
+                let first = self.moved_in.reaching_into(found.clone()).next();
+                let is_first = |part: &Range<u64>| {
+                    let mut first = first.iter();
+                    first.any(|first| first.contains(&part.start) && first.start <= found.start)
+                };
+                let is_of_before = first.is_none() && is_whole(&found);
                 for known in self.watched.within(part) {
-                    // The first that was moved there may have grown, over others, too.
-                    let is_first = |part: &Range<u64>| {
-                        let first = &moved[0];
-                        first.contains(&part.start) && first.start <= found.start
-                    };
-                    for part in self.moved_in.within(known.clone()) {
-                        let is_it = self.is_at(kernel, &part, part.start);
-                        if is_it.unwrap_or_else(|| is_first(&part)) {
-                            late.insert(part);
-                        }
-                    }
-                    for part in self.moved_in.outside(known) {
-                        let is_it = self.is_at(kernel, &part, part.start);
-                        if is_it.unwrap_or(moved.is_empty() && is_whole(&found)) {
+                    let moved = self.moved_in.within(known.clone());
+                    let moved = moved.map(|part| (is_first(&part), part));
+                    let others = self.moved_in.outside(known).into_iter();
+                    let others = others.map(|part| (is_of_before, part));
+                    for (is_likely, part) in moved.chain(others) {
+                        if self.is_at(kernel, &part, part.start).unwrap_or(is_likely) {
                             late.insert(part);
                         }
                     }

@@ -327,7 +327,7 @@ impl Space {
 }
 
 /// The mappings are being changed.
-fn is_busy(error: &io::Error) -> bool {
+pub(super) fn is_busy(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EAGAIN)
 }
 

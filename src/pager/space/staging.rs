@@ -64,18 +64,16 @@ impl Owners {
 
     /// The owner, which it is no more; `None` where there is none.
     pub(super) fn take(&mut self, staged: u32) -> Option<u64> {
+        let owner = self.get(staged)?;
         let staged = staged as usize;
         let place = &mut self.0[staged / TRAY_PAGES];
         let tray = place.as_mut()?;
-        let before = std::mem::replace(&mut tray.pages[staged % TRAY_PAGES], NOBODY);
-        if before == NOBODY {
-            return None;
-        }
+        tray.pages[staged % TRAY_PAGES] = NOBODY;
         tray.count -= 1;
         if tray.count == 0 {
             *place = None;
         }
-        Some(before)
+        Some(owner)
     }
 
     /// Pages of staging that have an owner, of one tray, and each owner.

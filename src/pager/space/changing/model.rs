@@ -99,10 +99,6 @@ impl Machine {
         let mapped = self.pages[range.clone()].iter_mut().flatten();
         mapped.map(|page| page.is_registered = true).count() > 0
     }
-
-    fn to_watch(&self, range: Range<usize>) -> Mapping {
-        Mapping { range: addresses(&range), is_above_guard: false }
-    }
 }
 
 impl Kernel for Machine {
@@ -281,8 +277,7 @@ impl World {
             }
             // It may be put aside before.
             State::Tells if self.one_in(3) => self.tell(thread),
-            State::Tells => {}
-            State::Waits => {}
+            State::Tells | State::Waits => {}
             State::WasRead => self.go_on(thread),
             State::Drops => {
                 let range = self.threads[thread].drops.clone();
@@ -633,7 +628,9 @@ impl World {
         let World { space, machine, kept, .. } = self;
         let release = &mut |slot| _ = kept.remove(&slot).expect("a slot that is kept");
         let all = |machine: &Machine| -> Vec<Mapping> {
-            machine.mappings().into_iter().map(|range| machine.to_watch(range)).collect()
+            let to_watch =
+                |at: Range<usize>| Mapping { range: addresses(&at), is_above_guard: false };
+            machine.mappings().into_iter().map(to_watch).collect()
         };
         self.watcher = match std::mem::take(&mut self.watcher) {
             Watcher::Waits => Watcher::Looked(all(machine)),
