@@ -384,8 +384,7 @@ impl Pager {
 
     /// Keeps a page; its slot.
     fn store(&self, page: &Page) -> Result<u32, NotStored> {
-        let none_left = || "256 GiB of pages are kept, which is the most".to_owned();
-        let slot = self.slots.take().ok_or_else(none_left).map_err(NotStored::Failed)?;
+        let slot = self.take_slot().map_err(NotStored::Failed)?;
         let stored = match self.density.as_ref().is_some_and(Density::is_dense) {
             true => self.zswap.store_densely(key(slot), page),
             false => self.zswap.store(key(slot), page),
@@ -410,6 +409,24 @@ impl Pager {
         }
     }
 
+    /// Keeps a page, as it is where it does not fit the pool; in words why that cannot be.
+    fn store_any(&self, page: &Page) -> Result<u32, String> {
+        match self.store(page) {
+            Ok(slot) => Ok(slot),
+            Err(NotStored::DoesNotShrink) => {
+                let slot = self.take_slot()?;
+                self.slots.keep_whole(slot, page);
+                Ok(slot)
+            }
+            Err(NotStored::Failed(why)) => Err(why),
+        }
+    }
+
+    fn take_slot(&self) -> Result<u32, String> {
+        let none_left = || "256 GiB of pages are kept, which is the most".to_owned();
+        self.slots.take().ok_or_else(none_left)
+    }
+
     /// Reads a page that is kept; in words why that cannot be.
     fn load(&self, slot: u32, page: &mut Page) -> Result<(), String> {
         // It leaves the store in a moment: there is no use in bringing it back into the pool.
@@ -418,6 +435,7 @@ impl Pager {
                 self.record(|recorder| recorder.load(key(slot)));
                 Ok(())
             }
+            Ok(false) if self.slots.read_whole(slot, page) => Ok(()),
             Ok(false) => Err(format!("slot {slot} is not in the store")),
             Err(error) => match std::error::Error::source(&error) {
                 Some(source) => Err(format!("{error}: {source}")),
@@ -448,9 +466,10 @@ impl Pager {
         drop(released);
         for slot in slots {
             if self.slots.release(slot) {
-                self.zswap.invalidate(key(slot));
-                // Before anybody else may have the slot.
-                self.record(|recorder| recorder.free(key(slot)));
+                if self.zswap.invalidate(key(slot)) {
+                    // Before anybody else may have the slot.
+                    self.record(|recorder| recorder.free(key(slot)));
+                }
                 self.slots.free(slot);
             }
         }

@@ -1,10 +1,11 @@
 //! Names of stored pages: each is a key of the store, and is shared by the address spaces that a
 //! fork made of one.
 
+use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::table::NUMBERS;
-use crate::page::PageKey;
+use crate::page::{Page, PageKey};
 
 /// The slots. A slot is free while nobody names it.
 #[derive(Debug, Default)]
@@ -19,6 +20,8 @@ struct Inner {
     /// How many were taken, modulo 2^32.
     taken: u32,
     free: Vec<u32>,
+    /// Pages that do not fit the pool, of slots that have none in the store.
+    whole: BTreeMap<u32, Box<Page>>,
 }
 
 impl Slots {
@@ -64,7 +67,21 @@ impl Slots {
 
     /// The slot may stand for another page.
     pub(super) fn free(&self, slot: u32) {
-        self.lock().free.push(slot);
+        let mut inner = self.lock();
+        inner.free.push(slot);
+        inner.whole.remove(&slot);
+    }
+
+    /// Keeps a page here that does not fit the pool, until its slot is free.
+    pub(super) fn keep_whole(&self, slot: u32, page: &Page) {
+        self.lock().whole.insert(slot, Box::new(*page));
+    }
+
+    /// Reads a page that is kept here; `false` where the slot has none.
+    pub(super) fn read_whole(&self, slot: u32, page: &mut Page) -> bool {
+        let inner = self.lock();
+        let whole = inner.whole.get(&slot);
+        whole.inspect(|whole| page.copy_from_slice(&whole[..])).is_some()
     }
 
     /// Slots there are, whether they stand for a page or not.
@@ -83,10 +100,34 @@ impl Slots {
         let inner = self.lock();
         (inner.holders.capacity() + inner.taken_at.capacity() + inner.free.capacity())
             * size_of::<u32>()
+            + inner.whole.len() * size_of::<Page>()
     }
 }
 
 /// The key of a slot.
 pub(super) fn key(slot: u32) -> PageKey {
     PageKey(u64::from(slot))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_whole_page_is_kept_until_nobody_has_its_slot() {
+        let slots = Slots::default();
+        let slot = slots.take().unwrap();
+        let mut page = [0; size_of::<Page>()];
+        assert!(!slots.read_whole(slot, &mut page));
+        let bytes = slots.bytes();
+        slots.keep_whole(slot, &[7; size_of::<Page>()]);
+        assert_eq!(slots.bytes(), bytes + size_of::<Page>());
+        slots.share(slot);
+        assert!(!slots.release(slot));
+        assert!(slots.read_whole(slot, &mut page) && page == [7; size_of::<Page>()]);
+        assert!(slots.release(slot));
+        slots.free(slot);
+        assert_eq!(slots.take(), Some(slot));
+        assert!(!slots.read_whole(slot, &mut page));
+    }
 }

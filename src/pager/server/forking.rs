@@ -11,9 +11,9 @@ use crate::pager::process_files::children_of;
 use crate::pager::ranges::Ranges;
 use crate::pager::space::Space;
 use crate::pager::table::{Entry, Place, UNKNOWN};
-use crate::pager::{NotStored, SpaceLock, lock};
+use crate::pager::{SpaceLock, lock};
 use crate::sys::process;
-use crate::sys::userfaultfd::{Stopped, Userfaultfd};
+use crate::sys::userfaultfd::Userfaultfd;
 
 /// A fork that may be told before what other threads of the parent had done to the mappings. As
 /// long, nothing of the child is answered.
@@ -91,10 +91,7 @@ impl Server {
         if is_let && !may_be_untold {
             space.prepare_fork(&mut |slot| self.pager.release(slot));
             // The parent may be gone before its child is known. What is aside still then is told.
-            let unfit = self.store_aside(space).unwrap_or_default();
-            for staged in unfit {
-                let _ = self.give_back(space, staged);
-            }
+            let _ = self.store_aside(space);
         }
     }
 
@@ -107,52 +104,18 @@ impl Server {
         children_of(pid).iter().filter(|child| !known.contains(child)).count() as u32
     }
 
-    /// Stores what is aside of a space, for whoever will have it; what of it does not fit the pool,
-    /// or in words why more is aside still.
-    fn store_aside(&mut self, space: &mut Space) -> Result<Vec<u32>, String> {
+    /// Stores what is aside of a space, for whoever will have it; in words why some still is.
+    fn store_aside(&mut self, space: &mut Space) -> Result<(), String> {
         let content = &mut self.buffer[0];
-        let mut unfit = Vec::new();
         for staged in space.pages_aside() {
             space.read_staged(staged, content).map_err(|error| error.to_string())?;
-            match self.pager.store(content) {
-                Ok(slot) if space.stored(staged, slot) => self.pager.meter.stored(1),
-                Ok(slot) => self.pager.release(slot),
-                Err(NotStored::DoesNotShrink) => unfit.push(staged),
-                Err(NotStored::Failed(why)) => return Err(why),
+            let slot = self.pager.store_any(content)?;
+            match space.stored(staged, slot) {
+                true => self.pager.meter.stored(1),
+                false => self.pager.release(slot),
             }
         }
-        Ok(unfit)
-    }
-
-    /// Gives a page back that is aside and does not fit the pool: a child gets it by the fork.
-    fn give_back(&mut self, space: &mut Space, staged: u32) -> io::Result<()> {
-        let content = &mut self.buffer[0];
-        space.read_staged(staged, content)?;
-        let is_back = space.give_back(staged, content)?;
-        self.pager.charge(usize::from(is_back), 0);
         Ok(())
-    }
-
-    /// Likewise, after the fork: the child has one of its own.
-    fn give_to_child(
-        &mut self,
-        parent: &Space,
-        staged: u32,
-        child: &mut Space,
-        page: u64,
-    ) -> io::Result<()> {
-        let content = &mut self.buffer[0];
-        parent.read_staged(staged, content)?;
-        match child.uffd.copy(page * PAGE, content, false, false) {
-            Ok(()) => {
-                child.returned(page, 0);
-                self.pager.charge(1, 0);
-                Ok(())
-            }
-            // It has ended, or the memory is not there.
-            Err(Stopped { errno: libc::ESRCH | libc::ENOENT | libc::EEXIST, .. }) => Ok(()),
-            Err(stopped) => Err(io::Error::from_raw_os_error(stopped.errno)),
-        }
     }
 
     /// A process has forked, as a worker was told.
@@ -189,35 +152,19 @@ impl Server {
         space.expect();
         not_copied.iter().for_each(|range| space.watched.remove(range));
         let is_in = |ranges: &Ranges, page| ranges.has_some_of(&(page * PAGE..(page + 1) * PAGE));
-        let stored = self.store_aside(parent);
-        let mut aside = Vec::new();
+        if let Err(why) = self.store_aside(parent) {
+            self.pager.fail(&format!("pages of a forked process cannot be kept: {why}"));
+        }
         parent.table.for_each(&mut |page, entry| {
             if is_in(&not_copied, page) || is_in(&wiped, page) {
                 return;
             }
-            match entry.place {
-                Place::Stored(slot) => {
-                    self.pager.slots.share(slot);
-                    space.table.set(page, Entry { place: entry.place, ..UNKNOWN });
-                }
-                Place::Staged(staged) => aside.push((page, staged)),
-                Place::Program => {}
+            if let Place::Stored(slot) = entry.place {
+                self.pager.slots.share(slot);
+                space.table.set(page, Entry { place: entry.place, ..UNKNOWN });
             }
         });
-        let is_elder_aside =
-            space.inherit_changes(parent, &mut |slot| self.pager.slots.share(slot));
-        let given = match stored {
-            _ if aside.is_empty() && !is_elder_aside => Ok(()),
-            Ok(_) if is_elder_aside => Err("one does not fit the pool".to_owned()),
-            Ok(_) => aside.into_iter().try_for_each(|(page, staged)| {
-                let given = self.give_to_child(parent, staged, &mut space, page);
-                given.map_err(|error| error.to_string())
-            }),
-            Err(why) => Err(why),
-        };
-        if let Err(why) = given {
-            self.pager.fail(&format!("pages of a forked process cannot be kept: {why}"));
-        }
+        space.inherit_changes(parent, &mut |slot| self.pager.slots.share(slot));
         space
     }
 

@@ -422,30 +422,20 @@ impl Space {
         }
     }
 
-    /// A child has what is not settled of its parent; `share` is called for each slot. Whether some
-    /// of it is aside.
-    pub(in crate::pager) fn inherit_changes(
-        &mut self,
-        parent: &Space,
-        share: &mut dyn FnMut(u32),
-    ) -> bool {
+    /// A child has what is not settled of its parent, of which nothing is aside; `share` is called
+    /// for each slot.
+    pub(in crate::pager) fn inherit_changes(&mut self, parent: &Space, share: &mut dyn FnMut(u32)) {
         self.moved_in = parent.moved_in.clone();
         self.untold = parent.untold.clone();
         self.departed = parent.departed.clone();
         self.elder_watched = parent.elder_watched.clone();
         self.doubted = parent.doubted.clone();
-        let mut is_any_aside = false;
         for (&page, &Entry { place, .. }) in &parent.elder {
-            match place {
-                Place::Stored(slot) => {
-                    share(slot);
-                    self.elder.insert(page, Entry { place, ..UNKNOWN });
-                }
-                Place::Staged(_) => is_any_aside = true,
-                Place::Program => {}
+            if let Place::Stored(slot) = place {
+                share(slot);
+                self.elder.insert(page, Entry { place, ..UNKNOWN });
             }
         }
-        is_any_aside
     }
 
     /// Its parent has unmapped a range: before the fork, what is not registered here.
@@ -813,7 +803,7 @@ mod tests {
         parent.unmapped_with(ONE, there..there + BYTES, &mut |_| unreachable!());
         let mut child = space();
         let mut shared = Vec::new();
-        assert!(!child.inherit_changes(&parent, &mut |slot| shared.push(slot)));
+        child.inherit_changes(&parent, &mut |slot| shared.push(slot));
         assert_eq!(shared, Vec::from_iter(100..108));
         child.moved_with(ONE, there..there + BYTES, AT, &mut |_| unreachable!());
         assert_eq!(slots(&child, AT), shared);
