@@ -7,11 +7,12 @@
 //! which is asked for where there is little room, is in its own count from then on.
 
 use std::collections::BTreeMap;
+use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::family::Family;
-use super::space::Space;
+use super::space::{Part, Space};
 use super::{PAGE_SIZE, Pager, SpaceLock, lock, resident_bytes};
 
 /// Time that it may take at once where nothing was asked for long; and how long answers count at
@@ -89,7 +90,7 @@ struct Answer {
     family: usize,
     /// Bytes that were resident, and its part.
     resident: u64,
-    part: u64,
+    part: Part,
     /// What was known to be in others' count.
     shared: u64,
 }
@@ -160,7 +161,7 @@ impl Census {
             }
         }
         if !self.answers.is_empty() {
-            self.end();
+            self.end(pager);
             let is_over = pager.sample() > pager.goal_bytes();
             pager.is_surely_over.store(is_over, Ordering::Relaxed);
         }
@@ -205,7 +206,9 @@ impl Census {
 
     /// All were asked: their answers count, but for families that have grown or shrunk meanwhile.
     /// Of one that always does, they count now and then.
-    fn end(&mut self) {
+    fn end(&mut self, pager: &Pager) {
+        // Whoever looks has the answers of all or of none.
+        let _no_look = pager.sampling.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
         let families = &mut self.families;
         families.retain(|number, known| {
@@ -249,7 +252,7 @@ impl Census {
         // Those that are not asked have parts as well, and count for none: such that have come
         // since, or are not known yet.
         let members = ((before + family.members()) / 2).max(known.asked);
-        let part = (part * u64::from(members) / u64::from(known.asked)).min(resident);
+        let part = Part::of(part, resident, members, known.asked);
         self.answers.push(Answer { space: space.clone(), family: number, resident, part, shared });
         true
     }

@@ -67,15 +67,15 @@ impl Server {
         resident
     }
 
-    /// One of those that have pages in common is gone, which counted for so much: the last one has
-    /// them alone.
-    pub(super) fn lost(&self, family: &Family, counted: u64) {
+    /// One of those that have pages in common is gone, in whose count so much of them was at most:
+    /// the last one has them alone.
+    pub(super) fn lost(&self, family: &Family, lent_bytes: u64) {
         let is_of_it = |space: &&SpaceLock| lock(space).family() == Some(family);
         let rest: Vec<&SpaceLock> = self.spaces.values().filter(is_of_it).collect();
         if let [last] = rest[..] {
             lock(last).shares_no_more();
         } else if let Some(heir) = rest.iter().max_by_key(|space| lock(space).shared_bytes()) {
-            lock(heir).inherits(counted);
+            lock(heir).inherits(lent_bytes);
         }
     }
 

@@ -223,10 +223,10 @@ impl Server {
         space.gone = true;
         let pager = &self.pager;
         space.forget_all(&mut |slot| pager.release(slot));
-        let (family, counted) = (space.family.take(), space.counted);
+        let (family, lent_bytes) = (space.family.take(), space.lent_bytes());
         drop(space);
         if let Some(family) = family {
-            self.lost(&family, counted);
+            self.lost(&family, lent_bytes);
         }
     }
 

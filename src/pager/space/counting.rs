@@ -10,12 +10,46 @@ use crate::pager::process_files::{ProcessFiles, Size};
 use crate::pager::ranges::Ranges;
 use crate::pager::{SpaceLock, lock};
 
-/// What of a process's memory is in another's count.
-#[derive(Debug, Default)]
+/// What a process has in common with others.
+#[derive(Debug)]
 pub(super) struct Shared {
+    /// What of its memory is in another's count.
     pub(super) bytes: u64,
     /// It may be less: of a child that was forked when nothing was watched.
     pub(super) is_unsure: bool,
+    /// What of its own count others may have, too: nobody counts that once it has ended.
+    lent_bytes: u64,
+}
+
+impl Default for Shared {
+    /// All of it is in its own count.
+    fn default() -> Shared {
+        Shared { bytes: 0, is_unsure: false, lent_bytes: u64::MAX }
+    }
+}
+
+/// What a process takes of its family's memory, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::pager) struct Part {
+    bytes: u64,
+    /// What of it others have, too.
+    lent_bytes: u64,
+}
+
+impl Part {
+    /// Of one that has so many bytes resident, of what it has in common with others its part. All
+    /// members are taken to have that: those that are not asked have parts as well, which are added
+    /// to the parts of those that are.
+    pub(in crate::pager) fn of(bytes: u64, resident: u64, members: u32, asked: u32) -> Part {
+        let [members, asked] = [members, asked].map(|count| u64::from(count.max(1)));
+        let own = match members {
+            1 => bytes,
+            _ => (bytes * members).saturating_sub(resident) / (members - 1),
+        };
+        let own = own.min(bytes);
+        let lent_bytes = ((bytes - own) * members / asked).min(resident - own.min(resident));
+        Part { bytes: own + lent_bytes, lent_bytes }
+    }
 }
 
 /// How it was when a space came into its family, by the fork that was last.
@@ -77,7 +111,8 @@ impl Space {
         let size = self.files.as_ref().and_then(|files| files.size());
         let bytes = size.map_or(u64::MAX, |size| size.anonymous * PAGE).min(joined.resident_bytes);
         self.shared = match for_sure || joined.resident_bytes >= PROTECTED_BYTES_MIN {
-            true => Shared { bytes, is_unsure: !for_sure },
+            // What it counts itself has come since.
+            true => Shared { bytes, is_unsure: !for_sure, lent_bytes: 0 },
             false => Shared::default(),
         };
     }
@@ -98,12 +133,13 @@ impl Space {
 
     /// It has a part of what was resident, as all of its family were told; so much was known to be
     /// in others' count when it was asked.
-    pub(in crate::pager) fn has_part(&mut self, resident: u64, part: u64, shared: u64) {
+    pub(in crate::pager) fn has_part(&mut self, resident: u64, part: Part, shared: u64) {
         if self.family.is_some() {
             // What it has inherited or made its own meanwhile.
             let counted = shared.saturating_sub(self.shared.bytes);
-            let bytes = resident.saturating_sub(part).saturating_sub(counted);
-            self.shared = Shared { bytes, is_unsure: false };
+            let bytes = resident.saturating_sub(part.bytes).saturating_sub(counted);
+            let lent_bytes = part.lent_bytes.saturating_add(counted);
+            self.shared = Shared { bytes, is_unsure: false, lent_bytes };
         }
     }
 
@@ -117,11 +153,22 @@ impl Space {
         }
     }
 
+    /// What of its count others may have, too.
+    pub(in crate::pager) fn lent_bytes(&self) -> u64 {
+        self.shared.lent_bytes.min(self.counted)
+    }
+
+    /// All that it has may be a child's as well.
+    pub(super) fn lends_all(&mut self) {
+        self.shared.lent_bytes = u64::MAX;
+    }
+
     /// One that it had pages in common with is gone: they may be in nobody's count now. As much of
     /// them as `inherited` is in its own until it is asked.
     pub(in crate::pager) fn inherits(&mut self, inherited: u64) {
         let inherited = inherited.min(self.shared.bytes);
         self.shared.bytes -= inherited;
+        self.shared.lent_bytes = self.shared.lent_bytes.saturating_add(inherited);
         self.counted += inherited; // were it to end before it is looked at
     }
 
@@ -160,4 +207,48 @@ pub(in crate::pager) fn resident_bytes(space: &SpaceLock) -> u64 {
 pub(in crate::pager) fn process_size(space: &SpaceLock) -> Option<Size> {
     let files = lock(space).files();
     files.and_then(|files| files.size())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_add_up_to_what_a_family_takes() {
+        const SHARED: u64 = 96 << 20;
+        for (members, asked) in [(2, 2), (32, 32), (32, 24), (3, 1)] {
+            // Each has so much alone, and all of them the rest.
+            let own = |number: u64| number << 20;
+            let parts = (0..u64::from(asked)).map(|number| {
+                let told = own(number) + SHARED / u64::from(members);
+                Part::of(told, own(number) + SHARED, members, asked)
+            });
+            let (mut bytes, mut lent) = (0, 0);
+            parts.for_each(|part| (bytes, lent) = (bytes + part.bytes, lent + part.lent_bytes));
+            let is_about = |a: u64, b: u64| a.abs_diff(b) < 4096;
+            assert!(is_about(lent, SHARED), "{lent} of {SHARED}, {members} members");
+            assert!(is_about(bytes - lent, (0..u64::from(asked)).map(own).sum()));
+        }
+        // Alone; and one that has nothing in common, or nothing any more.
+        assert_eq!(Part::of(7, 7, 1, 1), Part { bytes: 7, lent_bytes: 0 });
+        assert_eq!(Part::of(7, 7, 5, 3), Part { bytes: 7, lent_bytes: 0 });
+        assert_eq!(Part::of(7, 5, 5, 3), Part { bytes: 7, lent_bytes: 0 });
+    }
+
+    #[test]
+    fn what_nobody_counts_any_more_is_what_was_lent() {
+        let nothing = std::fs::File::open("/dev/null").unwrap();
+        let mut space =
+            Space::new(crate::sys::userfaultfd::Userfaultfd::from_fd(nothing.into()), None);
+        space.joins(&Family::default(), 100);
+        space.count(100);
+        assert_eq!(space.lent_bytes(), 100);
+        // It has 40 alone, and a third of 60.
+        space.has_part(100, Part::of(60, 100, 3, 3), 0);
+        assert_eq!((space.count(100), space.lent_bytes()), (60, 20));
+        space.inherits(30);
+        assert_eq!((space.count(100), space.lent_bytes()), (90, 50));
+        space.inherits(30);
+        assert_eq!((space.count(100), space.lent_bytes()), (100, 60));
+    }
 }

@@ -35,8 +35,9 @@ const UNKNOWN_FOR: Duration = Duration::from_secs(1);
 /// How long what was asked for before a fork is that fork's.
 const ADVICE_FOR: Duration = Duration::from_secs(1);
 
-/// Processes smaller than this make their pages their own unasked.
-pub(super) const PROTECTED_BYTES_MIN: u64 = 4 << 20;
+/// Processes smaller than this make their pages their own unasked: each has some of its own in any
+/// case.
+pub(super) const PROTECTED_BYTES_MIN: u64 = 256 << 10;
 
 /// How long it is waited for that who forks goes on, before pages are protected: a moment after
 /// that was read. Other changes of the mappings are to be read first.
@@ -190,6 +191,7 @@ impl Space {
             self.family = Some(family.join());
             self.shared = Shared::default();
         }
+        self.lends_all();
     }
 
     /// The processes that it has pages in common with, itself among them.
