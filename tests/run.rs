@@ -73,6 +73,8 @@ fn main() -> ExitCode {
     add(name, missing.clone(), Box::new(forks_in_turn));
     let name = "what_forks_share_counts_once".to_owned();
     add(name, missing.clone(), Box::new(counted_once));
+    let name = "pages_of_many_small_children_count_once".to_owned();
+    add(name, missing.clone(), Box::new(small_counted_once));
     let name = "what_is_stopped_holds_up_nobody".to_owned();
     add(name, missing.clone(), Box::new(nobody_held_up));
     let missing_core = missing.clone().or_else(no_core_file);
@@ -417,6 +419,14 @@ fn counted_once() {
     assert!(stored < 8192, "{told}");
     let peak = told["peak_bytes"].as_u64().unwrap();
     assert!(peak < (64 << 20) * 5 / 4, "{told}");
+}
+
+/// 60 children with some 0.5 MiB of their own, beside 3 MiB that they share: 35 MiB. Were those
+/// counted for each of them, that would be 180 more.
+fn small_counted_once() {
+    let told = report("32M", "many-small");
+    let peak = told["peak_bytes"].as_u64().unwrap();
+    assert!(peak < (32 << 20) * 5 / 4, "{told}");
 }
 
 /// Two processes of 32 MiB, of which one is stopped: pages of the other leave.

@@ -55,6 +55,11 @@ const ASKED_RELATIVES: usize = 8;
 /// Members of a family whose pages leave however much is known.
 const FEW: u32 = 2;
 
+/// In one of so many rounds, pages leave that more processes have than those. Each takes a copy for
+/// each of them on its way out, and comes back as one for each: so what is one's alone leaves
+/// before, but not all of it, as it may be what is used.
+const MANY_TURN: u32 = 4;
+
 /// How long it waits where nothing could be freed.
 const PAUSE: Duration = Duration::from_millis(1);
 
@@ -74,6 +79,8 @@ pub(super) struct Evictor {
     in_vain: u32,
     held_up: u32,
     pressure: Pressure,
+    /// Rounds in which something was to leave.
+    evictions: u32,
 }
 
 impl Evictor {
@@ -89,6 +96,7 @@ impl Evictor {
             in_vain: 0,
             held_up: 0,
             pressure: Pressure::default(),
+            evictions: 0,
         }
     }
 
@@ -176,12 +184,27 @@ impl Evictor {
         let mut by_size: Vec<(u64, SpaceLock)> =
             self.pager.spaces().into_iter().map(|space| (resident_bytes(&space), space)).collect();
         by_size.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
+        self.evictions = self.evictions.wrapping_add(1);
+        let is_any_of_many = by_size.iter().any(|(_, space)| is_of_many(space));
+        if is_any_of_many && !self.evictions.is_multiple_of(MANY_TURN) {
+            let freed = self.evict_from_one_of(&by_size, true);
+            if freed > 0 {
+                return freed;
+            }
+        }
+        self.evict_from_one_of(&by_size, false)
+    }
+
+    /// Frees some memory of the first of some spaces that has any; pages that left it. Where it
+    /// `spares_common`, none of those that many processes have.
+    fn evict_from_one_of(&mut self, by_size: &[(u64, SpaceLock)], spares_common: bool) -> usize {
         let mut is_any_late = false;
-        for (resident, space) in &by_size {
+        for (resident, space) in by_size {
             if is_any_late && *resident <= KEPT_MAX {
                 break; // it may be whom that waits for: a debugger
             }
-            match self.evict_from(space, *resident) {
+            let alone = spares_common && is_of_many(space);
+            match self.evict_from(space, *resident, alone) {
                 Ok(freed) if freed > 0 => return freed,
                 Ok(_) => {} // it has nothing
                 Err(error) => is_any_late |= error.kind() == io::ErrorKind::WouldBlock,
@@ -191,8 +214,9 @@ impl Evictor {
     }
 
     /// Moves pages of one space aside and stores those that were longest, until some memory is
-    /// free. It has so many bytes resident.
-    fn evict_from(&mut self, space: &SpaceLock, resident: u64) -> io::Result<usize> {
+    /// free. It has so many bytes resident; where `alone`, only those leave that no other process
+    /// has.
+    fn evict_from(&mut self, space: &SpaceLock, resident: u64, alone: bool) -> io::Result<usize> {
         let (leave, trays_aside) = trays(resident);
         loop {
             self.helper(space)?; // it may end at any time
@@ -202,14 +226,15 @@ impl Evictor {
             if most > 0 {
                 leave_words_of_threads(space);
             }
-            let (mut moved, mut freed) = self.carry_out(space, |space| space.give_move(most))?;
-            if !self.may_leave_many(space) {
+            let (mut moved, mut freed) =
+                self.carry_out(space, |space| space.give_move(most, alone))?;
+            if !alone && !self.may_leave_many(space) {
                 moved.shared.clear();
             }
             let (moved_then, dropped) =
                 self.carry_out(space, |space| Ok(space.give_move_of(&moved)))?;
             freed += dropped;
-            if moved_then.pages > 0 && !moved.shared.is_empty() {
+            if moved_then.pages > 0 && !moved.shared.is_empty() && !alone {
                 freed += self.empty_all_of(space, &moved.shared)?;
             }
             let moved_any = moved.pages + moved_then.pages > 0;
@@ -298,7 +323,7 @@ impl Evictor {
     /// Stores the tray that was filled last, and gives its memory back.
     fn empty_newest(&mut self, space: &SpaceLock) -> io::Result<usize> {
         self.store_tray(space, Space::take_newest_tray)?;
-        Ok(self.carry_out(space, |space| space.give_move(0))?.1)
+        Ok(self.carry_out(space, |space| space.give_move(0, false))?.1)
     }
 
     /// Spaces that a fork made of the same one.
@@ -406,6 +431,11 @@ impl Evictor {
         }
         Ok(())
     }
+}
+
+/// Whether more than a few processes may have pages of a space.
+fn is_of_many(space: &SpaceLock) -> bool {
+    lock(space).family().is_some_and(|family| family.members() > FEW)
 }
 
 /// Pages that leave a space at once that has so many bytes resident, in bytes.

@@ -23,6 +23,17 @@ const NEIGHBOURS: u64 = 64;
 /// Tells which pages of a range are resident: their runs, and where it has stopped.
 pub(super) type Resident<'a> = dyn FnMut(Range<u64>) -> io::Result<(Vec<Range<u64>>, u64)> + 'a;
 
+/// What is known of pages.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Known<'a> {
+    pub(super) table: &'a PageTable,
+    pub(super) watched: &'a Ranges,
+    /// They stay where they are.
+    pub(super) left: &'a Ranges,
+    /// The program is about to drop them.
+    pub(super) removing: &'a Ranges,
+}
+
 /// Where the hand is.
 #[derive(Debug, Default)]
 pub(super) struct Hand {
@@ -36,6 +47,8 @@ pub(super) struct Hand {
 struct Search {
     pages: Vec<u64>,
     most: usize,
+    /// Also about pages that are known to be there.
+    asks_always: bool,
     walked: u64,
     /// The next turn in which some page is picked that was spared now.
     soonest: u64,
@@ -43,17 +56,17 @@ struct Search {
 
 impl Hand {
     /// Picks at most `most` watched pages, in the order of the hand; none of those that are left
-    /// where they are, or that the program is about to drop.
+    /// where they are, or that the program is about to drop. `resident` tells of those that may be
+    /// picked; it `asks_always` where that leaves out some that are there.
     pub(super) fn pick(
         &mut self,
         most: usize,
-        table: &PageTable,
-        watched: &Ranges,
-        left: &Ranges,
-        removing: &Ranges,
+        known: Known<'_>,
         resident: &mut Resident<'_>,
+        asks_always: bool,
     ) -> io::Result<Vec<u64>> {
-        let mut search = Search { pages: Vec::new(), most, walked: 0, soonest: u64::MAX };
+        let pages = Vec::new();
+        let mut search = Search { pages, most, asks_always, walked: 0, soonest: u64::MAX };
         let start = self.at;
         // Around, so that each page is seen once; again where all were spared, in the next turn
         // that some are not.
@@ -61,9 +74,9 @@ impl Hand {
             for part in [start..u64::MAX, 0..start] {
                 self.at = part.start;
                 let is_first = part.end == u64::MAX && !again;
-                let ranges: Vec<Range<u64>> = watched.within(part).collect();
-                for range in ranges.into_iter().flat_map(|range| left.outside(range)) {
-                    self.walk(range, table, removing, resident, &mut search)?;
+                let ranges: Vec<Range<u64>> = known.watched.within(part).collect();
+                for range in ranges.into_iter().flat_map(|range| known.left.outside(range)) {
+                    self.walk(range, known, resident, &mut search)?;
                     if search.pages.len() == most || search.walked > SEARCH_BYTES {
                         return Ok(search.pages);
                     }
@@ -82,24 +95,24 @@ impl Hand {
     fn walk(
         &mut self,
         range: Range<u64>,
-        table: &PageTable,
-        removing: &Ranges,
+        Known { table, removing, .. }: Known<'_>,
         resident: &mut Resident<'_>,
         search: &mut Search,
     ) -> io::Result<()> {
         self.at = range.start;
         while self.at < range.end && search.walked <= SEARCH_BYTES {
             let end = range.end.min(self.at + SEARCH_BYTES);
-            let (page_end, known) = table.known_stretch(self.at / PAGE, end / PAGE);
+            let (page_end, is_known) = table.known_stretch(self.at / PAGE, end / PAGE);
             let stretch = self.at..page_end * PAGE;
+            let is_known = is_known && !search.asks_always;
             // Where all is known, the kernel is not asked.
-            let (runs, walked_to) = match known {
+            let (runs, walked_to) = match is_known {
                 true => (vec![stretch.clone()], stretch.end),
                 false => resident(stretch)?,
             };
             for run in runs {
                 for (page, entry) in table.entries(run.start / PAGE..run.end / PAGE) {
-                    let is_there = entry.returned || !known;
+                    let is_there = entry.returned || !is_known;
                     let may_leave = is_there && !removing.contains(page * PAGE);
                     if entry.place != Place::Program || !may_leave {
                         continue;
@@ -185,7 +198,8 @@ mod tests {
                 Ok((runs, range.end))
             };
             let none = Ranges::new();
-            hand.pick(TRAY, table, watched, &none, &none, found).unwrap()
+            let known = Known { table, watched, left: &none, removing: &none };
+            hand.pick(TRAY, known, found, false).unwrap()
         }
 
         fn touch(&mut self, page: u64) {
@@ -294,6 +308,20 @@ mod tests {
             model.table.set(page, Entry { heat: HEAT_MAX, returned: true, ..UNKNOWN });
         }
         assert!(!model.pick().is_empty());
+    }
+
+    #[test]
+    fn what_is_left_out_is_not_picked_though_it_is_there() {
+        const COUNT: u64 = 512; // a part of the table
+        let (mut table, mut watched, none) = (PageTable::default(), Ranges::new(), Ranges::new());
+        watched.insert(0..COUNT * PAGE);
+        (0..COUNT).for_each(|page| table.set(page, Entry { returned: true, ..UNKNOWN }));
+        let known = Known { table: &table, watched: &watched, left: &none, removing: &none };
+        let alone =
+            &mut |range: Range<u64>| Ok((vec![3 * PAGE..4 * PAGE, 7 * PAGE..8 * PAGE], range.end));
+        let mut pick = |asks_always| Hand::default().pick(600, known, alone, asks_always).unwrap();
+        assert_eq!(pick(true), [3, 7]);
+        assert_eq!(pick(false), Vec::from_iter(0..COUNT));
     }
 
     #[test]

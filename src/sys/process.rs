@@ -191,14 +191,20 @@ pub fn end_with_parent(parent_pid: u32) -> io::Result<()> {
 /// effort: it may not be allowed, and before Linux 6.12 a thread that wakes may have to wait until
 /// the one that runs there has had its 3 ms.
 pub fn prefer_this_thread() {
-    const NICE: libc::c_int = -20;
-    // SAFETY: changes how this thread is scheduled; no pointers are passed.
-    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICE) };
+    prefer_thread(0);
     let _ = scheduled().and_then(|mut attributes| {
         // Who asks for less time at once than the one that runs runs at once.
         attributes.sched_runtime = SHORTEST_SLICE;
         schedule(&attributes)
     });
+}
+
+/// Has the kernel give a thread as much time as it asks for, where that is allowed; 0 is the
+/// calling one.
+pub fn prefer_thread(thread: u32) {
+    const LEAST_NICE: libc::c_int = -20;
+    // SAFETY: changes how a thread is scheduled; no pointers are passed.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, thread, LEAST_NICE) };
 }
 
 /// What a thread may ask for at least to be run for at once, in ns.

@@ -109,6 +109,7 @@ pub(crate) fn run(name: &str) -> ! {
         "owners-end" => owners_end(),
         "both-write" => both_write(),
         "many-read" => many_read(),
+        "many-small" => many_small(),
         "many-write" => many_write(),
         "workers" => workers(),
         // What is watched is not to split the mapping that it is told by.
@@ -693,6 +694,38 @@ fn many_read() {
             child
         })
         .collect();
+    children.into_iter().for_each(|child| assert_eq!(raw::wait(child), 0));
+}
+
+/// Children of a small process, which fill some memory of their own.
+fn many_small() {
+    const COUNT: usize = 512;
+    const OWN: usize = 64;
+    let content = |page: usize| word(page).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let fill = |count: usize| {
+        let at = raw::map(0, count * PAGE, raw::READ_WRITE, raw::PRIVATE, -1).expect("mmap");
+        (0..count).for_each(|page| raw::page(at + page * PAGE)[..64].fill(content(page)));
+        at
+    };
+    let is_right = |at: usize, count: usize| {
+        (0..count)
+            .all(|page| raw::page(at + page * PAGE)[..64].iter().all(|&it| it == content(page)))
+    };
+    let at = fill(COUNT);
+    let children = [(); 60].map(|()| {
+        let child = raw::fork();
+        if child == 0 {
+            let own = fill(OWN);
+            for _ in 0..20 {
+                if !is_right(at, COUNT) || !is_right(own, OWN) {
+                    super::wrong("a page of a small process is wrong");
+                }
+                thread::sleep(Duration::from_millis(50));
+            }
+            raw::exit(0);
+        }
+        child
+    });
     children.into_iter().for_each(|child| assert_eq!(raw::wait(child), 0));
 }
 

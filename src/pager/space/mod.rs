@@ -195,6 +195,8 @@ impl Space {
         // The page whose touch tells of a fork. The rest is by the helper, while it moves pages.
         self.uffd.register(area.end - PAGE..area.end, true, false)?;
         let thread = helper_thread(pid)?;
+        // Its share of a processor, of which many programs have one, would not do.
+        process::prefer_thread(thread);
         self.thread = Some(thread);
         let renumbered = |here| number_in_namespace(here).map(|there| (there, here));
         self.renumbered = [thread, pid].into_iter().map_while(renumbered).collect();

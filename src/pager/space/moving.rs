@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use super::staging::TRAY_PAGES;
 use super::{PAGE, Space};
+use crate::pager::hand::Known;
 use crate::pager::helper::{Command, Helper, MoveRun, add_page};
 use crate::pager::table::{Entry, Place, UNKNOWN};
 use crate::sys::preload::protocol::work;
@@ -20,14 +21,15 @@ pub(in crate::pager) struct Moved {
 }
 
 impl Space {
-    /// Tells the helper to move `most` pages aside, those that the hand comes to next, and to give
-    /// the memory of a tray back that is in the store. `false` where there is nothing of either.
-    /// The caller has called [`super::leave_words_of_threads`], has the helper do it, without the
-    /// lock, and then calls [`Space::dropped`].
-    pub(in crate::pager) fn give_move(&mut self, most: usize) -> io::Result<bool> {
+    /// Tells the helper to move `most` pages aside, those that the hand comes to next, or, where
+    /// `alone`, those of them that no other process has; and to give the memory of a tray back that
+    /// is in the store. `false` where there is nothing of either. The caller has called
+    /// [`super::leave_words_of_threads`], has the helper do it, without the lock, and then calls
+    /// [`Space::dropped`].
+    pub(in crate::pager) fn give_move(&mut self, most: usize, alone: bool) -> io::Result<bool> {
         let (Some(helper), None) = (self.helper(), &self.command) else { return Ok(false) };
         let mut tray = (most > 0 && self.may_move()).then(|| self.staging.empty.pop()).flatten();
-        let runs = tray.map_or(Ok(Vec::new()), |tray| self.next_pages(tray, most));
+        let runs = tray.map_or(Ok(Vec::new()), |tray| self.next_pages(tray, most, alone));
         if runs.as_ref().map_or(true, Vec::is_empty) {
             self.staging.empty.extend(tray.take());
         }
@@ -227,11 +229,15 @@ impl Space {
     }
 
     /// Pages that the hand comes to next, as runs that go into a tray.
-    fn next_pages(&mut self, tray: usize, most: usize) -> io::Result<Vec<MoveRun>> {
+    fn next_pages(&mut self, tray: usize, most: usize, alone: bool) -> io::Result<Vec<MoveRun>> {
         let Some(files) = &self.files else { return Ok(Vec::new()) };
         let Space { hand, table, watched, left, removing, .. } = self;
-        let resident = &mut |range| files.resident(range);
-        let pages = hand.pick(most, table, watched, left, removing, resident)?;
+        let resident = &mut |range| match alone {
+            true => files.resident_alone(range),
+            false => files.resident(range),
+        };
+        let known = Known { table, watched, left, removing };
+        let pages = hand.pick(most, known, resident, alone)?;
         let mut runs = Vec::new();
         for (page, staged) in pages.into_iter().zip(tray * TRAY_PAGES..) {
             add_page(&mut runs, page, staged);
