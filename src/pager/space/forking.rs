@@ -35,9 +35,10 @@ const UNKNOWN_FOR: Duration = Duration::from_secs(1);
 /// How long what was asked for before a fork is that fork's.
 const ADVICE_FOR: Duration = Duration::from_secs(1);
 
-/// Processes smaller than this make their pages their own unasked: each has some of its own in any
-/// case.
-pub(super) const PROTECTED_BYTES_MIN: u64 = 256 << 10;
+/// Processes smaller than this make their pages their own unasked, as long as copies for all that
+/// have them take no more than that.
+pub(super) const PROTECTED_BYTES_MIN: u64 = 4 << 20;
+const COPIES_BYTES_MAX: u64 = 8 << 20;
 
 /// How long it is waited for that who forks goes on, before pages are protected: a moment after
 /// that was read. Other changes of the mappings are to be read first.
@@ -213,7 +214,10 @@ impl Space {
         resident_bytes: u64,
         stacks: Option<Ranges>,
     ) -> Option<Ranges> {
-        if resident_bytes < PROTECTED_BYTES_MIN {
+        // At a fork, before the child is known.
+        let members = self.family().map_or(0, Family::members).max(2);
+        let copies_bytes = resident_bytes * u64::from(members);
+        if resident_bytes < PROTECTED_BYTES_MIN && copies_bytes <= COPIES_BYTES_MAX {
             return None;
         }
         let spared = self.not_to_protect(stacks?)?;
