@@ -117,6 +117,15 @@ impl Files {
         self.may_trace(kept) && self.is_first_user_namespace()
     }
 
+    /// Whether the memory of programs that this process starts may be read, as far as Yama has it.
+    pub(super) fn may_read_programs(&self) -> bool {
+        match self.number("/proc/sys/kernel/yama/ptrace_scope") {
+            None | Some(0 | 1) => true,
+            Some(2) => self.may_trace("CapEff"),
+            Some(_) => false,
+        }
+    }
+
     /// `vm.unprivileged_userfaultfd`.
     pub(super) fn is_full_mode_for_all(&self) -> bool {
         self.number("/proc/sys/vm/unprivileged_userfaultfd") == Some(1)
@@ -192,5 +201,31 @@ impl Files {
                 names.map(move |name| format!("{folder}/{name}"))
             })
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn yama_decides_whose_memory_may_be_read() {
+        let root = tempfile::tempdir().unwrap();
+        let file = |path: &str, text: &str| {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        let may_read = || Files::below(root.path()).may_read_programs();
+        assert!(may_read(), "without Yama");
+        for (scope, for_root, for_others) in
+            [("0\n", true, true), ("1\n", true, true), ("2\n", true, false), ("3\n", false, false)]
+        {
+            file("proc/sys/kernel/yama/ptrace_scope", scope);
+            file("proc/self/status", "CapEff:\t000001ffffffffff\n");
+            assert_eq!(may_read(), for_root, "{scope}");
+            file("proc/self/status", "CapEff:\t0000000000000000\n");
+            assert_eq!(may_read(), for_others, "{scope}");
+        }
     }
 }
