@@ -1,7 +1,7 @@
 //! Starts a program under the pager and waits for its end.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, Permissions};
+use std::fs::{self, File, Permissions};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
@@ -136,6 +136,8 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
         return Err(RunError::Processor);
     }
     doctor::what_run_needs().map_err(RunError::Machine)?;
+    // It may be a pipe that nobody reads: before signals are held back.
+    let trace = options.record.as_ref().map(|(path, _)| Recorder::make_file(path)).transpose()?;
     let metrics_socket = options.metrics.as_ref().map(MetricsSocket::listen).transpose()?;
     let folder = setup("make a folder for the socket", Folder::new())?;
     let library = folder.0.join(LIBRARY_NAME);
@@ -145,12 +147,12 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
 
     // Before any thread is started.
     let waiter = Waiter::new();
-    let record = |(path, about): &(PathBuf, TraceAbout)| {
-        Recorder::create(path, about, |error| {
+    let record = |((path, about), file): (&(PathBuf, TraceAbout), File)| {
+        Recorder::begin(path, file, about, |error| {
             tell(&format!("{error}; the recording ends here, the program goes on"));
         })
     };
-    let recorder = options.record.as_ref().map(record).transpose()?;
+    let recorder = options.record.as_ref().zip(trace).map(record).transpose()?;
     let (zswap, write_back) = match &options.write_back {
         None => (Zswap::new(options.store), None),
         Some(write_back) => {

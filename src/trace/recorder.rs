@@ -119,10 +119,32 @@ impl Recorder {
         about: &TraceAbout,
         warn: impl FnOnce(&str) + Send + 'static,
     ) -> Result<Recorder, TraceError> {
-        let fail = |error| TraceError::Create { path: path.to_owned(), error };
+        Recorder::begin(path, Recorder::make_file(path)?, about, warn)
+    }
+
+    /// Makes the file, or empties it, and nothing else: to open a pipe waits for a reader.
+    ///
+    /// # Errors
+    ///
+    /// [`TraceError::Create`].
+    pub fn make_file(path: &Path) -> Result<File, TraceError> {
         let mut options = File::options();
         options.write(true).create(true).truncate(true).mode(0o600);
-        let mut file = options.open(path).map_err(fail)?;
+        options.open(path).map_err(|error| TraceError::Create { path: path.to_owned(), error })
+    }
+
+    /// As [`Recorder::create`], in a file that was made before, at `path`.
+    ///
+    /// # Errors
+    ///
+    /// [`TraceError::Create`].
+    pub fn begin(
+        path: &Path,
+        mut file: File,
+        about: &TraceAbout,
+        warn: impl FnOnce(&str) + Send + 'static,
+    ) -> Result<Recorder, TraceError> {
+        let fail = |error| TraceError::Create { path: path.to_owned(), error };
         let mut json = serde_json::to_vec(about).expect("strings");
         if json.len() > HEADER_BYTES_MAX {
             let about = TraceAbout { origin: String::new(), ..about.clone() };
