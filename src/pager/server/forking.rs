@@ -152,19 +152,25 @@ impl Server {
         space.expect();
         not_copied.iter().for_each(|range| space.watched.remove(range));
         let is_in = |ranges: &Ranges, page| ranges.has_some_of(&(page * PAGE..(page + 1) * PAGE));
-        if let Err(why) = self.store_aside(parent) {
-            self.pager.fail(&format!("pages of a forked process cannot be kept: {why}"));
-        }
+        let stored = self.store_aside(parent);
+        let mut is_any_aside = false;
         parent.table.for_each(&mut |page, entry| {
             if is_in(&not_copied, page) || is_in(&wiped, page) {
                 return;
             }
-            if let Place::Stored(slot) = entry.place {
-                self.pager.slots.share(slot);
-                space.table.set(page, Entry { place: entry.place, ..UNKNOWN });
+            match entry.place {
+                Place::Stored(slot) => {
+                    self.pager.slots.share(slot);
+                    space.table.set(page, Entry { place: entry.place, ..UNKNOWN });
+                }
+                Place::Staged(_) => is_any_aside = true,
+                Place::Program => {}
             }
         });
-        space.inherit_changes(parent, &mut |slot| self.pager.slots.share(slot));
+        is_any_aside |= space.inherit_changes(parent, &mut |slot| self.pager.slots.share(slot));
+        if let (Err(why), true) = (stored, is_any_aside) {
+            self.pager.fail(&format!("pages of a forked process cannot be kept: {why}"));
+        }
         space
     }
 

@@ -422,20 +422,30 @@ impl Space {
         }
     }
 
-    /// A child has what is not settled of its parent, of which nothing is aside; `share` is called
-    /// for each slot.
-    pub(in crate::pager) fn inherit_changes(&mut self, parent: &Space, share: &mut dyn FnMut(u32)) {
+    /// A child has what is not settled of its parent; `share` is called for each slot. Whether some
+    /// of it is aside, which it does not have.
+    pub(in crate::pager) fn inherit_changes(
+        &mut self,
+        parent: &Space,
+        share: &mut dyn FnMut(u32),
+    ) -> bool {
         self.moved_in = parent.moved_in.clone();
         self.untold = parent.untold.clone();
         self.departed = parent.departed.clone();
         self.elder_watched = parent.elder_watched.clone();
         self.doubted = parent.doubted.clone();
+        let mut is_any_aside = false;
         for (&page, &Entry { place, .. }) in &parent.elder {
-            if let Place::Stored(slot) = place {
-                share(slot);
-                self.elder.insert(page, Entry { place, ..UNKNOWN });
+            match place {
+                Place::Stored(slot) => {
+                    share(slot);
+                    self.elder.insert(page, Entry { place, ..UNKNOWN });
+                }
+                Place::Staged(_) => is_any_aside = true,
+                Place::Program => {}
             }
         }
+        is_any_aside
     }
 
     /// Its parent has unmapped a range: before the fork, what is not registered here.
@@ -803,7 +813,7 @@ mod tests {
         parent.unmapped_with(ONE, there..there + BYTES, &mut |_| unreachable!());
         let mut child = space();
         let mut shared = Vec::new();
-        child.inherit_changes(&parent, &mut |slot| shared.push(slot));
+        assert!(!child.inherit_changes(&parent, &mut |slot| shared.push(slot)));
         assert_eq!(shared, Vec::from_iter(100..108));
         child.moved_with(ONE, there..there + BYTES, AT, &mut |_| unreachable!());
         assert_eq!(slots(&child, AT), shared);
