@@ -55,10 +55,14 @@ const ASKED_RELATIVES: usize = 8;
 /// Members of a family whose pages leave however much is known.
 const FEW: u32 = 2;
 
-/// In one of so many rounds, pages leave that more processes have than those. Each takes a copy for
-/// each of them on its way out, and comes back as one for each: so what is one's alone leaves
-/// before, but not all of it, as it may be what is used.
-const MANY_TURN: u32 = 4;
+/// In one of so many rounds at most, pages leave that more processes have than those. Each takes a
+/// copy for each of them on its way out, and comes back as one for each: so what is one's alone
+/// leaves as much more, but not all of it, as it may be what is used.
+const MANY_TURN_MIN: u32 = 4;
+
+/// Rounds in which it is not tried where there was nothing that one has alone: to find that takes
+/// a look at all pages.
+const ALONE_PAUSE: u64 = 32;
 
 /// How long it waits where nothing could be freed.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -79,8 +83,10 @@ pub(super) struct Evictor {
     in_vain: u32,
     held_up: u32,
     pressure: Pressure,
-    /// Rounds in which something was to leave.
-    evictions: u32,
+    /// Rounds in which something was to leave, and the first of them in which it may be what one of
+    /// many has alone.
+    evictions: u64,
+    alone_from: u64,
 }
 
 impl Evictor {
@@ -97,6 +103,7 @@ impl Evictor {
             held_up: 0,
             pressure: Pressure::default(),
             evictions: 0,
+            alone_from: 0,
         }
     }
 
@@ -184,13 +191,18 @@ impl Evictor {
         let mut by_size: Vec<(u64, SpaceLock)> =
             self.pager.spaces().into_iter().map(|space| (resident_bytes(&space), space)).collect();
         by_size.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
-        self.evictions = self.evictions.wrapping_add(1);
-        let is_any_of_many = by_size.iter().any(|(_, space)| is_of_many(space));
-        if is_any_of_many && !self.evictions.is_multiple_of(MANY_TURN) {
+        self.evictions += 1;
+        let members = |(_, space): &(u64, SpaceLock)| {
+            lock(space).family().map_or(1, |family| family.members())
+        };
+        let most = by_size.iter().map(members).max().unwrap_or(1);
+        let is_turn_of_many = self.evictions.is_multiple_of(most.max(MANY_TURN_MIN).into());
+        if most > FEW && !is_turn_of_many && self.evictions >= self.alone_from {
             let freed = self.evict_from_one_of(&by_size, true);
             if freed > 0 {
                 return freed;
             }
+            self.alone_from = self.evictions + ALONE_PAUSE;
         }
         self.evict_from_one_of(&by_size, false)
     }
