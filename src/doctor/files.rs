@@ -117,9 +117,14 @@ impl Files {
         self.may_trace(kept) && self.is_first_user_namespace()
     }
 
+    /// Yama's `kernel.yama.ptrace_scope`, where there is Yama.
+    pub(super) fn ptrace_scope(&self) -> Option<u64> {
+        self.number("/proc/sys/kernel/yama/ptrace_scope")
+    }
+
     /// Whether the memory of programs that this process starts may be read, as far as Yama has it.
     pub(super) fn may_read_programs(&self) -> bool {
-        match self.number("/proc/sys/kernel/yama/ptrace_scope") {
+        match self.ptrace_scope() {
             None | Some(0 | 1) => true,
             Some(2) => self.may_trace("CapEff"),
             Some(_) => false,

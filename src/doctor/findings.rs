@@ -181,7 +181,7 @@ fn pagemap_scan(outcome: &Outcome) -> Finding {
 
 fn read_memory(files: &Files, outcome: &Outcome) -> Finding {
     let topic = "process_vm_readv";
-    let scope = files.number("/proc/sys/kernel/yama/ptrace_scope");
+    let scope = files.ptrace_scope();
     let scope_text = scope.map_or("no yama".to_owned(), |scope| format!("ptrace_scope {scope}"));
     if outcome.is_ok() {
         let found = format!("tried on a child, works ({scope_text})");

@@ -7,7 +7,6 @@
 //! which is asked for where there is little room, is in its own count from then on.
 
 use std::collections::BTreeMap;
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -208,7 +207,7 @@ impl Census {
     /// Of one that always does, they count now and then.
     fn end(&mut self, pager: &Pager) {
         // Whoever looks has the answers of all or of none.
-        let _no_look = pager.sampling.lock().unwrap_or_else(PoisonError::into_inner);
+        let _no_look = pager.sampling();
         let now = Instant::now();
         let families = &mut self.families;
         families.retain(|number, known| {

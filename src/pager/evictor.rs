@@ -83,9 +83,7 @@ pub(super) struct Evictor {
     in_vain: u32,
     held_up: u32,
     pressure: Pressure,
-    /// Rounds in which something was to leave, and the first of them in which it may be what one of
-    /// many has alone.
-    evictions: u64,
+    /// The first round in which it may be what one of many has alone that leaves.
     alone_from: u64,
 }
 
@@ -102,7 +100,6 @@ impl Evictor {
             in_vain: 0,
             held_up: 0,
             pressure: Pressure::default(),
-            evictions: 0,
             alone_from: 0,
         }
     }
@@ -191,18 +188,15 @@ impl Evictor {
         let mut by_size: Vec<(u64, SpaceLock)> =
             self.pager.spaces().into_iter().map(|space| (resident_bytes(&space), space)).collect();
         by_size.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
-        self.evictions += 1;
-        let members = |(_, space): &(u64, SpaceLock)| {
-            lock(space).family().map_or(1, |family| family.members())
-        };
-        let most = by_size.iter().map(members).max().unwrap_or(1);
-        let is_turn_of_many = self.evictions.is_multiple_of(most.max(MANY_TURN_MIN).into());
-        if most > FEW && !is_turn_of_many && self.evictions >= self.alone_from {
+        let round = self.pager.rounds.load(Ordering::Relaxed) + 1; // this one
+        let most = by_size.iter().map(|(_, space)| members(space)).max().unwrap_or(1);
+        let is_turn_of_many = round.is_multiple_of(most.max(MANY_TURN_MIN).into());
+        if most > FEW && !is_turn_of_many && round >= self.alone_from {
             let freed = self.evict_from_one_of(&by_size, true);
             if freed > 0 {
                 return freed;
             }
-            self.alone_from = self.evictions + ALONE_PAUSE;
+            self.alone_from = round + ALONE_PAUSE;
         }
         self.evict_from_one_of(&by_size, false)
     }
@@ -215,7 +209,7 @@ impl Evictor {
             if is_any_late && *resident <= KEPT_MAX {
                 break; // it may be whom that waits for: a debugger
             }
-            let alone = spares_common && is_of_many(space);
+            let alone = spares_common && members(space) > FEW;
             match self.evict_from(space, *resident, alone) {
                 Ok(freed) if freed > 0 => return freed,
                 Ok(_) => {} // it has nothing
@@ -445,9 +439,9 @@ impl Evictor {
     }
 }
 
-/// Whether more than a few processes may have pages of a space.
-fn is_of_many(space: &SpaceLock) -> bool {
-    lock(space).family().is_some_and(|family| family.members() > FEW)
+/// How many processes may have pages of a space.
+fn members(space: &SpaceLock) -> u32 {
+    lock(space).family().map_or(1, Family::members)
 }
 
 /// Pages that leave a space at once that has so many bytes resident, in bytes.

@@ -241,7 +241,7 @@ impl Pager {
     /// pages.
     fn sample(&self) -> u64 {
         // One at a time, as what was charged until now is taken off when it is counted.
-        let mut growth = self.sampling.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut growth = self.sampling();
         let counted = self.charged.load(Ordering::Relaxed);
         let (mut resident, mut known) = (0, self.slots.bytes());
         let room = self.room_for_copies();
@@ -304,6 +304,11 @@ impl Pager {
         let metadata = budget.metadata_bytes() + known as u64;
         self.metadata_peak.fetch_max(metadata, Ordering::Relaxed);
         used
+    }
+
+    /// Nobody else looks how much is used meanwhile.
+    fn sampling(&self) -> MutexGuard<'_, Growth> {
+        self.sampling.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Counts pages that were given to programs, of which so many were in the store.
