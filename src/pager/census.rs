@@ -18,8 +18,12 @@ use super::{PAGE_SIZE, Pager, SpaceLock, lock, resident_bytes};
 /// most, where the limit is near.
 const SOON: Duration = Duration::from_millis(50);
 
-/// How long a family may grow and shrink before answers count that were given meanwhile.
+/// How long answers that do not agree do not count.
 const LATE: Duration = Duration::from_millis(250);
+
+/// Members of a family of which one more or less makes no difference that matters: a part is some
+/// 2 % of what they have in common off.
+const MANY: u32 = 8;
 
 /// How long it goes on at once: nobody looks for what is new meanwhile.
 const AT_ONCE: Duration = Duration::from_millis(2);
@@ -58,6 +62,7 @@ struct OfFamily {
     /// If its members had nothing in common, and as it is known of each.
     apart: u64,
     together: u64,
+    members: u32,
 }
 
 impl Sum {
@@ -68,10 +73,17 @@ impl Sum {
             self.alone += counted;
             return;
         };
-        let nothing = || OfFamily { family: family.clone(), apart: 0, together: 0 };
+        let nothing = || OfFamily { family: family.clone(), apart: 0, together: 0, members: 0 };
         let sums = self.families.entry(family.number()).or_insert_with(nothing);
         sums.apart += resident;
+        sums.members += 1;
         sums.together += counted;
+    }
+
+    /// Whether no member of a family has ended meanwhile: what it had in common with others may
+    /// have been added as its own, and once more as that of who has inherited it.
+    pub(super) fn is_certain(&self) -> bool {
+        self.families.values().all(|of| of.members <= of.family.members())
     }
 
     /// In bytes.
@@ -87,20 +99,51 @@ impl Sum {
 struct Answer {
     space: SpaceLock,
     family: usize,
-    /// Bytes that were resident, and its part.
+    /// Bytes that were resident.
     resident: u64,
-    part: Part,
-    /// What was known to be in others' count.
-    shared: u64,
+    /// `None` where it has ended, and nobody has noted that yet.
+    part: Option<Part>,
+    /// What it had made its own by then.
+    made_own: u64,
+}
+
+/// What members of a family that are there still have in common, in bytes: the least and the most
+/// that any of them told.
+#[derive(Debug, Default)]
+struct Common {
+    members: u32,
+    told: Option<[u64; 2]>,
+    /// Some had ended when they were asked.
+    has_ended: bool,
+}
+
+impl Common {
+    fn add(&mut self, answer: &Answer) {
+        self.has_ended |= answer.part.is_none();
+        if let Some(part) = answer.part
+            && lock(&answer.space).family().is_some()
+        {
+            let bytes = part.common_bytes();
+            let [least, most] = self.told.unwrap_or([bytes; 2]);
+            self.told = Some([least.min(bytes), most.max(bytes)]);
+            self.members += 1;
+        }
+    }
+
+    /// All have told about the same, of as many. Else some may have told when another was about to
+    /// end, which had a part as well, or was taken to have one still.
+    fn is_agreed(&self) -> bool {
+        let is_of_few = self.has_ended && self.members < MANY;
+        !is_of_few && self.told.is_none_or(|[least, most]| most - least <= most / 4)
+    }
 }
 
 /// A family, as it was when a census began.
 #[derive(Debug)]
 struct Known {
     family: Family,
-    /// Members that are asked, and all.
+    /// Members that are asked.
     asked: u32,
-    members: u32,
     /// Pages that it had parted.
     parted: u64,
 }
@@ -182,8 +225,8 @@ impl Census {
         for space in spaces {
             let found = lock(space);
             if let Some(family) = found.family_to_ask() {
-                let (members, parted) = (family.members(), family.parted());
-                let of_it = || Known { family: family.clone(), asked: 0, members, parted };
+                let parted = family.parted();
+                let of_it = || Known { family: family.clone(), asked: 0, parted };
                 families.entry(family.number()).or_insert_with(of_it).asked += 1;
                 is_any_unsure |= found.is_part_unsure();
                 all.push(space.clone());
@@ -203,21 +246,36 @@ impl Census {
         is_any_unsure
     }
 
-    /// All were asked: their answers count, but for families that have grown or shrunk meanwhile.
-    /// Of one that always does, they count now and then.
+    /// All were asked: their answers count, but for families whose members do not agree. Of one
+    /// that never does, they count now and then.
     fn end(&mut self, pager: &Pager) {
         // Whoever looks has the answers of all or of none.
         let _no_look = pager.sampling();
         let now = Instant::now();
+        let mut common: BTreeMap<usize, Common> = BTreeMap::new();
+        for answer in &self.answers {
+            common.entry(answer.family).or_default().add(answer);
+        }
         let families = &mut self.families;
-        families.retain(|number, known| {
-            let is_same = known.asked == known.members && known.members == known.family.members();
-            let counted = self.counted.get(number).copied();
-            is_same || counted.is_some_and(|counted| now >= counted + LATE)
+        families.retain(|number, _| {
+            let is_late = self.counted.get(number).is_some_and(|counted| now >= *counted + LATE);
+            common.get(number).is_some_and(|of| of.members > 0 && (of.is_agreed() || is_late))
         });
-        for Answer { space, family, resident, part, shared } in self.answers.drain(..) {
+        // What they have in common is in the count of those that were asked and are there still,
+        // and of no other: not of such that have come since, or are not known yet.
+        for space in pager.spaces() {
+            let mut space = lock(&space);
+            if space.family().is_some_and(|family| families.contains_key(&family.number())) {
+                space.gives_back_inherited();
+            }
+        }
+        for Answer { space, family, resident, part, made_own } in self.answers.drain(..) {
             if families.contains_key(&family) {
-                lock(&space).has_part(resident, part, shared);
+                let mut space = lock(&space);
+                match part {
+                    Some(part) => space.has_part(resident, part, common[&family].members, made_own),
+                    None => space.has_no_part(),
+                }
             }
         }
         for (number, Known { family, asked, parted, .. }) in families {
@@ -229,12 +287,12 @@ impl Census {
 
     /// Asks one; `false` where it has forked meanwhile and that was not told yet.
     fn ask(&mut self, space: &SpaceLock) -> bool {
-        let (files, family, shared) = {
+        let (files, family, made_own) = {
             let space = lock(space);
             let (Some(files), Some(family)) = (space.files(), space.family().cloned()) else {
                 return true;
             };
-            (files, family, space.shared_bytes())
+            (files, family, space.made_own_bytes())
         };
         let number = family.number();
         let (since, before) = (Instant::now(), family.members());
@@ -242,17 +300,20 @@ impl Census {
         let part = files.part_of_anonymous();
         self.left -= nanoseconds(since.elapsed());
         self.took += since.elapsed();
-        let (Some(part), Some(known)) = (part, self.families.get(&number)) else {
-            return true; // it has ended
-        };
-        if lock(space).uffd.is_changing() {
-            return false;
+        let members = (before + family.members()) / 2;
+        match part {
+            None if !lock(space).is_ending() => return true, // it is not told
+            Some(_) if members < MANY && lock(space).uffd.is_changing() => return false,
+            _ => {}
         }
-        // Those that are not asked have parts as well, and count for none: such that have come
-        // since, or are not known yet.
-        let members = ((before + family.members()) / 2).max(known.asked);
-        let part = Part::of(part, resident, members, known.asked);
-        self.answers.push(Answer { space: space.clone(), family: number, resident, part, shared });
+        let part = part.map(|part| Part::of(part, resident, members));
+        self.answers.push(Answer {
+            space: space.clone(),
+            family: number,
+            resident,
+            part,
+            made_own,
+        });
         true
     }
 }

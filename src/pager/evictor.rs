@@ -312,17 +312,20 @@ impl Evictor {
     /// Pages that were freed.
     fn empty_all_of(&mut self, space: &SpaceLock, pages: &[(u64, usize)]) -> io::Result<usize> {
         let freed = self.empty_newest(space)?;
+        let mut others = 0;
         for relative in self.relatives(space) {
             leave_words_of_threads(&relative);
             // One that has ended is told of by its helper.
             let moved = self.carry_out(&relative, |space| Ok(space.give_move_after(pages)));
             let moved = moved.map_or(0, |(moved, _)| moved.pages);
             if moved > 0 {
-                // They were in the count of the one that they have left before.
-                lock(&relative).made_own(moved);
+                // As one less has them, they were in others' count, but for one's.
+                others += lock(&relative).counts_itself(moved);
                 let _ = self.empty_newest(&relative);
             }
         }
+        // If not in its own, in that of the first that they have left.
+        lock(space).counts_itself(others.min(freed));
         Ok(freed)
     }
 

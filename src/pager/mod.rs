@@ -291,8 +291,10 @@ impl Pager {
         // What was given meanwhile counts twice until the next look, if it was seen.
         self.charged.fetch_sub(counted, Ordering::Release);
         self.resident.store(resident, Ordering::Relaxed);
-        self.peak.fetch_max(used, Ordering::Relaxed);
-        self.resident_peak.fetch_max(resident, Ordering::Relaxed);
+        if sum.is_certain() {
+            self.peak.fetch_max(used, Ordering::Relaxed);
+            self.resident_peak.fetch_max(resident, Ordering::Relaxed);
+        }
         let pool_bytes = budget.pool_bytes();
         if self.pool_peak.fetch_max(pool_bytes, Ordering::Relaxed) < pool_bytes {
             let stored = match self.write_back {

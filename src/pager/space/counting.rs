@@ -19,36 +19,50 @@ pub(super) struct Shared {
     pub(super) is_unsure: bool,
     /// What of its own count others may have, too: nobody counts that once it has ended.
     lent_bytes: u64,
+    /// What came from others' count into its own so far, as it has a page of its own now.
+    made_own_bytes: u64,
+    /// Of its own count, what was in that of such that have ended, until all are asked.
+    inherited_bytes: u64,
 }
 
 impl Default for Shared {
     /// All of it is in its own count.
     fn default() -> Shared {
-        Shared { bytes: 0, is_unsure: false, lent_bytes: u64::MAX }
+        Shared {
+            bytes: 0,
+            is_unsure: false,
+            lent_bytes: u64::MAX,
+            made_own_bytes: 0,
+            inherited_bytes: 0,
+        }
     }
 }
 
 /// What a process takes of its family's memory, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::pager) struct Part {
-    bytes: u64,
-    /// What of it others have, too.
-    lent_bytes: u64,
+    /// What it has alone.
+    own_bytes: u64,
+    /// What it has in common with others.
+    common_bytes: u64,
 }
 
 impl Part {
     /// Of one that has so many bytes resident, of what it has in common with others its part. All
-    /// members are taken to have that: those that are not asked have parts as well, which are added
-    /// to the parts of those that are.
-    pub(in crate::pager) fn of(bytes: u64, resident: u64, members: u32, asked: u32) -> Part {
-        let [members, asked] = [members, asked].map(|count| u64::from(count.max(1)));
-        let own = match members {
-            1 => bytes,
-            _ => (bytes * members).saturating_sub(resident) / (members - 1),
+    /// members are taken to have that.
+    pub(in crate::pager) fn of(bytes: u64, resident: u64, members: u32) -> Part {
+        let own_bytes = match u64::from(members) {
+            0 | 1 => bytes,
+            members => (bytes * members).saturating_sub(resident) / (members - 1),
         };
-        let own = own.min(bytes);
-        let lent_bytes = ((bytes - own) * members / asked).min(resident - own.min(resident));
-        Part { bytes: own + lent_bytes, lent_bytes }
+        let own_bytes = own_bytes.min(bytes).min(resident);
+        let common_bytes = (bytes - own_bytes) * u64::from(members);
+        Part { own_bytes, common_bytes: common_bytes.min(resident - own_bytes) }
+    }
+
+    /// What it has in common with others.
+    pub(in crate::pager) fn common_bytes(&self) -> u64 {
+        self.common_bytes
     }
 }
 
@@ -117,16 +131,24 @@ impl Space {
         let bytes = size.map_or(u64::MAX, |size| size.anonymous * PAGE).min(joined.resident_bytes);
         let is_small = joined.resident_bytes < PROTECTED_BYTES_MIN;
         let own_bytes = if is_small && !for_sure { OWN_BYTES } else { 0 };
+        let Shared { made_own_bytes, inherited_bytes, .. } = self.shared;
         self.shared = Shared {
-            bytes: bytes.saturating_sub(own_bytes),
+            bytes: bytes.saturating_sub(own_bytes + inherited_bytes),
             is_unsure: !for_sure && !is_small,
-            lent_bytes: 0, // what it counts itself has come since
+            lent_bytes: inherited_bytes, // what else it counts itself has come since
+            made_own_bytes,
+            inherited_bytes,
         };
     }
 
     /// What it has in common with others, and is in their count.
     pub(in crate::pager) fn shared_bytes(&self) -> u64 {
         self.shared.bytes
+    }
+
+    /// What came from others' count into its own so far.
+    pub(in crate::pager) fn made_own_bytes(&self) -> u64 {
+        self.shared.made_own_bytes
     }
 
     /// Its family, if it can be asked for its part of what that has in common.
@@ -138,26 +160,43 @@ impl Space {
         self.shared.is_unsure
     }
 
-    /// It has a part of what was resident, as all of its family were told; so much was known to be
-    /// in others' count when it was asked.
-    pub(in crate::pager) fn has_part(&mut self, resident: u64, part: Part, shared: u64) {
+    /// So many bytes were resident, and it has a part of them, as all of its family have told; what
+    /// they have in common is in the count `of` so many. It had `made_own` so much by then.
+    pub(in crate::pager) fn has_part(&mut self, resident: u64, part: Part, of: u32, made_own: u64) {
         if self.family.is_some() {
-            // What it has inherited or made its own meanwhile.
-            let counted = shared.saturating_sub(self.shared.bytes);
-            let bytes = resident.saturating_sub(part.bytes).saturating_sub(counted);
-            let lent_bytes = part.lent_bytes.saturating_add(counted);
-            self.shared = Shared { bytes, is_unsure: false, lent_bytes };
+            let lent_bytes = part.common_bytes / u64::from(of.max(1));
+            let since = self.shared.made_own_bytes.saturating_sub(made_own);
+            self.shared = Shared {
+                bytes: resident.saturating_sub(part.own_bytes + lent_bytes + since),
+                is_unsure: false,
+                lent_bytes,
+                made_own_bytes: self.shared.made_own_bytes,
+                inherited_bytes: 0,
+            };
         }
+    }
+
+    /// It has ended: what it had in common with others is in the count of those that have told
+    /// their part.
+    pub(in crate::pager) fn has_no_part(&mut self) {
+        self.shared.bytes += std::mem::take(&mut self.counted);
     }
 
     /// Some pages were shared, and are no more: each takes a page more, here or, where none of them
     /// was in others' count, there.
     pub(in crate::pager) fn made_own(&mut self, pages: usize) {
+        let others = self.counts_itself(pages);
+        if let Some(family) = &self.family {
+            family.part(others);
+        }
+    }
+
+    /// Some pages that were in others' count are in its own from now on; pages that were not.
+    pub(in crate::pager) fn counts_itself(&mut self, pages: usize) -> usize {
         let in_others = (self.shared.bytes / PAGE).min(pages as u64) as usize;
         self.shared.bytes -= in_others as u64 * PAGE;
-        if let Some(family) = &self.family {
-            family.part(pages - in_others);
-        }
+        self.shared.made_own_bytes += in_others as u64 * PAGE;
+        pages - in_others
     }
 
     /// What of its count others may have, too.
@@ -175,8 +214,19 @@ impl Space {
     pub(in crate::pager) fn inherits(&mut self, inherited: u64) {
         let inherited = inherited.min(self.shared.bytes);
         self.shared.bytes -= inherited;
+        self.shared.inherited_bytes += inherited;
         self.shared.lent_bytes = self.shared.lent_bytes.saturating_add(inherited);
         self.counted += inherited; // were it to end before it is looked at
+    }
+
+    /// All were asked: what it has inherited is in the count of those that have told their part.
+    pub(in crate::pager) fn gives_back_inherited(&mut self) {
+        let inherited = std::mem::take(&mut self.shared.inherited_bytes);
+        self.shared.bytes += inherited;
+        if self.shared.lent_bytes != u64::MAX {
+            self.shared.lent_bytes = self.shared.lent_bytes.saturating_sub(inherited);
+        }
+        self.counted = self.counted.saturating_sub(inherited);
     }
 
     /// What /proc tells of it.
@@ -223,39 +273,81 @@ mod tests {
     #[test]
     fn parts_add_up_to_what_a_family_takes() {
         const SHARED: u64 = 96 << 20;
-        for (members, asked) in [(2, 2), (32, 32), (32, 24), (3, 1)] {
+        for (members, asked) in [(2, 2_u32), (32, 32), (32, 24), (3, 1)] {
             // Each has so much alone, and all of them the rest.
             let own = |number: u64| number << 20;
-            let parts = (0..u64::from(asked)).map(|number| {
-                let told = own(number) + SHARED / u64::from(members);
-                Part::of(told, own(number) + SHARED, members, asked)
-            });
             let (mut bytes, mut lent) = (0, 0);
-            parts.for_each(|part| (bytes, lent) = (bytes + part.bytes, lent + part.lent_bytes));
+            for number in 0..u64::from(asked) {
+                let told = own(number) + SHARED / u64::from(members);
+                let part = Part::of(told, own(number) + SHARED, members);
+                bytes += part.own_bytes;
+                lent += part.common_bytes / u64::from(asked);
+            }
             let is_about = |a: u64, b: u64| a.abs_diff(b) < 4096;
             assert!(is_about(lent, SHARED), "{lent} of {SHARED}, {members} members");
-            assert!(is_about(bytes - lent, (0..u64::from(asked)).map(own).sum()));
+            assert!(is_about(bytes, (0..u64::from(asked)).map(own).sum()));
         }
         // Alone; and one that has nothing in common, or nothing any more.
-        assert_eq!(Part::of(7, 7, 1, 1), Part { bytes: 7, lent_bytes: 0 });
-        assert_eq!(Part::of(7, 7, 5, 3), Part { bytes: 7, lent_bytes: 0 });
-        assert_eq!(Part::of(7, 5, 5, 3), Part { bytes: 7, lent_bytes: 0 });
+        assert_eq!(Part::of(7, 7, 1), Part { own_bytes: 7, common_bytes: 0 });
+        assert_eq!(Part::of(7, 7, 5), Part { own_bytes: 7, common_bytes: 0 });
+        assert_eq!(Part::of(7, 5, 5), Part { own_bytes: 5, common_bytes: 0 });
+    }
+
+    fn member(family: &Family, resident: u64) -> Space {
+        let nothing = std::fs::File::open("/dev/null").unwrap();
+        let mut space =
+            Space::new(crate::sys::userfaultfd::Userfaultfd::from_fd(nothing.into()), None);
+        space.joins(family, resident);
+        space
     }
 
     #[test]
     fn what_nobody_counts_any_more_is_what_was_lent() {
-        let nothing = std::fs::File::open("/dev/null").unwrap();
-        let mut space =
-            Space::new(crate::sys::userfaultfd::Userfaultfd::from_fd(nothing.into()), None);
-        space.joins(&Family::default(), 100);
+        let mut space = member(&Family::default(), 100);
         space.count(100);
         assert_eq!(space.lent_bytes(), 100);
         // It has 40 alone, and a third of 60.
-        space.has_part(100, Part::of(60, 100, 3, 3), 0);
+        space.has_part(100, Part::of(60, 100, 3), 3, 0);
         assert_eq!((space.count(100), space.lent_bytes()), (60, 20));
         space.inherits(30);
         assert_eq!((space.count(100), space.lent_bytes()), (90, 50));
         space.inherits(30);
         assert_eq!((space.count(100), space.lent_bytes()), (100, 60));
+    }
+
+    #[test]
+    fn what_was_inherited_is_counted_once_when_all_have_told() {
+        let family = Family::default();
+        let [mut asked, mut newcomer, mut gone] = [(); 3].map(|()| member(&family, 100));
+        for space in [&mut asked, &mut newcomer, &mut gone] {
+            space.shares_all(true);
+            space.count(100);
+        }
+        // A fourth has ended, in whose count all was.
+        newcomer.inherits(60);
+        gone.inherits(40);
+        let counts = |spaces: [&mut Space; 3]| spaces.map(|space| space.count(100));
+        assert_eq!(counts([&mut asked, &mut newcomer, &mut gone]), [0, 60, 40]);
+        // One of the three was asked, one has come since, and of one there is nothing left.
+        asked.has_part(100, Part::of(50, 100, 2), 1, 0);
+        newcomer.gives_back_inherited();
+        gone.has_no_part();
+        assert_eq!(counts([&mut asked, &mut newcomer, &mut gone]), [100, 0, 0]);
+        assert_eq!([asked, newcomer, gone].map(|space| space.lent_bytes()), [100, 0, 0]);
+    }
+
+    #[test]
+    fn what_is_made_its_own_while_others_are_asked_is_in_its_count() {
+        let mut space = member(&Family::default(), 100 * PAGE);
+        space.shares_all(true);
+        let made_own = space.made_own_bytes();
+        // It has told that it has all in common with one other; then it writes to ten pages.
+        let part = Part::of(50 * PAGE, 100 * PAGE, 2);
+        space.made_own(10);
+        space.has_part(100 * PAGE, part, 2, made_own);
+        assert_eq!(space.count(100 * PAGE), 60 * PAGE);
+        // Of pages in nobody else's count it takes none more.
+        assert_eq!(space.counts_itself(50), 10);
+        assert_eq!(space.count(100 * PAGE), 100 * PAGE);
     }
 }

@@ -208,7 +208,7 @@ impl Space {
         let shared = std::mem::take(&mut self.expected).then_some(self.shared.bytes);
         self.helper = Some(Arc::new(Helper::new(connection, control, staging)));
         self.shares_all(self.protects && self.watched != Ranges::default());
-        // Some of it may be in its own count by now, as others have ended.
+        // Some of it may be in its own count by now, as it has written to it.
         self.shared.bytes = self.shared.bytes.min(shared.unwrap_or(u64::MAX));
         if self.joined.is_some() && self.watched != Ranges::default() {
             // What its parent's supervisor knew may be newer than the fork: some of it may not be
