@@ -81,19 +81,14 @@ impl ProcessFiles {
     /// Likewise, of those that no other process has.
     pub(super) fn resident_alone(&self, range: Range<u64>) -> io::Result<(Vec<Range<u64>>, u64)> {
         const PAGE: u64 = PAGE_SIZE as u64;
-        const ALONE: u64 = 1 << 63 | 1 << 56; // present, and mapped once
         let (runs, walked_to) = self.resident(range)?;
         let mut alone: Vec<Range<u64>> = Vec::new();
-        let mut entries = [0; FOUND_PAGES_MAX as usize * size_of::<u64>()];
+        let mut room = [[0; pagemap::ENTRY_BYTES]; FOUND_PAGES_MAX as usize];
         for run in runs {
-            let entries =
-                &mut entries[..((run.end - run.start) / PAGE) as usize * size_of::<u64>()];
-            self.pagemap.read_exact_at(entries, run.start / PAGE * size_of::<u64>() as u64)?;
-            let (entries, _) = entries.as_chunks();
-            for (at, entry) in (run.start..).step_by(PAGE_SIZE).zip(entries) {
-                if u64::from_ne_bytes(*entry) & ALONE != ALONE {
-                    continue;
-                }
+            let room = &mut room[..((run.end - run.start) / PAGE) as usize];
+            let entries = pagemap::entries(&self.pagemap, run.start, room)?;
+            let pages = (run.start..).step_by(PAGE_SIZE).zip(entries);
+            for (at, _) in pages.filter(|(_, entry)| entry.is_alone()) {
                 match alone.last_mut() {
                     Some(last) if last.end == at => last.end += PAGE,
                     _ => alone.push(at..at + PAGE),

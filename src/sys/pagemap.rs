@@ -1,9 +1,51 @@
-//! The PAGEMAP_SCAN call on /proc/PID/pagemap: which pages are resident, without an entry for each.
+//! /proc/PID/pagemap: an entry for each page, and the PAGEMAP_SCAN call, which tells which pages are
+//! resident without one.
 
 use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+
+use crate::page::PAGE_SIZE;
+
+/// Bytes of an entry.
+pub const ENTRY_BYTES: usize = 8;
+
+/// What is told of a page: Documentation/admin-guide/mm/pagemap.rst of Linux.
+#[derive(Debug, Clone, Copy)]
+pub struct Entry(u64);
+
+impl Entry {
+    /// It is resident, and no other process has it.
+    pub fn is_alone(self) -> bool {
+        const PRESENT: u64 = 1 << 63;
+        const MAPPED_ONCE: u64 = 1 << 56;
+        self.0 & PRESENT != 0 && self.0 & MAPPED_ONCE != 0
+    }
+
+    /// It is write-protected by a userfaultfd.
+    pub fn is_write_protected(self) -> bool {
+        self.0 & 1 << 57 != 0
+    }
+}
+
+/// Entries of pages from `address` on, as many as there is `room` for. `pagemap` is an open
+/// /proc/PID/pagemap.
+///
+/// # Errors
+///
+/// The kernel's error, or `UnexpectedEof` past the end of the address space, or where nobody has it
+/// any more.
+pub fn entries<'a>(
+    pagemap: &File,
+    address: u64,
+    room: &'a mut [[u8; ENTRY_BYTES]],
+) -> io::Result<impl Iterator<Item = Entry> + 'a> {
+    let at = address / PAGE_SIZE as u64 * ENTRY_BYTES as u64;
+    pagemap.read_exact_at(room.as_flattened_mut(), at)?;
+    Ok(room.iter().map(|entry| Entry(u64::from_ne_bytes(*entry))))
+}
 
 /// `struct pm_scan_arg` of linux/fs.h.
 #[repr(C)]

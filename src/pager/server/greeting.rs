@@ -5,7 +5,6 @@ use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::FileExt;
 
 use rustix::event::epoll;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SocketFlags};
@@ -14,7 +13,8 @@ use super::{PAGE, Server, Token};
 use crate::doctor::RUN_FEATURES;
 use crate::pager::helper::send;
 use crate::pager::lock;
-use crate::pager::space::{STAGING_BYTES, Space};
+use crate::pager::space::{STAGING_BYTES, Space, is_busy};
+use crate::sys::pagemap;
 use crate::sys::preload::SharedControl;
 use crate::sys::preload::protocol::{MESSAGE_BYTES, Message, kind};
 use crate::sys::userfaultfd::Userfaultfd;
@@ -180,18 +180,17 @@ impl Server {
     /// The space that a fork made, of a process that has one page for sure at `address`. Told from
     /// those of its brothers by an effect that only its own has: the mark of write protection.
     fn forked_space(&self, pid: u32, address: u64) -> Found {
-        let pagemap = match File::open(format!("/proc/{pid}/pagemap")) {
-            Ok(pagemap) => pagemap,
+        let opened = match File::open(format!("/proc/{pid}/pagemap")) {
+            Ok(opened) => opened,
             Err(error) => {
                 self.failed_to("greet a program", &error);
                 return Found::None;
             }
         };
         let is_marked = || {
-            let mut entry = [0; 8];
-            let read = pagemap.read_exact_at(&mut entry, address / PAGE * 8);
-            const UFFD_WP: u64 = 1 << 57;
-            read.is_ok() && u64::from_ne_bytes(entry) & UFFD_WP != 0
+            let mut room = [[0; pagemap::ENTRY_BYTES]; 1];
+            pagemap::entries(&opened, address, &mut room)
+                .is_ok_and(|mut entries| entries.all(pagemap::Entry::is_write_protected))
         };
         let range = address..address + PAGE;
         let mut found = Found::None;
@@ -211,7 +210,7 @@ impl Server {
                 continue;
             }
             let protected = space.uffd.write_protect(range.clone());
-            if protected.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EAGAIN)) {
+            if protected.as_ref().is_err_and(is_busy) {
                 found = Found::Later;
                 continue;
             }

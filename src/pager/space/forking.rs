@@ -333,7 +333,7 @@ impl Space {
 }
 
 /// The mappings are being changed.
-pub(super) fn is_busy(error: &io::Error) -> bool {
+pub(in crate::pager) fn is_busy(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EAGAIN)
 }
 

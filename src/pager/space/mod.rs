@@ -25,6 +25,7 @@ use std::time::Instant;
 
 use counting::{Joined, Shared};
 pub(super) use counting::{Part, process_size, resident_bytes};
+pub(super) use forking::is_busy;
 use forking::{Forks, Prepared};
 pub(super) use moving::Moved;
 use staging::Staging;
