@@ -281,17 +281,23 @@ fn summary(report: &RunReport, wall: Duration) -> String {
         0 => String::new(),
         pages => format!(", {pages} recompressed"),
     };
+    let limit = size(report.limit_bytes);
+    let peak = match report.peak_bytes {
+        0 => format!("over before its memory was looked at; limit {limit}"),
+        peak => format!(
+            "peak {} of {limit}: {} resident, {} pool{ratio}, {} metadata",
+            size(peak),
+            size(report.resident_peak_bytes),
+            size(report.pool_peak_bytes),
+            size(report.metadata_peak_bytes),
+        ),
+    };
     format!(
-        "uzswap: {:.2} s; peak {} of {}: {} resident, {} pool{ratio}, {} metadata\n\
+        "uzswap: {:.2} s; {peak}\n\
          uzswap: {} pages stored, {} restored, {} rescued, {} fresh{recompressed}\n\
          uzswap: {} faults, p50 {:.1} us, p99 {:.1} us, {:.2} s in all; our own: {:.2} s of \
          processor, {}\n{written}{recorded}",
         wall.as_secs_f64(),
-        size(report.peak_bytes),
-        size(report.limit_bytes),
-        size(report.resident_peak_bytes),
-        size(report.pool_peak_bytes),
-        size(report.metadata_peak_bytes),
         counts.stored_pages,
         counts.restored_pages,
         counts.rescued_pages,

@@ -134,7 +134,7 @@ impl Common {
     /// end, which had a part as well, or was taken to have one still.
     fn is_agreed(&self) -> bool {
         let is_of_few = self.has_ended && self.members < MANY;
-        !is_of_few && self.told.is_none_or(|[least, most]| most - least <= most / 4)
+        !is_of_few && self.told.is_none_or(|[least, most]| most - least <= most / 8)
     }
 }
 
@@ -320,4 +320,71 @@ impl Census {
 
 fn nanoseconds(time: Duration) -> i64 {
     time.as_nanos().try_into().unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::pager::shared::SharedSpace;
+    use crate::pager::turns::AllTurns;
+    use crate::sys::userfaultfd::Userfaultfd;
+
+    fn member(family: &Family) -> SpaceLock {
+        let nothing = File::open("/dev/null").unwrap();
+        let mut space = Space::new(Userfaultfd::from_fd(nothing.into()), None);
+        space.joins(family, 100);
+        SharedSpace::new(space, Arc::new(AllTurns::of(1)))
+    }
+
+    fn answer(space: &SpaceLock, family: &Family, part: Option<Part>) -> Answer {
+        let (space, family) = (Arc::clone(space), family.number());
+        Answer { space, family, resident: 100, part, made_own: 0 }
+    }
+
+    #[test]
+    fn who_ends_during_a_look_makes_it_uncertain() {
+        let family = Family::default();
+        let [first, second] = [(); 2].map(|()| member(&family));
+        let mut sum = Sum::default();
+        sum.add(&mut lock(&first), 100);
+        assert!(sum.is_certain());
+        lock(&first).family = None;
+        lock(&second).inherits(100);
+        sum.add(&mut lock(&second), 100);
+        assert!(!sum.is_certain());
+        let mut sum = Sum::default();
+        sum.add(&mut lock(&first), 0);
+        sum.add(&mut lock(&second), 100);
+        assert!(sum.is_certain());
+        assert_eq!(sum.bytes(), 100);
+    }
+
+    #[test]
+    fn members_agree_unless_one_was_about_to_end() {
+        let family = Family::default();
+        let common = |told: &[Option<u64>]| {
+            let mut common = Common::default();
+            for told in told {
+                // Of three, if any.
+                let part = told.map(|bytes| Part::of(bytes, 100, 3));
+                common.add(&answer(&member(&family), &family, part));
+            }
+            (common.members, common.is_agreed())
+        };
+        assert_eq!(common(&[Some(33), Some(32), Some(33)]), (3, true));
+        // The third had ended when the second was asked, who has half.
+        assert_eq!(common(&[Some(33), Some(50)]), (2, false));
+        assert_eq!(common(&[Some(33), Some(33), None]), (2, false));
+        let many = [vec![Some(33); MANY as usize], vec![None]].concat();
+        assert_eq!(common(&many), (MANY, true));
+        // One that ended after it was asked.
+        let mut common = Common::default();
+        let gone = member(&family);
+        lock(&gone).family = None;
+        common.add(&answer(&gone, &family, Some(Part::of(100, 100, 1))));
+        assert_eq!(common.members, 0);
+    }
 }

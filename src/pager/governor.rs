@@ -26,6 +26,10 @@ const LOOK_FAR: Duration = Duration::from_millis(10);
 const LOOK_PART: u32 = 100;
 const LOOK_MAX: Duration = Duration::from_millis(50);
 
+/// How often far below the limit at first, and for how long: a program may be over by then.
+const LOOK_NEW: Duration = Duration::from_millis(2);
+const NEW_FOR: Duration = Duration::from_millis(20);
+
 /// Slots that are released and not freed yet, where nothing is to leave: fewer are freed only once
 /// a look finds as many as the one before.
 const MUCH_RELEASED: usize = 128;
@@ -87,7 +91,10 @@ impl Governor {
             }
             let is_watched = self.looks_at_turns();
             let room_ms = goal.saturating_sub(used) / BYTES_PER_MS_MAX / 2;
-            let most = (looked * LOOK_PART).clamp(LOOK_FAR, LOOK_MAX);
+            let most = match self.start.elapsed() < NEW_FOR {
+                true => LOOK_NEW,
+                false => (looked * LOOK_PART).clamp(LOOK_FAR, LOOK_MAX),
+            };
             let pause = Duration::from_millis(room_ms).clamp(LOOK_MIN, most);
             self.pager.pause(if is_watched { LOOK_MIN } else { pause });
         }

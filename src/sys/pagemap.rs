@@ -1,5 +1,5 @@
-//! /proc/PID/pagemap: an entry for each page, and the PAGEMAP_SCAN call, which tells which pages are
-//! resident without one.
+//! /proc/PID/pagemap: an entry for each page, and the PAGEMAP_SCAN call, which tells which pages
+//! are resident without one.
 
 use std::fs::File;
 use std::io;
@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 
-use crate::page::PAGE_SIZE;
+use super::pages::HOST_PAGE_SIZE;
 
 /// Bytes of an entry.
 pub const ENTRY_BYTES: usize = 8;
@@ -42,7 +42,7 @@ pub fn entries<'a>(
     address: u64,
     room: &'a mut [[u8; ENTRY_BYTES]],
 ) -> io::Result<impl Iterator<Item = Entry> + 'a> {
-    let at = address / PAGE_SIZE as u64 * ENTRY_BYTES as u64;
+    let at = address / HOST_PAGE_SIZE as u64 * ENTRY_BYTES as u64;
     pagemap.read_exact_at(room.as_flattened_mut(), at)?;
     Ok(room.iter().map(|entry| Entry(u64::from_ne_bytes(*entry))))
 }
