@@ -258,17 +258,20 @@ class Run:
         sampler.start()
         try:
             output, self.errors = process.communicate(timeout=TIMEOUT)
-        except subprocess.TimeoutExpired:
-            # `timeout` as a shell would: it and all below it.
+        except BaseException as interrupted:
+            # `timeout` as a shell would, or this is ended: it and all below it.
             for pid in reversed(below(process.pid)):
                 try:
                     os.kill(pid, signal.SIGKILL)
                 except ProcessLookupError:
                     pass
             output, self.errors = process.communicate()
+            if not isinstance(interrupted, subprocess.TimeoutExpired):
+                raise
+        finally:
+            done.set()
+            sampler.join()
         self.seconds = time.monotonic() - start
-        done.set()
-        sampler.join()
         self.code = process.returncode
         self.output = output
         self.digest = hashlib.md5(output).hexdigest()
