@@ -7,11 +7,12 @@
 //! which is asked for where there is little room, is in its own count from then on.
 
 use std::collections::BTreeMap;
+use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::family::Family;
-use super::space::{Part, Space};
+use super::space::{Part, Space, Told};
 use super::{PAGE_SIZE, Pager, SpaceLock, lock, resident_bytes};
 
 /// Time that it may take at once where nothing was asked for long; and how long answers count at
@@ -24,6 +25,9 @@ const LATE: Duration = Duration::from_millis(250);
 /// Members of a family of which one more or less makes no difference that matters: a part is some
 /// 2 % of what they have in common off.
 const MANY: u32 = 8;
+
+/// What answers of a family may be apart: some grow while they are asked.
+const APART_BYTES: u64 = 1 << 20;
 
 /// How long it goes on at once: nobody looks for what is new meanwhile.
 const AT_ONCE: Duration = Duration::from_millis(2);
@@ -62,7 +66,8 @@ struct OfFamily {
     /// If its members had nothing in common, and as it is known of each.
     apart: u64,
     together: u64,
-    members: u32,
+    /// Members that had left it when the first was added.
+    left: u32,
 }
 
 impl Sum {
@@ -73,17 +78,17 @@ impl Sum {
             self.alone += counted;
             return;
         };
-        let nothing = || OfFamily { family: family.clone(), apart: 0, together: 0, members: 0 };
+        let left = family.left();
+        let nothing = || OfFamily { family: family.clone(), apart: 0, together: 0, left };
         let sums = self.families.entry(family.number()).or_insert_with(nothing);
         sums.apart += resident;
-        sums.members += 1;
         sums.together += counted;
     }
 
     /// Whether no member of a family has ended meanwhile: what it had in common with others may
     /// have been added as its own, and once more as that of who has inherited it.
     pub(super) fn is_certain(&self) -> bool {
-        self.families.values().all(|of| of.members <= of.family.members())
+        self.families.values().all(|of| of.left == of.family.left())
     }
 
     /// In bytes.
@@ -99,12 +104,18 @@ impl Sum {
 struct Answer {
     space: SpaceLock,
     family: usize,
-    /// Bytes that were resident.
-    resident: u64,
     /// `None` where it has ended, and nobody has noted that yet.
-    part: Option<Part>,
-    /// What it had made its own by then.
-    made_own: u64,
+    told: Option<Told>,
+}
+
+impl Answer {
+    /// Who has answered, if it is of that family still.
+    fn member(&self) -> Option<MutexGuard<'_, Space>> {
+        let is_of_it = |space: &MutexGuard<'_, Space>| {
+            space.family().is_some_and(|family| family.number() == self.family)
+        };
+        Some(lock(&self.space)).filter(is_of_it)
+    }
 }
 
 /// What members of a family that are there still have in common, in bytes: the least and the most
@@ -119,22 +130,29 @@ struct Common {
 
 impl Common {
     fn add(&mut self, answer: &Answer) {
-        self.has_ended |= answer.part.is_none();
-        if let Some(part) = answer.part
-            && lock(&answer.space).family().is_some()
-        {
-            let bytes = part.common_bytes();
+        self.has_ended |= answer.told.is_none();
+        if let (Some(told), Some(_)) = (&answer.told, answer.member()) {
+            let bytes = told.part.common_bytes();
             let [least, most] = self.told.unwrap_or([bytes; 2]);
             self.told = Some([least.min(bytes), most.max(bytes)]);
             self.members += 1;
         }
     }
 
-    /// All have told about the same, of as many. Else some may have told when another was about to
-    /// end, which had a part as well, or was taken to have one still.
+    fn most_bytes(&self) -> u64 {
+        self.told.map_or(0, |[_, most]| most)
+    }
+
+    /// All have told about the same. Else some have grown meanwhile, or were asked when another was
+    /// about to end, which had a part as well, or was taken to have one still.
     fn is_agreed(&self) -> bool {
-        let is_of_few = self.has_ended && self.members < MANY;
-        !is_of_few && self.told.is_none_or(|[least, most]| most - least <= most / 8)
+        let most_apart = |most: u64| most / 8 + APART_BYTES;
+        self.told.is_none_or(|[least, most]| most - least <= most_apart(most))
+    }
+
+    /// They are so few that it matters that one has ended.
+    fn has_lost_one_of_few(&self) -> bool {
+        self.has_ended && self.members < MANY
     }
 }
 
@@ -144,6 +162,8 @@ struct Known {
     family: Family,
     /// Members that are asked.
     asked: u32,
+    /// Of some it is not known that they have anything in common still.
+    is_unsure: bool,
     /// Pages that it had parted.
     parted: u64,
 }
@@ -226,8 +246,10 @@ impl Census {
             let found = lock(space);
             if let Some(family) = found.family_to_ask() {
                 let parted = family.parted();
-                let of_it = || Known { family: family.clone(), asked: 0, parted };
-                families.entry(family.number()).or_insert_with(of_it).asked += 1;
+                let of_it = || Known { family: family.clone(), asked: 0, is_unsure: false, parted };
+                let known = families.entry(family.number()).or_insert_with(of_it);
+                known.asked += 1;
+                known.is_unsure |= found.is_part_unsure();
                 is_any_unsure |= found.is_part_unsure();
                 all.push(space.clone());
             }
@@ -236,7 +258,8 @@ impl Census {
         let is_old = self.ended.is_none_or(|ended| self.looked >= ended + counts_for);
         if self.to_ask.is_empty() && (is_old || is_any_unsure) {
             self.took = Duration::ZERO;
-            self.to_ask = all;
+            // The oldest first, who may be the parent of such that come meanwhile.
+            self.to_ask = all.into_iter().rev().collect();
             self.counted.retain(|number, _| families.contains_key(number));
             families
                 .keys()
@@ -257,23 +280,29 @@ impl Census {
             common.entry(answer.family).or_default().add(answer);
         }
         let families = &mut self.families;
-        families.retain(|number, _| {
+        families.retain(|number, known| {
             let is_late = self.counted.get(number).is_some_and(|counted| now >= *counted + LATE);
-            common.get(number).is_some_and(|of| of.members > 0 && (of.is_agreed() || is_late))
+            let counts = |of: &Common| {
+                let is_sure = !of.has_lost_one_of_few() && (of.is_agreed() || known.is_unsure);
+                of.members > 0 && (is_sure || is_late)
+            };
+            common.get(number).is_some_and(counts)
         });
         // What they have in common is in the count of those that were asked and are there still,
         // and of no other: not of such that have come since, or are not known yet.
         for space in pager.spaces() {
             let mut space = lock(&space);
-            if space.family().is_some_and(|family| families.contains_key(&family.number())) {
-                space.gives_back_inherited();
+            let number = space.family().map(Family::number);
+            if let Some(number) = number.filter(|number| families.contains_key(number)) {
+                space.gives_back_inherited(common[&number].most_bytes());
             }
         }
-        for Answer { space, family, resident, part, made_own } in self.answers.drain(..) {
-            if families.contains_key(&family) {
-                let mut space = lock(&space);
-                match part {
-                    Some(part) => space.has_part(resident, part, common[&family].members, made_own),
+        for answer in self.answers.drain(..) {
+            if let (true, Some(mut space)) =
+                (families.contains_key(&answer.family), answer.member())
+            {
+                match &answer.told {
+                    Some(told) => space.has_part(told, common[&answer.family].members),
                     None => space.has_no_part(),
                 }
             }
@@ -287,15 +316,15 @@ impl Census {
 
     /// Asks one; `false` where it has forked meanwhile and that was not told yet.
     fn ask(&mut self, space: &SpaceLock) -> bool {
-        let (files, family, made_own) = {
+        let since = Instant::now();
+        let (files, family, made_own_bytes) = {
             let space = lock(space);
             let (Some(files), Some(family)) = (space.files(), space.family().cloned()) else {
                 return true;
             };
             (files, family, space.made_own_bytes())
         };
-        let number = family.number();
-        let (since, before) = (Instant::now(), family.members());
+        let before = family.members();
         let resident = resident_bytes(space);
         let part = files.part_of_anonymous();
         self.left -= nanoseconds(since.elapsed());
@@ -306,14 +335,13 @@ impl Census {
             Some(_) if members < MANY && lock(space).uffd.is_changing() => return false,
             _ => {}
         }
-        let part = part.map(|part| Part::of(part, resident, members));
-        self.answers.push(Answer {
-            space: space.clone(),
-            family: number,
+        let told = part.map(|part| Told {
+            at: since,
             resident,
-            part,
-            made_own,
+            part: Part::of(part, resident, members),
+            made_own_bytes,
         });
+        self.answers.push(Answer { space: space.clone(), family: family.number(), told });
         true
     }
 }
@@ -340,8 +368,8 @@ mod tests {
     }
 
     fn answer(space: &SpaceLock, family: &Family, part: Option<Part>) -> Answer {
-        let (space, family) = (Arc::clone(space), family.number());
-        Answer { space, family, resident: 100, part, made_own: 0 }
+        let told = |part| Told { at: Instant::now(), resident: 100 << 20, part, made_own_bytes: 0 };
+        Answer { space: Arc::clone(space), family: family.number(), told: part.map(told) }
     }
 
     #[test]
@@ -368,11 +396,11 @@ mod tests {
         let common = |told: &[Option<u64>]| {
             let mut common = Common::default();
             for told in told {
-                // Of three, if any.
-                let part = told.map(|bytes| Part::of(bytes, 100, 3));
+                // Of three, if any, in MiB.
+                let part = told.map(|mib| Part::of(mib << 20, 100 << 20, 3));
                 common.add(&answer(&member(&family), &family, part));
             }
-            (common.members, common.is_agreed())
+            (common.members, common.is_agreed() && !common.has_lost_one_of_few())
         };
         assert_eq!(common(&[Some(33), Some(32), Some(33)]), (3, true));
         // The third had ended when the second was asked, who has half.
@@ -380,11 +408,14 @@ mod tests {
         assert_eq!(common(&[Some(33), Some(33), None]), (2, false));
         let many = [vec![Some(33); MANY as usize], vec![None]].concat();
         assert_eq!(common(&many), (MANY, true));
-        // One that ended after it was asked.
-        let mut common = Common::default();
-        let gone = member(&family);
+        // One that ended after it was asked, and one that has come to another family.
+        let [gone, moved] = [(); 2].map(|()| member(&family));
         lock(&gone).family = None;
-        common.add(&answer(&gone, &family, Some(Part::of(100, 100, 1))));
+        lock(&moved).family = Some(Family::default().join());
+        let mut common = Common::default();
+        for space in [gone, moved] {
+            common.add(&answer(&space, &family, Some(Part::of(100, 100, 1))));
+        }
         assert_eq!(common.members, 0);
     }
 }

@@ -12,6 +12,8 @@ pub(super) struct Family(Arc<Figures>);
 struct Figures {
     /// Processes that have pages of it; of some of them that is all that is known yet.
     members: AtomicU32,
+    /// Such that were members.
+    left: AtomicU32,
     /// Pages that some member made its own, and that were in no other's count: each took one page
     /// more.
     parted: AtomicU64,
@@ -27,6 +29,7 @@ pub(super) struct Member(Family);
 impl Drop for Member {
     fn drop(&mut self) {
         self.0.0.members.fetch_sub(1, Ordering::Relaxed);
+        self.0.0.left.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -48,6 +51,11 @@ impl Family {
     /// How many have.
     pub(super) fn members(&self) -> u32 {
         self.0.members.load(Ordering::Relaxed)
+    }
+
+    /// How many have had, and have no more.
+    pub(super) fn left(&self) -> u32 {
+        self.0.left.load(Ordering::Relaxed)
     }
 
     /// No other family has it.

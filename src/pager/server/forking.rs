@@ -74,7 +74,7 @@ impl Server {
         let rest: Vec<&SpaceLock> = self.spaces.values().filter(is_of_it).collect();
         if let [last] = rest[..] {
             lock(last).shares_no_more();
-        } else if let Some(heir) = rest.iter().max_by_key(|space| lock(space).shared_bytes()) {
+        } else if let Some(heir) = rest.iter().max_by_key(|space| lock(space).may_inherit()) {
             lock(heir).inherits(lent_bytes);
         }
     }

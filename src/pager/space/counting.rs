@@ -66,6 +66,18 @@ impl Part {
     }
 }
 
+/// What a process has told of its memory.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::pager) struct Told {
+    /// Before it was asked.
+    pub(in crate::pager) at: Instant,
+    /// Bytes that were resident.
+    pub(in crate::pager) resident: u64,
+    pub(in crate::pager) part: Part,
+    /// What it had made its own by then, in bytes.
+    pub(in crate::pager) made_own_bytes: u64,
+}
+
 /// How it was when a space came into its family, by the fork that was last.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Joined {
@@ -141,9 +153,10 @@ impl Space {
         };
     }
 
-    /// What it has in common with others, and is in their count.
-    pub(in crate::pager) fn shared_bytes(&self) -> u64 {
-        self.shared.bytes
+    /// Who has the most of this inherits: a process that is known, and what of its memory is in
+    /// others' count.
+    pub(in crate::pager) fn may_inherit(&self) -> (bool, u64) {
+        (self.files.is_some(), self.shared.bytes)
     }
 
     /// What came from others' count into its own so far.
@@ -160,26 +173,32 @@ impl Space {
         self.shared.is_unsure
     }
 
-    /// So many bytes were resident, and it has a part of them, as all of its family have told; what
-    /// they have in common is in the count `of` so many. It had `made_own` so much by then.
-    pub(in crate::pager) fn has_part(&mut self, resident: u64, part: Part, of: u32, made_own: u64) {
+    /// It has told its part, as all of its family have; what they have in common is in the count
+    /// `of` so many.
+    pub(in crate::pager) fn has_part(&mut self, told: &Told, of: u32) {
         if self.family.is_some() {
-            let lent_bytes = part.common_bytes / u64::from(of.max(1));
-            let since = self.shared.made_own_bytes.saturating_sub(made_own);
+            let Told { at, resident, part, made_own_bytes } = *told;
+            let part_bytes = part.common_bytes / u64::from(of.max(1));
+            let since = self.shared.made_own_bytes.saturating_sub(made_own_bytes);
+            let has_forked_since = self.joined.is_some_and(|joined| joined.at >= at);
             self.shared = Shared {
-                bytes: resident.saturating_sub(part.own_bytes + lent_bytes + since),
+                bytes: resident.saturating_sub(part.own_bytes + part_bytes + since),
                 is_unsure: false,
-                lent_bytes,
+                lent_bytes: if has_forked_since { u64::MAX } else { part_bytes },
                 made_own_bytes: self.shared.made_own_bytes,
                 inherited_bytes: 0,
             };
+            self.count(resident); // were it to end before it is looked at
         }
     }
 
     /// It has ended: what it had in common with others is in the count of those that have told
     /// their part.
     pub(in crate::pager) fn has_no_part(&mut self) {
-        self.shared.bytes += std::mem::take(&mut self.counted);
+        let lent = self.lent_bytes();
+        self.shared.lent_bytes = 0;
+        self.shared.bytes += lent;
+        self.counted -= lent;
     }
 
     /// Some pages were shared, and are no more: each takes a page more, here or, where none of them
@@ -219,14 +238,16 @@ impl Space {
         self.counted += inherited; // were it to end before it is looked at
     }
 
-    /// All were asked: what it has inherited is in the count of those that have told their part.
-    pub(in crate::pager) fn gives_back_inherited(&mut self) {
-        let inherited = std::mem::take(&mut self.shared.inherited_bytes);
-        self.shared.bytes += inherited;
+    /// All were asked, who have so many bytes in common at most: what it has inherited of that is
+    /// in the count of those that have told their part.
+    pub(in crate::pager) fn gives_back_inherited(&mut self, common_bytes: u64) {
+        let given = self.shared.inherited_bytes.min(common_bytes);
+        self.shared.inherited_bytes -= given;
+        self.shared.bytes += given;
         if self.shared.lent_bytes != u64::MAX {
-            self.shared.lent_bytes = self.shared.lent_bytes.saturating_sub(inherited);
+            self.shared.lent_bytes = self.shared.lent_bytes.saturating_sub(given);
         }
-        self.counted = self.counted.saturating_sub(inherited);
+        self.counted = self.counted.saturating_sub(given);
     }
 
     /// What /proc tells of it.
@@ -301,13 +322,17 @@ mod tests {
         space
     }
 
+    fn told(resident: u64, part: Part, made_own_bytes: u64) -> Told {
+        Told { at: Instant::now(), resident, part, made_own_bytes }
+    }
+
     #[test]
     fn what_nobody_counts_any_more_is_what_was_lent() {
         let mut space = member(&Family::default(), 100);
         space.count(100);
         assert_eq!(space.lent_bytes(), 100);
         // It has 40 alone, and a third of 60.
-        space.has_part(100, Part::of(60, 100, 3), 3, 0);
+        space.has_part(&told(100, Part::of(60, 100, 3), 0), 3);
         assert_eq!((space.count(100), space.lent_bytes()), (60, 20));
         space.inherits(30);
         assert_eq!((space.count(100), space.lent_bytes()), (90, 50));
@@ -329,11 +354,30 @@ mod tests {
         let counts = |spaces: [&mut Space; 3]| spaces.map(|space| space.count(100));
         assert_eq!(counts([&mut asked, &mut newcomer, &mut gone]), [0, 60, 40]);
         // One of the three was asked, one has come since, and of one there is nothing left.
-        asked.has_part(100, Part::of(50, 100, 2), 1, 0);
-        newcomer.gives_back_inherited();
+        asked.has_part(&told(100, Part::of(50, 100, 2), 0), 1);
+        newcomer.gives_back_inherited(100);
+        gone.gives_back_inherited(100);
         gone.has_no_part();
         assert_eq!(counts([&mut asked, &mut newcomer, &mut gone]), [100, 0, 0]);
         assert_eq!([asked, newcomer, gone].map(|space| space.lent_bytes()), [100, 0, 0]);
+    }
+
+    #[test]
+    fn what_a_child_has_of_one_that_has_told_and_ended_is_counted() {
+        let family = Family::default();
+        let [mut parent, mut child] = [(); 2].map(|()| member(&family, 100));
+        parent.count(100);
+        // It has 70 alone, and half of 30; then it forks.
+        let told = told(100, Part::of(85, 100, 2), 0);
+        parent.joins(&family, 100);
+        child.shares_all(true);
+        parent.has_part(&told, 2);
+        assert_eq!(parent.lent_bytes(), 85);
+        // It ends before another census: what the child alone has now is not given back.
+        child.count(100);
+        child.inherits(parent.lent_bytes());
+        child.gives_back_inherited(30);
+        assert_eq!(child.count(100), 55);
     }
 
     #[test]
@@ -344,7 +388,7 @@ mod tests {
         // It has told that it has all in common with one other; then it writes to ten pages.
         let part = Part::of(50 * PAGE, 100 * PAGE, 2);
         space.made_own(10);
-        space.has_part(100 * PAGE, part, 2, made_own);
+        space.has_part(&told(100 * PAGE, part, made_own), 2);
         assert_eq!(space.count(100 * PAGE), 60 * PAGE);
         // Of pages in nobody else's count it takes none more.
         assert_eq!(space.counts_itself(50), 10);

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use counting::{Joined, Shared};
-pub(super) use counting::{Part, process_size, resident_bytes};
+pub(super) use counting::{Part, Told, process_size, resident_bytes};
 pub(super) use forking::is_busy;
 use forking::{Forks, Prepared};
 pub(super) use moving::Moved;
