@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::fmt;
 use std::fs::File;
-use std::io::{ErrorKind, Write};
+use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -187,13 +187,14 @@ impl Run {
         let (status, report) = match run(&self.command, &options) {
             Ok(done) => done,
             // As env(1), nohup(1) and time(1) have it.
-            Err(error @ RunError::Program { .. }) => {
-                let is_missing = matches!(
-                    &error,
-                    RunError::Program { source, .. } if source.kind() == ErrorKind::NotFound
-                );
-                tell(&format!("{:#}", anyhow::Error::from(error)));
-                return Ok(ExitCode::from(if is_missing { 127 } else { 126 }));
+            Err(RunError::Program { program, source }) => {
+                let code = match source.kind() {
+                    std::io::ErrorKind::NotFound => 127,
+                    _ => 126,
+                };
+                let error = anyhow::Error::from(RunError::Program { program, source });
+                tell(&format!("{error:#}"));
+                return Ok(ExitCode::from(code));
             }
             Err(RunError::Metrics { address, source }) => {
                 let is_machine = !is_usage(&source);

@@ -166,6 +166,8 @@ struct Known {
     is_unsure: bool,
     /// Pages that it had parted.
     parted: u64,
+    /// What those have told that were asked.
+    common: Common,
 }
 
 /// Asks all that have pages in common, some at each look.
@@ -245,8 +247,13 @@ impl Census {
         for space in spaces {
             let found = lock(space);
             if let Some(family) = found.family_to_ask() {
-                let parted = family.parted();
-                let of_it = || Known { family: family.clone(), asked: 0, is_unsure: false, parted };
+                let of_it = || Known {
+                    family: family.clone(),
+                    asked: 0,
+                    is_unsure: false,
+                    parted: family.parted(),
+                    common: Common::default(),
+                };
                 let known = families.entry(family.number()).or_insert_with(of_it);
                 known.asked += 1;
                 known.is_unsure |= found.is_part_unsure();
@@ -275,36 +282,32 @@ impl Census {
         // Whoever looks has the answers of all or of none.
         let _no_look = pager.sampling();
         let now = Instant::now();
-        let mut common: BTreeMap<usize, Common> = BTreeMap::new();
-        for answer in &self.answers {
-            common.entry(answer.family).or_default().add(answer);
-        }
         let families = &mut self.families;
-        families.retain(|number, known| {
+        for answer in &self.answers {
+            if let Some(known) = families.get_mut(&answer.family) {
+                known.common.add(answer);
+            }
+        }
+        families.retain(|number, Known { common, is_unsure, .. }| {
             let is_late = self.counted.get(number).is_some_and(|counted| now >= *counted + LATE);
-            let counts = |of: &Common| {
-                let is_sure = !of.has_lost_one_of_few() && (of.is_agreed() || known.is_unsure);
-                of.members > 0 && (is_sure || is_late)
-            };
-            common.get(number).is_some_and(counts)
+            let is_sure = !common.has_lost_one_of_few() && (common.is_agreed() || *is_unsure);
+            common.members > 0 && (is_sure || is_late)
         });
         // What they have in common is in the count of those that were asked and are there still,
         // and of no other: not of such that have come since, or are not known yet.
         for space in pager.spaces() {
             let mut space = lock(&space);
-            let number = space.family().map(Family::number);
-            if let Some(number) = number.filter(|number| families.contains_key(number)) {
-                space.gives_back_inherited(common[&number].most_bytes());
+            let known = space.family().and_then(|family| families.get(&family.number()));
+            if let Some(Known { common, .. }) = known {
+                space.gives_back_inherited(common.most_bytes());
             }
         }
         for answer in self.answers.drain(..) {
-            if let (true, Some(mut space)) =
-                (families.contains_key(&answer.family), answer.member())
-            {
-                match &answer.told {
-                    Some(told) => space.has_part(told, common[&answer.family].members),
-                    None => space.has_no_part(),
-                }
+            let Some(Known { common, .. }) = families.get(&answer.family) else { continue };
+            let Some(mut space) = answer.member() else { continue };
+            match &answer.told {
+                Some(told) => space.has_part(told, common.members),
+                None => space.has_no_part(),
             }
         }
         for (number, Known { family, asked, parted, .. }) in families {
@@ -352,17 +355,14 @@ fn nanoseconds(time: Duration) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use std::fs::File;
     use std::sync::Arc;
 
     use super::*;
     use crate::pager::shared::SharedSpace;
     use crate::pager::turns::AllTurns;
-    use crate::sys::userfaultfd::Userfaultfd;
 
     fn member(family: &Family) -> SpaceLock {
-        let nothing = File::open("/dev/null").unwrap();
-        let mut space = Space::new(Userfaultfd::from_fd(nothing.into()), None);
+        let mut space = Space::of_nothing();
         space.joins(family, 100);
         SharedSpace::new(space, Arc::new(AllTurns::of(1)))
     }

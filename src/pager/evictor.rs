@@ -189,7 +189,7 @@ impl Evictor {
             self.pager.spaces().into_iter().map(|space| (resident_bytes(&space), space)).collect();
         by_size.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
         let round = self.pager.rounds.load(Ordering::Relaxed) + 1; // this one
-        let most = by_size.iter().map(|(_, space)| members(space)).max().unwrap_or(1);
+        let most = by_size.iter().map(|(_, space)| lock(space).members()).max().unwrap_or(1);
         let is_turn_of_many = round.is_multiple_of(most.max(MANY_TURN_MIN).into());
         if most > FEW && !is_turn_of_many && round >= self.alone_from {
             let freed = self.evict_from_one_of(&by_size, true);
@@ -209,7 +209,7 @@ impl Evictor {
             if is_any_late && *resident <= KEPT_MAX {
                 break; // it may be whom that waits for: a debugger
             }
-            let alone = spares_common && members(space) > FEW;
+            let alone = spares_common && lock(space).members() > FEW;
             match self.evict_from(space, *resident, alone) {
                 Ok(freed) if freed > 0 => return freed,
                 Ok(_) => {} // it has nothing
@@ -440,11 +440,6 @@ impl Evictor {
         }
         Ok(())
     }
-}
-
-/// How many processes may have pages of a space.
-fn members(space: &SpaceLock) -> u32 {
-    lock(space).family().map_or(1, Family::members)
 }
 
 /// Pages that leave a space at once that has so many bytes resident, in bytes.

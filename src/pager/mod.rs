@@ -558,7 +558,7 @@ impl Pager {
         let by_size = spaces.iter().filter_map(|space| {
             let space = lock(space);
             // Mostly, a family has it in common.
-            let members = space.family().map_or(1, |family| u64::from(family.members()));
+            let members = u64::from(space.members());
             let stored = space.table.stored_pages() * PAGE_SIZE as u64 / members;
             Some((space.resident_bytes() + stored, space.pid?))
         });

@@ -544,12 +544,6 @@ mod tests {
     const AT: u64 = 1 << 40;
     const ELSEWHERE: [u64; 3] = [1 << 42, 2 << 42, 3 << 42];
 
-    /// Of no process.
-    pub(super) fn space() -> Space {
-        let nothing = std::fs::File::open("/dev/null").unwrap();
-        Space::new(Userfaultfd::from_fd(nothing.into()), None)
-    }
-
     /// These mappings are registered, and have pages in this range; nothing else is mapped.
     struct Registered<'a>(&'a [Range<u64>], Range<u64>);
 
@@ -606,7 +600,7 @@ mod tests {
 
     #[test]
     fn what_is_told_late_is_of_what_was_there_before() {
-        let mut space = space();
+        let mut space = Space::of_nothing();
         let [from, to, other] = ELSEWHERE;
         let mut released = Vec::new();
         let mut release = |slot| released.push(slot);
@@ -635,7 +629,7 @@ mod tests {
 
     #[test]
     fn what_was_moved_in_may_have_grown_over_what_is_told_late() {
-        let mut space = space();
+        let mut space = Space::of_nothing();
         let mut released = Vec::new();
         let mut release = |slot| released.push(slot);
         have_left(&mut space, AT, 0);
@@ -657,7 +651,7 @@ mod tests {
             (false, vec![below..AT + 3 * PAGE]),
             (false, vec![whole(below), whole(AT)]),
         ] {
-            let (mut space, mut released) = (space(), Vec::new());
+            let (mut space, mut released) = (Space::of_nothing(), Vec::new());
             let mut release = |slot| released.push(slot);
             have_left(&mut space, if has_moved { from } else { AT }, 0);
             space.watched.insert(whole(below));
@@ -676,7 +670,7 @@ mod tests {
         let returned = Entry { returned: true, ..UNKNOWN };
         // It may have been unmapped, and the same have grown there from below, if its page is not.
         for (pages, is_it) in [(here.clone(), false), (AT..AT + PAGE, true), (0..0, false)] {
-            let mut space = space();
+            let mut space = Space::of_nothing();
             have_left(&mut space, AT, 0);
             space.table.set(AT / PAGE, returned);
             let now = [AT - BYTES..AT + BYTES];
@@ -685,7 +679,7 @@ mod tests {
         }
         // Both may have been moved on: what came with a page, or what was there before with none.
         for (page, has_moved) in [(AT, false), (to, true)] {
-            let mut space = space();
+            let mut space = Space::of_nothing();
             have_left(&mut space, AT, 0);
             have_left(&mut space, from, 100);
             space.table.set(from / PAGE, returned);
@@ -700,7 +694,7 @@ mod tests {
     #[test]
     fn what_came_last_moves_on_where_nothing_is_any_more() {
         let [from, to, _] = ELSEWHERE;
-        let mut space = space();
+        let mut space = Space::of_nothing();
         have_left(&mut space, AT, 0);
         have_left(&mut space, from, 100);
         space.moved_with(ONE, whole(from), AT, &mut |_| ());
@@ -714,7 +708,7 @@ mod tests {
 
     #[test]
     fn what_was_not_known_to_be_watched_may_be_so_since() {
-        let mut space = space();
+        let mut space = Space::of_nothing();
         let mut released = Vec::new();
         have_left(&mut space, AT, 0);
         space.watched.remove(AT..AT + 2 * PAGE);
@@ -724,7 +718,7 @@ mod tests {
 
     #[test]
     fn what_could_not_be_unmapped_is_there_as_before() {
-        let mut space = space();
+        let mut space = Space::of_nothing();
         let mut released = Vec::new();
         let mut release = |slot| released.push(slot);
         have_left(&mut space, AT, 0);
@@ -741,7 +735,7 @@ mod tests {
     fn what_has_moved_on_may_be_told_to_be_unmapped_first() {
         let [from, there, to] = ELSEWHERE;
         let has_come = || {
-            let mut space = space();
+            let mut space = Space::of_nothing();
             have_left(&mut space, from, 100);
             space.moved_with(ONE, from..from + BYTES, there, &mut |_| unreachable!());
             space.unmapped_with(ONE, there..there + BYTES, &mut |_| unreachable!());
@@ -781,7 +775,7 @@ mod tests {
     #[test]
     fn what_is_told_of_the_parent_may_have_been_before_the_fork() {
         let [before, other, after] = ELSEWHERE;
-        let mut child = space();
+        let mut child = Space::of_nothing();
         let mut released = Vec::new();
         let mut release = |slot| released.push(slot);
         have_left(&mut child, before, 100);
@@ -807,11 +801,11 @@ mod tests {
     #[test]
     fn a_child_has_what_is_not_settled_of_its_parent() {
         let [from, there, _] = ELSEWHERE;
-        let mut parent = space();
+        let mut parent = Space::of_nothing();
         have_left(&mut parent, from, 100);
         parent.moved_with(ONE, from..from + BYTES, there, &mut |_| unreachable!());
         parent.unmapped_with(ONE, there..there + BYTES, &mut |_| unreachable!());
-        let mut child = space();
+        let mut child = Space::of_nothing();
         let mut shared = Vec::new();
         assert!(!child.inherit_changes(&parent, &mut |slot| shared.push(slot)));
         assert_eq!(shared, Vec::from_iter(100..108));

@@ -143,13 +143,12 @@ impl Space {
         let bytes = size.map_or(u64::MAX, |size| size.anonymous * PAGE).min(joined.resident_bytes);
         let is_small = joined.resident_bytes < PROTECTED_BYTES_MIN;
         let own_bytes = if is_small && !for_sure { OWN_BYTES } else { 0 };
-        let Shared { made_own_bytes, inherited_bytes, .. } = self.shared;
+        let inherited_bytes = self.shared.inherited_bytes;
         self.shared = Shared {
             bytes: bytes.saturating_sub(own_bytes + inherited_bytes),
             is_unsure: !for_sure && !is_small,
             lent_bytes: inherited_bytes, // what else it counts itself has come since
-            made_own_bytes,
-            inherited_bytes,
+            ..self.shared
         };
     }
 
@@ -176,20 +175,18 @@ impl Space {
     /// It has told its part, as all of its family have; what they have in common is in the count
     /// `of` so many.
     pub(in crate::pager) fn has_part(&mut self, told: &Told, of: u32) {
-        if self.family.is_some() {
-            let Told { at, resident, part, made_own_bytes } = *told;
-            let part_bytes = part.common_bytes / u64::from(of.max(1));
-            let since = self.shared.made_own_bytes.saturating_sub(made_own_bytes);
-            let has_forked_since = self.joined.is_some_and(|joined| joined.at >= at);
-            self.shared = Shared {
-                bytes: resident.saturating_sub(part.own_bytes + part_bytes + since),
-                is_unsure: false,
-                lent_bytes: if has_forked_since { u64::MAX } else { part_bytes },
-                made_own_bytes: self.shared.made_own_bytes,
-                inherited_bytes: 0,
-            };
-            self.count(resident); // were it to end before it is looked at
-        }
+        let Told { at, resident, part, made_own_bytes } = *told;
+        let part_bytes = part.common_bytes / u64::from(of.max(1));
+        let since = self.shared.made_own_bytes.saturating_sub(made_own_bytes);
+        let has_forked_since = self.joined.is_some_and(|joined| joined.at >= at);
+        self.shared = Shared {
+            bytes: resident.saturating_sub(part.own_bytes + part_bytes + since),
+            is_unsure: false,
+            lent_bytes: if has_forked_since { u64::MAX } else { part_bytes },
+            inherited_bytes: 0,
+            ..self.shared
+        };
+        self.count(resident); // were it to end before it is looked at
     }
 
     /// It has ended: what it had in common with others is in the count of those that have told
@@ -265,8 +262,7 @@ impl Space {
             self.family = None;
         }
         self.expected &= !is_late;
-        let is_alone = self.family().is_none_or(|family| family.members() == 1);
-        if self.protects && is_alone && !self.is_about_to_fork() {
+        if self.protects && self.members() == 1 && !self.is_about_to_fork() {
             self.shares_no_more();
         }
     }
@@ -315,9 +311,7 @@ mod tests {
     }
 
     fn member(family: &Family, resident: u64) -> Space {
-        let nothing = std::fs::File::open("/dev/null").unwrap();
-        let mut space =
-            Space::new(crate::sys::userfaultfd::Userfaultfd::from_fd(nothing.into()), None);
+        let mut space = Space::of_nothing();
         space.joins(family, resident);
         space
     }

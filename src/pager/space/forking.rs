@@ -200,6 +200,11 @@ impl Space {
         self.family.as_deref()
     }
 
+    /// How many processes may have pages of it, itself among them.
+    pub(in crate::pager) fn members(&self) -> u32 {
+        self.family().map_or(1, Family::members)
+    }
+
     /// It is a child of whose process nothing is known yet.
     pub(in crate::pager) fn expect(&mut self) {
         self.expected = true;
@@ -215,7 +220,7 @@ impl Space {
         stacks: Option<Ranges>,
     ) -> Option<Ranges> {
         // At a fork, before the child is known.
-        let members = self.family().map_or(0, Family::members).max(2);
+        let members = self.members().max(2);
         let copies_bytes = resident_bytes * u64::from(members);
         if resident_bytes < PROTECTED_BYTES_MIN && copies_bytes <= COPIES_BYTES_MAX {
             return None;

@@ -182,6 +182,13 @@ impl Space {
         }
     }
 
+    /// A space of no process, without a userfaultfd.
+    #[cfg(test)]
+    pub(super) fn of_nothing() -> Space {
+        let nothing = fs::File::open("/dev/null").unwrap();
+        Space::new(Userfaultfd::from_fd(nothing.into()), None)
+    }
+
     /// The helper is there: pages can leave from now on.
     pub(super) fn meet(
         &mut self,

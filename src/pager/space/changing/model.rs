@@ -11,7 +11,6 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
-use super::tests::space;
 use super::{Kernel, PAGE, Ranges, Space, UNKNOWN};
 use crate::pager::mappings::Mapping;
 use crate::pager::table::{Entry, Place};
@@ -220,7 +219,7 @@ impl World {
             threads: (0..THREADS).map(thread).collect(),
             queue: Vec::new(),
             is_locked: false,
-            space: space(),
+            space: Space::of_nothing(),
             kept: BTreeMap::new(),
             slots: 0,
             contents: 0,
