@@ -15,19 +15,25 @@ pub(crate) const GETPID: usize = 39;
 pub(crate) const SOCKET: usize = 41;
 pub(crate) const CONNECT: usize = 42;
 pub(crate) const RECVFROM: usize = 45;
+pub(crate) const SOCKETPAIR: usize = 53;
 pub(crate) const SENDMSG: usize = 46;
 pub(crate) const RECVMSG: usize = 47;
 pub(crate) const EXIT: usize = 60;
 pub(crate) const KILL: usize = 62;
 pub(crate) const PRCTL: usize = 157;
 pub(crate) const CHDIR: usize = 80;
+pub(crate) const MUNLOCK: usize = 150;
+pub(crate) const GETTID: usize = 186;
 pub(crate) const EXIT_GROUP: usize = 231;
 pub(crate) const OPENAT: usize = 257;
 pub(crate) const WRITE: usize = 1;
 pub(crate) const SCHED_SETATTR: usize = 314;
 pub(crate) const SCHED_GETATTR: usize = 315;
 pub(crate) const USERFAULTFD: usize = 323;
+pub(crate) const PIDFD_OPEN: usize = 434;
 pub(crate) const CLOSE_RANGE: usize = 436;
+pub(crate) const PIDFD_GETFD: usize = 438;
+pub(crate) const FACCESSAT: usize = 269;
 
 const CLONE: usize = 56;
 

@@ -83,8 +83,9 @@ pub(crate) fn read_file(path: &CStr, into: &mut [u8]) -> usize {
     read.unwrap_or(0)
 }
 
-/// Starts the helper. Where that fails the program runs as it would without us.
-pub(crate) fn start(hello: u32) {
+/// Starts the helper, which keeps the `door` if there is one, and closes all else. Where that fails
+/// the program runs as it would without us.
+pub(crate) fn start(hello: u32, door: Option<u32>) {
     let mapped = ask(
         call::MMAP,
         [0, STACK_BYTES, PROT_READ_WRITE, MAP_PRIVATE_ANONYMOUS | MAP_NORESERVE, usize::MAX, 0],
@@ -97,11 +98,13 @@ pub(crate) fn start(hello: u32) {
         ask(call::SIGNAL_MASK, [SIG_SETMASK, ptr::from_ref(new).addr(), old, 8, 0, 0])
     };
     let _ = mask(&all[0], before.as_mut_ptr().addr());
-    let flags = CLONE_VM | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM;
-    // The lowest word of the stack tells which hello it is.
-    let word: *mut u32 = ptr::with_exposed_provenance_mut(stack);
+    // A copy of the table of files takes longer, and is needed where the program closes the door.
+    let files = if door.is_some() { 0 } else { CLONE_FILES };
+    let flags = CLONE_VM | files | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM;
+    // The lowest part of the stack tells what to begin with.
+    let first: *mut Start = ptr::with_exposed_provenance_mut(stack);
     // SAFETY: memory that was mapped just now, for this.
-    unsafe { word.write(hello) };
+    unsafe { first.write(Start { hello, door }) };
     // SAFETY: the stack is the helper's alone, and `main` keeps to it.
     let started = unsafe { start_thread(flags, stack + STACK_BYTES, main, stack) };
     let _ = mask(&before[0], 0);
@@ -110,10 +113,19 @@ pub(crate) fn start(hello: u32) {
     }
 }
 
+/// What a helper begins with.
+#[derive(Clone, Copy)]
+struct Start {
+    hello: u32,
+    door: Option<u32>,
+}
+
 extern "C" fn main(stack: usize) -> ! {
+    let first: *const Start = ptr::with_exposed_provenance(stack);
+    // SAFETY: whoever started the helper wrote it there.
+    let Start { hello, door } = unsafe { first.read() };
     // The program's files are not ours: none must stay open because of us.
-    const CLOSE_RANGE_UNSHARE: usize = 2;
-    if ask(call::CLOSE_RANGE, [0, u32::MAX as usize, CLOSE_RANGE_UNSHARE, 0, 0, 0]).is_err() {
+    if close_all_but(door).is_err() {
         let _ = ask(call::EXIT, [0; 6]);
     }
     // No directory of the program's is to be in use because of us, either.
@@ -123,19 +135,29 @@ extern "C" fn main(stack: usize) -> ! {
         let _ = ask(call::EXIT, [0; 6]); // the supervisor would not know it
     }
     run_soon();
-    let word: *const u32 = ptr::with_exposed_provenance(stack);
-    // SAFETY: whoever started the helper wrote it there.
-    let hello = unsafe { word.read() };
-    if let Some(helper) = Helper::meet(hello, stack) {
+    if let Some(helper) = Helper::meet(hello, stack, door) {
         helper.work();
     }
     // Parts of the memory may be kept by the supervisor since before the fork.
     let needs_us = hello == kind::HELLO_FORK && WATCHED.load(Ordering::Relaxed);
-    if needs_us && connect() == Err(ECONNREFUSED) {
+    if needs_us && connect(door) == Err(ECONNREFUSED) {
         end_program(SUPERVISOR_GONE);
     }
     let _ = ask(call::EXIT, [0; 6]);
     unreachable!()
+}
+
+/// Closes all descriptors of this thread but one.
+fn close_all_but(kept: Option<u32>) -> Result<(), u32> {
+    const UNSHARE: usize = 2;
+    let close = |from: u32, to: u32| {
+        ask(call::CLOSE_RANGE, [from as usize, to as usize, UNSHARE, 0, 0, 0]).map(|_| ())
+    };
+    let Some(kept) = kept else { return close(0, u32::MAX) };
+    if kept > 0 {
+        close(0, kept - 1)?;
+    }
+    close(kept + 1, u32::MAX)
 }
 
 /// Has the kernel run the helper as soon as it is woken, beside a thread that runs: who asks for
@@ -197,13 +219,16 @@ struct Header {
     flags: usize,
 }
 
-/// `struct cmsghdr` with up to two descriptors.
+/// Descriptors that one message brings at most.
+const DESCRIPTORS_MAX: usize = 3;
+
+/// `struct cmsghdr` with up to so many descriptors.
 #[repr(C)]
 struct Extra {
     bytes: usize,
     level: u32,
     kind: u32,
-    descriptors: [i32; 2],
+    descriptors: [i32; DESCRIPTORS_MAX],
 }
 
 const EXTRA_HEAD_BYTES: usize = 16;
@@ -234,10 +259,12 @@ struct Move {
 impl Helper {
     /// Makes itself known to the supervisor. `None` where there is no supervisor, or the kernel
     /// refuses something; the program runs as it would without us then.
-    fn meet(hello: u32, stack: usize) -> Option<Helper> {
-        let socket = connect().ok()?;
-        send(socket, Message::new(hello, stack as u64, STACK_BYTES as u64), None)?;
-        let (welcome, [shared, given]) = receive(socket)?;
+    fn meet(hello: u32, stack: usize, door: Option<u32>) -> Option<Helper> {
+        let [secret, more] = if hello == kind::HELLO_FORK { read_secret() } else { [0; 2] };
+        let socket = connect(door).ok()?;
+        let words = [stack as u64, STACK_BYTES as u64, secret, more];
+        send(socket, Message::new(hello, words), None)?;
+        let (welcome, [shared, door, given]) = receive(socket)?;
         let bytes = size_of::<Control>().next_multiple_of(PAGE_BYTES as usize);
         let map = |bytes, flags, file| ask(call::MMAP, [0, bytes, PROT_READ_WRITE, flags, file, 0]);
         let control = map(bytes, MAP_SHARED, shared as usize).ok()?;
@@ -254,31 +281,39 @@ impl Helper {
             kind::WELCOME_FORKED => Ok(given as usize),
             _ => return None,
         };
-        let staging_bytes = welcome.first as usize;
+        let staging_bytes = welcome.words[0] as usize;
         let staging = map(staging_bytes, MAP_PRIVATE_ANONYMOUS | MAP_NORESERVE, usize::MAX)
             .and_then(|at| {
                 ask(call::MADVISE, [at, staging_bytes, MADV_DONTFORK, 0, 0, 0])?;
                 let _ = ask(call::MADVISE, [at, staging_bytes, MADV_NOHUGEPAGE, 0, 0, 0]);
+                // Of a program that locks all of its memory (mlockall), it is filled by now.
+                let _ = ask(call::MUNLOCK, [at, staging_bytes, 0, 0, 0, 0]);
+                let last = at + staging_bytes - PAGE_BYTES as usize;
+                let _ = ask(call::MADVISE, [last, PAGE_BYTES as usize, MADV_DONTNEED, 0, 0, 0]);
                 Ok(at)
             });
         let (userfaultfd, staging) = match (made, staging) {
             (Ok(made), Ok(staging)) => (made, staging),
             (Err(errno), _) | (_, Err(errno)) => {
-                send(socket, Message::new(kind::CANNOT, u64::from(errno), 0), None);
+                send(socket, Message::new(kind::CANNOT, [u64::from(errno)]), None);
                 return None;
             }
         };
         if welcome.kind == kind::WELCOME_DEVICE {
             let _ = ask(call::CLOSE, [given as usize, 0, 0, 0, 0, 0]);
         }
-        let ready = Message::new(kind::READY, staging as u64, staging_bytes as u64);
+        // SAFETY: null, or memory that stays mapped and is all atomics.
+        let for_forks = unsafe { FOR_FORKS.load(Ordering::Relaxed).as_ref() };
+        let identity = for_forks.map_or(0, page_of_identity);
+        let ready = [staging as u64, staging_bytes as u64, identity as u64];
         // The helper keeps it open too: with the supervisor gone, memory that is not there must not
         // read as zeros.
-        send(socket, ready, Some(userfaultfd as i32))?;
-        // SAFETY: null, or memory that stays mapped and is all atomics.
-        if let Some(for_forks) = unsafe { FOR_FORKS.load(Ordering::Relaxed).as_ref() } {
+        send(socket, Message::new(kind::READY, ready), Some(userfaultfd as i32))?;
+        if let Some(for_forks) = for_forks {
             let page = staging + staging_bytes - PAGE_BYTES as usize;
             for_forks.page.store(page, Ordering::Relaxed);
+            for_forks.thread.store(ask(call::GETTID, [0; 6]).unwrap_or(0), Ordering::Relaxed);
+            for_forks.door.store(door as usize, Ordering::Relaxed);
             for_forks.control.store(ptr::from_ref(control).cast_mut(), Ordering::Release);
         }
         Some(Helper { socket, userfaultfd, control })
@@ -290,12 +325,12 @@ impl Helper {
                 Some((message, _)) if message.kind == kind::WORK => {
                     WATCHED.store(true, Ordering::Relaxed);
                     self.carry_out();
-                    if send(self.socket, Message::new(kind::DONE, 0, 0), None).is_some() {
+                    if send(self.socket, Message::new(kind::DONE, []), None).is_some() {
                         continue;
                     }
                 }
                 Some((message, _)) if message.kind == kind::END => {
-                    let _ = ask(call::EXIT, [message.first as usize, 0, 0, 0, 0, 0]);
+                    let _ = ask(call::EXIT, [message.words[0] as usize, 0, 0, 0, 0, 0]);
                 }
                 Some(_) => continue,
                 None => {}
@@ -462,9 +497,10 @@ fn is_resident(page: u64) -> bool {
     }
 }
 
-/// Memory that is all zero, in each child of a fork again; null if the kernel has none.
+/// Memory that is all zero, in each child of a fork again: a page for [`ForForks`], and the page of
+/// identity. Null if the kernel has none.
 pub(crate) fn memory_for_forks() -> *mut ForForks {
-    let bytes = PAGE_BYTES as usize;
+    let bytes = 2 * PAGE_BYTES as usize;
     let mapped = ask(call::MMAP, [0, bytes, PROT_READ_WRITE, MAP_PRIVATE_ANONYMOUS, usize::MAX, 0]);
     let Ok(at) = mapped else { return ptr::null_mut() };
     match ask(call::MADVISE, [at, bytes, MADV_WIPEONFORK, 0, 0, 0]) {
@@ -476,6 +512,49 @@ pub(crate) fn memory_for_forks() -> *mut ForForks {
     }
 }
 
+/// The page that the supervisor fills with a secret of this process alone, once it is touched.
+fn page_of_identity(for_forks: &ForForks) -> usize {
+    ptr::from_ref(for_forks).addr() + PAGE_BYTES as usize
+}
+
+/// The secret of a child that the supervisor knows of since the fork; zeros where it does not.
+fn read_secret() -> [u64; 2] {
+    // SAFETY: null, or memory that stays mapped and is all atomics.
+    let Some(for_forks) = (unsafe { FOR_FORKS.load(Ordering::Relaxed).as_ref() }) else {
+        return [0; 2];
+    };
+    let page: *const [u64; 2] = ptr::with_exposed_provenance(page_of_identity(for_forks));
+    // SAFETY: memory that stays mapped, and to which nobody writes here.
+    unsafe { page.read_volatile() }
+}
+
+/// Whether the program reaches the path of the supervisor's socket.
+fn reaches_socket() -> bool {
+    const AT_FDCWD: usize = -100_isize as usize;
+    const WRITE_OK: usize = 2;
+    let path = SOCKET_PATH.0.get().addr();
+    ask(call::FACCESSAT, [AT_FDCWD, path, WRITE_OK, 0, 0, 0]).is_ok()
+}
+
+/// The door, from the helper's table of files for that of the calling thread, where its children
+/// would not reach the supervisor otherwise (Linux 6.9).
+pub(crate) fn borrow_door(for_forks: &ForForks) -> Option<u32> {
+    const PIDFD_THREAD: usize = 0o200;
+    if reaches_socket() {
+        return None;
+    }
+    let helper = for_forks.thread.load(Ordering::Relaxed);
+    let pidfd = ask(call::PIDFD_OPEN, [helper, PIDFD_THREAD, 0, 0, 0, 0]).ok()?;
+    let door = for_forks.door.load(Ordering::Relaxed);
+    let lent = ask(call::PIDFD_GETFD, [pidfd, door, 0, 0, 0, 0]);
+    let _ = ask(call::CLOSE, [pidfd, 0, 0, 0, 0, 0]);
+    lent.ok().map(|door| door as u32)
+}
+
+pub(crate) fn close(descriptor: u32) {
+    let _ = ask(call::CLOSE, [descriptor as usize, 0, 0, 0, 0, 0]);
+}
+
 /// Reads a page of staging that is missing, or is made so: the supervisor is told, and fills it.
 pub(crate) fn touch(page: usize) {
     let _ = ask(call::MADVISE, [page, PAGE_BYTES as usize, MADV_DONTNEED, 0, 0, 0]);
@@ -484,16 +563,38 @@ pub(crate) fn touch(page: usize) {
     let _ = unsafe { page.read_volatile() };
 }
 
-/// A connection to the supervisor.
-fn connect() -> Result<usize, u32> {
-    const UNIX_PACKETS: [usize; 2] = [1, 5 | 0o2_000_000];
+/// A connection to the supervisor: by the path of its socket, or else through the door.
+fn connect(door: Option<u32>) -> Result<usize, u32> {
+    match (connect_by_path(), door) {
+        (Err(_), Some(door)) => connect_by_door(door),
+        (connected, _) => connected,
+    }
+}
+
+/// A unix socket of packets, closed on exec.
+const UNIX_PACKETS: [usize; 2] = [1, 5 | 0o2_000_000];
+
+fn connect_by_path() -> Result<usize, u32> {
     let socket = ask(call::SOCKET, [UNIX_PACKETS[0], UNIX_PACKETS[1], 0, 0, 0, 0])?;
     // SAFETY: written once, before there was a helper.
     let path = unsafe { *SOCKET_PATH.0.get() };
     let address = Address { family: 1, path };
     let bytes = size_of::<Address>();
-    ask(call::CONNECT, [socket, ptr::from_ref(&address).addr(), bytes, 0, 0, 0])?;
-    Ok(socket)
+    let connected = ask(call::CONNECT, [socket, ptr::from_ref(&address).addr(), bytes, 0, 0, 0]);
+    if connected.is_err() {
+        let _ = ask(call::CLOSE, [socket, 0, 0, 0, 0, 0]);
+    }
+    connected.map(|_| socket)
+}
+
+fn connect_by_door(door: u32) -> Result<usize, u32> {
+    let mut pair = [0_i32; 2];
+    let at = pair.as_mut_ptr().addr();
+    ask(call::SOCKETPAIR, [UNIX_PACKETS[0], UNIX_PACKETS[1], 0, at, 0, 0])?;
+    let [kept, given] = pair;
+    let sent = try_send(door as usize, Message::new(kind::CONNECT, []), Some(given));
+    let _ = ask(call::CLOSE, [given as usize, 0, 0, 0, 0, 0]);
+    sent.map(|_| kept as usize)
 }
 
 fn advise(from: &AtomicU64, bytes: &AtomicU64, advice: usize) -> Result<usize, u32> {
@@ -504,13 +605,17 @@ fn advise(from: &AtomicU64, bytes: &AtomicU64, advice: usize) -> Result<usize, u
 
 /// Sends a message, with a descriptor or none.
 fn send(socket: usize, message: Message, descriptor: Option<i32>) -> Option<()> {
+    try_send(socket, message, descriptor).ok()
+}
+
+fn try_send(socket: usize, message: Message, descriptor: Option<i32>) -> Result<(), u32> {
     let mut bytes = message.to_bytes();
     let buffer = Buffer { base: bytes.as_mut_ptr().addr(), bytes: MESSAGE_BYTES };
     let mut extra = Extra {
         bytes: EXTRA_HEAD_BYTES + size_of::<i32>(),
         level: SOL_SOCKET,
         kind: SCM_RIGHTS,
-        descriptors: [descriptor.unwrap_or(-1), -1],
+        descriptors: [descriptor.unwrap_or(-1), -1, -1],
     };
     let header = Header {
         name: 0,
@@ -524,18 +629,18 @@ fn send(socket: usize, message: Message, descriptor: Option<i32>) -> Option<()> 
     loop {
         let address = ptr::from_ref(&header).addr();
         match ask(call::SENDMSG, [socket, address, MSG_NOSIGNAL, 0, 0, 0]) {
-            Ok(_) => return Some(()),
+            Ok(_) => return Ok(()),
             Err(EINTR) => {}
-            Err(_) => return None,
+            Err(errno) => return Err(errno),
         }
     }
 }
 
 /// Waits for a message, and the descriptors that come along.
-fn receive(socket: usize) -> Option<(Message, [i32; 2])> {
+fn receive(socket: usize) -> Option<(Message, [i32; DESCRIPTORS_MAX])> {
     let mut bytes = [0_u8; MESSAGE_BYTES];
     let buffer = Buffer { base: bytes.as_mut_ptr().addr(), bytes: MESSAGE_BYTES };
-    let mut extra = Extra { bytes: 0, level: 0, kind: 0, descriptors: [-1; 2] };
+    let mut extra = Extra { bytes: 0, level: 0, kind: 0, descriptors: [-1; DESCRIPTORS_MAX] };
     let mut header = Header {
         name: 0,
         name_bytes: 0,

@@ -15,7 +15,7 @@ mod protocol;
 
 use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_char, c_int, c_void};
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
 use call::call;
 use protocol::{Control, SOCKET_VARIABLE, kind};
@@ -41,7 +41,71 @@ struct ForForks {
     control: AtomicPtr<Control>,
     /// The page whose touch tells of a fork.
     page: AtomicUsize,
+    /// The helper's thread, and the door in its table of files.
+    thread: AtomicUsize,
+    door: AtomicUsize,
 }
+
+/// The door in the program's table of files, while threads fork that lend it to their children.
+struct LentDoor {
+    /// 1 while a thread of the parent changes this. A child has one thread, and takes no heed.
+    lock: AtomicU32,
+    /// Threads that fork.
+    forks: AtomicU32,
+    /// Its descriptor and 1; 0 for none.
+    descriptor: AtomicU32,
+}
+
+impl LentDoor {
+    const fn new() -> LentDoor {
+        LentDoor {
+            lock: AtomicU32::new(0),
+            forks: AtomicU32::new(0),
+            descriptor: AtomicU32::new(0),
+        }
+    }
+
+    /// A thread is about to fork. While one does, the descriptor stays as it is.
+    fn lend(&self, for_forks: Option<&ForForks>) {
+        self.locked(|| {
+            if self.forks.fetch_add(1, Ordering::Relaxed) == 0 {
+                let door = for_forks.and_then(helper::borrow_door).map_or(0, |door| door + 1);
+                self.descriptor.store(door, Ordering::Relaxed);
+            }
+        });
+    }
+
+    /// A thread has forked, or failed to.
+    fn take_back(&self) {
+        self.locked(|| {
+            if self.forks.fetch_sub(1, Ordering::Relaxed) == 1 {
+                self.take().into_iter().for_each(helper::close);
+            }
+        });
+    }
+
+    /// The descriptor, which is the caller's from now on.
+    fn take(&self) -> Option<u32> {
+        self.descriptor.swap(0, Ordering::Relaxed).checked_sub(1)
+    }
+
+    /// In the child of a fork: nobody else forks.
+    fn take_in_child(&self) -> Option<u32> {
+        self.lock.store(0, Ordering::Relaxed);
+        self.forks.store(0, Ordering::Relaxed);
+        self.take()
+    }
+
+    fn locked(&self, change: impl FnOnce()) {
+        while self.lock.swap(1, Ordering::Acquire) != 0 {
+            core::hint::spin_loop();
+        }
+        change();
+        self.lock.store(0, Ordering::Release);
+    }
+}
+
+static LENT_DOOR: LentDoor = LentDoor::new();
 
 /// Null where there was no such memory to be had.
 static FOR_FORKS: AtomicPtr<ForForks> = AtomicPtr::new(core::ptr::null_mut());
@@ -77,11 +141,11 @@ extern "C" fn start() {
     let room = unsafe { &mut *SOCKET_PATH.0.get() };
     room[..path.len()].copy_from_slice(path);
     // SAFETY: the handler is a function of this library, which is never unloaded.
-    unsafe { pthread_atfork(Some(will_fork), None, Some(forked)) };
+    unsafe { pthread_atfork(Some(will_fork), Some(has_forked), Some(forked)) };
     FOR_FORKS.store(helper::memory_for_forks(), Ordering::Relaxed);
     // Its children have helpers in any case.
     if !insists_on_one_thread() {
-        helper::start(kind::HELLO_EXEC);
+        helper::start(kind::HELLO_EXEC, None);
     }
 }
 
@@ -94,24 +158,39 @@ fn insists_on_one_thread() -> bool {
     arguments[..bytes].windows(ZYGOTE.len()).any(|part| part == ZYGOTE)
 }
 
-/// Runs before a fork. Where that matters to the supervisor, it goes on once that is prepared.
+/// Runs before a fork.
 extern "C" fn will_fork() {
+    let for_forks = announce_fork();
+    LENT_DOOR.lend(for_forks);
+}
+
+/// Where a fork matters to the supervisor, goes on once that is prepared. What is known of the
+/// helper, if there is one and it is ready.
+fn announce_fork() -> Option<&'static ForForks> {
     // SAFETY: null, or memory that stays mapped and is all atomics.
-    let Some(for_forks) = (unsafe { FOR_FORKS.load(Ordering::Relaxed).as_ref() }) else { return };
+    let for_forks = unsafe { FOR_FORKS.load(Ordering::Relaxed).as_ref() }?;
     // Null where there is no helper, or it is not ready; the page was told before.
     let control = for_forks.control.load(Ordering::Acquire);
     // SAFETY: null, or the helper's memory, which stays mapped and is all atomics.
-    let Some(control) = (unsafe { control.as_ref() }) else { return };
+    let control = unsafe { control.as_ref() }?;
     let number = control.forks.fetch_add(1, Ordering::Relaxed).saturating_add(1);
     let from = control.tell_forks_from.load(Ordering::Relaxed);
     if from != 0 && number >= from {
         helper::touch(for_forks.page.load(Ordering::Relaxed));
     }
+    Some(for_forks)
+}
+
+/// Runs in the parent after a fork, or where it failed.
+extern "C" fn has_forked() {
+    LENT_DOOR.take_back();
 }
 
 /// Runs in the child of a fork, which has one thread.
 extern "C" fn forked() {
-    helper::start(kind::HELLO_FORK);
+    let door = LENT_DOOR.take_in_child();
+    helper::start(kind::HELLO_FORK, door);
+    door.into_iter().for_each(helper::close);
 }
 
 /// The value of a variable of the environment.

@@ -2,21 +2,27 @@
 //!
 //! ```text
 //!  helper                            supervisor
-//!   connect, Hello         ------>
-//!                          <------    Welcome, with descriptors: control memory, and a userfaultfd
-//!                                     or the device to make one
-//!   Ready, with the userfaultfd -->   (registers the page that tells of forks)
-//!                          <------    Work: a command is in the control memory
-//!   Done                   ------>
+//!   Connect, by path or by the door -->  (the kernel names the process; it must descend from the run)
+//!   Hello, with the secret    ------>    (finds the memory of a forked child by it)
+//!                             <------    Welcome, with descriptors: control memory, the door, and a
+//!                                        userfaultfd or the device to make one
+//!   Ready, with the userfaultfd --->     (fills a page by it, and reads that of the process)
+//!                             <------    Work: a command is in the control memory
+//!   Done                      ------>
 //! ```
 //!
-//! Each message is one packet. The helper ends with its program; when the supervisor ends, the
-//! helper ends the program, for parts of its memory are gone.
+//! Each message is one packet. The supervisor drops a connection on which any other message comes.
+//! The helper ends with its program; when the supervisor ends, the helper ends the program, for
+//! parts of its memory are gone.
+//!
+//! A helper connects by the path of a socket. Where its program does not reach that path (chroot,
+//! a mount namespace), it sends one end of a pair of sockets through the *door*: a socket that each
+//! helper holds, and lends to its program for the moment of a fork.
 
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Of this protocol: the first word of every message.
-pub const MAGIC: u32 = 0x757a_0001;
+pub const MAGIC: u32 = 0x757a_0002;
 
 /// The variable that names the supervisor's socket.
 pub const SOCKET_VARIABLE: &str = "UZSWAP_SOCKET";
@@ -47,9 +53,11 @@ pub mod kind {
     /// From the supervisor: all other threads have ended, each by itself. The program's exit code
     /// is that of the last thread.
     pub const END: u32 = 10;
+    /// From the helper, through the door: a connection comes along.
+    pub const CONNECT: u32 = 11;
 }
 
-/// A packet. What `first` and `second` are depends on the kind.
+/// A packet. The words mean something else in each kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct Message {
@@ -57,20 +65,24 @@ pub struct Message {
     pub magic: u32,
     /// Of [`kind`].
     pub kind: u32,
-    /// HELLO: address of the helper's own memory. WELCOME: bytes of staging wanted. READY: address
-    /// of staging. CANNOT: an errno. END: an exit code.
-    pub first: u64,
-    /// HELLO: its bytes. READY: bytes of staging.
-    pub second: u64,
+    /// HELLO: address and bytes of the helper's own memory, and the secret that it read on the page
+    /// of identity, 0 and 0 for none. WELCOME: bytes of staging wanted. READY: address and bytes of
+    /// staging, address of the page of identity. CANNOT: an errno. END: an exit code.
+    pub words: [u64; WORDS],
 }
+
+/// Words of a [`Message`].
+pub const WORDS: usize = 4;
 
 /// Bytes of a [`Message`].
 pub const MESSAGE_BYTES: usize = size_of::<Message>();
 
 impl Message {
-    /// A message of this kind.
-    pub fn new(kind: u32, first: u64, second: u64) -> Message {
-        Message { magic: MAGIC, kind, first, second }
+    /// A message of this kind; the words that are not given are 0.
+    pub fn new<const N: usize>(kind: u32, given: [u64; N]) -> Message {
+        let mut words = [0; WORDS];
+        words[..N].copy_from_slice(&given);
+        Message { magic: MAGIC, kind, words }
     }
 
     /// Its bytes.
@@ -78,8 +90,9 @@ impl Message {
         let mut bytes = [0; MESSAGE_BYTES];
         bytes[0..4].copy_from_slice(&self.magic.to_ne_bytes());
         bytes[4..8].copy_from_slice(&self.kind.to_ne_bytes());
-        bytes[8..16].copy_from_slice(&self.first.to_ne_bytes());
-        bytes[16..24].copy_from_slice(&self.second.to_ne_bytes());
+        for (to, word) in bytes[8..].chunks_exact_mut(8).zip(self.words) {
+            to.copy_from_slice(&word.to_ne_bytes());
+        }
         bytes
     }
 
@@ -87,9 +100,11 @@ impl Message {
     pub fn from_bytes(bytes: &[u8]) -> Option<Message> {
         let bytes: &[u8; MESSAGE_BYTES] = bytes.try_into().ok()?;
         let word = |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
-        let long = |at: usize| Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
-        let message =
-            Message { magic: word(0)?, kind: word(4)?, first: long(8)?, second: long(16)? };
+        let mut words = [0; WORDS];
+        for (word, from) in words.iter_mut().zip(bytes[8..].chunks_exact(8)) {
+            *word = u64::from_ne_bytes(from.try_into().ok()?);
+        }
+        let message = Message { magic: word(0)?, kind: word(4)?, words };
         (message.magic == MAGIC).then_some(message)
     }
 }

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::sys::pagemap::{self, Found};
-use crate::sys::process::may_read_memory;
+use crate::sys::process_memory::ProcessMemory;
 use crate::sys::userfaultfd::{
     self, DEVICE, Event, Features, Message, MoveFlags, OwnMemory, Stopped, Userfaultfd,
 };
@@ -52,7 +52,7 @@ pub struct Trials {
     pub features: Vec<(&'static str, Outcome)>,
     /// PAGEMAP_SCAN on this process.
     pub pagemap_scan: Outcome,
-    /// process_vm_readv on a child.
+    /// /proc/PID/mem of a child.
     pub read_memory: Outcome,
 }
 
@@ -253,7 +253,7 @@ fn pagemap_scan() -> Outcome {
 fn read_memory() -> Outcome {
     let mut child =
         Command::new("/bin/sh").args(["-c", "read line"]).stdin(Stdio::piped()).spawn()?;
-    let read = may_read_memory(child.id());
+    let read = ProcessMemory::open(child.id()).map(drop);
     // It ends when its input does.
     drop(child.stdin.take());
     let _ = child.wait();

@@ -25,7 +25,8 @@ use super::table::Place;
 use super::{NotStored, Pager, SpaceLock, key, lock, untouched_pages};
 use crate::page::{PAGE_SIZE, Page};
 use crate::sys::guard::Guard;
-use crate::sys::{process, remote};
+use crate::sys::process;
+use crate::sys::process_memory::ProcessMemory;
 
 /// Pages that leave a space at once, and the part of its resident pages that these are: a thread
 /// that faults meanwhile waits for them, and the fewer such moments there are the better.
@@ -352,16 +353,16 @@ impl Evictor {
         space: &SpaceLock,
         take: impl FnOnce(&mut Space) -> Option<Tray>,
     ) -> io::Result<()> {
-        let (tray, thread) = {
+        let (tray, files) = {
             let mut space = lock(space);
-            let Some(thread) = space.thread else { return Err(io::ErrorKind::NotFound.into()) };
+            let files = space.files().ok_or(io::ErrorKind::NotFound)?;
             let Some(tray) = take(&mut space) else { return Ok(()) };
-            (tray, thread)
+            (tray, files)
         };
         let mut elsewhere = self.kept_elsewhere(space, &tray);
         let mut slots = Vec::with_capacity(tray.staged.len());
         let mut unfit = Vec::new();
-        let mut all = self.store(thread, &tray, &mut elsewhere, &mut slots, &mut unfit);
+        let mut all = self.store(&files.memory, &tray, &mut elsewhere, &mut slots, &mut unfit);
         elsewhere.into_values().for_each(|slot| self.pager.release(slot));
         // All at once: faults are served under this lock, and whoever waits for it costs them more
         // than what is done under it.
@@ -414,7 +415,7 @@ impl Evictor {
     /// not fit the pool, in `unfit`. What is the same page `elsewhere` is not stored once more.
     fn store(
         &mut self,
-        thread: u32,
+        memory: &ProcessMemory,
         tray: &Tray,
         elsewhere: &mut BTreeMap<u64, u32>,
         slots: &mut Vec<(u32, u32)>,
@@ -422,7 +423,7 @@ impl Evictor {
     ) -> io::Result<()> {
         for run in tray.staged.chunk_by(|a, b| a.number + 1 == b.number) {
             let pages = &mut self.buffer[..run.len()];
-            remote::read(thread, run[0].address, pages.as_flattened_mut())?;
+            memory.read(run[0].address, pages.as_flattened_mut())?;
             for (staged, page) in run.iter().zip(pages.iter()) {
                 let is_same = |slot: &u32| {
                     self.pager.load(*slot, &mut self.other).is_ok() && *self.other == *page

@@ -12,7 +12,6 @@ use super::server::Workers;
 use super::turns::Watch;
 use super::{Pager, tree, watcher};
 use crate::sys::process;
-use crate::sys::signals::{self, SignalNumber};
 
 /// Programs are taken to touch new memory at most this fast: what decides how often they are looked
 /// at.
@@ -72,9 +71,6 @@ impl Governor {
         process::prefer_this_thread();
         self.goes_first = process::run_first().is_ok();
         while !self.pager.stop.load(Ordering::Relaxed) {
-            if self.pager.has_failed() {
-                self.end_programs();
-            }
             let since = Instant::now();
             let used = self.pager.sample();
             let looked = since.elapsed();
@@ -143,15 +139,6 @@ impl Governor {
         let done = work(self);
         self.goes_first = self.goes_first && process::run_first().is_ok();
         done
-    }
-
-    /// Ends all programs: those that are known, which takes no descriptor and gives some back, and
-    /// all others.
-    fn end_programs(&self) {
-        let known: Vec<u32> = tree::managed(&self.pager).collect();
-        for pid in known.into_iter().chain(tree::processes(&self.pager)) {
-            let _ = signals::send(pid as i32, SignalNumber(9));
-        }
     }
 }
 

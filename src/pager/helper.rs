@@ -102,7 +102,7 @@ impl Helper {
 
     /// Has it end, with an exit code.
     pub(super) fn end(&self, code: u32) {
-        let message = Message::new(kind::END, u64::from(code), 0);
+        let message = Message::new(kind::END, [u64::from(code)]);
         let _ = send(&self.connection, message, &[]); // refused where it has
     }
 
@@ -197,7 +197,7 @@ impl Helper {
 
     /// Has a command done; not waited for where the process `is_stopped`.
     pub(super) fn carry_out(&self, is_stopped: impl FnOnce() -> bool) -> Heard {
-        if send(&self.connection, Message::new(kind::WORK, 0, 0), &[]).is_err() {
+        if send(&self.connection, Message::new(kind::WORK, []), &[]).is_err() {
             return Heard::Gone;
         }
         match self.hear(LOOK_AFTER) {
@@ -241,20 +241,25 @@ impl Helper {
     }
 }
 
-/// Sends a message and descriptors.
+/// Sends a message and descriptors, and does not wait: who does not read gets `WouldBlock`.
 pub(super) fn send(
     connection: &impl AsFd,
     message: Message,
     descriptors: &[BorrowedFd<'_>],
 ) -> io::Result<()> {
-    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
     let mut extra = SendAncillaryBuffer::new(&mut space);
     if !descriptors.is_empty() {
         extra.push(SendAncillaryMessage::ScmRights(descriptors));
     }
     let bytes = message.to_bytes();
     let parts = [io::IoSlice::new(&bytes)];
-    rustix::net::sendmsg(connection, &parts, &mut extra, SendFlags::NOSIGNAL)?;
+    rustix::net::sendmsg(
+        connection,
+        &parts,
+        &mut extra,
+        SendFlags::NOSIGNAL | SendFlags::DONTWAIT,
+    )?;
     Ok(())
 }
 
@@ -265,7 +270,7 @@ mod tests {
     #[test]
     fn what_was_found_in_a_run_that_is_taken_back_is_forgotten() {
         let (connection, _helper) = std::os::unix::net::UnixStream::pair().unwrap();
-        let helper = Helper::new(connection.into(), SharedControl::new().unwrap(), 1 << 30);
+        let helper = Helper::new(connection.into(), SharedControl::new().unwrap().0, 1 << 30);
         let runs = vec![MoveRun::new(10, 0), MoveRun::new(12, 1), MoveRun::new(14, 2)];
         let command = Command { number: 1, tray: Some(0), runs, drops: None };
         helper.give(&command, 0);

@@ -1,11 +1,9 @@
 //! Starts a program under the pager and waits for its end.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File, Permissions};
+use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
@@ -21,9 +19,10 @@ use super::governor::Governor;
 use super::growth::Growth;
 use super::meter::Meter;
 use super::metrics::{self, MetricsAddress, MetricsSocket};
+use super::run_dir::RunDir;
 use super::server::{Workers, count_of_workers};
 use super::slots::Slots;
-use super::status::{self, FOLDER_PREFIX, LIBRARY_NAME, Reporter, SOCKET_NAME};
+use super::status::{self, LIBRARY_NAME, Reporter};
 use super::turns::AllTurns;
 use super::watcher::ToWatch;
 use super::written::{WriteBack, WriteBackOptions};
@@ -33,6 +32,7 @@ use crate::doctor::{self, Finding};
 use crate::sys::children::{self, Waiter};
 use crate::sys::preload::LIBRARY;
 use crate::sys::preload::protocol::SOCKET_VARIABLE;
+use crate::sys::process;
 use crate::sys::signals::{self, SignalNumber};
 use crate::sys::spawn;
 use crate::sys::stderr::tell;
@@ -139,11 +139,9 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
     // It may be a pipe that nobody reads: before signals are held back.
     let trace = options.record.as_ref().map(|(path, _)| Recorder::make_file(path)).transpose()?;
     let metrics_socket = options.metrics.as_ref().map(MetricsSocket::listen).transpose()?;
-    let folder = setup("make a folder for the socket", Folder::new())?;
-    let library = folder.0.join(LIBRARY_NAME);
-    setup("write the preloaded library", fs::write(&library, LIBRARY))?;
-    let socket = folder.0.join(HELPERS_SOCKET_NAME);
-    let listener = setup("listen at a socket", listen(&socket))?;
+    let folder = setup("make a folder for the preloaded library", RunDir::new())?;
+    let (library, socket) = (folder.library(), folder.socket());
+    let listener = setup("listen at a socket", folder.listen())?;
 
     // Before any thread is started.
     let waiter = Waiter::new();
@@ -201,7 +199,6 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
         unmanaged: AtomicU64::new(0),
         guard: OnceLock::new(),
         quiet: options.quiet,
-        failed: OnceLock::new(),
     });
     setup("wait for orphans", children::adopt_orphans())?;
     let workers = setup("wait for programs", Workers::new(Arc::clone(&pager), listener))?;
@@ -214,7 +211,7 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
         RunError::Program { program: argv[0].to_string_lossy().into_owned(), source }
     });
     allow_many_files();
-    let others = Others::start(&pager, workers, metrics_socket, argv, options, &folder.0);
+    let others = Others::start(&pager, workers, metrics_socket, argv, options, folder.path());
     let others = others.inspect_err(|_| {
         if let Ok(child) = child {
             let _ = signals::send(child as i32, SignalNumber(libc::SIGKILL));
@@ -225,47 +222,15 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
     let mut is_over = || threads.iter().any(JoinHandle::is_finished);
     let waited = child.map(|child| waiter.wait(child, &mut is_over));
 
-    pager.end();
+    pager.stop_all();
     drop(folder); // while they end
     let ended = end_of(threads, matches!(waited, Ok(None)));
     pager.free_released();
     let trace = pager.recorder.as_ref().map(Recorder::finish);
     let status = waited?;
     ended?;
-    if let Some(reason) = pager.failed.get() {
-        return Err(RunError::Failed { reason: reason.clone() });
-    }
     let status = status.ok_or_else(failed)?;
     Ok((ExitStatus::from_raw(status), pager.report(trace)))
-}
-
-/// The name of the socket that helpers come to, in the folder of a run.
-const HELPERS_SOCKET_NAME: &str = "socket";
-
-/// The folder of a run.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new() -> io::Result<Folder> {
-        let place = status::place_for_library()?;
-        let folder =
-            Folder(tempfile::Builder::new().prefix(FOLDER_PREFIX).tempdir_in(place)?.keep());
-        // Programs that change their user need it too.
-        fs::set_permissions(&folder.0, Permissions::from_mode(0o755))?;
-        Ok(folder)
-    }
-}
-
-/// It is removed file by file: to list it takes a descriptor, of which there may be none left.
-impl Drop for Folder {
-    fn drop(&mut self) {
-        for name in [LIBRARY_NAME, HELPERS_SOCKET_NAME, SOCKET_NAME] {
-            let _ = fs::remove_file(self.0.join(name)); // it was not there yet
-        }
-        if fs::remove_dir(&self.0).is_err() {
-            let _ = fs::remove_dir_all(&self.0);
-        }
-    }
 }
 
 /// The threads that a program needs once it runs.
@@ -332,10 +297,14 @@ fn spawn(
     name: &str,
     work: impl FnOnce() -> io::Result<()> + Send + 'static,
 ) -> io::Result<JoinHandle<io::Result<()>>> {
+    let work = || {
+        process::keep_capabilities_for_programs();
+        work()
+    };
     thread::Builder::new().name(name.to_owned()).spawn(work)
 }
 
-/// Allows this process as many open files as it may have: there are six for each process that it
+/// Allows this process as many open files as it may have: there are nine for each process that it
 /// looks after. What it has started by now keeps its own limit.
 fn allow_many_files() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -348,21 +317,6 @@ fn allow_many_files() {
     };
     // More than is allowed, for root; then what is.
     let _ = may_have(MANY.max(maximum.unwrap_or(0))) || maximum.is_some_and(may_have);
-}
-
-/// Listens for helpers of any user.
-fn listen(path: &Path) -> io::Result<OwnedFd> {
-    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen};
-    let socket = rustix::net::socket_with(
-        AddressFamily::UNIX,
-        SocketType::SEQPACKET,
-        SocketFlags::CLOEXEC,
-        None,
-    )?;
-    bind(&socket, &SocketAddrUnix::new(path)?)?;
-    fs::set_permissions(path, Permissions::from_mode(0o777))?;
-    listen(&socket, 128)?;
-    Ok(socket)
 }
 
 /// The libraries to preload: ours, and those that are preloaded anyway, but for that of another run

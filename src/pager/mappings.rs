@@ -5,10 +5,11 @@
 //! 50 us for the 80 of a python3. Before Linux 6.11 there is their text alone, which takes 300 to
 //! 500.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::ops::Range;
 
+use super::process_files::read_to_string;
 use crate::sys::maps::{self, Mapped};
 
 /// A mapping of private anonymous memory that can be read.
@@ -43,15 +44,12 @@ impl Found {
 
 /// The mappings of a process.
 #[derive(Debug)]
-pub(super) struct Mappings {
-    thread: u32,
-    maps: File,
-}
+pub(super) struct Mappings(File);
 
 impl Mappings {
-    /// Those of the process of a thread.
-    pub(super) fn open(thread: u32) -> io::Result<Mappings> {
-        Ok(Mappings { thread, maps: File::open(path(thread))? })
+    /// Those that a file tells: /proc/PID/maps.
+    pub(super) fn new(maps: File) -> Mappings {
+        Mappings(maps)
     }
 
     /// All, in the order of their addresses.
@@ -71,14 +69,14 @@ impl Mappings {
 
     /// Whether there is any mapping in a range; or there may be, where the kernel does not tell.
     pub(super) fn has_some_in(&self, range: &Range<u64>) -> bool {
-        let next = maps::query(&self.maps, range.start, &mut []);
+        let next = maps::query(&self.0, range.start, &mut []);
         next.map_or(true, |next| next.is_some_and(|next| next.range.start < range.end))
     }
 
     fn all_by_query(&self) -> io::Result<Vec<Mapping>> {
         let mut found = Found::default();
         let mut at = 0;
-        while let Some(mapped) = maps::query(&self.maps, at, &mut [])? {
+        while let Some(mapped) = maps::query(&self.0, at, &mut [])? {
             // It may have grown downwards since the one before was asked for.
             let range = mapped.range.start.max(at)..mapped.range.end;
             at = range.end;
@@ -88,7 +86,7 @@ impl Mappings {
     }
 
     fn at_by_query(&self, address: u64) -> io::Result<Option<Mapping>> {
-        let Some(mapped) = maps::query(&self.maps, address, &mut [])? else { return Ok(None) };
+        let Some(mapped) = maps::query(&self.0, address, &mut [])? else { return Ok(None) };
         // What is below it was told when it was found.
         let is_there = mapped.range.contains(&address) && self.is_anonymous(&mapped)?;
         Ok(is_there.then_some(Mapping { range: mapped.range, is_above_guard: false }))
@@ -104,18 +102,14 @@ impl Mappings {
 
     fn has_name_of_anonymous(&self, address: u64) -> io::Result<bool> {
         let mut name = [0; NAME_MAX];
-        let mapped = maps::query(&self.maps, address, &mut name)?;
+        let mapped = maps::query(&self.0, address, &mut name)?;
         let length = mapped.map_or(0, |mapped| mapped.name_bytes.saturating_sub(1));
         Ok(std::str::from_utf8(&name[..length]).is_ok_and(is_name_of_anonymous))
     }
 
     fn all_by_text(&self) -> io::Result<Vec<Mapping>> {
-        Ok(in_text(&fs::read_to_string(path(self.thread))?))
+        Ok(in_text(&read_to_string(&self.0)?))
     }
-}
-
-fn path(thread: u32) -> String {
-    format!("/proc/{thread}/maps")
 }
 
 /// What was found, or what the text says where the kernel cannot be asked.
@@ -166,6 +160,7 @@ pub(super) fn addresses(line: &str) -> Option<Range<u64>> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::process::{Child, Command};
 
     use super::*;
@@ -195,7 +190,8 @@ mod tests {
     #[test]
     fn the_kernel_is_asked_for_what_the_text_says() {
         let still = Still::start();
-        let mappings = Mappings::open(still.0.id()).unwrap();
+        let maps = File::open(format!("/proc/{}/maps", still.0.id())).unwrap();
+        let mappings = Mappings::new(maps);
         let by_text = mappings.all_by_text().unwrap();
         assert!(by_text.len() >= 3, "{by_text:?}");
         assert_eq!(mappings.all().unwrap(), by_text);

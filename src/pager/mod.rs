@@ -26,10 +26,12 @@ mod launch;
 mod mappings;
 mod meter;
 mod metrics;
+mod peer;
 mod pressure;
 mod process_files;
 mod ranges;
 mod reader;
+mod run_dir;
 mod server;
 mod shared;
 mod slots;
@@ -69,7 +71,6 @@ pub use written::{WriteBackOptions, WriteBackReport};
 use crate::page::{PAGE_SIZE, Page};
 use crate::sys::guard::Guard;
 use crate::sys::process;
-use crate::sys::signals::{self, SignalNumber};
 use crate::sys::stderr::tell;
 use crate::trace::{RecordReport, Recorder};
 use crate::zswap::{Counters, StoreError, Zswap};
@@ -161,8 +162,6 @@ struct Pager {
     /// a userfaultfd left, they would read as zeros.
     guard: OnceLock<io::Result<Guard>>,
     quiet: bool,
-    /// Why the programs were ended.
-    failed: OnceLock<String>,
 }
 
 /// Wakes a thread that waits.
@@ -510,7 +509,7 @@ impl Pager {
     }
 
     /// Ends all threads.
-    fn end(&self) {
+    fn stop_all(&self) {
         self.stop.store(true, Ordering::Relaxed);
         self.bell.ring();
         self.end.ring();
@@ -531,24 +530,23 @@ impl Pager {
         }
     }
 
-    /// A page cannot be given back: its process is ended, never shown zeros.
-    fn lose(&self, pid: u32, text: &str) {
-        tell(&format!("{text}; the process was ended"));
-        if pid == 0 {
-            return self.fail(text);
+    /// A page cannot be given back: its process is ended, never shown zeros. Of one that is not
+    /// known, the thread that asks for the page gets SIGBUS.
+    fn lose(&self, space: &Space, page: u64, text: &str) {
+        if space.peer.is_some() {
+            return self.end(space, text);
         }
-        let _ = signals::send(pid as i32, SignalNumber(9));
+        tell(&format!("{text}; its thread gets SIGBUS or EFAULT"));
+        let page = page * PAGE_SIZE as u64..(page + 1) * PAGE_SIZE as u64;
+        let _ = space.uffd.poison(page, true); // refused where its memory is gone
     }
 
-    /// Nothing goes any more: all programs are ended, by the governor, as the caller may have
-    /// locked one.
-    fn fail(&self, text: &str) {
-        self.failed.get_or_init(|| text.to_owned());
-        self.end.ring();
-    }
-
-    fn has_failed(&self) -> bool {
-        self.failed.get().is_some()
+    /// Ends the process of a space, if it is known.
+    fn end(&self, space: &Space, text: &str) {
+        tell(&format!("{text}; the process was ended"));
+        if let Some(peer) = &space.peer {
+            peer.kill();
+        }
     }
 
     /// The programs need more than the limit, and that cannot be helped: the largest is ended, as a
@@ -560,9 +558,9 @@ impl Pager {
             // Mostly, a family has it in common.
             let members = u64::from(space.members());
             let stored = space.table.stored_pages() * PAGE_SIZE as u64 / members;
-            Some((space.resident_bytes() + stored, space.pid?))
+            Some((space.resident_bytes() + stored, space.peer.clone()?))
         });
-        let Some((_, pid)) = by_size.max() else { return };
+        let Some((_, largest)) = by_size.max_by_key(|(bytes, _)| *bytes) else { return };
         let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
         let used = self.sampled.load(Ordering::Relaxed);
         let resident = self.resident.load(Ordering::Relaxed);
@@ -571,7 +569,7 @@ impl Pager {
         let file = if self.write_back.is_some() { "" } else { ", or a --backing file" };
         tell(&format!(
             "out of memory: of {:.1} MiB {:.1} are in use ({:.1} resident, {:.1} pool, \
-             {:.1} tables of pages, {:.1} unmanaged programs), and {why}; process {pid} was ended. \
+             {:.1} tables of pages, {:.1} unmanaged programs), and {why}; process {} was ended. \
              Give it a larger --limit{file}.",
             mib(self.limit_bytes),
             (mib(used) * 10.0).ceil() / 10.0, // more than the limit, by however little
@@ -579,8 +577,9 @@ impl Pager {
             mib(pool),
             mib(used.saturating_sub(resident + pool + unmanaged)),
             mib(unmanaged),
+            largest.pid(),
         ));
-        let _ = signals::send(pid as i32, SignalNumber(9));
+        largest.kill();
     }
 
     /// The process that guards this one, if there is one yet.
@@ -629,7 +628,7 @@ fn ratio(stored_pages: u64, pool_bytes: u64) -> Option<f64> {
 fn too_many_files(error: &io::Error) -> String {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     let limit = limit.unwrap_or(u64::MAX);
-    format!("{error}: {limit} are allowed (ulimit -n), 6 for each process")
+    format!("{error}: {limit} are allowed (ulimit -n), 9 for each process")
 }
 
 /// A descriptor that wakes who waits for it.

@@ -1,15 +1,17 @@
 //! What /proc tells of a process with a helper.
 
 use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader};
+use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 use super::mappings::{Mappings, addresses};
+use super::peer::Peer;
 use super::ranges::Ranges;
 use super::space::TRAY_PAGES;
 use crate::page::PAGE_SIZE;
 use crate::sys::pagemap::{self, Found};
+use crate::sys::process_memory::ProcessMemory;
 
 /// Runs of resident pages that the kernel is asked for at once, and pages: faults wait meanwhile,
 /// and what is asked for and does not leave with this command is asked for again.
@@ -20,11 +22,13 @@ const FOUND_PAGES_MAX: u64 = TRAY_PAGES as u64;
 #[derive(Debug)]
 pub(super) struct ProcessFiles {
     /// The helper's: it has the memory as long as anybody has, unlike the first thread.
-    thread: u32,
+    pub(super) thread: u32,
     statm: File,
     pagemap: File,
+    smaps: File,
     smaps_rollup: File,
     pub(super) mappings: Mappings,
+    pub(super) memory: ProcessMemory,
 }
 
 /// What /proc/PID/statm tells, in pages.
@@ -35,13 +39,24 @@ pub(super) struct Size {
 }
 
 impl ProcessFiles {
-    pub(super) fn open(thread: u32) -> io::Result<ProcessFiles> {
+    /// Those of a process with a helper. The kernel has all but `statm` mean the address space that
+    /// the process has now, whatever it becomes; the last that is opened is its memory.
+    pub(super) fn open(peer: &Peer) -> io::Result<ProcessFiles> {
+        let files = ProcessFiles::of_thread(helper_thread(peer.pid())?)?;
+        // Its number was its own until now.
+        if peer.is_alive() { Ok(files) } else { Err(io::ErrorKind::NotFound.into()) }
+    }
+
+    fn of_thread(thread: u32) -> io::Result<ProcessFiles> {
+        let open = |name| File::open(format!("/proc/{thread}/{name}"));
         Ok(ProcessFiles {
             thread,
-            statm: File::open(format!("/proc/{thread}/statm"))?,
-            pagemap: File::open(format!("/proc/{thread}/pagemap"))?,
-            smaps_rollup: File::open(format!("/proc/{thread}/smaps_rollup"))?,
-            mappings: Mappings::open(thread)?,
+            statm: open("statm")?,
+            pagemap: open("pagemap")?,
+            smaps: open("smaps")?,
+            smaps_rollup: open("smaps_rollup")?,
+            mappings: Mappings::new(open("maps")?),
+            memory: ProcessMemory::open(thread)?,
         })
     }
 
@@ -145,21 +160,53 @@ impl ProcessFiles {
     ) -> io::Result<[Ranges; N]> {
         let mut found = [const { Ranges::new() }; N];
         let mut range = 0..0;
-        let smaps = BufReader::new(File::open(format!("/proc/{}/smaps", self.thread))?);
-        for line in smaps.lines() {
-            let line = line?;
+        for line in read_to_string(&self.smaps)?.lines() {
             if let Some(flags) = line.strip_prefix("VmFlags:") {
                 for flag in flags.split_ascii_whitespace() {
                     if let Some(at) = wanted.iter().position(|wanted| *wanted == flag) {
                         found[at].insert_apart(range.clone());
                     }
                 }
-            } else if let Some(mapping) = addresses(&line) {
+            } else if let Some(mapping) = addresses(line) {
                 range = mapping;
             }
         }
         Ok(found)
     }
+}
+
+/// All that a file of /proc says now, which is read from its start however often.
+pub(super) fn read_to_string(file: &File) -> io::Result<String> {
+    let mut text = Vec::new();
+    let mut room = vec![0; 64 << 10];
+    loop {
+        match file.read_at(&mut room, text.len() as u64) {
+            Ok(0) => break,
+            Ok(count) => text.extend_from_slice(&room[..count]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    String::from_utf8(text).map_err(io::Error::other)
+}
+
+/// The thread of the helper in a process. It is the process that gives it the name: a wrong one is
+/// another thread of the same process.
+fn helper_thread(pid: u32) -> io::Result<u32> {
+    for thread in threads(pid)? {
+        match is_helper(thread) {
+            Ok(true) => return Ok(thread),
+            Err(error) if error.raw_os_error() == Some(libc::EMFILE) => return Err(error),
+            Ok(false) | Err(_) => {} // another, or it has ended
+        }
+    }
+    Err(io::ErrorKind::NotFound.into())
+}
+
+/// The threads of the process that one of them is of.
+pub(super) fn threads(thread: u32) -> io::Result<impl Iterator<Item = u32>> {
+    let tasks = fs::read_dir(format!("/proc/{thread}/task"))?;
+    Ok(tasks.filter_map(|task| task.ok()?.file_name().to_str()?.parse().ok()))
 }
 
 /// Whether a thread is a helper.
@@ -235,7 +282,7 @@ mod tests {
     #[test]
     fn this_process_is_told_of() {
         let page = PAGE_SIZE as u64;
-        let files = ProcessFiles::open(std::process::id()).unwrap();
+        let files = ProcessFiles::of_thread(std::process::id()).unwrap();
         let memory = vec![1_u8; 600 * PAGE_SIZE];
         let start = (memory.as_ptr().addr() as u64).next_multiple_of(page);
         let range = start..start + 599 * page;

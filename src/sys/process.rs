@@ -82,30 +82,6 @@ pub fn trim_heap() {
     };
 }
 
-/// Whether process_vm_readv is allowed on the process `pid`.
-///
-/// # Errors
-///
-/// The kernel's error: `EPERM` where it is not, `ESRCH` where there is no such process, `ENOSYS`
-/// where there is no such call.
-pub fn may_read_memory(pid: u32) -> io::Result<()> {
-    let mut byte = 0_u8;
-    let local = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
-    // Nothing is mapped there: permission is checked first.
-    let remote = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 1 };
-    // SAFETY: both vectors have one element; the kernel writes at most the one byte of ours.
-    let read = unsafe {
-        libc::process_vm_readv(pid as libc::pid_t, &raw const local, 1, &raw const remote, 1, 0)
-    };
-    if read >= 0 {
-        return Ok(());
-    }
-    match io::Error::last_os_error() {
-        error if error.raw_os_error() == Some(libc::EFAULT) => Ok(()),
-        error => Err(error),
-    }
-}
-
 /// The parent of a process; `None` once it has ended.
 pub fn parent_of(pid: u32) -> Option<u32> {
     stat_field(pid, 4)
@@ -205,6 +181,25 @@ pub fn prefer_thread(thread: u32) {
     const LEAST_NICE: libc::c_int = -20;
     // SAFETY: changes how a thread is scheduled; no pointers are passed.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, thread, LEAST_NICE) };
+}
+
+/// Gives up all capabilities of this thread but those for looking after processes of other users:
+/// to read them (`CAP_SYS_PTRACE`, and the rights of their files in /proc), to end them, and to
+/// change when they run. Threads that it starts have no others. Best effort: less is never gained.
+pub fn keep_capabilities_for_programs() {
+    use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
+    let kept = CapabilitySet::SYS_PTRACE
+        | CapabilitySet::DAC_READ_SEARCH
+        | CapabilitySet::KILL
+        | CapabilitySet::SYS_NICE;
+    if let Ok(CapabilitySets { effective, permitted, .. }) = capabilities(None) {
+        let sets = CapabilitySets {
+            effective: effective & kept,
+            permitted: permitted & kept,
+            inheritable: CapabilitySet::empty(),
+        };
+        let _ = set_capabilities(None, sets); // to have less is always allowed
+    }
 }
 
 /// What a thread may ask for at least to be run for at once, in ns.
@@ -310,10 +305,31 @@ mod tests {
     fn arguments_are_found() {
         let range = arguments_of(std::process::id()).unwrap();
         let mut bytes = vec![0; (range.end - range.start) as usize];
-        crate::sys::remote::read(std::process::id(), range.start, &mut bytes).unwrap();
+        let memory = crate::sys::process_memory::ProcessMemory::open(std::process::id()).unwrap();
+        memory.read(range.start, &mut bytes).unwrap();
         let name = std::env::args().next().unwrap();
         assert_eq!(bytes.split(|byte| *byte == 0).next(), Some(name.as_bytes()));
         assert_eq!(arguments_of(2), None); // has no memory
+    }
+
+    #[test]
+    fn a_thread_gives_up_capabilities_for_good() {
+        let told = std::thread::spawn(|| {
+            keep_capabilities_for_programs();
+            let of_thread = || fs::read_to_string("/proc/thread-self/status").unwrap();
+            (of_thread(), std::thread::spawn(of_thread).join().unwrap())
+        });
+        let (own, of_its_thread) = told.join().unwrap();
+        for status in [own, of_its_thread] {
+            let set = |name: &str| {
+                let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+                u64::from_str_radix(line.trim(), 16).unwrap()
+            };
+            // Of linux/capability.h: DAC_READ_SEARCH 2, KILL 5, SYS_PTRACE 19, SYS_NICE 23.
+            let kept = 1 << 2 | 1 << 5 | 1 << 19 | 1 << 23;
+            assert_eq!((set("CapEff:") & !kept, set("CapPrm:") & !kept), (0, 0));
+            assert_eq!(set("CapInh:"), 0);
+        }
     }
 
     #[test]
@@ -351,13 +367,6 @@ mod tests {
         assert_eq!(policy(), libc::SCHED_IDLE);
         run_when_idle(None, false).unwrap();
         assert_eq!(policy(), libc::SCHED_OTHER);
-    }
-
-    #[test]
-    fn a_process_that_is_not_there_cannot_be_read() {
-        may_read_memory(std::process::id()).unwrap();
-        let gone = may_read_memory(i32::MAX as u32).unwrap_err();
-        assert_eq!(gone.raw_os_error(), Some(libc::ESRCH));
     }
 
     #[test]

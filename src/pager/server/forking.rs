@@ -1,7 +1,6 @@
 //! Forks: a child has the pages of its parent that are in the store; what both have is protected.
 
 use std::collections::BTreeSet;
-use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -9,10 +8,12 @@ use super::{PAGE, Server};
 use crate::pager::family::Family;
 use crate::pager::process_files::children_of;
 use crate::pager::ranges::Ranges;
+use crate::pager::run_dir::random_bytes;
 use crate::pager::space::Space;
 use crate::pager::table::{Entry, Place, UNKNOWN};
 use crate::pager::{SpaceLock, lock};
 use crate::sys::process;
+use crate::sys::stderr::tell;
 use crate::sys::userfaultfd::Userfaultfd;
 
 /// A fork that may be told before what other threads of the parent had done to the mappings. As
@@ -30,7 +31,7 @@ const OVERTAKING_FOR: Duration = Duration::from_millis(100);
 impl Server {
     /// A space is that of a process that was forked when nothing of its parent was watched. Whether
     /// it is to be watched at once: copies of all that they share would not fit.
-    pub(super) fn is_child(&mut self, id: u32, pid: u32) -> bool {
+    pub(super) fn join_parent(&mut self, id: u32, pid: u32) -> bool {
         let Some(parent) = process::parent_of(pid) else { return false };
         let is_parent = |space: &&SpaceLock| lock(space).pid == Some(parent);
         let Some(parent) = self.spaces.values().find(is_parent).cloned() else { return false };
@@ -118,32 +119,40 @@ impl Server {
         Ok(())
     }
 
-    /// A process has forked, as a worker was told.
-    pub(super) fn forked(
-        &mut self,
-        parent: &mut Space,
-        child: Userfaultfd,
-        worker: usize,
-    ) -> io::Result<()> {
-        let space = self.child_of(parent, child);
-        let child = self.add_space(space, worker)?;
-        if parent.has_threads() {
-            let parent = Arc::clone(&parent.uffd);
-            self.overtaking.push(Overtaking { child, parent, since: Instant::now() });
+    /// A process has forked, as a worker was told. A child that cannot be followed gets no page that
+    /// it lacks, and its parent runs on.
+    pub(super) fn forked(&mut self, parent: &mut Space, child: Userfaultfd, worker: usize) {
+        let child = Arc::new(child);
+        let followed = self
+            .child_of(parent, Arc::clone(&child))
+            .and_then(|space| self.add_space(space, worker).map_err(|error| error.to_string()));
+        match followed {
+            Ok(child) if parent.has_threads() => {
+                let parent = Arc::clone(&parent.uffd);
+                self.overtaking.push(Overtaking { child, parent, since: Instant::now() });
+            }
+            Ok(_) => {}
+            Err(why) => {
+                let pid = parent.pid.unwrap_or(0);
+                tell(&format!(
+                    "a child of process {pid} cannot be followed: {why}; it gets SIGBUS or EFAULT \
+                     for pages that it lacks"
+                ));
+                self.orphan(child, pid);
+            }
         }
-        Ok(())
     }
 
-    /// The space of a child: it has the pages of its parent that are in the store.
-    fn child_of(&mut self, parent: &mut Space, child: Userfaultfd) -> Space {
-        let mut space = Space::new(child, None);
+    /// The space of a child: it has the pages of its parent that are in the store. In words why
+    /// some of them cannot be had.
+    fn child_of(&mut self, parent: &mut Space, child: Arc<Userfaultfd>) -> Result<Space, String> {
+        let secret = random_bytes().map_err(|error| format!("no secret for it: {error}"))?;
+        let mut space = Space::of_child(child, parent, secret);
         space.watched = parent.watched.clone();
         let unprotected = parent.take_unprotected();
         // What the kernel does not give to children, and what it gives as zeros.
-        let [not_copied, wiped, stacks] = parent.fork_advice().unwrap_or_else(|error| {
-            self.pager.fail(&format!("cannot follow a fork: {error}"));
-            [const { Ranges::new() }; 3]
-        });
+        let [not_copied, wiped, stacks] =
+            parent.fork_advice().map_err(|error| format!("its mappings are not told: {error}"))?;
         space.inherit_advice(wiped.clone(), stacks.clone());
         // Both run on by now.
         let unprotected = unprotected.map(|rest| parent.without_spared(rest, stacks.clone()));
@@ -169,14 +178,18 @@ impl Server {
         });
         is_any_aside |= space.inherit_changes(parent, &mut |slot| self.pager.slots.share(slot));
         if let (Err(why), true) = (stored, is_any_aside) {
-            self.pager.fail(&format!("pages of a forked process cannot be kept: {why}"));
+            let family = space.family.take();
+            space.forget_all(&mut |slot| self.pager.release(slot));
+            if let Some(family) = family {
+                self.lost(&family, space.lent_bytes());
+            }
+            return Err(format!("staged pages of its parent cannot be kept: {why}"));
         }
-        space
+        Ok(space)
     }
 
-    /// Whether all is told that was done to the mappings of a space's parent before it forked.
-    /// Nothing that was read is left to be looked at.
-    pub(super) fn has_all_told_before(&mut self, id: u32) -> bool {
+    /// Lets children go on for whose parents' events no more time is given.
+    pub(super) fn settle_forks(&mut self) {
         let has_ended = |Overtaking { parent, since, .. }: &mut Overtaking| {
             !parent.is_changing() || since.elapsed() >= OVERTAKING_FOR
         };
@@ -186,7 +199,11 @@ impl Server {
                 lock(child).has_all_told(&mut |slot| self.pager.release(slot));
             }
         }
-        !self.overtaking.iter().any(|fork| fork.child == id)
+    }
+
+    /// Whether something may still be reported that the parent of a space did before it forked.
+    pub(super) fn has_pending_events(&self, id: u32) -> bool {
+        self.overtaking.iter().any(|fork| fork.child == id)
     }
 
     /// Children of which something that is told of this parent may be true as well.

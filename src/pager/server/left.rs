@@ -31,6 +31,11 @@ pub(super) struct Left {
 }
 
 impl Server {
+    /// Nobody can answer for this memory: pages that are asked for are poisoned.
+    pub(super) fn orphan(&mut self, uffd: Arc<Userfaultfd>, pid: u32) {
+        self.left.push(Left { uffd, pid, since: Instant::now() });
+    }
+
     /// The helper of a space has ended.
     pub(super) fn leave(&mut self, id: u32) {
         let left = self.spaces.get(&id).map(|space| {

@@ -1,7 +1,7 @@
 //! What answers: programs that come, their faults, and what they do to their mappings.
 
 mod forking;
-mod greeting;
+mod handshake;
 mod left;
 mod serving;
 mod worker;
@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use forking::Overtaking;
-use greeting::Newcomer;
+use handshake::{Entrance, PendingHelper};
 use left::Left;
 use rustix::event::epoll;
 use serving::{Access, By, FRESH_MAX, RESTORED_MAX, Served, Waiting};
@@ -28,7 +28,6 @@ use super::reader::Reader;
 use super::space::Space;
 use super::{Pager, SpaceLock, lock, too_many_files, untouched_pages};
 use crate::page::{PAGE_SIZE, Page};
-use crate::sys::preload::protocol::Message;
 use crate::sys::process;
 use crate::sys::userfaultfd::{Event, Message as Told, Userfaultfd};
 
@@ -41,6 +40,7 @@ const MESSAGES: usize = 16;
 #[derive(Debug, Clone, Copy)]
 enum Token {
     Listener,
+    Door,
     Wake,
     /// Of the end of all.
     Over,
@@ -55,8 +55,9 @@ impl Token {
             Token::Listener => 0,
             Token::Wake => 1,
             Token::Over => 2,
-            Token::Helper(id) => u64::from(id) * 2 + 3,
-            Token::Userfaultfd(id) => u64::from(id) * 2 + 4,
+            Token::Door => 3,
+            Token::Helper(id) => u64::from(id) * 2 + 4,
+            Token::Userfaultfd(id) => u64::from(id) * 2 + 5,
         };
         epoll::EventData::new_u64(number)
     }
@@ -66,8 +67,9 @@ impl Token {
             0 => Token::Listener,
             1 => Token::Wake,
             2 => Token::Over,
-            number if number % 2 == 1 => Token::Helper(((number - 3) / 2) as u32),
-            number => Token::Userfaultfd(((number - 4) / 2) as u32),
+            3 => Token::Door,
+            number if number % 2 == 0 => Token::Helper(((number - 4) / 2) as u32),
+            number => Token::Userfaultfd(((number - 5) / 2) as u32),
         }
     }
 }
@@ -76,16 +78,15 @@ impl Token {
 #[derive(Debug)]
 pub(super) struct Server {
     pager: Arc<Pager>,
-    listener: OwnedFd,
+    entrance: Arc<Entrance>,
     /// What each worker waits for.
     epolls: Arc<[OwnedFd]>,
     /// When each worker had a fault last: of those that were started.
     busy: Vec<Instant>,
     device: Option<File>,
     spaces: BTreeMap<u32, SpaceLock>,
-    newcomers: BTreeMap<u32, Newcomer>,
-    /// What helpers said that are to be greeted again.
-    hellos: Vec<(u32, Message)>,
+    /// Helpers that are not ready, the oldest first.
+    pending: BTreeMap<u32, PendingHelper>,
     /// Helpers of spaces, by the number that they came with: to see that they end.
     helpers: BTreeMap<u32, u32>,
     waiting: Vec<Waiting>,
@@ -93,6 +94,8 @@ pub(super) struct Server {
     left: Vec<Left>,
     /// It was told that a page of such was asked for.
     has_told_of_left: bool,
+    /// It was told that there are too few descriptors for all programs.
+    has_told_of_files: bool,
     /// Some space may have something that is to be protected still.
     protects: bool,
     /// Where there is a file.
@@ -124,9 +127,15 @@ enum Unread {
 }
 
 impl Server {
-    fn new(pager: Arc<Pager>, listener: OwnedFd, epolls: Arc<[OwnedFd]>) -> io::Result<Server> {
+    fn new(
+        pager: Arc<Pager>,
+        entrance: Arc<Entrance>,
+        epolls: Arc<[OwnedFd]>,
+    ) -> io::Result<Server> {
         let first = &epolls[0];
-        epoll::add(first, &listener, Token::Listener.data(), epoll::EventFlags::IN)?;
+        let (listener, door) = (Token::Listener.data(), Token::Door.data());
+        epoll::add(first, entrance.listener(), listener, epoll::EventFlags::IN)?;
+        epoll::add(first, entrance.door(), door, epoll::EventFlags::IN)?;
         epoll::add(first, &pager.wake, Token::Wake.data(), epoll::EventFlags::IN)?;
         for epoll in &*epolls {
             epoll::add(epoll, &pager.over, Token::Over.data(), epoll::EventFlags::IN)?;
@@ -135,18 +144,18 @@ impl Server {
         let reader = pager.write_back.as_ref().map(|_| Reader::start(&pager)).transpose()?;
         Ok(Server {
             pager,
-            listener,
+            entrance,
             epolls,
             busy: vec![Instant::now()],
             device,
             spaces: BTreeMap::new(),
-            newcomers: BTreeMap::new(),
-            hellos: Vec::new(),
+            pending: BTreeMap::new(),
             helpers: BTreeMap::new(),
             waiting: Vec::new(),
             overtaking: Vec::new(),
             left: Vec::new(),
             has_told_of_left: false,
+            has_told_of_files: false,
             protects: false,
             reader,
             next: 0,
@@ -158,16 +167,14 @@ impl Server {
 
     /// Whether there is something to do of which no descriptor tells.
     fn is_busy(&self) -> bool {
-        let has_some = !self.waiting.is_empty() || !self.hellos.is_empty() || !self.left.is_empty();
-        has_some || self.protects
+        let has_some = !self.waiting.is_empty() || !self.left.is_empty() || self.protects;
+        has_some || self.has_unanswered()
     }
 
-    /// Greets those again that were to wait, then helpers that say something, or are gone: after
-    /// the userfaultfds that were readable at the same time.
+    /// Goes on with those that were to wait, then with helpers that say something, or are gone:
+    /// after the userfaultfds that were readable at the same time.
     fn hear_all(&mut self, helpers: Vec<u32>) {
-        for (id, message) in std::mem::take(&mut self.hellos) {
-            self.hear(id, message, None);
-        }
+        self.go_on_with_unanswered();
         helpers.into_iter().for_each(|id| self.heard(id));
     }
 
@@ -178,20 +185,6 @@ impl Server {
         if self.protects {
             let is_left = |space: &&SpaceLock| !lock(space).protect(Duration::ZERO);
             self.protects = self.spaces.values().filter(is_left).count() > 0;
-        }
-    }
-
-    /// Something has failed that is tried for ever where there is no more of what it takes: then
-    /// nothing goes any more.
-    fn failed_to(&self, what: &str, error: &io::Error) {
-        match error.raw_os_error() {
-            Some(libc::EMFILE) => {
-                self.pager.fail(&format!("cannot {what}: {}", too_many_files(error)));
-            }
-            Some(libc::ENFILE | libc::ENOSPC) => {
-                self.pager.fail(&format!("cannot {what}: {error}"));
-            }
-            _ => {} // nobody is there any more
         }
     }
 
@@ -245,21 +238,29 @@ impl Server {
         }
     }
 
-    /// Spaces of processes without a helper end unseen: looks after them.
-    fn forget_dead(&mut self) {
-        let is_dead = |space: &Space| space.pid.is_none() && space.is_dead();
+    /// Forgets spaces whose memory is gone: those without a helper end unseen, and so does one whose
+    /// connection another process has, too.
+    fn forget_dead(&mut self, may_be: impl Fn(&Space) -> bool) {
+        let is_dead = |space: &Space| may_be(space) && space.is_dead();
         let dead: Vec<u32> = self
             .spaces
             .iter()
             .filter(|(_, space)| is_dead(&lock(space)))
             .map(|(&id, _)| id)
             .collect();
-        dead.into_iter().for_each(|id| self.gone(id));
+        for id in dead {
+            if lock(&self.spaces[&id]).pid.is_some() {
+                self.helpers.retain(|_, space| *space != id);
+                self.tell_of_core(id);
+            }
+            self.gone(id);
+        }
     }
 
     /// Looks after all that ends unseen.
     fn look_after_ends(&mut self) {
-        self.forget_dead();
+        self.forget_dead(|_| true);
+        self.drop_silent();
         self.look_at_left();
         self.spaces.values().for_each(|space| lock(space).end_helper_left_alone());
     }
@@ -267,7 +268,8 @@ impl Server {
     /// Reads some messages and answers them.
     fn answer(&mut self, desk: &mut Desk, id: u32, shared: &SpaceLock) -> Result<Answered, Unread> {
         let reading = shared.try_lock_events().ok_or(Unread::IsRegistered)?;
-        if !self.has_all_told_before(id) {
+        self.settle_forks();
+        if self.has_pending_events(id) {
             return Err(Unread::Overtakes);
         }
         let mut space = lock(shared);
@@ -277,7 +279,11 @@ impl Server {
         let start = Instant::now();
         let mut room = [Told::EMPTY; MESSAGES];
         let count = space.uffd.read(&mut room).unwrap_or_else(|error| {
-            self.failed_to("follow a fork", &error);
+            if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) {
+                // It waits in its fork(2), which cannot be told.
+                let why = too_many_files(&error);
+                self.pager.end(&space, &format!("a fork cannot be followed: {why}"));
+            }
             0
         });
         if count > 0 {
@@ -299,6 +305,11 @@ impl Server {
         let mut drawn = None;
         for fault in faults {
             let Event::PageFault { address, write, wp, thread } = fault else { continue };
+            if space.asks_identity(address) {
+                let page = space.tell_identity();
+                self.to_wake.push((Arc::clone(&space.uffd), page));
+                continue;
+            }
             if space.tells_fork(address) {
                 drop(drawn.take());
                 // At the fork, both sides keep the processors busy.
@@ -345,7 +356,7 @@ impl Server {
         drop((reading, space));
         if has_forked {
             // Of a program that forks in a loop, each child has a table of its own.
-            self.forget_dead();
+            self.forget_dead(|space| space.pid.is_none());
         }
         Ok(Answered { count, drawn })
     }
@@ -369,10 +380,7 @@ impl Server {
             }
             Event::Fork { child } => {
                 desk.company.leave();
-                if let Err(error) = self.forked(space, child, desk.number) {
-                    // What is missing in it would read as zeros.
-                    self.pager.fail(&format!("cannot follow a fork: {error}"));
-                }
+                self.forked(space, child, desk.number);
             }
             Event::PageFault { .. } => unreachable!("the caller has dealt with faults"),
         }

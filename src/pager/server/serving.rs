@@ -123,9 +123,6 @@ impl Server {
     /// Gives a program the page that it waits for, and those that it will want next.
     pub(super) fn serve(&mut self, space: &mut Space, fault: &Waiting, by: By) -> Served {
         let (page, access) = (fault.page(), fault.access);
-        if self.pager.has_failed() {
-            return Served::Done; // never zeros where something was: it is ended
-        }
         let place = space.table.get(page).place;
         // Nothing leaves that is about to fork, and it has all that is protected already.
         let may_wait = access != Access::FirstWrite || !space.is_about_to_fork();
@@ -192,7 +189,11 @@ impl Server {
             Some(Err(_)) if space.is_ending() => return None, // nobody waits any more
             Some(Err(error)) => {
                 let (pid, address) = (space.pid.unwrap_or(0), page * PAGE);
-                self.pager.lose(pid, &format!("page {address:#x} of process {pid}: {error}"));
+                self.pager.lose(
+                    space,
+                    page,
+                    &format!("page {address:#x} of process {pid}: {error}"),
+                );
                 return None;
             }
         }
@@ -314,7 +315,8 @@ impl Server {
             errno => {
                 let pid = space.pid.unwrap_or(0);
                 let error = io::Error::from_raw_os_error(errno);
-                self.pager.lose(pid, &format!("page {address:#x} of process {pid}: {error}"));
+                let text = format!("page {address:#x} of process {pid}: {error}");
+                self.pager.lose(space, fault.page(), &text);
             }
         }
     }

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll};
 use rustix::thread::sched_getaffinity;
 
+use super::handshake::{Arrival, Entrance};
 use super::{Answered, MESSAGES, Server, Token, Unread};
 use crate::pager::Pager;
 use crate::pager::company::Company;
@@ -55,6 +56,7 @@ pub(in crate::pager) fn count() -> usize {
 #[derive(Debug)]
 pub(in crate::pager) struct Workers {
     pager: Arc<Pager>,
+    entrance: Arc<Entrance>,
     server: Mutex<Server>,
     /// What each of them waits for.
     epolls: Arc<[OwnedFd]>,
@@ -65,8 +67,9 @@ impl Workers {
     pub(in crate::pager) fn new(pager: Arc<Pager>, listener: OwnedFd) -> io::Result<Arc<Workers>> {
         let new = |_: &_| epoll::create(epoll::CreateFlags::CLOEXEC);
         let epolls = pager.turns.each().iter().map(new).collect::<Result<Arc<[_]>, _>>()?;
-        let server = Server::new(Arc::clone(&pager), listener, Arc::clone(&epolls))?;
-        Ok(Arc::new(Workers { pager, server: Mutex::new(server), epolls }))
+        let entrance = Arc::new(Entrance::new(listener)?);
+        let server = Server::new(Arc::clone(&pager), Arc::clone(&entrance), Arc::clone(&epolls))?;
+        Ok(Arc::new(Workers { pager, entrance, server: Mutex::new(server), epolls }))
     }
 
     /// The first worker: answers until the pager is told to stop.
@@ -90,6 +93,13 @@ impl Workers {
     pub(in crate::pager) fn is_asked(&self, worker: usize) -> bool {
         let mut fds = [PollFd::new(&self.epolls[worker], PollFlags::IN)];
         rustix::event::poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+    }
+
+    /// Somebody has come, whom nothing but this waits for: who is none of the run is dropped.
+    fn admit(&self, arrival: io::Result<Arrival>) {
+        if let Ok(arrival) = arrival {
+            let _ = self.lock().admit(arrival); // there is no more memory in the kernel
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Server> {
@@ -230,12 +240,8 @@ impl Worker {
             let mut helpers = Vec::new();
             for event in ready.iter() {
                 match Token::of(event.data) {
-                    Token::Listener => {
-                        let mut server = workers.lock();
-                        if let Err(error) = server.accept() {
-                            server.failed_to("greet a program", &error);
-                        }
-                    }
+                    Token::Listener => workers.admit(workers.entrance.accept()),
+                    Token::Door => workers.admit(workers.entrance.take_sent()),
                     Token::Wake => {
                         let _ = rustix::io::read(&workers.pager.wake, &mut [0; 8]);
                         self.is_busy = true;

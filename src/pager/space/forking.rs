@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use super::counting::{Joined, Shared};
 use super::staging::STAGING_PAGES;
 use super::words::LISTS;
-use super::{PAGE, Space, threads};
+use super::{PAGE, Space};
 use crate::pager::family::Family;
+use crate::pager::process_files::threads;
 use crate::pager::ranges::{Ranges, count};
 use crate::sys::process;
 

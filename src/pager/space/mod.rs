@@ -10,23 +10,22 @@
 mod changing;
 mod counting;
 mod forking;
+mod identity;
 mod moving;
 mod staging;
 mod watching;
 mod words;
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::io;
 use std::ops::Range;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
 use counting::{Joined, Shared};
 pub(super) use counting::{Part, Told, process_size, resident_bytes};
-pub(super) use forking::is_busy;
 use forking::{Forks, Prepared};
+use identity::Identity;
 pub(super) use moving::Moved;
 use staging::Staging;
 pub(super) use staging::{STAGING_BYTES, TRAY_PAGES, Tray};
@@ -37,13 +36,13 @@ pub(super) use words::leave_words_of_threads;
 use super::family::Member;
 use super::hand::Hand;
 use super::helper::{Command, Helper};
-use super::process_files::{ProcessFiles, has_locked_memory, is_helper, number_in_namespace};
+use super::peer::Peer;
+use super::process_files::{ProcessFiles, has_locked_memory, number_in_namespace, threads};
 use super::ranges::Ranges;
 use super::status::ProcessStatus;
 use super::streams::Streams;
 use super::table::{Entry, HEAT_MAX, PageTable, Place, UNKNOWN};
 use crate::page::PAGE_SIZE;
-use crate::sys::preload::SharedControl;
 use crate::sys::process;
 use crate::sys::userfaultfd::Userfaultfd;
 
@@ -53,6 +52,9 @@ const PAGE: u64 = PAGE_SIZE as u64;
 #[derive(Debug)]
 pub(super) struct Space {
     pub(super) pid: Option<u32>,
+    /// The process, where it is known.
+    pub(super) peer: Option<Arc<Peer>>,
+    identity: Identity,
     /// The helper's thread: it has the memory as long as anybody has, unlike the first thread.
     pub(super) thread: Option<u32>,
     /// Numbers of the first thread and the helper in a PID namespace of their own, and here.
@@ -62,8 +64,8 @@ pub(super) struct Space {
     pub(super) table: PageTable,
     /// Registered with the userfaultfd.
     pub(super) watched: Ranges,
-    /// Never to be moved: staging, and the helper's stack.
-    own: Ranges,
+    /// Never to be moved: staging, the helper's stack, the page of identity.
+    pub(super) own: Ranges,
     /// Not to be moved for now, [`Space::own`] among it: locked, read-only.
     left: Ranges,
     left_since: Instant,
@@ -133,11 +135,17 @@ pub(super) struct Space {
 impl Space {
     /// A space whose process is known or not yet.
     pub(super) fn new(uffd: Userfaultfd, pid: Option<u32>) -> Space {
+        Space::with(Arc::new(uffd), pid)
+    }
+
+    fn with(uffd: Arc<Userfaultfd>, pid: Option<u32>) -> Space {
         Space {
             pid,
+            peer: None,
+            identity: Identity::default(),
             thread: None,
             renumbered: Vec::new(),
-            uffd: Arc::new(uffd),
+            uffd,
             helper: None,
             table: PageTable::default(),
             watched: Ranges::default(),
@@ -185,36 +193,38 @@ impl Space {
     /// A space of no process, without a userfaultfd.
     #[cfg(test)]
     pub(super) fn of_nothing() -> Space {
-        let nothing = fs::File::open("/dev/null").unwrap();
+        let nothing = std::fs::File::open("/dev/null").unwrap();
         Space::new(Userfaultfd::from_fd(nothing.into()), None)
+    }
+
+    /// The space of a child that was forked with this userfaultfd, which its process can be told by
+    /// a secret.
+    pub(super) fn of_child(uffd: Arc<Userfaultfd>, parent: &Space, secret: [u8; 16]) -> Space {
+        let identity = Identity::of_child(&parent.identity, secret);
+        Space { identity, ..Space::with(uffd, None) }
     }
 
     /// The helper is there: pages can leave from now on.
     pub(super) fn meet(
         &mut self,
-        pid: u32,
-        connection: OwnedFd,
-        control: SharedControl,
-        staging: u64,
-        own: Range<u64>,
+        peer: Arc<Peer>,
+        helper: Helper,
+        files: ProcessFiles,
         release: &mut dyn FnMut(u32),
     ) -> io::Result<()> {
-        let area = staging..staging + STAGING_BYTES;
-        // The page whose touch tells of a fork. The rest is by the helper, while it moves pages.
-        self.uffd.register(area.end - PAGE..area.end, true, false)?;
-        let thread = helper_thread(pid)?;
+        let (pid, thread) = (peer.pid(), files.thread);
         // Its share of a processor, of which many programs have one, would not do.
         process::prefer_thread(thread);
         self.thread = Some(thread);
         let renumbered = |here| number_in_namespace(here).map(|there| (there, here));
         self.renumbered = [thread, pid].into_iter().map_while(renumbered).collect();
-        self.files = Some(Arc::new(ProcessFiles::open(thread)?));
-        self.own.insert(area);
-        self.own.insert(own);
+        self.files = Some(Arc::new(files));
         self.left = self.own.clone();
         self.pid = Some(pid);
+        self.peer = Some(peer);
+        self.forget_secret();
         let shared = std::mem::take(&mut self.expected).then_some(self.shared.bytes);
-        self.helper = Some(Arc::new(Helper::new(connection, control, staging)));
+        self.helper = Some(Arc::new(helper));
         self.shares_all(self.protects && self.watched != Ranges::default());
         // Some of it may be in its own count by now, as it has written to it.
         self.shared.bytes = self.shared.bytes.min(shared.unwrap_or(u64::MAX));
@@ -386,24 +396,6 @@ impl Space {
     pub(super) fn bytes(&self) -> usize {
         self.table.bytes() + self.staging.owners.bytes()
     }
-}
-
-/// The thread of the helper in a process.
-fn helper_thread(pid: u32) -> io::Result<u32> {
-    for thread in threads(pid)? {
-        match is_helper(thread) {
-            Ok(true) => return Ok(thread),
-            Err(error) if error.raw_os_error() == Some(libc::EMFILE) => return Err(error),
-            Ok(false) | Err(_) => {} // another, or it has ended
-        }
-    }
-    Err(io::ErrorKind::NotFound.into())
-}
-
-/// The threads of the process that one of them is of.
-fn threads(thread: u32) -> io::Result<impl Iterator<Item = u32>> {
-    let tasks = fs::read_dir(format!("/proc/{thread}/task"))?;
-    Ok(tasks.filter_map(|task| task.ok()?.file_name().to_str()?.parse().ok()))
 }
 
 /// The pages of a range of addresses.

@@ -6,7 +6,6 @@ use std::io;
 use super::{PAGE, Space};
 use crate::page::{PAGE_SIZE, Page};
 use crate::pager::table::{Entry, Place};
-use crate::sys::remote;
 
 /// Pages that are moved by one command: the kernel flushes the TLB once for more than 33, and page
 /// by page below.
@@ -215,10 +214,10 @@ impl Space {
 
     /// Reads a page that is aside.
     pub(in crate::pager) fn read_staged(&self, staged: u32, page: &mut Page) -> io::Result<()> {
-        let (Some(thread), Some(helper)) = (self.thread, &self.helper) else {
+        let (Some(files), Some(helper)) = (&self.files, &self.helper) else {
             return Err(io::ErrorKind::NotFound.into());
         };
-        remote::read(thread, helper.staged_at(staged as usize), page)
+        files.memory.read(helper.staged_at(staged as usize), page)
     }
 }
 

@@ -112,6 +112,7 @@ impl Space {
             return Ok(());
         }
         self.settle(release);
+        self.register_identity();
         let parts = self.unwatched(files.mappings.all()?);
         let registered = register(&self.uffd, &files, parts)?;
         let now = files.mappings.at(&registered)?;
@@ -244,6 +245,7 @@ pub(in crate::pager) fn watch(space: &SpaceLock, release: &mut dyn FnMut(u32)) -
             return space.watch(release); // nothing of before the fork may be missing
         }
         let Some(files) = space.files.clone() else { return Ok(()) };
+        space.register_identity();
         (files, Arc::clone(&space.uffd))
     };
     let size = files.size().map(|size| size.mapped);

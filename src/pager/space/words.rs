@@ -6,9 +6,10 @@
 use std::io;
 use std::ops::Range;
 
-use super::{PAGE, threads};
+use super::PAGE;
+use crate::pager::process_files::threads;
 use crate::pager::{SpaceLock, lock};
-use crate::sys::{process, remote};
+use crate::sys::process;
 
 /// How far the list of robust futexes of a thread and the word that is cleared at its end are from
 /// each other at most: 16 bytes in glibc 2.36.
@@ -25,14 +26,14 @@ const ENTRIES_MAX: usize = 2048;
 /// unmapped: the next thread may have the same stack. So is one of a futex that is held: as a
 /// rule, it will be again.
 pub(in crate::pager) fn leave_words_of_threads(space: &SpaceLock) {
-    let helper = {
+    let files = {
         let mut space = lock(space);
         space.knows_words = true; // of what is watched now
-        space.thread
+        space.files.clone()
     };
-    let Some(helper) = helper else { return };
+    let Some(files) = files else { return };
     // Of one with no threads but its first and the helper nobody joins any, or waits for one.
-    let Some(threads) = threads(helper).ok().map(Vec::from_iter) else { return };
+    let Some(threads) = threads(files.thread).ok().map(Vec::from_iter) else { return };
     if threads.len() <= 2 {
         return;
     }
@@ -42,7 +43,7 @@ pub(in crate::pager) fn leave_words_of_threads(space: &SpaceLock) {
     for list in lists.filter(|list| LISTS.contains(list)) {
         words.push(list - BESIDE..list + BESIDE);
         // What cannot be read has ended, or is no list.
-        let _ = held(list, &mut |address, to| remote::read(helper, address, to), &mut words);
+        let _ = held(list, &mut |address, to| files.memory.read(address, to), &mut words);
     }
     let mut space = lock(space);
     for word in words {

@@ -16,7 +16,7 @@ mod abi;
 mod message;
 mod own;
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -118,6 +118,20 @@ impl Userfaultfd {
     /// Of a descriptor that another process made and sent.
     pub fn from_fd(fd: OwnedFd) -> Userfaultfd {
         Userfaultfd { fd, within: 0..u64::MAX }
+    }
+
+    /// As [`from_fd`](Userfaultfd::from_fd), of a process that is not trusted: by the kernel's word
+    /// it is a userfaultfd, and no device that would take its requests for something else.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidData` where it is something else; those of readlink(2).
+    pub fn from_stranger(fd: OwnedFd) -> io::Result<Userfaultfd> {
+        let told = fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()))?;
+        match told.as_os_str() == "anon_inode:[userfaultfd]" {
+            true => Ok(Userfaultfd::from_fd(fd)),
+            false => Err(io::ErrorKind::InvalidData.into()),
+        }
     }
 
     /// Asks for features, before anything else and once: whoever only wants to know what there is
@@ -277,8 +291,9 @@ impl Userfaultfd {
         self.request(abi::WAKE, &mut range)
     }
 
-    /// Reads messages into the start of `room`, and drops what was there; how many. Does not wait
-    /// and takes no memory.
+    /// Reads messages into the start of `room`, and drops what was there; how many. Takes no
+    /// memory, and does not wait, even where a process that has the descriptor too has set it to
+    /// block. (An older kernel that knows no `RWF_NOWAIT` here would wait then.)
     ///
     /// # Errors
     ///
@@ -289,14 +304,18 @@ impl Userfaultfd {
         for message in room.iter_mut() {
             drop(message.take()); // may own a descriptor
         }
-        let bytes = size_of_val(room);
-        // SAFETY: `room` is borrowed mutably for the call, which writes at most `bytes` to it; all
-        // that the kernel puts there is a message.
-        let read = unsafe { libc::read(self.fd.as_raw_fd(), room.as_mut_ptr().cast(), bytes) };
-        match usize::try_from(read) {
-            Ok(read) => Ok(read / size_of::<Message>()),
-            Err(_) => Err(io::Error::last_os_error()),
-        }
+        let part = libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: size_of_val(room) };
+        let read = |flags| {
+            // SAFETY: `room` is borrowed mutably for the call, which writes at most its bytes; all
+            // that the kernel puts there is a message.
+            let read = unsafe { libc::preadv2(self.fd.as_raw_fd(), &raw const part, 1, -1, flags) };
+            usize::try_from(read).map_err(|_| io::Error::last_os_error())
+        };
+        let read = match read(libc::RWF_NOWAIT) {
+            Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => read(0),
+            done => done,
+        };
+        Ok(read? / size_of::<Message>())
     }
 
     /// A request about the memory that it was made for.
