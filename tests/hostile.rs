@@ -1,0 +1,336 @@
+//! Goal: nobody gets into a run, and nobody in it stops the others.
+//! Method: the real binary, end to end. Another user looks for a way in. A program of the run
+//! speaks the helpers' protocol as an enemy while another one checks each of its pages. Programs
+//! change their user, their root and their descriptors, and are managed still.
+//! Longer: UZSWAP_HOSTILE_SECONDS, for each attack (2). Others: UZSWAP_HOSTILE_SEED.
+
+mod enemy;
+mod trials;
+
+use std::fs::{self, Permissions};
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
+use tempfile::TempDir;
+use uzswap::sys::preload::protocol::{Message, SOCKET_VARIABLE, kind};
+
+const NOBODY: [&str; 3] = ["--reuid=65534", "--regid=65534", "--clear-groups"];
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match &arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["--attack", attack, seconds, seed] => {
+            return enemy::run(attack, seconds.parse().unwrap(), seed.parse().unwrap());
+        }
+        ["--victim", mib] => return victim(mib.parse().unwrap()),
+        ["--check", mib] => {
+            check_all(&fill(mib.parse().unwrap()));
+            return ExitCode::SUCCESS;
+        }
+        ["--stranger", path] => return stranger(Path::new(path)),
+        _ => {}
+    }
+    let missing = no_run();
+    let mut tests = Vec::new();
+    let root = missing.clone().or_else(|| lacks("root"));
+    let mut add = |name: String, missing: Option<String>, test: Box<dyn FnOnce() + Send>| {
+        tests.push(trials::trial(name, missing, test));
+    };
+    for attack in enemy::ATTACKS {
+        let test = move || a_victim_beside(attack);
+        add(format!("beside_an_enemy_{attack}"), missing.clone(), Box::new(test));
+    }
+    add("another_user_gets_nothing".into(), root.clone(), Box::new(another_user));
+    add("modes_are_right_whatever_the_umask".into(), missing.clone(), Box::new(modes));
+    let python = root.or_else(|| lacks("python3"));
+    for (name, change) in CHANGES {
+        let test = move || managed_after(change);
+        add(format!("managed_after_{name}"), python.clone(), Box::new(test));
+    }
+    let setpriv = python.or_else(|| lacks("setpriv"));
+    add("managed_as_another_user_with_umask_077".into(), setpriv, Box::new(user_with_umask));
+    trials::run(tests)
+}
+
+fn no_run() -> Option<String> {
+    match run("64M", &["true"]).output() {
+        Ok(output) if output.status.success() => None,
+        Ok(output) => Some(text(&output.stderr).trim().replace('\n', " ")),
+        Err(error) => Some(error.to_string()),
+    }
+}
+
+fn lacks(need: &str) -> Option<String> {
+    let (test, told) = match need {
+        "root" => ("test $(id -u) = 0".to_owned(), "only root may".to_owned()),
+        program => (format!("command -v {program}"), format!("{program} is not installed")),
+    };
+    let output = Command::new("sh").args(["-c", &test]).output();
+    (!output.is_ok_and(|output| output.status.success())).then_some(told)
+}
+
+/// Of `uzswap run`; one that hangs is ended, and fails with 137.
+fn run(limit: &str, argv: &[&str]) -> Command {
+    let mut command = Command::new("timeout");
+    let seconds = (100 + attack_seconds()).to_string();
+    command.args(["-s", "KILL", &seconds, env!("CARGO_BIN_EXE_uzswap")]);
+    command.args(["run", "--limit", limit, "--"]).args(argv);
+    command
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn expect(output: &Output, code: i32) {
+    let told = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{}{told}", text(&output.stdout));
+    assert!(!told.contains("panicked"), "{told}");
+}
+
+fn this() -> String {
+    std::env::current_exe().unwrap().to_str().unwrap().to_owned()
+}
+
+/// A folder that every user may enter.
+fn open_folder() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
+    folder
+}
+
+/// This program, which may be in a folder that others may not enter.
+fn copy_for_others(folder: &Path) -> PathBuf {
+    let program = folder.join("this");
+    fs::copy(this(), &program).unwrap();
+    fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+    program
+}
+
+fn attack_seconds() -> u64 {
+    std::env::var("UZSWAP_HOSTILE_SECONDS").map_or(2, |seconds| seconds.parse().unwrap())
+}
+
+fn seed() -> u64 {
+    std::env::var("UZSWAP_HOSTILE_SEED").map_or(1, |seed| seed.parse().unwrap())
+}
+
+/// This program again: memory that does not fit, of which each page is checked until the input
+/// ends; then it tells the longest time that a touch took.
+fn victim(mib: usize) -> ExitCode {
+    let (pages, memory) = (mib << 8, fill(mib));
+    println!("ready");
+    let over = std::thread::spawn(|| std::io::stdin().read_to_end(&mut Vec::new()).unwrap());
+    let (mut random, mut longest, mut touches) = (1_u64, Duration::ZERO, 0_u64);
+    while !over.is_finished() {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let number = (random >> 33) as usize % pages;
+        let before = Instant::now();
+        let found = memory[(number << 9) + 7];
+        longest = longest.max(before.elapsed());
+        assert_eq!(found, number as u64, "page {number}");
+        touches += 1;
+    }
+    assert!(touches > 0);
+    println!("{touches} touches, {} ms at most", longest.as_millis());
+    ExitCode::SUCCESS
+}
+
+fn fill(mib: usize) -> Vec<u64> {
+    let mut memory = vec![0_u64; mib << 17];
+    for (number, page) in memory.chunks_mut(512).enumerate() {
+        page[7] = number as u64;
+    }
+    memory
+}
+
+fn check_all(memory: &[u64]) {
+    for (number, page) in memory.chunks(512).enumerate() {
+        assert_eq!(page[7], number as u64);
+    }
+    println!("all is there");
+}
+
+/// The enemy has no helper of the library, and says that it is one.
+fn a_victim_beside(attack: &str) {
+    let (this, seconds, seed) = (this(), attack_seconds(), seed());
+    let enemy = format!("env -u LD_PRELOAD '{this}' --attack {attack} {seconds} {seed}");
+    // The victim's input ends with the enemy.
+    let script = format!("({enemy} >&2; echo the enemy ends: $? >&2) | '{this}' --victim 60");
+    let output = run("40M", &["sh", "-c", &script]).output().unwrap();
+    expect(&output, 0);
+    let (said, told) = (text(&output.stdout), text(&output.stderr));
+    assert!(said.contains(" touches, "), "{said}{told}");
+    assert!(told.contains("the enemy ends: 0") || told.contains("the enemy ends: 137"), "{told}");
+    println!("{attack}: {}", said.trim().replace('\n', ", "));
+}
+
+/// A run with a program that waits for its input to end, and the environment of that program.
+struct Waiting {
+    child: Child,
+    folder: PathBuf,
+    socket: PathBuf,
+}
+
+impl Waiting {
+    fn start(umask: &str, place: &Path) -> Waiting {
+        let uzswap = env!("CARGO_BIN_EXE_uzswap");
+        let script =
+            format!("umask {umask}; exec '{uzswap}' run --limit 64M -- sh -c 'echo ready; cat'");
+        let mut command = Command::new("sh");
+        command.args(["-c", &script]).env("TMPDIR", place);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut line = String::new();
+        let mut stdout = BufReader::new(child.stdout.as_mut().unwrap());
+        stdout.read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n");
+        let folder = fs::read_dir(place).unwrap().next().unwrap().unwrap().path();
+        let children = format!("/proc/{0}/task/{0}/children", child.id());
+        let program = fs::read_to_string(children).unwrap();
+        let program = program.split_whitespace().next().unwrap().to_owned();
+        let environment = fs::read(format!("/proc/{program}/environ")).unwrap();
+        let name = format!("{SOCKET_VARIABLE}=");
+        let socket = environment
+            .split(|byte| *byte == 0)
+            .find_map(|variable| variable.strip_prefix(name.as_bytes()))
+            .map(|path| PathBuf::from(text(path)))
+            .unwrap();
+        Waiting { child, folder, socket }
+    }
+
+    fn end(mut self) {
+        drop(self.child.stdin.take());
+        expect(&self.child.wait_with_output().unwrap(), 0);
+        assert!(!self.folder.exists());
+    }
+}
+
+fn another_user() {
+    let place = open_folder();
+    let run = Waiting::start("022", place.path());
+    let program = copy_for_others(place.path());
+    let mut command = Command::new("setpriv");
+    command.args(NOBODY).arg(&program).arg("--stranger").arg(&run.socket);
+    let output = command.output().unwrap();
+    fs::remove_file(program).unwrap();
+    expect(&output, 0);
+    run.end();
+}
+
+/// As another user: the path of the socket is known here, which it is not to be.
+fn stranger(socket: &Path) -> ExitCode {
+    let folder = socket.parent().unwrap();
+    assert!(fs::read_dir(folder).is_err(), "the folder can be listed");
+    let told = fs::read_to_string("/proc/net/unix").unwrap();
+    let name = socket.file_name().unwrap().to_str().unwrap();
+    assert!(!told.contains(name), "/proc/net/unix tells the name");
+    let kind_of_socket = SocketType::SEQPACKET;
+    for path in told.lines().filter_map(|line| line.split_whitespace().nth(7)) {
+        let is_of_run = Path::new(path).starts_with(folder);
+        if is_of_run && let Ok(address) = SocketAddrUnix::new(path) {
+            for kind in [kind_of_socket, SocketType::STREAM] {
+                let socket = rustix::net::socket(AddressFamily::UNIX, kind, None).unwrap();
+                assert!(rustix::net::connect(&socket, &address).is_err(), "{path} lets in");
+            }
+        }
+    }
+    // Where it knows the name all the same, the supervisor knows that it is none of the run.
+    for hello in [kind::HELLO_EXEC, kind::HELLO_FORK] {
+        let connection = rustix::net::socket(AddressFamily::UNIX, kind_of_socket, None).unwrap();
+        rustix::net::connect(&connection, &SocketAddrUnix::new(socket).unwrap()).unwrap();
+        let message = Message::new(hello, [0x10_0000, 0x1_0000]).to_bytes();
+        let _ = rustix::io::write(&connection, &message);
+        let answer = rustix::io::read(&connection, &mut [0; 64]);
+        assert!(matches!(answer, Ok(0) | Err(_)), "it was answered: {answer:?}");
+    }
+    ExitCode::SUCCESS
+}
+
+fn modes() {
+    for umask in ["000", "022", "077", "777"] {
+        let place = open_folder();
+        let run = Waiting::start(umask, place.path());
+        let mode = |path: &Path| fs::symlink_metadata(path).unwrap().mode() & 0o7777;
+        assert_eq!(mode(&run.folder), 0o711, "umask {umask}");
+        // The socket of `top` may come after the program.
+        let since = Instant::now();
+        let found = loop {
+            let paths = fs::read_dir(&run.folder).unwrap().map(|entry| entry.unwrap().path());
+            let is_ready = |path: &PathBuf| !path.ends_with("new");
+            let found = paths.filter(is_ready).map(|path| (mode(&path), path == run.socket));
+            let mut found: Vec<(u32, bool)> = found.collect();
+            found.sort_unstable();
+            if found.len() == 3 || since.elapsed() > Duration::from_secs(20) {
+                break found;
+            }
+        };
+        // The library, the socket of `top`, and that of helpers.
+        assert_eq!(found, [(0o555, false), (0o600, false), (0o666, true)], "umask {umask}");
+        run.end();
+    }
+}
+
+/// What a program does before it forks, near its limit.
+const CHANGES: [(&str, &str); 5] = [
+    ("nothing", "pass"),
+    ("a_change_of_user", "os.setgroups([]); os.setgid(65534); os.setuid(65534)"),
+    ("a_chroot", "os.chroot(folder)"),
+    ("closing_all", "os.closerange(3, 65536)"),
+    ("all_of_that", "os.chroot(folder); os.closerange(3, 65536); os.setuid(65534)"),
+];
+
+/// A program changes what it may reach, then forks children that need more than the limit each:
+/// what is not managed would be ended.
+fn managed_after(change: &str) {
+    let place = open_folder();
+    let script = format!(
+        r#"
+import os, sys
+folder = sys.argv[1]
+def fill(mib, seed):
+    return [(seed * 1000003 + i).to_bytes(8, "little") * 512 for i in range(mib * 256)]
+def check(pages, seed):
+    assert all(page[:8] == (seed * 1000003 + i).to_bytes(8, "little") for i, page in enumerate(pages))
+shared = fill(40, 1)
+{change}
+for child in range(3):
+    pid = os.fork()
+    if pid == 0:
+        check(shared, 1)
+        own = fill(60, child + 2)
+        check(own, child + 2)
+        check(shared, 1)
+        os._exit(7)
+    status = os.waitpid(pid, 0)[1]
+    assert status == 7 << 8, status
+check(shared, 1)
+os.write(1, b"all is there\n")
+"#
+    );
+    let argv = ["python3", "-c", &script, place.path().to_str().unwrap()];
+    let output = run("48M", &argv).output().unwrap();
+    expect(&output, 0);
+    assert_eq!(text(&output.stdout), "all is there\n");
+    assert!(!text(&output.stderr).contains("unmanaged"), "{}", text(&output.stderr));
+}
+
+/// The library and the socket are for all users of the run, whatever the umask.
+fn user_with_umask() {
+    let place = open_folder();
+    let uzswap = env!("CARGO_BIN_EXE_uzswap");
+    let program = copy_for_others(place.path());
+    let script = format!(
+        "umask 077; exec '{uzswap}' run --limit 48M -- setpriv {} '{}' --check 60",
+        NOBODY.join(" "),
+        program.display()
+    );
+    let output =
+        Command::new("sh").args(["-c", &script]).env("TMPDIR", place.path()).output().unwrap();
+    expect(&output, 0);
+    assert_eq!(text(&output.stdout), "all is there\n");
+}
