@@ -183,7 +183,7 @@ fn a_capability_of_uzswap_alone_is_not_enough() {
 fn forks_need_a_capability_of_the_machine() {
     let fork = |machine: Machine| machine.refuses("EVENT_FORK", Failure::Os(EPERM));
     let machine = fork(Machine::new().status("1000", NONE, 0));
-    machine.lacks("EVENT_FORK", &["would read zeros", "setcap cap_sys_ptrace+ep /", "sysctl"]);
+    machine.lacks("EVENT_FORK", &["would read zeros", "sudo uzswap run"]);
     machine.says("CAP_SYS_PTRACE", State::Note, &["not root"]);
     let machine = fork(Machine::new().file("proc/self/uid_map", "0 100000 65536\n"));
     machine.lacks("EVENT_FORK", &["user namespace", "docker"]);
@@ -208,11 +208,11 @@ fn memory_of_programs_must_be_readable() {
     for (scope, advice) in [("2\n", "sysctl -w kernel.yama.ptrace_scope=1"), ("3\n", "next boot")] {
         let mut machine = Machine::new().file("proc/sys/kernel/yama/ptrace_scope", scope);
         machine.trials.read_memory = Err(Failure::Os(EPERM));
-        machine.lacks("process_vm_readv", &["Operation not permitted", advice]);
+        machine.lacks("/proc/PID/mem", &["Operation not permitted", advice]);
     }
     let mut machine = Machine::new().status("0", ALL, 2);
     machine.trials.read_memory = Err(Failure::Os(ENOSYS));
-    machine.lacks("process_vm_readv", &["docker run --cap-add SYS_PTRACE"]);
+    machine.lacks("/proc/PID/mem", &["docker run --cap-add SYS_PTRACE"]);
 }
 
 #[test]
