@@ -46,6 +46,7 @@ fn main() -> ExitCode {
     }
     add("another_user_gets_nothing".into(), root.clone(), Box::new(another_user));
     add("modes_are_right_whatever_the_umask".into(), missing.clone(), Box::new(modes));
+    add("the_helper_has_no_rights".into(), root.clone(), Box::new(rights_of_helper));
     let python = root.or_else(|| lacks("python3"));
     for (name, change) in CHANGES {
         let test = move || managed_after(change);
@@ -273,6 +274,43 @@ fn modes() {
         assert_eq!(found, [(0o555, false), (0o600, false), (0o666, true)], "umask {umask}");
         run.end();
     }
+}
+
+/// A program that gives up root's rights must not have a thread that keeps them. It can leave a
+/// core file still.
+fn rights_of_helper() {
+    let place = open_folder();
+    let run = Waiting::start("022", place.path());
+    let children = format!("/proc/{0}/task/{0}/children", run.child.id());
+    let program = fs::read_to_string(children).unwrap();
+    let program = program.split_whitespace().next().unwrap().to_owned();
+    let since = Instant::now();
+    loop {
+        let tasks = fs::read_dir(format!("/proc/{program}/task")).unwrap();
+        let mut all = tasks.map(|task| task.unwrap().path().join("status"));
+        let status = all.find_map(|path| {
+            fs::read_to_string(path).ok().filter(|status| status.contains("uzswap-helper"))
+        });
+        let status = status.expect("it has a helper");
+        let line = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+            line.trim().to_owned()
+        };
+        let none = "0000000000000000";
+        let capabilities = ["CapInh:", "CapPrm:", "CapEff:", "CapAmb:"].map(line);
+        let users = line("Uid:");
+        let users: Vec<u32> = users.split_whitespace().map(|user| user.parse().unwrap()).collect();
+        if line("NoNewPrivs:") == "1" {
+            assert_eq!(capabilities, [none; 4]);
+            assert!(users.iter().all(|&user| user >= 0x7000_0000), "{users:?}");
+            assert_eq!(line("Groups:"), "");
+            break;
+        }
+        assert!(since.elapsed() < Duration::from_secs(20), "{status}");
+    }
+    let owner = fs::metadata(format!("/proc/{program}/mem")).unwrap().uid();
+    assert_eq!(owner, 0);
+    run.end();
 }
 
 /// What a program does before it forks, near its limit.

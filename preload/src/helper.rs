@@ -160,6 +160,34 @@ fn close_all_but(kept: Option<u32>) -> Result<(), u32> {
     close(kept + 1, u32::MAX)
 }
 
+/// Gives up what the program has of root's rights: it may give them up itself later, and whoever
+/// takes it over then has the helper, too. What is refused stays as it is.
+///
+/// No process has the helper's user, so none but root can trace it or send it signals.
+fn give_up_rights() {
+    const NOBODYS: usize = 0x7000_0000;
+    const CAPABILITY_VERSION_3: u64 = 0x2008_0522;
+    const PR_SET_DUMPABLE: usize = 4;
+    const PR_GET_DUMPABLE: usize = 3;
+    const PR_SET_NO_NEW_PRIVS: usize = 38;
+    if ask(call::GETEUID, [0; 6]) == Ok(0) {
+        // With other users' rights it would be a program that leaves no core file (prctl(2)).
+        let dumpable = ask(call::PRCTL, [PR_GET_DUMPABLE, 0, 0, 0, 0, 0]);
+        let own = NOBODYS | ask(call::GETTID, [0; 6]).unwrap_or(0);
+        let _ = ask(call::SETGROUPS, [0; 6]);
+        let _ = ask(call::SETRESGID, [own, own, own, 0, 0, 0]);
+        let _ = ask(call::SETRESUID, [own, own, own, 0, 0, 0]);
+        if dumpable == Ok(1) {
+            let _ = ask(call::PRCTL, [PR_SET_DUMPABLE, 1, 0, 0, 0, 0]);
+        }
+    }
+    // `struct __user_cap_header_struct` of the calling thread, and no capabilities.
+    let (header, none) = ([CAPABILITY_VERSION_3], [0_u64; 3]);
+    let (header, none) = (header.as_ptr().addr(), none.as_ptr().addr());
+    let _ = ask(call::CAPSET, [header, none, 0, 0, 0, 0]);
+    let _ = ask(call::PRCTL, [PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0]);
+}
+
 /// Has the kernel run the helper as soon as it is woken, beside a thread that runs: who asks for
 /// less time at once comes first (Linux 6.12).
 fn run_soon() {
@@ -309,6 +337,7 @@ impl Helper {
         // The helper keeps it open too: with the supervisor gone, memory that is not there must not
         // read as zeros.
         send(socket, Message::new(kind::READY, ready), Some(userfaultfd as i32))?;
+        give_up_rights();
         if let Some(for_forks) = for_forks {
             let page = staging + staging_bytes - PAGE_BYTES as usize;
             for_forks.page.store(page, Ordering::Relaxed);
@@ -660,13 +689,29 @@ fn receive(socket: usize) -> Option<(Message, [i32; DESCRIPTORS_MAX])> {
     }
 }
 
+/// The program's standard error, as it is: the helper, with no rights, may not open it. An error
+/// where a write may have to wait.
+fn standard_error() -> Result<usize, u32> {
+    const POLLOUT: u64 = 4;
+    let pid = ask(call::GETPID, [0; 6])?;
+    let pidfd = ask(call::PIDFD_OPEN, [pid, 0, 0, 0, 0, 0])?;
+    let file = ask(call::PIDFD_GETFD, [pidfd, 2, 0, 0, 0, 0])?;
+    // `struct pollfd`: the descriptor, what is asked for, what is so.
+    let mut ready = [file as u64 | POLLOUT << 32];
+    match ask(call::POLL, [ready.as_mut_ptr().addr(), 1, 0, 0, 0, 0])? {
+        0 => Err(EAGAIN),
+        _ => Ok(file),
+    }
+}
+
 /// Ends the program, with a message on its standard error.
 pub(crate) fn end_program(message: &[u8]) -> ! {
     const AT_FDCWD: usize = -100_isize as usize;
     // Where nobody reads it, the program is ended all the same. A file is not overwritten.
     const WRITE_WITHOUT_WAITING: usize = 1 | 0o400 | 0o2000 | 0o4000;
     let path = c"/proc/self/fd/2".as_ptr().addr();
-    if let Ok(file) = ask(call::OPENAT, [AT_FDCWD, path, WRITE_WITHOUT_WAITING, 0, 0, 0]) {
+    let opened = ask(call::OPENAT, [AT_FDCWD, path, WRITE_WITHOUT_WAITING, 0, 0, 0]);
+    if let Ok(file) = opened.or_else(|_| standard_error()) {
         let _ = ask(call::WRITE, [file, message.as_ptr().addr(), message.len(), 0, 0, 0]);
     }
     loop {

@@ -75,7 +75,8 @@ impl Tree {
             }
             // What is stopped may say hello when it goes on.
             if !process::is_stopped(pid) && self.told.insert(program.clone()) {
-                let program = program.display();
+                let program = program.to_string_lossy();
+                let program = program.escape_debug(); // a name of a file may be anything
                 self.pager.warn(&format!(
                     "{program} (process {pid}) runs unmanaged, as static and setuid programs do, \
                      and such as are started without LD_PRELOAD: its memory stays"
