@@ -11,14 +11,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{BufRead, BufReader, Lines, Read, Write};
 use std::net::TcpStream;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, SystemTime};
 
 use serde_json::Value;
-use support::{Lab, expect_error, expect_success, send, wait_for};
+use support::{Lab, expect_error, expect_success, is_root, open_to_all, send, wait_for};
 
 /// What the program takes, and what it may.
 const MIB: usize = 32;
@@ -26,27 +29,36 @@ const LIMIT: &str = "16M";
 const LIMIT_BYTES: u64 = 16 << 20;
 
 const SIGINT: i32 = 2;
+const NOBODY: u32 = 65534;
 
 fn main() -> ExitCode {
-    if std::env::args().nth(1).as_deref() == Some("--program") {
-        return program();
+    let mut arguments = std::env::args().skip(1);
+    match (arguments.next().as_deref(), arguments.next()) {
+        (Some("--program"), _) => return program(),
+        (Some("--read"), Some(path)) => return read_socket(Path::new(&path)),
+        (Some("--answer"), Some(path)) => return answer_at(Path::new(&path)),
+        _ => {}
     }
     let missing = no_run();
-    let tests: [(&str, fn()); 9] = [
+    let tests: [(&str, fn()); 11] = [
         ("a_run_is_told_as_it_is", told_as_it_is),
         ("intervals_add_up", intervals_add_up),
         ("text_has_a_line_for_each", text),
         ("what_is_no_run_is_refused", refused),
         ("metrics_are_prometheus_text", metrics),
         ("requests_that_are_none_are_answered", garbage),
-        ("who_does_not_read_stops_nobody", slow_clients),
+        ("who_does_not_read_stops_nobody", who_does_not_read),
+        ("a_scrape_is_answered_beside_clients_of_all_kinds", clients_of_all_kinds),
+        ("connections_are_bounded", connections_are_bounded),
         ("sockets_for_metrics_are_made_and_removed", metrics_at_a_path),
         ("left_overs_are_removed", left_overs),
     ];
+    let no_other_user = missing.clone().or_else(no_other_user);
+    let other_user = trials::trial("another_user_is_sent_nothing", no_other_user, another_user);
     let no_interrupt = missing.clone().or_else(|| trials::no_signal(SIGINT));
     let interrupted = trials::trial("interrupted_it_ends_well", no_interrupt, interrupted);
     let tests = tests.map(|(name, test)| trials::trial(name, missing.clone(), test));
-    trials::run(tests.into_iter().chain([interrupted]))
+    trials::run(tests.into_iter().chain([interrupted, other_user]))
 }
 
 /// Fills its memory and says so; for each line it reads, touches all of it once more.
@@ -64,6 +76,52 @@ fn program() -> ExitCode {
         println!("{sum}");
     }
     ExitCode::SUCCESS
+}
+
+/// Prints all that a socket says.
+fn read_socket(path: &Path) -> ExitCode {
+    let mut text = String::new();
+    match UnixStream::connect(path).and_then(|mut stream| stream.read_to_string(&mut text)) {
+        // It was closed before it was read: there is nothing more.
+        Ok(_) => {}
+        Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => {}
+        Err(error) => panic!("{}: {error}", path.display()),
+    }
+    print!("{text}");
+    ExitCode::SUCCESS
+}
+
+/// What a process says that pretends to be a run.
+const FALSE_COMMAND: &str = "no such command";
+
+/// Answers at a socket as a run does, until it is killed.
+fn answer_at(path: &Path) -> ExitCode {
+    let listener = UnixListener::bind(path).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o777)).unwrap();
+    println!("ready");
+    for stream in listener.incoming() {
+        let _ = write!(stream.unwrap(), "{{\"pid\": 1, \"command\": [\"{FALSE_COMMAND}\"]}}");
+    }
+    ExitCode::SUCCESS
+}
+
+/// A process that ends with its variable.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Why nothing can be done as another user here.
+fn no_other_user() -> Option<String> {
+    if !is_root() {
+        return Some("not root: cannot be another user".to_owned());
+    }
+    let status = Command::new("true").uid(NOBODY).gid(NOBODY).status();
+    status.err().map(|error| format!("cannot run as user {NOBODY}: {error}"))
 }
 
 /// Why nothing can be run here.
@@ -528,23 +586,158 @@ fn garbage() {
     run.end();
 }
 
-fn slow_clients() {
+fn who_does_not_read() {
     let lab = Lab::new();
     let mut run = Run::start(&lab, &["--metrics", "[::1]:0"]);
     let address = address(&lab, &run);
     let status = folders(&lab)[0].join("status");
     // More than are answered or may wait.
-    let ask_status: Vec<_> = (0..12).map(|_| UnixStream::connect(&status).unwrap()).collect();
-    let ask_metrics: Vec<_> = (0..3).map(|_| TcpStream::connect(&address).unwrap()).collect();
+    let ask_status: Vec<_> = (0..40).map(|_| UnixStream::connect(&status).unwrap()).collect();
+    let ask_metrics = silent(&address, 60);
     run.touch();
     look(&lab, &run);
-    // They are let go one after the other.
-    assert_eq!(ask(TcpStream::connect(&address).unwrap(), GET).0, 200);
-    let more: Vec<_> = (0..20).map(|_| TcpStream::connect(&address).unwrap()).collect();
+    assert_eq!(ask(patient(&address), GET).0, 200);
+    let more = silent(&address, 20);
     run.touch();
     run.end();
     assert_eq!(lab.files(), [""; 0]);
     drop((ask_status, ask_metrics, more));
+}
+
+/// One that fails where it is answered later than other clients would be let go one by one.
+fn patient(address: &str) -> TcpStream {
+    let stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    stream
+}
+
+/// Clients that say one byte each and then nothing.
+fn silent(address: &str, count: usize) -> Vec<TcpStream> {
+    let one = |_| {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.write_all(b"G").unwrap();
+        stream
+    };
+    (0..count).map(one).collect()
+}
+
+/// Connects, does something, and connects again once that fails, until it is told to end.
+fn again_and_again(is_over: &AtomicBool, address: &str, mut act: impl FnMut(&mut TcpStream)) {
+    while !is_over.load(Ordering::Relaxed) {
+        if let Ok(mut stream) = TcpStream::connect(address) {
+            act(&mut stream);
+        }
+    }
+}
+
+fn clients_of_all_kinds() {
+    let lab = Lab::new();
+    let mut run = Run::start(&lab, &["--metrics", "127.0.0.1:0"]);
+    let address = address(&lab, &run);
+    let status = folders(&lab)[0].join("status");
+    let is_over = AtomicBool::new(false);
+    let is_on = || !is_over.load(Ordering::Relaxed);
+    thread::scope(|scope| {
+        // A byte at a time.
+        let slow = |stream: &mut TcpStream| {
+            let header = "X: y\r\n".bytes().cycle();
+            for byte in b"GET /metrics HTTP/1.1\r\n".iter().copied().chain(header) {
+                if !is_on() || stream.write_all(&[byte]).is_err() {
+                    return;
+                }
+                thread::sleep(Duration::from_millis(1)); // its pace
+            }
+        };
+        // A request without an end.
+        let giant = |stream: &mut TcpStream| {
+            while is_on() && stream.write_all(&[b'A'; 64 << 10]).is_ok() {}
+        };
+        // Many at once, of which no answer is read.
+        let many = GET.repeat(1000);
+        let greedy = move |stream: &mut TcpStream| {
+            let _ = stream.write_all(&many);
+            let _ = stream.read(&mut [0]);
+        };
+        let (is_over, address) = (&is_over, &address);
+        scope.spawn(move || again_and_again(is_over, address, slow));
+        scope.spawn(move || again_and_again(is_over, address, giant));
+        scope.spawn(move || again_and_again(is_over, address, greedy));
+        let silent = silent(address, 60);
+        let deaf: Vec<_> = (0..40).map(|_| UnixStream::connect(&status).unwrap()).collect();
+        for _ in 0..20 {
+            assert_eq!(ask(patient(address), GET).0, 200);
+            look(&lab, &run);
+        }
+        run.touch();
+        is_over.store(true, Ordering::Relaxed);
+        drop((silent, deaf));
+    });
+    run.end();
+    assert_eq!(lab.files(), [""; 0]);
+}
+
+fn connections_are_bounded() {
+    let lab = Lab::new();
+    let run = Run::start(&lab, &["--metrics", "127.0.0.1:0"]);
+    let address = address(&lab, &run);
+    let descriptors = || fs::read_dir(format!("/proc/{}/fd", run.pid())).unwrap().count();
+    let before = descriptors();
+    let silent = silent(&address, 100);
+    // It is accepted after them.
+    assert_eq!(ask(patient(&address), GET).0, 200);
+    let more = descriptors() - before;
+    assert!((1..=40).contains(&more), "{more} descriptors for 100 connections");
+    drop(silent);
+    run.end();
+}
+
+fn another_user() {
+    let lab = Lab::new();
+    let run = Run::start(&lab, &[]);
+    let folder = folders(&lab).remove(0);
+    let socket = folder.join("status");
+    let program = lab.path("program");
+    fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    // The modes let everybody in; it is the process that is asked.
+    open_to_all(lab.directory.path());
+    open_to_all(&folder);
+    open_to_all(&program);
+    fs::set_permissions(&socket, fs::Permissions::from_mode(0o666)).unwrap();
+    let read_as = |user| {
+        let mut command = Command::new(&program);
+        command.arg("--read").arg(&socket).uid(user).gid(user);
+        // Busy while another test's new process, just forked, still has the copy open for writing.
+        wait_for("the copy to be free", || match command.output() {
+            Err(error) if error.kind() == std::io::ErrorKind::ExecutableFileBusy => None,
+            other => Some(other.unwrap()),
+        })
+    };
+    let output = read_as(NOBODY);
+    expect_success(&output);
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "");
+    let output = read_as(0);
+    expect_success(&output);
+    assert!(output.stdout.starts_with(b"{"), "root is sent the state");
+
+    // One that another user answers for root is no run.
+    let false_run = lab.path("uzswap-false");
+    fs::create_dir(&false_run).unwrap();
+    fs::set_permissions(&false_run, fs::Permissions::from_mode(0o777)).unwrap();
+    let mut answering = Command::new(&program);
+    answering.arg("--answer").arg(false_run.join("status")).uid(NOBODY).gid(NOBODY);
+    let mut answering = Killed(answering.stdout(Stdio::piped()).spawn().unwrap());
+    let mut lines = BufReader::new(answering.0.stdout.take().unwrap()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "ready");
+    let shown = || {
+        let output = top(&lab, &["--json", "--count", "1"]);
+        expect_success(&output);
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert!(!shown().contains(FALSE_COMMAND));
+    // In a folder of its own it may say whatever it likes.
+    std::os::unix::fs::chown(&false_run, Some(NOBODY), None).unwrap();
+    assert!(shown().contains(FALSE_COMMAND));
+    run.end();
 }
 
 fn metrics_at_a_path() {
@@ -563,6 +756,8 @@ fn metrics_at_a_path() {
     drop(UnixListener::bind(&path).unwrap());
     assert!(path.exists());
     let run = Run::start(&lab, &["--metrics", &flag]);
+    let mode = fs::metadata(&path).unwrap().mode() & 0o777;
+    assert!(mode & 0o600 == 0o600 && mode & 0o117 == 0, "{mode:o}");
     let (status, _, body) = ask(UnixStream::connect(&path).unwrap(), GET);
     assert_eq!(status, 200);
     assert_eq!(samples(&body)["uzswap_run_limit_bytes"], LIMIT_BYTES as f64);

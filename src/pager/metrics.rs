@@ -1,28 +1,32 @@
 //! The state of a run for Prometheus: its text format over HTTP, at a loopback port or a unix
 //! socket.
 //!
-//! One connection at a time, which may last a second. Of HTTP/1.1 it knows GET and HEAD of
-//! `/metrics`, and closes each connection after its answer.
+//! Of HTTP/1.1 it knows GET and HEAD of `/metrics`, and closes each connection after its answer.
+//! The size of a request and the number of its header lines are bounded.
 
 use std::fmt;
 use std::fs;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
-use rustix::net::SocketAddrUnix;
-
 use super::RunError;
-use super::answerer::{Answerer, Connection};
-use super::status::{BACKLOG, Reporter, RunStatus, connect, stream_socket};
+use super::answerer::{Answerer, More, Speaker, Verdict};
+use super::status::{BACKLOG, Reporter, RunStatus, bind_private, connect, own_user};
 use crate::zswap::PrometheusText;
 
 /// Bytes that a request may have before its body: what web servers take.
 const REQUEST_MAX: usize = 8 << 10;
+
+/// Header lines that it may have: Prometheus sends seven.
+const HEADERS_MAX: usize = 64;
+
+/// Who may use a unix socket, as far as the umask allows: its user, and its group.
+const SOCKET_MODE: u32 = 0o660;
 
 /// Where metrics are.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -119,61 +123,79 @@ fn listen_at_path(path: &Path) -> io::Result<MetricsSocket> {
             let what = "it is there already, and is no socket";
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, what));
         }
-        Ok(_) => match connect(path) {
+        Ok(found) => match connect(path) {
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                fs::remove_file(path)?;
+                remove_stale(path, &found)?;
             }
             _ => return Err(io::ErrorKind::AddrInUse.into()),
         },
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(error),
     }
-    let socket = stream_socket()?;
-    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    let socket = bind_private(path, SOCKET_MODE)?;
     let file = SocketFile { path: path.to_owned(), identity: identity(path)? };
     rustix::net::listen(&socket, BACKLOG)?;
     let address = MetricsAddress::Unix(path.to_owned());
     Ok(MetricsSocket { socket, address, file: Some(file) })
 }
 
+/// Removes a socket that nobody listens at, if this user made it.
+fn remove_stale(path: &Path, found: &fs::Metadata) -> io::Result<()> {
+    if found.uid() != own_user() {
+        let what =
+            format!("it is a socket of user {}: remove it, or give another path", found.uid());
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, what));
+    }
+    fs::remove_file(path)
+}
+
 /// Answers there, in a thread.
 pub(super) fn serve(reporter: Arc<Reporter>, socket: MetricsSocket) -> io::Result<Answerer> {
     let MetricsSocket { socket, file, .. } = socket;
-    Answerer::start("uzswap-metrics", socket, move |door| {
-        let _file = file;
-        while let Some(connection) = door.next() {
-            // One that goes away, or does not read, is none of our business.
-            let _ = answer(connection, &reporter);
-        }
-    })
+    Answerer::start("uzswap-metrics", socket, Metrics { reporter, text: None, _file: file })
 }
 
-fn answer(mut connection: Connection<'_>, reporter: &Reporter) -> io::Result<()> {
-    let mut request = Vec::new();
-    let mut bytes = [0; 1 << 10];
-    let reply = loop {
-        let count = match connection.read(&mut bytes) {
-            Ok(0) if request.is_empty() => return Ok(()),
-            Ok(0) => break refuse("400 Bad Request", ""),
-            Ok(count) => count,
-            Err(error) if error.kind() == io::ErrorKind::TimedOut && !request.is_empty() => {
-                break refuse("408 Request Timeout", "");
-            }
-            Err(error) => return Err(error),
-        };
-        request.extend_from_slice(&bytes[..count]);
-        if let Some(head) = head_of(&request) {
-            break respond(head, || {
+/// Answers scrapers.
+struct Metrics {
+    reporter: Arc<Reporter>,
+    /// All that ask in one turn are answered this.
+    text: Option<String>,
+    _file: Option<SocketFile>,
+}
+
+impl Speaker for Metrics {
+    fn begin_turn(&mut self) {
+        self.text = None;
+    }
+
+    fn greet(&mut self, _peer: BorrowedFd<'_>) -> Verdict {
+        Verdict::Listen
+    }
+
+    fn hear(&mut self, heard: &[u8], more: More) -> Verdict {
+        let Metrics { reporter, text, .. } = self;
+        answer(heard, more, || {
+            text.get_or_insert_with(|| {
                 prometheus(&reporter.status()) + &reporter.store().prometheus()
-            });
-        }
-        if request.len() > REQUEST_MAX {
-            break refuse("431 Request Header Fields Too Large", "");
-        }
-    };
-    connection.write(&reply)?;
-    connection.finish();
-    Ok(())
+            })
+        })
+    }
+}
+
+/// The answer to what a peer has sent up to now.
+fn answer<'a>(heard: &[u8], more: More, text: impl FnOnce() -> &'a mut String) -> Verdict {
+    const TOO_LARGE: &str = "431 Request Header Fields Too Large";
+    let head = head_of(heard);
+    let lines = head.unwrap_or(heard).iter().filter(|byte| **byte == b'\n').count();
+    Verdict::Reply(match (head, more) {
+        _ if lines > HEADERS_MAX => refuse(TOO_LARGE, ""),
+        (Some(head), _) => respond(head, text),
+        (None, _) if heard.len() > REQUEST_MAX => refuse(TOO_LARGE, ""),
+        (None, More::Maybe) => return Verdict::Listen,
+        (None, _) if heard.is_empty() => return Verdict::Close,
+        (None, More::Ended) => refuse("400 Bad Request", ""),
+        (None, More::TooLate) => refuse("408 Request Timeout", ""),
+    })
 }
 
 /// The request up to the empty line that ends its head, once that is there; empty lines before it
@@ -187,7 +209,7 @@ fn head_of(request: &[u8]) -> Option<&[u8]> {
 }
 
 /// The answer to a request.
-fn respond(head: &[u8], text: impl FnOnce() -> String) -> Vec<u8> {
+fn respond<'a>(head: &[u8], text: impl FnOnce() -> &'a mut String) -> Vec<u8> {
     let line = head.split(|byte| *byte == b'\n').next().unwrap_or(head);
     let line = std::str::from_utf8(line).unwrap_or("").trim_ascii_end();
     let words: Vec<&str> = line.split(' ').collect();
@@ -205,8 +227,8 @@ fn respond(head: &[u8], text: impl FnOnce() -> String) -> Vec<u8> {
         };
     let path = target.split('?').next().unwrap_or(target);
     match (path, method) {
-        ("/metrics", "GET") => reply("200 OK", "", "text/plain; version=0.0.4", &text(), true),
-        ("/metrics", "HEAD") => reply("200 OK", "", "text/plain; version=0.0.4", &text(), false),
+        ("/metrics", "GET") => reply("200 OK", "", "text/plain; version=0.0.4", text(), true),
+        ("/metrics", "HEAD") => reply("200 OK", "", "text/plain; version=0.0.4", text(), false),
         ("/metrics", _) => refuse("405 Method Not Allowed", "Allow: GET, HEAD\r\n"),
         _ => refuse("404 Not Found", ""),
     }
@@ -313,9 +335,11 @@ mod tests {
     #[test]
     fn requests_have_the_answers_of_http() {
         let status = |request: &str| {
-            let reply = match head_of(request.as_bytes()) {
-                Some(head) => respond(head, || "x 1\n".to_owned()),
-                None => return None,
+            let mut text = "x 1\n".to_owned();
+            let reply = match answer(request.as_bytes(), More::Maybe, || &mut text) {
+                Verdict::Reply(reply) => reply,
+                Verdict::Listen => return None,
+                Verdict::Close => panic!("{request:?} has no answer"),
             };
             let text = String::from_utf8(reply).unwrap();
             let (head, body) = text.split_once("\r\n\r\n").unwrap();
@@ -325,7 +349,16 @@ mod tests {
             assert!(head.ends_with("Connection: close"));
             Some(head.split(' ').nth(1).unwrap().parse::<u32>().unwrap())
         };
+        let with_headers =
+            |count| format!("GET /metrics HTTP/1.1\r\n{}\r\n", "a:b\r\n".repeat(count));
+        let (some, many) = (with_headers(HEADERS_MAX), with_headers(HEADERS_MAX + 1));
+        let endless = "x".repeat(REQUEST_MAX + 1);
         for (request, expected) in [
+            (&*some, Some(200)),
+            (&*many, Some(431)),
+            (&many[..many.len() - 2], Some(431)),
+            (&*endless, Some(431)),
+            (&endless[1..], None),
             ("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", Some(200)),
             ("GET /metrics HTTP/1.0\n\n", Some(200)),
             ("\r\n\r\nGET /metrics?a=b HTTP/1.1\r\n\r\n", Some(200)),
@@ -345,5 +378,10 @@ mod tests {
         ] {
             assert_eq!(status(request), expected, "{request:?}");
         }
+        let nothing = |heard: &[u8], more| answer(heard, more, || unreachable!("it is not asked"));
+        assert_eq!(nothing(b"", More::Ended), Verdict::Close);
+        assert_eq!(nothing(b"", More::TooLate), Verdict::Close);
+        assert_eq!(nothing(b"G", More::Ended), Verdict::Reply(refuse("400 Bad Request", "")));
+        assert_eq!(nothing(b"G", More::TooLate), Verdict::Reply(refuse("408 Request Timeout", "")));
     }
 }

@@ -1,5 +1,5 @@
-//! What a run says of itself while it runs: one JSON document for each connection to the socket
-//! `status` in its folder, for its own user and root.
+//! The state of a run while it runs: one JSON document for each connection to the socket `status`
+//! in its folder, for its own user and root.
 //!
 //! The socket is there only while, or after, somebody listens at it: one that refuses is of a
 //! supervisor that was killed.
@@ -7,7 +7,7 @@
 use std::ffi::OsString;
 use std::fs::{self, Metadata, Permissions};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,11 +15,13 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::Mode;
 use rustix::io::Errno;
+use rustix::net::sockopt::socket_peercred;
 use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType};
 use serde::{Deserialize, Serialize};
 
-use super::answerer::{Answerer, Connection};
+use super::answerer::{Answerer, More, Speaker, Verdict};
 use super::{FaultTimes, Pager, PagerCounts, lock, ratio};
 use crate::zswap::{LatencyCounts, Stats};
 
@@ -32,13 +34,16 @@ pub(super) const LIBRARY_NAME: &str = "libuzswap_preload.so";
 /// The socket, in the folder of a run.
 pub(super) const SOCKET_NAME: &str = "status";
 
-/// Connections that wait for an answer at most.
-pub(super) const BACKLOG: i32 = 16;
+/// Connections that wait to be accepted at most. The thread that accepts them waits for no peer.
+pub(super) const BACKLOG: i32 = 128;
 
-/// How long a run may take to answer, and bytes of its answer at most: a thousand processes take a
-/// fiftieth of that.
-const ANSWER_WAIT: Duration = Duration::from_secs(1);
+/// How long runs may take to answer, all of them at once, and bytes of an answer at most: a
+/// thousand processes take a fiftieth of that.
+const ANSWER_WAIT: Duration = Duration::from_secs(5);
 const ANSWER_MAX: usize = 8 << 20;
+
+/// Runs that are asked at once: each takes a descriptor.
+const ASKED_AT_ONCE: usize = 256;
 
 /// A folder that nobody answers in is a left-over once it is so old.
 const LEFT_OVER_AFTER: Duration = Duration::from_secs(5);
@@ -172,31 +177,42 @@ impl Reporter {
     }
 }
 
-/// Answers at the socket of a run's folder, in a thread that first removes the folders of runs that
-/// were killed.
+/// Answers at the socket of a run's folder, in a thread.
 pub(super) fn serve(reporter: Arc<Reporter>, folder: &Path) -> io::Result<Answerer> {
     // Under another name until it listens.
     let (unready, ready) = (folder.join("new"), folder.join(SOCKET_NAME));
-    let socket = stream_socket()?;
-    rustix::net::bind(&socket, &SocketAddrUnix::new(&unready)?)?;
-    fs::set_permissions(&unready, Permissions::from_mode(0o600))?;
+    let socket = bind_private(&unready, 0o600)?;
     rustix::net::listen(&socket, BACKLOG)?;
     fs::rename(unready, ready)?;
-    Answerer::start("uzswap-status", socket, move |door| {
-        while let Some(connection) = door.next() {
-            // One that goes away, or does not read, is none of our business.
-            let _ = answer(connection, &reporter);
-        }
-    })
+    Answerer::start("uzswap-status", socket, Status { reporter, text: None })
 }
 
-fn answer(mut connection: Connection<'_>, reporter: &Reporter) -> io::Result<()> {
-    if ![0, own_user()].contains(&connection.user()?) {
-        return Ok(());
+/// Sends its state to each peer that may have it.
+struct Status {
+    reporter: Arc<Reporter>,
+    /// All that come in one turn are sent this.
+    text: Option<String>,
+}
+
+impl Speaker for Status {
+    fn begin_turn(&mut self) {
+        self.text = None;
     }
-    let text = serde_json::to_string(&reporter.status()).expect("strings and numbers");
-    connection.write(text.as_bytes())?;
-    connection.write(b"\n")
+
+    fn greet(&mut self, peer: BorrowedFd<'_>) -> Verdict {
+        let is_allowed = |uid: u32| uid == 0 || uid == own_user();
+        if !socket_peercred(peer).is_ok_and(|peer| is_allowed(peer.uid.as_raw())) {
+            return Verdict::Close;
+        }
+        let text = self.text.get_or_insert_with(|| {
+            serde_json::to_string(&self.reporter.status()).expect("strings and numbers") + "\n"
+        });
+        Verdict::Reply(text.clone().into_bytes())
+    }
+
+    fn hear(&mut self, _heard: &[u8], _more: More) -> Verdict {
+        Verdict::Close
+    }
 }
 
 /// All runs that answer this user, in the order of their process numbers: root is answered by
@@ -204,49 +220,92 @@ fn answer(mut connection: Connection<'_>, reporter: &Reporter) -> io::Result<()>
 pub fn running() -> Vec<RunStatus> {
     let own = own_user();
     let is_asked = |metadata: &Metadata| own == 0 || metadata.uid() == own;
-    let mut runs: Vec<RunStatus> = folders()
+    let mut asked: Vec<Asked> = folders()
         .into_iter()
         .filter(|(_, metadata)| is_asked(metadata))
-        .filter_map(|(folder, _)| ask(&folder.join(SOCKET_NAME)).ok())
+        .filter_map(|(folder, metadata)| Asked::new(&folder.join(SOCKET_NAME), metadata.uid()).ok())
+        .take(ASKED_AT_ONCE)
         .collect();
+    read_all(&mut asked, Instant::now() + ANSWER_WAIT);
+    let answers = asked.iter().filter(|asked| asked.is_complete);
+    let mut runs: Vec<RunStatus> =
+        answers.filter_map(|asked| serde_json::from_slice(&asked.answer).ok()).collect();
     runs.sort_by_key(|run| run.pid);
     runs
 }
 
-/// Asks a run for its state.
-fn ask(path: &Path) -> io::Result<RunStatus> {
-    let until = Instant::now() + ANSWER_WAIT;
-    let socket = connect(path)?;
-    let mut answer = Vec::new();
-    let mut bytes = vec![0; 64 << 10];
-    loop {
-        if Instant::now() > until {
-            return Err(io::ErrorKind::TimedOut.into());
+/// A run that was asked for its state.
+struct Asked {
+    socket: OwnedFd,
+    answer: Vec<u8>,
+    is_complete: bool,
+}
+
+impl Asked {
+    /// Asks at a socket in the folder of `user`. Root and that user answer there; another would
+    /// pretend to be one of them.
+    fn new(path: &Path, user: u32) -> io::Result<Asked> {
+        let socket = connect(path)?;
+        let listener = socket_peercred(&socket)?.uid.as_raw();
+        if listener != 0 && listener != user {
+            return Err(io::ErrorKind::PermissionDenied.into());
         }
-        match rustix::net::recv(&socket, &mut bytes[..], RecvFlags::empty()) {
-            Ok((0, _)) => return serde_json::from_slice(&answer).map_err(io::Error::other),
-            Ok((count, _)) if answer.len() + count <= ANSWER_MAX => {
-                answer.extend_from_slice(&bytes[..count]);
+        Ok(Asked { socket, answer: Vec::new(), is_complete: false })
+    }
+
+    /// Reads what is there; whether more is to come.
+    fn read(&mut self, bytes: &mut [u8]) -> bool {
+        match rustix::net::recv(&self.socket, &mut *bytes, RecvFlags::empty()) {
+            Ok((0, _)) => {
+                self.is_complete = true;
+                false
             }
-            Ok(_) => return Err(io::ErrorKind::FileTooLarge.into()),
-            Err(Errno::AGAIN) => {
-                let left = until.saturating_duration_since(Instant::now());
-                let timeout = Timespec::try_from(left).expect("a short time");
-                let mut wanted = [PollFd::new(&socket, PollFlags::IN)];
-                match poll(&mut wanted, Some(&timeout)) {
-                    Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
-                    Ok(_) | Err(Errno::INTR) => {}
-                    Err(error) => return Err(error.into()),
-                }
+            Ok((count, _)) => {
+                self.answer.extend_from_slice(&bytes[..count]);
+                self.answer.len() <= ANSWER_MAX
             }
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
+            Err(Errno::AGAIN | Errno::INTR) => true,
+            Err(_) => false,
         }
     }
 }
 
+/// Reads all answers, side by side, until they are complete or it is too late.
+fn read_all(asked: &mut [Asked], until: Instant) {
+    let mut bytes = vec![0; 64 << 10];
+    let mut waiting: Vec<&mut Asked> = asked.iter_mut().collect();
+    while !waiting.is_empty() {
+        let left = until.saturating_duration_since(Instant::now());
+        let timeout = Timespec::try_from(left).expect("a short time");
+        let wanted = waiting.iter().map(|asked| PollFd::new(&asked.socket, PollFlags::IN));
+        let mut wanted: Vec<PollFd<'_>> = wanted.collect();
+        match poll(&mut wanted, Some(&timeout)) {
+            Ok(1..) => {}
+            Err(Errno::INTR) => continue,
+            Ok(0) | Err(_) => return,
+        }
+        let ready: Vec<bool> = wanted.iter().map(|fd| !fd.revents().is_empty()).collect();
+        let mut ready = ready.into_iter();
+        waiting.retain_mut(|asked| !ready.next().unwrap_or(false) || asked.read(&mut bytes));
+    }
+}
+
+/// A socket that is bound to `path` with `mode`, of which the umask takes nothing from its user. It
+/// does not block, and does not listen yet.
+pub(super) fn bind_private(path: &Path, mode: u32) -> io::Result<OwnedFd> {
+    let socket = stream_socket()?;
+    // The file has the mode of the descriptor from its first instant, but for the umask.
+    rustix::fs::fchmod(socket.as_fd(), Mode::from_raw_mode(mode))?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    let made = fs::symlink_metadata(path)?.mode() & 0o777;
+    if made & 0o600 != 0o600 {
+        fs::set_permissions(path, Permissions::from_mode(made | 0o600))?;
+    }
+    Ok(socket)
+}
+
 /// A socket that does not block.
-pub(super) fn stream_socket() -> io::Result<OwnedFd> {
+fn stream_socket() -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?)
 }
@@ -314,6 +373,6 @@ fn folders() -> Vec<(PathBuf, Metadata)> {
         .collect()
 }
 
-fn own_user() -> u32 {
+pub(super) fn own_user() -> u32 {
     rustix::process::geteuid().as_raw()
 }

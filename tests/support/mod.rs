@@ -87,7 +87,7 @@ pub(crate) fn wait_for<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T
         if let Some(value) = found() {
             return value;
         }
-        assert!(since.elapsed() < Duration::from_secs(10), "waited in vain for {what}");
+        assert!(since.elapsed() < Duration::from_secs(60), "waited in vain for {what}");
         thread::sleep(Duration::from_millis(2));
     }
 }
