@@ -421,7 +421,6 @@ fn a_killed_capture_takes_the_command_with_it() {
     let mut capture =
         capture_to(&lab.path("pages")).args(["--", "sleep", &seconds]).spawn().unwrap();
     wait_for("sleep", || is_running(&seconds).then_some(()));
-    thread::sleep(Duration::from_millis(50));
     capture.kill().unwrap();
     let status: ExitStatus = capture.wait().unwrap();
     assert_eq!(status.signal(), Some(9));

@@ -19,6 +19,9 @@ use tempfile::TempDir;
 const PAGE: usize = 4096;
 const SIGTERM: i32 = 15;
 
+/// How long a test waits for a state before it says that it does not come.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 fn uzswap() -> Command {
     Command::new(env!("CARGO_BIN_EXE_uzswap"))
 }
@@ -587,8 +590,11 @@ fn an_interrupt_removes_the_backing() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    process_of_a_run(&comparison);
-    thread::sleep(Duration::from_millis(50));
+    // There is a file to leave behind.
+    let deadline = Instant::now() + PATIENCE;
+    while !backing.exists() {
+        assert!(Instant::now() < deadline, "no run has made its backing");
+    }
     assert!(signal("-TERM", comparison.id()));
     let output = comparison.wait_with_output().unwrap();
     assert_eq!(output.status.signal(), Some(SIGTERM), "{output:?}");
@@ -788,18 +794,26 @@ fn long_comparison(temporary: &TempDir) -> Child {
 
 /// The process of a run, once there is one.
 fn process_of_a_run(comparison: &Child) -> u32 {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + PATIENCE;
     loop {
-        assert!(Instant::now() < deadline, "no run was started");
-        let children = format!("/proc/{0}/task/{0}/children", comparison.id());
-        for run in fs::read_to_string(children).unwrap_or_default().split_whitespace() {
-            let command = fs::read(format!("/proc/{run}/cmdline")).unwrap_or_default();
-            if command.split(|&byte| byte == 0).any(|argument| argument == b"compare-run") {
-                return run.parse().unwrap();
-            }
+        if let Some(run) = run_of(comparison) {
+            return run;
         }
+        assert!(Instant::now() < deadline, "no run was started");
         thread::sleep(Duration::from_millis(1));
     }
+}
+
+/// The process of the run that is under way, if there is one.
+fn run_of(comparison: &Child) -> Option<u32> {
+    let children = format!("/proc/{0}/task/{0}/children", comparison.id());
+    let children = fs::read_to_string(children).unwrap_or_default();
+    let mut children = children.split_whitespace();
+    let run = children.find(|run| {
+        let command = fs::read(format!("/proc/{run}/cmdline")).unwrap_or_default();
+        command.split(|&byte| byte == 0).any(|argument| argument == b"compare-run")
+    });
+    run.map(|run| run.parse().unwrap())
 }
 
 /// SIGTERM where it is to end: what a script starts in its background ignores SIGINT.
@@ -812,10 +826,17 @@ fn a_killed_run_is_named() {
     // It may end by itself before the signal arrives: then the next one is killed.
     for _ in 0..20 {
         let temporary = TempDir::new().unwrap();
-        let comparison = long_comparison(&temporary);
-        signal("-KILL", process_of_a_run(&comparison));
-        thread::sleep(Duration::from_millis(200));
-        signal("-TERM", comparison.id());
+        let mut comparison = long_comparison(&temporary);
+        let killed = process_of_a_run(&comparison);
+        signal("-KILL", killed);
+        // It ends, or has gone on to the next.
+        while comparison.try_wait().unwrap().is_none() {
+            if run_of(&comparison).is_some_and(|next| next != killed) {
+                signal("-TERM", comparison.id());
+                break;
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
         let output = comparison.wait_with_output().unwrap();
         assert_eq!(fs::read_dir(temporary.path()).unwrap().count(), 0);
         if output.status.signal() == Some(SIGTERM) {

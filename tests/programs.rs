@@ -6,6 +6,7 @@
 #![allow(unsafe_code, reason = "an allocator of its own")]
 
 mod arena;
+#[allow(dead_code, reason = "what is not used here is in other tests")]
 mod process_tree;
 mod trials;
 

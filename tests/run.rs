@@ -278,12 +278,10 @@ fn supervisor_is_killed(before: &[&str], name: &str, with_guard: bool) {
         let (mut child, mut stdout) = start("24M", before, name);
         thread::sleep(Duration::from_millis(100 + round * 7));
         if with_guard {
-            let is_guard = |pid: &u32| {
-                let name = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
-                name == b"uzswap-guard\n"
-            };
-            let processes = process_tree::all_below(child.id());
-            let guard = processes.into_iter().find(is_guard).expect("a guard");
+            let guard = process_tree::wait_for("a guard", || {
+                let processes = process_tree::all_below(child.id());
+                processes.into_iter().find(|pid| process_tree::name(*pid) == "uzswap-guard")
+            });
             let killed = Command::new("sh").args(["-c", &format!("kill -KILL {guard}")]).status();
             assert!(killed.unwrap().success());
         }
@@ -291,7 +289,7 @@ fn supervisor_is_killed(before: &[&str], name: &str, with_guard: bool) {
         // The end of the stream is told when the last of them has ended.
         let (end, ended) = mpsc::channel();
         thread::spawn(move || end.send(io::copy(&mut stdout, &mut io::sink())));
-        ended.recv_timeout(Duration::from_secs(5)).expect("a program that was ended").unwrap();
+        ended.recv_timeout(process_tree::PATIENCE).expect("a program that was ended").unwrap();
         let output = child.wait_with_output().unwrap();
         expect(&output, 128 + 9);
         let said = text(&output.stderr);

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::ptr;
+use std::sync::atomic::AtomicBool;
 
 pub(crate) const PAGE: usize = 4096;
 pub(crate) const WORDS: usize = PAGE / 8;
@@ -107,6 +108,12 @@ pub(crate) fn page(address: usize) -> &'static mut Words {
 pub(crate) fn bytes(address: usize, count: usize) -> &'static mut [u8] {
     // SAFETY: as above.
     unsafe { std::slice::from_raw_parts_mut(ptr::with_exposed_provenance_mut(address), count) }
+}
+
+/// A flag at the start of memory that the caller has mapped for ever, and uses for nothing else.
+pub(crate) fn flag(address: usize) -> &'static AtomicBool {
+    // SAFETY: the caller has mapped it, as zeros; all others use it as such a flag, too.
+    unsafe { AtomicBool::from_ptr(ptr::with_exposed_provenance_mut(address)) }
 }
 
 /// fork(2): 0 in the child.
