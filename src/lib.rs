@@ -46,6 +46,7 @@ pub mod budget;
 pub mod cli;
 pub mod compressor;
 pub mod doctor;
+pub mod files;
 pub mod index;
 pub mod lab;
 pub mod names;

@@ -326,13 +326,19 @@ fn a_file_is_removed_unless_kept() {
     assert!(options.path.exists());
 }
 
+/// A file that no other user has access to.
+fn write_private(path: &Path, bytes: &[u8]) {
+    fs::write(path, bytes).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
+}
+
 fn what_a_killed_store_left_is_taken() {
     let folder = folder();
     let options = options(&folder, 4);
     let backing = FileBacking::open(&options).unwrap();
     let left = fs::read(&options.path).unwrap();
     drop(backing);
-    fs::write(&options.path, left).unwrap();
+    write_private(&options.path, &left);
     let backing = FileBacking::open(&options).unwrap();
     random_batches(&backing, 1);
     drop(backing);
@@ -423,7 +429,7 @@ fn a_symbolic_link_is_followed() {
     symlink(&options.path, &link).unwrap();
     let path = std::mem::replace(&mut options.path, link.clone());
     expect(&open_error(&options), &link, "No such file"); // it leads nowhere, and is not made
-    File::create(&path).unwrap();
+    write_private(&path, &[]);
     random_batches(&FileBacking::open(&options).unwrap(), 1);
     assert!(fs::symlink_metadata(&link).unwrap().is_symlink() && path.exists());
 }
@@ -531,11 +537,11 @@ fn set_limit(resource: libc::__rlimit_resource_t, limit: u64) {
     assert_eq!(unsafe { libc::setrlimit(resource, &raw const limit) }, 0);
 }
 
-/// With one descriptor left: that is the file's.
+/// With two descriptors left: those are of the file and of its directory.
 fn without_a_ring() {
     let folder = folder();
     let free = File::open("/dev/null").unwrap().as_raw_fd();
-    set_limit(libc::RLIMIT_NOFILE, free as u64 + 1);
+    set_limit(libc::RLIMIT_NOFILE, free as u64 + 2);
     let mut options = options(&folder, 100);
     options.submission = Some(Submission::Uring);
     let backing = FileBacking::open(&options).unwrap();

@@ -16,8 +16,6 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, ExitStatus, Output};
-use std::thread;
-use std::time::Duration;
 
 use support::{
     Lab, capture_to, expect_error, expect_success, has_note, is_root, is_running, odd_seconds,
@@ -181,7 +179,7 @@ fn another_users_process() {
     let lab = Lab::new();
     let place = lab.path("place");
     fs::create_dir(&place).unwrap();
-    fs::set_permissions(&place, fs::Permissions::from_mode(0o777)).unwrap();
+    fs::set_permissions(&place, fs::Permissions::from_mode(0o1777)).unwrap();
     let ours = Sleep(Command::new("sleep").arg("60").spawn().unwrap());
     let pid = if is_root() { ours.0.id() } else { 1 };
     let output = place.join("pages");
@@ -244,7 +242,7 @@ fn a_full_disk_leaves_nothing() {
         .arg(lab.path("raw"))
         .output()
         .unwrap();
-    expect_error(&output, 3, &["cannot write", "No space left on device", "nothing was kept"]);
+    expect_error(&output, 1, &["cannot write", "No space left on device", "nothing was kept"]);
     assert_eq!(String::from_utf8_lossy(&output.stdout), "", "files were left");
 }
 
@@ -321,7 +319,6 @@ fn interrupted_by<const SIGNAL: i32>() {
     let mut capture =
         capture_to(&lab.path("pages")).args(["--", "sleep", seconds]).spawn().unwrap();
     wait_for("sleep", || is_running(seconds).then_some(()));
-    thread::sleep(Duration::from_millis(50));
     send(&format!("-{SIGNAL}"), capture.id());
     let status = wait_for("its end", || capture.try_wait().unwrap());
     assert_eq!(status.signal(), Some(SIGNAL), "{status}");

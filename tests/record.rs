@@ -234,7 +234,8 @@ fn a_full_disk() {
     let options = ["--record", &room.name("trace"), "--stats", &room.name("stats")];
     let output = run_in("12M", &options, "plain", "24").output().unwrap();
     reader.wait().unwrap();
-    expect(&output, 0);
+    // The program did well, and the trace is not whole.
+    expect(&output, 1);
     let said = text(&output.stderr);
     assert_eq!(said.matches("the recording ends here").count(), 1, "{said}");
     assert!(said.contains(&room.name("trace")) && said.contains("os error 32"), "{said}");
@@ -246,7 +247,7 @@ fn a_full_disk() {
 
 fn no_trace() {
     for (path, code, words) in [
-        ("/dev/full", 3, "No space left"),
+        ("/dev/full", 1, "No space left"),
         ("/no/such/folder/trace", 2, "No such file"),
         ("/tmp", 2, "Is a directory"),
     ] {
@@ -355,7 +356,7 @@ fn no_tmpfs() -> Option<String> {
     }
 }
 
-/// A disk of 4 MiB.
+/// A disk of 1 MiB: less than is written back, however far the program is ahead of that.
 struct Small {
     path: PathBuf,
 }
@@ -365,7 +366,7 @@ impl Small {
         let path = room.path("small");
         std::fs::create_dir(&path).unwrap();
         let mut command = Command::new("mount");
-        command.args(["-t", "tmpfs", "-o", "size=4m", "tmpfs"]).arg(&path);
+        command.args(["-t", "tmpfs", "-o", "size=1m", "tmpfs"]).arg(&path);
         let output = command.output().map_err(|error| error.to_string())?;
         match output.status.success() {
             true => Ok(Small { path }),

@@ -5,17 +5,18 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The layers, and what each may name of ours beside itself. The picture is in ARCHITECTURE.md.
-const LAYERS: [(&str, &[&str]); 17] = [
+const LAYERS: [(&str, &[&str]); 18] = [
     ("sys", &[]),
     ("names", &[]),
     ("page", &[]),
+    ("files", &[]),
     ("budget", &["names"]),
     ("table", &["budget"]),
     ("same_filled", BASE),
     ("doctor", &["sys"]),
     ("compressor", BASE),
-    ("backing", BASE),
-    ("trace", &["page", "same_filled"]),
+    ("backing", &["sys", "names", "page", "files"]),
+    ("trace", &["page", "same_filled", "files"]),
     ("zpool", MECHANISM),
     ("index", MECHANISM),
     ("zswap", STORE),
@@ -29,18 +30,19 @@ const BASE: &[&str] = &["sys", "names", "page"];
 const MECHANISM: &[&str] = &["sys", "names", "page", "budget", "table"];
 #[rustfmt::skip]
 const STORE: &[&str] = &[
-    "names", "page", "budget", "table", "same_filled", "compressor", "backing", "zpool", "index",
+    "names", "page", "files", "budget", "table", "same_filled", "compressor", "backing", "zpool",
+    "index",
 ];
 #[rustfmt::skip]
 const LAB: &[&str] = &[
-    "sys", "names", "page", "budget", "same_filled", "compressor", "backing", "zpool", "index",
-    "zswap", "trace",
+    "sys", "names", "page", "files", "budget", "same_filled", "compressor", "backing", "zpool",
+    "index", "zswap", "trace",
 ];
 const PAGER: &[&str] = &["sys", "page", "backing", "doctor", "zswap", "trace"];
 #[rustfmt::skip]
 const CLI: &[&str] = &[
-    "sys", "names", "page", "budget", "same_filled", "compressor", "backing", "zpool", "index",
-    "zswap", "lab", "doctor", "pager", "trace",
+    "sys", "names", "page", "files", "budget", "same_filled", "compressor", "backing", "zpool",
+    "index", "zswap", "lab", "doctor", "pager", "trace",
 ];
 
 fn sources(folder: &str) -> Vec<(PathBuf, String)> {

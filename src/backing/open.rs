@@ -10,14 +10,17 @@
 //! The mark says that the rest is worth nothing. Without it nothing is overwritten: neither a file
 //! that is not empty nor a device, unless that is asked for.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, Seek, SeekFrom};
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::{BLOCK_SIZE, BackingError, block_bytes, zeroed_blocks};
+use rustix::fs::OFlags;
+
+use crate::files::{Contents, Place, check_private};
 use crate::names::named;
 use crate::sys::files;
 
@@ -83,7 +86,9 @@ named!(Submission, "submission",
 /// What to take as backing, and how.
 #[derive(Debug, Clone)]
 pub struct FileBackingOptions {
-    /// A regular file, made if it is not there, or a block device. Symbolic links are followed.
+    /// A regular file, made if it is not there, or a block device. A file that is there must be of
+    /// this user, with mode 0600 and one name. Symbolic links are followed, but for those of other
+    /// users in a directory that every user can write.
     pub path: PathBuf,
     /// Bytes to take, at most 16 TiB, one block of them for the header. `None`: what the device
     /// has, or the file that is there.
@@ -139,6 +144,7 @@ pub(super) struct Scratch {
     pub(super) bytes: u64,
     pub(super) io_mode: IoMode,
     pub(super) is_preallocated: bool,
+    place: Place,
     remove: bool,
 }
 
@@ -147,7 +153,7 @@ impl Scratch {
         let path = std::path::absolute(&options.path)
             .map_err(BackingError::os(&options.path, "use this path"))?;
         let since = Instant::now();
-        let (file, is_new) = loop {
+        let (file, place, is_new) = loop {
             match open_locked(&path, options.bytes.is_some()) {
                 Err(BackingError::InUse { .. }) if since.elapsed() < IN_USE_FOR => {
                     thread::sleep(IN_USE_PAUSE);
@@ -166,6 +172,7 @@ impl Scratch {
             bytes: metadata.len(),
             io_mode: IoMode::Buffered,
             is_preallocated: is_device,
+            place,
             remove: is_new,
         };
         if is_device {
@@ -177,6 +184,7 @@ impl Scratch {
             let kind = if is_device { "block device" } else { "file" };
             return Err(BackingError::NotScratch { path, kind });
         }
+        check_private(&scratch.file).map_err(fail("take it"))?;
         let wanted = options.bytes.unwrap_or(scratch.bytes);
         let bytes = if is_device { wanted.min(scratch.bytes) } else { wanted };
         let blocks = (bytes / BLOCK_SIZE as u64).min(BLOCKS_MAX + 1);
@@ -242,19 +250,13 @@ impl Scratch {
         }
         Ok(())
     }
-
-    /// Whether the path still leads to this file.
-    fn is_at_path(&self) -> bool {
-        let Ok(ours) = self.file.metadata() else { return false };
-        fs::symlink_metadata(&self.path).is_ok_and(|there| is_same(&ours, &there))
-    }
 }
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        if self.remove && self.is_at_path() {
-            // Nobody is left to be told.
-            let _ = fs::remove_file(&self.path);
+        // The target of a link stays.
+        if self.remove && !self.place.was_link() && self.place.is_there(&self.file) {
+            let _ = self.place.remove(); // nobody is left to be told
         }
     }
 }
@@ -269,10 +271,10 @@ pub(super) fn is_unsupported(error: &io::Error) -> bool {
 }
 
 /// Opens and locks what is at `path`; whether it was made now.
-fn open_locked(path: &Path, may_create: bool) -> Result<(File, bool), BackingError> {
+fn open_locked(path: &Path, may_create: bool) -> Result<(File, Place, bool), BackingError> {
     let fail = |action| BackingError::os(path, action);
     for _ in 0..TRIES {
-        let (file, is_new) = open_or_create(path, may_create)?;
+        let (file, place, is_new) = open_or_create(path, may_create)?;
         let ours = file.metadata().map_err(fail("look at it"))?;
         check_kind(path, &ours)?;
         match file.try_lock() {
@@ -284,19 +286,31 @@ fn open_locked(path: &Path, may_create: bool) -> Result<(File, bool), BackingErr
         }
         // A store that ended may have removed it before we had the lock.
         if fs::metadata(path).is_ok_and(|there| is_same(&ours, &there)) {
-            return Ok((file, is_new));
+            return Ok((file, place, is_new));
         }
     }
     Err(fail("open it")(io::Error::other("it is replaced all the time")))
 }
 
-fn open_or_create(path: &Path, may_create: bool) -> Result<(File, bool), BackingError> {
+fn open_or_create(path: &Path, may_create: bool) -> Result<(File, Place, bool), BackingError> {
     let fail = |action| BackingError::os(path, action);
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).mode(0o600); // it is memory of ours
-    if may_create {
-        match options.clone().create_new(true).open(path) {
-            Ok(file) => return Ok((file, true)),
+    let place = match Place::of(path, Contents::Pages) {
+        Ok(place) => place,
+        // Where it is a directory, that is said below.
+        Err(error) if error.kind() == io::ErrorKind::IsADirectory => {
+            return Err(BackingError::WrongKind { path: path.to_owned(), kind: "directory" });
+        }
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+            return Err(fail("take it")(error));
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound && !may_create => {
+            return Err(BackingError::NoSize { path: path.to_owned() });
+        }
+        Err(error) => return Err(fail("create it")(error)),
+    };
+    if may_create && !place.was_link() {
+        match place.create_new() {
+            Ok(file) => return Ok((file, place, true)),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(error) => return Err(fail("create it")(error)),
         }
@@ -310,14 +324,16 @@ fn open_or_create(path: &Path, may_create: bool) -> Result<(File, bool), Backing
     };
     // Before it is opened: that has effects on some devices.
     check_kind(path, &metadata)?;
-    if metadata.file_type().is_block_device() {
-        options.custom_flags(libc::O_EXCL); // neither mounted nor part of another device
-    }
-    match options.open(path) {
-        Ok(file) => Ok((file, false)),
+    let exclusive = match metadata.file_type().is_block_device() {
+        true => OFlags::EXCL, // neither mounted nor part of another device
+        false => OFlags::empty(),
+    };
+    match place.open(OFlags::RDWR | exclusive) {
+        Ok(file) => Ok((file, place, false)),
         Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
             Err(BackingError::InUse { path: path.to_owned() })
         }
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => Err(fail("take it")(error)),
         Err(error) => Err(fail("open it for reading and writing")(error)),
     }
 }

@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use anyhow::Context;
 
-use super::Failure;
+use super::{Failure, print};
 use crate::lab::capture::{
     CaptureAt, CaptureError, CaptureOptions, capture_command, capture_file, capture_pid,
 };
-use crate::lab::page_set::{About, side_path};
+use crate::lab::page_set::{About, PageSetError, side_path};
 use crate::lab::report::text::human_size;
 use crate::page::PAGE_SIZE;
 
@@ -116,12 +116,11 @@ impl Capture {
             self.summary(&about)
         };
         // Standard output belongs to the command, if there is one.
-        let written = if self.command.is_empty() {
-            io::stdout().lock().write_all(text.as_bytes())
-        } else {
-            io::stderr().lock().write_all(text.as_bytes())
-        };
-        written.context("cannot write the summary").map_err(Failure::Machine)
+        if self.command.is_empty() {
+            return print(&text);
+        }
+        let written = io::stderr().lock().write_all(text.as_bytes());
+        written.context("cannot write the summary").map_err(Failure::Check)
     }
 
     fn summary(&self, about: &About) -> String {
@@ -166,7 +165,10 @@ fn by_name(about: &About) -> String {
 
 /// The exit code of a capture's error.
 pub(super) fn failure(error: CaptureError) -> Failure {
-    Failure::of(error.is_machine(), error)
+    match &error {
+        CaptureError::Output(PageSetError::Write { .. }) => Failure::Check(error.into()),
+        _ => Failure::of(error.is_machine(), error),
+    }
 }
 
 #[cfg(test)]

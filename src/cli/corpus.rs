@@ -2,7 +2,8 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::io::{self, IsTerminal, Read};
+use std::io::{self, IsTerminal, Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use anyhow::Context;
@@ -13,6 +14,7 @@ use tempfile::TempDir;
 use super::Failure;
 use super::capture::failure;
 use super::size::check_available;
+use crate::files::create_private;
 use crate::lab::capture::{CaptureError, capture_file, capture_workload};
 use crate::lab::experiment::CorpusFile;
 use crate::lab::page_set::{About, PageSet, hex};
@@ -180,14 +182,18 @@ fn lasting(path: &Path, contents: &[u8]) -> Result<(OsString, Option<TempDir>), 
     }
     let made = temporary_directory()?;
     let copy = made.path().join("copy");
-    fs::write(&copy, contents)
+    create_private(&copy)
+        .and_then(|mut file| file.write_all(contents))
         .with_context(|| format!("cannot keep a copy of {}", path.display()))
         .map_err(Failure::Machine)?;
     Ok((copy.into(), Some(made)))
 }
 
 fn temporary_directory() -> Result<TempDir, Failure> {
-    TempDir::with_prefix("uzswap-")
+    tempfile::Builder::new()
+        .prefix("uzswap-")
+        .permissions(fs::Permissions::from_mode(0o700))
+        .tempdir()
         .context("cannot make a temporary directory for the pages (see TMPDIR)")
         .map_err(Failure::Machine)
 }

@@ -174,7 +174,10 @@ fn or_default<T: Copy + PartialEq + Default>(values: &[T]) -> Vec<T> {
 /// Whose fault it is that there is no backing.
 pub(super) fn no_backing(error: BackingError) -> Failure {
     let is_machine = match &error {
-        BackingError::Os { error, .. } => error.kind() != std::io::ErrorKind::NotFound,
+        BackingError::Os { error, .. } => {
+            use std::io::ErrorKind::{InvalidInput, NotFound};
+            ![InvalidInput, NotFound].contains(&error.kind())
+        }
         BackingError::InUse { .. } | BackingError::NoDirect { .. } | BackingError::NoMemory(_) => {
             true
         }

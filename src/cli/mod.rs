@@ -17,7 +17,7 @@ mod workload;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use anyhow::{Context, Error};
+use anyhow::Error;
 use clap::{Parser, Subcommand};
 use serde::Serialize;
 
@@ -61,7 +61,7 @@ enum Command {
 /// Why a command did not do its work; the exit code says which.
 #[derive(Debug)]
 pub enum Failure {
-    /// The work was done and a check failed: exit code 1.
+    /// The work was done and a check failed, or its result could not be written: exit code 1.
     Check(Error),
     /// The command line or an input file is wrong: exit code 2.
     Usage(Error),
@@ -91,10 +91,18 @@ impl Failure {
 
 /// Prints a command's result on standard output.
 fn print(text: &str) -> Result<(), Failure> {
-    match io::stdout().write_all(text.as_bytes()) {
-        // Whoever reads has seen enough.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        written => written.context("cannot write to standard output").map_err(Failure::Machine),
+    write_out(text.as_bytes()).map(drop)
+}
+
+/// Writes all of it to standard output; `false` where its reader has seen enough (a closed pipe).
+fn write_out(bytes: &[u8]) -> Result<bool, Failure> {
+    let mut output = io::stdout().lock();
+    match output.write_all(bytes).and_then(|()| output.flush()) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => {
+            Err(Failure::Check(Error::new(error).context("cannot write to standard output")))
+        }
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::ffi::OsString;
 use std::fmt;
-use std::fs::File;
 use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
@@ -16,6 +15,7 @@ use super::size::parse_size;
 use crate::budget::Counted;
 use crate::compressor::{CompressorKind, CompressorNameError};
 use crate::doctor;
+use crate::files::{Contents, open_output};
 use crate::index::IndexKind;
 use crate::lab::page_set::rfc3339;
 use crate::lab::report::text::human_size;
@@ -23,7 +23,7 @@ use crate::names::UnknownName;
 use crate::pager::{MetricsAddress, RunError, RunOptions, RunReport, WriteBackOptions, run};
 use crate::sys::children;
 use crate::sys::stderr::{self, tell};
-use crate::trace::TraceAbout;
+use crate::trace::{TraceAbout, TraceError};
 use crate::zpool::ZpoolKind;
 use crate::zswap::{Incompressible, RecordOptions, WrittenAs, ZswapOptions};
 
@@ -122,7 +122,7 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// Runs the program; its exit code is ours.
+    /// Runs the program; its exit code is ours, unless that is 0 and an output was not written.
     pub(super) fn run(self) -> ExitCode {
         match self.run_program() {
             Ok(code) => code,
@@ -178,7 +178,7 @@ impl Run {
             format!("cannot write --stats {}: {error}", path.display())
         };
         let create = |path: &PathBuf| {
-            File::create(path).map_err(|error| {
+            open_output(path, Contents::Report).map_err(|error| {
                 Failure::of(!is_usage(&error), anyhow::anyhow!(no_stats(path, &error)))
             })
         };
@@ -201,15 +201,21 @@ impl Run {
                 return Err(Failure::of(is_machine, RunError::Metrics { address, source }));
             }
             Err(RunError::Backing(error)) => return Err(no_backing(error)),
+            Err(RunError::Trace(error @ TraceError::Write { .. })) => {
+                return Err(Failure::Check(error.into()));
+            }
             Err(RunError::Trace(error)) => {
                 return Err(Failure::of(error.is_machine(), error));
             }
             Err(error) => return Err(Failure::Machine(error.into())),
         };
+        // The recorder has said why.
+        let mut is_kept = report.trace.as_ref().is_none_or(|trace| trace.complete);
         if let Some((path, mut file)) = stats {
             let text = serde_json::to_string_pretty(&report).expect("numbers") + "\n";
             if let Err(error) = file.write_all(text.as_bytes()) {
                 tell(&no_stats(path, &error));
+                is_kept = false;
             }
         }
         if !self.quiet {
@@ -219,7 +225,10 @@ impl Run {
             children::end_by(signal);
             return Ok(ExitCode::from(128 + signal as u8)); // 1 to 64
         }
-        Ok(ExitCode::from(status.code().unwrap_or(1) as u8)) // 0 to 255
+        Ok(match status.code() {
+            Some(0) if !is_kept => ExitCode::from(NOT_KEPT),
+            code => ExitCode::from(code.unwrap_or(1) as u8), // 0 to 255
+        })
     }
 
     /// What a trace says of this run.
@@ -236,6 +245,9 @@ impl Run {
         }
     }
 }
+
+/// The exit code where the program did well, and its trace or its figures could not be written.
+const NOT_KEPT: u8 = 1;
 
 /// The least limit that is taken, in bytes: what is less was meant to have a unit.
 const LIMIT_MIN: u64 = 1 << 20;

@@ -49,5 +49,5 @@ fn print_line(line: &str) -> Result<(), Failure> {
     writeln!(output, "{line}")
         .and_then(|()| output.flush())
         .context("cannot write to standard output")
-        .map_err(Failure::Machine)
+        .map_err(Failure::Check)
 }

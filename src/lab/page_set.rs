@@ -13,7 +13,7 @@ use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -22,6 +22,7 @@ use sha2::{Digest, Sha256};
 use tempfile::NamedTempFile;
 use thiserror::Error;
 
+use crate::files::create_private;
 use crate::page::{PAGE_SIZE, Page};
 
 /// The side file's format that this version reads and writes.
@@ -461,12 +462,10 @@ fn temporary_beside(path: &Path) -> io::Result<NamedTempFile> {
     prefix.push(name);
     // `make_in` and not `tempfile_in`: that one wraps the kernel's error in one that names the
     // temporary file, which means nothing to a reader of the message.
-    tempfile::Builder::new().prefix(&prefix).suffix(".part").make_in(
-        directory_of(path),
-        |temporary| {
-            File::options().read(true).write(true).create_new(true).mode(0o600).open(temporary)
-        },
-    )
+    tempfile::Builder::new()
+        .prefix(&prefix)
+        .suffix(".part")
+        .make_in(directory_of(path), create_private)
 }
 
 fn directory_of(path: &Path) -> &Path {

@@ -35,7 +35,7 @@ const READ_BYTES: usize = 4 << 10;
 
 /// Decides what a peer is answered.
 pub(super) trait Speaker: Send + 'static {
-    /// A new turn begins: the state that the last one told is old.
+    /// A new turn begins: answers of the last one are old.
     fn begin_turn(&mut self) {}
 
     /// A peer has connected.

@@ -121,6 +121,14 @@ pub enum TraceError {
         /// The kernel's error.
         error: io::Error,
     },
+    /// Its start cannot be written: a full disk, above all.
+    #[error("cannot write the trace {}: {error}", path.display())]
+    Write {
+        /// The output.
+        path: PathBuf,
+        /// The kernel's error.
+        error: io::Error,
+    },
     /// The file cannot be read.
     #[error("cannot read the trace {}: {error}", path.display())]
     Read {
@@ -167,6 +175,7 @@ impl TraceError {
                     | io::ErrorKind::InvalidInput
                     | io::ErrorKind::InvalidFilename
             ),
+            TraceError::Write { .. } => true,
             _ => false,
         }
     }

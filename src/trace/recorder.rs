@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -20,6 +19,7 @@ use super::format::{
 };
 use super::seen::Seen;
 use super::{Content, Event, Operation, TraceAbout, TraceError, TraceTotals};
+use crate::files::{Contents, open_output};
 use crate::page::{PAGE_SIZE, Page, PageKey};
 use crate::same_filled::SameFilled;
 
@@ -108,12 +108,12 @@ impl State {
 
 impl Recorder {
     /// Begins a trace in the file at `path`, which is made, or emptied. It is readable by its owner
-    /// alone: it holds whatever the programs held. `warn` is called if a write fails later, once,
-    /// with what is to be told.
+    /// alone: it holds whatever the programs held. One that is there must be so already. `warn` is
+    /// called if a write fails later, once, with the message.
     ///
     /// # Errors
     ///
-    /// [`TraceError::Create`].
+    /// [`TraceError::Create`], [`TraceError::Write`].
     pub fn create(
         path: &Path,
         about: &TraceAbout,
@@ -128,16 +128,15 @@ impl Recorder {
     ///
     /// [`TraceError::Create`].
     pub fn make_file(path: &Path) -> Result<File, TraceError> {
-        let mut options = File::options();
-        options.write(true).create(true).truncate(true).mode(0o600);
-        options.open(path).map_err(|error| TraceError::Create { path: path.to_owned(), error })
+        open_output(path, Contents::Pages)
+            .map_err(|error| TraceError::Create { path: path.to_owned(), error })
     }
 
     /// As [`Recorder::create`], in a file that was made before, at `path`.
     ///
     /// # Errors
     ///
-    /// [`TraceError::Create`].
+    /// [`TraceError::Write`], and [`TraceError::Create`] where there is no thread.
     pub fn begin(
         path: &Path,
         mut file: File,
@@ -151,7 +150,8 @@ impl Recorder {
             json = serde_json::to_vec(&about).expect("strings");
         }
         let (header, chain) = format::header(&json);
-        file.write_all(&header).map_err(fail)?;
+        file.write_all(&header)
+            .map_err(|error| TraceError::Write { path: path.to_owned(), error })?;
         let stopped = Arc::new(AtomicBool::new(false));
         let mut writer = Writer {
             path: path.to_owned(),

@@ -3,7 +3,7 @@
 mod figures;
 mod view;
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use self::figures::{History, TopRun};
 use self::view::{Size, frame};
-use super::Failure;
+use super::{Failure, write_out};
 use crate::pager::running;
 use crate::sys::interrupt;
 use crate::sys::stderr::tell;
@@ -77,7 +77,7 @@ impl Top {
                 (_, true) => screen(&runs, look == 1, self.interval),
                 _ => block(&runs, look == 1),
             };
-            if !write(&text)? || self.count == Some(look) {
+            if !write_out(text.as_bytes())? || self.count == Some(look) {
                 break;
             }
             next = (next + self.interval).max(Instant::now());
@@ -86,7 +86,7 @@ impl Top {
             }
             if interrupt::noted() {
                 if is_screen {
-                    write("\n")?; // after the ^C of the terminal
+                    write_out(b"\n")?; // after the ^C of the terminal
                 }
                 break;
             }
@@ -130,19 +130,6 @@ fn block(runs: &[TopRun], is_first: bool) -> String {
     }
     let gap = if is_first { "" } else { "\n" };
     gap.to_owned() + &frame(runs, Size::FILE).join("\n") + "\n"
-}
-
-/// Writes to standard output; `false` where whoever reads has seen enough.
-fn write(text: &str) -> Result<bool, Failure> {
-    let mut stdout = io::stdout().lock();
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        Ok(()) => Ok(true),
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
-        Err(error) => {
-            let error = anyhow::Error::new(error).context("cannot write to standard output");
-            Err(Failure::Machine(error))
-        }
-    }
 }
 
 fn parse_seconds(text: &str) -> Result<Duration, String> {

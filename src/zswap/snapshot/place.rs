@@ -11,6 +11,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::SnapshotError;
+use crate::files::{Contents, Place, create_private};
 
 /// Tries to make a part that others remove all the time.
 const TRIES: usize = 10;
@@ -27,26 +28,26 @@ pub(super) struct PartFile {
 impl PartFile {
     pub(super) fn create(path: &Path) -> Result<PartFile, SnapshotError> {
         let not_a_file = |what| SnapshotError::NotAFile { path: path.to_owned(), what };
-        // A link stays, and what it names is replaced.
-        let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-        match fs::metadata(&target) {
+        match fs::metadata(path) {
             Ok(metadata) if metadata.is_dir() => return Err(not_a_file("a directory")),
             Ok(metadata) if !metadata.is_file() => return Err(not_a_file("no regular file")),
             _ => {}
         }
-        let Some(name) =
-            target.file_name().filter(|_| !path.as_os_str().as_bytes().ends_with(b"/"))
+        let Some(_) = path.file_name().filter(|_| !path.as_os_str().as_bytes().ends_with(b"/"))
         else {
             return Err(not_a_file("a directory"));
         };
+        // A link stays, and what it names is replaced.
+        let target = Place::of(path, Contents::Pages)
+            .map_err(|source| SnapshotError::Create { path: path.to_owned(), source })?;
         let mut part_name = OsString::from(".");
-        part_name.push(name);
+        part_name.push(target.path().file_name().unwrap_or_default());
         part_name.push(".part");
-        let part = target.with_file_name(part_name);
+        let part = target.path().with_file_name(&part_name);
+        let target = target.path().to_owned();
         let fail = |source| SnapshotError::Create { path: part.clone(), source };
         for _ in 0..TRIES {
-            // Pages are what was in someone's memory: for their owner alone.
-            let new = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&part);
+            let new = create_private(&part);
             let (file, is_new) = match new {
                 Ok(file) => (file, true),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -110,7 +111,8 @@ fn open_stale(part: &Path) -> io::Result<File> {
     if !fs::symlink_metadata(part)?.is_file() {
         return Err(io::Error::new(io::ErrorKind::AlreadyExists, "it is there, and no file"));
     }
-    OpenOptions::new().read(true).open(part)
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    OpenOptions::new().read(true).custom_flags(flags).open(part)
 }
 
 fn is_same(file: &File, path: &Path) -> io::Result<bool> {
