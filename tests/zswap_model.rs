@@ -9,6 +9,7 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use uzswap::budget::Budget;
 use uzswap::compressor::{CompressError, Compressor, CompressorKind, Corrupt, OUTPUT_BYTES};
 use uzswap::index::radix::Radix;
 use uzswap::index::{Entry, Index, IndexError, IndexKind};
@@ -410,7 +411,7 @@ fn doubles(incompressible: Incompressible) -> Doubles {
     let arena = Arc::new(Arena::new());
     let zpool = options.zpool.build(Arc::clone(&arena), options.zsmalloc);
     let index_full = Arc::clone(&full);
-    let index = || -> Box<dyn Index> {
+    let index = |_: &Arc<Budget>| -> Box<dyn Index> {
         Box::new(FullIndex { full: Arc::clone(&index_full), inner: Radix::new() })
     };
     let parts = ZswapParts { arena, zpool, compressor: Box::new(faulty), backing: None };
@@ -484,8 +485,12 @@ fn a_page_can_be_loaded_until_it_is_replaced() {
     zswap.store(PageKey(1), &compressible(1)).unwrap();
     let other = Arc::clone(&zswap);
     in_compress.set(move || {
-        let mut page = [0; PAGE_SIZE];
-        assert!(other.load(PageKey(1), &mut page).unwrap() && page == compressible(1));
+        // By another thread: a compressor must not call its own store.
+        let loads = std::thread::spawn(move || {
+            let mut page = [0; PAGE_SIZE];
+            assert!(other.load(PageKey(1), &mut page).unwrap() && page == compressible(1));
+        });
+        loads.join().unwrap();
     });
     zswap.store(PageKey(1), &compressible(2)).unwrap();
     let mut page = [0; PAGE_SIZE];
@@ -727,7 +732,7 @@ fn hooked() -> (Arc<Zswap>, Arc<Hook>, Arc<Hook>) {
     let compressor = options.compressor.build();
     let compressor = Box::new(Hooked { inner: compressor, hook: Arc::clone(&in_decompress) });
     let parts = ZswapParts { arena, zpool, compressor, backing: None };
-    let zswap = Zswap::from_parts(options, parts, || Box::new(Radix::new())).unwrap();
+    let zswap = Zswap::from_parts(options, parts, |_| Box::new(Radix::new())).unwrap();
     (Arc::new(zswap), before_pin, in_decompress)
 }
 

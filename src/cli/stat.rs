@@ -4,11 +4,11 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Error, anyhow};
+use anyhow::anyhow;
 use serde::Serialize;
 
 use super::{Failure, print, print_json};
-use crate::compressor::{Compressor, CompressorKind};
+use crate::compressor::Compressor;
 use crate::lab::report::text::{human_size, nanoseconds, thousands};
 use crate::page::PAGE_SIZE;
 use crate::zswap::snapshot::{
@@ -93,11 +93,11 @@ struct Checker {
 
 impl Checker {
     fn new(header: &SnapshotHeader) -> Result<Checker, Failure> {
-        let name = &header.stats.options.compressor;
-        let kind: CompressorKind = name.parse().map_err(|error| {
-            Failure::Usage(Error::new(error).context("--verify needs the store's compressor"))
+        let compressor = header.objects().decoder().ok_or_else(|| {
+            let name = &header.stats.options.compressor;
+            Failure::Usage(anyhow!("--verify: no compressor reads the objects of '{name}'"))
         })?;
-        Ok(Checker { compressor: kind.build(), pages: 0 })
+        Ok(Checker { compressor, pages: 0 })
     }
 
     fn check(&mut self, page: SnapshotPage<'_>, file: &std::path::Path) -> Result<(), Failure> {
@@ -116,7 +116,8 @@ impl Checker {
 
 impl Report {
     fn text(&self) -> String {
-        let Report { header: SnapshotHeader { program, created_at, stats }, summary, .. } = self;
+        let Report { header: SnapshotHeader { program, created_at, stats, .. }, summary, .. } =
+            self;
         let mut text = Text(String::new());
         text.row("snapshot", &printable(&self.file, 88));
         text.row(

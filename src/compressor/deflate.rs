@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use libdeflater::{CompressionLvl, Compressor as Context, Decompressor};
 
-use super::{CompressError, Compressor, Corrupt, OUTPUT_BYTES, fitting};
+use super::{CompressError, Compressor, Corrupt, OUTPUT_BYTES, ObjectFormat, fitting};
 use crate::page::{PAGE_SIZE, Page};
 
 pub(super) const LEVEL_DEFAULT: i32 = 6;
@@ -36,6 +36,10 @@ fn context(level: i32) -> Context {
 impl Compressor for Deflate {
     fn name(&self) -> String {
         super::CompressorKind::Deflate(self.level).to_string()
+    }
+
+    fn format(&self) -> ObjectFormat {
+        ObjectFormat::Deflate
     }
 
     fn compress(&self, page: &Page, out: &mut [u8; OUTPUT_BYTES]) -> Result<usize, CompressError> {

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 
-use super::{CompressError, Compressor, Corrupt, OUTPUT_BYTES, fitting};
+use super::{CompressError, Compressor, Corrupt, OUTPUT_BYTES, ObjectFormat, fitting};
 use crate::page::{PAGE_SIZE, Page};
 use crate::sys::lz4::{Lz4State, decompress};
 
@@ -16,6 +16,10 @@ thread_local! {
 impl Compressor for Lz4 {
     fn name(&self) -> String {
         "lz4".to_owned()
+    }
+
+    fn format(&self) -> ObjectFormat {
+        ObjectFormat::Lz4
     }
 
     fn compress(&self, page: &Page, out: &mut [u8; OUTPUT_BYTES]) -> Result<usize, CompressError> {

@@ -3,6 +3,7 @@
 //! Each keeps its working state per thread and uses it again from page to page.
 
 mod deflate;
+mod format;
 mod lz4;
 mod lzo;
 mod none;
@@ -12,6 +13,7 @@ mod zstd;
 use std::fmt;
 use std::str::FromStr;
 
+pub use format::ObjectFormat;
 pub use pair::Pair;
 use thiserror::Error;
 
@@ -26,6 +28,12 @@ pub const OUTPUT_BYTES: usize = PAGE_SIZE + PAGE_SIZE / 16 + 64; // 4416
 pub trait Compressor: Send + Sync + fmt::Debug {
     /// The name it is chosen by, with its level where it was given one.
     fn name(&self) -> String;
+
+    /// The format of its objects. Where it is equal to that of another compressor, each must read
+    /// what the other made: snapshots are restored by that.
+    fn format(&self) -> ObjectFormat {
+        ObjectFormat::Other(self.name())
+    }
 
     /// Compresses `page` to the start of `out`; the compressed length, 1 to [`PAGE_SIZE`].
     ///
@@ -110,6 +118,17 @@ pub enum CompressorKind {
 impl CompressorKind {
     /// The names there are.
     pub const NAMES: [&'static str; 6] = ["lz4", "lzo", "lzo-rle", "zstd", "deflate", "none"];
+
+    /// The format of its objects.
+    pub fn format(self) -> ObjectFormat {
+        match self {
+            CompressorKind::Lz4 => ObjectFormat::Lz4,
+            CompressorKind::Lzo | CompressorKind::LzoRle => ObjectFormat::Lzo,
+            CompressorKind::Zstd(_) => ObjectFormat::Zstd,
+            CompressorKind::Deflate(_) => ObjectFormat::Deflate,
+            CompressorKind::None => ObjectFormat::None,
+        }
+    }
 
     /// The compressor.
     pub fn build(self) -> Box<dyn Compressor> {

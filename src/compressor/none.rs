@@ -1,6 +1,6 @@
 //! No compression: what the allocators alone cost.
 
-use super::{CompressError, Compressor, Corrupt, OUTPUT_BYTES};
+use super::{CompressError, Compressor, Corrupt, OUTPUT_BYTES, ObjectFormat};
 use crate::page::{PAGE_SIZE, Page};
 
 #[derive(Debug)]
@@ -9,6 +9,10 @@ pub(super) struct NoCompression;
 impl Compressor for NoCompression {
     fn name(&self) -> String {
         "none".to_owned()
+    }
+
+    fn format(&self) -> ObjectFormat {
+        ObjectFormat::None
     }
 
     fn compress(&self, page: &Page, out: &mut [u8; OUTPUT_BYTES]) -> Result<usize, CompressError> {

@@ -5,7 +5,7 @@
 //!  | the object that one of them made | 0: the fast one's, 1: the dense one's |
 //! ```
 
-use super::{CompressError, Compressor, Corrupt, OUTPUT_BYTES, fitting};
+use super::{CompressError, Compressor, Corrupt, OUTPUT_BYTES, ObjectFormat, fitting};
 use crate::page::Page;
 
 const FAST: u8 = 0;
@@ -40,6 +40,10 @@ fn compress(
 impl Compressor for Pair {
     fn name(&self) -> String {
         format!("{}+{}", self.fast.name(), self.dense.name())
+    }
+
+    fn format(&self) -> ObjectFormat {
+        ObjectFormat::Pair(Box::new((self.fast.format(), self.dense.format())))
     }
 
     fn compress(&self, page: &Page, out: &mut [u8; OUTPUT_BYTES]) -> Result<usize, CompressError> {

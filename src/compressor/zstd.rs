@@ -5,7 +5,7 @@ use std::cell::RefCell;
 
 use zstd_safe::{CCtx, DCtx};
 
-use super::{CompressError, Compressor, Corrupt, OUTPUT_BYTES, fitting};
+use super::{CompressError, Compressor, Corrupt, OUTPUT_BYTES, ObjectFormat, fitting};
 use crate::page::{PAGE_SIZE, Page};
 
 pub(super) const LEVEL_DEFAULT: i32 = 3;
@@ -34,6 +34,10 @@ thread_local! {
 impl Compressor for Zstd {
     fn name(&self) -> String {
         super::CompressorKind::Zstd(self.level).to_string()
+    }
+
+    fn format(&self) -> ObjectFormat {
+        ObjectFormat::Zstd
     }
 
     fn compress(&self, page: &Page, out: &mut [u8; OUTPUT_BYTES]) -> Result<usize, CompressError> {

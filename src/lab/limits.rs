@@ -298,7 +298,7 @@ pub(super) fn build(
     };
     let backing = backing.0.map(|backing| Box::new(backing) as Box<dyn Backing>);
     let parts = ZswapParts { compressor, backing, ..ZswapParts::of(options) };
-    Zswap::from_parts(options, parts, || options.index.build()).ok()
+    Zswap::from_parts(options, parts, |budget| options.index.build_on(budget)).ok()
 }
 
 #[cfg(test)]

@@ -179,7 +179,7 @@ impl Zswap {
     ///
     /// If an option is out of its range.
     pub fn new(options: ZswapOptions) -> Zswap {
-        Zswap::without_backing(options, ZswapParts::of(options))
+        Zswap::of(options, ZswapParts::of(options)).expect("no backing, no tables")
     }
 
     /// An empty store with a compressor that has no name: the one of `options` is not looked at.
@@ -188,13 +188,8 @@ impl Zswap {
     ///
     /// If an option is out of its range.
     pub fn with_compressor(options: ZswapOptions, compressor: Box<dyn Compressor>) -> Zswap {
-        Zswap::without_backing(options, ZswapParts { compressor, ..ZswapParts::of(options) })
-    }
-
-    fn without_backing(options: ZswapOptions, parts: ZswapParts) -> Zswap {
-        let budget = Arc::clone(parts.arena.budget());
-        Zswap::from_parts(options, parts, || options.index.build_on(&budget))
-            .expect("no backing, no tables")
+        let parts = ZswapParts { compressor, ..ZswapParts::of(options) };
+        Zswap::of(options, parts).expect("no backing, no tables")
     }
 
     /// An empty store that writes pages back to `backing`, which must be its alone.
@@ -210,13 +205,17 @@ impl Zswap {
         options: ZswapOptions,
         backing: Box<dyn Backing>,
     ) -> Result<Zswap, TryReserveError> {
-        let parts = ZswapParts { backing: Some(backing), ..ZswapParts::of(options) };
-        let budget = Arc::clone(parts.arena.budget());
-        Zswap::from_parts(options, parts, || options.index.build_on(&budget))
+        Zswap::of(options, ZswapParts { backing: Some(backing), ..ZswapParts::of(options) })
+    }
+
+    /// An empty store of these parts, and of the index of `options`.
+    fn of(options: ZswapOptions, parts: ZswapParts) -> Result<Zswap, TryReserveError> {
+        Zswap::from_parts(options, parts, |budget| options.index.build_on(budget))
     }
 
     /// An empty store of these parts: of `options` only the policies are looked at. The limit is
-    /// that of the arena's budget; an index on another one is not part of it.
+    /// that of the arena's budget. `index` makes the index of a shard, on that budget: what one
+    /// takes that is not charged there, no limit is on.
     ///
     /// # Errors
     ///
@@ -228,7 +227,7 @@ impl Zswap {
     pub fn from_parts(
         options: ZswapOptions,
         parts: ZswapParts,
-        index: impl Fn() -> Box<dyn Index>,
+        index: impl Fn(&Arc<Budget>) -> Box<dyn Index>,
     ) -> Result<Zswap, TryReserveError> {
         assert!(
             options.object_header_bytes <= OBJECT_HEADER_MAX,
@@ -255,7 +254,7 @@ impl Zswap {
             shards: Shards::new(
                 options.shards,
                 &budget,
-                index,
+                || index(&budget),
                 records.map(|(records, order)| (records.lru, order)),
             ),
             order,
@@ -663,8 +662,12 @@ impl Zswap {
 
     /// Writes the coldest pages back, if a store may wait for that; whether any left the pool.
     fn make_room(&self) -> bool {
-        let shrinks = self.options.when_full == WhenFull::Reclaim
-            && self.shrink(TenantId::ROOT, RECLAIM_PAGES).pages() > 0;
+        self.options.when_full == WhenFull::Reclaim && self.reclaim()
+    }
+
+    /// Writes the coldest pages back; whether any left the pool.
+    fn reclaim(&self) -> bool {
+        let shrinks = self.shrink(TenantId::ROOT, RECLAIM_PAGES).pages() > 0;
         if shrinks && self.options.counted == Counted::PoolAndMetadata {
             self.arena.trim(); // what the pool gave up is in the budget until then
         }

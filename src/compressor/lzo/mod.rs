@@ -9,7 +9,7 @@ mod encode;
 
 use std::cell::RefCell;
 
-use super::{CompressError, Compressor, Corrupt, OUTPUT_BYTES, fitting};
+use super::{CompressError, Compressor, Corrupt, OUTPUT_BYTES, ObjectFormat, fitting};
 use crate::page::Page;
 use encode::Dictionary;
 
@@ -43,6 +43,10 @@ thread_local! {
 impl Compressor for Lzo {
     fn name(&self) -> String {
         if self.runs { "lzo-rle" } else { "lzo" }.to_owned()
+    }
+
+    fn format(&self) -> ObjectFormat {
+        ObjectFormat::Lzo
     }
 
     fn compress(&self, page: &Page, out: &mut [u8; OUTPUT_BYTES]) -> Result<usize, CompressError> {

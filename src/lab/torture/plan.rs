@@ -266,7 +266,7 @@ impl Plan {
     /// The store, new, on doubles of its own.
     pub(super) fn store(&self, world: &Arc<World>) -> Result<Zswap, String> {
         let budget = Arc::new(Budget::new(self.options.max_pool_bytes, self.options.counted));
-        let arena = Arc::new(Arena::on(Arc::clone(&budget), HostPages::Small));
+        let arena = Arc::new(Arena::on(budget, HostPages::Small));
         let zpool = self.options.zpool.build(Arc::clone(&arena), self.options.zsmalloc);
         let compressor = self.options.compressor.build();
         let parts = ZswapParts {
@@ -277,8 +277,8 @@ impl Plan {
                 Box::new(Disk::new(Arc::clone(world), blocks)) as Box<dyn crate::backing::Backing>
             }),
         };
-        let index = || {
-            let index = FailingIndex::new(Arc::clone(world), self.options.index.build_on(&budget));
+        let index = |budget: &Arc<Budget>| {
+            let index = FailingIndex::new(Arc::clone(world), self.options.index.build_on(budget));
             Box::new(index) as Box<dyn crate::index::Index>
         };
         Zswap::from_parts(self.options, parts, index)

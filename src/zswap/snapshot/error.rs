@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
-use super::format::{HEADER_BYTES_MAX, VERSION};
-use crate::compressor::Corrupt;
+use super::format::{HEADER_BYTES_MAX, VERSION, VERSION_MIN};
+use crate::compressor::{Corrupt, ObjectFormat};
 use crate::index::IndexError;
 use crate::page::PageKey;
 use crate::zswap::{LoadError, TenantError};
@@ -134,8 +134,8 @@ pub enum SnapshotFault {
     },
     /// Another version of the layout.
     #[error(
-        "its layout has version {found}, and this uzswap reads version {VERSION}: use the uzswap \
-         that wrote it"
+        "its layout has version {found}, and this uzswap reads versions {VERSION_MIN} to \
+         {VERSION}: use the uzswap that wrote it"
     )]
     Version {
         /// Its version.
@@ -239,14 +239,19 @@ pub enum RestoreError {
     /// The store is not a new one.
     #[error("a snapshot is restored into a new store only: this one has been used")]
     Used,
-    /// Its objects are of a compressor that has no name here.
+    /// Neither the store's compressor reads its objects nor one that is known by name.
     #[error(
-        "its objects are of compressor '{name}', which is not one of this uzswap: restore it with \
+        "its objects are of compressor '{name}' (format: {format}), which neither the store's \
+         compressor '{store}' reads nor another one of this uzswap: restore it into a store with \
          that compressor (Zswap::from_parts)"
     )]
     Compressor {
-        /// The compressor's name.
+        /// The compressor that made them.
         name: String,
+        /// Their format.
+        format: ObjectFormat,
+        /// The compressor of the store.
+        store: String,
     },
     /// Its tenants cannot be made.
     #[error("its tenants cannot be restored")]

@@ -105,6 +105,7 @@ impl Zswap {
         let header = SnapshotHeader {
             program: concat!("uzswap ", env!("CARGO_PKG_VERSION")).to_owned(),
             created_at: since.map_or(0, |since| since.as_secs()),
+            object_format: Some(self.compressor.format()),
             stats,
         };
         let listed = self.list_pages()?;

@@ -18,8 +18,12 @@ use crate::page::PAGE_SIZE;
 /// What a snapshot begins with. No text file does, and no file that was sent as text is the same.
 pub(super) const MAGIC: &[u8; 8] = b"uzsnap\r\n";
 
-/// The version of the layout that this program writes and reads.
-pub const VERSION: u32 = 1;
+/// The version of the layout that this program writes.
+pub const VERSION: u32 = 2;
+
+/// The oldest version that it reads. In version 1 the header does not tell the format of objects,
+/// only the name of the compressor.
+pub const VERSION_MIN: u32 = 1;
 
 pub(super) const PREFIX_BYTES: usize = MAGIC.len() + 4 + 4;
 pub(super) const CHECKSUM_BYTES: usize = 8;

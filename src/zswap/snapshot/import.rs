@@ -10,12 +10,13 @@ use super::{
     SnapshotSummary,
 };
 use crate::backing::Backing;
-use crate::compressor::{Compressor, CompressorKind};
+use crate::compressor::Compressor;
+use crate::index::IndexError;
 use crate::page::{PAGE_SIZE, Page};
 use crate::zswap::entry::{Content, Held, Written};
 use crate::zswap::tier::BATCH_PAGES;
 use crate::zswap::{
-    Effort, Packed, RECLAIM_PAGES, SCRATCH, TenantError, TenantId, TenantNumber, TenantOptions,
+    Effort, Packed, RECLAIM_TRIES, SCRATCH, TenantError, TenantId, TenantNumber, TenantOptions,
     Zswap, ZswapOptions, ZswapParts,
 };
 
@@ -32,10 +33,15 @@ pub struct RestoreSummary {
 
 /// Makes objects of the snapshot those of the store.
 enum Objects {
-    /// They are.
+    /// They are: both have one format.
     Same,
     /// By way of pages.
-    Of(Box<dyn Compressor>),
+    Of {
+        /// Reads them.
+        decoder: Box<dyn Compressor>,
+        /// Some of them are dense, and its [`Compressor::is_dense`] tells which.
+        is_pair: bool,
+    },
 }
 
 /// A restore under way.
@@ -50,8 +56,8 @@ impl Zswap {
     /// A store of `options` with the pages of the snapshot at `path`, its tenants, the order of
     /// eviction and how often each page was used, counters and times. What was in the backing goes
     /// to `backing`, if there is one; what does not fit into the pool too, the coldest first.
-    /// Objects of the same compressor are taken as they are; others are decompressed and
-    /// compressed.
+    /// Objects of the same format ([`Compressor::format`]) are taken as they are; others are
+    /// decompressed and compressed, dense ones densely.
     ///
     /// What is above a tenant's limit stays until it goes by itself, as after
     /// [`Zswap::set_tenant`].
@@ -70,7 +76,7 @@ impl Zswap {
     ) -> Result<(Zswap, RestoreSummary), RestoreError> {
         let snapshot = SnapshotReader::open(path.as_ref())?;
         let parts = ZswapParts { backing, ..ZswapParts::of(options) };
-        Zswap::from_parts(options, parts, || options.index.build())?.restore_from(snapshot)
+        Zswap::of(options, parts)?.restore_from(snapshot)
     }
 
     /// Restores a snapshot into this store, which must be a new one. As [`Zswap::from_snapshot`].
@@ -161,16 +167,17 @@ impl Zswap {
 
     /// How objects of a snapshot are taken.
     fn objects_of(&self, header: &SnapshotHeader) -> Result<Objects, RestoreError> {
-        let theirs = &header.stats.options.compressor;
-        let ours = self.compressor.name();
-        let family = |name: &str| name.split(':').next().map(str::to_owned);
-        // The level matters to who compresses only.
-        if *theirs == ours || family(theirs) == family(&ours) {
+        let theirs = header.objects();
+        if theirs == self.compressor.format() {
             return Ok(Objects::Same);
         }
-        match theirs.parse::<CompressorKind>() {
-            Ok(kind) => Ok(Objects::Of(kind.build())),
-            Err(_) => Err(RestoreError::Compressor { name: theirs.clone() }),
+        match theirs.decoder() {
+            Some(decoder) => Ok(Objects::Of { decoder, is_pair: theirs.is_pair() }),
+            None => Err(RestoreError::Compressor {
+                name: header.stats.options.compressor.clone(),
+                format: theirs,
+                store: self.compressor.name(),
+            }),
         }
     }
 }
@@ -242,15 +249,27 @@ impl Restoring<'_> {
                     let mut room = [0; PAGE_SIZE];
                     self.page_of(page, &mut room)?;
                     // What does not shrink is kept, whatever the policy for new pages is.
-                    match zswap.compress(Effort::Fast, page.key, &room, scratch) {
+                    match zswap.compress(self.effort(page), page.key, &room, scratch) {
                         Ok(packed) => packed,
                         Err(_) => Packed { as_is: true, ..scratch.pack(&room) },
                     }
                 }
             };
-            let reclaim = || zswap.shrink(TenantId::ROOT, RECLAIM_PAGES).pages() > 0;
+            let reclaim = || zswap.reclaim();
             Ok(zswap.insert_packed(tenant, page.key, packed, scratch, reclaim).ok())
         })
+    }
+
+    /// How a page is compressed again: densely, if it was.
+    fn effort(&self, page: SnapshotPage<'_>) -> Effort {
+        match (page.form, &self.objects) {
+            (PageForm::Object(object), Objects::Of { decoder, is_pair: true })
+                if decoder.is_dense(object) =>
+            {
+                Effort::Dense
+            }
+            _ => Effort::Fast,
+        }
     }
 
     /// Writes pages to the backing; those that it does not take go to the pool, if they have not
@@ -319,7 +338,7 @@ impl Restoring<'_> {
     fn page_of(&self, page: SnapshotPage<'_>, room: &mut Page) -> Result<(), RestoreError> {
         let compressor = match &self.objects {
             Objects::Same => &self.zswap.compressor,
-            Objects::Of(theirs) => theirs,
+            Objects::Of { decoder, .. } => decoder,
         };
         match page.form {
             PageForm::AsIs(page) => room.copy_from_slice(page),
@@ -335,14 +354,26 @@ impl Restoring<'_> {
         Ok(())
     }
 
-    /// Puts a page into the index.
+    /// Puts a page into the index. Where that is in the budget, other pages give way to it.
     fn put(&self, page: SnapshotPage<'_>, held: Held) -> Result<(), BlockError> {
         let key = page.key;
-        let mut shard = self.zswap.shards.of(key).lock();
-        let replaced = shard.put(key, held).map_err(|source| {
-            self.zswap.release(held);
-            RestoreError::Index { key, source }
-        })?;
+        let mut tries = RECLAIM_TRIES;
+        let (mut shard, replaced) = loop {
+            let mut shard = self.zswap.shards.of(key).lock();
+            match shard.put(key, held) {
+                Ok(replaced) => break (shard, replaced),
+                Err(source) => {
+                    drop(shard);
+                    let is_limit = matches!(source, IndexError::OverBudget(_));
+                    if is_limit && tries > 0 && self.zswap.reclaim() {
+                        tries -= 1;
+                        continue;
+                    }
+                    self.zswap.release(held);
+                    return Err(RestoreError::Index { key, source }.into());
+                }
+            }
+        };
         if let Some(stale) = replaced {
             drop(shard);
             self.zswap.release(stale);

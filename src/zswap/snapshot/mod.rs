@@ -42,11 +42,12 @@ mod writer;
 use serde::{Deserialize, Serialize};
 
 pub use error::{RestoreError, SnapshotError, SnapshotFault, SnapshotReadError};
-pub use format::VERSION;
+pub use format::{VERSION, VERSION_MIN};
 pub use import::RestoreSummary;
 pub use reader::{PageForm, SnapshotBlock, SnapshotPage, SnapshotReader};
 
 use super::Stats;
+use crate::compressor::ObjectFormat;
 
 /// What is to become of pages that cannot be written to a snapshot.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -64,9 +65,20 @@ pub struct SnapshotHeader {
     pub program: String,
     /// When it was begun: seconds since 1970, in UTC.
     pub created_at: u64,
+    /// The format of its objects; none in version 1, which tells the compressor's name alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub object_format: Option<ObjectFormat>,
     /// What the store was made of, had done and held then. Pages may have come and gone since,
     /// until they were written.
     pub stats: Stats,
+}
+
+impl SnapshotHeader {
+    /// The format of its objects; in version 1, that of the compressor of this name.
+    pub fn objects(&self) -> ObjectFormat {
+        let by_name = || ObjectFormat::of_name(&self.stats.options.compressor);
+        self.object_format.clone().unwrap_or_else(by_name)
+    }
 }
 
 /// What is in a snapshot.

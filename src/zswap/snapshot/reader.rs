@@ -8,8 +8,8 @@ use super::error::Part;
 use super::format::{
     BACKING_AS_IS, BACKING_OBJECT, BLOCK_BYTES_MAX, BLOCK_PREFIX_BYTES, BLOCK_TAG, CHECKSUM_BYTES,
     END_TAG, HEADER_BYTES_MAX, MAGIC, POOL_AS_IS, POOL_OBJECT, PREFIX_BYTES, RECORD_PREFIX_BYTES,
-    SAME_FILLED, TRAILER_BYTES, VERSION, checksum, next_in_chain, skipped_pages, trailer, u16_at,
-    u32_at, u64_at,
+    SAME_FILLED, TRAILER_BYTES, VERSION, VERSION_MIN, checksum, next_in_chain, skipped_pages,
+    trailer, u16_at, u32_at, u64_at,
 };
 use super::{SnapshotFault, SnapshotHeader, SnapshotReadError, SnapshotSummary};
 use crate::page::{PAGE_SIZE, Page, PageKey};
@@ -267,7 +267,7 @@ fn read_header<R: Read>(
     }
     input.read(buffer, PREFIX_BYTES - MAGIC.len(), Part::Start)?;
     let version = u32_at(buffer, MAGIC.len());
-    if version != VERSION {
+    if !(VERSION_MIN..=VERSION).contains(&version) {
         return Err(SnapshotFault::Version { found: version });
     }
     let damaged = |expected: String, found: String| SnapshotFault::Damaged {
@@ -287,8 +287,13 @@ fn read_header<R: Read>(
     if found != expected {
         return Err(damaged(sum(expected), sum(found)));
     }
-    let header: SnapshotHeader = serde_json::from_slice(&buffer[PREFIX_BYTES..end])
+    let mut header: SnapshotHeader = serde_json::from_slice(&buffer[PREFIX_BYTES..end])
         .map_err(|error| damaged("a header in JSON".to_owned(), error.to_string()))?;
+    if version == 1 {
+        header.object_format = None;
+    } else if header.object_format.is_none() {
+        return Err(damaged("the format of objects".to_owned(), "none".to_owned()));
+    }
     header.stats.check().map_err(|found| damaged("possible statistics".to_owned(), found))?;
     Ok((header, expected))
 }
