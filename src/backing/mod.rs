@@ -75,7 +75,7 @@ pub use crate::sys::blocks::{
 const _: () = assert!(BLOCK_SIZE == PAGE_SIZE);
 
 /// A place for blocks of 4096 bytes, by number. It is scratch: what is in it means nothing to the
-/// next process. Shared by threads.
+/// next process. Shared by threads. It must not call a store that it is a part of.
 pub trait Backing: Send + Sync + fmt::Debug {
     /// For messages: the path.
     fn name(&self) -> String;
@@ -84,7 +84,7 @@ pub trait Backing: Send + Sync + fmt::Debug {
     fn block_count(&self) -> u32;
 
     /// Does all the writes, several of them in flight at once, waits for them and fills in each
-    /// one's outcome. The runs of one call must not overlap. A run that is not all inside makes
+    /// one's outcome, which is an error until then. The runs of one call must not overlap. A run that is not all inside makes
     /// every outcome `InvalidInput`, and nothing is written.
     fn write(&self, writes: &mut [BlockWrite<'_>]);
 

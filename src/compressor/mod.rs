@@ -24,7 +24,7 @@ use crate::page::{PAGE_SIZE, Page};
 /// for the end on every byte. A result over [`PAGE_SIZE`] counts as not fitting.
 pub const OUTPUT_BYTES: usize = PAGE_SIZE + PAGE_SIZE / 16 + 64; // 4416
 
-/// A page compressor. Shared by threads.
+/// A page compressor. Shared by threads. It must not call a store that it is a part of.
 pub trait Compressor: Send + Sync + fmt::Debug {
     /// The name it is chosen by, with its level where it was given one.
     fn name(&self) -> String;
@@ -90,6 +90,19 @@ pub struct Corrupt(pub String);
 impl Corrupt {
     fn length(bytes: usize) -> Corrupt {
         Corrupt(format!("it decompresses to {bytes} bytes instead of {PAGE_SIZE}"))
+    }
+}
+
+impl CompressError {
+    /// What a length is that no object has: too big, or no compressor's.
+    pub(crate) fn of_length(bytes: usize) -> CompressError {
+        match bytes {
+            0 => CompressError::Failed("it made an object of 0 bytes".to_owned()),
+            1..=OUTPUT_BYTES => CompressError::TooBig,
+            _ => {
+                CompressError::Failed(format!("it made {bytes} bytes in a room of {OUTPUT_BYTES}"))
+            }
+        }
     }
 }
 

@@ -6,7 +6,7 @@
 //! ```
 
 use super::{CompressError, Compressor, Corrupt, OUTPUT_BYTES, ObjectFormat, fitting};
-use crate::page::Page;
+use crate::page::{PAGE_SIZE, Page};
 
 const FAST: u8 = 0;
 const DENSE: u8 = 1;
@@ -33,6 +33,9 @@ fn compress(
     out: &mut [u8; OUTPUT_BYTES],
 ) -> Result<usize, CompressError> {
     let bytes = compressor.compress(page, out)?;
+    if !(1..=PAGE_SIZE).contains(&bytes) {
+        return Err(CompressError::of_length(bytes));
+    }
     out[bytes] = which; // there is room for more than a page
     fitting(bytes + 1)
 }

@@ -61,9 +61,9 @@ pub struct BlockWrite<'a> {
 }
 
 impl<'a> BlockWrite<'a> {
-    /// A write to be done.
+    /// A write to be done. Until it is, its outcome is an error.
     pub fn new(first: u32, blocks: &'a [Block]) -> BlockWrite<'a> {
-        BlockWrite { first, blocks, outcome: Ok(()) }
+        BlockWrite { first, blocks, outcome: Err(io::ErrorKind::Other.into()) }
     }
 }
 

@@ -29,7 +29,8 @@ use crate::budget::GrowError;
 pub use crate::names::UnknownName;
 use crate::names::named;
 
-/// An allocator of objects. Shared by threads; every call takes its own short locks.
+/// An allocator of objects. Shared by threads; every call takes its own short locks. It must not
+/// call a store that it is a part of.
 pub trait Zpool: Send + Sync + fmt::Debug {
     /// The name it is chosen by.
     fn name(&self) -> &'static str;
@@ -115,6 +116,10 @@ pub enum ZpoolError {
     /// No memory for the allocator's own tables (the kernel's `ENOMEM`).
     #[error("no memory for the pool's tables")]
     NoTables(#[from] GrowError),
+    /// The allocator is not as it should be: it panicked, or named the object by too many bits. It
+    /// may have kept the object.
+    #[error("the pool failed: {0}")]
+    Failed(String),
 }
 
 /// The handle names no object of this pool: it was removed before, or never given out. A handle of

@@ -6,15 +6,18 @@ use std::sync::MutexGuard;
 
 use super::entry::{Content, Held, Written};
 use super::shard::{Shard, ShardLock};
-use super::{Corrupt, Effort, LoadError, SCRATCH, Zswap, object_header};
-use crate::backing::{Backing, Block};
+use super::{Corrupt, Effort, LoadError, Zswap, object_header, with_room, with_scratch};
+use crate::backing::Block;
 use crate::index::Entry;
 use crate::page::{Page, PageKey, fill_with_word};
 
 thread_local! {
     /// A thread's room for a copy in the backing, which lies in two blocks at most.
-    static BLOCKS: RefCell<Box<[Block; 2]>> =
-        RefCell::new(Box::new([Block::ZERO, Block::ZERO]));
+    static BLOCKS: RefCell<Box<[Block; 2]>> = RefCell::new(Box::new(two_blocks()));
+}
+
+fn two_blocks() -> [Block; 2] {
+    [Block::ZERO, Block::ZERO]
 }
 
 impl Zswap {
@@ -40,12 +43,14 @@ impl Zswap {
     /// Whether the page of `key` is in the backing, so that to load it takes a read. It may be
     /// there a moment later.
     pub fn is_written_back(&self, key: PageKey) -> bool {
+        self.id.enter();
         let shard = self.shards.of(key).lock();
         shard.get(key).is_some_and(|(_, held)| held.content == Content::WrittenBack)
     }
 
     /// Fills `page`; what comes from the backing is brought back into the pool, if that is wanted.
     fn load_and(&self, key: PageKey, page: &mut Page, bring_back: bool) -> Result<bool, LoadError> {
+        self.id.enter();
         let start = self.sample();
         let lock = self.shards.of(key);
         loop {
@@ -73,6 +78,7 @@ impl Zswap {
     ///
     /// [`LoadError`]; the entry stays.
     pub fn load_exclusive(&self, key: PageKey, page: &mut Page) -> Result<bool, LoadError> {
+        self.id.enter();
         let start = self.sample();
         let lock = self.shards.of(key);
         loop {
@@ -156,17 +162,12 @@ impl Zswap {
         look: impl FnOnce(&[u8]) -> Result<T, Corrupt>,
     ) -> Result<T, LoadError> {
         let handle = held.content.handle().expect("it is in the pool");
-        let mut once = Some((shard, look));
-        let mut result = None;
-        self.zpool
-            .read(handle, &mut |slot| {
-                let (shard, look) = once.take().expect("a slot is read once");
-                // The pool pins the object from here on: the entry may go now.
-                drop(shard);
-                result = Some(self.check_slot(key, held, slot).and_then(look));
-            })
-            .expect("S3: an entry's handle names an object");
-        result.expect("a slot is read once").map_err(|source| {
+        let looked = self.zpool.read(handle, |slot| {
+            // The pool pins the object from here on: the entry may go now.
+            drop(shard);
+            self.check_slot(key, held, slot).and_then(look)
+        });
+        looked.flatten().map_err(|source| {
             self.shards.of(key).lock().counters.decompress_fail += 1;
             LoadError::Corrupt {
                 key,
@@ -185,11 +186,16 @@ impl Zswap {
         held: Held,
         slot: &'a [u8],
     ) -> Result<&'a [u8], Corrupt> {
-        let (header, data) = slot.split_at(self.options.object_header_bytes);
+        let bytes = held.content.compressed_bytes() as usize;
+        let split = slot.split_at_checked(self.options.object_header_bytes);
+        let Some((header, object)) =
+            split.and_then(|(header, data)| Some((header, data.get(..bytes)?)))
+        else {
+            return Err(Corrupt(format!("the pool shows {} bytes of {bytes}", slot.len())));
+        };
         if !header.is_empty() && header != &object_header(key)[..header.len()] {
             return Err(Corrupt("its header names another page".to_owned()));
         }
-        let object = &data[..held.content.compressed_bytes() as usize];
         self.check_sum(key, object, held.checksum)?;
         Ok(object)
     }
@@ -238,7 +244,7 @@ impl Zswap {
         let written = written.expect("S7: a page is in the pool or the backing");
         tier.hold(written);
         drop(shard);
-        BLOCKS.with_borrow_mut(|blocks| {
+        with_room(&BLOCKS, two_blocks, |blocks| {
             let read = tier.read(written, blocks);
             tier.release(written);
             let restored =
@@ -306,7 +312,7 @@ impl Zswap {
     }
 
     fn backing_name(&self) -> String {
-        self.backing().map_or_else(String::new, Backing::name)
+        self.tier.as_ref().map_or_else(String::new, |tier| tier.backing().name())
     }
 
     fn restore_copy(
@@ -335,7 +341,7 @@ impl Zswap {
         page: &Page,
     ) {
         let (Some(tier), Some(written)) = (&self.tier, held.written) else { return };
-        let brought = SCRATCH.with_borrow_mut(|scratch| {
+        let brought = with_scratch(|scratch| {
             let packed = match written.as_is {
                 true => self.compress(Effort::Fast, key, page, scratch).ok()?,
                 false => scratch.pack(copy),

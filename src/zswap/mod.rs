@@ -9,7 +9,8 @@
 //! - S1: after a store, whatever its outcome, the key never gives the page it had before; until
 //!   then it gives that page. (Kernels up to 6.9 remove it first, later ones as here.)
 //! - S2: a refused store changes nothing else; the caller keeps its page.
-//! - S3: every handle is in one entry, and every object has a handle.
+//! - S3: every handle is in one entry, and every object has a handle, but for those that the pool
+//!   lost.
 //! - S4: an entry that was looked up is removed by its key and identity, never by key alone.
 //! - S5: a page with a record is on its tenant's list while it is in the pool and is not being
 //!   written, or staged for that.
@@ -21,6 +22,8 @@
 //! hand over hand, so that the object is pinned before its entry can go. Compression and
 //! decompression hold no shard lock, and neither does the backing. Blocks are held while they are
 //! read; what was read counts if its entry is the same afterwards.
+//!
+//! Compressor, pool and backing may be of others; what they do wrong ends in [`parts`].
 
 mod checksum;
 mod counters;
@@ -31,6 +34,7 @@ mod limit;
 mod load;
 mod lru;
 mod options;
+mod parts;
 mod prometheus;
 mod recompress;
 mod records;
@@ -48,6 +52,7 @@ use std::cell::RefCell;
 use std::collections::TryReserveError;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
+use std::thread::LocalKey;
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
@@ -62,6 +67,7 @@ pub use limit::WhenFull;
 pub use lru::Lru;
 use lru::Order;
 pub use options::{Incompressible, RecordOptions, WrittenAs, ZswapOptions};
+use parts::{Behind, Packer, Pool, StoreId};
 pub(crate) use prometheus::Text as PrometheusText;
 use shard::Shards;
 pub use shrinker::{Shrinker, ShrinkerOptions};
@@ -115,9 +121,10 @@ impl MemoryUse {
 /// The compressed page store.
 #[derive(Debug)]
 pub struct Zswap {
-    zpool: Box<dyn Zpool>,
+    id: StoreId,
+    zpool: Pool,
     arena: Arc<Arena>,
-    compressor: Box<dyn Compressor>,
+    compressor: Packer,
     tier: Option<Tier>,
     options: ZswapOptions,
     limit: Limit,
@@ -162,8 +169,24 @@ enum Effort {
 }
 
 thread_local! {
-    static SCRATCH: RefCell<Box<Scratch>> =
-        RefCell::new(Box::new(Scratch { bytes: [0; OBJECT_HEADER_MAX + OUTPUT_BYTES] }));
+    static SCRATCH: RefCell<Box<Scratch>> = RefCell::new(Box::new(Scratch::new()));
+}
+
+/// Gives `work` this thread's room for something; a new one, where a store whose part is another
+/// store has it.
+fn with_room<R, T>(
+    room: &'static LocalKey<RefCell<Box<R>>>,
+    new: impl FnOnce() -> R,
+    work: impl FnOnce(&mut R) -> T,
+) -> T {
+    room.with(|room| match room.try_borrow_mut() {
+        Ok(mut room) => work(&mut room),
+        Err(_) => work(&mut Box::new(new())),
+    })
+}
+
+fn with_scratch<T>(work: impl FnOnce(&mut Scratch) -> T) -> T {
+    with_room(&SCRATCH, Scratch::new, work)
 }
 
 /// Times that a store writes back a batch to get room for one page, before it gives up.
@@ -223,7 +246,7 @@ impl Zswap {
     ///
     /// # Panics
     ///
-    /// If an option is out of its range.
+    /// If an option is out of its range, or a part does not tell its name.
     pub fn from_parts(
         options: ZswapOptions,
         parts: ZswapParts,
@@ -239,16 +262,18 @@ impl Zswap {
             parts.backing.is_none() || options.records.is_some(),
             "a store without records cannot write back"
         );
+        let id = StoreId::new();
         let order = options.records.map(|_| Arc::new(Order::new(Tenants::new(options.shards))));
         let records = options.records.zip(order.clone());
         let budget = Arc::clone(parts.arena.budget());
         Ok(Zswap {
-            zpool: parts.zpool,
+            id,
+            zpool: Pool::new(parts.zpool, id),
             arena: parts.arena,
-            compressor: parts.compressor,
+            compressor: Packer::new(parts.compressor, id),
             tier: parts
                 .backing
-                .map(|backing| Tier::new(backing, budget.max_bytes()))
+                .map(|backing| Tier::new(Behind::new(backing, id), budget.max_bytes()))
                 .transpose()?,
             limit: Limit::new(budget.max_bytes(), options.accept_threshold_percent),
             shards: Shards::new(
@@ -305,6 +330,7 @@ impl Zswap {
         key: PageKey,
         page: &Page,
     ) -> Result<Stored, StoreError> {
+        self.id.enter();
         let start = self.sample();
         let Some(holding) = self.hold_tenant(tenant) else {
             self.drop_stale(key);
@@ -348,6 +374,7 @@ impl Zswap {
 
     /// Forgets the page of `key`; whether there was one.
     pub fn invalidate(&self, key: PageKey) -> bool {
+        self.id.enter();
         let mut shard = self.shards.of(key).lock();
         let removed = shard.take(key);
         shard.counters.invalidated_pages += u64::from(removed.is_some());
@@ -357,6 +384,7 @@ impl Zswap {
 
     /// Forgets every page with a key in `keys`; how many there were.
     pub fn invalidate_range(&self, keys: RangeInclusive<PageKey>) -> usize {
+        self.id.enter();
         let mut count = 0;
         // A batch at a time: freeing takes no memory, and the shard is let go in between.
         let mut taken = [Held::of_root(Content::SameFilled(0)); RANGE_BATCH];
@@ -378,6 +406,7 @@ impl Zswap {
     /// Packs the pool's objects together and gives every page that comes free back to the kernel;
     /// the host pages that the packing freed.
     pub fn compact(&self) -> usize {
+        self.id.enter();
         let freed = self.zpool.compact();
         self.arena.trim();
         freed
@@ -398,8 +427,9 @@ impl Zswap {
 
     /// What the store did and holds.
     pub fn counters(&self) -> Counters {
+        self.id.enter();
         let mut sum = Counters {
-            pool_total_size: (self.zpool.stats().pool_pages * PAGE_SIZE) as u64,
+            pool_total_size: bytes_of_pages(self.zpool.stats().pool_pages),
             ..Counters::default()
         };
         self.shards.iter().for_each(|shard| sum.add(&shard.lock().counters));
@@ -408,16 +438,17 @@ impl Zswap {
 
     /// What the store's memory is used for.
     pub fn memory(&self) -> MemoryUse {
+        self.id.enter();
         let zpool = self.zpool.stats();
         let arena = self.arena.stats();
         MemoryUse {
-            pool_bytes: (zpool.pool_pages * PAGE_SIZE) as u64,
-            pool_peak_bytes: (arena.peak_pages * PAGE_SIZE) as u64,
+            pool_bytes: bytes_of_pages(zpool.pool_pages),
+            pool_peak_bytes: bytes_of_pages(arena.peak_pages),
             compressed_bytes: self.shards.iter().map(|shard| shard.lock().compressed_bytes).sum(),
             index_bytes: self.shards.bytes() as u64,
             policy_bytes: self.policy_bytes() as u64,
-            zpool_metadata_bytes: (zpool.metadata_bytes + arena.metadata_bytes) as u64,
-            reserve_bytes: (arena.reserve_pages * PAGE_SIZE) as u64,
+            zpool_metadata_bytes: zpool.metadata_bytes.saturating_add(arena.metadata_bytes) as u64,
+            reserve_bytes: bytes_of_pages(arena.reserve_pages),
         }
     }
 
@@ -436,6 +467,7 @@ impl Zswap {
         parent: TenantId,
         options: TenantOptions,
     ) -> Result<TenantId, TenantError> {
+        self.id.enter();
         self.order.as_ref().ok_or(TenantError::NoRecords)?.tenants.add(parent, options)
     }
 
@@ -446,6 +478,7 @@ impl Zswap {
     ///
     /// [`TenantError`].
     pub fn set_tenant(&self, tenant: TenantId, options: TenantOptions) -> Result<(), TenantError> {
+        self.id.enter();
         self.order.as_ref().ok_or(TenantError::NoRecords)?.tenants.set(tenant, options)
     }
 
@@ -457,6 +490,7 @@ impl Zswap {
     ///
     /// [`TenantError`]: it is the root, there are others below it, or it is not there.
     pub fn remove_tenant(&self, tenant: TenantId) -> Result<(), TenantError> {
+        self.id.enter();
         let order = self.order.as_ref().ok_or(TenantError::NoRecords)?;
         let removal = order.tenants.removal(tenant)?;
         for shard in self.shards.iter() {
@@ -481,6 +515,7 @@ impl Zswap {
 
     /// All tenants, the root first; none without records.
     pub fn tenants(&self) -> Vec<TenantStats> {
+        self.id.enter();
         self.order.as_ref().map_or_else(Vec::new, |order| order.tenants.stats())
     }
 
@@ -496,12 +531,18 @@ impl Zswap {
 
     /// Where pages are written back to.
     pub fn backing(&self) -> Option<&dyn Backing> {
-        self.tier.as_ref().map(Tier::backing)
+        self.tier.as_ref().map(|tier| tier.backing().part())
     }
 
     /// The allocator.
     pub fn zpool(&self) -> &dyn Zpool {
-        &*self.zpool
+        self.zpool.part()
+    }
+
+    /// Objects that the allocator did not free, or may have kept where it failed to take them. Only
+    /// one of others loses any.
+    pub fn lost_objects(&self) -> u64 {
+        self.zpool.lost()
     }
 
     /// Walks every structure and checks it. Only while no other thread uses the store.
@@ -510,6 +551,7 @@ impl Zswap {
     ///
     /// The first broken invariant, in words.
     pub fn audit(&self) -> Result<(), String> {
+        self.id.enter();
         self.zpool.audit().map_err(|error| format!("{}: {error}", self.zpool.name()))?;
         let (mut objects, mut compressed_bytes) = (0, 0);
         let mut copies = Vec::new();
@@ -529,7 +571,7 @@ impl Zswap {
                 }
                 let Some(handle) = held.content.handle() else { return };
                 objects += 1;
-                if let Err(error) = self.zpool.read(handle, &mut |_| ()) {
+                if let Err(error) = self.zpool.read(handle, |_| ()) {
                     broken = Some(format!("S3: page {key}: {error}"));
                 }
             });
@@ -553,10 +595,14 @@ impl Zswap {
             None => return Err("S6: copies without a backing".to_owned()),
         }
         let stats = self.zpool.stats();
-        if stats.objects != objects {
-            return Err(format!("S3: {objects} entries with objects, {} objects", stats.objects));
+        let lost = self.zpool.lost() as usize;
+        if !(objects..=objects + lost).contains(&stats.objects) {
+            return Err(format!(
+                "S3: {objects} entries with objects, {} objects, {lost} lost",
+                stats.objects
+            ));
         }
-        if ((stats.pool_pages * PAGE_SIZE) as u64) < compressed_bytes {
+        if bytes_of_pages(stats.pool_pages) < compressed_bytes {
             return Err(format!(
                 "{} host pages cannot hold {compressed_bytes} bytes",
                 stats.pool_pages
@@ -581,7 +627,7 @@ impl Zswap {
             let Limit { max_bytes, accept_bytes, .. } = self.limit;
             return Err(StoreError::PoolLimit { key, pool_bytes, max_bytes, accept_bytes });
         }
-        SCRATCH.with_borrow_mut(|scratch| {
+        with_scratch(|scratch| {
             let packed = self.compress(effort, key, page, scratch)?;
             // What the key held before may have been in the way.
             let reclaim = || self.drop_stale(key) || self.make_room();
@@ -598,11 +644,7 @@ impl Zswap {
         scratch: &mut Scratch,
     ) -> Result<Packed, StoreError> {
         let rejects = self.rejects();
-        let compressed = match effort {
-            Effort::Fast => self.compressor.compress(page, scratch.output()),
-            Effort::Dense => self.compressor.compress_densely(page, scratch.output()),
-        };
-        match compressed {
+        match self.compressor.compress(effort, page, scratch.output()) {
             Ok(bytes) if bytes < PAGE_SIZE || rejects => Ok(Packed { bytes, as_is: false }),
             Err(reason) if rejects => Err(match reason {
                 CompressError::TooBig => {
@@ -742,7 +784,7 @@ impl Zswap {
     /// Frees the object of a page that names it no more.
     fn release_object(&self, held: Held) {
         if let Some(handle) = held.content.handle() {
-            self.zpool.remove(handle).expect("S3: an entry's handle names an object");
+            self.zpool.remove(handle);
             self.uncharge(held.tenant, held.content.compressed_bytes());
         }
     }
@@ -841,7 +883,16 @@ impl ZswapParts {
     }
 }
 
+/// What host pages take, also where a pool tells of more than there can be.
+fn bytes_of_pages(pages: usize) -> u64 {
+    (pages as u64).saturating_mul(PAGE_SIZE as u64)
+}
+
 impl Scratch {
+    fn new() -> Scratch {
+        Scratch { bytes: [0; OBJECT_HEADER_MAX + OUTPUT_BYTES] }
+    }
+
     /// Where a compressor writes to.
     fn output(&mut self) -> &mut [u8; OUTPUT_BYTES] {
         (&mut self.bytes[OBJECT_HEADER_MAX..]).try_into().expect("scratch has both")

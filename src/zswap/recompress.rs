@@ -8,7 +8,7 @@
 use std::cell::RefCell;
 
 use super::entry::{Content, Held};
-use super::{Effort, LoadError, SCRATCH, Zswap};
+use super::{Effort, LoadError, Zswap, with_room, with_scratch};
 use crate::page::{PAGE_SIZE, Page, PageKey};
 
 /// A thread's room for an object and its page.
@@ -18,8 +18,13 @@ struct Room {
 }
 
 thread_local! {
-    static ROOM: RefCell<Box<Room>> =
-        RefCell::new(Box::new(Room { object: [0; PAGE_SIZE], page: [0; PAGE_SIZE] }));
+    static ROOM: RefCell<Box<Room>> = RefCell::new(Box::new(Room::new()));
+}
+
+impl Room {
+    fn new() -> Room {
+        Room { object: [0; PAGE_SIZE], page: [0; PAGE_SIZE] }
+    }
 }
 
 impl Zswap {
@@ -32,7 +37,8 @@ impl Zswap {
     ///
     /// [`LoadError::Corrupt`]; the entry stays.
     pub fn recompress(&self, key: PageKey) -> Result<usize, LoadError> {
-        ROOM.with_borrow_mut(|room| self.recompress_in(room, key))
+        self.id.enter();
+        with_room(&ROOM, Room::new, |room| self.recompress_in(room, key))
     }
 
     fn recompress_in(&self, room: &mut Room, key: PageKey) -> Result<usize, LoadError> {
@@ -44,7 +50,7 @@ impl Zswap {
         let before = &mut room.object[..bytes_before];
         let page = &mut room.page;
         let is_dense = self.with_object(key, held, shard, |object| {
-            if self.compressor.is_dense(object) {
+            if self.compressor.is_dense(object)? {
                 return Ok(true);
             }
             before.copy_from_slice(object);
@@ -54,7 +60,7 @@ impl Zswap {
         if is_dense {
             return Ok(0);
         }
-        let made = SCRATCH.with_borrow_mut(|scratch| {
+        let made = with_scratch(|scratch| {
             let packed = self.compress(Effort::Dense, key, page, scratch).ok()?;
             let is_smaller = !packed.as_is && packed.bytes < bytes_before;
             let made = is_smaller
@@ -81,11 +87,7 @@ impl Zswap {
     /// Whether what is kept for `key`, whose shard is locked, is this object, byte for byte.
     fn is_still_object(&self, key: PageKey, held: Held, object: &[u8]) -> bool {
         let handle = held.content.handle().expect("it is in the pool");
-        let mut is_same = false;
-        let compare = &mut |slot: &[u8]| {
-            is_same = self.check_slot(key, held, slot).is_ok_and(|now| now == object);
-        };
-        self.zpool.read(handle, compare).expect("S3: an entry's handle names an object");
-        is_same
+        let compare = |slot: &[u8]| self.check_slot(key, held, slot).is_ok_and(|now| now == object);
+        self.zpool.read(handle, compare).unwrap_or(false)
     }
 }

@@ -109,6 +109,7 @@ impl Zswap {
     /// Writes back the coldest pages until the pool has at most `pool_bytes` of host pages, or no
     /// more go; compacts it on the way where a quarter of it is in no object.
     pub fn shrink_to(&self, pool_bytes: u64) -> Shrunk {
+        self.id.enter();
         let mut all = Shrunk::default();
         while self.budget().pool_bytes() > pool_bytes {
             let percent = ShrinkerOptions::default().compact_percent;

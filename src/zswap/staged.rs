@@ -17,7 +17,7 @@ use super::shard::Victim;
 use super::tenant::TenantNumber;
 use super::tier::{BATCH_PAGES, Batch, Tier};
 use super::writeback::Shrunk;
-use super::{SCRATCH, Zswap};
+use super::{Zswap, with_scratch};
 use crate::page::{PAGE_SIZE, Page, PageKey};
 
 /// A batch of staged pages is at most one in so many of the pool's: it is for those that shrink.
@@ -101,7 +101,7 @@ impl Zswap {
             self.write_staged();
         }
         let reclaim = || self.drop_stale(key) || self.make_room();
-        let held = SCRATCH.with_borrow_mut(|scratch| {
+        let held = with_scratch(|scratch| {
             let packed = scratch.pack_page(page);
             self.insert_packed(tenant, key, packed, scratch, reclaim).ok()
         })?;

@@ -74,6 +74,7 @@ pub struct OptionNames {
 impl Zswap {
     /// Everything that the store says of itself.
     pub fn stats(&self) -> Stats {
+        self.id.enter();
         Stats {
             options: self.option_names(),
             counters: self.counters(),

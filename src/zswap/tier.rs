@@ -6,11 +6,11 @@ use std::ops::Range;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::entry::Written;
+use super::parts::Behind;
 use super::shard::Victim;
 use super::staged::Staged;
 use crate::backing::{
-    BLOCK_SIZE, Backing, Block, BlockWrite, Extents, Location, block_bytes, block_bytes_mut,
-    zeroed_blocks,
+    BLOCK_SIZE, Block, BlockWrite, Extents, Location, block_bytes, block_bytes_mut, zeroed_blocks,
 };
 use crate::page::Page;
 
@@ -23,7 +23,7 @@ const DISCARD_BLOCKS_MIN: u32 = 64;
 
 #[derive(Debug)]
 pub(super) struct Tier {
-    backing: Box<dyn Backing>,
+    backing: Behind,
     extents: Mutex<Extents>,
     /// A discard has ended: its blocks can be taken.
     discarded: Condvar,
@@ -64,10 +64,7 @@ struct Run {
 
 impl Tier {
     /// A tier behind a pool of at most so many bytes.
-    pub(super) fn new(
-        backing: Box<dyn Backing>,
-        pool_bytes_max: u64,
-    ) -> Result<Tier, TryReserveError> {
+    pub(super) fn new(backing: Behind, pool_bytes_max: u64) -> Result<Tier, TryReserveError> {
         let extents = Extents::new(backing.block_count())?;
         let mut batch =
             Batch { blocks: zeroed_blocks(BATCH_PAGES)?, pages: Vec::new(), runs: Vec::new() };
@@ -82,8 +79,8 @@ impl Tier {
         })
     }
 
-    pub(super) fn backing(&self) -> &dyn Backing {
-        &*self.backing
+    pub(super) fn backing(&self) -> &Behind {
+        &self.backing
     }
 
     /// The batch, empty; waits for the one that is being written.

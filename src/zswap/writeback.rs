@@ -21,7 +21,7 @@ use super::lru::Coldest;
 use super::shard::{Shard, Victim};
 use super::tenant::{TenantId, TenantNumber};
 use super::tier::{BATCH_PAGES, Batch, Tier};
-use super::{Corrupt, RECLAIM_PAGES, WrittenAs, Zswap};
+use super::{RECLAIM_PAGES, WrittenAs, Zswap};
 use crate::page::{PAGE_SIZE, Page};
 
 /// Pages that are looked at for each one that is wanted, before a search for cold ones gives up.
@@ -59,6 +59,7 @@ impl Zswap {
     /// tenants without writeback stay. Fewer are written where no more are cold, and none without
     /// a backing.
     pub fn shrink(&self, tenant: TenantId, pages: usize) -> Shrunk {
+        self.id.enter();
         let mut all = Shrunk::default();
         let Some(tier) = &self.tier else { return all };
         let Some(scope) = self.hold_tenant(tenant) else { return all };
@@ -79,6 +80,7 @@ impl Zswap {
     ///
     /// [`Shrinker`]: super::Shrinker
     pub fn discard(&self) -> usize {
+        self.id.enter();
         self.discard_until(|| false)
     }
 
@@ -223,30 +225,28 @@ impl Zswap {
             (WrittenAs::Objects, Content::Compressed { bytes, .. }) => (bytes, false),
             _ => (PAGE_SIZE as u16, true),
         };
-        let mut shard = Some(shard);
-        let mut copied = Err(Corrupt("no place in the backing".to_owned()));
-        let mut place = None;
-        self.zpool
-            .read(handle, &mut |slot| {
-                drop(shard.take()); // the pool pins the object from here on
-                let Some((at, room)) = batch.place(tier, usize::from(bytes), left) else { return };
-                place = Some(at);
-                copied = match as_is {
-                    true => {
-                        let page: &mut Page = room.try_into().expect("a page's length");
-                        self.restore(victim.key, victim.held, slot, page)
-                    }
-                    false => self.check_slot(victim.key, victim.held, slot).map(|object| {
-                        room.copy_from_slice(object);
-                    }),
+        let copied = self.zpool.read(handle, |slot| {
+            drop(shard); // the pool pins the object from here on
+            let (at, room) = batch.place(tier, usize::from(bytes), left)?;
+            let filled = match as_is {
+                true => {
+                    let page: &mut Page = room.try_into().expect("a page's length");
+                    self.restore(victim.key, victim.held, slot, page)
                 }
-                .map(|()| self.checksum_of(victim.key, room));
-            })
-            .expect("S3: an entry's handle names an object");
-        let at = place?;
+                false => self.check_slot(victim.key, victim.held, slot).map(|object| {
+                    room.copy_from_slice(object);
+                }),
+            };
+            Some((at, filled.map(|()| self.checksum_of(victim.key, room))))
+        });
         match copied {
-            Ok(checksum) => Some(Written { at, bytes, as_is, checksum }),
+            Ok(None) => None, // no place in the backing
+            Ok(Some((at, Ok(checksum)))) => Some(Written { at, bytes, as_is, checksum }),
             Err(_) => {
+                lock.lock().counters.decompress_fail += 1;
+                None
+            }
+            Ok(Some((at, Err(_)))) => {
                 lock.lock().counters.decompress_fail += 1;
                 tier.release(Written { at, bytes, as_is, checksum: 0 });
                 None

@@ -95,6 +95,7 @@ impl Zswap {
         out: impl Write,
         options: SnapshotOptions,
     ) -> Result<SnapshotSummary, SnapshotError> {
+        self.id.enter();
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         let mut stats = self.stats();
         let mut places = None;
@@ -105,7 +106,7 @@ impl Zswap {
         let header = SnapshotHeader {
             program: concat!("uzswap ", env!("CARGO_PKG_VERSION")).to_owned(),
             created_at: since.map_or(0, |since| since.as_secs()),
-            object_format: Some(self.compressor.format()),
+            object_format: Some(self.compressor.format().clone()),
             stats,
         };
         let listed = self.list_pages()?;
@@ -207,18 +208,14 @@ impl Zswap {
                     }
                 }
             };
-            let mut shard = Some(shard);
-            let mut checked = Ok(0);
-            self.zpool
-                .read(handle, &mut |slot| {
-                    drop(shard.take()); // the pool pins the object from here on
-                    checked = self.check_slot(key, held, slot).map(|object| {
-                        room.page[..object.len()].copy_from_slice(object);
-                        object.len()
-                    });
+            let checked = self.zpool.read(handle, |slot| {
+                drop(shard); // the pool pins the object from here on
+                self.check_slot(key, held, slot).map(|object| {
+                    room.page[..object.len()].copy_from_slice(object);
+                    object.len()
                 })
-                .expect("S3: an entry's handle names an object");
-            let bytes = checked.map_err(|source| {
+            });
+            let bytes = checked.flatten().map_err(|source| {
                 lock.lock().counters.decompress_fail += 1;
                 LoadError::Corrupt {
                     key,

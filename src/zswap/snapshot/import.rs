@@ -16,8 +16,8 @@ use crate::page::{PAGE_SIZE, Page};
 use crate::zswap::entry::{Content, Held, Written};
 use crate::zswap::tier::BATCH_PAGES;
 use crate::zswap::{
-    Effort, Packed, RECLAIM_TRIES, SCRATCH, TenantError, TenantId, TenantNumber, TenantOptions,
-    Zswap, ZswapOptions, ZswapParts,
+    Effort, Packed, RECLAIM_TRIES, TenantError, TenantId, TenantNumber, TenantOptions, Zswap,
+    ZswapOptions, ZswapParts, with_scratch,
 };
 
 /// Where the pages of a snapshot went.
@@ -168,7 +168,7 @@ impl Zswap {
     /// How objects of a snapshot are taken.
     fn objects_of(&self, header: &SnapshotHeader) -> Result<Objects, RestoreError> {
         let theirs = header.objects();
-        if theirs == self.compressor.format() {
+        if theirs == *self.compressor.format() {
             return Ok(Objects::Same);
         }
         match theirs.decoder() {
@@ -238,7 +238,7 @@ impl Restoring<'_> {
         tenant: TenantNumber,
     ) -> Result<Option<Held>, RestoreError> {
         let zswap = self.zswap;
-        SCRATCH.with_borrow_mut(|scratch| {
+        with_scratch(|scratch| {
             let packed = match (page.form, &self.objects) {
                 (PageForm::Object(object), Objects::Same) => scratch.pack(object),
                 // One from the backing was written so; in the pool it is compressed again.
@@ -336,16 +336,19 @@ impl Restoring<'_> {
 
     /// Turns a page of the snapshot into a page.
     fn page_of(&self, page: SnapshotPage<'_>, room: &mut Page) -> Result<(), RestoreError> {
-        let compressor = match &self.objects {
-            Objects::Same => &self.zswap.compressor,
-            Objects::Of { decoder, .. } => decoder,
-        };
         match page.form {
             PageForm::AsIs(page) => room.copy_from_slice(page),
             PageForm::Object(object) => {
-                compressor.decompress(object, room).map_err(|source| RestoreError::Corrupt {
+                let ours = &self.zswap.compressor;
+                let (done, theirs) = match &self.objects {
+                    Objects::Same => (ours.decompress(object, room), None),
+                    Objects::Of { decoder, .. } => {
+                        (decoder.decompress(object, room), Some(decoder))
+                    }
+                };
+                done.map_err(|source| RestoreError::Corrupt {
                     key: page.key,
-                    compressor: compressor.name(),
+                    compressor: theirs.map_or_else(|| ours.name(), |theirs| theirs.name()),
                     source,
                 })?;
             }
