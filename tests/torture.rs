@@ -2,7 +2,7 @@
 //! why it refused; and the torture that shows this finds bugs that were put in.
 //! Method: seeded histories on doubles of the store's parts, by one thread and by several, a minute
 //! of them in all; planted bugs; the command.
-//! Blind to: a real disk, a kernel that gives no memory (see `out_of_memory`), crashes.
+//! Blind to: a kernel that gives no memory (see `out_of_memory`), crashes.
 
 use std::collections::BTreeMap;
 use std::process::{Command, Output, Stdio};
@@ -41,7 +41,7 @@ fn torture(torture: Torture, first: u64, least: u64) -> Seen {
     seen
 }
 
-const ANSWERS: [&str; 46] = [
+const ANSWERS: [&str; 49] = [
     "compacted",
     "discarded",
     "discarded: nothing",
@@ -53,6 +53,7 @@ const ANSWERS: [&str; 46] = [
     "load: not read",
     "load: nothing",
     "loaded",
+    "not restored: another compressor",
     "not restored: does not fit",
     "not restored: file not read",
     "not restored: no index",
@@ -72,6 +73,7 @@ const ANSWERS: [&str; 46] = [
     "restored",
     "restored elsewhere",
     "restored: pages left out",
+    "shrinker's turn",
     "shrunk",
     "shrunk: failed",
     "shrunk: nothing",
@@ -88,6 +90,16 @@ const ANSWERS: [&str; 46] = [
     "stored: written through",
     "taken",
     "tenant changed",
+    "tenant replaced",
+];
+
+/// What several threads are to hear too, of what is not said to one alone.
+const ANSWERS_TO_MANY: [&str; 5] = [
+    "refused: no such tenant",
+    "restored",
+    "restored elsewhere",
+    "snapshot: read back",
+    "tenant replaced",
 ];
 
 #[test]
@@ -104,6 +116,9 @@ fn one_thread_gets_the_right_answer_to_everything() {
 #[test]
 fn several_threads_get_right_answers_to_everything() {
     let seen = torture(Torture { operations: 5_000, threads: 4, ..Torture::default() }, 1, 40);
+    for answer in ANSWERS_TO_MANY {
+        assert!(seen.answers.contains_key(answer), "never: {answer}");
+    }
     for (fault, count) in Fault::ALL.into_iter().zip(seen.fired) {
         assert!(count > 0, "never: {fault}");
     }

@@ -513,6 +513,11 @@ impl Zswap {
         }
     }
 
+    /// The tenant that has this number now: of a restored store, those of the snapshot.
+    pub fn tenant_id(&self, number: usize) -> Option<TenantId> {
+        self.order.as_ref()?.tenants.id_of(number)
+    }
+
     /// All tenants, the root first; none without records.
     pub fn tenants(&self) -> Vec<TenantStats> {
         self.id.enter();

@@ -85,7 +85,7 @@ impl Drop for Shrinker {
 
 impl Zswap {
     /// One turn of the shrinker: what is staged, below the accept threshold, and what else is due.
-    fn shrinker_turn(&self, options: ShrinkerOptions, stop: &AtomicBool) {
+    pub(crate) fn shrinker_turn(&self, options: ShrinkerOptions, stop: &AtomicBool) {
         while self.write_staged() > 0 && !stop.load(Ordering::Relaxed) {}
         if self.limit.is_crowded(self.limited_bytes())
             && self.is_fragmented(options.compact_percent)

@@ -342,6 +342,11 @@ impl Tenants {
         Ok(())
     }
 
+    /// The tenant that has this number now.
+    pub(super) fn id_of(&self, number: usize) -> Option<TenantId> {
+        self.number(number).map(|number| self.id(number))
+    }
+
     /// The number of a tenant that is there.
     pub(super) fn number(&self, number: usize) -> Option<TenantNumber> {
         let number = TenantNumber(u16::try_from(number).ok()?);

@@ -33,6 +33,8 @@ pub(super) struct Refused<'a> {
     pub(super) limits: Option<&'a [Vec<u64>]>,
     /// Pages that the store holds at most.
     pub(super) present: usize,
+    /// Other threads remove tenants, and make new ones.
+    pub(super) tenants_change: bool,
 }
 
 impl Refused<'_> {
@@ -63,7 +65,7 @@ impl Refused<'_> {
                     if bytes > max && *max == most);
                 ("refused: too large for the pool", right)
             }
-            StoreError::NoTenant { .. } => ("refused: no such tenant", false),
+            StoreError::NoTenant { .. } => ("refused: no such tenant", self.tenants_change),
             StoreError::CompressFail { .. } => {
                 ("refused: compressor failed", rejects && struck.by(&[Fault::CompressFail]))
             }
@@ -76,7 +78,8 @@ impl Refused<'_> {
                 let at = source.tenant.number();
                 let known = self.limits.is_none_or(|all| all[at].contains(&source.max_bytes));
                 let over = source.current_bytes + source.bytes > source.max_bytes;
-                ("refused: tenant limit", known && over && plan.is_below(self.tenant, at))
+                let is_above = self.tenants_change || plan.is_below(self.tenant, at);
+                ("refused: tenant limit", known && over && is_above)
             }
             StoreError::AllocFail { source, .. } => match source {
                 ZpoolError::NoPages(ArenaError::Limit { source, .. }) => {
@@ -297,6 +300,9 @@ pub(super) fn check_figures(
     if let Some((name, found, expected)) = equal.iter().find(|(_, a, b)| a != b) {
         return Err(format!("{name}: expected {expected}, found {found}"));
     }
+    if zswap.lost_objects() > 0 {
+        return Err(format!("{} objects were not there to be freed", zswap.lost_objects()));
+    }
     let max_bytes = plan.options.max_pool_bytes;
     let memory = zswap.memory();
     let at_most = [
@@ -357,8 +363,13 @@ fn backing_pages_max(counters: &Counters) -> u64 {
 }
 
 /// Checks that a store that holds nothing takes what it took at first. Its lists of tenants and the
-/// arena's list of free runs stay.
-pub(super) fn check_empty(plan: &Plan, zswap: &Zswap, start: usize) -> Result<(), String> {
+/// arena's list of free runs stay; so many `tenants` had a number of their own.
+pub(super) fn check_empty(
+    plan: &Plan,
+    zswap: &Zswap,
+    start: usize,
+    tenants: usize,
+) -> Result<(), String> {
     zswap.compact();
     zswap.audit()?;
     let memory = zswap.memory();
@@ -374,7 +385,7 @@ pub(super) fn check_empty(plan: &Plan, zswap: &Zswap, start: usize) -> Result<()
         return Err(format!("an empty store: {name} is {bytes}"));
     }
     // A list of 24 bytes each, or so, in each shard.
-    let lists = plan.options.shards * (plan.parents.len() + 1) * 32;
+    let lists = plan.options.shards * tenants * 32;
     if memory.index_bytes as usize > start + lists {
         return Err(format!("an empty store: its index takes {} bytes", memory.index_bytes));
     }

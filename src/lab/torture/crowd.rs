@@ -16,10 +16,13 @@ use super::history::panic_text;
 use super::pages::Identity;
 use super::plan::{Dice, Plan};
 use super::snapshots;
-use super::world::{World, lock};
+use super::world::{SnapshotFile, World, lock};
 use super::{Failure, Outcome, Torture};
+use crate::index::IndexError;
 use crate::page::{PAGE_SIZE, Page};
-use crate::zswap::{Shrinker, ShrinkerOptions, StoreError, TenantId, TenantOptions, Zswap};
+use crate::zswap::{
+    Shrinker, ShrinkerOptions, StoreError, TenantError, TenantId, TenantOptions, Zswap,
+};
 
 /// Parts of a history; at the end of each, all threads wait and the figures are checked.
 const PARTS: u64 = 8;
@@ -36,8 +39,11 @@ type Tally = BTreeMap<&'static str, u64>;
 struct Crowd {
     plan: Plan,
     world: Arc<World>,
-    zswap: Arc<Zswap>,
-    tenants: Vec<TenantId>,
+    zswap: Mutex<Arc<Zswap>>,
+    /// Held while one is replaced.
+    tenants: Mutex<Vec<TenantId>>,
+    shrinker: Mutex<Option<Shrinker>>,
+    shrinker_options: ShrinkerOptions,
     threads: usize,
     barrier: Barrier,
     stop: AtomicBool,
@@ -66,6 +72,11 @@ struct Member<'a> {
     tally: Tally,
 }
 
+/// The name of the tenant that a plan numbers so.
+fn tenant_name(number: usize) -> String {
+    format!("tenant {number}")
+}
+
 /// Runs a seed by several threads.
 pub(super) fn run(torture: &Torture, seed: u64) -> Outcome {
     let plan = Plan::new(seed, torture.faults, torture.plant);
@@ -76,8 +87,16 @@ pub(super) fn run(torture: &Torture, seed: u64) -> Outcome {
     };
     let writers = torture.threads * plan.keys;
     let counts = || (0..writers).map(|_| AtomicU64::new(0)).collect();
+    let highest = tenants.iter().map(|_| AtomicU64::new(u64::MAX)).collect();
+    let shrinker_options = ShrinkerOptions {
+        dynamic: seed.is_multiple_of(2),
+        compact_percent: if seed.is_multiple_of(3) { 10 } else { 100 },
+        interval: Duration::from_millis(1),
+    };
     let crowd = Crowd {
-        zswap: Arc::new(zswap),
+        zswap: Mutex::new(Arc::new(zswap)),
+        shrinker: Mutex::new(None),
+        shrinker_options,
         threads: torture.threads,
         barrier: Barrier::new(torture.threads),
         stop: AtomicBool::new(false),
@@ -87,22 +106,14 @@ pub(super) fn run(torture: &Torture, seed: u64) -> Outcome {
         begun: counts(),
         ended: counts(),
         taken: Mutex::default(),
-        highest: tenants.iter().map(|_| AtomicU64::new(u64::MAX)).collect(),
+        highest,
         operations: AtomicU64::new(0),
         plan,
         world,
-        tenants,
+        tenants: Mutex::new(tenants),
     };
-    let start = crowd.zswap.memory().index_bytes as usize;
-    let shrinker = ShrinkerOptions {
-        dynamic: seed.is_multiple_of(2),
-        compact_percent: if seed.is_multiple_of(3) { 10 } else { 100 },
-        interval: Duration::from_millis(1),
-    };
-    let done = match Shrinker::start(Arc::clone(&crowd.zswap), shrinker) {
-        Ok(shrinker) => crowd.work(torture, seed, shrinker),
-        Err(error) => Err(format!("no thread for a shrinker: {error}")),
-    };
+    let start = crowd.zswap().memory().index_bytes as usize;
+    let done = crowd.start_shrinker().and_then(|()| crowd.work(torture, seed));
     let done = done.and_then(|()| {
         let totals = *lock(&crowd.totals);
         crowd.check_end(totals, start)
@@ -112,7 +123,7 @@ pub(super) fn run(torture: &Torture, seed: u64) -> Outcome {
         digest: 0,
         tally: std::mem::take(&mut *lock(&crowd.tally)),
         fired: Fault::ALL.map(|fault| crowd.world.fired(fault)),
-        counters: crowd.zswap.counters(),
+        counters: crowd.zswap().counters(),
         failure: done.err().map(|what| Failure {
             seed,
             what,
@@ -128,7 +139,69 @@ impl Crowd {
         key.is_multiple_of(SHARED_EVERY)
     }
 
-    fn work(&self, torture: &Torture, seed: u64, shrinker: Shrinker) -> Result<(), String> {
+    fn zswap(&self) -> Arc<Zswap> {
+        Arc::clone(&lock(&self.zswap))
+    }
+
+    fn tenant(&self, number: usize) -> TenantId {
+        lock(&self.tenants)[number]
+    }
+
+    fn start_shrinker(&self) -> Result<(), String> {
+        let started = Shrinker::start(self.zswap(), self.shrinker_options);
+        let shrinker = started.map_err(|error| format!("no thread for a shrinker: {error}"))?;
+        *lock(&self.shrinker) = Some(shrinker);
+        Ok(())
+    }
+
+    /// While no thread does anything: a new store is made from a snapshot, and takes the place of
+    /// the one there is. What that is called.
+    fn go_on(&self) -> Result<&'static str, String> {
+        let shrinker = lock(&self.shrinker).take();
+        drop(shrinker); // it ends
+        let restored = self.world.calmly(|| self.restore());
+        self.start_shrinker().and(restored)
+    }
+
+    fn restore(&self) -> Result<&'static str, String> {
+        Struck::forget();
+        let old = self.zswap();
+        let (file, written) = snapshots::write(&self.world, &old, false);
+        let summary = match written {
+            Ok(summary) => summary,
+            Err(error) => {
+                let why = snapshots::check_not_written(&old, Struck::since(), &file, &error)?;
+                lock(&self.totals).corrupt += u64::from(why == "snapshot: a page corrupt");
+                return Ok(why);
+            }
+        };
+        let (fresh, went) = match snapshots::restore(&self.plan, &self.world, file.bytes())? {
+            Ok(restored) => restored,
+            Err(error) => {
+                return snapshots::check_not_restored(&self.plan, summary.pages(), &error);
+            }
+        };
+        fresh.audit().map_err(|what| format!("restored: {what}"))?;
+        if went.snapshot != summary || went.memory_pages + went.backing_pages != summary.pages() {
+            return Err(format!("{summary:?} restored as {went:?}"));
+        }
+        let stats = fresh.tenants();
+        let id = |number: usize| {
+            let name = tenant_name(number);
+            let one = stats.iter().find(|one| one.options.name == name);
+            let id = one.and_then(|one| fresh.tenant_id(one.number));
+            id.ok_or_else(|| format!("{name} is not restored: {stats:?}"))
+        };
+        let mut tenants = lock(&self.tenants);
+        for (number, tenant) in tenants.iter_mut().enumerate().skip(1) {
+            *tenant = id(number)?;
+        }
+        lock(&self.totals).to_backing += went.backing_pages;
+        *lock(&self.zswap) = Arc::new(fresh);
+        Ok("restored")
+    }
+
+    fn work(&self, torture: &Torture, seed: u64) -> Result<(), String> {
         std::thread::scope(|scope| {
             for number in 0..self.threads {
                 scope.spawn(move || {
@@ -145,6 +218,7 @@ impl Crowd {
                 });
             }
         });
+        let shrinker = lock(&self.shrinker).take();
         drop(shrinker); // a discard that it began ends here
         lock(&self.failure).take().map_or(Ok(()), Err)
     }
@@ -157,11 +231,11 @@ impl Crowd {
     /// Checks the limits, which hold at every instant.
     fn look(&self) -> Result<(), String> {
         let max_bytes = self.plan.options.max_pool_bytes;
-        let memory = self.zswap.memory();
+        let memory = self.zswap().memory();
         if memory.pool_bytes > max_bytes || memory.pool_peak_bytes > max_bytes {
             return Err(format!("the pool is over its limit of {max_bytes} bytes: {memory:?}"));
         }
-        for (tenant, highest) in self.zswap.tenants().iter().zip(&self.highest) {
+        for (tenant, highest) in self.zswap().tenants().iter().zip(&self.highest) {
             let highest = highest.load(Ordering::Relaxed);
             if tenant.current_bytes > highest || tenant.peak_bytes > highest {
                 return Err(format!("over {highest} bytes: {tenant:?}"));
@@ -173,13 +247,15 @@ impl Crowd {
     /// Everything is taken out, by several keys at a time, and must leave nothing.
     fn check_end(&self, mut totals: Totals, start: usize) -> Result<(), String> {
         let checked = catch_unwind(AssertUnwindSafe(|| {
-            self.zswap.audit()?;
+            self.zswap().audit()?;
             let rotten = self.world.fired(Fault::ObjectRot);
-            checks::check_figures(&self.plan, &self.zswap, &totals, None, rotten)?;
+            checks::check_figures(&self.plan, &self.zswap(), &totals, None, rotten)?;
             let all = self.plan.key(0)..=self.plan.key(self.plan.keys - 1);
-            totals.invalidated += self.zswap.invalidate_range(all) as u64;
-            checks::check_figures(&self.plan, &self.zswap, &totals, Some((0, 0)), rotten)?;
-            checks::check_empty(&self.plan, &self.zswap, start)
+            totals.invalidated += self.zswap().invalidate_range(all) as u64;
+            checks::check_figures(&self.plan, &self.zswap(), &totals, Some((0, 0)), rotten)?;
+            // A tenant that comes while others end has a new number.
+            let tenants = self.plan.parents.len() + 1 + self.threads;
+            checks::check_empty(&self.plan, &self.zswap(), start, tenants)
         }));
         checked.unwrap_or_else(|panic| Err(panic_text(&*panic)))?;
         self.world.take_violation().map_or(Ok(()), Err)
@@ -228,7 +304,7 @@ impl Member<'_> {
     /// All others wait; the shrinker does not.
     fn check_part(&self) {
         let crowd = self.crowd;
-        let (totals, counters) = (*lock(&crowd.totals), crowd.zswap.counters());
+        let (totals, counters) = (*lock(&crowd.totals), crowd.zswap().counters());
         let equal = [
             ("zswpout", counters.zswpout, totals.stored),
             ("exclusive_loads", counters.exclusive_loads, totals.exclusive),
@@ -241,6 +317,14 @@ impl Member<'_> {
         }
         if let Some(what) = crowd.world.take_violation() {
             crowd.fail(what);
+        }
+        if crowd.stop.load(Ordering::Relaxed) {
+            return;
+        }
+        let went_on = catch_unwind(AssertUnwindSafe(|| crowd.go_on()));
+        match went_on.unwrap_or_else(|panic| Err(panic_text(&*panic))) {
+            Ok(answer) => *lock(&crowd.tally).entry(answer).or_default() += 1,
+            Err(what) => crowd.fail(what),
         }
     }
 
@@ -276,20 +360,20 @@ impl Member<'_> {
             84..93 => self.invalidate(key),
             93 => self.invalidate_range(),
             94..97 => {
-                let tenant = self.dice.below(crowd.tenants.len());
+                let tenant = self.dice.below(crowd.highest.len());
                 let pages = self.dice.of(&[1, 8, 64]);
-                crowd.zswap.shrink(crowd.tenants[tenant], pages);
+                crowd.zswap().shrink(crowd.tenant(tenant), pages);
                 self.note("shrunk");
                 Ok(())
             }
             97 if number.is_multiple_of(8) => {
-                crowd.zswap.compact();
+                crowd.zswap().compact();
                 self.note("compacted");
                 Ok(())
             }
             69..72 => {
                 Struck::forget();
-                let answer = match crowd.zswap.recompress(crowd.plan.key(key)) {
+                let answer = match crowd.zswap().recompress(crowd.plan.key(key)) {
                     Ok(0) => "recompressed: nothing",
                     Ok(_) => "recompressed",
                     Err(error) => self.failed_load(&error, true)?,
@@ -298,11 +382,12 @@ impl Member<'_> {
                 Ok(())
             }
             97 if number % 8 == 1 => {
-                let blocks = crowd.zswap.discard();
+                let blocks = crowd.zswap().discard();
                 self.note(if blocks > 0 { "discarded" } else { "discarded: nothing" });
                 Ok(())
             }
             97 if number % 16 == 2 => self.snapshot(),
+            98 if number.is_multiple_of(4) => self.replace_tenant(),
             98 => self.set_tenant(),
             _ => crowd.look(),
         }
@@ -310,16 +395,51 @@ impl Member<'_> {
 
     fn set_tenant(&mut self) -> Result<(), String> {
         let crowd = self.crowd;
-        let tenant = self.dice.below(crowd.tenants.len());
+        let tenant = self.dice.below(crowd.highest.len());
         let bytes = (crowd.plan.keys * PAGE_SIZE) as u64;
         let max_bytes = self.dice.of(&[u64::MAX, u64::MAX, bytes / 4, bytes / 32, 0]);
         let options =
-            TenantOptions { name: String::new(), max_bytes, writeback: !self.dice.one_in(4) };
-        let set = crowd.zswap.set_tenant(crowd.tenants[tenant], options);
-        if set.is_err() != crowd.plan.options.records.is_none() {
-            return Err(format!("{set:?}"));
+            TenantOptions { name: tenant_name(tenant), max_bytes, writeback: !self.dice.one_in(4) };
+        let set = crowd.zswap().set_tenant(crowd.tenant(tenant), options);
+        let answer = match set {
+            // Another thread replaced it just now.
+            Err(TenantError::Unknown(_)) if tenant > 0 => "tenant unknown",
+            set if set.is_err() != crowd.plan.options.records.is_none() => {
+                return Err(format!("{set:?}"));
+            }
+            _ => "tenant changed",
+        };
+        self.note(answer);
+        Ok(())
+    }
+
+    /// A tenant goes, and another one comes in its place, while others store for it.
+    fn replace_tenant(&mut self) -> Result<(), String> {
+        let crowd = self.crowd;
+        let tenant = self.dice.below(crowd.highest.len());
+        if tenant == 0 || crowd.plan.parents.contains(&tenant) {
+            return Ok(()); // the root, or there are some below it
         }
-        self.note("tenant changed");
+        let zswap = crowd.zswap();
+        let mut tenants = lock(&crowd.tenants);
+        let answer = match zswap.remove_tenant(tenants[tenant]) {
+            Ok(()) => {
+                let above = tenants[crowd.plan.parents[tenant - 1]];
+                let options =
+                    TenantOptions { name: tenant_name(tenant), ..TenantOptions::default() };
+                let added = zswap.add_tenant(above, options);
+                tenants[tenant] = added.map_err(|error| format!("no new tenant: {error}"))?;
+                "tenant replaced"
+            }
+            Err(TenantError::NoMemory { source: IndexError::OverBudget(over), .. })
+                if checks::passes(&crowd.plan, &over) =>
+            {
+                "tenant not removed"
+            }
+            Err(error) => return Err(format!("tenant {tenant} is not removed: {error:?}")),
+        };
+        drop(tenants);
+        self.note(answer);
         Ok(())
     }
 
@@ -342,17 +462,19 @@ impl Member<'_> {
         crowd.begun[place].store(self.stores, Ordering::SeqCst);
         let mut page = [0; PAGE_SIZE];
         identity.fill(&mut page);
-        let tenant = self.dice.below(crowd.tenants.len());
-        let stored = crowd.zswap.store_for(crowd.tenants[tenant], crowd.plan.key(key), &page);
+        let tenant = self.dice.below(crowd.highest.len());
+        let zswap = crowd.zswap();
+        let stored = zswap.store_for(crowd.tenant(tenant), crowd.plan.key(key), &page);
         crowd.ended[place].store(self.stores, Ordering::SeqCst);
         let refused = Refused {
             plan: &crowd.plan,
-            zswap: &crowd.zswap,
+            zswap: &zswap,
             kind: identity.kind(),
             tenant,
             struck: Struck::since(),
             limits: None,
             present: crowd.plan.keys + 2 * crowd.threads, // some are just being replaced
+            tenants_change: tenant > 0,
         };
         let answer = match &stored {
             Ok(stored) => {
@@ -371,6 +493,7 @@ impl Member<'_> {
                 self.totals.note_stored(&crowd.plan, stored);
             }
             Err(StoreError::IndexFull { .. }) => self.totals.no_index += 1,
+            Err(StoreError::NoTenant { .. }) => {} // not counted
             Err(_) => self.totals.refused += 1,
         }
         Ok(())
@@ -411,7 +534,7 @@ impl Member<'_> {
             _ => BTreeSet::new(),
         };
         Struck::forget();
-        let loaded = crowd.zswap.load(crowd.plan.key(key), &mut page);
+        let loaded = crowd.zswap().load(crowd.plan.key(key), &mut page);
         let expected = self.own.get(&key).copied();
         let answer = match loaded {
             Ok(true) => {
@@ -445,7 +568,7 @@ impl Member<'_> {
         let mut page = [0xa5; PAGE_SIZE];
         let shared = crowd.is_shared(key);
         let ended = if shared { self.ended(key) } else { Vec::new() };
-        let loaded = crowd.zswap.load_exclusive(crowd.plan.key(key), &mut page);
+        let loaded = crowd.zswap().load_exclusive(crowd.plan.key(key), &mut page);
         let expected = self.own.get(&key).copied();
         let answer = match loaded {
             Ok(true) => {
@@ -481,7 +604,7 @@ impl Member<'_> {
         if !was_there {
             return Err(format!("expected no page, found {error:?}"));
         }
-        let answer = check_load_error(&self.crowd.zswap, Struck::since(), error)?;
+        let answer = check_load_error(&self.crowd.zswap(), Struck::since(), error)?;
         match answer {
             "load: not read" => self.totals.not_read += 1,
             _ => self.totals.corrupt += 1,
@@ -491,7 +614,7 @@ impl Member<'_> {
 
     fn invalidate(&mut self, key: usize) -> Result<(), String> {
         let crowd = self.crowd;
-        let removed = crowd.zswap.invalidate(crowd.plan.key(key));
+        let removed = crowd.zswap().invalidate(crowd.plan.key(key));
         let was_there = self.own.remove(&key).is_some();
         if !crowd.is_shared(key) && removed != was_there {
             return Err(format!("key {key}: expected {was_there}, found {removed}"));
@@ -510,7 +633,7 @@ impl Member<'_> {
             return Ok(());
         }
         let keys = crowd.plan.key(first)..=crowd.plan.key(last);
-        let removed = crowd.zswap.invalidate_range(keys);
+        let removed = crowd.zswap().invalidate_range(keys);
         let expected = (first..=last).filter(|key| self.own.remove(key).is_some()).count();
         if removed != expected {
             return Err(format!("expected {expected} pages of a range, found {removed}"));
@@ -527,12 +650,12 @@ impl Member<'_> {
         let ended: Vec<Vec<u64>> =
             (0..crowd.plan.keys).step_by(SHARED_EVERY).map(|key| self.ended(key)).collect();
         let taken = lock(&crowd.taken).clone();
-        let (file, written) = snapshots::write(&crowd.world, &crowd.zswap, false);
+        let (file, written) = snapshots::write(&crowd.world, &crowd.zswap(), false);
         let summary = match written {
             Ok(summary) => summary,
             Err(error) => {
                 let struck = Struck::since();
-                let why = snapshots::check_not_written(&crowd.zswap, struck, &file, &error)?;
+                let why = snapshots::check_not_written(&crowd.zswap(), struck, &file, &error)?;
                 match why {
                     "snapshot: a page not read" => self.totals.not_read += 1,
                     "snapshot: a page corrupt" => self.totals.corrupt += 1,
@@ -573,10 +696,46 @@ impl Member<'_> {
                 if let Some((key, lost)) = self.own.iter().find(|(key, _)| !found.contains(key)) {
                     return Err(format!("{lost} is not in the snapshot: key {key}"));
                 }
-                "snapshot: read back"
+                self.note("snapshot: read back");
+                self.restore_elsewhere(&file, summary.pages())?
             }
         };
         self.note(answer);
         Ok(())
+    }
+
+    /// While the others go on, and all fails: a store of another plan is made from a snapshot. Each
+    /// page in it is that of the snapshot, or an error whose cause the world knows.
+    fn restore_elsewhere(
+        &mut self,
+        file: &SnapshotFile,
+        pages: u64,
+    ) -> Result<&'static str, String> {
+        let crowd = self.crowd;
+        let mut plan = crowd.plan.clone();
+        plan.change_store(self.dice.below(1 << 32) as u64);
+        plan.check_as(&crowd.plan);
+        let store = plan.summary();
+        let told = |what: String| format!("restored elsewhere: {what}; {store:?}");
+        let (fresh, went) = match snapshots::restore(&plan, &crowd.world, file.bytes())? {
+            Ok(restored) => restored,
+            Err(error) => {
+                return snapshots::check_not_restored(&plan, pages, &error).map_err(told);
+            }
+        };
+        fresh.audit().map_err(told)?;
+        if went.memory_pages + went.backing_pages != pages {
+            return Err(told(format!("{pages} pages as {went:?}")));
+        }
+        let read = snapshots::read(&crowd.plan, &crowd.world, file, &mut |number, _, expected| {
+            let mut page = [0; PAGE_SIZE];
+            Struck::forget();
+            match fresh.load(plan.key(number), &mut page) {
+                Ok(true) if page == *expected => Ok(()),
+                Err(error) => check_load_error(&fresh, Struck::since(), &error).map(drop),
+                other => Err(told(format!("key {number}: {other:?}"))),
+            }
+        });
+        read.map(|_| "restored elsewhere")
     }
 }

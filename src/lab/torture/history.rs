@@ -4,6 +4,7 @@ mod snapshot;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex};
 
@@ -16,9 +17,12 @@ use super::plan::{Dice, Plan};
 use super::world::{Meanwhile, Point, Turn, World, become_other, lock, tell_when_waiting};
 use super::{Failure, Outcome, Torture};
 use crate::budget::Counted;
+use crate::index::IndexError;
 use crate::lab::mix;
 use crate::page::{PAGE_SIZE, Page};
-use crate::zswap::{StoreError, Stored, TenantId, TenantOptions, Zswap};
+use crate::zswap::{
+    ShrinkerOptions, Shrunk, StoreError, Stored, TenantError, TenantId, TenantOptions, Zswap,
+};
 
 /// Operations between two looks at the figures, and at all structures.
 const LOOK_EVERY: u64 = 64;
@@ -30,17 +34,51 @@ const LOG_STEPS: usize = 1 << 14;
 /// What is asked of the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Operation {
-    Store { key: usize, kind: usize, tenant: usize },
-    Load { key: usize },
-    LoadExclusive { key: usize },
-    Invalidate { key: usize },
-    InvalidateRange { first: usize, last: usize },
-    Shrink { tenant: usize, pages: usize },
+    Store {
+        key: usize,
+        kind: usize,
+        tenant: usize,
+    },
+    Load {
+        key: usize,
+    },
+    LoadExclusive {
+        key: usize,
+    },
+    Invalidate {
+        key: usize,
+    },
+    InvalidateRange {
+        first: usize,
+        last: usize,
+    },
+    Shrink {
+        tenant: usize,
+        pages: usize,
+    },
     Compact,
-    Recompress { key: usize },
+    Recompress {
+        key: usize,
+    },
     Discard,
-    Snapshot { skip_corrupt: bool, then: Then },
-    SetTenant { tenant: usize, max_bytes: u64, writeback: bool },
+    Snapshot {
+        skip_corrupt: bool,
+        then: Then,
+    },
+    SetTenant {
+        tenant: usize,
+        max_bytes: u64,
+        writeback: bool,
+    },
+    /// It goes, and another one comes in its place.
+    ReplaceTenant {
+        tenant: usize,
+    },
+    /// What the shrinker's thread does when it wakes.
+    ShrinkerTurn {
+        dynamic: bool,
+        compact_percent: u8,
+    },
 }
 
 impl Operation {
@@ -140,7 +178,7 @@ struct Stage {
     world: Arc<World>,
     /// The one that is in use now.
     zswap: Mutex<Arc<Zswap>>,
-    tenants: Vec<TenantId>,
+    tenants: Mutex<Vec<TenantId>>,
     model: Mutex<Model>,
 }
 
@@ -197,7 +235,7 @@ pub(super) fn run(torture: &Torture, seed: u64) -> Outcome {
         plan,
         world: Arc::clone(&world),
         zswap: Mutex::new(Arc::new(zswap)),
-        tenants,
+        tenants: Mutex::new(tenants),
         model: Mutex::new(model),
     });
     let (jobs, to_do) = sync_channel(1);
@@ -313,12 +351,21 @@ impl Stage {
         let all = Operation::InvalidateRange { first: 0, last: self.plan.keys - 1 };
         self.perform(all, false).map_err(about)?;
         self.look().map_err(about)?;
-        checks::check_empty(&self.plan, &self.zswap(), start).map_err(about)?;
+        let tenants = self.tenant_count();
+        checks::check_empty(&self.plan, &self.zswap(), start, tenants).map_err(about)?;
         self.world.take_violation().map_or(Ok(()), |what| Err(about(what)))
     }
 
     fn zswap(&self) -> Arc<Zswap> {
         Arc::clone(&lock(&self.zswap))
+    }
+
+    fn tenant(&self, number: usize) -> TenantId {
+        lock(&self.tenants)[number]
+    }
+
+    fn tenant_count(&self) -> usize {
+        self.plan.parents.len() + 1
     }
 
     fn audit(&self) -> Result<(), String> {
@@ -384,16 +431,24 @@ impl Stage {
                 };
                 Operation::Snapshot { skip_corrupt: !dice.one_in(3), then }
             }
-            17..29 => self.some_tenant(dice),
+            17..26 => self.some_tenant(dice),
+            26..32 => match self.some_leaf(dice) {
+                Some(tenant) => Operation::ReplaceTenant { tenant },
+                None => self.some_tenant(dice),
+            },
+            32..38 => Operation::ShrinkerTurn {
+                dynamic: dice.one_in(2),
+                compact_percent: dice.of(&[100, 10, 0]),
+            },
             _ => {
-                let tenant = dice.below(self.tenants.len());
+                let tenant = dice.below(self.tenant_count());
                 Operation::Shrink { tenant, pages: dice.of(&[1, 3, 16, 64, 200]) }
             }
         }
     }
 
     fn some_store(&self, dice: &mut Dice, key: usize) -> Operation {
-        let tenant = if dice.one_in(4) { 0 } else { dice.below(self.tenants.len()) };
+        let tenant = if dice.one_in(4) { 0 } else { dice.below(self.tenant_count()) };
         Operation::Store { key, kind: dice.below(8), tenant }
     }
 
@@ -402,8 +457,14 @@ impl Stage {
         Operation::InvalidateRange { first: key, last: (key + length).min(self.plan.keys - 1) }
     }
 
+    /// A tenant with none below it, and not the root.
+    fn some_leaf(&self, dice: &mut Dice) -> Option<usize> {
+        let tenant = dice.below(self.tenant_count());
+        (tenant > 0 && !self.plan.parents.contains(&tenant)).then_some(tenant)
+    }
+
     fn some_tenant(&self, dice: &mut Dice) -> Operation {
-        let tenant = dice.below(self.tenants.len());
+        let tenant = dice.below(self.tenant_count());
         let pages = self.plan.keys as u64;
         let page = PAGE_SIZE as u64;
         let some = [u64::MAX, u64::MAX, pages * page / 8, pages * page / 2, 3 * page, 0];
@@ -422,7 +483,7 @@ impl Stage {
             let check = self.plan.options.same_filled;
             match check.word(&[0; PAGE_SIZE]) {
                 Some(_) => {
-                    Operation::Store { key, kind: 1, tenant: dice.below(self.tenants.len()) }
+                    Operation::Store { key, kind: 1, tenant: dice.below(self.tenant_count()) }
                 }
                 None => Operation::Invalidate { key },
             }
@@ -449,6 +510,8 @@ impl Stage {
                 Operation::Snapshot { skip_corrupt, .. } => {
                     Operation::Snapshot { skip_corrupt, then: Then::ReadBack }
                 }
+                // And only there is nobody in the middle of something for a tenant.
+                Operation::ReplaceTenant { tenant } => Operation::Shrink { tenant, pages: 3 },
                 other => other,
             },
         };
@@ -500,7 +563,7 @@ impl Stage {
                 Ok(())
             }
             Operation::Shrink { tenant, pages } => {
-                let shrunk = self.zswap().shrink(self.tenants[tenant], pages);
+                let shrunk = self.zswap().shrink(self.tenant(tenant), pages);
                 let struck = Struck::since();
                 let model = &mut *lock(&self.model);
                 let can = self.plan.blocks.is_some();
@@ -563,7 +626,56 @@ impl Stage {
             Operation::SetTenant { tenant, max_bytes, writeback } => {
                 self.set_tenant(operation, by_other, tenant, max_bytes, writeback)
             }
+            Operation::ReplaceTenant { tenant } => self.replace_tenant(operation, tenant),
+            Operation::ShrinkerTurn { dynamic, compact_percent } => {
+                let options =
+                    ShrinkerOptions { dynamic, compact_percent, ..ShrinkerOptions::default() };
+                self.zswap().shrinker_turn(options, &AtomicBool::new(false));
+                lock(&self.model).note(operation, by_other, "shrinker's turn", 0);
+                Ok(())
+            }
         }
+    }
+
+    /// A tenant goes: its pages are of the one above. Another one comes, which has none.
+    fn replace_tenant(&self, operation: Operation, tenant: usize) -> Result<(), String> {
+        let zswap = self.zswap();
+        let (before, above) = (self.tenant(tenant), self.plan.parents[tenant - 1]);
+        let removed = zswap.remove_tenant(before);
+        let model = &mut *lock(&self.model);
+        match removed {
+            Ok(()) => {}
+            Err(TenantError::NoMemory { source: IndexError::OverBudget(over), .. })
+                if checks::passes(&self.plan, &over) =>
+            {
+                model.note(operation, false, "tenant not removed", 0);
+                return Ok(());
+            }
+            Err(error) => return Err(format!("tenant {tenant} is not removed: {error:?}")),
+        }
+        for kept in model.pages.iter_mut().flatten().filter(|kept| kept.tenant == tenant) {
+            kept.tenant = above;
+        }
+        let shrunk = zswap.shrink(before, 8);
+        let is_gone = shrunk == Shrunk::default()
+            && zswap.set_tenant(before, TenantOptions::default()).is_err();
+        if !is_gone {
+            return Err(format!("tenant {tenant} is there still: {shrunk:?}"));
+        }
+        let options = TenantOptions { name: format!("tenant {tenant}"), ..Default::default() };
+        let added = zswap.add_tenant(self.tenant(above), options).map_err(|e| e.to_string())?;
+        if added == before || added.number() != before.number() {
+            return Err(format!("tenant {added:?} in the place of {before:?}"));
+        }
+        let fresh = zswap.tenants().into_iter().find(|one| one.number == added.number());
+        if fresh.is_none_or(|fresh| fresh.current_bytes + fresh.peak_bytes > 0) {
+            return Err(format!("tenant {added:?} is new, and has pages"));
+        }
+        lock(&self.tenants)[tenant] = added;
+        model.limits[tenant].push(u64::MAX);
+        model.allowed[tenant] = u64::MAX;
+        model.note(operation, false, "tenant replaced", 0);
+        Ok(())
     }
 
     fn set_tenant(
@@ -575,7 +687,7 @@ impl Stage {
         writeback: bool,
     ) -> Result<(), String> {
         let options = TenantOptions { name: format!("tenant {tenant}"), max_bytes, writeback };
-        let set = self.zswap().set_tenant(self.tenants[tenant], options);
+        let set = self.zswap().set_tenant(self.tenant(tenant), options);
         let model = &mut *lock(&self.model);
         if set.is_err() != self.plan.options.records.is_none() {
             return Err(format!("{set:?}"));
@@ -607,7 +719,7 @@ impl Stage {
         let mut page = [0; PAGE_SIZE];
         identity.fill(&mut page);
         let is_word = self.plan.options.same_filled.word(&page).is_some();
-        let stored = self.zswap().store_for(self.tenants[tenant], self.plan.key(number), &page);
+        let stored = self.zswap().store_for(self.tenant(tenant), self.plan.key(number), &page);
         let struck = Struck::since();
         let model = &mut *lock(&self.model);
         let refused = Refused {
@@ -618,6 +730,7 @@ impl Stage {
             struck,
             limits: Some(&model.limits),
             present: model.present_most,
+            tenants_change: false,
         };
         let (answer, kept, detail) = match &stored {
             Ok(stored) => {

@@ -1,5 +1,6 @@
 //! What a seed stands for: the store's options, its tenants, and how often what fails.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -7,12 +8,15 @@ use serde::Serialize;
 use super::faults::{FAULTS, Fault, FaultSet};
 use super::plants::Plant;
 use super::world::{Disk, FailingIndex, LyingCompressor, RottingPool, World};
+use crate::backing::Submission;
 use crate::budget::{Budget, Counted};
-use crate::compressor::CompressorKind;
+use crate::compressor::{Compressor, CompressorKind, Pair};
 use crate::index::IndexKind;
 use crate::lab::SplitMix64;
 use crate::page::{PAGE_SIZE, PageKey};
 use crate::same_filled::{SameFilled, SameFilledCheck};
+use crate::zpool::zsmalloc::{CHAIN_SIZE_MAX, CHAIN_SIZE_MIN, ChainRule, ObjectMapping};
+use crate::zpool::zsmalloc::{HandleHeader, ZsmallocOptions};
 use crate::zpool::{Arena, HostPages, ZpoolKind};
 use crate::zswap::{
     Incompressible, Lru, RecordOptions, TenantId, TenantOptions, WhenFull, WrittenAs, Zswap,
@@ -52,6 +56,38 @@ impl Dice {
     }
 }
 
+/// Keys beside each other in some regions, or far apart.
+fn some_keys(dice: &mut Dice, count: usize) -> Arc<[PageKey]> {
+    match dice.below(8) {
+        0..5 => keys_in_regions(dice, count),
+        5..7 => {
+            let stride = dice.of(&[1 << 9, 1 << 12, 1 << 20, 1 << 33, 1 << 52]);
+            (0..count as u64).map(|number| PageKey(number * stride)).collect()
+        }
+        _ => {
+            let mut keys = BTreeSet::new();
+            while keys.len() < count {
+                keys.insert(PageKey(dice.0.next_word()));
+            }
+            keys.into_iter().collect()
+        }
+    }
+}
+
+/// Keys in some regions. The last region may be beyond those of an index of narrow keys.
+fn keys_in_regions(dice: &mut Dice, count: usize) -> Arc<[PageKey]> {
+    let per_region = count.div_ceil(dice.of(&[1, 3, 9]));
+    let stride = dice.of(&[1, 1, 7]);
+    let beyond = if dice.one_in(8) { BEYOND } else { 0 };
+    let key = |number: usize| {
+        let (region, place) = (number / per_region, (number % per_region) as u64);
+        let is_last = (region + 1) * per_region >= count;
+        let region = region as u64 + if is_last { beyond } else { 0 };
+        PageKey((region << REGION_BITS) + place * stride)
+    };
+    (0..count).map(key).collect()
+}
+
 /// All that a seed decides before its history.
 #[derive(Debug, Clone)]
 pub(super) struct Plan {
@@ -61,10 +97,10 @@ pub(super) struct Plan {
     pub(super) blocks: Option<u32>,
     /// Number of keys.
     pub(super) keys: usize,
-    per_region: usize,
-    stride: u64,
-    /// Where the last region is, for an index of narrow keys: beyond them.
-    beyond: bool,
+    /// Whether the backing is a file too, and how it is written.
+    file: Option<Submission>,
+    /// The key of each number, in the order of numbers.
+    all_keys: Arc<[PageKey]>,
     /// The parent of each tenant but the root.
     pub(super) parents: Vec<usize>,
     pub(super) rates: [u32; FAULTS],
@@ -101,11 +137,29 @@ impl Plan {
             CompressorKind::Lz4,
             CompressorKind::Lzo,
             CompressorKind::LzoRle,
+            CompressorKind::Zstd(1),
+            CompressorKind::Zstd(3),
+            CompressorKind::Deflate(1),
             CompressorKind::None,
         ]);
+        let dense = dice.of(&[
+            None,
+            None,
+            Some(CompressorKind::Zstd(3)),
+            Some(CompressorKind::Lz4),
+            Some(CompressorKind::Deflate(6)),
+        ]);
+        // With the tag of a pair a page as it is would be too long.
+        let dense = dense.filter(|_| compressor != CompressorKind::None);
         if compressor == CompressorKind::None {
             faults = faults.filter(|fault| fault != Fault::CompressLonger);
         }
+        let zsmalloc = ZsmallocOptions {
+            chain_size: CHAIN_SIZE_MIN + dice.below(CHAIN_SIZE_MAX - CHAIN_SIZE_MIN + 1),
+            chain_rule: dice.of(&ChainRule::ALL),
+            handle_header: dice.of(&HandleHeader::ALL),
+            mapping: dice.of(&ObjectMapping::ALL),
+        };
         let same_filled = match dice.below(8) {
             0 => SameFilled { check: SameFilledCheck::Off, zero_only: false },
             1 => SameFilled { check: SameFilledCheck::Vector, zero_only: true },
@@ -115,7 +169,9 @@ impl Plan {
         let mut plan = Plan {
             options: ZswapOptions {
                 zpool: dice.of(&[ZpoolKind::Zsmalloc, ZpoolKind::Zbud, ZpoolKind::Z3fold]),
+                zsmalloc,
                 compressor,
+                dense,
                 index: dice.of(&IndexKind::ALL),
                 shards: dice.of(&[1, 4, 64]),
                 incompressible: dice.of(&[Incompressible::Reject, Incompressible::StoreAsIs]),
@@ -134,9 +190,8 @@ impl Plan {
             checksum,
             blocks: blocks.filter(|_| with_records),
             keys,
-            per_region: keys.div_ceil(dice.of(&[1, 3, 9])),
-            stride: dice.of(&[1, 1, 7]),
-            beyond: dice.one_in(8),
+            file: dice.one_in(8).then(|| dice.of(&Submission::ALL)),
+            all_keys: some_keys(dice, keys),
             parents: Vec::new(),
             rates: [0; FAULTS],
         };
@@ -174,6 +229,7 @@ impl Plan {
         options.records.get_or_insert_with(RecordOptions::default).checksum = true;
         options.incompressible = Incompressible::StoreAsIs;
         options.same_filled = SameFilled::default();
+        self.all_keys = keys_in_regions(&mut Dice::new(self.keys as u64), self.keys);
         // With the index in the budget fewer words are stored at the worst moments.
         options.counted = Counted::Pool;
         match plant {
@@ -189,24 +245,27 @@ impl Plan {
             }
             Plant::UncheckedObject => {
                 options.records = Some(RecordOptions { checksum: false, ..Default::default() });
-                options.compressor = CompressorKind::Lz4;
+                (options.compressor, options.dense) = (CompressorKind::Lz4, None);
                 self.rates[Fault::ObjectRot.number()] = 30;
             }
             _ => {}
         }
     }
 
-    /// Changes the store that is built: to that of another seed, but for the compressor where no
-    /// other one knows the objects. Keys and tenants stay.
-    pub(super) fn change_store(&mut self, seed: u64, keeps_compressor: bool) {
+    /// Changes the store that is built: to that of another seed. Keys and tenants stay.
+    pub(super) fn change_store(&mut self, seed: u64) {
         let other = Plan::new(seed, FaultSet::NONE, None);
-        let compressor = match keeps_compressor {
-            true => self.options.compressor,
-            false => other.options.compressor,
-        };
-        self.options = ZswapOptions { compressor, ..other.options };
+        self.options = other.options;
         self.checksum = other.checksum;
-        self.blocks = other.blocks;
+        (self.blocks, self.file) = (other.blocks, other.file);
+    }
+
+    /// Sees to it that the store finds what changes silently, if that of `like` does.
+    pub(super) fn check_as(&mut self, like: &Plan) {
+        if like.checksum {
+            self.checksum = true;
+            self.options.records.get_or_insert_with(RecordOptions::default).checksum = true;
+        }
     }
 
     /// Whether the pool takes a page as it is.
@@ -226,20 +285,22 @@ impl Plan {
 
     /// The key of a number; in the order of numbers.
     pub(super) fn key(&self, number: usize) -> PageKey {
-        let (region, place) = (number / self.per_region, number % self.per_region);
-        let mut region = region as u64;
-        if self.beyond && (region + 1) as usize * self.per_region >= self.keys {
-            region += BEYOND;
-        }
-        PageKey((region << REGION_BITS) + place as u64 * self.stride)
+        self.all_keys[number]
     }
 
     /// The number of a key.
     pub(super) fn number(&self, key: PageKey) -> Option<usize> {
-        let region = (key.0 >> REGION_BITS) & !BEYOND;
-        let place = key.0 % (1 << REGION_BITS) / self.stride;
-        let number = region as usize * self.per_region + place as usize;
-        (number < self.keys && self.key(number) == key).then_some(number)
+        self.all_keys.binary_search(&key).ok()
+    }
+
+    /// The compressor, as it fails.
+    pub(super) fn compressor(&self, world: &Arc<World>) -> LyingCompressor {
+        let fast = self.options.compressor.build();
+        let compressor: Box<dyn Compressor> = match self.options.dense {
+            Some(dense) => Box::new(Pair::new(fast, dense.build())),
+            None => fast,
+        };
+        LyingCompressor::new(Arc::clone(world), compressor)
     }
 
     /// Whether an operation on the tenant numbered so is one on the other, or below it.
@@ -268,14 +329,13 @@ impl Plan {
         let budget = Arc::new(Budget::new(self.options.max_pool_bytes, self.options.counted));
         let arena = Arc::new(Arena::on(budget, HostPages::Small));
         let zpool = self.options.zpool.build(Arc::clone(&arena), self.options.zsmalloc);
-        let compressor = self.options.compressor.build();
+        let disk = self.blocks.map(|blocks| Disk::new(Arc::clone(world), blocks, self.file));
+        let disk = disk.transpose().map_err(|error| format!("no file for a disk: {error}"))?;
         let parts = ZswapParts {
             arena,
             zpool: Box::new(RottingPool::new(Arc::clone(world), zpool)),
-            compressor: Box::new(LyingCompressor::new(Arc::clone(world), compressor)),
-            backing: self.blocks.map(|blocks| {
-                Box::new(Disk::new(Arc::clone(world), blocks)) as Box<dyn crate::backing::Backing>
-            }),
+            compressor: Box::new(self.compressor(world)),
+            backing: disk.map(|disk| Box::new(disk) as Box<dyn crate::backing::Backing>),
         };
         let index = |budget: &Arc<Budget>| {
             let index = FailingIndex::new(Arc::clone(world), self.options.index.build_on(budget));
@@ -290,7 +350,10 @@ impl Plan {
         let options = &self.options;
         Summary {
             zpool: options.zpool.name(),
+            chain_size: options.zsmalloc.chain_size,
+            mapping: options.zsmalloc.mapping.name(),
             compressor: options.compressor.to_string(),
+            dense: options.dense.map(|dense| dense.to_string()),
             index: options.index.name(),
             shards: options.shards,
             lru: options.records.map(|records| records.lru.name()),
@@ -300,7 +363,9 @@ impl Plan {
             written_as: options.written_as.name(),
             max_pool_bytes: Some(options.max_pool_bytes).filter(|&bytes| bytes < u64::MAX),
             backing_blocks: self.blocks,
+            file: self.file.map(Submission::name),
             keys: self.keys,
+            last_key: self.key(self.keys - 1).0,
             tenants: self.parents.len() + 1,
         }
     }
@@ -310,7 +375,10 @@ impl Plan {
 #[derive(Debug, Clone, Serialize)]
 pub struct Summary {
     zpool: &'static str,
+    chain_size: usize,
+    mapping: &'static str,
     compressor: String,
+    dense: Option<String>,
     index: &'static str,
     shards: usize,
     lru: Option<&'static str>,
@@ -320,6 +388,8 @@ pub struct Summary {
     written_as: &'static str,
     max_pool_bytes: Option<u64>,
     backing_blocks: Option<u32>,
+    file: Option<&'static str>,
     keys: usize,
+    last_key: u64,
     tenants: usize,
 }

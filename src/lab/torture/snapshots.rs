@@ -6,8 +6,8 @@ use std::sync::Arc;
 use super::checks::{check_load_error, passes};
 use super::faults::{Fault, Struck};
 use super::plan::{Dice, Plan};
-use super::world::{LyingCompressor, SnapshotFile, World};
-use crate::compressor::Compressor;
+use super::world::{SnapshotFile, World};
+use crate::compressor::{Compressor, ObjectFormat};
 use crate::index::IndexError;
 use crate::page::{PAGE_SIZE, Page, fill_with_word};
 use crate::zswap::snapshot::{
@@ -64,7 +64,7 @@ pub(super) fn read(
     visit: &mut dyn FnMut(usize, usize, &Page) -> Told,
 ) -> Result<Option<SnapshotSummary>, String> {
     Struck::forget();
-    let compressor = LyingCompressor::new(Arc::clone(world), plan.options.compressor.build());
+    let compressor = plan.compressor(world);
     let mut file = SnapshotFile::new(world, file.bytes().to_vec());
     let failed = |error: SnapshotReadError| match is_file_error(&error) {
         true => Ok(None),
@@ -140,6 +140,10 @@ pub(super) fn check_not_restored(
                 ("not restored: key too large", plan.is_narrow() && plan.is_wide())
             }
         },
+        // Lengths that differ are no format that others know.
+        RestoreError::Compressor { format, .. } => {
+            ("not restored: another compressor", matches!(format, ObjectFormat::Other(_)))
+        }
         RestoreError::Tenants(TenantError::NoRecords) => {
             let are_some = plan.options.records.is_none() && !plan.parents.is_empty();
             ("not restored: tenants without records", are_some)

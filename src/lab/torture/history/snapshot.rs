@@ -10,7 +10,7 @@ use crate::lab::torture::snapshots;
 use crate::lab::torture::world::{SnapshotFile, lock};
 use crate::page::PAGE_SIZE;
 use crate::zswap::snapshot::{RestoreSummary, SnapshotSummary};
-use crate::zswap::{Counters, Zswap};
+use crate::zswap::{Counters, TenantId, Zswap};
 
 /// What is done with a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -217,7 +217,7 @@ impl Stage {
         for (allowed, tenant) in model.allowed.iter_mut().zip(fresh.tenants()) {
             *allowed = (*allowed).max(tenant.current_bytes);
         }
-        self.replace(fresh);
+        self.replace(fresh)?;
         Ok(if summary.skipped_pages > 0 { "restored: pages left out" } else { "restored" })
     }
 
@@ -229,7 +229,7 @@ impl Stage {
         seed: u64,
     ) -> Result<&'static str, String> {
         let mut plan = self.plan.clone();
-        plan.change_store(seed, self.world.has(Fault::CompressLonger));
+        plan.change_store(seed);
         let store = plan.summary();
         let told = |what: String| format!("restored elsewhere: {what}; {store:?}");
         let (fresh, went) = match snapshots::restore(&plan, &self.world, file.bytes())? {
@@ -296,7 +296,14 @@ impl Stage {
         Ok(stays)
     }
 
-    fn replace(&self, fresh: Zswap) {
+    /// Goes on with another store, and its tenants.
+    fn replace(&self, fresh: Zswap) -> Result<(), String> {
+        let id = |number: usize| match number {
+            0 => Ok(TenantId::ROOT),
+            _ => fresh.tenant_id(number).ok_or_else(|| format!("tenant {number} is not restored")),
+        };
+        *lock(&self.tenants) = (0..self.tenant_count()).map(id).collect::<Result<_, String>>()?;
         *lock(&self.zswap) = Arc::new(fresh);
+        Ok(())
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Point, World, is_pinned};
-use crate::compressor::{CompressError, Compressor, Corrupt, OUTPUT_BYTES};
+use crate::compressor::{CompressError, Compressor, Corrupt, OUTPUT_BYTES, ObjectFormat};
 use crate::lab::torture::faults::Fault;
 use crate::lab::torture::plants::Plant;
 use crate::page::{PAGE_SIZE, Page};
@@ -25,12 +25,12 @@ impl LyingCompressor {
         LyingCompressor { world, inner }
     }
 
-    /// Compresses a page; where lengths differ, to something that is longer by 1 to `most` bytes.
+    /// Compresses a page; where lengths differ, to something that is longer by some bytes.
     fn compress_longer(
         &self,
         page: &Page,
         out: &mut [u8; OUTPUT_BYTES],
-        most: u64,
+        densely: bool,
     ) -> Result<usize, CompressError> {
         self.world.happen(Point::Free);
         if self.world.strikes(Fault::CompressFail) {
@@ -39,11 +39,15 @@ impl LyingCompressor {
         if self.world.strikes(Fault::CompressTooBig) {
             return Err(CompressError::TooBig);
         }
-        let bytes = self.inner.compress(page, out)?;
+        let bytes = match densely {
+            true => self.inner.compress_densely(page, out)?,
+            false => self.inner.compress(page, out)?,
+        };
         if !self.world.has(Fault::CompressLonger) {
             return Ok(bytes);
         }
         self.world.note(Fault::CompressLonger);
+        let most = if densely { 1 } else { LONGER_MAX };
         let longer = 1 + (self.world.draw() % most) as usize;
         let end = bytes + longer;
         if end > PAGE_SIZE {
@@ -59,8 +63,15 @@ impl Compressor for LyingCompressor {
         self.inner.name()
     }
 
+    fn format(&self) -> ObjectFormat {
+        match self.world.has(Fault::CompressLonger) {
+            true => ObjectFormat::Other(self.name()),
+            false => self.inner.format(),
+        }
+    }
+
     fn compress(&self, page: &Page, out: &mut [u8; OUTPUT_BYTES]) -> Result<usize, CompressError> {
-        self.compress_longer(page, out, LONGER_MAX)
+        self.compress_longer(page, out, false)
     }
 
     fn compress_densely(
@@ -68,11 +79,11 @@ impl Compressor for LyingCompressor {
         page: &Page,
         out: &mut [u8; OUTPUT_BYTES],
     ) -> Result<usize, CompressError> {
-        self.compress_longer(page, out, 1)
+        self.compress_longer(page, out, true)
     }
 
-    fn is_dense(&self, _object: &[u8]) -> bool {
-        !self.world.has(Fault::CompressLonger)
+    fn is_dense(&self, object: &[u8]) -> bool {
+        !self.world.has(Fault::CompressLonger) && self.inner.is_dense(object)
     }
 
     fn decompress(&self, object: &[u8], page: &mut Page) -> Result<(), Corrupt> {

@@ -1,13 +1,18 @@
-//! A backing that lies. It knows what truly is on each block and what it said is there.
+//! A backing that lies. It knows what truly is on each block and what it said is there. Where a seed
+//! has a file too, all of that is in the file as well, and what is read comes from there.
 
 use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
+use tempfile::TempDir;
 use twox_hash::XxHash3_64;
 
 use super::{Point, World, lock};
-use crate::backing::{BLOCK_SIZE, Backing, Block, BlockWrite, block_bytes, block_bytes_mut};
+use crate::backing::{
+    BLOCK_SIZE, Backing, Block, BlockWrite, FileBacking, FileBackingOptions, Submission,
+    block_bytes, block_bytes_mut,
+};
 use crate::lab::torture::faults::{Fault, Struck};
 use crate::lab::torture::plants::Plant;
 
@@ -16,6 +21,40 @@ pub(in crate::lab::torture) struct Disk {
     world: Arc<World>,
     platter: Mutex<Platter>,
     block_count: u32,
+    file: Option<OnFile>,
+}
+
+/// A file of its own, removed in the end.
+#[derive(Debug)]
+struct OnFile {
+    backing: FileBacking,
+    _directory: TempDir,
+}
+
+impl OnFile {
+    fn new(blocks: u32, submission: Submission) -> io::Result<OnFile> {
+        let directory = tempfile::tempdir()?;
+        let bytes = (u64::from(blocks) + 1) * BLOCK_SIZE as u64; // and a header
+        let options = FileBackingOptions {
+            submission: Some(submission),
+            in_flight: 4,
+            ..FileBackingOptions::new(directory.path().join("disk"), Some(bytes))
+        };
+        let backing = FileBacking::open(&options).map_err(io::Error::other)?;
+        Ok(OnFile { backing, _directory: directory })
+    }
+
+    /// Makes runs of the file as they are on the platter: all at once where they are `apart`.
+    fn write(&self, platter: &Platter, runs: &[Range<usize>], apart: bool) -> io::Result<()> {
+        let write =
+            |run: &Range<usize>| BlockWrite::new(run.start as u32, &platter.blocks[run.clone()]);
+        for part in runs.chunks(if apart { runs.len().max(1) } else { 1 }) {
+            let mut writes: Vec<BlockWrite<'_>> = part.iter().map(write).collect();
+            self.backing.write(&mut writes);
+            writes.into_iter().try_for_each(|write| write.outcome)?;
+        }
+        Ok(())
+    }
 }
 
 #[derive(Debug)]
@@ -43,13 +82,18 @@ enum Fate {
 }
 
 impl Disk {
-    pub(in crate::lab::torture) fn new(world: Arc<World>, block_count: u32) -> Disk {
+    pub(in crate::lab::torture) fn new(
+        world: Arc<World>,
+        block_count: u32,
+        file: Option<Submission>,
+    ) -> io::Result<Disk> {
         let platter = Platter {
             blocks: vec![Block::ZERO; block_count as usize],
             said: vec![None; block_count as usize],
             outage: 0,
         };
-        Disk { world, platter: Mutex::new(platter), block_count }
+        let file = file.map(|submission| OnFile::new(block_count, submission)).transpose()?;
+        Ok(Disk { world, platter: Mutex::new(platter), block_count, file })
     }
 
     /// Whether the backing is away now.
@@ -98,6 +142,53 @@ impl Disk {
     }
 }
 
+impl Disk {
+    /// Does writes as their fates are, and lets a bit rot.
+    fn put(
+        &self,
+        writes: &mut [BlockWrite<'_>],
+        fates: Vec<(Fate, io::Result<()>)>,
+        rot: Option<u64>,
+    ) {
+        let believed = self.world.is_planted(Plant::EarlySuccess);
+        let platter = &mut *lock(&self.platter);
+        let (mut runs, mut apart) = (Vec::new(), true);
+        for (write, (fate, outcome)) in writes.iter_mut().zip(fates) {
+            platter.put(write, &fate, outcome.is_ok(), believed);
+            write.outcome = outcome;
+            let first = match fate {
+                Fate::Done | Fate::Bytes(_) => write.first as usize,
+                Fate::Elsewhere(at) => {
+                    apart = false;
+                    at
+                }
+            };
+            runs.push(first..first + write.blocks.len());
+        }
+        if let Some(drawn) = rot {
+            let block = platter.rot(drawn);
+            runs.push(block..block + 1);
+            apart = false;
+        }
+        let Some(file) = &self.file else { return };
+        if let Err(error) = file.write(platter, &runs, apart) {
+            self.world.violated(|| format!("the file did not take {runs:?}: {error}"));
+        }
+    }
+
+    /// Reads blocks from the file, which must be those of the platter.
+    fn read_file(&self, file: &OnFile, platter: &Platter, first: u32, blocks: &mut [Block]) {
+        if let Err(error) = file.backing.read(first, blocks) {
+            self.world.violated(|| format!("the file did not give block {first}: {error}"));
+        }
+        for (number, block) in (first as usize..).zip(blocks) {
+            if platter.said[number].is_some() && block.0 != platter.blocks[number].0 {
+                self.world.violated(|| format!("the file has another block {number}"));
+            }
+        }
+    }
+}
+
 impl Platter {
     /// Does a write; one that is `believed` is not taken for a lie later.
     fn put(&mut self, write: &BlockWrite<'_>, fate: &Fate, is_ok: bool, believed: bool) {
@@ -116,9 +207,12 @@ impl Platter {
         }
     }
 
-    fn rot(&mut self, drawn: u64) {
+    /// Changes a bit; of which block.
+    fn rot(&mut self, drawn: u64) -> usize {
         let bit = drawn as usize % (self.blocks.len() * BLOCK_SIZE * 8);
-        self.blocks[bit / 8 / BLOCK_SIZE].0[bit / 8 % BLOCK_SIZE] ^= 1 << (bit % 8);
+        let block = bit / 8 / BLOCK_SIZE;
+        self.blocks[block].0[bit / 8 % BLOCK_SIZE] ^= 1 << (bit % 8);
+        block
     }
 }
 
@@ -149,15 +243,9 @@ impl Backing for Disk {
         if early {
             world.happen(Point::Writing);
         }
-        for write in writes {
-            let (fate, outcome) = self.write_run(write);
-            let believed = world.is_planted(Plant::EarlySuccess);
-            lock(&self.platter).put(write, &fate, outcome.is_ok(), believed);
-            write.outcome = outcome;
-        }
-        if world.strikes(Fault::BitRot) {
-            lock(&self.platter).rot(world.draw());
-        }
+        let fates: Vec<_> = writes.iter().map(|write| self.write_run(write)).collect();
+        let rot = world.strikes(Fault::BitRot).then(|| world.draw());
+        self.put(writes, fates, rot);
         if !early {
             world.happen(Point::Writing);
         }
@@ -180,11 +268,16 @@ impl Backing for Disk {
             Err(eio())
         } else {
             let platter = lock(&self.platter);
+            if let Some(file) = &self.file {
+                self.read_file(file, &platter, first, blocks);
+            }
             let beside = world.is_planted(Plant::WrongBlock) && world.draw().is_multiple_of(16);
             for (number, block) in blocks.iter_mut().enumerate() {
                 let at = start + number;
                 let from = if beside { (at + 1) % platter.blocks.len() } else { at };
-                block.0 = platter.blocks[from].0;
+                if beside || self.file.is_none() {
+                    block.0 = platter.blocks[from].0;
+                }
                 match platter.said[at] {
                     Some(said) if said == XxHash3_64::oneshot(&platter.blocks[at].0) => {}
                     Some(_) => Struck::note_lie(),
@@ -208,6 +301,11 @@ impl Backing for Disk {
         self.world.happen(Point::Writing);
         let failed = self.world.strikes(Fault::DiscardError);
         let mut platter = lock(&self.platter);
+        if let Some(file) = self.file.as_ref().filter(|_| !failed)
+            && let Err(error) = file.backing.discard(blocks.clone())
+        {
+            self.world.violated(|| format!("the file did not discard {blocks:?}: {error}"));
+        }
         for block in blocks {
             platter.said[block as usize] = None;
             if !failed {
