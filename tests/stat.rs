@@ -222,7 +222,7 @@ fn what_is_no_whole_snapshot_is_refused_by_its_kind() {
     changed = [&bytes[..], b"x"].concat();
     refused(&changed, 1, &["goes on after its end"]);
     changed[8] = 9;
-    refused(&changed, 2, &["version 9", "reads version 1"]);
+    refused(&changed, 2, &["version 9", "reads versions 1 to 2"]);
     refused(b"#!/bin/sh\nexit 0\n", 2, &["not a snapshot", "#!/bin/s"]);
     refused(b"", 1, &["truncated: it ends at byte 0"]);
     expect_error(&stat(&lab.path("none"), &[]), 2, &["No such file"]);

@@ -84,8 +84,8 @@ pub trait Backing: Send + Sync + fmt::Debug {
     fn block_count(&self) -> u32;
 
     /// Does all the writes, several of them in flight at once, waits for them and fills in each
-    /// one's outcome, which is an error until then. The runs of one call must not overlap. A run that is not all inside makes
-    /// every outcome `InvalidInput`, and nothing is written.
+    /// one's outcome, which is an error until then. The runs of one call must not overlap. A run
+    /// that is not all inside makes every outcome `InvalidInput`, and nothing is written.
     fn write(&self, writes: &mut [BlockWrite<'_>]);
 
     /// Reads adjacent blocks, from number `first` on.

@@ -67,8 +67,7 @@ pub struct ZswapOptions {
     /// The compressor.
     pub compressor: CompressorKind,
     /// A second one, for pages that are to take little room ([`super::Zswap::store_densely`],
-    /// [`super::Zswap::recompress`]). An object is a byte longer then, and a snapshot of the store
-    /// is read by one with the same two alone.
+    /// [`super::Zswap::recompress`]). An object is a byte longer then.
     pub dense: Option<CompressorKind>,
     /// The index of a shard.
     pub index: IndexKind,

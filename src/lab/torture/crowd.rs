@@ -42,6 +42,8 @@ struct Crowd {
     zswap: Mutex<Arc<Zswap>>,
     /// Held while one is replaced.
     tenants: Mutex<Vec<TenantId>>,
+    /// The last one that is no more.
+    removed: Mutex<Option<TenantId>>,
     shrinker: Mutex<Option<Shrinker>>,
     shrinker_options: ShrinkerOptions,
     threads: usize,
@@ -111,6 +113,7 @@ pub(super) fn run(torture: &Torture, seed: u64) -> Outcome {
         plan,
         world,
         tenants: Mutex::new(tenants),
+        removed: Mutex::new(None),
     };
     let start = crowd.zswap().memory().index_bytes as usize;
     let done = crowd.start_shrinker().and_then(|()| crowd.work(torture, seed));
@@ -196,6 +199,7 @@ impl Crowd {
         for (number, tenant) in tenants.iter_mut().enumerate().skip(1) {
             *tenant = id(number)?;
         }
+        *lock(&self.removed) = None; // in the new store it could be one that is there
         lock(&self.totals).to_backing += went.backing_pages;
         *lock(&self.zswap) = Arc::new(fresh);
         Ok("restored")
@@ -428,7 +432,8 @@ impl Member<'_> {
                 let options =
                     TenantOptions { name: tenant_name(tenant), ..TenantOptions::default() };
                 let added = zswap.add_tenant(above, options);
-                tenants[tenant] = added.map_err(|error| format!("no new tenant: {error}"))?;
+                let added = added.map_err(|error| format!("no new tenant: {error}"))?;
+                *lock(&crowd.removed) = Some(std::mem::replace(&mut tenants[tenant], added));
                 "tenant replaced"
             }
             Err(TenantError::NoMemory { source: IndexError::OverBudget(over), .. })
@@ -464,7 +469,9 @@ impl Member<'_> {
         identity.fill(&mut page);
         let tenant = self.dice.below(crowd.highest.len());
         let zswap = crowd.zswap();
-        let stored = zswap.store_for(crowd.tenant(tenant), crowd.plan.key(key), &page);
+        let removed = if self.dice.one_in(64) { *lock(&crowd.removed) } else { None };
+        let id = removed.unwrap_or_else(|| crowd.tenant(tenant));
+        let stored = zswap.store_for(id, crowd.plan.key(key), &page);
         crowd.ended[place].store(self.stores, Ordering::SeqCst);
         let refused = Refused {
             plan: &crowd.plan,
@@ -474,8 +481,11 @@ impl Member<'_> {
             struck: Struck::since(),
             limits: None,
             present: crowd.plan.keys + 2 * crowd.threads, // some are just being replaced
-            tenants_change: tenant > 0,
+            tenants_change: tenant > 0 || removed.is_some(),
         };
+        if removed.is_some() && !matches!(stored, Err(StoreError::NoTenant { .. })) {
+            return Err(format!("stored for {id:?}, which was removed: {stored:?}"));
+        }
         let answer = match &stored {
             Ok(stored) => {
                 let is_word = crowd.plan.options.same_filled.word(&page).is_some();

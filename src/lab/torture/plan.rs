@@ -239,6 +239,8 @@ impl Plan {
             }
             Plant::Overshoot => {
                 (options.zpool, options.max_pool_bytes) = (ZpoolKind::Zbud, SMALL_POOL);
+                // A store that asks for the limit itself never has the pool pass it.
+                options.when_full = WhenFull::Reclaim;
             }
             Plant::EarlySuccess | Plant::WrongBlock => {
                 (self.blocks, options.max_pool_bytes) = (Some(self.keys as u32), SMALL_POOL);

@@ -1,5 +1,5 @@
-//! A backing that lies. It knows what truly is on each block and what it said is there. Where a seed
-//! has a file too, all of that is in the file as well, and what is read comes from there.
+//! A backing that lies. It knows what truly is on each block and what it said is there. Where a
+//! seed has a file too, all of that is in the file as well, and what is read comes from there.
 
 use std::io;
 use std::ops::Range;
