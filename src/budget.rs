@@ -24,10 +24,10 @@ use crate::names::named;
 pub enum Counted {
     /// The host pages that the pool owns: the kernel's `pool_total_size`. Everything else is
     /// counted, but not limited.
-    #[default]
     Pool,
     /// The same, the resident pages that the arena keeps in reserve, and all metadata: indexes,
     /// handles, page descriptors, lists.
+    #[default]
     PoolAndMetadata,
 }
 

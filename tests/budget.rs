@@ -159,7 +159,7 @@ impl IndexModel {
 /// A random history; how many inserts were taken and refused.
 fn index_history(build: impl Fn(&Arc<Budget>) -> Box<dyn Index>, seed: u64) -> [usize; 2] {
     let mut random = Random(SplitMix64::new(seed));
-    let max_bytes = random.below([3_000, 60_000, 600_000][seed as usize % 3]);
+    let max_bytes = random.below([2_000, 8_000, 24_000][seed as usize % 3]);
     let budget = Arc::new(Budget::new(max_bytes, Counted::PoolAndMetadata));
     let index = build(&budget);
     let (fixed_bytes, place) = (index.bytes(), String::new());
@@ -414,4 +414,64 @@ fn a_charge_that_passes_the_limit_changes_nothing() {
     );
     budget.pool_to_reserve(90);
     assert_eq!((budget.used_bytes(), budget.reserve_bytes()), (0, 1090));
+}
+
+/// Bytes of a store beside its pool, for pages of one word at these keys; an empty store's are left
+/// out.
+fn bytes_beside(options: ZswapOptions, keys: impl Iterator<Item = u64>) -> f64 {
+    let zswap = Zswap::new(options);
+    let (empty, mut pages) = (zswap.memory().metadata_bytes(), 0);
+    for key in keys {
+        zswap.store(PageKey(key), &[0; PAGE_SIZE]).unwrap();
+        pages += 1;
+    }
+    assert_eq!(zswap.counters().stored_pages, pages);
+    (zswap.memory().metadata_bytes() - empty) as f64 / pages as f64
+}
+
+#[test]
+fn sparse_keys_of_a_store_take_bounded_memory_at_every_stride() {
+    const PAGES: u64 = 4000;
+    for index in IndexKind::ALL {
+        let mut figures = Vec::new();
+        for bits in (0..=52).step_by(4) {
+            let keys = (0..PAGES).map(|n| n << bits);
+            if index == IndexKind::BTree32 && bits > 20 {
+                break;
+            }
+            let options = ZswapOptions { index, ..ZswapOptions::default() };
+            figures.push((format!("2^{bits}"), bytes_beside(options, keys)));
+        }
+        let random = (0..PAGES).map(uzswap::lab::mix);
+        let random = random.map(|key| if index == IndexKind::BTree32 { key >> 32 } else { key });
+        let options = ZswapOptions { index, ..ZswapOptions::default() };
+        figures.push(("random".to_owned(), bytes_beside(options, random)));
+        let text: Vec<String> =
+            figures.iter().map(|(stride, bytes)| format!("{stride}: {bytes:.0}")).collect();
+        println!("{index}, bytes a page by stride: {}", text.join(", "));
+        // Records of 52 bytes are in it, 64 at a time: a shard has few of the random keys.
+        let most = figures.into_iter().fold(0.0, |most, (_, bytes)| bytes.max(most));
+        assert!(index != IndexKind::default() || most <= 110.0, "{index}: {most} bytes a page");
+    }
+}
+
+#[test]
+fn a_limit_is_on_the_index_as_well_unless_another_is_asked_for() {
+    const LIMIT: u64 = 1 << 20;
+    for options in [ZswapOptions::default(), ZswapOptions::bare()] {
+        assert_eq!(options.counted, Counted::PoolAndMetadata);
+        let zswap = Zswap::new(ZswapOptions { max_pool_bytes: LIMIT, ..options });
+        let empty = zswap.memory().metadata_bytes();
+        let stored = (0..).take_while(|n| {
+            let stored = zswap.store(PageKey(n << 20), &[0; PAGE_SIZE]);
+            let metadata_bytes = zswap.memory().metadata_bytes() - empty;
+            assert!(metadata_bytes <= LIMIT, "{metadata_bytes} bytes at page {n}");
+            assert!(matches!(stored, Ok(_) | Err(StoreError::IndexFull { .. })), "{stored:?}");
+            stored.is_ok()
+        });
+        let stored = stored.count() as u64;
+        // A table that grows is there twice for a while.
+        assert!((LIMIT / 200..LIMIT / 16).contains(&stored), "{stored} pages");
+        zswap.audit().unwrap();
+    }
 }

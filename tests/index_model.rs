@@ -172,14 +172,22 @@ enum Shape {
     Dense,
     /// Anywhere.
     Anywhere,
+    /// In a few blocks of 512, of which each is emptied and filled: leaves of every size.
+    Blocks,
     /// One behind the other, mostly.
     Ascending,
     /// One before the other, mostly.
     Descending,
 }
 
-const SHAPES: [Shape; 5] =
-    [Shape::Clusters, Shape::Dense, Shape::Anywhere, Shape::Ascending, Shape::Descending];
+const SHAPES: [Shape; 6] = [
+    Shape::Clusters,
+    Shape::Dense,
+    Shape::Anywhere,
+    Shape::Blocks,
+    Shape::Ascending,
+    Shape::Descending,
+];
 
 impl Shape {
     fn key(self, random: &mut Random, step: u64, max: u64) -> u64 {
@@ -191,6 +199,11 @@ impl Shape {
             Shape::Dense => random.below(1500),
             // Few enough to meet again.
             Shape::Anywhere => uzswap::lab::mix(random.below(3000)) & max,
+            // The further a block is, the fewer of its keys there are.
+            Shape::Blocks => {
+                let block = random.below(12);
+                random.below(1 << (9 - block.min(9))) << block.min(9) | block << 20
+            }
             Shape::Ascending if random.below(4) > 0 => step,
             Shape::Descending if random.below(4) > 0 => max - step,
             Shape::Ascending => random.below(step + 1),
@@ -435,11 +448,88 @@ fn memory_is_bounded_for_every_order_and_goes_back() {
             modelled.check();
             let left = modelled.bytes_per_entry();
             println!("{kind}, {order}: {full:.1} bytes an entry, {left:.1} with a tenth left");
-            // Radix trees give nodes back only once they are empty.
-            let is_radix = [IndexKind::Radix, IndexKind::XArray].contains(&kind);
-            let allowed = if is_radix { 10.0 * allowed } else { 50.0 };
+            // The xarray gives a node back only once it is empty.
+            let allowed = match kind {
+                IndexKind::XArray => 10.0 * allowed,
+                IndexKind::Radix => 100.0,
+                _ => 50.0,
+            };
             assert!(left <= allowed, "{kind}, {order}: {left} bytes an entry of a tenth");
             modelled.finish(empty_bytes);
         }
     }
+}
+
+/// Keys of every stride from 1 to 2^52, as many as there are, and random ones.
+fn sparse_patterns(count: u64) -> impl Iterator<Item = (String, Vec<u64>)> {
+    let strides = (0..=52).map(move |bits| {
+        let keys = (0..count.min(u64::MAX >> bits)).map(|n| n << bits).collect();
+        (format!("stride 2^{bits}"), keys)
+    });
+    let random = ("random".to_owned(), (0..count).map(uzswap::lab::mix).collect());
+    // As few in a block of 512 keys as a leaf of each size has after it grew.
+    let few = [2, 3, 4, 13, 65].into_iter().map(move |few| {
+        let keys = (0..count).map(|n| (n / few) << 9 | n % few).collect();
+        (format!("{few} in 512"), keys)
+    });
+    strides.chain([random]).chain(few)
+}
+
+/// The most bytes an entry of these may take, and from how many entries on, as nodes come in
+/// chunks: the default index has a bound for all of them, and so have the trees that compare keys.
+fn sparse_bytes_allowed(kind: IndexKind) -> Option<(f64, usize)> {
+    match kind {
+        IndexKind::Radix => Some((66.0, 100)),
+        IndexKind::BTree | IndexKind::BTree32 => Some((24.0, 5000)),
+        IndexKind::RbTree => Some((41.0, 5000)),
+        IndexKind::XArray => None, // a lone key costs a node a level, as in the kernel
+    }
+}
+
+#[test]
+fn sparse_keys_take_bounded_memory_at_every_stride() {
+    for kind in IndexKind::ALL {
+        let max = key_max(kind);
+        let (allowed, least) = sparse_bytes_allowed(kind).unwrap_or((f64::INFINITY, 5000));
+        let mut worst = (0.0, String::new());
+        for (pattern, mut keys) in sparse_patterns(10_000) {
+            keys.retain(|&key| key <= max);
+            let index = kind.build();
+            let fixed_bytes = index.bytes();
+            let mut modelled = Modelled::new(index, pattern.clone());
+            for (n, &key) in keys.iter().enumerate() {
+                modelled.insert(key);
+                let bytes = (modelled.index.bytes() - fixed_bytes) as f64 / (n + 1) as f64;
+                if n >= least && bytes > worst.0 {
+                    worst = (bytes, format!("{pattern}, {} entries", n + 1));
+                }
+            }
+            modelled.check();
+        }
+        println!("{kind}: {:.1} bytes an entry at most, {}", worst.0, worst.1);
+        assert!(worst.0 <= allowed, "{kind}: {worst:?}");
+    }
+}
+
+#[test]
+fn what_is_left_of_dense_keys_takes_bounded_memory_in_the_default_index() {
+    let mut worst = (0.0, String::new());
+    for keep in [2, 3, 5, 8, 13, 20, 40, 64, 100, 200, 512, 1000] {
+        let index = IndexKind::default().build();
+        let fixed_bytes = index.bytes();
+        let mut modelled = Modelled::new(index, format!("one in {keep} left"));
+        (0..100_000).for_each(|key| modelled.insert(key));
+        // In an order without neighbours.
+        for key in (0..100_000).map(|n| n * 7919 % 100_000).filter(|key| key % keep != 0) {
+            modelled.take(key);
+            let left = modelled.model.len();
+            let bytes = (modelled.index.bytes() - fixed_bytes) as f64 / left as f64;
+            if left >= 100 && bytes > worst.0 {
+                worst = (bytes, format!("one in {keep} left, now {left}"));
+            }
+        }
+        modelled.check();
+    }
+    println!("{:.1} bytes an entry at most, {}", worst.0, worst.1);
+    assert!(worst.0 <= 100.0, "{worst:?}");
 }

@@ -145,8 +145,8 @@ fn a_store_without_memory_is_refused_and_changes_nothing() {
     {
         let refused = run_history(zpool, mapping, IndexKind::Radix);
         println!("{zpool}, {mapping}: {refused} stores refused");
-        // Handles, pages and 300 index leaves need memory.
-        assert!(refused > 300, "{zpool}: {refused} stores refused");
+        // Handles, pages and records need memory, and the tables and the leaf of the index.
+        assert!(refused > 40, "{zpool}: {refused} stores refused");
     }
     for index in IndexKind::ALL {
         let refused = run_history(ZpoolKind::Zsmalloc, ObjectMapping::Contiguous, index);

@@ -18,6 +18,7 @@ use std::sync::{Arc, Mutex};
 
 use tempfile::TempDir;
 use uzswap::backing::{Backing, Block, BlockWrite, MemoryBacking};
+use uzswap::budget::Counted;
 use uzswap::compressor::CompressorKind;
 use uzswap::page::{PAGE_SIZE, Page, PageKey};
 use uzswap::zpool::ZpoolKind;
@@ -290,7 +291,7 @@ fn what_does_not_fit_goes_to_the_backing_or_is_refused() {
     zswap.shrink(TenantId::ROOT, 50);
     zswap.snapshot(&path).unwrap();
     let max_pool_bytes = zswap.counters().pool_total_size / 3;
-    let limited = ZswapOptions { max_pool_bytes, ..options };
+    let limited = ZswapOptions { max_pool_bytes, counted: Counted::Pool, ..options };
     let (restored, told) = Zswap::from_snapshot(limited, memory(2000), &path).unwrap();
     assert!(restored.memory().pool_peak_bytes <= max_pool_bytes);
     assert!(told.backing_pages > zswap.counters().backing_pages);

@@ -9,7 +9,7 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use uzswap::budget::Budget;
+use uzswap::budget::{Budget, Counted};
 use uzswap::compressor::{CompressError, Compressor, CompressorKind, Corrupt, OUTPUT_BYTES};
 use uzswap::index::radix::Radix;
 use uzswap::index::{Entry, Index, IndexError, IndexKind};
@@ -296,7 +296,8 @@ fn a_pool_that_runs_out_refuses_and_loses_nothing() {
         for pages in [0, 1, 2, 7, 20] {
             // Of the bytes that are no page nothing is taken.
             let max_pool_bytes = (pages << 12) + 4095;
-            run_history(ZswapOptions { max_pool_bytes, ..options }, 3, 1500);
+            let counted = Counted::Pool;
+            run_history(ZswapOptions { max_pool_bytes, counted, ..options }, 3, 1500);
         }
     }
 }
@@ -464,6 +465,7 @@ fn a_page_that_is_replaced_may_take_the_room_of_the_old_one() {
     let options = ZswapOptions {
         incompressible: Incompressible::StoreAsIs,
         max_pool_bytes: 1 << 12,
+        counted: Counted::Pool,
         ..ZswapOptions::default()
     };
     let zswap = Zswap::new(options);

@@ -13,6 +13,7 @@ use super::experiment::by_name;
 use crate::backing::{
     BLOCK_SIZE, Backing, BackingError, Block, BlockWrite, FileBacking, FileBackingOptions,
 };
+use crate::budget::Counted;
 use crate::compressor::Compressor;
 use crate::names::named;
 use crate::zswap::{
@@ -290,6 +291,7 @@ pub(super) fn build(
 ) -> Option<Zswap> {
     let options = ZswapOptions {
         max_pool_bytes: parts.max_pool.bytes(),
+        counted: Counted::Pool, // as the kernel does
         accept_threshold_percent: settings.accept_threshold_percent,
         when_full: parts.when_full,
         records: Some(RecordOptions { lru: parts.lru, checksum: settings.checksum }),

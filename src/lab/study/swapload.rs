@@ -27,6 +27,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::StudyError;
+use crate::budget::Counted;
 use crate::compressor::CompressorKind;
 use crate::index::{Entry, Index, IndexKind};
 use crate::lab::child::{Refusal, answer, ask};
@@ -325,6 +326,7 @@ fn run_one(spec: &RunSpec) -> Result<SwaploadRun, Refusal> {
         index: spec.index,
         shards: spec.shards,
         max_pool_bytes: spec.pages * PAGE_SIZE as u64,
+        counted: Counted::Pool, // as the kernel does
         ..ZswapOptions::bare()
     });
     let mut workers = Worker::all(spec.pages);
