@@ -530,6 +530,10 @@ impl Index for Radix {
                 self.count, self.leaves.leaf_bytes
             ));
         }
+        if self.leaves.table.capacity() > table_capacity(self.leaves.buckets) {
+            let capacity = self.leaves.table.capacity();
+            return Err(format!("{} buckets, with room for {capacity}", self.leaves.buckets));
+        }
         Ok(())
     }
 }
@@ -593,6 +597,14 @@ mod tests {
                 let expected = (1..keys).map(|n| n * STRIDE).filter(|&key| key <= end);
                 assert!(taken.into_iter().eq(expected), "{keys}, {end}, {resume}");
             }
+        }
+    }
+
+    #[test]
+    fn a_table_of_leaves_takes_what_its_layout_says() {
+        for (buckets, capacity, bytes) in [(0, 0, 0), (4, 3, 116), (8, 7, 216), (512, 448, 12_816)]
+        {
+            assert_eq!((table_capacity(buckets), table_bytes(buckets)), (capacity, bytes));
         }
     }
 
