@@ -14,6 +14,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, SocketFlags};
 
 use super::wake_descriptor;
+use crate::sys::process;
 
 /// Connections at once. One more takes the place of the one that has been idle for longest.
 const CONNECTIONS_MAX: usize = 32;
@@ -89,7 +90,10 @@ impl Answerer {
             connections: Vec::with_capacity(CONNECTIONS_MAX),
             closed_until: None,
         };
-        let work = move || door.run();
+        let work = move || {
+            process::keep_capabilities_for_programs();
+            door.run();
+        };
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(work)?;
         Ok(Answerer { end, thread: Some(thread) })
     }

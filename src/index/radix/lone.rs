@@ -278,7 +278,7 @@ mod tests {
             let (mut taken, mut looks) = (Vec::new(), 0);
             let wanted = |key: PageKey| key.0 >> 20 & 1 == 1;
             loop {
-                let count = lone.take_where(|key| wanted(key), 7, &mut |key, held| {
+                let count = lone.take_where(wanted, 7, &mut |key, held| {
                     assert_eq!(held, entry(key.0));
                     taken.push(key.0);
                 });

@@ -641,7 +641,7 @@ mod tests {
         let mut radix = Radix::new();
         let mut sizes = Vec::new();
         for place in 0..LEAF_PLACES as u64 {
-            let key = PageKey(7 << LEAF_BITS | place * 185 % LEAF_PLACES as u64);
+            let key = PageKey((7 << LEAF_BITS) | (place * 185 % LEAF_PLACES as u64));
             assert_eq!(radix.insert_or_replace(key, Entry(NonZeroU64::MIN)), Ok(None));
             assert_eq!(radix.audit(), Ok(()));
             sizes.push(size(&radix, 7));
@@ -653,7 +653,7 @@ mod tests {
         }
         for left in (0..LEAF_PLACES as u64).rev() {
             assert!(
-                radix.take(PageKey(7 << LEAF_BITS | left * 185 % LEAF_PLACES as u64)).is_some()
+                radix.take(PageKey((7 << LEAF_BITS) | (left * 185 % LEAF_PLACES as u64))).is_some()
             );
             assert_eq!(radix.audit(), Ok(()));
             let expected = match left {

@@ -185,7 +185,6 @@ impl Plan {
                 written_as: dice.of(&[WrittenAs::Pages, WrittenAs::Objects]),
                 latencies: !dice.one_in(8),
                 counted: if dice.one_in(4) { Counted::PoolAndMetadata } else { Counted::Pool },
-                ..ZswapOptions::default()
             },
             checksum,
             blocks: blocks.filter(|_| with_records),
