@@ -107,7 +107,7 @@ impl SizeList {
             sizes.push(size.ok_or_else(|| SizesError::Line {
                 path: path.to_owned(),
                 line,
-                text: number.chars().take(40).flat_map(char::escape_default).collect(),
+                text: number.chars().flat_map(char::escape_default).take(40).collect(),
             })?);
         }
         if sizes.is_empty() {
