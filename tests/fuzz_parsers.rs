@@ -18,7 +18,8 @@ use std::str::FromStr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use clap::Parser;
-use fuzz::{mutate, seeds};
+use fuzz::forge::{forge_snapshot, forge_trace};
+use fuzz::{edge, mutate, seeds};
 use support::{Lab, small_core};
 use uzswap::cli::Cli;
 use uzswap::compressor::CompressorKind;
@@ -75,26 +76,6 @@ fn check_requests(what: &str, seed: u64) {
     assert!(largest <= REQUEST_BYTES_MAX, "{what}, seed {seed}: {largest} bytes at once");
 }
 
-/// Numbers that parsers get wrong.
-const EDGES: [u64; 12] = [
-    0,
-    1,
-    4095,
-    4096,
-    4097,
-    u16::MAX as u64,
-    1 << 31,
-    u32::MAX as u64,
-    1 << 52,
-    i64::MAX as u64,
-    u64::MAX - 4095,
-    u64::MAX,
-];
-
-fn edge(random: &mut Random) -> u64 {
-    EDGES[random.below(EDGES.len())]
-}
-
 /// Replaces a number or another value of a JSON text.
 fn replace_value(random: &mut Random, text: &mut Vec<u8>) {
     let starts: Vec<usize> = (2..text.len()).filter(|&at| text[at - 2..at] == *b": ").collect();
@@ -117,41 +98,6 @@ fn quick_lab() -> Lab {
     match tempfile::tempdir_in("/dev/shm") {
         Ok(directory) => Lab { directory },
         Err(_) => Lab::new(),
-    }
-}
-
-/// Makes the checksums of a snapshot right again, so that damage gets past them.
-fn forge_snapshot(bytes: &mut [u8]) {
-    let hash = twox_hash::XxHash3_64::oneshot_with_seed;
-    let length = |bytes: &[u8], at: usize| -> Option<usize> {
-        let word = bytes.get(at..at + 4)?;
-        usize::try_from(u32::from_le_bytes(word.try_into().unwrap())).ok()
-    };
-    let sign = |bytes: &mut [u8], start: usize, end: usize, seed: u64| -> Option<u64> {
-        let sum = hash(seed, bytes.get(start..end)?);
-        bytes.get_mut(end..end + 8)?.copy_from_slice(&sum.to_le_bytes());
-        Some(sum)
-    };
-    let Some(mut end) = length(bytes, 12).map(|json| 16_usize.saturating_add(json)) else { return };
-    let Some(mut chain) = sign(bytes, 0, end, 0) else { return };
-    loop {
-        let start = end + 8;
-        match bytes.get(start..start + 4) {
-            Some(b"PAGE") => {
-                let Some(records) = length(bytes, start + 8) else { return };
-                end = start + 12 + records;
-                let Some(sum) = sign(bytes, start, end, chain) else { return };
-                chain = hash(chain, &sum.to_le_bytes());
-            }
-            Some(b"END\n") => {
-                if let Some(place) = bytes.get_mut(start + 68..start + 76) {
-                    place.copy_from_slice(&chain.to_le_bytes());
-                }
-                sign(bytes, start, start + 76, chain);
-                return;
-            }
-            _ => return,
-        }
     }
 }
 
@@ -223,47 +169,6 @@ fn snapshots() {
     assert!(read > 20 && restored > 20, "{read} were read and {restored} restored");
 }
 
-/// A trace of one block, right in all but what these are; damaged if that is wanted. Its end, if it
-/// has one, is that of the events of [`traces`].
-fn forge_trace(events: &[u8], contents: &[u8], mut random: Option<&mut Random>) -> Vec<u8> {
-    let mut one_in = |count| random.as_mut().is_some_and(|random| random.below(count) == 0);
-    let (is_damaged, is_cut, wrong) = (one_in(8), one_in(2), [one_in(60), one_in(60), one_in(60)]);
-    let hash = twox_hash::XxHash3_64::oneshot_with_seed;
-    let mut bytes = b"uztrac\r\n\x01\0\0\0\x02\0\0\0{}".to_vec();
-    let chain = hash(0, &bytes);
-    bytes.extend(chain.to_le_bytes());
-    let mut body = Vec::with_capacity(1 << 20);
-    zstd_safe::compress(&mut body, &[events, contents].concat(), 1).unwrap();
-    if let Some(random) = random.as_mut().filter(|_| is_damaged) {
-        mutate(random, &mut body);
-    }
-    let mut prefix = b"OPS\n".to_vec();
-    let lengths = [events.len(), contents.len() / PAGE_SIZE, body.len()];
-    for (length, wrong) in lengths.into_iter().zip(wrong) {
-        let random = random.as_mut().filter(|_| wrong);
-        let length = random.map_or(length as u64, |random| edge(random));
-        prefix.extend((length as u32).to_le_bytes());
-    }
-    let seed = hash(chain, &prefix);
-    bytes.extend(prefix);
-    bytes.extend(seed.to_le_bytes());
-    bytes.extend(&body);
-    let sum = hash(seed, &body);
-    bytes.extend(sum.to_le_bytes());
-    if !is_cut {
-        let chain = hash(chain, &sum.to_le_bytes());
-        let mut end = b"END\n".to_vec();
-        // Blocks, stores, of words, loads, frees, contents, nanoseconds.
-        for number in [1, 80, 40, 40, 40, 40, 160, chain] {
-            end.extend(number.to_le_bytes());
-        }
-        let sum = hash(chain, &end);
-        bytes.extend(end);
-        bytes.extend(sum.to_le_bytes());
-    }
-    bytes
-}
-
 #[test]
 fn traces() {
     let lab = quick_lab();
@@ -278,7 +183,8 @@ fn traces() {
         events.extend([2, 1, key, 3, 1, key]);
         contents.extend(page);
     }
-    let valid = forge_trace(&events, &contents, None);
+    let totals = [80, 40, 40, 40, 40, 160];
+    let valid = forge_trace(&events, &contents, Some(totals), None);
     fs::write(&path, &valid).unwrap();
     let trace = Trace::read(&path).expect("the forger knows the layout");
     assert!(trace.info().complete && trace.info().totals.events() == 160);
@@ -301,7 +207,9 @@ fn traces() {
                     }
                 }
                 let pages = if random.below(4) == 0 { 1 + random.below(40) } else { 40 };
-                forge_trace(&events, &contents[..pages * PAGE_SIZE], Some(&mut random))
+                let totals = (random.below(2) > 0).then_some(totals);
+                let contents = &contents[..pages * PAGE_SIZE];
+                forge_trace(&events, contents, totals, Some(&mut random))
             }
         };
         fs::write(&path, &bytes).unwrap();

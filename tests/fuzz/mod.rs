@@ -3,6 +3,9 @@
 
 #![allow(dead_code, reason = "each test file takes what it needs of this")]
 
+pub(crate) mod forge;
+pub(crate) mod slow_lzo;
+
 use std::time::{Duration, Instant};
 
 use crate::varied_pages::Random;
@@ -16,6 +19,26 @@ pub(crate) fn seeds(count: u64) -> impl Iterator<Item = u64> {
         Some(seconds) => since.elapsed() < Duration::from_secs(seconds),
         None => seed < count,
     })
+}
+
+/// Numbers that parsers get wrong.
+const EDGES: [u64; 12] = [
+    0,
+    1,
+    4095,
+    4096,
+    4097,
+    u16::MAX as u64,
+    1 << 31,
+    u32::MAX as u64,
+    1 << 52,
+    i64::MAX as u64,
+    u64::MAX - 4095,
+    u64::MAX,
+];
+
+pub(crate) fn edge(random: &mut Random) -> u64 {
+    EDGES[random.below(EDGES.len())]
 }
 
 /// Damages `bytes` in one to four places: bits, bytes, words, what is cut, doubled or put in.
