@@ -287,3 +287,26 @@ fn two_threads_share_a_pool() {
         assert_eq!(arena.stats().used_pages, 0, "{}", subject.name);
     }
 }
+
+/// The tables of handles and zspages grow with the objects, and go with the last.
+#[test]
+fn an_empty_pool_that_is_compacted_takes_what_a_new_one_does() {
+    for subject in SUBJECTS {
+        let arena = Arc::new(Arena::new());
+        let pool = (subject.build)(Arc::clone(&arena));
+        let new = pool.stats();
+        for _ in 0..2 {
+            let sizes = (0..2000).map(|number| 20 + number % 20 * 190);
+            let handles: Vec<Handle> =
+                sizes.map(|bytes| pool.insert(&vec![1; bytes]).unwrap()).collect();
+            assert!(pool.stats().metadata_bytes > new.metadata_bytes + 8 * handles.len());
+            handles.into_iter().for_each(|handle| pool.remove(handle).unwrap());
+            pool.compact();
+            let after = pool.stats();
+            assert_eq!(after.metadata_bytes, new.metadata_bytes, "{}", subject.name);
+            assert_eq!((after.objects, after.pool_pages), (0, 0), "{}", subject.name);
+            assert_eq!(arena.budget().pool_bytes(), 0, "{}", subject.name);
+            pool.audit().unwrap();
+        }
+    }
+}

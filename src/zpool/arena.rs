@@ -468,6 +468,34 @@ mod tests {
     }
 
     #[test]
+    fn retired_pages_are_few_and_give_way() {
+        let arena = Arena::new();
+        let mut most = 0;
+        let runs: Vec<PageRun> = (0..300).map(|_| arena.alloc(1).unwrap()).collect();
+        assert_eq!((arena.stats().used_pages, arena.stats().peak_pages), (300, 300));
+        for run in runs {
+            arena.free(run);
+            most = most.max(arena.stats().reserve_pages);
+        }
+        assert_eq!(most, RETIRED_PAGES_MAX);
+        assert_eq!((arena.stats().used_pages, arena.stats().peak_pages), (0, 300));
+        // Where they count, they are no reason to refuse a run of another length.
+        let max_bytes = 640 * HOST_PAGE_SIZE as u64;
+        let budget = Arc::new(Budget::new(max_bytes, Counted::PoolAndMetadata));
+        let arena = Arena::on(budget, HostPages::Small);
+        // The list of retired pages has its memory before there is none.
+        let first: Vec<PageRun> = (0..8).map(|_| arena.alloc(1).unwrap()).collect();
+        first.into_iter().for_each(|run| arena.free(run));
+        let mut runs: Vec<PageRun> = std::iter::from_fn(|| arena.alloc(1).ok()).collect();
+        let few = runs.len() - 4;
+        runs.drain(few..).for_each(|run| arena.free(run));
+        assert_eq!(arena.stats().reserve_pages, 4);
+        runs.push(arena.alloc(4).expect("the retired pages give way"));
+        assert_eq!(arena.stats().reserve_pages, 0);
+        runs.into_iter().for_each(|run| arena.free(run));
+    }
+
+    #[test]
     fn pages_are_given_all_or_none_and_counted_with_runs() {
         for sharing in [Sharing::Private, Sharing::Shared] {
             let arena = Arena::with_limit(10, HostPages::Small);

@@ -577,6 +577,67 @@ mod tests {
         pool.audit().unwrap();
     }
 
+    /// Pages in which something could be packed still.
+    fn packable(pool: &Z3fold) -> Vec<PageId> {
+        let mut pages = pool.pages.write();
+        let used = (0..pages.table.id_end()).filter(|&id| pages.table.is_used(id));
+        let used: Vec<PageId> = used.collect();
+        let mut found = Vec::new();
+        for id in used {
+            let buddies = pages.table[id];
+            pages.table.unlink(id);
+            let chunks = buddies.movable().map(|from| buddies.place(from).1);
+            let could_leave = chunks.is_some_and(|chunks| pages.table.best_fit(chunks).is_some());
+            if could_leave || buddies.middle_target().is_some() {
+                found.push(id);
+            }
+            pages.list(id);
+        }
+        found
+    }
+
+    /// Each removal packs its own page; what there is room for later elsewhere, compaction moves.
+    #[test]
+    fn compaction_leaves_nothing_to_pack_in_any_page() {
+        let (mut seed, mut packed) = (5_u64, [0; 2]);
+        let mut random = |below: u64| {
+            seed = seed
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 33) % below
+        };
+        for _ in 0..20 {
+            let pool = Z3fold::new(Arc::new(Arena::new()));
+            let mut objects: Vec<(Handle, u8, usize)> = Vec::new();
+            for number in 0..900 {
+                let bytes = (1 + random(60) as usize) * CHUNK_BYTES;
+                objects.push((
+                    pool.insert(&vec![number as u8; bytes]).unwrap(),
+                    number as u8,
+                    bytes,
+                ));
+            }
+            for _ in 0..600 {
+                let at = random(objects.len() as u64) as usize;
+                pool.remove(objects.swap_remove(at).0).unwrap();
+            }
+            let before = packable(&pool);
+            packed[0] += before.iter().filter(|&&id| id < SWEEP_PAGES).count();
+            packed[1] += before.iter().filter(|&&id| id >= SWEEP_PAGES).count();
+            let pages = pool.stats().pool_pages;
+            let freed = pool.compact();
+            assert_eq!((pool.stats().pool_pages, packable(&pool)), (pages - freed, vec![]));
+            pool.audit().unwrap();
+            for (handle, number, bytes) in objects {
+                let check = &mut |slot: &[u8]| {
+                    assert!(slot[..bytes].iter().all(|&byte| byte == number), "{bytes} bytes");
+                };
+                pool.read(handle, check).unwrap();
+            }
+        }
+        assert!(packed.iter().all(|&count| count > 20), "{packed:?} could be packed before");
+    }
+
     #[test]
     fn from_3905_bytes_on_objects_are_headless() {
         let pool = Z3fold::new(Arc::new(Arena::new()));

@@ -14,7 +14,7 @@
 //! 16 bytes. How an object that does is reached is the business of `P`, the zspage's pages.
 //!
 //! - Z1: a slot's word has bit 0 set if and only if the slot holds an object; it then names the
-//!   cell that leads back to the slot.
+//!   cell that leads back to the slot. Every cell in use leads to such a slot of this class.
 //! - Z2: the free list and the slots never used yet are the slots not in use.
 //! - Z3: a zspage with room is on the list of its fullness group; no zspage is empty.
 
@@ -440,6 +440,7 @@ impl<P: ZspagePages> ClassPages<P> {
         if used != self.objects() {
             return Err(format!("{used} slots in use for {} handles", self.objects()));
         }
+        self.audit_handles()?;
         let (mut listed, mut id) = (0, self.vacant_head);
         while id != NONE {
             let zspage = self.zspages.get(id as usize).ok_or("the vacant list leaves the table")?;
@@ -499,6 +500,25 @@ impl<P: ZspagePages> ClassPages<P> {
         }
         if free + usize::from(zspage.used) != slots {
             return Err(format!("Z2: {free} free, {} used of {slots}", zspage.used));
+        }
+        Ok(())
+    }
+
+    /// Checks that every handle leads to a slot in use, which leads back to it and no other.
+    fn audit_handles(&self) -> Result<(), String> {
+        for (cell, location) in self.handles.used_cells() {
+            let (id, slot) = zspage_and_slot(location);
+            let is_there =
+                |zspage: &Zspage<P>| zspage.pages.is_some() && slot < u32::from(zspage.untouched);
+            if !self.zspages.get(id as usize).is_some_and(is_there) {
+                return Err(format!("Z1: cell {cell} names slot {slot} of zspage {id}: not there"));
+            }
+            let word = self.word(id, slot);
+            if word != cell << 1 | 1 {
+                return Err(format!(
+                    "Z1: cell {cell} names slot {slot} of zspage {id}, whose word is {word:#x}"
+                ));
+            }
         }
         Ok(())
     }
