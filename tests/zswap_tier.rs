@@ -305,3 +305,31 @@ fn a_backing_full_of_copies_of_pages_in_the_pool_takes_others() {
     }
     zswap.audit().unwrap();
 }
+
+/// As the kernel frees swap slots once more than half of them are in use.
+#[test]
+fn a_page_that_comes_back_leaves_its_copy_while_half_of_the_blocks_are_free() {
+    for (blocks, kept) in [(8, 0), (11, 0), (12, 1), (64, 1)] {
+        let backing = Box::new(MemoryBacking::new(blocks).unwrap());
+        let options = ZswapOptions { written_as: WrittenAs::Pages, ..ZswapOptions::default() };
+        let zswap = Zswap::with_backing(options, backing).unwrap();
+        (0..6).for_each(|key| _ = zswap.store(PageKey(key), &page_of(key * 8 + 2)).unwrap());
+        while zswap.counters().backing_pages < 6 {
+            zswap.shrink(TenantId::ROOT, 6);
+        }
+        let mut page = [0; PAGE_SIZE];
+        assert!(zswap.load(PageKey(3), &mut page).unwrap() && page == page_of(3 * 8 + 2));
+        let counters = zswap.counters();
+        assert_eq!((counters.promoted_pages, counters.backing_pages), (1, 5), "{blocks} blocks");
+        assert_eq!(counters.clean_pages, kept, "{blocks} blocks");
+        zswap.audit().unwrap();
+        // A clean one leaves without a write, the other is written once more.
+        while zswap.counters().backing_pages < 6 {
+            zswap.shrink(TenantId::ROOT, 1);
+        }
+        let counters = zswap.counters();
+        assert_eq!(counters.dropped_clean_pages, kept, "{blocks} blocks");
+        assert_eq!(counters.written_back_pages, 6 + 1 - kept, "{blocks} blocks");
+        zswap.audit().unwrap();
+    }
+}

@@ -170,6 +170,31 @@ mod tests {
     }
 
     #[test]
+    fn the_shrinker_is_called_half_way_from_the_threshold_and_by_a_store_without_room() {
+        let is_called = |note: &dyn Fn(&Limit)| {
+            let limit = Limit::new(100, 90);
+            note(&limit);
+            limit.bell.rung.load(Ordering::Relaxed)
+        };
+        for (pool_bytes, called) in [(0, false), (90, false), (95, false), (96, true), (100, true)]
+        {
+            assert_eq!(is_called(&|limit| limit.note_growth(pool_bytes)), called, "{pool_bytes}");
+        }
+        assert!(is_called(&|limit| limit.note_full()));
+        assert!(is_called(&|limit| _ = limit.accepts(100)));
+        assert!(!is_called(&|limit| _ = limit.accepts(99)));
+    }
+
+    #[test]
+    fn a_pool_is_compacted_again_once_a_part_of_it_came_to_be_unused() {
+        let limit = Limit::new(100_000, 90);
+        let is_worth = |unused| limit.is_worth_compacting(32_000, unused);
+        assert_eq!([1000, 1001].map(is_worth), [false, true]);
+        limit.note_compacted(500);
+        assert_eq!([1500, 1501].map(is_worth), [false, true]);
+    }
+
+    #[test]
     fn a_bell_that_was_rung_before_the_wait_is_heard_once() {
         let bell = Bell::default();
         bell.ring();

@@ -538,3 +538,36 @@ impl Lru {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_epoch_ends_after_some_loads_for_each_page() {
+        let epoch = Epoch::default();
+        let number = || epoch.number.load(Ordering::Relaxed);
+        let enough = EPOCH_LOADS * EPOCH_PAGES_MIN;
+        epoch.count(enough - 1);
+        assert_eq!(number(), 0);
+        epoch.count(1);
+        assert_eq!(number(), 1);
+        epoch.pages.store(2 * EPOCH_PAGES_MIN, Ordering::Relaxed);
+        epoch.count(enough);
+        assert_eq!(number(), 1);
+        epoch.count(enough);
+        assert_eq!(number(), 2);
+    }
+
+    #[test]
+    fn a_quarter_of_the_pages_is_protected_at_most() {
+        let mut list = List { pages: 100, ..List::EMPTY };
+        for protected in (1..=25).chain(13..=25).chain([13, 14]) {
+            list.protect();
+            assert_eq!(list.protected, protected);
+        }
+        list.pages = 0;
+        list.protect();
+        assert!(list.protected <= 7);
+    }
+}

@@ -172,3 +172,66 @@ impl Zswap {
         scaled.checked_div(original_bytes).map_or(0, |pages| (pages as u64).min(evictable))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backing::MemoryBacking;
+    use crate::page::{Page, PageKey};
+    use crate::zswap::{RecordOptions, TenantOptions, ZswapOptions};
+
+    /// A page of which `noise` bytes do not shrink.
+    fn page_of(number: u64, noise: usize) -> Page {
+        let mut word = number << 1 | 1;
+        let mut page = [0; PAGE_SIZE];
+        page[..noise].fill_with(|| {
+            word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(number | 1);
+            (word >> 56) as u8
+        });
+        page
+    }
+
+    #[test]
+    fn what_may_go_is_scaled_by_its_size_and_spares_as_many_as_came_back() {
+        let records = Some(RecordOptions { lru: Lru::Plain, ..RecordOptions::default() });
+        let options = ZswapOptions { records, ..ZswapOptions::default() };
+        let backing = Box::new(MemoryBacking::new(4096).unwrap());
+        let zswap = Zswap::with_backing(options, backing).unwrap();
+        assert_eq!(zswap.evictable_pages(), 0, "of nothing");
+        for key in 0..600 {
+            zswap.store(PageKey(key), &page_of(key, 1000)).unwrap();
+        }
+        // So many of so many pages, at a ratio of compressed to original bytes.
+        let scaled =
+            |pages: u64, of: u64| pages * zswap.memory().compressed_bytes / (of * PAGE_SIZE as u64);
+        assert!(scaled(600, 600) < 200, "they take a quarter");
+        assert_eq!(zswap.evictable_pages(), scaled(600, 600));
+        assert_eq!(zswap.shrink(TenantId::ROOT, 100).written_back, 100);
+        let mut page = [0; PAGE_SIZE];
+        for key in 0..90 {
+            assert!(zswap.load_in_place(PageKey(key), &mut page).unwrap());
+        }
+        // Each counts once.
+        assert_eq!(zswap.evictable_pages(), scaled(500 - 90, 500));
+        assert_eq!(zswap.evictable_pages(), scaled(500, 500));
+        // Pages of a tenant without writeback do not go, and have their part of the bytes.
+        let pinned = TenantOptions { writeback: false, ..TenantOptions::default() };
+        let pinned = zswap.add_tenant(TenantId::ROOT, pinned).unwrap();
+        for key in 1000..1100 {
+            zswap.store_for(pinned, PageKey(key), &page_of(key, 3000)).unwrap();
+        }
+        assert_eq!(zswap.evictable_pages(), scaled(500, 600));
+        // Loads of a removed tenant's pages count for the tenant above.
+        let removed = zswap.add_tenant(TenantId::ROOT, TenantOptions::default()).unwrap();
+        for key in 2000..2050 {
+            zswap.store_for(removed, PageKey(key), &page_of(key, 1000)).unwrap();
+        }
+        assert_eq!(zswap.shrink(removed, 50).written_back, 50);
+        for key in 2000..2050 {
+            assert!(zswap.load_in_place(PageKey(key), &mut page).unwrap());
+        }
+        zswap.remove_tenant(removed).unwrap();
+        assert_eq!(zswap.evictable_pages(), scaled(500 - 50, 600));
+        zswap.audit().unwrap();
+    }
+}
