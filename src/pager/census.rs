@@ -170,6 +170,17 @@ struct Known {
     common: Common,
 }
 
+impl Known {
+    /// Whether the answers count now, of a family whose answers counted last or that was first seen
+    /// at a time.
+    fn counts(&self, now: Instant, counted: Option<Instant>) -> bool {
+        let Known { common, is_unsure, .. } = self;
+        let is_late = counted.is_some_and(|counted| now >= counted + LATE);
+        let is_sure = !common.has_lost_one_of_few() && (common.is_agreed() || *is_unsure);
+        common.members > 0 && (is_sure || is_late)
+    }
+}
+
 /// Asks all that have pages in common, some at each look.
 #[derive(Debug)]
 pub(super) struct Census {
@@ -261,9 +272,7 @@ impl Census {
                 all.push(space.clone());
             }
         }
-        let counts_for = self.took.saturating_mul(urgency.times()).min(SOON * urgency.times() / 10);
-        let is_old = self.ended.is_none_or(|ended| self.looked >= ended + counts_for);
-        if self.to_ask.is_empty() && (is_old || is_any_unsure) {
+        if self.to_ask.is_empty() && (self.is_old(urgency) || is_any_unsure) {
             self.took = Duration::ZERO;
             // The oldest first, who may be the parent of such that come meanwhile.
             self.to_ask = all.into_iter().rev().collect();
@@ -274,6 +283,13 @@ impl Census {
             self.families = families;
         }
         is_any_unsure
+    }
+
+    /// Whether the answers of the last one, if there was any, have counted for long: for some times
+    /// what they took.
+    fn is_old(&self, urgency: Urgency) -> bool {
+        let counts_for = self.took.saturating_mul(urgency.times()).min(SOON * urgency.times() / 10);
+        self.ended.is_none_or(|ended| self.looked >= ended + counts_for)
     }
 
     /// All were asked: their answers count, but for families whose members do not agree. Of one
@@ -288,11 +304,7 @@ impl Census {
                 known.common.add(answer);
             }
         }
-        families.retain(|number, Known { common, is_unsure, .. }| {
-            let is_late = self.counted.get(number).is_some_and(|counted| now >= *counted + LATE);
-            let is_sure = !common.has_lost_one_of_few() && (common.is_agreed() || *is_unsure);
-            common.members > 0 && (is_sure || is_late)
-        });
+        families.retain(|number, known| known.counts(now, self.counted.get(number).copied()));
         // What they have in common is in the count of those that were asked and are there still,
         // and of no other: not of such that have come since, or are not known yet.
         for space in pager.spaces() {
@@ -388,6 +400,96 @@ mod tests {
         sum.add(&mut lock(&second), 100);
         assert!(sum.is_certain());
         assert_eq!(sum.bytes(), 100);
+    }
+
+    #[test]
+    fn a_family_takes_no_more_than_its_members_would_alone() {
+        let family = Family::default();
+        let [first, second] = [(); 2].map(|()| member(&family));
+        let sum = || {
+            let mut sum = Sum::default();
+            sum.add(&mut lock(&first), 0);
+            sum.add(&mut lock(&second), 10 * PAGE_SIZE as u64);
+            sum.bytes() / PAGE_SIZE as u64
+        };
+        let before = sum();
+        assert!(before <= 10, "{before} pages");
+        family.part(3);
+        assert_eq!(sum(), (before + 3).min(10), "each page that was parted took one more");
+        family.part(100);
+        assert_eq!(sum(), 10);
+        family.was_asked(103, 2);
+        assert_eq!(sum(), before);
+    }
+
+    #[test]
+    fn answers_count_for_some_times_what_they_took() {
+        let mut census = Census::new();
+        assert!(census.is_old(Urgency::Low), "there were none");
+        let ended = census.looked;
+        census.ended = Some(ended);
+        let mut is_old = |took: u64, after: u64, urgency: Urgency| {
+            census.took = Duration::from_millis(took);
+            census.looked = ended + Duration::from_millis(after);
+            census.is_old(urgency)
+        };
+        for (took, urgency, old_after) in [
+            (1, Urgency::High, 3),
+            (1, Urgency::Usual, 10),
+            (1, Urgency::Low, 20),
+            // And no longer than if they had taken 5 ms.
+            (1000, Urgency::High, 15),
+            (1000, Urgency::Usual, 50),
+            (1000, Urgency::Low, 100),
+        ] {
+            let are_old = [old_after - 1, old_after].map(|after| is_old(took, after, urgency));
+            assert_eq!(are_old, [false, true], "{took} ms, {urgency:?}");
+        }
+    }
+
+    #[test]
+    fn all_members_are_asked_once_the_last_answers_are_old() {
+        let family = Family::default();
+        let spaces = [(); 3].map(|()| member(&family));
+        let mut census = Census::new();
+        assert!(!census.begin(&spaces, Urgency::Usual));
+        assert_eq!(census.to_ask.len(), 0, "they have no files to be asked by");
+        spaces.iter().for_each(|space| lock(space).is_this_process());
+        let asked =
+            |census: &Census| census.families.values().map(|known| known.asked).sum::<u32>();
+        assert!(!census.begin(&spaces, Urgency::Usual));
+        assert_eq!((census.to_ask.len(), asked(&census)), (3, 3));
+        // No census begins while members wait to be asked, or while the answers are new.
+        census.to_ask.pop();
+        census.begin(&spaces, Urgency::Usual);
+        assert_eq!(census.to_ask.len(), 2);
+        census.to_ask.clear();
+        (census.ended, census.took) = (Some(census.looked), Duration::from_millis(1));
+        census.begin(&spaces, Urgency::Usual);
+        assert_eq!(census.to_ask.len(), 0);
+        census.looked += Duration::from_millis(10);
+        census.begin(&spaces, Urgency::Usual);
+        assert_eq!(census.to_ask.len(), 3);
+    }
+
+    #[test]
+    fn answers_that_never_agree_count_now_and_then() {
+        let family = Family::default();
+        let known = |told: &[u64], is_unsure: bool| {
+            let mut common = Common::default();
+            for mib in told {
+                let part = Part::of(mib << 20, 100 << 20, 3);
+                common.add(&answer(&member(&family), &family, Some(part)));
+            }
+            Known { family: family.clone(), asked: 3, is_unsure, parted: 0, common }
+        };
+        let now = Instant::now();
+        let [soon, late] = [LATE - Duration::from_millis(1), LATE].map(|age| now.checked_sub(age));
+        let counts = |known: Known| [None, soon, late].map(|counted| known.counts(now, counted));
+        assert_eq!(counts(known(&[33, 33], false)), [true; 3]);
+        assert_eq!(counts(known(&[33, 50], false)), [false, false, true]);
+        assert_eq!(counts(known(&[33, 50], true)), [true; 3], "little is known of some");
+        assert_eq!(counts(known(&[], false)), [false; 3], "nobody is there");
     }
 
     #[test]

@@ -8,6 +8,9 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use super::slots::key;
+use crate::zswap::Zswap;
+
 /// The pool has one part in so many of the limit before pages are made dense. With two of three
 /// instead, programs in half of their memory took as long, those in 30 % passed their limit more.
 const DENSE_ABOVE: u64 = 2;
@@ -64,6 +67,20 @@ impl Density {
         Some(start..end)
     }
 
+    /// Recompresses the pages of the next few of `count` slots, if any slot is left. After the last
+    /// one it compacts the pool.
+    pub(super) fn recompress_some(&self, zswap: &Zswap, count: u32) {
+        let Some(slots) = self.next_slots(count) else { return };
+        for slot in slots {
+            // A load reports a corrupt page.
+            let _ = zswap.recompress(key(slot));
+        }
+        if self.is_done() {
+            // Their old objects were of sizes that nothing is stored in any more: the holes stay.
+            zswap.compact();
+        }
+    }
+
     /// Whether no more slots are to be told.
     pub(super) fn is_done(&self) -> bool {
         self.next.load(Ordering::Relaxed) == NONE
@@ -73,6 +90,15 @@ impl Density {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::page::{PAGE_SIZE, Page};
+    use crate::zswap::ZswapOptions;
+
+    /// Finalizer of SplitMix64.
+    fn mix(word: u64) -> u64 {
+        let word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        word ^ word >> 31
+    }
 
     #[test]
     fn pages_are_dense_from_half_of_the_limit_to_a_quarter() {
@@ -82,6 +108,41 @@ mod tests {
             density.is_dense()
         };
         assert_eq!([50, 51, 40, 26, 25, 40].map(look), [false, true, true, true, false, false]);
+    }
+
+    #[test]
+    fn pages_that_are_in_the_store_are_made_dense_and_the_pool_smaller() {
+        const SLOTS: u32 = 1000;
+        let dense = Some("zstd:1".parse().unwrap());
+        let options = ZswapOptions { dense, ..Default::default() };
+        let zswap = Zswap::new(options);
+        // Words that zstd finds shorter codes for, and lz4 does not.
+        let page_of = |slot: u32| -> Page {
+            std::array::from_fn(|at| b'a' + (mix(u64::from(slot) << 12 | at as u64) % 8) as u8)
+        };
+        for slot in 0..SLOTS {
+            zswap.store(key(slot), &page_of(slot)).unwrap();
+        }
+        let pool_bytes = zswap.budget().pool_bytes();
+        let density = Density::new();
+        density.recompress_some(&zswap, SLOTS);
+        assert_eq!(zswap.counters().recompressed_pages, 0, "nobody has asked for it");
+        density.look(pool_bytes, pool_bytes);
+        let mut rounds = 0;
+        while !density.is_done() {
+            density.recompress_some(&zswap, SLOTS);
+            rounds += 1;
+            let most = u64::from((rounds * SLOTS_A_ROUND).min(SLOTS));
+            assert_eq!(zswap.counters().recompressed_pages, most, "round {rounds}");
+        }
+        assert_eq!(rounds, SLOTS.div_ceil(SLOTS_A_ROUND));
+        assert!(zswap.budget().pool_bytes() < pool_bytes * 2 / 3, "{pool_bytes} bytes before");
+        assert!(zswap.zpool().class_stats().iter().all(|class| class.freeable_pages == 0));
+        zswap.audit().unwrap();
+        let mut page = [0; PAGE_SIZE];
+        for slot in 0..SLOTS {
+            assert!(zswap.load(key(slot), &mut page).unwrap() && page == page_of(slot));
+        }
     }
 
     #[test]

@@ -22,7 +22,7 @@ use super::helper::{Heard, Helper};
 use super::pressure::{Pressure, Seen};
 use super::space::{Moved, Space, TRAY_PAGES, Tray, leave_words_of_threads, resident_bytes};
 use super::table::Place;
-use super::{NotStored, Pager, SpaceLock, key, lock, untouched_pages};
+use super::{NotStored, Pager, SpaceLock, lock, untouched_pages};
 use crate::page::{PAGE_SIZE, Page};
 use crate::sys::guard::Guard;
 use crate::sys::process;
@@ -152,15 +152,7 @@ impl Evictor {
     fn recompress(&self) {
         let Pager { density: Some(density), zswap, slots, .. } = &*self.pager else { return };
         density.look(zswap.budget().used_bytes(), self.pager.limit_bytes);
-        let Some(slots) = density.next_slots(slots.count()) else { return };
-        for slot in slots {
-            // What is corrupt is told where it is loaded.
-            let _ = zswap.recompress(key(slot));
-        }
-        if density.is_done() {
-            // They have left holes in the pool, of sizes that nothing is stored in any more.
-            zswap.compact();
-        }
+        density.recompress_some(zswap, slots.count());
     }
 
     /// Whether pages of some space may leave soon that cannot now: a thread is held up while it

@@ -98,3 +98,53 @@ impl PartialEq for Family {
         Arc::ptr_eq(&self.0, &other.0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_come_and_go_and_are_counted() {
+        let [family, other] = [(); 2].map(|()| Family::default());
+        assert!(family == family.clone() && family != other);
+        assert_eq!(family.number(), family.clone().number());
+        assert_ne!(family.number(), other.number());
+        assert_eq!((family.members(), family.left()), (0, 0));
+        let members = [(); 3].map(|()| family.join());
+        assert_eq!((family.members(), family.left()), (3, 0));
+        assert!(members.iter().all(|member| **member == family));
+        drop(members);
+        assert_eq!((family.members(), family.left()), (0, 3));
+    }
+
+    #[test]
+    fn a_family_is_counted_until_somebody_comes_or_goes() {
+        let family = Family::default();
+        let first = family.join();
+        assert!(!family.is_counted(), "nobody was asked");
+        family.was_asked(0, 1);
+        assert!(family.is_counted());
+        let second = family.join();
+        assert!(!family.is_counted(), "one has come");
+        family.was_asked(0, 2);
+        assert!(family.is_counted());
+        drop(first);
+        assert!(!family.is_counted(), "one has gone");
+        drop(second);
+    }
+
+    #[test]
+    fn pages_that_were_parted_count_until_members_were_asked() {
+        let family = Family::default();
+        family.part(5);
+        family.part(2);
+        assert_eq!((family.parted(), family.parted_since()), (7, 7));
+        // They were asked when there were five.
+        family.was_asked(5, 1);
+        assert_eq!((family.parted(), family.parted_since()), (7, 2));
+        family.part(1);
+        assert_eq!((family.parted(), family.parted_since()), (8, 3));
+        family.was_asked(8, 1);
+        assert_eq!(family.parted_since(), 0);
+    }
+}

@@ -324,6 +324,75 @@ mod tests {
         assert_eq!(pick(false), Vec::from_iter(0..COUNT));
     }
 
+    /// A table of `count` pages, all of them there and of this heat, and what is watched.
+    fn all_there(count: u64, heat: u8) -> (PageTable, Ranges) {
+        let (mut table, mut watched) = (PageTable::default(), Ranges::new());
+        watched.insert(0..count * PAGE);
+        (0..count).for_each(|page| table.set(page, Entry { returned: true, heat, ..UNKNOWN }));
+        (table, watched)
+    }
+
+    fn everything(range: Range<u64>) -> io::Result<(Vec<Range<u64>>, u64)> {
+        let end = range.end;
+        Ok((vec![range], end))
+    }
+
+    #[test]
+    fn what_stays_or_is_about_to_be_dropped_is_not_picked() {
+        let (table, watched) = all_there(1024, 0);
+        let [mut left, mut removing] = [Ranges::new(), Ranges::new()];
+        left.insert(100 * PAGE..200 * PAGE);
+        left.insert(1000 * PAGE..1024 * PAGE);
+        removing.insert(500 * PAGE..600 * PAGE);
+        let known = Known { table: &table, watched: &watched, left: &left, removing: &removing };
+        let picked = Hand::default().pick(2000, known, &mut everything, false).unwrap();
+        let leaves = |page: &u64| !(100..200).contains(page) && !(500..600).contains(page);
+        assert_eq!(picked, (0..1000).filter(leaves).collect::<Vec<u64>>());
+    }
+
+    #[test]
+    fn neighbours_of_one_heat_are_picked_in_one_turn() {
+        const HEAT: u8 = 2;
+        let (table, watched) = all_there(1024, HEAT);
+        let none = Ranges::new();
+        let known = Known { table: &table, watched: &watched, left: &none, removing: &none };
+        let mut hand = Hand::default();
+        let mut all = BTreeSet::new();
+        for turn in 0..1 << HEAT {
+            let picked = hand.pick(2000, known, &mut everything, false).unwrap();
+            assert_eq!(picked.len(), 1024 >> HEAT, "turn {turn}");
+            for block in picked.chunk_by(|a, b| a / NEIGHBOURS == b / NEIGHBOURS) {
+                assert_eq!(block.len(), NEIGHBOURS as usize, "turn {turn}: {block:?}");
+            }
+            all.extend(picked);
+        }
+        assert_eq!(all.len(), 1024, "each page in one of four turns");
+    }
+
+    #[test]
+    fn a_search_of_much_that_is_not_there_ends_and_goes_on() {
+        const SPACE: u64 = 5 * SEARCH_BYTES / 2;
+        let (table, mut watched, none) = (PageTable::default(), Ranges::new(), Ranges::new());
+        watched.insert(0..SPACE);
+        let known = Known { table: &table, watched: &watched, left: &none, removing: &none };
+        let (mut hand, mut walked) = (Hand::default(), Vec::new());
+        // The kernel tells of some of it at a time.
+        const TOLD: u64 = SEARCH_BYTES / 8;
+        for _ in 0..2 {
+            let resident = &mut |range: Range<u64>| {
+                walked.push(range.start);
+                Ok((Vec::new(), range.end.min(range.start + TOLD)))
+            };
+            assert!(hand.pick(1, known, resident, false).unwrap().is_empty());
+        }
+        assert_eq!(walked, (0..18).map(|asked| asked * TOLD).collect::<Vec<u64>>());
+    }
+
+    #[test]
+    fn what_comes_back_before_as_many_as_are_there_have_left_is_hot() {
+        assert_eq!([0, 99, 100, 5000].map(|since| heat_of_restored(since, 100)), [5, 5, 0, 0]);
+    }
+
     #[test]
     fn each_page_is_picked_once_around() {
         let mut model = Model::new(100, 200);

@@ -139,6 +139,37 @@ mod tests {
     }
 
     #[test]
+    fn what_is_seen_counts_for_three_seconds_and_until_there_is_room() {
+        let (start, mut pressure) = (Instant::now(), Pressure::default());
+        let look = |pressure: &mut Pressure, ms: u64, used_bytes: u64| {
+            pressure.is_hopeless(start + Duration::from_millis(ms), Seen { used_bytes, ..FULL })
+        };
+        // One look below the limit counts for the first three seconds alone.
+        let below_once = [(0, 800), (3_010, 801), (3_020, 801), (6_040, 801)];
+        let seen = below_once.map(|(ms, used)| look(&mut pressure, ms, used));
+        assert_eq!(seen, [false, false, false, true]);
+        // And once it was said, it is looked for as long again.
+        let seen = [6_050, 9_000, 9_060, 20_000].map(|ms| look(&mut pressure, ms, 801));
+        assert_eq!(seen, [false, false, true, false]);
+        pressure.is_gone();
+        let seen = [23_010, 26_000, 26_020].map(|ms| look(&mut pressure, ms, 801));
+        assert_eq!(seen, [false, false, true], "there was room between");
+    }
+
+    #[test]
+    fn few_faults_that_take_long_are_those_of_a_program_that_hardly_runs() {
+        let of = |in_all: u64| {
+            move |ms: u64| {
+                let waited = ms * in_all / 3_010;
+                let faults = Faults { all: waited, sum_ns: waited << 20, waited, in_vain: 0 };
+                Seen { used_bytes: 800, leaving_bytes: 50, faults, ..FULL }
+            }
+        };
+        assert_eq!(hopeless_at(3_020, of(WAITED_MIN)), Some(3_010));
+        assert_eq!(hopeless_at(3_020, of(WAITED_MIN - 1)), None);
+    }
+
+    #[test]
     fn faults_that_all_wait_in_vain_are_hopeless() {
         let below = Seen { used_bytes: 800, ..FULL };
         let of_ten_found = |found: u64| {

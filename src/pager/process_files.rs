@@ -47,7 +47,8 @@ impl ProcessFiles {
         if peer.is_alive() { Ok(files) } else { Err(io::ErrorKind::NotFound.into()) }
     }
 
-    fn of_thread(thread: u32) -> io::Result<ProcessFiles> {
+    /// Likewise, of any process.
+    pub(super) fn of_thread(thread: u32) -> io::Result<ProcessFiles> {
         let open = |name| File::open(format!("/proc/{thread}/{name}"));
         Ok(ProcessFiles {
             thread,

@@ -148,6 +148,7 @@ mod tests {
                 let outside: Vec<u64> =
                     ranges.outside(asked.clone()).into_iter().flatten().collect();
                 let is_in = |at: &u64| twin[*at as usize];
+                assert_eq!(ranges.has_some_of(&asked), asked.clone().any(|at| is_in(&at)));
                 assert_eq!(within, asked.clone().filter(is_in).collect::<Vec<_>>());
                 assert_eq!(outside, asked.filter(|at| !is_in(at)).collect::<Vec<_>>());
             }

@@ -114,6 +114,26 @@ mod tests {
     use super::*;
 
     #[test]
+    fn slots_are_counted_and_know_how_many_were_taken_since() {
+        let slots = Slots::default();
+        let taken: Vec<u32> = (0..5).map(|_| slots.take().unwrap()).collect();
+        assert_eq!(taken, [0, 1, 2, 3, 4]);
+        assert_eq!(
+            taken.iter().map(|&slot| slots.taken_since(slot)).collect::<Vec<_>>(),
+            [4, 3, 2, 1, 0]
+        );
+        assert_eq!((slots.count(), slots.used()), (5, 5));
+        assert!(slots.release(1));
+        slots.free(1);
+        assert_eq!((slots.count(), slots.used()), (5, 4));
+        // The same number again is another one.
+        assert_eq!(slots.take(), Some(1));
+        assert_eq!([0, 1, 4].map(|slot| slots.taken_since(slot)), [5, 0, 1]);
+        assert_eq!((slots.count(), slots.used()), (5, 5));
+        assert!(slots.bytes() >= 5 * 2 * size_of::<u32>());
+    }
+
+    #[test]
     fn a_whole_page_is_kept_until_nobody_has_its_slot() {
         let slots = Slots::default();
         let slot = slots.take().unwrap();

@@ -216,6 +216,8 @@ impl PageTable {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
@@ -277,6 +279,9 @@ mod tests {
                 assert!(known_to == end || is_known(known_to) != known, "{page} to {known_to}");
             }
         }
+        let chunks = twin.keys().map(|page| page / CHUNK_PAGES).collect::<BTreeSet<u64>>().len();
+        let bytes = chunks * CHUNK_PAGES as usize * size_of::<Packed>();
+        assert!((bytes..bytes + bytes / 8).contains(&table.bytes()), "{}", table.bytes());
         let mut all = Vec::new();
         table.for_each(&mut |page, entry| all.push((page, entry)));
         assert_eq!(all, twin.into_iter().collect::<Vec<_>>());

@@ -71,7 +71,7 @@ pub(crate) fn message(data: &[u8]) {
     assert_eq!(parsed.is_some(), is_message);
     if let Some(parsed) = parsed {
         assert_eq!(parsed.to_bytes()[..], *data);
-        assert_eq!(Message::new(parsed.kind, parsed.first, parsed.second), parsed);
+        assert_eq!(Message::new(parsed.kind, parsed.words), parsed);
     }
 }
 

@@ -204,6 +204,12 @@ impl Space {
         Space { identity, ..Space::with(uffd, None) }
     }
 
+    /// Takes this process for the space's.
+    #[cfg(test)]
+    pub(super) fn is_this_process(&mut self) {
+        self.files = Some(Arc::new(ProcessFiles::of_thread(std::process::id()).unwrap()));
+    }
+
     /// The helper is there: pages can leave from now on.
     pub(super) fn meet(
         &mut self,
