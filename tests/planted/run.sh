@@ -1,10 +1,11 @@
 #!/bin/sh
-# Plants one bug after the other in a copy of the sources, and sees that torture finds it.
+# Plants one bug after the other in a copy of the sources, and sees that torture finds it. A patch
+# with a line `found by: --test NAME` is for that test instead.
 #
 #   tests/planted/run.sh [NAME...]     all of them; about a minute each, to build
 #
-# Prints a line for each: how many seeds and operations it took, and what was found. Exits with 1
-# if one was not found.
+# Prints a line for each: how many seeds and operations it took, or which tests, and what was found.
+# Exits with 1 if one was not found.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
@@ -12,6 +13,15 @@ work=${PLANTED_DIR:-$(mktemp -d)}
 seeds=${PLANTED_SEEDS:-60}
 ops=${PLANTED_OPS:-5000}
 missed=0
+
+# Runs the tests that a patch names, with more options of cargo, for so many seconds at most.
+run_tests() {
+    limit=$1
+    shift
+    (cd "$work/tree" && CARGO_PROFILE_DEV_DEBUG=0 CARGO_TARGET_DIR="$work/target" \
+        timeout "$limit" cargo test --no-fail-fast $tests "$@")
+}
+
 mkdir -p "$work"
 [ $# -gt 0 ] || set -- $(cd "$here" && ls *.patch | sed 's/\.patch$//')
 for name; do
@@ -20,6 +30,21 @@ for name; do
     (cd "$root" && tar cf - Cargo.toml Cargo.lock README.md build.rs preload src benches tests) |
         tar xf - -C "$work/tree"
     patch -s -p1 -d "$work/tree" < "$here/$name.patch"
+    tests=$(sed -n 's/^found by: //p' "$here/$name.patch")
+    if [ -n "$tests" ]; then
+        run_tests 1800 --no-run > "$work/build.log" 2>&1 || { cat "$work/build.log" >&2; exit 3; }
+        code=0
+        out=$(run_tests 600 2>&1) || code=$?
+        found=$(echo "$out" | sed -n 's/^test \(.*\) \.\.\. FAILED$/\1/p' | head -n 3 | paste -s -d ' ')
+        [ "$code" != 124 ] || found="it does not end"
+        if [ -n "$found" ]; then
+            echo "$name: $tests: $found"
+        else
+            echo "$name: $tests: NOT FOUND"
+            missed=1
+        fi
+        continue
+    fi
     (cd "$work/tree" && CARGO_PROFILE_DEV_DEBUG=0 CARGO_TARGET_DIR="$work/target" \
         cargo build -q --bin uzswap 2> "$work/build.log") || { cat "$work/build.log" >&2; exit 3; }
     found=
