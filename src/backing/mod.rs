@@ -75,7 +75,7 @@ pub use crate::sys::blocks::{
 const _: () = assert!(BLOCK_SIZE == PAGE_SIZE);
 
 /// A place for blocks of 4096 bytes, by number. It is scratch: what is in it means nothing to the
-/// next process. Shared by threads. It must not call a store that it is a part of.
+/// next process. Shared by threads. A backing must not call its own store.
 pub trait Backing: Send + Sync + fmt::Debug {
     /// For messages: the path.
     fn name(&self) -> String;

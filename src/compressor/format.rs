@@ -33,7 +33,7 @@ pub enum ObjectFormat {
     None,
     /// An object of the first or the second format, and a byte that says which: 0 or 1.
     Pair(Box<(ObjectFormat, ObjectFormat)>),
-    /// That of a compressor that is not one of this crate's, which must have a name of its own.
+    /// The format of a compressor of others, whose name no other compressor may have.
     Other(String),
 }
 

@@ -24,7 +24,7 @@ use crate::page::{PAGE_SIZE, Page};
 /// for the end on every byte. A result over [`PAGE_SIZE`] counts as not fitting.
 pub const OUTPUT_BYTES: usize = PAGE_SIZE + PAGE_SIZE / 16 + 64; // 4416
 
-/// A page compressor. Shared by threads. It must not call a store that it is a part of.
+/// A page compressor. Shared by threads. A compressor must not call its own store.
 pub trait Compressor: Send + Sync + fmt::Debug {
     /// The name it is chosen by, with its level where it was given one.
     fn name(&self) -> String;
@@ -94,7 +94,7 @@ impl Corrupt {
 }
 
 impl CompressError {
-    /// What a length is that no object has: too big, or no compressor's.
+    /// The error for a length that no object has: over a page, 0, or over the room.
     pub(crate) fn of_length(bytes: usize) -> CompressError {
         match bytes {
             0 => CompressError::Failed("it made an object of 0 bytes".to_owned()),

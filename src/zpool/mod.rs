@@ -29,8 +29,8 @@ use crate::budget::GrowError;
 pub use crate::names::UnknownName;
 use crate::names::named;
 
-/// An allocator of objects. Shared by threads; every call takes its own short locks. It must not
-/// call a store that it is a part of.
+/// An allocator of objects. Shared by threads; every call takes its own short locks. An allocator
+/// must not call its own store.
 pub trait Zpool: Send + Sync + fmt::Debug {
     /// The name it is chosen by.
     fn name(&self) -> &'static str;

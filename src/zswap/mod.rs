@@ -919,7 +919,7 @@ impl ZswapParts {
     }
 }
 
-/// What host pages take, also where a pool tells of more than there can be.
+/// Bytes of so many host pages; a pool of others may report more than there can be.
 fn bytes_of_pages(pages: usize) -> u64 {
     (pages as u64).saturating_mul(PAGE_SIZE as u64)
 }

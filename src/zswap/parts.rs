@@ -182,7 +182,7 @@ impl Pool {
             })
         });
         match (result, read) {
-            // What was read counts, whatever the pool did after that.
+            // The reader's result counts, whatever the pool did after that.
             (Some(Ok(value)), _) => Ok(value),
             (Some(Err(panic)), _) => resume_unwind(panic),
             (None, Ok(Ok(()))) => Err(Corrupt("the pool did not show it".to_owned())),

@@ -70,11 +70,11 @@ enum Operation {
         max_bytes: u64,
         writeback: bool,
     },
-    /// It goes, and another one comes in its place.
+    /// A tenant is removed, and another one takes its place.
     ReplaceTenant {
         tenant: usize,
     },
-    /// What the shrinker's thread does when it wakes.
+    /// The work of the shrinker's thread after a wakeup.
     ShrinkerTurn {
         dynamic: bool,
         compact_percent: u8,
