@@ -469,14 +469,14 @@ fn sparse_patterns(count: u64) -> impl Iterator<Item = (String, Vec<u64>)> {
     let random = ("random".to_owned(), (0..count).map(uzswap::lab::mix).collect());
     // As few in a block of 512 keys as a leaf of each size has after it grew.
     let few = [2, 3, 4, 13, 65].into_iter().map(move |few| {
-        let keys = (0..count).map(|n| (n / few) << 9 | n % few).collect();
+        let keys = (0..count).map(|n| ((n / few) << 9) + n % few).collect();
         (format!("{few} in 512"), keys)
     });
     strides.chain([random]).chain(few)
 }
 
-/// The most bytes an entry of these may take, and from how many entries on, as nodes come in
-/// chunks: the default index has a bound for all of them, and so have the trees that compare keys.
+/// The most bytes an entry of these may take, and from how many entries on: nodes come in chunks.
+/// The default index and the trees that compare keys have a bound for all patterns.
 fn sparse_bytes_allowed(kind: IndexKind) -> Option<(f64, usize)> {
     match kind {
         IndexKind::Radix => Some((66.0, 100)),

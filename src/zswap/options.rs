@@ -83,7 +83,7 @@ pub struct ZswapOptions {
     /// The budget in bytes, of which a pool takes whole pages; `u64::MAX` for none. A share of the
     /// machine's memory is [`percent_of_memory`](crate::budget::percent_of_memory).
     pub max_pool_bytes: u64,
-    /// What it is on: all memory that grows with the pages stored, or the pool's host pages alone.
+    /// The memory that this limits: all that grows with the pages stored, or the host pages alone.
     pub counted: Counted,
     /// Percent of that below which a pool that was full takes pages again, 0 to 100: the kernel's
     /// `accept_threshold_percent`.

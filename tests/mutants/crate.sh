@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes a crate of one part of the library, what that part builds on, and its tests: it builds in
-# seconds, so that mutants can be tried by the hundred. docs/mutation.md says how.
+# Makes a crate of one part of the library, of the parts below it, and of its tests. The crate
+# builds in seconds, so that mutants can be tried by the hundred. docs/mutation.md says how.
 #
 #   tests/mutants/crate.sh index|zpool FOLDER
 set -eu
@@ -8,7 +8,7 @@ part=$1 out=$2
 root=$(cd "$(dirname "$0")/../.." && pwd)
 case $part in
     index) sys="rb_node" tests="index_model" ;;
-    zpool) sys="pages window" tests="zpool_model zpool_exhaustive zsmalloc_classes zsmalloc_mapping" ;;
+    zpool) sys="files pages window" tests="zpool_model zpool_exhaustive zsmalloc_classes zsmalloc_mapping" ;;
     *) echo "no part $part: index or zpool" >&2; exit 2 ;;
 esac
 mkdir -p "$out/src/sys" "$out/src/lab" "$out/tests" "$out/.cargo"

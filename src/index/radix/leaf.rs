@@ -1,4 +1,4 @@
-//! A leaf: entries of 512 neighbouring keys. It keeps few of them with their places, many in an
+//! A leaf: entries of 512 neighbouring keys. Few of them are kept with their places, many in an
 //! array of all 512.
 //!
 //! ```text
@@ -18,7 +18,7 @@ pub(super) const LEAF_BITS: u32 = 9;
 /// Places in a leaf.
 pub(super) const LEAF_PLACES: usize = 1 << LEAF_BITS; // 512
 
-/// What marks a place as not in use: no place.
+/// Marks a place as not in use: no place.
 const VACANT: u16 = u16::MAX;
 
 /// Entries in any order, with their places.

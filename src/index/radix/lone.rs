@@ -1,7 +1,7 @@
 //! Entries that are alone in their 512 keys: a hash table of keys and entries, without a leaf.
 //!
-//! The table is probed from slot to slot. It is at most three quarters full and grows by a quarter,
-//! so that an entry takes 21 to 27 bytes; it shrinks once five eighths of it are free.
+//! A search goes from slot to slot. The table grows by a quarter where three quarters are in use,
+//! so that an entry takes 21 to 27 bytes. The table shrinks once five eighths of it are free.
 
 use std::sync::Arc;
 
@@ -94,7 +94,7 @@ impl Lone {
     }
 
     /// Removes entries with keys that are `wanted`, at most `max`, and hands each to `taken`; how
-    /// many. It looks at the whole table, from where the last search ended.
+    /// many. The search goes through the whole table, from where the last one ended.
     pub(super) fn take_where(
         &mut self,
         wanted: impl Fn(PageKey) -> bool,

@@ -11,8 +11,8 @@
 //! - R3: an entry outside of the leaves is alone: nothing else has its upper bits.
 //! - R4: a search for a lone entry finds it, and ends at a free slot where there is none.
 //!
-//! Page keys come in clusters, as pages do in an address space: a leaf is mostly full, so an entry
-//! costs little more than its 8 bytes, and a look-up is a hash of few keys and one array access.
+//! Page keys come in clusters, as pages do in an address space. A leaf is mostly full, so an entry
+//! costs little more than its 8 bytes; a look-up is a hash of few keys and one array access.
 //! Sparse keys have small leaves, and lone ones none. With its part of the tables, an entry takes
 //! at most 66 bytes after inserts in any pattern, and 100 after removals.
 
@@ -134,9 +134,8 @@ impl Leaves {
         }
     }
 
-    /// Gives memory of the table back that leaves do not need any more: all of it where there are
-    /// none, and half of it where a quarter is in use. Where there is no room for both tables, the
-    /// larger one stays until the next removal.
+    /// Halves the table while no more than a quarter is in use; frees it without leaves. Where there
+    /// is no room for both tables, the larger one stays until the next removal.
     fn shrink_table(&mut self) {
         self.release_if_empty();
         while self.buckets > BUCKETS_MIN && self.table.len() <= table_capacity(self.buckets) / 4 {
@@ -208,8 +207,8 @@ impl Span {
         start..end.max(start)
     }
 
-    /// Whether it has fewer values of the upper bits than the index: then those are looked up one
-    /// by one, and otherwise those that the index has are filtered.
+    /// Whether it has fewer values of the upper bits than the index. Then a caller looks those up
+    /// one by one; otherwise it filters those of the index.
     fn is_shorter_than(&self, uppers: usize) -> bool {
         self.last.0.saturating_sub(self.first.0) < uppers as u64
     }
@@ -640,8 +639,8 @@ mod tests {
     fn a_leaf_grows_and_shrinks_through_every_size() {
         let mut radix = Radix::new();
         let mut sizes = Vec::new();
-        for place in 0..LEAF_PLACES as u64 {
-            let key = PageKey((7 << LEAF_BITS) | (place * 185 % LEAF_PLACES as u64));
+        for place in 0..LEAF_PLACES {
+            let key = key_of(7, place * 185 % LEAF_PLACES);
             assert_eq!(radix.insert_or_replace(key, Entry(NonZeroU64::MIN)), Ok(None));
             assert_eq!(radix.audit(), Ok(()));
             sizes.push(size(&radix, 7));
@@ -651,10 +650,8 @@ mod tests {
         for expected in [Size::UpTo3, Size::UpTo12, Size::UpTo64, Size::All] {
             assert_eq!(last_with(Some(expected)), Some(expected.capacity()));
         }
-        for left in (0..LEAF_PLACES as u64).rev() {
-            assert!(
-                radix.take(PageKey((7 << LEAF_BITS) | (left * 185 % LEAF_PLACES as u64))).is_some()
-            );
+        for left in (0..LEAF_PLACES).rev() {
+            assert!(radix.take(key_of(7, left * 185 % LEAF_PLACES)).is_some());
             assert_eq!(radix.audit(), Ok(()));
             let expected = match left {
                 0 | 1 => None,
