@@ -35,7 +35,7 @@ FAULTS = [
     ("zpool", "zbud.rs", "let end = if buddies.first == 0 { End::First } else { End::Last };",
      "let end = End::Last;", "zpool_model"),
     ("zpool", "zsmalloc/class.rs", "used * 100 / slots / 10 + 1", "used * 100 / slots / 10",
-     "zpool_model"),
+     "zsmalloc_classes"),
 ]
 
 

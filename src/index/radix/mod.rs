@@ -134,8 +134,8 @@ impl Leaves {
         }
     }
 
-    /// Halves the table while no more than a quarter is in use; frees it without leaves. Where there
-    /// is no room for both tables, the larger one stays until the next removal.
+    /// Halves the table while no more than a quarter is in use; frees it without leaves. Where
+    /// there is no room for both tables, the larger one stays until the next removal.
     fn shrink_table(&mut self) {
         self.release_if_empty();
         while self.buckets > BUCKETS_MIN && self.table.len() <= table_capacity(self.buckets) / 4 {
