@@ -15,9 +15,9 @@
 //! The helper ends with its program; when the supervisor ends, the helper ends the program, for
 //! parts of its memory are gone.
 //!
-//! A helper connects by the path of a socket. Where its program does not reach that path (chroot,
-//! a mount namespace), it sends one end of a pair of sockets through the *door*: a socket that each
-//! helper holds, and lends to its program for the moment of a fork.
+//! A helper connects by the path of a socket. After chroot(2) or in a mount namespace its program
+//! does not reach that path. Then the helper sends one end of a pair of sockets through the *door*.
+//! Each helper holds this socket, and lends it to its program for the moment of a fork.
 
 use core::sync::atomic::{AtomicU32, AtomicU64};
 

@@ -51,10 +51,11 @@ impl Peer {
     }
 }
 
-/// Whether the parents of a process lead to another. A number is given to another process once its
-/// own has ended; then the children of that have another parent. So each link is asked for twice,
-/// upwards and then downwards: a process that was a child of the same one at two times was it all
-/// the time between, and so what was asked of its parent meanwhile is of that one.
+/// Whether the parents of a process lead to another.
+///
+/// The kernel gives the number of a process that has ended to another one, and its children another
+/// parent. So each link is read twice, upwards and then downwards. A process that has the same
+/// parent at two times had it all the time between. A parent that was read meanwhile is that one's.
 fn descends(pid: u32, ancestor: u32, mut parent_of: impl FnMut(u32) -> Option<u32>) -> bool {
     let mut line = vec![pid];
     while let Some(&last) = line.last()

@@ -47,7 +47,7 @@ impl ProcessFiles {
         if peer.is_alive() { Ok(files) } else { Err(io::ErrorKind::NotFound.into()) }
     }
 
-    /// Likewise, of any process.
+    /// The files of any process, by one of its threads.
     pub(super) fn of_thread(thread: u32) -> io::Result<ProcessFiles> {
         let open = |name| File::open(format!("/proc/{thread}/{name}"));
         Ok(ProcessFiles {

@@ -28,7 +28,7 @@ unsafe impl Send for SharedControl {}
 unsafe impl Sync for SharedControl {}
 
 impl SharedControl {
-    /// New memory, all zero, and its file, which is to be sent to the other process.
+    /// New memory, all zero, and its file, for the other process.
     ///
     /// # Errors
     ///

@@ -136,7 +136,7 @@ pub(crate) fn run(attack: &str, seconds: u64, seed: u64) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// What the supervisor maps of it is to be gone.
+/// Cuts the memory that the supervisor maps.
 fn truncate() {
     let Ok(mut enemy) = Enemy::connect() else { return };
     if enemy.hello().is_none() {

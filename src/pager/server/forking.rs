@@ -119,8 +119,8 @@ impl Server {
         Ok(())
     }
 
-    /// A process has forked, as a worker was told. A child that cannot be followed gets no page that
-    /// it lacks, and its parent runs on.
+    /// A process has forked. A child that cannot be followed gets no page that it lacks, and its
+    /// parent runs on.
     pub(super) fn forked(&mut self, parent: &mut Space, child: Userfaultfd, worker: usize) {
         let child = Arc::new(child);
         let followed = self

@@ -39,7 +39,7 @@ use crate::sys::userfaultfd::Userfaultfd;
 /// before an exec.
 const PENDING_EACH: usize = 2;
 
-/// Likewise of all: the oldest is dropped for one more.
+/// Connections of all processes that are not ready, at most. One more replaces the oldest.
 const PENDING_MAX: usize = 512;
 
 /// How long one may take until it is ready.
@@ -124,7 +124,7 @@ impl Entrance {
         }
     }
 
-    /// Closes a connection for which there is no descriptor: it would be told of for ever.
+    /// Closes a connection for which there is no descriptor. Epoll would report it for ever.
     fn turn_away(&self, accept: impl FnOnce() -> rustix::io::Result<OwnedFd>) {
         let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
         drop(spare.take());
@@ -179,7 +179,7 @@ enum Identity {
     Space(u32),
     /// Nothing of its parent was registered when it forked, or it has no parent here.
     New,
-    /// Pending events of its parent or its own are to be read first.
+    /// The supervisor must read pending events first, of its parent or its own.
     Pending,
 }
 
@@ -334,7 +334,7 @@ impl Server {
         let is_it = |space: &Space| space.pid.is_none() && space.has_secret(secret);
         let found = self.spaces.iter().find(|(_, space)| is_it(&lock(space)));
         match found {
-            // Before all is read, none of its pages leave.
+            // No page is evicted before all events were read.
             Some((&id, _)) if self.has_pending_events(id) => Ok(Identity::Pending),
             Some((&id, _)) => Ok(Identity::Space(id)),
             None => Err(io::ErrorKind::PermissionDenied.into()),
@@ -387,7 +387,7 @@ impl Server {
             }
         };
         let pending = self.pending.remove(&id).expect("it was there");
-        // From now on the evictor reads what it says; its end is told in any case.
+        // From now on the evictor reads its messages. Epoll reports its end in any case.
         let token = Token::Helper(id).data();
         epoll::modify(&self.epolls[0], &pending.connection, token, epoll::EventFlags::empty())?;
         self.helpers.insert(id, space);
@@ -443,9 +443,9 @@ fn memory(start: u64, bytes: u64) -> io::Result<Range<u64>> {
     }
 }
 
-/// Proves that a userfaultfd and the files of a process are of one address space: a page that is
-/// missing there is filled with a nonce by the one, and read by the other, which was opened after
-/// the userfaultfd was made, and as the last of the files.
+/// Proves that a userfaultfd and the files of a process are of one address space. The userfaultfd
+/// fills a missing page with a nonce, and the process's memory shows it. That file was opened after
+/// the userfaultfd was made, and as the last one.
 fn prove(uffd: &Userfaultfd, files: &ProcessFiles, page: u64) -> io::Result<()> {
     let nonce = random_bytes()?;
     let mut content = [0; PAGE_SIZE];
@@ -458,7 +458,7 @@ fn prove(uffd: &Userfaultfd, files: &ProcessFiles, page: u64) -> io::Result<()> 
     if read == nonce { Ok(()) } else { Err(io::ErrorKind::PermissionDenied.into()) }
 }
 
-/// Receives a message, the descriptors that came along, and its sender where that is told.
+/// Receives a message, its descriptors, and its sender where the kernel names it.
 fn receive(socket: &OwnedFd) -> io::Result<(Message, Vec<OwnedFd>, Option<OwnedFd>)> {
     let mut room = [0; MESSAGE_BYTES];
     let received = peer::receive(socket, &mut room)?;

@@ -94,7 +94,7 @@ pub(super) struct Server {
     left: Vec<Left>,
     /// It was told that a page of such was asked for.
     has_told_of_left: bool,
-    /// It was told that there are too few descriptors for all programs.
+    /// The warning was printed that there are too few descriptors for all programs.
     has_told_of_files: bool,
     /// Some space may have something that is to be protected still.
     protects: bool,
@@ -280,7 +280,7 @@ impl Server {
         let mut room = [Told::EMPTY; MESSAGES];
         let count = space.uffd.read(&mut room).unwrap_or_else(|error| {
             if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) {
-                // It waits in its fork(2), which cannot be told.
+                // The process waits in fork(2): the kernel has no descriptor for its event.
                 let why = too_many_files(&error);
                 self.pager.end(&space, &format!("a fork cannot be followed: {why}"));
             }

@@ -1,4 +1,4 @@
-//! How the process of a forked child is told: by a secret that it alone can read.
+//! How the supervisor identifies the process of a forked child: by a secret that it alone can read.
 //!
 //! ```text
 //!  parent: the page of identity is registered, before anything else of it is; never touched
@@ -13,18 +13,18 @@ use std::ops::Range;
 use super::{PAGE, Space};
 use crate::page::PAGE_SIZE;
 
-/// What a process can be told by.
+/// The page and the secret that identify a process.
 #[derive(Debug, Default)]
 pub(super) struct Identity {
     /// Address of the page of identity; the child of a fork has that of its parent.
     page: Option<u64>,
     is_registered: bool,
-    /// What it is filled with; nothing once the process is known.
+    /// The content of that page; none once the process is known.
     secret: Option<[u8; 16]>,
 }
 
 impl Identity {
-    /// Of a forked child, by which its process can be told.
+    /// That of a forked child.
     pub(super) fn of_child(parent: &Identity, secret: [u8; 16]) -> Identity {
         Identity { secret: Some(secret), ..*parent }
     }
@@ -65,12 +65,12 @@ impl Space {
         self.identity.page.is_some_and(|page| (page..page + PAGE).contains(&address))
     }
 
-    /// Fills the page, with zeros once the process is known; who asked for it is to be woken there.
+    /// Fills the page, with zeros once the process is known. The caller must wake the faulting thread.
     pub(in crate::pager) fn tell_identity(&self) -> Range<u64> {
         let page = self.identity.page.unwrap_or(0);
         let mut content = [0; PAGE_SIZE];
         content[..16].copy_from_slice(&self.identity.secret.unwrap_or_default());
-        // Refused where mappings change: the fault is told again.
+        // Refused while mappings change: the kernel reports the fault again.
         let _ = self.uffd.copy(page, &content, false, false);
         page..page + PAGE
     }

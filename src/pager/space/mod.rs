@@ -197,8 +197,7 @@ impl Space {
         Space::new(Userfaultfd::from_fd(nothing.into()), None)
     }
 
-    /// The space of a child that was forked with this userfaultfd, which its process can be told by
-    /// a secret.
+    /// The space of a child that was forked with this userfaultfd. A secret identifies its process.
     pub(super) fn of_child(uffd: Arc<Userfaultfd>, parent: &Space, secret: [u8; 16]) -> Space {
         let identity = Identity::of_child(&parent.identity, secret);
         Space { identity, ..Space::with(uffd, None) }
