@@ -277,8 +277,8 @@ fn settings_around_are_noted() {
         let limits = format!("Max open files            {soft}     {hard}     files\n");
         Machine::new().file("proc/self/limits", &limits).status(user, ALL, 0)
     };
-    files(256, 600, "1000").notes("open files", &["600", "some 66 processes", "prlimit --pid"]);
-    files(256, 6000, "1000").says("open files", State::Ok, &["6000", "some 666 processes"]);
+    files(256, 600, "1000").notes("open files", &["600", "some 60 processes", "prlimit --pid"]);
+    files(256, 6000, "1000").says("open files", State::Ok, &["6000", "some 600 processes"]);
     files(63, 63, "0").says("open files", State::Missing, &["63", "64 at least", "ulimit -n"]);
     files(256, 600, "0").says("open files", State::Ok, &["600", "large trees"]);
     Machine::new()

@@ -314,7 +314,7 @@ fn too_small_is_kept_to() {
     assert!(fresh < (16 << 20) / PAGE as u32, "{said}");
 }
 
-/// Each takes nine descriptors: as many are taken as the kernel allows. Where that is too few, some
+/// Each takes ten descriptors: as many are taken as the kernel allows. Where that is too few, some
 /// run unmanaged, which is told; where nothing could be run, nothing is.
 fn more_than_descriptors() {
     let uzswap = env!("CARGO_BIN_EXE_uzswap");

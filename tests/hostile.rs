@@ -7,6 +7,7 @@
 mod enemy;
 mod trials;
 
+use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -27,6 +28,12 @@ fn main() -> ExitCode {
             return enemy::run(attack, seconds.parse().unwrap(), seed.parse().unwrap());
         }
         ["--victim", mib] => return victim(mib.parse().unwrap()),
+        ["--hold", mib] => {
+            let memory = fill(mib.parse().unwrap());
+            std::thread::sleep(Duration::from_secs(60));
+            check_all(&memory);
+            return ExitCode::SUCCESS;
+        }
         ["--check", mib] => {
             check_all(&fill(mib.parse().unwrap()));
             return ExitCode::SUCCESS;
@@ -47,6 +54,9 @@ fn main() -> ExitCode {
     add("another_user_gets_nothing".into(), root.clone(), Box::new(another_user));
     add("modes_are_right_whatever_the_umask".into(), missing.clone(), Box::new(modes));
     add("the_helper_has_no_rights".into(), root.clone(), Box::new(rights_of_helper));
+    let setpriv = root.clone().or_else(|| lacks("setpriv"));
+    add("a_door_is_of_one_process".into(), root.clone(), Box::new(door_of_one));
+    add("an_unmanaged_program_is_ended_first".into(), setpriv, Box::new(unmanaged_first));
     let python = root.or_else(|| lacks("python3"));
     for (name, change) in CHANGES {
         let test = move || managed_after(change);
@@ -166,7 +176,9 @@ fn a_victim_beside(attack: &str) {
     expect(&output, 0);
     let (said, told) = (text(&output.stdout), text(&output.stderr));
     assert!(said.contains(" touches, "), "{said}{told}");
-    assert!(told.contains("the enemy ends: 0") || told.contains("the enemy ends: 137"), "{told}");
+    // It may lose its own memory by what it does, never the victim.
+    let ends = [0, 128 + 7, 128 + 9].map(|code| format!("the enemy ends: {code}\n"));
+    assert!(ends.iter().any(|end| told.contains(end)), "{told}");
     println!("{attack}: {}", said.trim().replace('\n', ", "));
 }
 
@@ -179,9 +191,12 @@ struct Waiting {
 
 impl Waiting {
     fn start(umask: &str, place: &Path) -> Waiting {
+        Waiting::start_with(umask, place, "echo ready; cat")
+    }
+
+    fn start_with(umask: &str, place: &Path, program: &str) -> Waiting {
         let uzswap = env!("CARGO_BIN_EXE_uzswap");
-        let script =
-            format!("umask {umask}; exec '{uzswap}' run --limit 64M -- sh -c 'echo ready; cat'");
+        let script = format!("umask {umask}; exec '{uzswap}' run --limit 64M -- sh -c '{program}'");
         let mut command = Command::new("sh");
         command.args(["-c", &script]).env("TMPDIR", place);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -276,6 +291,55 @@ fn modes() {
     }
 }
 
+/// No two helpers hold the same socket: one could connect it to itself.
+fn door_of_one() {
+    let sockets = |pid: &str| -> BTreeSet<PathBuf> {
+        let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+        let is_helper = |task: &PathBuf| {
+            fs::read_to_string(task.join("comm")).is_ok_and(|name| name == "uzswap-helper\n")
+        };
+        let helpers = tasks.map(|task| task.unwrap().path()).filter(is_helper);
+        let files = helpers.flat_map(|task| fs::read_dir(task.join("fd")).into_iter().flatten());
+        let links = files.filter_map(|file| fs::read_link(file.unwrap().path()).ok());
+        links.filter(|link| link.to_string_lossy().starts_with("socket:")).collect()
+    };
+    let place = open_folder();
+    let run = Waiting::start_with("022", place.path(), "sleep 100 & echo ready; cat; kill $!");
+    let children = format!("/proc/{0}/task/{0}/children", run.child.id());
+    let shell = fs::read_to_string(children).unwrap().split_whitespace().next().unwrap().to_owned();
+    let since = Instant::now();
+    loop {
+        let children = format!("/proc/{shell}/task/{shell}/children");
+        let children = fs::read_to_string(children).unwrap();
+        let all: Vec<&str> = children.split_whitespace().chain([&*shell]).collect();
+        let held: Vec<BTreeSet<PathBuf>> = all.iter().map(|pid| sockets(pid)).collect();
+        // The shell, sleep and cat: each has its connection and its door.
+        if held.len() == 3 && held.iter().all(|held| held.len() == 2) {
+            let together: BTreeSet<&PathBuf> = held.iter().flatten().collect();
+            assert_eq!(together.len(), 6, "{held:?}");
+            break;
+        }
+        assert!(since.elapsed() < Duration::from_secs(20), "{held:?}");
+    }
+    run.end();
+}
+
+/// Its memory counts, and it would have the others ended for it.
+fn unmanaged_first() {
+    let place = open_folder();
+    let program = copy_for_others(place.path());
+    let (program, nobody) = (program.display(), NOBODY.join(" "));
+    // The victim's input ends with the other.
+    let script = format!(
+        "(setpriv {nobody} env -u LD_PRELOAD '{program}' --hold 60; echo it ends: $? >&2) | \
+         '{program}' --victim 10"
+    );
+    let output = run("48M", &["sh", "-c", &script]).output().unwrap();
+    expect(&output, 0);
+    let told = text(&output.stderr);
+    assert!(text(&output.stdout).contains(" touches, ") && told.contains("it ends: 137"), "{told}");
+}
+
 /// A program that gives up root's rights must not have a thread that keeps them. It can leave a
 /// core file still.
 fn rights_of_helper() {
@@ -333,7 +397,8 @@ folder = sys.argv[1]
 def fill(mib, seed):
     return [(seed * 1000003 + i).to_bytes(8, "little") * 512 for i in range(mib * 256)]
 def check(pages, seed):
-    assert all(page[:8] == (seed * 1000003 + i).to_bytes(8, "little") for i, page in enumerate(pages))
+    for i, page in enumerate(pages):
+        assert page[:8] == (seed * 1000003 + i).to_bytes(8, "little"), i
 shared = fill(40, 1)
 {change}
 for child in range(3):

@@ -2,7 +2,7 @@
 
 use core::ffi::CStr;
 use core::ptr;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::call::{self, call, start_thread};
 use crate::protocol::{Control, MESSAGE_BYTES, Message, RUNS_MAX, Run, holder, kind, work};
@@ -33,6 +33,7 @@ const MADV_POPULATE_WRITE: usize = 23;
 
 const SIG_SETMASK: usize = 2;
 const SIGKILL: usize = 9;
+const EPERM: u32 = 1;
 const EINTR: u32 = 4;
 const EAGAIN: u32 = 11;
 const ENOMEM: u32 = 12;
@@ -104,47 +105,90 @@ pub(crate) fn start(hello: u32, door: Option<u32>) {
     // The lowest part of the stack tells what to begin with.
     let first: *mut Start = ptr::with_exposed_provenance_mut(stack);
     // SAFETY: memory that was mapped just now, for this.
-    unsafe { first.write(Start { hello, door }) };
+    unsafe { first.write(Start { hello, door, has_no_rights: AtomicBool::new(false) }) };
     // SAFETY: the stack is the helper's alone, and `main` keeps to it.
     let started = unsafe { start_thread(flags, stack + STACK_BYTES, main, stack) };
     let _ = mask(&before[0], 0);
     if started.is_err() {
         let _ = ask(call::MUNMAP, [stack, STACK_BYTES, 0, 0, 0, 0]);
+        return;
+    }
+    if users().contains(&0) {
+        // SAFETY: written above; it stays mapped, and what changes is atomic.
+        let Start { has_no_rights, .. } = unsafe { &*first };
+        // The program goes on once no thread of it has rights that it may give up.
+        while !has_no_rights.load(Ordering::Acquire) {
+            let _ = ask(call::YIELD, [0; 6]);
+        }
     }
 }
 
 /// What a helper begins with.
-#[derive(Clone, Copy)]
 struct Start {
     hello: u32,
     door: Option<u32>,
+    /// Set once the helper has given up its rights, or ends.
+    has_no_rights: AtomicBool,
 }
 
 extern "C" fn main(stack: usize) -> ! {
     let first: *const Start = ptr::with_exposed_provenance(stack);
-    // SAFETY: whoever started the helper wrote it there.
-    let Start { hello, door } = unsafe { first.read() };
-    // The program's files are not ours: none must stay open because of us.
-    if close_all_but(door).is_err() {
-        let _ = ask(call::EXIT, [0; 6]);
-    }
-    // No directory of the program's is to be in use because of us, either.
-    let _ = ask(call::CHDIR, [c"/".as_ptr().addr(), 0, 0, 0, 0, 0]);
-    const PR_SET_NAME: usize = 15;
-    if ask(call::PRCTL, [PR_SET_NAME, c"uzswap-helper".as_ptr().addr(), 0, 0, 0, 0]).is_err() {
-        let _ = ask(call::EXIT, [0; 6]); // the supervisor would not know it
-    }
-    run_soon();
-    if let Some(helper) = Helper::meet(hello, stack, door) {
-        helper.work();
-    }
+    // SAFETY: the thread that started the helper wrote it there; it stays mapped.
+    let Start { hello, door, has_no_rights } = unsafe { &*first };
+    let (hello, door) = (*hello, *door);
+    let come = come(hello, door);
+    give_up_rights();
+    has_no_rights.store(true, Ordering::Release);
+    let failed = match come {
+        Ok(come) => match Helper::meet(hello, stack, &come) {
+            Ok(helper) => helper.work(),
+            Err(failed) => failed,
+        },
+        Err(ECONNREFUSED) => Failed::Lost,
+        Err(_) => Failed::Refused,
+    };
     // Parts of the memory may be kept by the supervisor since before the fork.
     let needs_us = hello == kind::HELLO_FORK && WATCHED.load(Ordering::Relaxed);
-    if needs_us && connect(door) == Err(ECONNREFUSED) {
+    if needs_us && failed == Failed::Lost && connect(None).is_err() {
         end_program(SUPERVISOR_GONE);
     }
     let _ = ask(call::EXIT, [0; 6]);
     unreachable!()
+}
+
+/// What a helper has that took its program's rights.
+struct Come {
+    socket: usize,
+    /// A userfaultfd of its own. None where it has that of a fork, or the kernel refuses it.
+    userfaultfd: Option<usize>,
+}
+
+/// Why there is no helper.
+#[derive(PartialEq)]
+enum Failed {
+    /// The supervisor or the kernel refused it.
+    Refused,
+    /// The supervisor said nothing more.
+    Lost,
+}
+
+/// Does all that takes the program's rights.
+fn come(hello: u32, door: Option<u32>) -> Result<Come, u32> {
+    // The program's files are not ours: none must stay open because of us.
+    close_all_but(door)?;
+    // No directory of the program's is to be in use because of us, either.
+    let _ = ask(call::CHDIR, [c"/".as_ptr().addr(), 0, 0, 0, 0, 0]);
+    const PR_SET_NAME: usize = 15;
+    // Without it the supervisor would not know the helper.
+    ask(call::PRCTL, [PR_SET_NAME, c"uzswap-helper".as_ptr().addr(), 0, 0, 0, 0])?;
+    run_soon();
+    let socket = connect(door);
+    // It is the parent's: this process gets one of its own.
+    door.into_iter().for_each(close);
+    let socket = socket?;
+    let is_known = hello == kind::HELLO_FORK && WATCHED.load(Ordering::Relaxed);
+    let make = || ask(call::USERFAULTFD, [O_CLOEXEC_NONBLOCK, 0, 0, 0, 0, 0]).ok();
+    Ok(Come { socket, userfaultfd: if is_known { None } else { make() } })
 }
 
 /// Closes all descriptors of this thread but one.
@@ -160,20 +204,34 @@ fn close_all_but(kept: Option<u32>) -> Result<(), u32> {
     close(kept + 1, u32::MAX)
 }
 
+/// The real, effective and saved user of the calling thread.
+fn users() -> [u32; 3] {
+    let mut users = [u32::MAX; 3];
+    let [real, effective, saved] = users.each_mut().map(|user| ptr::from_mut(user).addr());
+    let _ = ask(call::GETRESUID, [real, effective, saved, 0, 0, 0]);
+    users
+}
+
 /// Gives up what the program has of root's rights: it may give them up itself later, and whoever
-/// takes it over then has the helper, too. What is refused stays as it is.
+/// takes it over then has the helper, too. What is refused stays as it is. The program waits.
 ///
 /// No process has the helper's user, so none but root can trace it or send it signals.
 fn give_up_rights() {
     const NOBODYS: usize = 0x7000_0000;
+    const SAME: usize = u32::MAX as usize;
     const CAPABILITY_VERSION_3: u64 = 0x2008_0522;
     const PR_SET_DUMPABLE: usize = 4;
     const PR_GET_DUMPABLE: usize = 3;
     const PR_SET_NO_NEW_PRIVS: usize = 38;
-    if ask(call::GETEUID, [0; 6]) == Ok(0) {
+    let users = users();
+    if users.contains(&0) {
         // With other users' rights it would be a program that leaves no core file (prctl(2)).
         let dumpable = ask(call::PRCTL, [PR_GET_DUMPABLE, 0, 0, 0, 0, 0]);
         let own = NOBODYS | ask(call::GETTID, [0; 6]).unwrap_or(0);
+        if users[1] != 0 {
+            // As root, whose rights it could take back, it may take any user.
+            let _ = ask(call::SETRESUID, [SAME, 0, SAME, 0, 0, 0]);
+        }
         let _ = ask(call::SETGROUPS, [0; 6]);
         let _ = ask(call::SETRESGID, [own, own, own, 0, 0, 0]);
         let _ = ask(call::SETRESUID, [own, own, own, 0, 0, 0]);
@@ -285,29 +343,37 @@ struct Move {
 }
 
 impl Helper {
-    /// Makes itself known to the supervisor. `None` where there is no supervisor, or the kernel
-    /// refuses something; the program runs as it would without us then.
-    fn meet(hello: u32, stack: usize, door: Option<u32>) -> Option<Helper> {
+    /// Makes itself known to the supervisor. Where that fails the program runs as it would without
+    /// us.
+    fn meet(hello: u32, stack: usize, come: &Come) -> Result<Helper, Failed> {
+        let socket = come.socket;
+        let refused = |_| Failed::Refused;
         let [secret, more] = if hello == kind::HELLO_FORK { read_secret() } else { [0; 2] };
-        let socket = connect(door).ok()?;
         let words = [stack as u64, STACK_BYTES as u64, secret, more];
-        send(socket, Message::new(hello, words), None)?;
-        let (welcome, [shared, door, given]) = receive(socket)?;
+        send(socket, Message::new(hello, words), None).ok_or(Failed::Lost)?;
+        let (welcome, [shared, door, given]) = receive(socket).ok_or(Failed::Lost)?;
+        if welcome.kind == kind::END {
+            return Err(Failed::Refused);
+        }
         let bytes = size_of::<Control>().next_multiple_of(PAGE_BYTES as usize);
         let map = |bytes, flags, file| ask(call::MMAP, [0, bytes, PROT_READ_WRITE, flags, file, 0]);
-        let control = map(bytes, MAP_SHARED, shared as usize).ok()?;
+        let control = map(bytes, MAP_SHARED, shared as usize).map_err(refused)?;
         let _ = ask(call::MADVISE, [control, bytes, MADV_DONTFORK, 0, 0, 0]);
-        let _ = ask(call::CLOSE, [shared as usize, 0, 0, 0, 0, 0]);
+        close(shared as u32);
         let control: *const Control = ptr::with_exposed_provenance(control);
         // SAFETY: the supervisor's memory has this size, is all atomics, and stays mapped.
         let control = unsafe { &*control };
-        let made = match welcome.kind {
-            kind::WELCOME_DEVICE => {
+        let made = match (welcome.kind, come.userfaultfd) {
+            (kind::WELCOME_FORKED, own) => {
+                own.into_iter().for_each(|own| close(own as u32));
+                Ok(given as usize)
+            }
+            (kind::WELCOME_DEVICE | kind::WELCOME_CALL, Some(own)) => Ok(own),
+            (kind::WELCOME_DEVICE, None) => {
                 ask(call::IOCTL, [given as usize, USERFAULTFD_IOC_NEW, O_CLOEXEC_NONBLOCK, 0, 0, 0])
             }
-            kind::WELCOME_CALL => ask(call::USERFAULTFD, [O_CLOEXEC_NONBLOCK, 0, 0, 0, 0, 0]),
-            kind::WELCOME_FORKED => Ok(given as usize),
-            _ => return None,
+            (kind::WELCOME_CALL, None) => Err(EPERM),
+            _ => return Err(Failed::Refused),
         };
         let staging_bytes = welcome.words[0] as usize;
         let staging = map(staging_bytes, MAP_PRIVATE_ANONYMOUS | MAP_NORESERVE, usize::MAX)
@@ -324,11 +390,11 @@ impl Helper {
             (Ok(made), Ok(staging)) => (made, staging),
             (Err(errno), _) | (_, Err(errno)) => {
                 send(socket, Message::new(kind::CANNOT, [u64::from(errno)]), None);
-                return None;
+                return Err(Failed::Refused);
             }
         };
         if welcome.kind == kind::WELCOME_DEVICE {
-            let _ = ask(call::CLOSE, [given as usize, 0, 0, 0, 0, 0]);
+            close(given as u32);
         }
         // SAFETY: null, or memory that stays mapped and is all atomics.
         let for_forks = unsafe { FOR_FORKS.load(Ordering::Relaxed).as_ref() };
@@ -336,8 +402,8 @@ impl Helper {
         let ready = [staging as u64, staging_bytes as u64, identity as u64];
         // The helper keeps it open too: with the supervisor gone, memory that is not there must not
         // read as zeros.
-        send(socket, Message::new(kind::READY, ready), Some(userfaultfd as i32))?;
-        give_up_rights();
+        send(socket, Message::new(kind::READY, ready), Some(userfaultfd as i32))
+            .ok_or(Failed::Lost)?;
         if let Some(for_forks) = for_forks {
             let page = staging + staging_bytes - PAGE_BYTES as usize;
             for_forks.page.store(page, Ordering::Relaxed);
@@ -345,7 +411,7 @@ impl Helper {
             for_forks.door.store(door as usize, Ordering::Relaxed);
             for_forks.control.store(ptr::from_ref(control).cast_mut(), Ordering::Release);
         }
-        Some(Helper { socket, userfaultfd, control })
+        Ok(Helper { socket, userfaultfd, control })
     }
 
     fn work(&self) -> ! {

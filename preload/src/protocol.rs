@@ -17,7 +17,7 @@
 //!
 //! A helper connects by the path of a socket. After chroot(2) or in a mount namespace its program
 //! does not reach that path. Then the helper sends one end of a pair of sockets through the *door*.
-//! Each helper holds this socket, and lends it to its program for the moment of a fork.
+//! Each helper holds a door of its own, and lends it to its program for the moment of a fork.
 
 use core::sync::atomic::{AtomicU32, AtomicU64};
 

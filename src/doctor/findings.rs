@@ -10,7 +10,7 @@ const MIB: u64 = 1 << 20;
 
 /// Descriptors that leave room for a tree of some hundred processes, and of each.
 const FILES_WANTED: u64 = 1024;
-const FILES_OF_PROCESS: u64 = 9;
+const FILES_OF_PROCESS: u64 = 10;
 
 /// Descriptors with which a run can start: some twenty are the supervisor's own.
 const FILES_MIN: u64 = 64;
@@ -326,7 +326,7 @@ fn open_files(files: &Files) -> Finding {
     };
     let most = limit / FILES_OF_PROCESS;
     let means =
-        format!("enough for some {most} processes at once, nine for each; more run unmanaged");
+        format!("enough for some {most} processes at once, ten for each; more run unmanaged");
     if limit >= FILES_WANTED {
         return finding(topic, State::Ok, limit.to_string(), means);
     }

@@ -197,6 +197,7 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
         bell: Bell::default(),
         end: Bell::default(),
         unmanaged: AtomicU64::new(0),
+        largest_unmanaged: Mutex::default(),
         guard: OnceLock::new(),
         quiet: options.quiet,
     });
@@ -304,7 +305,7 @@ fn spawn(
     thread::Builder::new().name(name.to_owned()).spawn(work)
 }
 
-/// Allows this process as many open files as it may have: there are nine for each process that it
+/// Allows this process as many open files as it may have: there are ten for each process that it
 /// looks after. What it has started by now keeps its own limit.
 fn allow_many_files() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};

@@ -59,6 +59,7 @@ pub use launch::{RunError, RunOptions, run};
 use meter::Meter;
 pub use meter::{FaultTimes, PagerCounts};
 pub use metrics::MetricsAddress;
+use peer::Peer;
 use shared::{SharedSpace, SpaceLock, lock};
 use slots::{Slots, key};
 use space::{Space, process_size, resident_bytes};
@@ -158,6 +159,8 @@ struct Pager {
     end: Bell,
     /// Anonymous memory of processes without a helper.
     unmanaged: AtomicU64,
+    /// The largest of these, and its bytes.
+    largest_unmanaged: Mutex<Option<(u64, Peer)>>,
     /// From the moment on in which pages leave: were the supervisor killed, and no descriptor of
     /// a userfaultfd left, they would read as zeros.
     guard: OnceLock<io::Result<Guard>>,
@@ -550,7 +553,7 @@ impl Pager {
     }
 
     /// The programs need more than the limit, and that cannot be helped: the largest is ended, as a
-    /// memory cgroup does.
+    /// memory cgroup does, be it managed or not.
     fn is_out_of_memory(&self, why: &str) {
         let spaces = self.spaces();
         let by_size = spaces.iter().filter_map(|space| {
@@ -560,7 +563,13 @@ impl Pager {
             let stored = space.table.stored_pages() * PAGE_SIZE as u64 / members;
             Some((space.resident_bytes() + stored, space.peer.clone()?))
         });
-        let Some((_, largest)) = by_size.max_by_key(|(bytes, _)| *bytes) else { return };
+        let managed = by_size.max_by_key(|(bytes, _)| *bytes);
+        let unmanaged =
+            self.largest_unmanaged.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let unmanaged = unmanaged.filter(|(_, peer)| peer.is_alive());
+        let unmanaged = unmanaged.map(|(bytes, peer)| (bytes, Arc::new(peer)));
+        let largest = managed.into_iter().chain(unmanaged).max_by_key(|(bytes, _)| *bytes);
+        let Some((_, largest)) = largest else { return };
         let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
         let used = self.sampled.load(Ordering::Relaxed);
         let resident = self.resident.load(Ordering::Relaxed);
@@ -628,7 +637,7 @@ fn ratio(stored_pages: u64, pool_bytes: u64) -> Option<f64> {
 fn too_many_files(error: &io::Error) -> String {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     let limit = limit.unwrap_or(u64::MAX);
-    format!("{error}: {limit} are allowed (ulimit -n), 9 for each process")
+    format!("{error}: {limit} are allowed (ulimit -n), 10 for each process")
 }
 
 /// A descriptor that wakes who waits for it.

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Signal, pidfd_send_signal};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::sys::{peer, process};
 
@@ -22,6 +22,12 @@ impl Peer {
     /// The process that a pidfd names.
     pub(super) fn new(pidfd: OwnedFd) -> io::Result<Peer> {
         Ok(Peer { pid: peer::number_of(pidfd.as_fd())?, pidfd })
+    }
+
+    /// The process that has a number now; `None` where there is none, or no descriptor for it.
+    pub(super) fn open(pid: u32) -> Option<Peer> {
+        let pidfd = pidfd_open(Pid::from_raw(pid as i32)?, PidfdFlags::empty()).ok()?;
+        Some(Peer { pid, pidfd })
     }
 
     /// The process that made a connection.
@@ -74,8 +80,6 @@ mod tests {
     use std::collections::BTreeMap;
     use std::process::{Command, Stdio};
 
-    use rustix::process::{Pid, PidfdFlags, pidfd_open};
-
     use super::*;
 
     #[test]
@@ -104,9 +108,8 @@ mod tests {
     #[test]
     fn a_child_is_a_descendant_until_it_ends() {
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
-        let pid = Pid::from_raw(child.id() as i32).unwrap();
-        let peer = Peer::new(pidfd_open(pid, PidfdFlags::empty()).unwrap()).unwrap();
-        assert_eq!(peer.pid(), child.id());
+        let peer = Peer::open(child.id()).unwrap();
+        assert_eq!(Peer::new(peer.pidfd.try_clone().unwrap()).unwrap().pid(), child.id());
         assert!(peer.descends_from(std::process::id()));
         assert!(!peer.descends_from(2), "a kernel thread");
         peer.kill();

@@ -7,11 +7,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use super::peer::Peer;
 use super::process_files::{children_of, part_of_anonymous_of};
 use super::{Pager, lock, status};
 use crate::sys::process;
@@ -56,6 +57,7 @@ impl Tree {
         let managed: BTreeSet<u32> = managed(&self.pager).collect();
         let mut without = BTreeMap::new();
         let mut bytes = 0;
+        let mut largest = (0, None);
         for pid in processes(&self.pager) {
             // One that ended, or that the kernel lets nobody look at, has no such link.
             let Some(program) = program_of(pid) else { continue };
@@ -67,7 +69,11 @@ impl Tree {
             if looks < LOOKS {
                 continue;
             }
-            bytes += part_of_anonymous_of(pid).unwrap_or(0);
+            let own = part_of_anonymous_of(pid).unwrap_or(0);
+            bytes += own;
+            if own > largest.0 {
+                largest = (own, Some(pid));
+            }
             let is_parent =
                 |it: &u32| managed.contains(it) && program_of(*it).as_ref() == Some(&program);
             if looks < LOOKS_AT_FORKED && process::parent_of(pid).filter(is_parent).is_some() {
@@ -84,6 +90,9 @@ impl Tree {
             }
         }
         self.without = without;
+        let largest = largest.1.and_then(Peer::open).map(|peer| (largest.0, peer));
+        let largest = largest.filter(|(_, peer)| peer.descends_from(std::process::id()));
+        *self.pager.largest_unmanaged.lock().unwrap_or_else(PoisonError::into_inner) = largest;
         self.pager.unmanaged.store(bytes, Ordering::Relaxed);
     }
 }

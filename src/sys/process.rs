@@ -184,8 +184,8 @@ pub fn prefer_thread(thread: u32) {
 }
 
 /// Gives up the capabilities of this thread, but for four that serve to look after processes of
-/// other users. `CAP_SYS_PTRACE` and `CAP_DAC_READ_SEARCH` read their files in /proc, `CAP_KILL` ends
-/// them, `CAP_SYS_NICE` schedules them. Threads that this one starts have no others. Best effort.
+/// other users. `CAP_SYS_PTRACE` and `CAP_DAC_READ_SEARCH` read their files in /proc, `CAP_KILL`
+/// ends them, `CAP_SYS_NICE` schedules them. Threads that it starts have no others. Best effort.
 pub fn keep_capabilities_for_programs() {
     use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
     let kept = CapabilitySet::SYS_PTRACE

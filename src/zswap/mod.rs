@@ -25,7 +25,7 @@
 //! decompression hold no shard lock, and neither does the backing. Blocks are held while they are
 //! read; what was read counts if its entry is the same afterwards.
 //!
-//! Compressor, pool and backing may be of others; what they do wrong ends in [`parts`].
+//! Compressor, pool and backing may be of others; what they do wrong ends in `parts`.
 
 mod checksum;
 mod counters;

@@ -25,8 +25,18 @@ const PAGE: usize = 4096;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What an enemy does, and the tests that each of them is.
-pub(crate) const ATTACKS: [&str; 8] =
-    ["truncate", "scribble", "flood", "silent", "descriptors", "blocking", "secrets", "random"];
+pub(crate) const ATTACKS: [&str; 10] = [
+    "truncate",
+    "scribble",
+    "flood",
+    "silent",
+    "descriptors",
+    "blocking",
+    "secrets",
+    "many",
+    "idle",
+    "random",
+];
 
 /// A generator whose seed replays a run.
 struct Random(u64);
@@ -128,6 +138,8 @@ pub(crate) fn run(attack: &str, seconds: u64, seed: u64) -> ExitCode {
             "descriptors" => descriptors(),
             "blocking" => blocking(until),
             "secrets" => secrets(&mut random),
+            "many" => many(until),
+            "idle" => idle(until),
             "random" => anything(&mut random),
             other => panic!("no attack is called {other}"),
         }
@@ -233,6 +245,41 @@ fn blocking(until: Instant) {
         let _ = fcntl_setfl(&uffd, OFlags::NONBLOCK);
         let _ = rustix::io::read(&uffd, &mut [0; 64]);
     }
+}
+
+/// One process that would be many: it has one helper, and counts once.
+fn many(until: Instant) {
+    let mut all: Vec<Enemy> = (0..4).filter_map(|_| Enemy::connect().ok()).collect();
+    let ready = all.iter_mut().filter_map(|enemy| enemy.become_helper().then_some(enemy));
+    let mut ready: Vec<&mut Enemy> = ready.collect();
+    // The first is one still.
+    for other in ready.iter_mut().skip(1) {
+        let answer = other.hear();
+        assert!(answer.is_none_or(|message| message.kind == kind::END), "{answer:?}");
+    }
+    std::thread::sleep(until.saturating_duration_since(Instant::now()));
+}
+
+/// A helper that says that it has done all, and has moved nothing: pages do not leave.
+fn idle(until: Instant) {
+    let Ok(mut enemy) = Enemy::connect() else { return };
+    if !enemy.become_helper() {
+        return;
+    }
+    let control = enemy.got.pop_front().expect("control memory comes along");
+    // Memory of its own, which does not leave.
+    let memory = std::hint::black_box(vec![1_u8; 30 << 20]);
+    while Instant::now() < until {
+        let mut ready = [PollFd::new(&enemy.socket, PollFlags::IN)];
+        let _ = poll(&mut ready, Some(&Timespec { tv_sec: 0, tv_nsec: 10_000_000 }));
+        if peer::receive(&enemy.socket, &mut [0; 64]).is_ok() {
+            let mut numbers = [0; 16]; // lock, changes, given, done
+            let _ = rustix::io::pread(&control, &mut numbers, 0);
+            let _ = rustix::io::pwrite(&control, &numbers[8..12], 12);
+            let _ = enemy.say(kind::DONE, []);
+        }
+    }
+    drop(memory);
 }
 
 /// Claims to be the child of a fork: nobody gets another's userfaultfd.

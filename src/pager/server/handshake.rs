@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!  Connected --- Hello ---> Greeting --- its space is known ---> Welcomed --- Ready ---> Proving
-//!      the kernel names         (a forked child that may              its userfaultfd fills a page,
-//!      the process              be behind its parent)                 which its memory shows then
+//!      the kernel names         (a forked child that may         its userfaultfd fills a page,
+//!      the process              be behind its parent)            which its memory shows then
 //! ```
 //!
 //! Nothing that a program says is believed. The kernel names its process, which must descend from
@@ -55,11 +55,16 @@ const USER_MEMORY: Range<u64> = 1 << 16..1 << 56;
 #[derive(Debug)]
 pub(super) struct Entrance {
     listener: OwnedFd,
-    door: OwnedFd,
-    /// The other end of the door: all helpers hold it.
-    lent_door: OwnedFd,
     /// What is given up for a moment where there is no descriptor for a connection.
     spare: Mutex<Option<OwnedFd>>,
+}
+
+/// A helper that is ready, as the server has it.
+#[derive(Debug)]
+pub(super) struct ReadyHelper {
+    pub(super) space: u32,
+    /// The end of its door. No other process has the same: a holder could connect it to itself.
+    door: OwnedFd,
 }
 
 /// A connection, and the process at its other end.
@@ -71,20 +76,12 @@ pub(super) struct Arrival {
 
 impl Entrance {
     pub(super) fn new(listener: OwnedFd) -> io::Result<Entrance> {
-        let flags = SocketFlags::CLOEXEC;
-        let (family, kind) = (AddressFamily::UNIX, SocketType::DGRAM);
-        let (door, lent_door) = rustix::net::socketpair(family, kind, flags, None)?;
-        peer::tell_senders(&door)?;
-        let spare = Mutex::new(Some(door.try_clone()?));
-        Ok(Entrance { listener, door, lent_door, spare })
+        let spare = Mutex::new(Some(listener.try_clone()?));
+        Ok(Entrance { listener, spare })
     }
 
     pub(super) fn listener(&self) -> &OwnedFd {
         &self.listener
-    }
-
-    pub(super) fn door(&self) -> &OwnedFd {
-        &self.door
     }
 
     /// Accepts a connection by the path of the socket.
@@ -104,12 +101,30 @@ impl Entrance {
         Arrival { connection, peer }.of_the_run()
     }
 
-    /// Takes a connection that a process sends through the door.
+    /// Closes a connection for which there is no descriptor. Epoll would report it for ever.
+    fn turn_away(&self, accept: impl FnOnce() -> rustix::io::Result<OwnedFd>) {
+        let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(spare.take());
+        drop(accept());
+        *spare = self.listener.try_clone().ok();
+    }
+}
+
+/// A new door: the end that sends, for a helper, and the end that receives.
+fn new_door() -> io::Result<(OwnedFd, OwnedFd)> {
+    let (family, kind) = (AddressFamily::UNIX, SocketType::DGRAM);
+    let (sends, receives) = rustix::net::socketpair(family, kind, SocketFlags::CLOEXEC, None)?;
+    peer::tell_senders(&receives)?;
+    Ok((sends, receives))
+}
+
+impl ReadyHelper {
+    /// Takes a connection that a process sends through this door.
     ///
     /// # Errors
     ///
     /// As [`Entrance::accept`]; `InvalidData` where it sends something else.
-    pub(super) fn take_sent(&self) -> io::Result<Arrival> {
+    fn take_sent(&self) -> io::Result<Arrival> {
         let (message, mut descriptors, sender) = receive(&self.door)?;
         let is_packets = |socket: &OwnedFd| {
             sockopt::socket_domain(socket) == Ok(AddressFamily::UNIX)
@@ -122,14 +137,6 @@ impl Entrance {
             }
             _ => Err(io::ErrorKind::InvalidData.into()),
         }
-    }
-
-    /// Closes a connection for which there is no descriptor. Epoll would report it for ever.
-    fn turn_away(&self, accept: impl FnOnce() -> rustix::io::Result<OwnedFd>) {
-        let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
-        drop(spare.take());
-        drop(accept());
-        *spare = self.door.try_clone().ok();
     }
 }
 
@@ -169,6 +176,8 @@ struct Welcomed {
     /// The helper's own memory.
     own: Range<u64>,
     control: SharedControl,
+    /// The end of its door that receives.
+    door: OwnedFd,
     is_forked: bool,
     /// The space that its parent's fork made.
     space: Option<u32>,
@@ -190,14 +199,18 @@ impl Server {
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         if connection.as_raw_fd() as u64 + SPARE_FILES >= limit {
             self.warn_of_files(peer.pid());
+            send_away(&connection);
             return Ok(());
         }
         let of_it = |pending: &&PendingHelper| pending.peer.pid() == peer.pid();
         if self.pending.values().filter(of_it).count() >= PENDING_EACH {
+            send_away(&connection);
             return Ok(());
         }
-        if self.pending.len() >= PENDING_MAX {
-            self.pending.pop_first();
+        if self.pending.len() >= PENDING_MAX
+            && let Some((_, oldest)) = self.pending.pop_first()
+        {
+            send_away(&oldest.connection);
         }
         let id = self.number();
         let token = Token::Helper(id).data();
@@ -210,14 +223,26 @@ impl Server {
 
     /// Drops helpers that take too long.
     pub(super) fn drop_silent(&mut self) {
-        self.pending.retain(|_, pending| pending.since.elapsed() < PENDING_FOR);
+        self.pending.retain(|_, pending| {
+            let is_silent = pending.since.elapsed() >= PENDING_FOR;
+            if is_silent {
+                send_away(&pending.connection);
+            }
+            !is_silent
+        });
+    }
+
+    /// A process has sent something through a helper's door.
+    pub(super) fn knocked(&mut self, id: u32) {
+        if let Some(Ok(arrival)) = self.helpers.get(&id).map(ReadyHelper::take_sent) {
+            let _ = self.admit(arrival); // there is no more memory in the kernel
+        }
     }
 
     /// A helper says something, or is gone.
     pub(super) fn heard(&mut self, id: u32) {
-        if let Some(&space) = self.helpers.get(&id) {
+        if let Some(ReadyHelper { space, .. }) = self.helpers.remove(&id) {
             // Nothing is asked for: its connection has ended.
-            self.helpers.remove(&id);
             self.tell_of_core(space);
             self.leave(space);
             return;
@@ -278,7 +303,7 @@ impl Server {
     /// Nothing comes of a helper: it ends, and its program runs on as it would without it.
     fn refuse(&mut self, id: u32, error: &io::Error) {
         let Some(pending) = self.pending.remove(&id) else { return };
-        let _ = send(&pending.connection, Message::new(kind::END, []), &[]); // it may have ended
+        send_away(&pending.connection);
         // Another error, as a rule, is that it has just ended.
         if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) {
             self.warn_of_files(pending.peer.pid());
@@ -307,22 +332,23 @@ impl Server {
             Identity::Pending => return Ok(Stage::Greeting(hello)),
         };
         let (control, file) = SharedControl::new()?;
+        let (lent_door, door) = new_door()?;
         let connection = &self.pending[&id].connection;
         let welcome = |kind| Message::new(kind, [STAGING_BYTES]);
-        let (file, door) = (file.as_fd(), self.entrance.lent_door.as_fd());
+        let (file, lent) = (file.as_fd(), lent_door.as_fd());
         match (space, &self.device) {
             (Some(space), _) => {
                 let space = lock(&self.spaces[&space]);
                 let uffd = space.uffd.as_fd();
-                send(connection, welcome(kind::WELCOME_FORKED), &[file, door, uffd])?;
+                send(connection, welcome(kind::WELCOME_FORKED), &[file, lent, uffd])?;
             }
             (None, Some(device)) => {
                 let device = device.as_fd();
-                send(connection, welcome(kind::WELCOME_DEVICE), &[file, door, device])?;
+                send(connection, welcome(kind::WELCOME_DEVICE), &[file, lent, device])?;
             }
-            (None, None) => send(connection, welcome(kind::WELCOME_CALL), &[file, door])?,
+            (None, None) => send(connection, welcome(kind::WELCOME_CALL), &[file, lent])?,
         }
-        Ok(Stage::Welcomed(Welcomed { own, control, is_forked, space }))
+        Ok(Stage::Welcomed(Welcomed { own, control, door, is_forked, space }))
     }
 
     /// The space that a fork made, by the secret that its page of identity was filled with when the
@@ -359,6 +385,9 @@ impl Server {
             memory(identity, PAGE)?;
         }
         let peer = Arc::clone(&self.pending[&id].peer);
+        if self.has_space_of(peer.pid()) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
         let page = staging.end - PAGE;
         let (space, files) = match welcomed.space {
             Some(space) => {
@@ -390,7 +419,9 @@ impl Server {
         // From now on the evictor reads its messages. Epoll reports its end in any case.
         let token = Token::Helper(id).data();
         epoll::modify(&self.epolls[0], &pending.connection, token, epoll::EventFlags::empty())?;
-        self.helpers.insert(id, space);
+        let knock = Token::Door(id).data();
+        epoll::add(&self.epolls[0], &welcomed.door, knock, epoll::EventFlags::IN)?;
+        self.helpers.insert(id, ReadyHelper { space, door: welcomed.door });
         let pid = peer.pid();
         let could_exceed =
             welcomed.is_forked && welcomed.space.is_none() && self.join_parent(space, pid);
@@ -413,6 +444,20 @@ impl Server {
         self.pager.ring();
         Ok(None)
     }
+}
+
+impl Server {
+    /// Whether a process is managed already: it has one helper, and counts once. The memory of the
+    /// program that it was before an exec(2) is gone.
+    fn has_space_of(&self, pid: u32) -> bool {
+        let is_of_it = |space: &Space| space.pid == Some(pid) && !space.is_dead();
+        self.spaces.values().any(|space| is_of_it(&lock(space)))
+    }
+}
+
+/// Has a helper end, whose program then runs on as it would without it.
+fn send_away(connection: &OwnedFd) {
+    let _ = send(connection, Message::new(kind::END, []), &[]); // it may have ended
 }
 
 impl Stage {

@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use forking::Overtaking;
-use handshake::{Entrance, PendingHelper};
+use handshake::{PendingHelper, ReadyHelper};
 use left::Left;
 use rustix::event::epoll;
 use serving::{Access, By, FRESH_MAX, RESTORED_MAX, Served, Waiting};
@@ -40,13 +40,14 @@ const MESSAGES: usize = 16;
 #[derive(Debug, Clone, Copy)]
 enum Token {
     Listener,
-    Door,
     Wake,
     /// Of the end of all.
     Over,
     /// A helper that is not ready yet, or that may end.
     Helper(u32),
     Userfaultfd(u32),
+    /// Of a helper.
+    Door(u32),
 }
 
 impl Token {
@@ -55,9 +56,9 @@ impl Token {
             Token::Listener => 0,
             Token::Wake => 1,
             Token::Over => 2,
-            Token::Door => 3,
-            Token::Helper(id) => u64::from(id) * 2 + 4,
-            Token::Userfaultfd(id) => u64::from(id) * 2 + 5,
+            Token::Helper(id) => u64::from(id) * 3 + 3,
+            Token::Userfaultfd(id) => u64::from(id) * 3 + 4,
+            Token::Door(id) => u64::from(id) * 3 + 5,
         };
         epoll::EventData::new_u64(number)
     }
@@ -67,9 +68,14 @@ impl Token {
             0 => Token::Listener,
             1 => Token::Wake,
             2 => Token::Over,
-            3 => Token::Door,
-            number if number % 2 == 0 => Token::Helper(((number - 4) / 2) as u32),
-            number => Token::Userfaultfd(((number - 5) / 2) as u32),
+            number => {
+                let id = (number / 3 - 1) as u32;
+                match number % 3 {
+                    0 => Token::Helper(id),
+                    1 => Token::Userfaultfd(id),
+                    _ => Token::Door(id),
+                }
+            }
         }
     }
 }
@@ -78,7 +84,6 @@ impl Token {
 #[derive(Debug)]
 pub(super) struct Server {
     pager: Arc<Pager>,
-    entrance: Arc<Entrance>,
     /// What each worker waits for.
     epolls: Arc<[OwnedFd]>,
     /// When each worker had a fault last: of those that were started.
@@ -88,7 +93,7 @@ pub(super) struct Server {
     /// Helpers that are not ready, the oldest first.
     pending: BTreeMap<u32, PendingHelper>,
     /// Helpers of spaces, by the number that they came with: to see that they end.
-    helpers: BTreeMap<u32, u32>,
+    helpers: BTreeMap<u32, ReadyHelper>,
     waiting: Vec<Waiting>,
     overtaking: Vec<Overtaking>,
     left: Vec<Left>,
@@ -127,15 +132,9 @@ enum Unread {
 }
 
 impl Server {
-    fn new(
-        pager: Arc<Pager>,
-        entrance: Arc<Entrance>,
-        epolls: Arc<[OwnedFd]>,
-    ) -> io::Result<Server> {
+    fn new(pager: Arc<Pager>, listener: &OwnedFd, epolls: Arc<[OwnedFd]>) -> io::Result<Server> {
         let first = &epolls[0];
-        let (listener, door) = (Token::Listener.data(), Token::Door.data());
-        epoll::add(first, entrance.listener(), listener, epoll::EventFlags::IN)?;
-        epoll::add(first, entrance.door(), door, epoll::EventFlags::IN)?;
+        epoll::add(first, listener, Token::Listener.data(), epoll::EventFlags::IN)?;
         epoll::add(first, &pager.wake, Token::Wake.data(), epoll::EventFlags::IN)?;
         for epoll in &*epolls {
             epoll::add(epoll, &pager.over, Token::Over.data(), epoll::EventFlags::IN)?;
@@ -144,7 +143,6 @@ impl Server {
         let reader = pager.write_back.as_ref().map(|_| Reader::start(&pager)).transpose()?;
         Ok(Server {
             pager,
-            entrance,
             epolls,
             busy: vec![Instant::now()],
             device,
@@ -238,7 +236,7 @@ impl Server {
         }
     }
 
-    /// Forgets spaces whose memory is gone: those without a helper end unseen, and so does one whose
+    /// Forgets spaces whose memory is gone. Those without a helper end unseen; so does one whose
     /// connection another process has, too.
     fn forget_dead(&mut self, may_be: impl Fn(&Space) -> bool) {
         let is_dead = |space: &Space| may_be(space) && space.is_dead();
@@ -250,7 +248,7 @@ impl Server {
             .collect();
         for id in dead {
             if lock(&self.spaces[&id]).pid.is_some() {
-                self.helpers.retain(|_, space| *space != id);
+                self.helpers.retain(|_, helper| helper.space != id);
                 self.tell_of_core(id);
             }
             self.gone(id);

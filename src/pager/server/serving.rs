@@ -31,6 +31,10 @@ const ROOM_ROUNDS: u64 = 2;
 /// How long it waits at most: the evictor may be waiting for a helper, and that for a page itself.
 const ROOM_WAIT: Duration = Duration::from_millis(20);
 
+/// How long it waits at most where pages leave all the time, or a process is about to be ended. A
+/// helper that says so and frees nothing holds nobody up for longer.
+const WAIT_MAX: Duration = Duration::from_millis(100);
+
 /// What a thread wants that waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Access {
@@ -95,7 +99,8 @@ impl Server {
             let mut space = lock(&shared);
             let may_wait = may_help && fault.since.elapsed() <= ROOM_WAIT;
             // A child whose helper is on its way has none that could give pages up.
-            let waits_on = !may_wait && space.thread.is_some() && self.pager.will_have_room();
+            let may_wait_on = space.thread.is_some() && fault.since.elapsed() <= WAIT_MAX;
+            let waits_on = !may_wait && may_wait_on && self.pager.will_have_room();
             fault.waits_on |= waits_on;
             let by = if may_wait || waits_on { By::Program } else { By::Waiting };
             let is_in_vain = fault.waits_on || by == By::Waiting && self.pager.room_pages() == 0;

@@ -56,7 +56,7 @@ pub(in crate::pager) fn count() -> usize {
 #[derive(Debug)]
 pub(in crate::pager) struct Workers {
     pager: Arc<Pager>,
-    entrance: Arc<Entrance>,
+    entrance: Entrance,
     server: Mutex<Server>,
     /// What each of them waits for.
     epolls: Arc<[OwnedFd]>,
@@ -67,8 +67,8 @@ impl Workers {
     pub(in crate::pager) fn new(pager: Arc<Pager>, listener: OwnedFd) -> io::Result<Arc<Workers>> {
         let new = |_: &_| epoll::create(epoll::CreateFlags::CLOEXEC);
         let epolls = pager.turns.each().iter().map(new).collect::<Result<Arc<[_]>, _>>()?;
-        let entrance = Arc::new(Entrance::new(listener)?);
-        let server = Server::new(Arc::clone(&pager), Arc::clone(&entrance), Arc::clone(&epolls))?;
+        let entrance = Entrance::new(listener)?;
+        let server = Server::new(Arc::clone(&pager), entrance.listener(), Arc::clone(&epolls))?;
         Ok(Arc::new(Workers { pager, entrance, server: Mutex::new(server), epolls }))
     }
 
@@ -241,7 +241,7 @@ impl Worker {
             for event in ready.iter() {
                 match Token::of(event.data) {
                     Token::Listener => workers.admit(workers.entrance.accept()),
-                    Token::Door => workers.admit(workers.entrance.take_sent()),
+                    Token::Door(id) => workers.lock().knocked(id),
                     Token::Wake => {
                         let _ = rustix::io::read(&workers.pager.wake, &mut [0; 8]);
                         self.is_busy = true;

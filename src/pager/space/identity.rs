@@ -1,9 +1,9 @@
-//! How the supervisor identifies the process of a forked child: by a secret that it alone can read.
+//! How the supervisor identifies the process of a forked child: a secret that it alone can read.
 //!
 //! ```text
 //!  parent: the page of identity is registered, before anything else of it is; never touched
 //!    | fork: the kernel gives the child that page empty (MADV_WIPEONFORK), and registered
-//!  child: the helper reads it --- fault ---> supervisor: fills it with a secret of that child alone
+//!  child: the helper reads it --- fault ---> supervisor: fills it with a secret of that child
 //!    helper <--------------------------------
 //!    Hello, with the secret ---------------> the supervisor knows which userfaultfd is the child's
 //! ```
@@ -65,7 +65,7 @@ impl Space {
         self.identity.page.is_some_and(|page| (page..page + PAGE).contains(&address))
     }
 
-    /// Fills the page, with zeros once the process is known. The caller must wake the faulting thread.
+    /// Fills the page, with zeros once the process is known. The caller must wake who faulted.
     pub(in crate::pager) fn tell_identity(&self) -> Range<u64> {
         let page = self.identity.page.unwrap_or(0);
         let mut content = [0; PAGE_SIZE];
