@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use uzswap::backing::{Backing, Block, BlockWrite, MemoryBacking};
+use uzswap::budget::Counted;
 use uzswap::lab::SplitMix64;
 use uzswap::page::{PAGE_SIZE, Page, PageKey};
 use uzswap::zswap::{
@@ -74,6 +75,7 @@ fn store() -> (Arc<Zswap>, Arc<Calls>) {
         max_pool_bytes: POOL_BYTES,
         accept_threshold_percent: 50,
         latencies: true,
+        counted: Counted::Pool, // by which each test says when the pool is full
         ..ZswapOptions::default()
     };
     let calls = Arc::new(Calls::default());

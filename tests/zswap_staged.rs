@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use uzswap::backing::{Backing, Block, BlockWrite, MemoryBacking};
+use uzswap::budget::Counted;
 use uzswap::lab::SplitMix64;
 use uzswap::page::{PAGE_SIZE, Page, PageKey};
 use uzswap::zpool::ZpoolKind;
@@ -247,6 +248,7 @@ fn where_the_pool_cannot_have_a_page_it_is_written_through() {
     let options = ZswapOptions {
         when_full: WhenFull::Bypass,
         max_pool_bytes: 64 * PAGE_SIZE as u64,
+        counted: Counted::Pool, // the index has room
         ..Default::default()
     };
     let (full, _) = store_of(options);

@@ -203,6 +203,7 @@ fn threads_that_share_keys_see_whole_pages_of_their_keys() {
                 records: Some(RecordOptions { lru, checksum: true }),
                 written_as,
                 max_pool_bytes: 24 << 12,
+                counted: Counted::Pool, // which is what is asked of it below
                 ..ZswapOptions::default()
             };
             let backing = Box::new(MemoryBacking::new(4096).unwrap());
