@@ -30,6 +30,7 @@ pub(crate) const SETRESGID: usize = 119;
 pub(crate) const CAPSET: usize = 126;
 pub(crate) const MUNLOCK: usize = 150;
 pub(crate) const GETTID: usize = 186;
+pub(crate) const FUTEX: usize = 202;
 pub(crate) const EXIT_GROUP: usize = 231;
 pub(crate) const OPENAT: usize = 257;
 pub(crate) const WRITE: usize = 1;

@@ -2,7 +2,7 @@
 
 use core::ffi::CStr;
 use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::call::{self, call, start_thread};
 use crate::protocol::{Control, MESSAGE_BYTES, Message, RUNS_MAX, Run, holder, kind, work};
@@ -30,6 +30,9 @@ const MADV_DONTFORK: usize = 10;
 const MADV_NOHUGEPAGE: usize = 15;
 const MADV_WIPEONFORK: usize = 18;
 const MADV_POPULATE_WRITE: usize = 23;
+
+const FUTEX_WAIT_PRIVATE: usize = 128;
+const FUTEX_WAKE_PRIVATE: usize = 129;
 
 const SIG_SETMASK: usize = 2;
 const SIGKILL: usize = 9;
@@ -105,7 +108,7 @@ pub(crate) fn start(hello: u32, door: Option<u32>) {
     // The lowest part of the stack tells what to begin with.
     let first: *mut Start = ptr::with_exposed_provenance_mut(stack);
     // SAFETY: memory that was mapped just now, for this.
-    unsafe { first.write(Start { hello, door, has_no_rights: AtomicBool::new(false) }) };
+    unsafe { first.write(Start { hello, door, has_no_rights: AtomicU32::new(0) }) };
     // SAFETY: the stack is the helper's alone, and `main` keeps to it.
     let started = unsafe { start_thread(flags, stack + STACK_BYTES, main, stack) };
     let _ = mask(&before[0], 0);
@@ -117,8 +120,9 @@ pub(crate) fn start(hello: u32, door: Option<u32>) {
         // SAFETY: written above; it stays mapped, and what changes is atomic.
         let Start { has_no_rights, .. } = unsafe { &*first };
         // The program goes on once no thread of it has rights that it may give up.
-        while !has_no_rights.load(Ordering::Acquire) {
-            let _ = ask(call::YIELD, [0; 6]);
+        while has_no_rights.load(Ordering::Acquire) == 0 {
+            let at = ptr::from_ref(has_no_rights).addr();
+            let _ = ask(call::FUTEX, [at, FUTEX_WAIT_PRIVATE, 0, 0, 0, 0]);
         }
     }
 }
@@ -127,8 +131,8 @@ pub(crate) fn start(hello: u32, door: Option<u32>) {
 struct Start {
     hello: u32,
     door: Option<u32>,
-    /// Set once the helper has given up its rights, or ends.
-    has_no_rights: AtomicBool,
+    /// 1 once the helper has given up its rights, or ends: a futex.
+    has_no_rights: AtomicU32,
 }
 
 extern "C" fn main(stack: usize) -> ! {
@@ -138,7 +142,9 @@ extern "C" fn main(stack: usize) -> ! {
     let (hello, door) = (*hello, *door);
     let come = come(hello, door);
     give_up_rights();
-    has_no_rights.store(true, Ordering::Release);
+    has_no_rights.store(1, Ordering::Release);
+    let at = ptr::from_ref(has_no_rights).addr();
+    let _ = ask(call::FUTEX, [at, FUTEX_WAKE_PRIVATE, 1, 0, 0, 0]);
     let failed = match come {
         Ok(come) => match Helper::meet(hello, stack, &come) {
             Ok(helper) => helper.work(),
