@@ -247,7 +247,7 @@ fn none_outlives_the_supervisor() {
     for mib in ["1", "48"] {
         let script = format!("sleep 100 & (sleep 100; true) & {} --fill {mib} wait", this());
         let (child, stdout) = start(&mut run("32M", &["sh", "-c", &script]));
-        // All that are to be started have their helper. The guard has none, and is the first.
+        // Each process that was started has its helper. The guard has none, and is the first.
         let pids = process_tree::wait_for("programs with their helpers", || {
             let pids = process_tree::all_below(child.id());
             let is_ready = |pid: &u32| {
@@ -315,7 +315,7 @@ fn too_small_is_kept_to() {
 }
 
 /// Each takes ten descriptors: as many are taken as the kernel allows. Where that is too few, some
-/// run unmanaged, which is told; where nothing could be run, nothing is.
+/// run unmanaged, with a warning. Where nothing could be run, nothing is.
 fn more_than_descriptors() {
     let uzswap = env!("CARGO_BIN_EXE_uzswap");
     let programs = "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do sleep 0.5 & done; wait; ulimit -n";

@@ -96,7 +96,7 @@ pub enum RunError {
     /// There is no trace to record to.
     #[error(transparent)]
     Trace(#[from] TraceError),
-    /// Pages could not be kept, and the programs were ended.
+    /// The supervisor failed, and its programs end with it.
     #[error("the program was ended: {reason}")]
     Failed {
         /// Why.

@@ -546,8 +546,8 @@ impl Pager {
 
     /// Ends the process of a space, if it is known.
     fn end(&self, space: &Space, text: &str) {
-        tell(&format!("{text}; the process was ended"));
         if let Some(peer) = &space.peer {
+            tell(&format!("{text}; the process was ended"));
             peer.kill();
         }
     }

@@ -47,7 +47,7 @@ thread_local! {
     };
 }
 
-/// A store, as told from all others of this process.
+/// The number of a store, which no other of this process has.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct StoreId(u64);
 

@@ -48,6 +48,9 @@ const PENDING_FOR: Duration = Duration::from_secs(10);
 /// Descriptors that are kept for children of programs that fork, which cannot be refused.
 const SPARE_FILES: u64 = 16;
 
+/// Descriptors that are opened for a helper that is ready: its files of /proc.
+const OPENED_FILES: u64 = 6;
+
 /// Where memory of programs may be: the kernel's mmap_min_addr as a rule, and 57 bits of address.
 const USER_MEMORY: Range<u64> = 1 << 16..1 << 56;
 
@@ -196,8 +199,7 @@ impl Server {
     /// A process of the run has connected.
     pub(super) fn admit(&mut self, arrival: Arrival) -> io::Result<()> {
         let Arrival { connection, peer } = arrival;
-        let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-        if connection.as_raw_fd() as u64 + SPARE_FILES >= limit {
+        if !leaves_spare_files(&connection, 0) {
             self.warn_of_files(peer.pid());
             send_away(&connection);
             return Ok(());
@@ -388,6 +390,10 @@ impl Server {
         if self.has_space_of(peer.pid()) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
+        // Several that were admitted at a time may have taken descriptors since.
+        if !leaves_spare_files(&self.pending[&id].connection.try_clone()?, OPENED_FILES) {
+            return Err(io::Error::from_raw_os_error(libc::EMFILE));
+        }
         let page = staging.end - PAGE;
         let (space, files) = match welcomed.space {
             Some(space) => {
@@ -453,6 +459,13 @@ impl Server {
         let is_of_it = |space: &Space| space.pid == Some(pid) && !space.is_dead();
         self.spaces.values().any(|space| is_of_it(&lock(space)))
     }
+}
+
+/// Whether a descriptor that was made just now, and so many more, leave the spare ones. The kernel
+/// gives the lowest number that is free.
+fn leaves_spare_files(newest: &OwnedFd, more: u64) -> bool {
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    newest.as_raw_fd() as u64 + more + SPARE_FILES < limit
 }
 
 /// Has a helper end, whose program then runs on as it would without it.
