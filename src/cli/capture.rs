@@ -14,7 +14,7 @@ use crate::lab::capture::{
     CaptureAt, CaptureError, CaptureOptions, capture_command, capture_file, capture_pid,
 };
 use crate::lab::page_set::{About, PageSetError, side_path};
-use crate::lab::report::text::human_size;
+use crate::lab::report::format::human_size;
 use crate::page::PAGE_SIZE;
 
 /// What `uzswap capture` is asked for.

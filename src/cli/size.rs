@@ -6,7 +6,7 @@ use procfs::{Current, Meminfo};
 use super::Failure;
 use crate::budget::{UnknownMemory, percent_of_memory};
 use crate::lab::limits::MaxPool;
-use crate::lab::report::text::human_size;
+use crate::lab::report::format::human_size;
 use crate::page::PAGE_SIZE;
 
 /// Parses a size in bytes. Units are powers of 1024, with or without `iB` or `B`: `K`, `KiB` and

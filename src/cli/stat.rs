@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::{Failure, print, print_json};
 use crate::compressor::Compressor;
-use crate::lab::report::text::{human_size, nanoseconds, thousands};
+use crate::lab::report::format::{human_size, nanoseconds, thousands};
 use crate::page::PAGE_SIZE;
 use crate::zswap::snapshot::{
     PageForm, SnapshotHeader, SnapshotPage, SnapshotReadError, SnapshotReader, SnapshotSummary,

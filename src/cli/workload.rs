@@ -6,7 +6,7 @@ use anyhow::Context;
 
 use super::Failure;
 use super::size::{check_available, parse_size};
-use crate::lab::report::text::human_size;
+use crate::lab::report::format::human_size;
 use crate::lab::workload::Workload as Kind;
 
 /// What `uzswap workload` is asked for.

@@ -11,7 +11,7 @@ use crate::cli::compare::distinct;
 use crate::cli::{Failure, print, print_json};
 use crate::index::IndexKind;
 use crate::lab::report::Machine;
-use crate::lab::report::text::{counted, table, thousands, trimmed, wrapped};
+use crate::lab::report::format::{counted, table, thousands, trimmed, wrapped};
 use crate::lab::study::Spread;
 use crate::lab::study::index::{Cell, Contender, IndexRun, IndexStudy, KeyOrder, child};
 

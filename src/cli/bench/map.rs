@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::parse_seconds;
 use crate::cli::{Failure, print, print_json};
 use crate::lab::report::Machine;
-use crate::lab::report::text::{table, thousands, trimmed, wrapped};
+use crate::lab::report::format::{table, thousands, trimmed, wrapped};
 use crate::lab::study::Spread;
 use crate::lab::study::map::{Findings, MapOptions, Method, measure};
 

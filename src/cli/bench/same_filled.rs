@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::cli::corpus::{Source, bar};
 use crate::cli::size::parse_size;
 use crate::cli::{Failure, print, print_json};
-use crate::lab::report::text::{mib, table, thousands, trimmed, wrapped};
+use crate::lab::report::format::{mib, table, thousands, trimmed, wrapped};
 use crate::lab::report::{CorpusInfo, Machine};
 use crate::lab::study::same_filled::{
     CheckFindings, FEW_PAGES, Figures, Findings, SameFilledError, measure, read_pages,

@@ -15,7 +15,7 @@ use crate::cli::size::{check_available, parse_size};
 use crate::cli::{Failure, print, print_json};
 use crate::compressor::CompressorKind;
 use crate::index::IndexKind;
-use crate::lab::report::text::{table, thousands, trimmed, wrapped};
+use crate::lab::report::format::{table, thousands, trimmed, wrapped};
 use crate::lab::report::{Machine, Stats};
 use crate::lab::study::Spread;
 use crate::lab::study::swapload::{Cell, Swapload, SwaploadRun, child};

@@ -2,8 +2,10 @@
 
 use serde::Serialize;
 
-use super::summary::share;
-use super::text::{counted, label, mib, nanoseconds, section, table, thousands, trimmed, wrapped};
+use super::format::{
+    counted, mib, nanoseconds, section, share, table, thousands, trimmed, wrapped,
+};
+use super::text::label;
 use super::{Findings, Percentiles, Report, median};
 use crate::lab::experiment::Combination;
 use crate::lab::histogram::{Latencies, LatencySummary};

@@ -1,10 +1,11 @@
 //! What an experiment found, once: printed as text, as JSON and as CSV.
 
 mod csv;
+pub(crate) mod format;
 mod limits;
 mod stats;
 mod summary;
-pub(crate) mod text;
+mod text;
 mod trace;
 
 use std::fs;
@@ -339,7 +340,7 @@ fn unequal(label: &str, figures: &[&Figures]) -> String {
     let range = |of: fn(&Figures) -> u64| {
         let values = || figures.iter().map(|figures| of(figures));
         let [min, max] = [values().min(), values().max()].map(Option::unwrap_or_default);
-        format!("{} to {}", text::thousands(min), text::thousands(max))
+        format!("{} to {}", format::thousands(min), format::thousands(max))
     };
     format!(
         "{label}: its runs did not come to the same figures (pool {} bytes, {} pages refused); \

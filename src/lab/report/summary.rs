@@ -1,7 +1,7 @@
 //! The figures in words, each sentence computed from them.
 
+use super::format::{mib, share, thousands};
 use super::stats::{Stats, percent_change};
-use super::text::{mib, thousands};
 use super::{Findings, Percentiles, base_of, limits, trace};
 use crate::lab::replay::FreedHalf;
 
@@ -260,13 +260,6 @@ fn holes(all: &[&Findings], freed: FreedHalf) -> Option<String> {
         })
         .collect();
     (!parts.is_empty()).then(|| format!("With {half} freed, {}.", parts.join("; ")))
-}
-
-pub(super) fn share(part: u64, whole: u64) -> String {
-    if part > 0 && part < whole / 2000 {
-        return "under 0.1%".to_owned();
-    }
-    format!("{:.1}%", part as f64 / whole.max(1) as f64 * 100.0)
 }
 
 /// The pool against the base's, in words for a table cell.

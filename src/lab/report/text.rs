@@ -1,31 +1,18 @@
 //! The report for a terminal of 100 columns.
 
-use comfy_table::{
-    CellAlignment, ContentArrangement, ContentLineStyle, LineStyle, Table, TableStyle,
+use super::format::{
+    beside, counted, mib, nanoseconds, pictures, section, table, thousands, trimmed, wrapped,
 };
-
 use super::stats::Stats;
 use super::summary::against_base;
 use super::{Findings, Report, base_of, limits, trace};
 use crate::lab::experiment::Settings;
-use crate::lab::histogram::{Bucket, LatencySummary, draw_row};
+use crate::lab::histogram::LatencySummary;
 use crate::lab::replay::{FreedHalf, Phases, Spent};
 use crate::page::PAGE_SIZE;
 
-/// The widest line.
-const COLUMNS: usize = 100;
-
-/// The widest bar: two histograms stand side by side.
-const BAR_COLUMNS: usize = 22;
-
 /// The longest label that leaves room for the widest table.
 const LABEL_COLUMNS: usize = 17;
-
-/// Columns as the linux-mm study prints them, with bars between.
-const STYLE: TableStyle = TableStyle::new()
-    .header_lines(ContentLineStyle::none().junction('|'))
-    .header_separator(LineStyle::none().fill('-').junction('+'))
-    .content_lines(ContentLineStyle::none().junction('|'));
 
 /// The whole report.
 pub(super) fn page(report: &Report) -> String {
@@ -137,10 +124,6 @@ fn distinct(names: impl Iterator<Item = String>) -> String {
     once.join(",")
 }
 
-pub(crate) fn counted(count: usize, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
-}
-
 fn half(freed: FreedHalf) -> &'static str {
     match freed {
         FreedHalf::Random => "a random half",
@@ -250,33 +233,6 @@ fn latencies(report: &Report) -> String {
     text
 }
 
-/// Two histograms side by side, rows of the same bounds on the same line.
-fn pictures(left: &[Bucket], right: &[Bucket]) -> String {
-    let all = || left.iter().chain(right);
-    let (Some(from), Some(to)) =
-        (all().map(|bucket| bucket.from_ns).min(), all().map(|bucket| bucket.to_ns).max())
-    else {
-        return "none\n".to_owned();
-    };
-    let row = |buckets: &[Bucket], from_ns: u64| {
-        let count_max = buckets.iter().map(|bucket| bucket.count).max().unwrap_or(0);
-        let bucket = buckets.iter().find(|bucket| bucket.from_ns == from_ns);
-        bucket.map_or(String::new(), |bucket| draw_row(bucket, count_max, BAR_COLUMNS))
-    };
-    let mut text = String::new();
-    let mut bound = from;
-    while bound < to {
-        text += &beside(&row(left, bound), &row(right, bound));
-        bound = (bound * 2).max(2);
-    }
-    text
-}
-
-fn beside(left: &str, right: &str) -> String {
-    let line = format!("{left:<51}{right}");
-    format!("{}\n", line.trim_end())
-}
-
 /// (c): memory with every page stored.
 fn peak(report: &Report) -> String {
     let mut table =
@@ -372,155 +328,4 @@ fn ideal_bytes(findings: &Findings) -> u64 {
     let full = u128::from(figures.pool_total_size) * u128::from(figures.kept_compressed_bytes);
     let bytes = full / u128::from(figures.compressed_bytes.max(1));
     bytes.next_multiple_of(PAGE_SIZE as u128) as u64 // <= pool_total_size
-}
-
-/// An empty table; its first column is of words, the others of numbers.
-pub(crate) fn table(header: &[&str]) -> Table {
-    let mut table = Table::new();
-    table.load_style(STYLE).set_content_arrangement(ContentArrangement::Disabled);
-    table.set_header(header.iter().copied());
-    for (place, column) in table.column_iter_mut().enumerate() {
-        column.set_padding((u16::from(place > 0), 1));
-        column.set_cell_alignment(if place == 0 {
-            CellAlignment::Left
-        } else {
-            CellAlignment::Right
-        });
-    }
-    table
-}
-
-pub(super) fn section(title: &str, caption: &str, table: &Table) -> String {
-    format!("{title}: {caption}\n\n{}\n\n", trimmed(table))
-}
-
-/// The lines of a table, without blanks at their ends.
-pub(crate) fn trimmed(table: &Table) -> String {
-    let trim = |line: String| match line.trim_end() {
-        // The rule goes on below the last column's padding.
-        rule if rule.len() == COLUMNS + 1 && rule.ends_with('-') => rule[..COLUMNS].to_owned(),
-        line => line.to_owned(),
-    };
-    table.lines().map(trim).collect::<Vec<String>>().join("\n")
-}
-
-/// Words in lines of at most [`COLUMNS`].
-pub(crate) fn wrapped(first: &str, rest: &str, words: &str) -> String {
-    let mut text = String::new();
-    let mut line = first.to_owned();
-    let mut empty = true;
-    for word in words.split_whitespace() {
-        if !empty && line.len() + 1 + word.len() > COLUMNS {
-            text += &line;
-            text.push('\n');
-            line = rest.to_owned();
-            empty = true;
-        }
-        if !empty {
-            line.push(' ');
-        }
-        line += word;
-        empty = false;
-    }
-    text + &line + "\n"
-}
-
-/// A number with commas.
-pub(crate) fn thousands(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
-/// Bytes in MiB: for columns.
-pub(crate) fn mib(bytes: u64) -> String {
-    amount(bytes as f64 / (1 << 20) as f64, "MiB")
-}
-
-/// Bytes in the unit that suits them.
-pub(crate) fn human_size(bytes: u64) -> String {
-    let units = ["KiB", "MiB", "GiB", "TiB"];
-    match bytes.max(1).ilog2() as usize / 10 {
-        0 => format!("{bytes} bytes"),
-        power => {
-            let power = power.min(units.len());
-            amount(bytes as f64 / (1_u64 << (10 * power)) as f64, units[power - 1])
-        }
-    }
-}
-
-/// Rounded to a tenth below 100, and to a whole number from there on: 99.96 is 100.
-fn amount(value: f64, unit: &str) -> String {
-    if value >= 99.95 { format!("{value:.0} {unit}") } else { format!("{value:.1} {unit}") }
-}
-
-/// Nanoseconds to three digits, in at most 7 columns below 1000 s.
-pub(crate) fn nanoseconds(ns: u64) -> String {
-    if ns < 1_000 {
-        return format!("{ns} ns");
-    }
-    // Rounded before the unit is chosen: 9996 ns are 10.0 us, not 10.00.
-    let step = 10_u64.pow(ns.ilog10() - 2);
-    let rounded = ns.saturating_add(step / 2) / step * step;
-    let power = rounded.ilog10() as usize;
-    let unit = (power / 3).min(3);
-    let decimals = (unit * 3 + 2).saturating_sub(power);
-    format!(
-        "{:.decimals$} {}",
-        rounded as f64 / 1e3_f64.powi(unit as i32),
-        ["ns", "us", "ms", "s"][unit]
-    )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_are_readable() {
-        let texts = [0, 999, 1000, 144_822_272].map(thousands);
-        assert_eq!(texts, ["0", "999", "1,000", "144,822,272"]);
-        let texts = [7, 2310, 23_100, 231_000, 2_310_000, 2_310_000_000].map(nanoseconds);
-        assert_eq!(texts, ["7 ns", "2.31 us", "23.1 us", "231 us", "2.31 ms", "2.31 s"]);
-        let texts = [9_994, 9_995, 99_949, 99_950, 999_499, 999_500].map(nanoseconds);
-        assert_eq!(texts, ["9.99 us", "10.0 us", "99.9 us", "100 us", "999 us", "1.00 ms"]);
-        assert_eq!(
-            [999, 1_000, 10_000_000_000_000].map(nanoseconds),
-            ["999 ns", "1.00 us", "10000 s"]
-        );
-        let widest = (0..12).flat_map(|power| {
-            let from = 10_u64.pow(power);
-            (0..1_000).map(move |step| nanoseconds(from + from * step / 111))
-        });
-        assert_eq!(widest.map(|text| text.len()).max(), Some(7));
-        let texts = [1 << 20, (100 << 20) - 100, 300 << 20].map(mib);
-        assert_eq!(texts, ["1.0 MiB", "100 MiB", "300 MiB"]);
-        let texts = [0, 17, 4096, 400 << 10, 3 << 29, u64::MAX].map(human_size);
-        assert_eq!(texts, ["0 bytes", "17 bytes", "4.0 KiB", "400 KiB", "1.5 GiB", "16777216 TiB"]);
-    }
-
-    #[test]
-    fn long_sentences_are_wrapped() {
-        let text = wrapped("- ", "  ", &"word ".repeat(50));
-        assert!(text.lines().all(|line| line.len() <= COLUMNS));
-        assert!(text.lines().skip(1).all(|line| line.starts_with("  word")));
-        assert_eq!(text.matches("word").count(), 50);
-    }
-
-    #[test]
-    fn histograms_share_their_rows() {
-        let bucket = |from_ns, count| Bucket { from_ns, to_ns: from_ns * 2, count };
-        let text = pictures(&[bucket(1024, 5), bucket(2048, 10)], &[bucket(512, 7)]);
-        let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines.len(), 3);
-        assert!(lines[0].trim_start().starts_with("[512, 1K)") && lines[0].len() < COLUMNS);
-        assert!(lines[1].starts_with("[1K, 2K)             5 |@@@@@@@@@@@           |"));
-        assert_eq!(pictures(&[], &[]), "none\n");
-    }
 }

@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
-use super::summary::share;
-use super::text::{label, mib, section, table, thousands, trimmed, wrapped};
+use super::format::{mib, section, share, table, thousands, trimmed, wrapped};
+use super::text::label;
 use super::{CorpusInfo, Findings, Report};
 use crate::lab::replay::{RunResult, Traced};
 use crate::page::PAGE_SIZE;
