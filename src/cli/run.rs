@@ -18,7 +18,7 @@ use crate::doctor;
 use crate::files::{Contents, open_output};
 use crate::index::IndexKind;
 use crate::lab::page_set::rfc3339;
-use crate::lab::report::text::human_size;
+use crate::lab::report::format::human_size;
 use crate::names::UnknownName;
 use crate::pager::{MetricsAddress, RunError, RunOptions, RunReport, WriteBackOptions, run};
 use crate::sys::children;
@@ -167,6 +167,7 @@ impl Run {
                 counted: Counted::PoolAndMetadata,
                 records: write_back.is_some().then(RecordOptions::default),
                 written_as: WrittenAs::Objects,
+                latencies: self.stats.is_some(),
                 ..ZswapOptions::bare()
             },
             write_back,

@@ -23,10 +23,11 @@ use super::run_dir::RunDir;
 use super::server::{Workers, count_of_workers};
 use super::slots::Slots;
 use super::status::{self, LIBRARY_NAME, Reporter};
+use super::timeline::Timeline;
 use super::turns::AllTurns;
 use super::watcher::ToWatch;
 use super::written::{WriteBack, WriteBackOptions};
-use super::{Bell, Pager, RunReport, too_many_files, wake_descriptor};
+use super::{Bell, Pager, RunReport, Sampling, too_many_files, wake_descriptor};
 use crate::backing::BackingError;
 use crate::doctor::{self, Finding};
 use crate::sys::children::{self, Waiter};
@@ -170,7 +171,10 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
         sampled: AtomicU64::new(0),
         apart: AtomicU64::new(0),
         is_surely_over: AtomicBool::new(false),
-        sampling: Mutex::new(Growth::new(Instant::now())),
+        sampling: Mutex::new(Sampling {
+            growth: Growth::new(Instant::now()),
+            timeline: Timeline::new(),
+        }),
         untold: AtomicU64::new(0),
         to_watch: ToWatch::default(),
         resident: AtomicU64::new(0),
@@ -184,6 +188,7 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
         stored_at_pool_peak: AtomicU64::new(0),
         metadata_peak: AtomicU64::new(0),
         meter: Meter::new(),
+        out_of_memory_kills: AtomicU64::new(0),
         stop: AtomicBool::new(false),
         density: options.store.dense.map(|_| Density::new()),
         start: Instant::now(),

@@ -23,6 +23,8 @@ pub(super) struct Meter {
     moved: AtomicU64,
     waited: AtomicU64,
     in_vain: AtomicU64,
+    freed: AtomicU64,
+    freeing_ns: AtomicU64,
     waits: Mutex<Waits>,
 }
 
@@ -76,6 +78,16 @@ pub struct PagerCounts {
     pub moved_pages: u64,
 }
 
+/// Freeing pages that no program needs any more: it unmapped them, or has them back.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct FreeTimes {
+    /// Pages that left the store so.
+    pub pages: u64,
+    /// Nanoseconds that it took.
+    pub sum_ns: u64,
+}
+
 impl Meter {
     pub(super) fn new() -> Meter {
         let histogram = Histogram::new_with_bounds(1, 1 << 36, 2).expect("2 digits up to 68 s");
@@ -87,6 +99,8 @@ impl Meter {
             moved: AtomicU64::new(0),
             waited: AtomicU64::new(0),
             in_vain: AtomicU64::new(0),
+            freed: AtomicU64::new(0),
+            freeing_ns: AtomicU64::new(0),
             waits: Mutex::new(Waits { histogram, sum_ns: 0 }),
         }
     }
@@ -127,6 +141,17 @@ impl Meter {
         self.moved.fetch_add(pages as u64, Ordering::Relaxed);
     }
 
+    /// Pages that left the store, and the time it took.
+    pub(super) fn freed(&self, pages: u64, time: Duration) {
+        self.freed.fetch_add(pages, Ordering::Relaxed);
+        self.freeing_ns.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
+    }
+
+    pub(super) fn frees(&self) -> FreeTimes {
+        let [pages, sum_ns] = [&self.freed, &self.freeing_ns].map(|it| it.load(Ordering::Relaxed));
+        FreeTimes { pages, sum_ns }
+    }
+
     pub(super) fn counts(&self) -> PagerCounts {
         let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
         PagerCounts {
@@ -138,11 +163,7 @@ impl Meter {
         }
     }
 
-    pub(super) fn times(&self) -> FaultTimes {
-        self.waits.lock().unwrap_or_else(PoisonError::into_inner).times()
-    }
-
-    /// The same, and how many faults took how long.
+    /// How long faults took, and how many took how long.
     pub(super) fn times_and_counts(&self) -> (FaultTimes, LatencyCounts) {
         // A copy: a fault waits for this lock.
         let waits = self.waits.lock().unwrap_or_else(PoisonError::into_inner).clone();

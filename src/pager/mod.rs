@@ -31,6 +31,7 @@ mod pressure;
 mod process_files;
 mod ranges;
 mod reader;
+mod report;
 mod run_dir;
 mod server;
 mod shared;
@@ -39,6 +40,7 @@ mod space;
 mod status;
 mod streams;
 mod table;
+mod timeline;
 mod tree;
 mod turns;
 mod watcher;
@@ -50,20 +52,22 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
-
 use census::Sum;
 use density::Density;
 use growth::Growth;
 pub use launch::{RunError, RunOptions, run};
 use meter::Meter;
-pub use meter::{FaultTimes, PagerCounts};
+pub use meter::{FaultTimes, FreeTimes, PagerCounts};
 pub use metrics::MetricsAddress;
 use peer::Peer;
+pub use report::RunReport;
+use report::ratio;
 use shared::{SharedSpace, SpaceLock, lock};
 use slots::{Slots, key};
 use space::{Space, process_size, resident_bytes};
 pub use status::{ProcessStatus, RunStatus, running};
+pub use timeline::RunSample;
+use timeline::Timeline;
 use turns::AllTurns;
 use watcher::{Due, ToWatch};
 use written::WriteBack;
@@ -71,10 +75,9 @@ pub use written::{WriteBackOptions, WriteBackReport};
 
 use crate::page::{PAGE_SIZE, Page};
 use crate::sys::guard::Guard;
-use crate::sys::process;
 use crate::sys::stderr::tell;
-use crate::trace::{RecordReport, Recorder};
-use crate::zswap::{Counters, StoreError, Zswap};
+use crate::trace::Recorder;
+use crate::zswap::{StoreError, Zswap};
 
 /// Programs may grow untold by one part in so many of the limit at most: what is kept free for that
 /// is not theirs.
@@ -111,8 +114,8 @@ struct Pager {
     apart: AtomicU64,
     /// So it was when all were asked last that have pages in common.
     is_surely_over: AtomicBool,
-    /// Held by who looks.
-    sampling: Mutex<Growth>,
+    /// Held by the thread that samples.
+    sampling: Mutex<Sampling>,
     /// What programs may grow by untold until somebody looks again.
     untold: AtomicU64,
     /// For watchers.
@@ -135,6 +138,7 @@ struct Pager {
     stored_at_pool_peak: AtomicU64,
     metadata_peak: AtomicU64,
     meter: Meter,
+    out_of_memory_kills: AtomicU64,
     stop: AtomicBool,
     /// Where the store has two compressors.
     density: Option<Density>,
@@ -167,6 +171,13 @@ struct Pager {
     quiet: bool,
 }
 
+/// What one sample leaves for the next.
+#[derive(Debug)]
+struct Sampling {
+    growth: Growth,
+    timeline: Timeline,
+}
+
 /// Wakes a thread that waits.
 #[derive(Debug, Default)]
 struct Bell {
@@ -189,40 +200,6 @@ impl Bell {
     }
 }
 
-/// What a run used and did.
-#[derive(Debug, Clone, Serialize)]
-pub struct RunReport {
-    /// In bytes.
-    pub limit_bytes: u64,
-    /// The most that programs, pool and what is known of pages took at once, as it was sampled.
-    pub peak_bytes: u64,
-    /// The most resident anonymous memory of all programs together, as it was sampled.
-    pub resident_peak_bytes: u64,
-    /// The most host pages of the pool.
-    pub pool_peak_bytes: u64,
-    /// Pages in the store then, uncompressed, to them; none where nothing was stored.
-    pub ratio: Option<f64>,
-    /// The most that was known of pages: index, tables, descriptors.
-    pub metadata_peak_bytes: u64,
-    /// Pages in and out.
-    pub counts: PagerCounts,
-    /// Of faults of watched memory.
-    pub faults: FaultTimes,
-    /// Memory of the supervisor and its guard at their end: `RssAnon`.
-    pub own_bytes: u64,
-    /// Processor time of the supervisor, in nanoseconds: of all threads, in user mode and in the
-    /// kernel.
-    pub own_cpu_ns: u64,
-    /// What the store did.
-    pub store: Counters,
-    /// What was written back, where there is a file for it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub backing: Option<WriteBackReport>,
-    /// What was recorded, where that was asked for.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub trace: Option<RecordReport>,
-}
-
 impl Pager {
     fn spaces(&self) -> Vec<SpaceLock> {
         self.spaces.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -243,7 +220,7 @@ impl Pager {
     /// pages.
     fn sample(&self) -> u64 {
         // One at a time, as what was charged until now is taken off when it is counted.
-        let mut growth = self.sampling();
+        let mut sampling = self.sampling();
         let counted = self.charged.load(Ordering::Relaxed);
         let (mut resident, mut known) = (0, self.slots.bytes());
         let room = self.room_for_copies();
@@ -268,7 +245,8 @@ impl Pager {
         if !shares && resident < self.limit_bytes / pressure::LEAST_PART {
             reserved = 0; // the pool leaves hardly any to run in: that is the programs'
         }
-        let untold = growth.see(Instant::now(), untold).min(self.limit_bytes / UNTOLD_PART);
+        let untold =
+            sampling.growth.see(Instant::now(), untold).min(self.limit_bytes / UNTOLD_PART);
         self.untold.store(untold, Ordering::Relaxed);
         let budget = self.zswap.budget();
         let pool = budget.used_bytes();
@@ -307,11 +285,18 @@ impl Pager {
         }
         let metadata = budget.metadata_bytes() + known as u64;
         self.metadata_peak.fetch_max(metadata, Ordering::Relaxed);
+        sampling.timeline.see(RunSample {
+            ms: self.ms_later(Duration::ZERO),
+            resident_bytes: resident + unmanaged,
+            pool_bytes,
+            metadata_bytes: metadata,
+            stored_pages: self.slots.used() as u64,
+        });
         used
     }
 
     /// Nobody else looks how much is used meanwhile.
-    fn sampling(&self) -> MutexGuard<'_, Growth> {
+    fn sampling(&self) -> MutexGuard<'_, Sampling> {
         self.sampling.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -473,8 +458,14 @@ impl Pager {
         let mut released = self.released();
         let slots = std::mem::take(&mut *released);
         drop(released);
+        if slots.is_empty() {
+            return;
+        }
+        let start = Instant::now();
+        let mut freed = 0;
         for slot in slots {
             if self.slots.release(slot) {
+                freed += 1;
                 if self.zswap.invalidate(key(slot)) {
                     // Before anybody else may have the slot.
                     self.record(|recorder| recorder.free(key(slot)));
@@ -482,6 +473,7 @@ impl Pager {
                 self.slots.free(slot);
             }
         }
+        self.meter.freed(freed, start.elapsed());
     }
 
     /// Heat of a page that comes back from this slot.
@@ -588,34 +580,13 @@ impl Pager {
             mib(unmanaged),
             largest.pid(),
         ));
+        self.out_of_memory_kills.fetch_add(1, Ordering::Relaxed);
         largest.kill();
     }
 
     /// The process that guards this one, if there is one yet.
     fn guard_pid(&self) -> Option<u32> {
         Some(self.guard.get()?.as_ref().ok()?.pid())
-    }
-
-    fn report(&self, trace: Option<RecordReport>) -> RunReport {
-        let own = [Some(std::process::id()), self.guard_pid()].into_iter().flatten();
-        let own_pages: u64 = own.map(|pid| process::private_pages(pid).unwrap_or(0)).sum();
-        let pool_peak_bytes = self.pool_peak.load(Ordering::Relaxed);
-        let cpu = process::cpu_time();
-        RunReport {
-            limit_bytes: self.limit_bytes,
-            peak_bytes: self.peak.load(Ordering::Relaxed),
-            resident_peak_bytes: self.resident_peak.load(Ordering::Relaxed),
-            pool_peak_bytes,
-            ratio: ratio(self.stored_at_pool_peak.load(Ordering::Relaxed), pool_peak_bytes),
-            metadata_peak_bytes: self.metadata_peak.load(Ordering::Relaxed),
-            counts: self.meter.counts(),
-            faults: self.meter.times(),
-            own_bytes: own_pages * PAGE_SIZE as u64,
-            own_cpu_ns: (cpu.user + cpu.sys).as_nanos() as u64,
-            store: self.zswap.counters(),
-            backing: self.write_back.as_ref().map(|written| written.report(&self.zswap)),
-            trace,
-        }
     }
 }
 
@@ -626,11 +597,6 @@ enum NotStored {
     DoesNotShrink,
     /// In words.
     Failed(String),
-}
-
-/// Stored pages, uncompressed, to the pool; none where it is empty.
-fn ratio(stored_pages: u64, pool_bytes: u64) -> Option<f64> {
-    (pool_bytes > 0).then(|| (stored_pages * PAGE_SIZE as u64) as f64 / pool_bytes as f64)
 }
 
 /// What is told where this process has all descriptors that it may have.

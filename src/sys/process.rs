@@ -16,9 +16,18 @@ pub struct CpuTime {
 
 /// The processor time used so far, by all threads.
 pub fn cpu_time() -> CpuTime {
+    cpu_time_of(libc::RUSAGE_SELF)
+}
+
+/// The processor time of all descendants that have ended and were waited for.
+pub fn cpu_time_of_children() -> CpuTime {
+    cpu_time_of(libc::RUSAGE_CHILDREN)
+}
+
+fn cpu_time_of(who: libc::c_int) -> CpuTime {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: the pointer is to a rusage of our own, which the call fills.
-    let result = unsafe { libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()) };
+    let result = unsafe { libc::getrusage(who, usage.as_mut_ptr()) };
     assert_eq!(result, 0, "getrusage of oneself cannot fail");
     // SAFETY: plain integers, all zero before the call filled them.
     let usage = unsafe { usage.assume_init() };

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use twox_hash::XxHash3_128;
 use zstd_safe::CCtx;
 
@@ -71,7 +71,7 @@ struct Written {
 }
 
 /// What a recording came to.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct RecordReport {
     /// The file.
     pub path: PathBuf,
