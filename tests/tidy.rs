@@ -36,7 +36,7 @@ const STORE: &[&str] = &[
 #[rustfmt::skip]
 const LAB: &[&str] = &[
     "sys", "names", "page", "files", "budget", "same_filled", "compressor", "backing", "zpool",
-    "index", "zswap", "trace",
+    "index", "zswap", "trace", "pager",
 ];
 const PAGER: &[&str] = &["sys", "page", "backing", "doctor", "zswap", "trace"];
 #[rustfmt::skip]

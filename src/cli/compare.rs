@@ -11,12 +11,14 @@ use clap::builder::RangedU64ValueParser;
 use super::capture::When;
 use super::corpus::{Source, bar};
 use super::limits::LimitArguments;
+use super::live::{self, LiveArguments, LiveChoice};
 use super::size::parse_size;
 use super::{Failure, print};
 use crate::compressor::CompressorKind;
 use crate::index::IndexKind;
 use crate::lab::capture::{CaptureOptions, capture_command, capture_pid};
 use crate::lab::experiment::{Combination, Experiment, ExperimentError, Settings, child};
+use crate::lab::live::report::LiveReport;
 use crate::lab::replay::FreedHalf;
 use crate::lab::report::Report;
 use crate::lab::workload::Workload;
@@ -164,6 +166,9 @@ pub(super) struct Compare {
     same_filled_zero_only: bool,
 
     #[command(flatten)]
+    live: LiveArguments,
+
+    #[command(flatten)]
     limits: LimitArguments,
 
     /// Print one JSON document instead
@@ -180,18 +185,39 @@ pub(super) struct Compare {
 impl Compare {
     pub(super) fn run(self) -> Result<(), Failure> {
         interrupt::watch().context("cannot watch for signals").map_err(Failure::Machine)?;
-        let result = self.compare();
+        let choice = LiveChoice {
+            command: &self.command,
+            zpools: &self.zpool,
+            compressors: &self.compressor,
+            indexes: &self.index,
+            runs: self.runs,
+        };
+        let text = match self.live.experiment(&choice) {
+            Some(experiment) => live::study(&experiment).map(|report| {
+                self.in_form(&report, LiveReport::to_json, LiveReport::to_csv, LiveReport::to_text)
+            }),
+            None => self.compare().map(|report| {
+                self.in_form(&report, Report::to_json, Report::to_csv, Report::to_text)
+            }),
+        };
         // Children are gone and files removed: an interrupt may have its effect now.
         interrupt::end_if_noted();
-        let report = result?;
-        let text = if self.json {
-            report.to_json() + "\n"
-        } else if self.csv {
-            report.to_csv()
-        } else {
-            report.to_text()
-        };
-        print(&text)
+        print(&text?)
+    }
+
+    /// A report as it was asked for.
+    fn in_form<R>(
+        &self,
+        report: &R,
+        json: fn(&R) -> String,
+        csv: fn(&R) -> String,
+        text: fn(&R) -> String,
+    ) -> String {
+        match (self.json, self.csv) {
+            (true, _) => json(report) + "\n",
+            (_, true) => csv(report),
+            _ => text(report),
+        }
     }
 
     fn compare(&self) -> Result<Report, Failure> {

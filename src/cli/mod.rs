@@ -7,6 +7,7 @@ mod compare;
 mod corpus;
 mod doctor;
 mod limits;
+mod live;
 mod run;
 mod size;
 mod stat;

@@ -5,6 +5,7 @@ mod child;
 pub mod experiment;
 pub mod histogram;
 pub mod limits;
+pub mod live;
 pub mod page_set;
 mod random;
 pub mod replay;

@@ -14,6 +14,7 @@ pub mod guard;
 pub mod interrupt;
 pub mod lz4;
 pub mod maps;
+pub mod mounts;
 pub mod pagemap;
 pub mod pages;
 pub mod peer;

@@ -1,0 +1,172 @@
+//! The flags of a live study: a command under a limit.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use anyhow::anyhow;
+use indicatif::ProgressBar;
+
+use super::Failure;
+use super::compare::distinct;
+use super::corpus::bar;
+use super::size::parse_size;
+use crate::compressor::CompressorKind;
+use crate::index::IndexKind;
+use crate::lab::live::report::LiveReport;
+use crate::lab::live::{self, FailureKind, LiveCommand, LiveExperiment, LiveLimit, LiveParts};
+use crate::zpool::ZpoolKind;
+
+/// How the command itself is run.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Live (the command itself, under a limit)")]
+pub(super) struct LiveArguments {
+    /// Run the command in so much memory, for each combination: 512M, or 60% of its own peak
+    ///
+    /// The command runs under `uzswap run`, once without a limit, then in --runs rounds in which
+    /// the combinations take turns. Nothing is replayed: times are those of the command.
+    #[arg(long, value_name = "SIZE|PERCENT", value_parser = parse_limit, requires = "command",
+          conflicts_with_all = ["at", "tree", "free", "incompressible", "object_header",
+                                "chain_size", "chain_rule", "handle_header", "mapping",
+                                "host_pages", "same_filled", "same_filled_zero_only",
+                                "LimitArguments"])]
+    limit: Option<LiveLimit>,
+    /// Shell command before each run, not timed; {dir} is the run's own folder
+    #[arg(long, value_name = "CMD", requires = "limit")]
+    prepare: Option<String>,
+    /// Shell command after each run that must print the same each time: no page was wrong
+    #[arg(long, value_name = "CMD", requires = "limit")]
+    check: Option<String>,
+    /// Shell command after each run, not timed
+    #[arg(long, value_name = "CMD", requires = "limit", hide_short_help = true)]
+    cleanup: Option<String>,
+    /// Make {dir} a fresh tmpfs of this size for each run (needs root)
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, requires = "limit")]
+    tmpfs: Option<usize>,
+    /// Kill a run that takes longer: 90s, 10m
+    #[arg(long, value_name = "TIME", value_parser = parse_time, requires = "limit",
+          hide_short_help = true)]
+    timeout: Option<Duration>,
+    /// For a combination that cannot live within the limit, search for the smallest at which it can
+    #[arg(long, requires = "limit", hide_short_help = true)]
+    find_limit: bool,
+}
+
+/// What else a live study is told on the command line.
+#[derive(Debug)]
+pub(super) struct LiveChoice<'a> {
+    pub(super) command: &'a [OsString],
+    pub(super) zpools: &'a [ZpoolKind],
+    pub(super) compressors: &'a [CompressorKind],
+    pub(super) indexes: &'a [IndexKind],
+    pub(super) runs: usize,
+}
+
+impl LiveArguments {
+    /// The study that is asked for, if one is.
+    pub(super) fn experiment(&self, choice: &LiveChoice<'_>) -> Option<LiveExperiment> {
+        let limit = self.limit?;
+        let mut parts = Vec::new();
+        for compressor in distinct(choice.compressors) {
+            for zpool in distinct(choice.zpools) {
+                for index in distinct(choice.indexes) {
+                    parts.push(LiveParts::Uzswap { zpool, compressor, index });
+                }
+            }
+        }
+        Some(LiveExperiment {
+            command: LiveCommand {
+                argv: choice.command.to_vec(),
+                prepare: self.prepare.clone(),
+                cleanup: self.cleanup.clone(),
+                check: self.check.clone(),
+                tmpfs_bytes: self.tmpfs.map(|bytes| bytes as u64),
+                timeout: self.timeout,
+            },
+            parts,
+            rounds: choice.runs,
+            limit,
+            find_limit: self.find_limit,
+        })
+    }
+}
+
+/// Makes the study, with a bar on standard error if that is a terminal.
+pub(super) fn study(experiment: &LiveExperiment) -> Result<LiveReport, Failure> {
+    let bar = bar(0, "{elapsed:>4} [{bar:30}] {pos}/{len}  {msg}");
+    bar.enable_steady_tick(Duration::from_millis(250));
+    let results = experiment.run(&mut |step| show(&bar, step));
+    bar.finish_and_clear();
+    let results = results.map_err(|failure| {
+        let live::Failure { kind, message, output } = failure;
+        let error = match output.is_empty() {
+            true => anyhow!(message),
+            false => anyhow!("{message}; its last output:\n{output}"),
+        };
+        match kind {
+            FailureKind::Machine | FailureKind::Interrupted => Failure::Machine(error),
+            FailureKind::Wrong => Failure::Check(error),
+            _ => Failure::Usage(error.context("the command does not end well without a limit")),
+        }
+    })?;
+    Ok(LiveReport::new(experiment, results))
+}
+
+fn show(bar: &ProgressBar, step: &live::Step) {
+    bar.set_length(step.total as u64);
+    bar.set_position(step.done as u64);
+    bar.set_message(step.next.clone());
+}
+
+/// Parses `512M` or `60%`.
+fn parse_limit(text: &str) -> Result<LiveLimit, String> {
+    let Some(number) = text.strip_suffix('%') else {
+        let bytes = parse_size(text)? as u64;
+        if bytes < live::LIMIT_MIN {
+            return Err(format!("'{text}' is less than any program needs: give 1M at least"));
+        }
+        return Ok(LiveLimit::Bytes(bytes));
+    };
+    let percent = number.parse().ok().filter(|percent| (1.0..=1000.0).contains(percent));
+    percent.map(LiveLimit::Percent).ok_or_else(|| {
+        format!("'{text}' is no share of the command's peak: expected 1% to 1000%, as 60%")
+    })
+}
+
+/// Parses `500ms`, `90s`, `10m`, `2h`.
+fn parse_time(text: &str) -> Result<Duration, String> {
+    let expected = || format!("'{text}' is no time: expected a number with ms, s, m or h, as 90s");
+    let at = text.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(expected)?;
+    let (number, unit) = text.split_at(at);
+    let factor = match unit {
+        "ms" => 0.001,
+        "s" => 1.0,
+        "m" => 60.0,
+        "h" => 3600.0,
+        _ => return Err(expected()),
+    };
+    let seconds = number.parse::<f64>().map_err(|_| expected())? * factor;
+    match Duration::try_from_secs_f64(seconds) {
+        Ok(time) if !time.is_zero() => Ok(time),
+        _ => Err(expected()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_and_times_are_parsed_or_refused_in_words() {
+        assert_eq!(parse_limit("60%"), Ok(LiveLimit::Percent(60.0)));
+        assert_eq!(parse_limit("12.5%"), Ok(LiveLimit::Percent(12.5)));
+        assert_eq!(parse_limit("512M"), Ok(LiveLimit::Bytes(512 << 20)));
+        for wrong in ["0%", "-5%", "nan%", "%", "1001%", "512", "x"] {
+            assert!(parse_limit(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(parse_time("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(parse_time("1.5m"), Ok(Duration::from_secs(90)));
+        for wrong in ["90", "0s", "s", "1d", "-1s", "1.2.3s", "99999999999999999999h"] {
+            assert!(parse_time(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! Why a run did not end well, in words and as a kind.
+
+use serde::Serialize;
+
+/// What kept a run from its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FailureKind {
+    /// The programs needed more than the limit.
+    DidNotFit,
+    /// The command, or a command around it, failed.
+    Command,
+    /// It took longer than `--timeout`.
+    TimedOut,
+    /// `--check` printed something else than after the run without a limit.
+    Wrong,
+    /// The machine does not allow it.
+    Machine,
+    /// The study was interrupted.
+    Interrupted,
+}
+
+/// Why a run did not end well.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Failure {
+    /// Of this kind.
+    pub kind: FailureKind,
+    /// In words.
+    pub message: String,
+    /// The end of the command's output; empty where there is none.
+    pub output: String,
+}
+
+impl Failure {
+    fn new(kind: FailureKind, message: String) -> Failure {
+        Failure { kind, message, output: String::new() }
+    }
+
+    pub(super) fn did_not_fit(message: String) -> Failure {
+        Failure::new(FailureKind::DidNotFit, message)
+    }
+
+    pub(super) fn command(message: String) -> Failure {
+        Failure::new(FailureKind::Command, message)
+    }
+
+    pub(super) fn timed_out(message: String) -> Failure {
+        Failure::new(FailureKind::TimedOut, message)
+    }
+
+    pub(super) fn wrong(message: String) -> Failure {
+        Failure::new(FailureKind::Wrong, message)
+    }
+
+    pub(super) fn machine(message: String) -> Failure {
+        Failure::new(FailureKind::Machine, message)
+    }
+
+    pub(super) fn interrupted() -> Failure {
+        Failure::new(FailureKind::Interrupted, "interrupted".to_owned())
+    }
+
+    pub(super) fn with_output(self, output: String) -> Failure {
+        Failure { output, ..self }
+    }
+}
