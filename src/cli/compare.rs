@@ -192,17 +192,22 @@ impl Compare {
             indexes: &self.index,
             runs: self.runs,
         };
-        let text = match self.live.experiment(&choice) {
-            Some(experiment) => live::study(&experiment).map(|report| {
-                self.in_form(&report, LiveReport::to_json, LiveReport::to_csv, LiveReport::to_text)
-            }),
-            None => self.compare().map(|report| {
-                self.in_form(&report, Report::to_json, Report::to_csv, Report::to_text)
-            }),
-        };
+        if let Some(experiment) = self.live.experiment(&choice) {
+            let report = live::study(&experiment);
+            interrupt::end_if_noted();
+            let report = report?;
+            print(&self.in_form(
+                &report,
+                LiveReport::to_json,
+                LiveReport::to_csv,
+                LiveReport::to_text,
+            ))?;
+            return live::verdict(&report);
+        }
+        let report = self.compare();
         // Children are gone and files removed: an interrupt may have its effect now.
         interrupt::end_if_noted();
-        print(&text?)
+        print(&self.in_form(&report?, Report::to_json, Report::to_csv, Report::to_text))
     }
 
     /// A report as it was asked for.

@@ -12,8 +12,9 @@ use super::corpus::bar;
 use super::size::parse_size;
 use crate::compressor::CompressorKind;
 use crate::index::IndexKind;
-use crate::lab::live::report::LiveReport;
+use crate::lab::live::report::{LiveFindings, LiveReport};
 use crate::lab::live::{self, FailureKind, LiveCommand, LiveExperiment, LiveLimit, LiveParts};
+use crate::lab::report::format::human_size;
 use crate::zpool::ZpoolKind;
 
 /// How the command itself is run.
@@ -109,6 +110,26 @@ pub(super) fn study(experiment: &LiveExperiment) -> Result<LiveReport, Failure> 
         }
     })?;
     Ok(LiveReport::new(experiment, results))
+}
+
+/// Whether a study that was printed is one to rely on.
+pub(super) fn verdict(report: &LiveReport) -> Result<(), Failure> {
+    let wrong = |findings: &&LiveFindings| {
+        findings.failure.as_ref().is_some_and(|failure| failure.kind == FailureKind::Wrong)
+    };
+    if let Some(findings) = report.runs.iter().find(wrong) {
+        return Err(Failure::Check(anyhow!(
+            "{}: --check printed something else than without a limit",
+            findings.label
+        )));
+    }
+    if report.runs.iter().all(|findings| findings.runs.is_empty()) {
+        return Err(Failure::Check(anyhow!(
+            "no combination ended well in {}: give a larger --limit, or --find-limit",
+            human_size(report.settings.limit_bytes)
+        )));
+    }
+    Ok(())
 }
 
 fn show(bar: &ProgressBar, step: &live::Step) {

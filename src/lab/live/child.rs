@@ -14,6 +14,9 @@ use crate::sys::process::{CpuTime, cpu_time_of_children};
 /// How often a process that waits for another checks for Ctrl-C.
 const TICK: Duration = Duration::from_millis(100);
 
+/// How long a process may take to end that was asked to.
+const TERM_FOR: Duration = Duration::from_secs(3);
+
 /// How a process ended.
 #[derive(Debug)]
 pub(super) enum Exit {
@@ -36,7 +39,7 @@ pub(super) struct Ended {
 }
 
 /// Starts a command in a process group of its own and waits for it. After `timeout`, or an
-/// interrupt of this process, the whole group is killed. A terminal's Ctrl-C reaches this process
+/// interrupt of this process, the whole group is asked to end, and killed. A terminal's Ctrl-C reaches this process
 /// alone. No two may be waited for at once: their processor times would be mixed.
 ///
 /// # Errors
@@ -50,8 +53,11 @@ pub(super) fn run_to_end(command: &mut Command, timeout: Option<Duration>) -> io
     let exit = match wait(group, start, timeout) {
         Ok(None) => Exit::Status(child.wait()?),
         other => {
-            // Gone, at worst.
+            // So that `uzswap run` removes what it has made; gone, at worst.
+            let _ = kill_process_group(group, Signal::TERM);
+            let has_ended = wait_for(group, TERM_FOR);
             let _ = kill_process_group(group, Signal::KILL);
+            has_ended?;
             child.wait()?;
             other?.expect("it did not end by itself")
         }
@@ -60,6 +66,16 @@ pub(super) fn run_to_end(command: &mut Command, timeout: Option<Duration>) -> io
     let cpu = cpu_time_of_children();
     let cpu = CpuTime { user: cpu.user - cpu_before.user, sys: cpu.sys - cpu_before.sys };
     Ok(Ended { exit, real, cpu })
+}
+
+/// Waits until a child can be waited for, or the time is over.
+fn wait_for(child: Pid, time: Duration) -> io::Result<()> {
+    let pidfd = pidfd_open(child, PidfdFlags::empty())?;
+    let time = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: 0 };
+    match poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&time)) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Waits until a child can be waited for; another exit if it is to be killed.

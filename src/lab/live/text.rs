@@ -395,6 +395,17 @@ pub(super) fn sentences(report: &LiveReport) -> Vec<String> {
     }
     for findings in ended(report) {
         let Some(run) = findings.median_run() else { continue };
+        let limit = report.settings.limit_bytes;
+        let peak = findings.each(|run| run.peak_bytes).into_iter().max().unwrap_or(0);
+        if peak > limit + limit / 50 {
+            sentences.push(format!(
+                "{} passed the limit for a moment: {} at its peak, of {}. Programs grew faster than \
+                 pages could leave.",
+                findings.label,
+                human_size(peak),
+                human_size(limit),
+            ));
+        }
         if run.refused_pages > 0 {
             sentences.push(format!(
                 "{} refused {} pages of {}: they stay whole in memory, and count against the limit.",

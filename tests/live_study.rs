@@ -1,0 +1,402 @@
+//! Goal: `uzswap compare --limit` runs a command itself, for each combination in turns, under a
+//! limit that holds; whatever the command does, the rows that can be measured are measured, the
+//! others say why not, and nothing is left behind.
+//! Method: the real binary, end to end, with a program that is this one again. What cannot run here
+//! is counted as ignored, with the reason.
+
+mod trials;
+
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, ExitCode, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use uzswap::lab::SplitMix64;
+use uzswap::page::PAGE_SIZE;
+
+type Test = (&'static str, Option<String>, fn());
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let [flag, work, mib] = &arguments[..]
+        && flag == "--program"
+    {
+        return program(work, mib.parse().unwrap());
+    }
+    let run = no_run();
+    let tmpfs = run.clone().or_else(no_root);
+    let signal = run.clone().or_else(|| trials::no_signal(2));
+    let tests: [Test; 10] = [
+        ("a_study_has_every_table_and_holds_its_limit", run.clone(), whole_study),
+        ("rows_are_there_in_text_and_csv_too", run.clone(), forms),
+        ("a_combination_that_does_not_fit_is_a_row", run.clone(), does_not_fit),
+        ("a_check_that_prints_something_else_is_exit_code_1", run.clone(), wrong_check),
+        ("a_command_that_fails_is_shown_with_its_output", run.clone(), failing_command),
+        ("a_command_that_hangs_is_killed_with_all_its_processes", run.clone(), hanging_command),
+        ("each_run_has_a_folder_of_its_own", run.clone(), folders),
+        ("a_tmpfs_is_gone_after_its_run", tmpfs, tmpfs_of_a_run),
+        ("an_interrupt_leaves_nothing", signal, interrupted),
+        ("flags_that_make_no_sense_are_refused", None, flags),
+    ];
+    trials::run(tests.into_iter().map(|(name, missing, test)| trials::trial(name, missing, test)))
+}
+
+/// The program: fills memory with pages that shrink to a quarter, or not at all, and reads them.
+fn program(work: &str, mib: usize) -> ExitCode {
+    let mut random = SplitMix64::new(7);
+    let mut memory = vec![0_u8; mib << 20];
+    let part = if work == "random" { PAGE_SIZE } else { PAGE_SIZE / 4 };
+    for (number, page) in memory.chunks_exact_mut(PAGE_SIZE).enumerate() {
+        if number % 256 == 0 {
+            // As fast as a program that computes what it stores.
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        for word in page[..part].as_chunks_mut::<8>().0 {
+            *word = random.next_word().to_ne_bytes();
+        }
+    }
+    let mut sums = Vec::new();
+    for _ in 0..6 {
+        let words = memory.as_chunks::<8>().0.iter();
+        sums.push(words.fold(0_u64, |sum, word| sum.rotate_left(5) ^ u64::from_ne_bytes(*word)));
+    }
+    if sums.iter().any(|sum| *sum != sums[0]) {
+        return ExitCode::from(9);
+    }
+    println!("sum {:x}", sums[0]);
+    ExitCode::SUCCESS
+}
+
+fn uzswap() -> Command {
+    let mut command = Command::new("timeout");
+    command.args(["-s", "KILL", "120", env!("CARGO_BIN_EXE_uzswap")]);
+    command
+}
+
+fn no_run() -> Option<String> {
+    match uzswap().args(["run", "--limit", "64M", "--", "true"]).output() {
+        Ok(output) if output.status.success() => {
+            let text = text(&output.stderr);
+            text.contains("unmanaged").then_some(text)
+        }
+        Ok(output) => Some(text(&output.stderr).trim().replace('\n', " ")),
+        Err(error) => Some(format!("timeout: {error}")),
+    }
+}
+
+fn no_root() -> Option<String> {
+    (!rustix::process::geteuid().is_root()).then(|| "a tmpfs needs root".to_owned())
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// `uzswap compare` of a command.
+fn compare(options: &[&str], command: &[&str]) -> Output {
+    let mut study = uzswap();
+    study.arg("compare").args(options).arg("--").args(command);
+    study.output().unwrap()
+}
+
+fn own(work: &str, mib: &str) -> [String; 4] {
+    let exe = std::env::current_exe().unwrap();
+    [exe.to_str().unwrap(), "--program", work, mib].map(str::to_owned)
+}
+
+/// A study of this program, as JSON.
+fn study_of(options: &[&str], work: &str, mib: &str) -> (Output, Value) {
+    let command = own(work, mib);
+    let command: Vec<&str> = command.iter().map(String::as_str).collect();
+    let output = compare(&[options, &["--json"]].concat(), &command);
+    let json = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| {
+        panic!("{error}: {}{}", text(&output.stdout), text(&output.stderr))
+    });
+    (output, json)
+}
+
+fn expect(output: &Output, code: i32) {
+    let found = output.status.code().or(output.status.signal().map(|signal| 128 + signal));
+    assert_eq!(found, Some(code), "{}\n{}", text(&output.stdout), text(&output.stderr));
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or_else(|| panic!("{value} is not a number"))
+}
+
+fn list(value: &Value) -> &Vec<Value> {
+    value.as_array().unwrap_or_else(|| panic!("{value} is not a list"))
+}
+
+fn whole_study() {
+    let options = ["--limit", "60%", "--runs", "3", "--check", "echo same"];
+    let (output, json) = study_of(&options, "shrinks", "64");
+    expect(&output, 0);
+    let limit = number(&json["settings"]["limit_bytes"]);
+    let peak = number(&json["warm_up"]["peak_bytes"]);
+    assert!((64e6..90e6).contains(&peak), "a peak of {peak}");
+    assert!((limit - peak * 0.6).abs() < 2.0, "{limit} of {peak}");
+    let rows = list(&json["runs"]);
+    let labels: Vec<&str> = rows.iter().map(|row| row["label"].as_str().unwrap()).collect();
+    assert_eq!(labels, ["zsmalloc lz4", "zbud lz4", "z3fold lz4"]);
+    for row in rows {
+        assert_eq!(row["base"], "zsmalloc lz4");
+        let runs = list(&row["runs"]);
+        let label = &row["label"];
+        assert_eq!(runs.len(), 3, "{}", row["failure"]);
+        assert_eq!(row["differences"].is_null(), row["label"] == row["base"]);
+        for run in runs {
+            for figure in ["real_s", "user_s", "sys_s", "engine_cpu_s", "free_ms"] {
+                assert!(number(&run[figure]) > 0.0, "{label}: {figure}");
+            }
+            let of = |figure: &str| number(&run[figure]);
+            // 25 MiB had to leave, and were read six times.
+            assert!(of("stored_pages") > 3000.0 && of("loaded_pages") > 3000.0, "{label}");
+            assert!(of("freed_pages") >= of("loaded_pages") * 0.9, "{label}");
+            let peak = of("peak_bytes");
+            assert!(peak <= limit + f64::from(8 << 20), "{peak} bytes of {limit}");
+            assert!(of("pool_peak_bytes") > 1e6 && of("pool_peak_pages") > 1000.0, "{label}");
+            let timeline = list(&run["timeline"]);
+            let most = timeline.iter().map(|sample| number(&sample["pool_bytes"]));
+            let most = most.fold(0.0, f64::max);
+            assert!(most > of("pool_peak_bytes") / 2.0 && most <= of("pool_peak_bytes"), "{label}");
+        }
+        for verb in ["store_ns", "load_ns", "fault_ns"] {
+            let counted = list(&row[verb]["buckets"]).iter().map(|it| number(&it["count"]));
+            let counted: f64 = counted.sum();
+            assert!(counted > 500.0 && (counted - number(&row[verb]["count"])).abs() < 0.5);
+        }
+    }
+    // Pages that shrink to a quarter: zbud pairs them, zsmalloc does not need to.
+    let pool_of = |row: &Value| number(&row["pool_peak_bytes"]) / number(&row["pool_peak_pages"]);
+    let (zsmalloc, zbud) = (pool_of(&rows[0]), pool_of(&rows[1]));
+    assert!((1000.0..1400.0).contains(&zsmalloc), "{zsmalloc} bytes a page");
+    assert!((2000.0..2300.0).contains(&zbud), "{zbud} bytes a page");
+    let percent = number(&rows[1]["pool_percent_of_base"]);
+    let bytes = |row: &Value| number(&row["pool_peak_bytes"]);
+    assert!((percent - bytes(&rows[1]) / bytes(&rows[0]) * 100.0).abs() < 1e-6);
+}
+
+fn forms() {
+    let command = own("shrinks", "24");
+    let command: Vec<&str> = command.iter().map(String::as_str).collect();
+    let options = ["--limit", "60%", "--runs", "2", "--zpool", "zsmalloc,zbud"];
+    let output = compare(&options, &command);
+    expect(&output, 0);
+    let page = text(&output.stdout);
+    let words = page.split_whitespace().collect::<Vec<&str>>().join(" ");
+    for part in [
+        "(a) RUN TIME",
+        "real zbud lz4",
+        "(b) LATENCY",
+        "zbud lz4, store (ns)",
+        "zbud lz4, fault (ns)",
+        "(c) PEAK POOL SIZE",
+        "(d) BEYOND THE STUDY",
+        "LARGEST FREEING",
+        "POOL OVER TIME",
+        "with fewer than 3 rounds that says nothing",
+        "Peak pool of zbud lz4 against zsmalloc lz4: +",
+    ] {
+        assert!(words.contains(part), "no '{part}' in\n{page}");
+    }
+    let wide = page.lines().find(|line| line.len() > 100 && !line.starts_with("command"));
+    assert_eq!(wide, None, "{page}");
+    assert!(output.stderr.is_empty(), "{}", text(&output.stderr));
+
+    let output = compare(&[&options[..], &["--csv"]].concat(), &command);
+    expect(&output, 0);
+    let page = text(&output.stdout);
+    let columns: Vec<usize> = page.lines().map(|line| line.split(',').count()).collect();
+    assert_eq!(columns, [columns[0]; 5], "{page}");
+    assert!(page.starts_with("label,run,real_s,") && page.contains("\nzbud lz4,2,"), "{page}");
+}
+
+fn does_not_fit() {
+    // What does not shrink fits into nothing less.
+    let options = ["--limit", "20M", "--runs", "2", "--zpool", "zsmalloc", "--find-limit"];
+    let (output, json) = study_of(&options, "random", "32");
+    expect(&output, 1);
+    let row = &json["runs"][0];
+    assert_eq!(row["failure"]["kind"], "did_not_fit", "{row}");
+    assert!(row["failure"]["output"].as_str().unwrap().contains("out of memory"), "{row}");
+    assert_eq!(list(&row["runs"]).len(), 0);
+    let (fits, fails) = (
+        number(&row["smallest_limit"]["fits_bytes"]),
+        number(&row["smallest_limit"]["fails_bytes"]),
+    );
+    assert!(fails >= f64::from(20 << 20) && fails < fits, "{row}");
+    assert!(fits > f64::from(32 << 20) && fits < f64::from(56 << 20), "{row}");
+    assert!(text(&output.stderr).contains("no combination ended well"), "{}", text(&output.stderr));
+}
+
+fn wrong_check() {
+    let options = ["--limit", "60%", "--runs", "2", "--zpool", "zsmalloc", "--check", "date +%N"];
+    let (output, json) = study_of(&options, "shrinks", "16");
+    expect(&output, 1);
+    assert_eq!(json["runs"][0]["failure"]["kind"], "wrong");
+    let options = ["--limit", "60%", "--runs", "1", "--zpool", "zsmalloc", "--check", "exit 4"];
+    let command = own("shrinks", "16");
+    let command: Vec<&str> = command.iter().map(String::as_str).collect();
+    let output = compare(&options, &command);
+    expect(&output, 2);
+    let told = text(&output.stderr);
+    assert!(told.contains("--check 'exit 4' failed (exit status: 4)"), "{told}");
+}
+
+fn failing_command() {
+    let output = compare(&["--limit", "60%"], &["sh", "-c", "echo the reason; exit 7"]);
+    expect(&output, 2);
+    let told = text(&output.stderr);
+    assert!(told.contains("failed with exit code 7") && told.contains("the reason"), "{told}");
+    let output = compare(&["--limit", "60%"], &["no-such-program"]);
+    expect(&output, 2);
+    let told = text(&output.stderr);
+    assert!(told.contains("cannot run no-such-program: "), "{told}");
+
+    // It fails in the third of its runs: the first is the warm-up.
+    let folder = tempfile::tempdir().unwrap();
+    let count = folder.path().join("runs");
+    let own = own("shrinks", "16").join(" ");
+    let script = format!(
+        "echo >> {0}; test $(wc -l < {0}) != 3 || {{ echo third; exit 5; }}; {own}",
+        count.display()
+    );
+    let options = ["--limit", "60%", "--runs", "3", "--zpool", "zsmalloc,zbud", "--json"];
+    let output = compare(&options, &["sh", "-c", &script]);
+    expect(&output, 0);
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let (whole, failed) = (&json["runs"][0], &json["runs"][1]);
+    assert_eq!((list(&whole["runs"]).len(), list(&failed["runs"]).len()), (3, 0), "{json}");
+    assert_eq!(failed["failure"]["kind"], "command");
+    assert_eq!(failed["failure"]["message"], "failed with exit code 5");
+    assert!(failed["failure"]["output"].as_str().unwrap().contains("third"));
+}
+
+/// Processes whose command line has a certain text.
+fn processes_with(part: &str) -> usize {
+    let folders = std::fs::read_dir("/proc").unwrap().flatten();
+    let lines = folders.filter_map(|folder| std::fs::read(folder.path().join("cmdline")).ok());
+    lines.filter(|line| text(line).replace('\0', " ").contains(part)).count()
+}
+
+/// Waits until no process has the text in its command line.
+fn all_gone(part: &str) {
+    let start = Instant::now();
+    while processes_with(part) > 0 {
+        assert!(start.elapsed() < Duration::from_secs(30), "processes are left");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn hanging_command() {
+    let folder = tempfile::tempdir().unwrap();
+    let mark = folder.path().join("was-here");
+    let script =
+        format!("test -e {0} && {{ sleep 86401 & sleep 86401; }}; touch {0}", mark.display());
+    let script = format!("{script}; {}", own("shrinks", "16").join(" "));
+    let options = ["--limit", "60%", "--runs", "2", "--zpool", "zbud", "--timeout", "1s", "--json"];
+    let output = compare(&options, &["sh", "-c", &script]);
+    expect(&output, 1);
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(json["runs"][0]["failure"]["kind"], "timed_out", "{json}");
+    all_gone("sleep 86401");
+}
+
+fn folders() {
+    let script =
+        format!("test \"$(cat {{dir}}/made)\" = yes && {}", own("shrinks", "16").join(" "));
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("log");
+    let prepare = "test ! -e {dir}/made && echo yes > {dir}/made";
+    let cleanup = format!("echo {{dir}} >> {}", log.display());
+    let options = [
+        "--limit",
+        "60%",
+        "--runs",
+        "2",
+        "--zpool",
+        "zbud",
+        "--prepare",
+        prepare,
+        "--check",
+        "cat {dir}/made",
+        "--cleanup",
+        &cleanup,
+    ];
+    let output = compare(&options, &["sh", "-c", &script]);
+    expect(&output, 0);
+    let log = std::fs::read_to_string(log).unwrap();
+    let folders: Vec<&str> = log.lines().collect();
+    assert_eq!(folders.len(), 3, "{log}");
+    assert!(folders.iter().all(|folder| !Path::new(folder).exists()), "{log}");
+}
+
+fn tmpfs_of_a_run() {
+    let mounts = || std::fs::read_to_string("/proc/mounts").unwrap();
+    let before = mounts();
+    let check = "stat -f -c %T {dir}; df -k --output=size {dir} | tail -n 1";
+    let script = format!("{}; cp /etc/passwd {{dir}}", own("shrinks", "16").join(" "));
+    let options = [
+        "--limit",
+        "60%",
+        "--runs",
+        "1",
+        "--zpool",
+        "zbud",
+        "--tmpfs",
+        "24M",
+        "--check",
+        check,
+        "--cleanup",
+        "{ stat -f -c %T {dir}; ls {dir}; } >&2; exit 3",
+    ];
+    let output = compare(&options, &["sh", "-c", &script]);
+    // The output of what fails is shown.
+    expect(&output, 2);
+    let told = text(&output.stderr);
+    assert!(told.contains("tmpfs\npasswd"), "{told}");
+    let output = compare(&options[..10], &["sh", "-c", &script]);
+    expect(&output, 0);
+    assert!(text(&output.stdout).contains("a fresh tmpfs of 24.0 MiB"), "{}", text(&output.stdout));
+    assert_eq!(mounts(), before);
+}
+
+fn interrupted() {
+    let temporary = tempfile::tempdir().unwrap();
+    let mut study = Command::new(env!("CARGO_BIN_EXE_uzswap"));
+    study.args(["compare", "--limit", "60%", "--runs", "1", "--", "sh", "-c"]);
+    study.arg("touch {dir}/there; sleep 86402").env("TMPDIR", temporary.path());
+    study.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let study = study.spawn().unwrap();
+    let start = Instant::now();
+    while processes_with("sleep 86402") < 2 {
+        assert!(start.elapsed() < Duration::from_secs(60), "it does not start");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let pid = rustix::process::Pid::from_child(&study);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    let output = study.wait_with_output().unwrap();
+    assert_eq!(output.status.signal(), Some(2), "{}", text(&output.stderr));
+    all_gone("sleep 86402");
+    assert_eq!(std::fs::read_dir(temporary.path()).unwrap().count(), 0);
+}
+
+fn flags() {
+    let refused = |options: &[&str], word: &str| {
+        let output = compare(options, &["true"]);
+        expect(&output, 2);
+        let told = text(&output.stderr);
+        assert!(told.contains(word), "'{word}' is not in {told}");
+    };
+    refused(&["--limit", "lots"], "'lots' is not a size");
+    refused(&["--limit", "0%"], "'0%' is no share");
+    refused(&["--limit", "5K"], "1M at least");
+    refused(&["--check", "true"], "--limit");
+    refused(&["--limit", "1M", "--max-pool", "8M"], "cannot be used with");
+    refused(&["--limit", "1M", "--at", "exit"], "cannot be used with");
+    refused(&["--limit", "1M", "--timeout", "90"], "'90' is no time");
+    let output = uzswap().args(["compare", "--limit", "60%"]).output().unwrap();
+    expect(&output, 2);
+}
