@@ -27,7 +27,9 @@ fn main() -> ExitCode {
     let run = no_run();
     let tmpfs = run.clone().or_else(no_root);
     let signal = run.clone().or_else(|| trials::no_signal(2));
-    let tests: [Test; 10] = [
+    let stress = run.clone().or_else(|| no_program("stress-ng"));
+    let make = run.clone().or_else(|| no_program("make")).or_else(|| no_program("cc"));
+    let tests: [Test; 13] = [
         ("a_study_has_every_table_and_holds_its_limit", run.clone(), whole_study),
         ("rows_are_there_in_text_and_csv_too", run.clone(), forms),
         ("a_combination_that_does_not_fit_is_a_row", run.clone(), does_not_fit),
@@ -37,6 +39,9 @@ fn main() -> ExitCode {
         ("each_run_has_a_folder_of_its_own", run.clone(), folders),
         ("a_tmpfs_is_gone_after_its_run", tmpfs, tmpfs_of_a_run),
         ("an_interrupt_leaves_nothing", signal, interrupted),
+        ("a_source_tree_is_built_the_same_each_time", make, preset_build),
+        ("memory_is_used_as_memory_developers_do", run.clone(), preset_memory),
+        ("stress_is_counted_with_its_mounts", stress, preset_stress),
         ("flags_that_make_no_sense_are_refused", None, flags),
     ];
     trials::run(tests.into_iter().map(|(name, missing, test)| trials::trial(name, missing, test)))
@@ -383,6 +388,66 @@ fn interrupted() {
     assert_eq!(std::fs::read_dir(temporary.path()).unwrap().count(), 0);
 }
 
+fn no_program(name: &str) -> Option<String> {
+    let found = Command::new("sh").args(["-c", &format!("command -v {name}")]).output().unwrap();
+    (!found.status.success()).then(|| format!("{name} is not installed"))
+}
+
+fn preset(options: &[&str]) -> Output {
+    uzswap()
+        .arg("compare")
+        .args(options)
+        .args(["--runs", "1", "--zpool", "zsmalloc"])
+        .output()
+        .unwrap()
+}
+
+fn preset_build() {
+    let tree = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| std::fs::write(tree.path().join(name), text).unwrap();
+    file("Makefile", "all: a.o b.o\n%.o: %.c\n\t@cc -g -c -o $@ $<\n");
+    for name in ["a", "b"] {
+        file(&format!("{name}.c"), &format!("const char *{name}(void) {{ return __FILE__; }}\n"));
+    }
+    let source = tree.path().to_str().unwrap();
+    // Debug information has the path of the folder: it must be the same in each run.
+    let output = preset(&["--preset", "build", "--source", source, "--limit", "200%", "--json"]);
+    expect(&output, 0);
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(json["command"]["preset"], "build");
+    assert_eq!(list(&json["runs"][0]["runs"]).len(), 1, "{}", json["runs"][0]["failure"]);
+    let tmpfs = json["command"]["tmpfs_bytes"].as_u64();
+    assert_eq!(tmpfs.is_some(), no_root().is_none());
+    assert!(!tree.path().join("a.o").exists(), "the source itself was built");
+
+    let output = preset(&["--preset", "build"]);
+    expect(&output, 2);
+    assert!(text(&output.stderr).contains("--source DIR"), "{}", text(&output.stderr));
+}
+
+fn preset_memory() {
+    for (name, pages) in [("usemem:2x16M:random", 3000.0), ("memhog:32M", 3000.0)] {
+        let output = preset(&["--preset", name, "--json"]);
+        expect(&output, 0);
+        let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(json["settings"]["limit"]["percent"], 60.0);
+        let run = &json["runs"][0]["runs"][0];
+        assert!(number(&run["stored_pages"]) > pages, "{name}: {}", json["runs"][0]["failure"]);
+    }
+}
+
+fn preset_stress() {
+    let output = preset(&["--preset", "stress:2s", "--limit", "400M"]);
+    expect(&output, 0);
+    let page = text(&output.stdout);
+    let words = page.split_whitespace().collect::<Vec<&str>>().join(" ");
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap().lines().count();
+    let note = format!("syncfs of each of {mounts} mounts");
+    for part in ["COUNT", "io operations, zsmalloc lz4", "vm operations, zsmalloc lz4", &note] {
+        assert!(words.contains(part), "no '{part}' in\n{page}");
+    }
+}
+
 fn flags() {
     let refused = |options: &[&str], word: &str| {
         let output = compare(options, &["true"]);
@@ -393,7 +458,9 @@ fn flags() {
     refused(&["--limit", "lots"], "'lots' is not a size");
     refused(&["--limit", "0%"], "'0%' is no share");
     refused(&["--limit", "5K"], "1M at least");
-    refused(&["--check", "true"], "--limit");
+    refused(&["--check", "true"], "--check is for a command under a --limit");
+    refused(&["--preset", "usemem"], "cannot be used with");
+    refused(&["--limit", "1M", "--source", "/"], "--source is for --preset build");
     refused(&["--limit", "1M", "--max-pool", "8M"], "cannot be used with");
     refused(&["--limit", "1M", "--at", "exit"], "cannot be used with");
     refused(&["--limit", "1M", "--timeout", "90"], "'90' is no time");

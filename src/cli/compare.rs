@@ -21,6 +21,7 @@ use crate::lab::experiment::{Combination, Experiment, ExperimentError, Settings,
 use crate::lab::live::report::LiveReport;
 use crate::lab::replay::FreedHalf;
 use crate::lab::report::Report;
+use crate::lab::report::format::thousands;
 use crate::lab::workload::Workload;
 use crate::names::UnknownName;
 use crate::same_filled::SameFilledCheck;
@@ -31,15 +32,18 @@ use crate::zpool::zsmalloc::{
 use crate::zpool::{HostPages, ZpoolKind};
 use crate::zswap::{Incompressible, OBJECT_HEADER_MAX};
 
+/// With fewer pages zsmalloc's classes are mostly part-filled: 119 classes of up to 8 pages each.
+const FEW_PAGES: u64 = 10_000;
+
 /// What `uzswap compare` is asked for.
 #[derive(Debug, clap::Args)]
 #[command(next_line_help = false, allow_negative_numbers = true)]
 pub(super) struct Compare {
     /// Replay the pages of a file: a page set, a core dump, any whole pages
-    #[arg(long, value_name = "FILE", group = "source", help_heading = "Pages")]
+    #[arg(long, value_name = "FILE", group = "pages", help_heading = "Pages")]
     corpus: Option<PathBuf>,
     /// Replay the anonymous pages of a running process
-    #[arg(long, value_name = "PID", group = "source", help_heading = "Pages",
+    #[arg(long, value_name = "PID", group = "pages", help_heading = "Pages",
           value_parser = clap::value_parser!(i32).range(1..))]
     pid: Option<i32>,
     /// Replay a list of compressed sizes, one a line, with made-up contents
@@ -49,16 +53,16 @@ pub(super) struct Compare {
     /// without any contents:
     ///
     /// bpftrace -q -e 'kprobe:zs_malloc { printf("%d\n", arg1); }' > sizes
-    #[arg(long, value_name = "FILE", group = "source", help_heading = "Pages")]
+    #[arg(long, value_name = "FILE", group = "pages", help_heading = "Pages")]
     sizes: Option<PathBuf>,
     /// Replay a trace of run --record: each store, load and free in its order
     ///
     /// As fast as they go, by one thread, whatever the run's times were. Each load is compared.
-    #[arg(long, value_name = "FILE", group = "source", help_heading = "Pages",
+    #[arg(long, value_name = "FILE", group = "pages", help_heading = "Pages",
           conflicts_with_all = ["tree", "free", "LimitArguments"])]
     trace: Option<PathBuf>,
     /// Run a command and replay its anonymous pages
-    #[arg(last = true, value_name = "CMD", group = "source", help_heading = "Pages")]
+    #[arg(last = true, value_name = "CMD", group = "pages", help_heading = "Pages")]
     command: Vec<OsString>,
     /// When to capture the command: peak, exit, or after 2s, 500ms
     #[arg(
@@ -78,20 +82,20 @@ pub(super) struct Compare {
         long,
         value_name = "NAME",
         default_value = "mixed",
-        conflicts_with = "source",
+        conflicts_with = "pages",
         help_heading = "Pages"
     )]
     workload: Workload,
     /// Size of the built-in workload
     #[arg(long, value_name = "SIZE", default_value = "384M", value_parser = parse_size,
-          conflicts_with = "source", help_heading = "Pages")]
+          conflicts_with = "pages", help_heading = "Pages")]
     size: usize,
     /// Start of its random numbers: same seed, same data
     #[arg(
         long,
         value_name = "N",
         default_value_t = 1,
-        conflicts_with = "source",
+        conflicts_with = "pages",
         help_heading = "Pages"
     )]
     seed: u64,
@@ -192,7 +196,7 @@ impl Compare {
             indexes: &self.index,
             runs: self.runs,
         };
-        if let Some(experiment) = self.live.experiment(&choice) {
+        if let Some(experiment) = self.live.experiment(&choice)? {
             let report = live::study(&experiment);
             interrupt::end_if_noted();
             let report = report?;
@@ -242,7 +246,8 @@ impl Compare {
             )));
         }
         self.limits.check()?;
-        let source = self.source()?;
+        let mut source = self.source()?;
+        source.info.notes.extend(self.warnings(source.info.pages));
         let limits = self.limits.of(source.info.pages, self.seed)?;
         let settings = Settings {
             chain_size: self.chain_size,
@@ -278,6 +283,31 @@ impl Compare {
         })?;
         let limits = experiment.limits.map(|limits| limits.settings);
         Ok(Report::new(source.info, settings, limits, &combinations))
+    }
+
+    /// What a reader must know of the pages before any figure.
+    fn warnings(&self, pages: u64) -> Vec<String> {
+        let has_own = self.corpus.is_some()
+            || self.pid.is_some()
+            || self.sizes.is_some()
+            || self.trace.is_some()
+            || !self.command.is_empty();
+        let mut warnings = Vec::new();
+        if !has_own {
+            warnings.push(
+                "These are pages of a built-in workload, and no program runs. For pages of yours: \
+                 --corpus, --pid, or -- COMMAND; for the command itself: --limit 60% -- COMMAND."
+                    .to_owned(),
+            );
+        }
+        if pages < FEW_PAGES {
+            warnings.push(format!(
+                "Only {pages} pages: most zspages of zsmalloc are partly filled, so that it looks \
+                 less dense than it is. Take {} at least.",
+                thousands(FEW_PAGES)
+            ));
+        }
+        warnings
     }
 
     fn source(&self) -> Result<Source, Failure> {

@@ -1,21 +1,49 @@
 //! The flags of a live study: a command under a limit.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::anyhow;
+use anyhow::{Context, anyhow};
 use indicatif::ProgressBar;
 
 use super::Failure;
 use super::compare::distinct;
 use super::corpus::bar;
 use super::size::parse_size;
+use crate::budget::percent_of_memory;
 use crate::compressor::CompressorKind;
 use crate::index::IndexKind;
 use crate::lab::live::report::{LiveFindings, LiveReport};
-use crate::lab::live::{self, FailureKind, LiveCommand, LiveExperiment, LiveLimit, LiveParts};
+use crate::lab::live::{
+    self, FailureKind, LiveCommand, LiveExperiment, LiveLimit, LiveParts, Preset, PresetPlace,
+};
 use crate::lab::report::format::human_size;
 use crate::zpool::ZpoolKind;
+
+/// Flags of replays, which a study of the command itself has no use for.
+const LIVE_ALONE: [&str; 17] = [
+    "corpus",
+    "pid",
+    "sizes",
+    "trace",
+    "at",
+    "tree",
+    "free",
+    "incompressible",
+    "object_header",
+    "chain_size",
+    "chain_rule",
+    "handle_header",
+    "mapping",
+    "host_pages",
+    "same_filled",
+    "same_filled_zero_only",
+    "LimitArguments",
+];
+
+/// The limit of a preset where none is given.
+const PRESET_LIMIT: LiveLimit = LiveLimit::Percent(60.0);
 
 /// How the command itself is run.
 #[derive(Debug, clap::Args)]
@@ -25,30 +53,32 @@ pub(super) struct LiveArguments {
     ///
     /// The command runs under `uzswap run`, once without a limit, then in --runs rounds in which
     /// the combinations take turns. Nothing is replayed: times are those of the command.
-    #[arg(long, value_name = "SIZE|PERCENT", value_parser = parse_limit, requires = "command",
-          conflicts_with_all = ["at", "tree", "free", "incompressible", "object_header",
-                                "chain_size", "chain_rule", "handle_header", "mapping",
-                                "host_pages", "same_filled", "same_filled_zero_only",
-                                "LimitArguments"])]
+    #[arg(long, value_name = "SIZE|PERCENT", value_parser = parse_limit, conflicts_with_all = LIVE_ALONE)]
     limit: Option<LiveLimit>,
+    /// A ready study: build (with --source), usemem, usemem:4x64M:random, memhog:256M, stress
+    #[arg(long, value_name = "NAME", group = "pages", conflicts_with_all = LIVE_ALONE)]
+    preset: Option<Preset>,
+    /// Source tree of --preset build: copied to a fresh folder for each run
+    #[arg(long, value_name = "DIR", hide_short_help = true)]
+    source: Option<PathBuf>,
     /// Shell command before each run, not timed; {dir} is the run's own folder
-    #[arg(long, value_name = "CMD", requires = "limit")]
+    #[arg(long, value_name = "CMD")]
     prepare: Option<String>,
     /// Shell command after each run that must print the same each time: no page was wrong
-    #[arg(long, value_name = "CMD", requires = "limit")]
+    #[arg(long, value_name = "CMD")]
     check: Option<String>,
     /// Shell command after each run, not timed
-    #[arg(long, value_name = "CMD", requires = "limit", hide_short_help = true)]
+    #[arg(long, value_name = "CMD", hide_short_help = true)]
     cleanup: Option<String>,
     /// Make {dir} a fresh tmpfs of this size for each run (needs root)
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, requires = "limit")]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     tmpfs: Option<usize>,
     /// Kill a run that takes longer: 90s, 10m
-    #[arg(long, value_name = "TIME", value_parser = parse_time, requires = "limit",
+    #[arg(long, value_name = "TIME", value_parser = parse_time,
           hide_short_help = true)]
     timeout: Option<Duration>,
     /// For a combination that cannot live within the limit, search for the smallest at which it can
-    #[arg(long, requires = "limit", hide_short_help = true)]
+    #[arg(long, hide_short_help = true)]
     find_limit: bool,
 }
 
@@ -64,8 +94,43 @@ pub(super) struct LiveChoice<'a> {
 
 impl LiveArguments {
     /// The study that is asked for, if one is.
-    pub(super) fn experiment(&self, choice: &LiveChoice<'_>) -> Option<LiveExperiment> {
-        let limit = self.limit?;
+    ///
+    /// # Errors
+    ///
+    /// Of flags that do not fit together.
+    pub(super) fn experiment(
+        &self,
+        choice: &LiveChoice<'_>,
+    ) -> Result<Option<LiveExperiment>, Failure> {
+        let Some(limit) = self.limit.or(self.preset.map(|_| PRESET_LIMIT)) else {
+            return self.nothing_live().map(|()| None);
+        };
+        if self.source.is_some() && self.preset.is_none() {
+            return Err(Failure::Usage(anyhow!("--source is for --preset build")));
+        }
+        let mut command = match self.preset {
+            Some(preset) => self.command_of(preset)?,
+            None if choice.command.is_empty() => {
+                return Err(Failure::Usage(anyhow!(
+                    "--limit runs a command: give one after --, as in compare --limit 60% -- make, \
+                     or a --preset"
+                )));
+            }
+            None => LiveCommand {
+                argv: choice.command.to_vec(),
+                prepare: None,
+                cleanup: None,
+                check: None,
+                tmpfs_bytes: None,
+                timeout: None,
+                preset: None,
+            },
+        };
+        command.prepare = self.prepare.clone().or(command.prepare);
+        command.cleanup = self.cleanup.clone().or(command.cleanup);
+        command.check = self.check.clone().or(command.check);
+        command.tmpfs_bytes = self.tmpfs.map(|bytes| bytes as u64).or(command.tmpfs_bytes);
+        command.timeout = self.timeout;
         let mut parts = Vec::new();
         for compressor in distinct(choice.compressors) {
             for zpool in distinct(choice.zpools) {
@@ -74,20 +139,40 @@ impl LiveArguments {
                 }
             }
         }
-        Some(LiveExperiment {
-            command: LiveCommand {
-                argv: choice.command.to_vec(),
-                prepare: self.prepare.clone(),
-                cleanup: self.cleanup.clone(),
-                check: self.check.clone(),
-                tmpfs_bytes: self.tmpfs.map(|bytes| bytes as u64),
-                timeout: self.timeout,
-            },
-            parts,
-            rounds: choice.runs,
-            limit,
-            find_limit: self.find_limit,
-        })
+        let find_limit = self.find_limit;
+        Ok(Some(LiveExperiment { command, parts, rounds: choice.runs, limit, find_limit }))
+    }
+
+    fn command_of(&self, preset: Preset) -> Result<LiveCommand, Failure> {
+        let own_program = std::env::current_exe()
+            .context("cannot find this program")
+            .map_err(Failure::Machine)?;
+        // A tmpfs that has what it may have: half of the memory, as the kernel's default.
+        let is_root = rustix::process::geteuid().is_root();
+        let tmpfs_bytes = percent_of_memory(50).ok().filter(|_| is_root);
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let source = self.source.as_deref();
+        let place = PresetPlace { source, own_program: &own_program, cpus, tmpfs_bytes };
+        preset.command(&place).map_err(|why| Failure::Usage(anyhow!(why)))
+    }
+
+    /// Checks that there is no flag of a live study where there is none.
+    fn nothing_live(&self) -> Result<(), Failure> {
+        let given = [
+            ("--source", self.source.is_some()),
+            ("--prepare", self.prepare.is_some()),
+            ("--check", self.check.is_some()),
+            ("--cleanup", self.cleanup.is_some()),
+            ("--tmpfs", self.tmpfs.is_some()),
+            ("--timeout", self.timeout.is_some()),
+            ("--find-limit", self.find_limit),
+        ];
+        match given.into_iter().find(|(_, is_given)| *is_given) {
+            Some((flag, _)) => {
+                Err(Failure::Usage(anyhow!("{flag} is for a command under a --limit")))
+            }
+            None => Ok(()),
+        }
     }
 }
 

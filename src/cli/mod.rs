@@ -13,6 +13,7 @@ mod size;
 mod stat;
 mod top;
 mod torture;
+mod use_memory;
 mod workload;
 
 use std::io::{self, Write};
@@ -55,6 +56,8 @@ enum Command {
     Torture(torture::TortureArgs),
     /// Print what this machine allows `uzswap run`, and how to allow more
     Doctor(doctor::Doctor),
+    #[command(hide = true)]
+    UseMemory(use_memory::UseMemory),
     /// Build a heap of realistic data, for captures where nothing else is at hand
     Workload(workload::Workload),
 }
@@ -129,6 +132,7 @@ pub fn main() -> ExitCode {
         Command::Bench(command) => command.run(),
         Command::Torture(command) => command.run(),
         Command::Doctor(command) => command.run(),
+        Command::UseMemory(command) => command.run(),
         Command::Workload(command) => command.run(),
     };
     match result {

@@ -2,19 +2,19 @@
 //! what checks the result, what cleans up.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File, Permissions};
+use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use serde::Serialize;
-use tempfile::TempDir;
 
 use super::child::{Ended, Exit, run_to_end};
 use super::failure::Failure;
+use super::preset::{Preset, stress_counts};
 use crate::sys::mounts::{Tmpfs, TmpfsOptions};
 
 /// Stands for the folder of a run in the command and in what surrounds it.
@@ -43,6 +43,8 @@ pub struct LiveCommand {
     /// Seconds after which a run is killed.
     #[serde(rename = "timeout_s", serialize_with = "as_seconds")]
     pub timeout: Option<Duration>,
+    /// The preset that it comes from.
+    pub preset: Option<Preset>,
 }
 
 fn as_words<S: serde::Serializer>(argv: &[OsString], serializer: S) -> Result<S::Ok, S::Error> {
@@ -89,30 +91,45 @@ fn with_folder(text: &OsStr, folder: &Path) -> OsString {
     OsString::from_vec(replaced)
 }
 
+/// A folder that is removed when it is dropped.
+#[derive(Debug)]
+struct Folder(PathBuf);
+
+impl Folder {
+    fn make(path: PathBuf) -> io::Result<Folder> {
+        // Programs of other users may work in it.
+        fs::DirBuilder::new().mode(0o755).create(&path)?;
+        Ok(Folder(path))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // The study removes the rest with its own folder.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
 /// The place of one run: made before it, gone after it.
 #[derive(Debug)]
 pub(super) struct Place<'a> {
     command: &'a LiveCommand,
     // Unmounted before it is removed.
     tmpfs: Option<Tmpfs>,
-    folder: Option<TempDir>,
+    folder: Option<Folder>,
     output: File,
 }
 
 impl<'a> Place<'a> {
     /// Makes the folder and prepares it.
-    pub(super) fn make(command: &'a LiveCommand) -> Result<Place<'a>, Failure> {
+    pub(super) fn make(command: &'a LiveCommand, base: &Path) -> Result<Place<'a>, Failure> {
         let cannot = |what: &str, error: io::Error| {
             Failure::machine(format!("cannot make {what} for a run: {error}"))
         };
-        let folder = command.has_folder().then(|| {
-            // Programs of other users may work in it.
-            let permissions = Permissions::from_mode(0o755);
-            tempfile::Builder::new().prefix("uzswap-live-").permissions(permissions).tempdir()
-        });
+        let folder = command.has_folder().then(|| Folder::make(base.join("run")));
         let folder = folder.transpose().map_err(|error| cannot("a folder", error))?;
         let tmpfs = command.tmpfs_bytes.zip(folder.as_ref()).map(|(bytes, folder)| {
-            Tmpfs::mount(folder.path(), &TmpfsOptions { bytes, swapped: false })
+            Tmpfs::mount(&folder.0, &TmpfsOptions { bytes, swapped: false })
         });
         let tmpfs = tmpfs
             .transpose()
@@ -132,7 +149,7 @@ impl<'a> Place<'a> {
 
     fn filled_in(&self, text: &OsStr) -> OsString {
         match &self.folder {
-            Some(folder) => with_folder(text, folder.path()),
+            Some(folder) => with_folder(text, &folder.0),
             None => text.to_owned(),
         }
     }
@@ -145,6 +162,12 @@ impl<'a> Place<'a> {
     /// Whether the kernel is kept from swapping the folder; true without a tmpfs.
     pub(super) fn is_never_swapped(&self) -> bool {
         self.tmpfs.as_ref().is_none_or(|tmpfs| !tmpfs.is_swapped())
+    }
+
+    /// What a preset counts of the command's output.
+    pub(super) fn counts(&self) -> Vec<(String, f64)> {
+        let Some(Preset::Stress { .. }) = self.command.preset else { return Vec::new() };
+        stress_counts(&tail_of(&self.output).unwrap_or_default())
     }
 
     /// The end of what the command has printed.
@@ -252,6 +275,7 @@ mod tests {
             check: None,
             tmpfs_bytes: None,
             timeout: None,
+            preset: None,
         }
     }
 
@@ -260,8 +284,9 @@ mod tests {
         let mut command = command(&["cat", "{dir}/in-{dir}"]);
         command.prepare = Some("echo old > {dir}/file".to_owned());
         command.check = Some("cat {dir}/file; echo noise >&2".to_owned());
-        let place = Place::make(&command).unwrap();
-        let folder = place.folder.as_ref().unwrap().path().to_owned();
+        let base = tempfile::tempdir().unwrap();
+        let place = Place::make(&command, base.path()).unwrap();
+        let folder = place.folder.as_ref().unwrap().0.clone();
         let text = folder.to_str().unwrap();
         assert_eq!(place.argv()[1].to_str().unwrap(), format!("{text}/in-{text}"));
         assert_eq!(place.check().unwrap().unwrap(), b"old\n");
@@ -272,13 +297,15 @@ mod tests {
     #[test]
     fn commands_around_it_that_fail_are_shown_with_what_they_print() {
         let mut command = command(&["true"]);
+        let base = tempfile::tempdir().unwrap();
+        let base = base.path();
         command.prepare = Some("echo the reason; exit 9".to_owned());
-        let failure = Place::make(&command).unwrap_err();
+        let failure = Place::make(&command, base).unwrap_err();
         assert!(failure.message.contains("--prepare 'echo the reason; exit 9' failed"));
         assert_eq!(failure.output, "the reason");
         command.prepare = None;
         command.check = Some("seq 1 400000".to_owned());
-        let failure = Place::make(&command).unwrap().check().unwrap_err();
+        let failure = Place::make(&command, base).unwrap().check().unwrap_err();
         assert!(failure.message.contains("more than 1 MiB"), "{}", failure.message);
     }
 

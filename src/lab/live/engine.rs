@@ -97,6 +97,8 @@ pub struct LiveRun {
     pub load_ns: LatencyCounts,
     /// Faults as the programs saw them, in nanoseconds.
     pub fault_ns: LatencyCounts,
+    /// What a preset counts, by name.
+    pub counts: Vec<(String, f64)>,
     /// What was used over time.
     pub timeline: Vec<RunSample>,
 }

@@ -15,14 +15,18 @@ mod command;
 mod engine;
 mod failure;
 mod interval;
+mod preset;
 pub mod report;
 mod schedule;
 mod text;
 mod uzswap;
 
+use std::fs::Permissions;
 use std::io;
+use std::os::unix::fs::PermissionsExt;
 
 use serde::Serialize;
+use tempfile::TempDir;
 
 pub use command::{DIR, LiveCommand};
 use command::{Place, find_program};
@@ -30,6 +34,7 @@ use engine::{Engine, Request};
 pub use engine::{LiveParts, LiveRun};
 pub use failure::{Failure, FailureKind};
 pub use interval::Difference;
+pub use preset::{Preset, PresetNameError, PresetPlace};
 use schedule::order_of_round;
 use uzswap::Uzswap;
 
@@ -132,6 +137,8 @@ struct WarmUp {
     run: LiveRun,
     check: Option<Vec<u8>>,
     is_never_swapped: bool,
+    /// In which each run has its folder.
+    base: TempDir,
 }
 
 impl LiveExperiment {
@@ -213,6 +220,7 @@ impl LiveExperiment {
         }
         progress(&Step { done: total, total, next: String::new() });
         let mut notes = Vec::new();
+        notes.extend(self.command.preset.and_then(|preset| preset.note()));
         if !warm_up.is_never_swapped {
             notes.push(
                 "This kernel swaps the pages of a tmpfs (it has no noswap, Linux 6.4): the kernel's \
@@ -226,19 +234,25 @@ impl LiveExperiment {
     /// The run without a limit: files are read into the cache, the peak is found, and the output
     /// of `--check` that each other run must have.
     fn warm_up(&self) -> Result<WarmUp, Failure> {
+        // The same path in each run: programs write it into files that --check may read.
+        let mut builder = tempfile::Builder::new();
+        let builder = builder.prefix("uzswap-live-").permissions(Permissions::from_mode(0o755));
+        let base = builder.tempdir().map_err(|error| {
+            Failure::machine(format!("cannot make a folder for the runs (see TMPDIR): {error}"))
+        })?;
         let parts = LiveParts::Uzswap {
             zpool: ZpoolKind::Zsmalloc,
             compressor: CompressorKind::Lz4,
             index: IndexKind::default(),
         };
-        let place = Place::make(&self.command)?;
+        let place = Place::make(&self.command, base.path())?;
         let is_never_swapped = place.is_never_swapped();
         let ended = self.run_in(&place, &parts, None);
         let check = ended.and_then(|run| Ok((run, place.check()?)));
         let cleaned = place.clean_up();
         let (run, check) = check?;
         cleaned?;
-        Ok(WarmUp { run, check, is_never_swapped })
+        Ok(WarmUp { run, check, is_never_swapped, base })
     }
 
     /// One run with all that surrounds it.
@@ -248,7 +262,8 @@ impl LiveExperiment {
         limit_bytes: Option<u64>,
         warm_up: &WarmUp,
     ) -> Result<LiveRun, Failure> {
-        let place = Place::make(&self.command)?;
+        let base = warm_up.base.path();
+        let place = Place::make(&self.command, base)?;
         let ended = self.run_in(&place, parts, limit_bytes).and_then(|run| {
             let check = place.check()?;
             if check != warm_up.check {
@@ -280,10 +295,11 @@ impl LiveExperiment {
         let run = match parts {
             LiveParts::Uzswap { .. } => Uzswap.run(parts, &request),
         };
-        run.map_err(|failure| match failure.output.is_empty() {
-            true => failure.with_output(place.tail()),
-            false => failure,
-        })
+        match run {
+            Ok(run) => Ok(LiveRun { counts: place.counts(), ..run }),
+            Err(failure) if failure.output.is_empty() => Err(failure.with_output(place.tail())),
+            Err(failure) => Err(failure),
+        }
     }
 
     /// Halves what lies between the limit and the peak.

@@ -30,6 +30,7 @@ pub(super) fn page(report: &LiveReport) -> String {
     page += &failures(report);
     if report.runs.iter().any(|findings| !findings.runs.is_empty()) {
         page += &run_times(report);
+        page += &counts(report);
         page += &latencies(report);
         page += &peak(report);
         page += &beyond(report);
@@ -166,6 +167,32 @@ fn interval(difference: &Difference) -> String {
 /// The rows with a run that ended well.
 fn ended(report: &LiveReport) -> impl Iterator<Item = &LiveFindings> {
     report.runs.iter().filter(|findings| !findings.runs.is_empty())
+}
+
+/// What a preset counts, where it does.
+fn counts(report: &LiveReport) -> String {
+    let names: Vec<&str> = match ended(report).next() {
+        Some(findings) => findings.runs[0].counts.iter().map(|(name, _)| name.as_str()).collect(),
+        None => Vec::new(),
+    };
+    if names.is_empty() {
+        return String::new();
+    }
+    let mut table = table(&["COUNT", "MIN", "MAX", "MEAN", "MEDIAN", "STDDEV"]);
+    for name in names {
+        for findings in ended(report) {
+            let of = |run: &LiveRun| {
+                let count = run.counts.iter().find(|(other, _)| other == name);
+                count.map_or(0.0, |(_, count)| *count)
+            };
+            let stats = Stats::of(&findings.each(of));
+            let Stats { min, max, mean, median, stddev } = stats;
+            let mut row = vec![format!("{name}, {}", findings.label)];
+            row.extend([min, max, mean, median, stddev].map(|value| thousands(value as u64)));
+            table.add_row(row);
+        }
+    }
+    format!("{}\n\n", trimmed(&table))
 }
 
 /// (b): percentiles, then the pictures.

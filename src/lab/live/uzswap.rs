@@ -85,6 +85,7 @@ fn run_of(ended: &Ended, report: &RunReport) -> LiveRun {
         store_ns: report.latencies.store.clone(),
         load_ns: report.latencies.load.clone(),
         fault_ns: report.fault_latencies.clone(),
+        counts: Vec::new(),
         timeline: report.timeline.clone(),
     }
 }
