@@ -48,6 +48,7 @@ pub mod compressor;
 pub mod doctor;
 pub mod files;
 pub mod index;
+pub mod kernel_swap;
 pub mod lab;
 pub mod names;
 pub mod page;

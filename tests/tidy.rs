@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The layers, and what each may name of ours beside itself. The picture is in ARCHITECTURE.md.
-const LAYERS: [(&str, &[&str]); 18] = [
+const LAYERS: [(&str, &[&str]); 19] = [
     ("sys", &[]),
     ("names", &[]),
     ("page", &[]),
@@ -20,6 +20,7 @@ const LAYERS: [(&str, &[&str]); 18] = [
     ("zpool", MECHANISM),
     ("index", MECHANISM),
     ("zswap", STORE),
+    ("kernel_swap", &["sys", "files", "names"]),
     ("lab", LAB),
     ("pager", PAGER),
     ("cli", CLI),
@@ -36,13 +37,13 @@ const STORE: &[&str] = &[
 #[rustfmt::skip]
 const LAB: &[&str] = &[
     "sys", "names", "page", "files", "budget", "same_filled", "compressor", "backing", "zpool",
-    "index", "zswap", "trace", "pager",
+    "index", "zswap", "trace", "pager", "kernel_swap",
 ];
 const PAGER: &[&str] = &["sys", "page", "backing", "doctor", "zswap", "trace"];
 #[rustfmt::skip]
 const CLI: &[&str] = &[
     "sys", "names", "page", "files", "budget", "same_filled", "compressor", "backing", "zpool",
-    "index", "zswap", "lab", "doctor", "pager", "trace",
+    "index", "zswap", "lab", "doctor", "pager", "trace", "kernel_swap",
 ];
 
 fn sources(folder: &str) -> Vec<(PathBuf, String)> {

@@ -1,7 +1,7 @@
 //! The flags of a live study: a command under a limit.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
@@ -14,12 +14,72 @@ use super::size::parse_size;
 use crate::budget::percent_of_memory;
 use crate::compressor::CompressorKind;
 use crate::index::IndexKind;
+use crate::kernel_swap::{KernelEngine, SwapBacking};
 use crate::lab::live::report::{LiveFindings, LiveReport};
 use crate::lab::live::{
     self, FailureKind, LiveCommand, LiveExperiment, LiveLimit, LiveParts, Preset, PresetPlace,
 };
 use crate::lab::report::format::human_size;
 use crate::zpool::ZpoolKind;
+
+/// Who keeps the pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum EngineName {
+    /// This program's own.
+    Uzswap,
+    /// The kernel's zswap, or zram where it has none.
+    Kernel,
+    /// The kernel's zswap.
+    Zswap,
+    /// The kernel's zram.
+    Zram,
+}
+
+impl EngineName {
+    /// Which of the kernel's, if it is one of these.
+    fn kernel(self) -> Option<KernelEngine> {
+        match self {
+            EngineName::Uzswap => None,
+            EngineName::Zswap => Some(KernelEngine::Zswap),
+            EngineName::Zram => Some(KernelEngine::Zram),
+            EngineName::Kernel => Some(match Path::new("/sys/module/zswap").exists() {
+                true => KernelEngine::Zswap,
+                false => KernelEngine::Zram,
+            }),
+        }
+    }
+}
+
+fn own_parts(choice: &LiveChoice<'_>, compressor: CompressorKind) -> Vec<LiveParts> {
+    let mut parts = Vec::new();
+    for zpool in distinct(choice.zpools) {
+        for index in distinct(choice.indexes) {
+            parts.push(LiveParts::Uzswap { zpool, compressor, index });
+        }
+    }
+    parts
+}
+
+/// A row for each allocator that the kernel has, where it has a choice (zswap up to 6.17).
+fn kernel_parts(
+    choice: &LiveChoice<'_>,
+    kernel: KernelEngine,
+    compressor: CompressorKind,
+) -> Vec<LiveParts> {
+    let with = |zpool: Option<String>| {
+        // The kernel has one level of each.
+        let name = compressor.to_string();
+        let compressor = name.split(':').next().unwrap_or(&name).to_owned();
+        LiveParts::Kernel { kernel, compressor, zpool }
+    };
+    let has_choice = Path::new("/sys/module/zswap/parameters/zpool").exists();
+    match kernel {
+        KernelEngine::Zswap if has_choice => {
+            distinct(choice.zpools).iter().map(|zpool| with(Some(zpool.to_string()))).collect()
+        }
+        _ => vec![with(None)],
+    }
+}
 
 /// Flags of replays, which a study of the command itself has no use for.
 const LIVE_ALONE: [&str; 17] = [
@@ -61,6 +121,12 @@ pub(super) struct LiveArguments {
     /// Source tree of --preset build: copied to a fresh folder for each run
     #[arg(long, value_name = "DIR", hide_short_help = true)]
     source: Option<PathBuf>,
+    /// Engines: uzswap, and kernel (or zswap, zram): the kernel's own, needs root
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "uzswap")]
+    engine: Vec<EngineName>,
+    /// Swap area behind the kernel's zswap: loop (over a tmpfs), zram, file:FOLDER
+    #[arg(long, value_name = "AREA", default_value = "loop", hide_short_help = true)]
+    kernel_swap: SwapBacking,
     /// Shell command before each run, not timed; {dir} is the run's own folder
     #[arg(long, value_name = "CMD")]
     prepare: Option<String>,
@@ -132,15 +198,23 @@ impl LiveArguments {
         command.tmpfs_bytes = self.tmpfs.map(|bytes| bytes as u64).or(command.tmpfs_bytes);
         command.timeout = self.timeout;
         let mut parts = Vec::new();
-        for compressor in distinct(choice.compressors) {
-            for zpool in distinct(choice.zpools) {
-                for index in distinct(choice.indexes) {
-                    parts.push(LiveParts::Uzswap { zpool, compressor, index });
+        for engine in distinct(&self.engine) {
+            for compressor in distinct(choice.compressors) {
+                match engine.kernel() {
+                    None => parts.extend(own_parts(choice, compressor)),
+                    Some(kernel) => parts.extend(kernel_parts(choice, kernel, compressor)),
                 }
             }
         }
         let find_limit = self.find_limit;
-        Ok(Some(LiveExperiment { command, parts, rounds: choice.runs, limit, find_limit }))
+        Ok(Some(LiveExperiment {
+            command,
+            parts,
+            rounds: choice.runs,
+            limit,
+            find_limit,
+            kernel_backing: self.kernel_swap.clone(),
+        }))
     }
 
     fn command_of(&self, preset: Preset) -> Result<LiveCommand, Failure> {
@@ -159,6 +233,7 @@ impl LiveArguments {
     /// Checks that there is no flag of a live study where there is none.
     fn nothing_live(&self) -> Result<(), Failure> {
         let given = [
+            ("--engine", self.engine != [EngineName::Uzswap]),
             ("--source", self.source.is_some()),
             ("--prepare", self.prepare.is_some()),
             ("--check", self.check.is_some()),

@@ -6,6 +6,7 @@ mod classes;
 mod compare;
 mod corpus;
 mod doctor;
+mod kernel_swap;
 mod limits;
 mod live;
 mod run;
@@ -40,6 +41,14 @@ enum Command {
     Compare(Box<compare::Compare>),
     #[command(name = crate::lab::experiment::CHILD_COMMAND, hide = true)]
     CompareRun(compare::CompareRun),
+    #[command(hide = true)]
+    InCgroup(kernel_swap::InCgroup),
+    #[command(hide = true)]
+    KernelRun(kernel_swap::KernelRun),
+    #[command(hide = true)]
+    ProbeLatency(kernel_swap::ProbeLatency),
+    #[command(name = crate::kernel_swap::WATCHER_COMMAND, hide = true)]
+    RestoreWhenEnded(kernel_swap::RestoreWhenEnded),
     /// Run a program in less memory
     Run(run::Run),
     /// Show what runs under `uzswap run`, again and again
@@ -125,6 +134,10 @@ pub fn main() -> ExitCode {
         Command::Compare(command) => command.run(),
         Command::CompareRun(command) => command.run(),
         Command::Capture(command) => command.run(),
+        Command::InCgroup(command) => return command.run(),
+        Command::KernelRun(command) => command.run(),
+        Command::ProbeLatency(command) => command.run(),
+        Command::RestoreWhenEnded(command) => command.run(),
         Command::Run(command) => return command.run(),
         Command::Top(command) => command.run(),
         Command::Classes(command) => command.run(),

@@ -26,6 +26,7 @@ pub mod rb_node;
 pub mod signals;
 pub mod spawn;
 pub mod stderr;
+pub mod swap;
 pub mod uring;
 pub mod userfaultfd;
 pub mod wide;

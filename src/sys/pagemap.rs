@@ -24,6 +24,13 @@ impl Entry {
         self.0 & PRESENT != 0 && self.0 & MAPPED_ONCE != 0
     }
 
+    /// It is in swap, and not in memory.
+    pub fn is_swapped(self) -> bool {
+        const PRESENT: u64 = 1 << 63;
+        const SWAPPED: u64 = 1 << 62;
+        self.0 & PRESENT == 0 && self.0 & SWAPPED != 0
+    }
+
     /// It is write-protected by a userfaultfd.
     pub fn is_write_protected(self) -> bool {
         self.0 & 1 << 57 != 0

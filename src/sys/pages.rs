@@ -253,6 +253,25 @@ impl PageRun {
         self.madvise(advice)
     }
 
+    /// Asks the kernel to move one page of the run to swap, now. The contents stay.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's error; `EINVAL` before Linux 5.4. Where there is no swap, it does nothing.
+    ///
+    /// # Panics
+    ///
+    /// If the run has no such page.
+    pub fn page_out(&self, page: usize) -> io::Result<()> {
+        let bytes = &self[page * HOST_PAGE_SIZE..(page + 1) * HOST_PAGE_SIZE];
+        let address = bytes.as_ptr().cast_mut().cast();
+        // SAFETY: the page is one of ours, and its contents are the same before and after.
+        match unsafe { libc::madvise(address, HOST_PAGE_SIZE, libc::MADV_PAGEOUT) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
     /// Advice about the whole run, which may change its contents.
     fn madvise(&mut self, advice: libc::c_int) -> io::Result<()> {
         if self.count == 0 {
@@ -271,13 +290,22 @@ impl PageRun {
     /// Whether every page of the run is in memory now. Fresh ones are after `mlockall` with
     /// `MCL_FUTURE`; `false` where the kernel does not tell.
     pub fn is_resident(&self) -> bool {
-        self.chunks_exact(HOST_PAGE_SIZE).all(|page| {
-            let mut state = 0;
-            let address = page.as_ptr().cast_mut().cast();
-            // SAFETY: the page is one of ours, and is not touched; the kernel writes one byte.
-            let result = unsafe { libc::mincore(address, HOST_PAGE_SIZE, &raw mut state) };
-            result == 0 && state & 1 == 1
-        })
+        (0..self.page_count()).all(|page| self.is_page_resident(page))
+    }
+
+    /// Whether a page of the run is in memory now; one in the cache of swap is. `false` where the
+    /// kernel does not tell.
+    ///
+    /// # Panics
+    ///
+    /// If the run has no such page.
+    pub fn is_page_resident(&self, page: usize) -> bool {
+        let mut state = 0;
+        let bytes = &self[page * HOST_PAGE_SIZE..(page + 1) * HOST_PAGE_SIZE];
+        let address = bytes.as_ptr().cast_mut().cast();
+        // SAFETY: the page is one of ours, and is not touched; the kernel writes one byte.
+        let result = unsafe { libc::mincore(address, HOST_PAGE_SIZE, &raw mut state) };
+        result == 0 && state & 1 == 1
     }
 
     fn start(&self) -> NonNull<u8> {

@@ -96,6 +96,13 @@ pub fn parent_of(pid: u32) -> Option<u32> {
     stat_field(pid, 4)
 }
 
+/// When a process started, in clock ticks since the machine did: with its number, the name of a
+/// process that no later one has. `None` once it has ended, also where nobody has waited for it.
+pub fn start_time(pid: u32) -> Option<u64> {
+    let state: char = stat_field(pid, 3)?;
+    (!matches!(state, 'Z' | 'X')).then(|| stat_field(pid, 22))?
+}
+
 /// The processor that a thread ran on last; `None` once it has ended.
 pub fn last_processor(thread: u32) -> Option<usize> {
     stat_field(thread, 39)
@@ -308,6 +315,18 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(!is_stopped(pid as u32));
+    }
+
+    #[test]
+    fn a_process_that_has_ended_has_no_start() {
+        let own = start_time(std::process::id()).unwrap();
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        // Not waited for: it stays in the table of processes.
+        while let Some(start) = start_time(child.id()) {
+            assert!(start >= own);
+            std::thread::yield_now();
+        }
+        child.wait().unwrap();
     }
 
     #[test]

@@ -109,7 +109,7 @@ impl SignalMask {
     }
 
     /// Holds back all signals in this thread. Safe after a fork.
-    pub(super) fn block_all() {
+    pub fn block_all() {
         let mut all = empty_set();
         // SAFETY: the set is ours to write.
         unsafe { libc::sigfillset(&raw mut all) };

@@ -10,6 +10,7 @@ use serde::Serialize;
 use super::failure::Failure;
 use crate::compressor::CompressorKind;
 use crate::index::IndexKind;
+use crate::kernel_swap::KernelEngine;
 use crate::lab::experiment::by_name;
 use crate::pager::RunSample;
 use crate::zpool::ZpoolKind;
@@ -31,10 +32,32 @@ pub enum LiveParts {
         #[serde(with = "by_name")]
         index: IndexKind,
     },
+    /// The kernel's own compressed swap.
+    Kernel {
+        /// Which.
+        kernel: KernelEngine,
+        /// Its compressor, by the kernel's name.
+        compressor: String,
+        /// Its allocator, where the kernel has a choice.
+        zpool: Option<String>,
+    },
+}
+
+impl LiveParts {
+    /// The allocator is the one that others are compared with, of this program's own engine.
+    pub(super) fn is_usual_base(&self) -> bool {
+        matches!(self, LiveParts::Uzswap { zpool: ZpoolKind::Zsmalloc, .. })
+    }
+
+    /// Whether the kernel keeps the pages.
+    pub fn is_kernel(&self) -> bool {
+        matches!(self, LiveParts::Kernel { .. })
+    }
 }
 
 impl fmt::Display for LiveParts {
-    /// The allocator and the compressor; the index only if it is not the usual one.
+    /// The allocator and the compressor, and the index if it is not the usual one; of the kernel
+    /// `zram` or `zswap` and its parts.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             LiveParts::Uzswap { zpool, compressor, index } if *index == IndexKind::default() => {
@@ -42,6 +65,12 @@ impl fmt::Display for LiveParts {
             }
             LiveParts::Uzswap { zpool, compressor, index } => {
                 write!(f, "{zpool} {compressor} {index}")
+            }
+            LiveParts::Kernel { kernel, compressor, zpool: None } => {
+                write!(f, "{kernel} {compressor}")
+            }
+            LiveParts::Kernel { kernel, compressor, zpool: Some(zpool) } => {
+                write!(f, "{kernel} {compressor} {zpool}")
             }
         }
     }
@@ -87,10 +116,10 @@ pub struct LiveRun {
     pub loaded_pages: u64,
     /// Pages that the pool did not take, and that were kept whole elsewhere or went to the backing.
     pub refused_pages: u64,
-    /// Pages that were freed, as no program needed them any more.
-    pub freed_pages: u64,
+    /// Pages that were freed, as no program needed them any more; the kernel does not tell.
+    pub freed_pages: Option<u64>,
     /// Milliseconds that freeing them took.
-    pub free_ms: f64,
+    pub free_ms: Option<f64>,
     /// Stores, in nanoseconds.
     pub store_ns: LatencyCounts,
     /// Loads from the pool, in nanoseconds.

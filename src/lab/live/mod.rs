@@ -15,6 +15,7 @@ mod command;
 mod engine;
 mod failure;
 mod interval;
+mod kernel;
 mod preset;
 pub mod report;
 mod schedule;
@@ -34,12 +35,15 @@ use engine::{Engine, Request};
 pub use engine::{LiveParts, LiveRun};
 pub use failure::{Failure, FailureKind};
 pub use interval::Difference;
+use kernel::{Kernel, PROBE_BYTES};
 pub use preset::{Preset, PresetNameError, PresetPlace};
 use schedule::order_of_round;
 use uzswap::Uzswap;
 
 use crate::compressor::CompressorKind;
 use crate::index::IndexKind;
+use crate::kernel_swap::SwapBacking;
+use crate::lab::report::format::human_size;
 use crate::sys::mounts;
 use crate::zpool::ZpoolKind;
 
@@ -82,6 +86,8 @@ pub struct LiveExperiment {
     pub limit: LiveLimit,
     /// Whether the smallest limit is searched for at which a row that does not fit does.
     pub find_limit: bool,
+    /// What is behind the kernel's zswap.
+    pub kernel_backing: SwapBacking,
 }
 
 /// A row of a study.
@@ -139,6 +145,7 @@ struct WarmUp {
     is_never_swapped: bool,
     /// In which each run has its folder.
     base: TempDir,
+    kernel: Kernel,
 }
 
 impl LiveExperiment {
@@ -170,7 +177,7 @@ impl LiveExperiment {
         }
         let total = 1 + self.parts.len() * self.rounds;
         progress(&Step { done: 0, total, next: "warm-up without a limit".to_owned() });
-        let warm_up = self.warm_up()?;
+        let mut warm_up = self.warm_up()?;
         let limit_bytes = self.limit.bytes(warm_up.run.peak_bytes);
         if limit_bytes < LIMIT_MIN {
             return Err(Failure::command(format!(
@@ -196,7 +203,7 @@ impl LiveExperiment {
                 if row.failure.is_none() {
                     let next = format!("{}, run {} of {}", row.parts, round + 1, self.rounds);
                     progress(&Step { done, total, next });
-                    match self.run_once(&row.parts, Some(limit_bytes), &warm_up) {
+                    match self.run_once(&row.parts, Some(limit_bytes), &mut warm_up) {
                         Ok(run) => row.runs.push(run),
                         Err(failure) if failure.kind == FailureKind::Interrupted => {
                             return Err(failure);
@@ -212,7 +219,7 @@ impl LiveExperiment {
                 let kind = row.failure.as_ref().map(|failure| failure.kind);
                 if kind == Some(FailureKind::DidNotFit) {
                     row.smallest_limit =
-                        self.smallest_limit(&row.parts, limit_bytes, &warm_up, &mut |next| {
+                        self.smallest_limit(&row.parts, limit_bytes, &mut warm_up, &mut |next| {
                             progress(&Step { done, total, next });
                         })?;
                 }
@@ -220,6 +227,14 @@ impl LiveExperiment {
         }
         progress(&Step { done: total, total, next: String::new() });
         let mut notes = Vec::new();
+        if self.parts.iter().any(LiveParts::is_kernel) {
+            notes.push(format!(
+                "The kernel's limit is that of uzswap: a thread sets the cgroup's limit every 10 ms \
+                 so that anonymous memory, pool and the known tables stay below it together; page \
+                 cache and tmpfs are not limited. A probe of {} runs in the cgroup.",
+                human_size(PROBE_BYTES)
+            ));
+        }
         notes.extend(self.command.preset.and_then(|preset| preset.note()));
         if !warm_up.is_never_swapped {
             notes.push(
@@ -247,12 +262,13 @@ impl LiveExperiment {
         };
         let place = Place::make(&self.command, base.path())?;
         let is_never_swapped = place.is_never_swapped();
-        let ended = self.run_in(&place, &parts, None);
+        let ended = self.run_in(&place, &parts, None, None);
         let check = ended.and_then(|run| Ok((run, place.check()?)));
         let cleaned = place.clean_up();
         let (run, check) = check?;
         cleaned?;
-        Ok(WarmUp { run, check, is_never_swapped, base })
+        let kernel = Kernel::new(self.kernel_backing.clone(), run.peak_bytes);
+        Ok(WarmUp { run, check, is_never_swapped, base, kernel })
     }
 
     /// One run with all that surrounds it.
@@ -260,23 +276,24 @@ impl LiveExperiment {
         &self,
         parts: &LiveParts,
         limit_bytes: Option<u64>,
-        warm_up: &WarmUp,
+        warm_up: &mut WarmUp,
     ) -> Result<LiveRun, Failure> {
         let base = warm_up.base.path();
         let place = Place::make(&self.command, base)?;
-        let ended = self.run_in(&place, parts, limit_bytes).and_then(|run| {
-            let check = place.check()?;
-            if check != warm_up.check {
-                let check = String::from_utf8_lossy(check.as_deref().unwrap_or_default());
-                return Err(Failure::wrong(
+        let ended =
+            self.run_in(&place, parts, limit_bytes, Some(&mut warm_up.kernel)).and_then(|run| {
+                let check = place.check()?;
+                if check != warm_up.check {
+                    let check = String::from_utf8_lossy(check.as_deref().unwrap_or_default());
+                    return Err(Failure::wrong(
                     "--check does not print what it printed after the run without a limit: a page \
                      was wrong, or the command does not do the same each time"
                         .to_owned(),
                 )
                 .with_output(check.trim_end().chars().take(500).collect()));
-            }
-            Ok(run)
-        });
+                }
+                Ok(run)
+            });
         let cleaned = place.clean_up();
         let run = ended?;
         cleaned?;
@@ -288,12 +305,14 @@ impl LiveExperiment {
         place: &Place<'_>,
         parts: &LiveParts,
         limit_bytes: Option<u64>,
+        kernel: Option<&mut Kernel>,
     ) -> Result<LiveRun, Failure> {
         let argv = place.argv();
         let timeout = self.command.timeout;
         let request = Request { argv: &argv, limit_bytes, timeout, output: place.output() };
-        let run = match parts {
-            LiveParts::Uzswap { .. } => Uzswap.run(parts, &request),
+        let run = match kernel {
+            Some(kernel) if parts.is_kernel() => kernel.run(parts, &request),
+            _ => Uzswap.run(parts, &request),
         };
         match run {
             Ok(run) => Ok(LiveRun { counts: place.counts(), ..run }),
@@ -307,7 +326,7 @@ impl LiveExperiment {
         &self,
         parts: &LiveParts,
         limit_bytes: u64,
-        warm_up: &WarmUp,
+        warm_up: &mut WarmUp,
         progress: &mut dyn FnMut(String),
     ) -> Result<Option<SmallestLimit>, Failure> {
         const MIB: u64 = 1 << 20;

@@ -8,7 +8,6 @@ use super::{Failure, LiveCommand, LiveExperiment, LiveLimit, LiveResults, Smalle
 use crate::lab::report::Machine;
 use crate::page::PAGE_SIZE;
 use crate::pager::RunSample;
-use crate::zpool::ZpoolKind;
 use crate::zswap::{LatencyBucket, LatencyCounts};
 
 /// A study's findings. Its JSON form is what `--json` prints.
@@ -160,12 +159,9 @@ impl LiveReport {
     /// The findings of a study.
     pub fn new(experiment: &LiveExperiment, results: LiveResults) -> LiveReport {
         let LiveResults { warm_up, limit_bytes, rows, notes } = results;
-        let is_zsmalloc = |parts: &LiveParts| match parts {
-            LiveParts::Uzswap { zpool, .. } => *zpool == ZpoolKind::Zsmalloc,
-        };
         // A row that never ended well is nothing to compare with.
         let usable = || rows.iter().filter(|row| !row.runs.is_empty());
-        let base = usable().find(|row| is_zsmalloc(&row.parts)).or(usable().next());
+        let base = usable().find(|row| row.parts.is_usual_base()).or(usable().next());
         let base = base.cloned();
         let base_label = base.as_ref().map_or(String::new(), |base| base.parts.to_string());
         let runs: Vec<LiveFindings> = rows
@@ -257,7 +253,7 @@ impl LiveReport {
         for findings in &self.runs {
             for (at, run) in findings.runs.iter().enumerate() {
                 text += &format!(
-                    "{},{},{:.6},{:.6},{:.6},{:.6},{},{},{},{},{},{},{},{},{},{:.3}\n",
+                    "{},{},{:.6},{:.6},{:.6},{:.6},{},{},{},{},{},{},{},{},{},{}\n",
                     findings.label,
                     at + 1,
                     run.real_s,
@@ -272,8 +268,8 @@ impl LiveReport {
                     run.stored_pages,
                     run.loaded_pages,
                     run.refused_pages,
-                    run.freed_pages,
-                    run.free_ms,
+                    run.freed_pages.map_or(String::new(), |pages| pages.to_string()),
+                    run.free_ms.map_or(String::new(), |ms| format!("{ms:.3}")),
                 );
             }
         }

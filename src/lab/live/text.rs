@@ -228,7 +228,11 @@ fn latencies(report: &LiveReport) -> String {
     }
     let mut text = section("(b) LATENCY", "all runs together", &table);
     text.pop();
-    text += "STORE, LOAD: the engine's own; FAULT: as a thread waits for its page.\n\n";
+    text += "STORE, LOAD: the engine's own; FAULT: as a thread waits for its page.\n";
+    if report.runs.iter().any(|findings| findings.parts.is_kernel()) {
+        text += "Of the kernel: MADV_PAGEOUT of a page, and a touch of one that is out, by a probe in the cgroup.\n";
+    }
+    text += "\n";
     for findings in ended(report) {
         let titles = ["store", "load"].map(|what| format!("{}, {what} (ns)", findings.label));
         text += &beside(&titles[0], &titles[1]);
@@ -335,8 +339,14 @@ fn beyond(report: &LiveReport) -> String {
             pages(|run| run.stored_pages as f64),
             pages(|run| run.loaded_pages as f64),
             pages(|run| run.refused_pages as f64),
-            pages(|run| run.freed_pages as f64),
-            format!("{:.1}", median(|run| run.free_ms)),
+            match findings.parts.is_kernel() {
+                true => "-".to_owned(),
+                false => pages(|run| run.freed_pages.unwrap_or(0) as f64),
+            },
+            match findings.parts.is_kernel() {
+                true => "-".to_owned(),
+                false => format!("{:.1}", median(|run| run.free_ms.unwrap_or(0.0))),
+            },
             format!("{engine:.2}"),
             if cpu > 0.0 { format!("{:.0}%", engine / cpu * 100.0) } else { "-".to_owned() },
         ]);
@@ -359,6 +369,10 @@ fn beyond(report: &LiveReport) -> String {
     if rows > 0 {
         text += &format!("{}\n", trimmed(&table));
         text += "IDEAL: as dense as before, for the pages that are left; bytes.\n\n";
+    }
+    if report.runs.iter().any(|findings| findings.parts.is_kernel()) {
+        text +=
+            "ENGINE CPU of the kernel: the thread that holds the limit; the rest is in sys.\n\n";
     }
     text += &pools_over_time(report);
     text

@@ -19,7 +19,9 @@ pub(super) struct Uzswap;
 
 impl Engine for Uzswap {
     fn run(&mut self, parts: &LiveParts, request: &Request<'_>) -> Result<LiveRun, Failure> {
-        let LiveParts::Uzswap { zpool, compressor, index } = parts;
+        let LiveParts::Uzswap { zpool, compressor, index } = parts else {
+            unreachable!("{parts} is another engine's");
+        };
         let cannot =
             |error: io::Error| Failure::machine(format!("cannot start uzswap run: {error}"));
         let stats = tempfile::NamedTempFile::new().map_err(cannot)?;
@@ -80,8 +82,8 @@ fn run_of(ended: &Ended, report: &RunReport) -> LiveRun {
             + store.reject_compress_fail
             + store.reject_alloc_fail
             + store.reject_kmemcache_fail,
-        freed_pages: report.frees.pages,
-        free_ms: report.frees.sum_ns as f64 / 1e6,
+        freed_pages: Some(report.frees.pages),
+        free_ms: Some(report.frees.sum_ns as f64 / 1e6),
         store_ns: report.latencies.store.clone(),
         load_ns: report.latencies.load.clone(),
         fault_ns: report.fault_latencies.clone(),

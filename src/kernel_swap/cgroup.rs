@@ -1,0 +1,529 @@
+//! A memory cgroup, of version 1 or 2, that limits the anonymous memory of programs.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use serde::Serialize;
+
+use super::KernelSwapError;
+use super::journal::{Change, ChangeId, Journal};
+use super::kernel_files::{Figures, number_of, unescaped, write_setting};
+use super::undo::while_busy;
+
+/// How long programs that are killed may take to be gone.
+const KILLED_WITHIN: Duration = Duration::from_secs(20);
+const PAUSE: Duration = Duration::from_millis(2);
+
+const PAGE: u64 = 4096;
+
+/// Values of swappiness, of which the first is taken that the kernel takes: with the highest it
+/// takes anonymous pages alone (200 since Linux 5.8).
+const SWAPPINESS: [&str; 2] = ["200", "100"];
+
+/// Swappiness for one call of memory.reclaim: `max` since Linux 6.17, numbers since 6.10.
+const RECLAIM_SWAPPINESS: [&str; 3] = [" swappiness=max", " swappiness=200", ""];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Version {
+    V1,
+    V2,
+}
+
+impl Version {
+    fn usage_file(self) -> &'static str {
+        match self {
+            Version::V1 => "memory.usage_in_bytes",
+            Version::V2 => "memory.current",
+        }
+    }
+
+    fn limit_file(self) -> &'static str {
+        match self {
+            Version::V1 => "memory.limit_in_bytes",
+            Version::V2 => "memory.max",
+        }
+    }
+
+    /// Resident anonymous memory, of the cgroup and those below it.
+    fn anonymous(self) -> &'static str {
+        match self {
+            Version::V1 => "total_rss",
+            Version::V2 => "anon",
+        }
+    }
+
+    /// The file with a line `oom_kill N`.
+    fn events_file(self) -> &'static str {
+        match self {
+            Version::V1 => "memory.oom_control",
+            Version::V2 => "memory.events",
+        }
+    }
+}
+
+/// What programs in a cgroup take, in bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct MemoryUsage {
+    /// Resident anonymous memory.
+    pub anonymous: u64,
+    /// All that is charged to it: with page cache, tmpfs, and tables of the kernel.
+    pub all: u64,
+}
+
+/// A memory cgroup of our own. Dropping it ends the programs in it and removes it.
+#[derive(Debug)]
+pub struct MemoryCgroup {
+    folder: PathBuf,
+    version: Version,
+    stat: Figures,
+    usage: Figures,
+    journal: Option<(Journal, Vec<ChangeId>)>,
+}
+
+/// Where memory cgroups are made.
+#[derive(Debug, PartialEq, Eq)]
+struct Hierarchy {
+    version: Version,
+    /// The mount, below the root that was searched.
+    folder: PathBuf,
+}
+
+impl Hierarchy {
+    /// By /proc/mounts below `root`, where mounts are, too. With both versions mounted, memory
+    /// belongs to one of them.
+    fn find(root: &Path) -> io::Result<Option<Hierarchy>> {
+        let below = |path: &Path| root.join(path.strip_prefix("/").unwrap_or(path));
+        let mounts = fs::read_to_string(root.join("proc/mounts"))?;
+        let found = |wanted: &dyn Fn(&str, &str, &Path) -> bool| {
+            mounts.lines().find_map(|line| {
+                let words: Vec<&str> = line.split(' ').collect();
+                let &[_, point, kind, options, ..] = &words[..] else { return None };
+                let folder = below(&unescaped(point));
+                wanted(kind, options, &folder).then_some(folder)
+            })
+        };
+        let v1 = found(&|kind, options, _| {
+            kind == "cgroup" && options.split(',').any(|option| option == "memory")
+        });
+        if let Some(folder) = v1 {
+            return Ok(Some(Hierarchy { version: Version::V1, folder }));
+        }
+        let v2 = found(&|kind, _, folder| {
+            let controllers = fs::read_to_string(folder.join("cgroup.controllers"));
+            kind == "cgroup2" && has_memory(&controllers.unwrap_or_default())
+        });
+        Ok(v2.map(|folder| Hierarchy { version: Version::V2, folder }))
+    }
+}
+
+fn has_memory(controllers: &str) -> bool {
+    controllers.split_whitespace().any(|name| name == "memory")
+}
+
+impl MemoryCgroup {
+    /// Makes one, without a limit, at the top of the hierarchy.
+    ///
+    /// # Errors
+    ///
+    /// [`KernelSwapError::NoMemoryCgroup`]; [`KernelSwapError::Kernel`] where the kernel refuses it.
+    pub fn make(journal: &Journal) -> Result<MemoryCgroup, KernelSwapError> {
+        MemoryCgroup::make_below(Path::new("/"), journal)
+    }
+
+    /// Likewise, with the files of the kernel below `root`.
+    fn make_below(root: &Path, journal: &Journal) -> Result<MemoryCgroup, KernelSwapError> {
+        let hierarchy = Hierarchy::find(root)
+            .map_err(|error| KernelSwapError::kernel("read /proc/mounts", error))?
+            .ok_or(KernelSwapError::NoMemoryCgroup)?;
+        let mut changes = Vec::new();
+        let undo_on_error = |changes: &[ChangeId], error| {
+            journal.undo(changes);
+            error
+        };
+        if hierarchy.version == Version::V2 {
+            changes.extend(enable_memory(&hierarchy.folder, journal)?);
+            let setting = root.join("proc/sys/vm/swappiness");
+            let set = first_taken(&SWAPPINESS, |text| journal.set(&setting, text));
+            changes.extend(set.map_err(|error| undo_on_error(&changes, error))?);
+        }
+        let folder = hierarchy.folder.join(format!("uzswap-{}", journal.unique_name()));
+        let made = journal.make(Change::Cgroup { folder: folder.clone() }, || {
+            fs::create_dir(&folder).map_err(|error| {
+                KernelSwapError::on("make cgroup", &folder, error)
+                    .advise("the hierarchy must be writable: not so in most containers")
+            })
+        });
+        let (id, ()) = made.map_err(|error| undo_on_error(&changes, error))?;
+        changes.push(id);
+        let opened = MemoryCgroup::open(folder, hierarchy.version);
+        let mut cgroup = opened.map_err(|error| undo_on_error(&changes, error))?;
+        cgroup.journal = Some((journal.clone(), changes));
+        if cgroup.version == Version::V1 {
+            let setting = cgroup.folder.join("memory.swappiness");
+            first_taken(&SWAPPINESS, |text| {
+                write_setting(&setting, text)
+                    .map_err(|error| KernelSwapError::on("write to", &setting, error))
+            })?;
+        }
+        Ok(cgroup)
+    }
+
+    fn open(folder: PathBuf, version: Version) -> Result<MemoryCgroup, KernelSwapError> {
+        let figures = |name: &str| {
+            let path = folder.join(name);
+            Figures::open(&path).map_err(|error| KernelSwapError::on("open", &path, error))
+        };
+        let (stat, usage) = (figures("memory.stat")?, figures(version.usage_file())?);
+        Ok(MemoryCgroup { folder, version, stat, usage, journal: None })
+    }
+
+    /// Its folder: what `uzswap in-cgroup` takes.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// What the programs in it take now. The kernel's counts are up to some hundred KiB behind.
+    ///
+    /// # Errors
+    ///
+    /// Of reading the cgroup's files.
+    pub fn usage(&self) -> io::Result<MemoryUsage> {
+        let text = self.stat.text()?;
+        let anonymous =
+            number_of(&text, self.version.anonymous()).ok_or_else(|| self.stat.strange())?;
+        Ok(MemoryUsage { anonymous, all: self.usage.number()? })
+    }
+
+    /// Limits the anonymous memory in it, in bytes: its limit becomes what all of it takes now and
+    /// what is left for anonymous memory. Page cache, tmpfs and tables are not limited. Where less
+    /// than nothing is left, the kernel reclaims in this thread; `false` where it could not reclaim
+    /// enough. To be called again and again.
+    ///
+    /// # Errors
+    ///
+    /// Of reading and writing the cgroup's files.
+    pub fn hold(&self, limit_bytes: u64) -> io::Result<(MemoryUsage, bool)> {
+        let usage = self.usage()?;
+        let limit = (usage.all + limit_bytes).saturating_sub(usage.anonymous) / PAGE * PAGE;
+        let done = match self.version {
+            Version::V1 => self.write_limit(limit)?,
+            Version::V2 => {
+                let is_done = limit >= usage.all || self.reclaim(usage.all - limit)?;
+                // Below what is used the kernel would kill.
+                let now = self.usage()?;
+                let left = limit_bytes.saturating_sub(now.anonymous) / PAGE * PAGE;
+                self.write_limit(now.all + left)? && is_done
+            }
+        };
+        Ok((usage, done))
+    }
+
+    fn write_limit(&self, bytes: u64) -> io::Result<bool> {
+        let path = self.folder.join(self.version.limit_file());
+        tolerate(write_setting(&path, &bytes.to_string()))
+    }
+
+    /// Of version 2: has the kernel reclaim so many bytes.
+    fn reclaim(&self, bytes: u64) -> io::Result<bool> {
+        let path = self.folder.join("memory.reclaim");
+        for swappiness in RECLAIM_SWAPPINESS {
+            match write_setting(&path, &format!("{bytes}{swappiness}")) {
+                Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {}
+                // Before Linux 5.19: a write to memory.high reclaims; as a limit it slows down.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    let high = self.folder.join("memory.high");
+                    let limit = self.usage.number()?.saturating_sub(bytes);
+                    let done = tolerate(write_setting(&high, &limit.to_string()));
+                    write_setting(&high, "max")?;
+                    return done;
+                }
+                result => return tolerate(result),
+            }
+        }
+        Ok(false)
+    }
+
+    /// Processes in it that the kernel has killed for want of memory.
+    ///
+    /// # Errors
+    ///
+    /// Of reading the cgroup's files.
+    pub fn oom_kills(&self) -> io::Result<u64> {
+        let text = fs::read_to_string(self.folder.join(self.version.events_file()))?;
+        number_of(&text, "oom_kill")
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "it has no line 'oom_kill'"))
+    }
+
+    /// Ends all processes in it, and waits until they are gone.
+    ///
+    /// # Errors
+    ///
+    /// Of reading the cgroup's files; `TimedOut` where one is not gone after 20 seconds.
+    pub fn kill_all(&self) -> io::Result<()> {
+        kill_all(&self.folder)
+    }
+
+    /// Ends all processes in it, and removes it.
+    ///
+    /// # Errors
+    ///
+    /// [`KernelSwapError::NotUndone`]; it stays in the journal.
+    pub fn remove(mut self) -> Result<(), KernelSwapError> {
+        self.undo().checked().map(drop)
+    }
+
+    fn undo(&mut self) -> super::Restored {
+        match self.journal.take() {
+            Some((journal, changes)) => journal.undo(&changes),
+            None => super::Restored::default(),
+        }
+    }
+}
+
+impl Drop for MemoryCgroup {
+    fn drop(&mut self) {
+        // What fails stays in the journal, which tells it when it is dropped.
+        self.undo();
+    }
+}
+
+/// Tries values, until one is taken.
+fn first_taken<T>(
+    values: &[&str],
+    mut set: impl FnMut(&str) -> Result<T, KernelSwapError>,
+) -> Result<T, KernelSwapError> {
+    let (last, others) = values.split_last().expect("there is one");
+    for value in others {
+        if let Ok(set) = set(value) {
+            return Ok(set);
+        }
+    }
+    set(last)
+}
+
+/// Whether it was done; errors that say that memory could not be reclaimed are none.
+fn tolerate(result: io::Result<()>) -> io::Result<bool> {
+    match result {
+        Ok(()) => Ok(true),
+        Err(error)
+            if matches!(
+                error.raw_os_error(),
+                Some(libc::EBUSY | libc::ENOMEM | libc::EAGAIN | libc::EINTR)
+            ) =>
+        {
+            Ok(false)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Of version 2: gives children of a cgroup the memory controller, if they do not have it.
+fn enable_memory(folder: &Path, journal: &Journal) -> Result<Option<ChangeId>, KernelSwapError> {
+    let path = folder.join("cgroup.subtree_control");
+    let enabled =
+        fs::read_to_string(&path).map_err(|error| KernelSwapError::on("read", &path, error))?;
+    if has_memory(&enabled) {
+        return Ok(None);
+    }
+    let change = Change::Controller { cgroup: folder.to_owned(), children: children(folder) };
+    let (id, ()) = journal.make(change, || {
+        write_setting(&path, "+memory").map_err(|error| {
+            KernelSwapError::on("enable the memory controller in", &path, error)
+                .advise("EBUSY: a cgroup with processes of its own has no controllers to give")
+        })
+    })?;
+    Ok(Some(id))
+}
+
+/// Cgroups in a cgroup, by name.
+pub(super) fn children(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    folders.filter_map(|entry| entry.file_name().into_string().ok()).collect()
+}
+
+/// Processes in a cgroup, without those below it.
+fn processes(folder: &Path) -> io::Result<Vec<Pid>> {
+    match fs::read_to_string(folder.join("cgroup.procs")) {
+        Err(error) if is_gone(&error) => Ok(Vec::new()),
+        text => Ok(text?.lines().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)).collect()),
+    }
+}
+
+fn is_gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ENODEV)
+}
+
+/// Ends all processes in a cgroup and below it, and waits until they are gone.
+pub(super) fn kill_all(folder: &Path) -> io::Result<()> {
+    for child in children(folder) {
+        kill_all(&folder.join(child))?;
+    }
+    let since = Instant::now();
+    loop {
+        let all = processes(folder)?;
+        if all.is_empty() {
+            return Ok(());
+        }
+        for pid in all {
+            // Held by a descriptor while it is looked whether it is there: no other process has
+            // got its number.
+            let Ok(held) = pidfd_open(pid, PidfdFlags::empty()) else { continue };
+            if processes(folder)?.contains(&pid) {
+                let _ = pidfd_send_signal(&held, Signal::KILL); // it may have ended
+            }
+        }
+        if since.elapsed() > KILLED_WITHIN {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// Ends all processes in a cgroup, and removes it and those below it; `false` where there is none.
+pub(super) fn remove_all(folder: &Path) -> io::Result<bool> {
+    if !folder.exists() {
+        return Ok(false);
+    }
+    kill_all(folder)?;
+    for child in children(folder) {
+        remove_all(&folder.join(child))?;
+    }
+    // A process that has just ended may be in it for a moment.
+    match while_busy(|| fs::remove_dir(folder)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(true),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::journal::private_folder;
+    use super::*;
+    use std::process::Command;
+
+    const V1: &str = "proc /proc proc rw 0 0\n\
+                      cgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0\n\
+                      cgroup /sys/fs/cgroup/memory cgroup rw,relatime,memory 0 0\n\
+                      cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n";
+
+    /// A machine with cgroups of version 2, of which the files are files.
+    fn machine(subtree_control: &str) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        let file = |path: &str, text: &str| {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        file("proc/mounts", "cgroup2 /sys/fs/cgroup cgroup2 rw,nsdelegate 0 0\n");
+        file("proc/sys/vm/swappiness", "60\n");
+        file("sys/fs/cgroup/cgroup.controllers", "cpu memory pids\n");
+        file("sys/fs/cgroup/cgroup.subtree_control", subtree_control);
+        file("sys/fs/cgroup/system.slice/cgroup.procs", "");
+        root
+    }
+
+    /// The cgroup of a folder that has files as the kernel would make them.
+    fn group(root: &Path, anonymous: u64, current: u64) -> MemoryCgroup {
+        let folder = root.join("group");
+        fs::create_dir_all(&folder).unwrap();
+        let file = |name: &str, text: &str| fs::write(folder.join(name), text).unwrap();
+        file("memory.stat", &format!("anon {anonymous}\nfile 500\n"));
+        file("memory.current", &format!("{current}\n"));
+        file("memory.max", "max\n");
+        file("memory.reclaim", "");
+        file("memory.events", "low 0\noom 3\noom_kill 2\n");
+        file("cgroup.procs", "");
+        MemoryCgroup::open(folder, Version::V2).unwrap()
+    }
+
+    #[test]
+    fn the_hierarchy_with_memory_is_found() {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir(root.path().join("proc")).unwrap();
+        let mounts = root.path().join("proc/mounts");
+        fs::write(&mounts, V1).unwrap();
+        let found = Hierarchy::find(root.path()).unwrap().unwrap();
+        assert_eq!(found.version, Version::V1);
+        assert_eq!(found.folder, root.path().join("sys/fs/cgroup/memory"));
+        // The unified one has no memory controller where version 1 has it.
+        fs::write(&mounts, V1.replace("memory", "blkio")).unwrap();
+        assert_eq!(Hierarchy::find(root.path()).unwrap(), None);
+        let root = machine("cpu\n");
+        let found = Hierarchy::find(root.path()).unwrap().unwrap();
+        assert_eq!(found.version, Version::V2);
+    }
+
+    #[test]
+    fn version_2_gives_children_the_controller_and_takes_it_back() {
+        let root = machine("cpu\n");
+        let journals = private_folder();
+        let journal = Journal::open_in(journals.path()).unwrap();
+        let cgroup = root.path().join("sys/fs/cgroup");
+        // Its folder has no files here: the kernel would make them.
+        let error = MemoryCgroup::make_below(root.path(), &journal).unwrap_err().to_string();
+        assert!(error.contains("memory.stat"), "{error}");
+        let text = fs::read_to_string(journal.path()).unwrap();
+        for part in ["controller", "swappiness", "system.slice", "\"cgroup\":{\"folder\""] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        // All is undone, as far as files can tell: the kernel has a list there.
+        let read = |path: &str| fs::read_to_string(root.path().join(path)).unwrap();
+        assert_eq!(read("proc/sys/vm/swappiness").trim(), "60");
+        assert!(!children(&cgroup).iter().any(|name| name.starts_with("uzswap-")));
+        assert!(read("sys/fs/cgroup/cgroup.subtree_control").starts_with("+memory"));
+        let change = Change::Controller { cgroup: cgroup.clone(), children: Vec::new() };
+        fs::write(cgroup.join("cgroup.subtree_control"), "cpu memory\n").unwrap();
+        let outcome = super::super::undo::undo(&change).unwrap();
+        assert!(format!("{outcome:?}").contains("system.slice"), "{outcome:?}");
+        let children = vec!["system.slice".to_owned()];
+        super::super::undo::undo(&Change::Controller { cgroup: cgroup.clone(), children }).unwrap();
+        assert!(read("sys/fs/cgroup/cgroup.subtree_control").starts_with("-memory"));
+    }
+
+    #[test]
+    fn what_is_enabled_already_stays_so() {
+        let root = machine("cpu memory\n");
+        let journals = private_folder();
+        let journal = Journal::open_in(journals.path()).unwrap();
+        assert_eq!(enable_memory(&root.path().join("sys/fs/cgroup"), &journal).unwrap(), None);
+    }
+
+    #[test]
+    fn the_limit_is_of_anonymous_memory() {
+        let root = tempfile::tempdir().unwrap();
+        let mib = |count: u64| count << 20;
+        let cgroup = group(root.path(), mib(10), mib(100));
+        let read = |name: &str| fs::read_to_string(root.path().join("group").join(name)).unwrap();
+        let (usage, done) = cgroup.hold(mib(30)).unwrap();
+        assert_eq!(usage, MemoryUsage { anonymous: mib(10), all: mib(100) });
+        assert!(done);
+        // 20 MiB more than is used.
+        assert_eq!(read("memory.max").trim(), mib(120).to_string());
+        assert_eq!(read("memory.reclaim"), "");
+        // 4 MiB too much: reclaimed, and never a limit below what is used.
+        cgroup.hold(mib(6)).unwrap();
+        assert_eq!(read("memory.reclaim"), format!("{} swappiness=max", mib(4)));
+        assert!(read("memory.max").starts_with(&mib(100).to_string()));
+        assert_eq!(cgroup.oom_kills().unwrap(), 2);
+    }
+
+    #[test]
+    fn what_is_in_a_cgroup_ends_with_it() {
+        let root = tempfile::tempdir().unwrap();
+        let cgroup = group(root.path(), 0, 0);
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let procs = root.path().join("group/cgroup.procs");
+        fs::write(&procs, format!("{}\n", child.id())).unwrap();
+        let waiter = std::thread::spawn(move || {
+            let status = child.wait().unwrap();
+            fs::write(procs, "").unwrap(); // the kernel does
+            status
+        });
+        cgroup.kill_all().unwrap();
+        assert!(!waiter.join().unwrap().success());
+    }
+}

@@ -1,0 +1,130 @@
+//! Why the kernel's swap could not be set up.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+use super::KernelEngine;
+use super::undo::UndoError;
+
+/// Why the kernel's swap could not be set up, or the machine not be put back.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum KernelSwapError {
+    /// Swap areas, mounts and cgroups are root's.
+    #[error("the kernel's swap needs root: run as root, or with sudo")]
+    NotRoot,
+    /// The folder of journals could be written by other users.
+    #[error(
+        "{path} is not a folder of root with mode 0700 (it has owner {owner}, mode {mode:04o}): \
+         remove it"
+    )]
+    Folder {
+        /// The folder.
+        path: PathBuf,
+        /// Its owner.
+        owner: u32,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// A file of this kind that is no journal.
+    #[error(
+        "{path} is no journal that this version can read ({reason}): undo what is in it by hand, \
+         then remove it"
+    )]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The kernel has no such engine.
+    #[error("this kernel has no {engine}: {advice}")]
+    NoEngine {
+        /// The engine.
+        engine: KernelEngine,
+        /// What would give it one.
+        advice: &'static str,
+    },
+    /// The kernel has no such compressor.
+    #[error("this kernel's {engine} has no compressor '{name}'; it has: {}", known.join(", "))]
+    UnknownCompressor {
+        /// The engine.
+        engine: KernelEngine,
+        /// The name that was given.
+        name: String,
+        /// The names that the kernel lists.
+        known: Vec<String>,
+    },
+    /// The kernel has no choice of allocators.
+    #[error(
+        "this kernel has no choice of allocators (no {parameter}): zswap uses zsmalloc, \
+         '{name}' cannot be measured here"
+    )]
+    NoZpool {
+        /// The allocator that was given.
+        name: String,
+        /// The setting that is not there.
+        parameter: String,
+    },
+    /// No memory controller is mounted.
+    #[error(
+        "no memory cgroup is mounted (/proc/mounts has neither a cgroup with 'memory' nor a \
+         cgroup2 with that controller): mount -t cgroup2 none /sys/fs/cgroup"
+    )]
+    NoMemoryCgroup,
+    /// A size that no swap area has.
+    #[error("a swap area of {0} bytes: it needs 40960 bytes at least, and 8 TiB at most")]
+    Size(u64),
+    /// The kernel refused something.
+    #[error("cannot {action}: {source}{}", advice_after(advice))]
+    Kernel {
+        /// What was tried, and on what.
+        action: String,
+        /// The kernel's error.
+        source: io::Error,
+        /// What to do; empty where nobody knows.
+        advice: &'static str,
+    },
+    /// Something could not be undone. The journal stays.
+    #[error(
+        "the machine is not as it was before: {}; `uzswap doctor --restore` tries again",
+        .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+    )]
+    NotUndone(Vec<UndoError>),
+}
+
+fn advice_after(advice: &str) -> String {
+    if advice.is_empty() { String::new() } else { format!("; {advice}") }
+}
+
+impl KernelSwapError {
+    /// Of an action that the kernel refused.
+    pub(super) fn kernel(action: impl Into<String>, source: impl Into<io::Error>) -> Self {
+        KernelSwapError::Kernel { action: action.into(), source: source.into(), advice: "" }
+    }
+
+    /// Of an action on a path.
+    pub(super) fn on(action: &str, path: &Path, source: impl Into<io::Error>) -> Self {
+        KernelSwapError::kernel(format!("{action} {}", path.display()), source)
+    }
+
+    /// The same, with something to do about it.
+    pub(super) fn advise(mut self, text: &'static str) -> Self {
+        if let KernelSwapError::Kernel { advice, .. } = &mut self {
+            *advice = text;
+        }
+        self
+    }
+
+    /// Whether the request is at fault, and not the machine.
+    pub fn is_usage(&self) -> bool {
+        matches!(
+            self,
+            KernelSwapError::UnknownCompressor { .. }
+                | KernelSwapError::NoZpool { .. }
+                | KernelSwapError::Size(_)
+        )
+    }
+}

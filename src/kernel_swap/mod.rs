@@ -1,0 +1,34 @@
+//! The kernel's own compressed swap, set up for a measurement, and the machine put back after it.
+//!
+//! ```text
+//!  KernelSwap   zswap or zram, a swap area, the settings       engine.rs, device.rs
+//!  MemoryCgroup programs under a limit                         cgroup.rs
+//!  Keeper       the limit is of programs and pool together     keeper.rs
+//!  Journal      each change is written down before it is made  journal.rs
+//!    undo       how a change is undone                         undo.rs
+//!    restore    journals of processes that have ended          restore.rs
+//!  probe        latencies of swap, measured in the cgroup      probe.rs
+//! ```
+//!
+//! docs/kernel-swap.md says what is changed and put back.
+
+mod cgroup;
+mod device;
+mod engine;
+mod error;
+mod journal;
+mod keeper;
+mod kernel_files;
+mod probe;
+mod restore;
+mod undo;
+
+pub use cgroup::{MemoryCgroup, MemoryUsage};
+pub use device::SwapBacking;
+pub use engine::{KernelEngine, KernelPool, KernelSwap, KernelSwapOptions, PoolReader};
+pub use error::KernelSwapError;
+pub use journal::{Journal, WATCHER_COMMAND};
+pub use keeper::{Keeper, KeeperReport, Sample};
+pub use probe::{PAGES as PROBE_PAGES, ProbeReport, probe};
+pub use restore::{LeftOver, Restored, left_over, restore, restore_when_ended};
+pub use undo::UndoError;
