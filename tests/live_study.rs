@@ -29,7 +29,9 @@ fn main() -> ExitCode {
     let signal = run.clone().or_else(|| trials::no_signal(2));
     let stress = run.clone().or_else(|| no_program("stress-ng"));
     let make = run.clone().or_else(|| no_program("make")).or_else(|| no_program("cc"));
-    let tests: [Test; 13] = [
+    let kernel = run.clone().or_else(no_kernel_swap);
+    let not_root = run.clone().or_else(no_nobody);
+    let tests: [Test; 16] = [
         ("a_study_has_every_table_and_holds_its_limit", run.clone(), whole_study),
         ("rows_are_there_in_text_and_csv_too", run.clone(), forms),
         ("a_combination_that_does_not_fit_is_a_row", run.clone(), does_not_fit),
@@ -39,6 +41,9 @@ fn main() -> ExitCode {
         ("each_run_has_a_folder_of_its_own", run.clone(), folders),
         ("a_tmpfs_is_gone_after_its_run", tmpfs, tmpfs_of_a_run),
         ("an_interrupt_leaves_nothing", signal, interrupted),
+        ("the_kernel_is_compared_and_put_back", kernel.clone(), kernel_engine),
+        ("a_killed_study_leaves_the_machine_as_it_was", kernel, killed_study),
+        ("without_root_there_are_our_own_figures", not_root, without_root),
         ("a_source_tree_is_built_the_same_each_time", make, preset_build),
         ("memory_is_used_as_memory_developers_do", run.clone(), preset_memory),
         ("stress_is_counted_with_its_mounts", stress, preset_stress),
@@ -339,6 +344,7 @@ fn folders() {
 }
 
 fn tmpfs_of_a_run() {
+    let _alone = SWAP.lock();
     let mounts = || std::fs::read_to_string("/proc/mounts").unwrap();
     let before = mounts();
     let check = "stat -f -c %T {dir}; df -k --output=size {dir} | tail -n 1";
@@ -386,6 +392,156 @@ fn interrupted() {
     assert_eq!(output.status.signal(), Some(2), "{}", text(&output.stderr));
     all_gone("sleep 86402");
     assert_eq!(std::fs::read_dir(temporary.path()).unwrap().count(), 0);
+}
+
+/// Why the kernel's own swap cannot be set up here.
+fn no_kernel_swap() -> Option<String> {
+    let is_there = |path: &str| Path::new(path).exists();
+    no_root().or_else(|| {
+        let zram = is_there("/sys/class/zram-control/hot_add");
+        (!zram).then(|| "the kernel has no zram".to_owned())
+    })
+}
+
+/// Why no program can be run as another user.
+fn no_nobody() -> Option<String> {
+    no_root().or_else(|| no_program("setpriv"))
+}
+
+/// All that a study of the kernel's engines changes.
+fn machine() -> String {
+    let mut state = String::new();
+    let mut add = |path: &Path| {
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        state += &format!("{}: {text}\n", path.display());
+    };
+    for path in ["/proc/swaps", "/proc/mounts", "/proc/sys/vm/swappiness"] {
+        add(Path::new(path));
+    }
+    let names = |folder: &str| -> Vec<std::path::PathBuf> {
+        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        let mut paths: Vec<_> = entries.map(|entry| entry.path()).collect();
+        paths.sort();
+        paths
+    };
+    names("/sys/module/zswap/parameters").iter().for_each(|path| add(path));
+    let devices = names("/sys/block");
+    let cgroups = names("/sys/fs/cgroup/memory");
+    let of_ours =
+        |path: &&std::path::PathBuf| text(path.as_os_str().as_encoded_bytes()).contains("uzswap");
+    let cgroups: Vec<_> = cgroups.iter().filter(of_ours).collect();
+    format!("{state}{devices:?} {cgroups:?} {:?}", names("/run/uzswap"))
+}
+
+/// Waits until the machine is as it was.
+fn put_back(before: &str) {
+    let start = Instant::now();
+    loop {
+        let now = machine();
+        if now == before {
+            return;
+        }
+        assert!(start.elapsed() < Duration::from_secs(60), "before: {before}\nnow: {now}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn kernel_engine() {
+    let _alone = SWAP.lock();
+    let before = machine();
+    let options = [
+        "--limit",
+        "60%",
+        "--runs",
+        "1",
+        "--engine",
+        "uzswap,zram,zswap",
+        "--compressor",
+        "lzo-rle,842",
+        "--zpool",
+        "zsmalloc",
+        "--check",
+        "echo same",
+    ];
+    let command = own("shrinks", "64");
+    let command: Vec<&str> = command.iter().map(String::as_str).collect();
+    // 842 is none of ours.
+    expect(&compare(&[&options[..], &["--json"]].concat(), &command), 2);
+    let options: Vec<&str> =
+        options.iter().map(|word| if *word == "lzo-rle,842" { "lzo-rle" } else { word }).collect();
+    let (output, json) = study_of(&options, "shrinks", "64");
+    expect(&output, 0);
+    let limit = number(&json["settings"]["limit_bytes"]);
+    let rows = list(&json["runs"]);
+    let labels: Vec<&str> = rows.iter().map(|row| row["label"].as_str().unwrap()).collect();
+    assert_eq!(labels, ["zsmalloc lzo-rle", "zram lzo-rle", "zswap lzo-rle"]);
+    for row in &rows[1..] {
+        let failure = row["failure"]["message"].as_str().unwrap_or_default();
+        if row["kernel"] == "zswap" && failure.contains("no zswap") {
+            continue; // not in this kernel
+        }
+        let of = |figure: &str| number(&row["runs"][0][figure]);
+        assert!(failure.is_empty(), "{row}");
+        assert!(of("stored_pages") > 3000.0 && of("loaded_pages") > 3000.0, "{}", row["label"]);
+        let peak = of("peak_bytes");
+        assert!(peak < limit + f64::from(12 << 20), "{peak} of {limit}: {}", row["label"]);
+        assert!(of("pool_peak_bytes") > 1e6 && of("pool_peak_pages") > 1000.0, "{}", row["label"]);
+        assert!(number(&row["store_ns"]["count"]) > 10.0, "{}", row["label"]);
+        assert!(number(&row["load_ns"]["count"]) > 10.0, "{}", row["label"]);
+    }
+    put_back(&before);
+}
+
+/// Studies that change the machine, or look at what is changed, are made one at a time.
+static SWAP: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
+fn killed_study() {
+    let _alone = SWAP.lock();
+    let before = machine();
+    let mut random = SplitMix64::new(u64::from(std::process::id()));
+    let mut was_changed = 0;
+    for _ in 0..10 {
+        let mut study = Command::new(env!("CARGO_BIN_EXE_uzswap"));
+        study.args(["compare", "--limit", "60%", "--runs", "9", "--engine", "zram,zswap"]);
+        study.args(["--compressor", "lzo-rle", "--tmpfs", "1M", "--"]).args(own("shrinks", "32"));
+        let mut study = study.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        // At any moment of the warm-up and of the first runs.
+        std::thread::sleep(Duration::from_millis(random.next_word() % 1500));
+        was_changed += usize::from(machine() != before);
+        study.kill().unwrap();
+        study.wait().unwrap();
+        put_back(&before);
+        all_gone("live_study --program shrinks 32");
+    }
+    assert!(was_changed >= 3, "killed before anything was changed: {was_changed} of 10");
+    let output = uzswap().args(["doctor", "--restore"]).output().unwrap();
+    expect(&output, 0);
+}
+
+fn without_root() {
+    // Where the other user may go.
+    let folder = tempfile::Builder::new().prefix("live-study-").tempdir_in("/tmp").unwrap();
+    let permissions = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(folder.path(), permissions).unwrap();
+    let uzswap = folder.path().join("uzswap");
+    let program = folder.path().join("program");
+    std::fs::copy(env!("CARGO_BIN_EXE_uzswap"), &uzswap).unwrap();
+    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    let mut study = Command::new("setpriv");
+    study.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]);
+    // Programs can be run by who may trace them.
+    study.args(["--inh-caps", "+sys_ptrace", "--ambient-caps", "+sys_ptrace"]).arg(&uzswap);
+    study.args(["compare", "--limit", "60%", "--runs", "1", "--engine", "uzswap,kernel", "--json"]);
+    study.args(["--zpool", "zsmalloc", "--"]).arg(&program).args(["--program", "shrinks", "16"]);
+    study.current_dir("/").env("TMPDIR", "/tmp").env_remove("XDG_RUNTIME_DIR");
+    let output = study.output().unwrap();
+    expect(&output, 0);
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let (own, kernel) = (&json["runs"][0], &json["runs"][1]);
+    assert_eq!(list(&own["runs"]).len(), 1, "{}", own["failure"]);
+    assert_eq!(kernel["failure"]["kind"], "machine", "{}", kernel["failure"]);
+    let told = kernel["failure"]["message"].as_str().unwrap();
+    assert!(told.contains("root"), "{told}");
 }
 
 fn no_program(name: &str) -> Option<String> {

@@ -266,7 +266,7 @@ pub(super) fn study(experiment: &LiveExperiment) -> Result<LiveReport, Failure> 
         match kind {
             FailureKind::Machine | FailureKind::Interrupted => Failure::Machine(error),
             FailureKind::Wrong => Failure::Check(error),
-            _ => Failure::Usage(error.context("the command does not end well without a limit")),
+            _ => Failure::Usage(error),
         }
     })?;
     Ok(LiveReport::new(experiment, results))

@@ -60,6 +60,17 @@ impl Failure {
         Failure::new(FailureKind::Interrupted, "interrupted".to_owned())
     }
 
+    /// The same, of the run that has no limit.
+    pub(super) fn without_a_limit(self) -> Failure {
+        match self.kind {
+            FailureKind::Command | FailureKind::TimedOut => {
+                let message = format!("without a limit the command {}", self.message);
+                Failure { message, ..self }
+            }
+            _ => self,
+        }
+    }
+
     pub(super) fn with_output(self, output: String) -> Failure {
         Failure { output, ..self }
     }

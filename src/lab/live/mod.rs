@@ -177,14 +177,20 @@ impl LiveExperiment {
         }
         let total = 1 + self.parts.len() * self.rounds;
         progress(&Step { done: 0, total, next: "warm-up without a limit".to_owned() });
-        let mut warm_up = self.warm_up()?;
+        let mut warm_up = self.warm_up().map_err(Failure::without_a_limit)?;
         let limit_bytes = self.limit.bytes(warm_up.run.peak_bytes);
         if limit_bytes < LIMIT_MIN {
-            return Err(Failure::command(format!(
-                "--limit comes to {limit_bytes} bytes, and no program lives in less than 1 MiB: the \
-                 command's own peak is {} bytes",
-                warm_up.run.peak_bytes
-            )));
+            return Err(Failure::command(match warm_up.run.peak_bytes {
+                0 => "the command was over before its memory was sampled: give --limit SIZE, or a \
+                      command that takes longer"
+                    .to_owned(),
+                peak => format!(
+                    "--limit comes to {}, and no program lives in less than 1 MiB: the command's own \
+                     peak is {}",
+                    human_size(limit_bytes),
+                    human_size(peak)
+                ),
+            }));
         }
         let mut rows: Vec<LiveRow> = self
             .parts

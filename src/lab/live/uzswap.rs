@@ -13,6 +13,9 @@ use crate::pager::RunReport;
 /// The limit of a run that is to have none, in bytes.
 const NO_LIMIT: u64 = 1 << 50;
 
+/// The exit code of `uzswap run`, without a report, where the machine does not allow it.
+const CANNOT_RUN: i32 = 3;
+
 /// Starts `uzswap run` for each run, and reads its `--stats`.
 #[derive(Debug)]
 pub(super) struct Uzswap;
@@ -50,6 +53,9 @@ impl Engine for Uzswap {
                 "needs more than the limit: {kills} of its processes were ended for it"
             ))),
             Some(report) if status.success() => Ok(run_of(&ended, &report)),
+            None if status.code() == Some(CANNOT_RUN) => {
+                Err(Failure::machine("uzswap run cannot run programs here".to_owned()))
+            }
             _ => Err(Failure::command(failed(status))),
         }
     }
