@@ -177,7 +177,7 @@ impl LiveExperiment {
         }
         let total = 1 + self.parts.len() * self.rounds;
         progress(&Step { done: 0, total, next: "warm-up without a limit".to_owned() });
-        let mut warm_up = self.warm_up().map_err(Failure::without_a_limit)?;
+        let mut warm_up = self.warm_up()?;
         let limit_bytes = self.limit.bytes(warm_up.run.peak_bytes);
         if limit_bytes < LIMIT_MIN {
             return Err(Failure::command(match warm_up.run.peak_bytes {
@@ -268,7 +268,7 @@ impl LiveExperiment {
         };
         let place = Place::make(&self.command, base.path())?;
         let is_never_swapped = place.is_never_swapped();
-        let ended = self.run_in(&place, &parts, None, None);
+        let ended = self.run_in(&place, &parts, None, None).map_err(Failure::without_a_limit);
         let check = ended.and_then(|run| Ok((run, place.check()?)));
         let cleaned = place.clean_up();
         let (run, check) = check?;
