@@ -53,6 +53,12 @@ fn main() -> ExitCode {
     }
     add("another_user_gets_nothing".into(), root.clone(), Box::new(another_user));
     add("modes_are_right_whatever_the_umask".into(), missing.clone(), Box::new(modes));
+    add("no_run_is_in_a_folder_of_others".into(), root.clone(), Box::new(folders_of_others));
+    add(
+        "helpers_have_users_of_their_own".into(),
+        root.clone().or_else(|| lacks("unshare")),
+        Box::new(users_of_helpers),
+    );
     add("the_helper_has_no_rights".into(), root.clone(), Box::new(rights_of_helper));
     let setpriv = root.clone().or_else(|| lacks("setpriv"));
     add("a_door_is_of_one_process".into(), root.clone(), Box::new(door_of_one));
@@ -340,6 +346,48 @@ fn unmanaged_first() {
     assert!(text(&output.stdout).contains(" touches, ") && told.contains("it ends: 137"), "{told}");
 }
 
+/// The library of a run must not be where another user can put something else in its place.
+fn folders_of_others() {
+    let others =
+        [("open to all", 0o777, 0), ("open to a group", 0o775, 0), ("of nobody", 0o755, 65534)];
+    for (name, mode, owner) in others {
+        for below in ["", "inner"] {
+            let folder = open_folder();
+            std::os::unix::fs::chown(folder.path(), Some(owner), None).unwrap();
+            fs::set_permissions(folder.path(), Permissions::from_mode(mode)).unwrap();
+            let place = folder.path().join(below);
+            fs::create_dir_all(&place).unwrap();
+            let mut command = run("64M", &["sh", "-c", "echo $LD_PRELOAD"]);
+            let output = command.env("TMPDIR", &place).output().unwrap();
+            expect(&output, 0);
+            let library = text(&output.stdout);
+            assert!(library.contains("uzswap"), "{library}");
+            assert!(!library.starts_with(place.to_str().unwrap()), "{name}: {library}");
+        }
+    }
+}
+
+/// A helper's user is none that another process can have: two helpers of one number, in two PID
+/// namespaces, have two.
+fn users_of_helpers() {
+    let script = "for task in /proc/$$/task/*; do grep -l uzswap-helper $task/comm >/dev/null && \
+                  grep -E '^(NSpid|Uid):' $task/status; done; sleep 0.3";
+    let inner = ["unshare", "-p", "-f", "--mount-proc", "sh", "-c", script];
+    let seen = || {
+        let output = run("64M", &inner).output().unwrap();
+        expect(&output, 0);
+        text(&output.stdout)
+    };
+    let (one, other) = (seen(), seen());
+    let line = |text: &str, name: &str| -> String {
+        let line = text.lines().find(|line| line.starts_with(name));
+        line.unwrap_or_else(|| panic!("no {name} in '{text}'")).to_owned()
+    };
+    let number = |text: &str| line(text, "NSpid:").split_whitespace().last().unwrap().to_owned();
+    assert_eq!(number(&one), number(&other));
+    assert_ne!(line(&one, "Uid:"), line(&other, "Uid:"));
+}
+
 /// A program that gives up root's rights must not have a thread that keeps them. It can leave a
 /// core file still.
 fn rights_of_helper() {
@@ -368,6 +416,7 @@ fn rights_of_helper() {
             assert_eq!(capabilities, [none; 4]);
             assert!(users.iter().all(|&user| user >= 0x7000_0000), "{users:?}");
             assert_eq!(line("Groups:"), "");
+            assert_eq!(line("Seccomp:"), "2");
             break;
         }
         assert!(since.elapsed() < Duration::from_secs(20), "{status}");

@@ -5,6 +5,7 @@ use core::ptr;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::call::{self, call, start_thread};
+use crate::filter;
 use crate::protocol::{Control, MESSAGE_BYTES, Message, RUNS_MAX, Run, holder, kind, work};
 use crate::{FOR_FORKS, ForForks, PATH_BYTES, SOCKET_PATH, WATCHED};
 
@@ -221,9 +222,9 @@ fn users() -> [u32; 3] {
 /// Gives up what the program has of root's rights: it may give them up itself later, and whoever
 /// takes it over then has the helper, too. What is refused stays as it is. The program waits.
 ///
-/// No process has the helper's user, so none but root can trace it or send it signals.
+/// The helper's user is drawn, and the helper can start no process: none but root can trace it or
+/// send it signals.
 fn give_up_rights() {
-    const NOBODYS: usize = 0x7000_0000;
     const SAME: usize = u32::MAX as usize;
     const CAPABILITY_VERSION_3: u64 = 0x2008_0522;
     const PR_SET_DUMPABLE: usize = 4;
@@ -233,7 +234,7 @@ fn give_up_rights() {
     if users.contains(&0) {
         // With other users' rights it would be a program that leaves no core file (prctl(2)).
         let dumpable = ask(call::PRCTL, [PR_GET_DUMPABLE, 0, 0, 0, 0, 0]);
-        let own = NOBODYS | ask(call::GETTID, [0; 6]).unwrap_or(0);
+        let own = user_of_nobody();
         if users[1] != 0 {
             // As root, whose rights it could take back, it may take any user.
             let _ = ask(call::SETRESUID, [SAME, 0, SAME, 0, 0, 0]);
@@ -250,6 +251,21 @@ fn give_up_rights() {
     let (header, none) = (header.as_ptr().addr(), none.as_ptr().addr());
     let _ = ask(call::CAPSET, [header, none, 0, 0, 0, 0]);
     let _ = ask(call::PRCTL, [PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0]);
+    filter::confine();
+}
+
+/// A user of no program, of 2^28, which nobody can tell before: the number of a thread would come
+/// again, in another PID namespace at once.
+fn user_of_nobody() -> usize {
+    const NOBODYS: u32 = 0x7000_0000;
+    const NONBLOCK: usize = 1;
+    let mut drawn = 0_u32;
+    let at = ptr::from_mut(&mut drawn).addr();
+    // Where the kernel has none yet, it is the address of the stack, which the kernel has drawn.
+    if ask(call::GETRANDOM, [at, size_of::<u32>(), NONBLOCK, 0, 0, 0]).is_err() {
+        drawn = (at >> 12) as u32;
+    }
+    (NOBODYS | drawn & 0x0fff_ffff) as usize
 }
 
 /// Has the kernel run the helper as soon as it is woken, beside a thread that runs: who asks for
@@ -761,8 +777,8 @@ fn receive(socket: usize) -> Option<(Message, [i32; DESCRIPTORS_MAX])> {
     }
 }
 
-/// The program's standard error, as it is: the helper, with no rights, may not open it. An error
-/// where a write may have to wait.
+/// The program's standard error, as it is: the helper may open nothing. An error where a write may
+/// have to wait.
 fn standard_error() -> Result<usize, u32> {
     const POLLOUT: u64 = 4;
     let pid = ask(call::GETPID, [0; 6])?;
@@ -778,12 +794,8 @@ fn standard_error() -> Result<usize, u32> {
 
 /// Ends the program, with a message on its standard error.
 pub(crate) fn end_program(message: &[u8]) -> ! {
-    const AT_FDCWD: usize = -100_isize as usize;
-    // Where nobody reads it, the program is ended all the same. A file is not overwritten.
-    const WRITE_WITHOUT_WAITING: usize = 1 | 0o400 | 0o2000 | 0o4000;
-    let path = c"/proc/self/fd/2".as_ptr().addr();
-    let opened = ask(call::OPENAT, [AT_FDCWD, path, WRITE_WITHOUT_WAITING, 0, 0, 0]);
-    if let Ok(file) = opened.or_else(|_| standard_error()) {
+    // Where nobody reads it, the program is ended all the same.
+    if let Ok(file) = standard_error() {
         let _ = ask(call::WRITE, [file, message.as_ptr().addr(), message.len(), 0, 0, 0]);
     }
     loop {

@@ -9,6 +9,7 @@
 #![no_std]
 
 mod call;
+mod filter;
 mod helper;
 #[allow(dead_code, reason = "the supervisor uses the rest")]
 mod protocol;

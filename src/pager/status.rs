@@ -349,14 +349,33 @@ pub(super) fn place_for_library() -> io::Result<PathBuf> {
         let has_separator = place.as_os_str().as_encoded_bytes().iter().any(|b| b" :".contains(b));
         let may_execute =
             statvfs(place).is_ok_and(|found| !found.f_flag.contains(StatVfsMountFlags::NOEXEC));
-        !has_separator && may_execute && access(place, Access::WRITE_OK).is_ok()
+        let may_write = access(place, Access::WRITE_OK).is_ok();
+        !has_separator && may_execute && may_write && is_safe_from_others(place)
     };
     let told = || {
         let all: Vec<String> = places().map(|place| place.display().to_string()).collect();
         let all = all.join(", ");
-        io::Error::other(format!("none of {all} can be written and executed from: set TMPDIR"))
+        io::Error::other(format!(
+            "none of {all} can be written and executed from, and is safe from other users: set \
+             TMPDIR to a folder of your own"
+        ))
     };
     places().find(is_fit).ok_or_else(told)
+}
+
+/// Whether no other user but root can put something else in the place of what is in a folder: each
+/// part of its path is root's or this user's, and others may write there only if it is sticky.
+fn is_safe_from_others(folder: &Path) -> bool {
+    const GROUP_AND_OTHERS_WRITE: u32 = 0o022;
+    const STICKY: u32 = 0o1000;
+    let is_safe = |part: &Path| {
+        fs::metadata(part).is_ok_and(|found| {
+            let is_sticky = found.mode() & STICKY != 0;
+            [0, own_user()].contains(&found.uid())
+                && (is_sticky || found.mode() & GROUP_AND_OTHERS_WRITE == 0)
+        })
+    };
+    fs::canonicalize(folder).is_ok_and(|path| path.ancestors().all(is_safe))
 }
 
 /// What may be folders of runs.

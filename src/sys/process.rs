@@ -183,20 +183,14 @@ pub fn end_with_parent(parent_pid: u32) -> io::Result<()> {
 /// effort: it may not be allowed, and before Linux 6.12 a thread that wakes may have to wait until
 /// the one that runs there has had its 3 ms.
 pub fn prefer_this_thread() {
-    prefer_thread(0);
+    const LEAST_NICE: libc::c_int = -20;
+    // SAFETY: changes how the calling thread is scheduled; no pointers are passed.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, LEAST_NICE) };
     let _ = scheduled().and_then(|mut attributes| {
         // Who asks for less time at once than the one that runs runs at once.
         attributes.sched_runtime = SHORTEST_SLICE;
         schedule(&attributes)
     });
-}
-
-/// Has the kernel give a thread as much time as it asks for, where that is allowed; 0 is the
-/// calling one.
-pub fn prefer_thread(thread: u32) {
-    const LEAST_NICE: libc::c_int = -20;
-    // SAFETY: changes how a thread is scheduled; no pointers are passed.
-    unsafe { libc::setpriority(libc::PRIO_PROCESS, thread, LEAST_NICE) };
 }
 
 /// Gives up the capabilities of this thread, but for four that serve to look after processes of

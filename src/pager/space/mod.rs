@@ -218,8 +218,6 @@ impl Space {
         release: &mut dyn FnMut(u32),
     ) -> io::Result<()> {
         let (pid, thread) = (peer.pid(), files.thread);
-        // Its share of a processor, of which many programs have one, would not do.
-        process::prefer_thread(thread);
         self.thread = Some(thread);
         let renumbered = |here| number_in_namespace(here).map(|there| (there, here));
         self.renumbered = [thread, pid].into_iter().map_while(renumbered).collect();
