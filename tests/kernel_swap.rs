@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Output, Stdio};
@@ -461,6 +462,33 @@ impl Drop for Others {
     }
 }
 
+/// A journal of a process that has ended, with changes by which others' devices came to be named:
+/// theirs have the numbers of ours, which are gone.
+fn foreign_names(others: &Others) {
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    let zram: u32 = others.zram.parse().unwrap();
+    let number: u32 = others.loop_device.strip_prefix("/dev/loop").unwrap().parse().unwrap();
+    let later = 1_u64 << 40;
+    let bytes = 16 * MIB;
+    let lines = [
+        serde_json::json!({"version": 1, "pid": 1, "start": 1, "boot": boot.trim()}),
+        serde_json::json!({"change": {"new-zram": {"before": [], "last_sequence": later}}}),
+        serde_json::json!(zram),
+        serde_json::json!({"change": {"zram":
+            {"change": 0, "number": zram, "sequence": later, "bytes": bytes}}}),
+        serde_json::json!({"change": {"loop": {"number": number, "backing": "/run/uzswap/none"}}}),
+        serde_json::json!({"change": {"swap-area":
+            {"path": others.device(), "uuid": "00".repeat(16)}}}),
+    ];
+    fs::DirBuilder::new().mode(0o700).create("/run/uzswap").unwrap();
+    let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    fs::write("/run/uzswap/1-1.journal", text).unwrap();
+    let output = doctor(&["--restore"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{text} {}", String::from_utf8_lossy(&output.stderr));
+    assert!(text.contains("another UUID") && text.contains(" by now"), "{text}");
+}
+
 fn of_others() {
     let before_all = Machine::now();
     let others = Others::new();
@@ -477,6 +505,8 @@ fn of_others() {
         assert!(doctor(&["--restore"]).status.success());
         before.is_as_before(engine);
     }
+    foreign_names(&others);
+    before.is_as_before("a journal that names devices of others");
     // A device that was added meanwhile, and has no size yet, is somebody's too.
     let mut run = start_endless("zram", "loop");
     let added = fs::read_to_string("/sys/class/zram-control/hot_add").unwrap();

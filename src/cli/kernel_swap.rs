@@ -188,7 +188,6 @@ impl KernelRun {
         Ok(report)
     }
 
-    #[expect(clippy::type_complexity, reason = "taken apart by its one caller")]
     fn run_in(
         &self,
         cgroup: &MemoryCgroup,

@@ -48,7 +48,7 @@ const NUMBER_BYTES: usize = 16;
 const PAGE: u64 = 4096;
 
 /// Whose journal it is.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Header {
     pub(super) version: u32,
     pub(super) pid: u32,
@@ -123,7 +123,7 @@ impl Log {
             start: start_time(pid).unwrap_or(0),
             boot: boot_id().map_err(|error| KernelSwapError::kernel("read boot_id", error))?,
         };
-        let path = folder.join(format!("{pid}-{}.{EXTENSION}", header.start));
+        let path = folder.join(name_of(pid));
         let file = make_file(folder, &path)?;
         // The kernel tells the paths of swap areas and mounts without links.
         let path = fs::canonicalize(&path).unwrap_or(path);
@@ -146,8 +146,13 @@ impl Log {
         (&file).take(length).read_to_string(&mut text).map_err(cannot_read)?;
         // A line without its end was being written: its change was not made.
         let end = text.rfind('\n').map_or(0, |at| at + 1);
-        let (header, entries) = parse(&text[..end])
-            .map_err(|reason| KernelSwapError::Damaged { path: path.to_owned(), reason })?;
+        let parsed = match end {
+            // Its owner was killed before it wrote the header.
+            0 => Ok((Header::default(), Vec::new())),
+            end => parse(&text[..end]),
+        };
+        let (header, entries) =
+            parsed.map_err(|reason| KernelSwapError::Damaged { path: path.to_owned(), reason })?;
         file.set_len(end as u64).map_err(|error| KernelSwapError::on("cut", path, error))?;
         Ok(Log { file, path: path.to_owned(), end: end as u64, header, entries })
     }
@@ -371,12 +376,17 @@ pub(super) fn check_folder(folder: &Path) -> Result<(), KernelSwapError> {
     Ok(())
 }
 
+/// The name of a process's journal.
+fn name_of(pid: u32) -> String {
+    format!("{pid}-{}.{EXTENSION}", start_time(pid).unwrap_or(0))
+}
+
 /// The process that restores when this one ends.
 #[derive(Debug)]
 struct Watcher(Child);
 
 impl Watcher {
-    /// Starts this program as the watcher of a journal, and waits until nothing but SIGKILL ends it.
+    /// Starts this program as the watcher of a journal; nothing but SIGKILL ends it from then on.
     fn start(journal: &Path) -> Result<Watcher, KernelSwapError> {
         let cannot = |error| KernelSwapError::kernel("start the process that restores", error);
         let child = Command::new("/proc/self/exe")
@@ -392,6 +402,13 @@ impl Watcher {
         let told = watcher.0.stdout.take().expect("it is piped").read_exact(&mut byte);
         told.map_err(cannot)?;
         Ok(watcher)
+    }
+}
+
+impl Watcher {
+    /// Ends it, with nothing to restore.
+    fn cancel(mut self) {
+        let _ = self.0.kill();
     }
 }
 
@@ -443,11 +460,14 @@ impl Journal {
         if !rustix::process::geteuid().is_root() {
             return Err(KernelSwapError::NotRoot);
         }
-        let log = Log::create(Path::new(FOLDER))?;
-        match Watcher::start(&log.path) {
-            Ok(watcher) => Ok(Journal::of(log, Some(watcher))),
+        let folder = Path::new(FOLDER);
+        // First, so that it finds a journal of which no line is written yet.
+        let watcher = Watcher::start(&folder.join(name_of(std::process::id())))?;
+        match Log::create(folder) {
+            Ok(log) => Ok(Journal::of(log, Some(watcher))),
             Err(error) => {
-                let _ = log.remove_if_done(); // nothing is in it
+                // It would wait for the lock of another journal of this process.
+                watcher.cancel();
                 Err(error)
             }
         }
@@ -671,6 +691,13 @@ mod tests {
         assert_eq!(log.entries.len(), 1);
         assert_eq!(log.undo_all().undone.len(), 1);
         assert_eq!(read_setting(&path).unwrap(), "60");
+        log.remove_if_done().unwrap();
+        assert!(!copy.exists());
+        // Nor is a header.
+        fs::write(&copy, "{\"version\":1,").unwrap();
+        let file = File::options().read(true).write(true).open(&copy).unwrap();
+        let mut log = Log::parse(file, &copy).unwrap();
+        assert!(log.undo_all().failed.is_empty());
         log.remove_if_done().unwrap();
         assert!(!copy.exists());
     }
