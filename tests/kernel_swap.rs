@@ -24,8 +24,8 @@ mod trials;
 const MIB: u64 = 1 << 20;
 
 /// A limit, and a program that needs more: half of it is swapped.
-const LIMIT: u64 = 48 * MIB;
-const PROGRAM: [&str; 4] = ["workload", "mixed", "--size", "80M"];
+const LIMIT: u64 = 64 * MIB;
+const PROGRAM: [&str; 4] = ["workload", "text", "--size", "96M"];
 
 /// How far above its limit all of it may be for 10 ms.
 const OVER: u64 = 8 * MIB;
