@@ -3,6 +3,7 @@
 //! Method: the real binary runs programs on each engine; the machine's swap areas, devices, mounts,
 //! cgroups and settings are compared with those before. What cannot run here is counted as ignored,
 //! with the reason.
+//! Again: UZSWAP_KILL_SEED, the seed of the moments at which a run is killed.
 //! Blind to: kernels with memory cgroups of version 2 (unit tests use files for them), zpools.
 
 use std::collections::BTreeMap;
@@ -46,6 +47,8 @@ fn main() -> ExitCode {
     add("zswap_on_loop_swaps", &zswap, Box::new(|| swaps("zswap", "loop")));
     add("zswap_on_a_file_swaps", &zswap.clone().or_else(no_disk), Box::new(on_a_file));
     add("zswap_on_zram_swaps", &both, Box::new(|| swaps("zswap", "zram")));
+    let root = missing_root();
+    add("what_cannot_be_undone_stays_in_the_journal", &root, Box::new(cannot_be_undone));
     add("what_cannot_be_set_up_changes_nothing", &both, Box::new(refusals));
     add("interrupted_it_is_as_before", &zram, Box::new(interrupted));
     add("killed_at_any_time_it_is_as_before", &both, Box::new(killed_at_any_time));
@@ -456,22 +459,50 @@ impl Others {
 
 impl Drop for Others {
     fn drop(&mut self) {
-        tool("swapoff", &[&self.device()]);
-        fs::write("/sys/class/zram-control/hot_remove", &self.zram).unwrap();
-        tool("losetup", &["--detach", &self.loop_device]);
+        // A test that fails may have lost some of it.
+        let _ = Command::new("swapoff").arg(self.device()).status();
+        let _ = fs::write("/sys/class/zram-control/hot_remove", &self.zram);
+        let _ = Command::new("losetup").args(["--detach", &self.loop_device]).status();
     }
+}
+
+/// Leaves a journal of a process that has ended.
+fn leave_journal(changes: &[Value]) {
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    let header = serde_json::json!({"version": 1, "pid": 1, "start": 1, "boot": boot.trim()});
+    let lines = [&[header], changes].concat();
+    let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    fs::DirBuilder::new().mode(0o700).create("/run/uzswap").unwrap();
+    fs::write("/run/uzswap/1-1.journal", text).unwrap();
+}
+
+fn cannot_be_undone() {
+    let before = Machine::now();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    fs::write(&file, "").unwrap();
+    leave_journal(&[serde_json::json!({"change": {"folder": {"path": folder.path()}}})]);
+    for _ in 0..2 {
+        let output = doctor(&["--restore"]);
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(3), "{errors}");
+        assert!(errors.contains("Directory not empty (os error 39)"), "{errors}");
+    }
+    fs::remove_file(file).unwrap();
+    let output = doctor(&["--restore"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!((output.status.code(), text.contains(" removed")), (Some(0), true), "{text}");
+    before.is_as_before("at last");
 }
 
 /// A journal of a process that has ended, with changes by which others' devices came to be named:
 /// theirs have the numbers of ours, which are gone.
 fn foreign_names(others: &Others) {
-    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
     let zram: u32 = others.zram.parse().unwrap();
     let number: u32 = others.loop_device.strip_prefix("/dev/loop").unwrap().parse().unwrap();
     let later = 1_u64 << 40;
     let bytes = 16 * MIB;
-    let lines = [
-        serde_json::json!({"version": 1, "pid": 1, "start": 1, "boot": boot.trim()}),
+    leave_journal(&[
         serde_json::json!({"change": {"new-zram": {"before": [], "last_sequence": later}}}),
         serde_json::json!(zram),
         serde_json::json!({"change": {"zram":
@@ -479,10 +510,7 @@ fn foreign_names(others: &Others) {
         serde_json::json!({"change": {"loop": {"number": number, "backing": "/run/uzswap/none"}}}),
         serde_json::json!({"change": {"swap-area":
             {"path": others.device(), "uuid": "00".repeat(16)}}}),
-    ];
-    fs::DirBuilder::new().mode(0o700).create("/run/uzswap").unwrap();
-    let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
-    fs::write("/run/uzswap/1-1.journal", text).unwrap();
+    ]);
     let output = doctor(&["--restore"]);
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{text} {}", String::from_utf8_lossy(&output.stderr));

@@ -145,7 +145,7 @@ impl MemoryCgroup {
     ///
     /// # Errors
     ///
-    /// [`KernelSwapError::NoMemoryCgroup`]; [`KernelSwapError::Kernel`] where the kernel refuses it.
+    /// [`KernelSwapError::NoMemoryCgroup`]; [`KernelSwapError::Kernel`] where one cannot be made.
     pub fn make(journal: &Journal) -> Result<MemoryCgroup, KernelSwapError> {
         MemoryCgroup::make_below(Path::new("/"), journal)
     }

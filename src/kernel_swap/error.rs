@@ -95,7 +95,7 @@ pub enum KernelSwapError {
     NotUndone(Vec<UndoError>),
 }
 
-fn advice_after(advice: &str) -> String {
+pub(super) fn advice_after(advice: &str) -> String {
     if advice.is_empty() { String::new() } else { format!("; {advice}") }
 }
 

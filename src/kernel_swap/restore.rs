@@ -74,7 +74,8 @@ fn left_over_in(folder: &Path) -> Vec<LeftOver> {
 /// # Errors
 ///
 /// [`KernelSwapError::NotRoot`]; [`KernelSwapError::Folder`] where other users have access to the
-/// folder of journals; [`KernelSwapError::Kernel`]; [`KernelSwapError::Damaged`]. What cannot be undone is in [`Restored::failed`].
+/// folder of journals; [`KernelSwapError::Kernel`]; [`KernelSwapError::Damaged`]. What
+/// cannot be undone is in [`Restored::failed`].
 pub fn restore() -> Result<Restored, KernelSwapError> {
     let folder = Path::new(FOLDER);
     if folder.exists() && !rustix::process::geteuid().is_root() {
