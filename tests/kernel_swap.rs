@@ -49,6 +49,7 @@ fn main() -> ExitCode {
     add("zswap_on_zram_swaps", &both, Box::new(|| swaps("zswap", "zram")));
     let root = missing_root();
     add("what_cannot_be_undone_stays_in_the_journal", &root, Box::new(cannot_be_undone));
+    add("one_run_at_a_time_changes_the_machine", &both, Box::new(one_at_a_time));
     add("what_cannot_be_set_up_changes_nothing", &both, Box::new(refusals));
     add("interrupted_it_is_as_before", &zram, Box::new(interrupted));
     add("killed_at_any_time_it_is_as_before", &both, Box::new(killed_at_any_time));
@@ -421,6 +422,25 @@ fn killed_with_watcher() {
     let output = doctor(&["--restore"]);
     assert_eq!(String::from_utf8(output.stdout).unwrap(), "nothing to undo\n");
     assert!(!String::from_utf8(doctor(&[]).stdout).unwrap().contains("kernel's swap"));
+}
+
+fn one_at_a_time() {
+    let before = Machine::now();
+    let other = if before.0["zswap compressor"].trim() == "lzo" { "lzo-rle" } else { "lzo" };
+    let mut run = start_endless("zswap", "loop");
+    let second = |expected: i32| {
+        let mut command = kernel_run("zswap", "loop");
+        let output = command.args(["--compressor", other, "--", "true"]).output().unwrap();
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(expected), "{errors}");
+        errors
+    };
+    let errors = second(3);
+    assert!(errors.contains(&format!("process {} has changed", run.id())), "{errors}");
+    kill_with_watcher(&mut run);
+    // What is left is undone before anything is taken for what was before.
+    second(0);
+    before.is_as_before("after a later run");
 }
 
 /// Devices of somebody else, which are removed when this is dropped.

@@ -135,6 +135,24 @@ fn restore_journal(path: &Path, is_given_up: bool) -> Result<Restored, KernelSwa
     Ok(restored)
 }
 
+/// An error: a process that runs has a journal in this folder.
+pub(super) fn in_use_in(folder: &Path) -> KernelSwapError {
+    let owners = journals(folder).unwrap_or_default().into_iter().filter_map(|path| owner(&path));
+    let mut running = owners.filter(|(pid, start)| start_time(*pid) == Some(*start));
+    KernelSwapError::InUse { pid: running.next().map_or(0, |(pid, _)| pid) }
+}
+
+/// Undoes what processes that have ended left in this folder, which the caller has locked.
+pub(super) fn finish_others(folder: &Path) -> Result<(), KernelSwapError> {
+    let left = journals(folder).map_err(|error| KernelSwapError::on("list", folder, error))?;
+    for path in left {
+        if !restore_journal(&path, false)?.checked()?.left.is_empty() && path.exists() {
+            return Err(in_use_in(folder));
+        }
+    }
+    Ok(())
+}
+
 fn in_use(path: &Path) -> String {
     let pid = owner(path).map_or(0, |(pid, _)| pid);
     format!("{} is of process {pid}, which runs: nothing of it was undone", path.display())
