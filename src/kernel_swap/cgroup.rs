@@ -26,7 +26,7 @@ const SWAPPINESS: [&str; 2] = ["200", "100"];
 
 /// What is reclaimed in one call, in bytes: of version 1, the kernel sets a lower limit once usage
 /// is below it, which programs can put off for tenths of a second.
-const RECLAIM_STEP: u64 = 1 << 20;
+const RECLAIM_STEP: u64 = 2 << 20;
 
 /// Swappiness for one call of memory.reclaim: `max` since Linux 6.17, numbers since 6.10.
 const RECLAIM_SWAPPINESS: [&str; 3] = [" swappiness=max", " swappiness=200", ""];
@@ -219,7 +219,7 @@ impl MemoryCgroup {
 
     /// Limits the anonymous memory in it, in bytes: its limit becomes what all of it takes now and
     /// what is left for anonymous memory. Page cache, tmpfs and tables are not limited. Where less
-    /// than nothing is left, the kernel reclaims in this thread, at most 1 MiB in a call: programs
+    /// than nothing is left, the kernel reclaims in this thread, at most 2 MiB in a call: programs
     /// take memory meanwhile, and the pool grows. To be called again and again.
     ///
     /// # Errors
@@ -526,7 +526,7 @@ mod tests {
         assert_eq!(read("memory.reclaim"), "");
         // 4 MiB too much: reclaimed step by step, and never a limit below what is used.
         assert!(!cgroup.hold(mib(6)).unwrap().is_reached);
-        assert_eq!(read("memory.reclaim"), format!("{} swappiness=max", mib(1)));
+        assert_eq!(read("memory.reclaim"), format!("{} swappiness=max", mib(2)));
         assert!(read("memory.max").starts_with(&mib(100).to_string()));
         assert_eq!(cgroup.oom_kills().unwrap(), 2);
     }

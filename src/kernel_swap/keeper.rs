@@ -19,6 +19,10 @@ const PERIOD: Duration = Duration::from_millis(10);
 /// How often it looks while more is used than the limit allows.
 const PERIOD_OVER: Duration = Duration::from_millis(1);
 
+/// For so long the pool may grow on before the limit is lowered as much: the kernel reclaims some
+/// 150 MiB/s in one thread, which is as fast as a program may take memory.
+const HORIZON: Duration = Duration::from_millis(40);
+
 /// Samples of the timeline that are kept.
 const SAMPLES_MAX: usize = 512;
 
@@ -164,14 +168,13 @@ impl Watch {
         Ok(held.is_reached)
     }
 
-    /// How much the pool will have grown by the next look, in bytes: as it did since the last one.
+    /// How much the pool will have grown in a while, in bytes, if it grows as since the last look.
     fn expected_growth(&mut self, memory: u64) -> u64 {
         let now = Instant::now();
         let Some((then, before)) = self.memory_before.replace((now, memory)) else { return 0 };
         let growth = memory.saturating_sub(before);
         let elapsed_us = (now - then).as_micros().max(1);
-        // A look that came late says little of the next one.
-        (u128::from(growth) * PERIOD.as_micros().min(elapsed_us) / elapsed_us) as u64
+        (u128::from(growth) * HORIZON.as_micros() / elapsed_us.max(PERIOD.as_micros())) as u64
     }
 
     fn note(&mut self, pool: &KernelPool, usage: MemoryUsage) {
