@@ -28,8 +28,8 @@ const MIB: u64 = 1 << 20;
 const LIMIT: u64 = 64 * MIB;
 const PROGRAM: [&str; 4] = ["workload", "text", "--size", "96M"];
 
-/// How far above its limit all of it may be for some ms: the program takes 200 MiB/s, and the kernel
-/// reclaims no faster. With a pool that does not count it is 20 MiB and more.
+/// How far above its limit all of it may be for some ms: the program takes 200 MiB/s, and the
+/// kernel reclaims no faster. With a pool that does not count it is 20 MiB and more.
 const OVER: u64 = 14 * MIB;
 
 /// A machine that is not as before by then will not be.
