@@ -97,6 +97,7 @@ impl ProbeLatency {
 
 /// Runs a command on the kernel's own compressed swap, and prints what that took.
 #[derive(Debug, clap::Args)]
+#[command(args_override_self = true)]
 pub(super) struct KernelRun {
     /// zswap or zram
     #[arg(long)]

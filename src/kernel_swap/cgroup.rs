@@ -1,7 +1,8 @@
 //! A memory cgroup, of version 1 or 2, that limits the anonymous memory of programs.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -22,6 +23,10 @@ const PAGE: u64 = 4096;
 /// Values of swappiness, of which the first is taken that the kernel takes: with the highest it
 /// takes anonymous pages alone (200 since Linux 5.8).
 const SWAPPINESS: [&str; 2] = ["200", "100"];
+
+/// What is reclaimed in one call, in bytes: of version 1, the kernel sets a lower limit once usage
+/// is below it, which programs can put off for tenths of a second.
+const RECLAIM_STEP: u64 = 2 << 20;
 
 /// Swappiness for one call of memory.reclaim: `max` since Linux 6.17, numbers since 6.10.
 const RECLAIM_SWAPPINESS: [&str; 3] = [" swappiness=max", " swappiness=200", ""];
@@ -73,6 +78,17 @@ pub struct MemoryUsage {
     pub all: u64,
 }
 
+/// What [`MemoryCgroup::hold`] found and did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Held {
+    /// What was used before.
+    pub usage: MemoryUsage,
+    /// The limit is as it was asked for: there is nothing to be reclaimed any more.
+    pub is_reached: bool,
+    /// The kernel could not reclaim what it was asked for.
+    pub is_refused: bool,
+}
+
 /// A memory cgroup of our own. Dropping it ends the programs in it and removes it.
 #[derive(Debug)]
 pub struct MemoryCgroup {
@@ -80,6 +96,7 @@ pub struct MemoryCgroup {
     version: Version,
     stat: Figures,
     usage: Figures,
+    limit: File,
     journal: Option<(Journal, Vec<ChangeId>)>,
 }
 
@@ -128,7 +145,7 @@ impl MemoryCgroup {
     ///
     /// # Errors
     ///
-    /// [`KernelSwapError::NoMemoryCgroup`]; [`KernelSwapError::Kernel`] where the kernel refuses it.
+    /// [`KernelSwapError::NoMemoryCgroup`]; [`KernelSwapError::Kernel`] where one cannot be made.
     pub fn make(journal: &Journal) -> Result<MemoryCgroup, KernelSwapError> {
         MemoryCgroup::make_below(Path::new("/"), journal)
     }
@@ -177,7 +194,10 @@ impl MemoryCgroup {
             Figures::open(&path).map_err(|error| KernelSwapError::on("open", &path, error))
         };
         let (stat, usage) = (figures("memory.stat")?, figures(version.usage_file())?);
-        Ok(MemoryCgroup { folder, version, stat, usage, journal: None })
+        let path = folder.join(version.limit_file());
+        let limit = File::options().write(true).open(&path);
+        let limit = limit.map_err(|error| KernelSwapError::on("open", &path, error))?;
+        Ok(MemoryCgroup { folder, version, stat, usage, limit, journal: None })
     }
 
     /// Its folder: what `uzswap in-cgroup` takes.
@@ -199,31 +219,31 @@ impl MemoryCgroup {
 
     /// Limits the anonymous memory in it, in bytes: its limit becomes what all of it takes now and
     /// what is left for anonymous memory. Page cache, tmpfs and tables are not limited. Where less
-    /// than nothing is left, the kernel reclaims in this thread; `false` where it could not reclaim
-    /// enough. To be called again and again.
+    /// than nothing is left, the kernel reclaims in this thread, at most 2 MiB in a call: programs
+    /// take memory meanwhile, and the pool grows. To be called again and again.
     ///
     /// # Errors
     ///
     /// Of reading and writing the cgroup's files.
-    pub fn hold(&self, limit_bytes: u64) -> io::Result<(MemoryUsage, bool)> {
+    pub fn hold(&self, limit_bytes: u64) -> io::Result<Held> {
         let usage = self.usage()?;
         let limit = (usage.all + limit_bytes).saturating_sub(usage.anonymous) / PAGE * PAGE;
-        let done = match self.version {
-            Version::V1 => self.write_limit(limit)?,
+        let next = limit.max(usage.all.saturating_sub(RECLAIM_STEP) / PAGE * PAGE);
+        let is_done = match self.version {
+            Version::V1 => self.write_limit(next)?,
             Version::V2 => {
-                let is_done = limit >= usage.all || self.reclaim(usage.all - limit)?;
+                let is_done = next >= usage.all || self.reclaim(usage.all - next)?;
                 // Below what is used the kernel would kill.
                 let now = self.usage()?;
                 let left = limit_bytes.saturating_sub(now.anonymous) / PAGE * PAGE;
                 self.write_limit(now.all + left)? && is_done
             }
         };
-        Ok((usage, done))
+        Ok(Held { usage, is_reached: is_done && next == limit, is_refused: !is_done })
     }
 
     fn write_limit(&self, bytes: u64) -> io::Result<bool> {
-        let path = self.folder.join(self.version.limit_file());
-        tolerate(write_setting(&path, &bytes.to_string()))
+        tolerate(self.limit.write_all_at(bytes.to_string().as_bytes(), 0))
     }
 
     /// Of version 2: has the kernel reclaim so many bytes.
@@ -433,7 +453,7 @@ mod tests {
         let file = |name: &str, text: &str| fs::write(folder.join(name), text).unwrap();
         file("memory.stat", &format!("anon {anonymous}\nfile 500\n"));
         file("memory.current", &format!("{current}\n"));
-        file("memory.max", "max\n");
+        file("memory.max", "");
         file("memory.reclaim", "");
         file("memory.events", "low 0\noom 3\noom_kill 2\n");
         file("cgroup.procs", "");
@@ -498,15 +518,15 @@ mod tests {
         let mib = |count: u64| count << 20;
         let cgroup = group(root.path(), mib(10), mib(100));
         let read = |name: &str| fs::read_to_string(root.path().join("group").join(name)).unwrap();
-        let (usage, done) = cgroup.hold(mib(30)).unwrap();
-        assert_eq!(usage, MemoryUsage { anonymous: mib(10), all: mib(100) });
-        assert!(done);
+        let held = cgroup.hold(mib(30)).unwrap();
+        assert_eq!(held.usage, MemoryUsage { anonymous: mib(10), all: mib(100) });
+        assert!(held.is_reached && !held.is_refused);
         // 20 MiB more than is used.
         assert_eq!(read("memory.max").trim(), mib(120).to_string());
         assert_eq!(read("memory.reclaim"), "");
-        // 4 MiB too much: reclaimed, and never a limit below what is used.
-        cgroup.hold(mib(6)).unwrap();
-        assert_eq!(read("memory.reclaim"), format!("{} swappiness=max", mib(4)));
+        // 4 MiB too much: reclaimed step by step, and never a limit below what is used.
+        assert!(!cgroup.hold(mib(6)).unwrap().is_reached);
+        assert_eq!(read("memory.reclaim"), format!("{} swappiness=max", mib(2)));
         assert!(read("memory.max").starts_with(&mib(100).to_string()));
         assert_eq!(cgroup.oom_kills().unwrap(), 2);
     }

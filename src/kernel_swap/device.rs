@@ -26,7 +26,7 @@ const PAGES_MIN: u64 = 10;
 const PAGES_MAX: u64 = 1 << 31;
 
 /// Loop devices of ours have numbers from here on: losetup(8) takes the lowest that is free.
-const LOOP_NUMBER_MIN: u32 = 1 << 16;
+const LOOP_NUMBER_MIN: u32 = 1 << 11;
 
 /// Tries to find the number of a loop device that nobody has.
 const TRIES: usize = 20;
@@ -210,10 +210,14 @@ fn make_loop_device(
             .advise("modprobe loop, or take another backing")
     };
     let control = File::open("/dev/loop-control").map_err(cannot)?;
+    // Each takes the numbers of its partitions, too.
+    let partitions = read_setting(Path::new("/sys/module/loop/parameters/max_part"));
+    let partitions: u32 = partitions.ok().and_then(|text| text.parse().ok()).unwrap_or(0);
+    let end = LOOP_NUMBER_END >> (u32::BITS - partitions.leading_zeros());
+    let range = end.saturating_sub(LOOP_NUMBER_MIN).max(1);
     for _ in 0..TRIES {
         let mut random = [0; 4];
         getrandom(&mut random, GetRandomFlags::empty()).map_err(|error| cannot(error.into()))?;
-        let range = LOOP_NUMBER_END - LOOP_NUMBER_MIN;
         let number = LOOP_NUMBER_MIN + u32::from_ne_bytes(random) % range;
         let change = Change::Loop { number, backing: backing.to_owned() };
         let device = PathBuf::from(format!("/dev/loop{number}"));

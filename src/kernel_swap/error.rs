@@ -28,6 +28,12 @@ pub enum KernelSwapError {
         /// Its permission bits.
         mode: u32,
     },
+    /// Another process has changed the kernel's swap.
+    #[error("process {pid} has changed the kernel's swap: wait until it has ended, or end it")]
+    InUse {
+        /// The process; 0 where it is not known.
+        pid: u32,
+    },
     /// A file of this kind that is no journal.
     #[error(
         "{path} is no journal that this version can read ({reason}): undo what is in it by hand, \
@@ -95,7 +101,7 @@ pub enum KernelSwapError {
     NotUndone(Vec<UndoError>),
 }
 
-fn advice_after(advice: &str) -> String {
+pub(super) fn advice_after(advice: &str) -> String {
     if advice.is_empty() { String::new() } else { format!("; {advice}") }
 }
 

@@ -11,7 +11,7 @@
 //! with the journal, or to `uzswap doctor --restore`.
 
 use std::fmt;
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, DirBuilder, File, TryLockError};
 use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use super::KernelSwapError;
 use super::kernel_files::{block_devices, last_disk_sequence, read_setting, write_setting};
-use super::restore::Restored;
+use super::restore::{self, Restored};
 use super::undo::{self, Outcome, UndoError};
 use crate::sys::process::start_time;
 use crate::sys::stderr::tell;
@@ -48,7 +48,7 @@ const NUMBER_BYTES: usize = 16;
 const PAGE: u64 = 4096;
 
 /// Whose journal it is.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Header {
     pub(super) version: u32,
     pub(super) pid: u32,
@@ -111,6 +111,8 @@ pub(super) struct Log {
     end: u64,
     header: Header,
     entries: Vec<Entry>,
+    /// Of the owner: the folder, locked.
+    _folder: Option<File>,
 }
 
 impl Log {
@@ -123,13 +125,14 @@ impl Log {
             start: start_time(pid).unwrap_or(0),
             boot: boot_id().map_err(|error| KernelSwapError::kernel("read boot_id", error))?,
         };
-        let path = folder.join(format!("{pid}-{}.{EXTENSION}", header.start));
-        let file = make_file(folder, &path)?;
+        let path = folder.join(name_of(pid));
+        let (locked, file) = make_file(folder, &path)?;
         // The kernel tells the paths of swap areas and mounts without links.
         let path = fs::canonicalize(&path).unwrap_or(path);
         // A restorer that sees it this early finds its owner alive.
         file.lock().map_err(|error| KernelSwapError::on("lock", &path, error))?;
-        let mut log = Log { file, path, end: 0, header, entries: Vec::new() };
+        let folder = Some(locked);
+        let mut log = Log { file, path, end: 0, header, entries: Vec::new(), _folder: folder };
         let line = serde_json::to_string(&log.header).expect("strings and numbers");
         log.write(&(line + "\n")).map_err(|error| {
             let _ = fs::remove_file(&log.path); // nothing was changed yet
@@ -146,10 +149,16 @@ impl Log {
         (&file).take(length).read_to_string(&mut text).map_err(cannot_read)?;
         // A line without its end was being written: its change was not made.
         let end = text.rfind('\n').map_or(0, |at| at + 1);
-        let (header, entries) = parse(&text[..end])
-            .map_err(|reason| KernelSwapError::Damaged { path: path.to_owned(), reason })?;
+        let parsed = match end {
+            // Its owner was killed before it wrote the header.
+            0 => Ok((Header::default(), Vec::new())),
+            end => parse(&text[..end]),
+        };
+        let (header, entries) =
+            parsed.map_err(|reason| KernelSwapError::Damaged { path: path.to_owned(), reason })?;
         file.set_len(end as u64).map_err(|error| KernelSwapError::on("cut", path, error))?;
-        Ok(Log { file, path: path.to_owned(), end: end as u64, header, entries })
+        let path = path.to_owned();
+        Ok(Log { file, path, end: end as u64, header, entries, _folder: None })
     }
 
     /// Writes at its end, and waits until it is on the disk.
@@ -328,8 +337,10 @@ fn boot_id() -> io::Result<String> {
     read_setting(Path::new("/proc/sys/kernel/random/boot_id"))
 }
 
-/// Makes the file, and the folder around it if there is none.
-fn make_file(folder: &Path, path: &Path) -> Result<File, KernelSwapError> {
+/// Makes the file, and the folder around it if there is none. The folder is locked with it: of two
+/// processes that change the same setting, the second would take the first one's value for what was
+/// before. For the same reason what others have left is undone first.
+fn make_file(folder: &Path, path: &Path) -> Result<(File, File), KernelSwapError> {
     for _ in 0..TRIES {
         match DirBuilder::new().mode(0o700).create(folder) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
@@ -345,14 +356,23 @@ fn make_file(folder: &Path, path: &Path) -> Result<File, KernelSwapError> {
             }
             checked => checked?,
         }
+        let Ok(locked) = File::open(folder) else { continue };
+        match locked.try_lock() {
+            Ok(()) if Log::is_removed(&locked, folder) => continue,
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(restore::in_use_in(folder)),
+            Err(TryLockError::Error(error)) => {
+                return Err(KernelSwapError::on("lock", folder, error));
+            }
+        }
+        restore::finish_others(folder)?;
         let made = File::options().read(true).write(true).create_new(true).mode(0o600).open(path);
         match made {
-            Ok(file) => return Ok(file),
+            Ok(file) => return Ok((locked, file)),
             // Another process has just removed the empty folder.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => {
-                return Err(KernelSwapError::on("make", path, error)
-                    .advise("a process has one journal at a time"));
+                return Err(KernelSwapError::on("make", path, error));
             }
         }
     }
@@ -371,12 +391,17 @@ pub(super) fn check_folder(folder: &Path) -> Result<(), KernelSwapError> {
     Ok(())
 }
 
+/// The name of a process's journal.
+fn name_of(pid: u32) -> String {
+    format!("{pid}-{}.{EXTENSION}", start_time(pid).unwrap_or(0))
+}
+
 /// The process that restores when this one ends.
 #[derive(Debug)]
 struct Watcher(Child);
 
 impl Watcher {
-    /// Starts this program as the watcher of a journal, and waits until nothing but SIGKILL ends it.
+    /// Starts this program as the watcher of a journal; nothing but SIGKILL ends it from then on.
     fn start(journal: &Path) -> Result<Watcher, KernelSwapError> {
         let cannot = |error| KernelSwapError::kernel("start the process that restores", error);
         let child = Command::new("/proc/self/exe")
@@ -392,6 +417,13 @@ impl Watcher {
         let told = watcher.0.stdout.take().expect("it is piped").read_exact(&mut byte);
         told.map_err(cannot)?;
         Ok(watcher)
+    }
+}
+
+impl Watcher {
+    /// Ends it, with nothing to restore.
+    fn cancel(mut self) {
+        let _ = self.0.kill();
     }
 }
 
@@ -437,17 +469,22 @@ impl Journal {
     /// # Errors
     ///
     /// [`KernelSwapError::NotRoot`]; [`KernelSwapError::Folder`] where other users have access to
-    /// the folder; [`KernelSwapError::Kernel`] where a file cannot be made, which is so while this
-    /// process has another journal, or where the watcher does not start.
+    /// the folder; [`KernelSwapError::InUse`] while a process has a journal, be it this one;
+    /// [`KernelSwapError::NotUndone`] where an ended process has left something that cannot be
+    /// undone; [`KernelSwapError::Kernel`] where a file cannot be made, or where the watcher does
+    /// not start.
     pub fn open() -> Result<Journal, KernelSwapError> {
         if !rustix::process::geteuid().is_root() {
             return Err(KernelSwapError::NotRoot);
         }
-        let log = Log::create(Path::new(FOLDER))?;
-        match Watcher::start(&log.path) {
-            Ok(watcher) => Ok(Journal::of(log, Some(watcher))),
+        let folder = Path::new(FOLDER);
+        // First, so that it finds a journal of which no line is written yet.
+        let watcher = Watcher::start(&folder.join(name_of(std::process::id())))?;
+        match Log::create(folder) {
+            Ok(log) => Ok(Journal::of(log, Some(watcher))),
             Err(error) => {
-                let _ = log.remove_if_done(); // nothing is in it
+                // It would wait for the lock of another journal of this process.
+                watcher.cancel();
                 Err(error)
             }
         }
@@ -673,6 +710,24 @@ mod tests {
         assert_eq!(read_setting(&path).unwrap(), "60");
         log.remove_if_done().unwrap();
         assert!(!copy.exists());
+        // Nor is a header.
+        fs::write(&copy, "{\"version\":1,").unwrap();
+        let file = File::options().read(true).write(true).open(&copy).unwrap();
+        let mut log = Log::parse(file, &copy).unwrap();
+        assert!(log.undo_all().failed.is_empty());
+        log.remove_if_done().unwrap();
+        assert!(!copy.exists());
+    }
+
+    #[test]
+    fn one_process_at_a_time_has_a_journal() {
+        let journals = folder();
+        let journal = Journal::open_in(journals.path()).unwrap();
+        let error = Journal::open_in(journals.path()).unwrap_err();
+        let own = std::process::id();
+        assert!(matches!(error, KernelSwapError::InUse { pid } if pid == own), "{error}");
+        drop(journal);
+        drop(Journal::open_in(journals.path()).unwrap());
     }
 
     #[test]

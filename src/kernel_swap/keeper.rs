@@ -9,10 +9,19 @@ use std::time::{Duration, Instant};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
+use crate::sys::process::prefer_this_thread;
+
 use super::{KernelPool, KernelSwap, KernelSwapError, MemoryCgroup, MemoryUsage, PoolReader};
 
 /// How often it looks.
 const PERIOD: Duration = Duration::from_millis(10);
+
+/// How often it looks while more is used than the limit allows.
+const PERIOD_OVER: Duration = Duration::from_millis(1);
+
+/// For so long the pool may grow on before the limit is lowered as much: the kernel reclaims some
+/// 150 MiB/s in one thread, which is as fast as a program may take memory.
+const HORIZON: Duration = Duration::from_millis(40);
 
 /// Samples of the timeline that are kept.
 const SAMPLES_MAX: usize = 512;
@@ -84,15 +93,16 @@ impl Keeper {
         let thread = thread::Builder::new()
             .name("uzswap-keeper".to_owned())
             .spawn(move || {
+                prefer_this_thread();
                 let mut next = Instant::now() + PERIOD;
                 loop {
                     let wait = next.saturating_duration_since(Instant::now());
                     if stopped.recv_timeout(wait) != Err(RecvTimeoutError::Timeout) {
                         return watch.finish();
                     }
-                    watch.try_look();
+                    let period = if watch.try_look() { PERIOD } else { PERIOD_OVER };
                     // A look that took longer is not made up for.
-                    next = (next + PERIOD).max(Instant::now());
+                    next = (next + period).max(Instant::now());
                 }
             })
             .map_err(cannot)?;
@@ -124,6 +134,8 @@ struct Watch {
     cgroup: Arc<MemoryCgroup>,
     pool: PoolReader,
     start: Instant,
+    /// When it was the last look, and what the pool and its tables took then, in bytes.
+    memory_before: Option<(Instant, u64)>,
     timeline: Timeline,
     report: KeeperReport,
 }
@@ -131,24 +143,38 @@ struct Watch {
 impl Watch {
     fn new(cgroup: Arc<MemoryCgroup>, pool: PoolReader, limit_bytes: u64) -> Watch {
         let report = KeeperReport { limit_bytes, ..KeeperReport::default() };
-        Watch { cgroup, pool, start: Instant::now(), timeline: Timeline::new(), report }
+        let (start, timeline) = (Instant::now(), Timeline::new());
+        Watch { cgroup, pool, start, memory_before: None, timeline, report }
     }
 
-    fn try_look(&mut self) {
-        if let Err(error) = self.look() {
+    /// Whether the limit is reached; also where a file could not be read.
+    fn try_look(&mut self) -> bool {
+        self.look().unwrap_or_else(|error| {
             self.report.failed += 1;
             self.report.error = Some(error.to_string());
-        }
+            true
+        })
     }
 
-    fn look(&mut self) -> io::Result<()> {
+    fn look(&mut self) -> io::Result<bool> {
         let pool = self.pool.memory()?;
-        let left = self.report.limit_bytes.saturating_sub(pool.memory_bytes());
-        let (usage, done) = self.cgroup.hold(left)?;
+        let memory = pool.memory_bytes();
+        let growth = self.expected_growth(memory);
+        let left = self.report.limit_bytes.saturating_sub(memory + growth);
+        let held = self.cgroup.hold(left)?;
         self.report.looks += 1;
-        self.report.refused += u64::from(!done);
-        self.note(&pool, usage);
-        Ok(())
+        self.report.refused += u64::from(held.is_refused);
+        self.note(&pool, held.usage);
+        Ok(held.is_reached)
+    }
+
+    /// How much the pool will have grown in a while, in bytes, if it grows as since the last look.
+    fn expected_growth(&mut self, memory: u64) -> u64 {
+        let now = Instant::now();
+        let Some((then, before)) = self.memory_before.replace((now, memory)) else { return 0 };
+        let growth = memory.saturating_sub(before);
+        let elapsed_us = (now - then).as_micros().max(1);
+        (u128::from(growth) * HORIZON.as_micros() / elapsed_us.max(PERIOD.as_micros())) as u64
     }
 
     fn note(&mut self, pool: &KernelPool, usage: MemoryUsage) {

@@ -23,7 +23,7 @@ mod probe;
 mod restore;
 mod undo;
 
-pub use cgroup::{MemoryCgroup, MemoryUsage};
+pub use cgroup::{Held, MemoryCgroup, MemoryUsage};
 pub use device::SwapBacking;
 pub use engine::{KernelEngine, KernelPool, KernelSwap, KernelSwapOptions, PoolReader};
 pub use error::KernelSwapError;

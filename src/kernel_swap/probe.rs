@@ -24,12 +24,32 @@ const PERIOD: Duration = Duration::from_millis(5);
 /// Of so many pages one does not compress.
 const INCOMPRESSIBLE: usize = 8;
 
-/// Words of the text pages; with numbers between them, lzo makes a third of a page.
-const WORDS: [&str; 32] = [
-    "page", "swap", "memory", "kernel", "return", "static", "struct", "count", "index", "node",
-    "list", "lock", "error", "value", "length", "buffer", "offset", "number", "device", "address",
-    "table", "entry", "handle", "object", "write", "read", "first", "last", "next", "state",
-    "result", "name",
+/// Parts of the text pages. With numbers between them, lzo makes about a third of a page.
+const WORDS: [&str; 24] = [
+    "the page is in memory",
+    "swap entry",
+    "return error;",
+    "static struct node",
+    "list of objects",
+    "the lock is held",
+    "length of the buffer",
+    "offset",
+    "number of pages",
+    "device address",
+    "table entry",
+    "handle",
+    "write to the file",
+    "read from it",
+    "first",
+    "last value",
+    "next state",
+    "result of the call",
+    "name",
+    "if (count > index)",
+    "kernel",
+    "unsigned long flags;",
+    "value",
+    "while the list is not empty",
 ];
 
 /// What a probe saw.

@@ -73,11 +73,15 @@ fn left_over_in(folder: &Path) -> Vec<LeftOver> {
 ///
 /// # Errors
 ///
-/// [`KernelSwapError::Folder`] where other users have access to the folder of journals;
-/// [`KernelSwapError::Kernel`] where this process may not read it: it is root's;
-/// [`KernelSwapError::Damaged`]. What cannot be undone is in [`Restored::failed`].
+/// [`KernelSwapError::NotRoot`]; [`KernelSwapError::Folder`] where other users have access to the
+/// folder of journals; [`KernelSwapError::Kernel`]; [`KernelSwapError::Damaged`]. What
+/// cannot be undone is in [`Restored::failed`].
 pub fn restore() -> Result<Restored, KernelSwapError> {
-    restore_in(Path::new(FOLDER))
+    let folder = Path::new(FOLDER);
+    if folder.exists() && !rustix::process::geteuid().is_root() {
+        return Err(KernelSwapError::NotRoot);
+    }
+    restore_in(folder)
 }
 
 fn restore_in(folder: &Path) -> Result<Restored, KernelSwapError> {
@@ -131,6 +135,24 @@ fn restore_journal(path: &Path, is_given_up: bool) -> Result<Restored, KernelSwa
     Ok(restored)
 }
 
+/// An error: a process that runs has a journal in this folder.
+pub(super) fn in_use_in(folder: &Path) -> KernelSwapError {
+    let owners = journals(folder).unwrap_or_default().into_iter().filter_map(|path| owner(&path));
+    let mut running = owners.filter(|(pid, start)| start_time(*pid) == Some(*start));
+    KernelSwapError::InUse { pid: running.next().map_or(0, |(pid, _)| pid) }
+}
+
+/// Undoes what processes that have ended left in this folder, which the caller has locked.
+pub(super) fn finish_others(folder: &Path) -> Result<(), KernelSwapError> {
+    let left = journals(folder).map_err(|error| KernelSwapError::on("list", folder, error))?;
+    for path in left {
+        if !restore_journal(&path, false)?.checked()?.left.is_empty() && path.exists() {
+            return Err(in_use_in(folder));
+        }
+    }
+    Ok(())
+}
+
 fn in_use(path: &Path) -> String {
     let pid = owner(path).map_or(0, |(pid, _)| pid);
     format!("{} is of process {pid}, which runs: nothing of it was undone", path.display())
@@ -166,9 +188,9 @@ pub fn restore_when_ended(journal: &Path) -> Result<(), KernelSwapError> {
     let _ = rustix::process::setsid(); // fails for the first process of a group
     // The kernel ends others first when memory runs out.
     let _ = fs::write("/proc/self/oom_score_adj", "-1000");
-    let cannot = |error| KernelSwapError::kernel("hear of the process that changes swap", error);
     let mut output = io::stdout();
-    output.write_all(b".").and_then(|()| output.flush()).map_err(cannot)?;
+    // It may have ended already: so does the input then.
+    let _ = output.write_all(b".").and_then(|()| output.flush());
     let mut input = io::stdin().lock();
     loop {
         match input.read(&mut [0]) {
@@ -177,7 +199,10 @@ pub fn restore_when_ended(journal: &Path) -> Result<(), KernelSwapError> {
             _ => {}
         }
     }
-    let restored = restore_journal(journal, true)?;
+    let restored = restore_journal(journal, true);
+    // Without a journal it may be there, too: it is made first.
+    let _ = journal.parent().map(fs::remove_dir);
+    let restored = restored?;
     if !restored.undone.is_empty() {
         let what = restored.undone.join(", ");
         tell(&format!("the process that changed swap has ended: {what}"));

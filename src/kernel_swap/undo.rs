@@ -11,6 +11,7 @@ use thiserror::Error;
 
 use super::cgroup;
 use super::device::uuid_of;
+use super::error::advice_after;
 use super::journal::Change;
 use super::kernel_files::{
     disk_sequence, mount_points, read_setting, swap_areas, unescaped, write_setting,
@@ -26,7 +27,7 @@ const MOUNTS_MAX: usize = 4;
 
 /// A change that could not be undone.
 #[derive(Debug, Error)]
-#[error("{what}: {source}{}", if advice.is_empty() { String::new() } else { format!("; {advice}") })]
+#[error("{what}: {source}{}", advice_after(advice))]
 pub struct UndoError {
     what: String,
     source: io::Error,
