@@ -1,8 +1,7 @@
-//! Goal: `uzswap compare --limit` runs a command itself, for each combination in turns, under a
-//! limit that holds; whatever the command does, the rows that can be measured are measured, the
-//! others say why not, and nothing is left behind.
-//! Method: the real binary, end to end, with a program that is this one again. What cannot run here
-//! is counted as ignored, with the reason.
+//! Goal: `uzswap compare --limit` runs a command for each combination in turns, under a limit that
+//! holds. A row that cannot be measured says why, and no run leaves anything behind.
+//! Method: the real binary, end to end, with a program that is this one again. A test that cannot
+//! run here counts as ignored, with the reason.
 
 mod trials;
 
@@ -224,7 +223,7 @@ fn forms() {
 }
 
 fn does_not_fit() {
-    // What does not shrink fits into nothing less.
+    // Random pages do not shrink.
     let options = ["--limit", "20M", "--runs", "2", "--zpool", "zsmalloc", "--find-limit"];
     let (output, json) = study_of(&options, "random", "32");
     expect(&output, 1);
@@ -265,7 +264,7 @@ fn failing_command() {
     let told = text(&output.stderr);
     assert!(told.contains("cannot run no-such-program: "), "{told}");
 
-    // It fails in the third of its runs: the first is the warm-up.
+    // The third run fails; the first is the warm-up.
     let folder = tempfile::tempdir().unwrap();
     let count = folder.path().join("runs");
     let own = own("shrinks", "16").join(" ");

@@ -285,7 +285,7 @@ impl Compare {
         Ok(Report::new(source.info, settings, limits, &combinations))
     }
 
-    /// What a reader must know of the pages before any figure.
+    /// Remarks on the pages that a reader needs before any figure.
     fn warnings(&self, pages: u64) -> Vec<String> {
         let has_own = self.corpus.is_some()
             || self.pid.is_some()

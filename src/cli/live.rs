@@ -113,7 +113,8 @@ pub(super) struct LiveArguments {
     ///
     /// The command runs under `uzswap run`, once without a limit, then in --runs rounds in which
     /// the combinations take turns. Nothing is replayed: times are those of the command.
-    #[arg(long, value_name = "SIZE|PERCENT", value_parser = parse_limit, conflicts_with_all = LIVE_ALONE)]
+    #[arg(long, value_name = "SIZE|PERCENT", value_parser = parse_limit,
+          conflicts_with_all = LIVE_ALONE)]
     limit: Option<LiveLimit>,
     /// A ready study: build (with --source), usemem, usemem:4x64M:random, memhog:256M, stress
     #[arg(long, value_name = "NAME", group = "pages", conflicts_with_all = LIVE_ALONE)]
@@ -148,7 +149,7 @@ pub(super) struct LiveArguments {
     find_limit: bool,
 }
 
-/// What else a live study is told on the command line.
+/// The choices of a comparison that a live study takes, too.
 #[derive(Debug)]
 pub(super) struct LiveChoice<'a> {
     pub(super) command: &'a [OsString],

@@ -171,7 +171,7 @@ struct Pager {
     quiet: bool,
 }
 
-/// What one sample leaves for the next.
+/// The state between two samples.
 #[derive(Debug)]
 struct Sampling {
     growth: Growth,

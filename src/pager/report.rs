@@ -1,4 +1,4 @@
-//! What a run says of itself at its end.
+//! The report of a run at its end.
 
 use std::sync::atomic::Ordering;
 
@@ -49,12 +49,12 @@ pub struct RunReport {
     pub frees: FreeTimes,
     /// Processes that were ended because programs needed more than the limit.
     pub out_of_memory_kills: u64,
-    /// What was used over time.
+    /// Memory over time.
     pub timeline: Vec<RunSample>,
-    /// What was written back, where there is a file for it.
+    /// Writeback, where there is a file for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backing: Option<WriteBackReport>,
-    /// What was recorded, where that was asked for.
+    /// The trace, where one was recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace: Option<RecordReport>,
 }

@@ -363,8 +363,8 @@ pub(super) fn place_for_library() -> io::Result<PathBuf> {
     places().find(is_fit).ok_or_else(told)
 }
 
-/// Whether no other user but root can put something else in the place of what is in a folder: each
-/// part of its path is root's or this user's, and others may write there only if it is sticky.
+/// Whether only root and this user can replace files in a folder. Each part of its path belongs to
+/// one of them, and is sticky if others may write there.
 fn is_safe_from_others(folder: &Path) -> bool {
     const GROUP_AND_OTHERS_WRITE: u32 = 0o022;
     const STICKY: u32 = 0o1000;

@@ -1,4 +1,4 @@
-//! What a run used over time, in a bounded number of samples.
+//! The memory of a run over time, in a bounded number of samples.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +9,7 @@ const SAMPLES_MAX: usize = 512;
 /// Milliseconds between two samples at first.
 const EVERY_MS: u64 = 5;
 
-/// What was used at one time.
+/// Memory at one time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunSample {
     /// Milliseconds since the start of the run.

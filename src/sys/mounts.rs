@@ -5,8 +5,8 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Gives this thread, and what it starts from now on, a mount table of its own: no other process
-/// sees the mounts that it makes, and none is left once they have all ended.
+/// Gives this thread, and all that it starts from now on, a mount table of its own. No other process
+/// sees its mounts, and the kernel removes them with the last process of the table.
 ///
 /// # Errors
 ///
@@ -25,7 +25,7 @@ pub fn have_own() -> io::Result<()> {
 pub struct TmpfsOptions {
     /// The most that it may hold.
     pub bytes: u64,
-    /// Whether the kernel may swap its pages, as it does unless told otherwise.
+    /// Whether the kernel may swap its pages, which is the kernel's default.
     pub swapped: bool,
 }
 
@@ -68,7 +68,7 @@ impl Tmpfs {
 impl Drop for Tmpfs {
     fn drop(&mut self) {
         let Ok(path) = CString::new(self.path.as_os_str().as_bytes()) else { return };
-        // Gone from its place at once, and for good when the last process has left it.
+        // The kernel frees it when no process uses it any more.
         // SAFETY: the pointer is to a string that lives until after the call.
         unsafe { libc::umount2(path.as_ptr(), libc::MNT_DETACH) };
     }

@@ -78,7 +78,7 @@ fn wait_for(child: Pid, time: Duration) -> io::Result<()> {
     }
 }
 
-/// Waits until a child can be waited for; another exit if it is to be killed.
+/// Waits until a child can be waited for; another exit if it must be killed.
 fn wait(child: Pid, start: Instant, timeout: Option<Duration>) -> io::Result<Option<Exit>> {
     let pidfd = pidfd_open(child, PidfdFlags::empty())?;
     loop {
@@ -113,9 +113,9 @@ mod tests {
     fn an_end_is_told_from_a_timeout_and_from_a_missing_program() {
         let ended = run_to_end(&mut shell("exit 7"), None).unwrap();
         assert!(matches!(ended.exit, Exit::Status(status) if status.code() == Some(7)));
-        let timeout = Some(Duration::from_millis(50));
-        let ended = run_to_end(&mut shell("sleep 600 & sleep 600"), timeout).unwrap();
-        assert!(matches!(ended.exit, Exit::TimedOut) && ended.real >= timeout.unwrap());
+        let timeout = Duration::from_millis(50);
+        let ended = run_to_end(&mut shell("sleep 600 & sleep 600"), Some(timeout)).unwrap();
+        assert!(matches!(ended.exit, Exit::TimedOut) && ended.real >= timeout);
         let error = run_to_end(&mut Command::new("/no/such/program"), None).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
     }

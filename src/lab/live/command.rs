@@ -26,7 +26,7 @@ const CHECK_MAX: u64 = 1 << 20;
 /// The end of a command's output that a failure shows, in bytes.
 const TAIL: u64 = 2000;
 
-/// What each run does.
+/// The work of each run.
 #[derive(Debug, Clone, Serialize)]
 pub struct LiveCommand {
     /// The program and its arguments.
@@ -164,19 +164,19 @@ impl<'a> Place<'a> {
         self.tmpfs.as_ref().is_none_or(|tmpfs| !tmpfs.is_swapped())
     }
 
-    /// What a preset counts of the command's output.
+    /// The counts of a preset, from the command's output.
     pub(super) fn counts(&self) -> Vec<(String, f64)> {
         let Some(Preset::Stress { .. }) = self.command.preset else { return Vec::new() };
         stress_counts(&tail_of(&self.output).unwrap_or_default())
     }
 
-    /// The end of what the command has printed.
+    /// The end of the command's output.
     pub(super) fn tail(&self) -> String {
         tail_of(&self.output)
             .unwrap_or_else(|error| format!("(its output cannot be read: {error})"))
     }
 
-    /// What `--check` prints.
+    /// The output of `--check`.
     pub(super) fn check(&self) -> Result<Option<Vec<u8>>, Failure> {
         let Some(check) = &self.command.check else { return Ok(None) };
         self.shell(check, "--check", true).map(Some)

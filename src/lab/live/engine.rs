@@ -1,4 +1,4 @@
-//! Who keeps the pages that leave a program, and what one run of it came to.
+//! The engines that keep the pages of a program, and the figures of one run.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -76,7 +76,7 @@ impl fmt::Display for LiveParts {
     }
 }
 
-/// What a run is asked for.
+/// The order for a run.
 #[derive(Debug)]
 pub(super) struct Request<'a> {
     /// The program and its arguments.
@@ -89,7 +89,7 @@ pub(super) struct Request<'a> {
     pub(super) output: &'a File,
 }
 
-/// What a run came to.
+/// The figures of a run.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct LiveRun {
     /// Seconds from the start of the command to the end of all its processes.
@@ -108,7 +108,7 @@ pub struct LiveRun {
     pub pool_peak_bytes: u64,
     /// Pages that the pool held then, uncompressed.
     pub pool_peak_pages: u64,
-    /// The most that was known of pages, in bytes.
+    /// The most metadata, in bytes.
     pub metadata_peak_bytes: u64,
     /// Pages that left programs for the pool.
     pub stored_pages: u64,
@@ -126,13 +126,13 @@ pub struct LiveRun {
     pub load_ns: LatencyCounts,
     /// Faults as the programs saw them, in nanoseconds.
     pub fault_ns: LatencyCounts,
-    /// What a preset counts, by name.
+    /// The counts of a preset, by name.
     pub counts: Vec<(String, f64)>,
-    /// What was used over time.
+    /// Memory over time.
     pub timeline: Vec<RunSample>,
 }
 
-/// What is run how.
+/// An engine.
 pub(super) trait Engine {
     /// Runs a command to its end.
     fn run(&mut self, parts: &LiveParts, request: &Request<'_>) -> Result<LiveRun, Failure>;

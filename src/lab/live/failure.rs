@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-/// What kept a run from its end.
+/// The cause of a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FailureKind {

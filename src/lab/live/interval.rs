@@ -1,9 +1,9 @@
 //! Whether two combinations differ, or their runs only vary.
 //!
 //! Runs are compared round by round: two runs of one round saw the same machine. The interval is
-//! that of the percentile bootstrap (Efron, 1979) of the mean difference. With a handful of rounds
-//! the resamples cannot reach as far as the mean may be off (Hesterberg, "What Teachers Should Know
-//! About the Bootstrap", 2015, section 3.2), so it is never narrower than Student's.
+//! that of the percentile bootstrap (Efron, 1979) of the mean difference. It is never narrower than
+//! Student's: resamples of a handful of rounds vary less than the mean does (Hesterberg, "What
+//! Teachers Should Know About the Bootstrap", 2015, section 3.2).
 
 use serde::Serialize;
 

@@ -22,7 +22,7 @@ use crate::zswap::{LatencyBucket, LatencyCounts};
 const ENTER: &str = "in-cgroup";
 const PROBE: &str = "probe-latency";
 
-/// What is set up anew for each run, and taken away after it.
+/// The kernel's swap and a cgroup, set up anew for each run and removed after it.
 #[derive(Debug)]
 pub(super) struct Kernel {
     /// Open from the first run on; its watcher undoes all if this process is killed.
@@ -158,7 +158,7 @@ fn run_in(
     })
 }
 
-/// What a probe prints once its input ends.
+/// The report of a probe, which ends with its input.
 fn report_of(mut probe: Child) -> io::Result<ProbeReport> {
     drop(probe.stdin.take());
     let mut text = Vec::new();
@@ -227,7 +227,7 @@ fn run_of(
         pool_peak_bytes: keeper.peak_pool_bytes,
         pool_peak_pages: keeper.stored_pages_at_peak,
         metadata_peak_bytes: pool.metadata_bytes + pool.backing_memory_bytes,
-        // Those of the probe are not the command's.
+        // Without the pages of the probe.
         stored_pages: swapped.out.saturating_sub(store_ns.count),
         loaded_pages: swapped.back.saturating_sub(load_ns.count),
         refused_pages: pool.refused_pages.unwrap_or(0),

@@ -73,7 +73,7 @@ impl LiveLimit {
     }
 }
 
-/// A study that is to be made.
+/// A study before it is made.
 #[derive(Debug, Clone)]
 pub struct LiveExperiment {
     /// What is run.
@@ -113,7 +113,7 @@ pub struct SmallestLimit {
     pub fails_bytes: u64,
 }
 
-/// What a study found.
+/// The findings of a study.
 #[derive(Debug, Clone)]
 pub struct LiveResults {
     /// The run without a limit, before the others.
@@ -122,11 +122,11 @@ pub struct LiveResults {
     pub limit_bytes: u64,
     /// The rows, in the order asked for.
     pub rows: Vec<LiveRow>,
-    /// What is to be known of the machine and the runs.
+    /// Remarks on the machine and the runs.
     pub notes: Vec<String>,
 }
 
-/// What a study does next.
+/// The next step of a study.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step {
     /// Runs that are done.
@@ -337,7 +337,7 @@ impl LiveExperiment {
     ) -> Result<Option<SmallestLimit>, Failure> {
         const MIB: u64 = 1 << 20;
         let (mut fails_bytes, mut fits) = (limit_bytes, None);
-        // What is known of pages comes on top of the peak.
+        // Metadata comes on top of the peak.
         let mut try_bytes = warm_up.run.peak_bytes + warm_up.run.peak_bytes / 4 + 8 * MIB;
         for _ in 0..=FIND_STEPS {
             if try_bytes <= fails_bytes {

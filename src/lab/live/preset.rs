@@ -138,7 +138,7 @@ impl fmt::Display for Preset {
     }
 }
 
-/// What a preset needs to know of the machine.
+/// The machine, as far as a preset depends on it.
 #[derive(Debug, Clone, Copy)]
 pub struct PresetPlace<'a> {
     /// The source tree that is built.
@@ -255,7 +255,7 @@ impl Preset {
         Ok(command)
     }
 
-    /// What is to be known of the preset's figures.
+    /// A remark on the preset's figures.
     pub fn note(&self) -> Option<String> {
         match self {
             Preset::Stress { .. } => Some(format!(
@@ -280,7 +280,7 @@ fn quoted(path: &Path) -> String {
     format!("'{}'", path.to_string_lossy().replace('\'', r"'\''"))
 }
 
-/// What stress-ng says that it did: a name, and operations a second of its own time.
+/// The operations that stress-ng counted, by stressor.
 pub(super) fn stress_counts(output: &str) -> Vec<(String, f64)> {
     // stress-ng: metrc: [17] vm  1234 ... : stressor, bogo ops, real, usr, sys, ops/s (real), ...
     let mut counts = Vec::new();

@@ -1,4 +1,4 @@
-//! What a live study found: for people, and as JSON or CSV.
+//! The findings of a live study: for people, and as JSON or CSV.
 
 use serde::Serialize;
 
@@ -25,7 +25,7 @@ pub struct LiveReport {
     pub warm_up: LiveRun,
     /// One element a combination of parts, in the order asked for.
     pub runs: Vec<LiveFindings>,
-    /// What a reader must know before comparing.
+    /// Remarks that a reader needs before comparing.
     pub notes: Vec<String>,
     /// The figures in words.
     pub summary: Vec<String>,
@@ -63,7 +63,7 @@ pub struct LiveFindings {
     pub pool_percent_of_base: Option<f64>,
     /// Stores of all runs together, in nanoseconds, one in 16 of them.
     pub store_ns: LatencyCounts,
-    /// Loads likewise.
+    /// Loads of all runs together, also one in 16.
     pub load_ns: LatencyCounts,
     /// Faults as the programs saw them, all of them.
     pub fault_ns: LatencyCounts,

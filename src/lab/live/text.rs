@@ -169,7 +169,7 @@ fn ended(report: &LiveReport) -> impl Iterator<Item = &LiveFindings> {
     report.runs.iter().filter(|findings| !findings.runs.is_empty())
 }
 
-/// What a preset counts, where it does.
+/// The counts of a preset, if it has any.
 fn counts(report: &LiveReport) -> String {
     let names: Vec<&str> = match ended(report).next() {
         Some(findings) => findings.runs[0].counts.iter().map(|(name, _)| name.as_str()).collect(),
