@@ -82,20 +82,18 @@ impl UseMemory {
     }
 }
 
-/// Words that a page repeats.
+/// Units that pages repeat, of two words each.
 const REPEATED: u64 = 32;
 
 /// Fills a page that lz4 makes about three times smaller, as those of programs: an eighth of its
-/// words is its own, the others come from a few.
+/// units is its own, the others come from a few.
 fn fill(page: &mut [u8], seed: u64) {
     let mut random = SplitMix64::new(seed);
-    for word in page.as_chunks_mut::<8>().0 {
+    for unit in page.as_chunks_mut::<16>().0 {
         let next = random.next_word();
-        *word = match next % 8 {
-            0 => next,
-            _ => mix((next >> 3) % REPEATED),
-        }
-        .to_ne_bytes();
+        let first = if next % 8 == 0 { next } else { (next >> 3) % REPEATED };
+        let words = u128::from(mix(first)) << 64 | u128::from(mix(first.wrapping_add(REPEATED)));
+        *unit = words.to_ne_bytes();
     }
 }
 
