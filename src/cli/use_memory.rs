@@ -83,7 +83,7 @@ impl UseMemory {
 }
 
 /// Units that pages repeat, of two words each.
-const REPEATED: u64 = 32;
+const REPEATED: u64 = 8;
 
 /// Fills a page that lz4 makes about three times smaller, as those of programs: an eighth of its
 /// units is its own, the others come from a few.
