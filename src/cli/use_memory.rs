@@ -102,13 +102,13 @@ fn fill(page: &mut [u8], seed: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compressor::CompressorKind;
+    use crate::compressor::{CompressorKind, OUTPUT_BYTES};
 
     #[test]
     fn memory_is_as_dense_as_that_of_programs_and_checked() {
-        let mut lz4 = CompressorKind::Lz4.build();
+        let lz4 = CompressorKind::Lz4.build();
         let mut page = [0; PAGE_SIZE];
-        let mut object = vec![0; 2 * PAGE_SIZE];
+        let mut object = [0; OUTPUT_BYTES];
         for seed in 0..20 {
             fill(&mut page, mix(seed));
             let bytes = lz4.compress(&page, &mut object).unwrap();
