@@ -11,6 +11,7 @@
 //! ([`Server::identify`]). What is read of a process later is read by descriptors that are bound to
 //! the address space whose userfaultfd it is. Any message but the one that is due ends it.
 
+use std::cmp::Ordering;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -30,10 +31,10 @@ use crate::pager::process_files::ProcessFiles;
 use crate::pager::run_dir::random_bytes;
 use crate::pager::space::{STAGING_BYTES, Space};
 use crate::pager::{lock, too_many_files};
-use crate::sys::peer;
 use crate::sys::preload::SharedControl;
 use crate::sys::preload::protocol::{MESSAGE_BYTES, Message, kind};
 use crate::sys::userfaultfd::Userfaultfd;
+use crate::sys::{peer, process};
 
 /// Connections of one process that are not ready, at most: one, and that of the program that it was
 /// before an exec.
@@ -418,6 +419,9 @@ impl Server {
                 uffd.api(RUN_FEATURES)?;
                 let files = ProcessFiles::open(&peer)?;
                 prove(&uffd, &files, page)?;
+                if self.has_space_with_memory_of(files.thread) {
+                    return Err(io::ErrorKind::AlreadyExists.into());
+                }
                 (self.add_space(Space::new(uffd, Some(peer.pid())), 0)?, files)
             }
         };
@@ -458,6 +462,13 @@ impl Server {
     fn has_space_of(&self, pid: u32) -> bool {
         let is_of_it = |space: &Space| space.pid == Some(pid) && !space.is_dead();
         self.spaces.values().any(|space| is_of_it(&lock(space)))
+    }
+
+    /// Whether the memory of a thread is managed already: that of a process which was made by
+    /// clone(2) with `CLONE_VM` is its parent's.
+    fn has_space_with_memory_of(&self, thread: u32) -> bool {
+        let has_it = |helper| process::compare_memory(helper, thread).is_ok_and(Ordering::is_eq);
+        self.spaces.values().any(|space| lock(space).thread.is_some_and(has_it))
     }
 }
 
