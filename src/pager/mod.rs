@@ -153,6 +153,8 @@ struct Pager {
     is_awaited: AtomicBool,
     /// Of the server.
     turns: Arc<AllTurns>,
+    /// Some helper has ended, and its connection has not.
+    has_lost_helper: AtomicBool,
     /// Rung for the server.
     wake: OwnedFd,
     /// Likewise, for each of its threads, at the end.
@@ -226,10 +228,12 @@ impl Pager {
         let room = self.room_for_copies();
         let mut due = Due::new(self.untold.load(Ordering::Relaxed));
         let (mut shares, mut reserved, mut untold, mut sum) = (false, 0, 0, Sum::default());
+        let mut has_lost_helper = false;
         for shared in &self.spaces() {
             let size = process_size(shared);
             let mut space = lock(shared);
             space.look_after_forks();
+            has_lost_helper |= space.has_lost_helper(size);
             let bytes = space.bytes_of(size);
             resident += bytes;
             sum.add(&mut space, bytes);
@@ -241,6 +245,9 @@ impl Pager {
                 untold += space.grown_untold(size);
                 due.see(shared, &mut space, size);
             }
+        }
+        if has_lost_helper && !self.has_lost_helper.swap(true, Ordering::Relaxed) {
+            self.wake_server();
         }
         if !shares && resident < self.limit_bytes / pressure::LEAST_PART {
             reserved = 0; // the pool leaves hardly any to run in: that is the programs'

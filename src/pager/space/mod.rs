@@ -37,7 +37,7 @@ use super::family::Member;
 use super::hand::Hand;
 use super::helper::{Command, Helper};
 use super::peer::Peer;
-use super::process_files::{ProcessFiles, has_locked_memory, number_in_namespace, threads};
+use super::process_files::{ProcessFiles, Size, has_locked_memory, number_in_namespace, threads};
 use super::ranges::Ranges;
 use super::status::ProcessStatus;
 use super::streams::Streams;
@@ -345,9 +345,13 @@ impl Space {
     /// Whether its process was killed or ends, and other threads of it may have its memory still:
     /// the helper ends at no other time, and lets go of the memory some time before it is gone.
     pub(super) fn is_ending(&self) -> bool {
-        let has_ended =
-            |files: &Arc<ProcessFiles>| files.size().is_none_or(|size| size.mapped == 0);
-        self.files.as_ref().is_some_and(has_ended)
+        self.files.as_ref().is_some_and(|files| self.has_lost_helper(files.size()))
+    }
+
+    /// Likewise, if its size by the helper's thread is this. The connection of such a helper may go
+    /// on all the same, as another process or thread has it, too.
+    pub(super) fn has_lost_helper(&self, size: Option<Size>) -> bool {
+        self.files.is_some() && size.is_none_or(|size| size.mapped == 0)
     }
 
     /// What is told of it while it runs, but for the name of its process; `None` before that is
