@@ -31,6 +31,7 @@ use staging::Staging;
 pub(super) use staging::{STAGING_BYTES, TRAY_PAGES, Tray};
 use watching::Looks;
 pub(super) use watching::{Look, watch};
+use words::Words;
 pub(super) use words::leave_words_of_threads;
 
 use super::family::Member;
@@ -71,7 +72,7 @@ pub(super) struct Space {
     left_since: Instant,
     /// Pages of which the kernel uses some words past any userfaultfd, and which are never moved:
     /// of those at the end of a thread (see [`leave_words_of_threads`]), and arguments.
-    words: Ranges,
+    words: Words,
     /// Arguments are among them.
     knows_arguments: bool,
     /// That was asked for of all that is watched.
@@ -152,7 +153,7 @@ impl Space {
             own: Ranges::default(),
             left: Ranges::default(),
             left_since: Instant::now(),
-            words: Ranges::default(),
+            words: Words::default(),
             knows_arguments: false,
             knows_words: false,
             removing: Ranges::default(),
@@ -403,7 +404,19 @@ impl Space {
 
     /// Memory of what is known, in bytes, about.
     pub(super) fn bytes(&self) -> usize {
-        self.table.bytes() + self.staging.owners.bytes()
+        let sets = [
+            &self.watched,
+            &self.own,
+            &self.left,
+            &self.removing,
+            &self.moved_in,
+            &self.untold,
+            &self.departed,
+            &self.elder_watched,
+            &self.to_protect,
+        ];
+        let sets = sets.iter().map(|set| set.bytes()).sum::<usize>() + self.words.bytes();
+        self.table.bytes() + self.staging.owners.bytes() + sets
     }
 }
 
