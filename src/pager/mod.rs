@@ -13,6 +13,7 @@
 //! started in it. Facts about the kernel's side are in `docs/run.md`.
 
 mod answerer;
+mod bucket;
 mod census;
 mod company;
 mod density;

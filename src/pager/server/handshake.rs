@@ -391,6 +391,8 @@ impl Server {
         if self.has_space_of(peer.pid()) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
+        let joins = welcomed.is_forked && welcomed.space.is_none();
+        let parent = if joins { self.parent_to_join(peer.pid())? } else { None };
         // Several that were admitted at a time may have taken descriptors since.
         if !leaves_spare_files(&self.pending[&id].connection.try_clone()?, OPENED_FILES) {
             return Err(io::Error::from_raw_os_error(libc::EMFILE));
@@ -432,9 +434,7 @@ impl Server {
         let knock = Token::Door(id).data();
         epoll::add(&self.epolls[0], &welcomed.door, knock, epoll::EventFlags::IN)?;
         self.helpers.insert(id, ReadyHelper { space, door: welcomed.door });
-        let pid = peer.pid();
-        let could_exceed =
-            welcomed.is_forked && welcomed.space.is_none() && self.join_parent(space, pid);
+        let could_exceed = parent.is_some_and(|parent| self.join_parent(space, &parent));
         let mut child = lock(&self.spaces[&space]);
         let release = &mut |slot| self.pager.release(slot);
         child.own.insert(staging);

@@ -34,6 +34,7 @@ pub(super) use watching::{Look, watch};
 use words::Words;
 pub(super) use words::leave_words_of_threads;
 
+use super::bucket::Bucket;
 use super::family::Member;
 use super::hand::Hand;
 use super::helper::{Command, Helper};
@@ -48,6 +49,11 @@ use crate::sys::process;
 use crate::sys::userfaultfd::Userfaultfd;
 
 const PAGE: u64 = PAGE_SIZE as u64;
+
+/// Children that may join a process of which nothing was watched when it forked: for each, all that
+/// it has is protected. Others run unmanaged.
+const JOINS_AT_ONCE: u32 = 1024;
+const JOINS_EACH_SECOND: u32 = 128;
 
 /// An address space.
 #[derive(Debug)]
@@ -131,6 +137,8 @@ pub(super) struct Space {
     writes: Streams,
     /// Faults that were served.
     pub(super) faults: u64,
+    /// Children that may join it, of which its userfaultfd has not told.
+    pub(super) joins: Bucket,
 }
 
 impl Space {
@@ -188,6 +196,7 @@ impl Space {
             streams: Streams::default(),
             writes: Streams::default(),
             faults: 0,
+            joins: Bucket::new(JOINS_AT_ONCE, JOINS_EACH_SECOND),
         }
     }
 
