@@ -24,6 +24,7 @@ mod growth;
 mod hand;
 mod helper;
 mod launch;
+mod lineage;
 mod mappings;
 mod meter;
 mod metrics;

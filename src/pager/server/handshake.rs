@@ -26,6 +26,7 @@ use super::{PAGE, Server, Token};
 use crate::doctor::RUN_FEATURES;
 use crate::page::PAGE_SIZE;
 use crate::pager::helper::{Helper, send};
+use crate::pager::lineage::Lineage;
 use crate::pager::peer::Peer;
 use crate::pager::process_files::ProcessFiles;
 use crate::pager::run_dir::random_bytes;
@@ -61,6 +62,7 @@ pub(super) struct Entrance {
     listener: OwnedFd,
     /// What is given up for a moment where there is no descriptor for a connection.
     spare: Mutex<Option<OwnedFd>>,
+    lineage: Mutex<Lineage>,
 }
 
 /// A helper that is ready, as the server has it.
@@ -81,7 +83,8 @@ pub(super) struct Arrival {
 impl Entrance {
     pub(super) fn new(listener: OwnedFd) -> io::Result<Entrance> {
         let spare = Mutex::new(Some(listener.try_clone()?));
-        Ok(Entrance { listener, spare })
+        let lineage = Mutex::new(Lineage::of(std::process::id()));
+        Ok(Entrance { listener, spare, lineage })
     }
 
     pub(super) fn listener(&self) -> &OwnedFd {
@@ -102,7 +105,20 @@ impl Entrance {
             }
         })?;
         let peer = Peer::of_connection(&connection)?;
-        Arrival { connection, peer }.of_the_run()
+        self.check(Arrival { connection, peer })
+    }
+
+    /// Whether somebody who has come is of the run. It may take a walk: nothing is to be locked.
+    ///
+    /// # Errors
+    ///
+    /// `PermissionDenied` where he is not, or where that is not found out.
+    pub(super) fn check(&self, arrival: Arrival) -> io::Result<Arrival> {
+        let mut lineage = self.lineage.lock().unwrap_or_else(PoisonError::into_inner);
+        match lineage.has(&arrival.peer) {
+            true => Ok(arrival),
+            false => Err(io::ErrorKind::PermissionDenied.into()),
+        }
     }
 
     /// Closes a connection for which there is no descriptor. Epoll would report it for ever.
@@ -123,11 +139,11 @@ fn new_door() -> io::Result<(OwnedFd, OwnedFd)> {
 }
 
 impl ReadyHelper {
-    /// Takes a connection that a process sends through this door.
+    /// Takes a connection that a process sends through this door. It may be none of the run.
     ///
     /// # Errors
     ///
-    /// As [`Entrance::accept`]; `InvalidData` where it sends something else.
+    /// The kernel's; `InvalidData` where it sends something else.
     fn take_sent(&self) -> io::Result<Arrival> {
         let (message, mut descriptors, sender) = receive(&self.door)?;
         let is_packets = |socket: &OwnedFd| {
@@ -137,18 +153,9 @@ impl ReadyHelper {
         let connection = descriptors.pop().filter(is_packets);
         match (message.kind, connection, sender) {
             (kind::CONNECT, Some(connection), Some(sender)) if descriptors.is_empty() => {
-                Arrival { connection, peer: Peer::new(sender)? }.of_the_run()
+                Ok(Arrival { connection, peer: Peer::new(sender)? })
             }
             _ => Err(io::ErrorKind::InvalidData.into()),
-        }
-    }
-}
-
-impl Arrival {
-    fn of_the_run(self) -> io::Result<Arrival> {
-        match self.peer.descends_from(std::process::id()) {
-            true => Ok(self),
-            false => Err(io::ErrorKind::PermissionDenied.into()),
         }
     }
 }
@@ -235,11 +242,10 @@ impl Server {
         });
     }
 
-    /// A process has sent something through a helper's door.
-    pub(super) fn knocked(&mut self, id: u32) {
-        if let Some(Ok(arrival)) = self.helpers.get(&id).map(ReadyHelper::take_sent) {
-            let _ = self.admit(arrival); // there is no more memory in the kernel
-        }
+    /// A process has sent something through a helper's door: what, to be checked once nothing is
+    /// locked.
+    pub(super) fn knocked(&self, id: u32) -> Option<Arrival> {
+        self.helpers.get(&id)?.take_sent().ok()
     }
 
     /// A helper says something, or is gone.
