@@ -63,6 +63,11 @@ fn main() -> ExitCode {
     let setpriv = root.clone().or_else(|| lacks("setpriv"));
     add("a_door_is_of_one_process".into(), root.clone(), Box::new(door_of_one));
     add("an_unmanaged_program_is_ended_first".into(), setpriv, Box::new(unmanaged_first));
+    add("memory_counts_when_its_helper_is_gone".into(), missing.clone(), Box::new(helper_gone));
+    let python = missing.or_else(|| lacks("python3"));
+    add("one_memory_of_many_counts_once".into(), python.clone(), Box::new(one_memory));
+    add("all_that_have_a_memory_are_ended".into(), python.clone(), Box::new(all_of_memory));
+    add("lists_of_futexes_take_little_time".into(), python, Box::new(robust_lists));
     let python = root.or_else(|| lacks("python3"));
     for (name, change) in CHANGES {
         let test = move || managed_after(change);
@@ -386,6 +391,116 @@ fn users_of_helpers() {
     let number = |text: &str| line(text, "NSpid:").split_whitespace().last().unwrap().to_owned();
     assert_eq!(number(&one), number(&other));
     assert_ne!(line(&one, "Uid:"), line(&other, "Uid:"));
+}
+
+/// A thread ends after the handshake: the memory of its process counts, as that of an unmanaged one.
+fn helper_gone() {
+    let this = this();
+    let script = format!(
+        "(env -u LD_PRELOAD '{this}' --attack gone 8 1; echo it ends: $? >&2) | \
+         '{this}' --victim 10"
+    );
+    let output = run("48M", &["sh", "-c", &script]).output().unwrap();
+    expect(&output, 0);
+    let told = text(&output.stderr);
+    assert!(text(&output.stdout).contains(" touches, ") && told.contains("it ends: 137"), "{told}");
+}
+
+/// Some MiB of memory, and processes that have the same (clone(2) with `CLONE_VM`), for a while.
+const ONE_MEMORY: &str = r#"
+import ctypes, os, signal, sys, time
+mib, count, seconds = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+memory = b"7" * (mib << 20)
+libc = ctypes.CDLL(None, use_errno=True)
+stacks = ctypes.create_string_buffer(count * 16384 + 16)
+end = (ctypes.addressof(stacks) + 16) & ~15
+all = []
+for i in range(count):
+    stack = ctypes.c_void_p(end + i * 16384 + 16000)
+    pid = libc.clone(libc.pause, stack, 0x100 | signal.SIGCHLD, None)
+    assert pid > 0, os.strerror(ctypes.get_errno())
+    all.append(pid)
+time.sleep(seconds)
+for pid in all:
+    os.kill(pid, 9)
+"#;
+
+/// What it ends with beside a victim, and what the run told.
+fn one_memory_beside_a_victim(without_helper: bool, numbers: &str) -> String {
+    let unset = if without_helper { "env -u LD_PRELOAD" } else { "" };
+    let script = format!(
+        "({unset} python3 -c '{ONE_MEMORY}' {numbers} >&2; echo it ends: $? >&2) | \
+         '{}' --victim 40",
+        this()
+    );
+    let output = run("100M", &["sh", "-c", &script]).output().unwrap();
+    expect(&output, 0);
+    let told = text(&output.stderr);
+    assert!(text(&output.stdout).contains(" touches, "), "the victim has ended: {told}");
+    told
+}
+
+/// It would have the others ended for memory that it does not have.
+fn one_memory() {
+    for without_helper in [true, false] {
+        let told = one_memory_beside_a_victim(without_helper, "5 60 4");
+        assert!(told.contains("it ends: 0") && !told.contains("out of memory"), "{told}");
+    }
+}
+
+/// As long as one of them is there, their memory stays.
+fn all_of_memory() {
+    let told = one_memory_beside_a_victim(true, "150 5 8");
+    assert!(told.contains("it ends: 137"), "{told}");
+    assert_eq!(told.matches("out of memory").count(), 1, "{told}");
+}
+
+/// Threads have lists of robust futexes that name other addresses all the time.
+fn robust_lists() {
+    let script = r#"
+import ctypes, mmap, threading, time
+libc = ctypes.CDLL(None)
+entries, step = 2047, 8192
+list = mmap.mmap(-1, entries * step)
+start = ctypes.addressof(ctypes.c_char.from_buffer(list))
+for i in range(entries):
+    next = start + (i + 1) % entries * step
+    list[i * step:i * step + 8] = next.to_bytes(8, "little")
+heads = [(ctypes.c_uint64 * 3)(start, 0, 0) for _ in range(40)]
+until = time.time() + 4
+def hold(head):
+    libc.syscall(273, head, 24)
+    while time.time() < until:
+        time.sleep(0.2)
+    libc.syscall(273, None, 24)
+threads = [threading.Thread(target=hold, args=(head,)) for head in heads]
+for thread in threads:
+    thread.start()
+memory = ctypes.create_string_buffer(60 << 20)
+def touch():
+    while time.time() < until:
+        for part in range(60): # others run meanwhile
+            libc.memset(ctypes.c_void_p(ctypes.addressof(memory) + (part << 20)), part, 1 << 20)
+threads.append(threading.Thread(target=touch))
+threads[-1].start()
+count = 0
+while time.time() < until:
+    count += 1
+    for number, head in enumerate(heads):
+        head[1] = (1 << 36) + (number * 4001 + count * 16000000) * 16384 % (1 << 45)
+    time.sleep(0.002)
+for thread in threads:
+    thread.join()
+"#;
+    let output = run("48M", &["python3", "-c", script]).output().unwrap();
+    expect(&output, 0);
+    let told = text(&output.stderr);
+    let before = |unit: &str| -> f64 {
+        let number = told.split(unit).next().unwrap().split_whitespace().last().unwrap();
+        number.parse().unwrap()
+    };
+    let (seconds, pages) = (before(" s of processor"), before(" pages stored"));
+    assert!(seconds / pages < 300e-6, "a page that leaves takes long: {told}");
 }
 
 /// A program that gives up root's rights must not have a thread that keeps them. It can leave a

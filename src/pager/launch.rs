@@ -197,6 +197,7 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
         rounds: AtomicU64::new(0),
         is_awaited: AtomicBool::new(false),
         turns: Arc::new(AllTurns::of(count_of_workers())),
+        has_lost_helper: AtomicBool::new(false),
         wake: setup("make an eventfd", wake_descriptor())?,
         over: setup("make an eventfd", wake_descriptor())?,
         bell: Bell::default(),

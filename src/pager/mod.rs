@@ -13,6 +13,7 @@
 //! started in it. Facts about the kernel's side are in `docs/run.md`.
 
 mod answerer;
+mod bucket;
 mod census;
 mod company;
 mod density;
@@ -23,6 +24,7 @@ mod growth;
 mod hand;
 mod helper;
 mod launch;
+mod lineage;
 mod mappings;
 mod meter;
 mod metrics;
@@ -59,7 +61,6 @@ pub use launch::{RunError, RunOptions, run};
 use meter::Meter;
 pub use meter::{FaultTimes, FreeTimes, PagerCounts};
 pub use metrics::MetricsAddress;
-use peer::Peer;
 pub use report::RunReport;
 use report::ratio;
 use shared::{SharedSpace, SpaceLock, lock};
@@ -68,6 +69,7 @@ use space::{Space, process_size, resident_bytes};
 pub use status::{ProcessStatus, RunStatus, running};
 pub use timeline::RunSample;
 use timeline::Timeline;
+use tree::Unmanaged;
 use turns::AllTurns;
 use watcher::{Due, ToWatch};
 use written::WriteBack;
@@ -153,6 +155,8 @@ struct Pager {
     is_awaited: AtomicBool,
     /// Of the server.
     turns: Arc<AllTurns>,
+    /// Some helper has ended, and its connection has not.
+    has_lost_helper: AtomicBool,
     /// Rung for the server.
     wake: OwnedFd,
     /// Likewise, for each of its threads, at the end.
@@ -163,8 +167,8 @@ struct Pager {
     end: Bell,
     /// Anonymous memory of processes without a helper.
     unmanaged: AtomicU64,
-    /// The largest of these, and its bytes.
-    largest_unmanaged: Mutex<Option<(u64, Peer)>>,
+    /// The largest of these.
+    largest_unmanaged: Mutex<Option<Unmanaged>>,
     /// From the moment on in which pages leave: were the supervisor killed, and no descriptor of
     /// a userfaultfd left, they would read as zeros.
     guard: OnceLock<io::Result<Guard>>,
@@ -226,10 +230,12 @@ impl Pager {
         let room = self.room_for_copies();
         let mut due = Due::new(self.untold.load(Ordering::Relaxed));
         let (mut shares, mut reserved, mut untold, mut sum) = (false, 0, 0, Sum::default());
+        let mut has_lost_helper = false;
         for shared in &self.spaces() {
             let size = process_size(shared);
             let mut space = lock(shared);
             space.look_after_forks();
+            has_lost_helper |= space.has_lost_helper(size);
             let bytes = space.bytes_of(size);
             resident += bytes;
             sum.add(&mut space, bytes);
@@ -241,6 +247,9 @@ impl Pager {
                 untold += space.grown_untold(size);
                 due.see(shared, &mut space, size);
             }
+        }
+        if has_lost_helper && !self.has_lost_helper.swap(true, Ordering::Relaxed) {
+            self.wake_server();
         }
         if !shares && resident < self.limit_bytes / pressure::LEAST_PART {
             reserved = 0; // the pool leaves hardly any to run in: that is the programs'
@@ -553,15 +562,15 @@ impl Pager {
             // Mostly, a family has it in common.
             let members = u64::from(space.members());
             let stored = space.table.stored_pages() * PAGE_SIZE as u64 / members;
-            Some((space.resident_bytes() + stored, space.peer.clone()?))
+            Some((space.resident_bytes() + stored, space.peer.clone()?, space.thread?, 0))
         });
-        let managed = by_size.max_by_key(|(bytes, _)| *bytes);
+        let managed = by_size.max_by_key(|(bytes, ..)| *bytes);
         let unmanaged =
             self.largest_unmanaged.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let unmanaged = unmanaged.filter(|(_, peer)| peer.is_alive());
-        let unmanaged = unmanaged.map(|(bytes, peer)| (bytes, Arc::new(peer)));
-        let largest = managed.into_iter().chain(unmanaged).max_by_key(|(bytes, _)| *bytes);
-        let Some((_, largest)) = largest else { return };
+        let unmanaged = unmanaged.filter(|it| it.peer.is_alive());
+        let unmanaged = unmanaged.map(|it| (it.bytes, Arc::new(it.peer), it.thread, it.bytes));
+        let largest = managed.into_iter().chain(unmanaged).max_by_key(|(bytes, ..)| *bytes);
+        let Some((_, largest, thread, unmanaged_bytes)) = largest else { return };
         let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
         let used = self.sampled.load(Ordering::Relaxed);
         let resident = self.resident.load(Ordering::Relaxed);
@@ -581,7 +590,10 @@ impl Pager {
             largest.pid(),
         ));
         self.out_of_memory_kills.fetch_add(1, Ordering::Relaxed);
-        largest.kill();
+        tree::end_with_memory(self, &largest, thread);
+        // Until the next look at the tree, no other program is to be ended for the same bytes.
+        let less = |bytes: u64| Some(bytes.saturating_sub(unmanaged_bytes));
+        let _ = self.unmanaged.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
 
     /// The process that guards this one, if there is one yet.

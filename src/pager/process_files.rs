@@ -258,6 +258,11 @@ pub(super) fn children_of(pid: u32) -> Vec<u32> {
     children.flat_map(|pids| pids.split(' ').flat_map(str::parse).collect::<Vec<u32>>()).collect()
 }
 
+/// The user of a process, by its real number.
+pub(super) fn user_of(pid: u32) -> Option<u32> {
+    in_status(pid, "Uid:")?.split_ascii_whitespace().next()?.parse().ok()
+}
+
 /// What a line of /proc/PID/status says.
 fn in_status(pid: u32, name: &str) -> Option<String> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;

@@ -100,6 +100,17 @@ impl Ranges {
         self.0.range(..=at).next_back().is_some_and(|(_, &end)| at < end)
     }
 
+    /// How many ranges they are.
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Memory that they take, in bytes, about.
+    pub(super) fn bytes(&self) -> usize {
+        // Two numbers each, in nodes of the tree that may be half empty.
+        self.0.len() * 32
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = Range<u64>> {
         self.0.iter().map(|(&start, &end)| start..end)
     }

@@ -1,5 +1,6 @@
 //! What a measuring process asks of the kernel about itself.
 
+use std::cmp::Ordering;
 use std::fs;
 use std::io;
 use std::mem::MaybeUninit;
@@ -103,6 +104,44 @@ pub fn start_time(pid: u32) -> Option<u64> {
     (!matches!(state, 'Z' | 'X')).then(|| stat_field(pid, 22))?
 }
 
+/// The parent of a process, and when it started, as [`start_time`]; `None` once it was waited for.
+pub fn parent_and_start(pid: u32) -> Option<(u32, u64)> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    Some((field(&text, 4)?, field(&text, 22)?))
+}
+
+/// Whether a process has not called exec(2) since it was forked: it runs the program that its
+/// parent ran then. `false` once it was waited for.
+pub fn runs_what_was_forked(pid: u32) -> bool {
+    const PF_FORKNOEXEC: u32 = 0x40; // of linux/sched.h
+    stat_field(pid, 9).is_some_and(|flags: u32| flags & PF_FORKNOEXEC != 0)
+}
+
+/// Where the code and the stack of a process's program are: code's start and end, and the stack's
+/// start. exec(2) puts them at random places; fork(2) keeps them.
+pub fn places_of_program(pid: u32) -> Option<[u64; 3]> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    Some([field(&text, 26)?, field(&text, 27)?, field(&text, 28)?])
+}
+
+/// How the address space of a thread compares with that of another, in an order of the kernel:
+/// `Equal` where it is the same one, or where both threads have none any more.
+///
+/// # Errors
+///
+/// The kernel's: `ESRCH` where one of them has ended, `EPERM` where one may not be looked into,
+/// `ENOSYS` where it was built without kcmp(2).
+pub fn compare_memory(one: u32, other: u32) -> io::Result<Ordering> {
+    const KCMP_VM: libc::c_int = 1; // of linux/kcmp.h
+    // SAFETY: compares what two threads have, by their numbers; no pointers are passed.
+    match unsafe { libc::syscall(libc::SYS_kcmp, one, other, KCMP_VM, 0_usize, 0_usize) } {
+        0 => Ok(Ordering::Equal),
+        1 => Ok(Ordering::Less),
+        2 => Ok(Ordering::Greater),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// The processor that a thread ran on last; `None` once it has ended.
 pub fn last_processor(thread: u32) -> Option<usize> {
     stat_field(thread, 39)
@@ -139,8 +178,12 @@ pub fn arguments_of(pid: u32) -> Option<std::ops::Range<u64>> {
 /// A field of `/proc/PID/stat` after the name, numbered as in proc(5).
 fn stat_field<T: std::str::FromStr>(pid: u32, number: usize) -> Option<T> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    field(&text, number)
+}
+
+fn field<T: std::str::FromStr>(stat: &str, number: usize) -> Option<T> {
     // The second is the name, in parentheses, and may have spaces in it.
-    text.rsplit_once(')')?.1.split_ascii_whitespace().nth(number - 3)?.parse().ok()
+    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(number - 3)?.parse().ok()
 }
 
 /// Where a thread has its list of robust futexes, in its memory; 0 where it has none (yet, or any
@@ -395,6 +438,39 @@ mod tests {
     fn a_parent_is_found() {
         assert_eq!(parent_of(std::process::id()), Some(std::os::unix::process::parent_id()));
         assert_eq!(parent_of(i32::MAX as u32), None);
+    }
+
+    #[test]
+    fn a_program_is_told_from_a_fork() {
+        let own = std::process::id();
+        let mut child = std::process::Command::new("sleep").arg("100").spawn().unwrap();
+        // spawn(3) returns after exec(2).
+        assert!(!runs_what_was_forked(child.id()));
+        assert_ne!(places_of_program(child.id()), places_of_program(own));
+        let (parent, start) = parent_and_start(child.id()).unwrap();
+        assert_eq!((parent, Some(start)), (own, start_time(child.id())));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(parent_and_start(child.id()).is_none());
+    }
+
+    #[test]
+    fn address_spaces_are_compared() {
+        let own = std::process::id();
+        let thread = || rustix::thread::gettid().as_raw_nonzero().get() as u32;
+        let other = std::thread::spawn(move || compare_memory(own, thread())).join().unwrap();
+        if other.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::ENOSYS)) {
+            return; // the kernel was built without it
+        }
+        assert_eq!(other.unwrap(), Ordering::Equal);
+        let mut child = std::process::Command::new("sleep").arg("100").spawn().unwrap();
+        let order = compare_memory(own, child.id()).unwrap();
+        assert_ne!(order, Ordering::Equal);
+        assert_eq!(compare_memory(child.id(), own).unwrap(), order.reverse());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let gone = compare_memory(own, child.id()).unwrap_err();
+        assert_eq!(gone.raw_os_error(), Some(libc::ESRCH));
     }
 
     #[test]

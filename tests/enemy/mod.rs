@@ -25,7 +25,7 @@ const PAGE: usize = 4096;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What an enemy does, and the tests that each of them is.
-pub(crate) const ATTACKS: [&str; 10] = [
+pub(crate) const ATTACKS: [&str; 11] = [
     "truncate",
     "scribble",
     "flood",
@@ -33,6 +33,7 @@ pub(crate) const ATTACKS: [&str; 10] = [
     "descriptors",
     "blocking",
     "secrets",
+    "forged",
     "many",
     "idle",
     "random",
@@ -90,15 +91,23 @@ impl Enemy {
 
     /// Says hello as a program that has just started; what it was welcomed with.
     fn hello(&mut self) -> Option<Message> {
-        self.say(kind::HELLO_EXEC, [0x10_0000, 0x1_0000]).ok()?;
+        self.hello_by(kind::HELLO_EXEC)
+    }
+
+    fn hello_by(&mut self, hello: u32) -> Option<Message> {
+        self.say(hello, [0x10_0000, 0x1_0000]).ok()?;
         self.hear().filter(|message| message.kind != kind::END)
     }
 
     /// The whole handshake, with a userfaultfd of this process: the supervisor takes it for a
     /// helper from then on.
     fn become_helper(&mut self) -> bool {
+        self.become_helper_by(kind::HELLO_EXEC)
+    }
+
+    fn become_helper_by(&mut self, hello: u32) -> bool {
         let _ = rustix::thread::set_name(c"uzswap-helper");
-        let Some(welcome) = self.hello() else { return false };
+        let Some(welcome) = self.hello_by(hello) else { return false };
         let bytes = welcome.words[0] as usize;
         let memory = vec![0_u8; bytes + PAGE].leak();
         let skipped = memory.as_ptr().addr().next_multiple_of(PAGE) - memory.as_ptr().addr();
@@ -138,6 +147,8 @@ pub(crate) fn run(attack: &str, seconds: u64, seed: u64) -> ExitCode {
             "descriptors" => descriptors(),
             "blocking" => blocking(until),
             "secrets" => secrets(&mut random),
+            "forged" => forged(),
+            "gone" => return gone(until),
             "many" => many(until),
             "idle" => idle(until),
             "random" => anything(&mut random),
@@ -280,6 +291,29 @@ fn idle(until: Instant) {
         }
     }
     drop(memory);
+}
+
+/// A program says that it is a fork of its parent, all of whose memory would be protected for it.
+fn forged() {
+    let Ok(mut enemy) = Enemy::connect() else { return };
+    let ready = enemy.become_helper_by(kind::HELLO_FORK);
+    let answer = ready.then(|| enemy.hear()).flatten();
+    assert!(answer.is_none_or(|message| message.kind == kind::END), "{answer:?}");
+}
+
+/// A thread becomes the helper and ends; its connection and the memory of its process stay.
+fn gone(until: Instant) -> ExitCode {
+    let helper = std::thread::spawn(|| {
+        let mut enemy = Enemy::connect().expect("it is of the run");
+        assert!(enemy.become_helper());
+        std::thread::sleep(Duration::from_millis(300));
+        enemy
+    });
+    let enemy = helper.join().unwrap();
+    let memory = std::hint::black_box(vec![1_u8; 80 << 20]);
+    std::thread::sleep(until.saturating_duration_since(Instant::now()));
+    drop((enemy, memory));
+    ExitCode::SUCCESS
 }
 
 /// Claims to be the child of a fork: nobody gets another's userfaultfd.

@@ -1,6 +1,7 @@
 //! Forks: a child has the pages of its parent that are in the store; what both have is protected.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -29,13 +30,37 @@ pub(super) struct Overtaking {
 const OVERTAKING_FOR: Duration = Duration::from_millis(100);
 
 impl Server {
+    /// The parent of a process that says that it was forked when nothing of that parent was
+    /// watched; `None` where the two have no memory in common that is known.
+    ///
+    /// # Errors
+    ///
+    /// `PermissionDenied` where that is not so: it has called exec(2) since, or it was here before.
+    /// `WouldBlock` where too many have joined the parent lately: all that this has is protected
+    /// for each.
+    pub(super) fn parent_to_join(&mut self, pid: u32) -> io::Result<Option<SpaceLock>> {
+        if !process::runs_what_was_forked(pid) || self.has_left(pid) {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        let Some(parent) = process::parent_of(pid) else { return Ok(None) };
+        let is_parent = |space: &&SpaceLock| lock(space).pid == Some(parent);
+        let Some(space) = self.spaces.values().find(is_parent).cloned() else { return Ok(None) };
+        // One whose parent has ended may have another now, or its parent runs another program.
+        let places = process::places_of_program(pid);
+        if places.is_none() || places != process::places_of_program(parent) {
+            return Ok(None);
+        }
+        match lock(&space).joins.take(1, Instant::now()) {
+            true => {}
+            false => return Err(io::ErrorKind::WouldBlock.into()),
+        }
+        Ok(Some(space))
+    }
+
     /// A space is that of a process that was forked when nothing of its parent was watched. Whether
     /// it is to be watched at once: copies of all that they share would not fit.
-    pub(super) fn join_parent(&mut self, id: u32, pid: u32) -> bool {
-        let Some(parent) = process::parent_of(pid) else { return false };
-        let is_parent = |space: &&SpaceLock| lock(space).pid == Some(parent);
-        let Some(parent) = self.spaces.values().find(is_parent).cloned() else { return false };
-        let mut parent = lock(&parent);
+    pub(super) fn join_parent(&mut self, id: u32, parent: &SpaceLock) -> bool {
+        let mut parent = lock(parent);
         let child = Arc::clone(&self.spaces[&id]);
         let stacks = parent.stacks();
         let resident = self.share(&mut parent, &mut lock(&child), None, stacks);

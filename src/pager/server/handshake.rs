@@ -11,6 +11,7 @@
 //! ([`Server::identify`]). What is read of a process later is read by descriptors that are bound to
 //! the address space whose userfaultfd it is. Any message but the one that is due ends it.
 
+use std::cmp::Ordering;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -25,15 +26,16 @@ use super::{PAGE, Server, Token};
 use crate::doctor::RUN_FEATURES;
 use crate::page::PAGE_SIZE;
 use crate::pager::helper::{Helper, send};
+use crate::pager::lineage::Lineage;
 use crate::pager::peer::Peer;
 use crate::pager::process_files::ProcessFiles;
 use crate::pager::run_dir::random_bytes;
 use crate::pager::space::{STAGING_BYTES, Space};
 use crate::pager::{lock, too_many_files};
-use crate::sys::peer;
 use crate::sys::preload::SharedControl;
 use crate::sys::preload::protocol::{MESSAGE_BYTES, Message, kind};
 use crate::sys::userfaultfd::Userfaultfd;
+use crate::sys::{peer, process};
 
 /// Connections of one process that are not ready, at most: one, and that of the program that it was
 /// before an exec.
@@ -60,6 +62,7 @@ pub(super) struct Entrance {
     listener: OwnedFd,
     /// What is given up for a moment where there is no descriptor for a connection.
     spare: Mutex<Option<OwnedFd>>,
+    lineage: Mutex<Lineage>,
 }
 
 /// A helper that is ready, as the server has it.
@@ -80,7 +83,8 @@ pub(super) struct Arrival {
 impl Entrance {
     pub(super) fn new(listener: OwnedFd) -> io::Result<Entrance> {
         let spare = Mutex::new(Some(listener.try_clone()?));
-        Ok(Entrance { listener, spare })
+        let lineage = Mutex::new(Lineage::of(std::process::id()));
+        Ok(Entrance { listener, spare, lineage })
     }
 
     pub(super) fn listener(&self) -> &OwnedFd {
@@ -101,7 +105,20 @@ impl Entrance {
             }
         })?;
         let peer = Peer::of_connection(&connection)?;
-        Arrival { connection, peer }.of_the_run()
+        self.check(Arrival { connection, peer })
+    }
+
+    /// Whether somebody who has come is of the run. It may take a walk: nothing is to be locked.
+    ///
+    /// # Errors
+    ///
+    /// `PermissionDenied` where he is not, or where that is not found out.
+    pub(super) fn check(&self, arrival: Arrival) -> io::Result<Arrival> {
+        let mut lineage = self.lineage.lock().unwrap_or_else(PoisonError::into_inner);
+        match lineage.has(&arrival.peer) {
+            true => Ok(arrival),
+            false => Err(io::ErrorKind::PermissionDenied.into()),
+        }
     }
 
     /// Closes a connection for which there is no descriptor. Epoll would report it for ever.
@@ -122,11 +139,11 @@ fn new_door() -> io::Result<(OwnedFd, OwnedFd)> {
 }
 
 impl ReadyHelper {
-    /// Takes a connection that a process sends through this door.
+    /// Takes a connection that a process sends through this door. It may be none of the run.
     ///
     /// # Errors
     ///
-    /// As [`Entrance::accept`]; `InvalidData` where it sends something else.
+    /// The kernel's; `InvalidData` where it sends something else.
     fn take_sent(&self) -> io::Result<Arrival> {
         let (message, mut descriptors, sender) = receive(&self.door)?;
         let is_packets = |socket: &OwnedFd| {
@@ -136,18 +153,9 @@ impl ReadyHelper {
         let connection = descriptors.pop().filter(is_packets);
         match (message.kind, connection, sender) {
             (kind::CONNECT, Some(connection), Some(sender)) if descriptors.is_empty() => {
-                Arrival { connection, peer: Peer::new(sender)? }.of_the_run()
+                Ok(Arrival { connection, peer: Peer::new(sender)? })
             }
             _ => Err(io::ErrorKind::InvalidData.into()),
-        }
-    }
-}
-
-impl Arrival {
-    fn of_the_run(self) -> io::Result<Arrival> {
-        match self.peer.descends_from(std::process::id()) {
-            true => Ok(self),
-            false => Err(io::ErrorKind::PermissionDenied.into()),
         }
     }
 }
@@ -234,11 +242,10 @@ impl Server {
         });
     }
 
-    /// A process has sent something through a helper's door.
-    pub(super) fn knocked(&mut self, id: u32) {
-        if let Some(Ok(arrival)) = self.helpers.get(&id).map(ReadyHelper::take_sent) {
-            let _ = self.admit(arrival); // there is no more memory in the kernel
-        }
+    /// A process has sent something through a helper's door: what, to be checked once nothing is
+    /// locked.
+    pub(super) fn knocked(&self, id: u32) -> Option<Arrival> {
+        self.helpers.get(&id)?.take_sent().ok()
     }
 
     /// A helper says something, or is gone.
@@ -390,6 +397,8 @@ impl Server {
         if self.has_space_of(peer.pid()) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
+        let joins = welcomed.is_forked && welcomed.space.is_none();
+        let parent = if joins { self.parent_to_join(peer.pid())? } else { None };
         // Several that were admitted at a time may have taken descriptors since.
         if !leaves_spare_files(&self.pending[&id].connection.try_clone()?, OPENED_FILES) {
             return Err(io::Error::from_raw_os_error(libc::EMFILE));
@@ -418,6 +427,9 @@ impl Server {
                 uffd.api(RUN_FEATURES)?;
                 let files = ProcessFiles::open(&peer)?;
                 prove(&uffd, &files, page)?;
+                if self.has_space_with_memory_of(files.thread) {
+                    return Err(io::ErrorKind::AlreadyExists.into());
+                }
                 (self.add_space(Space::new(uffd, Some(peer.pid())), 0)?, files)
             }
         };
@@ -428,9 +440,7 @@ impl Server {
         let knock = Token::Door(id).data();
         epoll::add(&self.epolls[0], &welcomed.door, knock, epoll::EventFlags::IN)?;
         self.helpers.insert(id, ReadyHelper { space, door: welcomed.door });
-        let pid = peer.pid();
-        let could_exceed =
-            welcomed.is_forked && welcomed.space.is_none() && self.join_parent(space, pid);
+        let could_exceed = parent.is_some_and(|parent| self.join_parent(space, &parent));
         let mut child = lock(&self.spaces[&space]);
         let release = &mut |slot| self.pager.release(slot);
         child.own.insert(staging);
@@ -458,6 +468,13 @@ impl Server {
     fn has_space_of(&self, pid: u32) -> bool {
         let is_of_it = |space: &Space| space.pid == Some(pid) && !space.is_dead();
         self.spaces.values().any(|space| is_of_it(&lock(space)))
+    }
+
+    /// Whether the memory of a thread is managed already: that of a process which was made by
+    /// clone(2) with `CLONE_VM` is its parent's.
+    fn has_space_with_memory_of(&self, thread: u32) -> bool {
+        let has_it = |helper| process::compare_memory(helper, thread).is_ok_and(Ordering::is_eq);
+        self.spaces.values().any(|space| lock(space).thread.is_some_and(has_it))
     }
 }
 

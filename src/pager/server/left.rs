@@ -54,6 +54,11 @@ impl Server {
         }
     }
 
+    /// Whether the helper of a process has ended, and the process has the same memory still.
+    pub(super) fn has_left(&self, pid: u32) -> bool {
+        self.left.iter().any(|left| left.pid == pid && !left.uffd.is_memory_gone())
+    }
+
     /// All programs have ended. Whether nobody has any memory of theirs.
     pub(super) fn leave_all(&mut self) -> bool {
         let all: Vec<u32> = self.spaces.keys().copied().collect();

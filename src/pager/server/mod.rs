@@ -178,6 +178,7 @@ impl Server {
 
     /// Goes on with what could not be done at once.
     fn go_on(&mut self) {
+        self.leave_without_helpers();
         self.serve_waiting();
         self.look_at_left();
         if self.protects {
@@ -252,6 +253,22 @@ impl Server {
                 self.tell_of_core(id);
             }
             self.gone(id);
+        }
+    }
+
+    /// Leaves spaces whose helpers have ended though their connections go on: nothing is known of
+    /// their memory any more, which counts as that of unmanaged programs.
+    fn leave_without_helpers(&mut self) {
+        if !self.pager.has_lost_helper.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        let is_left = |space: &SpaceLock| lock(space).is_ending();
+        let left: Vec<u32> =
+            self.spaces.iter().filter(|(_, space)| is_left(space)).map(|(&id, _)| id).collect();
+        for id in left {
+            self.helpers.retain(|_, helper| helper.space != id);
+            self.tell_of_core(id);
+            self.leave(id);
         }
     }
 

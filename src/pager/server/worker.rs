@@ -241,7 +241,12 @@ impl Worker {
             for event in ready.iter() {
                 match Token::of(event.data) {
                     Token::Listener => workers.admit(workers.entrance.accept()),
-                    Token::Door(id) => workers.lock().knocked(id),
+                    Token::Door(id) => {
+                        let arrival = workers.lock().knocked(id);
+                        if let Some(arrival) = arrival {
+                            workers.admit(workers.entrance.check(arrival));
+                        }
+                    }
                     Token::Wake => {
                         let _ = rustix::io::read(&workers.pager.wake, &mut [0; 8]);
                         self.is_busy = true;

@@ -116,7 +116,7 @@ impl Space {
     pub(in crate::pager) fn staying_bytes(&self) -> u64 {
         let bytes = |ranges: &Ranges| ranges.iter().map(|range| range.end - range.start).sum();
         let (all, own, words): (u64, u64, u64) =
-            (bytes(&self.left), bytes(&self.own), bytes(&self.words));
+            (bytes(&self.left), bytes(&self.own), bytes(self.words.all()));
         all.saturating_sub(own + words)
     }
 

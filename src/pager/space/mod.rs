@@ -31,13 +31,15 @@ use staging::Staging;
 pub(super) use staging::{STAGING_BYTES, TRAY_PAGES, Tray};
 use watching::Looks;
 pub(super) use watching::{Look, watch};
+use words::Words;
 pub(super) use words::leave_words_of_threads;
 
+use super::bucket::Bucket;
 use super::family::Member;
 use super::hand::Hand;
 use super::helper::{Command, Helper};
 use super::peer::Peer;
-use super::process_files::{ProcessFiles, has_locked_memory, number_in_namespace, threads};
+use super::process_files::{ProcessFiles, Size, has_locked_memory, number_in_namespace, threads};
 use super::ranges::Ranges;
 use super::status::ProcessStatus;
 use super::streams::Streams;
@@ -47,6 +49,11 @@ use crate::sys::process;
 use crate::sys::userfaultfd::Userfaultfd;
 
 const PAGE: u64 = PAGE_SIZE as u64;
+
+/// Children that may join a process of which nothing was watched when it forked: for each, all that
+/// it has is protected. Others run unmanaged.
+const JOINS_AT_ONCE: u32 = 1024;
+const JOINS_EACH_SECOND: u32 = 128;
 
 /// An address space.
 #[derive(Debug)]
@@ -71,7 +78,7 @@ pub(super) struct Space {
     left_since: Instant,
     /// Pages of which the kernel uses some words past any userfaultfd, and which are never moved:
     /// of those at the end of a thread (see [`leave_words_of_threads`]), and arguments.
-    words: Ranges,
+    words: Words,
     /// Arguments are among them.
     knows_arguments: bool,
     /// That was asked for of all that is watched.
@@ -130,6 +137,8 @@ pub(super) struct Space {
     writes: Streams,
     /// Faults that were served.
     pub(super) faults: u64,
+    /// Children that may join it, of which its userfaultfd has not told.
+    pub(super) joins: Bucket,
 }
 
 impl Space {
@@ -152,7 +161,7 @@ impl Space {
             own: Ranges::default(),
             left: Ranges::default(),
             left_since: Instant::now(),
-            words: Ranges::default(),
+            words: Words::default(),
             knows_arguments: false,
             knows_words: false,
             removing: Ranges::default(),
@@ -187,6 +196,7 @@ impl Space {
             streams: Streams::default(),
             writes: Streams::default(),
             faults: 0,
+            joins: Bucket::new(JOINS_AT_ONCE, JOINS_EACH_SECOND),
         }
     }
 
@@ -343,9 +353,13 @@ impl Space {
     /// Whether its process was killed or ends, and other threads of it may have its memory still:
     /// the helper ends at no other time, and lets go of the memory some time before it is gone.
     pub(super) fn is_ending(&self) -> bool {
-        let has_ended =
-            |files: &Arc<ProcessFiles>| files.size().is_none_or(|size| size.mapped == 0);
-        self.files.as_ref().is_some_and(has_ended)
+        self.files.as_ref().is_some_and(|files| self.has_lost_helper(files.size()))
+    }
+
+    /// Likewise, if its size by the helper's thread is this. The connection of such a helper may go
+    /// on all the same, as another process or thread has it, too.
+    pub(super) fn has_lost_helper(&self, size: Option<Size>) -> bool {
+        self.files.is_some() && size.is_none_or(|size| size.mapped == 0)
     }
 
     /// What is told of it while it runs, but for the name of its process; `None` before that is
@@ -397,7 +411,19 @@ impl Space {
 
     /// Memory of what is known, in bytes, about.
     pub(super) fn bytes(&self) -> usize {
-        self.table.bytes() + self.staging.owners.bytes()
+        let sets = [
+            &self.watched,
+            &self.own,
+            &self.left,
+            &self.removing,
+            &self.moved_in,
+            &self.untold,
+            &self.departed,
+            &self.elder_watched,
+            &self.to_protect,
+        ];
+        let sets = sets.iter().map(|set| set.bytes()).sum::<usize>() + self.words.bytes();
+        self.table.bytes() + self.staging.owners.bytes() + sets
     }
 }
 

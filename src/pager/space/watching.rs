@@ -125,6 +125,7 @@ impl Space {
         if self.left_since.elapsed() > LEFT_FOR {
             self.left_since = Instant::now();
             self.left = self.own.clone();
+            self.words.grow_older();
             self.words.iter().for_each(|word| self.left.insert(word));
         }
         let mut found = Vec::new();
@@ -205,7 +206,7 @@ impl Space {
         let Some(range) = self.thread.and_then(process::arguments_of) else { return };
         let start = range.start / PAGE * PAGE;
         let pages = start..range.end.next_multiple_of(PAGE).min(start + ARGUMENTS_MAX);
-        self.words.insert(pages.clone());
+        self.words.insert_arguments(pages.clone());
         self.left.insert(pages);
     }
 

@@ -8,6 +8,7 @@ use std::ops::Range;
 
 use super::PAGE;
 use crate::pager::process_files::threads;
+use crate::pager::ranges::Ranges;
 use crate::pager::{SpaceLock, lock};
 use crate::sys::process;
 
@@ -18,18 +19,82 @@ const BESIDE: u64 = 64;
 /// Where such a list may be: a program can name any address, and names 0 where there is none.
 pub(super) const LISTS: Range<u64> = PAGE..1 << 56;
 
-/// As many entries of a list does the kernel look at (`ROBUST_LIST_LIMIT`).
+/// As many entries of a list does the kernel look at (`ROBUST_LIST_LIMIT`). So many entries of all
+/// lists together are looked at in one go, from another thread on in each.
 const ENTRIES_MAX: usize = 2048;
 
+/// Ranges of such pages that a space may have which were found since they last grew older. Of one
+/// that has more, other pages leave, and its own waiters may wait in vain.
+const FOUND_MAX: usize = 4096;
+
+/// Pages that are never moved.
+#[derive(Debug, Default)]
+pub(super) struct Words {
+    /// All of them: those of `arguments`, and those that were found lately.
+    all: Ranges,
+    arguments: Ranges,
+    /// That were found since they last grew older.
+    found: Ranges,
+    /// Threads whose entries were looked at.
+    looked_at: usize,
+}
+
+impl Words {
+    pub(super) fn insert_arguments(&mut self, pages: Range<u64>) {
+        self.arguments.insert(pages.clone());
+        self.all.insert(pages);
+    }
+
+    /// Adds pages that the kernel uses at the end of a thread; `false` where they are too many.
+    fn insert_found(&mut self, pages: Range<u64>) -> bool {
+        if self.found.len() >= FOUND_MAX {
+            return false;
+        }
+        self.found.insert(pages.clone());
+        self.all.insert(pages);
+        true
+    }
+
+    /// Forgets what was found before, and was not found again since this was called last.
+    pub(super) fn grow_older(&mut self) {
+        self.all = std::mem::take(&mut self.found);
+        self.arguments.iter().for_each(|pages| self.all.insert(pages));
+    }
+
+    pub(super) fn remove(&mut self, range: Range<u64>) {
+        for set in [&mut self.all, &mut self.arguments, &mut self.found] {
+            set.remove(range.clone());
+        }
+    }
+
+    pub(super) fn contains(&self, address: u64) -> bool {
+        self.all.contains(address)
+    }
+
+    pub(super) fn all(&self) -> &Ranges {
+        &self.all
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = Range<u64>> {
+        self.all.iter()
+    }
+
+    /// Memory that they take, in bytes, about.
+    pub(super) fn bytes(&self) -> usize {
+        self.all.bytes() + self.arguments.bytes() + self.found.bytes()
+    }
+}
+
 /// Leaves pages where they are that threads need at their end. glibc has the word that is cleared
-/// on the thread's stack, beside the list, which can be asked for. Such a page is left until it is
-/// unmapped: the next thread may have the same stack. So is one of a futex that is held: as a
-/// rule, it will be again.
+/// on the thread's stack, beside the list, which can be asked for. Such a page is left for a
+/// while: the next thread may have the same stack. So is one of a futex that is held: as a
+/// rule, it will be again. What is not found for some seconds is forgotten. A program can name any
+/// address: only memory that is watched would leave, and what is noted of it is bounded.
 pub(in crate::pager) fn leave_words_of_threads(space: &SpaceLock) {
-    let files = {
+    let (files, looked_at) = {
         let mut space = lock(space);
         space.knows_words = true; // of what is watched now
-        space.files.clone()
+        (space.files.clone(), space.words.looked_at)
     };
     let Some(files) = files else { return };
     // Of one with no threads but its first and the helper nobody joins any, or waits for one.
@@ -39,25 +104,40 @@ pub(in crate::pager) fn leave_words_of_threads(space: &SpaceLock) {
     }
     // An error where it has ended.
     let lists = threads.into_iter().filter_map(|thread| process::robust_list(thread).ok());
-    let mut words = Vec::new();
-    for list in lists.filter(|list| LISTS.contains(list)) {
-        words.push(list - BESIDE..list + BESIDE);
+    let mut lists: Vec<u64> = lists.filter(|list| LISTS.contains(list)).collect();
+    let mut words: Vec<Range<u64>> =
+        lists.iter().map(|list| list - BESIDE..list + BESIDE).collect();
+    let first = looked_at.checked_rem(lists.len()).unwrap_or(0);
+    lists.rotate_left(first);
+    let mut entries = ENTRIES_MAX;
+    let mut looks = 0;
+    for list in lists {
+        if entries == 0 {
+            break;
+        }
+        looks += 1;
         // What cannot be read has ended, or is no list.
-        let _ = held(list, &mut |address, to| files.memory.read(address, to), &mut words);
+        let read = &mut |address, to: &mut [u8]| files.memory.read(address, to);
+        let _ = held(list, &mut entries, read, &mut words);
     }
     let mut space = lock(space);
+    space.words.looked_at = looked_at.wrapping_add(looks);
     for word in words {
         let pages = word.start / PAGE * PAGE..word.end.next_multiple_of(PAGE);
-        space.words.insert(pages.clone());
-        space.left.insert(pages);
+        if space.watched.has_some_of(&pages) && space.words.insert_found(pages.clone()) {
+            space.left.insert(pages);
+        }
     }
 }
 
 /// The words of futexes that a thread holds, or is about to: of each its entry in the list, and
 /// itself (`struct robust_list_head`: the first entry, where futexes are beside entries, and one
 /// that is about to be held). A bit of an entry's address tells its kind.
+///
+/// It looks at so many `entries` at most, and takes those off that it has looked at.
 fn held(
     list: u64,
+    entries: &mut usize,
     read: &mut dyn FnMut(u64, &mut [u8]) -> io::Result<()>,
     words: &mut Vec<Range<u64>>,
 ) -> io::Result<()> {
@@ -75,8 +155,10 @@ fn held(
     };
     entry(pending).into_iter().for_each(&mut add);
     let mut next = entry(first);
-    for _ in 0..ENTRIES_MAX {
-        let Some(at) = next else { break };
+    while *entries > 0
+        && let Some(at) = next
+    {
+        *entries -= 1;
         add(at);
         let mut address = [0; 8];
         read(at, &mut address)?;
@@ -104,8 +186,43 @@ mod tests {
             Ok(())
         };
         let mut words = Vec::new();
-        let _ = held(0x10000, &mut read, &mut words);
+        let _ = held(0x10000, &mut ENTRIES_MAX.clone(), &mut read, &mut words);
         words
+    }
+
+    #[test]
+    fn what_a_program_names_is_bounded_and_forgotten() {
+        let page = |number: u64| number * 2 * PAGE..(number * 2 + 1) * PAGE;
+        let mut words = Words::default();
+        words.insert_arguments(page(0));
+        let found = (1..10_000).filter(|&number| words.insert_found(page(number))).count();
+        assert_eq!(found, FOUND_MAX);
+        assert!(words.contains(page(1).start) && words.contains(page(0).start));
+        // Found again, it stays; other pages have room.
+        words.grow_older();
+        assert!(words.insert_found(page(1)) && words.insert_found(page(20_000)));
+        words.grow_older();
+        assert!(words.contains(page(1).start) && !words.contains(page(2).start));
+        assert_eq!(words.all().len(), 3);
+        words.grow_older();
+        assert_eq!(words.iter().collect::<Vec<_>>(), [page(0)]);
+        words.remove(page(0));
+        assert_eq!((words.all().len(), words.bytes()), (0, 0));
+    }
+
+    #[test]
+    fn entries_of_all_lists_together_are_bounded() {
+        let mut read = |_: u64, to: &mut [u8]| {
+            to.fill(0); // an entry at 0x20000 that is followed by itself
+            to[2] = 2;
+            Ok(())
+        };
+        let (mut entries, mut words) = (100, Vec::new());
+        for list in [0x10000, 0x30000] {
+            let _ = held(list, &mut entries, &mut read, &mut words);
+        }
+        assert_eq!(entries, 0);
+        assert!(words.len() <= 2 * 100 + 4, "{}", words.len());
     }
 
     #[test]
