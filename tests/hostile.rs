@@ -179,6 +179,9 @@ fn a_victim_beside(attack: &str) {
     // It may lose its own memory by what it does, never the victim.
     let ends = [0, 128 + 7, 128 + 9].map(|code| format!("the enemy ends: {code}\n"));
     assert!(ends.iter().any(|end| told.contains(end)), "{told}");
+    // A close that waits takes half a minute.
+    let longest = said.split_whitespace().rev().nth(3).and_then(|ms| ms.parse::<u64>().ok());
+    assert!(longest.is_some_and(|ms| attack != "lingering" || ms < 2000), "{said}{told}");
     println!("{attack}: {}", said.trim().replace('\n', ", "));
 }
 

@@ -3,8 +3,9 @@
 
 use std::collections::VecDeque;
 use std::fs::File;
-use std::io;
+use std::io::{self, Write};
 use std::mem::MaybeUninit;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -15,6 +16,7 @@ use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
     SocketFlags, SocketType, connect, sendmsg, socket_with, socketpair,
 };
+use uzswap::sys::foreign::Foreign;
 use uzswap::sys::peer;
 use uzswap::sys::preload::protocol::{Message, SOCKET_VARIABLE, kind};
 use uzswap::sys::userfaultfd;
@@ -25,7 +27,7 @@ const PAGE: usize = 4096;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What an enemy does, and the tests that each of them is.
-pub(crate) const ATTACKS: [&str; 10] = [
+pub(crate) const ATTACKS: [&str; 11] = [
     "truncate",
     "scribble",
     "flood",
@@ -35,6 +37,7 @@ pub(crate) const ATTACKS: [&str; 10] = [
     "secrets",
     "many",
     "idle",
+    "lingering",
     "random",
 ];
 
@@ -84,7 +87,7 @@ impl Enemy {
         assert_ne!(poll(&mut ready, Some(&timeout)), Ok(0), "the supervisor stands still");
         let mut bytes = [0; 256];
         let received = peer::receive(&self.socket, &mut bytes).ok()?;
-        self.got.extend(received.descriptors);
+        self.got.extend(received.descriptors.into_iter().map(Foreign::into_inner));
         Message::from_bytes(&bytes[..received.bytes])
     }
 
@@ -140,6 +143,7 @@ pub(crate) fn run(attack: &str, seconds: u64, seed: u64) -> ExitCode {
             "secrets" => secrets(&mut random),
             "many" => many(until),
             "idle" => idle(until),
+            "lingering" => lingering(),
             "random" => anything(&mut random),
             other => panic!("no attack is called {other}"),
         }
@@ -230,6 +234,49 @@ fn descriptors() {
         let hello = Message::new(kind::HELLO_EXEC, [0x10_0000, 0x1_0000]).to_bytes();
         let _ = enemy.send(&hello, &[fd; 2]);
     }
+}
+
+/// A socket whose close waits for half a minute, as its peer reads nothing.
+fn lingering_socket() -> (OwnedFd, TcpStream) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let mut socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (peer, _) = listener.accept().unwrap();
+    socket.set_nonblocking(true).unwrap();
+    while socket.write(&[0; 1 << 16]).is_ok() {}
+    let wait = Some(Duration::from_secs(30));
+    rustix::net::sockopt::set_socket_linger(&socket, wait).unwrap();
+    (socket.into(), peer)
+}
+
+/// Has the supervisor be the last to close such a socket: with a message that brings none, with the
+/// one that brings a userfaultfd, through the door, and with an answer to a command.
+fn lingering() {
+    let mut peers = Vec::new();
+    let mut one = || {
+        let (socket, peer) = lingering_socket();
+        peers.push(peer);
+        socket
+    };
+    let Ok(enemy) = Enemy::connect() else { return };
+    let hello = Message::new(kind::HELLO_EXEC, [0x10_0000, 0x1_0000]).to_bytes();
+    let _ = enemy.send(&hello, &[one().as_fd()]);
+    let Ok(mut enemy) = Enemy::connect() else { return };
+    if enemy.hello().is_some() {
+        let ready = Message::new(kind::READY, [0x20_0000, 4097 << 12, 0, 0]).to_bytes();
+        let _ = enemy.send(&ready, &[one().as_fd()]);
+    }
+    let Ok(mut enemy) = Enemy::connect() else { return };
+    if enemy.become_helper() {
+        let done = Message::new(kind::DONE, []).to_bytes();
+        let _ = enemy.send(&done, &[one().as_fd()]);
+        let connect = Message::new(kind::CONNECT, []).to_bytes();
+        if let Some(door) = enemy.got.get(1) {
+            let _ = send(door, &connect, &[one().as_fd()]);
+        }
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    drop(enemy);
+    std::thread::sleep(Duration::from_millis(500));
 }
 
 /// A helper that has the supervisor wait where it reads events, and takes these away.

@@ -208,8 +208,7 @@ impl Server {
         let mut space = lock(&shared);
         self.take_from_workers(&space.uffd, None);
         if let Some(helper) = space.helper() {
-            // Others may have it still.
-            let _ = epoll::delete(&self.epolls[0], helper.connection());
+            helper.connection().leave(); // the evictor may have the space still
         }
         space.gone = true;
         let pager = &self.pager;
