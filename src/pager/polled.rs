@@ -42,10 +42,6 @@ impl<T: AsFd> Polled<T> {
     pub(super) fn leave(&self) {
         let _ = epoll::delete(&self.epolls[0], &self.it); // it may have left before
     }
-
-    pub(super) fn get(&self) -> &T {
-        &self.it
-    }
 }
 
 impl<T: AsFd> AsFd for Polled<T> {

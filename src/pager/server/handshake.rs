@@ -397,7 +397,7 @@ impl Server {
             memory(identity, PAGE)?;
         }
         let peer = Arc::clone(&self.pending[&id].peer);
-        if self.has_space_of(peer.pid()) {
+        if self.has_space_of(peer.pid()) || self.has_left_too_much(peer.pid()) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
         // Several that were admitted at a time may have taken descriptors since.

@@ -242,6 +242,10 @@ impl Worker {
                 match Token::of(event.data) {
                     Token::Listener => workers.admit(workers.entrance.accept()),
                     Token::Door(id) => workers.lock().knocked(id),
+                    Token::Left(id) => {
+                        workers.lock().hear_left(id);
+                        self.is_busy = true; // it may end
+                    }
                     Token::Wake => {
                         let _ = rustix::io::read(&workers.pager.wake, &mut [0; 8]);
                         self.is_busy = true;
