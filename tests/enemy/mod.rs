@@ -144,6 +144,7 @@ pub(crate) fn run(attack: &str, seconds: u64, seed: u64) -> ExitCode {
             "many" => many(until),
             "idle" => idle(until),
             "lingering" => lingering(),
+            "returning" => returning(),
             "random" => anything(&mut random),
             other => panic!("no attack is called {other}"),
         }
@@ -251,27 +252,24 @@ fn lingering_socket() -> (OwnedFd, TcpStream) {
 /// Has the supervisor be the last to close such a socket: with a message that brings none, with the
 /// one that brings a userfaultfd, through the door, and with an answer to a command.
 fn lingering() {
-    let mut peers = Vec::new();
-    let mut one = || {
+    let send_one = |to: &OwnedFd, message: Message| {
         let (socket, peer) = lingering_socket();
-        peers.push(peer);
-        socket
+        std::mem::forget(peer); // its end would end the wait
+        let _ = send(to, &message.to_bytes(), &[socket.as_fd()]);
+        // This process may be the last to close it.
+        std::thread::spawn(move || drop(socket));
     };
     let Ok(enemy) = Enemy::connect() else { return };
-    let hello = Message::new(kind::HELLO_EXEC, [0x10_0000, 0x1_0000]).to_bytes();
-    let _ = enemy.send(&hello, &[one().as_fd()]);
+    send_one(&enemy.socket, Message::new(kind::HELLO_EXEC, [0x10_0000, 0x1_0000]));
     let Ok(mut enemy) = Enemy::connect() else { return };
     if enemy.hello().is_some() {
-        let ready = Message::new(kind::READY, [0x20_0000, 4097 << 12, 0, 0]).to_bytes();
-        let _ = enemy.send(&ready, &[one().as_fd()]);
+        send_one(&enemy.socket, Message::new(kind::READY, [0x20_0000, 4097 << 12, 0, 0]));
     }
     let Ok(mut enemy) = Enemy::connect() else { return };
     if enemy.become_helper() {
-        let done = Message::new(kind::DONE, []).to_bytes();
-        let _ = enemy.send(&done, &[one().as_fd()]);
-        let connect = Message::new(kind::CONNECT, []).to_bytes();
+        send_one(&enemy.socket, Message::new(kind::DONE, []));
         if let Some(door) = enemy.got.get(1) {
-            let _ = send(door, &connect, &[one().as_fd()]);
+            send_one(door, Message::new(kind::CONNECT, []));
         }
         std::thread::sleep(Duration::from_millis(500));
     }
@@ -305,6 +303,27 @@ fn many(until: Instant) {
         assert!(answer.is_none_or(|message| message.kind == kind::END), "{answer:?}");
     }
     std::thread::sleep(until.saturating_duration_since(Instant::now()));
+}
+
+/// One process whose helpers end and come again, with a userfaultfd each: few are kept.
+fn returning() {
+    let mut kept = Vec::new();
+    for _ in 0..20 {
+        let Ok(mut enemy) = Enemy::connect() else { return };
+        if !enemy.become_helper() {
+            continue;
+        }
+        let mut ready = [PollFd::new(&enemy.socket, PollFlags::IN)];
+        let wait = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+        let is_refused = poll(&mut ready, Some(&wait)).is_ok_and(|ready| ready > 0);
+        let Enemy { socket, got, .. } = enemy;
+        if !is_refused {
+            kept.push(got);
+        }
+        drop(socket);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(kept.len() <= 3, "{} userfaultfds were taken", kept.len());
 }
 
 /// A helper that says that it has done all, and has moved nothing: pages do not leave.
