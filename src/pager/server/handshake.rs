@@ -518,7 +518,7 @@ fn memory(start: u64, bytes: u64) -> io::Result<Range<u64>> {
 
 /// Proves that a userfaultfd and the files of a process are of one address space. The userfaultfd
 /// fills a missing page with a nonce, and the process's memory shows it. That file was opened after
-/// the userfaultfd was made, and as the last one.
+/// the userfaultfd was made, and as the last one. The page is private, before and after.
 fn prove(uffd: &Userfaultfd, files: &ProcessFiles, page: u64) -> io::Result<()> {
     let nonce = random_bytes()?;
     let mut content = [0; PAGE_SIZE];
@@ -527,8 +527,15 @@ fn prove(uffd: &Userfaultfd, files: &ProcessFiles, page: u64) -> io::Result<()> 
     let filled = uffd.copy(page, &content, true, false);
     filled.map_err(|stopped| io::Error::from_raw_os_error(stopped.errno))?;
     let mut read = [0; 16];
+    // Two processes that map it may show the same nonce.
+    let is_own = || files.mappings.has_private(page..page + PAGE);
+    let was_own = is_own()?;
     files.memory.read(page, &mut read)?;
-    if read == nonce { Ok(()) } else { Err(io::ErrorKind::PermissionDenied.into()) }
+    if read == nonce && was_own && is_own()? {
+        Ok(())
+    } else {
+        Err(io::ErrorKind::PermissionDenied.into())
+    }
 }
 
 /// Receives a message, its descriptors, and its sender where the kernel names it.
