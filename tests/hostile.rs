@@ -64,10 +64,14 @@ fn main() -> ExitCode {
     add("a_door_is_of_one_process".into(), root.clone(), Box::new(door_of_one));
     add("an_unmanaged_program_is_ended_first".into(), setpriv, Box::new(unmanaged_first));
     add("memory_counts_when_its_helper_is_gone".into(), missing.clone(), Box::new(helper_gone));
-    let python = missing.or_else(|| lacks("python3"));
+    let python = missing.clone().or_else(|| lacks("python3"));
     add("one_memory_of_many_counts_once".into(), python.clone(), Box::new(one_memory));
     add("all_that_have_a_memory_are_ended".into(), python.clone(), Box::new(all_of_memory));
     add("lists_of_futexes_take_little_time".into(), python, Box::new(robust_lists));
+    let few = Box::new(helpers_that_return);
+    add("helpers_that_return_are_few".into(), missing.clone(), few);
+    let raw = missing.or_else(|| lacks("python3"));
+    add("forks_without_end_end_no_other_fork".into(), raw, Box::new(forks_without_end));
     let python = root.or_else(|| lacks("python3"));
     for (name, change) in CHANGES {
         let test = move || managed_after(change);
@@ -190,6 +194,9 @@ fn a_victim_beside(attack: &str) {
     // It may lose its own memory by what it does, never the victim.
     let ends = [0, 128 + 7, 128 + 9].map(|code| format!("the enemy ends: {code}\n"));
     assert!(ends.iter().any(|end| told.contains(end)), "{told}");
+    // A close that waits takes half a minute.
+    let longest = said.split_whitespace().rev().nth(3).and_then(|ms| ms.parse::<u64>().ok());
+    assert!(longest.is_some_and(|ms| attack != "lingering" || ms < 2000), "{said}{told}");
     println!("{attack}: {}", said.trim().replace('\n', ", "));
 }
 
@@ -584,6 +591,64 @@ os.write(1, b"all is there\n")
     expect(&output, 0);
     assert_eq!(text(&output.stdout), "all is there\n");
     assert!(!text(&output.stderr).contains("unmanaged"), "{}", text(&output.stderr));
+}
+
+/// Nothing of it is registered, with so much memory: what it leaves is never poisoned.
+fn helpers_that_return() {
+    let this = this();
+    let argv = ["env", "-u", "LD_PRELOAD", &this, "--attack", "returning", "1", "1"];
+    expect(&run("1G", &argv).output().unwrap(), 0);
+}
+
+/// A program that forks past the library takes all descriptors. Another one forks still.
+fn forks_without_end() {
+    let enemy = r#"
+import ctypes, os, time
+libc = ctypes.CDLL(None)
+fork = lambda: libc.syscall({"x86_64": 57}[os.uname().machine])
+memory = [i.to_bytes(8, "little") * 512 for i in range(10000)]
+time.sleep(1)
+if fork() == 0:
+    for child in range(90):
+        if fork() == 0:
+            libc.sleep(5)
+            os._exit(0)
+    libc.sleep(5)
+    os._exit(0)
+time.sleep(6)
+"#;
+    let victim = r#"
+import os, time
+memory = [i.to_bytes(8, "little") * 512 for i in range(5000)]
+until = time.time() + 5
+while time.time() < until:
+    pid = os.fork()
+    if pid == 0:
+        os._exit(7)
+    status = os.waitpid(pid, 0)[1]
+    assert status == 7 << 8, status
+    time.sleep(0.1)
+for i, page in enumerate(memory):
+    assert page[:8] == i.to_bytes(8, "little"), i
+os.write(1, b"all is there\n")
+"#;
+    if std::env::consts::ARCH != "x86_64" {
+        return;
+    }
+    let place = open_folder();
+    let (uzswap, path) = (env!("CARGO_BIN_EXE_uzswap"), place.path());
+    fs::write(path.join("enemy"), enemy).unwrap();
+    fs::write(path.join("victim"), victim).unwrap();
+    let path = path.display();
+    let script = format!(
+        "ulimit -n 100; exec timeout -s KILL 60 '{uzswap}' run --limit 80M -- \
+         sh -c 'python3 {path}/enemy & python3 {path}/victim; echo it ends: $?; wait'"
+    );
+    let output = Command::new("sh").args(["-c", &script]).output().unwrap();
+    expect(&output, 0);
+    let (said, told) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(said, "all is there\nit ends: 0\n", "{told}");
+    assert!(told.contains("is not followed any more"), "{told}");
 }
 
 /// The library and the socket are for all users of the run, whatever the umask.

@@ -11,10 +11,11 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, Shutdown, SocketFlags};
+use rustix::net::{SendFlags, Shutdown, SocketFlags};
 
 use super::wake_descriptor;
-use crate::sys::process;
+use crate::sys::foreign::Foreign;
+use crate::sys::{peer, process};
 
 /// Connections at once. One more takes the place of the one that has been idle for longest.
 const CONNECTIONS_MAX: usize = 32;
@@ -82,6 +83,8 @@ impl Answerer {
         socket: OwnedFd,
         speaker: impl Speaker,
     ) -> io::Result<Answerer> {
+        // A TCP socket takes none; before Linux 6.16 each one is closed.
+        let _ = peer::let_descriptors(&socket, false);
         let end = Arc::new(wake_descriptor()?);
         let door = Door {
             socket,
@@ -121,7 +124,7 @@ struct Door<S> {
 
 /// A peer that has connected.
 struct Connection {
-    stream: OwnedFd,
+    stream: Foreign,
     state: State,
     /// When it is over, whatever it does.
     until: Instant,
@@ -191,7 +194,7 @@ impl<S: Speaker> Door<S> {
         for _ in 0..ACCEPTS_A_TURN {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             match rustix::net::accept_with(&self.socket, flags) {
-                Ok(stream) => self.admit(stream),
+                Ok(stream) => self.admit(Foreign::new(stream)),
                 Err(Errno::AGAIN) => return,
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 // No memory, or no descriptor.
@@ -207,7 +210,7 @@ impl<S: Speaker> Door<S> {
 
     /// Takes a new connection. Its first step is now: a request that has come with it is answered
     /// whatever comes after it.
-    fn admit(&mut self, stream: OwnedFd) {
+    fn admit(&mut self, stream: Foreign) {
         let now = Instant::now();
         let verdict = self.speaker.greet(stream.as_fd());
         let state = State::Hearing(Vec::new());
@@ -254,10 +257,13 @@ impl Connection {
             return self.send();
         }
         let mut bytes = [0; READ_BYTES];
-        let count = match rustix::net::recv(&self.stream, &mut bytes[..], RecvFlags::empty()) {
-            Ok((count, _)) => count,
-            Err(Errno::AGAIN | Errno::INTR) => return true,
-            Err(_) => return false,
+        // Descriptors may come along, which nobody asked for.
+        let count = match peer::receive_part(&self.stream, &mut bytes) {
+            Ok(received) => received.bytes,
+            Err(error) => {
+                let kind = error.kind();
+                return kind == io::ErrorKind::WouldBlock || kind == io::ErrorKind::Interrupted;
+            }
         };
         self.active = now;
         let State::Hearing(heard) = &mut self.state else { return count > 0 };

@@ -3,16 +3,19 @@
 
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
+use super::polled::Polled;
 use super::space::TRAY_PAGES;
 use crate::page::PAGE_SIZE;
+use crate::sys::foreign::Foreign;
+use crate::sys::peer;
 use crate::sys::preload::SharedControl;
 use crate::sys::preload::protocol::{MESSAGE_BYTES, Message, RUNS_MAX, holder, kind};
 
@@ -28,7 +31,7 @@ const LOOK_AFTER: Duration = Duration::from_millis(2);
 
 #[derive(Debug)]
 pub(super) struct Helper {
-    connection: OwnedFd,
+    connection: Polled<Foreign>,
     control: SharedControl,
     staging: u64,
     /// It was waited for as long as it may take, and has not said that it is done.
@@ -92,11 +95,11 @@ pub(super) fn add_page(runs: &mut Vec<MoveRun>, page: u64, staged: usize) {
 
 impl Helper {
     /// A helper that is ready, with its memory for pages that are aside.
-    pub(super) fn new(connection: OwnedFd, control: SharedControl, staging: u64) -> Helper {
+    pub(super) fn new(connection: Polled<Foreign>, control: SharedControl, staging: u64) -> Helper {
         Helper { connection, control, staging, is_late: AtomicBool::new(false) }
     }
 
-    pub(super) fn connection(&self) -> &OwnedFd {
+    pub(super) fn connection(&self) -> &Polled<Foreign> {
         &self.connection
     }
 
@@ -228,14 +231,18 @@ impl Helper {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(_) => return Heard::Gone,
             }
-            match rustix::net::recv(&self.connection, &mut bytes[..], RecvFlags::DONTWAIT) {
-                Ok((length, _)) => {
-                    let message = Message::from_bytes(&bytes[..length]);
+            match peer::receive(&self.connection, &mut bytes) {
+                Ok(received) => {
+                    let is_whole = received.bytes == MESSAGE_BYTES;
+                    let is_alone = received.descriptors.is_empty();
+                    let message = Message::from_bytes(&bytes).filter(|_| is_whole && is_alone);
                     let is_done = message.is_some_and(|message| message.kind == kind::DONE);
                     return if is_done { Heard::Done } else { Heard::Gone };
                 }
-                Err(Errno::INTR | Errno::AGAIN) => {}
-                Err(_) => return Heard::Gone,
+                Err(error) => match error.kind() {
+                    io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock => {}
+                    _ => return Heard::Gone,
+                },
             }
         }
     }
@@ -269,8 +276,12 @@ mod tests {
 
     #[test]
     fn what_was_found_in_a_run_that_is_taken_back_is_forgotten() {
+        use rustix::event::epoll;
         let (connection, _helper) = std::os::unix::net::UnixStream::pair().unwrap();
-        let helper = Helper::new(connection.into(), SharedControl::new().unwrap().0, 1 << 30);
+        let connection = Foreign::new(connection.into());
+        let epolls = [epoll::create(epoll::CreateFlags::CLOEXEC).unwrap()].into();
+        let connection = Polled::add(&epolls, connection, epoll::EventData::new_u64(1)).unwrap();
+        let helper = Helper::new(connection, SharedControl::new().unwrap().0, 1 << 30);
         let runs = vec![MoveRun::new(10, 0), MoveRun::new(12, 1), MoveRun::new(14, 2)];
         let command = Command { number: 1, tray: Some(0), runs, drops: None };
         helper.give(&command, 0);

@@ -31,6 +31,7 @@ use super::{Bell, Pager, RunReport, Sampling, too_many_files, wake_descriptor};
 use crate::backing::BackingError;
 use crate::doctor::{self, Finding};
 use crate::sys::children::{self, Waiter};
+use crate::sys::foreign;
 use crate::sys::preload::LIBRARY;
 use crate::sys::preload::protocol::SOCKET_VARIABLE;
 use crate::sys::process;
@@ -207,6 +208,7 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
         guard: OnceLock::new(),
         quiet: options.quiet,
     });
+    foreign::start();
     setup("wait for orphans", children::adopt_orphans())?;
     let workers = setup("wait for programs", Workers::new(Arc::clone(&pager), listener))?;
     let first = Arc::clone(&workers);

@@ -67,6 +67,16 @@ impl Mappings {
         or_by_text(by_query.collect(), || self.all_by_text())
     }
 
+    /// Whether a page is private anonymous memory that can be read.
+    ///
+    /// # Errors
+    ///
+    /// Of reading the file.
+    pub(super) fn has_private(&self, page: Range<u64>) -> io::Result<bool> {
+        let is_in = |mapping: &Mapping| mapping.range.contains(&page.start);
+        Ok(self.at(std::slice::from_ref(&page))?.iter().any(is_in))
+    }
+
     /// Whether there is any mapping in a range; or there may be, where the kernel does not tell.
     pub(super) fn has_some_in(&self, range: &Range<u64>) -> bool {
         let next = maps::query(&self.0, range.start, &mut []);

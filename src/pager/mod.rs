@@ -29,6 +29,7 @@ mod mappings;
 mod meter;
 mod metrics;
 mod peer;
+mod polled;
 mod pressure;
 mod process_files;
 mod ranges;

@@ -1,11 +1,16 @@
 //! A process of the run, by the kernel's word: a pidfd, and descent from the supervisor.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
+use crate::sys::foreign::Maker;
+use crate::sys::stderr::tell;
 use crate::sys::{peer, process};
 
 /// Generations between the supervisor and a process at most.
@@ -31,7 +36,7 @@ impl Peer {
     }
 
     /// The process that made a connection.
-    pub(super) fn of_connection(connection: &OwnedFd) -> io::Result<Peer> {
+    pub(super) fn of_connection(connection: &impl AsFd) -> io::Result<Peer> {
         Peer::new(peer::of_connection(connection)?)
     }
 
@@ -54,6 +59,28 @@ impl Peer {
     /// Ends it, and no other.
     pub(super) fn kill(&self) {
         let _ = pidfd_send_signal(&self.pidfd, Signal::KILL); // refused where it has ended
+    }
+}
+
+/// Closes of one process's files that may wait, and in what time. A busy machine makes some late.
+const DELAYS_MAX: u32 = 8;
+const DELAYS_FOR: Duration = Duration::from_secs(10);
+
+/// No helper of the library sends a file whose close waits.
+impl Maker for Peer {
+    fn delays_close(&self) {
+        static SEEN: Mutex<BTreeMap<u32, (Instant, u32)>> = Mutex::new(BTreeMap::new());
+        let mut seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.retain(|_, (since, _)| since.elapsed() < DELAYS_FOR);
+        let (_, count) = seen.entry(self.pid).or_insert((Instant::now(), 0));
+        *count += 1;
+        if *count == DELAYS_MAX && self.is_alive() {
+            tell(&format!(
+                "process {} has sent {DELAYS_MAX} files whose close waits; the process was ended",
+                self.pid
+            ));
+            self.kill();
+        }
     }
 }
 

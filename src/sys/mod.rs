@@ -10,6 +10,7 @@ pub mod children;
 pub mod cpus;
 pub mod cycles;
 pub mod files;
+pub mod foreign;
 pub mod guard;
 pub mod interrupt;
 pub mod lz4;

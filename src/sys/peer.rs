@@ -6,16 +6,23 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
+use super::foreign::Foreign;
+
 // Of the kernel's asm-generic/socket.h and linux/socket.h; libc has none of them.
 const SO_PASSPIDFD: libc::c_int = 76;
 const SO_PEERPIDFD: libc::c_int = 77;
+const SO_PASSRIGHTS: libc::c_int = 83;
 const SCM_PIDFD: libc::c_int = 4;
 
 /// Descriptors that one message may bring; more are refused.
 pub const DESCRIPTORS_MAX: usize = 3;
 
+/// Descriptors that the kernel lets one message bring (its `SCM_MAX_FD`). There is room for all of
+/// them: the kernel closes in the receiving thread what finds no room.
+const KERNEL_MAX: usize = 253;
+
 /// Room for those and a pidfd, each part with a header of 16 bytes, in words of 8.
-const CONTROL_WORDS: usize = (16 + DESCRIPTORS_MAX * 4).div_ceil(8) + (16_usize + 4).div_ceil(8);
+const CONTROL_WORDS: usize = (16 + KERNEL_MAX * 4).div_ceil(8) + (16_usize + 4).div_ceil(8);
 
 /// A pidfd of the process that made this connection.
 ///
@@ -60,6 +67,23 @@ pub fn tell_senders(socket: &impl AsFd) -> io::Result<()> {
     if set == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Whether this unix socket, and each connection to it, takes descriptors from now on. Where not,
+/// the kernel refuses a message that brings some: `EPERM` for its sender.
+///
+/// # Errors
+///
+/// The kernel's: `ENOPROTOOPT` before Linux 6.16.
+pub fn let_descriptors(socket: &impl AsFd, may_come: bool) -> io::Result<()> {
+    let value = libc::c_int::from(may_come);
+    let bytes = size_of::<libc::c_int>() as libc::socklen_t;
+    let socket = socket.as_fd().as_raw_fd();
+    // SAFETY: the pointer is to an integer of ours, of the size that is given.
+    let set = unsafe {
+        libc::setsockopt(socket, libc::SOL_SOCKET, SO_PASSRIGHTS, (&raw const value).cast(), bytes)
+    };
+    if set == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 /// The number of a pidfd's process, as the /proc of this process has it.
 ///
 /// # Errors
@@ -77,7 +101,7 @@ pub struct Received {
     /// Its length in bytes, be it more than there was room for; 0 at the end of a connection.
     pub bytes: usize,
     /// The descriptors that came along, closed on exec.
-    pub descriptors: Vec<OwnedFd>,
+    pub descriptors: Vec<Foreign>,
     /// Of the process that sent it, after [`tell_senders`].
     pub sender: Option<OwnedFd>,
 }
@@ -87,8 +111,22 @@ pub struct Received {
 /// # Errors
 ///
 /// The kernel's: `EAGAIN` where there is none. `EMFILE` where no descriptor is left for one that
-/// came along; `InvalidData` where more came than [`DESCRIPTORS_MAX`].
+/// came along (the kernel has closed that in this thread); `InvalidData` where more came than
+/// [`DESCRIPTORS_MAX`].
 pub fn receive(socket: &impl AsFd, room: &mut [u8]) -> io::Result<Received> {
+    receive_with(socket, room, libc::MSG_TRUNC)
+}
+
+/// As [`receive`], of a stream, which may be TCP: no more bytes than there is room for.
+///
+/// # Errors
+///
+/// As [`receive`].
+pub fn receive_part(socket: &impl AsFd, room: &mut [u8]) -> io::Result<Received> {
+    receive_with(socket, room, 0)
+}
+
+fn receive_with(socket: &impl AsFd, room: &mut [u8], flags: libc::c_int) -> io::Result<Received> {
     let mut control = [MaybeUninit::<u64>::zeroed(); CONTROL_WORDS];
     let mut part = libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() };
     // SAFETY: all zero is such a value: null pointers and lengths of 0.
@@ -97,7 +135,7 @@ pub fn receive(socket: &impl AsFd, room: &mut [u8]) -> io::Result<Received> {
     header.msg_iovlen = 1;
     header.msg_control = control.as_mut_ptr().cast();
     header.msg_controllen = size_of_val(&control) as _;
-    let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC | libc::MSG_TRUNC;
+    let flags = flags | libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
     let socket = socket.as_fd().as_raw_fd();
     // SAFETY: the header names `room` and `control` with their sizes; both are borrowed for this.
     let received = unsafe { libc::recvmsg(socket, &raw mut header, flags) };
@@ -111,19 +149,21 @@ pub fn receive(socket: &impl AsFd, room: &mut [u8]) -> io::Result<Received> {
             // SAFETY: the kernel made this descriptor for this message, and it is named once.
             let descriptor = unsafe { OwnedFd::from_raw_fd(number) };
             match (level, kind) {
-                (libc::SOL_SOCKET, libc::SCM_RIGHTS) => found.descriptors.push(descriptor),
+                (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {
+                    found.descriptors.push(Foreign::new(descriptor));
+                }
                 (libc::SOL_SOCKET, SCM_PIDFD) => found.sender = Some(descriptor),
                 _ => unreachable!("the kernel sends no other part unasked"),
             }
         }
     }
-    if header.msg_flags & libc::MSG_CTRUNC != 0 {
-        return Err(match found.descriptors.len() {
-            DESCRIPTORS_MAX.. => io::ErrorKind::InvalidData.into(),
-            _ => io::Error::from_raw_os_error(libc::EMFILE),
-        });
+    match found.descriptors.len() > DESCRIPTORS_MAX {
+        true => Err(io::ErrorKind::InvalidData.into()),
+        false if header.msg_flags & libc::MSG_CTRUNC != 0 => {
+            Err(io::Error::from_raw_os_error(libc::EMFILE))
+        }
+        false => Ok(found),
     }
-    Ok(found)
 }
 
 /// The parts of a message's control data (cmsg(3)) that carry descriptors: level, kind, and the
@@ -170,6 +210,35 @@ mod tests {
         rustix::net::sendmsg(socket, &parts, &mut extra, SendFlags::empty()).unwrap();
     }
 
+    /// No descriptor is left of the other end, once a thread has closed it.
+    fn fails_soon(mut write: impl FnMut() -> io::Result<()>) {
+        let since = std::time::Instant::now();
+        while write().is_ok() {
+            assert!(since.elapsed().as_secs() < 10, "a descriptor is left");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_socket_that_takes_no_descriptors_refuses_them_at_once() {
+        let (here, there) = UnixDatagram::pair().unwrap();
+        match let_descriptors(&here, false) {
+            Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => return,
+            set => set.unwrap(),
+        }
+        let null = File::open("/dev/null").unwrap();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut extra = SendAncillaryBuffer::new(&mut space);
+        let descriptors = [null.as_fd()];
+        assert!(extra.push(SendAncillaryMessage::ScmRights(&descriptors)));
+        let parts = [io::IoSlice::new(b"one")];
+        let sent = rustix::net::sendmsg(&there, &parts, &mut extra, SendFlags::empty());
+        assert_eq!(sent, Err(rustix::io::Errno::PERM));
+        let_descriptors(&here, true).unwrap();
+        send(&there, b"one", &[null.as_fd()]);
+        assert_eq!(receive(&here, &mut [0; 4]).unwrap().descriptors.len(), 1);
+    }
+
     #[test]
     fn a_message_comes_with_its_descriptors_and_its_sender() {
         let (here, there) = UnixDatagram::pair().unwrap();
@@ -190,7 +259,7 @@ mod tests {
         writer.write_all(b"x").unwrap();
         assert_eq!(rustix::io::read(&got.descriptors[0], &mut room).unwrap(), 1);
         drop(got.descriptors);
-        assert!(writer.write_all(b"x").is_err(), "no other descriptor is left of it");
+        fails_soon(|| writer.write_all(b"x"));
     }
 
     #[test]
@@ -202,7 +271,7 @@ mod tests {
         drop(reader);
         let error = receive(&here, &mut [0; 4]).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidData);
-        assert!(writer.write_all(b"x").is_err(), "no descriptor is left of it");
+        fails_soon(|| writer.write_all(b"x"));
     }
 
     #[test]

@@ -3,8 +3,9 @@
 
 use std::collections::VecDeque;
 use std::fs::File;
-use std::io;
+use std::io::{self, Write};
 use std::mem::MaybeUninit;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -15,6 +16,7 @@ use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
     SocketFlags, SocketType, connect, sendmsg, socket_with, socketpair,
 };
+use uzswap::sys::foreign::Foreign;
 use uzswap::sys::peer;
 use uzswap::sys::preload::protocol::{Message, SOCKET_VARIABLE, kind};
 use uzswap::sys::userfaultfd;
@@ -36,6 +38,7 @@ pub(crate) const ATTACKS: [&str; 11] = [
     "forged",
     "many",
     "idle",
+    "lingering",
     "random",
 ];
 
@@ -85,7 +88,7 @@ impl Enemy {
         assert_ne!(poll(&mut ready, Some(&timeout)), Ok(0), "the supervisor stands still");
         let mut bytes = [0; 256];
         let received = peer::receive(&self.socket, &mut bytes).ok()?;
-        self.got.extend(received.descriptors);
+        self.got.extend(received.descriptors.into_iter().map(Foreign::into_inner));
         Message::from_bytes(&bytes[..received.bytes])
     }
 
@@ -151,6 +154,8 @@ pub(crate) fn run(attack: &str, seconds: u64, seed: u64) -> ExitCode {
             "gone" => return gone(until),
             "many" => many(until),
             "idle" => idle(until),
+            "lingering" => lingering(),
+            "returning" => returning(),
             "random" => anything(&mut random),
             other => panic!("no attack is called {other}"),
         }
@@ -243,6 +248,46 @@ fn descriptors() {
     }
 }
 
+/// A socket whose close waits for half a minute, as its peer reads nothing.
+fn lingering_socket() -> (OwnedFd, TcpStream) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let mut socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (peer, _) = listener.accept().unwrap();
+    socket.set_nonblocking(true).unwrap();
+    while socket.write(&[0; 1 << 16]).is_ok() {}
+    let wait = Some(Duration::from_secs(30));
+    rustix::net::sockopt::set_socket_linger(&socket, wait).unwrap();
+    (socket.into(), peer)
+}
+
+/// Has the supervisor be the last to close such a socket: with a message that brings none, with the
+/// one that brings a userfaultfd, through the door, and with an answer to a command.
+fn lingering() {
+    let send_one = |to: &OwnedFd, message: Message| {
+        let (socket, peer) = lingering_socket();
+        std::mem::forget(peer); // its end would end the wait
+        let _ = send(to, &message.to_bytes(), &[socket.as_fd()]);
+        // This process may be the last to close it.
+        std::thread::spawn(move || drop(socket));
+    };
+    let Ok(enemy) = Enemy::connect() else { return };
+    send_one(&enemy.socket, Message::new(kind::HELLO_EXEC, [0x10_0000, 0x1_0000]));
+    let Ok(mut enemy) = Enemy::connect() else { return };
+    if enemy.hello().is_some() {
+        send_one(&enemy.socket, Message::new(kind::READY, [0x20_0000, 4097 << 12, 0, 0]));
+    }
+    let Ok(mut enemy) = Enemy::connect() else { return };
+    if enemy.become_helper() {
+        send_one(&enemy.socket, Message::new(kind::DONE, []));
+        if let Some(door) = enemy.got.get(1) {
+            send_one(door, Message::new(kind::CONNECT, []));
+        }
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    drop(enemy);
+    std::thread::sleep(Duration::from_millis(500));
+}
+
 /// A helper that has the supervisor wait where it reads events, and takes these away.
 fn blocking(until: Instant) {
     let Ok(mut enemy) = Enemy::connect() else { return };
@@ -269,6 +314,27 @@ fn many(until: Instant) {
         assert!(answer.is_none_or(|message| message.kind == kind::END), "{answer:?}");
     }
     std::thread::sleep(until.saturating_duration_since(Instant::now()));
+}
+
+/// One process whose helpers end and come again, with a userfaultfd each: few are kept.
+fn returning() {
+    let mut kept = Vec::new();
+    for _ in 0..20 {
+        let Ok(mut enemy) = Enemy::connect() else { return };
+        if !enemy.become_helper() {
+            continue;
+        }
+        let mut ready = [PollFd::new(&enemy.socket, PollFlags::IN)];
+        let wait = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+        let is_refused = poll(&mut ready, Some(&wait)).is_ok_and(|ready| ready > 0);
+        let Enemy { socket, got, .. } = enemy;
+        if !is_refused {
+            kept.push(got);
+        }
+        drop(socket);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(kept.len() <= 3, "{} userfaultfds were taken", kept.len());
 }
 
 /// A helper that says that it has done all, and has moved nothing: pages do not leave.

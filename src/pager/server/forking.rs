@@ -1,9 +1,11 @@
 //! Forks: a child has the pages of its parent that are in the store; what both have is protected.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use rustix::process::{Resource, getrlimit};
 
 use super::{PAGE, Server};
 use crate::pager::family::Family;
@@ -12,7 +14,7 @@ use crate::pager::ranges::Ranges;
 use crate::pager::run_dir::random_bytes;
 use crate::pager::space::Space;
 use crate::pager::table::{Entry, Place, UNKNOWN};
-use crate::pager::{SpaceLock, lock};
+use crate::pager::{SpaceLock, lock, too_many_files};
 use crate::sys::process;
 use crate::sys::stderr::tell;
 use crate::sys::userfaultfd::Userfaultfd;
@@ -25,6 +27,11 @@ pub(super) struct Overtaking {
     parent: Arc<Userfaultfd>,
     since: Instant,
 }
+
+/// The part of all descriptors that children without a helper of one process may take, and how many
+/// it may have in any case.
+const QUOTA_PART: u64 = 8;
+const SPARE_CHILDREN: usize = 16;
 
 /// How long that may be.
 const OVERTAKING_FOR: Duration = Duration::from_millis(100);
@@ -158,12 +165,12 @@ impl Server {
             }
             Ok(_) => {}
             Err(why) => {
-                let pid = parent.pid.unwrap_or(0);
+                let pid = parent.root().unwrap_or(0);
                 tell(&format!(
                     "a child of process {pid} cannot be followed: {why}; it gets SIGBUS or EFAULT \
                      for pages that it lacks"
                 ));
-                self.orphan(child, pid);
+                self.orphan(child, pid, parent.peer.clone());
             }
         }
     }
@@ -211,6 +218,66 @@ impl Server {
             return Err(format!("staged pages of its parent cannot be kept: {why}"));
         }
         Ok(space)
+    }
+
+    /// Spaces that a process has forked and that have no helper, the oldest first.
+    fn without_helper(&self) -> BTreeMap<u32, Vec<u32>> {
+        let mut found: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+        for (&id, space) in &self.spaces {
+            let space = lock(space);
+            if space.pid.is_none() {
+                found.entry(space.root().unwrap_or(0)).or_default().push(id);
+            }
+        }
+        found
+    }
+
+    /// A space has forked. One process may have so many children without a helper: the oldest is
+    /// let go where it has more.
+    pub(super) fn keep_to_quota(&mut self, id: u32) {
+        let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        let quota = usize::try_from(limit / QUOTA_PART).unwrap_or(usize::MAX).max(SPARE_CHILDREN);
+        let Some(root) = self.spaces.get(&id).map(|space| lock(space).root().unwrap_or(0)) else {
+            return;
+        };
+        if let Some(all) = self.without_helper().remove(&root).filter(|all| all.len() > quota) {
+            self.let_one_go(root, &all);
+        }
+    }
+
+    /// There is no descriptor for a fork. The process that has most children without a helper gives
+    /// one up; where there is no such child, the process that forks is ended.
+    pub(super) fn make_way_for_fork(&mut self, shared: &SpaceLock, error: &io::Error) {
+        let all = self.without_helper();
+        let most = all.into_iter().max_by_key(|(_, all)| all.len());
+        if !most.is_some_and(|(root, all)| self.let_one_go(root, &all)) {
+            let why = too_many_files(error);
+            self.pager.end(&lock(shared), &format!("a fork cannot be followed: {why}"));
+        }
+    }
+
+    /// Follows one of these children no more: it gets SIGBUS or EFAULT for pages that it lacks.
+    /// Whether there was one that does not fork itself just now.
+    fn let_one_go(&mut self, root: u32, children: &[u32]) -> bool {
+        let is_still = |id: &&u32| !lock(&self.spaces[id]).uffd.is_changing();
+        let Some(&id) = children.iter().find(is_still) else { return false };
+        let space = lock(&self.spaces[&id]);
+        space.table.for_each(&mut |page, entry| {
+            if !matches!(entry.place, Place::Program) {
+                let _ = space.uffd.poison(page * PAGE..(page + 1) * PAGE, true); // it is not mapped
+            }
+        });
+        drop(space);
+        self.overtaking.retain(|fork| fork.child != id);
+        self.gone(id);
+        if !std::mem::replace(&mut self.has_told_of_children, true) {
+            tell(&format!(
+                "a child of process {root} is not followed any more, as it has no helper and \
+                 descriptors are few (ulimit -n): it gets SIGBUS or EFAULT for pages that it \
+                 lacks; likewise others from now on"
+            ));
+        }
+        true
     }
 
     /// Lets children go on for whose parents' events no more time is given.

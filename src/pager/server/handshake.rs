@@ -18,7 +18,6 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustix::event::epoll;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use rustix::process::{Resource, getrlimit};
 
@@ -28,10 +27,12 @@ use crate::page::PAGE_SIZE;
 use crate::pager::helper::{Helper, send};
 use crate::pager::lineage::Lineage;
 use crate::pager::peer::Peer;
+use crate::pager::polled::Polled;
 use crate::pager::process_files::ProcessFiles;
 use crate::pager::run_dir::random_bytes;
 use crate::pager::space::{STAGING_BYTES, Space};
 use crate::pager::{lock, too_many_files};
+use crate::sys::foreign::{Foreign, Maker};
 use crate::sys::preload::SharedControl;
 use crate::sys::preload::protocol::{MESSAGE_BYTES, Message, kind};
 use crate::sys::userfaultfd::Userfaultfd;
@@ -70,18 +71,20 @@ pub(super) struct Entrance {
 pub(super) struct ReadyHelper {
     pub(super) space: u32,
     /// The end of its door. No other process has the same: a holder could connect it to itself.
-    door: OwnedFd,
+    door: Polled<Foreign>,
 }
 
 /// A connection, and the process at its other end.
 #[derive(Debug)]
 pub(super) struct Arrival {
-    connection: OwnedFd,
+    connection: Foreign,
     peer: Peer,
 }
 
 impl Entrance {
     pub(super) fn new(listener: OwnedFd) -> io::Result<Entrance> {
+        // Connections have this from it. Before Linux 6.16 they take what nobody asked for.
+        let _ = peer::let_descriptors(&listener, false);
         let spare = Mutex::new(Some(listener.try_clone()?));
         let lineage = Mutex::new(Lineage::of(std::process::id()));
         Ok(Entrance { listener, spare, lineage })
@@ -104,6 +107,7 @@ impl Entrance {
                 self.turn_away(accept);
             }
         })?;
+        let connection = Foreign::new(connection);
         let peer = Peer::of_connection(&connection)?;
         self.check(Arrival { connection, peer })
     }
@@ -125,17 +129,17 @@ impl Entrance {
     fn turn_away(&self, accept: impl FnOnce() -> rustix::io::Result<OwnedFd>) {
         let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
         drop(spare.take());
-        drop(accept());
+        drop(accept().map(Foreign::new));
         *spare = self.listener.try_clone().ok();
     }
 }
 
 /// A new door: the end that sends, for a helper, and the end that receives.
-fn new_door() -> io::Result<(OwnedFd, OwnedFd)> {
+fn new_door() -> io::Result<(Foreign, Foreign)> {
     let (family, kind) = (AddressFamily::UNIX, SocketType::DGRAM);
     let (sends, receives) = rustix::net::socketpair(family, kind, SocketFlags::CLOEXEC, None)?;
     peer::tell_senders(&receives)?;
-    Ok((sends, receives))
+    Ok((Foreign::new(sends), Foreign::new(receives)))
 }
 
 impl ReadyHelper {
@@ -146,7 +150,7 @@ impl ReadyHelper {
     /// The kernel's; `InvalidData` where it sends something else.
     fn take_sent(&self) -> io::Result<Arrival> {
         let (message, mut descriptors, sender) = receive(&self.door)?;
-        let is_packets = |socket: &OwnedFd| {
+        let is_packets = |socket: &Foreign| {
             sockopt::socket_domain(socket) == Ok(AddressFamily::UNIX)
                 && sockopt::socket_type(socket) == Ok(SocketType::SEQPACKET)
         };
@@ -163,7 +167,7 @@ impl ReadyHelper {
 /// A helper that has come, and is not ready.
 #[derive(Debug)]
 pub(super) struct PendingHelper {
-    connection: OwnedFd,
+    connection: Polled<Foreign>,
     peer: Arc<Peer>,
     since: Instant,
     stage: Stage,
@@ -176,7 +180,7 @@ enum Stage {
     Greeting(Message),
     Welcomed(Welcomed),
     /// It has said that it is ready, with a userfaultfd; the proof is due once no mapping changes.
-    Proving(Welcomed, Message, Option<OwnedFd>),
+    Proving(Welcomed, Message, Option<Foreign>),
     /// The kernel has refused it something, with this errno.
     Unable(u64),
 }
@@ -188,7 +192,7 @@ struct Welcomed {
     own: Range<u64>,
     control: SharedControl,
     /// The end of its door that receives.
-    door: OwnedFd,
+    door: Foreign,
     is_forked: bool,
     /// The space that its parent's fork made.
     space: Option<u32>,
@@ -224,9 +228,11 @@ impl Server {
         }
         let id = self.number();
         let token = Token::Helper(id).data();
-        epoll::add(&self.epolls[0], &connection, token, epoll::EventFlags::IN)?;
+        let peer = Arc::new(peer);
+        let connection = connection.made_by(Arc::clone(&peer) as Arc<dyn Maker>);
+        let connection = Polled::add(&self.epolls, connection, token)?;
         let (since, stage) = (Instant::now(), Stage::Connected);
-        let pending = PendingHelper { connection, peer: Arc::new(peer), since, stage };
+        let pending = PendingHelper { connection, peer, since, stage };
         self.pending.insert(id, pending);
         Ok(())
     }
@@ -258,8 +264,11 @@ impl Server {
         }
         let Some(pending) = self.pending.get_mut(&id) else { return };
         let stage = std::mem::replace(&mut pending.stage, Stage::Connected);
-        let heard = receive(&pending.connection)
-            .and_then(|(message, descriptors, _)| stage.next(message, descriptors));
+        let heard = receive(&pending.connection).and_then(|(message, descriptors, _)| {
+            let by = |fd: Foreign| fd.made_by(Arc::clone(&pending.peer) as Arc<dyn Maker>);
+            stage.next(message, descriptors.into_iter().map(by).collect())
+        });
+        let _ = peer::let_descriptors(&pending.connection, false); // as at the entrance
         match heard {
             Ok(stage) => self.go_on_with(id, stage),
             Err(error) => self.refuse(id, &error),
@@ -345,6 +354,7 @@ impl Server {
         let connection = &self.pending[&id].connection;
         let welcome = |kind| Message::new(kind, [STAGING_BYTES]);
         let (file, lent) = (file.as_fd(), lent_door.as_fd());
+        let _ = peer::let_descriptors(connection, true); // its userfaultfd, with the next message
         match (space, &self.device) {
             (Some(space), _) => {
                 let space = lock(&self.spaces[&space]);
@@ -383,7 +393,7 @@ impl Server {
         id: u32,
         welcomed: Welcomed,
         ready: Message,
-        fd: Option<OwnedFd>,
+        fd: Option<Foreign>,
     ) -> io::Result<Option<Stage>> {
         let [start, bytes, identity, _] = ready.words;
         let staging = memory(start, bytes)?;
@@ -394,13 +404,13 @@ impl Server {
             memory(identity, PAGE)?;
         }
         let peer = Arc::clone(&self.pending[&id].peer);
-        if self.has_space_of(peer.pid()) {
+        if self.has_space_of(peer.pid()) || self.has_left_too_much(peer.pid()) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
         let joins = welcomed.is_forked && welcomed.space.is_none();
         let parent = if joins { self.parent_to_join(peer.pid())? } else { None };
         // Several that were admitted at a time may have taken descriptors since.
-        if !leaves_spare_files(&self.pending[&id].connection.try_clone()?, OPENED_FILES) {
+        if !leaves_spare_files(&new_descriptor()?, OPENED_FILES) {
             return Err(io::Error::from_raw_os_error(libc::EMFILE));
         }
         let page = staging.end - PAGE;
@@ -436,10 +446,10 @@ impl Server {
         let pending = self.pending.remove(&id).expect("it was there");
         // From now on the evictor reads its messages. Epoll reports its end in any case.
         let token = Token::Helper(id).data();
-        epoll::modify(&self.epolls[0], &pending.connection, token, epoll::EventFlags::empty())?;
-        let knock = Token::Door(id).data();
-        epoll::add(&self.epolls[0], &welcomed.door, knock, epoll::EventFlags::IN)?;
-        self.helpers.insert(id, ReadyHelper { space, door: welcomed.door });
+        pending.connection.report_end(token)?;
+        let door = welcomed.door.made_by(Arc::clone(&peer) as Arc<dyn Maker>);
+        let door = Polled::add(&self.epolls, door, Token::Door(id).data())?;
+        self.helpers.insert(id, ReadyHelper { space, door });
         let could_exceed = parent.is_some_and(|parent| self.join_parent(space, &parent));
         let mut child = lock(&self.spaces[&space]);
         let release = &mut |slot| self.pager.release(slot);
@@ -480,19 +490,24 @@ impl Server {
 
 /// Whether a descriptor that was made just now, and so many more, leave the spare ones. The kernel
 /// gives the lowest number that is free.
-fn leaves_spare_files(newest: &OwnedFd, more: u64) -> bool {
+fn leaves_spare_files(newest: &impl AsFd, more: u64) -> bool {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    newest.as_raw_fd() as u64 + more + SPARE_FILES < limit
+    newest.as_fd().as_raw_fd() as u64 + more + SPARE_FILES < limit
+}
+
+/// One that is closed again at once.
+fn new_descriptor() -> io::Result<OwnedFd> {
+    Ok(rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)?)
 }
 
 /// Has a helper end, whose program then runs on as it would without it.
-fn send_away(connection: &OwnedFd) {
+fn send_away(connection: &impl AsFd) {
     let _ = send(connection, Message::new(kind::END, []), &[]); // it may have ended
 }
 
 impl Stage {
     /// The stage after a message, if that was due.
-    fn next(self, message: Message, mut descriptors: Vec<OwnedFd>) -> io::Result<Stage> {
+    fn next(self, message: Message, mut descriptors: Vec<Foreign>) -> io::Result<Stage> {
         let fd = descriptors.pop();
         let is_alone = descriptors.is_empty();
         match (self, message.kind) {
@@ -520,7 +535,7 @@ fn memory(start: u64, bytes: u64) -> io::Result<Range<u64>> {
 
 /// Proves that a userfaultfd and the files of a process are of one address space. The userfaultfd
 /// fills a missing page with a nonce, and the process's memory shows it. That file was opened after
-/// the userfaultfd was made, and as the last one.
+/// the userfaultfd was made, and as the last one. The page is private, before and after.
 fn prove(uffd: &Userfaultfd, files: &ProcessFiles, page: u64) -> io::Result<()> {
     let nonce = random_bytes()?;
     let mut content = [0; PAGE_SIZE];
@@ -529,12 +544,19 @@ fn prove(uffd: &Userfaultfd, files: &ProcessFiles, page: u64) -> io::Result<()> 
     let filled = uffd.copy(page, &content, true, false);
     filled.map_err(|stopped| io::Error::from_raw_os_error(stopped.errno))?;
     let mut read = [0; 16];
+    // Two processes that map it may show the same nonce.
+    let is_own = || files.mappings.has_private(page..page + PAGE);
+    let was_own = is_own()?;
     files.memory.read(page, &mut read)?;
-    if read == nonce { Ok(()) } else { Err(io::ErrorKind::PermissionDenied.into()) }
+    if read == nonce && was_own && is_own()? {
+        Ok(())
+    } else {
+        Err(io::ErrorKind::PermissionDenied.into())
+    }
 }
 
 /// Receives a message, its descriptors, and its sender where the kernel names it.
-fn receive(socket: &OwnedFd) -> io::Result<(Message, Vec<OwnedFd>, Option<OwnedFd>)> {
+fn receive(socket: &impl AsFd) -> io::Result<(Message, Vec<Foreign>, Option<OwnedFd>)> {
     let mut room = [0; MESSAGE_BYTES];
     let received = peer::receive(socket, &mut room)?;
     let message = Message::from_bytes(&room).filter(|_| received.bytes == MESSAGE_BYTES);

@@ -26,7 +26,7 @@ pub(super) use worker::{Workers, count as count_of_workers};
 use super::company::Drawn;
 use super::reader::Reader;
 use super::space::Space;
-use super::{Pager, SpaceLock, lock, too_many_files, untouched_pages};
+use super::{Pager, SpaceLock, lock, untouched_pages};
 use crate::page::{PAGE_SIZE, Page};
 use crate::sys::process;
 use crate::sys::userfaultfd::{Event, Message as Told, Userfaultfd};
@@ -48,6 +48,8 @@ enum Token {
     Userfaultfd(u32),
     /// Of a helper.
     Door(u32),
+    /// A userfaultfd whose helper has ended.
+    Left(u32),
 }
 
 impl Token {
@@ -56,9 +58,10 @@ impl Token {
             Token::Listener => 0,
             Token::Wake => 1,
             Token::Over => 2,
-            Token::Helper(id) => u64::from(id) * 3 + 3,
-            Token::Userfaultfd(id) => u64::from(id) * 3 + 4,
-            Token::Door(id) => u64::from(id) * 3 + 5,
+            Token::Helper(id) => u64::from(id) * 4 + 4,
+            Token::Userfaultfd(id) => u64::from(id) * 4 + 5,
+            Token::Door(id) => u64::from(id) * 4 + 6,
+            Token::Left(id) => u64::from(id) * 4 + 7,
         };
         epoll::EventData::new_u64(number)
     }
@@ -69,11 +72,12 @@ impl Token {
             1 => Token::Wake,
             2 => Token::Over,
             number => {
-                let id = (number / 3 - 1) as u32;
-                match number % 3 {
+                let id = (number / 4).saturating_sub(1) as u32;
+                match number % 4 {
                     0 => Token::Helper(id),
                     1 => Token::Userfaultfd(id),
-                    _ => Token::Door(id),
+                    2 => Token::Door(id),
+                    _ => Token::Left(id),
                 }
             }
         }
@@ -96,9 +100,11 @@ pub(super) struct Server {
     helpers: BTreeMap<u32, ReadyHelper>,
     waiting: Vec<Waiting>,
     overtaking: Vec<Overtaking>,
-    left: Vec<Left>,
+    left: BTreeMap<u32, Left>,
     /// It was told that a page of such was asked for.
     has_told_of_left: bool,
+    /// It was told that a child is not followed any more.
+    has_told_of_children: bool,
     /// The warning was printed that there are too few descriptors for all programs.
     has_told_of_files: bool,
     /// Some space may have something that is to be protected still.
@@ -151,8 +157,9 @@ impl Server {
             helpers: BTreeMap::new(),
             waiting: Vec::new(),
             overtaking: Vec::new(),
-            left: Vec::new(),
+            left: BTreeMap::new(),
             has_told_of_left: false,
+            has_told_of_children: false,
             has_told_of_files: false,
             protects: false,
             reader,
@@ -165,7 +172,8 @@ impl Server {
 
     /// Whether there is something to do of which no descriptor tells.
     fn is_busy(&self) -> bool {
-        let has_some = !self.waiting.is_empty() || !self.left.is_empty() || self.protects;
+        let has_young = self.left.values().any(Left::is_young);
+        let has_some = !self.waiting.is_empty() || has_young || self.protects;
         has_some || self.has_unanswered()
     }
 
@@ -209,8 +217,7 @@ impl Server {
         let mut space = lock(&shared);
         self.take_from_workers(&space.uffd, None);
         if let Some(helper) = space.helper() {
-            // Others may have it still.
-            let _ = epoll::delete(&self.epolls[0], helper.connection());
+            helper.connection().leave(); // the evictor may have the space still
         }
         space.gone = true;
         let pager = &self.pager;
@@ -293,12 +300,11 @@ impl Server {
         }
         let start = Instant::now();
         let mut room = [Told::EMPTY; MESSAGES];
+        let mut no_descriptor = None;
         let count = space.uffd.read(&mut room).unwrap_or_else(|error| {
-            if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) {
-                // The process waits in fork(2): the kernel has no descriptor for its event.
-                let why = too_many_files(&error);
-                self.pager.end(&space, &format!("a fork cannot be followed: {why}"));
-            }
+            // The process waits in fork(2): the kernel has no descriptor for its event.
+            no_descriptor =
+                matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)).then_some(error);
             0
         });
         if count > 0 {
@@ -372,6 +378,10 @@ impl Server {
         if has_forked {
             // Of a program that forks in a loop, each child has a table of its own.
             self.forget_dead(|space| space.pid.is_none());
+            self.keep_to_quota(id);
+        }
+        if let Some(error) = no_descriptor {
+            self.make_way_for_fork(shared, &error);
         }
         Ok(Answered { count, drawn })
     }

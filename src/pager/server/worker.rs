@@ -247,6 +247,10 @@ impl Worker {
                             workers.admit(workers.entrance.check(arrival));
                         }
                     }
+                    Token::Left(id) => {
+                        workers.lock().hear_left(id);
+                        self.is_busy = true; // it may end
+                    }
                     Token::Wake => {
                         let _ = rustix::io::read(&workers.pager.wake, &mut [0; 8]);
                         self.is_busy = true;

@@ -61,6 +61,8 @@ pub(super) struct Space {
     pub(super) pid: Option<u32>,
     /// The process, where it is known.
     pub(super) peer: Option<Arc<Peer>>,
+    /// Of a child: the last process before it that was known when it forked.
+    forked_by: Option<u32>,
     identity: Identity,
     /// The helper's thread: it has the memory as long as anybody has, unlike the first thread.
     pub(super) thread: Option<u32>,
@@ -151,6 +153,7 @@ impl Space {
         Space {
             pid,
             peer: None,
+            forked_by: None,
             identity: Identity::default(),
             thread: None,
             renumbered: Vec::new(),
@@ -210,7 +213,12 @@ impl Space {
     /// The space of a child that was forked with this userfaultfd. A secret identifies its process.
     pub(super) fn of_child(uffd: Arc<Userfaultfd>, parent: &Space, secret: [u8; 16]) -> Space {
         let identity = Identity::of_child(&parent.identity, secret);
-        Space { identity, ..Space::with(uffd, None) }
+        Space { identity, forked_by: parent.root(), ..Space::with(uffd, None) }
+    }
+
+    /// Its process, or the last known one before it.
+    pub(super) fn root(&self) -> Option<u32> {
+        self.pid.or(self.forked_by)
     }
 
     /// Takes this process for the space's.

@@ -21,6 +21,8 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
+use super::foreign::Foreign;
+
 pub use abi::Features;
 pub use message::{Event, Message};
 pub use own::OwnMemory;
@@ -126,10 +128,10 @@ impl Userfaultfd {
     /// # Errors
     ///
     /// `InvalidData` where it is something else; those of readlink(2).
-    pub fn from_stranger(fd: OwnedFd) -> io::Result<Userfaultfd> {
-        let told = fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()))?;
+    pub fn from_stranger(fd: Foreign) -> io::Result<Userfaultfd> {
+        let told = fs::read_link(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()))?;
         match told.as_os_str() == "anon_inode:[userfaultfd]" {
-            true => Ok(Userfaultfd::from_fd(fd)),
+            true => Ok(Userfaultfd::from_fd(fd.into_inner())),
             false => Err(io::ErrorKind::InvalidData.into()),
         }
     }
