@@ -91,7 +91,7 @@ fn fill(page: &mut [u8], seed: u64) {
     let mut random = SplitMix64::new(seed);
     for unit in page.as_chunks_mut::<16>().0 {
         let next = random.next_word();
-        let first = if next % 8 == 0 { next } else { (next >> 3) % REPEATED };
+        let first = if next.is_multiple_of(8) { next } else { (next >> 3) % REPEATED };
         let words = u128::from(mix(first)) << 64 | u128::from(mix(first.wrapping_add(REPEATED)));
         *unit = words.to_ne_bytes();
     }

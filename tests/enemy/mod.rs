@@ -27,7 +27,7 @@ const PAGE: usize = 4096;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What an enemy does, and the tests that each of them is.
-pub(crate) const ATTACKS: [&str; 11] = [
+pub(crate) const ATTACKS: [&str; 12] = [
     "truncate",
     "scribble",
     "flood",
