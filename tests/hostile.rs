@@ -400,7 +400,7 @@ fn users_of_helpers() {
     assert_ne!(line(&one, "Uid:"), line(&other, "Uid:"));
 }
 
-/// A thread ends after the handshake: the memory of its process counts, as that of an unmanaged one.
+/// A thread ends after the handshake: the memory of its process counts as unmanaged.
 fn helper_gone() {
     let this = this();
     let script = format!(

@@ -88,11 +88,12 @@ pub(super) struct Compare {
     workload: Workload,
     /// Size of the built-in workload
     #[arg(long, value_name = "SIZE", default_value = "384M", value_parser = parse_size,
-          conflicts_with = "pages", help_heading = "Pages")]
+          conflicts_with = "pages", help_heading = "Pages", hide_short_help = true)]
     size: usize,
     /// Start of its random numbers: same seed, same data
     #[arg(
         long,
+        hide_short_help = true,
         value_name = "N",
         default_value_t = 1,
         conflicts_with = "pages",
@@ -100,13 +101,14 @@ pub(super) struct Compare {
     )]
     seed: u64,
 
-    /// Allocators to compare; zsmalloc is the base if it is among them
+    /// Allocators; the base is zsmalloc [default: zsmalloc,zbud,z3fold]
     #[arg(
         long,
         help_heading = "Comparison",
         value_name = "NAMES",
         value_delimiter = ',',
-        default_value = "zsmalloc,zbud,z3fold"
+        default_value = "zsmalloc,zbud,z3fold",
+        hide_default_value = true
     )]
     zpool: Vec<ZpoolKind>,
     /// Compressors: lz4, lzo, lzo-rle, zstd, deflate, none; zstd:19 for a level

@@ -72,7 +72,7 @@ pub(super) struct LimitArguments {
     #[arg(long, value_name = "SKEW", value_parser = parse_skew, hide_short_help = true)]
     skew: Option<f64>,
     /// A load takes the page out, and it is stored again: swap-in and swap-out
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     exclusive: bool,
 }
 

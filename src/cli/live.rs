@@ -109,36 +109,45 @@ const PRESET_LIMIT: LiveLimit = LiveLimit::Percent(60.0);
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Live (the command itself, under a limit)")]
 pub(super) struct LiveArguments {
-    /// Run the command in so much memory, for each combination: 512M, or 60% of its own peak
+    /// Run the command itself in less memory: 512M, or 60% of its own peak
     ///
     /// The command runs under `uzswap run`, once without a limit, then in --runs rounds in which
     /// the combinations take turns. Nothing is replayed: times are those of the command.
     #[arg(long, value_name = "SIZE|PERCENT", value_parser = parse_limit,
           conflicts_with_all = LIVE_ALONE)]
     limit: Option<LiveLimit>,
-    /// A ready study: build (with --source), usemem, usemem:4x64M:random, memhog:256M, stress
+    /// A ready command: build (with --source), usemem, memhog, stress
+    ///
+    /// With sizes and times: usemem:4x64M:random, memhog:256M, stress:60s.
     #[arg(long, value_name = "NAME", group = "pages", conflicts_with_all = LIVE_ALONE)]
     preset: Option<Preset>,
     /// Source tree of --preset build: copied to a fresh folder for each run
     #[arg(long, value_name = "DIR", hide_short_help = true)]
     source: Option<PathBuf>,
-    /// Engines: uzswap, and kernel (or zswap, zram): the kernel's own, needs root
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "uzswap")]
+    /// uzswap, and kernel (zswap or zram), which needs root [default: uzswap]
+    #[arg(
+        long,
+        value_name = "NAMES",
+        value_delimiter = ',',
+        default_value = "uzswap",
+        hide_default_value = true,
+        hide_possible_values = true
+    )]
     engine: Vec<EngineName>,
     /// Swap area behind the kernel's zswap: loop (over a tmpfs), zram, file:FOLDER
     #[arg(long, value_name = "AREA", default_value = "loop", hide_short_help = true)]
     kernel_swap: SwapBacking,
-    /// Shell command before each run, not timed; {dir} is the run's own folder
+    /// Shell command before each run; {dir} is a folder of the run
     #[arg(long, value_name = "CMD")]
     prepare: Option<String>,
-    /// Shell command after each run that must print the same each time: no page was wrong
+    /// Shell command after each run; must print the same each time
     #[arg(long, value_name = "CMD")]
     check: Option<String>,
     /// Shell command after each run, not timed
     #[arg(long, value_name = "CMD", hide_short_help = true)]
     cleanup: Option<String>,
     /// Make {dir} a fresh tmpfs of this size for each run (needs root)
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, hide_short_help = true)]
     tmpfs: Option<usize>,
     /// Kill a run that takes longer: 90s, 10m
     #[arg(long, value_name = "TIME", value_parser = parse_time,

@@ -5,8 +5,8 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Gives this thread, and all that it starts from now on, a mount table of its own. No other process
-/// sees its mounts, and the kernel removes them with the last process of the table.
+/// Gives this thread, and all that it starts from now on, a mount table of its own. No other
+/// process sees its mounts, and the kernel removes them with the last process of the table.
 ///
 /// # Errors
 ///

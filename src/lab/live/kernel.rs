@@ -35,8 +35,8 @@ pub(super) struct Kernel {
 impl Kernel {
     /// For a command with such a peak.
     pub(super) fn new(backing: SwapBacking, peak_bytes: u64) -> Kernel {
-        // All that the command has may be swapped, and the probe. More would take more of the limit:
-        // zram has a table of its whole size.
+        // All that the command has may be swapped, and the probe. A larger area would take more of
+        // the limit: zram has a table of its whole size.
         let size_bytes = peak_bytes + peak_bytes / 4 + (32 << 20);
         Kernel { journal: None, backing, size_bytes }
     }

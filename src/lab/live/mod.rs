@@ -185,8 +185,8 @@ impl LiveExperiment {
                       command that takes longer"
                     .to_owned(),
                 peak => format!(
-                    "--limit comes to {}, and no program lives in less than 1 MiB: the command's own \
-                     peak is {}",
+                    "--limit comes to {}, and no program lives in less than 1 MiB: the peak of the \
+                     command is {}",
                     human_size(limit_bytes),
                     human_size(peak)
                 ),
@@ -235,8 +235,8 @@ impl LiveExperiment {
         let mut notes = Vec::new();
         if self.parts.iter().any(LiveParts::is_kernel) {
             notes.push(format!(
-                "The kernel's limit is that of uzswap: a thread sets the cgroup's limit every 10 ms \
-                 so that anonymous memory, pool and the known tables stay below it together; page \
+                "The kernel's limit is that of uzswap: a thread sets the cgroup's every 10 ms so \
+                 that anonymous memory, pool and the known tables stay below it together; page \
                  cache and tmpfs are not limited. A probe of {} runs in the cgroup.",
                 human_size(PROBE_BYTES)
             ));
@@ -244,7 +244,7 @@ impl LiveExperiment {
         notes.extend(self.command.preset.and_then(|preset| preset.note()));
         if !warm_up.is_never_swapped {
             notes.push(
-                "This kernel swaps the pages of a tmpfs (it has no noswap, Linux 6.4): the kernel's \
+                "This kernel swaps the pages of a tmpfs (noswap needs Linux 6.4): the kernel's \
                  engines keep pages of the folder in their pools, too, and uzswap's does not."
                     .to_owned(),
             );

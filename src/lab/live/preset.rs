@@ -259,9 +259,9 @@ impl Preset {
     pub fn note(&self) -> Option<String> {
         match self {
             Preset::Stress { .. } => Some(format!(
-                "stress-ng runs for a fixed time: read its counts, not its run time. An io operation \
-                 is sync(2), syncfs(2) and syncfs of each of {} mounts; their number and the dirty \
-                 pages of the whole machine decide it, so that it cannot measure an index or an \
+                "stress-ng runs for a fixed time: read its counts, not its run time. An operation \
+                 of io is sync(2), syncfs(2) and syncfs of each of {} mounts; their number and the \
+                 dirty pages of the whole machine decide it, so that it cannot measure an index or an \
                  allocator. --vm-bytes is divided by the workers: 250 MB each.",
                 mounts()
             )),
@@ -345,8 +345,8 @@ mod tests {
         let output = "stress-ng: info:  [7] dispatching hogs: 4 io, 4 vm\n\
             stress-ng: metrc: [7] stressor   bogo ops real time  usr time  sys time   bogo ops/s\n\
             stress-ng: metrc: [7]                       (secs)    (secs)    (secs)   (real time)\n\
-            stress-ng: metrc: [7] io            73778     5.00      0.01      0.05     14755.60  1.0\n\
-            stress-ng: metrc: [7] vm              512     5.04      3.88      0.30       101.59  2.0\n";
+            stress-ng: metrc: [7] io        73778     5.00      0.01      0.05     14755.60  1.0\n\
+            stress-ng: metrc: [7] vm          512     5.04      3.88      0.30       101.59  2.0\n";
         let counts = stress_counts(output);
         assert_eq!(
             counts,

@@ -1,8 +1,8 @@
 //! The order in which combinations take turns.
 
-/// The combinations of one round, by number. Every second round is the one before it, backwards; the
-/// two after it start with the next combination. So no combination is always early, and none always
-/// follows the same other.
+/// The combinations of one round, by number. Every second round is the one before it, backwards;
+/// the two after it start with the next combination. So no combination is always early, and none
+/// always follows the same other.
 pub(super) fn order_of_round(combinations: usize, round: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..combinations).collect();
     if combinations > 0 {

@@ -230,7 +230,8 @@ fn latencies(report: &LiveReport) -> String {
     text.pop();
     text += "STORE, LOAD: the engine's own; FAULT: as a thread waits for its page.\n";
     if report.runs.iter().any(|findings| findings.parts.is_kernel()) {
-        text += "Of the kernel: MADV_PAGEOUT of a page, and a touch of one that is out, by a probe in the cgroup.\n";
+        text += "Of the kernel: MADV_PAGEOUT of a page, and a touch of one that is out, by a \
+                 probe in the\ncgroup.\n";
     }
     text += "\n";
     for findings in ended(report) {
@@ -440,8 +441,8 @@ pub(super) fn sentences(report: &LiveReport) -> Vec<String> {
         let peak = findings.each(|run| run.peak_bytes).into_iter().max().unwrap_or(0);
         if peak > limit + limit / 50 {
             sentences.push(format!(
-                "{} passed the limit for a moment: {} at its peak, of {}. Programs grew faster than \
-                 pages could leave.",
+                "{} passed the limit for a moment: {} at its peak, of {}. Programs grew faster \
+                 than pages could leave.",
                 findings.label,
                 human_size(peak),
                 human_size(limit),
@@ -449,7 +450,7 @@ pub(super) fn sentences(report: &LiveReport) -> Vec<String> {
         }
         if run.refused_pages > 0 {
             sentences.push(format!(
-                "{} refused {} pages of {}: they stay whole in memory, and count against the limit.",
+                "{} refused {} pages of {}: they stay whole, and count against the limit.",
                 findings.label,
                 thousands(run.refused_pages),
                 thousands(run.stored_pages),
