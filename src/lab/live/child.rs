@@ -40,7 +40,8 @@ pub(super) struct Ended {
 
 /// Starts a command in a process group of its own and waits for it. After `timeout`, or an
 /// interrupt of this process, the whole group is asked to end, and killed. A terminal's Ctrl-C
-/// reaches this process alone. No two may be waited for at once: their processor times would be mixed.
+/// reaches this process alone. No two may be waited for at once: their processor times would be
+/// mixed.
 ///
 /// # Errors
 ///

@@ -261,8 +261,8 @@ impl Preset {
             Preset::Stress { .. } => Some(format!(
                 "stress-ng runs for a fixed time: read its counts, not its run time. An operation \
                  of io is sync(2), syncfs(2) and syncfs of each of {} mounts; their number and the \
-                 dirty pages of the whole machine decide it, so that it cannot measure an index or an \
-                 allocator. --vm-bytes is divided by the workers: 250 MB each.",
+                 dirty pages of the whole machine decide it, so that it cannot measure an index or \
+                 an allocator. --vm-bytes is divided by the workers: 250 MB each.",
                 mounts()
             )),
             _ => None,
