@@ -3,7 +3,7 @@
 //! A close(2) of the last descriptor does what the maker of the file has prepared. A TCP socket
 //! with `SO_LINGER` waits for its peer. A unix socket drops its unread messages, with their
 //! descriptors. So a [`Foreign`] descriptor is closed in one of a few threads, which wait for
-//! nobody for long: a signal interrupts a close that takes more than [`PATIENCE`].
+//! nobody for long: a signal interrupts a close that takes more than `PATIENCE`.
 
 use std::collections::VecDeque;
 use std::fmt;
