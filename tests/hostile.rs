@@ -432,7 +432,7 @@ for pid in all:
     os.kill(pid, 9)
 "#;
 
-/// What it ends with beside a victim, and what the run told.
+/// The exit code of an attack beside a victim, and the messages of the run.
 fn one_memory_beside_a_victim(without_helper: bool, numbers: &str) -> String {
     let unset = if without_helper { "env -u LD_PRELOAD" } else { "" };
     let script = format!(

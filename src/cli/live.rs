@@ -192,15 +192,7 @@ impl LiveArguments {
                      or a --preset"
                 )));
             }
-            None => LiveCommand {
-                argv: choice.command.to_vec(),
-                prepare: None,
-                cleanup: None,
-                check: None,
-                tmpfs_bytes: None,
-                timeout: None,
-                preset: None,
-            },
+            None => LiveCommand::new(choice.command.to_vec()),
         };
         command.prepare = self.prepare.clone().or(command.prepare);
         command.cleanup = self.cleanup.clone().or(command.cleanup);

@@ -59,6 +59,19 @@ fn as_seconds<S: serde::Serializer>(
 }
 
 impl LiveCommand {
+    /// A command alone, on no tmpfs and for as long as it takes.
+    pub fn new(argv: Vec<OsString>) -> LiveCommand {
+        LiveCommand {
+            argv,
+            prepare: None,
+            cleanup: None,
+            check: None,
+            tmpfs_bytes: None,
+            timeout: None,
+            preset: None,
+        }
+    }
+
     /// The command on one line.
     pub fn text(&self) -> String {
         let words: Vec<_> = self.argv.iter().map(|word| word.to_string_lossy()).collect();
@@ -268,15 +281,7 @@ mod tests {
     use super::*;
 
     fn command(argv: &[&str]) -> LiveCommand {
-        LiveCommand {
-            argv: argv.iter().map(OsString::from).collect(),
-            prepare: None,
-            cleanup: None,
-            check: None,
-            tmpfs_bytes: None,
-            timeout: None,
-            preset: None,
-        }
+        LiveCommand::new(argv.iter().map(OsString::from).collect())
     }
 
     #[test]

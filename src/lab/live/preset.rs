@@ -164,15 +164,7 @@ impl Preset {
             argv.extend(arguments.into_iter().map(OsString::from));
             argv
         };
-        let mut command = LiveCommand {
-            argv: Vec::new(),
-            prepare: None,
-            cleanup: None,
-            check: None,
-            tmpfs_bytes: None,
-            timeout: None,
-            preset: Some(*self),
-        };
+        let mut command = LiveCommand { preset: Some(*self), ..LiveCommand::new(Vec::new()) };
         if place.source.is_some() && *self != Preset::Build {
             return Err(format!("--source is for --preset build, not {self}"));
         }
