@@ -112,7 +112,8 @@ impl Entrance {
         self.check(Arrival { connection, peer })
     }
 
-    /// Whether somebody who has come is of the run. The walk to the supervisor may take long: the caller holds no lock.
+    /// Whether somebody who has come is of the run. The walk to the supervisor may take long: the
+    /// caller holds no lock.
     ///
     /// # Errors
     ///
