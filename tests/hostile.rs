@@ -601,13 +601,19 @@ fn helpers_that_return() {
 }
 
 /// A program that forks past the library takes all descriptors. Another one forks still.
+///
+/// The other one needs more than the limit before that: the enemy's children lack pages. The limit
+/// has room for these 91, which are unmanaged and have up to 1 MiB of their own each: the largest
+/// process would be ended for them otherwise, and that may be the other one.
 fn forks_without_end() {
     let enemy = r#"
-import ctypes, os, time
+import ctypes, os, sys, time
 libc = ctypes.CDLL(None)
 fork = lambda: libc.syscall({"x86_64": 57}[os.uname().machine])
 memory = [i.to_bytes(8, "little") * 512 for i in range(10000)]
-time.sleep(1)
+open(sys.argv[1] + "/is-filled", "w").close()
+while not os.path.exists(sys.argv[1] + "/needs-more"):
+    time.sleep(0.01)
 if fork() == 0:
     for child in range(90):
         if fork() == 0:
@@ -618,8 +624,11 @@ if fork() == 0:
 time.sleep(6)
 "#;
     let victim = r#"
-import os, time
-memory = [i.to_bytes(8, "little") * 512 for i in range(5000)]
+import os, sys, time
+while not os.path.exists(sys.argv[1] + "/is-filled"):
+    time.sleep(0.01)
+memory = [i.to_bytes(8, "little") * 512 for i in range(50000)]
+open(sys.argv[1] + "/needs-more", "w").close()
 until = time.time() + 5
 while time.time() < until:
     pid = os.fork()
@@ -641,8 +650,8 @@ os.write(1, b"all is there\n")
     fs::write(path.join("victim"), victim).unwrap();
     let path = path.display();
     let script = format!(
-        "ulimit -n 100; exec timeout -s KILL 60 '{uzswap}' run --limit 80M -- \
-         sh -c 'python3 {path}/enemy & python3 {path}/victim; echo it ends: $?; wait'"
+        "ulimit -n 100; exec timeout -s KILL 60 '{uzswap}' run --limit 180M -- \
+         sh -c 'python3 {path}/enemy {path} & python3 {path}/victim {path}; echo it ends: $?; wait'"
     );
     let output = Command::new("sh").args(["-c", &script]).output().unwrap();
     expect(&output, 0);
