@@ -83,7 +83,7 @@ for _ in range(6):
 """
 
 
-DATA = os.path.abspath(os.path.join(HERE, "../../tests/data/programs"))
+DATA = os.path.abspath(os.path.join(HERE, "../../crates/uzswap-cli/tests/programs"))
 
 NODE = r"""
 let a = [];

@@ -1,11 +1,9 @@
 //! The checks of the targets are those that `cargo test --test fuzz_seeds` runs.
 
-#[path = "../../tests/fuzz/mod.rs"]
-mod fuzz;
-#[path = "../../tests/fuzz_targets/mod.rs"]
+use uzswap_testing::{fuzz, varied_pages};
+
+#[path = "../../crates/uzswap-cli/tests/fuzz_targets/mod.rs"]
 mod fuzz_targets;
-#[path = "../../tests/varied_pages/mod.rs"]
-mod varied_pages;
 
 /// Checks one input of the target that is called so.
 ///

@@ -11,27 +11,29 @@ case $part in
     zpool) sys="files pages window" tests="zpool_model zpool_exhaustive zsmalloc_classes zsmalloc_mapping" ;;
     *) echo "no part $part: index or zpool" >&2; exit 2 ;;
 esac
-mkdir -p "$out/src/sys" "$out/src/lab" "$out/tests" "$out/.cargo"
-cp "$root/src/budget.rs" "$root/src/names.rs" "$root/src/page.rs" "$root/src/table.rs" "$out/src/"
+library=$root/crates/uzswap
+mkdir -p "$out/src" "$out/tests" "$out/.cargo"
 rm -rf "$out/src/$part"
-cp -r "$root/src/$part" "$out/src/$part"
-cp "$root/src/lab/random.rs" "$out/src/lab/mod.rs"
+cp -r "$library/src/$part" "$out/src/$part"
+for module in budget names page random table; do
+    cp "$library/src/$module.rs" "$out/src/"
+done
 {
-    sed -n '/^#!\[allow(unsafe_code/p' "$root/src/sys/mod.rs"
+    echo "$(sed -n '/^#!\[allow(unsafe_code/p' "$root/crates/uzswap-sys/src/lib.rs")"
+    # The modules of that package are in this crate.
+    echo "extern crate self as uzswap_sys;"
     for module in $sys; do
         echo "pub mod $module;"
-        cp "$root/src/sys/$module.rs" "$out/src/sys/"
+        cp "$root/crates/uzswap-sys/src/$module.rs" "$out/src/"
     done
-} > "$out/src/sys/mod.rs"
-for module in budget lab names page sys table "$part"; do
-    echo "pub mod $module;"
-done > "$out/src/lib.rs"
+    for module in budget names page random table "$part"; do
+        echo "pub mod $module;"
+    done
+} > "$out/src/lib.rs"
 for test in $tests; do
-    cp "$root/tests/$test.rs" "$out/tests/"
+    cp "$library/tests/$test.rs" "$out/tests/"
 done
-[ ! -d "$root/tests/common" ] || cp -r "$root/tests/common" "$out/tests/"
-mkdir -p "$out/tests/data"
-cp -r "$root/tests/golden" "$out/tests/" 2>/dev/null || true
+cp -r "$library/tests/common" "$out/tests/"
 cat > "$out/Cargo.toml" <<END
 [package]
 name = "uzswap"
@@ -40,7 +42,8 @@ edition = "2024"
 publish = false
 
 [dependencies]
-$(grep -E '^(intrusive-collections|rustix|libc|procfs|thiserror|tempfile) ' "$root/Cargo.toml")
+$(grep -E '^(intrusive-collections|libc|thiserror|tempfile) ' "$root/Cargo.toml")
+rustix = { version = "1.1", default-features = false, features = ["std", "fs"] }
 
 [profile.dev]
 opt-level = 1

@@ -27,7 +27,7 @@ mkdir -p "$work"
 for name; do
     rm -rf "$work/tree"
     mkdir "$work/tree"
-    (cd "$root" && tar cf - Cargo.toml Cargo.lock README.md build.rs preload src benches tests) |
+    (cd "$root" && tar cf - Cargo.toml Cargo.lock README.md crates) |
         tar xf - -C "$work/tree"
     patch -s -p1 -d "$work/tree" < "$here/$name.patch"
     tests=$(sed -n 's/^found by: //p' "$here/$name.patch")

@@ -113,7 +113,7 @@ mod tests {
     fn noise_within_the_tolerance_does_not_stop_it() {
         for seed in 0..200 {
             let noisy = |capacity: u64| {
-                let off = uzswap::lab::mix(capacity ^ seed << 40) % (3 * MIB);
+                let off = uzswap::random::mix(capacity ^ seed << 40) % (3 * MIB);
                 capacity * 5 / 4 + 20 * MIB + off
             };
             assert_found("noise", 12, noisy);

@@ -14,9 +14,9 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::{Parser, ValueEnum};
 use tempfile::TempDir;
 use uzswap::compressor::{CompressorKind, OUTPUT_BYTES};
-use uzswap::lab::capture::capture_workload;
-use uzswap::lab::page_set::PageSet;
-use uzswap::lab::workload::Workload;
+use uzswap_cli::lab::capture::capture_workload;
+use uzswap_cli::lab::page_set::PageSet;
+use uzswap_cli::lab::workload::Workload;
 use uzswap::page::PAGE_SIZE;
 
 use calibrate::{TOLERANCE, calibrate};
@@ -69,7 +69,7 @@ struct Options {
 fn main() -> ExitCode {
     match std::env::args().nth(1).as_deref() {
         // The heap that is captured is built by a process of this program, as `uzswap` does it.
-        Some("workload") => uzswap::cli::main(),
+        Some("workload") => uzswap_cli::cli::main(),
         Some(RUN_COMMAND) => exit_code(answer()),
         _ => exit_code(compare(&Options::parse())),
     }

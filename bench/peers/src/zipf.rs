@@ -2,7 +2,7 @@
 //!
 //! Walker's alias method (1974): exact for any skew, and one table look-up a draw.
 
-use uzswap::lab::SplitMix64;
+use uzswap::random::SplitMix64;
 
 /// A distribution over the keys 0 to `count - 1`. Which key has which rank is a shuffle, so that
 /// neither neighbours nor the order of insertion say how hot a key is.

@@ -138,7 +138,7 @@ mod tests {
         let byte = |key: usize, i: usize| match key % 3 {
             0 => key as u8,
             1 => (i / 16 % 7 * key) as u8,
-            _ => ::uzswap::lab::mix((key * PAGE_SIZE + i) as u64) as u8,
+            _ => ::uzswap::random::mix((key * PAGE_SIZE + i) as u64) as u8,
         };
         (0..600).map(|key| std::array::from_fn(|i| byte(key, i))).collect()
     }
@@ -150,7 +150,7 @@ mod tests {
             let cache = contender.build(CompressorKind::Lz4, 400_000, source.len());
             let mut hits = 0;
             for step in 0..20_000_u64 {
-                let key = ::uzswap::lab::mix(step) as usize % source.len();
+                let key = ::uzswap::random::mix(step) as usize % source.len();
                 let mut page = [0xa5; PAGE_SIZE];
                 hits += usize::from(cache.read(&source, key as u32, &mut page));
                 assert!(page == source[key], "{}: page {key} at {step}", contender.name());

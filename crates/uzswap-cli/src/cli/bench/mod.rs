@@ -1,0 +1,96 @@
+//! `uzswap bench STUDY`: one part of the store at a time, beside its rivals.
+
+mod index;
+mod map;
+mod same_filled;
+mod swapload;
+
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use clap::Subcommand;
+
+use super::Failure;
+use super::corpus::bar;
+use crate::lab::study::{Spread, StudyError};
+use uzswap_sys::interrupt;
+
+/// What `uzswap bench` is asked for.
+#[derive(Debug, clap::Args)]
+pub(super) struct Bench {
+    #[command(subcommand)]
+    study: Study,
+}
+
+#[derive(Debug, Subcommand)]
+enum Study {
+    /// Compare the indexes: time an operation, memory an entry
+    Index(index::IndexArgs),
+    /// Map and unmap an object that crosses a page border, by every method
+    Map(map::Map),
+    /// Compare the checks for same-filled pages
+    SameFilled(same_filled::SameFilled),
+    #[command(name = crate::lab::study::index::RUN_COMMAND, hide = true)]
+    IndexRun,
+    /// Check whether a faster index speeds up swapping: the setting of the 2019 study
+    Swapload(swapload::SwaploadArgs),
+    #[command(name = crate::lab::study::swapload::RUN_COMMAND, hide = true)]
+    SwaploadRun,
+}
+
+impl Bench {
+    pub(super) fn run(self) -> Result<(), Failure> {
+        match self.study {
+            Study::Index(study) => study.run(),
+            Study::Map(study) => study.run(),
+            Study::SameFilled(study) => study.run(),
+            Study::IndexRun => index::run_one(),
+            Study::Swapload(study) => study.run(),
+            Study::SwaploadRun => swapload::run_one(),
+        }
+    }
+}
+
+/// Runs a study with a bar on standard error, if that is a terminal. An interrupt has its effect
+/// once the study's children are gone.
+fn with_progress<T>(
+    study: impl FnOnce(&mut dyn FnMut(usize, usize, &str)) -> Result<T, StudyError>,
+) -> Result<T, Failure> {
+    interrupt::watch().context("cannot watch for signals").map_err(Failure::Machine)?;
+    let bar = bar(0, "{elapsed:>4} [{bar:30}] {pos}/{len}  {msg}");
+    bar.enable_steady_tick(Duration::from_millis(250));
+    let result = study(&mut |done, total, next| {
+        bar.set_length(total as u64);
+        bar.set_position(done as u64);
+        bar.set_message(next.to_owned());
+    });
+    bar.finish_and_clear();
+    interrupt::end_if_noted();
+    result.map_err(|error| match error {
+        StudyError::Check { .. } => Failure::Check(error.into()),
+        StudyError::Machine { .. } | StudyError::Interrupted => Failure::Machine(error.into()),
+    })
+}
+
+/// Seconds from 0.01 to 3600.
+pub(super) fn parse_seconds(text: &str) -> Result<Duration, anyhow::Error> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.01..=3600.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err(anyhow!("give seconds from 0.01 to 3600, such as 1 or 0.5")),
+    }
+}
+
+/// A figure to three digits: `8.24`, `82.4`, `824`.
+fn three_digits(value: f64) -> String {
+    match value {
+        ..9.995 => format!("{value:.2}"),
+        9.995..99.95 => format!("{value:.1}"),
+        _ => format!("{value:.0}"),
+    }
+}
+
+/// A median with its range: `5.88 (5.2-6.6)`.
+fn with_range(spread: Spread) -> String {
+    let end = |value: f64| if value < 9.95 { format!("{value:.1}") } else { format!("{value:.0}") };
+    format!("{} ({}-{})", three_digits(spread.median), end(spread.min), end(spread.max))
+}

@@ -1,0 +1,191 @@
+//! `uzswap capture`: the pages of a process, a command or a file, as a page set.
+
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use anyhow::Context;
+
+use super::{Failure, print};
+use crate::lab::capture::{
+    CaptureAt, CaptureError, CaptureOptions, capture_command, capture_file, capture_pid,
+};
+use crate::lab::page_set::{About, PageSetError, side_path};
+use crate::lab::report::format::human_size;
+use uzswap::page::PAGE_SIZE;
+
+/// What `uzswap capture` is asked for.
+#[derive(Debug, clap::Args)]
+#[command(
+    allow_negative_numbers = true,
+    override_usage = "uzswap capture -o FILE [OPTIONS] --pid PID\n       \
+                      uzswap capture -o FILE [OPTIONS] --from FILE\n       \
+                      uzswap capture -o FILE [OPTIONS] -- COMMAND [ARGUMENTS]",
+    group(clap::ArgGroup::new("source").required(true).args(["pid", "from", "command"])),
+    after_help = "The pages are what the process holds: passwords, keys, mail. FILE and FILE.json \
+                  are readable by their owner only."
+)]
+pub(super) struct Capture {
+    /// Page set to write; FILE.json beside it says what it is
+    #[arg(short, long, value_name = "FILE")]
+    output: PathBuf,
+    /// Capture a running process: its resident anonymous pages
+    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
+    pid: Option<i32>,
+    /// Take the pages of a core dump, or of any other file
+    #[arg(long, value_name = "FILE")]
+    from: Option<PathBuf>,
+    /// Run a command and capture that
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+    /// Its children and their children too
+    #[arg(long, conflicts_with = "from")]
+    tree: bool,
+    /// When to capture a command: peak, exit, or after 2s, 500ms
+    ///
+    /// peak: when it has most resident anonymous memory; a program that frees its memory before it
+    /// exits is caught within some 10 %. exit: when it exits, before its memory goes. For both the
+    /// command runs to its end. A time: that long after its start; the command is ended then.
+    #[arg(long, value_name = "WHEN", default_value = "peak", requires = "command",
+          conflicts_with_all = ["pid", "from"])]
+    at: When,
+    /// Stop the process while it is read (always so for a command)
+    #[arg(long, conflicts_with = "from")]
+    freeze: bool,
+    /// Do not trace a command (one that traces others, or gains rights): its exit may be missed
+    #[arg(long, requires = "command", conflicts_with_all = ["pid", "from"])]
+    no_trace: bool,
+    /// Print the side file instead of a summary
+    #[arg(long)]
+    json: bool,
+}
+
+/// A moment, as it is given on the command line.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct When(pub(super) CaptureAt);
+
+impl FromStr for When {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<When, String> {
+        match text {
+            "peak" => return Ok(When(CaptureAt::Peak)),
+            "exit" => return Ok(When(CaptureAt::Exit)),
+            _ => {}
+        }
+        let (number, unit_seconds) = match (text.strip_suffix("ms"), text.strip_suffix('s')) {
+            (Some(number), _) => (number, 0.001),
+            (None, Some(number)) => (number, 1.0),
+            (None, None) => match text.strip_suffix('m') {
+                Some(number) => (number, 60.0),
+                None => ("", 0.0),
+            },
+        };
+        // Digits alone: `parse` would take `inf` and `1e9` as well.
+        let is_plain = number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+        number
+            .parse::<f64>()
+            .ok()
+            .filter(|_| is_plain)
+            .and_then(|number| Duration::try_from_secs_f64(number * unit_seconds).ok())
+            .map(|wait| When(CaptureAt::After(wait)))
+            .ok_or_else(|| "expected peak, exit, or a time as 2s, 500ms or 1m".to_owned())
+    }
+}
+
+impl Capture {
+    pub(super) fn run(self) -> Result<(), Failure> {
+        let options = CaptureOptions {
+            tree: self.tree,
+            freeze: self.freeze,
+            untraced: self.no_trace,
+            ..CaptureOptions::default()
+        };
+        let about = match (self.pid, &self.from) {
+            (Some(pid), _) => capture_pid(pid, &self.output, &options),
+            (None, Some(from)) => capture_file(from, &self.output),
+            (None, None) => capture_command(&self.command, self.at.0, &self.output, &options),
+        };
+        let about = about.map_err(failure)?;
+        let text = if self.json {
+            serde_json::to_string_pretty(&about).expect("a struct of plain fields") + "\n"
+        } else {
+            self.summary(&about)
+        };
+        // Standard output belongs to the command, if there is one.
+        if self.command.is_empty() {
+            return print(&text);
+        }
+        let written = io::stderr().lock().write_all(text.as_bytes());
+        written.context("cannot write the summary").map_err(Failure::Check)
+    }
+
+    fn summary(&self, about: &About) -> String {
+        let mut text = String::new();
+        let bytes = about.page_count * PAGE_SIZE as u64;
+        let line = |text: &mut String, name: &str, value: &dyn std::fmt::Display| {
+            writeln!(text, "{name:<9}{value}").expect("a String takes everything");
+        };
+        line(&mut text, "origin", &about.origin);
+        let pages = format!("{} ({})", about.page_count, human_size(bytes));
+        line(&mut text, "pages", &pages);
+        line(&mut text, "ranges", &by_name(about));
+        for note in &about.notes {
+            line(&mut text, "note", note);
+        }
+        let side = side_path(&self.output);
+        line(&mut text, "written", &format!("{}, {}", self.output.display(), side.display()));
+        text
+    }
+}
+
+/// How many ranges there are and the names with most pages.
+fn by_name(about: &About) -> String {
+    const NAMES_MAX: usize = 4;
+    let mut names: Vec<(&str, u64)> = Vec::new();
+    for range in &about.ranges {
+        match names.iter_mut().find(|(name, _)| *name == range.name) {
+            Some((_, pages)) => *pages += range.pages,
+            None => names.push((&range.name, range.pages)),
+        }
+    }
+    names.sort_by_key(|(_, pages)| std::cmp::Reverse(*pages));
+    let percent = |pages: u64| 100.0 * pages as f64 / about.page_count as f64;
+    let shown: Vec<_> = names
+        .iter()
+        .take(NAMES_MAX)
+        .map(|(name, pages)| format!("{name} {:.1} %", percent(*pages)))
+        .collect();
+    let more = if names.len() > NAMES_MAX { ", ..." } else { "" };
+    format!("{} ({}{more})", about.ranges.len(), shown.join(", "))
+}
+
+/// The exit code of a capture's error.
+pub(super) fn failure(error: CaptureError) -> Failure {
+    match &error {
+        CaptureError::Output(PageSetError::Write { .. }) => Failure::Check(error.into()),
+        _ => Failure::of(error.is_machine(), error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_are_named_or_times() {
+        let after = |ms| Ok(When(CaptureAt::After(Duration::from_millis(ms))));
+        assert_eq!("peak".parse(), Ok(When(CaptureAt::Peak)));
+        assert_eq!("exit".parse(), Ok(When(CaptureAt::Exit)));
+        assert_eq!("2s".parse(), after(2000));
+        assert_eq!("1.5s".parse(), after(1500));
+        assert_eq!("500ms".parse(), after(500));
+        assert_eq!("1m".parse(), after(60_000));
+        for text in ["", "2", "s", "ms", "-1s", "infs", "1e3s", "top", "2 h"] {
+            assert!(text.parse::<When>().is_err(), "{text}");
+        }
+    }
+}

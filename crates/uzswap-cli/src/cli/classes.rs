@@ -1,0 +1,164 @@
+//! `uzswap classes`: the size classes of zsmalloc.
+
+use std::fmt::Write as _;
+
+use clap::builder::RangedU64ValueParser;
+use serde::Serialize;
+
+use super::{Failure, print, print_json};
+use uzswap::page::PAGE_SIZE;
+use uzswap::zpool::zsmalloc::{
+    CHAIN_SIZE_MAX, CHAIN_SIZE_MIN, ChainRule, ClassTable, HandleHeader, SizeClass, ZsmallocOptions,
+};
+
+/// What `uzswap classes` is asked for.
+#[derive(Debug, clap::Args)]
+#[command(allow_negative_numbers = true)]
+pub(super) struct Classes {
+    /// The most host pages that a zspage may chain, 4 to 16 [kernels up to 6.2: 4]
+    #[arg(
+        long,
+        value_name = "PAGES",
+        default_value_t = ZsmallocOptions::default().chain_size,
+        value_parser = RangedU64ValueParser::<usize>::new()
+            .range(CHAIN_SIZE_MIN as u64..=CHAIN_SIZE_MAX as u64),
+    )]
+    chain_size: usize,
+
+    /// How a class chooses its chain: used-percent (kernels up to 6.2) or least-waste
+    #[arg(long, value_name = "RULE", default_value_t = ZsmallocOptions::default().chain_rule)]
+    chain_rule: ChainRule,
+
+    /// Where an object's handle is kept: in-object (as kernels do) or beside
+    #[arg(long, value_name = "PLACE", default_value_t = ZsmallocOptions::default().handle_header)]
+    handle_header: HandleHeader,
+
+    /// Print JSON instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+/// What is printed; with `--json`, as it is.
+#[derive(Debug, Serialize)]
+struct Report {
+    chain_size: usize,
+    chain_rule: &'static str,
+    handle_header: &'static str,
+    classes: Vec<Row>,
+    class_count: usize,
+    /// From this length on, an object takes a whole page.
+    huge_bytes: usize,
+    /// Mean over object lengths 1 to 4096 of slot bytes less object bytes.
+    mean_slot_waste_bytes: f64,
+    /// The same, with each slot's share of its zspage's tail.
+    mean_waste_bytes: f64,
+}
+
+/// One size class.
+#[derive(Debug, Serialize)]
+struct Row {
+    index: usize,
+    slot_bytes: usize,
+    pages: usize,
+    slots: usize,
+    tail_waste_bytes: usize,
+    /// Of the zspage's bytes.
+    tail_waste_percent: f64,
+    object_bytes_min: usize,
+    object_bytes_max: usize,
+}
+
+impl Classes {
+    pub(super) fn run(self) -> Result<(), Failure> {
+        let Classes { chain_size, chain_rule, handle_header, json } = self;
+        let options =
+            ZsmallocOptions { chain_size, chain_rule, handle_header, ..Default::default() };
+        let report = Report::new(&ClassTable::new(options));
+        if json { print_json(&report) } else { print(&report.text()) }
+    }
+}
+
+impl Report {
+    fn new(table: &ClassTable) -> Report {
+        let options = table.options();
+        let mut classes: Vec<Row> = table.classes().iter().map(Row::new).collect();
+        let (mut slot_waste, mut waste) = (0.0, 0.0);
+        for bytes in 1..=PAGE_SIZE {
+            let place = table.place_of(bytes);
+            let class = &table.classes()[place];
+            slot_waste += (class.slot_bytes - bytes) as f64;
+            waste += (class.pages * PAGE_SIZE) as f64 / class.slots as f64 - bytes as f64;
+            let row = &mut classes[place];
+            row.object_bytes_min = row.object_bytes_min.min(bytes);
+            row.object_bytes_max = bytes;
+        }
+        Report {
+            chain_size: options.chain_size,
+            chain_rule: options.chain_rule.name(),
+            handle_header: options.handle_header.name(),
+            class_count: classes.len(),
+            classes,
+            huge_bytes: table.huge_bytes(),
+            mean_slot_waste_bytes: slot_waste / PAGE_SIZE as f64,
+            mean_waste_bytes: waste / PAGE_SIZE as f64,
+        }
+    }
+
+    /// The table, smallest class first, and the closing lines.
+    fn text(&self) -> String {
+        let mut text = format!(
+            "chain size {}, chain rule {}, handle header {}\n\n\
+             {:>5} {:>10} {:>6} {:>8} {:>11} {:>8} {:>13}\n",
+            self.chain_size,
+            self.chain_rule,
+            self.handle_header,
+            "index",
+            "slot bytes",
+            "pages",
+            "objects",
+            "tail bytes",
+            "tail %",
+            "object bytes",
+        );
+        for row in &self.classes {
+            let served = format!("{}-{}", row.object_bytes_min, row.object_bytes_max);
+            writeln!(
+                text,
+                "{:>5} {:>10} {:>6} {:>8} {:>11} {:>8.2} {served:>13}",
+                row.index,
+                row.slot_bytes,
+                row.pages,
+                row.slots,
+                row.tail_waste_bytes,
+                row.tail_waste_percent,
+            )
+            .expect("a string takes all");
+        }
+        writeln!(
+            text,
+            "\nclasses: {}\nhuge: from {} bytes on, an object takes a whole page\n\
+             mean waste of objects of 1 to {PAGE_SIZE} bytes: {:.1} bytes of the slot, \
+             {:.1} with its share of the tail",
+            self.class_count, self.huge_bytes, self.mean_slot_waste_bytes, self.mean_waste_bytes,
+        )
+        .expect("a string takes all");
+        text
+    }
+}
+
+impl Row {
+    /// The range of objects is empty yet.
+    fn new(class: &SizeClass) -> Row {
+        let tail_waste_bytes = class.tail_waste_bytes();
+        Row {
+            index: class.index,
+            slot_bytes: class.slot_bytes,
+            pages: class.pages,
+            slots: class.slots,
+            tail_waste_bytes,
+            tail_waste_percent: 100.0 * tail_waste_bytes as f64 / (class.pages * PAGE_SIZE) as f64,
+            object_bytes_min: PAGE_SIZE,
+            object_bytes_max: 0,
+        }
+    }
+}

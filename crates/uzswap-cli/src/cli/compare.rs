@@ -1,0 +1,387 @@
+//! `uzswap compare`: the allocators side by side on given pages.
+
+use std::ffi::OsString;
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use clap::builder::RangedU64ValueParser;
+
+use super::capture::When;
+use super::corpus::{Source, bar};
+use super::limits::LimitArguments;
+use super::live::{self, LiveArguments, LiveChoice};
+use super::size::parse_size;
+use super::{Failure, print};
+use crate::lab::capture::{CaptureOptions, capture_command, capture_pid};
+use crate::lab::experiment::{Combination, Experiment, ExperimentError, Settings, child};
+use crate::lab::live::report::LiveReport;
+use crate::lab::replay::FreedHalf;
+use crate::lab::report::Report;
+use crate::lab::report::format::thousands;
+use crate::lab::workload::Workload;
+use uzswap::compressor::CompressorKind;
+use uzswap::index::IndexKind;
+use uzswap::names::UnknownName;
+use uzswap::same_filled::SameFilledCheck;
+use uzswap::zpool::zsmalloc::{
+    CHAIN_SIZE_MAX, CHAIN_SIZE_MIN, ChainRule, HandleHeader, ObjectMapping,
+};
+use uzswap::zpool::{HostPages, ZpoolKind};
+use uzswap::zswap::{Incompressible, OBJECT_HEADER_MAX};
+use uzswap_sys::interrupt;
+
+/// With fewer pages zsmalloc's classes are mostly part-filled: 119 classes of up to 8 pages each.
+const FEW_PAGES: u64 = 10_000;
+
+/// What `uzswap compare` is asked for.
+#[derive(Debug, clap::Args)]
+#[command(next_line_help = false, allow_negative_numbers = true)]
+pub(super) struct Compare {
+    /// Replay the pages of a file: a page set, a core dump, any whole pages
+    #[arg(long, value_name = "FILE", group = "pages", help_heading = "Pages")]
+    corpus: Option<PathBuf>,
+    /// Replay the anonymous pages of a running process
+    #[arg(long, value_name = "PID", group = "pages", help_heading = "Pages",
+          value_parser = clap::value_parser!(i32).range(1..))]
+    pid: Option<i32>,
+    /// Replay a list of compressed sizes, one a line, with made-up contents
+    ///
+    /// One decimal number from 0 to 4096 a line, in store order; 0 is a same-filled page, and what
+    /// follows a # is left out. On a machine with zswap on zsmalloc, this collects such a list
+    /// without any contents:
+    ///
+    /// bpftrace -q -e 'kprobe:zs_malloc { printf("%d\n", arg1); }' > sizes
+    #[arg(long, value_name = "FILE", group = "pages", help_heading = "Pages")]
+    sizes: Option<PathBuf>,
+    /// Replay a trace of run --record: each store, load and free in its order
+    ///
+    /// As fast as they go, by one thread, whatever the run's times were. Each load is compared.
+    #[arg(long, value_name = "FILE", group = "pages", help_heading = "Pages",
+          conflicts_with_all = ["tree", "free", "LimitArguments"])]
+    trace: Option<PathBuf>,
+    /// Run a command and replay its anonymous pages
+    #[arg(last = true, value_name = "CMD", group = "pages", help_heading = "Pages")]
+    command: Vec<OsString>,
+    /// When to capture the command: peak, exit, or after 2s, 500ms
+    #[arg(
+        long,
+        value_name = "WHEN",
+        default_value = "peak",
+        requires = "command",
+        conflicts_with_all = ["corpus", "pid", "sizes", "trace"],
+        help_heading = "Pages"
+    )]
+    at: When,
+    /// Take the pages of the process's children too
+    #[arg(long, help_heading = "Pages")]
+    tree: bool,
+    /// Built-in workload, where no other pages are given
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = "mixed",
+        conflicts_with = "pages",
+        help_heading = "Pages"
+    )]
+    workload: Workload,
+    /// Size of the built-in workload
+    #[arg(long, value_name = "SIZE", default_value = "384M", value_parser = parse_size,
+          conflicts_with = "pages", help_heading = "Pages", hide_short_help = true)]
+    size: usize,
+    /// Start of its random numbers: same seed, same data
+    #[arg(
+        long,
+        hide_short_help = true,
+        value_name = "N",
+        default_value_t = 1,
+        conflicts_with = "pages",
+        help_heading = "Pages"
+    )]
+    seed: u64,
+
+    /// Allocators; the base is zsmalloc [default: zsmalloc,zbud,z3fold]
+    #[arg(
+        long,
+        help_heading = "Comparison",
+        value_name = "NAMES",
+        value_delimiter = ',',
+        default_value = "zsmalloc,zbud,z3fold",
+        hide_default_value = true
+    )]
+    zpool: Vec<ZpoolKind>,
+    /// Compressors: lz4, lzo, lzo-rle, zstd, deflate, none; zstd:19 for a level
+    #[arg(
+        long,
+        help_heading = "Comparison",
+        value_name = "NAMES",
+        value_delimiter = ',',
+        default_value = "lz4",
+        conflicts_with = "sizes"
+    )]
+    compressor: Vec<CompressorKind>,
+    /// Indexes from page keys to objects
+    #[arg(long, hide_short_help = true, help_heading = "Comparison", value_name = "NAMES",
+          value_delimiter = ',', default_value = IndexKind::default().name())]
+    index: Vec<IndexKind>,
+    /// Runs of each combination, each in a process of its own
+    #[arg(long, help_heading = "Comparison", value_name = "N", default_value_t = 5,
+          value_parser = RangedU64ValueParser::<usize>::new().range(1..=1000))]
+    runs: usize,
+    /// Pages to free once all are stored: half (random) or odd
+    #[arg(long, hide_short_help = true, help_heading = "Comparison",
+          value_name = "WHICH", default_value_t = FreedHalf::Random)]
+    free: FreedHalf,
+    /// Pages that do not shrink: reject or store-as-is
+    #[arg(long, help_heading = "Comparison",
+          value_name = "POLICY", default_value_t = Incompressible::Reject)]
+    incompressible: Incompressible,
+    /// Bytes in front of each object; kernel 6.1: zbud=8,z3fold=8
+    #[arg(long, hide_short_help = true, help_heading = "Comparison",
+          value_name = "ZPOOL=N", value_delimiter = ',', value_parser = parse_header)]
+    object_header: Vec<(ZpoolKind, usize)>,
+    /// Longest zspage of zsmalloc in pages, 4 to 16; 4 up to 6.2
+    #[arg(long, hide_short_help = true, help_heading = "Comparison", value_name = "N",
+          default_value_t = 8,
+          value_parser = RangedU64ValueParser::<usize>::new()
+              .range(CHAIN_SIZE_MIN as u64..=CHAIN_SIZE_MAX as u64))]
+    chain_size: usize,
+    /// zsmalloc's choice of chains: used-percent up to 6.2, least-waste since
+    #[arg(long, hide_short_help = true, help_heading = "Comparison",
+          value_name = "RULE", default_value_t = ChainRule::LeastWaste)]
+    chain_rule: ChainRule,
+    /// zsmalloc's handles: in-object as in the kernel, or beside
+    #[arg(long, hide_short_help = true, help_heading = "Comparison",
+          value_name = "PLACE", default_value_t = HandleHeader::InObject)]
+    handle_header: HandleHeader,
+    /// zsmalloc's ways to objects in two pages: contiguous, copy, vm
+    #[arg(long, hide_short_help = true, help_heading = "Comparison", value_name = "NAMES",
+          value_delimiter = ',', default_value = ObjectMapping::default().name())]
+    mapping: Vec<ObjectMapping>,
+    /// Pages that pools take from the kernel: small, or huge where it has them
+    #[arg(long, hide_short_help = true, help_heading = "Comparison", value_name = "SIZE",
+          default_value_t = HostPages::Small)]
+    host_pages: HostPages,
+    /// Check for same-filled pages: forward, backward, last-first, vector, off
+    #[arg(long, hide_short_help = true, help_heading = "Comparison", value_name = "CHECK",
+          default_value_t = SameFilledCheck::default(), conflicts_with = "sizes")]
+    same_filled: SameFilledCheck,
+    /// Only zero pages are kept as a word, as since 6.12
+    #[arg(long, hide_short_help = true, help_heading = "Comparison", conflicts_with = "sizes")]
+    same_filled_zero_only: bool,
+
+    #[command(flatten)]
+    live: LiveArguments,
+
+    #[command(flatten)]
+    limits: LimitArguments,
+
+    /// Print one JSON document instead
+    ///
+    /// One element of "runs" for each combination; sizes in bytes, times in seconds with one value
+    /// a run, latencies in nanoseconds over all runs with their counts per power of two.
+    #[arg(long, conflicts_with = "csv", help_heading = "Output")]
+    json: bool,
+    /// Print a row a run as comma-separated values instead
+    #[arg(long, help_heading = "Output")]
+    csv: bool,
+}
+
+impl Compare {
+    pub(super) fn run(self) -> Result<(), Failure> {
+        interrupt::watch().context("cannot watch for signals").map_err(Failure::Machine)?;
+        let choice = LiveChoice {
+            command: &self.command,
+            zpools: &self.zpool,
+            compressors: &self.compressor,
+            indexes: &self.index,
+            runs: self.runs,
+        };
+        if let Some(experiment) = self.live.experiment(&choice)? {
+            let report = live::study(&experiment);
+            interrupt::end_if_noted();
+            let report = report?;
+            print(&self.in_form(
+                &report,
+                LiveReport::to_json,
+                LiveReport::to_csv,
+                LiveReport::to_text,
+            ))?;
+            return live::verdict(&report);
+        }
+        let report = self.compare();
+        // Children are gone and files removed: an interrupt may have its effect now.
+        interrupt::end_if_noted();
+        print(&self.in_form(&report?, Report::to_json, Report::to_csv, Report::to_text))
+    }
+
+    /// A report as it was asked for.
+    fn in_form<R>(
+        &self,
+        report: &R,
+        json: fn(&R) -> String,
+        csv: fn(&R) -> String,
+        text: fn(&R) -> String,
+    ) -> String {
+        match (self.json, self.csv) {
+            (true, _) => json(report) + "\n",
+            (_, true) => csv(report),
+            _ => text(report),
+        }
+    }
+
+    fn compare(&self) -> Result<Report, Failure> {
+        if self.tree && self.pid.is_none() && self.command.is_empty() {
+            return Err(Failure::Usage(anyhow!("--tree needs --pid or a command")));
+        }
+        for (place, (zpool, _)) in self.object_header.iter().enumerate() {
+            if self.object_header[..place].iter().any(|(other, _)| other == zpool) {
+                return Err(Failure::Usage(anyhow!(
+                    "--object-header names {zpool} twice: an allocator has one header"
+                )));
+            }
+        }
+        if self.same_filled_zero_only && self.same_filled == SameFilledCheck::Off {
+            return Err(Failure::Usage(anyhow!(
+                "--same-filled-zero-only needs a check: --same-filled is off"
+            )));
+        }
+        self.limits.check()?;
+        let mut source = self.source()?;
+        source.info.notes.extend(self.warnings(source.info.pages));
+        let limits = self.limits.of(source.info.pages, self.seed)?;
+        let settings = Settings {
+            chain_size: self.chain_size,
+            chain_rule: self.chain_rule,
+            handle_header: self.handle_header,
+            host_pages: self.host_pages,
+            incompressible: self.incompressible,
+            free: self.free,
+            same_filled: self.same_filled,
+            same_filled_zero_only: self.same_filled_zero_only,
+        };
+        let experiment = Experiment {
+            corpus: source.file.clone(),
+            pages: source.count(),
+            zpools: distinct(&self.zpool),
+            indexes: distinct(&self.index),
+            mappings: distinct(&self.mapping),
+            compressors: distinct(&self.compressor),
+            runs: self.runs,
+            settings,
+            object_headers: self.object_header.clone(),
+            limits,
+        };
+        let result = with_progress(&experiment);
+        if result.is_err() {
+            self.limits.remove_left(&experiment);
+        }
+        let combinations = result.map_err(|error| match error {
+            ExperimentError::Check { .. } => Failure::Check(error.into()),
+            ExperimentError::Machine { .. } | ExperimentError::Interrupted => {
+                Failure::Machine(error.into())
+            }
+        })?;
+        let limits = experiment.limits.map(|limits| limits.settings);
+        Ok(Report::new(source.info, settings, limits, &combinations))
+    }
+
+    /// Remarks on the pages that a reader needs before any figure.
+    fn warnings(&self, pages: u64) -> Vec<String> {
+        let has_own = self.corpus.is_some()
+            || self.pid.is_some()
+            || self.sizes.is_some()
+            || self.trace.is_some()
+            || !self.command.is_empty();
+        let mut warnings = Vec::new();
+        if !has_own {
+            warnings.push(
+                "These are pages of a built-in workload, and no program runs. For pages of yours: \
+                 --corpus, --pid, or -- COMMAND; for the command itself: --limit 60% -- COMMAND."
+                    .to_owned(),
+            );
+        }
+        if pages < FEW_PAGES {
+            warnings.push(format!(
+                "Only {pages} pages: most zspages of zsmalloc are partly filled, so that it looks \
+                 less dense than it is. Take {} at least.",
+                thousands(FEW_PAGES)
+            ));
+        }
+        warnings
+    }
+
+    fn source(&self) -> Result<Source, Failure> {
+        if let Some(path) = &self.sizes {
+            return Source::of_sizes(path);
+        }
+        if let Some(path) = &self.trace {
+            return Source::of_trace(path);
+        }
+        if let Some(path) = &self.corpus {
+            return Source::of_file(path);
+        }
+        let options =
+            CaptureOptions { tree: self.tree, stdout_to_stderr: true, ..CaptureOptions::default() };
+        if let Some(pid) = self.pid {
+            return Source::captured(&format!("capturing process {pid}"), |path| {
+                capture_pid(pid, path, &options)
+            });
+        }
+        if !self.command.is_empty() {
+            // No words: the command may print.
+            return Source::captured("", |path| {
+                capture_command(&self.command, self.at.0, path, &options)
+            });
+        }
+        Source::of_workload(self.workload, self.seed, self.size)
+    }
+}
+
+/// Runs the experiment with a bar on standard error, if that is a terminal.
+fn with_progress(experiment: &Experiment) -> Result<Vec<Combination>, ExperimentError> {
+    let bar = bar(0, "{elapsed:>4} [{bar:30}] {pos}/{len}  {msg}");
+    bar.enable_steady_tick(Duration::from_millis(250));
+    let result = experiment.run(&mut |done, total, next| {
+        bar.set_length(total as u64);
+        bar.set_position(done as u64);
+        bar.set_message(next.to_owned());
+    });
+    bar.finish_and_clear();
+    result
+}
+
+/// The values without repetitions.
+pub(super) fn distinct<T: Copy + PartialEq>(values: &[T]) -> Vec<T> {
+    let mut distinct = Vec::new();
+    for &value in values {
+        if !distinct.contains(&value) {
+            distinct.push(value);
+        }
+    }
+    distinct
+}
+
+fn parse_header(text: &str) -> Result<(ZpoolKind, usize), String> {
+    let (zpool, bytes) = text
+        .split_once('=')
+        .ok_or_else(|| format!("'{text}' is not ZPOOL=BYTES, as in zbud=8,z3fold=8"))?;
+    let zpool = zpool.parse().map_err(|error: UnknownName| error.to_string())?;
+    let bytes = bytes.parse().ok().filter(|&bytes| bytes <= OBJECT_HEADER_MAX);
+    let bytes =
+        bytes.ok_or_else(|| format!("a header is 0 to {OBJECT_HEADER_MAX} bytes, not '{text}'"))?;
+    Ok((zpool, bytes))
+}
+
+/// The hidden command that does one run.
+#[derive(Debug, clap::Args)]
+pub(super) struct CompareRun {}
+
+impl CompareRun {
+    pub(super) fn run(self) -> Result<(), Failure> {
+        child(io::stdin().lock(), io::stdout().lock())
+            .context("a run takes its orders from `uzswap compare`")
+            .map_err(Failure::Machine)
+    }
+}

@@ -1,0 +1,210 @@
+//! The pages that a command is to work on: given, captured or made.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{self, IsTerminal, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use anyhow::Context;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use sha2::{Digest, Sha256};
+use tempfile::TempDir;
+
+use super::Failure;
+use super::capture::failure;
+use super::size::check_available;
+use crate::lab::capture::{CaptureError, capture_file, capture_workload};
+use crate::lab::experiment::CorpusFile;
+use crate::lab::page_set::{About, PageSet, hex};
+use crate::lab::replay::Trace;
+use crate::lab::report::CorpusInfo;
+use crate::lab::sizes::{SizeList, SizesError};
+use crate::lab::workload::Workload;
+use uzswap::files::create_private;
+
+/// The pages, and what is known of them.
+pub(super) struct Source {
+    pub(super) file: CorpusFile,
+    pub(super) info: CorpusInfo,
+    /// Where the file is, if it was made for this command.
+    _made: Option<TempDir>,
+}
+
+impl Source {
+    /// The pages of a page set, a core dump, any file of whole pages.
+    pub(super) fn of_file(path: &Path) -> Result<Source, Failure> {
+        if is_core_dump(path) {
+            let waiting = format!("reading core dump {}", path.display());
+            return Source::captured(&waiting, |output| capture_file(path, output));
+        }
+        Source::of_page_set(path)
+    }
+
+    /// The pages of a process that holds the built-in workload, of about `size` bytes.
+    pub(super) fn of_workload(
+        workload: Workload,
+        seed: u64,
+        size: usize,
+    ) -> Result<Source, Failure> {
+        check_available(size)?;
+        Source::captured(&format!("capturing the built-in workload {workload}"), |path| {
+            capture_workload(workload, seed, size, path)
+        })
+    }
+
+    /// The page set that `capture` writes; `waiting` is shown meanwhile.
+    pub(super) fn captured(
+        waiting: &str,
+        capture: impl FnOnce(&Path) -> Result<About, CaptureError>,
+    ) -> Result<Source, Failure> {
+        let made = temporary_directory()?;
+        let path = made.path().join("pages");
+        let bar = bar(1, "{msg}");
+        if !waiting.is_empty() {
+            bar.set_message(waiting.to_owned());
+        }
+        let about = capture(&path);
+        bar.finish_and_clear();
+        let about = about.map_err(|error| match error {
+            CaptureError::Output(error) => Failure::Machine(
+                anyhow::Error::new(error)
+                    .context("cannot keep the pages for the runs (see TMPDIR)"),
+            ),
+            other => failure(other),
+        })?;
+        Ok(Source { file: CorpusFile::Pages(path.into()), info: info(about), _made: Some(made) })
+    }
+
+    /// The page set at `path`, checked.
+    fn of_page_set(path: &Path) -> Result<Source, Failure> {
+        let set = PageSet::read(path).map_err(|error| Failure::of(error.is_machine(), error))?;
+        let (path, made) = lasting(path, set.pages.as_flattened())?;
+        Ok(Source { file: CorpusFile::Pages(path), info: info(set.about), _made: made })
+    }
+
+    /// The list of sizes at `path`, checked.
+    pub(super) fn of_sizes(path: &Path) -> Result<Source, Failure> {
+        let list = fs::read(path)
+            .map_err(|source| SizesError::Io { path: path.to_owned(), source })
+            .and_then(|text| Ok((SizeList::parse(&text[..], path)?, text)));
+        let (list, text) = list.map_err(|error| Failure::of(error.is_machine(), error))?;
+        let info = CorpusInfo {
+            origin: path.display().to_string(),
+            kind: "sizes",
+            pages: list.page_count() as u64,
+            sha256: hex(&Sha256::digest(&text)),
+            trace: None,
+            captured_at: String::new(),
+            notes: Vec::new(),
+        };
+        let (path, made) = lasting(path, &text)?;
+        Ok(Source { file: CorpusFile::Sizes(path), info, _made: made })
+    }
+
+    /// The trace at `path`, checked.
+    pub(super) fn of_trace(path: &Path) -> Result<Source, Failure> {
+        // Each run reads it again.
+        if fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
+            let path = path.display();
+            return Err(Failure::Usage(anyhow::anyhow!("{path} is not a regular file")));
+        }
+        let trace = Trace::read(path).map_err(|error| Failure::of(error.is_machine(), error))?;
+        let trace = trace.info().clone();
+        let sha256 = File::open(path)
+            .and_then(sha256_of)
+            .with_context(|| format!("cannot read {}", path.display()))
+            .map_err(Failure::Machine)?;
+        let info = CorpusInfo {
+            origin: trace.about.origin.clone(),
+            kind: "trace",
+            pages: trace.totals.stores,
+            sha256,
+            captured_at: trace.about.recorded_at.clone(),
+            trace: Some(trace),
+            notes: Vec::new(),
+        };
+        let own = fs::canonicalize(path)
+            .with_context(|| format!("cannot find {}", path.display()))
+            .map_err(Failure::Machine)?;
+        Ok(Source { file: CorpusFile::Trace(own.into()), info, _made: None })
+    }
+
+    /// What runs are to find in the file: pages, or events.
+    pub(super) fn count(&self) -> u64 {
+        let trace = self.info.trace.as_ref();
+        trace.map_or(self.info.pages, |trace| trace.totals.events())
+    }
+}
+
+fn info(about: About) -> CorpusInfo {
+    CorpusInfo {
+        origin: about.origin,
+        kind: "pages",
+        pages: about.page_count,
+        trace: None,
+        sha256: about.sha256,
+        captured_at: about.captured_at,
+        notes: about.notes,
+    }
+}
+
+fn sha256_of(mut file: File) -> io::Result<String> {
+    let mut hash = Sha256::new();
+    let mut chunk = vec![0; 1 << 20];
+    loop {
+        match file.read(&mut chunk) {
+            Ok(0) => return Ok(hex(&hash.finalize())),
+            Ok(bytes) => hash.update(&chunk[..bytes]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Whether `path` is an ELF file of type core. An unreadable one is not: reading it says why.
+fn is_core_dump(path: &Path) -> bool {
+    let mut start = [0; 18];
+    let is_file = fs::metadata(path).is_ok_and(|metadata| metadata.is_file());
+    // Type 4 in the byte order of the file.
+    is_file
+        && File::open(path).and_then(|mut file| file.read_exact(&mut start)).is_ok()
+        && start.starts_with(b"\x7fELF")
+        && matches!(start[16..], [4, 0] | [0, 4])
+}
+
+/// A file that every run can read: the one given, or a copy of its contents where it is a pipe.
+fn lasting(path: &Path, contents: &[u8]) -> Result<(OsString, Option<TempDir>), Failure> {
+    // By its own name: /dev/stdin is another file in another process.
+    let own = fs::canonicalize(path).unwrap_or_default();
+    if fs::metadata(&own).is_ok_and(|metadata| metadata.is_file()) {
+        return Ok((own.into(), None));
+    }
+    let made = temporary_directory()?;
+    let copy = made.path().join("copy");
+    create_private(&copy)
+        .and_then(|mut file| file.write_all(contents))
+        .with_context(|| format!("cannot keep a copy of {}", path.display()))
+        .map_err(Failure::Machine)?;
+    Ok((copy.into(), Some(made)))
+}
+
+fn temporary_directory() -> Result<TempDir, Failure> {
+    tempfile::Builder::new()
+        .prefix("uzswap-")
+        .permissions(fs::Permissions::from_mode(0o700))
+        .tempdir()
+        .context("cannot make a temporary directory for the pages (see TMPDIR)")
+        .map_err(Failure::Machine)
+}
+
+/// A bar on standard error, if that is a terminal.
+pub(super) fn bar(length: u64, template: &str) -> ProgressBar {
+    let target = if io::stderr().is_terminal() {
+        ProgressDrawTarget::stderr()
+    } else {
+        ProgressDrawTarget::hidden()
+    };
+    let style = ProgressStyle::with_template(template).expect("the template is a constant");
+    ProgressBar::with_draw_target(Some(length), target).with_style(style.progress_chars("##-"))
+}

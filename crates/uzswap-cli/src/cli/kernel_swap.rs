@@ -1,0 +1,241 @@
+//! Hidden subcommands around the kernel's own swap: the process that puts the machine back, the way
+//! into a cgroup, the probe of latencies, and a run of one command.
+
+use std::ffi::OsString;
+use std::io::{self, Read};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Error, anyhow};
+use serde::Serialize;
+
+use super::size::parse_size;
+use super::{Failure, print_json};
+use crate::kernel_swap::{
+    Journal, Keeper, KeeperReport, KernelEngine, KernelPool, KernelSwap, KernelSwapError,
+    KernelSwapOptions, MemoryCgroup, SwapBacking, probe, restore_when_ended,
+};
+use uzswap_sys::interrupt;
+use uzswap_sys::stderr::tell;
+
+/// Exit codes of env(1): it failed itself, the command cannot be run, there is none.
+const FAILED: u8 = 125;
+const NOT_RUN: u8 = 126;
+const NOT_FOUND: u8 = 127;
+
+const TICK: Duration = Duration::from_millis(5);
+
+/// Why it did not work, for the exit code.
+pub(super) fn failure(error: KernelSwapError) -> Failure {
+    Failure::of(!error.is_usage(), error)
+}
+
+/// Waits until standard input ends, then undoes what is left in a journal.
+#[derive(Debug, clap::Args)]
+pub(super) struct RestoreWhenEnded {
+    journal: PathBuf,
+}
+
+impl RestoreWhenEnded {
+    pub(super) fn run(self) -> Result<(), Failure> {
+        restore_when_ended(&self.journal).map_err(failure)
+    }
+}
+
+/// Enters a cgroup, then becomes a command.
+#[derive(Debug, clap::Args)]
+pub(super) struct InCgroup {
+    /// Folder of the cgroup
+    cgroup: PathBuf,
+    #[arg(last = true, required = true)]
+    command: Vec<OsString>,
+}
+
+impl InCgroup {
+    /// Returns where it could not.
+    pub(super) fn run(self) -> ExitCode {
+        let processes = self.cgroup.join("cgroup.procs");
+        // 0 is the process that writes.
+        if let Err(error) = std::fs::OpenOptions::new()
+            .write(true)
+            .open(&processes)
+            .and_then(|mut file| io::Write::write_all(&mut file, b"0"))
+        {
+            tell(&format!("cannot enter cgroup {}: {error}", self.cgroup.display()));
+            return ExitCode::from(FAILED);
+        }
+        let name = self.command[0].to_string_lossy();
+        let error = Command::new(&self.command[0]).args(&self.command[1..]).exec();
+        tell(&format!("cannot run '{name}': {error}"));
+        match error.kind() {
+            io::ErrorKind::NotFound => ExitCode::from(NOT_FOUND),
+            _ => ExitCode::from(NOT_RUN),
+        }
+    }
+}
+
+/// Measures the latency of swap until standard input ends.
+#[derive(Debug, clap::Args)]
+pub(super) struct ProbeLatency {}
+
+impl ProbeLatency {
+    pub(super) fn run(self) -> Result<(), Failure> {
+        let report = probe(io::stdin())
+            .map_err(|error| Failure::Machine(Error::new(error).context("cannot measure swap")))?;
+        print_json(&report)?;
+        match report.wrong {
+            0 => Ok(()),
+            wrong => Err(Failure::Check(anyhow!(
+                "{wrong} pages came back from swap with other contents: the kernel's swap is broken"
+            ))),
+        }
+    }
+}
+
+/// Runs a command on the kernel's own compressed swap, and prints what that took.
+#[derive(Debug, clap::Args)]
+#[command(args_override_self = true)]
+pub(super) struct KernelRun {
+    /// zswap or zram
+    #[arg(long)]
+    engine: KernelEngine,
+    /// By the kernel's name
+    #[arg(long, default_value = "lzo")]
+    compressor: String,
+    /// Allocator of zswap, where the kernel has a choice
+    #[arg(long)]
+    zpool: Option<String>,
+    /// Behind zswap: loop, zram, file:FOLDER
+    #[arg(long, default_value = "loop")]
+    backing: SwapBacking,
+    /// Size of the swap area
+    #[arg(long, default_value = "1G", value_parser = parse_size)]
+    size: usize,
+    /// Most memory of the command, the pool and the kernel's tables together
+    #[arg(long, value_parser = parse_size)]
+    limit: usize,
+    /// Measure latencies of swap beside the command
+    #[arg(long)]
+    probe: bool,
+    #[arg(last = true, required = true)]
+    command: Vec<OsString>,
+}
+
+/// What is printed of a run.
+#[derive(Debug, Serialize)]
+struct KernelRunReport {
+    engine: KernelEngine,
+    area: PathBuf,
+    other_areas: Vec<PathBuf>,
+    real_ns: u64,
+    /// Of the command; 128 and the signal where one ended it.
+    exit_code: i32,
+    oom_kills: u64,
+    /// Of the pool when the command had ended.
+    pool_at_end: KernelPool,
+    keeper: KeeperReport,
+    probe: Option<serde_json::Value>,
+}
+
+impl KernelRun {
+    pub(super) fn run(self) -> Result<(), Failure> {
+        interrupt::watch().map_err(|error| Failure::Machine(error.into()))?;
+        let report = self.measure();
+        interrupt::end_if_noted();
+        let report = report?;
+        print_json(&report)?;
+        match report.exit_code {
+            0 => Ok(()),
+            code => Err(Failure::Check(anyhow!("the command ended with code {code}"))),
+        }
+    }
+
+    /// All that was made is undone when this returns.
+    fn measure(&self) -> Result<KernelRunReport, Failure> {
+        let journal = Journal::open().map_err(failure)?;
+        let options = KernelSwapOptions {
+            engine: self.engine,
+            compressor: self.compressor.clone(),
+            zpool: self.zpool.clone(),
+            backing: self.backing.clone(),
+            size_bytes: self.size as u64,
+        };
+        let swap = KernelSwap::set_up(&options, &journal).map_err(failure)?;
+        let cgroup = Arc::new(MemoryCgroup::make(&journal).map_err(failure)?);
+        let keeper = Keeper::start(&cgroup, &swap, self.limit as u64).map_err(failure)?;
+        let result = self.run_in(&cgroup, &swap);
+        // Also where it failed.
+        let killed = cgroup.kill_all();
+        let keeper = keeper.finish();
+        let (status, real, pool_at_end, oom_kills, probe) = result?;
+        killed.map_err(|error| Failure::Machine(error.into()))?;
+        let report = KernelRunReport {
+            engine: self.engine,
+            area: swap.area().to_owned(),
+            other_areas: swap.other_areas().to_vec(),
+            real_ns: real.as_nanos() as u64, // for 500 years
+            exit_code: status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)),
+            oom_kills,
+            pool_at_end,
+            keeper,
+            probe,
+        };
+        Arc::into_inner(cgroup).expect("the keeper has ended").remove().map_err(failure)?;
+        swap.tear_down().map_err(failure)?;
+        journal.undo_all().map_err(failure)?;
+        Ok(report)
+    }
+
+    fn run_in(
+        &self,
+        cgroup: &MemoryCgroup,
+        swap: &KernelSwap,
+    ) -> Result<(ExitStatus, Duration, KernelPool, u64, Option<serde_json::Value>), Failure> {
+        let machine = |error: io::Error| Failure::Machine(error.into());
+        let exe = std::env::current_exe().map_err(machine)?;
+        let enter = |command: &[OsString]| {
+            let mut entering = Command::new(&exe);
+            entering.arg("in-cgroup").arg(cgroup.folder()).arg("--").args(command);
+            entering
+        };
+        let mut probe = None;
+        if self.probe {
+            let mut command = enter(&[exe.clone().into(), "probe-latency".into()]);
+            command.stdin(Stdio::piped()).stdout(Stdio::piped());
+            probe = Some(command.spawn().map_err(machine)?);
+        }
+        let start = Instant::now();
+        // What it prints is not part of the report.
+        let mut child = enter(&self.command).stdout(Stdio::null()).spawn().map_err(machine)?;
+        let status = loop {
+            match child.try_wait().map_err(machine)? {
+                Some(status) => break status,
+                None if interrupt::noted() => {
+                    cgroup.kill_all().map_err(machine)?;
+                    break child.wait().map_err(machine)?;
+                }
+                None => std::thread::sleep(TICK),
+            }
+        };
+        let real = start.elapsed();
+        let pool = swap.pool().map_err(machine)?;
+        let probe = probe.map(probe_report).transpose()?;
+        Ok((status, real, pool, cgroup.oom_kills().map_err(machine)?, probe))
+    }
+}
+
+/// What a probe prints when its input ends.
+fn probe_report(mut probe: Child) -> Result<serde_json::Value, Failure> {
+    drop(probe.stdin.take());
+    let mut text = Vec::new();
+    let read = probe.stdout.take().expect("it is piped").read_to_end(&mut text);
+    let status = probe.wait().map_err(|error| Failure::Machine(error.into()))?;
+    if !status.success() {
+        return Err(Failure::Check(anyhow!("the probe of latencies ended: {status}")));
+    }
+    read.map_err(|error| Failure::Machine(error.into()))?;
+    serde_json::from_slice(&text).map_err(|error| Failure::Check(error.into()))
+}

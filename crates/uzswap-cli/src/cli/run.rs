@@ -1,0 +1,326 @@
+//! `uzswap run`: any program in less memory.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::io::Write;
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::str::FromStr;
+use std::time::{Duration, Instant, SystemTime};
+
+use super::Failure;
+use super::limits::no_backing;
+use super::size::parse_size;
+use crate::lab::page_set::rfc3339;
+use crate::lab::report::format::human_size;
+use uzswap::budget::Counted;
+use uzswap::compressor::{CompressorKind, CompressorNameError};
+use uzswap::files::{Contents, open_output};
+use uzswap::index::IndexKind;
+use uzswap::names::UnknownName;
+use uzswap::trace::{TraceAbout, TraceError};
+use uzswap::zpool::ZpoolKind;
+use uzswap::zswap::{Incompressible, RecordOptions, WrittenAs, ZswapOptions};
+use uzswap_pager::doctor;
+use uzswap_pager::{MetricsAddress, RunError, RunOptions, RunReport, WriteBackOptions, run};
+use uzswap_sys::children;
+use uzswap_sys::stderr::{self, tell};
+
+/// What makes pages dense where nothing is asked for: a third less than lz4 leaves, in three times
+/// its time.
+const DENSE: CompressorKind = CompressorKind::Zstd(1);
+
+const AUTO: &str = "auto";
+
+/// What compresses pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Compression {
+    /// lz4, and [`DENSE`] once the pool leaves programs too little.
+    Auto,
+    /// This one.
+    By(CompressorKind),
+}
+
+impl Compression {
+    /// What compresses pages at first, and what does so later, where that is another.
+    fn kinds(self) -> (CompressorKind, Option<CompressorKind>) {
+        match self {
+            Compression::Auto => (CompressorKind::Lz4, Some(DENSE)),
+            Compression::By(kind) => (kind, None),
+        }
+    }
+}
+
+impl fmt::Display for Compression {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Compression::Auto => f.write_str(AUTO),
+            Compression::By(kind) => kind.fmt(f),
+        }
+    }
+}
+
+impl FromStr for Compression {
+    type Err = CompressorNameError;
+
+    fn from_str(text: &str) -> Result<Self, CompressorNameError> {
+        match text.parse() {
+            Ok(kind) => Ok(Compression::By(kind)),
+            Err(_) if text == AUTO => Ok(Compression::Auto),
+            Err(CompressorNameError::Unknown(UnknownName { what, name, known })) => {
+                Err(UnknownName { what, name, known: format!("{AUTO}, {known}") }.into())
+            }
+            Err(other) => Err(other),
+        }
+    }
+}
+
+/// Whether a path that cannot be made is one that nobody could make: the user's mistake.
+fn is_usage(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{AlreadyExists, InvalidInput, IsADirectory, NotADirectory, NotFound};
+    [AlreadyExists, InvalidInput, IsADirectory, NotADirectory, NotFound].contains(&error.kind())
+}
+
+/// What `uzswap run` is asked for.
+#[derive(Debug, clap::Args)]
+#[command(override_usage = "uzswap run [OPTIONS] -- COMMAND [ARGUMENTS]")]
+pub(super) struct Run {
+    /// Memory for the program, its children and the pool: 512M [default: 7/8 of what is available]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    limit: Option<usize>,
+    /// Allocator: zsmalloc, z3fold, zbud
+    #[arg(long, value_name = "NAME", default_value_t = ZpoolKind::Zsmalloc)]
+    zpool: ZpoolKind,
+    /// Compressor: auto (lz4, then zstd if it gets tight), lz4, lzo, lzo-rle, zstd, deflate, none
+    #[arg(long, value_name = "NAME", default_value_t = Compression::Auto)]
+    compressor: Compression,
+    /// Index: radix, rbtree, btree, btree32, xarray
+    #[arg(long, value_name = "NAME", default_value_t = IndexKind::Radix)]
+    index: IndexKind,
+    /// Write what was used and done to a file, as JSON
+    #[arg(long, value_name = "FILE")]
+    stats: Option<PathBuf>,
+    /// Answer Prometheus at 127.0.0.1:PORT or unix:PATH
+    #[arg(long, value_name = "ADDRESS")]
+    metrics: Option<MetricsAddress>,
+    /// File to write the oldest pages back to; made, and removed at the end
+    #[arg(long, value_name = "FILE")]
+    backing: Option<PathBuf>,
+    /// Size of the pool above which that is done [default: half the limit]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, requires = "backing")]
+    max_pool: Option<usize>,
+    /// Write a trace of what is stored, loaded and freed, for compare --trace
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
+    /// Print nothing of our own but errors
+    #[arg(long)]
+    quiet: bool,
+    /// The program
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+impl Run {
+    /// Runs the program; its exit code is ours, unless that is 0 and an output was not written.
+    pub(super) fn run(self) -> ExitCode {
+        match self.run_program() {
+            Ok(code) => code,
+            Err(failure) => {
+                tell(&format!("{:#}", failure.error()));
+                ExitCode::from(failure.code())
+            }
+        }
+    }
+
+    fn run_program(self) -> Result<ExitCode, Failure> {
+        let limit = match self.limit {
+            Some(limit) => limit as u64,
+            None => usual_limit()?,
+        };
+        if limit < LIMIT_MIN {
+            return Err(Failure::Usage(anyhow::anyhow!(
+                "--limit {} is less than any program needs: give {} at least",
+                human_size(limit),
+                human_size(LIMIT_MIN)
+            )));
+        }
+        let max_pool = self.max_pool.map_or(limit / 2, |bytes| bytes as u64);
+        if max_pool >= limit {
+            return Err(Failure::Usage(anyhow::anyhow!(
+                "--max-pool {} leaves nothing of --limit {} to the program: give less",
+                human_size(max_pool),
+                human_size(limit)
+            )));
+        }
+        let write_back = self.backing.clone();
+        let write_back = write_back.map(|path| WriteBackOptions { path, max_pool_bytes: max_pool });
+        let (compressor, dense) = self.compressor.kinds();
+        let options = RunOptions {
+            limit_bytes: limit,
+            store: ZswapOptions {
+                zpool: self.zpool,
+                compressor,
+                dense,
+                index: self.index,
+                incompressible: Incompressible::StoreAsIs,
+                counted: Counted::PoolAndMetadata,
+                records: write_back.is_some().then(RecordOptions::default),
+                written_as: WrittenAs::Objects,
+                latencies: self.stats.is_some(),
+                ..ZswapOptions::bare()
+            },
+            write_back,
+            record: self.record.clone().map(|path| (path, self.about(limit))),
+            quiet: self.quiet,
+            metrics: self.metrics.clone(),
+        };
+        let no_stats = |path: &PathBuf, error: &std::io::Error| {
+            format!("cannot write --stats {}: {error}", path.display())
+        };
+        let create = |path: &PathBuf| {
+            open_output(path, Contents::Report).map_err(|error| {
+                Failure::of(!is_usage(&error), anyhow::anyhow!(no_stats(path, &error)))
+            })
+        };
+        let stats = self.stats.as_ref().map(|path| Ok((path, create(path)?))).transpose()?;
+        let start = Instant::now();
+        let (status, report) = match run(&self.command, &options) {
+            Ok(done) => done,
+            // As env(1), nohup(1) and time(1) have it.
+            Err(RunError::Program { program, source }) => {
+                let code = match source.kind() {
+                    std::io::ErrorKind::NotFound => 127,
+                    _ => 126,
+                };
+                let error = anyhow::Error::from(RunError::Program { program, source });
+                tell(&format!("{error:#}"));
+                return Ok(ExitCode::from(code));
+            }
+            Err(RunError::Metrics { address, source }) => {
+                let is_machine = !is_usage(&source);
+                return Err(Failure::of(is_machine, RunError::Metrics { address, source }));
+            }
+            Err(RunError::Backing(error)) => return Err(no_backing(error)),
+            Err(RunError::Trace(error @ TraceError::Write { .. })) => {
+                return Err(Failure::Check(error.into()));
+            }
+            Err(RunError::Trace(error)) => {
+                return Err(Failure::of(error.is_machine(), error));
+            }
+            Err(error) => return Err(Failure::Machine(error.into())),
+        };
+        // The recorder has said why.
+        let mut is_kept = report.trace.as_ref().is_none_or(|trace| trace.complete);
+        if let Some((path, mut file)) = stats {
+            let text = serde_json::to_string_pretty(&report).expect("numbers") + "\n";
+            if let Err(error) = file.write_all(text.as_bytes()) {
+                tell(&no_stats(path, &error));
+                is_kept = false;
+            }
+        }
+        if !self.quiet {
+            stderr::write(&summary(&report, start.elapsed()));
+        }
+        if let Some(signal) = status.signal() {
+            children::end_by(signal);
+            return Ok(ExitCode::from(128 + signal as u8)); // 1 to 64
+        }
+        Ok(match status.code() {
+            Some(0) if !is_kept => ExitCode::from(NOT_KEPT),
+            code => ExitCode::from(code.unwrap_or(1) as u8), // 0 to 255
+        })
+    }
+
+    /// What a trace says of this run.
+    fn about(&self, limit: u64) -> TraceAbout {
+        let words: Vec<_> = self.command.iter().map(|word| word.to_string_lossy()).collect();
+        let Run { zpool, compressor, index, .. } = self;
+        TraceAbout {
+            origin: format!(
+                "run --limit {} --zpool {zpool} --compressor {compressor} --index {index} -- {}",
+                human_size(limit),
+                words.join(" ")
+            ),
+            recorded_at: rfc3339(SystemTime::now()),
+        }
+    }
+}
+
+/// The exit code where the program did well, and its trace or its figures could not be written.
+const NOT_KEPT: u8 = 1;
+
+/// The least limit that is taken, in bytes: what is less was meant to have a unit.
+const LIMIT_MIN: u64 = 1 << 20;
+
+/// The least limit that is taken where none is given, in bytes: with less, programs hardly run.
+const USUAL_LIMIT_MIN: u64 = 16 << 20;
+
+/// The limit where none is given: what is left is for files and for what others need meanwhile.
+fn usual_limit() -> Result<u64, Failure> {
+    let available = doctor::available_memory().ok_or_else(|| {
+        Failure::Machine(anyhow::anyhow!(
+            "what memory is available is not told (MemAvailable in /proc/meminfo): give --limit"
+        ))
+    })?;
+    Ok((available / 8 * 7).max(USUAL_LIMIT_MIN))
+}
+
+/// What is told at the end.
+fn summary(report: &RunReport, wall: Duration) -> String {
+    let size = |bytes: u64| human_size(bytes);
+    let micros = |ns: u64| ns as f64 / 1000.0;
+    let RunReport { counts, faults, backing, trace, .. } = report;
+    let written = backing.as_ref().map_or(String::new(), |backing| {
+        format!(
+            "uzswap: {} pages written back to {}, {} read from it\n",
+            backing.written_back_pages,
+            backing.path.display(),
+            backing.read_pages
+        )
+    });
+    let recorded = trace.as_ref().map_or(String::new(), |trace| {
+        let totals = trace.totals;
+        format!(
+            "uzswap: recorded {} stores, {} loads, {} frees in {}{}\n",
+            totals.stores,
+            totals.loads,
+            totals.frees,
+            size(trace.bytes),
+            if trace.complete { "" } else { ", and not what came after" }
+        )
+    });
+    let ratio = report.ratio.map_or(String::new(), |ratio| format!(" ({ratio:.1} to 1)"));
+    let recompressed = match report.store.recompressed_pages {
+        0 => String::new(),
+        pages => format!(", {pages} recompressed"),
+    };
+    let limit = size(report.limit_bytes);
+    let peak = match report.peak_bytes {
+        0 => format!("over before its memory was looked at; limit {limit}"),
+        peak => format!(
+            "peak {} of {limit}: {} resident, {} pool{ratio}, {} metadata",
+            size(peak),
+            size(report.resident_peak_bytes),
+            size(report.pool_peak_bytes),
+            size(report.metadata_peak_bytes),
+        ),
+    };
+    format!(
+        "uzswap: {:.2} s; {peak}\n\
+         uzswap: {} pages stored, {} restored, {} rescued, {} fresh{recompressed}\n\
+         uzswap: {} faults, p50 {:.1} us, p99 {:.1} us, {:.2} s in all; our own: {:.2} s of \
+         processor, {}\n{written}{recorded}",
+        wall.as_secs_f64(),
+        counts.stored_pages,
+        counts.restored_pages,
+        counts.rescued_pages,
+        counts.fresh_pages,
+        faults.count,
+        micros(faults.p50_ns),
+        micros(faults.p99_ns),
+        Duration::from_nanos(faults.sum_ns).as_secs_f64(),
+        Duration::from_nanos(report.own_cpu_ns).as_secs_f64(),
+        size(report.own_bytes),
+    )
+}

@@ -1,0 +1,361 @@
+//! The swap area: its device or file, its header, and how it is turned on.
+
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use rustix::mount::{MountFlags, mount};
+use rustix::rand::{GetRandomFlags, getrandom};
+
+use super::journal::{Change, ChangeId, Journal};
+use super::kernel_files::{read_setting, write_setting};
+use super::{KernelEngine, KernelSwapError};
+use uzswap_sys::files::{allocate, check_file_size};
+use uzswap_sys::swap::{
+    HIGHEST_PRIORITY, LOOP_NUMBER_END, loop_add, loop_attach, loop_remove, swap_on,
+};
+
+pub(super) const PAGE: u64 = 4096;
+
+/// Pages of a swap area: mkswap(8) asks for ten at least; the header has a number of 32 bits, and
+/// the kernel takes less than that.
+const PAGES_MIN: u64 = 10;
+const PAGES_MAX: u64 = 1 << 31;
+
+/// Loop devices of ours have numbers from here on: losetup(8) takes the lowest that is free.
+const LOOP_NUMBER_MIN: u32 = 1 << 11;
+
+/// Tries to find the number of a loop device that nobody has.
+const TRIES: usize = 20;
+
+/// What is under the pool: where pages go that the pool refuses or writes back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SwapBacking {
+    /// A loop device over a sparse file on a tmpfs, both of our own. What is in the file takes
+    /// memory. Needs Linux 6.4, which has a tmpfs that does not swap.
+    Loop,
+    /// A file that is made in this folder, on a disk.
+    File(PathBuf),
+    /// A zram device of our own.
+    Zram,
+}
+
+impl fmt::Display for SwapBacking {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SwapBacking::Loop => f.write_str("loop"),
+            SwapBacking::File(folder) => write!(f, "file:{}", folder.display()),
+            SwapBacking::Zram => f.write_str("zram"),
+        }
+    }
+}
+
+impl FromStr for SwapBacking {
+    type Err = uzswap::names::UnknownName;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "loop" => Ok(SwapBacking::Loop),
+            "zram" => Ok(SwapBacking::Zram),
+            _ => match text.strip_prefix("file:").filter(|folder| !folder.is_empty()) {
+                Some(folder) => Ok(SwapBacking::File(folder.into())),
+                None => Err(uzswap::names::UnknownName {
+                    what: "backing of swap",
+                    name: text.to_owned(),
+                    known: "loop, zram, file:FOLDER".to_owned(),
+                }),
+            },
+        }
+    }
+}
+
+/// Changes that are undone when this is dropped.
+#[derive(Debug)]
+pub(super) struct Changes {
+    pub(super) journal: Journal,
+    made: Vec<ChangeId>,
+}
+
+impl Changes {
+    pub(super) fn new(journal: &Journal) -> Changes {
+        Changes { journal: journal.clone(), made: Vec::new() }
+    }
+
+    pub(super) fn make<T>(
+        &mut self,
+        change: Change,
+        make: impl FnOnce() -> Result<T, KernelSwapError>,
+    ) -> Result<T, KernelSwapError> {
+        let (id, made) = self.journal.make(change, make)?;
+        self.made.push(id);
+        Ok(made)
+    }
+
+    pub(super) fn set(&mut self, path: &Path, text: &str) -> Result<(), KernelSwapError> {
+        self.made.extend(self.journal.set(path, text)?);
+        Ok(())
+    }
+
+    /// Undoes them, the last one first.
+    pub(super) fn undo(&mut self) -> super::Restored {
+        self.journal.undo(&std::mem::take(&mut self.made))
+    }
+}
+
+impl Drop for Changes {
+    fn drop(&mut self) {
+        // What fails stays in the journal, which tells it when it is dropped.
+        self.undo();
+    }
+}
+
+/// A swap area that is not on yet.
+#[derive(Debug)]
+pub(super) struct Area {
+    /// Its device or file.
+    pub(super) path: PathBuf,
+    /// The zram device that it is on.
+    pub(super) zram: Option<u32>,
+    /// The file behind its loop device.
+    pub(super) tmpfs_file: Option<PathBuf>,
+}
+
+/// Checks a size, in bytes, which is rounded down to pages.
+pub(super) fn check_size(bytes: u64) -> Result<u64, KernelSwapError> {
+    let pages = bytes / PAGE;
+    if (PAGES_MIN..=PAGES_MAX).contains(&pages) {
+        Ok(pages * PAGE)
+    } else {
+        Err(KernelSwapError::Size(bytes))
+    }
+}
+
+/// A zram device of this size, in bytes, with its own compressor where none is given.
+pub(super) fn make_zram(
+    changes: &mut Changes,
+    bytes: u64,
+    compressor: Option<&str>,
+) -> Result<Area, KernelSwapError> {
+    if !Path::new("/sys/class/zram-control/hot_add").exists() {
+        let advice = "modprobe zram, or a kernel with CONFIG_ZRAM";
+        return Err(KernelSwapError::NoEngine { engine: KernelEngine::Zram, advice });
+    }
+    let (ids, number) = changes.journal.make_zram(bytes)?;
+    changes.made.extend(ids);
+    let folder = PathBuf::from(format!("/sys/block/zram{number}"));
+    if let Some(name) = compressor {
+        let setting = folder.join("comp_algorithm");
+        let known =
+            read_setting(&setting).map_err(|error| KernelSwapError::on("read", &setting, error))?;
+        let known: Vec<String> =
+            known.split_whitespace().map(|word| word.trim_matches(['[', ']']).to_owned()).collect();
+        if !known.iter().any(|known| known == name) {
+            let name = name.to_owned();
+            let engine = KernelEngine::Zram;
+            return Err(KernelSwapError::UnknownCompressor { engine, name, known });
+        }
+        write_setting(&setting, name)
+            .map_err(|error| KernelSwapError::on("set the compressor in", &setting, error))?;
+    }
+    let size = folder.join("disksize");
+    write_setting(&size, &bytes.to_string()).map_err(|error| {
+        KernelSwapError::kernel(format!("write {bytes} to {}", size.display()), error)
+            .advise("a smaller swap area takes less memory for its table")
+    })?;
+    let path = PathBuf::from(format!("/dev/zram{number}"));
+    Ok(Area { path, zram: Some(number), tmpfs_file: None })
+}
+
+/// A loop device over a sparse file of this size, in bytes, on a tmpfs.
+pub(super) fn make_loop(changes: &mut Changes, bytes: u64) -> Result<Area, KernelSwapError> {
+    let folder = changes.journal.folder().join(changes.journal.unique_name());
+    changes.make(Change::Folder { path: folder.clone() }, || {
+        fs::DirBuilder::new()
+            .mode(0o700)
+            .create(&folder)
+            .map_err(|error| KernelSwapError::on("make", &folder, error))
+    })?;
+    changes.make(Change::Mount { folder: folder.clone() }, || {
+        // Were the tmpfs to swap, it would swap to itself.
+        let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+        mount("uzswap", &folder, "tmpfs", flags, c"mode=0700,size=100%,noswap").map_err(|error| {
+            KernelSwapError::on("mount a tmpfs at", &folder, error).advise(
+                "option noswap needs Linux 6.4: a file on a disk or zram is another backing",
+            )
+        })
+    })?;
+    let path = folder.join("swap");
+    let cannot = |action: &str, error| KernelSwapError::on(action, &path, error);
+    let file = File::options().read(true).write(true).create_new(true).mode(0o600).open(&path);
+    let file = file.map_err(|error| cannot("make", error))?; // goes with the tmpfs
+    check_file_size(bytes)
+        .and_then(|()| file.set_len(bytes))
+        .map_err(|error| cannot("give a size to", error))?;
+    let (device, opened) = make_loop_device(changes, &path)?;
+    loop_attach(&opened, &file)
+        .map_err(|error| KernelSwapError::on("attach a file to", &device, error))?;
+    Ok(Area { path: device, zram: None, tmpfs_file: Some(path) })
+}
+
+/// A loop device of a number that nobody has, and that is known before it is made.
+fn make_loop_device(
+    changes: &mut Changes,
+    backing: &Path,
+) -> Result<(PathBuf, File), KernelSwapError> {
+    let cannot = |error| {
+        KernelSwapError::kernel("make a loop device", error)
+            .advise("modprobe loop, or take another backing")
+    };
+    let control = File::open("/dev/loop-control").map_err(cannot)?;
+    // Each takes the numbers of its partitions, too.
+    let partitions = read_setting(Path::new("/sys/module/loop/parameters/max_part"));
+    let partitions: u32 = partitions.ok().and_then(|text| text.parse().ok()).unwrap_or(0);
+    let end = LOOP_NUMBER_END >> (u32::BITS - partitions.leading_zeros());
+    let range = end.saturating_sub(LOOP_NUMBER_MIN).max(1);
+    for _ in 0..TRIES {
+        let mut random = [0; 4];
+        getrandom(&mut random, GetRandomFlags::empty()).map_err(|error| cannot(error.into()))?;
+        let number = LOOP_NUMBER_MIN + u32::from_ne_bytes(random) % range;
+        let change = Change::Loop { number, backing: backing.to_owned() };
+        let device = PathBuf::from(format!("/dev/loop{number}"));
+        let made = changes.make(change, || {
+            loop_add(&control, number).map_err(cannot)?;
+            File::options().read(true).write(true).open(&device).map_err(|error| {
+                let _ = loop_remove(&control, number);
+                KernelSwapError::on("open", &device, error).advise("mount a devtmpfs at /dev")
+            })
+        });
+        match made {
+            Err(KernelSwapError::Kernel { source, .. })
+                if source.kind() == io::ErrorKind::AlreadyExists => {}
+            made => return Ok((device, made?)),
+        }
+    }
+    Err(cannot(io::ErrorKind::AlreadyExists.into()))
+}
+
+/// A file of this size, in bytes, in a folder.
+pub(super) fn make_file(
+    changes: &mut Changes,
+    folder: &Path,
+    bytes: u64,
+) -> Result<Area, KernelSwapError> {
+    let folder = fs::canonicalize(folder)
+        .map_err(|error| KernelSwapError::on("find the folder", folder, error))?;
+    let path = folder.join(format!("uzswap-{}", changes.journal.unique_name()));
+    let cannot = |error| {
+        KernelSwapError::kernel(
+            format!("make a swap file of {bytes} bytes, {}", path.display()),
+            error,
+        )
+        .advise("take a folder on ext4 or xfs with that much room")
+    };
+    changes.make(Change::File { path: path.clone() }, || {
+        let file = File::options().read(true).write(true).create_new(true).mode(0o600).open(&path);
+        file.map(drop).map_err(cannot)
+    })?;
+    let file = File::options().write(true).open(&path).map_err(cannot)?;
+    check_file_size(bytes).and_then(|()| allocate(&file, bytes)).map_err(cannot)?;
+    Ok(Area { path, zram: None, tmpfs_file: None })
+}
+
+/// Turns an area of so many bytes on, before all others.
+pub(super) fn turn_on(
+    changes: &mut Changes,
+    area: &Area,
+    bytes: u64,
+) -> Result<(), KernelSwapError> {
+    let path = &area.path;
+    let mut uuid = [0; 16];
+    getrandom(&mut uuid, GetRandomFlags::empty())
+        .map_err(|error| KernelSwapError::kernel("get random numbers", error))?;
+    write_header(path, bytes / PAGE, uuid)
+        .map_err(|error| KernelSwapError::on("write a swap header to", path, error))?;
+    let change = Change::SwapArea { path: path.clone(), uuid: hexadecimal(&uuid) };
+    // A loop device gives memory of its file back when it is told what is free.
+    let discard = area.tmpfs_file.is_some();
+    changes.make(change, || {
+        swap_on(path, HIGHEST_PRIORITY, discard).map_err(|error| {
+            KernelSwapError::on("turn on swap area", path, error)
+                .advise("EINVAL: the file system takes no swap files; take another backing")
+        })
+    })
+}
+
+// Of `union swap_header` of linux/swap.h.
+const HEADER_VERSION_AT: usize = 1024;
+const HEADER_UUID_AT: usize = HEADER_VERSION_AT + 12;
+const HEADER_NAME_AT: usize = HEADER_UUID_AT + 16;
+const SIGNATURE: &[u8] = b"SWAPSPACE2";
+
+/// The first page of a swap area.
+fn header(pages: u64, uuid: [u8; 16]) -> [u8; PAGE as usize] {
+    let mut page = [0; PAGE as usize];
+    let last_page = u32::try_from(pages - 1).expect("the size was checked");
+    let numbers = [1, last_page, 0].map(u32::to_ne_bytes); // version, last page, bad pages
+    page[HEADER_VERSION_AT..HEADER_UUID_AT].copy_from_slice(numbers.as_flattened());
+    page[HEADER_UUID_AT..HEADER_NAME_AT].copy_from_slice(&uuid);
+    page[HEADER_NAME_AT..][..6].copy_from_slice(b"uzswap");
+    let at = page.len() - SIGNATURE.len();
+    page[at..].copy_from_slice(SIGNATURE);
+    page
+}
+
+fn write_header(path: &Path, pages: u64, uuid: [u8; 16]) -> io::Result<()> {
+    let mut file = File::options().write(true).open(path)?;
+    file.write_all(&header(pages, uuid))?;
+    file.sync_all()
+}
+
+/// The UUID in the header of a swap area, in hexadecimal; `None` where there is no header.
+pub(super) fn uuid_of(path: &Path) -> io::Result<Option<String>> {
+    let mut page = [0; PAGE as usize];
+    File::open(path)?.read_exact_at(&mut page, 0)?;
+    let is_swap = page.ends_with(SIGNATURE);
+    Ok(is_swap.then(|| hexadecimal(&page[HEADER_UUID_AT..HEADER_NAME_AT])))
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn backings_have_names() {
+        for text in ["loop", "zram", "file:/var/tmp"] {
+            assert_eq!(text.parse::<SwapBacking>().unwrap().to_string(), text);
+        }
+        for text in ["", "file", "file:", "disk"] {
+            assert!(text.parse::<SwapBacking>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_pages() {
+        assert_eq!(check_size(10 * PAGE + 5).unwrap(), 10 * PAGE);
+        assert!(check_size(10 * PAGE - 1).is_err());
+        assert!(check_size(u64::MAX).is_err());
+    }
+
+    #[test]
+    fn a_header_is_what_others_take_for_one() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(40 * PAGE).unwrap();
+        assert_eq!(uuid_of(file.path()).unwrap(), None);
+        write_header(file.path(), 40, [0xab; 16]).unwrap();
+        assert_eq!(uuid_of(file.path()).unwrap(), Some("ab".repeat(16)));
+        // blkid(8) is in util-linux, as mkswap(8) is.
+        let Ok(told) = std::process::Command::new("blkid").arg("-p").arg(file.path()).output()
+        else {
+            return;
+        };
+        let told = String::from_utf8(told.stdout).unwrap();
+        assert!(told.contains("TYPE=\"swap\"") && told.contains("LABEL=\"uzswap\""), "{told}");
+    }
+}

@@ -1,0 +1,260 @@
+//! How a change is undone. Each is looked at first: what was never made, or is undone already, is
+//! let be, and so is what is of somebody else by now.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::mount::{UnmountFlags, unmount};
+use thiserror::Error;
+
+use super::cgroup;
+use super::device::uuid_of;
+use super::error::advice_after;
+use super::journal::Change;
+use super::kernel_files::{
+    disk_sequence, mount_points, read_setting, swap_areas, unescaped, write_setting,
+};
+use uzswap_sys::swap::{loop_detach, loop_remove, swap_off};
+
+/// How long a device may stay in use by others that look at it, as udev does.
+const BUSY: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Mounts on top of each other that are unmounted.
+const MOUNTS_MAX: usize = 4;
+
+/// A change that could not be undone.
+#[derive(Debug, Error)]
+#[error("{what}: {source}{}", advice_after(advice))]
+pub struct UndoError {
+    what: String,
+    source: io::Error,
+    advice: &'static str,
+}
+
+impl UndoError {
+    pub(super) fn new(what: impl Into<String>, source: io::Error, advice: &'static str) -> Self {
+        UndoError { what: what.into(), source, advice }
+    }
+}
+
+/// What became of a change.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// It is undone; in words.
+    Undone(String),
+    /// There was nothing to undo.
+    Nothing,
+    /// It is somebody else's by now; in words.
+    Left(String),
+}
+
+pub(super) fn undo(change: &Change) -> Result<Outcome, UndoError> {
+    match change {
+        Change::Setting { path, old, new } => setting(path, old, new),
+        Change::Controller { cgroup, children } => controller(cgroup, children),
+        Change::Folder { path } => folder(path),
+        Change::File { path } => file(path),
+        Change::Mount { folder } => mount(folder),
+        Change::Loop { number, backing } => loop_device(*number, backing),
+        Change::NewZram { .. } => Ok(Outcome::Nothing), // the journal has its number
+        Change::Zram { number, sequence, bytes, .. } => zram(*number, *sequence, *bytes),
+        Change::SwapArea { path, uuid } => swap_area(path, uuid),
+        Change::Cgroup { folder } => memory_cgroup(folder),
+    }
+}
+
+fn setting(path: &Path, old: &str, new: &str) -> Result<Outcome, UndoError> {
+    let shown = path.display();
+    let now = match read_setting(path) {
+        Ok(now) => now,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Outcome::Nothing),
+        Err(error) => return Err(UndoError::new(format!("read {shown}"), error, "")),
+    };
+    if now == old {
+        return Ok(Outcome::Nothing);
+    }
+    if now != new {
+        return Ok(Outcome::Left(format!(
+            "{shown} is {now}: somebody changed it after {new} was set, it was {old} before"
+        )));
+    }
+    let what = || format!("write '{old}' to {shown}");
+    write_setting(path, old).map_err(|error| UndoError::new(what(), error, ""))?;
+    Ok(Outcome::Undone(format!("{shown} is {old} again")))
+}
+
+fn controller(cgroup: &Path, children: &[String]) -> Result<Outcome, UndoError> {
+    let path = cgroup.join("cgroup.subtree_control");
+    let enabled = match fs::read_to_string(&path) {
+        Ok(enabled) => enabled,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Outcome::Nothing),
+        Err(error) => {
+            return Err(UndoError::new(format!("read {}", path.display()), error, ""));
+        }
+    };
+    if !enabled.split_whitespace().any(|name| name == "memory") {
+        return Ok(Outcome::Nothing);
+    }
+    let is_new = |name: &String| !children.contains(name);
+    if let Some(user) = cgroup::children(cgroup).into_iter().find(is_new) {
+        return Ok(Outcome::Left(format!(
+            "the memory controller of {} stays on: cgroup {user} may use it",
+            cgroup.display()
+        )));
+    }
+    write_setting(&path, "-memory")
+        .map_err(|error| UndoError::new(format!("write to {}", path.display()), error, ""))?;
+    Ok(Outcome::Undone(format!("the memory controller of {} is off again", cgroup.display())))
+}
+
+fn folder(path: &Path) -> Result<Outcome, UndoError> {
+    match fs::remove_dir(path) {
+        Ok(()) => Ok(Outcome::Undone(format!("{} removed", path.display()))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Outcome::Nothing),
+        Err(error) => Err(UndoError::new(format!("remove {}", path.display()), error, "")),
+    }
+}
+
+fn file(path: &Path) -> Result<Outcome, UndoError> {
+    let cannot = |error| UndoError::new(format!("remove {}", path.display()), error, "");
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Outcome::Nothing),
+        Err(error) => Err(cannot(error)),
+        Ok(found) if !found.is_file() => {
+            Ok(Outcome::Left(format!("{} is no file any more: it stays", path.display())))
+        }
+        Ok(_) => {
+            fs::remove_file(path).map_err(cannot)?;
+            Ok(Outcome::Undone(format!("{} removed", path.display())))
+        }
+    }
+}
+
+fn mount(folder: &Path) -> Result<Outcome, UndoError> {
+    let cannot = |error: io::Error| {
+        UndoError::new(format!("unmount {}", folder.display()), error, "end what has files in it")
+    };
+    for unmounted in 0..MOUNTS_MAX {
+        let points = mount_points().map_err(cannot)?;
+        if !points.iter().any(|point| point == folder) {
+            return Ok(match unmounted {
+                0 => Outcome::Nothing,
+                _ => Outcome::Undone(format!("{} unmounted", folder.display())),
+            });
+        }
+        let try_it = || unmount(folder, UnmountFlags::NOFOLLOW).map_err(io::Error::from);
+        while_busy(try_it).map_err(cannot)?;
+    }
+    Err(cannot(io::ErrorKind::ResourceBusy.into()))
+}
+
+fn loop_device(number: u32, backing: &Path) -> Result<Outcome, UndoError> {
+    let folder = PathBuf::from(format!("/sys/block/loop{number}"));
+    let device = format!("/dev/loop{number}");
+    if !folder.exists() {
+        return Ok(Outcome::Nothing);
+    }
+    let cannot = |error| UndoError::new(format!("detach {device}"), error, "end what has it open");
+    if let Some(attached) = loop_file(number) {
+        if attached != backing {
+            return Ok(Outcome::Left(format!("{device} has {} by now", attached.display())));
+        }
+        let open = File::options().read(true).write(true).open(&device).map_err(cannot)?;
+        match loop_detach(&open) {
+            Err(error) if error.raw_os_error() != Some(libc::ENXIO) => return Err(cannot(error)),
+            _ => drop(open), // the last one that closes it detaches the file
+        }
+    }
+    let control = File::open("/dev/loop-control").map_err(cannot)?;
+    match while_busy(|| loop_remove(&control, number)) {
+        Err(error) if error.raw_os_error() != Some(libc::ENODEV) => Err(cannot(error)),
+        _ => Ok(Outcome::Undone(format!("{device} removed"))),
+    }
+}
+
+/// The file of a loop device, if it has one.
+pub(super) fn loop_file(number: u32) -> Option<PathBuf> {
+    let path = format!("/sys/block/loop{number}/loop/backing_file");
+    let text = fs::read_to_string(path).ok()?;
+    let text = text.trim_end_matches('\n');
+    Some(unescaped(text.strip_suffix(" (deleted)").unwrap_or(text)))
+}
+
+/// The sequence number of a zram device, 0 where the kernel has none; `None` without the device.
+pub(super) fn zram_sequence(number: u32) -> Option<u64> {
+    let disk = format!("zram{number}");
+    Path::new("/sys/block").join(&disk).exists().then(|| disk_sequence(&disk).unwrap_or(0))
+}
+
+fn zram(number: u32, sequence: u64, bytes: u64) -> Result<Outcome, UndoError> {
+    let device = PathBuf::from(format!("/dev/zram{number}"));
+    // Another device may have its number by now.
+    if zram_sequence(number).is_none_or(|now| now != sequence) {
+        return Ok(Outcome::Nothing);
+    }
+    let cannot = |error| {
+        UndoError::new(format!("remove {}", device.display()), error, "end what has it open")
+    };
+    let size = PathBuf::from(format!("/sys/block/zram{number}/disksize"));
+    let size: u64 = read_setting(&size).map_err(cannot)?.parse().unwrap_or(0);
+    if size != 0 && size != bytes {
+        let shown = device.display();
+        return Ok(Outcome::Left(format!("{shown} has {size} bytes: somebody else uses it")));
+    }
+    if swap_areas().map_err(cannot)?.contains(&device) {
+        return Err(cannot(io::ErrorKind::ResourceBusy.into()));
+    }
+    let remove =
+        || write_setting(Path::new("/sys/class/zram-control/hot_remove"), &number.to_string());
+    match while_busy(remove) {
+        Err(error) if error.raw_os_error() != Some(libc::ENODEV) => Err(cannot(error)),
+        _ => Ok(Outcome::Undone(format!("{} removed", device.display()))),
+    }
+}
+
+fn swap_area(path: &Path, uuid: &str) -> Result<Outcome, UndoError> {
+    let shown = path.display();
+    let advice = "end programs that need much memory";
+    let cannot = |error| UndoError::new(format!("turn swap area {shown} off"), error, advice);
+    if !swap_areas().map_err(cannot)?.iter().any(|area| area == path) {
+        return Ok(Outcome::Nothing);
+    }
+    if uuid_of(path).map_err(cannot)?.as_deref() != Some(uuid) {
+        return Ok(Outcome::Left(format!(
+            "swap area {shown} has another UUID by now: it stays on"
+        )));
+    }
+    match swap_off(path) {
+        // Somebody else was faster.
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(Outcome::Nothing),
+        Err(error) => Err(cannot(error)),
+        Ok(()) => Ok(Outcome::Undone(format!("swap area {shown} is off"))),
+    }
+}
+
+fn memory_cgroup(folder: &Path) -> Result<Outcome, UndoError> {
+    match cgroup::remove_all(folder) {
+        Ok(true) => Ok(Outcome::Undone(format!("{} removed", folder.display()))),
+        Ok(false) => Ok(Outcome::Nothing),
+        Err(error) => {
+            let what = format!("remove {}", folder.display());
+            Err(UndoError::new(what, error, "end the processes in its cgroup.procs"))
+        }
+    }
+}
+
+/// Tries until it is not in use any more, for some seconds.
+pub(super) fn while_busy(mut action: impl FnMut() -> io::Result<()>) -> io::Result<()> {
+    let since = Instant::now();
+    loop {
+        match action() {
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) && since.elapsed() < BUSY => {
+                std::thread::sleep(PAUSE);
+            }
+            result => return result,
+        }
+    }
+}

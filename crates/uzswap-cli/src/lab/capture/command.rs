@@ -1,0 +1,408 @@
+//! A command that is run to be captured: followed by its resident memory, and to its exit stop.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::process::{Command, ExitStatus};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use procfs::process::Process;
+
+use super::process::{self, Frozen};
+use super::{CaptureAt, CaptureError, CaptureOptions};
+use crate::lab::page_set::{About, PageSetWriter};
+use uzswap::page::PAGE_SIZE;
+use uzswap_sys::ptrace::{self, Event};
+use uzswap_sys::signals::{self, SignalNumber, SignalsHeld};
+
+/// How often the command's memory is looked at. Each look is a few reads of /proc.
+const LOOK_EVERY: Duration = Duration::from_millis(8);
+
+/// How often its signals are passed on and its end is noticed: seldom while nothing happens, often
+/// after something did. A shell that starts programs stops several times for each.
+const POLL_IDLE: Duration = Duration::from_millis(2);
+const POLL_BUSY: Duration = Duration::from_micros(50);
+
+/// How long a command that is told to end may take before it is killed.
+const END_WAIT: Duration = Duration::from_secs(1);
+
+/// Growth that is worth a new capture: a tenth, and at least this many pages.
+const GROWTH_PAGES_MIN: u64 = 1 << 8; // 1 MiB
+
+pub(super) fn capture(
+    argv: &[OsString],
+    at: CaptureAt,
+    out: &Path,
+    options: &CaptureOptions,
+) -> Result<About, CaptureError> {
+    let signals = SignalsHeld::new();
+    // Made first and kept: a command is not run for an output that cannot be written.
+    let first_writer = PageSetWriter::create(out)?;
+    let (mut running, started) = Running::start(argv, options, &signals)?;
+    let mut taker = Taker {
+        out,
+        tree: options.tree,
+        signals: &signals,
+        spare: Some(first_writer),
+        kept: None,
+        peak_pages: 0,
+    };
+    let mut notes = Vec::new();
+    // Whether the moment that was asked for came, which ended the command.
+    let mut on_time = false;
+    let after = match at {
+        CaptureAt::After(wait) => Some(wait),
+        CaptureAt::Peak | CaptureAt::Exit => None,
+    };
+    // Without the exit stop there is only what polling sees.
+    let polls = at == CaptureAt::Peak || (at == CaptureAt::Exit && !running.is_traced());
+    if let Some(reason) = &running.untraced {
+        notes.push(format!(
+            "the command was not traced ({reason}): its memory was looked at every {} ms, \
+             and what it had at its exit may be missing",
+            LOOK_EVERY.as_millis()
+        ));
+    }
+    let mut looked = started;
+    let mut pause = POLL_BUSY;
+    let status = loop {
+        if let Some(signal) = signals.pending() {
+            return Err(CaptureError::Interrupted(signal)); // dropping `running` ends the command
+        }
+        match running.next_event() {
+            Some((pid, Event::AtExit)) => {
+                taker.at_exit(&mut running, pid, at)?;
+                running.resume(pid);
+                pause = POLL_BUSY;
+                continue;
+            }
+            Some((pid, Event::Ended(status))) if pid == running.pid => break status,
+            Some(_) => {
+                pause = POLL_BUSY;
+                continue;
+            }
+            None => {}
+        }
+        if after.is_some_and(|wait| started.elapsed() >= wait) {
+            taker.take(&mut running)?;
+            if taker.kept.is_some() {
+                on_time = true;
+                notes.push(format!(
+                    "captured after {:.3} s; the command was ended then",
+                    started.elapsed().as_secs_f64()
+                ));
+                break running.end();
+            }
+        }
+        if polls && looked.elapsed() >= LOOK_EVERY {
+            looked = Instant::now();
+            taker.look(&mut running)?;
+        }
+        thread::sleep(pause);
+        pause = (pause * 2).min(POLL_IDLE);
+    };
+    running.let_go();
+    drop(running);
+    taker.finish(argv, at, (!on_time).then_some(status), notes)
+}
+
+/// The command, and whatever is traced with it. Dropped before its end, it is ended.
+struct Running {
+    pid: i32,
+    /// Processes below the command that are traced.
+    others: Vec<i32>,
+    /// Why the command is not traced, if it is not.
+    untraced: Option<String>,
+    /// Processes at their exit stop.
+    at_exit: Vec<i32>,
+    ended: Option<ExitStatus>,
+    /// Events that came while something else was waited for.
+    backlog: Vec<(i32, Event)>,
+}
+
+impl Running {
+    fn start(
+        argv: &[OsString],
+        options: &CaptureOptions,
+        signals: &SignalsHeld,
+    ) -> Result<(Running, Instant), CaptureError> {
+        let (program, arguments) = argv.split_first().ok_or(CaptureError::NoCommand)?;
+        let mut command = Command::new(program);
+        if options.stdout_to_stderr {
+            command.stdout(io::stderr());
+        }
+        let child =
+            ptrace::spawn(command.args(arguments), signals.mask_before(), !options.untraced)
+                .map_err(|error| CaptureError::Command {
+                    program: program.to_string_lossy().into_owned(),
+                    error: found_nowhere(program, error),
+                })?;
+        let started = Instant::now();
+        let untraced = if options.untraced {
+            Some("as asked for".to_owned())
+        } else {
+            ptrace::attach(&child, options.tree).err().map(|error| error.to_string())
+        };
+        let running = Running {
+            pid: child.id() as i32, // a pid_t that std gives as u32
+            others: Vec::new(),
+            untraced,
+            at_exit: Vec::new(),
+            ended: None,
+            backlog: Vec::new(),
+        };
+        Ok((running, started))
+    }
+
+    fn is_traced(&self) -> bool {
+        self.untraced.is_none()
+    }
+
+    /// The next thing that happened, if anything did.
+    fn next_event(&mut self) -> Option<(i32, Event)> {
+        if !self.backlog.is_empty() {
+            return Some(self.backlog.remove(0));
+        }
+        self.poll()
+    }
+
+    /// Collects what happens for later: a traced process goes nowhere unless it is polled.
+    fn pump(&mut self) {
+        while let Some(event) = self.poll() {
+            self.backlog.push(event);
+        }
+    }
+
+    fn poll(&mut self) -> Option<(i32, Event)> {
+        if self.ended.is_some() {
+            return None;
+        }
+        for pid in std::iter::once(self.pid).chain(self.others.clone()) {
+            let event = match ptrace::poll(pid) {
+                Ok(None) => continue,
+                Ok(Some(event)) => event,
+                // Waited for by somebody else: where SIGCHLD is ignored, by the kernel.
+                Err(_) => Event::Ended(ExitStatus::default()),
+            };
+            match event {
+                Event::Forked(new) => self.others.push(new),
+                Event::AtExit => self.at_exit.push(pid),
+                Event::Ended(status) if pid == self.pid => self.ended = Some(status),
+                Event::Ended(_) => self.others.retain(|other| *other != pid),
+                Event::Handled => {}
+            }
+            return Some((pid, event));
+        }
+        None
+    }
+
+    fn resume(&mut self, pid: i32) {
+        self.at_exit.retain(|at_exit| *at_exit != pid);
+        let _ = ptrace::resume(pid); // it is gone, at worst
+    }
+
+    /// Ends the command, kindly first; its status.
+    fn end(&mut self) -> ExitStatus {
+        let mut all = Vec::new();
+        for signal in [libc::SIGTERM, libc::SIGKILL] {
+            // Told to end, a shell that does not listen starts the next program of its loop. Where
+            // the command is gone, those it had are known from before.
+            let new = process::tree(self.pid, &mut Vec::new());
+            all.extend(new.into_iter().filter(|pid| !all.contains(pid)).collect::<Vec<i32>>());
+            // Those below it first: their parent may be gone once it is told.
+            for &pid in all.iter().rev() {
+                let _ = signals::send(pid, SignalNumber(signal));
+                let _ = signals::send(pid, SignalNumber(libc::SIGCONT));
+            }
+            let since = Instant::now();
+            while self.ended.is_none() && (signal == libc::SIGKILL || since.elapsed() < END_WAIT) {
+                self.pump();
+                self.backlog.clear();
+                for pid in std::mem::take(&mut self.at_exit) {
+                    let _ = ptrace::resume(pid);
+                }
+                thread::sleep(Duration::from_millis(1));
+            }
+        }
+        self.ended.unwrap_or_default()
+    }
+
+    /// Stops tracing what the command left behind, which runs on.
+    fn let_go(&mut self) {
+        for pid in std::mem::take(&mut self.others) {
+            let _ = ptrace::detach(pid); // it is gone, at worst
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if self.ended.is_none() {
+            self.end();
+        }
+        self.let_go();
+    }
+}
+
+/// Takes captures and keeps the largest.
+struct Taker<'a> {
+    out: &'a Path,
+    tree: bool,
+    signals: &'a SignalsHeld,
+    /// A writer without pages.
+    spare: Option<PageSetWriter>,
+    kept: Option<Kept>,
+    /// The most resident anonymous pages seen.
+    peak_pages: u64,
+}
+
+struct Kept {
+    writer: PageSetWriter,
+    notes: Vec<String>,
+    /// Resident anonymous pages when it was taken.
+    resident_pages: u64,
+}
+
+impl Taker<'_> {
+    /// Captures if the memory has grown enough since the last capture.
+    fn look(&mut self, running: &mut Running) -> Result<(), CaptureError> {
+        let resident = self.resident(running.pid);
+        self.peak_pages = self.peak_pages.max(resident);
+        let worth = match &self.kept {
+            Some(kept) => {
+                let growth = (kept.resident_pages / 10).max(GROWTH_PAGES_MIN);
+                kept.resident_pages + growth
+            }
+            // Traced, it is seen at its exit whatever its size is.
+            None if running.is_traced() => GROWTH_PAGES_MIN,
+            None => 1,
+        };
+        if resident >= worth { self.take(running) } else { Ok(()) }
+    }
+
+    /// The last look at a process that is about to end.
+    fn at_exit(
+        &mut self,
+        running: &mut Running,
+        pid: i32,
+        at: CaptureAt,
+    ) -> Result<(), CaptureError> {
+        if pid != running.pid {
+            return if at == CaptureAt::Peak { self.look(running) } else { Ok(()) };
+        }
+        let resident = self.resident(pid);
+        self.peak_pages = self.peak_pages.max(resident);
+        if at == CaptureAt::Peak {
+            // The kernel's own record of the peak, which polling may have missed.
+            if !self.tree {
+                self.peak_pages = self.peak_pages.max(recorded_peak(pid).unwrap_or(0));
+            }
+            if self.kept.as_ref().is_some_and(|kept| kept.resident_pages > resident) {
+                return Ok(());
+            }
+        }
+        self.take(running)
+    }
+
+    /// Captures now. A process that is gone by then is no error: an earlier capture stays.
+    fn take(&mut self, running: &mut Running) -> Result<(), CaptureError> {
+        let mut writer = match self.spare.take() {
+            Some(writer) => writer,
+            None => PageSetWriter::create(self.out)?,
+        };
+        let mut notes = Vec::new();
+        let pid = running.pid;
+        let frozen = Frozen::stop(pid, self.tree, &mut notes, &mut || running.pump());
+        let taken = frozen.and_then(|frozen| {
+            let resident_pages = self.resident(pid);
+            let pids = if self.tree { process::tree(pid, &mut notes) } else { vec![pid] };
+            process::read_all(&pids, &mut writer, self.signals, &mut notes)?;
+            drop(frozen);
+            Ok(resident_pages)
+        });
+        match taken {
+            Ok(resident_pages) if writer.page_count() > 0 => {
+                self.peak_pages = self.peak_pages.max(resident_pages);
+                self.kept = Some(Kept { writer, notes, resident_pages });
+                Ok(())
+            }
+            Ok(_) | Err(CaptureError::Gone { .. } | CaptureError::Ended { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Resident anonymous pages of the process or the tree.
+    fn resident(&self, pid: i32) -> u64 {
+        let pids = if self.tree { process::tree(pid, &mut Vec::new()) } else { vec![pid] };
+        pids.into_iter().filter_map(resident_anonymous).sum()
+    }
+
+    /// Completes the page set of the largest capture. `ended` is the command's status if it ended
+    /// by itself.
+    fn finish(
+        self,
+        argv: &[OsString],
+        at: CaptureAt,
+        ended: Option<ExitStatus>,
+        mut notes: Vec<String>,
+    ) -> Result<About, CaptureError> {
+        let words: Vec<_> = argv.iter().map(|word| word.to_string_lossy()).collect();
+        let origin = format!("command {}", words.join(" "));
+        let Some(kept) = self.kept else { return Err(CaptureError::Unseen { origin }) };
+        if let (CaptureAt::After(wait), Some(_)) = (at, ended) {
+            notes.push(format!("the command ended before {wait:?}: captured at its exit"));
+        }
+        if at == CaptureAt::Peak {
+            let (pages, peak) = (kept.writer.page_count(), self.peak_pages.max(1));
+            let percent = (100.0 * pages as f64 / peak as f64).min(100.0);
+            notes.push(format!("captured at {percent:.0} % of the peak of {peak} resident pages"));
+        }
+        notes.extend(ended.map(ended_with));
+        notes.extend(kept.notes);
+        super::finish(kept.writer, origin, notes)
+    }
+}
+
+fn resident_anonymous(pid: i32) -> Option<u64> {
+    let memory = Process::new(pid).and_then(|process| process.statm()).ok()?;
+    Some(memory.resident.saturating_sub(memory.shared))
+}
+
+/// The peak that the kernel keeps (VmHWM), less the file pages of now: about the anonymous peak.
+fn recorded_peak(pid: i32) -> Option<u64> {
+    let process = Process::new(pid).ok()?;
+    let peak_kib = process.status().ok()?.vmhwm?;
+    let shared = process.statm().ok()?.shared;
+    Some((peak_kib * 1024 / PAGE_SIZE as u64).saturating_sub(shared))
+}
+
+fn ended_with(status: ExitStatus) -> String {
+    use std::os::unix::process::ExitStatusExt;
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("the command ended with exit status {code}"),
+        (None, Some(signal)) => format!("the command was ended by {}", SignalNumber(signal)),
+        (None, None) => format!("the command ended: {status}"),
+    }
+}
+
+/// A program that is in no directory of PATH is not found, even if one of them may not be looked
+/// into, for which the kernel says that permission was denied.
+fn found_nowhere(program: &OsStr, error: io::Error) -> io::Error {
+    let is_name = !program.as_bytes().contains(&b'/');
+    if error.raw_os_error() != Some(libc::EACCES) || !is_name {
+        return error;
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    if std::env::split_paths(&path).any(|folder| folder.join(program).exists()) {
+        return error;
+    }
+    io::Error::from_raw_os_error(libc::ENOENT)
+}
+
+/// Whether the error of starting a command is of the command line and not of the machine.
+pub(super) fn is_wrong_program(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+        || matches!(error.raw_os_error(), Some(libc::ENOEXEC | libc::EISDIR))
+}

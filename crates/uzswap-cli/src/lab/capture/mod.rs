@@ -1,0 +1,339 @@
+//! Capture: the resident anonymous pages of real processes, as a page set.
+//!
+//! ```text
+//!  /proc/PID/maps --> private mappings --> pagemap: present, anonymous --> /proc/PID/mem --> set
+//!                                            ^                                 |
+//!                                            '------ looked at again after ----'
+//! ```
+//!
+//! - C1: a page that was not read is not in the set; nothing is made up for it.
+//! - C2: a process that was stopped runs again, and a command that was started has ended, whatever
+//!   the outcome. A signal that ends this process is acted on after that.
+//! - C3: nothing is under the output's name unless the capture was complete.
+
+mod command;
+mod file;
+mod process;
+mod residency;
+
+use std::ffi::OsString;
+use std::io::{self, BufRead, BufReader};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use thiserror::Error;
+
+use crate::lab::page_set::{About, PageSetError, PageSetWriter};
+use crate::lab::workload::Workload;
+use uzswap_sys::signals::{SignalNumber, SignalsHeld};
+
+/// What to capture of a process.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CaptureOptions {
+    /// Its children and their children too. A page that several of them share since a fork is
+    /// captured once for each.
+    pub tree: bool,
+    /// Stop the process while its pages are read, so that they are of one moment.
+    pub freeze: bool,
+    /// Do not trace a command that is run, for one that traces others itself or that gains rights
+    /// when it starts. What it has at its exit is then seen by polling only.
+    pub untraced: bool,
+    /// A command's standard output goes to our standard error: ours carries results only.
+    pub stdout_to_stderr: bool,
+}
+
+/// When to capture a command that is run for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CaptureAt {
+    /// When it has most resident anonymous memory: looked at every 10 ms, captured whenever it has
+    /// grown by 10 %, and a last time when it exits. The largest capture is kept.
+    Peak,
+    /// When it exits, just before its memory goes.
+    Exit,
+    /// This long after it was started; it is ended then. When it exits before, at its exit.
+    After(Duration),
+}
+
+/// Why nothing was captured. The message has the kernel's error in it: there is no chain of
+/// sources to print after it.
+#[derive(Debug, Error)]
+pub enum CaptureError {
+    /// The page set was not written.
+    #[error(transparent)]
+    Output(#[from] PageSetError),
+    /// No such process.
+    #[error("there is no process {pid}")]
+    Gone {
+        /// Its id.
+        pid: i32,
+    },
+    /// The process is not ours to look into.
+    #[error(
+        "cannot read {what} of process {pid}: {error}; this takes the right to ptrace it: run as \
+         the same user, or with CAP_SYS_PTRACE (as root), and see kernel.yama.ptrace_scope"
+    )]
+    NoPermission {
+        /// Its id.
+        pid: i32,
+        /// Which file of /proc.
+        what: &'static str,
+        /// The kernel's error.
+        error: io::Error,
+    },
+    /// A kernel thread has no memory of its own.
+    #[error("process {pid} ({name}) is a kernel thread: it has no address space to capture")]
+    KernelThread {
+        /// Its id.
+        pid: i32,
+        /// Its name.
+        name: String,
+    },
+    /// The process has ended and its parent has not waited for it yet.
+    #[error("process {pid} ({name}) is a zombie: it has ended and its memory is gone")]
+    Zombie {
+        /// Its id.
+        pid: i32,
+        /// Its name.
+        name: String,
+    },
+    /// The process ended before the first page was read.
+    #[error("process {pid} ended before any of its pages was read")]
+    Ended {
+        /// Its id.
+        pid: i32,
+    },
+    /// The command ended before the first look at it.
+    #[error("{origin} ended before its memory was looked at")]
+    Unseen {
+        /// The command.
+        origin: String,
+    },
+    /// There is nothing to capture.
+    #[error("{origin} has no resident anonymous pages")]
+    NoPages {
+        /// What was looked at.
+        origin: String,
+    },
+    /// Something else went wrong with the process.
+    #[error("cannot read {what} of process {pid}: {error}")]
+    Process {
+        /// Its id.
+        pid: i32,
+        /// Which file of /proc.
+        what: &'static str,
+        /// The kernel's error.
+        error: io::Error,
+    },
+    /// The command line to run is empty.
+    #[error("there is no command to run")]
+    NoCommand,
+    /// The command does not start.
+    #[error("cannot run '{program}': {error}")]
+    Command {
+        /// The program.
+        program: String,
+        /// The kernel's error.
+        error: io::Error,
+    },
+    /// The input file does not read.
+    #[error("cannot read {}: {error}", path.display())]
+    Input {
+        /// The file.
+        path: PathBuf,
+        /// The kernel's error.
+        error: io::Error,
+    },
+    /// The input is not something to take pages from.
+    #[error("{} {reason}", path.display())]
+    BadInput {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it, continuing its name.
+        reason: String,
+    },
+    /// The core dump is truncated or malformed.
+    #[error("{} is a damaged core dump: {reason}", path.display())]
+    BadCore {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The workload's process did not do its part.
+    #[error("the workload process {reason}")]
+    Workload {
+        /// What happened instead.
+        reason: String,
+    },
+    /// A signal asked this process to end.
+    #[error("interrupted by {0}; nothing was kept")]
+    Interrupted(SignalNumber),
+}
+
+impl CaptureError {
+    /// Whether the machine is the reason (permission, disk, I/O) and not what was asked for.
+    pub fn is_machine(&self) -> bool {
+        match self {
+            CaptureError::Output(error) => error.is_machine(),
+            CaptureError::NoPermission { .. }
+            | CaptureError::Process { .. }
+            | CaptureError::Workload { .. }
+            | CaptureError::Interrupted(_) => true,
+            CaptureError::Command { error, .. } => !command::is_wrong_program(error),
+            CaptureError::Input { error, .. } => {
+                !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+            }
+            _ => false,
+        }
+    }
+}
+
+/// Captures the process `pid`, or the tree below it, into the page set `out`.
+///
+/// SIGINT, SIGTERM and SIGHUP are held back in this thread until a stopped process runs again and
+/// the temporary file is gone.
+///
+/// # Errors
+///
+/// [`CaptureError`]. A process that ends while it is read is not an error if any page was read: the
+/// notes tell.
+pub fn capture_pid(pid: i32, out: &Path, options: &CaptureOptions) -> Result<About, CaptureError> {
+    let signals = SignalsHeld::new();
+    let mut writer = PageSetWriter::create(out)?;
+    let name = process::check(pid)?;
+    let mut origin = format!("process {pid} ({name})");
+    if options.tree {
+        origin.push_str(" and its children");
+    }
+    let notes = process::capture(pid, options, &mut writer, &signals)?;
+    finish(writer, origin, notes)
+}
+
+/// Runs a command and captures it, or the tree below it, into the page set `out`. It has our
+/// standard input, output and error, unless the options say otherwise. It is always stopped while
+/// its pages are read.
+///
+/// # Errors
+///
+/// [`CaptureError`]. The command has ended then.
+pub fn capture_command(
+    argv: &[OsString],
+    at: CaptureAt,
+    out: &Path,
+    options: &CaptureOptions,
+) -> Result<About, CaptureError> {
+    command::capture(argv, at, out, options)
+}
+
+/// Takes the pages of a file: those of the writable segments if it is an ELF core dump, all of its
+/// bytes otherwise.
+///
+/// # Errors
+///
+/// [`CaptureError::Input`], [`CaptureError::BadInput`], [`CaptureError::BadCore`] and
+/// [`CaptureError::Output`].
+pub fn capture_file(from: &Path, out: &Path) -> Result<About, CaptureError> {
+    file::capture(from, out)
+}
+
+/// Builds a workload in a fresh process and captures that: the heap is as any program's, with
+/// nothing of this process in it.
+///
+/// The process is this executable's `workload` command; use [`capture_workload_of`] where this is
+/// another program.
+///
+/// # Errors
+///
+/// [`CaptureError`]; the process has ended then.
+pub fn capture_workload(
+    workload: Workload,
+    seed: u64,
+    bytes: usize,
+    out: &Path,
+) -> Result<About, CaptureError> {
+    let program = std::env::current_exe().map_err(|error| CaptureError::Workload {
+        reason: format!("cannot be started: this executable has no path ({error})"),
+    })?;
+    capture_workload_of(&program, workload, seed, bytes, out)
+}
+
+/// As [`capture_workload`], with the `workload` command of `program`.
+///
+/// # Errors
+///
+/// As [`capture_workload`].
+pub fn capture_workload_of(
+    program: &Path,
+    workload: Workload,
+    seed: u64,
+    bytes: usize,
+    out: &Path,
+) -> Result<About, CaptureError> {
+    let (seed_text, size_text) = (seed.to_string(), bytes.to_string());
+    let child = Command::new(program)
+        .args(["workload", workload.name(), "--hold"])
+        .args(["--seed", &seed_text, "--size", &size_text])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|error| CaptureError::Command { program: program.display().to_string(), error })?;
+    let mut child = HeldChild { child };
+    wait_until_ready(&mut child.child)?;
+    // Not before: the child would hold the signals back as well, and it ends by itself when we do.
+    let signals = SignalsHeld::new();
+    let mut writer = PageSetWriter::create(out)?;
+    let pid = child.child.id() as i32; // a pid_t that std gives as u32
+    let notes = process::capture(pid, &CaptureOptions::default(), &mut writer, &signals)?;
+    let origin = format!("workload {workload}, seed {seed}, {bytes} bytes");
+    finish(writer, origin, notes)
+}
+
+/// A child that ends when its standard input does, and is waited for.
+struct HeldChild {
+    child: Child,
+}
+
+impl Drop for HeldChild {
+    fn drop(&mut self) {
+        // Killed, not asked: it has nothing to clean up, and freeing its heap takes time.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Reads the child's output up to the line `ready`.
+fn wait_until_ready(child: &mut Child) -> Result<(), CaptureError> {
+    let output = child.stdout.take().expect("stdout was piped");
+    for line in BufReader::new(output).lines() {
+        match line {
+            Ok(line) if line == "ready" => return Ok(()),
+            Ok(_) => {}
+            Err(error) => {
+                return Err(CaptureError::Workload { reason: format!("cannot be read: {error}") });
+            }
+        }
+    }
+    let reason = match child.wait() {
+        Ok(status) if matches!(status.signal(), Some(libc::SIGKILL | libc::SIGABRT)) => format!(
+            "ended before it was ready, with {status}, most likely for want of memory; a smaller \
+             --size needs less"
+        ),
+        Ok(status) => format!("ended before it was ready, with {status}"),
+        Err(error) => format!("ended before it was ready ({error})"),
+    };
+    Err(CaptureError::Workload { reason })
+}
+
+/// Completes the page set; one without pages is an error.
+fn finish(
+    writer: PageSetWriter,
+    origin: String,
+    notes: Vec<String>,
+) -> Result<About, CaptureError> {
+    if writer.page_count() == 0 {
+        return Err(CaptureError::NoPages { origin });
+    }
+    Ok(writer.finish(origin, notes)?)
+}

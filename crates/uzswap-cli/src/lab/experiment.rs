@@ -1,0 +1,482 @@
+//! Many runs, each in a fresh process, the combinations taking turns: A B C, A B C, ...
+//!
+//! What a run leaves behind in an allocator, in caches of the C library or in the resident size
+//! ends with its process, and a machine that slows down half way slows every combination.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::Path;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use super::child::{self, ChildError, Refusal};
+use super::limits::{self, LimitParts, LimitSettings, Limits, Meter};
+use super::replay::{
+    Accesses, Corpus, FreedHalf, ReplayError, RunResult, Trace, replay, replay_and_access,
+    replay_trace,
+};
+use super::sizes::{SizeList, SizesError, StripPadding};
+use uzswap::compressor::{Compressor, CompressorKind};
+use uzswap::index::IndexKind;
+use uzswap::page::{PAGE_SIZE, Page};
+use uzswap::same_filled::{SameFilled, SameFilledCheck};
+use uzswap::zpool::zsmalloc::{ChainRule, HandleHeader, ObjectMapping, ZsmallocOptions};
+use uzswap::zpool::{HostPages, ZpoolKind};
+use uzswap::zswap::{Incompressible, Zswap, ZswapOptions};
+use uzswap_sys::process::without_huge_pages;
+
+/// The hidden subcommand that a child is started with.
+pub const CHILD_COMMAND: &str = "compare-run";
+
+/// The file that every run reads its pages from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CorpusFile {
+    /// Pages, 4096 bytes each and nothing else.
+    Pages(OsString),
+    /// A list of compressed sizes.
+    Sizes(OsString),
+    /// A trace: what was done, and the pages.
+    Trace(OsString),
+}
+
+impl CorpusFile {
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        let (CorpusFile::Pages(path) | CorpusFile::Sizes(path) | CorpusFile::Trace(path)) = self;
+        Path::new(path)
+    }
+}
+
+/// What is to be compared.
+#[derive(Debug, Clone)]
+pub struct Experiment {
+    /// The pages.
+    pub corpus: CorpusFile,
+    /// How many there are, of a trace its events: a run that finds another number is an error.
+    pub pages: u64,
+    /// The allocators, in the order they take turns.
+    pub zpools: Vec<ZpoolKind>,
+    /// The indexes.
+    pub indexes: Vec<IndexKind>,
+    /// zsmalloc's object mappings.
+    pub mappings: Vec<ObjectMapping>,
+    /// The compressors; a list of sizes has its own instead.
+    pub compressors: Vec<CompressorKind>,
+    /// Runs of each combination.
+    pub runs: usize,
+    /// What is the same for all of them.
+    pub settings: Settings,
+    /// Bytes in front of each object, by allocator; 0 for those that are not named.
+    pub object_headers: Vec<(ZpoolKind, usize)>,
+    /// Limits of the pools, if they have any.
+    pub limits: Option<Limits>,
+}
+
+/// What is the same for all combinations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Settings {
+    /// The longest zspage of zsmalloc.
+    pub chain_size: usize,
+    /// Its rule for choosing a chain.
+    #[serde(with = "by_name")]
+    pub chain_rule: ChainRule,
+    /// Where it keeps an object's handle.
+    #[serde(with = "by_name")]
+    pub handle_header: HandleHeader,
+    /// The size of the pages that the kernel gives.
+    #[serde(with = "by_name")]
+    pub host_pages: HostPages,
+    /// What becomes of pages that do not shrink.
+    #[serde(with = "by_name")]
+    pub incompressible: Incompressible,
+    /// Which pages are freed.
+    #[serde(with = "by_name")]
+    pub free: FreedHalf,
+    /// How same-filled pages are found.
+    #[serde(with = "by_name")]
+    pub same_filled: SameFilledCheck,
+    /// Whether only zero pages count as same-filled.
+    pub same_filled_zero_only: bool,
+}
+
+/// The parts that combinations differ in, beside the compressor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Parts {
+    /// The allocator.
+    #[serde(with = "by_name")]
+    pub zpool: ZpoolKind,
+    /// The index.
+    #[serde(with = "by_name")]
+    pub index: IndexKind,
+    /// The way to an object in two pages: zsmalloc alone has such objects.
+    #[serde(with = "by_name_if_any")]
+    pub mapping: Option<ObjectMapping>,
+    /// The limit of the pool, and what becomes of pages then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<LimitParts>,
+}
+
+/// One run, as a child is told it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct RunSpec {
+    /// The pages.
+    pub corpus: CorpusFile,
+    /// How many there must be.
+    pub pages: u64,
+    /// The parts beside the compressor.
+    pub parts: Parts,
+    /// The compressor; of no matter to a list of sizes.
+    #[serde(with = "by_name")]
+    pub compressor: CompressorKind,
+    /// Bytes in front of each object.
+    pub object_header_bytes: usize,
+    /// What is the same for all combinations.
+    pub settings: Settings,
+    /// What is the same for all limited pools.
+    pub limit_settings: Option<LimitSettings>,
+}
+
+/// The parts of a store, and the runs of it.
+#[derive(Debug, Clone)]
+pub struct Combination {
+    /// The parts beside the compressor.
+    pub parts: Parts,
+    /// Their name: the allocator's, and those of parts of which several are compared.
+    pub name: String,
+    /// The compressor's name.
+    pub compressor: String,
+    /// Bytes in front of each object.
+    pub object_header_bytes: usize,
+    /// Its runs, first to last.
+    pub runs: Vec<RunResult>,
+}
+
+impl Combination {
+    /// Its name and its compressor.
+    pub fn label(&self) -> String {
+        format!("{} {}", self.name, self.compressor)
+    }
+}
+
+/// Why an experiment was given up.
+#[derive(Debug, Error)]
+pub enum ExperimentError {
+    /// A run found a page changed or a store broken.
+    #[error("{combination}, run {run}: {message}")]
+    Check {
+        /// Allocator and compressor.
+        combination: String,
+        /// The run, from 1.
+        run: usize,
+        /// What is wrong.
+        message: String,
+    },
+    /// A run could not be started or finished.
+    #[error("{combination}, run {run}: {message}")]
+    Machine {
+        /// Allocator and compressor.
+        combination: String,
+        /// The run, from 1.
+        run: usize,
+        /// What went wrong.
+        message: String,
+    },
+    /// Ctrl-C or a like signal.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+impl Experiment {
+    /// Runs it. `progress` is told before each run how many are done, of how many, and which is
+    /// next.
+    ///
+    /// # Errors
+    ///
+    /// [`ExperimentError`], at the first run that does not end well. No child is left running.
+    pub fn run(
+        &self,
+        progress: &mut dyn FnMut(usize, usize, &str),
+    ) -> Result<Vec<Combination>, ExperimentError> {
+        let mut combinations = self.combinations();
+        let total = combinations.len() * self.runs;
+        let mut done = 0;
+        for run in 0..self.runs {
+            for (combination, compressor) in &mut combinations {
+                let label = combination.label();
+                progress(done, total, &format!("{label}, run {} of {}", run + 1, self.runs));
+                let spec = RunSpec {
+                    corpus: self.corpus.clone(),
+                    pages: self.pages,
+                    parts: combination.parts,
+                    compressor: *compressor,
+                    object_header_bytes: combination.object_header_bytes,
+                    settings: self.settings,
+                    limit_settings: self.limits.as_ref().map(|limits| limits.settings.clone()),
+                };
+                let result = child::ask(&[CHILD_COMMAND], &spec)
+                    .map_err(|error| ExperimentError::of_run(error, label, run + 1))?;
+                combination.runs.push(result);
+                done += 1;
+            }
+        }
+        progress(total, total, "");
+        Ok(combinations.into_iter().map(|(combination, _)| combination).collect())
+    }
+
+    fn combinations(&self) -> Vec<(Combination, CompressorKind)> {
+        let compressors = match self.corpus {
+            CorpusFile::Pages(_) | CorpusFile::Trace(_) => &self.compressors[..],
+            CorpusFile::Sizes(_) => &[CompressorKind::None],
+        };
+        let mut combinations = Vec::new();
+        for &compressor in compressors {
+            let compressor_name = match self.corpus {
+                CorpusFile::Pages(_) | CorpusFile::Trace(_) => compressor.to_string(),
+                CorpusFile::Sizes(_) => StripPadding::NAME.to_owned(),
+            };
+            for parts in self.parts() {
+                let header = self.object_headers.iter().find(|(kind, _)| *kind == parts.zpool);
+                let combination = Combination {
+                    parts,
+                    name: self.name_of(parts),
+                    compressor: compressor_name.clone(),
+                    object_header_bytes: header.map_or(0, |(_, bytes)| *bytes),
+                    runs: Vec::new(),
+                };
+                combinations.push((combination, compressor));
+            }
+        }
+        combinations
+    }
+
+    /// Every choice of parts, the first of each list first.
+    fn parts(&self) -> Vec<Parts> {
+        let limits: Vec<Option<LimitParts>> = match &self.limits {
+            None => vec![None],
+            Some(limits) => limits.parts().into_iter().map(Some).collect(),
+        };
+        let mut parts = Vec::new();
+        for &zpool in &self.zpools {
+            let mappings = match zpool {
+                ZpoolKind::Zsmalloc => self.mappings.iter().copied().map(Some).collect(),
+                _ => vec![None],
+            };
+            for mapping in mappings {
+                for &index in &self.indexes {
+                    let with = |limit| Parts { zpool, index, mapping, limit };
+                    parts.extend(limits.iter().copied().map(with));
+                }
+            }
+        }
+        parts
+    }
+
+    fn name_of(&self, parts: Parts) -> String {
+        let mut name = parts.zpool.to_string();
+        if let Some(mapping) = parts.mapping
+            && self.mappings.len() > 1
+        {
+            name += &format!(" {mapping}");
+        }
+        if self.indexes.len() > 1 {
+            name += &format!(" {}", parts.index);
+        }
+        if let (Some(limits), Some(limit)) = (&self.limits, parts.limit) {
+            let limit = limits.name_of(limit);
+            if name == parts.zpool.to_string() && self.zpools.len() == 1 && !limit.is_empty() {
+                // Labels are long enough without what is the same in all of them.
+                name.clear();
+            }
+            name = format!("{name}{limit}").trim_start().to_owned();
+        }
+        name
+    }
+}
+
+impl ExperimentError {
+    fn of_run(error: ChildError, combination: String, run: usize) -> ExperimentError {
+        match error {
+            ChildError::Check(message) => ExperimentError::Check { combination, run, message },
+            ChildError::Machine(message) => ExperimentError::Machine { combination, run, message },
+            ChildError::Interrupted => ExperimentError::Interrupted,
+        }
+    }
+}
+
+/// The child's side: reads a [`RunSpec`], does the run, writes the reply.
+///
+/// # Errors
+///
+/// Of the two streams, and of a spec that is none.
+pub fn child(input: impl Read, output: impl Write) -> io::Result<()> {
+    child::answer(input, output, |spec: RunSpec| {
+        let corpus = match &spec.corpus {
+            CorpusFile::Pages(path) => read_pages(Path::new(path))
+                .map(Corpus::Pages)
+                .map_err(|error| format!("cannot read {}: {error}", Path::new(path).display())),
+            CorpusFile::Sizes(path) => SizeList::read(Path::new(path))
+                .map(Corpus::Sizes)
+                .map_err(|error: SizesError| chain(&error)),
+            CorpusFile::Trace(path) => return replay_trace_spec(&spec, Path::new(path)),
+        };
+        let corpus = corpus.map_err(Refusal::CannotRun)?;
+        unchanged(&spec, corpus.page_count() as u64, "pages")?;
+        replay_spec(&spec, &corpus)
+    })
+}
+
+/// A run of a trace.
+fn replay_trace_spec(spec: &RunSpec, path: &Path) -> Result<RunResult, Refusal> {
+    let trace = Trace::read(path).map_err(|error| Refusal::CannotRun(chain(&error)))?;
+    unchanged(spec, trace.info().totals.events(), "events")?;
+    let options = options_of(spec);
+    replay_trace(&trace, &spec.compressor.to_string(), || Zswap::new(options)).map_err(refusal)
+}
+
+/// The store's, of which small pages hold for the whole process.
+fn options_of(spec: &RunSpec) -> ZswapOptions {
+    let settings = spec.settings;
+    if settings.host_pages == HostPages::Small {
+        // Nor for the index and the tables: a huge page would count as what is in it.
+        without_huge_pages();
+    }
+    ZswapOptions {
+        zpool: spec.parts.zpool,
+        zsmalloc: ZsmallocOptions {
+            chain_size: settings.chain_size,
+            chain_rule: settings.chain_rule,
+            handle_header: settings.handle_header,
+            mapping: spec.parts.mapping.unwrap_or_default(),
+        },
+        compressor: spec.compressor,
+        index: spec.parts.index,
+        incompressible: settings.incompressible,
+        object_header_bytes: spec.object_header_bytes,
+        host_pages: settings.host_pages,
+        same_filled: SameFilled {
+            check: settings.same_filled,
+            zero_only: settings.same_filled_zero_only,
+        },
+        ..ZswapOptions::bare()
+    }
+}
+
+fn replay_spec(spec: &RunSpec, corpus: &Corpus) -> Result<RunResult, Refusal> {
+    let settings = spec.settings;
+    let options = options_of(spec);
+    let name = match corpus {
+        Corpus::Pages(_) => spec.compressor.to_string(),
+        Corpus::Sizes(_) => StripPadding::NAME.to_owned(),
+    };
+    let compressor = || -> Box<dyn Compressor> {
+        match corpus {
+            Corpus::Pages(_) => spec.compressor.build(),
+            Corpus::Sizes(_) => Box::new(StripPadding),
+        }
+    };
+    let (Some(parts), Some(limit)) = (spec.parts.limit, &spec.limit_settings) else {
+        let build = || Zswap::with_compressor(options, compressor());
+        return replay(corpus, settings.free, &name, build).map_err(refusal);
+    };
+    let meter = Arc::new(Meter::default());
+    let backing = limits::open(limit, parts, &meter)
+        .map_err(|error| Refusal::CannotRun(format!("no backing: {}", chain(&error))))?;
+    let accesses =
+        Accesses::new(corpus.page_count(), limit.accesses, meter, parts.shrinker.options());
+    replay_and_access(corpus, settings.free, &name, Some(accesses), || {
+        limits::build(options, limit, parts, compressor(), backing)
+    })
+    .map_err(refusal)
+}
+
+fn refusal(error: ReplayError) -> Refusal {
+    match error.is_check() {
+        true => Refusal::Check(chain(&error)),
+        false => Refusal::CannotRun(chain(&error)),
+    }
+}
+
+/// Checks that there are as many pages, or events, as there were when the file was checked.
+fn unchanged(spec: &RunSpec, found: u64, what: &str) -> Result<(), Refusal> {
+    let expected = spec.pages;
+    if found == expected {
+        return Ok(());
+    }
+    Err(Refusal::CannotRun(format!(
+        "{} has {found} {what} now and had {expected} before the first run: compare needs a file \
+         that stays as it is",
+        spec.corpus.path().display()
+    )))
+}
+
+/// The pages of a file that the parent has checked already.
+fn read_pages(path: &Path) -> io::Result<Vec<Page>> {
+    let mut file = File::open(path)?;
+    let bytes = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
+    let mut pages: Vec<Page> = Vec::new();
+    pages.try_reserve_exact(bytes / PAGE_SIZE).map_err(io::Error::other)?;
+    pages.resize(bytes / PAGE_SIZE, [0; PAGE_SIZE]);
+    file.read_exact(pages.as_flattened_mut())?;
+    Ok(pages)
+}
+
+/// An error and its causes on one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
+/// Serialises what has a name by that name.
+pub(super) mod by_name {
+    use std::fmt::Display;
+    use std::str::FromStr;
+
+    use serde::{Deserialize, Deserializer, Serializer, de};
+
+    pub(in crate::lab) fn serialize<T: Display, S: Serializer>(
+        value: &T,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(value)
+    }
+
+    pub(in crate::lab) fn deserialize<'de, T, D>(deserializer: D) -> Result<T, D::Error>
+    where
+        T: FromStr<Err: Display>,
+        D: Deserializer<'de>,
+    {
+        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+    }
+}
+
+/// The same for a choice that is not always there.
+mod by_name_if_any {
+    use std::fmt::Display;
+    use std::str::FromStr;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+    pub(super) fn serialize<T: Display, S: Serializer>(
+        value: &Option<T>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        value.as_ref().map(T::to_string).serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, T, D>(deserializer: D) -> Result<Option<T>, D::Error>
+    where
+        T: FromStr<Err: Display>,
+        D: Deserializer<'de>,
+    {
+        let name = Option::<String>::deserialize(deserializer)?;
+        name.map(|name| name.parse().map_err(de::Error::custom)).transpose()
+    }
+}

@@ -1,0 +1,357 @@
+//! The study, live: a real command under a limit, for each combination of parts in turns.
+//!
+//! ```text
+//!   warm-up, no limit --> peak, expected --check
+//!                           |
+//!   round 1: A B C   round 2: A C B ...        (schedule)
+//!                           |
+//!   one run: folder, --prepare, command under an engine, --check, --cleanup   (command, engine)
+//!                           |
+//!   differences with intervals, tables         (interval, report)
+//! ```
+
+mod child;
+mod command;
+mod engine;
+mod failure;
+mod interval;
+mod kernel;
+mod pager;
+mod preset;
+pub mod report;
+mod schedule;
+mod text;
+
+use std::fs::Permissions;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+
+use serde::Serialize;
+use tempfile::TempDir;
+
+pub use command::{DIR, LiveCommand};
+use command::{Place, find_program};
+use engine::{Engine, Request};
+pub use engine::{LiveParts, LiveRun};
+pub use failure::{Failure, FailureKind};
+pub use interval::Difference;
+use kernel::{Kernel, PROBE_BYTES};
+use pager::Uzswap;
+pub use preset::{Preset, PresetNameError, PresetPlace};
+use schedule::order_of_round;
+
+use crate::kernel_swap::SwapBacking;
+use crate::lab::report::format::human_size;
+use uzswap::compressor::CompressorKind;
+use uzswap::index::IndexKind;
+use uzswap::zpool::ZpoolKind;
+use uzswap_sys::mounts;
+
+/// The least limit that a study takes, in bytes, as `uzswap run` has it.
+pub const LIMIT_MIN: u64 = 1 << 20;
+
+/// How often the search for the smallest limit halves what is left between too little and enough.
+const FIND_STEPS: usize = 4;
+
+/// How much memory a command gets.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LiveLimit {
+    /// Bytes.
+    Bytes(u64),
+    /// Percent of the command's own peak.
+    Percent(f64),
+}
+
+impl LiveLimit {
+    /// In bytes, for a command with such a peak.
+    pub fn bytes(self, peak_bytes: u64) -> u64 {
+        match self {
+            LiveLimit::Bytes(bytes) => bytes,
+            LiveLimit::Percent(percent) => (peak_bytes as f64 * percent / 100.0) as u64,
+        }
+    }
+}
+
+/// A study before it is made.
+#[derive(Debug, Clone)]
+pub struct LiveExperiment {
+    /// What is run.
+    pub command: LiveCommand,
+    /// The rows.
+    pub parts: Vec<LiveParts>,
+    /// Rounds; each row has a run in each.
+    pub rounds: usize,
+    /// The memory that a run has.
+    pub limit: LiveLimit,
+    /// Whether the smallest limit is searched for at which a row that does not fit does.
+    pub find_limit: bool,
+    /// What is behind the kernel's zswap.
+    pub kernel_backing: SwapBacking,
+}
+
+/// A row of a study.
+#[derive(Debug, Clone)]
+pub struct LiveRow {
+    /// The parts.
+    pub parts: LiveParts,
+    /// Runs that ended well, one a round, from the first round on.
+    pub runs: Vec<LiveRun>,
+    /// Why there are no more.
+    pub failure: Option<Failure>,
+    /// The smallest limit in bytes at which the command was seen to end well, if that was searched
+    /// for, and the largest at which it was not.
+    pub smallest_limit: Option<SmallestLimit>,
+}
+
+/// Where the least memory lies that a command needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct SmallestLimit {
+    /// With so many bytes it ended well.
+    pub fits_bytes: u64,
+    /// With so many it did not.
+    pub fails_bytes: u64,
+}
+
+/// The findings of a study.
+#[derive(Debug, Clone)]
+pub struct LiveResults {
+    /// The run without a limit, before the others.
+    pub warm_up: LiveRun,
+    /// Bytes that each run had.
+    pub limit_bytes: u64,
+    /// The rows, in the order asked for.
+    pub rows: Vec<LiveRow>,
+    /// Remarks on the machine and the runs.
+    pub notes: Vec<String>,
+}
+
+/// The next step of a study.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Step {
+    /// Runs that are done.
+    pub done: usize,
+    /// Of so many.
+    pub total: usize,
+    /// The next one, in words.
+    pub next: String,
+}
+
+/// The run without a limit, and what it printed.
+#[derive(Debug)]
+struct WarmUp {
+    run: LiveRun,
+    check: Option<Vec<u8>>,
+    is_never_swapped: bool,
+    /// In which each run has its folder.
+    base: TempDir,
+    kernel: Kernel,
+}
+
+impl LiveExperiment {
+    /// Makes the study. `progress` hears of each run before it starts.
+    ///
+    /// A run of a row that does not end well ends that row; the others go on.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure`], if the command does not end well even without a limit, or of an interrupt.
+    pub fn run(&self, progress: &mut dyn FnMut(&Step)) -> Result<LiveResults, Failure> {
+        let program = &self.command.argv[0];
+        find_program(program).map_err(|error| {
+            let message = format!("cannot run {}: {error}", program.to_string_lossy());
+            match error.kind() {
+                io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => {
+                    Failure::command(message)
+                }
+                _ => Failure::machine(message),
+            }
+        })?;
+        if self.command.tmpfs_bytes.is_some() {
+            mounts::have_own().map_err(|error| {
+                Failure::machine(format!(
+                    "cannot make a tmpfs that nobody else sees ({error}): --tmpfs needs root; \
+                     without it the folder {DIR} is on disk"
+                ))
+            })?;
+        }
+        let total = 1 + self.parts.len() * self.rounds;
+        progress(&Step { done: 0, total, next: "warm-up without a limit".to_owned() });
+        let mut warm_up = self.warm_up()?;
+        let limit_bytes = self.limit.bytes(warm_up.run.peak_bytes);
+        if limit_bytes < LIMIT_MIN {
+            return Err(Failure::command(match warm_up.run.peak_bytes {
+                0 => "the command was over before its memory was sampled: give --limit SIZE, or a \
+                      command that takes longer"
+                    .to_owned(),
+                peak => format!(
+                    "--limit comes to {}, and no program lives in less than 1 MiB: the peak of the \
+                     command is {}",
+                    human_size(limit_bytes),
+                    human_size(peak)
+                ),
+            }));
+        }
+        let mut rows: Vec<LiveRow> = self
+            .parts
+            .iter()
+            .map(|parts| LiveRow {
+                parts: parts.clone(),
+                runs: Vec::new(),
+                failure: None,
+                smallest_limit: None,
+            })
+            .collect();
+        let mut done = 1;
+        for round in 0..self.rounds {
+            for at in order_of_round(rows.len(), round) {
+                let row = &mut rows[at];
+                if row.failure.is_none() {
+                    let next = format!("{}, run {} of {}", row.parts, round + 1, self.rounds);
+                    progress(&Step { done, total, next });
+                    match self.run_once(&row.parts, Some(limit_bytes), &mut warm_up) {
+                        Ok(run) => row.runs.push(run),
+                        Err(failure) if failure.kind == FailureKind::Interrupted => {
+                            return Err(failure);
+                        }
+                        Err(failure) => row.failure = Some(failure),
+                    }
+                }
+                done += 1;
+            }
+        }
+        if self.find_limit {
+            for row in &mut rows {
+                let kind = row.failure.as_ref().map(|failure| failure.kind);
+                if kind == Some(FailureKind::DidNotFit) {
+                    row.smallest_limit =
+                        self.smallest_limit(&row.parts, limit_bytes, &mut warm_up, &mut |next| {
+                            progress(&Step { done, total, next });
+                        })?;
+                }
+            }
+        }
+        progress(&Step { done: total, total, next: String::new() });
+        let mut notes = Vec::new();
+        if self.parts.iter().any(LiveParts::is_kernel) {
+            notes.push(format!(
+                "The kernel's limit is that of uzswap: a thread sets the cgroup's every 10 ms so \
+                 that anonymous memory, pool and the known tables stay below it together; page \
+                 cache and tmpfs are not limited. A probe of {} runs in the cgroup.",
+                human_size(PROBE_BYTES)
+            ));
+        }
+        notes.extend(self.command.preset.and_then(|preset| preset.note()));
+        if !warm_up.is_never_swapped {
+            notes.push(
+                "This kernel swaps the pages of a tmpfs (noswap needs Linux 6.4): the kernel's \
+                 engines keep pages of the folder in their pools, too, and uzswap's does not."
+                    .to_owned(),
+            );
+        }
+        Ok(LiveResults { warm_up: warm_up.run, limit_bytes, rows, notes })
+    }
+
+    /// The run without a limit: files are read into the cache, the peak is found, and the output
+    /// of `--check` that each other run must have.
+    fn warm_up(&self) -> Result<WarmUp, Failure> {
+        // The same path in each run: programs write it into files that --check may read.
+        let mut builder = tempfile::Builder::new();
+        let builder = builder.prefix("uzswap-live-").permissions(Permissions::from_mode(0o755));
+        let base = builder.tempdir().map_err(|error| {
+            Failure::machine(format!("cannot make a folder for the runs (see TMPDIR): {error}"))
+        })?;
+        let parts = LiveParts::Uzswap {
+            zpool: ZpoolKind::Zsmalloc,
+            compressor: CompressorKind::Lz4,
+            index: IndexKind::default(),
+        };
+        let place = Place::make(&self.command, base.path())?;
+        let is_never_swapped = place.is_never_swapped();
+        let ended = self.run_in(&place, &parts, None, None).map_err(Failure::without_a_limit);
+        let check = ended.and_then(|run| Ok((run, place.check()?)));
+        let cleaned = place.clean_up();
+        let (run, check) = check?;
+        cleaned?;
+        let kernel = Kernel::new(self.kernel_backing.clone(), run.peak_bytes);
+        Ok(WarmUp { run, check, is_never_swapped, base, kernel })
+    }
+
+    /// One run with all that surrounds it.
+    fn run_once(
+        &self,
+        parts: &LiveParts,
+        limit_bytes: Option<u64>,
+        warm_up: &mut WarmUp,
+    ) -> Result<LiveRun, Failure> {
+        let base = warm_up.base.path();
+        let place = Place::make(&self.command, base)?;
+        let ended =
+            self.run_in(&place, parts, limit_bytes, Some(&mut warm_up.kernel)).and_then(|run| {
+                let check = place.check()?;
+                if check != warm_up.check {
+                    let check = String::from_utf8_lossy(check.as_deref().unwrap_or_default());
+                    return Err(Failure::wrong(
+                    "--check does not print what it printed after the run without a limit: a page \
+                     was wrong, or the command does not do the same each time"
+                        .to_owned(),
+                )
+                .with_output(check.trim_end().chars().take(500).collect()));
+                }
+                Ok(run)
+            });
+        let cleaned = place.clean_up();
+        let run = ended?;
+        cleaned?;
+        Ok(run)
+    }
+
+    fn run_in(
+        &self,
+        place: &Place<'_>,
+        parts: &LiveParts,
+        limit_bytes: Option<u64>,
+        kernel: Option<&mut Kernel>,
+    ) -> Result<LiveRun, Failure> {
+        let argv = place.argv();
+        let timeout = self.command.timeout;
+        let request = Request { argv: &argv, limit_bytes, timeout, output: place.output() };
+        let run = match kernel {
+            Some(kernel) if parts.is_kernel() => kernel.run(parts, &request),
+            _ => Uzswap.run(parts, &request),
+        };
+        match run {
+            Ok(run) => Ok(LiveRun { counts: place.counts(), ..run }),
+            Err(failure) if failure.output.is_empty() => Err(failure.with_output(place.tail())),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// Halves what lies between the limit and the peak.
+    fn smallest_limit(
+        &self,
+        parts: &LiveParts,
+        limit_bytes: u64,
+        warm_up: &mut WarmUp,
+        progress: &mut dyn FnMut(String),
+    ) -> Result<Option<SmallestLimit>, Failure> {
+        const MIB: u64 = 1 << 20;
+        let (mut fails_bytes, mut fits) = (limit_bytes, None);
+        // Metadata comes on top of the peak.
+        let mut try_bytes = warm_up.run.peak_bytes + warm_up.run.peak_bytes / 4 + 8 * MIB;
+        for _ in 0..=FIND_STEPS {
+            if try_bytes <= fails_bytes {
+                break;
+            }
+            progress(format!("{parts}, trying {} MiB", try_bytes / MIB));
+            match self.run_once(parts, Some(try_bytes), warm_up) {
+                Ok(_) => fits = Some(try_bytes),
+                Err(failure) if failure.kind == FailureKind::Interrupted => return Err(failure),
+                Err(_) => fails_bytes = try_bytes,
+            }
+            let Some(fits_bytes) = fits else { return Ok(None) };
+            try_bytes = (fails_bytes + fits_bytes) / 2 / MIB * MIB;
+        }
+        Ok(fits.map(|fits_bytes| SmallestLimit { fits_bytes, fails_bytes }))
+    }
+}

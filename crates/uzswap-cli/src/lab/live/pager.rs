@@ -1,0 +1,99 @@
+//! The engine of this program: `uzswap run`, in a process of its own.
+
+use std::fs;
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, ExitStatus, Stdio};
+
+use super::child::{Ended, Exit, run_to_end};
+use super::engine::{Engine, LiveParts, LiveRun, Request};
+use super::failure::Failure;
+use uzswap_pager::RunReport;
+
+/// The limit of a run that is to have none, in bytes.
+const NO_LIMIT: u64 = 1 << 50;
+
+/// The exit code of `uzswap run`, without a report, where the machine does not allow it.
+const CANNOT_RUN: i32 = 3;
+
+/// Starts `uzswap run` for each run, and reads its `--stats`.
+#[derive(Debug)]
+pub(super) struct Uzswap;
+
+impl Engine for Uzswap {
+    fn run(&mut self, parts: &LiveParts, request: &Request<'_>) -> Result<LiveRun, Failure> {
+        let LiveParts::Uzswap { zpool, compressor, index } = parts else {
+            unreachable!("{parts} is another engine's");
+        };
+        let cannot =
+            |error: io::Error| Failure::machine(format!("cannot start uzswap run: {error}"));
+        let stats = tempfile::NamedTempFile::new().map_err(cannot)?;
+        let limit = request.limit_bytes.unwrap_or(NO_LIMIT);
+        let exe = std::env::current_exe().map_err(cannot)?;
+        let mut command = Command::new(exe);
+        command.args(["run", "--quiet", "--limit", &limit.to_string()]);
+        command.args(["--zpool", &zpool.to_string(), "--compressor", &compressor.to_string()]);
+        command.args(["--index", &index.to_string(), "--stats"]).arg(stats.path());
+        command.arg("--").args(request.argv).stdin(Stdio::null());
+        command.stdout(request.output.try_clone().map_err(cannot)?);
+        command.stderr(request.output.try_clone().map_err(cannot)?);
+        let ended = run_to_end(&mut command, request.timeout).map_err(cannot)?;
+        let report = fs::read(stats.path()).map_err(cannot)?;
+        let report: Option<RunReport> = serde_json::from_slice(&report).ok();
+        let status = match ended.exit {
+            Exit::Status(status) => status,
+            Exit::TimedOut => {
+                return Err(Failure::timed_out("took longer than --timeout".to_owned()));
+            }
+            Exit::Interrupted => return Err(Failure::interrupted()),
+        };
+        let kills = report.as_ref().map_or(0, |report| report.out_of_memory_kills);
+        match report {
+            _ if kills > 0 => Err(Failure::did_not_fit(format!(
+                "needs more than the limit: {kills} of its processes were ended for it"
+            ))),
+            Some(report) if status.success() => Ok(run_of(&ended, &report)),
+            None if status.code() == Some(CANNOT_RUN) => {
+                Err(Failure::machine("uzswap run cannot run programs here".to_owned()))
+            }
+            _ => Err(Failure::command(failed(status))),
+        }
+    }
+}
+
+/// How a command failed, in words.
+pub(super) fn failed(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("failed with exit code {code}"),
+        (None, Some(signal)) => format!("was ended by signal {signal}"),
+        (None, None) => format!("failed: {status}"),
+    }
+}
+
+fn run_of(ended: &Ended, report: &RunReport) -> LiveRun {
+    let store = &report.store;
+    LiveRun {
+        real_s: ended.real.as_secs_f64(),
+        user_s: ended.cpu.user.as_secs_f64(),
+        sys_s: ended.cpu.sys.as_secs_f64(),
+        engine_cpu_s: report.own_cpu_ns as f64 / 1e9,
+        peak_bytes: report.peak_bytes,
+        resident_peak_bytes: report.resident_peak_bytes,
+        pool_peak_bytes: report.pool_peak_bytes,
+        pool_peak_pages: report.pages_at_pool_peak,
+        metadata_peak_bytes: report.metadata_peak_bytes,
+        stored_pages: report.counts.stored_pages,
+        loaded_pages: report.counts.restored_pages,
+        refused_pages: store.reject_compress_poor
+            + store.reject_compress_fail
+            + store.reject_alloc_fail
+            + store.reject_kmemcache_fail,
+        freed_pages: Some(report.frees.pages),
+        free_ms: Some(report.frees.sum_ns as f64 / 1e6),
+        store_ns: report.latencies.store.clone(),
+        load_ns: report.latencies.load.clone(),
+        fault_ns: report.fault_latencies.clone(),
+        counts: Vec::new(),
+        timeline: report.timeline.clone(),
+    }
+}

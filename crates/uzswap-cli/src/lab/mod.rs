@@ -1,0 +1,18 @@
+//! The laboratory: pages from real processes, and what the allocators make of them.
+
+pub mod capture;
+mod child;
+pub mod experiment;
+pub mod histogram;
+pub mod limits;
+pub mod live;
+pub mod page_set;
+pub mod replay;
+pub mod report;
+pub mod sizes;
+pub mod study;
+pub mod torture;
+pub mod workload;
+pub mod zipf;
+
+pub use uzswap::random::{SplitMix64, mix};

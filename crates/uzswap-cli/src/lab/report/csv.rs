@@ -1,0 +1,63 @@
+//! One row a run.
+
+use super::{Report, limits};
+use uzswap::zpool::zsmalloc::ObjectMapping;
+
+/// The report's runs as comma-separated values. No field needs quotes.
+pub(super) fn rows(report: &Report) -> String {
+    let mut rows: Vec<String> = Vec::new();
+    for findings in &report.runs {
+        let figures = &findings.figures;
+        for run in 0..findings.real_s.len() {
+            let (store, load) = (findings.store_ns_by_run[run], findings.load_ns_by_run[run]);
+            let fields: [(&str, String); 38] = [
+                ("zpool", findings.parts.zpool.to_string()),
+                ("compressor", findings.compressor.clone()),
+                ("index", findings.parts.index.to_string()),
+                ("mapping", findings.parts.mapping.map_or("", ObjectMapping::name).to_owned()),
+                ("run", (run + 1).to_string()),
+                ("pages", figures.pages.to_string()),
+                ("stored_pages", figures.stored_pages.to_string()),
+                ("same_filled_pages", figures.same_filled_pages.to_string()),
+                ("stored_incompressible_pages", figures.stored_incompressible_pages.to_string()),
+                ("reject_compress_poor", figures.reject_compress_poor.to_string()),
+                ("reject_compress_fail", figures.reject_compress_fail.to_string()),
+                ("reject_alloc_fail", figures.reject_alloc_fail.to_string()),
+                ("reject_kmemcache_fail", figures.reject_kmemcache_fail.to_string()),
+                ("object_header_bytes", findings.object_header_bytes.to_string()),
+                ("compressed_bytes", figures.compressed_bytes.to_string()),
+                ("pool_total_size", figures.pool_total_size.to_string()),
+                ("pool_peak_bytes", figures.pool_peak_bytes.to_string()),
+                ("pool_after_free_bytes", figures.pool_after_free_bytes.to_string()),
+                ("pool_after_compact_bytes", figures.pool_after_compact_bytes.to_string()),
+                ("pool_after_refill_bytes", figures.pool_after_refill_bytes.to_string()),
+                ("index_bytes", figures.index_bytes.to_string()),
+                ("zpool_metadata_bytes", figures.zpool_metadata_bytes.to_string()),
+                ("metadata_bytes", findings.metadata_bytes.to_string()),
+                ("reserve_bytes", figures.reserve_bytes.to_string()),
+                ("rss_bytes", findings.rss_bytes_by_run[run].to_string()),
+                ("effective_ratio", format!("{:.4}", findings.effective_ratio)),
+                ("real_s", format!("{:.6}", findings.real_s[run])),
+                ("sys_s", format!("{:.6}", findings.sys_s[run])),
+                ("user_s", format!("{:.6}", findings.user_s[run])),
+                ("store_ns_p50", store.p50.to_string()),
+                ("store_ns_p90", store.p90.to_string()),
+                ("store_ns_p99", store.p99.to_string()),
+                ("store_ns_max", store.max.to_string()),
+                ("load_ns_p50", load.p50.to_string()),
+                ("load_ns_p90", load.p90.to_string()),
+                ("load_ns_p99", load.p99.to_string()),
+                ("load_ns_max", load.max.to_string()),
+                ("verified_pages", findings.verified_pages.to_string()),
+            ];
+            let mut fields = Vec::from(fields);
+            fields.extend(limits::fields(findings, run));
+            let (names, values): (Vec<&str>, Vec<String>) = fields.into_iter().unzip();
+            if rows.is_empty() {
+                rows.push(names.join(","));
+            }
+            rows.push(values.join(","));
+        }
+    }
+    rows.join("\n") + "\n"
+}

@@ -1,0 +1,331 @@
+//! The report for a terminal of 100 columns.
+
+use super::format::{
+    beside, counted, mib, nanoseconds, pictures, section, table, thousands, trimmed, wrapped,
+};
+use super::stats::Stats;
+use super::summary::against_base;
+use super::{Findings, Report, base_of, limits, trace};
+use crate::lab::experiment::Settings;
+use crate::lab::histogram::LatencySummary;
+use crate::lab::replay::{FreedHalf, Phases, Spent};
+use uzswap::page::PAGE_SIZE;
+
+/// The longest label that leaves room for the widest table.
+const LABEL_COLUMNS: usize = 17;
+
+/// The whole report.
+pub(super) fn page(report: &Report) -> String {
+    let mut page = header(report);
+    page += &run_times(report);
+    page += &latencies(report);
+    page += &peak(report);
+    page += &match report.corpus.trace {
+        None => after_freeing(report),
+        Some(_) => trace::at_end(report),
+    };
+    page += &limits::tables(report);
+    page += "SUMMARY\n\n";
+    for sentence in report.notes.iter().chain(&report.summary) {
+        page += &wrapped("- ", "  ", sentence);
+    }
+    page
+}
+
+fn header(report: &Report) -> String {
+    let corpus = &report.corpus;
+    let settings = &report.settings.settings;
+    let mut text = format!(
+        "uzswap {} compare: {} x {}, taking turns, each in a process of its own\n",
+        report.uzswap,
+        counted(report.runs.len(), "combination"),
+        counted(report.settings.runs_each, "run"),
+    );
+    let what = match corpus.kind {
+        "sizes" => "sizes, contents made up: ",
+        "trace" => "trace of ",
+        _ => "",
+    };
+    let pages = if corpus.trace.is_some() { "stores" } else { "pages" };
+    text += &wrapped(
+        "corpus    ",
+        "          ",
+        &format!(
+            "{what}{}, {} {pages} ({}), sha256 {}",
+            corpus.origin,
+            thousands(corpus.pages),
+            mib(corpus.pages * PAGE_SIZE as u64),
+            corpus.sha256.get(..12).unwrap_or(&corpus.sha256)
+        ),
+    );
+    text += &trace::of(corpus);
+    for note in &corpus.notes {
+        text += &wrapped("          ", "          ", note);
+    }
+    let with_header = report.runs.iter().filter(|findings| findings.object_header_bytes > 0);
+    let headers = distinct(
+        with_header
+            .map(|findings| format!("{}={}", findings.parts.zpool, findings.object_header_bytes)),
+    );
+    let headers = if headers.is_empty() { "none" } else { &headers };
+    let mappings = distinct(
+        report.runs.iter().filter_map(|findings| Some(findings.parts.mapping?.to_string())),
+    );
+    let mappings = if mappings.is_empty() { "none" } else { &mappings };
+    let indexes = distinct(report.runs.iter().map(|findings| findings.parts.index.to_string()));
+    text += &wrapped(
+        "settings  ",
+        "          ",
+        &format!(
+            "zsmalloc chains up to {} pages by {}, handle {}, mapping {mappings}; index: \
+             {indexes}; incompressible pages: {}; object header: {headers}; host pages: {}; \
+             same-filled pages: {}{}",
+            settings.chain_size,
+            settings.chain_rule,
+            settings.handle_header,
+            settings.incompressible,
+            settings.host_pages,
+            same_filled(settings),
+            match corpus.trace {
+                None => format!("; freed: {}", half(settings.free)),
+                Some(_) => String::new(),
+            },
+        ),
+    );
+    text += &limits::settings(report);
+    let machine = &report.machine;
+    text += &wrapped(
+        "machine   ",
+        "          ",
+        &format!("Linux {}, {} x {}", machine.kernel, machine.cpus, machine.cpu),
+    );
+    text + "\n"
+}
+
+/// What stands in the first column. With limits it can be long, and takes two lines then.
+pub(super) fn label(findings: &Findings) -> String {
+    let label = findings.label();
+    match label[..label.len().min(LABEL_COLUMNS)].rfind(' ') {
+        Some(blank) if findings.access.is_some() && label.len() > LABEL_COLUMNS => {
+            format!("{}\n{}", &label[..blank], &label[blank + 1..])
+        }
+        _ => label,
+    }
+}
+
+/// Each of the names once, in their order.
+fn distinct(names: impl Iterator<Item = String>) -> String {
+    let mut once: Vec<String> = Vec::new();
+    for name in names {
+        if !once.contains(&name) {
+            once.push(name);
+        }
+    }
+    once.join(",")
+}
+
+fn half(freed: FreedHalf) -> &'static str {
+    match freed {
+        FreedHalf::Random => "a random half",
+        FreedHalf::Odd => "pages of odd number",
+    }
+}
+
+fn same_filled(settings: &Settings) -> String {
+    let zero_only = if settings.same_filled_zero_only { ", zero only" } else { "" };
+    format!("{}{zero_only}", settings.same_filled)
+}
+
+/// (a): the table of the linux-mm study.
+fn run_times(report: &Report) -> String {
+    let mut table = table(&["LABEL", "MIN", "MAX", "MEAN", "MEDIAN", "STDDEV", "MEAN vs BASE"]);
+    let seconds_of = |findings: &Findings, kind| match kind {
+        "real" => Stats::of(&findings.real_s),
+        "sys" => Stats::of(&findings.sys_s),
+        _ => Stats::of(&findings.user_s),
+    };
+    let mut noise = false;
+    for kind in ["real", "sys", "user"] {
+        for findings in &report.runs {
+            let stats = seconds_of(findings, kind);
+            let base = seconds_of(base_of(&report.runs, findings), kind);
+            let change = match super::percent_change(stats.mean, base.mean) {
+                _ if findings.is_base() => "base".to_owned(),
+                Some(change) => format!("{change:+.1}%"),
+                None => "-".to_owned(),
+            };
+            let in_noise = !findings.is_base() && stats.overlaps(&base);
+            noise |= in_noise;
+            let seconds = |value: f64| format!("{value:.3}");
+            table.add_row([
+                format!("{kind:<4} {}", label(findings)),
+                seconds(stats.min),
+                seconds(stats.max),
+                seconds(stats.mean),
+                seconds(stats.median),
+                seconds(stats.stddev),
+                format!("{change} {}", if in_noise { '~' } else { ' ' }),
+            ]);
+        }
+    }
+    let caption = match report.corpus.trace {
+        None => "all phases together, seconds",
+        Some(_) => "the events of the trace, as fast as they go, seconds",
+    };
+    let mut text = section("(a) RUN TIME", caption, &table);
+    if noise {
+        text.pop();
+        text += "~ the ranges of the runs overlap: the difference is within the noise.\n\n";
+    }
+    text + &match report.corpus.trace {
+        None => phases(report),
+        Some(_) => trace::verbs(report),
+    }
+}
+
+/// Which phase takes the time.
+fn phases(report: &Report) -> String {
+    let has_accesses = report.runs.iter().any(|findings| findings.access.is_some());
+    let mut head = vec!["MEAN real", "STORE ALL", "LOAD ALL", "FREE HALF", "COMPACT", "REFILL"];
+    if has_accesses {
+        head.insert(2, "ACCESS");
+    }
+    let mut table = table(&head);
+    for findings in &report.runs {
+        let mean = |of: fn(&Phases) -> Spent| {
+            let seconds = findings.phases.iter().map(|phases| of(phases).real_s);
+            format!("{:.3}", seconds.sum::<f64>() / findings.phases.len() as f64)
+        };
+        let mut row = vec![
+            label(findings),
+            mean(|phases| phases.store),
+            mean(|phases| phases.load),
+            mean(|phases| phases.free),
+            mean(|phases| phases.compact),
+            mean(|phases| phases.refill),
+        ];
+        if has_accesses {
+            row.insert(2, mean(|phases| phases.access.unwrap_or_default()));
+        }
+        table.add_row(row);
+    }
+    format!("{}\n\n", trimmed(&table))
+}
+
+/// (b): a table of percentiles, then the pictures.
+fn latencies(report: &Report) -> String {
+    let mut table =
+        table(&["LABEL", "STORE p50", "p90", "p99", "max", "LOAD p50", "p90", "p99", "max"]);
+    for findings in &report.runs {
+        let mut row = vec![label(findings)];
+        for LatencySummary { p50, p90, p99, max, .. } in [&findings.store_ns, &findings.load_ns] {
+            row.extend([p50, p90, p99, max].map(|&ns| nanoseconds(ns)));
+        }
+        table.add_row(row);
+    }
+    let mut text = section("(b) LATENCY", "of each store and each load, all runs together", &table);
+    for findings in &report.runs {
+        let titles = ["store", "load"].map(|what| format!("{}, {what} (ns)", findings.label()));
+        text += &beside(&titles[0], &titles[1]);
+        text += &pictures(&findings.store_ns.buckets, &findings.load_ns.buckets);
+        text += "\n";
+    }
+    text
+}
+
+/// (c): memory with every page stored.
+fn peak(report: &Report) -> String {
+    let mut table =
+        table(&["LABEL", "POOL", "vs BASE", "COMPRESSED", "INDEX", "METADATA", "RESERVE", "RSS"]);
+    for findings in &report.runs {
+        let figures = &findings.figures;
+        table.add_row([
+            label(findings),
+            thousands(figures.pool_total_size),
+            against_base(&report.runs, findings, |of| of.figures.pool_total_size as f64),
+            thousands(figures.compressed_bytes),
+            thousands(figures.index_bytes),
+            thousands(figures.zpool_metadata_bytes),
+            thousands(figures.reserve_bytes),
+            thousands(findings.rss_bytes),
+        ]);
+    }
+    let caption = match report.corpus.trace {
+        None => "every page stored; bytes",
+        Some(_) => "when the pool was largest; bytes",
+    };
+    let mut text = section("(c) PEAK POOL SIZE", caption, &table);
+    let mut table = self::table(&[
+        "LABEL",
+        "STORED",
+        "SAME-FILLED",
+        "AS IS",
+        "REFUSED",
+        "RATIO",
+        "ALL IN",
+        "vs BASE",
+    ]);
+    for findings in &report.runs {
+        let figures = &findings.figures;
+        table.add_row([
+            label(findings),
+            thousands(figures.stored_pages),
+            thousands(figures.same_filled_pages),
+            thousands(figures.stored_incompressible_pages),
+            thousands(findings.rejected_pages),
+            format!("{:.3}", findings.effective_ratio),
+            thousands(findings.bytes_with_rejected),
+            against_base(&report.runs, findings, |of| of.bytes_with_rejected as f64),
+        ]);
+    }
+    text += &format!("{}\n\n", trimmed(&table));
+    text += &wrapped(
+        "",
+        "",
+        "RATIO: stored pages over pool and metadata. ALL IN: pool, metadata, and 4096 bytes for \
+         each refused page. METADATA: the allocator's own tables. RSS: what the process really \
+         grew by.",
+    );
+    text + "\n"
+}
+
+/// (d): what freeing leaves behind.
+fn after_freeing(report: &Report) -> String {
+    let mut table = table(&[
+        "LABEL",
+        "HALF FREED",
+        "of full",
+        "COMPACTED",
+        "of full",
+        "IDEAL",
+        "REFILLED",
+        "of full",
+    ]);
+    for findings in &report.runs {
+        let figures = &findings.figures;
+        let full = figures.pool_total_size;
+        let of_full = |bytes: u64| {
+            [thousands(bytes), format!("{:.1}%", bytes as f64 / full.max(1) as f64 * 100.0)]
+        };
+        let mut row = vec![label(findings)];
+        row.extend(of_full(figures.pool_after_free_bytes));
+        row.extend(of_full(figures.pool_after_compact_bytes));
+        row.push(thousands(ideal_bytes(findings)));
+        row.extend(of_full(figures.pool_after_refill_bytes));
+        table.add_row(row);
+    }
+    let caption =
+        format!("{} freed, compacted, stored again; bytes", half(report.settings.settings.free));
+    let mut text = section("(d) POOL AFTER FREEING", &caption, &table);
+    text.pop();
+    text += "IDEAL: as dense as the full pool was, for the pages that are left.\n\n";
+    text
+}
+
+/// The pool for the pages that are left, were it as dense as when it was full.
+fn ideal_bytes(findings: &Findings) -> u64 {
+    let figures = &findings.figures;
+    let full = u128::from(figures.pool_total_size) * u128::from(figures.kept_compressed_bytes);
+    let bytes = full / u128::from(figures.compressed_bytes.max(1));
+    bytes.next_multiple_of(PAGE_SIZE as u128) as u64 // <= pool_total_size
+}

@@ -1,0 +1,38 @@
+//! Bugs that are put in by purpose, to see that they are found: in the doubles, where a part that
+//! does this makes the store do what a bug of its own would.
+
+use uzswap::names::named;
+
+/// A planted bug.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Plant {
+    /// The index removes an entry by its key alone.
+    KeyOnlyErase,
+    /// A replaced entry stays in the index.
+    StaleEntry,
+    /// What an entry replaced is not told, and so never freed.
+    LostEntry,
+    /// A refused or removed page stays where it was.
+    ForgottenRemoval,
+    /// The pool takes host pages beyond its limit.
+    Overshoot,
+    /// The pool does not free an object.
+    LeakedObject,
+    /// The backing takes a write for done before it is, and then it fails.
+    EarlySuccess,
+    /// The backing reads the block beside.
+    WrongBlock,
+    /// A checksum is there and not looked at.
+    UncheckedObject,
+    /// The compressor gives another page back.
+    WrongPage,
+}
+
+named!(
+    Plant, "planted bug",
+    KeyOnlyErase => "key-only-erase", StaleEntry => "stale-entry", LostEntry => "lost-entry",
+    ForgottenRemoval => "forgotten-removal", Overshoot => "overshoot",
+    LeakedObject => "leaked-object", EarlySuccess => "early-success",
+    WrongBlock => "wrong-block", UncheckedObject => "unchecked-object",
+    WrongPage => "wrong-page",
+);

@@ -1,0 +1,105 @@
+//! A compressor that fails, and whose lengths differ from time to time.
+
+use std::sync::Arc;
+
+use super::{Point, World, is_pinned};
+use crate::lab::torture::faults::Fault;
+use crate::lab::torture::plants::Plant;
+use uzswap::compressor::{CompressError, Compressor, Corrupt, OUTPUT_BYTES, ObjectFormat};
+use uzswap::page::{PAGE_SIZE, Page};
+
+#[derive(Debug)]
+pub(in crate::lab::torture) struct LyingCompressor {
+    world: Arc<World>,
+    inner: Box<dyn Compressor>,
+}
+
+/// What an object is made longer by, at most; its last byte tells by how much.
+const LONGER_MAX: u64 = 200;
+
+impl LyingCompressor {
+    pub(in crate::lab::torture) fn new(
+        world: Arc<World>,
+        inner: Box<dyn Compressor>,
+    ) -> LyingCompressor {
+        LyingCompressor { world, inner }
+    }
+
+    /// Compresses a page; where lengths differ, to something that is longer by some bytes.
+    fn compress_longer(
+        &self,
+        page: &Page,
+        out: &mut [u8; OUTPUT_BYTES],
+        densely: bool,
+    ) -> Result<usize, CompressError> {
+        self.world.happen(Point::Free);
+        if self.world.strikes(Fault::CompressFail) {
+            return Err(CompressError::Failed("it was told to".to_owned()));
+        }
+        if self.world.strikes(Fault::CompressTooBig) {
+            return Err(CompressError::TooBig);
+        }
+        let bytes = match densely {
+            true => self.inner.compress_densely(page, out)?,
+            false => self.inner.compress(page, out)?,
+        };
+        if !self.world.has(Fault::CompressLonger) {
+            return Ok(bytes);
+        }
+        self.world.note(Fault::CompressLonger);
+        let most = if densely { 1 } else { LONGER_MAX };
+        let longer = 1 + (self.world.draw() % most) as usize;
+        let end = bytes + longer;
+        if end > PAGE_SIZE {
+            return Err(CompressError::TooBig);
+        }
+        out[bytes..end].fill(longer as u8);
+        Ok(end)
+    }
+}
+
+impl Compressor for LyingCompressor {
+    fn name(&self) -> String {
+        self.inner.name()
+    }
+
+    fn format(&self) -> ObjectFormat {
+        match self.world.has(Fault::CompressLonger) {
+            true => ObjectFormat::Other(self.name()),
+            false => self.inner.format(),
+        }
+    }
+
+    fn compress(&self, page: &Page, out: &mut [u8; OUTPUT_BYTES]) -> Result<usize, CompressError> {
+        self.compress_longer(page, out, false)
+    }
+
+    fn compress_densely(
+        &self,
+        page: &Page,
+        out: &mut [u8; OUTPUT_BYTES],
+    ) -> Result<usize, CompressError> {
+        self.compress_longer(page, out, true)
+    }
+
+    fn is_dense(&self, object: &[u8]) -> bool {
+        !self.world.has(Fault::CompressLonger) && self.inner.is_dense(object)
+    }
+
+    fn decompress(&self, object: &[u8], page: &mut Page) -> Result<(), Corrupt> {
+        self.world.happen(if is_pinned() { Point::Pinned } else { Point::Free });
+        let object = match self.world.has(Fault::CompressLonger) {
+            false => object,
+            true => {
+                let longer = object.last().map_or(0, |&last| usize::from(last));
+                let end = object.len().checked_sub(longer);
+                &object[..end.ok_or_else(|| Corrupt("shorter than it says".to_owned()))?]
+            }
+        };
+        self.inner.decompress(object, page)?;
+        if self.world.is_planted(Plant::WrongPage) && self.world.draw().is_multiple_of(256) {
+            page[99] ^= 1;
+        }
+        Ok(())
+    }
+}

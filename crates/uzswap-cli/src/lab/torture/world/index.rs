@@ -1,0 +1,91 @@
+//! An index that gets no memory.
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use super::World;
+use crate::lab::torture::faults::Fault;
+use crate::lab::torture::plants::Plant;
+use uzswap::index::{Entry, Index, IndexError};
+use uzswap::page::PageKey;
+
+#[derive(Debug)]
+pub(in crate::lab::torture) struct FailingIndex {
+    world: Arc<World>,
+    inner: Box<dyn Index>,
+}
+
+impl FailingIndex {
+    pub(in crate::lab::torture) fn new(world: Arc<World>, inner: Box<dyn Index>) -> FailingIndex {
+        FailingIndex { world, inner }
+    }
+
+    fn is_planted(&self, plant: Plant) -> bool {
+        self.world.is_planted(plant) && self.world.draw().is_multiple_of(64)
+    }
+}
+
+impl Index for FailingIndex {
+    fn name(&self) -> &'static str {
+        self.inner.name()
+    }
+
+    fn insert_or_replace(
+        &mut self,
+        key: PageKey,
+        entry: Entry,
+    ) -> Result<Option<Entry>, IndexError> {
+        let before = self.inner.get(key);
+        if before.is_none() && self.world.strikes(Fault::NoIndex) {
+            return Err(IndexError::NoMemory);
+        }
+        if before.is_some() && self.is_planted(Plant::StaleEntry) {
+            return Ok(Some(entry));
+        }
+        let replaced = self.inner.insert_or_replace(key, entry);
+        if self.is_planted(Plant::LostEntry) { replaced.map(|_| None) } else { replaced }
+    }
+
+    fn get(&self, key: PageKey) -> Option<Entry> {
+        self.inner.get(key)
+    }
+
+    fn take(&mut self, key: PageKey) -> Option<Entry> {
+        if self.is_planted(Plant::ForgottenRemoval) {
+            return None;
+        }
+        self.inner.take(key)
+    }
+
+    fn remove_if(&mut self, key: PageKey, entry: Entry) -> bool {
+        if self.world.is_planted(Plant::KeyOnlyErase) {
+            return self.inner.take(key).is_some();
+        }
+        self.inner.remove_if(key, entry)
+    }
+
+    fn take_range(
+        &mut self,
+        range: RangeInclusive<PageKey>,
+        max: usize,
+        taken: &mut dyn FnMut(PageKey, Entry),
+    ) -> usize {
+        self.inner.take_range(range, max, taken)
+    }
+
+    fn for_each(&self, range: RangeInclusive<PageKey>, visit: &mut dyn FnMut(PageKey, Entry)) {
+        self.inner.for_each(range, visit);
+    }
+
+    fn count(&self) -> usize {
+        self.inner.count()
+    }
+
+    fn bytes(&self) -> usize {
+        self.inner.bytes()
+    }
+
+    fn audit(&self) -> Result<(), String> {
+        self.inner.audit()
+    }
+}

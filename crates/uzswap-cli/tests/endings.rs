@@ -1,0 +1,532 @@
+//! Goal: a program under `uzswap run` ends as it would without, and nothing of it is left; where
+//! `uzswap` itself ends, nothing runs on with memory that is gone.
+//! Method: the real binary; programs are shells and this one again. What cannot run here is counted
+//! as ignored, with the reason.
+//! Blind to: how soon something ends, but for a deadline of some seconds.
+
+#[allow(dead_code, reason = "what is not used here is in other tests")]
+mod process_tree;
+use uzswap_testing::trials;
+
+use std::fs::{self, File, Permissions};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+/// What a supervisor that was killed must be noticed in, with room for a busy machine.
+const SOON: Duration = Duration::from_secs(5);
+
+const PAGE: usize = 4096;
+
+/// A name, what it needs, and the test.
+type Case = (&'static str, &'static [&'static str], fn());
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match &arguments[..] {
+        [first, mib, after] if first == "--fill" => return fill(mib.parse().unwrap(), after),
+        _ => {}
+    }
+    let missing = no_run();
+    let tests: [Case; 25] = [
+        ("signals_reach_the_program", &[], signals_reach_the_program),
+        ("interrupts_reach_the_program", &["SIGINT"], || signal_reaches("INT")),
+        ("hang_ups_reach_the_program", &["SIGHUP"], || signal_reaches("HUP")),
+        ("ctrl_c_hits_once", &["SIGINT", "script"], ctrl_c_hits_once),
+        ("no_program_outlives_the_supervisor", &[], none_outlives_the_supervisor),
+        ("a_killed_program_leaves_nothing", &[], a_killed_program_leaves_nothing),
+        ("a_program_that_ends_has_lost_nothing", &[], an_end_is_no_loss),
+        ("a_limit_that_is_too_small_is_told", &[], too_small_is_told),
+        ("what_does_not_shrink_is_kept_to_its_limit", &[], too_small_is_kept_to),
+        ("there_may_be_more_programs_than_descriptors", &[], more_than_descriptors),
+        ("closed_streams_are_no_matter", &[], closed_streams),
+        ("what_was_preloaded_stays_so", &[], what_was_preloaded),
+        ("a_run_in_a_run_has_its_own_limit", &[], run_in_a_run),
+        ("nobody_has_to_read_what_is_told", &[], nobody_reads),
+        ("the_exit_code_is_not_that_of_the_statistics", &[], stats_that_fail),
+        ("the_library_is_where_it_can_be_loaded", &[], folder_that_does_not_fit),
+        ("who_insists_on_one_thread_has_one", &[], zygotes),
+        ("programs_without_the_environment_are_told", &["env", "sleep"], no_environment),
+        ("static_programs_are_told", &["static"], static_programs),
+        ("stopped_programs_are_not_told", &["env", "sleep"], stopped_programs),
+        ("programs_of_valgrind_run", &["valgrind"], programs_of_valgrind),
+        ("setuid_programs_are_told", &["setpriv", "sleep", "root"], setuid_programs),
+        ("programs_may_become_another_user", &["setpriv", "root"], another_user),
+        ("background_programs_are_waited_for", &[], background),
+        ("the_program_reads_and_writes_pipes", &[], pipes),
+    ];
+    trials::run(tests.into_iter().map(|(name, needs, test)| {
+        let missing = missing.clone().or_else(|| needs.iter().find_map(|need| lacks(need)));
+        trials::trial(name, missing, test)
+    }))
+}
+
+/// Why nothing can be run here.
+fn no_run() -> Option<String> {
+    match run("64M", &["true"]).output() {
+        Ok(output) if output.status.success() => None,
+        Ok(output) => Some(text(&output.stderr).trim().replace('\n', " ")),
+        Err(error) => Some(error.to_string()),
+    }
+}
+
+/// Why a test that needs this cannot run.
+fn lacks(need: &str) -> Option<String> {
+    let (test, told) = match need {
+        "SIGHUP" => return trials::no_signal(1),
+        "SIGINT" => return trials::no_signal(2),
+        "root" => ("test $(id -u) = 0".to_owned(), "only root may".to_owned()),
+        "static" => {
+            let test = "echo 'int main(void) { return 0; }' | gcc -static -x c - -o /dev/null";
+            (test.to_owned(), "no static program can be built".to_owned())
+        }
+        program => (format!("command -v {program}"), format!("{program} is not installed")),
+    };
+    let output = Command::new("sh").args(["-c", &test]).output();
+    (!output.is_ok_and(|output| output.status.success())).then_some(told)
+}
+
+fn run(limit: &str, argv: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_uzswap"));
+    command.args(["run", "--limit", limit, "--"]).args(argv);
+    command
+}
+
+fn this() -> String {
+    std::env::current_exe().unwrap().to_str().unwrap().to_owned()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn told(output: &Output) -> String {
+    format!("{}\n{}\n{}", output.status, text(&output.stdout), text(&output.stderr))
+}
+
+/// 128 and the signal where one ended it, as a shell says it.
+fn code(output: &Output) -> i32 {
+    output.status.code().or(output.status.signal().map(|signal| 128 + signal)).unwrap()
+}
+
+fn expect(output: &Output, expected: i32) {
+    assert_eq!(code(output), expected, "{}", told(output));
+}
+
+/// This program again: pages of its own, and what it does then.
+fn fill(mib: usize, after: &str) -> ExitCode {
+    let mut memory = vec![0_u8; mib << 20];
+    let mut random = 1_u64;
+    for (number, page) in memory.chunks_mut(PAGE).enumerate() {
+        page[..8].copy_from_slice(&number.to_ne_bytes());
+        if after == "random" {
+            page.fill_with(|| {
+                random = random
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1_442_695_040_888_963_407);
+                (random >> 56) as u8
+            });
+        }
+    }
+    if after == "wait" {
+        println!("ready");
+        thread::sleep(Duration::from_secs(100));
+    }
+    if after == "exit" {
+        exit_while_others_read(memory);
+    }
+    for (number, page) in memory.chunks(PAGE).enumerate() {
+        assert!(after == "random" || page[..8] == number.to_ne_bytes(), "page {number}");
+    }
+    println!("filled");
+    ExitCode::SUCCESS
+}
+
+/// Ends the process, with threads that wait for pages: some for such that are aside.
+fn exit_while_others_read(memory: Vec<u8>) -> ! {
+    let memory: &'static [u8] = memory.leak();
+    let pages = memory.len() / PAGE;
+    for mut random in 0..8_u32 {
+        thread::spawn(move || {
+            loop {
+                random = random.wrapping_mul(1_103_515_245).wrapping_add(12345);
+                std::hint::black_box(memory[(random >> 8) as usize % pages * PAGE]);
+            }
+        });
+    }
+    thread::sleep(Duration::from_millis(50));
+    std::process::exit(3)
+}
+
+/// A started program that has said that it is ready.
+fn start(command: &mut Command) -> (Child, BufReader<std::process::ChildStdout>) {
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    while !line.contains("ready") {
+        line.clear();
+        assert!(lines.read_line(&mut line).unwrap() > 0, "it ended early");
+    }
+    (child, lines)
+}
+
+fn ended(mut child: Child, mut stdout: BufReader<std::process::ChildStdout>) -> Output {
+    let (mut out, mut errors) = (Vec::new(), Vec::new());
+    stdout.read_to_end(&mut out).unwrap();
+    child.stderr.take().unwrap().read_to_end(&mut errors).unwrap();
+    Output { status: child.wait().unwrap(), stdout: out, stderr: errors }
+}
+
+fn kill(signal: &str, pid: u32) {
+    let status = Command::new("sh").args(["-c", &format!("kill -{signal} {pid}")]).status();
+    assert!(status.unwrap().success());
+}
+
+fn is_alive(pid: u32) -> bool {
+    // The third field of what is after the name in parentheses.
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+}
+
+fn all_end(pids: &[u32]) {
+    let deadline = Instant::now() + SOON;
+    while let Some(pid) = pids.iter().find(|pid| is_alive(**pid)) {
+        let name = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        assert!(Instant::now() < deadline, "process {pid} lives on: {name}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn signals_reach_the_program() {
+    signal_reaches("TERM");
+    signal_reaches("USR1");
+    // One that it does not handle ends it, and so `uzswap`.
+    let (child, stdout) = start(&mut run("64M", &["sh", "-c", "echo ready; exec sleep 100"]));
+    kill("TERM", child.id());
+    expect(&ended(child, stdout), 128 + 15);
+}
+
+fn signal_reaches(signal: &str) {
+    let script = format!(
+        "trap 'echo got {signal}; exit 7' {signal}; echo ready; while :; do sleep 0.02; done"
+    );
+    let (child, stdout) = start(&mut run("64M", &["sh", "-c", &script]));
+    kill(signal, child.id());
+    let output = ended(child, stdout);
+    expect(&output, 7);
+    assert_eq!(text(&output.stdout), format!("got {signal}\n"));
+}
+
+/// A terminal sends it to the program and to `uzswap`, which must not pass it on.
+fn ctrl_c_hits_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("script");
+    let script = "trap 'echo hit' INT\necho ready\nfor i in 1 2 3 4 5 6 7 8 9 10; do\n\
+                  sleep 0.1\ndone\nexit 3\n";
+    fs::write(&path, script).unwrap();
+    let uzswap = env!("CARGO_BIN_EXE_uzswap");
+    // A shell between script and uzswap would end by the signal and say so.
+    let line = format!("exec {uzswap} run --limit 64M -- sh {}", path.display());
+    let mut command = Command::new("script");
+    command.args(["-q", "-e", "-c", &line, "/dev/null"]).stdin(Stdio::piped());
+    let (mut child, stdout) = start(&mut command);
+    let mut terminal = child.stdin.take().unwrap();
+    terminal.write_all(b"\x03").unwrap();
+    let output = ended(child, stdout);
+    expect(&output, 3);
+    assert_eq!(text(&output.stdout).matches("hit").count(), 1, "{}", told(&output));
+}
+
+fn none_outlives_the_supervisor() {
+    for mib in ["1", "48"] {
+        let script = format!("sleep 100 & (sleep 100; true) & {} --fill {mib} wait", this());
+        let (child, stdout) = start(&mut run("32M", &["sh", "-c", &script]));
+        // Each process that was started has its helper. The guard has none, and is the first.
+        let pids = process_tree::wait_for("programs with their helpers", || {
+            let pids = process_tree::all_below(child.id());
+            let is_ready = |pid: &u32| {
+                process_tree::name(*pid) == "uzswap-guard"
+                    || process_tree::has_thread(*pid, "uzswap-helper")
+            };
+            (pids.len() >= 5 && pids[1..].iter().all(is_ready)).then_some(pids)
+        });
+        kill("KILL", child.id());
+        all_end(&pids[1..]);
+        let output = ended(child, stdout);
+        expect(&output, 128 + 9);
+        assert!(text(&output.stderr).contains("the supervisor is gone"), "{}", told(&output));
+    }
+}
+
+fn a_killed_program_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = run("32M", &[&this(), "--fill", "48", "wait"]);
+    let (child, stdout) = start(command.env("TMPDIR", folder.path()));
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    let pids = process_tree::all_below(child.id());
+    kill("KILL", pids[1]);
+    let output = ended(child, stdout);
+    expect(&output, 128 + 9);
+    all_end(&pids);
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+fn an_end_is_no_loss() {
+    for _ in 0..20 {
+        let output = run("16M", &[&this(), "--fill", "40", "exit"]).output().unwrap();
+        expect(&output, 3);
+        assert!(!text(&output.stderr).contains("was ended"), "{}", told(&output));
+    }
+}
+
+/// What does not shrink does not fit.
+fn too_small_is_told() {
+    let output = run("12M", &[&this(), "--fill", "48", "random"]).output().unwrap();
+    expect(&output, 128 + 9);
+    let said = told(&output);
+    let line = said.lines().find(|line| line.starts_with("uzswap: out of memory")).expect(&said);
+    let numbers: Vec<f64> = line.split([' ', '(']).filter_map(|word| word.parse().ok()).collect();
+    let [limit, used, resident, pool, tables, unmanaged, _process] = numbers[..] else {
+        panic!("{said}")
+    };
+    // It may have grown since it was looked at last; the pool is told as it is. A 64th that is free
+    // is as good as nothing.
+    assert!(limit == 12.0 && used > limit * 63.0 / 64.0 && pool > limit / 2.0, "{said}");
+    assert!((resident + pool + tables + unmanaged - used).abs() < 2.0, "{said}");
+}
+
+/// Nor does it take more for that: who asks for memory gets a page at a time, where what leaves
+/// takes as much as it did. What was filled before it was watched was not asked for, so on a busy
+/// machine the peak does not tell.
+fn too_small_is_kept_to() {
+    let output = run("40M", &[&this(), "--fill", "160", "random"]).output().unwrap();
+    expect(&output, 128 + 9);
+    let said = told(&output);
+    let (counts, _) = said.split_once(" fresh").expect(&said);
+    let fresh: u32 = counts.rsplit(' ').next().unwrap().parse().unwrap();
+    // It is watched from some 10 MiB below the limit on.
+    assert!(fresh < (16 << 20) / PAGE as u32, "{said}");
+}
+
+/// Each takes ten descriptors: as many are taken as the kernel allows. Where that is too few, some
+/// run unmanaged, with a warning. Where nothing could be run, nothing is.
+fn more_than_descriptors() {
+    let uzswap = env!("CARGO_BIN_EXE_uzswap");
+    let programs = "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do sleep 0.5 & done; wait; ulimit -n";
+    for (limit, code, prints, says) in [
+        ("-Sn 32", 0, "32\n", "peak"),
+        ("-n 64", 0, "64\n", "64 are allowed (ulimit -n)"),
+        ("-n 20", 3, "", "64 at least are needed"),
+    ] {
+        let line = format!("ulimit {limit}; exec '{uzswap}' run --limit 64M -- sh -c '{programs}'");
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = Command::new("sh");
+        let output = command.args(["-c", &line]).env("TMPDIR", folder.path()).output().unwrap();
+        expect(&output, code);
+        assert_eq!(text(&output.stdout), prints, "{}", told(&output));
+        assert!(text(&output.stderr).contains(says), "{}", told(&output));
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "{limit}");
+    }
+}
+
+fn closed_streams() {
+    let (uzswap, this) = (env!("CARGO_BIN_EXE_uzswap"), this());
+    for closed in ["<&-", ">&-", "2>&-", "<&- >&-", "<&- >&- 2>&-"] {
+        let program = format!("'{this}' --fill 24 check; exit 9");
+        let line = format!("exec '{uzswap}' run --limit 16M -- sh -c \"{program}\" {closed}");
+        expect(&Command::new("sh").args(["-c", &line]).output().unwrap(), 9);
+    }
+}
+
+fn what_was_preloaded() {
+    let script = "echo \"$LD_PRELOAD\"; cat /proc/self/maps";
+    let output = run("64M", &["sh", "-c", script]).env("LD_PRELOAD", "libm.so.6").output().unwrap();
+    expect(&output, 0);
+    let stdout = text(&output.stdout);
+    assert!(stdout.lines().next().unwrap().ends_with(":libm.so.6"), "{stdout}");
+    assert!(stdout.contains("libuzswap_preload.so") && stdout.contains("/libm"), "{stdout}");
+}
+
+fn nobody_reads() {
+    let full = || File::options().write(true).open("/dev/full").unwrap();
+    let status = run("64M", &["sh", "-c", "sleep 0.2; exit 3"]).stderr(full()).status().unwrap();
+    assert_eq!(status.code(), Some(3));
+}
+
+fn stats_that_fail() {
+    let with = |file: &str, script: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_uzswap"));
+        command.args(["run", "--limit", "64M", "--stats", file, "--", "sh", "-c", script]);
+        command.output().unwrap()
+    };
+    // The program's own failure counts for more.
+    for (script, code) in [("exit 5", 5), ("exit 0", 1)] {
+        let late = with("/dev/full", script);
+        expect(&late, code);
+        let said = text(&late.stderr);
+        assert!(said.contains("--stats /dev/full: No space left"), "{said}");
+    }
+    for (file, code) in [("/", 2), ("/dev/null/stats", 2)] {
+        let early = with(file, "echo on");
+        expect(&early, code);
+        assert!(early.stdout.is_empty(), "{file}: it was run");
+    }
+}
+
+fn folder_that_does_not_fit() {
+    let folder = tempfile::Builder::new().prefix("a b:c").tempdir().unwrap();
+    let this = this();
+    let output = run("16M", &[&this, "--fill", "24", "check"])
+        .env("TMPDIR", folder.path())
+        .output()
+        .unwrap();
+    expect(&output, 0);
+    let told = text(&output.stderr);
+    assert!(!told.contains("unmanaged") && !told.contains(" 0 pages stored"), "{told}");
+}
+
+fn run_in_a_run() {
+    let (uzswap, this) = (env!("CARGO_BIN_EXE_uzswap"), this());
+    let program = format!("'{this}' --fill 40 check; exit 9");
+    let inner = [uzswap, "run", "--limit", "20M", "--", "sh", "-c", &program];
+    let output = run("64M", &inner).output().unwrap();
+    expect(&output, 9);
+    let told = text(&output.stderr);
+    assert_eq!(told.matches(" MiB of ").count(), 2, "{told}");
+    let stored: Vec<u64> = told
+        .lines()
+        .filter_map(|line| {
+            line.strip_prefix("uzswap: ")?.split_once(" pages stored")?.0.parse().ok()
+        })
+        .collect();
+    assert!(stored[0] > 5000, "{told}"); // by the inner one, which ends first
+}
+
+/// Chromium's zygote ends itself where it has more threads than one. What it forks has a helper.
+fn zygotes() {
+    let threads = "ls /proc/$pid/task | wc -l";
+    let script = format!(
+        "pid=$$; {threads}; (sleep 0.3; pid=$(exec sh -c 'echo $PPID'); {threads}; true); true"
+    );
+    for (argument, own) in [("--type=zygote", 1), ("--type=other", 2)] {
+        let output = run("64M", &["sh", "-c", &script, argument]).output().unwrap();
+        expect(&output, 0);
+        assert_eq!(text(&output.stdout), format!("{own}\n2\n"), "{argument}");
+    }
+}
+
+/// Runs a program that has no helper, long enough to be seen.
+fn is_unmanaged(argv: &[&str], folder: &Path) {
+    let output = run("64M", argv).current_dir(folder).output().unwrap();
+    expect(&output, 0);
+    let stderr = text(&output.stderr);
+    assert_eq!(stderr.matches("runs unmanaged").count(), 1, "{stderr}");
+}
+
+fn no_environment() {
+    is_unmanaged(&["env", "-i", "sleep", "2"], Path::new("/"));
+}
+
+fn static_programs() {
+    let folder = open_folder();
+    let source = folder.path().join("wait.c");
+    fs::write(&source, "#include <unistd.h>\nint main(void) { sleep(2); return 0; }\n").unwrap();
+    let mut command = Command::new("gcc");
+    command.args(["-static", "-o", "wait", "wait.c"]).current_dir(folder.path());
+    expect(&command.output().unwrap(), 0);
+    is_unmanaged(&["./wait"], folder.path());
+}
+
+fn setuid_programs() {
+    let folder = open_folder();
+    let found = Command::new("sh").args(["-c", "command -v sleep"]).output().unwrap();
+    copy(Path::new(text(&found.stdout).trim()), &folder, "sleep", 0o4755);
+    is_unmanaged(&["setpriv", NOBODY[0], NOBODY[1], NOBODY[2], "./sleep", "2"], folder.path());
+}
+
+const NOBODY: [&str; 3] = ["--reuid=65534", "--regid=65534", "--clear-groups"];
+
+fn another_user() {
+    let folder = open_folder();
+    copy(Path::new(&this()), &folder, "this", 0o755);
+    let argv = ["setpriv", NOBODY[0], NOBODY[1], NOBODY[2], "./this", "--fill", "48", "check"];
+    let output = run("32M", &argv).current_dir(folder.path()).output().unwrap();
+    expect(&output, 0);
+    assert_eq!(text(&output.stdout), "filled\n");
+    assert!(!text(&output.stderr).contains("unmanaged"), "{}", told(&output));
+}
+
+/// Unmanaged: valgrind refuses threads that are not its own.
+fn programs_of_valgrind() {
+    let output =
+        run("64M", &["valgrind", "-q", "sh", "-c", "(exit 3) || echo 3"]).output().unwrap();
+    expect(&output, 0);
+    assert_eq!(text(&output.stdout), "3\n");
+}
+
+/// It may have been stopped before it was able to say hello; here it never does.
+fn stopped_programs() {
+    let folder = tempfile::tempdir().unwrap();
+    let errors = folder.path().join("errors");
+    let script = "kill -STOP $$; until grep -q unmanaged \"$0\"; do sleep 0.1; done; echo went on";
+    let mut command = run("64M", &["env", "-u", "LD_PRELOAD", "sh", "-c", script]);
+    command.arg(&errors);
+    let child =
+        command.stdout(Stdio::piped()).stderr(File::create(&errors).unwrap()).spawn().unwrap();
+    let since = Instant::now();
+    let stopped = loop {
+        let program = process_tree::all_below(child.id()).get(1).copied();
+        let is_stopped = |pid: &u32| {
+            let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+            status.contains("State:\tT")
+        };
+        if let Some(pid) = program.filter(is_stopped) {
+            break pid;
+        }
+        assert!(since.elapsed() < SOON, "it is not stopped");
+    };
+    // It is looked for such programs each half second, and told of those that are seen twice.
+    thread::sleep(Duration::from_millis(1500));
+    assert_eq!(fs::read_to_string(&errors).unwrap(), "");
+    kill("CONT", stopped);
+    let output = child.wait_with_output().unwrap();
+    expect(&output, 0);
+    assert_eq!(text(&output.stdout), "went on\n");
+}
+
+/// A folder that every user may look into.
+fn open_folder() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
+    folder
+}
+
+fn copy(from: &Path, folder: &TempDir, name: &str, mode: u32) {
+    let to: PathBuf = folder.path().join(name);
+    fs::copy(from, &to).unwrap();
+    fs::set_permissions(&to, Permissions::from_mode(mode)).unwrap();
+}
+
+fn background() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("done");
+    let script = format!("(sleep 0.5; echo done >{}) & exit 4", path.display());
+    expect(&run("64M", &["sh", "-c", &script]).output().unwrap(), 4);
+    assert_eq!(fs::read_to_string(path).unwrap(), "done\n");
+}
+
+fn pipes() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("input");
+    fs::write(&path, "some text\n".repeat(100_000)).unwrap();
+    let mut command = run("64M", &["sort", "-u"]);
+    let output = command.stdin(File::open(path).unwrap()).output().unwrap();
+    expect(&output, 0);
+    assert_eq!(text(&output.stdout), "some text\n");
+}

@@ -1,0 +1,285 @@
+//! Goal: real programs print under `uzswap run` what they print without, byte for byte.
+//! Method: each runs twice as it is, and the higher peak is taken; then in parts of that. What is
+//! not installed here is counted as ignored, with the reason.
+//! Blind to: how fast they are; what is random in them (threads of node and java).
+//! Larger: UZSWAP_PROGRAMS_SCALE, UZSWAP_PROGRAMS_REPEAT. UZSWAP_PROGRAMS_TELL tells what was used.
+#![allow(unsafe_code, reason = "an allocator of its own")]
+
+mod arena;
+#[allow(dead_code, reason = "what is not used here is in other tests")]
+mod process_tree;
+use uzswap_testing::trials;
+
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, ExitCode, Output};
+
+/// What this whole file allocates with: it is one of its programs.
+#[global_allocator]
+static ARENA: arena::Arena = arena::Arena::new();
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let [first, scale] = &arguments[..]
+        && first == "--arena"
+    {
+        return arena::run(scale);
+    }
+    let missing = no_run();
+    trials::run(PROGRAMS.iter().map(|program| {
+        let missing = missing.clone().or_else(|| not_installed(program.needs));
+        let missing = missing.or_else(|| too_small(program.gib));
+        trials::trial(program.name, missing, || compare(program))
+    }))
+}
+
+struct Program {
+    name: &'static str,
+    needs: &'static [&'static str],
+    /// GiB of memory that must be free, and of disk for temporary files.
+    gib: u64,
+    /// The command, which may use this empty folder. The scale is 1 or more.
+    command: fn(&Path, u64) -> Vec<String>,
+    /// The limits, in percent of its peak, and what with. What it has must fit there compressed.
+    limits: &'static [(u64, With)],
+}
+
+/// What a program is run with, beside a limit.
+#[derive(Debug, Clone, Copy)]
+enum With {
+    Nothing,
+    /// A file behind the pool.
+    File,
+}
+
+const LIMITS: &[(u64, With)] = &[(50, With::Nothing), (30, With::Nothing), (30, With::File)];
+
+const PROGRAMS: [Program; 10] = [
+    Program {
+        name: "python_with_dicts_and_lists",
+        needs: &["python3"],
+        gib: 1,
+        command: |_, scale| script("python3", "lists.py", scale * 2),
+        limits: LIMITS,
+    },
+    Program {
+        name: "python_that_forks",
+        needs: &["python3"],
+        gib: 1,
+        command: |_, scale| script("python3", "forks.py", scale),
+        limits: LIMITS,
+    },
+    Program { name: "sort", needs: &["sort", "cksum"], gib: 1, command: sort, limits: LIMITS },
+    Program {
+        name: "sort_of_a_gigabyte",
+        needs: &["sort", "cksum"],
+        gib: 4,
+        command: sort_of_a_gigabyte,
+        limits: &[(50, With::Nothing), (30, With::Nothing)],
+    },
+    Program {
+        name: "c_build",
+        needs: &["gcc", "make", "cksum"],
+        gib: 1,
+        command: c_build,
+        limits: LIMITS,
+    },
+    Program { name: "sqlite", needs: &["sqlite3"], gib: 1, command: sqlite, limits: LIMITS },
+    Program {
+        name: "node",
+        needs: &["node"],
+        gib: 1,
+        command: |_, scale| script("node", "maps.js", scale),
+        limits: LIMITS,
+    },
+    Program { name: "java", needs: &["java", "javac"], gib: 1, command: java, limits: LIMITS },
+    Program {
+        name: "redis_with_a_background_save",
+        needs: &["redis-server", "redis-cli", "redis-benchmark"],
+        gib: 1,
+        command: redis,
+        limits: LIMITS,
+    },
+    Program {
+        name: "rust_with_an_allocator_of_its_own",
+        needs: &[],
+        gib: 1,
+        command: |_, scale| {
+            let this = std::env::current_exe().unwrap();
+            vec![this.to_str().unwrap().to_owned(), "--arena".to_owned(), scale.to_string()]
+        },
+        limits: LIMITS,
+    },
+];
+
+fn data(name: &str) -> String {
+    format!("{}/tests/programs/{name}", env!("CARGO_MANIFEST_DIR"))
+}
+
+fn script(program: &str, name: &str, scale: u64) -> Vec<String> {
+    vec![program.to_owned(), data(name), scale.to_string()]
+}
+
+fn shell(text: String) -> Vec<String> {
+    vec!["sh".to_owned(), "-c".to_owned(), text]
+}
+
+/// 18 MB of lines.
+fn sort(folder: &Path, scale: u64) -> Vec<String> {
+    sort_lines(folder, 120_000 * scale, 8)
+}
+
+/// Lines of half a page: each is some faults, as they are put in order.
+fn sort_of_a_gigabyte(folder: &Path, scale: u64) -> Vec<String> {
+    sort_lines(folder, 510_000 * scale, 160)
+}
+
+/// Sorts lines of a file, with so many times two words in each.
+fn sort_lines(folder: &Path, count: u64, words: usize) -> Vec<String> {
+    let path = folder.join("lines");
+    let mut file = BufWriter::new(File::create(&path).unwrap());
+    let mut random = 1_u64;
+    let words = "some words, ".repeat(words);
+    for number in 0..count {
+        random =
+            random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let key = random >> 40;
+        writeln!(file, "{key} line {number} with the key {key} and {words}").unwrap();
+    }
+    file.into_inner().unwrap().sync_data().unwrap();
+    let (folder, path) = (folder.display(), path.display());
+    shell(format!("LC_ALL=C sort -S 50% -T {folder} --parallel=2 {path} | cksum"))
+}
+
+/// The C library that one of our dependencies brings; its objects are the same to the bit.
+fn c_build(folder: &Path, _scale: u64) -> Vec<String> {
+    let (folder, rules, zstd) = (folder.display(), data("zstd.mk"), zstd_sources());
+    let make = format!("make -f {rules} ZSTD={zstd}");
+    shell(format!("cd {folder} && {make} clean && {make} -j2"))
+}
+
+fn zstd_sources() -> String {
+    let mut script = Command::new("sh");
+    let told = script.arg(data("zstd-sources.sh")).env("CARGO", env!("CARGO")).output().unwrap();
+    let folder = text(&told.stdout);
+    assert!(told.status.success() && !folder.is_empty(), "{}", text(&told.stderr));
+    folder.trim().to_owned()
+}
+
+fn sqlite(folder: &Path, scale: u64) -> Vec<String> {
+    let text = fs::read_to_string(data("table.sql")).unwrap();
+    let path = folder.join("table.sql");
+    fs::write(&path, text.replace("ROWS", &(120_000 * scale).to_string())).unwrap();
+    shell(format!("sqlite3 :memory: <{}", path.display()))
+}
+
+/// Compiled before: the compiler is not what is looked at.
+fn java(folder: &Path, scale: u64) -> Vec<String> {
+    let folder = folder.to_str().unwrap();
+    let compiled = Command::new("javac").args(["-d", folder, &data("Maps.java")]).output().unwrap();
+    assert!(compiled.status.success(), "{}", text(&compiled.stderr));
+    ["java", "-Xmx1g", "-cp", folder, "Maps", &(scale * 9).to_string()].map(str::to_owned).into()
+}
+
+fn redis(folder: &Path, scale: u64) -> Vec<String> {
+    for (name, step) in [("first", 1), ("second", 3)] {
+        let mut file = BufWriter::new(File::create(folder.join(name)).unwrap());
+        for number in (0..90_000 * scale).step_by(step) {
+            let value = format!("the_{name}_value_of_{number}_").repeat(20);
+            writeln!(file, "SET key:{number} {value}").unwrap();
+        }
+    }
+    let requests = (2000 * scale).to_string();
+    vec!["sh".to_owned(), data("redis.sh"), folder.to_str().unwrap().to_owned(), requests]
+}
+
+fn setting(name: &str) -> u64 {
+    std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(1)
+}
+
+/// Of `uzswap run`, as it is started here.
+fn run_in(limit: u64, options: &[&str], argv: &[String]) -> Command {
+    let mut command = Command::new("timeout");
+    // One that hangs is ended, and fails with 137.
+    let seconds = (300 * setting("UZSWAP_PROGRAMS_SCALE")).to_string();
+    command.args(["-s", "KILL", &seconds, env!("CARGO_BIN_EXE_uzswap")]);
+    command.args(["run", "--limit", &limit.to_string()]).args(options).arg("--").args(argv);
+    command
+}
+
+/// Why nothing can be run here.
+fn no_run() -> Option<String> {
+    match run_in(64 << 20, &[], &["true".to_owned()]).output() {
+        Ok(output) if output.status.success() => None,
+        Ok(output) => Some(text(&output.stderr).trim().replace('\n', " ")),
+        Err(error) => Some(format!("timeout: {error}")),
+    }
+}
+
+fn not_installed(programs: &[&str]) -> Option<String> {
+    let is_there = |program: &str| {
+        let found = Command::new("sh").args(["-c", &format!("command -v {program}")]).output();
+        found.is_ok_and(|output| output.status.success())
+    };
+    let missing = programs.iter().find(|program| !is_there(program))?;
+    Some(format!("{missing} is not installed"))
+}
+
+/// Whether the machine is, for what takes so many GiB.
+fn too_small(gib: u64) -> Option<String> {
+    let memory = fs::read_to_string("/proc/meminfo").unwrap();
+    let line = memory.lines().find_map(|line| line.strip_prefix("MemAvailable:")).unwrap();
+    let kib: u64 = line.trim().trim_end_matches(" kB").parse().unwrap();
+    let disk = Command::new("df").args(["-kP", std::env::temp_dir().to_str().unwrap()]).output();
+    let told = text(&disk.unwrap().stdout);
+    let free = told.lines().nth(1).and_then(|line| line.split_ascii_whitespace().nth(3));
+    let free_kib: u64 = free.unwrap().parse().unwrap();
+    let needed = gib << 20;
+    match (kib < needed, free_kib < needed) {
+        (true, _) => Some(format!("less than {gib} GiB of memory are free")),
+        (_, true) => Some(format!("less than {gib} GiB are free for temporary files")),
+        _ => None,
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn compare(program: &Program) {
+    let folder = tempfile::tempdir().unwrap();
+    let argv = (program.command)(folder.path(), setting("UZSWAP_PROGRAMS_SCALE"));
+    let run = || {
+        let mut command = Command::new(&argv[0]);
+        let (plain, peak) = process_tree::output_and_peak(command.args(&argv[1..])).unwrap();
+        assert!(plain.status.success(), "{}\n{}", text(&plain.stdout), text(&plain.stderr));
+        (plain, peak)
+    };
+    // What runs at the same time is not always the same: compilers, on a busy machine.
+    let ((plain, first), (again, second)) = (run(), run());
+    assert_eq!(text(&again.stdout), text(&plain.stdout), "it prints another thing each time");
+    let peak = first.max(second);
+    let file = folder.path().join("behind the pool");
+    let file = file.to_str().unwrap();
+    for &(percent, with) in program.limits {
+        let options: &[&str] = match with {
+            With::Nothing => &[],
+            With::File => &["--backing", file],
+        };
+        for _ in 0..setting("UZSWAP_PROGRAMS_REPEAT") {
+            let limit = peak * percent / 100;
+            let run = run_in(limit, options, &argv).output().unwrap();
+            let Output { status, stdout, stderr } = run;
+            let (stdout, stderr) = (text(&stdout), text(&stderr));
+            let told = format!("{percent} % of {peak} bytes, {with:?}\n{stdout}\n{stderr}");
+            let code = status.code().or(status.signal().map(|signal| 128 + signal));
+            assert_eq!(code, Some(0), "{told}");
+            assert_eq!(stdout, text(&plain.stdout), "{told}");
+            if std::env::var_os("UZSWAP_PROGRAMS_TELL").is_some() {
+                eprintln!("{}, {percent} % of {peak} bytes, {with:?}: {stderr}", program.name);
+            }
+        }
+    }
+}

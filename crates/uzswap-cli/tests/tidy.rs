@@ -1,0 +1,174 @@
+//! Goal: the house rules that no compiler checks.
+//! Method: reads the sources as text.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The layers, and what each may name of ours beside itself. The picture is in ARCHITECTURE.md.
+const LAYERS: [(&str, &[&str]); 21] = [
+    ("sys", &[]),
+    ("preload", &[]),
+    ("random", &[]),
+    ("names", &[]),
+    ("page", &[]),
+    ("files", &[]),
+    ("budget", &["names"]),
+    ("table", &["budget"]),
+    ("same_filled", BASE),
+    ("doctor", &["sys"]),
+    ("compressor", BASE),
+    ("backing", &["sys", "names", "page", "files"]),
+    ("trace", &["page", "same_filled", "files"]),
+    ("zpool", MECHANISM),
+    ("index", MECHANISM),
+    ("zswap", STORE),
+    ("kernel_swap", &["sys", "files", "names"]),
+    ("lab", LAB),
+    ("pager", PAGER),
+    ("cli", CLI),
+    ("main", &["cli"]),
+];
+
+const BASE: &[&str] = &["sys", "names", "page"];
+const MECHANISM: &[&str] = &["sys", "names", "page", "budget", "table"];
+#[rustfmt::skip]
+const STORE: &[&str] = &[
+    "names", "page", "files", "budget", "table", "same_filled", "compressor", "backing", "zpool",
+    "index",
+];
+#[rustfmt::skip]
+const LAB: &[&str] = &[
+    "sys", "names", "page", "files", "budget", "same_filled", "compressor", "backing", "zpool",
+    "index", "zswap", "trace", "pager", "kernel_swap", "random",
+];
+const PAGER: &[&str] = &["sys", "preload", "page", "backing", "doctor", "zswap", "trace"];
+#[rustfmt::skip]
+const CLI: &[&str] = &[
+    "sys", "names", "page", "files", "budget", "same_filled", "compressor", "backing", "zpool",
+    "index", "zswap", "lab", "doctor", "pager", "trace", "kernel_swap", "random",
+];
+
+/// Folders of the packages.
+const PACKAGES: [&str; 6] = [
+    "crates/uzswap-sys",
+    "crates/uzswap",
+    "crates/uzswap-preload",
+    "crates/uzswap-pager",
+    "crates/uzswap-cli",
+    "crates/uzswap-testing",
+];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Sources below a folder of the workspace, by their path from it.
+fn sources(folder: &str) -> Vec<(PathBuf, String)> {
+    let mut found = Vec::new();
+    let mut folders = vec![root().join(folder)];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let text = fs::read_to_string(&path).unwrap();
+                found.push((path.strip_prefix(root()).unwrap().to_owned(), text));
+            }
+        }
+    }
+    assert!(!found.is_empty());
+    found
+}
+
+/// The layer of a source: its package, or the first name below that one's `src`.
+fn layer_of(path: &Path) -> String {
+    let mut parts = path.iter().skip(1).map(|part| part.to_string_lossy());
+    let package = parts.next().unwrap().into_owned();
+    let inside = parts.nth(1).unwrap();
+    let module = inside.strip_suffix(".rs").unwrap_or(&inside);
+    match (&*package, module) {
+        ("uzswap-sys", _) => "sys".to_owned(),
+        ("uzswap-preload", _) => "preload".to_owned(),
+        ("uzswap-pager", "doctor") => "doctor".to_owned(),
+        ("uzswap-pager", _) => "pager".to_owned(),
+        _ => module.to_owned(),
+    }
+}
+
+/// Layers that a line names: modules of its own package, and of the others.
+fn used_in<'a>(line: &'a str, own: &str) -> Vec<&'a str> {
+    let mut used = Vec::new();
+    let named = |rest: &'a str| {
+        let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_');
+        &rest[..end.unwrap_or(rest.len())]
+    };
+    for (prefix, layer) in [
+        ("crate::", None),
+        ("uzswap::", None),
+        ("uzswap_sys", Some("sys")),
+        ("uzswap_preload", Some("preload")),
+        ("uzswap_pager::doctor", Some("doctor")),
+        ("uzswap_pager", Some("pager")),
+        ("uzswap_cli", Some("cli")),
+    ] {
+        // In the pager, `crate::` is the pager's own, but for the doctor.
+        let inside = own == "pager" && prefix == "crate::";
+        let rests = line.split(prefix).skip(1);
+        used.extend(
+            rests
+                .map(|rest| layer.unwrap_or(named(rest)))
+                .filter(|layer| !inside || *layer == "doctor"),
+        );
+    }
+    used
+}
+
+#[test]
+fn layers_name_what_is_below_them() {
+    let mut wrong = Vec::new();
+    let published = PACKAGES.iter().filter(|package| !package.ends_with("testing"));
+    for (path, text) in published.flat_map(|package| sources(&format!("{package}/src"))) {
+        let layer = layer_of(&path);
+        let Some((_, allowed)) = LAYERS.iter().find(|(name, _)| *name == layer) else {
+            assert_eq!(layer, "lib", "{} is in no layer", path.display());
+            continue;
+        };
+        for (number, line) in text.lines().enumerate() {
+            for used in used_in(line, &layer) {
+                let known = LAYERS.iter().any(|(name, _)| *name == used);
+                if known && used != layer && !allowed.contains(&used) {
+                    wrong.push(format!("{}:{}: {layer} names {used}", path.display(), number + 1));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn unsafe_code_is_in_two_packages_alone() {
+    for (path, text) in sources("crates") {
+        let smuggled = text.contains("allow(unsafe_code") || text.contains("expect(unsafe_code");
+        let roots = ["crates/uzswap-sys/src/lib.rs", "crates/uzswap-preload/src/lib.rs"];
+        assert!(
+            !smuggled
+                || roots.iter().any(|root| path == Path::new(root))
+                || path.ends_with("tidy.rs"),
+            "{} allows unsafe code; it belongs in uzswap-sys",
+            path.display()
+        );
+    }
+}
+
+#[test]
+fn sources_are_ascii_and_fit_the_line() {
+    for (path, text) in sources("crates") {
+        assert!(text.starts_with("//!"), "{} starts without a module doc", path.display());
+        for (number, line) in text.lines().enumerate() {
+            let place = format!("{}:{}", path.display(), number + 1);
+            assert!(line.is_ascii(), "{place}: not ASCII");
+            assert!(line.len() <= 100 || line.contains("http"), "{place}: over 100 columns");
+        }
+    }
+}

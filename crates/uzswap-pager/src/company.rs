@@ -1,0 +1,249 @@
+//! Where the server runs: beside the thread that faults.
+//!
+//! A fault wakes the server, and the server the program. The scheduler likes an idle processor for
+//! whom it wakes, and on a virtual machine that takes some 35 us, seven times what the fault itself
+//! does. While all faults come from one thread, the server stays on its processor, and runs there
+//! only when nobody else would: the processor counts as idle, the thread is woken there, and runs
+//! at once. When it faults again, the server goes on where it was, without having slept.
+//!
+//! The scheduler takes two threads on one processor for one too many, and moves the program now and
+//! then. The server sees that it goes on although it has just woken somebody, and draws it back:
+//! its processors are set for the moment in which it waits in its fault. It must not run before
+//! they are set back, as threads that it makes have the same: the server goes before all until
+//! then.
+//!
+//! The helper stays there, too: where it runs on another processor than the program, each run of
+//! pages that it moves interrupts the program (25 us for a single page).
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
+
+use super::process_files::is_helper;
+use super::turns::Turns;
+use uzswap_sys::process;
+
+/// Faults of one thread in a row that it takes to keep it company.
+const FAULTS_IN_A_ROW: u32 = 16;
+
+/// Where the server goes on so soon after it has woken somebody, that runs elsewhere.
+const ELSEWHERE: Duration = Duration::from_micros(100);
+
+/// The server's company.
+#[derive(Debug)]
+pub(super) struct Company {
+    turns: Arc<Turns>,
+    /// The thread of the last fault, and how many of its faults were the last ones.
+    thread: u32,
+    in_a_row: u32,
+    /// Where server and helper stay.
+    place: Option<CpuSet>,
+    /// Of that thread's process.
+    helper: Option<Pid>,
+    /// When somebody was woken last, and that this one did not run here.
+    woke: Instant,
+    has_missed: bool,
+    /// Whether the server may give way, once that was tried.
+    may_give_way: Option<bool>,
+    /// Where the server may be; `None` where there is but one processor.
+    anywhere: Option<CpuSet>,
+}
+
+/// A thread that is to be woken in one place; to be dropped once it is woken: it may run where it
+/// could before, and does not run earlier.
+pub(super) struct Drawn {
+    turns: Arc<Turns>,
+    thread: Pid,
+    anywhere: CpuSet,
+}
+
+impl Drop for Drawn {
+    fn drop(&mut self) {
+        // It has ended where this is refused.
+        let _ = sched_setaffinity(Some(self.thread), &self.anywhere);
+        self.turns.go_on();
+    }
+}
+
+impl Company {
+    /// Of this thread, which the server inherits its processors from.
+    pub(super) fn new(turns: Arc<Turns>) -> Company {
+        Company {
+            turns,
+            thread: 0,
+            in_a_row: 0,
+            place: None,
+            helper: None,
+            woke: Instant::now(),
+            has_missed: false,
+            may_give_way: None,
+            anywhere: sched_getaffinity(None).ok().filter(|set| set.count() > 1),
+        }
+    }
+
+    /// Whether the server gives way to the thread that it keeps company: who is woken runs first.
+    pub(super) fn gives_way(&self) -> bool {
+        self.turns.gives_way()
+    }
+
+    /// Somebody is about to be woken, and nothing is locked: whom the server keeps company runs
+    /// before it.
+    pub(super) fn give_way(&mut self) {
+        let Some(anywhere) = self.anywhere else { return };
+        if self.place.is_some() && !self.turns.give_way() {
+            self.part(&anywhere);
+        }
+        self.woke = Instant::now();
+    }
+
+    /// The server goes on, and who was woken has had no fault: it runs elsewhere, where that was a
+    /// moment ago. Here, the server would not have gone on so soon.
+    pub(super) fn goes_on(&mut self) {
+        self.has_missed = self.woke.elapsed() < ELSEWHERE;
+    }
+
+    /// A thread of the process with this helper waits for a page: keeps it company, if it is the
+    /// only one that does, and if the server may give way; draws it here, where it went away.
+    /// Nobody where it is not known who waits.
+    pub(super) fn keep(&mut self, thread: Option<u32>, helper: Option<u32>) -> Option<Drawn> {
+        let anywhere = self.anywhere?;
+        let Some(thread) = thread else {
+            self.leave();
+            return None;
+        };
+        if thread != self.thread {
+            self.part(&anywhere);
+            (self.thread, self.in_a_row) = (thread, 0);
+        }
+        self.in_a_row = self.in_a_row.saturating_add(1);
+        if self.in_a_row < FAULTS_IN_A_ROW {
+            return None;
+        }
+        if !*self.may_give_way.get_or_insert_with(process::may_return_from_idle)
+            || self.turns.is_fed()
+        {
+            self.part(&anywhere);
+            return None;
+        }
+        let Some(place) = &self.place else {
+            let mut place = CpuSet::new();
+            place.set(process::last_processor(thread)?);
+            self.place = Some(place);
+            self.helper = helper.and_then(pid);
+            self.stay(&place);
+            return None;
+        };
+        if !std::mem::take(&mut self.has_missed) {
+            return None;
+        }
+        // What the program may not be moved by (`EPERM`) leaves it where it is.
+        let thread = pid(thread)?;
+        let anywhere = sched_getaffinity(Some(thread)).ok()?;
+        if !self.turns.go_first() {
+            return None;
+        }
+        let _ = sched_setaffinity(Some(thread), place);
+        Some(Drawn { turns: Arc::clone(&self.turns), thread, anywhere })
+    }
+
+    /// Something is to be done that takes longer than a fault: keeps nobody company for now.
+    pub(super) fn leave(&mut self) {
+        if let Some(anywhere) = self.anywhere {
+            self.part(&anywhere);
+        }
+        (self.thread, self.in_a_row) = (0, 0);
+    }
+
+    /// Server and helper may be anywhere again.
+    fn part(&mut self, anywhere: &CpuSet) {
+        self.has_missed = false;
+        self.turns.take_part();
+        if self.place.take().is_some() {
+            // It may have ended since, and its number be another's.
+            let is_it = |thread: &Pid| is_helper(thread.as_raw_nonzero().get() as u32);
+            self.helper = self.helper.filter(|thread| is_it(thread).unwrap_or(false));
+            self.stay(anywhere);
+            self.helper = None;
+        }
+    }
+
+    /// What is refused stays where it is.
+    fn stay(&self, processors: &CpuSet) {
+        let _ = sched_setaffinity(None, processors);
+        let _ = self.helper.map(|helper| sched_setaffinity(Some(helper), processors));
+    }
+}
+
+fn pid(number: u32) -> Option<Pid> {
+    Pid::from_raw(number as i32) // at most 2^22
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A thread that waits until it is dropped, and its number.
+    struct Other {
+        number: Pid,
+        _end: std::sync::mpsc::Sender<()>,
+    }
+
+    fn other() -> Other {
+        let (started, start) = std::sync::mpsc::channel();
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        std::thread::spawn(move || {
+            started.send(rustix::thread::gettid()).unwrap();
+            let _ = ended.recv();
+        });
+        Other { number: start.recv().unwrap(), _end: end }
+    }
+
+    fn raw(thread: Pid) -> u32 {
+        thread.as_raw_nonzero().get() as u32
+    }
+
+    fn count(thread: Option<Pid>) -> u32 {
+        sched_getaffinity(thread).unwrap().count()
+    }
+
+    #[test]
+    fn a_thread_is_kept_company_while_it_alone_faults() {
+        let mut company = Company::new(Arc::default());
+        let Some(all) = company.anywhere else { return }; // one processor: nothing to choose
+        if !process::may_return_from_idle() {
+            return;
+        }
+        let other = other();
+        for _ in 1..FAULTS_IN_A_ROW {
+            assert!(company.keep(Some(raw(other.number)), None).is_none());
+            company.give_way();
+            assert!(!company.gives_way());
+        }
+        company.keep(Some(raw(other.number)), None);
+        company.give_way();
+        assert!(company.gives_way());
+        assert_eq!((count(None), count(Some(other.number))), (1, all.count()));
+        // It runs here, and then it went away.
+        company.woke = Instant::now() - ELSEWHERE;
+        company.goes_on();
+        assert!(company.keep(Some(raw(other.number)), None).is_none());
+        company.woke = Instant::now() + ELSEWHERE;
+        company.goes_on();
+        let drawn = company.keep(Some(raw(other.number)), None);
+        if process::run_first().is_ok() {
+            assert!(drawn.is_some());
+            assert_eq!(count(Some(other.number)), 1);
+        }
+        drop(drawn);
+        assert_eq!(count(Some(other.number)), all.count());
+        assert!(company.keep(Some(raw(other.number)), None).is_none());
+        // One that is not known, or another one: back to where all was.
+        company.keep(None, None);
+        assert!(!company.gives_way());
+        assert_eq!(count(None), all.count());
+        company.keep(Some(raw(other.number) + 1), None);
+        assert!(!company.gives_way());
+        assert_eq!(count(None), all.count());
+    }
+}

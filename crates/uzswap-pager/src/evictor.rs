@@ -1,0 +1,449 @@
+//! The thread that keeps programs and pool under the limit.
+//!
+//! ```text
+//!  near the limit -> watch anonymous memory -> move pages aside -> oldest tray -> store -> drop
+//!                    (userfaultfd, once)       (helper, 128 at once)  (copy, compress) (helper)
+//! ```
+//!
+//! Pages that are touched while they are aside come back without compression: a second chance, as
+//! there is no accessed bit to ask.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use super::family::Family;
+use super::helper::{Heard, Helper};
+use super::pressure::{Pressure, Seen};
+use super::space::{Moved, Space, TRAY_PAGES, Tray, leave_words_of_threads, resident_bytes};
+use super::table::Place;
+use super::{NotStored, Pager, SpaceLock, lock, untouched_pages};
+use uzswap::page::{PAGE_SIZE, Page};
+use uzswap_sys::guard::Guard;
+use uzswap_sys::process;
+use uzswap_sys::process_memory::ProcessMemory;
+
+/// Pages that leave a space at once, and the part of its resident pages that these are: a thread
+/// that faults meanwhile waits for them, and the fewer such moments there are the better.
+const LEAVE_MIN: usize = 128;
+const LEAVE_MAX: usize = TRAY_PAGES;
+const LEAVE_PART: usize = 80;
+
+/// Trays of pages aside that a space may have before the oldest is stored, and the part of its
+/// resident pages that these are, about.
+const TRAYS_ASIDE_MIN: usize = 2;
+const TRAYS_ASIDE_MAX: usize = 4;
+const ASIDE_PART: usize = 32;
+
+/// Rounds without any page freed after which nothing can be done about the limit: some 3 s.
+const ROUNDS_IN_VAIN: u32 = 2000;
+
+/// Rounds without any page freed after which it is not waited for that any more: some 0.3 s.
+const UNKNOWN_ROUNDS: u32 = 250;
+
+/// A process with as little, in bytes, keeps it while a larger one cannot give any: it would be
+/// left without the pages that it takes to go on.
+const KEPT_MAX: u64 = 1 << 20;
+
+/// Relatives that are asked at most for pages which they have in the store, the oldest first.
+const ASKED_RELATIVES: usize = 8;
+
+/// Members of a family whose pages leave however much is known.
+const FEW: u32 = 2;
+
+/// In one of so many rounds at most, pages leave that more processes have than those. Each takes a
+/// copy for each of them on its way out, and comes back as one for each: so what is one's alone
+/// leaves as much more, but not all of it, as it may be what is used.
+const MANY_TURN_MIN: u32 = 4;
+
+/// Rounds in which it is not tried where there was nothing that one has alone: to find that takes
+/// a look at all pages.
+const ALONE_PAUSE: u64 = 32;
+
+/// How long it waits where nothing could be freed.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// What the guard says where the supervisor was killed.
+const SUPERVISOR_GONE: &[u8] =
+    b"uzswap: the supervisor is gone; its programs were ended, as parts \
+                                of their memory were kept there\n";
+
+pub(super) struct Evictor {
+    pager: Arc<Pager>,
+    /// What all programs of this run have mapped, and none of another.
+    library: Vec<u8>,
+    buffer: Box<[Page]>,
+    /// What a relative has in the store.
+    other: Box<Page>,
+    /// Rounds without any page freed, and those before in which some might have been soon.
+    in_vain: u32,
+    held_up: u32,
+    pressure: Pressure,
+    /// The first round in which it may be what one of many has alone that leaves.
+    alone_from: u64,
+}
+
+impl Evictor {
+    /// In programs, `library` is preloaded.
+    pub(super) fn new(pager: Arc<Pager>, library: &Path) -> Evictor {
+        // Without what is above its folder, which a mount namespace may have elsewhere.
+        let parts: Vec<&[u8]> = library.iter().rev().take(2).map(OsStrExt::as_bytes).collect();
+        Evictor {
+            pager,
+            library: [parts[1], b"/", parts[0]].concat(),
+            buffer: untouched_pages(TRAY_PAGES),
+            other: Box::new([0; PAGE_SIZE]),
+            in_vain: 0,
+            held_up: 0,
+            pressure: Pressure::default(),
+            alone_from: 0,
+        }
+    }
+
+    pub(super) fn run(mut self) -> io::Result<()> {
+        process::prefer_this_thread();
+        while !self.pager.stop.load(Ordering::Relaxed) {
+            self.pager.free_released();
+            if self.pager.sample() <= self.pager.goal_bytes() {
+                (self.in_vain, self.held_up) = (0, 0);
+                self.pressure.is_gone();
+                self.pager.wait();
+                continue;
+            }
+            let seen = self.seen();
+            if self.pressure.is_hopeless(Instant::now(), seen) {
+                self.pager
+                    .is_out_of_memory("what is stored, or cannot be, leaves hardly any to run in");
+            }
+            if seen.is_full() {
+                self.pager.is_full();
+            }
+            // Where there can be none, the helpers end their programs.
+            let _ = self.pager.guard.get_or_init(|| Guard::start(&self.library, SUPERVISOR_GONE));
+            let freed = self.evict();
+            self.pager.rounds.fetch_add(1, Ordering::Relaxed);
+            if self.pager.is_awaited.load(Ordering::Relaxed) {
+                self.pager.wake_server();
+            }
+            self.recompress();
+            if freed > 0 {
+                (self.in_vain, self.held_up) = (0, 0);
+                continue;
+            }
+            match self.held_up < ROUNDS_IN_VAIN && self.is_any_held_up() {
+                true => self.held_up += 1,
+                false => self.in_vain += 1,
+            }
+            if self.in_vain >= ROUNDS_IN_VAIN && self.pager.sample() > self.pager.limit_bytes {
+                self.in_vain = 0;
+                self.pager.is_out_of_memory("no page can leave");
+            }
+            std::thread::sleep(PAUSE);
+        }
+        Ok(())
+    }
+
+    /// Sees whether pages are to be dense, and compresses some once more that are not.
+    fn recompress(&self) {
+        let Pager { density: Some(density), zswap, slots, .. } = &*self.pager else { return };
+        density.look(zswap.budget().used_bytes(), self.pager.limit_bytes);
+        density.recompress_some(zswap, slots.count());
+    }
+
+    /// Whether pages of some space may leave soon that cannot now: a thread is held up while it
+    /// changes mappings, or the helper is late. What is stopped may stay so for ever.
+    fn is_any_held_up(&self) -> bool {
+        self.pager.spaces().iter().any(|space| {
+            let space = lock(space);
+            let is_late = space.helper().is_some_and(|helper| helper.is_late());
+            space.uffd.is_changing() || is_late && !space.is_stopped()
+        })
+    }
+
+    fn seen(&self) -> Seen {
+        let staying = self.pager.spaces().iter().map(|space| lock(space).staying_bytes()).sum();
+        let resident = self.pager.resident.load(Ordering::Relaxed);
+        Seen {
+            limit_bytes: self.pager.limit_bytes,
+            used_bytes: self.pager.sampled.load(Ordering::Relaxed),
+            leaving_bytes: resident.saturating_sub(staying),
+            faults: self.pager.meter.faults(),
+        }
+    }
+
+    /// Frees some memory; pages that left it.
+    fn evict(&mut self) -> usize {
+        let mut by_size: Vec<(u64, SpaceLock)> =
+            self.pager.spaces().into_iter().map(|space| (resident_bytes(&space), space)).collect();
+        by_size.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
+        let round = self.pager.rounds.load(Ordering::Relaxed) + 1; // this one
+        let most = by_size.iter().map(|(_, space)| lock(space).members()).max().unwrap_or(1);
+        let is_turn_of_many = round.is_multiple_of(most.max(MANY_TURN_MIN).into());
+        if most > FEW && !is_turn_of_many && round >= self.alone_from {
+            let freed = self.evict_from_one_of(&by_size, true);
+            if freed > 0 {
+                return freed;
+            }
+            self.alone_from = round + ALONE_PAUSE;
+        }
+        self.evict_from_one_of(&by_size, false)
+    }
+
+    /// Frees some memory of the first of some spaces that has any; pages that left it. Where it
+    /// `spares_common`, none of those that many processes have.
+    fn evict_from_one_of(&mut self, by_size: &[(u64, SpaceLock)], spares_common: bool) -> usize {
+        let mut is_any_late = false;
+        for (resident, space) in by_size {
+            if is_any_late && *resident <= KEPT_MAX {
+                break; // it may be whom that waits for: a debugger
+            }
+            let alone = spares_common && lock(space).members() > FEW;
+            match self.evict_from(space, *resident, alone) {
+                Ok(freed) if freed > 0 => return freed,
+                Ok(_) => {} // it has nothing
+                Err(error) => is_any_late |= error.kind() == io::ErrorKind::WouldBlock,
+            }
+        }
+        0
+    }
+
+    /// Moves pages of one space aside and stores those that were longest, until some memory is
+    /// free. It has so many bytes resident; where `alone`, only those leave that no other process
+    /// has.
+    fn evict_from(&mut self, space: &SpaceLock, resident: u64, alone: bool) -> io::Result<usize> {
+        let (leave, trays_aside) = trays(resident);
+        loop {
+            self.helper(space)?; // it may end at any time
+            // A round may have filled two trays, and empties one.
+            let is_ahead = lock(space).filled_trays() > trays_aside;
+            let most = if is_ahead { 0 } else { leave };
+            if most > 0 {
+                leave_words_of_threads(space);
+            }
+            let (mut moved, mut freed) =
+                self.carry_out(space, |space| space.give_move(most, alone))?;
+            if !alone && !self.may_leave_many(space) {
+                moved.shared.clear();
+            }
+            let (moved_then, dropped) =
+                self.carry_out(space, |space| Ok(space.give_move_of(&moved)))?;
+            freed += dropped;
+            if moved_then.pages > 0 && !moved.shared.is_empty() && !alone {
+                freed += self.empty_all_of(space, &moved.shared)?;
+            }
+            let moved_any = moved.pages + moved_then.pages > 0;
+            let (filled, has_empty) = {
+                let space = lock(space);
+                (space.filled_trays(), space.has_empty_tray())
+            };
+            if filled >= trays_aside || (filled > 0 && !(moved_any && has_empty)) {
+                self.store_tray(space, Space::take_oldest_tray)?;
+            }
+            let is_at_end = !moved_any && !lock(space).has_spent_tray();
+            if freed > 0 || is_at_end {
+                return Ok(freed);
+            }
+        }
+    }
+
+    /// Whether pages may leave that several processes have. What many have comes back as many, so
+    /// it is to be known that there is no other way: while a family grows, it seems to take more
+    /// than it does.
+    fn may_leave_many(&self, space: &SpaceLock) -> bool {
+        let is_known = |family: &Family| family.members() <= FEW || family.is_counted();
+        lock(space).family().is_none_or(is_known)
+            || self.pager.is_surely_over.load(Ordering::Relaxed)
+            || self.in_vain >= UNKNOWN_ROUNDS
+    }
+
+    /// The helper of a space, where it is not late with what it was given before.
+    fn helper(&self, space: &SpaceLock) -> io::Result<Arc<Helper>> {
+        let helper = lock(space).helper().ok_or(io::ErrorKind::NotFound)?;
+        if helper.is_late() {
+            self.hear(space, helper.hear(Duration::ZERO))?;
+        }
+        Ok(helper)
+    }
+
+    /// Has the helper of a space do what it is given, if it is given anything: what was moved, and
+    /// how many pages were freed.
+    fn carry_out(
+        &self,
+        space: &SpaceLock,
+        give: impl FnOnce(&mut Space) -> io::Result<bool>,
+    ) -> io::Result<(Moved, usize)> {
+        let helper = self.helper(space)?;
+        if !give(&mut lock(space))? {
+            return Ok((Moved::default(), 0));
+        }
+        self.hear(space, helper.carry_out(|| lock(space).is_stopped()))
+    }
+
+    /// Notes what a helper has done.
+    fn hear(&self, space: &SpaceLock, heard: Heard) -> io::Result<(Moved, usize)> {
+        match heard {
+            Heard::Done => {
+                let (moved, freed) = lock(space).dropped();
+                if freed > 0 {
+                    self.pager.frees();
+                }
+                self.pager.meter.moved(moved.pages);
+                Ok((moved, freed))
+            }
+            Heard::Late => Err(io::ErrorKind::WouldBlock.into()),
+            Heard::Gone => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+
+    /// Pages that several processes had were made a space's own, and moved aside. Until they have
+    /// left all of them there are more than before: they do so at once, without a second chance.
+    /// Pages that were freed.
+    fn empty_all_of(&mut self, space: &SpaceLock, pages: &[(u64, usize)]) -> io::Result<usize> {
+        let freed = self.empty_newest(space)?;
+        let mut others = 0;
+        for relative in self.relatives(space) {
+            leave_words_of_threads(&relative);
+            // One that has ended is told of by its helper.
+            let moved = self.carry_out(&relative, |space| Ok(space.give_move_after(pages)));
+            let moved = moved.map_or(0, |(moved, _)| moved.pages);
+            if moved > 0 {
+                // As one less has them, they were in others' count, but for one's.
+                others += lock(&relative).counts_itself(moved);
+                let _ = self.empty_newest(&relative);
+            }
+        }
+        // If not in its own, in that of the first that they have left.
+        lock(space).counts_itself(others.min(freed));
+        Ok(freed)
+    }
+
+    /// Stores the tray that was filled last, and gives its memory back.
+    fn empty_newest(&mut self, space: &SpaceLock) -> io::Result<usize> {
+        self.store_tray(space, Space::take_newest_tray)?;
+        Ok(self.carry_out(space, |space| space.give_move(0, false))?.1)
+    }
+
+    /// Spaces that a fork made of the same one.
+    fn relatives(&self, space: &SpaceLock) -> Vec<SpaceLock> {
+        let family = lock(space).family().cloned();
+        if family.is_none() {
+            return Vec::new();
+        }
+        let mut all = self.pager.spaces();
+        all.retain(|other| !Arc::ptr_eq(other, space) && lock(other).family() == family.as_ref());
+        all
+    }
+
+    /// Puts a tray's pages into the store.
+    fn store_tray(
+        &mut self,
+        space: &SpaceLock,
+        take: impl FnOnce(&mut Space) -> Option<Tray>,
+    ) -> io::Result<()> {
+        let (tray, files) = {
+            let mut space = lock(space);
+            let files = space.files().ok_or(io::ErrorKind::NotFound)?;
+            let Some(tray) = take(&mut space) else { return Ok(()) };
+            (tray, files)
+        };
+        let mut elsewhere = self.kept_elsewhere(space, &tray);
+        let mut slots = Vec::with_capacity(tray.staged.len());
+        let mut unfit = Vec::new();
+        let mut all = self.store(&files.memory, &tray, &mut elsewhere, &mut slots, &mut unfit);
+        elsewhere.into_values().for_each(|slot| self.pager.release(slot));
+        // All at once: faults are served under this lock, and whoever waits for it costs them more
+        // than what is done under it.
+        let mut space = lock(space);
+        let mut stored = 0;
+        for (staged, slot) in slots {
+            if space.stored(staged, slot) {
+                stored += 1;
+            } else {
+                self.pager.release(slot);
+            }
+        }
+        for (staged, page) in unfit {
+            match space.give_back(staged, &page) {
+                Ok(is_back) => self.pager.charge(usize::from(is_back), 0),
+                Err(error) => all = Err(error),
+            }
+        }
+        match all {
+            Ok(()) => space.spend_tray(tray.number),
+            Err(_) => space.keep_tray(tray.number),
+        }
+        self.pager.meter.stored(stored);
+        all
+    }
+
+    /// The slots of pages that relatives have in the store where this tray's pages were: held until
+    /// they are released.
+    fn kept_elsewhere(&self, space: &SpaceLock, tray: &Tray) -> BTreeMap<u64, u32> {
+        let mut found = BTreeMap::new();
+        for relative in self.relatives(space).iter().take(ASKED_RELATIVES) {
+            if found.len() == tray.staged.len() {
+                break;
+            }
+            let relative = lock(relative);
+            for owner in tray.staged.iter().map(|staged| staged.owner) {
+                if let (Place::Stored(slot), Entry::Vacant(entry)) =
+                    (relative.table.get(owner).place, found.entry(owner))
+                    && !self.pager.is_in_file(slot)
+                {
+                    self.pager.slots.share(slot);
+                    entry.insert(slot);
+                }
+            }
+        }
+        found
+    }
+
+    /// Stores the pages of a tray; the slot of each page of staging, in `slots`, and those that do
+    /// not fit the pool, in `unfit`. What is the same page `elsewhere` is not stored once more.
+    fn store(
+        &mut self,
+        memory: &ProcessMemory,
+        tray: &Tray,
+        elsewhere: &mut BTreeMap<u64, u32>,
+        slots: &mut Vec<(u32, u32)>,
+        unfit: &mut Vec<(u32, Box<Page>)>,
+    ) -> io::Result<()> {
+        for run in tray.staged.chunk_by(|a, b| a.number + 1 == b.number) {
+            let pages = &mut self.buffer[..run.len()];
+            memory.read(run[0].address, pages.as_flattened_mut())?;
+            for (staged, page) in run.iter().zip(pages.iter()) {
+                let is_same = |slot: &u32| {
+                    self.pager.load(*slot, &mut self.other).is_ok() && *self.other == *page
+                };
+                let stored = match elsewhere.get(&staged.owner).copied().filter(is_same) {
+                    Some(slot) => Ok(elsewhere.remove(&staged.owner).unwrap_or(slot)),
+                    None => self.pager.store(page),
+                };
+                match stored {
+                    Ok(slot) => slots.push((staged.number, slot)),
+                    Err(NotStored::DoesNotShrink) => unfit.push((staged.number, Box::new(*page))),
+                    Err(NotStored::Failed(why)) => return Err(io::Error::other(why)),
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Pages that leave a space at once that has so many bytes resident, in bytes.
+pub(super) fn leaving_bytes(resident_bytes: u64) -> u64 {
+    (trays(resident_bytes).0 * PAGE_SIZE) as u64
+}
+
+/// Of a space with so many bytes resident: pages that leave it at once, and trays of such pages
+/// aside that it may have before the oldest is stored.
+fn trays(resident_bytes: u64) -> (usize, usize) {
+    let resident = (resident_bytes / PAGE_SIZE as u64) as usize;
+    let leave = (resident / LEAVE_PART).clamp(LEAVE_MIN, LEAVE_MAX);
+    (leave, (resident / ASIDE_PART).div_ceil(leave).clamp(TRAYS_ASIDE_MIN, TRAYS_ASIDE_MAX))
+}

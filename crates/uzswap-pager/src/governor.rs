@@ -1,0 +1,148 @@
+//! The thread that looks at programs: how much they use, and what of it is to be watched.
+
+use std::io;
+use std::panic::resume_unwind;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::census::Census;
+use super::server::Workers;
+use super::turns::Watch;
+use super::{Pager, tree, watcher};
+use uzswap_sys::process;
+
+/// Programs are taken to touch new memory at most this fast: what decides how often they are looked
+/// at.
+const BYTES_PER_MS_MAX: u64 = 4 << 20;
+
+/// How often programs are looked at, near the limit and far below it. There it is for the peak that
+/// is told; of many programs, whose looks would take more than this part of a processor, more
+/// seldom.
+const LOOK_MIN: Duration = Duration::from_millis(1);
+const LOOK_FAR: Duration = Duration::from_millis(10);
+const LOOK_PART: u32 = 100;
+const LOOK_MAX: Duration = Duration::from_millis(50);
+
+/// How often far below the limit at first, and for how long: a program may be over by then.
+const LOOK_NEW: Duration = Duration::from_millis(2);
+const NEW_FOR: Duration = Duration::from_millis(20);
+
+/// Slots that are released and not freed yet, where nothing is to leave: fewer are freed only once
+/// a look finds as many as the one before.
+const MUCH_RELEASED: usize = 128;
+
+pub(super) struct Governor {
+    pager: Arc<Pager>,
+    server: Arc<Workers>,
+    /// By worker of the server.
+    turns: Vec<Watch>,
+    /// Of those but the first.
+    workers: Vec<JoinHandle<io::Result<()>>>,
+    watchers: Vec<JoinHandle<()>>,
+    tree: Option<JoinHandle<()>>,
+    start: Instant,
+    /// It runs before all others, but for what takes long.
+    goes_first: bool,
+    census: Census,
+    /// Slots that the last look found released.
+    released: usize,
+}
+
+impl Governor {
+    pub(super) fn new(pager: Arc<Pager>, server: Arc<Workers>) -> Governor {
+        let turns = pager.turns.each().iter().map(|_| Watch::new()).collect();
+        Governor {
+            pager,
+            server,
+            turns,
+            workers: Vec::new(),
+            watchers: Vec::new(),
+            tree: None,
+            start: Instant::now(),
+            goes_first: false,
+            census: Census::new(),
+            released: 0,
+        }
+    }
+
+    pub(super) fn run(mut self) -> io::Result<()> {
+        process::prefer_this_thread();
+        self.goes_first = process::run_first().is_ok();
+        while !self.pager.stop.load(Ordering::Relaxed) {
+            let since = Instant::now();
+            let used = self.pager.sample();
+            let looked = since.elapsed();
+            let goal = self.pager.goal_bytes();
+            if used > goal || self.is_to_be_freed() {
+                self.pager.ring();
+            }
+            self.keep_others()?;
+            // What programs have in common may be made their own by all of them.
+            if self.pager.shares() && self.pager.apart.load(Ordering::Relaxed) > goal {
+                self.beside_others(|governor| governor.census.go_on(&governor.pager, used));
+            } else {
+                self.census.rest(&self.pager);
+            }
+            let is_watched = self.looks_at_turns();
+            let room_ms = goal.saturating_sub(used) / BYTES_PER_MS_MAX / 2;
+            let most = match self.start.elapsed() < NEW_FOR {
+                true => LOOK_NEW,
+                false => (looked * LOOK_PART).clamp(LOOK_FAR, LOOK_MAX),
+            };
+            let pause = Duration::from_millis(room_ms).clamp(LOOK_MIN, most);
+            self.pager.pause(if is_watched { LOOK_MIN } else { pause });
+        }
+        if let Some(tree) = &self.tree {
+            tree.thread().unpark();
+        }
+        self.workers.drain(..).try_for_each(end_of)
+    }
+
+    /// Looks whether a worker of the server starves; whether it is to be looked again soon.
+    fn looks_at_turns(&mut self) -> bool {
+        let Governor { pager, server, turns, .. } = self;
+        let each = turns.iter_mut().zip(pager.turns.each()).enumerate();
+        let looks = each.map(|(at, (watch, turns))| watch.look(turns, || server.is_asked(at)));
+        looks.fold(false, |any, is_watched| any | is_watched)
+    }
+
+    /// Whether what was released is to be freed, though there is room.
+    fn is_to_be_freed(&mut self) -> bool {
+        let released = self.pager.released().len();
+        let before = std::mem::replace(&mut self.released, released);
+        released >= MUCH_RELEASED || released > 0 && released == before
+    }
+
+    /// Starts watchers and workers once there is something to watch, and who looks at the tree of
+    /// processes once it is not a short program. Where one has failed, fails as well.
+    fn keep_others(&mut self) -> io::Result<()> {
+        if self.watchers.is_empty() && !self.pager.to_watch.is_empty() {
+            self.watchers = self.beside_others(|governor| watcher::start(&governor.pager))?;
+            self.workers = self.beside_others(|governor| governor.server.start_others());
+        }
+        if self.tree.is_none() && self.start.elapsed() >= tree::LOOK_EVERY {
+            self.tree = Some(self.beside_others(|governor| tree::start(&governor.pager))?);
+        }
+        let ended = self.watchers.extract_if(.., |thread| thread.is_finished());
+        ended.chain(self.tree.take_if(|thread| thread.is_finished())).for_each(end_of);
+        let mut ended = self.workers.extract_if(.., |thread| thread.is_finished());
+        ended.try_for_each(end_of)
+    }
+
+    /// Does what takes longer than some microseconds.
+    fn beside_others<T>(&mut self, work: impl FnOnce(&mut Governor) -> T) -> T {
+        if self.goes_first {
+            let _ = process::run_when_idle(None, false);
+        }
+        let done = work(self);
+        self.goes_first = self.goes_first && process::run_first().is_ok();
+        done
+    }
+}
+
+/// How a thread has ended.
+fn end_of<T>(thread: JoinHandle<T>) -> T {
+    thread.join().unwrap_or_else(|panic| resume_unwind(panic))
+}

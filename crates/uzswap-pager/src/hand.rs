@@ -1,0 +1,403 @@
+//! The hand that goes around the pages of a process, and picks those that leave next.
+//!
+//! There is no accessed bit to ask. What tells that a page is used is that it is touched while it
+//! is aside, or that it comes back from the store before as many others have left as there are in
+//! memory: with that much more of it, the page would have stayed. Such pages are as hot as can be,
+//! and a page of heat h is picked in one turn of 2^h only.
+
+use std::io;
+use std::ops::Range;
+
+use super::ranges::Ranges;
+use super::table::{HEAT_MAX, PageTable, Place};
+use uzswap::page::PAGE_SIZE;
+
+const PAGE: u64 = PAGE_SIZE as u64;
+
+/// Bytes of address space that one search for pages walks over at most: 1 GiB.
+const SEARCH_BYTES: u64 = 1 << 30;
+
+/// Neighbours that are picked in the same turn: it is cheaper to move them together.
+const NEIGHBOURS: u64 = 64;
+
+/// Tells which pages of a range are resident: their runs, and where it has stopped.
+pub(super) type Resident<'a> = dyn FnMut(Range<u64>) -> io::Result<(Vec<Range<u64>>, u64)> + 'a;
+
+/// What is known of pages.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Known<'a> {
+    pub(super) table: &'a PageTable,
+    pub(super) watched: &'a Ranges,
+    /// They stay where they are.
+    pub(super) left: &'a Ranges,
+    /// The program is about to drop them.
+    pub(super) removing: &'a Ranges,
+}
+
+/// Where the hand is.
+#[derive(Debug, Default)]
+pub(super) struct Hand {
+    /// An address.
+    at: u64,
+    /// Counts the times that it went around.
+    turn: u64,
+}
+
+/// What one search has found.
+struct Search {
+    pages: Vec<u64>,
+    most: usize,
+    /// Also about pages that are known to be there.
+    asks_always: bool,
+    walked: u64,
+    /// The next turn in which some page is picked that was spared now.
+    soonest: u64,
+}
+
+impl Hand {
+    /// Picks at most `most` watched pages, in the order of the hand; none of those that are left
+    /// where they are, or that the program is about to drop. `resident` tells of those that may be
+    /// picked; it `asks_always` where that leaves out some that are there.
+    pub(super) fn pick(
+        &mut self,
+        most: usize,
+        known: Known<'_>,
+        resident: &mut Resident<'_>,
+        asks_always: bool,
+    ) -> io::Result<Vec<u64>> {
+        let pages = Vec::new();
+        let mut search = Search { pages, most, asks_always, walked: 0, soonest: u64::MAX };
+        let start = self.at;
+        // Around, so that each page is seen once; again where all were spared, in the next turn
+        // that some are not.
+        for again in [false, true] {
+            for part in [start..u64::MAX, 0..start] {
+                self.at = part.start;
+                let is_first = part.end == u64::MAX && !again;
+                let ranges: Vec<Range<u64>> = known.watched.within(part).collect();
+                for range in ranges.into_iter().flat_map(|range| known.left.outside(range)) {
+                    self.walk(range, known, resident, &mut search)?;
+                    if search.pages.len() == most || search.walked > SEARCH_BYTES {
+                        return Ok(search.pages);
+                    }
+                }
+                self.turn += u64::from(is_first);
+            }
+            if !search.pages.is_empty() || search.soonest == u64::MAX {
+                break;
+            }
+            self.turn = self.turn.max(search.soonest);
+        }
+        self.at = start;
+        Ok(search.pages)
+    }
+
+    fn walk(
+        &mut self,
+        range: Range<u64>,
+        Known { table, removing, .. }: Known<'_>,
+        resident: &mut Resident<'_>,
+        search: &mut Search,
+    ) -> io::Result<()> {
+        self.at = range.start;
+        while self.at < range.end && search.walked <= SEARCH_BYTES {
+            let end = range.end.min(self.at + SEARCH_BYTES);
+            let (page_end, is_known) = table.known_stretch(self.at / PAGE, end / PAGE);
+            let stretch = self.at..page_end * PAGE;
+            let is_known = is_known && !search.asks_always;
+            // Where all is known, the kernel is not asked.
+            let (runs, walked_to) = match is_known {
+                true => (vec![stretch.clone()], stretch.end),
+                false => resident(stretch)?,
+            };
+            for run in runs {
+                for (page, entry) in table.entries(run.start / PAGE..run.end / PAGE) {
+                    let is_there = entry.returned || !is_known;
+                    let may_leave = is_there && !removing.contains(page * PAGE);
+                    if entry.place != Place::Program || !may_leave {
+                        continue;
+                    }
+                    let every = 1 << entry.heat;
+                    let passed = (self.turn + page / NEIGHBOURS) % every;
+                    if passed != 0 {
+                        search.soonest = search.soonest.min(self.turn + every - passed);
+                        continue;
+                    }
+                    search.pages.push(page);
+                    if search.pages.len() == search.most {
+                        self.at = (page + 1) * PAGE;
+                        return Ok(());
+                    }
+                }
+            }
+            search.walked += walked_to.saturating_sub(self.at);
+            self.at = walked_to.max(self.at + PAGE);
+        }
+        Ok(())
+    }
+}
+
+/// Heat of a page that was in the store while so many others went there, of programs with so many
+/// pages resident.
+pub(super) fn heat_of_restored(stored_since: u32, resident: u64) -> u8 {
+    if u64::from(stored_since) < resident { HEAT_MAX } else { 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeSet, VecDeque};
+
+    use super::*;
+    use crate::table::{Entry, UNKNOWN};
+
+    /// A program whose pages leave when there are more than `room`: as the evictor does it, without
+    /// the kernel.
+    struct Model {
+        hand: Hand,
+        table: PageTable,
+        watched: Ranges,
+        room: usize,
+        resident: BTreeSet<u64>,
+        /// Trays aside, by number, and how many of their pages are there still.
+        trays: VecDeque<(u32, Vec<u64>)>,
+        aside: usize,
+        moved: u32,
+        stored: u32,
+        faults: usize,
+    }
+
+    const TRAY: usize = 32;
+
+    impl Model {
+        fn new(pages: u64, room: usize) -> Model {
+            let mut model = Model {
+                hand: Hand::default(),
+                table: PageTable::default(),
+                watched: Ranges::default(),
+                room,
+                resident: BTreeSet::new(),
+                trays: VecDeque::new(),
+                aside: 0,
+                moved: 0,
+                stored: 0,
+                faults: 0,
+            };
+            model.watched.insert(0..pages * PAGE);
+            // The kernel is asked about the rest.
+            for page in 0..pages / 2 {
+                model.table.set(page, Entry { place: Place::Stored(0), ..UNKNOWN });
+            }
+            model
+        }
+
+        fn pick(&mut self) -> Vec<u64> {
+            let Model { hand, table, watched, resident, .. } = self;
+            let found = &mut |range: Range<u64>| {
+                let pages = resident.range(range.start / PAGE..range.end / PAGE);
+                let runs = pages.map(|page| page * PAGE..(page + 1) * PAGE).collect();
+                Ok((runs, range.end))
+            };
+            let none = Ranges::new();
+            let known = Known { table, watched, left: &none, removing: &none };
+            hand.pick(TRAY, known, found, false).unwrap()
+        }
+
+        fn touch(&mut self, page: u64) {
+            let heat = match self.table.get(page).place {
+                Place::Program if self.resident.contains(&page) => return,
+                Place::Program => 0, // for the first time
+                Place::Staged(_) => {
+                    self.aside -= 1;
+                    HEAT_MAX
+                }
+                Place::Stored(at) => heat_of_restored(self.stored - at, self.room as u64),
+            };
+            self.faults += 1;
+            self.table.set(page, Entry { heat, returned: true, ..UNKNOWN });
+            self.resident.insert(page);
+            while self.resident.len() + self.aside > self.room {
+                self.evict();
+            }
+        }
+
+        /// Moves a tray aside, and stores what is left of the oldest.
+        fn evict(&mut self) {
+            let picked = self.pick();
+            self.moved += 1;
+            for &page in &picked {
+                let entry = self.table.get(page);
+                assert_eq!(entry.place, Place::Program, "page {page} was picked twice");
+                self.table.set(page, Entry { place: Place::Staged(self.moved), ..entry });
+                self.resident.remove(&page);
+            }
+            self.aside += picked.len();
+            self.trays.push_back((self.moved, picked));
+            if self.trays.len() < 3 {
+                return;
+            }
+            let (number, oldest) = self.trays.pop_front().unwrap();
+            for page in oldest {
+                if self.table.get(page).place == Place::Staged(number) {
+                    self.aside -= 1;
+                    self.stored += 1;
+                    self.table.set(page, Entry { place: Place::Stored(self.stored), ..UNKNOWN });
+                }
+            }
+        }
+    }
+
+    /// Faults where the page that was not touched for longest leaves.
+    fn faults_of_lru(touches: &[u64], room: usize) -> usize {
+        let mut touched_at = std::collections::BTreeMap::new();
+        let mut by_time = std::collections::BTreeMap::new();
+        let mut faults = 0;
+        for (now, &page) in touches.iter().enumerate() {
+            match touched_at.insert(page, now) {
+                Some(before) => drop(by_time.remove(&before)),
+                None => faults += 1,
+            }
+            by_time.insert(now, page);
+            if by_time.len() > room {
+                let (_, oldest) = by_time.pop_first().unwrap();
+                touched_at.remove(&oldest);
+            }
+        }
+        faults
+    }
+
+    /// Faults of the model, and of one that knows all touches.
+    fn faults(touches: &[u64], pages: u64, room: usize) -> (usize, usize) {
+        let mut model = Model::new(pages, room);
+        touches.iter().for_each(|&page| model.touch(page));
+        (model.faults, faults_of_lru(touches, room))
+    }
+
+    fn random(seed: &mut u64, below: u64) -> u64 {
+        *seed =
+            seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (*seed >> 33) % below
+    }
+
+    #[test]
+    fn hot_pages_stay() {
+        let mut seed = 1;
+        // Of 50 touches 49 go to 700 pages of 6000; 900 have room. The hot ones change twice.
+        let touches: Vec<u64> = (0..200_000)
+            .map(|at| match at % 50 {
+                0 => random(&mut seed, 6000),
+                _ => at / 70_000 * 700 + random(&mut seed, 700),
+            })
+            .collect();
+        let (ours, lru) = faults(&touches, 6000, 900);
+        assert!(ours * 10 < lru * 18, "{ours} faults, {lru} of an LRU");
+    }
+
+    #[test]
+    fn what_does_not_fit_costs_no_more_than_it_must() {
+        let mut seed = 2;
+        let touches: Vec<u64> = (0..50_000).map(|_| random(&mut seed, 6000)).collect();
+        let (ours, lru) = faults(&touches, 6000, 900);
+        assert!(ours * 10 < lru * 11, "{ours} faults, {lru} of an LRU");
+    }
+
+    #[test]
+    fn pages_that_are_all_hot_are_picked_all_the_same() {
+        let mut model = Model::new(100, 200);
+        for page in 0..100 {
+            model.touch(page);
+            model.table.set(page, Entry { heat: HEAT_MAX, returned: true, ..UNKNOWN });
+        }
+        assert!(!model.pick().is_empty());
+    }
+
+    #[test]
+    fn what_is_left_out_is_not_picked_though_it_is_there() {
+        const COUNT: u64 = 512; // a part of the table
+        let (mut table, mut watched, none) = (PageTable::default(), Ranges::new(), Ranges::new());
+        watched.insert(0..COUNT * PAGE);
+        (0..COUNT).for_each(|page| table.set(page, Entry { returned: true, ..UNKNOWN }));
+        let known = Known { table: &table, watched: &watched, left: &none, removing: &none };
+        let alone =
+            &mut |range: Range<u64>| Ok((vec![3 * PAGE..4 * PAGE, 7 * PAGE..8 * PAGE], range.end));
+        let mut pick = |asks_always| Hand::default().pick(600, known, alone, asks_always).unwrap();
+        assert_eq!(pick(true), [3, 7]);
+        assert_eq!(pick(false), Vec::from_iter(0..COUNT));
+    }
+
+    /// A table of `count` pages, all of them there and of this heat, and what is watched.
+    fn all_there(count: u64, heat: u8) -> (PageTable, Ranges) {
+        let (mut table, mut watched) = (PageTable::default(), Ranges::new());
+        watched.insert(0..count * PAGE);
+        (0..count).for_each(|page| table.set(page, Entry { returned: true, heat, ..UNKNOWN }));
+        (table, watched)
+    }
+
+    fn everything(range: Range<u64>) -> io::Result<(Vec<Range<u64>>, u64)> {
+        let end = range.end;
+        Ok((vec![range], end))
+    }
+
+    #[test]
+    fn what_stays_or_is_about_to_be_dropped_is_not_picked() {
+        let (table, watched) = all_there(1024, 0);
+        let [mut left, mut removing] = [Ranges::new(), Ranges::new()];
+        left.insert(100 * PAGE..200 * PAGE);
+        left.insert(1000 * PAGE..1024 * PAGE);
+        removing.insert(500 * PAGE..600 * PAGE);
+        let known = Known { table: &table, watched: &watched, left: &left, removing: &removing };
+        let picked = Hand::default().pick(2000, known, &mut everything, false).unwrap();
+        let leaves = |page: &u64| !(100..200).contains(page) && !(500..600).contains(page);
+        assert_eq!(picked, (0..1000).filter(leaves).collect::<Vec<u64>>());
+    }
+
+    #[test]
+    fn neighbours_of_one_heat_are_picked_in_one_turn() {
+        const HEAT: u8 = 2;
+        let (table, watched) = all_there(1024, HEAT);
+        let none = Ranges::new();
+        let known = Known { table: &table, watched: &watched, left: &none, removing: &none };
+        let mut hand = Hand::default();
+        let mut all = BTreeSet::new();
+        for turn in 0..1 << HEAT {
+            let picked = hand.pick(2000, known, &mut everything, false).unwrap();
+            assert_eq!(picked.len(), 1024 >> HEAT, "turn {turn}");
+            for block in picked.chunk_by(|a, b| a / NEIGHBOURS == b / NEIGHBOURS) {
+                assert_eq!(block.len(), NEIGHBOURS as usize, "turn {turn}: {block:?}");
+            }
+            all.extend(picked);
+        }
+        assert_eq!(all.len(), 1024, "each page in one of four turns");
+    }
+
+    #[test]
+    fn a_search_of_much_that_is_not_there_ends_and_goes_on() {
+        const SPACE: u64 = 5 * SEARCH_BYTES / 2;
+        let (table, mut watched, none) = (PageTable::default(), Ranges::new(), Ranges::new());
+        watched.insert(0..SPACE);
+        let known = Known { table: &table, watched: &watched, left: &none, removing: &none };
+        let (mut hand, mut walked) = (Hand::default(), Vec::new());
+        // The kernel tells of some of it at a time.
+        const TOLD: u64 = SEARCH_BYTES / 8;
+        for _ in 0..2 {
+            let resident = &mut |range: Range<u64>| {
+                walked.push(range.start);
+                Ok((Vec::new(), range.end.min(range.start + TOLD)))
+            };
+            assert!(hand.pick(1, known, resident, false).unwrap().is_empty());
+        }
+        assert_eq!(walked, (0..18).map(|asked| asked * TOLD).collect::<Vec<u64>>());
+    }
+
+    #[test]
+    fn what_comes_back_before_as_many_as_are_there_have_left_is_hot() {
+        assert_eq!([0, 99, 100, 5000].map(|since| heat_of_restored(since, 100)), [5, 5, 0, 0]);
+    }
+
+    #[test]
+    fn each_page_is_picked_once_around() {
+        let mut model = Model::new(100, 200);
+        (0..100).for_each(|page| model.touch(page));
+        let order: Vec<u64> = (0..4).flat_map(|_| model.pick()).take(100).collect();
+        assert_eq!(order, (0..100).collect::<Vec<u64>>());
+    }
+}

@@ -1,0 +1,297 @@
+//! The helper in a program, on this side: it is told what pages to move, and does it in a moment in
+//! which nothing else is known to happen to them.
+
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+
+use super::polled::Polled;
+use super::space::TRAY_PAGES;
+use uzswap::page::PAGE_SIZE;
+use uzswap_preload::SharedControl;
+use uzswap_preload::protocol::{MESSAGE_BYTES, Message, RUNS_MAX, holder, kind};
+use uzswap_sys::foreign::Foreign;
+use uzswap_sys::peer;
+
+const _: () = assert!(TRAY_PAGES <= RUNS_MAX);
+
+const PAGE: u64 = PAGE_SIZE as u64;
+
+/// How long a command is waited for: others have pages too.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// After so long it is looked whether the process was stopped, and does nothing before it goes on.
+const LOOK_AFTER: Duration = Duration::from_millis(2);
+
+#[derive(Debug)]
+pub(super) struct Helper {
+    connection: Polled<Foreign>,
+    control: SharedControl,
+    staging: u64,
+    /// It was waited for as long as it may take, and has not said that it is done.
+    is_late: AtomicBool,
+}
+
+/// What is heard of a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Heard {
+    Done,
+    /// Nothing yet.
+    Late,
+    /// The helper is gone.
+    Gone,
+}
+
+/// What the helper was told to move.
+#[derive(Debug)]
+pub(super) struct Command {
+    pub(super) number: u32,
+    /// The tray that is filled.
+    pub(super) tray: Option<usize>,
+    pub(super) runs: Vec<MoveRun>,
+    /// The tray whose memory is given back.
+    pub(super) drops: Option<usize>,
+}
+
+/// Adjacent pages that are moved to adjacent pages of staging.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct MoveRun {
+    pub(super) page: u64,
+    pub(super) count: usize,
+    /// Its first page of staging.
+    pub(super) staged: usize,
+    /// How many of them were moved, as far as it was noted.
+    pub(super) moved: usize,
+}
+
+impl MoveRun {
+    /// Of one page, of which it is not known that it was moved.
+    pub(super) fn new(page: u64, staged: usize) -> MoveRun {
+        MoveRun { page, count: 1, staged, moved: 0 }
+    }
+
+    pub(super) fn pages(&self) -> Range<u64> {
+        self.page..self.page + self.count as u64
+    }
+
+    pub(super) fn addresses(&self) -> Range<u64> {
+        self.page * PAGE..(self.page + self.count as u64) * PAGE
+    }
+}
+
+/// Adds a page to the last run, or as a new one.
+pub(super) fn add_page(runs: &mut Vec<MoveRun>, page: u64, staged: usize) {
+    match runs.last_mut() {
+        Some(last) if last.pages().end == page => last.count += 1,
+        _ => runs.push(MoveRun::new(page, staged)),
+    }
+}
+
+impl Helper {
+    /// A helper that is ready, with its memory for pages that are aside.
+    pub(super) fn new(connection: Polled<Foreign>, control: SharedControl, staging: u64) -> Helper {
+        Helper { connection, control, staging, is_late: AtomicBool::new(false) }
+    }
+
+    pub(super) fn connection(&self) -> &Polled<Foreign> {
+        &self.connection
+    }
+
+    /// Has it end, with an exit code.
+    pub(super) fn end(&self, code: u32) {
+        let message = Message::new(kind::END, [u64::from(code)]);
+        let _ = send(&self.connection, message, &[]); // refused where it has
+    }
+
+    /// Addresses of staging that a tray is.
+    pub(super) fn tray_at(&self, tray: usize) -> Range<u64> {
+        self.staged_at(tray * TRAY_PAGES)..self.staged_at((tray + 1) * TRAY_PAGES)
+    }
+
+    /// The address of a page of staging.
+    pub(super) fn staged_at(&self, staged: usize) -> u64 {
+        self.staging + staged as u64 * PAGE
+    }
+
+    /// Forks of its program that were about to be done so far.
+    pub(super) fn forks(&self) -> u32 {
+        self.control.forks.load(Ordering::Relaxed)
+    }
+
+    /// Its program is to tell of forks before: from this one on, the first being 1; 0 for none.
+    pub(super) fn have_forks_told(&self, from: u32) {
+        self.control.tell_forks_from.store(from, Ordering::Relaxed);
+    }
+
+    /// Keeps it from moving pages; `false` where it does just now.
+    pub(super) fn hold(&self) -> bool {
+        let lock = &self.control.lock;
+        let (acquire, relaxed) = (Ordering::Acquire, Ordering::Relaxed);
+        lock.compare_exchange(holder::NONE, holder::SUPERVISOR, acquire, relaxed).is_ok()
+    }
+
+    /// Holds it although it moves pages, or was about to. The caller has seen to it that it cannot.
+    pub(super) fn hold_at_work(&self) {
+        self.control.lock.store(holder::SUPERVISOR, Ordering::Release);
+    }
+
+    /// Lets it go on; `changed` where the program's mappings are not what they were.
+    pub(super) fn let_go(&self, changed: bool) {
+        self.control.changes.fetch_add(u32::from(changed), Ordering::Relaxed);
+        self.control.lock.store(holder::NONE, Ordering::Release);
+    }
+
+    /// Tells it a command, of which it begins nothing before [`Helper::carry_out`].
+    pub(super) fn give(&self, command: &Command, what: u32) {
+        let control = &self.control;
+        for (run, told) in command.runs.iter().zip(&control.runs) {
+            told.from.store(run.page * PAGE, Ordering::Relaxed);
+            told.to.store(self.staged_at(run.staged), Ordering::Relaxed);
+            told.bytes.store(run.count as u64 * PAGE, Ordering::Relaxed);
+            told.moved.store(0, Ordering::Relaxed);
+            told.error.store(0, Ordering::Relaxed);
+        }
+        let memory_of = |tray: Option<usize>| tray.map_or(0..0, |tray| self.tray_at(tray));
+        let (filled, dropped) = (memory_of(command.tray), memory_of(command.drops));
+        control.fill_from.store(filled.start, Ordering::Relaxed);
+        control.fill_bytes.store(filled.end - filled.start, Ordering::Relaxed);
+        control.drop_from.store(dropped.start, Ordering::Relaxed);
+        control.drop_bytes.store(dropped.end - dropped.start, Ordering::Relaxed);
+        control.run_count.store(command.runs.len() as u32, Ordering::Relaxed); // <= RUNS_MAX
+        control.given.store(command.number, Ordering::Relaxed);
+        control.work.store(what, Ordering::Release);
+    }
+
+    /// Takes back what a command would do in a range of addresses, and what it has found there: it
+    /// may be something else by now. The caller holds it.
+    pub(super) fn take_back(&self, command: &Command, range: Range<u64>) {
+        for (run, told) in command.runs.iter().zip(&self.control.runs) {
+            let of_run = run.addresses();
+            if of_run.start < range.end && range.start < of_run.end {
+                told.bytes.store(0, Ordering::Relaxed);
+                told.error.store(0, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Whether a command is done.
+    pub(super) fn has_done(&self, command: &Command) -> bool {
+        self.control.done.load(Ordering::Acquire) == command.number
+    }
+
+    /// Whether a command is done in part. The caller holds it.
+    pub(super) fn has_paused(&self) -> bool {
+        self.control.paused.load(Ordering::Relaxed) != 0
+    }
+
+    /// How each run of a command went: pages that were moved, and why no more were, an errno or 0.
+    pub(super) fn answers(&self, command: &Command) -> impl Iterator<Item = (usize, i32)> {
+        command.runs.iter().zip(&self.control.runs).map(|(run, told)| {
+            let moved = (told.moved.load(Ordering::Relaxed) / PAGE) as usize;
+            (moved.min(run.count), told.error.load(Ordering::Relaxed) as i32)
+        })
+    }
+
+    /// Has a command done; not waited for where the process `is_stopped`.
+    pub(super) fn carry_out(&self, is_stopped: impl FnOnce() -> bool) -> Heard {
+        if send(&self.connection, Message::new(kind::WORK, []), &[]).is_err() {
+            return Heard::Gone;
+        }
+        match self.hear(LOOK_AFTER) {
+            Heard::Late if !is_stopped() => self.hear(PATIENCE),
+            heard => heard,
+        }
+    }
+
+    /// Whether it was told something and has not said that it is done, after some time.
+    pub(super) fn is_late(&self) -> bool {
+        self.is_late.load(Ordering::Relaxed)
+    }
+
+    /// Hears of what it was told last.
+    pub(super) fn hear(&self, patience: Duration) -> Heard {
+        let heard = self.wait(patience);
+        self.is_late.store(heard == Heard::Late, Ordering::Relaxed);
+        heard
+    }
+
+    fn wait(&self, patience: Duration) -> Heard {
+        let patience = Timespec::try_from(patience).expect("a short time");
+        let mut bytes = [0; MESSAGE_BYTES];
+        loop {
+            let mut fds = [PollFd::new(&self.connection, PollFlags::IN)];
+            match rustix::event::poll(&mut fds, Some(&patience)) {
+                Ok(0) => return Heard::Late,
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(_) => return Heard::Gone,
+            }
+            match peer::receive(&self.connection, &mut bytes) {
+                Ok(received) => {
+                    let is_whole = received.bytes == MESSAGE_BYTES;
+                    let is_alone = received.descriptors.is_empty();
+                    let message = Message::from_bytes(&bytes).filter(|_| is_whole && is_alone);
+                    let is_done = message.is_some_and(|message| message.kind == kind::DONE);
+                    return if is_done { Heard::Done } else { Heard::Gone };
+                }
+                Err(error) => match error.kind() {
+                    io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock => {}
+                    _ => return Heard::Gone,
+                },
+            }
+        }
+    }
+}
+
+/// Sends a message and descriptors, and does not wait: who does not read gets `WouldBlock`.
+pub(super) fn send(
+    connection: &impl AsFd,
+    message: Message,
+    descriptors: &[BorrowedFd<'_>],
+) -> io::Result<()> {
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+    let mut extra = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() {
+        extra.push(SendAncillaryMessage::ScmRights(descriptors));
+    }
+    let bytes = message.to_bytes();
+    let parts = [io::IoSlice::new(&bytes)];
+    rustix::net::sendmsg(
+        connection,
+        &parts,
+        &mut extra,
+        SendFlags::NOSIGNAL | SendFlags::DONTWAIT,
+    )?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_found_in_a_run_that_is_taken_back_is_forgotten() {
+        use rustix::event::epoll;
+        let (connection, _helper) = std::os::unix::net::UnixStream::pair().unwrap();
+        let connection = Foreign::new(connection.into());
+        let epolls = [epoll::create(epoll::CreateFlags::CLOEXEC).unwrap()].into();
+        let connection = Polled::add(&epolls, connection, epoll::EventData::new_u64(1)).unwrap();
+        let helper = Helper::new(connection, SharedControl::new().unwrap().0, 1 << 30);
+        let runs = vec![MoveRun::new(10, 0), MoveRun::new(12, 1), MoveRun::new(14, 2)];
+        let command = Command { number: 1, tray: Some(0), runs, drops: None };
+        helper.give(&command, 0);
+        // It has moved the first, was refused two, and pauses; then the second is unmapped.
+        helper.control.runs[0].moved.store(PAGE, Ordering::Relaxed);
+        for run in &helper.control.runs[1..3] {
+            run.error.store(libc::ENOENT as u64, Ordering::Relaxed);
+        }
+        helper.take_back(&command, 11 * PAGE..13 * PAGE);
+        let answers: Vec<(usize, i32)> = helper.answers(&command).collect();
+        assert_eq!(answers, [(1, 0), (0, 0), (0, libc::ENOENT)]);
+    }
+}

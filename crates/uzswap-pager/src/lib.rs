@@ -1,0 +1,639 @@
+//! The pager: programs under a limit, their cold pages in the store.
+//!
+//! ```text
+//!  program                       supervisor
+//!   threads --- fault --------->  server  --- load ----.
+//!   helper  <-- move, drop -----  evictor --- store --- zswap
+//!     (preload)                      |
+//!                                 limit: resident anonymous memory + pool + what is known of pages
+//! ```
+//!
+//! The program's memory is its own until the limit comes near; then its anonymous memory is watched
+//! by a userfaultfd, and pages leave it through the helper, a thread that the preloaded library
+//! started in it. Facts about the kernel's side are in `docs/run.md`.
+//!
+//! The [`doctor`] says what a machine allows of this. The pager may call the store (`uzswap`), the
+//! kernel (`uzswap-sys`), and carries the library for programs (`uzswap-preload`).
+
+#![warn(missing_docs, clippy::missing_errors_doc)]
+
+pub mod doctor;
+
+mod answerer;
+mod bucket;
+mod census;
+mod company;
+mod density;
+mod evictor;
+mod family;
+mod governor;
+mod growth;
+mod hand;
+mod helper;
+mod launch;
+mod lineage;
+mod mappings;
+mod meter;
+mod metrics;
+mod peer;
+mod polled;
+mod pressure;
+mod process_files;
+mod ranges;
+mod reader;
+mod report;
+mod run_dir;
+mod server;
+mod shared;
+mod slots;
+mod space;
+mod status;
+mod streams;
+mod table;
+mod timeline;
+mod tree;
+mod turns;
+mod watcher;
+mod written;
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use census::Sum;
+use density::Density;
+use growth::Growth;
+pub use launch::{RunError, RunOptions, run};
+use meter::Meter;
+pub use meter::{FaultTimes, FreeTimes, PagerCounts};
+pub use metrics::MetricsAddress;
+pub use report::RunReport;
+use report::ratio;
+use shared::{SharedSpace, SpaceLock, lock};
+use slots::{Slots, key};
+use space::{Space, process_size, resident_bytes};
+pub use status::{ProcessStatus, RunStatus, running};
+pub use timeline::RunSample;
+use timeline::Timeline;
+use tree::Unmanaged;
+use turns::AllTurns;
+use watcher::{Due, ToWatch};
+use written::WriteBack;
+pub use written::{WriteBackOptions, WriteBackReport};
+
+use uzswap::page::{PAGE_SIZE, Page};
+use uzswap::trace::Recorder;
+use uzswap::zswap::{StoreError, Zswap};
+use uzswap_sys::guard::Guard;
+use uzswap_sys::stderr::tell;
+
+/// Programs may grow untold by one part in so many of the limit at most: what is kept free for that
+/// is not theirs.
+const UNTOLD_PART: u64 = 8;
+
+/// How long what the evictor has found is taken to be so still: some of its rounds.
+const EXPECTED_FOR: Duration = Duration::from_millis(20);
+
+/// Where what is stored leaves hardly any to run in, programs may have one part in so many of the
+/// limit beyond it: those that go on so do, one page after the other.
+const BEYOND_PART: u64 = 50;
+
+/// Pages of zeros that take no memory before they are written: a short program needs none of them.
+fn untouched_pages(count: usize) -> Box<[Page]> {
+    vec![[0; PAGE_SIZE]; count].into()
+}
+
+/// What the supervisor's threads share.
+#[derive(Debug)]
+struct Pager {
+    zswap: Zswap,
+    /// Where pages go that the pool has no share for.
+    write_back: Option<WriteBack>,
+    /// Of what is done to the store.
+    recorder: Option<Recorder>,
+    slots: Slots,
+    /// Slots that a page is not in any more, once for each such page.
+    released: Mutex<Vec<u32>>,
+    spaces: Mutex<Vec<SpaceLock>>,
+    limit_bytes: u64,
+    /// What was used when it was last looked at.
+    sampled: AtomicU64,
+    /// What it would be if programs had no pages in common.
+    apart: AtomicU64,
+    /// So it was when all were asked last that have pages in common.
+    is_surely_over: AtomicBool,
+    /// Held by the thread that samples.
+    sampling: Mutex<Sampling>,
+    /// What programs may grow by untold until somebody looks again.
+    untold: AtomicU64,
+    /// For watchers.
+    to_watch: ToWatch,
+    /// Resident anonymous memory of programs then.
+    resident: AtomicU64,
+    /// What was given to programs since, less what the pool gave back for it.
+    charged: AtomicU64,
+    /// Some programs had pages in common.
+    shares: AtomicBool,
+    /// What it takes until pages that leave have left: in the pool, and those that processes have
+    /// in common once more.
+    reserved: AtomicU64,
+    /// Of the pool, for each page that is kept.
+    bytes_for_page: AtomicU64,
+    peak: AtomicU64,
+    resident_peak: AtomicU64,
+    pool_peak: AtomicU64,
+    /// Pages in the store then.
+    stored_at_pool_peak: AtomicU64,
+    metadata_peak: AtomicU64,
+    meter: Meter,
+    out_of_memory_kills: AtomicU64,
+    stop: AtomicBool,
+    /// Where the store has two compressors.
+    density: Option<Density>,
+    start: Instant,
+    /// Until when the evictor is taken to free pages, in ms since the start; and until when what
+    /// is stored is taken to leave hardly any to run in.
+    frees_until: AtomicU64,
+    full_until: AtomicU64,
+    /// Rounds of the evictor: a fault waits for room for two of them at most.
+    rounds: AtomicU64,
+    /// Some fault waits for room.
+    is_awaited: AtomicBool,
+    /// Of the server.
+    turns: Arc<AllTurns>,
+    /// Some helper has ended, and its connection has not.
+    has_lost_helper: AtomicBool,
+    /// Rung for the server.
+    wake: OwnedFd,
+    /// Likewise, for each of its threads, at the end.
+    over: OwnedFd,
+    /// Rung for the evictor.
+    bell: Bell,
+    /// Rung for the governor, at the end.
+    end: Bell,
+    /// Anonymous memory of processes without a helper.
+    unmanaged: AtomicU64,
+    /// The largest of these.
+    largest_unmanaged: Mutex<Option<Unmanaged>>,
+    /// From the moment on in which pages leave: were the supervisor killed, and no descriptor of
+    /// a userfaultfd left, they would read as zeros.
+    guard: OnceLock<io::Result<Guard>>,
+    quiet: bool,
+}
+
+/// The state between two samples.
+#[derive(Debug)]
+struct Sampling {
+    growth: Growth,
+    timeline: Timeline,
+}
+
+/// Wakes a thread that waits.
+#[derive(Debug, Default)]
+struct Bell {
+    rung: Mutex<bool>,
+    heard: Condvar,
+}
+
+impl Bell {
+    fn ring(&self) {
+        let mut rung = self.rung.lock().unwrap_or_else(PoisonError::into_inner);
+        if !std::mem::replace(&mut *rung, true) {
+            self.heard.notify_one();
+        }
+    }
+
+    fn wait(&self, timeout: Duration) {
+        let rung = self.rung.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.heard.wait_timeout_while(rung, timeout, |rung| !*rung);
+        *waited.unwrap_or_else(PoisonError::into_inner).0 = false;
+    }
+}
+
+impl Pager {
+    fn spaces(&self) -> Vec<SpaceLock> {
+        self.spaces.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn add_space(&self, space: Space) -> SpaceLock {
+        let space = SharedSpace::new(space, Arc::clone(&self.turns));
+        self.spaces.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&space));
+        space
+    }
+
+    fn remove_space(&self, gone: &SpaceLock) {
+        let mut spaces = self.spaces.lock().unwrap_or_else(PoisonError::into_inner);
+        spaces.retain(|space| !Arc::ptr_eq(space, gone));
+    }
+
+    /// Bytes in use: resident anonymous memory of all programs, the pool, and what is known of
+    /// pages.
+    fn sample(&self) -> u64 {
+        // One at a time, as what was charged until now is taken off when it is counted.
+        let mut sampling = self.sampling();
+        let counted = self.charged.load(Ordering::Relaxed);
+        let (mut resident, mut known) = (0, self.slots.bytes());
+        let room = self.room_for_copies();
+        let mut due = Due::new(self.untold.load(Ordering::Relaxed));
+        let (mut shares, mut reserved, mut untold, mut sum) = (false, 0, 0, Sum::default());
+        let mut has_lost_helper = false;
+        for shared in &self.spaces() {
+            let size = process_size(shared);
+            let mut space = lock(shared);
+            space.look_after_forks();
+            has_lost_helper |= space.has_lost_helper(size);
+            let bytes = space.bytes_of(size);
+            resident += bytes;
+            sum.add(&mut space, bytes);
+            known += space.bytes();
+            shares |= space.family().is_some();
+            reserved = reserved.max(evictor::leaving_bytes(bytes));
+            space.have_forks_told(bytes, room);
+            if let Some(size) = size.filter(|size| size.mapped > 0) {
+                untold += space.grown_untold(size);
+                due.see(shared, &mut space, size);
+            }
+        }
+        if has_lost_helper && !self.has_lost_helper.swap(true, Ordering::Relaxed) {
+            self.wake_server();
+        }
+        if !shares && resident < self.limit_bytes / pressure::LEAST_PART {
+            reserved = 0; // the pool leaves hardly any to run in: that is the programs'
+        }
+        let untold =
+            sampling.growth.see(Instant::now(), untold).min(self.limit_bytes / UNTOLD_PART);
+        self.untold.store(untold, Ordering::Relaxed);
+        let budget = self.zswap.budget();
+        let pool = budget.used_bytes();
+        let kept = self.slots.used().max(1) as u64;
+        self.bytes_for_page.store((pool / kept).min(PAGE_SIZE as u64), Ordering::Relaxed);
+        let unmanaged = self.unmanaged.load(Ordering::Relaxed);
+        let rest = unmanaged + pool + known as u64;
+        let mut used = resident + rest;
+        self.apart.store(used, Ordering::Relaxed);
+        // To watch takes a moment, in which programs grow.
+        if used > self.goal_bytes().saturating_sub(self.margin_bytes() * 3) {
+            self.to_watch.add(due);
+        }
+        if used > self.goal_bytes() {
+            // It matters now that processes have pages in common.
+            resident = sum.bytes();
+            used = resident + rest;
+        }
+        self.sampled.store(used, Ordering::Relaxed);
+        self.shares.store(shares, Ordering::Relaxed);
+        self.reserved.store(reserved, Ordering::Relaxed);
+        // What was given meanwhile counts twice until the next look, if it was seen.
+        self.charged.fetch_sub(counted, Ordering::Release);
+        self.resident.store(resident, Ordering::Relaxed);
+        if sum.is_certain() {
+            self.peak.fetch_max(used, Ordering::Relaxed);
+            self.resident_peak.fetch_max(resident, Ordering::Relaxed);
+        }
+        let pool_bytes = budget.pool_bytes();
+        if self.pool_peak.fetch_max(pool_bytes, Ordering::Relaxed) < pool_bytes {
+            let stored = match self.write_back {
+                None => kept,
+                Some(_) => self.zswap.counters().stored_pages, // without those in the file
+            };
+            self.stored_at_pool_peak.store(stored, Ordering::Relaxed);
+        }
+        let metadata = budget.metadata_bytes() + known as u64;
+        self.metadata_peak.fetch_max(metadata, Ordering::Relaxed);
+        sampling.timeline.see(RunSample {
+            ms: self.ms_later(Duration::ZERO),
+            resident_bytes: resident + unmanaged,
+            pool_bytes,
+            metadata_bytes: metadata,
+            stored_pages: self.slots.used() as u64,
+        });
+        used
+    }
+
+    /// Nobody else looks how much is used meanwhile.
+    fn sampling(&self) -> MutexGuard<'_, Sampling> {
+        self.sampling.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts pages that were given to programs, of which so many were in the store.
+    fn charge(&self, pages: usize, stored: usize) {
+        let given_back = stored as u64 * self.bytes_for_page.load(Ordering::Relaxed);
+        let bytes = (pages * PAGE_SIZE) as u64 - given_back;
+        let charged = self.charged.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        let used = self.sampled.load(Ordering::Relaxed) + charged;
+        if used > self.goal_bytes() {
+            self.ring();
+        }
+    }
+
+    /// Whether some programs had pages in common when it was looked last.
+    fn shares(&self) -> bool {
+        self.shares.load(Ordering::Relaxed)
+    }
+
+    /// What the evictor works down to.
+    fn goal_bytes(&self) -> u64 {
+        let kept_free = self.margin_bytes() + self.untold.load(Ordering::Relaxed);
+        self.limit_bytes.saturating_sub(kept_free)
+    }
+
+    /// How many bytes programs may make their own that they have in common, unasked.
+    fn room_for_copies(&self) -> u64 {
+        self.goal_bytes().saturating_sub(self.apart.load(Ordering::Relaxed))
+    }
+
+    /// How many pages a program may have now.
+    fn room_pages(&self) -> usize {
+        let reserved = self.reserved.load(Ordering::Relaxed);
+        let kept_free = reserved.max(self.untold.load(Ordering::Relaxed));
+        self.pages_below(self.limit_bytes.saturating_sub(kept_free))
+    }
+
+    /// How many pages there may be before the limit is passed.
+    fn pages_to_limit(&self) -> usize {
+        self.pages_below(self.limit_bytes)
+    }
+
+    /// The evictor frees pages.
+    fn frees(&self) {
+        self.frees_until.store(self.ms_later(EXPECTED_FOR), Ordering::Relaxed);
+    }
+
+    /// The evictor finds that what is stored leaves hardly any to run in.
+    fn is_full(&self) {
+        self.full_until.store(self.ms_later(EXPECTED_FOR), Ordering::Relaxed);
+    }
+
+    /// Whether a fault is to wait on though the evictor had time for it: pages leave, or somebody
+    /// will be ended for it.
+    fn will_have_room(&self) -> bool {
+        let now = self.ms_later(Duration::ZERO);
+        let is_before = |until: &AtomicU64| now < until.load(Ordering::Relaxed);
+        let beyond = self.limit_bytes + self.limit_bytes / BEYOND_PART;
+        is_before(&self.frees_until) && self.pages_to_limit() == 0
+            || is_before(&self.full_until) && self.pages_below(beyond) == 0
+    }
+
+    fn ms_later(&self, time: Duration) -> u64 {
+        (self.start.elapsed() + time).as_millis() as u64
+    }
+
+    /// How many pages there may be before so many bytes are in use.
+    fn pages_below(&self, bytes: u64) -> usize {
+        // In this order: what is taken off the one was added to the other before.
+        let charged = self.charged.load(Ordering::Acquire);
+        let used = self.sampled.load(Ordering::Relaxed) + charged;
+        (bytes.saturating_sub(used) / PAGE_SIZE as u64) as usize
+    }
+
+    /// What is kept free for the time between two looks: a fiftieth, 2 MiB at least.
+    fn margin_bytes(&self) -> u64 {
+        (self.limit_bytes / 50).max(2 << 20)
+    }
+
+    /// Keeps a page; its slot.
+    fn store(&self, page: &Page) -> Result<u32, NotStored> {
+        let slot = self.take_slot().map_err(NotStored::Failed)?;
+        let stored = match self.density.as_ref().is_some_and(Density::is_dense) {
+            true => self.zswap.store_densely(key(slot), page),
+            false => self.zswap.store(key(slot), page),
+        };
+        match stored {
+            Ok(_) => {
+                self.record(|recorder| recorder.store(key(slot), page));
+                if let Some(told) = self.write_back.as_ref().and_then(|w| w.keep_share(&self.zswap))
+                {
+                    self.warn(&told);
+                }
+                Ok(slot)
+            }
+            Err(error) => {
+                self.slots.release(slot);
+                self.slots.free(slot);
+                Err(match error {
+                    StoreError::CompressPoor { .. } => NotStored::DoesNotShrink,
+                    other => NotStored::Failed(other.to_string()),
+                })
+            }
+        }
+    }
+
+    /// Keeps a page, as it is where it does not fit the pool; in words why that cannot be.
+    fn store_any(&self, page: &Page) -> Result<u32, String> {
+        match self.store(page) {
+            Ok(slot) => Ok(slot),
+            Err(NotStored::DoesNotShrink) => {
+                let slot = self.take_slot()?;
+                self.slots.keep_whole(slot, page);
+                Ok(slot)
+            }
+            Err(NotStored::Failed(why)) => Err(why),
+        }
+    }
+
+    fn take_slot(&self) -> Result<u32, String> {
+        let none_left = || "256 GiB of pages are kept, which is the most".to_owned();
+        self.slots.take().ok_or_else(none_left)
+    }
+
+    /// Reads a page that is kept; in words why that cannot be.
+    fn load(&self, slot: u32, page: &mut Page) -> Result<(), String> {
+        // It leaves the store in a moment: there is no use in bringing it back into the pool.
+        match self.zswap.load_in_place(key(slot), page) {
+            Ok(true) => {
+                self.record(|recorder| recorder.load(key(slot)));
+                Ok(())
+            }
+            Ok(false) if self.slots.read_whole(slot, page) => Ok(()),
+            Ok(false) => Err(format!("slot {slot} is not in the store")),
+            Err(error) => match std::error::Error::source(&error) {
+                Some(source) => Err(format!("{error}: {source}")),
+                None => Err(error.to_string()),
+            },
+        }
+    }
+
+    /// Whether a slot's page is in the file, and takes a while to load.
+    fn is_in_file(&self, slot: u32) -> bool {
+        self.write_back.is_some() && self.zswap.is_written_back(key(slot))
+    }
+
+    /// A page is not in this slot any more. Its memory is freed by the evictor: who waits for a
+    /// page does not wait for that, nor does who looks how much is used.
+    fn release(&self, slot: u32) {
+        self.released().push(slot);
+    }
+
+    fn released(&self) -> MutexGuard<'_, Vec<u32>> {
+        self.released.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Frees what was released.
+    fn free_released(&self) {
+        let mut released = self.released();
+        let slots = std::mem::take(&mut *released);
+        drop(released);
+        if slots.is_empty() {
+            return;
+        }
+        let start = Instant::now();
+        let mut freed = 0;
+        for slot in slots {
+            if self.slots.release(slot) {
+                freed += 1;
+                if self.zswap.invalidate(key(slot)) {
+                    // Before anybody else may have the slot.
+                    self.record(|recorder| recorder.free(key(slot)));
+                }
+                self.slots.free(slot);
+            }
+        }
+        self.meter.freed(freed, start.elapsed());
+    }
+
+    /// Heat of a page that comes back from this slot.
+    fn heat_of_restored(&self, slot: u32) -> u8 {
+        let resident = self.resident.load(Ordering::Relaxed) / PAGE_SIZE as u64;
+        hand::heat_of_restored(self.slots.taken_since(slot), resident)
+    }
+
+    fn record(&self, event: impl FnOnce(&Recorder)) {
+        if let Some(recorder) = &self.recorder {
+            event(recorder);
+        }
+    }
+
+    /// Wakes the evictor.
+    fn ring(&self) {
+        self.bell.ring();
+    }
+
+    /// The evictor waits to be woken.
+    fn wait(&self) {
+        self.bell.wait(Duration::from_secs(1));
+    }
+
+    /// The governor waits for its next turn.
+    fn pause(&self, time: Duration) {
+        self.end.wait(time);
+    }
+
+    /// Ends all threads.
+    fn stop_all(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.bell.ring();
+        self.end.ring();
+        self.to_watch.end();
+        wake(&self.over);
+        // Where one runs when nobody else would.
+        self.turns.each().iter().for_each(|turns| drop(turns.wait()));
+    }
+
+    /// Wakes the server: there may be room, or a page was read.
+    fn wake_server(&self) {
+        wake(&self.wake);
+    }
+
+    fn warn(&self, text: &str) {
+        if !self.quiet {
+            tell(text);
+        }
+    }
+
+    /// A page cannot be given back: its process is ended, never shown zeros. Of one that is not
+    /// known, the thread that asks for the page gets SIGBUS.
+    fn lose(&self, space: &Space, page: u64, text: &str) {
+        if space.peer.is_some() {
+            return self.end(space, text);
+        }
+        tell(&format!("{text}; its thread gets SIGBUS or EFAULT"));
+        let page = page * PAGE_SIZE as u64..(page + 1) * PAGE_SIZE as u64;
+        let _ = space.uffd.poison(page, true); // refused where its memory is gone
+    }
+
+    /// Ends the process of a space, if it is known.
+    fn end(&self, space: &Space, text: &str) {
+        if let Some(peer) = &space.peer {
+            tell(&format!("{text}; the process was ended"));
+            peer.kill();
+        }
+    }
+
+    /// The programs need more than the limit, and that cannot be helped: the largest is ended, as a
+    /// memory cgroup does, be it managed or not.
+    fn is_out_of_memory(&self, why: &str) {
+        let spaces = self.spaces();
+        let by_size = spaces.iter().filter_map(|space| {
+            let space = lock(space);
+            // Mostly, a family has it in common.
+            let members = u64::from(space.members());
+            let stored = space.table.stored_pages() * PAGE_SIZE as u64 / members;
+            Some((space.resident_bytes() + stored, space.peer.clone()?, space.thread?, 0))
+        });
+        let managed = by_size.max_by_key(|(bytes, ..)| *bytes);
+        let unmanaged =
+            self.largest_unmanaged.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let unmanaged = unmanaged.filter(|it| it.peer.is_alive());
+        let unmanaged = unmanaged.map(|it| (it.bytes, Arc::new(it.peer), it.thread, it.bytes));
+        let largest = managed.into_iter().chain(unmanaged).max_by_key(|(bytes, ..)| *bytes);
+        let Some((_, largest, thread, unmanaged_bytes)) = largest else { return };
+        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+        let used = self.sampled.load(Ordering::Relaxed);
+        let resident = self.resident.load(Ordering::Relaxed);
+        let pool = self.zswap.budget().used_bytes();
+        let unmanaged = self.unmanaged.load(Ordering::Relaxed);
+        let file = if self.write_back.is_some() { "" } else { ", or a --backing file" };
+        tell(&format!(
+            "out of memory: of {:.1} MiB {:.1} are in use ({:.1} resident, {:.1} pool, \
+             {:.1} tables of pages, {:.1} unmanaged programs), and {why}; process {} was ended. \
+             Give it a larger --limit{file}.",
+            mib(self.limit_bytes),
+            (mib(used) * 10.0).ceil() / 10.0, // more than the limit, by however little
+            mib(resident),
+            mib(pool),
+            mib(used.saturating_sub(resident + pool + unmanaged)),
+            mib(unmanaged),
+            largest.pid(),
+        ));
+        self.out_of_memory_kills.fetch_add(1, Ordering::Relaxed);
+        tree::end_with_memory(self, &largest, thread);
+        // Until the next look at the tree, no other program is to be ended for the same bytes.
+        let less = |bytes: u64| Some(bytes.saturating_sub(unmanaged_bytes));
+        let _ = self.unmanaged.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+    }
+
+    /// The process that guards this one, if there is one yet.
+    fn guard_pid(&self) -> Option<u32> {
+        Some(self.guard.get()?.as_ref().ok()?.pid())
+    }
+}
+
+/// Why a page is not kept.
+#[derive(Debug)]
+enum NotStored {
+    /// It is too large for the pool, as zbud takes no whole page.
+    DoesNotShrink,
+    /// In words.
+    Failed(String),
+}
+
+/// What is told where this process has all descriptors that it may have.
+fn too_many_files(error: &io::Error) -> String {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let limit = limit.unwrap_or(u64::MAX);
+    format!("{error}: {limit} are allowed (ulimit -n), 10 for each process")
+}
+
+/// A descriptor that wakes who waits for it.
+fn wake_descriptor() -> io::Result<OwnedFd> {
+    use rustix::event::EventfdFlags;
+    Ok(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
+}
+
+/// Wakes who waits for such a descriptor.
+fn wake(descriptor: &OwnedFd) {
+    // Its counter overflows after 2^64.
+    let _ = rustix::io::write(descriptor, &1_u64.to_ne_bytes());
+}

@@ -1,0 +1,146 @@
+//! A process of the run, by the kernel's word: a pidfd, and descent from the supervisor.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use uzswap_sys::foreign::Maker;
+use uzswap_sys::stderr::tell;
+use uzswap_sys::{peer, process};
+
+/// Generations between the supervisor and a process at most.
+const GENERATIONS_MAX: usize = 4096;
+
+/// A process.
+#[derive(Debug)]
+pub(super) struct Peer {
+    pid: u32,
+    pidfd: OwnedFd,
+}
+
+impl Peer {
+    /// The process that a pidfd names.
+    pub(super) fn new(pidfd: OwnedFd) -> io::Result<Peer> {
+        Ok(Peer { pid: peer::number_of(pidfd.as_fd())?, pidfd })
+    }
+
+    /// The process that has a number now; `None` where there is none, or no descriptor for it.
+    pub(super) fn open(pid: u32) -> Option<Peer> {
+        let pidfd = pidfd_open(Pid::from_raw(pid as i32)?, PidfdFlags::empty()).ok()?;
+        Some(Peer { pid, pidfd })
+    }
+
+    /// The process that made a connection.
+    pub(super) fn of_connection(connection: &impl AsFd) -> io::Result<Peer> {
+        Peer::new(peer::of_connection(connection)?)
+    }
+
+    /// Its number, which is another's once it has ended and was waited for.
+    pub(super) fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Whether it has not ended: its number is its own.
+    pub(super) fn is_alive(&self) -> bool {
+        let mut ended = [PollFd::new(&self.pidfd, PollFlags::IN)];
+        matches!(poll(&mut ended, Some(&Timespec::default())), Ok(0))
+    }
+
+    /// Whether it descends from a process that is there.
+    pub(super) fn descends_from(&self, ancestor: u32) -> bool {
+        descends(self.pid, ancestor, process::parent_of) && self.is_alive()
+    }
+
+    /// Ends it, and no other.
+    pub(super) fn kill(&self) {
+        let _ = pidfd_send_signal(&self.pidfd, Signal::KILL); // refused where it has ended
+    }
+}
+
+/// Closes of one process's files that may wait, and in what time. A busy machine makes some late.
+const DELAYS_MAX: u32 = 8;
+const DELAYS_FOR: Duration = Duration::from_secs(10);
+
+/// No helper of the library sends a file whose close waits.
+impl Maker for Peer {
+    fn delays_close(&self) {
+        static SEEN: Mutex<BTreeMap<u32, (Instant, u32)>> = Mutex::new(BTreeMap::new());
+        let mut seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.retain(|_, (since, _)| since.elapsed() < DELAYS_FOR);
+        let (_, count) = seen.entry(self.pid).or_insert((Instant::now(), 0));
+        *count += 1;
+        if *count == DELAYS_MAX && self.is_alive() {
+            tell(&format!(
+                "process {} has sent {DELAYS_MAX} files whose close waits; the process was ended",
+                self.pid
+            ));
+            self.kill();
+        }
+    }
+}
+
+/// Whether the parents of a process lead to another.
+///
+/// The kernel gives the number of a process that has ended to another one, and its children another
+/// parent. So each link is read twice, upwards and then downwards. A process that has the same
+/// parent at two times had it all the time between. A parent that was read meanwhile is that one's.
+fn descends(pid: u32, ancestor: u32, mut parent_of: impl FnMut(u32) -> Option<u32>) -> bool {
+    let mut line = vec![pid];
+    while let Some(&last) = line.last()
+        && last != ancestor
+    {
+        match parent_of(last) {
+            Some(parent @ 1..) if line.len() < GENERATIONS_MAX => line.push(parent),
+            _ => return false,
+        }
+    }
+    line.windows(2).rev().all(|link| parent_of(link[0]) == Some(link[1]))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn descent_is_found_and_holds_at_one_moment() {
+        let parents = BTreeMap::from([(9, 8), (8, 7), (7, 1), (1, 0), (5, 1)]);
+        let parent_of = |pid| parents.get(&pid).copied();
+        assert!(descends(9, 7, parent_of) && descends(7, 7, parent_of));
+        assert!(descends(9, 1, parent_of));
+        assert!(!descends(5, 7, parent_of) && !descends(9, 6, parent_of));
+        assert!(!descends(4, 7, parent_of), "it has ended");
+        assert!(!descends(2, 3, |_| Some(2)), "a circle ends");
+        // A stranger's parent ends once it was asked for, and a process of the run has its number.
+        let mut asked = 0;
+        let reused = |pid| {
+            asked += 1;
+            match (pid, asked) {
+                (9, 1) => Some(8),
+                (9, _) => Some(1),
+                (8, _) => Some(7),
+                _ => None,
+            }
+        };
+        assert!(!descends(9, 7, reused));
+    }
+
+    #[test]
+    fn a_child_is_a_descendant_until_it_ends() {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let peer = Peer::open(child.id()).unwrap();
+        assert_eq!(Peer::new(peer.pidfd.try_clone().unwrap()).unwrap().pid(), child.id());
+        assert!(peer.descends_from(std::process::id()));
+        assert!(!peer.descends_from(2), "a kernel thread");
+        peer.kill();
+        child.wait().unwrap();
+        assert!(!peer.is_alive() && !peer.descends_from(std::process::id()));
+    }
+}

@@ -1,0 +1,97 @@
+//! The report of a run at its end.
+
+use std::sync::atomic::Ordering;
+
+use serde::{Deserialize, Serialize};
+
+use super::Pager;
+use super::meter::{FaultTimes, FreeTimes, PagerCounts};
+use super::timeline::RunSample;
+use super::written::WriteBackReport;
+use uzswap::page::PAGE_SIZE;
+use uzswap::trace::RecordReport;
+use uzswap::zswap::{Counters, LatencyCounts, LatencyStats};
+use uzswap_sys::process;
+
+/// What a run used and did.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct RunReport {
+    /// In bytes.
+    pub limit_bytes: u64,
+    /// The most that programs, pool and what is known of pages took at once, as it was sampled.
+    pub peak_bytes: u64,
+    /// The most resident anonymous memory of all programs together, as it was sampled.
+    pub resident_peak_bytes: u64,
+    /// The most host pages of the pool.
+    pub pool_peak_bytes: u64,
+    /// Pages in the store then, uncompressed.
+    pub pages_at_pool_peak: u64,
+    /// Their bytes to those of the pool; none where nothing was stored.
+    pub ratio: Option<f64>,
+    /// The most that was known of pages: index, tables, descriptors.
+    pub metadata_peak_bytes: u64,
+    /// Pages in and out.
+    pub counts: PagerCounts,
+    /// Of faults of watched memory.
+    pub faults: FaultTimes,
+    /// Memory of the supervisor and its guard at their end: `RssAnon`.
+    pub own_bytes: u64,
+    /// Processor time of the supervisor, in nanoseconds: of all threads, in user mode and in the
+    /// kernel.
+    pub own_cpu_ns: u64,
+    /// What the store did.
+    pub store: Counters,
+    /// How long stores and loads took; one in 16 is timed, and none without `--stats`.
+    pub latencies: LatencyStats,
+    /// How long each fault took, from when the supervisor read it to when the page was there.
+    pub fault_latencies: LatencyCounts,
+    /// Freeing what is not needed any more.
+    pub frees: FreeTimes,
+    /// Processes that were ended because programs needed more than the limit.
+    pub out_of_memory_kills: u64,
+    /// Memory over time.
+    pub timeline: Vec<RunSample>,
+    /// Writeback, where there is a file for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backing: Option<WriteBackReport>,
+    /// The trace, where one was recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace: Option<RecordReport>,
+}
+
+impl Pager {
+    pub(super) fn report(&self, trace: Option<RecordReport>) -> RunReport {
+        let own = [Some(std::process::id()), self.guard_pid()].into_iter().flatten();
+        let own_pages: u64 = own.map(|pid| process::private_pages(pid).unwrap_or(0)).sum();
+        let pool_peak_bytes = self.pool_peak.load(Ordering::Relaxed);
+        let cpu = process::cpu_time();
+        let pages_at_pool_peak = self.stored_at_pool_peak.load(Ordering::Relaxed);
+        let (faults, fault_latencies) = self.meter.times_and_counts();
+        RunReport {
+            limit_bytes: self.limit_bytes,
+            peak_bytes: self.peak.load(Ordering::Relaxed),
+            resident_peak_bytes: self.resident_peak.load(Ordering::Relaxed),
+            pool_peak_bytes,
+            pages_at_pool_peak,
+            ratio: ratio(pages_at_pool_peak, pool_peak_bytes),
+            metadata_peak_bytes: self.metadata_peak.load(Ordering::Relaxed),
+            counts: self.meter.counts(),
+            faults,
+            own_bytes: own_pages * PAGE_SIZE as u64,
+            own_cpu_ns: (cpu.user + cpu.sys).as_nanos() as u64,
+            store: self.zswap.counters(),
+            latencies: self.zswap.latencies(),
+            fault_latencies,
+            frees: self.meter.frees(),
+            out_of_memory_kills: self.out_of_memory_kills.load(Ordering::Relaxed),
+            timeline: self.sampling().timeline.samples(),
+            backing: self.write_back.as_ref().map(|written| written.report(&self.zswap)),
+            trace,
+        }
+    }
+}
+
+/// Stored pages, uncompressed, to the pool; none where it is empty.
+pub(super) fn ratio(stored_pages: u64, pool_bytes: u64) -> Option<f64> {
+    (pool_bytes > 0).then(|| (stored_pages * PAGE_SIZE as u64) as f64 / pool_bytes as f64)
+}

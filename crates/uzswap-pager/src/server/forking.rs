@@ -1,0 +1,307 @@
+//! Forks: a child has the pages of its parent that are in the store; what both have is protected.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Resource, getrlimit};
+
+use super::{PAGE, Server};
+use crate::family::Family;
+use crate::process_files::children_of;
+use crate::ranges::Ranges;
+use crate::run_dir::random_bytes;
+use crate::space::Space;
+use crate::table::{Entry, Place, UNKNOWN};
+use crate::{SpaceLock, lock, too_many_files};
+use uzswap_sys::process;
+use uzswap_sys::stderr::tell;
+use uzswap_sys::userfaultfd::Userfaultfd;
+
+/// A fork that may be told before what other threads of the parent had done to the mappings. As
+/// long, nothing of the child is answered.
+#[derive(Debug)]
+pub(super) struct Overtaking {
+    child: u32,
+    parent: Arc<Userfaultfd>,
+    since: Instant,
+}
+
+/// The part of all descriptors that children without a helper of one process may take, and how many
+/// it may have in any case.
+const QUOTA_PART: u64 = 8;
+const SPARE_CHILDREN: usize = 16;
+
+/// How long that may be.
+const OVERTAKING_FOR: Duration = Duration::from_millis(100);
+
+impl Server {
+    /// The parent of a process that says that it was forked when nothing of that parent was
+    /// watched; `None` where the two have no memory in common that is known.
+    ///
+    /// # Errors
+    ///
+    /// `PermissionDenied` where that is not so: it has called exec(2) since, or it was here before.
+    /// `WouldBlock` where too many have joined the parent lately: all that this has is protected
+    /// for each.
+    pub(super) fn parent_to_join(&mut self, pid: u32) -> io::Result<Option<SpaceLock>> {
+        if !process::runs_what_was_forked(pid) || self.has_left(pid) {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        let Some(parent) = process::parent_of(pid) else { return Ok(None) };
+        let is_parent = |space: &&SpaceLock| lock(space).pid == Some(parent);
+        let Some(space) = self.spaces.values().find(is_parent).cloned() else { return Ok(None) };
+        // One whose parent has ended may have another now, or its parent runs another program.
+        let places = process::places_of_program(pid);
+        if places.is_none() || places != process::places_of_program(parent) {
+            return Ok(None);
+        }
+        match lock(&space).joins.take(1, Instant::now()) {
+            true => {}
+            false => return Err(io::ErrorKind::WouldBlock.into()),
+        }
+        Ok(Some(space))
+    }
+
+    /// A space is that of a process that was forked when nothing of its parent was watched. Whether
+    /// it is to be watched at once: copies of all that they share would not fit.
+    pub(super) fn join_parent(&mut self, id: u32, parent: &SpaceLock) -> bool {
+        let mut parent = lock(parent);
+        let child = Arc::clone(&self.spaces[&id]);
+        let stacks = parent.stacks();
+        let resident = self.share(&mut parent, &mut lock(&child), None, stacks);
+        let could_exceed = parent.protects && resident > self.pager.room_for_copies();
+        if could_exceed {
+            let _ = parent.watch_shared(&mut |slot| self.pager.release(slot));
+        }
+        could_exceed
+    }
+
+    /// A parent and a child have pages in common: as many bytes as the parent has. What of it is
+    /// not `unprotected` was protected before the fork.
+    fn share(
+        &mut self,
+        parent: &mut Space,
+        child: &mut Space,
+        unprotected: Option<&Ranges>,
+        stacks: Option<Ranges>,
+    ) -> u64 {
+        let family = parent.family().cloned().unwrap_or_default();
+        let resident = parent.resident_to_share();
+        for space in [parent, child] {
+            space.joins(&family, resident);
+            match unprotected {
+                Some(rest) => space.protect_rest(rest),
+                None => _ = space.protect_all(resident, stacks.clone()),
+            }
+        }
+        self.protects = true;
+        resident
+    }
+
+    /// One of those that have pages in common is gone, in whose count so much of them was at most:
+    /// the last one has them alone.
+    pub(super) fn lost(&self, family: &Family, lent_bytes: u64) {
+        let is_of_it = |space: &&SpaceLock| lock(space).family() == Some(family);
+        let rest: Vec<&SpaceLock> = self.spaces.values().filter(is_of_it).collect();
+        if let [last] = rest[..] {
+            lock(last).shares_no_more();
+        } else if let Some(heir) = rest.iter().max_by_key(|space| lock(space).may_inherit()) {
+            lock(heir).inherits(lent_bytes);
+        }
+    }
+
+    /// A program is about to fork, and goes on once it may.
+    pub(super) fn will_fork(&mut self, space: &mut Space, address: u64) {
+        let page = address / PAGE * PAGE..(address / PAGE + 1) * PAGE;
+        let room = self.pager.room_for_copies();
+        let is_unwatched = space.watched == Ranges::default();
+        let may_be_untold =
+            is_unwatched && space.may_fork_untold(self.unknown_children(space), room);
+        let is_let = space.let_fork(page.clone());
+        self.to_wake.push((Arc::clone(&space.uffd), page));
+        if is_let && !may_be_untold {
+            space.prepare_fork(&mut |slot| self.pager.release(slot));
+            // The parent may be gone before its child is known. What is aside still then is told.
+            let _ = self.store_aside(space);
+        }
+    }
+
+    /// How many children of a process are none that are known.
+    fn unknown_children(&self, space: &Space) -> u32 {
+        let Some(pid) = space.pid else { return 0 };
+        // Its own is locked by the caller.
+        let known = self.spaces.values().filter_map(|space| space.try_lock()?.pid);
+        let known: BTreeSet<u32> = known.collect();
+        children_of(pid).iter().filter(|child| !known.contains(child)).count() as u32
+    }
+
+    /// Stores what is aside of a space, for whoever will have it; in words why some still is.
+    fn store_aside(&mut self, space: &mut Space) -> Result<(), String> {
+        let content = &mut self.buffer[0];
+        for staged in space.pages_aside() {
+            space.read_staged(staged, content).map_err(|error| error.to_string())?;
+            let slot = self.pager.store_any(content)?;
+            match space.stored(staged, slot) {
+                true => self.pager.meter.stored(1),
+                false => self.pager.release(slot),
+            }
+        }
+        Ok(())
+    }
+
+    /// A process has forked. A child that cannot be followed gets no page that it lacks, and its
+    /// parent runs on.
+    pub(super) fn forked(&mut self, parent: &mut Space, child: Userfaultfd, worker: usize) {
+        let child = Arc::new(child);
+        let followed = self
+            .child_of(parent, Arc::clone(&child))
+            .and_then(|space| self.add_space(space, worker).map_err(|error| error.to_string()));
+        match followed {
+            Ok(child) if parent.has_threads() => {
+                let parent = Arc::clone(&parent.uffd);
+                self.overtaking.push(Overtaking { child, parent, since: Instant::now() });
+            }
+            Ok(_) => {}
+            Err(why) => {
+                let pid = parent.root().unwrap_or(0);
+                tell(&format!(
+                    "a child of process {pid} cannot be followed: {why}; it gets SIGBUS or EFAULT \
+                     for pages that it lacks"
+                ));
+                self.orphan(child, pid, parent.peer.clone());
+            }
+        }
+    }
+
+    /// The space of a child: it has the pages of its parent that are in the store. In words why
+    /// some of them cannot be had.
+    fn child_of(&mut self, parent: &mut Space, child: Arc<Userfaultfd>) -> Result<Space, String> {
+        let secret = random_bytes().map_err(|error| format!("no secret for it: {error}"))?;
+        let mut space = Space::of_child(child, parent, secret);
+        space.watched = parent.watched.clone();
+        let unprotected = parent.take_unprotected();
+        // What the kernel does not give to children, and what it gives as zeros.
+        let [not_copied, wiped, stacks] =
+            parent.fork_advice().map_err(|error| format!("its mappings are not told: {error}"))?;
+        space.inherit_advice(wiped.clone(), stacks.clone());
+        // Both run on by now.
+        let unprotected = unprotected.map(|rest| parent.without_spared(rest, stacks.clone()));
+        let stacks = parent.thread.map(|_| stacks);
+        self.share(parent, &mut space, unprotected.as_ref(), stacks);
+        space.expect();
+        not_copied.iter().for_each(|range| space.watched.remove(range));
+        let is_in = |ranges: &Ranges, page| ranges.has_some_of(&(page * PAGE..(page + 1) * PAGE));
+        let stored = self.store_aside(parent);
+        let mut is_any_aside = false;
+        parent.table.for_each(&mut |page, entry| {
+            if is_in(&not_copied, page) || is_in(&wiped, page) {
+                return;
+            }
+            match entry.place {
+                Place::Stored(slot) => {
+                    self.pager.slots.share(slot);
+                    space.table.set(page, Entry { place: entry.place, ..UNKNOWN });
+                }
+                Place::Staged(_) => is_any_aside = true,
+                Place::Program => {}
+            }
+        });
+        is_any_aside |= space.inherit_changes(parent, &mut |slot| self.pager.slots.share(slot));
+        if let (Err(why), true) = (stored, is_any_aside) {
+            let family = space.family.take();
+            space.forget_all(&mut |slot| self.pager.release(slot));
+            if let Some(family) = family {
+                self.lost(&family, space.lent_bytes());
+            }
+            return Err(format!("staged pages of its parent cannot be kept: {why}"));
+        }
+        Ok(space)
+    }
+
+    /// Spaces that a process has forked and that have no helper, the oldest first.
+    fn without_helper(&self) -> BTreeMap<u32, Vec<u32>> {
+        let mut found: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+        for (&id, space) in &self.spaces {
+            let space = lock(space);
+            if space.pid.is_none() {
+                found.entry(space.root().unwrap_or(0)).or_default().push(id);
+            }
+        }
+        found
+    }
+
+    /// A space has forked. One process may have so many children without a helper: the oldest is
+    /// let go where it has more.
+    pub(super) fn keep_to_quota(&mut self, id: u32) {
+        let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        let quota = usize::try_from(limit / QUOTA_PART).unwrap_or(usize::MAX).max(SPARE_CHILDREN);
+        let Some(root) = self.spaces.get(&id).map(|space| lock(space).root().unwrap_or(0)) else {
+            return;
+        };
+        if let Some(all) = self.without_helper().remove(&root).filter(|all| all.len() > quota) {
+            self.let_one_go(root, &all);
+        }
+    }
+
+    /// There is no descriptor for a fork. The process that has most children without a helper gives
+    /// one up; where there is no such child, the process that forks is ended.
+    pub(super) fn make_way_for_fork(&mut self, shared: &SpaceLock, error: &io::Error) {
+        let all = self.without_helper();
+        let most = all.into_iter().max_by_key(|(_, all)| all.len());
+        if !most.is_some_and(|(root, all)| self.let_one_go(root, &all)) {
+            let why = too_many_files(error);
+            self.pager.end(&lock(shared), &format!("a fork cannot be followed: {why}"));
+        }
+    }
+
+    /// Follows one of these children no more: it gets SIGBUS or EFAULT for pages that it lacks.
+    /// Whether there was one that does not fork itself just now.
+    fn let_one_go(&mut self, root: u32, children: &[u32]) -> bool {
+        let is_still = |id: &&u32| !lock(&self.spaces[id]).uffd.is_changing();
+        let Some(&id) = children.iter().find(is_still) else { return false };
+        let space = lock(&self.spaces[&id]);
+        space.table.for_each(&mut |page, entry| {
+            if !matches!(entry.place, Place::Program) {
+                let _ = space.uffd.poison(page * PAGE..(page + 1) * PAGE, true); // it is not mapped
+            }
+        });
+        drop(space);
+        self.overtaking.retain(|fork| fork.child != id);
+        self.gone(id);
+        if !std::mem::replace(&mut self.has_told_of_children, true) {
+            tell(&format!(
+                "a child of process {root} is not followed any more, as it has no helper and \
+                 descriptors are few (ulimit -n): it gets SIGBUS or EFAULT for pages that it \
+                 lacks; likewise others from now on"
+            ));
+        }
+        true
+    }
+
+    /// Lets children go on for whose parents' events no more time is given.
+    pub(super) fn settle_forks(&mut self) {
+        let has_ended = |Overtaking { parent, since, .. }: &mut Overtaking| {
+            !parent.is_changing() || since.elapsed() >= OVERTAKING_FOR
+        };
+        for Overtaking { child, .. } in self.overtaking.extract_if(.., has_ended) {
+            // What it has done itself since is told after that.
+            if let Some(child) = self.spaces.get(&child) {
+                lock(child).has_all_told(&mut |slot| self.pager.release(slot));
+            }
+        }
+    }
+
+    /// Whether something may still be reported that the parent of a space did before it forked.
+    pub(super) fn has_pending_events(&self, id: u32) -> bool {
+        self.overtaking.iter().any(|fork| fork.child == id)
+    }
+
+    /// Children of which something that is told of this parent may be true as well.
+    pub(super) fn overtaking(&self, parent: &Space) -> Vec<SpaceLock> {
+        let forks = self.overtaking.iter();
+        let children = forks.filter(|fork| Arc::ptr_eq(&fork.parent, &parent.uffd));
+        children.filter_map(|fork| self.spaces.get(&fork.child).cloned()).collect()
+    }
+}

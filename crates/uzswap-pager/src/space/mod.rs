@@ -1,0 +1,441 @@
+//! An address space of a program: what of it is watched, where its pages are, and the helper in it.
+//!
+//! - P1: a page whose place is staging or the store is missing in the program; its next touch is
+//!   told by the userfaultfd. A page whose place is the program is there, or is zero.
+//! - P2: the helper moves pages only while nothing of the userfaultfd is read, and what is read to
+//!   have changed is taken out of its command first: its addresses mean what they meant.
+//! - P3: what a command did, be it in part, is noted in the table before anything else is read.
+//! - P4: a page that the program has said it drops does not leave until it was missing once.
+
+mod changing;
+mod counting;
+mod forking;
+mod identity;
+mod moving;
+mod staging;
+mod watching;
+mod words;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Instant;
+
+use counting::{Joined, Shared};
+pub(super) use counting::{Part, Told, process_size, resident_bytes};
+use forking::{Forks, Prepared};
+use identity::Identity;
+pub(super) use moving::Moved;
+use staging::Staging;
+pub(super) use staging::{STAGING_BYTES, TRAY_PAGES, Tray};
+use watching::Looks;
+pub(super) use watching::{Look, watch};
+use words::Words;
+pub(super) use words::leave_words_of_threads;
+
+use super::bucket::Bucket;
+use super::family::Member;
+use super::hand::Hand;
+use super::helper::{Command, Helper};
+use super::peer::Peer;
+use super::process_files::{ProcessFiles, Size, has_locked_memory, number_in_namespace, threads};
+use super::ranges::Ranges;
+use super::status::ProcessStatus;
+use super::streams::Streams;
+use super::table::{Entry, HEAT_MAX, PageTable, Place, UNKNOWN};
+use uzswap::page::PAGE_SIZE;
+use uzswap_sys::process;
+use uzswap_sys::userfaultfd::Userfaultfd;
+
+const PAGE: u64 = PAGE_SIZE as u64;
+
+/// Children that may join a process of which nothing was watched when it forked: for each, all that
+/// it has is protected. Others run unmanaged.
+const JOINS_AT_ONCE: u32 = 1024;
+const JOINS_EACH_SECOND: u32 = 128;
+
+/// An address space.
+#[derive(Debug)]
+pub(super) struct Space {
+    pub(super) pid: Option<u32>,
+    /// The process, where it is known.
+    pub(super) peer: Option<Arc<Peer>>,
+    /// Of a child: the last process before it that was known when it forked.
+    forked_by: Option<u32>,
+    identity: Identity,
+    /// The helper's thread: it has the memory as long as anybody has, unlike the first thread.
+    pub(super) thread: Option<u32>,
+    /// Numbers of the first thread and the helper in a PID namespace of their own, and here.
+    renumbered: Vec<(u32, u32)>,
+    pub(super) uffd: Arc<Userfaultfd>,
+    helper: Option<Arc<Helper>>,
+    pub(super) table: PageTable,
+    /// Registered with the userfaultfd.
+    pub(super) watched: Ranges,
+    /// Never to be moved: staging, the helper's stack, the page of identity.
+    pub(super) own: Ranges,
+    /// Not to be moved for now, [`Space::own`] among it: locked, read-only.
+    left: Ranges,
+    left_since: Instant,
+    /// Pages of which the kernel uses some words past any userfaultfd, and which are never moved:
+    /// of those at the end of a thread (see [`leave_words_of_threads`]), and arguments.
+    words: Words,
+    /// Arguments are among them.
+    knows_arguments: bool,
+    /// That was asked for of all that is watched.
+    knows_words: bool,
+    /// The program has said that it drops this, and may not have done so yet (P4).
+    removing: Ranges,
+    /// Where something was moved to since all that was told was read: each of them.
+    moved_in: Ranges,
+    /// Parts of that where memory was known to be watched before, of whose end was not told yet.
+    untold: Ranges,
+    /// Parts of that whose end may have been told, as they were told to be unmapped: or that was
+    /// what was there before, and it is to be told that this has moved on.
+    departed: Ranges,
+    /// Parts of that which were told to be unmapped, in one go each, which was taken to be of what
+    /// was there before, as something is there that is watched.
+    doubted: Vec<Ranges>,
+    /// What was known of pages there before, and which of them were watched.
+    elder: BTreeMap<u64, Entry>,
+    elder_watched: Ranges,
+    staging: Staging,
+    command: Option<Command>,
+    commands: u32,
+    /// What the last command did, and the tray whose memory it gives back.
+    collected: Moved,
+    dropping: Option<usize>,
+    hand: Hand,
+    files: Option<Arc<ProcessFiles>>,
+    pub(super) looks: Looks,
+    forks: Forks,
+    /// What was asked for before a fork, and when; of a child, what it has of its parent.
+    advice: Option<(Option<Instant>, [Ranges; 3])>,
+    /// Some of its pages may be another process's as well.
+    pub(super) family: Option<Member>,
+    /// When it came into the family.
+    joined: Option<Joined>,
+    /// It is a child, and its process is expected to make itself known.
+    expected: bool,
+    /// What is watched is protected from being written to unasked, where it may be another's.
+    pub(super) protects: bool,
+    /// Some of what is not watched yet may be another process's as well.
+    shares_unwatched: bool,
+    /// To be protected still, which the kernel refuses while mappings change.
+    to_protect: Ranges,
+    /// It was protected for the fork that it is about to do.
+    prepared: Option<Prepared>,
+    shared: Shared,
+    /// Pages that were resident when it was last looked at.
+    was_resident: Option<u64>,
+    /// Pages that faults were given since, less those that have left.
+    told_pages: i64,
+    /// Bytes that it counted for then.
+    pub(super) counted: u64,
+    pub(super) gone: bool,
+    pub(super) streams: Streams,
+    /// First writes to protected pages.
+    writes: Streams,
+    /// Faults that were served.
+    pub(super) faults: u64,
+    /// Children that may join it, of which its userfaultfd has not told.
+    pub(super) joins: Bucket,
+}
+
+impl Space {
+    /// A space whose process is known or not yet.
+    pub(super) fn new(uffd: Userfaultfd, pid: Option<u32>) -> Space {
+        Space::with(Arc::new(uffd), pid)
+    }
+
+    fn with(uffd: Arc<Userfaultfd>, pid: Option<u32>) -> Space {
+        Space {
+            pid,
+            peer: None,
+            forked_by: None,
+            identity: Identity::default(),
+            thread: None,
+            renumbered: Vec::new(),
+            uffd,
+            helper: None,
+            table: PageTable::default(),
+            watched: Ranges::default(),
+            own: Ranges::default(),
+            left: Ranges::default(),
+            left_since: Instant::now(),
+            words: Words::default(),
+            knows_arguments: false,
+            knows_words: false,
+            removing: Ranges::default(),
+            moved_in: Ranges::default(),
+            untold: Ranges::default(),
+            departed: Ranges::default(),
+            doubted: Vec::new(),
+            elder: BTreeMap::new(),
+            elder_watched: Ranges::default(),
+            staging: Staging::new(),
+            command: None,
+            commands: 0,
+            collected: Moved::default(),
+            dropping: None,
+            hand: Hand::default(),
+            files: None,
+            looks: Looks::default(),
+            forks: Forks::new(),
+            advice: None,
+            family: None,
+            joined: None,
+            expected: false,
+            protects: false,
+            shares_unwatched: false,
+            to_protect: Ranges::default(),
+            prepared: None,
+            shared: Shared::default(),
+            was_resident: None,
+            told_pages: 0,
+            counted: 0,
+            gone: false,
+            streams: Streams::default(),
+            writes: Streams::default(),
+            faults: 0,
+            joins: Bucket::new(JOINS_AT_ONCE, JOINS_EACH_SECOND),
+        }
+    }
+
+    /// A space of no process, without a userfaultfd.
+    #[cfg(test)]
+    pub(super) fn of_nothing() -> Space {
+        let nothing = std::fs::File::open("/dev/null").unwrap();
+        Space::new(Userfaultfd::from_fd(nothing.into()), None)
+    }
+
+    /// The space of a child that was forked with this userfaultfd. A secret identifies its process.
+    pub(super) fn of_child(uffd: Arc<Userfaultfd>, parent: &Space, secret: [u8; 16]) -> Space {
+        let identity = Identity::of_child(&parent.identity, secret);
+        Space { identity, forked_by: parent.root(), ..Space::with(uffd, None) }
+    }
+
+    /// Its process, or the last known one before it.
+    pub(super) fn root(&self) -> Option<u32> {
+        self.pid.or(self.forked_by)
+    }
+
+    /// Takes this process for the space's.
+    #[cfg(test)]
+    pub(super) fn is_this_process(&mut self) {
+        self.files = Some(Arc::new(ProcessFiles::of_thread(std::process::id()).unwrap()));
+    }
+
+    /// The helper is there: pages can leave from now on.
+    pub(super) fn meet(
+        &mut self,
+        peer: Arc<Peer>,
+        helper: Helper,
+        files: ProcessFiles,
+        release: &mut dyn FnMut(u32),
+    ) -> io::Result<()> {
+        let (pid, thread) = (peer.pid(), files.thread);
+        self.thread = Some(thread);
+        let renumbered = |here| number_in_namespace(here).map(|there| (there, here));
+        self.renumbered = [thread, pid].into_iter().map_while(renumbered).collect();
+        self.files = Some(Arc::new(files));
+        self.left = self.own.clone();
+        self.pid = Some(pid);
+        self.peer = Some(peer);
+        self.forget_secret();
+        let shared = std::mem::take(&mut self.expected).then_some(self.shared.bytes);
+        self.helper = Some(Arc::new(helper));
+        self.shares_all(self.protects && self.watched != Ranges::default());
+        // Some of it may be in its own count by now, as it has written to it.
+        self.shared.bytes = self.shared.bytes.min(shared.unwrap_or(u64::MAX));
+        if self.joined.is_some() && self.watched != Ranges::default() {
+            // What its parent's supervisor knew may be newer than the fork: some of it may not be
+            // watched here, and a page that leaves such memory is lost.
+            self.watched = Ranges::default();
+            self.watch_and(false, release)?;
+        }
+        Ok(())
+    }
+
+    /// The thread that the userfaultfd tells of by this number; `None` where that is not known, or
+    /// costs more than a fault to find out: the kernel tells the number in the thread's own PID
+    /// namespace.
+    pub(super) fn thread_told(&self, number: u32) -> Option<u32> {
+        self.thread?;
+        if self.renumbered.is_empty() {
+            return Some(number);
+        }
+        self.renumbered.iter().find(|(there, _)| *there == number).map(|(_, here)| *here)
+    }
+
+    /// Likewise, of one that may have locked memory, whatever it costs.
+    fn search_thread_told(&self, number: u32) -> Option<u32> {
+        self.thread_told(number).or_else(|| {
+            if !has_locked_memory(self.thread?) {
+                return None;
+            }
+            let is_it = |&thread: &u32| number_in_namespace(thread) == Some(number);
+            threads(self.thread?).ok()?.find(is_it)
+        })
+    }
+
+    pub(super) fn helper(&self) -> Option<Arc<Helper>> {
+        self.helper.clone().filter(|_| !self.gone)
+    }
+
+    /// Keeps the helper from moving pages, and notes what it has moved; `false` where it is at
+    /// work. One that was stopped may not go on for long: it is kept from moving any more.
+    pub(super) fn hold_commands(&mut self) -> bool {
+        let Some(helper) = self.helper.clone() else { return true };
+        let held = helper.hold();
+        if held {
+            self.collect(helper.has_paused());
+        }
+        let is_in_the_way = !held || self.command.is_some();
+        if is_in_the_way && helper.is_late() && self.is_stopped() {
+            return self.hold_stopped(&helper, held);
+        }
+        held
+    }
+
+    /// Breaks the command off of a helper that was stopped, wherever that was, and holds it. It may
+    /// go on at any moment.
+    fn hold_stopped(&mut self, helper: &Helper, held: bool) -> bool {
+        // What it begins from now on has no pages.
+        self.take_back(0..u64::MAX);
+        let tray = self.command.as_ref().and_then(|command| command.tray);
+        if let (Some(tray), false) = (tray, held) {
+            // It may be about to move some: none are moved to what is not registered.
+            if self.uffd.unregister(helper.tray_at(tray)).is_err() {
+                return false;
+            }
+        }
+        if self.break_off().is_err() {
+            return held;
+        }
+        helper.hold_at_work();
+        true
+    }
+
+    /// Something has changed in a range of addresses: no page of it is moved any more by a command
+    /// that was given before (P2).
+    pub(super) fn take_back(&self, range: Range<u64>) {
+        if let (Some(helper), Some(command)) = (&self.helper, &self.command) {
+            helper.take_back(command, range);
+        }
+    }
+
+    /// Lets the helper go on; `changed` where the program's mappings are not what they were.
+    pub(super) fn let_commands(&self, changed: bool) {
+        if let Some(helper) = &self.helper {
+            helper.let_go(changed);
+        }
+    }
+
+    /// Whether the memory is gone. Of one with a helper that tells it.
+    pub(super) fn is_dead(&self) -> bool {
+        self.uffd.is_memory_gone()
+    }
+
+    /// Whether its process, or the helper alone, was stopped.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.thread.is_some_and(process::is_stopped)
+    }
+
+    /// The helper ends where it alone is left of its process: threads that end one by one leave it
+    /// there. The exit code is that of the last one, of which the kernel keeps nothing: as a rule,
+    /// it is the first one, of which it does.
+    pub(super) fn end_helper_left_alone(&self) {
+        let (Some(pid), Some(thread), Some(helper)) = (self.pid, self.thread, self.helper()) else {
+            return;
+        };
+        // The first thread is told as long as there is another.
+        if let Some(code) = process::first_thread_code(pid)
+            && threads(thread).is_ok_and(|all| all.count() <= 2)
+        {
+            helper.end(code);
+        }
+    }
+
+    /// Whether its process was killed or ends, and other threads of it may have its memory still:
+    /// the helper ends at no other time, and lets go of the memory some time before it is gone.
+    pub(super) fn is_ending(&self) -> bool {
+        self.files.as_ref().is_some_and(|files| self.has_lost_helper(files.size()))
+    }
+
+    /// Likewise, if its size by the helper's thread is this. The connection of such a helper may go
+    /// on all the same, as another process or thread has it, too.
+    pub(super) fn has_lost_helper(&self, size: Option<Size>) -> bool {
+        self.files.is_some() && size.is_none_or(|size| size.mapped == 0)
+    }
+
+    /// What is told of it while it runs, but for the name of its process; `None` before that is
+    /// known.
+    pub(super) fn status(&self) -> Option<ProcessStatus> {
+        Some(ProcessStatus {
+            pid: self.pid?,
+            name: String::new(),
+            resident_bytes: self.resident_bytes().saturating_sub(self.shared.bytes),
+            stored_pages: self.table.stored_pages(),
+            aside_pages: self.table.staged_pages(),
+            faults: self.faults,
+        })
+    }
+
+    /// Mappings with each of these flags.
+    fn mappings_with<const N: usize>(&self, wanted: [&str; N]) -> io::Result<[Ranges; N]> {
+        match &self.files {
+            Some(files) => files.mappings_with(wanted),
+            None => Ok([const { Ranges::new() }; N]),
+        }
+    }
+
+    /// A page is back in the program, with this heat if it was in the store.
+    pub(super) fn returned(&mut self, page: u64, heat: u8) {
+        let entry = self.table.get(page);
+        let heat = match entry.place {
+            Place::Staged(staged) => {
+                self.staging.owners.take(staged);
+                HEAT_MAX
+            }
+            Place::Stored(_) | Place::Program => heat,
+        };
+        self.table.set(page, Entry { heat, returned: true, ..UNKNOWN });
+        self.told_pages += 1;
+        self.was_missing(page);
+    }
+
+    /// The kernel's page of zeros is there: it takes no memory, and there is nothing to move.
+    pub(super) fn zeroed(&mut self, page: u64) {
+        self.table.set(page, UNKNOWN);
+        self.was_missing(page);
+    }
+
+    fn was_missing(&mut self, page: u64) {
+        self.removing.remove(page * PAGE..(page + 1) * PAGE);
+        self.touched(page..page + 1);
+    }
+
+    /// Memory of what is known, in bytes, about.
+    pub(super) fn bytes(&self) -> usize {
+        let sets = [
+            &self.watched,
+            &self.own,
+            &self.left,
+            &self.removing,
+            &self.moved_in,
+            &self.untold,
+            &self.departed,
+            &self.elder_watched,
+            &self.to_protect,
+        ];
+        let sets = sets.iter().map(|set| set.bytes()).sum::<usize>() + self.words.bytes();
+        self.table.bytes() + self.staging.owners.bytes() + sets
+    }
+}
+
+/// The pages of a range of addresses.
+fn pages(range: Range<u64>) -> Range<u64> {
+    range.start / PAGE..range.end.div_ceil(PAGE)
+}

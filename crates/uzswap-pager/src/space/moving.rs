@@ -1,0 +1,247 @@
+//! Commands to the helper: which pages leave, and what came of it.
+
+use std::io;
+use std::ops::Range;
+
+use super::staging::TRAY_PAGES;
+use super::{PAGE, Space};
+use crate::hand::Known;
+use crate::helper::{Command, Helper, MoveRun, add_page};
+use crate::table::{Entry, Place, UNKNOWN};
+use uzswap_preload::protocol::work;
+
+/// How a command to move went.
+#[derive(Debug, Default)]
+pub(crate) struct Moved {
+    pub(crate) pages: usize,
+    /// Pages that are not the program's alone, or may not be: the first, and how many.
+    pub(crate) shared: Vec<(u64, usize)>,
+    /// Pages that are not all of one mapping.
+    pub(crate) split: Vec<(u64, usize)>,
+}
+
+impl Space {
+    /// Tells the helper to move `most` pages aside, those that the hand comes to next, or, where
+    /// `alone`, those of them that no other process has; and to give the memory of a tray back that
+    /// is in the store. `false` where there is nothing of either. The caller has called
+    /// [`super::leave_words_of_threads`], has the helper do it, without the lock, and then calls
+    /// [`Space::dropped`].
+    pub(crate) fn give_move(&mut self, most: usize, alone: bool) -> io::Result<bool> {
+        let (Some(helper), None) = (self.helper(), &self.command) else { return Ok(false) };
+        let mut tray = (most > 0 && self.may_move()).then(|| self.staging.empty.pop()).flatten();
+        let runs = tray.map_or(Ok(Vec::new()), |tray| self.next_pages(tray, most, alone));
+        if runs.as_ref().map_or(true, Vec::is_empty) {
+            self.staging.empty.extend(tray.take());
+        }
+        let runs = runs?;
+        Ok(self.give(&helper, work::MOVE, tray, runs))
+    }
+
+    /// Tells the helper to move pages of which that failed: those that are shared with a process
+    /// that was forked, once they are this process's alone; those of several mappings one by one.
+    pub(crate) fn give_move_of(&mut self, failed: &Moved) -> bool {
+        let is_shared = !failed.shared.is_empty();
+        let wanted = if is_shared { &failed.shared } else { &failed.split };
+        self.give_move_these(wanted, is_shared)
+    }
+
+    /// Tells the helper to move pages that another process had as well, and that have left that.
+    pub(crate) fn give_move_after(&mut self, pages: &[(u64, usize)]) -> bool {
+        self.give_move_these(pages, true)
+    }
+
+    fn give_move_these(&mut self, wanted: &[(u64, usize)], is_shared: bool) -> bool {
+        if wanted.is_empty() || !self.may_move() {
+            return false;
+        }
+        let (Some(helper), None) = (self.helper(), &self.command) else { return false };
+        let Some(tray) = self.staging.empty.pop() else { return false };
+        let first = tray * TRAY_PAGES;
+        let mut runs: Vec<MoveRun> = Vec::new();
+        let mut count = 0;
+        for page in wanted.iter().flat_map(|&(page, count)| page..page + count as u64) {
+            let address = page * PAGE;
+            let entry = self.table.get(page);
+            let is_here = entry.place == Place::Program
+                && !self.removing.contains(address)
+                && !self.words.contains(address)
+                && self.watched.has_some_of(&(address..address + PAGE));
+            if is_here && count < TRAY_PAGES {
+                match is_shared {
+                    true => add_page(&mut runs, page, first + count),
+                    false => runs.push(MoveRun::new(page, first + count)),
+                }
+                count += 1;
+            }
+        }
+        if runs.is_empty() {
+            self.staging.empty.push(tray);
+            return self.give(&helper, work::MOVE, None, runs);
+        }
+        if is_shared && self.protects {
+            // The helper is not to wait for room.
+            for run in &runs {
+                let _ = self.uffd.write_unprotect(run.addresses(), true);
+            }
+        }
+        let what = if is_shared { work::OWN_AND_MOVE } else { work::MOVE };
+        self.give(&helper, what, Some(tray), runs)
+    }
+
+    fn give(
+        &mut self,
+        helper: &Helper,
+        what: u32,
+        tray: Option<usize>,
+        runs: Vec<MoveRun>,
+    ) -> bool {
+        let drops = self.staging.spent.take();
+        if runs.is_empty() && drops.is_none() {
+            return false;
+        }
+        self.commands = self.commands.wrapping_add(1);
+        let command = Command { number: self.commands, tray, runs, drops };
+        helper.give(&command, what);
+        self.command = Some(command);
+        true
+    }
+
+    /// Whether pages may leave now.
+    fn may_move(&self) -> bool {
+        self.knows_words && !self.is_about_to_fork()
+    }
+
+    /// The helper has said that it is done: what came of it, and pages of a tray that is empty now.
+    pub(crate) fn dropped(&mut self) -> (Moved, usize) {
+        self.collect(false);
+        let moved = std::mem::take(&mut self.collected);
+        match self.dropping.take() {
+            Some(tray) => {
+                self.staging.empty.push(tray);
+                self.told_pages -= self.staging.moved[tray] as i64;
+                (moved, self.staging.moved[tray])
+            }
+            None => (moved, 0),
+        }
+    }
+
+    /// The pages of a window around `page` that no command moves now: of those the table does not
+    /// know whether they are in the program still. Empty where the page itself is one.
+    pub(crate) fn not_commanded(&self, page: u64, window: Range<u64>) -> Range<u64> {
+        let mut free = window;
+        for run in self.command.iter().flat_map(|command| &command.runs) {
+            let pages = run.pages();
+            if pages.end <= page {
+                free.start = free.start.max(pages.end);
+            } else {
+                free.end = free.end.min(pages.start.max(free.start));
+            }
+        }
+        if free.contains(&page) { free } else { page..page }
+    }
+
+    /// Notes what a command did, if it is done, or `in_part` (P3).
+    pub(super) fn collect(&mut self, in_part: bool) {
+        let Some(mut command) = self.command.take() else { return };
+        let Some(helper) = self.helper.clone() else { return };
+        let is_done = helper.has_done(&command);
+        if is_done || in_part {
+            let answers: Vec<(usize, i32)> = helper.answers(&command).collect();
+            self.note_moved(&mut command, answers.iter().map(|(count, _)| *count));
+            if is_done {
+                return self.done(command, answers.into_iter().map(|(_, error)| error));
+            }
+        }
+        self.command = Some(command);
+    }
+
+    /// The helper moves nothing more of its command: notes what it has moved, be it untold. A run
+    /// is moved from its first page on, into a tray that was empty. (Where a page was, there may
+    /// be another by now.)
+    pub(super) fn break_off(&mut self) -> io::Result<()> {
+        let (Some(helper), Some(files)) = (self.helper.clone(), self.files.clone()) else {
+            return Ok(());
+        };
+        let Some(command) = &self.command else { return Ok(()) };
+        let mut counts = Vec::with_capacity(command.runs.len());
+        for run in &command.runs {
+            let mut count = run.moved;
+            while count < run.count && files.is_there(helper.staged_at(run.staged + count))? {
+                count += 1;
+            }
+            counts.push(count);
+        }
+        if let Some(mut command) = self.command.take() {
+            self.note_moved(&mut command, counts.into_iter());
+            self.done(command, std::iter::repeat(0));
+        }
+        Ok(())
+    }
+
+    /// Of each run of a command so many pages were moved.
+    fn note_moved(&mut self, command: &mut Command, counts: impl Iterator<Item = usize>) {
+        for (run, count) in command.runs.iter_mut().zip(counts) {
+            for at in run.moved..count {
+                let (page, staged) = (run.page + at as u64, run.staged + at);
+                let place = Place::Staged(staged as u32);
+                self.table.set(page, Entry { place, ..self.table.get(page) });
+                self.staging.owners.set(staged as u32, page);
+            }
+            run.moved = count;
+        }
+    }
+
+    /// A command is done, and all that it moved is noted; why each run stopped, an errno or 0.
+    fn done(&mut self, command: Command, errors: impl Iterator<Item = i32>) {
+        self.dropping = command.drops;
+        let mut moved = Moved::default();
+        let mut is_in_the_way = false;
+        for (run, error) in command.runs.iter().zip(errors) {
+            moved.pages += run.moved;
+            if run.moved == run.count {
+                continue;
+            }
+            let (stopped_at, rest) = (run.page + run.moved as u64, run.count - run.moved);
+            match error {
+                libc::EBUSY => moved.shared.push((stopped_at, rest)),
+                // A border between mappings is in it.
+                libc::EINVAL if rest > 1 => moved.split.push((stopped_at, rest)),
+                // Locked in memory, read-only, or of a special kind.
+                libc::EINVAL => self.left.insert(stopped_at * PAGE..(stopped_at + 1) * PAGE),
+                libc::EEXIST => is_in_the_way = true,
+                // It is not there any more (MADV_FREE).
+                libc::ENOENT => self.table.set(stopped_at, UNKNOWN),
+                _ => {} // it went, or will be tried again
+            }
+        }
+        if let Some(tray) = command.tray {
+            self.staging.moved[tray] = moved.pages;
+            match moved.pages {
+                // The kernel has filled staging (mlockall): it gives that back first.
+                0 if is_in_the_way && self.staging.spent.is_none() => {
+                    self.staging.spent = Some(tray);
+                }
+                0 => self.staging.empty.push(tray),
+                _ => self.staging.filled.push_back(tray),
+            }
+        }
+        self.collected = moved;
+    }
+
+    /// Pages that the hand comes to next, as runs that go into a tray.
+    fn next_pages(&mut self, tray: usize, most: usize, alone: bool) -> io::Result<Vec<MoveRun>> {
+        let Some(files) = &self.files else { return Ok(Vec::new()) };
+        let Space { hand, table, watched, left, removing, .. } = self;
+        let resident = &mut |range| match alone {
+            true => files.resident_alone(range),
+            false => files.resident(range),
+        };
+        let known = Known { table, watched, left, removing };
+        let pages = hand.pick(most, known, resident, alone)?;
+        let mut runs = Vec::new();
+        for (page, staged) in pages.into_iter().zip(tray * TRAY_PAGES..) {
+            add_page(&mut runs, page, staged);
+        }
+        Ok(runs)
+    }
+}

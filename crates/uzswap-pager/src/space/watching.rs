@@ -1,0 +1,331 @@
+//! What of a space is watched; of that, its arguments never leave.
+
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::forking::PROTECT_MAX;
+use super::{PAGE, Space, pages};
+use crate::mappings::Mapping;
+use crate::process_files::{ProcessFiles, Size};
+use crate::ranges::{Ranges, count};
+use crate::{SpaceLock, lock};
+use uzswap_sys::process;
+use uzswap_sys::userfaultfd::Userfaultfd;
+
+/// Where no more pages are resident of what may be a thread's stack, it is not watched: there is
+/// little to win, and each thread that ends would be held up to tell that it drops its stack.
+const STACK_PAGES: u64 = 16;
+
+/// How much of a program's arguments and environment stays, in bytes.
+const ARGUMENTS_MAX: u64 = 16 * PAGE;
+
+/// How long pages that could not be moved are left alone.
+const LEFT_FOR: Duration = Duration::from_secs(5);
+
+/// Looks at the mappings of a space.
+#[derive(Debug, Default)]
+pub(crate) struct Looks {
+    /// It waits for one, or one goes on.
+    is_awaited: bool,
+    /// When the last one began, and what it took of a processor.
+    began: Option<Instant>,
+    took: Duration,
+    /// Where mappings have changed since one began, while that goes on.
+    pub(super) changed: Option<Ranges>,
+    /// Size of the address space, in pages, when all of it was last watched, or less if it was less
+    /// since, or something was unmapped: what was mapped in its place may be as large.
+    watched_at_size: Option<u64>,
+}
+
+/// Why one is due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Look {
+    /// The address space is larger than it was when all of it was watched.
+    Grown,
+    /// It is not, so long after the last one.
+    After(Duration),
+}
+
+impl Looks {
+    /// Why one is due where the address space has this size now, if none goes on: one after another
+    /// may take one part in so many of the time at most.
+    pub(crate) fn due(&mut self, size: Size, part: u32) -> Option<Look> {
+        self.watched_at_size = self.watched_at_size.map(|before| before.min(size.mapped));
+        let Some(began) = self.began else { return (!self.is_awaited).then_some(Look::Grown) };
+        let elapsed = began.elapsed();
+        if self.is_awaited || elapsed < self.took * part {
+            return None;
+        }
+        let has_grown = self.watched_at_size != Some(size.mapped);
+        Some(if has_grown { Look::Grown } else { Look::After(elapsed) })
+    }
+
+    /// So many pages that were watched are there no more.
+    pub(super) fn unmapped(&mut self, pages: usize) {
+        self.watched_at_size = self.watched_at_size.map(|size| size.saturating_sub(pages as u64));
+    }
+
+    /// It waits for one.
+    pub(crate) fn await_one(&mut self) {
+        self.is_awaited = true;
+    }
+
+    /// One has ended, which took so much of a processor.
+    pub(crate) fn end(&mut self, took: Duration) {
+        (self.is_awaited, self.took) = (false, took);
+    }
+}
+
+/// A mapping, or parts of it, that is not watched.
+pub(super) struct Unwatched {
+    mapping: Range<u64>,
+    pub(super) parts: Vec<Range<u64>>,
+    /// It may be a thread's stack.
+    may_be_stack: bool,
+}
+
+impl Space {
+    /// Watches all anonymous memory that is not watched yet.
+    pub(crate) fn watch(&mut self, release: &mut dyn FnMut(u32)) -> io::Result<()> {
+        // Threads have new stacks all the time.
+        self.watch_and(!self.has_threads(), release)
+    }
+
+    /// Likewise, where it may all be another process's as well.
+    pub(crate) fn watch_shared(&mut self, release: &mut dyn FnMut(u32)) -> io::Result<()> {
+        self.watch_and(true, release)
+    }
+
+    /// As [`Space::watch`]; what may be another's as well is protected, if it may be.
+    pub(super) fn watch_and(
+        &mut self,
+        may_protect: bool,
+        release: &mut dyn FnMut(u32),
+    ) -> io::Result<()> {
+        let Some(files) = self.files.clone() else { return Ok(()) };
+        if self.uffd.is_changing() {
+            return Ok(());
+        }
+        self.settle(release);
+        self.register_identity();
+        let parts = self.unwatched(files.mappings.all()?);
+        let registered = register(&self.uffd, &files, parts)?;
+        let now = files.mappings.at(&registered)?;
+        self.watch_registered(registered, &now, may_protect);
+        Ok(())
+    }
+
+    /// What of these mappings is not watched, and not to be left alone.
+    pub(super) fn unwatched(&mut self, mappings: Vec<Mapping>) -> Vec<Unwatched> {
+        if self.left_since.elapsed() > LEFT_FOR {
+            self.left_since = Instant::now();
+            self.left = self.own.clone();
+            self.words.grow_older();
+            self.words.iter().for_each(|word| self.left.insert(word));
+        }
+        let mut found = Vec::new();
+        for mapping in mappings {
+            let parts = self.watched.outside(mapping.range.clone());
+            let may_be_stack = mapping.is_above_guard && parts == [mapping.range.clone()];
+            found.push(Unwatched {
+                parts: parts.into_iter().flat_map(|part| self.left.outside(part)).collect(),
+                mapping: mapping.range,
+                may_be_stack,
+            });
+        }
+        found
+    }
+
+    /// Takes out what may not be what it seems, as something is untold: where something was moved
+    /// to, which by being watched would be taken for that ([`Space::unmapped`]); and mappings of
+    /// which some seems to be watched, as that may be what was there before, and has moved.
+    pub(super) fn leave_uncertain(&self, found: &mut Vec<Unwatched>) {
+        found.retain(|unwatched| !self.watched.has_some_of(&unwatched.mapping));
+        for Unwatched { parts, .. } in found {
+            let outside = |part: Range<u64>| self.moved_in.outside(part);
+            *parts = std::mem::take(parts).into_iter().flat_map(outside).collect();
+        }
+    }
+
+    /// Watches what was registered, if it is certain that it is still: by the mappings that there
+    /// were since then. `false` where that is to be done again soon.
+    ///
+    /// A part may have had a hole when it was registered, where something else is now that is not.
+    /// A mapping is registered as a whole or not at all: what lies in one now is watched, where no
+    /// change since is untold.
+    pub(super) fn watch_registered(
+        &mut self,
+        registered: Vec<Range<u64>>,
+        now: &[Mapping],
+        may_protect: bool,
+    ) -> bool {
+        if registered.is_empty() {
+            self.shares_unwatched = false;
+            return true;
+        }
+        if self.uffd.is_changing() {
+            return false;
+        }
+        // Since it forked, all that was mapped is its own.
+        let is_shared = self.shares_unwatched && self.protects;
+        let mut are_whole = true;
+        let spared = (is_shared && may_protect).then(|| self.stacks()).flatten();
+        let spared = spared.and_then(|stacks| self.not_to_protect(stacks));
+        for part in registered {
+            let at = now.partition_point(|mapping| mapping.range.end <= part.start);
+            let is_whole = now.get(at).is_some_and(|Mapping { range, .. }| {
+                range.start <= part.start && part.end <= range.end
+            });
+            are_whole &= is_whole;
+            if is_whole {
+                for part in spared.iter().flat_map(|spared| spared.outside(part.clone())) {
+                    self.to_protect.insert(part);
+                }
+                self.watched.insert(part);
+                self.knows_words = false;
+            }
+        }
+        self.shares_unwatched &= !are_whole;
+        if !std::mem::replace(&mut self.knows_arguments, true) {
+            self.leave_arguments();
+        }
+        self.have_all_forks_told();
+        self.protect(PROTECT_MAX);
+        are_whole
+    }
+
+    /// Leaves arguments and environment where they are: to ps and others who read
+    /// /proc/PID/cmdline, a page that has left is not there. They are watched all the same: else
+    /// the kernel would split the mapping of the stack, whose size the C library tells by it.
+    fn leave_arguments(&mut self) {
+        let Some(range) = self.thread.and_then(process::arguments_of) else { return };
+        let start = range.start / PAGE * PAGE;
+        let pages = start..range.end.next_multiple_of(PAGE).min(start + ARGUMENTS_MAX);
+        self.words.insert_arguments(pages.clone());
+        self.left.insert(pages);
+    }
+
+    /// The pages of a window that are watched in a row with `page`; that in any case. None more
+    /// where it is in doubt what is there.
+    pub(crate) fn watched_around(&self, page: u64, window: Range<u64>) -> Range<u64> {
+        let window = window.start * PAGE..window.end * PAGE;
+        if self.doubted.iter().any(|doubted| doubted.has_some_of(&window)) {
+            return page..page + 1;
+        }
+        let mut parts = self.watched.within(window);
+        parts.find(|part| part.contains(&(page * PAGE))).map_or(page..page + 1, pages)
+    }
+
+    /// Those of some pages around `page`, which is missing, that can be filled as well: a guard
+    /// (MADV_GUARD_INSTALL), of which nothing is told, would be gone then.
+    pub(crate) fn fillable_around(&self, page: u64, pages: Range<u64>) -> Range<u64> {
+        if count(&pages) <= 1 {
+            return pages;
+        }
+        let (at, range) = (page * PAGE, pages.start * PAGE..pages.end * PAGE);
+        let found = self.files.as_ref().and_then(|files| files.empty_around(at, range).ok());
+        let found = found.filter(|found| found.contains(&at));
+        found.map_or(page..page + 1, |found| found.start / PAGE..found.end / PAGE)
+    }
+}
+
+/// As [`Space::watch`], of one that may have pages to serve meanwhile. The lock is held only to see
+/// what is not watched, and to note that it is: to register it may take milliseconds, where a
+/// thread that changes mappings does not get to run. What it does is not read meanwhile: of what
+/// is told to have moved to where it was unmapped, the kernel is asked whether it is registered.
+pub(crate) fn watch(space: &SpaceLock, release: &mut dyn FnMut(u32)) -> io::Result<()> {
+    let (files, uffd) = {
+        let mut space = lock(space);
+        space.looks.began = Some(Instant::now());
+        if space.shares_unwatched {
+            return space.watch(release); // nothing of before the fork may be missing
+        }
+        let Some(files) = space.files.clone() else { return Ok(()) };
+        space.register_identity();
+        (files, Arc::clone(&space.uffd))
+    };
+    let size = files.size().map(|size| size.mapped);
+    let mappings = files.mappings.all()?;
+    let events = space.lock_events();
+    let (parts, protects, is_settled) = {
+        let mut space = lock(space);
+        let is_settled = !uffd.is_changing();
+        if is_settled {
+            space.settle(release);
+            space.looks.changed = Some(Ranges::default());
+        }
+        let mut parts = space.unwatched(mappings);
+        if !is_settled {
+            space.leave_uncertain(&mut parts);
+        }
+        (parts, space.protects, is_settled)
+    };
+    let registered = register(&uffd, &files, parts);
+    drop(events);
+    if !is_settled {
+        // It grows by faults now, but does not count before it is certain what it is.
+        return registered.map(drop);
+    }
+    let found = registered.and_then(|parts| Ok((files.mappings.at(&parts)?, parts)));
+    let mut space = lock(space);
+    let changed = space.looks.changed.take().unwrap_or_default();
+    let (now, registered) = found?;
+    if space.shares_unwatched || space.protects != protects {
+        return Ok(()); // it forks: what was registered is to be protected, too
+    }
+    let (gone, there): (Vec<Range<u64>>, Vec<Range<u64>>) =
+        registered.into_iter().partition(|part| changed.has_some_of(part));
+    if space.watch_registered(there, &now, false) && gone.is_empty() {
+        space.looks.watched_at_size = size;
+    }
+    Ok(())
+}
+
+/// Registers what is not watched; what was.
+fn register(
+    uffd: &Userfaultfd,
+    files: &ProcessFiles,
+    unwatched: Vec<Unwatched>,
+) -> io::Result<Vec<Range<u64>>> {
+    let mut registered = Vec::new();
+    for Unwatched { mapping, parts, may_be_stack } in unwatched {
+        if may_be_stack && files.has_at_most(mapping, STACK_PAGES) {
+            continue;
+        }
+        for part in parts {
+            // For write protection, too, from the start: to register it again before a fork would
+            // watch what is mapped there by then, and take it for what was.
+            match uffd.register(part.clone(), true, true) {
+                Ok(()) => registered.push(part),
+                // It went, or another userfaultfd has it, or it is of a special kind.
+                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Err(error),
+                Err(_) => {}
+            }
+        }
+    }
+    Ok(registered)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_mapped_where_something_was_unmapped_is_new() {
+        let mut looks = Looks { began: Some(Instant::now()), ..Looks::default() };
+        looks.watched_at_size = Some(100);
+        let has_grown = |looks: &mut Looks, mapped| {
+            matches!(looks.due(Size { mapped, anonymous: 0 }, 1), Some(Look::Grown))
+        };
+        assert!(!has_grown(&mut looks, 100) && has_grown(&mut looks, 101));
+        looks.unmapped(10);
+        assert!(!has_grown(&mut looks, 90) && has_grown(&mut looks, 100));
+        // What was seen to be smaller before.
+        looks.watched_at_size = Some(100);
+        assert!(!has_grown(&mut looks, 80) && has_grown(&mut looks, 100));
+        looks.await_one();
+        assert!(!has_grown(&mut looks, 100), "one is awaited");
+    }
+}

@@ -1,0 +1,397 @@
+//! The state of a run while it runs: one JSON document for each connection to the socket `status`
+//! in its folder, for its own user and root.
+//!
+//! The socket is there only while, or after, somebody listens at it: one that refuses is of a
+//! supervisor that was killed.
+
+use std::ffi::OsString;
+use std::fs::{self, Metadata, Permissions};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::Mode;
+use rustix::io::Errno;
+use rustix::net::sockopt::socket_peercred;
+use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType};
+use serde::{Deserialize, Serialize};
+
+use super::answerer::{Answerer, More, Speaker, Verdict};
+use super::{FaultTimes, Pager, PagerCounts, lock, ratio};
+use uzswap::zswap::{LatencyCounts, Stats};
+
+/// What the names of the folders of runs begin with.
+pub(super) const FOLDER_PREFIX: &str = "uzswap-";
+
+/// The preloaded library, in the folder of a run.
+pub(super) const LIBRARY_NAME: &str = "libuzswap_preload.so";
+
+/// The socket, in the folder of a run.
+pub(super) const SOCKET_NAME: &str = "status";
+
+/// Connections that wait to be accepted at most. The thread that accepts them waits for no peer.
+pub(super) const BACKLOG: i32 = 128;
+
+/// How long runs may take to answer, all of them at once, and bytes of an answer at most: a
+/// thousand processes take a fiftieth of that.
+const ANSWER_WAIT: Duration = Duration::from_secs(5);
+const ANSWER_MAX: usize = 8 << 20;
+
+/// Runs that are asked at once: each takes a descriptor.
+const ASKED_AT_ONCE: usize = 256;
+
+/// A folder that nobody answers in is a left-over once it is so old.
+const LEFT_OVER_AFTER: Duration = Duration::from_secs(5);
+
+/// The present state of a run. Its parts are taken one after the other while it goes on: their sums
+/// are exact only while it stands still.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RunStatus {
+    /// Of the supervisor.
+    pub version: String,
+    /// The supervisor's process.
+    pub pid: u32,
+    /// The program and its arguments.
+    pub command: Vec<String>,
+    /// Since it was started, in seconds.
+    pub elapsed_s: f64,
+    /// Where its metrics are, if they were asked for.
+    pub metrics: Option<String>,
+    /// The limit.
+    pub limit_bytes: u64,
+    /// What counts against it, when that was looked at last: resident and unmanaged memory, pool
+    /// and metadata. At most 50 ms old.
+    pub used_bytes: u64,
+    /// The most there was at once, as it was sampled.
+    pub peak_bytes: u64,
+    /// Resident anonymous memory of all programs then, pages of several of them once near the
+    /// limit.
+    pub resident_bytes: u64,
+    /// Memory of processes without a helper: anonymous, and their part of what is shared.
+    pub unmanaged_bytes: u64,
+    /// Host pages of the pool.
+    pub pool_bytes: u64,
+    /// What is known of pages: index, tables, descriptors.
+    pub metadata_bytes: u64,
+    /// Pages in the store. Processes that a fork made share them.
+    pub stored_pages: u64,
+    /// Stored pages, uncompressed, to the pool; none where it is empty.
+    pub ratio: Option<f64>,
+    /// Pages in and out since the start.
+    pub counts: PagerCounts,
+    /// Faults since the start.
+    pub faults: FaultTimes,
+    /// How many of them took how long, told to a sixteenth.
+    pub fault_times: LatencyCounts,
+    /// Processes with a helper.
+    pub processes: Vec<ProcessStatus>,
+}
+
+/// A process of a run.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ProcessStatus {
+    /// Its number.
+    pub pid: u32,
+    /// Its name: `comm` in /proc.
+    pub name: String,
+    /// Its resident anonymous memory; near the limit its part of what others have too.
+    pub resident_bytes: u64,
+    /// Its pages in the store; others may have them too.
+    pub stored_pages: u64,
+    /// Its pages that were moved aside and may be stored next; they are resident.
+    pub aside_pages: u64,
+    /// Its faults that were served, since it was started or forked.
+    pub faults: u64,
+}
+
+/// Tells the present state.
+#[derive(Debug)]
+pub(super) struct Reporter {
+    pager: Arc<Pager>,
+    command: Vec<String>,
+    metrics: Option<String>,
+    start: Instant,
+}
+
+impl Reporter {
+    pub(super) fn new(pager: Arc<Pager>, argv: &[OsString], metrics: Option<String>) -> Reporter {
+        let command = argv.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+        Reporter { pager, command, metrics, start: Instant::now() }
+    }
+
+    /// What the store says of itself.
+    pub(super) fn store(&self) -> Stats {
+        self.pager.zswap.stats()
+    }
+
+    /// The present state.
+    pub(super) fn status(&self) -> RunStatus {
+        let pager = &*self.pager;
+        let mut known = pager.slots.bytes();
+        let mut processes = Vec::new();
+        for space in pager.spaces() {
+            let space = lock(&space);
+            known += space.bytes();
+            processes.extend(space.status());
+        }
+        // One that has no name any more has just ended.
+        processes.retain_mut(|process| {
+            let name = fs::read(format!("/proc/{}/comm", process.pid));
+            name.is_ok_and(|name| {
+                process.name = String::from_utf8_lossy(name.trim_ascii_end()).into_owned();
+                true
+            })
+        });
+        let counters = pager.zswap.counters();
+        let (pool_bytes, stored_pages) = (counters.pool_total_size, counters.stored_pages);
+        let of_store = pager.zswap.budget().used_bytes().saturating_sub(pool_bytes);
+        let (faults, fault_times) = pager.meter.times_and_counts();
+        let get = |bytes: &std::sync::atomic::AtomicU64| bytes.load(Ordering::Relaxed);
+        RunStatus {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            command: self.command.clone(),
+            elapsed_s: self.start.elapsed().as_secs_f64(),
+            metrics: self.metrics.clone(),
+            limit_bytes: pager.limit_bytes,
+            used_bytes: get(&pager.sampled),
+            peak_bytes: get(&pager.peak),
+            resident_bytes: get(&pager.resident),
+            unmanaged_bytes: get(&pager.unmanaged),
+            pool_bytes,
+            metadata_bytes: of_store + known as u64,
+            stored_pages,
+            ratio: ratio(stored_pages, pool_bytes),
+            counts: pager.meter.counts(),
+            faults,
+            fault_times,
+            processes,
+        }
+    }
+}
+
+/// Answers at the socket of a run's folder, in a thread.
+pub(super) fn serve(reporter: Arc<Reporter>, folder: &Path) -> io::Result<Answerer> {
+    // Under another name until it listens.
+    let (unready, ready) = (folder.join("new"), folder.join(SOCKET_NAME));
+    let socket = bind_private(&unready, 0o600)?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    fs::rename(unready, ready)?;
+    Answerer::start("uzswap-status", socket, Status { reporter, text: None })
+}
+
+/// Sends its state to each peer that may have it.
+struct Status {
+    reporter: Arc<Reporter>,
+    /// All that come in one turn are sent this.
+    text: Option<String>,
+}
+
+impl Speaker for Status {
+    fn begin_turn(&mut self) {
+        self.text = None;
+    }
+
+    fn greet(&mut self, peer: BorrowedFd<'_>) -> Verdict {
+        let is_allowed = |uid: u32| uid == 0 || uid == own_user();
+        if !socket_peercred(peer).is_ok_and(|peer| is_allowed(peer.uid.as_raw())) {
+            return Verdict::Close;
+        }
+        let text = self.text.get_or_insert_with(|| {
+            serde_json::to_string(&self.reporter.status()).expect("strings and numbers") + "\n"
+        });
+        Verdict::Reply(text.clone().into_bytes())
+    }
+
+    fn hear(&mut self, _heard: &[u8], _more: More) -> Verdict {
+        Verdict::Close
+    }
+}
+
+/// All runs that answer this user, in the order of their process numbers: root is answered by
+/// those of all users.
+pub fn running() -> Vec<RunStatus> {
+    let own = own_user();
+    let is_asked = |metadata: &Metadata| own == 0 || metadata.uid() == own;
+    let mut asked: Vec<Asked> = folders()
+        .into_iter()
+        .filter(|(_, metadata)| is_asked(metadata))
+        .filter_map(|(folder, metadata)| Asked::new(&folder.join(SOCKET_NAME), metadata.uid()).ok())
+        .take(ASKED_AT_ONCE)
+        .collect();
+    read_all(&mut asked, Instant::now() + ANSWER_WAIT);
+    let answers = asked.iter().filter(|asked| asked.is_complete);
+    let mut runs: Vec<RunStatus> =
+        answers.filter_map(|asked| serde_json::from_slice(&asked.answer).ok()).collect();
+    runs.sort_by_key(|run| run.pid);
+    runs
+}
+
+/// A run that was asked for its state.
+struct Asked {
+    socket: OwnedFd,
+    answer: Vec<u8>,
+    is_complete: bool,
+}
+
+impl Asked {
+    /// Asks at a socket in the folder of `user`. Root and that user answer there; another would
+    /// pretend to be one of them.
+    fn new(path: &Path, user: u32) -> io::Result<Asked> {
+        let socket = connect(path)?;
+        let listener = socket_peercred(&socket)?.uid.as_raw();
+        if listener != 0 && listener != user {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        Ok(Asked { socket, answer: Vec::new(), is_complete: false })
+    }
+
+    /// Reads what is there; whether more is to come.
+    fn read(&mut self, bytes: &mut [u8]) -> bool {
+        match rustix::net::recv(&self.socket, &mut *bytes, RecvFlags::empty()) {
+            Ok((0, _)) => {
+                self.is_complete = true;
+                false
+            }
+            Ok((count, _)) => {
+                self.answer.extend_from_slice(&bytes[..count]);
+                self.answer.len() <= ANSWER_MAX
+            }
+            Err(Errno::AGAIN | Errno::INTR) => true,
+            Err(_) => false,
+        }
+    }
+}
+
+/// Reads all answers, side by side, until they are complete or it is too late.
+fn read_all(asked: &mut [Asked], until: Instant) {
+    let mut bytes = vec![0; 64 << 10];
+    let mut waiting: Vec<&mut Asked> = asked.iter_mut().collect();
+    while !waiting.is_empty() {
+        let left = until.saturating_duration_since(Instant::now());
+        let timeout = Timespec::try_from(left).expect("a short time");
+        let wanted = waiting.iter().map(|asked| PollFd::new(&asked.socket, PollFlags::IN));
+        let mut wanted: Vec<PollFd<'_>> = wanted.collect();
+        match poll(&mut wanted, Some(&timeout)) {
+            Ok(1..) => {}
+            Err(Errno::INTR) => continue,
+            Ok(0) | Err(_) => return,
+        }
+        let ready: Vec<bool> = wanted.iter().map(|fd| !fd.revents().is_empty()).collect();
+        let mut ready = ready.into_iter();
+        waiting.retain_mut(|asked| !ready.next().unwrap_or(false) || asked.read(&mut bytes));
+    }
+}
+
+/// A socket that is bound to `path` with `mode`, of which the umask takes nothing from its user. It
+/// does not block, and does not listen yet.
+pub(super) fn bind_private(path: &Path, mode: u32) -> io::Result<OwnedFd> {
+    let socket = stream_socket()?;
+    // The file has the mode of the descriptor from its first instant, but for the umask.
+    rustix::fs::fchmod(socket.as_fd(), Mode::from_raw_mode(mode))?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    let made = fs::symlink_metadata(path)?.mode() & 0o777;
+    if made & 0o600 != 0o600 {
+        fs::set_permissions(path, Permissions::from_mode(made | 0o600))?;
+    }
+    Ok(socket)
+}
+
+/// A socket that does not block.
+fn stream_socket() -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?)
+}
+
+/// Connects to a unix socket, and waits for nobody: `ConnectionRefused` where nobody listens,
+/// `WouldBlock` where too many wait already.
+pub(super) fn connect(path: &Path) -> io::Result<OwnedFd> {
+    let socket = stream_socket()?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket)
+}
+
+/// Removes the folders of this user's runs that were killed.
+pub(super) fn remove_left_overs() {
+    for (folder, metadata) in folders() {
+        let age = metadata.modified().ok().and_then(|at| at.elapsed().ok());
+        let socket = folder.join(SOCKET_NAME);
+        let is_ours = metadata.uid() == own_user()
+            && age.is_some_and(|age| age >= LEFT_OVER_AFTER)
+            && folder.join(LIBRARY_NAME).is_file()
+            && fs::symlink_metadata(&socket).is_ok_and(|found| found.file_type().is_socket());
+        let is_refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
+        if is_ours && connect(&socket).is_err_and(is_refused) {
+            // Another run may be doing the same.
+            let _ = fs::remove_dir_all(&folder);
+        }
+    }
+}
+
+/// Where folders of runs may be, the best one first.
+fn places() -> impl Iterator<Item = PathBuf> {
+    const OTHERS: [&str; 4] = ["/tmp", "/var/tmp", "/run", "/dev/shm"];
+    std::iter::once(std::env::temp_dir()).chain(OTHERS.map(PathBuf::from))
+}
+
+/// Where a library can be from which programs are preloaded: it must be allowed to be executed, and
+/// LD_PRELOAD is a list with colons or spaces.
+pub(super) fn place_for_library() -> io::Result<PathBuf> {
+    use rustix::fs::{Access, StatVfsMountFlags, access, statvfs};
+    let is_fit = |place: &PathBuf| {
+        let has_separator = place.as_os_str().as_encoded_bytes().iter().any(|b| b" :".contains(b));
+        let may_execute =
+            statvfs(place).is_ok_and(|found| !found.f_flag.contains(StatVfsMountFlags::NOEXEC));
+        let may_write = access(place, Access::WRITE_OK).is_ok();
+        !has_separator && may_execute && may_write && is_safe_from_others(place)
+    };
+    let told = || {
+        let all: Vec<String> = places().map(|place| place.display().to_string()).collect();
+        let all = all.join(", ");
+        io::Error::other(format!(
+            "none of {all} can be written and executed from, and is safe from other users: set \
+             TMPDIR to a folder of your own"
+        ))
+    };
+    places().find(is_fit).ok_or_else(told)
+}
+
+/// Whether only root and this user can replace files in a folder. Each part of its path belongs to
+/// one of them, and is sticky if others may write there.
+fn is_safe_from_others(folder: &Path) -> bool {
+    const GROUP_AND_OTHERS_WRITE: u32 = 0o022;
+    const STICKY: u32 = 0o1000;
+    let is_safe = |part: &Path| {
+        fs::metadata(part).is_ok_and(|found| {
+            let is_sticky = found.mode() & STICKY != 0;
+            [0, own_user()].contains(&found.uid())
+                && (is_sticky || found.mode() & GROUP_AND_OTHERS_WRITE == 0)
+        })
+    };
+    fs::canonicalize(folder).is_ok_and(|path| path.ancestors().all(is_safe))
+}
+
+/// What may be folders of runs.
+fn folders() -> Vec<(PathBuf, Metadata)> {
+    let mut places: Vec<PathBuf> =
+        places().filter_map(|place| fs::canonicalize(place).ok()).collect();
+    places.sort();
+    places.dedup();
+    let entries = places.iter().filter_map(|place| fs::read_dir(place).ok()).flatten().flatten();
+    entries
+        .filter(|entry| entry.file_name().as_encoded_bytes().starts_with(FOLDER_PREFIX.as_bytes()))
+        .filter_map(|entry| Some((entry.path(), fs::symlink_metadata(entry.path()).ok()?)))
+        .filter(|(_, metadata)| metadata.is_dir())
+        .collect()
+}
+
+pub(super) fn own_user() -> u32 {
+    rustix::process::geteuid().as_raw()
+}

@@ -1,0 +1,250 @@
+//! The tree of processes: a thread that looks for those without a helper.
+//!
+//! It has no part in keeping to the limit. What it asks of the file system may take a tenth of a
+//! second where others write.
+
+use std::cmp::Ordering::{self, Equal, Greater, Less};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use super::peer::Peer;
+use super::process_files::{children_of, part_of_anonymous_of, threads};
+use super::{Pager, lock, status};
+use uzswap_sys::process;
+
+/// How often it looks.
+pub(super) const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// Looks that find a process without a helper until it is told: a program that has just started
+/// says hello in a moment, or ends. What a managed program has forked waits for pages before, where
+/// there are hardly any; or it has none, and is unmanaged.
+const LOOKS: u32 = 2;
+const LOOKS_AT_FORKED: u32 = 20;
+
+/// A process without a helper.
+#[derive(Debug)]
+pub(super) struct Unmanaged {
+    pub(super) bytes: u64,
+    pub(super) peer: Peer,
+    /// One of its threads that has its memory.
+    pub(super) thread: u32,
+}
+
+/// What is known of the tree.
+struct Tree {
+    pager: Arc<Pager>,
+    /// Processes that had a helper at the last look.
+    managed: BTreeSet<u32>,
+    /// Processes without a helper, and how many looks in a row found them so.
+    without: BTreeMap<u32, u32>,
+    /// Programs of which that was told.
+    told: BTreeSet<PathBuf>,
+}
+
+/// Starts the thread. To be unparked at the end.
+pub(super) fn start(pager: &Arc<Pager>) -> io::Result<JoinHandle<()>> {
+    let pager = Arc::clone(pager);
+    let tree =
+        Tree { pager, managed: BTreeSet::new(), without: BTreeMap::new(), told: BTreeSet::new() };
+    thread::Builder::new().name("uzswap-tree".to_owned()).spawn(move || tree.run())
+}
+
+impl Tree {
+    fn run(mut self) {
+        status::remove_left_overs();
+        while !self.pager.stop.load(Relaxed) {
+            self.look();
+            thread::park_timeout(LOOK_EVERY);
+        }
+    }
+
+    /// Looks for processes without a helper: static and setuid programs. Their memory counts, and
+    /// stays.
+    fn look(&mut self) {
+        let mut counted = AddressSpaces::new(process::compare_memory);
+        let mut managed = BTreeSet::new();
+        for (pid, thread) in helpers(&self.pager) {
+            managed.insert(pid);
+            counted.add(thread);
+        }
+        let mut without = BTreeMap::new();
+        let mut bytes = 0;
+        let mut largest = (0, None);
+        for pid in processes(&self.pager) {
+            if managed.contains(&pid) {
+                continue;
+            }
+            // One that ended, or that the kernel lets nobody look at, has no program.
+            let Some((thread, program)) = thread_and_program_of(pid) else { continue };
+            let looks = self.without.get(&pid).unwrap_or(&0) + 1;
+            without.insert(pid, looks);
+            // One that had a helper is no newcomer.
+            if looks < LOOKS && !self.managed.contains(&pid) {
+                continue;
+            }
+            // Of several that have one memory (vfork, CLONE_VM), the first counts.
+            if !counted.add(thread) {
+                continue;
+            }
+            let own = part_of_anonymous_of(thread).unwrap_or(0);
+            bytes += own;
+            if own > largest.0 {
+                largest = (own, Some((pid, thread)));
+            }
+            if looks < LOOKS {
+                continue;
+            }
+            let is_parent =
+                |it: &u32| managed.contains(it) && program_of(*it).as_ref() == Some(&program);
+            if looks < LOOKS_AT_FORKED && process::parent_of(pid).filter(is_parent).is_some() {
+                continue;
+            }
+            // What is stopped may say hello when it goes on.
+            if !process::is_stopped(pid) && self.told.insert(program.clone()) {
+                let program = program.to_string_lossy();
+                let program = program.escape_debug(); // a name of a file may be anything
+                self.pager.warn(&format!(
+                    "{program} (process {pid}) runs unmanaged, as static and setuid programs do, \
+                     and such as are started without LD_PRELOAD: its memory stays"
+                ));
+            }
+        }
+        (self.managed, self.without) = (managed, without);
+        let opened = |(pid, thread)| Some((Peer::open(pid)?, thread));
+        let largest = largest.1.and_then(opened).map(|(peer, thread)| Unmanaged {
+            bytes: largest.0,
+            peer,
+            thread,
+        });
+        let largest = largest.filter(|it| it.peer.descends_from(std::process::id()));
+        *self.pager.largest_unmanaged.lock().unwrap_or_else(PoisonError::into_inner) = largest;
+        self.pager.unmanaged.store(bytes, Relaxed);
+    }
+}
+
+/// Threads of processes, one for each address space.
+struct AddressSpaces<C> {
+    compare: C,
+    /// In the order that this compares by.
+    threads: Vec<u32>,
+}
+
+impl<C: FnMut(u32, u32) -> io::Result<Ordering>> AddressSpaces<C> {
+    fn new(compare: C) -> Self {
+        AddressSpaces { compare, threads: Vec::new() }
+    }
+
+    /// Adds that of a thread; `false` where it is there already. One that cannot be compared is
+    /// taken to be new.
+    fn add(&mut self, thread: u32) -> bool {
+        let (mut from, mut to) = (0, self.threads.len());
+        while from < to {
+            let middle = from + (to - from) / 2;
+            match (self.compare)(self.threads[middle], thread) {
+                Ok(Equal) => return false,
+                Ok(Less) => from = middle + 1,
+                Ok(Greater) => to = middle,
+                Err(_) if (self.compare)(thread, thread).is_err() => return true,
+                Err(_) => {
+                    self.threads.remove(middle); // it has ended
+                    to -= 1;
+                }
+            }
+        }
+        self.threads.insert(from, thread);
+        true
+    }
+}
+
+/// Ends a process, and all others of the run that have its memory: as long as one of them is there,
+/// the memory stays. It has it by this thread.
+pub(super) fn end_with_memory(pager: &Pager, peer: &Peer, thread: u32) {
+    let has_it = |other: u32| process::compare_memory(other, thread).is_ok_and(Ordering::is_eq);
+    let is_its_own = || threads(peer.pid()).is_ok_and(|mut own| own.any(|own| own == thread));
+    if peer.is_alive() && is_its_own() {
+        for pid in processes(pager).into_iter().filter(|pid| *pid != peer.pid()) {
+            // A process that has its number by then is not ended: it is asked once more.
+            let is_it = || thread_and_program_of(pid).is_some_and(|(thread, _)| has_it(thread));
+            if is_it()
+                && let Some(other) = Peer::open(pid).filter(|_| is_it())
+            {
+                other.kill();
+            }
+        }
+    }
+    peer.kill();
+}
+
+/// A thread of a process that has its memory, and the file of the program that it runs: the first
+/// thread may have ended before others.
+fn thread_and_program_of(pid: u32) -> Option<(u32, PathBuf)> {
+    let with_program = |thread| Some((thread, program_of(thread)?));
+    with_program(pid).or_else(|| threads(pid).ok()?.find_map(with_program))
+}
+
+/// The file of the program that a process runs.
+fn program_of(pid: u32) -> Option<PathBuf> {
+    fs::read_link(format!("/proc/{pid}/exe")).ok()
+}
+
+/// Processes with a helper, and that thread.
+fn helpers(pager: &Pager) -> impl Iterator<Item = (u32, u32)> {
+    pager.spaces().into_iter().filter_map(|space| {
+        let space = lock(&space);
+        Some((space.pid?, space.thread?))
+    })
+}
+
+/// All processes below this one that are not its own.
+pub(super) fn processes(pager: &Pager) -> Vec<u32> {
+    let guard = pager.guard_pid();
+    let mut processes = below(std::process::id());
+    processes.retain(|pid| Some(*pid) != guard);
+    processes
+}
+
+/// All processes below one.
+fn below(pid: u32) -> Vec<u32> {
+    let mut found = vec![pid];
+    let mut at = 0;
+    while let Some(&pid) = found.get(at) {
+        at += 1;
+        found.extend(children_of(pid));
+    }
+    found.remove(0);
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_space_counts_once() {
+        // Of ten threads each has that of its last digit; some end while they are compared.
+        for gone in [0, 3, 7] {
+            let mut asked = 0;
+            let compare = |one: u32, other: u32| {
+                asked += 1;
+                let is_gone = |thread: u32| asked > 400 && thread % 10 < gone && thread < 100;
+                match is_gone(one) || is_gone(other) {
+                    true => Err(io::ErrorKind::NotFound.into()),
+                    false => Ok((one % 10 * 7 % 10).cmp(&(other % 10 * 7 % 10))),
+                }
+            };
+            let mut spaces = AddressSpaces::new(compare);
+            let new = (0..1000_u32).filter(|thread| spaces.add(*thread)).count();
+            assert!(new >= 10 && new <= 10 + gone as usize * 11, "{new} of 10");
+            assert!(gone > 0 || new == 10);
+            assert!(asked < 10_000, "{asked}: each is compared with some");
+        }
+        let mut none = AddressSpaces::new(|_, _| Err(io::ErrorKind::Unsupported.into()));
+        assert!((0..5).all(|thread| none.add(thread)), "a kernel without it");
+    }
+}

@@ -1,0 +1,252 @@
+//! The library that `uzswap run` puts into a program: it starts a thread, the helper, which gives
+//! the supervisor a userfaultfd of the program's memory and carries out what only the program's own
+//! threads may do: move pages aside, and give memory back.
+//!
+//! The helper has its own table of files, so the program sees none of ours and may close all of
+//! its own. It uses its own stack and system calls alone: no C library, no thread-local memory, no
+//! memory of the program, since any of that may be on its way out of it.
+
+#![no_std]
+
+mod call;
+mod filter;
+mod helper;
+#[allow(dead_code, reason = "the supervisor uses the rest")]
+#[path = "../src/protocol.rs"]
+mod protocol;
+
+use core::cell::UnsafeCell;
+use core::ffi::{CStr, c_char, c_int, c_void};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+
+use call::call;
+use protocol::{Control, SOCKET_VARIABLE, kind};
+
+/// Longest path of a socket: `sun_path` of unix(7).
+const PATH_BYTES: usize = 108;
+
+/// The supervisor's socket. Written once, before the program's `main`.
+struct SocketPath(UnsafeCell<[u8; PATH_BYTES]>);
+
+// SAFETY: written by the constructor alone, when there is one thread.
+unsafe impl Sync for SocketPath {}
+
+static SOCKET_PATH: SocketPath = SocketPath(UnsafeCell::new([0; PATH_BYTES]));
+
+/// Parts of the program's memory are watched. In the program's own memory, so that a fork has it.
+static WATCHED: AtomicBool = AtomicBool::new(false);
+
+/// What is to be known of the helper before a fork: nothing where there is none, as in a child of
+/// whatever kind of fork, which finds this memory all zero.
+struct ForForks {
+    /// What the helper shares with the supervisor.
+    control: AtomicPtr<Control>,
+    /// The page whose touch tells of a fork.
+    page: AtomicUsize,
+    /// The helper's thread, and the door in its table of files.
+    thread: AtomicUsize,
+    door: AtomicUsize,
+}
+
+/// The door in the program's table of files, while threads fork that lend it to their children.
+struct LentDoor {
+    /// 1 while a thread of the parent changes this. A child has one thread, and takes no heed.
+    lock: AtomicU32,
+    /// Threads that fork.
+    forks: AtomicU32,
+    /// Its descriptor and 1; 0 for none.
+    descriptor: AtomicU32,
+}
+
+impl LentDoor {
+    const fn new() -> LentDoor {
+        LentDoor {
+            lock: AtomicU32::new(0),
+            forks: AtomicU32::new(0),
+            descriptor: AtomicU32::new(0),
+        }
+    }
+
+    /// A thread is about to fork. While one does, the descriptor stays as it is.
+    fn lend(&self, for_forks: Option<&ForForks>) {
+        self.locked(|| {
+            if self.forks.fetch_add(1, Ordering::Relaxed) == 0 {
+                let door = for_forks.and_then(helper::borrow_door).map_or(0, |door| door + 1);
+                self.descriptor.store(door, Ordering::Relaxed);
+            }
+        });
+    }
+
+    /// A thread has forked, or failed to.
+    fn take_back(&self) {
+        self.locked(|| {
+            if self.forks.fetch_sub(1, Ordering::Relaxed) == 1 {
+                self.take().into_iter().for_each(helper::close);
+            }
+        });
+    }
+
+    /// The descriptor, which is the caller's from now on.
+    fn take(&self) -> Option<u32> {
+        self.descriptor.swap(0, Ordering::Relaxed).checked_sub(1)
+    }
+
+    /// In the child of a fork: nobody else forks.
+    fn take_in_child(&self) -> Option<u32> {
+        self.lock.store(0, Ordering::Relaxed);
+        self.forks.store(0, Ordering::Relaxed);
+        self.take()
+    }
+
+    fn locked(&self, change: impl FnOnce()) {
+        while self.lock.swap(1, Ordering::Acquire) != 0 {
+            core::hint::spin_loop();
+        }
+        change();
+        self.lock.store(0, Ordering::Release);
+    }
+}
+
+static LENT_DOOR: LentDoor = LentDoor::new();
+
+/// Null where there was no such memory to be had.
+static FOR_FORKS: AtomicPtr<ForForks> = AtomicPtr::new(core::ptr::null_mut());
+
+#[link(name = "c")]
+unsafe extern "C" {
+    safe static environ: *const *const c_char;
+    fn pthread_atfork(
+        prepare: Option<extern "C" fn()>,
+        parent: Option<extern "C" fn()>,
+        child: Option<extern "C" fn()>,
+    ) -> c_int;
+    safe fn __errno_location() -> *mut c_int;
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static CONSTRUCTOR: extern "C" fn() = start;
+
+/// Runs before the program's `main`.
+extern "C" fn start() {
+    let Some(path) = variable(SOCKET_VARIABLE.as_bytes()) else { return };
+    if path.is_empty() || path.len() >= PATH_BYTES {
+        return;
+    }
+    // Under valgrind, which has its own idea of threads and memory, the program runs without us.
+    const OF_VALGRIND: &[u8] = b"/vgpreload_";
+    let preloaded = variable(b"LD_PRELOAD").unwrap_or_default();
+    if preloaded.windows(OF_VALGRIND.len()).any(|part| part == OF_VALGRIND) {
+        return;
+    }
+    // SAFETY: this is the only thread yet.
+    let room = unsafe { &mut *SOCKET_PATH.0.get() };
+    room[..path.len()].copy_from_slice(path);
+    // SAFETY: the handler is a function of this library, which is never unloaded.
+    unsafe { pthread_atfork(Some(will_fork), Some(has_forked), Some(forked)) };
+    FOR_FORKS.store(helper::memory_for_forks(), Ordering::Relaxed);
+    // Its children have helpers in any case.
+    if !insists_on_one_thread() {
+        helper::start(kind::HELLO_EXEC, None);
+    }
+}
+
+/// Whether this is a zygote of chromium or electron: it ends itself where it finds that it has more
+/// threads than one (the links of /proc/self/task), as it forks all that it is asked for.
+fn insists_on_one_thread() -> bool {
+    const ZYGOTE: &[u8] = b"\0--type=zygote\0"; // mostly the first argument
+    let mut arguments = [0; 1024];
+    let bytes = helper::read_file(c"/proc/self/cmdline", &mut arguments);
+    arguments[..bytes].windows(ZYGOTE.len()).any(|part| part == ZYGOTE)
+}
+
+/// Runs before a fork.
+extern "C" fn will_fork() {
+    let for_forks = announce_fork();
+    LENT_DOOR.lend(for_forks);
+}
+
+/// Where a fork matters to the supervisor, goes on once that is prepared. What is known of the
+/// helper, if there is one and it is ready.
+fn announce_fork() -> Option<&'static ForForks> {
+    // SAFETY: null, or memory that stays mapped and is all atomics.
+    let for_forks = unsafe { FOR_FORKS.load(Ordering::Relaxed).as_ref() }?;
+    // Null where there is no helper, or it is not ready; the page was told before.
+    let control = for_forks.control.load(Ordering::Acquire);
+    // SAFETY: null, or the helper's memory, which stays mapped and is all atomics.
+    let control = unsafe { control.as_ref() }?;
+    let number = control.forks.fetch_add(1, Ordering::Relaxed).saturating_add(1);
+    let from = control.tell_forks_from.load(Ordering::Relaxed);
+    if from != 0 && number >= from {
+        helper::touch(for_forks.page.load(Ordering::Relaxed));
+    }
+    Some(for_forks)
+}
+
+/// Runs in the parent after a fork, or where it failed.
+extern "C" fn has_forked() {
+    LENT_DOOR.take_back();
+}
+
+/// Runs in the child of a fork, which has one thread.
+extern "C" fn forked() {
+    let door = LENT_DOOR.take_in_child();
+    helper::start(kind::HELLO_FORK, door);
+    door.into_iter().for_each(helper::close);
+}
+
+/// The value of a variable of the environment.
+fn variable(name: &[u8]) -> Option<&'static [u8]> {
+    let mut at = environ;
+    if at.is_null() {
+        return None;
+    }
+    loop {
+        // SAFETY: the environment is an array of pointers that ends with a null pointer.
+        let text = unsafe { *at };
+        if text.is_null() {
+            return None;
+        }
+        // SAFETY: each is a string of C.
+        let text = unsafe { CStr::from_ptr(text) }.to_bytes();
+        if let Some(value) = text.strip_prefix(name).and_then(|rest| rest.strip_prefix(b"=")) {
+            return Some(value);
+        }
+        // SAFETY: this was not the null pointer at the end.
+        at = unsafe { at.add(1) };
+    }
+}
+
+const MADV_DONTNEED: c_int = 4;
+const MADV_FREE: c_int = 8;
+
+/// madvise(2), with MADV_FREE done at once where memory is watched: what it frees later nobody is
+/// told of, so such pages could not leave memory any more. The kernel may free them at once too.
+///
+/// # Safety
+///
+/// As the call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn madvise(address: *mut c_void, length: usize, advice: c_int) -> c_int {
+    let advice = match advice {
+        MADV_FREE if WATCHED.load(Ordering::Relaxed) => MADV_DONTNEED,
+        other => other,
+    };
+    // SAFETY: it is the caller's call.
+    match unsafe { call(call::MADVISE, [address.addr(), length, advice as usize, 0, 0, 0]) } {
+        Ok(_) => 0,
+        Err(errno) => {
+            // SAFETY: a pointer to this thread's errno.
+            unsafe { *__errno_location() = errno as c_int };
+            -1
+        }
+    }
+}
+
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+    helper::end_program(
+        b"uzswap: the helper failed; the program was ended, as parts of its memory \
+                          are kept outside it\n",
+    )
+}

@@ -1,0 +1,42 @@
+//! Safe faces over the kernel's interfaces and over C libraries, for the packages of uzswap.
+//!
+//! The unsafe code of the project is here, but for the library that goes into programs
+//! (`uzswap-preload`). Every type owns its resource, frees it when dropped and has safe methods
+//! alone; no raw pointer leaves this package. It may call the kernel and C, and no other package of
+//! the project.
+
+#![allow(unsafe_code, reason = "this package is where the project keeps its unsafe code")]
+#![warn(missing_docs, clippy::missing_errors_doc)]
+
+pub mod blocks;
+pub mod children;
+pub mod cpus;
+pub mod cycles;
+pub mod files;
+pub mod foreign;
+pub mod guard;
+pub mod interrupt;
+pub mod lz4;
+pub mod maps;
+pub mod mounts;
+pub mod pagemap;
+pub mod pages;
+pub mod peer;
+
+pub mod process;
+pub mod process_memory;
+pub mod ptrace;
+pub mod rb_node;
+pub mod signals;
+pub mod spawn;
+pub mod stderr;
+pub mod swap;
+#[cfg(feature = "io-uring")]
+pub mod uring;
+#[cfg(not(feature = "io-uring"))]
+#[path = "no_uring.rs"]
+pub mod uring;
+pub mod userfaultfd;
+pub mod wide;
+pub mod window;
+pub mod zeros;

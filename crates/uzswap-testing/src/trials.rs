@@ -1,0 +1,38 @@
+//! Trials that cannot run everywhere: they are counted as ignored, with the reason.
+
+use std::fs;
+use std::process::ExitCode;
+
+use libtest_mimic::{Arguments, Trial};
+
+/// A test, or why it cannot run here. With UZSWAP_LIVE=require it is run all the same, and fails.
+pub fn trial(
+    name: impl Into<String>,
+    missing: Option<String>,
+    test: impl FnOnce() + Send + 'static,
+) -> Trial {
+    let is_required = std::env::var_os("UZSWAP_LIVE").is_some_and(|value| value == "require");
+    let trial = Trial::test(name, move || {
+        test();
+        Ok(())
+    });
+    match missing {
+        Some(reason) => trial.with_kind(reason).with_ignored_flag(!is_required),
+        None => trial,
+    }
+}
+
+/// Runs those that the command line asks for.
+pub fn run(trials: impl IntoIterator<Item = Trial>) -> ExitCode {
+    let trials = trials.into_iter().collect();
+    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+}
+
+/// Why a signal reaches nothing that is started here: it is ignored, as SIGINT is in the background
+/// of a script, and SIGHUP under nohup.
+pub fn no_signal(signal: i32) -> Option<String> {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
+    let is_ignored = u64::from_str_radix(mask.trim(), 16).unwrap() & 1 << (signal - 1) != 0;
+    is_ignored.then(|| format!("signal {signal} is ignored here"))
+}

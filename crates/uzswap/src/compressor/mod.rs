@@ -1,0 +1,284 @@
+//! How pages shrink: the compressors, behind one interface.
+//!
+//! Each keeps its working state per thread and uses it again from page to page.
+
+#[cfg(feature = "deflate")]
+mod deflate;
+mod format;
+mod lz4;
+#[cfg(feature = "lzo")]
+mod lzo;
+mod none;
+mod pair;
+#[cfg(feature = "zstd")]
+mod zstd;
+
+use std::fmt;
+use std::str::FromStr;
+
+pub use format::ObjectFormat;
+pub use pair::Pair;
+use thiserror::Error;
+
+use crate::names::UnknownName;
+use crate::page::{PAGE_SIZE, Page};
+
+/// Room a compressor is given: more than any of them makes of one page, so that none has to look
+/// for the end on every byte. A result over [`PAGE_SIZE`] counts as not fitting.
+pub const OUTPUT_BYTES: usize = PAGE_SIZE + PAGE_SIZE / 16 + 64; // 4416
+
+/// A page compressor. Shared by threads. A compressor must not call its own store.
+pub trait Compressor: Send + Sync + fmt::Debug {
+    /// The name it is chosen by, with its level where it was given one.
+    fn name(&self) -> String;
+
+    /// The format of its objects. Where it is equal to that of another compressor, each must read
+    /// what the other made: snapshots are restored by that.
+    fn format(&self) -> ObjectFormat {
+        ObjectFormat::Other(self.name())
+    }
+
+    /// Compresses `page` to the start of `out`; the compressed length, 1 to [`PAGE_SIZE`].
+    ///
+    /// # Errors
+    ///
+    /// [`CompressError`]; `out` then holds nothing of use.
+    fn compress(&self, page: &Page, out: &mut [u8; OUTPUT_BYTES]) -> Result<usize, CompressError>;
+
+    /// The same, for a page that is to take little room, whatever the time: where this is two
+    /// compressors ([`Pair`]), by the other one.
+    ///
+    /// # Errors
+    ///
+    /// As [`Compressor::compress`].
+    fn compress_densely(
+        &self,
+        page: &Page,
+        out: &mut [u8; OUTPUT_BYTES],
+    ) -> Result<usize, CompressError> {
+        self.compress(page, out)
+    }
+
+    /// Whether [`Compressor::compress_densely`] would make the same of the page that became
+    /// `object`.
+    fn is_dense(&self, _object: &[u8]) -> bool {
+        true
+    }
+
+    /// Restores the page that became `object`.
+    ///
+    /// # Errors
+    ///
+    /// [`Corrupt`] where `object` is not the compressed form of exactly one page. What is in `page`
+    /// then is unspecified.
+    fn decompress(&self, object: &[u8], page: &mut Page) -> Result<(), Corrupt>;
+}
+
+/// Why a page was not compressed.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum CompressError {
+    /// The result would be larger than the page.
+    #[error("the compressed page is over 4096 bytes")]
+    TooBig,
+    /// The compressor itself failed.
+    #[error("the compressor failed: {0}")]
+    Failed(String),
+}
+
+/// The object is not the compressed form of a page.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("not a compressed page: {0}")]
+pub struct Corrupt(pub String);
+
+impl Corrupt {
+    fn length(bytes: usize) -> Corrupt {
+        Corrupt(format!("it decompresses to {bytes} bytes instead of {PAGE_SIZE}"))
+    }
+}
+
+impl CompressError {
+    /// The error for a length that no object has: over a page, 0, or over the room.
+    pub(crate) fn of_length(bytes: usize) -> CompressError {
+        match bytes {
+            0 => CompressError::Failed("it made an object of 0 bytes".to_owned()),
+            1..=OUTPUT_BYTES => CompressError::TooBig,
+            _ => {
+                CompressError::Failed(format!("it made {bytes} bytes in a room of {OUTPUT_BYTES}"))
+            }
+        }
+    }
+}
+
+/// A result's length, if it is one that is kept.
+fn fitting(bytes: usize) -> Result<usize, CompressError> {
+    if bytes <= PAGE_SIZE { Ok(bytes) } else { Err(CompressError::TooBig) }
+}
+
+/// The compressors, by name. `zstd` and `deflate` take a level after a colon: `zstd:19`.
+///
+/// Each but `lz4` and `none` needs the feature of its name.
+#[non_exhaustive]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum CompressorKind {
+    /// liblz4's fast compressor at acceleration 1.
+    Lz4,
+    #[cfg(feature = "lzo")]
+    /// LZO1X-1 as in the kernel; of our own.
+    Lzo,
+    #[cfg(feature = "lzo")]
+    /// The kernel's LZO1X-1 with runs of zeros, zram's default there; of our own.
+    LzoRle,
+    #[cfg(feature = "zstd")]
+    /// libzstd at this level.
+    Zstd(i32),
+    #[cfg(feature = "deflate")]
+    /// Raw deflate by libdeflate at this level.
+    Deflate(i32),
+    /// No compression: every page is an object of 4096 bytes.
+    None,
+}
+
+impl CompressorKind {
+    /// The names there are, by the features that are on.
+    pub const NAMES: &'static [&'static str] = &[
+        "lz4",
+        #[cfg(feature = "lzo")]
+        "lzo",
+        #[cfg(feature = "lzo")]
+        "lzo-rle",
+        #[cfg(feature = "zstd")]
+        "zstd",
+        #[cfg(feature = "deflate")]
+        "deflate",
+        "none",
+    ];
+
+    /// The format of its objects.
+    pub fn format(self) -> ObjectFormat {
+        match self {
+            CompressorKind::Lz4 => ObjectFormat::Lz4,
+            #[cfg(feature = "lzo")]
+            CompressorKind::Lzo | CompressorKind::LzoRle => ObjectFormat::Lzo,
+            #[cfg(feature = "zstd")]
+            CompressorKind::Zstd(_) => ObjectFormat::Zstd,
+            #[cfg(feature = "deflate")]
+            CompressorKind::Deflate(_) => ObjectFormat::Deflate,
+            CompressorKind::None => ObjectFormat::None,
+        }
+    }
+
+    /// The compressor.
+    pub fn build(self) -> Box<dyn Compressor> {
+        match self {
+            CompressorKind::Lz4 => Box::new(lz4::Lz4),
+            #[cfg(feature = "lzo")]
+            CompressorKind::Lzo => Box::new(lzo::Lzo { runs: false }),
+            #[cfg(feature = "lzo")]
+            CompressorKind::LzoRle => Box::new(lzo::Lzo { runs: true }),
+            #[cfg(feature = "zstd")]
+            CompressorKind::Zstd(level) => Box::new(zstd::Zstd::new(level)),
+            #[cfg(feature = "deflate")]
+            CompressorKind::Deflate(level) => Box::new(deflate::Deflate::new(level)),
+            CompressorKind::None => Box::new(none::NoCompression),
+        }
+    }
+}
+
+impl fmt::Display for CompressorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CompressorKind::Lz4 => f.write_str("lz4"),
+            #[cfg(feature = "lzo")]
+            CompressorKind::Lzo => f.write_str("lzo"),
+            #[cfg(feature = "lzo")]
+            CompressorKind::LzoRle => f.write_str("lzo-rle"),
+            #[cfg(feature = "zstd")]
+            CompressorKind::Zstd(zstd::LEVEL_DEFAULT) => f.write_str("zstd"),
+            #[cfg(feature = "zstd")]
+            CompressorKind::Zstd(level) => write!(f, "zstd:{level}"),
+            #[cfg(feature = "deflate")]
+            CompressorKind::Deflate(deflate::LEVEL_DEFAULT) => f.write_str("deflate"),
+            #[cfg(feature = "deflate")]
+            CompressorKind::Deflate(level) => write!(f, "deflate:{level}"),
+            CompressorKind::None => f.write_str("none"),
+        }
+    }
+}
+
+/// Why a compressor's name was not understood.
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum CompressorNameError {
+    /// No such compressor.
+    #[error(transparent)]
+    Unknown(#[from] UnknownName),
+    /// A level that the compressor does not have.
+    #[error("compressor '{name}' takes a level from {min} to {max}, not '{level}'")]
+    Level {
+        /// The compressor.
+        name: String,
+        /// What was given.
+        level: String,
+        /// Its lowest level.
+        min: i32,
+        /// Its highest level.
+        max: i32,
+    },
+    /// A level for a compressor that has none.
+    #[error("compressor '{0}' has no levels")]
+    NoLevels(String),
+    /// A compressor whose feature is off.
+    #[error("compressor '{0}' is not built in; its feature of the crate uzswap is off")]
+    NotBuilt(String),
+}
+
+impl FromStr for CompressorKind {
+    type Err = CompressorNameError;
+
+    fn from_str(text: &str) -> Result<Self, CompressorNameError> {
+        let (name, level) = match text.split_once(':') {
+            Some((name, level)) => (name, Some(level)),
+            None => (text, None),
+        };
+        #[cfg(any(feature = "zstd", feature = "deflate"))]
+        let in_range = |default: i32, (min, max): (i32, i32)| match level {
+            None => Ok(default),
+            Some(level) => {
+                level.parse().ok().filter(|number| (min..=max).contains(number)).ok_or_else(|| {
+                    CompressorNameError::Level {
+                        name: name.to_owned(),
+                        level: level.to_owned(),
+                        min,
+                        max,
+                    }
+                })
+            }
+        };
+        match (name, level) {
+            #[cfg(feature = "zstd")]
+            ("zstd", _) => in_range(zstd::LEVEL_DEFAULT, zstd::levels()).map(CompressorKind::Zstd),
+            #[cfg(feature = "deflate")]
+            ("deflate", _) => {
+                in_range(deflate::LEVEL_DEFAULT, deflate::LEVELS).map(CompressorKind::Deflate)
+            }
+            ("lz4", None) => Ok(CompressorKind::Lz4),
+            #[cfg(feature = "lzo")]
+            ("lzo", None) => Ok(CompressorKind::Lzo),
+            #[cfg(feature = "lzo")]
+            ("lzo-rle", None) => Ok(CompressorKind::LzoRle),
+            ("none", None) => Ok(CompressorKind::None),
+            ("lz4" | "none", Some(_)) => Err(CompressorNameError::NoLevels(name.to_owned())),
+            #[cfg(feature = "lzo")]
+            ("lzo" | "lzo-rle", Some(_)) => Err(CompressorNameError::NoLevels(name.to_owned())),
+            #[allow(unreachable_patterns, reason = "with its feature, it is matched above")]
+            ("lzo" | "lzo-rle" | "zstd" | "deflate", _) => {
+                Err(CompressorNameError::NotBuilt(name.to_owned()))
+            }
+            _ => Err(UnknownName {
+                what: "compressor",
+                name: name.to_owned(),
+                known: CompressorKind::NAMES.join(", "),
+            }
+            .into()),
+        }
+    }
+}

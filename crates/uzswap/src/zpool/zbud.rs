@@ -1,0 +1,291 @@
+//! Two objects a host page, one at each end.
+//!
+//! ```text
+//!  0        64                                              4096
+//!  | header | first ->          free chunks          <- last |
+//! ```
+//!
+//! An object takes whole chunks of 64 bytes. A page with one object is listed by its free chunks;
+//! a new object goes to the page with the fewest that suffice. Nothing ever moves. Geometry, lists
+//! and choice are those of the kernel's zbud, so the same calls give the same number of pages.
+//!
+//! Bound: never fewer pages than half the objects.
+//!
+//! - B1: first and last together are 1 to 63 chunks; a page without objects is not kept.
+//! - B2: a page with a free end is on the list of its free chunks, a full one is on none.
+//! - B3: every object is named by one handle, and every handle names an object.
+
+use std::sync::Arc;
+
+use super::chunked::{CHUNK_BYTES, ChunkPages, PAGE_CHUNKS, PageId, chunks_of};
+use super::handle::{HandleTable, Location};
+use super::lock::{PoolLock, PoolPart};
+use super::{Arena, Handle, UnknownHandle, Zpool, ZpoolError, ZpoolStats, check_object};
+use crate::budget::GrowError;
+use uzswap_sys::pages::PageRun;
+
+/// Chunks that the kernel's page header takes.
+const HEADER_CHUNKS: u8 = 1;
+
+/// Chunks of a page that objects can take.
+const FREE_CHUNKS: u8 = PAGE_CHUNKS as u8 - HEADER_CHUNKS; // 63
+
+/// The largest object, in bytes: the kernel leaves a chunk beside it.
+const OBJECT_BYTES_MAX: usize = (FREE_CHUNKS as usize - 1) * CHUNK_BYTES; // 3968
+
+/// What this allocator's handles carry; no size class of zsmalloc has it.
+const HANDLE_SET: u8 = 254;
+
+/// The allocator of two objects a page.
+#[derive(Debug)]
+pub struct Zbud {
+    arena: Arc<Arena>,
+    pages: PoolLock<Pages>,
+}
+
+/// Everything the lock protects.
+#[derive(Debug)]
+struct Pages {
+    handles: HandleTable,
+    table: ChunkPages<Buddies>,
+}
+
+/// The objects of one page, in chunks; 0 where there is none. With its page's links 32 bytes.
+#[derive(Debug, Clone, Copy, Default)]
+struct Buddies {
+    first: u8,
+    last: u8,
+}
+
+/// An end of a page, as the low bit of a location.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    First = 0,
+    Last = 1,
+}
+
+impl Buddies {
+    /// The list a page is on.
+    fn list(&self) -> Option<u8> {
+        (self.first == 0 || self.last == 0).then_some(FREE_CHUNKS - self.first - self.last)
+    }
+
+    /// First chunk, and number of chunks, of an end's object.
+    fn place(&self, end: End) -> (u8, u8) {
+        match end {
+            End::First => (HEADER_CHUNKS, self.first),
+            End::Last => (PAGE_CHUNKS as u8 - self.last, self.last),
+        }
+    }
+
+    fn chunks_mut(&mut self, end: End) -> &mut u8 {
+        match end {
+            End::First => &mut self.first,
+            End::Last => &mut self.last,
+        }
+    }
+}
+
+impl Zbud {
+    /// An empty pool.
+    pub fn new(arena: Arc<Arena>) -> Zbud {
+        let pages = Pages {
+            handles: HandleTable::new(HANDLE_SET, arena.budget()),
+            table: ChunkPages::new(arena.budget()),
+        };
+        Zbud { arena, pages: PoolLock::new(pages) }
+    }
+}
+
+impl Zpool for Zbud {
+    fn name(&self) -> &'static str {
+        "zbud"
+    }
+
+    fn object_size_max(&self) -> usize {
+        OBJECT_BYTES_MAX
+    }
+
+    fn insert(&self, object: &[u8]) -> Result<Handle, ZpoolError> {
+        check_object(self.name(), object.len(), self.object_size_max())?;
+        let mut pages = self.pages.write_reserved()?;
+        if let Some(id) = pages.table.best_fit(chunks_of(object.len())) {
+            return Ok(pages.place(id, object));
+        }
+        drop(pages);
+        let (mut pages, run) =
+            self.pages.write_with(self.arena.alloc(1)?, |run| self.arena.free(run))?;
+        let id = pages.table.add(run, Buddies::default());
+        Ok(pages.place(id, object))
+    }
+
+    fn read(&self, handle: Handle, reader: &mut dyn FnMut(&[u8])) -> Result<(), UnknownHandle> {
+        let pages = self.pages.read();
+        reader(pages.object(handle).ok_or(UnknownHandle(handle))?);
+        Ok(())
+    }
+
+    fn remove(&self, handle: Handle) -> Result<(), UnknownHandle> {
+        let emptied = self.pages.write().remove(handle).ok_or(UnknownHandle(handle))?;
+        if let Some(run) = emptied {
+            self.arena.free(run);
+        }
+        Ok(())
+    }
+
+    fn compact(&self) -> usize {
+        let mut pages = self.pages.write();
+        pages.handles.release_if_empty();
+        pages.table.release_if_empty();
+        0
+    }
+
+    fn stats(&self) -> ZpoolStats {
+        let pages = self.pages.read();
+        ZpoolStats {
+            pool_pages: pages.table.used(),
+            objects: pages.handles.used(),
+            metadata_bytes: size_of::<Self>() + pages.handles.bytes() + pages.table.heap_bytes(),
+            pages_compacted: 0,
+        }
+    }
+
+    fn audit(&self) -> Result<(), String> {
+        self.pages.read().audit()
+    }
+}
+
+impl Drop for Zbud {
+    fn drop(&mut self) {
+        // The arena may outlive the pool; its count of used pages must not.
+        for run in self.pages.write().table.take_runs() {
+            self.arena.free(run);
+        }
+    }
+}
+
+impl PoolPart for Pages {
+    fn reserve(&mut self) -> Result<(), GrowError> {
+        self.handles.reserve()?;
+        self.table.reserve()
+    }
+}
+
+impl Pages {
+    /// Copies `object` to a free end of a page that has room for it.
+    fn place(&mut self, id: PageId, object: &[u8]) -> Handle {
+        self.table.unlink(id);
+        let buddies = &mut self.table[id];
+        let end = if buddies.first == 0 { End::First } else { End::Last };
+        *buddies.chunks_mut(end) = chunks_of(object.len());
+        let (start, _) = buddies.place(end);
+        self.table.write(id, start, object);
+        self.list(id);
+        self.handles.insert(location(id, end))
+    }
+
+    /// The chunks of an object.
+    #[inline]
+    fn object(&self, handle: Handle) -> Option<&[u8]> {
+        let (id, end) = page_and_end(self.handles.get(handle)?);
+        let (start, chunks) = self.table[id].place(end);
+        Some(self.table.chunks(id, start, chunks))
+    }
+
+    /// Frees an object and gives up the page that it leaves empty; `None` for an unknown handle.
+    fn remove(&mut self, handle: Handle) -> Option<Option<PageRun>> {
+        let (id, end) = page_and_end(self.handles.remove(handle)?);
+        self.table.unlink(id);
+        let buddies = &mut self.table[id];
+        *buddies.chunks_mut(end) = 0;
+        if buddies.first == 0 && buddies.last == 0 {
+            return Some(Some(self.table.take(id)));
+        }
+        self.list(id);
+        Some(None)
+    }
+
+    fn list(&mut self, id: PageId) {
+        if let Some(free) = self.table[id].list() {
+            self.table.link(id, free);
+        }
+    }
+
+    /// Checks B1 to B3, and the tables' own invariants.
+    fn audit(&self) -> Result<(), String> {
+        self.handles.audit()?;
+        let mut objects = 0;
+        for id in (0..self.table.id_end()).filter(|&id| self.table.is_used(id)) {
+            let Buddies { first, last } = self.table[id];
+            if !(1..=u16::from(FREE_CHUNKS)).contains(&(u16::from(first) + u16::from(last))) {
+                return Err(format!("B1: page {id} has {first} and {last} chunks"));
+            }
+            objects += usize::from(first != 0) + usize::from(last != 0);
+        }
+        self.table.audit(Buddies::list).map_err(|error| format!("B2: {error}"))?;
+        // As many handles as objects, and no two name the same: each object has its own.
+        let mut named = vec![0u8; self.table.id_end() as usize];
+        for location in self.handles.locations() {
+            let (id, end) = page_and_end(location);
+            let bit = 1 << end as u8;
+            if !self.table.is_used(id)
+                || self.table[id].place(end).1 == 0
+                || named[id as usize] & bit != 0
+            {
+                return Err(format!("B3: a handle names the {end:?} of page {id}, wrongly"));
+            }
+            named[id as usize] |= bit;
+        }
+        if objects != self.handles.used() {
+            return Err(format!("B3: {objects} objects, {} handles", self.handles.used()));
+        }
+        Ok(())
+    }
+}
+
+/// A location: page number, end (1 bit).
+fn location(id: PageId, end: End) -> Location {
+    u64::from(id) << 1 | end as u64
+}
+
+fn page_and_end(location: Location) -> (PageId, End) {
+    let end = if location & 1 == 0 { End::First } else { End::Last };
+    ((location >> 1) as u32, end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_smallest_room_that_suffices_is_taken_and_first_before_last() {
+        let pool = Zbud::new(Arc::new(Arena::new()));
+        let [large, small] = [40, 20].map(|chunks| vec![1; chunks * CHUNK_BYTES]);
+        let in_large = pool.insert(&large).unwrap(); // leaves 23 chunks
+        pool.insert(&vec![2; 44 * CHUNK_BYTES]).unwrap(); // leaves 19
+        pool.insert(&vec![3; 62 * CHUNK_BYTES]).unwrap(); // leaves 1
+        let place = |handle| page_and_end(pool.pages.read().handles.get(handle).unwrap());
+        let beside = pool.insert(&small).unwrap();
+        assert_eq!(place(beside), (0, End::Last));
+        pool.remove(in_large).unwrap();
+        assert_eq!(place(pool.insert(&large).unwrap()), (0, End::First));
+        assert_eq!(pool.stats().pool_pages, 3);
+        pool.audit().unwrap();
+    }
+
+    #[test]
+    fn two_largest_objects_never_share_a_page() {
+        let arena = Arc::new(Arena::new());
+        let pool = Zbud::new(Arc::clone(&arena));
+        for _ in 0..2 {
+            pool.insert(&[7; OBJECT_BYTES_MAX]).unwrap();
+        }
+        assert!(matches!(
+            pool.insert(&[7; OBJECT_BYTES_MAX + 1]),
+            Err(ZpoolError::TooBig { max: 3968, .. })
+        ));
+        assert_eq!((pool.stats().pool_pages, arena.stats().used_pages), (2, 2));
+        drop(pool);
+        assert_eq!(arena.stats().used_pages, 0);
+    }
+}

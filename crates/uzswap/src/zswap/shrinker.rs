@@ -1,0 +1,239 @@
+//! The shrinker: a thread that keeps the pool below its accept threshold, and writes what stores
+//! staged, so that they need not write anything back themselves.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use super::lru::Lru;
+use super::tenant::TenantId;
+use super::tier::BATCH_PAGES;
+use super::{PAGE_SIZE, Shrunk, Zswap};
+
+/// How the shrinker works.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ShrinkerOptions {
+    /// Writes back before the pool comes near its limit too, as many pages at a time as pressure
+    /// asks for, but spares as many as were lately brought back from the backing: the kernel's
+    /// `shrinker_enabled`.
+    pub dynamic: bool,
+    /// The pool is compacted when so many percent of its bytes are not in objects, 0 to 100. 100 is
+    /// never.
+    pub compact_percent: u8,
+    /// How long it waits at most before it looks at the pool again.
+    pub interval: Duration,
+}
+
+impl Default for ShrinkerOptions {
+    fn default() -> Self {
+        ShrinkerOptions {
+            dynamic: false,
+            compact_percent: 25,
+            interval: Duration::from_millis(100),
+        }
+    }
+}
+
+/// Failures in a row after which the shrinker waits for its next turn: the kernel's 16.
+const FAILURES_MAX: usize = 16;
+
+/// Of the pages that the dynamic shrinker may write back, it takes one in so many at a turn: what
+/// reclaim asks of a kernel's shrinker at its lowest pressure (`DEF_PRIORITY` is 12) would be too
+/// little for a pool that is not asked by all of the machine.
+const DYNAMIC_SHARE: u64 = 64;
+
+/// The thread; it ends when this is dropped.
+#[derive(Debug)]
+pub struct Shrinker {
+    zswap: Arc<Zswap>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Shrinker {
+    /// Starts it for a store.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's, where it gives no thread.
+    pub fn start(zswap: Arc<Zswap>, options: ShrinkerOptions) -> io::Result<Shrinker> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let thread = {
+            let (zswap, stop) = (Arc::clone(&zswap), Arc::clone(&stop));
+            let work = move || {
+                while !stop.load(Ordering::Relaxed) {
+                    zswap.limit.wait(options.interval);
+                    zswap.shrinker_turn(options, &stop);
+                }
+            };
+            std::thread::Builder::new().name("uzswap-shrinker".to_owned()).spawn(work)?
+        };
+        Ok(Shrinker { zswap, stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for Shrinker {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.zswap.limit.wake();
+        // A panic there has been reported, and left the store as it was.
+        self.thread.take().map(JoinHandle::join);
+    }
+}
+
+impl Zswap {
+    /// One turn of the shrinker: what is staged, below the accept threshold, and what else is due.
+    /// The torture takes such turns itself, so that a seed repeats them.
+    #[doc(hidden)]
+    pub fn shrinker_turn(&self, options: ShrinkerOptions, stop: &AtomicBool) {
+        while self.write_staged() > 0 && !stop.load(Ordering::Relaxed) {}
+        if self.limit.is_crowded(self.limited_bytes())
+            && self.is_fragmented(options.compact_percent)
+        {
+            self.compact();
+        }
+        let mut failures = 0;
+        while self.limit.is_crowded(self.limited_bytes())
+            && failures < FAILURES_MAX
+            && !stop.load(Ordering::Relaxed)
+        {
+            let shrunk = self.shrink(TenantId::ROOT, BATCH_PAGES);
+            failures = if shrunk.pages() > 0 { 0 } else { failures + 1 };
+        }
+        if options.dynamic {
+            self.shrink_dynamically();
+        }
+        self.discard_until(|| stop.load(Ordering::Relaxed));
+    }
+
+    /// Writes back the coldest pages until the pool has at most `pool_bytes` of host pages, or no
+    /// more go; compacts it on the way where a quarter of it is in no object.
+    pub fn shrink_to(&self, pool_bytes: u64) -> Shrunk {
+        self.id.enter();
+        let mut all = Shrunk::default();
+        while self.budget().pool_bytes() > pool_bytes {
+            let percent = ShrinkerOptions::default().compact_percent;
+            if self.is_fragmented(percent) && self.compact() > 0 {
+                continue;
+            }
+            let batch = self.shrink(TenantId::ROOT, BATCH_PAGES);
+            all.add(batch);
+            if batch.pages() == 0 {
+                break;
+            }
+        }
+        all
+    }
+
+    /// Whether so many percent of the pool are not in objects, and at least one batch's worth is.
+    fn is_fragmented(&self, percent: u8) -> bool {
+        let memory = self.memory();
+        let unused = memory.pool_bytes.saturating_sub(memory.compressed_bytes);
+        unused >= (BATCH_PAGES * PAGE_SIZE) as u64
+            && unused * 100 > memory.pool_bytes * u64::from(percent)
+            && percent < 100
+    }
+
+    /// Writes back some of the pages that may go now.
+    fn shrink_dynamically(&self) {
+        let pages = self.evictable_pages() / DYNAMIC_SHARE;
+        self.shrink(TenantId::ROOT, pages as usize);
+    }
+
+    /// Pages that the dynamic shrinker may write back, counted as the kernel does: those on the
+    /// lists, without as many as were lately brought back, scaled by how much memory they take, for
+    /// pages that compress well are not worth writing. Each page that was brought back counts at
+    /// one call.
+    pub(super) fn evictable_pages(&self) -> u64 {
+        let Some(order) = &self.order else { return 0 };
+        let lru = self.options.records.map(|records| records.lru);
+        let (mut in_pool, mut evictable, mut compressed_bytes) = (0, 0, 0);
+        for (id, tenant) in order.tenants.iter() {
+            let (mut pages, mut protected) = (0, 0);
+            for shard in self.shards.iter() {
+                let (listed, spared) = shard.lock().listed_pages(id);
+                pages += listed as u64;
+                protected += spared as u64;
+            }
+            in_pool += pages;
+            if order.tenants.may_write_back(id) {
+                let spared = match lru {
+                    Some(Lru::Protected) => protected,
+                    _ => tenant.take_backing_loads(pages),
+                };
+                evictable += pages.saturating_sub(spared);
+            }
+        }
+        for shard in self.shards.iter() {
+            compressed_bytes += shard.lock().compressed_bytes;
+        }
+        let original_bytes = u128::from(in_pool) * PAGE_SIZE as u128;
+        let scaled = u128::from(evictable) * u128::from(compressed_bytes);
+        scaled.checked_div(original_bytes).map_or(0, |pages| (pages as u64).min(evictable))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backing::MemoryBacking;
+    use crate::page::{Page, PageKey};
+    use crate::zswap::{RecordOptions, TenantOptions, ZswapOptions};
+
+    /// A page of which `noise` bytes do not shrink.
+    fn page_of(number: u64, noise: usize) -> Page {
+        let mut word = number << 1 | 1;
+        let mut page = [0; PAGE_SIZE];
+        page[..noise].fill_with(|| {
+            word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(number | 1);
+            (word >> 56) as u8
+        });
+        page
+    }
+
+    #[test]
+    fn what_may_go_is_scaled_by_its_size_and_spares_as_many_as_came_back() {
+        let records = Some(RecordOptions { lru: Lru::Plain, ..RecordOptions::default() });
+        let options = ZswapOptions { records, ..ZswapOptions::default() };
+        let backing = Box::new(MemoryBacking::new(4096).unwrap());
+        let zswap = Zswap::with_backing(options, backing).unwrap();
+        assert_eq!(zswap.evictable_pages(), 0, "of nothing");
+        for key in 0..600 {
+            zswap.store(PageKey(key), &page_of(key, 1000)).unwrap();
+        }
+        // So many of so many pages, at a ratio of compressed to original bytes.
+        let scaled =
+            |pages: u64, of: u64| pages * zswap.memory().compressed_bytes / (of * PAGE_SIZE as u64);
+        assert!(scaled(600, 600) < 200, "they take a quarter");
+        assert_eq!(zswap.evictable_pages(), scaled(600, 600));
+        assert_eq!(zswap.shrink(TenantId::ROOT, 100).written_back, 100);
+        let mut page = [0; PAGE_SIZE];
+        for key in 0..90 {
+            assert!(zswap.load_in_place(PageKey(key), &mut page).unwrap());
+        }
+        // Each counts once.
+        assert_eq!(zswap.evictable_pages(), scaled(500 - 90, 500));
+        assert_eq!(zswap.evictable_pages(), scaled(500, 500));
+        // Pages of a tenant without writeback do not go, and have their part of the bytes.
+        let pinned = TenantOptions { writeback: false, ..TenantOptions::default() };
+        let pinned = zswap.add_tenant(TenantId::ROOT, pinned).unwrap();
+        for key in 1000..1100 {
+            zswap.store_for(pinned, PageKey(key), &page_of(key, 3000)).unwrap();
+        }
+        assert_eq!(zswap.evictable_pages(), scaled(500, 600));
+        // Loads of a removed tenant's pages count for the tenant above.
+        let removed = zswap.add_tenant(TenantId::ROOT, TenantOptions::default()).unwrap();
+        for key in 2000..2050 {
+            zswap.store_for(removed, PageKey(key), &page_of(key, 1000)).unwrap();
+        }
+        assert_eq!(zswap.shrink(removed, 50).written_back, 50);
+        for key in 2000..2050 {
+            assert!(zswap.load_in_place(PageKey(key), &mut page).unwrap());
+        }
+        zswap.remove_tenant(removed).unwrap();
+        assert_eq!(zswap.evictable_pages(), scaled(500 - 50, 600));
+        zswap.audit().unwrap();
+    }
+}

@@ -1,0 +1,173 @@
+//! Everything that a store says of itself, in one value: for people, JSON, Prometheus, snapshots.
+
+#[cfg(feature = "serde")]
+use serde::{Deserialize, Serialize};
+
+use super::{Counters, LatencyCounts, LatencyStats, MemoryUse, TENANTS_MAX, TenantStats, Zswap};
+
+/// What a store is made of, did and holds. Taken part by part: exact only while no other thread
+/// changes the store.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
+#[cfg_attr(feature = "serde", serde(default))]
+pub struct Stats {
+    /// The options it was made with.
+    pub options: OptionNames,
+    /// The kernel's counters.
+    pub counters: Counters,
+    /// What its memory is used for.
+    pub memory: MemoryUse,
+    /// All tenants, the root first; none without records.
+    pub tenants: Vec<TenantStats>,
+    /// How long the verbs took, if that was measured.
+    pub latencies: LatencyStats,
+    /// The backing, if there is one.
+    pub backing: Option<BackingStats>,
+}
+
+/// The backing of a store.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
+#[cfg_attr(feature = "serde", serde(default))]
+pub struct BackingStats {
+    /// Its name: a path.
+    pub name: String,
+    /// Its capacity, in blocks of 4096 bytes.
+    pub blocks: u64,
+    /// Blocks that hold something.
+    pub used_blocks: u64,
+}
+
+/// The options of a store, by the names that they are chosen by.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
+#[cfg_attr(feature = "serde", serde(default))]
+pub struct OptionNames {
+    /// The allocator.
+    pub zpool: String,
+    /// The compressor, with its level where it was given one.
+    pub compressor: String,
+    /// The index of a shard.
+    pub index: String,
+    /// Shards.
+    pub shards: u64,
+    /// The policy for pages that do not shrink.
+    pub incompressible: String,
+    /// Bytes in front of each object.
+    pub object_header_bytes: u64,
+    /// The most bytes of host pages that the pool may own; none for as many as there are.
+    pub max_pool_bytes: Option<u64>,
+    /// Percent of that below which a full pool takes pages again.
+    pub accept_threshold_percent: u64,
+    /// What a store does that finds the pool full.
+    pub when_full: String,
+    /// The size of host pages.
+    pub host_pages: String,
+    /// How same-filled pages are found.
+    pub same_filled_check: String,
+    /// Whether only zeros count as such.
+    pub same_filled_zero_only: bool,
+    /// The order of eviction; none without records.
+    pub lru: Option<String>,
+    /// Whether objects have checksums.
+    pub checksum: bool,
+    /// How pages are written to the backing.
+    pub written_as: String,
+}
+
+impl Zswap {
+    /// Everything that the store says of itself.
+    pub fn stats(&self) -> Stats {
+        self.id.enter();
+        Stats {
+            options: self.option_names(),
+            counters: self.counters(),
+            memory: self.memory(),
+            tenants: self.tenants(),
+            latencies: self.latencies(),
+            backing: self.tier.as_ref().map(|tier| BackingStats {
+                name: tier.backing().name(),
+                blocks: u64::from(tier.backing().block_count()),
+                used_blocks: tier.usage().0 as u64,
+            }),
+        }
+    }
+
+    fn option_names(&self) -> OptionNames {
+        let options = &self.options;
+        OptionNames {
+            zpool: self.zpool.name().to_owned(),
+            compressor: self.compressor.name(),
+            index: options.index.name().to_owned(),
+            shards: options.shards as u64,
+            incompressible: options.incompressible.name().to_owned(),
+            object_header_bytes: options.object_header_bytes as u64,
+            max_pool_bytes: Some(self.limit.max_bytes).filter(|&bytes| bytes < u64::MAX),
+            accept_threshold_percent: u64::from(options.accept_threshold_percent),
+            when_full: options.when_full.name().to_owned(),
+            host_pages: options.host_pages.name().to_owned(),
+            same_filled_check: options.same_filled.check.name().to_owned(),
+            same_filled_zero_only: options.same_filled.zero_only,
+            lru: options.records.map(|records| records.lru.name().to_owned()),
+            checksum: self.has_checksums(),
+            written_as: options.written_as.name().to_owned(),
+        }
+    }
+}
+
+/// No count of a store is larger: sums of a few of them have no overflow.
+const COUNT_MAX: u64 = 1 << 56;
+
+impl Stats {
+    /// Checks what was read from somewhere: that numbers can be added up, and that the tenants make
+    /// a tree.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let counters = self.counters.list().map(|counter| (counter.name, counter.value));
+        if let Some((name, value)) =
+            counters.chain(self.memory.list()).find(|(_, value)| *value > COUNT_MAX)
+        {
+            return Err(format!("{name} is {value}, and no store counts over {COUNT_MAX}"));
+        }
+        for (name, counts) in self.latencies.verbs() {
+            let LatencyCounts { count, sum_ns, buckets } = counts;
+            let sum = buckets.iter().try_fold(0_u64, |sum, bucket| sum.checked_add(bucket.count));
+            if *count > COUNT_MAX || *sum_ns > COUNT_MAX || sum != Some(*count) {
+                return Err(format!("the times of {name} do not add up to their count {count}"));
+            }
+            if !buckets.is_sorted_by(|a, b| a.below_ns < b.below_ns) {
+                return Err(format!("the times of {name} are not in order"));
+            }
+        }
+        if self.tenants.len() > TENANTS_MAX {
+            return Err(format!("{} tenants are over {TENANTS_MAX}", self.tenants.len()));
+        }
+        for (number, tenant) in self.tenants.iter().enumerate() {
+            let is_placed = match tenant.parent {
+                None => number == 0,
+                Some(parent) => parent < number,
+            };
+            if tenant.number != number || !is_placed {
+                return Err(format!(
+                    "tenant {number} has number {} and is below {:?}",
+                    tenant.number, tenant.parent
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl MemoryUse {
+    /// All of it, by name, in bytes.
+    pub(super) fn list(&self) -> [(&'static str, u64); 7] {
+        [
+            ("pool_bytes", self.pool_bytes),
+            ("pool_peak_bytes", self.pool_peak_bytes),
+            ("compressed_bytes", self.compressed_bytes),
+            ("index_bytes", self.index_bytes),
+            ("policy_bytes", self.policy_bytes),
+            ("zpool_metadata_bytes", self.zpool_metadata_bytes),
+            ("reserve_bytes", self.reserve_bytes),
+        ]
+    }
+}

@@ -1,0 +1,300 @@
+//! Goal: a snapshot restores into a store of any other compressors with every page right, or is
+//! refused by the names of both; and a restored store stays in its budget at every instant.
+//! Method: all ordered pairs of a list of configurations, foreign compressors among them; every
+//! index, on dense and sparse keys, with and without a backing, where the budget counts all.
+//! Blind to: snapshots that were damaged (`snapshot`), several threads (`torture`).
+
+use uzswap_testing::varied_pages;
+
+use std::io::{self, Read};
+use std::sync::Arc;
+
+use uzswap::backing::{Backing, MemoryBacking};
+use uzswap::budget::{Budget, Counted};
+use uzswap::compressor::{
+    CompressError, Compressor, CompressorKind, Corrupt, OUTPUT_BYTES, ObjectFormat,
+};
+use uzswap::index::IndexKind;
+use uzswap::page::{PAGE_SIZE, Page, PageKey};
+use uzswap::zswap::snapshot::{RestoreError, SnapshotOptions, SnapshotReader};
+use uzswap::zswap::{Incompressible, TenantId, WrittenAs, Zswap, ZswapOptions, ZswapParts};
+use varied_pages::{Random, varied_page};
+
+const PAGES: u64 = 24;
+
+/// Compressors of this crate, alone and in pairs.
+const KNOWN: [(&str, Option<&str>); 18] = [
+    ("lz4", None),
+    ("lzo", None),
+    ("lzo-rle", None),
+    ("zstd:1", None),
+    ("zstd:3", None),
+    ("zstd:-7", None),
+    ("deflate:1", None),
+    ("deflate:9", None),
+    ("none", None),
+    ("zstd:1", Some("zstd:3")),
+    ("zstd:2", Some("zstd:9")),
+    ("zstd:1", Some("lz4")),
+    ("lz4", Some("zstd:1")),
+    ("lz4", Some("lz4")),
+    ("lzo", Some("lzo-rle")),
+    ("deflate:1", Some("deflate:9")),
+    ("none", Some("zstd:3")),
+    ("lzo-rle", Some("deflate:6")),
+];
+
+/// Names of compressors of others: one of their own, and two that say what this crate's do.
+const FOREIGN: [&str; 3] = ["mirror", "zstd:1", "zstd:1+zstd:3"];
+
+/// A compressor of others: a page's bytes, backwards, without the zeros at its end.
+#[derive(Debug)]
+struct Mirror(&'static str);
+
+impl Compressor for Mirror {
+    fn name(&self) -> String {
+        self.0.to_owned()
+    }
+
+    fn compress(&self, page: &Page, out: &mut [u8; OUTPUT_BYTES]) -> Result<usize, CompressError> {
+        let bytes = page.iter().rposition(|&byte| byte != 0).map_or(1, |last| last + 1);
+        page[..bytes].iter().rev().zip(out).for_each(|(from, to)| *to = *from);
+        Ok(bytes)
+    }
+
+    fn decompress(&self, object: &[u8], page: &mut Page) -> Result<(), Corrupt> {
+        let Some(rest) = page.get_mut(object.len()..) else {
+            return Err(Corrupt("too long".to_owned()));
+        };
+        rest.fill(0);
+        object.iter().rev().zip(page).for_each(|(from, to)| *to = *from);
+        Ok(())
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Configuration {
+    Known(&'static str, Option<&'static str>),
+    Foreign(&'static str),
+}
+
+use Configuration::{Foreign, Known};
+
+impl Configuration {
+    fn all() -> Vec<Configuration> {
+        let known = KNOWN.map(|(fast, dense)| Known(fast, dense));
+        known.into_iter().chain(FOREIGN.map(Foreign)).collect()
+    }
+
+    fn name(self) -> String {
+        match self {
+            Known(fast, dense) => {
+                let name = |name: &str| name.parse::<CompressorKind>().unwrap().to_string();
+                let dense = dense.map_or(String::new(), |dense| format!("+{}", name(dense)));
+                format!("{}{dense}", name(fast))
+            }
+            Foreign(name) => name.to_owned(),
+        }
+    }
+
+    fn store(self) -> Zswap {
+        match self {
+            Known(fast, dense) => Zswap::new(ZswapOptions {
+                compressor: fast.parse().unwrap(),
+                dense: dense.map(|dense| dense.parse().unwrap()),
+                // A page of "none" and the tag of a pair are more than a page.
+                incompressible: Incompressible::StoreAsIs,
+                ..ZswapOptions::default()
+            }),
+            Foreign(name) => {
+                Zswap::with_compressor(ZswapOptions::default(), Box::new(Mirror(name)))
+            }
+        }
+    }
+}
+
+fn page_of(number: u64) -> Page {
+    let mut page = varied_page(&mut Random::new(number / 3 + 7));
+    page[0] = 1;
+    page[8] = 2; // not one word
+    page[16..24].copy_from_slice(&number.to_le_bytes());
+    page[2048..].fill(0); // each of the compressors shrinks it
+    page
+}
+
+fn snapshot_of(zswap: &Zswap) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    zswap.snapshot_to(&mut bytes, SnapshotOptions::default()).unwrap();
+    bytes
+}
+
+/// A store in which every other page is dense, as a snapshot.
+fn snapshot_from(from: Configuration) -> Vec<u8> {
+    let zswap = from.store();
+    for number in 0..PAGES {
+        match number % 2 {
+            0 => zswap.store(PageKey(number), &page_of(number)).unwrap(),
+            _ => zswap.store_densely(PageKey(number), &page_of(number)).unwrap(),
+        };
+    }
+    snapshot_of(&zswap)
+}
+
+fn check_all(zswap: &Zswap, pages: u64, stride: u64, what: &dyn Fn() -> String) {
+    zswap.audit().unwrap_or_else(|error| panic!("{}: {error}", what()));
+    let mut page = [0; PAGE_SIZE];
+    for number in 0..pages {
+        match zswap.load(PageKey(number * stride), &mut page) {
+            Ok(true) => assert!(page == page_of(number), "{}: page {number} is another", what()),
+            other => panic!("{}: page {number}: {other:?}", what()),
+        }
+    }
+}
+
+#[test]
+fn every_configuration_restores_into_every_other_or_is_refused_by_name() {
+    let (mut restored, mut refused) = (0, 0);
+    for from in Configuration::all() {
+        let snapshot = snapshot_from(from);
+        for into in Configuration::all() {
+            let what = || format!("{} into {}", from.name(), into.name());
+            let reader = SnapshotReader::new("snapshot", &snapshot[..]).unwrap();
+            match into.store().restore_from(reader) {
+                Ok((zswap, _)) => {
+                    restored += 1;
+                    check_all(&zswap, PAGES, 1, &what);
+                    if matches!((from, into), (Known(_, Some(_)), Known(_, Some(_)))) {
+                        let dense = (0..PAGES).filter(|number| number % 2 == 1);
+                        let made: Vec<usize> = dense
+                            .map(|number| zswap.recompress(PageKey(number)).unwrap())
+                            .collect();
+                        assert!(made.iter().all(|&bytes| bytes == 0), "{}: {made:?}", what());
+                    }
+                }
+                Err(error) => {
+                    refused += 1;
+                    let text = error.to_string();
+                    let is_named = [from.name(), into.name()]
+                        .iter()
+                        .all(|name| text.contains(&format!("'{name}'")));
+                    assert!(
+                        matches!(error, RestoreError::Compressor { .. }),
+                        "{}: {error}",
+                        what()
+                    );
+                    assert!(is_named, "{}: {text}", what());
+                    assert!(matches!(from, Foreign(_)), "{}: {text}", what());
+                }
+            }
+        }
+    }
+    // A foreign one into itself alone.
+    assert_eq!((restored, refused), (18 * 21 + 3, 3 * 20));
+}
+
+/// What a snapshot of version 1 tells of its objects is the name alone.
+#[test]
+fn a_header_without_the_format_is_damaged() {
+    let snapshot = snapshot_from(Known("lz4", Some("zstd:1")));
+    let reader = SnapshotReader::new("snapshot", &snapshot[..]).unwrap();
+    let pair = ObjectFormat::Pair(Box::new((ObjectFormat::Lz4, ObjectFormat::Zstd)));
+    assert_eq!(reader.header().object_format, Some(pair));
+    let at = |text: &str| snapshot.windows(text.len()).position(|part| part == text.as_bytes());
+    let start = at("\"object_format\"").unwrap();
+    let mut other = snapshot.clone();
+    other[start + 1] = b'x'; // a field that is not looked at
+    let header = 16 + u32::from_le_bytes(other[12..16].try_into().unwrap()) as usize;
+    let sum = twox_hash::XxHash3_64::oneshot_with_seed(0, &other[..header]);
+    other[header..header + 8].copy_from_slice(&sum.to_le_bytes());
+    let refused = SnapshotReader::new("snapshot", &other[..]).unwrap_err();
+    assert!(refused.fault.is_damage() && refused.to_string().contains("format"), "{refused}");
+    // The same, said to be of version 1: a pair is told by its name.
+    other[8] = 1;
+    let sum = twox_hash::XxHash3_64::oneshot_with_seed(0, &other[..header]);
+    other[header..header + 8].copy_from_slice(&sum.to_le_bytes());
+    let reader = SnapshotReader::new("snapshot", &other[..]).unwrap();
+    let pair = ObjectFormat::Pair(Box::new((ObjectFormat::Lz4, ObjectFormat::Zstd)));
+    assert_eq!((reader.header().object_format.as_ref(), reader.header().objects()), (None, pair));
+}
+
+/// Reads some bytes at a time, and looks at the budget before each.
+struct Watched<'a> {
+    bytes: &'a [u8],
+    budget: &'a Budget,
+}
+
+impl Read for Watched<'_> {
+    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        let (used, most) = (self.budget.used_bytes(), self.budget.max_bytes());
+        assert!(used <= most, "{used} bytes are used of {most}");
+        let most = room.len().min(10_000);
+        self.bytes.read(&mut room[..most])
+    }
+}
+
+/// Bytes of what grows with the pages.
+fn grown(zswap: &Zswap, empty: u64) -> u64 {
+    let memory = zswap.memory();
+    memory.pool_bytes + memory.reserve_bytes + memory.index_bytes + memory.zpool_metadata_bytes
+        - empty
+}
+
+fn backing(blocks: Option<u32>) -> Option<Box<dyn Backing>> {
+    blocks.map(|blocks| Box::new(MemoryBacking::new(blocks).unwrap()) as Box<dyn Backing>)
+}
+
+#[test]
+fn a_restored_store_is_in_its_budget_from_the_first_byte() {
+    const MANY: u64 = 1200;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("store");
+    let mut restored = 0;
+    for stride in [1, 1 << 9, 1 << 20] {
+        let full = Zswap::new(ZswapOptions::default());
+        for number in 0..MANY {
+            full.store(PageKey(number * stride), &page_of(number)).unwrap();
+        }
+        full.snapshot(&path).unwrap();
+        let snapshot = snapshot_of(&full);
+        for index in IndexKind::ALL {
+            for (kib, blocks) in [(256, None), (512, Some(MANY as u32)), (16 << 10, Some(99))] {
+                let options = ZswapOptions {
+                    index,
+                    max_pool_bytes: kib << 10,
+                    counted: Counted::PoolAndMetadata,
+                    written_as: WrittenAs::Objects,
+                    ..ZswapOptions::default()
+                };
+                let what = || format!("{index}, stride {stride}, {kib} KiB, {blocks:?} blocks");
+                let empty = {
+                    let memory = Zswap::new(options).memory();
+                    memory.index_bytes + memory.zpool_metadata_bytes
+                };
+                let parts = ZswapParts { backing: backing(blocks), ..ZswapParts::of(options) };
+                let arena = Arc::clone(&parts.arena);
+                let budget = arena.budget();
+                let new = Zswap::from_parts(options, parts, |budget| index.build_on(budget));
+                let watched = Watched { bytes: &snapshot, budget };
+                let reader = SnapshotReader::new("snapshot", watched).unwrap();
+                let by_parts = new.unwrap().restore_from(reader);
+                assert!(budget.peak_bytes() <= options.max_pool_bytes, "{}", what());
+                let by_path = Zswap::from_snapshot(options, backing(blocks), &path);
+                assert_eq!(by_parts.is_ok(), by_path.is_ok(), "{}", what());
+                for (zswap, told) in by_parts.into_iter().chain(by_path) {
+                    restored += 1;
+                    let bytes = grown(&zswap, empty);
+                    let used = zswap.budget().used_bytes();
+                    assert!(bytes <= used, "{}: {bytes} bytes grown, {used} charged", what());
+                    assert!(used <= options.max_pool_bytes, "{}: {used}", what());
+                    assert!(kib > 512 || told.backing_pages > 0, "{}", what());
+                    check_all(&zswap, MANY, stride, &what);
+                    zswap.shrink(TenantId::ROOT, 50);
+                    let (used, peak) = (zswap.budget().used_bytes(), zswap.budget().peak_bytes());
+                    assert!(used <= peak && peak <= options.max_pool_bytes, "{}", what());
+                }
+            }
+        }
+    }
+    println!("{restored} restored");
+    assert!(restored >= 2 * 2 * IndexKind::ALL.len());
+}

@@ -1,0 +1,336 @@
+//! Goal: a bounded store with a backing never loses, mixes up or invents a page, keeps its limits,
+//! and its counters add up.
+//! Method: seeded random histories of every operation, writeback among them, against a `HashMap` of
+//! whole pages, for each eviction order, form of writing and behaviour when full; tenants with
+//! limits; audits on the way; threads that store, load and write back the same keys at once.
+//! Blind to: backings that fail (the torture test has those).
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use uzswap::backing::MemoryBacking;
+use uzswap::budget::Counted;
+use uzswap::page::{PAGE_SIZE, Page, PageKey};
+use uzswap::random::SplitMix64;
+use uzswap::zpool::ZpoolKind;
+use uzswap::zswap::{
+    Incompressible, Lru, RecordOptions, Shrinker, ShrinkerOptions, StoreError, Stored, TenantId,
+    TenantOptions, WhenFull, WrittenAs, Zswap, ZswapOptions,
+};
+
+/// The page of a number: a header that tells it, and random bytes of a length that it draws.
+fn page_of(number: u64) -> Page {
+    let mut random = SplitMix64::new(number);
+    let mut page = [0; PAGE_SIZE];
+    let bytes = match number % 8 {
+        0 => PAGE_SIZE,
+        1 => 0,
+        _ => (random.next_word() % 3000) as usize,
+    };
+    for byte in &mut page[..bytes] {
+        *byte = random.next_word() as u8;
+    }
+    if number % 8 != 1 {
+        page[..8].copy_from_slice(&number.to_le_bytes());
+    }
+    page
+}
+
+struct Setting {
+    options: ZswapOptions,
+    blocks: u32,
+    seed: u64,
+}
+
+fn run_history(setting: &Setting, steps: usize) {
+    let Setting { options, blocks, seed } = *setting;
+    let place = format!("{options:?}, {blocks} blocks, seed {seed}");
+    let backing = Box::new(MemoryBacking::new(blocks).unwrap());
+    let zswap = Zswap::with_backing(options, backing).unwrap();
+    let small = TenantOptions { max_bytes: 40_000, ..TenantOptions::default() };
+    let pinned = TenantOptions { writeback: false, max_bytes: 30_000, ..small.clone() };
+    let tenants = [
+        TenantId::ROOT,
+        zswap.add_tenant(TenantId::ROOT, small).unwrap(),
+        zswap.add_tenant(TenantId::ROOT, pinned).unwrap(),
+    ];
+    let mut random = SplitMix64::new(seed);
+    let mut below = |bound: u64| random.next_word() % bound;
+    let mut model: HashMap<PageKey, (u64, TenantId)> = HashMap::new();
+    let rejects = options.incompressible == Incompressible::Reject;
+    let mut refused = 0;
+    for step in 0..steps {
+        let place = format!("step {step}, {place}");
+        let key = PageKey([0, (1 << 14) - 8, 1 << 30][below(3) as usize] + below(80));
+        let mut page = [0x5c; PAGE_SIZE];
+        match below(32) {
+            0..12 => {
+                let number = below(1 << 40);
+                let tenant = tenants[below(3) as usize];
+                model.remove(&key);
+                match zswap.store_for(tenant, key, &page_of(number)) {
+                    Ok(stored) => {
+                        let leaves =
+                            stored == Stored::WrittenThrough || rejects && stored == Stored::AsIs;
+                        assert!(tenant != tenants[2] || !leaves, "{place}");
+                        model.insert(key, (number, tenant));
+                    }
+                    Err(error) => {
+                        refused += 1;
+                        let expected = tenant == tenants[2] || blocks < 1000;
+                        assert!(
+                            expected,
+                            "{error}: {:?} at {place}",
+                            std::error::Error::source(&error)
+                        );
+                        if blocks >= 1000 {
+                            assert!(!matches!(error, StoreError::Backing { .. }), "{place}");
+                        }
+                    }
+                }
+            }
+            12..20 => {
+                let held = if step % 2 == 0 {
+                    zswap.load(key, &mut page)
+                } else {
+                    let before = zswap.counters().promoted_pages;
+                    let held = zswap.load_in_place(key, &mut page);
+                    assert_eq!(zswap.counters().promoted_pages, before, "{place}");
+                    held
+                };
+                assert_eq!(held.expect(&place), model.contains_key(&key), "{place}");
+                if let Some(&(number, _)) = model.get(&key) {
+                    assert!(page == page_of(number), "{place}");
+                }
+            }
+            20..24 => {
+                let held = zswap.load_exclusive(key, &mut page).expect(&place);
+                let expected = model.remove(&key).map(|(number, _)| page_of(number));
+                assert!(held.then_some(page) == expected, "{place}");
+            }
+            24 => assert_eq!(zswap.invalidate(key), model.remove(&key).is_some(), "{place}"),
+            25 => {
+                let bits = below(32);
+                let end = PageKey(key.0 + below(1 << bits));
+                let before = model.len();
+                model.retain(|held, _| !(key..=end).contains(held));
+                assert_eq!(zswap.invalidate_range(key..=end), before - model.len(), "{place}");
+            }
+            26 if step % 2 == 0 => {
+                zswap.compact();
+            }
+            26 => {
+                let pool_bytes = zswap.budget().pool_bytes();
+                let wanted = below(pool_bytes + 1);
+                let shrunk = zswap.shrink_to(wanted);
+                let now = zswap.budget().pool_bytes();
+                // Pages without writeback stay, and some 256 KiB are not worth compacting.
+                let is_done = now <= wanted || shrunk.failed > 0 || now < 1 << 19;
+                assert!(is_done && now <= pool_bytes, "{now}, {wanted}: {place}");
+            }
+            _ => {
+                let tenant = tenants[below(3) as usize];
+                let shrunk = zswap.shrink(tenant, below(100) as usize);
+                assert!(tenant != tenants[2] || shrunk.pages() == 0, "{place}");
+                // A staged page may have been used.
+                assert!(shrunk.kept == 0 || rejects, "{place}");
+            }
+        }
+        if step % 64 == 0 {
+            check(&zswap, &model, &place);
+        }
+    }
+    check(&zswap, &model, &place);
+    assert!(refused < steps / 6, "{refused} of {steps} steps refused: {place}");
+    let everything = PageKey(0)..=PageKey(u64::MAX);
+    assert_eq!(zswap.invalidate_range(everything), model.len(), "{place}");
+    zswap.audit().expect(&place);
+    let (memory, counters) = (zswap.memory(), zswap.counters());
+    assert_eq!((memory.pool_bytes, memory.compressed_bytes), (0, 0), "{place}");
+    assert_eq!((counters.stored_pages, counters.backing_pages), (0, 0), "{place}");
+}
+
+fn check(zswap: &Zswap, model: &HashMap<PageKey, (u64, TenantId)>, place: &str) {
+    zswap.audit().unwrap_or_else(|error| panic!("{error} at {place}"));
+    let counters = zswap.counters();
+    let held = counters.stored_pages + counters.backing_pages;
+    assert_eq!(held, model.len() as u64, "{place}");
+    let gone = counters.exclusive_loads + counters.invalidated_pages + counters.duplicate_entry;
+    assert_eq!(counters.zswpout, gone + held, "{place}");
+    let limit = zswap.options().max_pool_bytes;
+    assert!(zswap.memory().pool_peak_bytes <= limit, "{place}");
+    for tenant in zswap.tenants() {
+        assert!(tenant.peak_bytes <= tenant.options.max_bytes, "{place}");
+    }
+}
+
+fn settings(seeds: std::ops::Range<u64>) -> impl Iterator<Item = Setting> {
+    seeds.flat_map(|seed| {
+        Lru::ALL.into_iter().flat_map(move |lru| {
+            WrittenAs::ALL.into_iter().flat_map(move |written_as| {
+                WhenFull::ALL.into_iter().map(move |when_full| {
+                    let options = ZswapOptions {
+                        records: Some(RecordOptions { lru, checksum: seed % 4 != 3 }),
+                        written_as,
+                        when_full,
+                        max_pool_bytes: [16, 40, 200][seed as usize % 3] << 12,
+                        counted: Counted::ALL[seed as usize % 7 / 5],
+                        zpool: ZpoolKind::ALL[(seed / 3) as usize % 3],
+                        shards: [1, 64][seed as usize % 2],
+                        incompressible: Incompressible::ALL[(seed / 2) as usize % 2],
+                        ..ZswapOptions::default()
+                    };
+                    Setting { options, blocks: [1 << 12, 60][(seed / 5) as usize % 2], seed }
+                })
+            })
+        })
+    })
+}
+
+#[test]
+fn every_order_and_form_agrees_with_a_map_of_pages() {
+    for setting in settings(0..12) {
+        run_history(&setting, 1200);
+    }
+}
+
+#[test]
+fn threads_that_share_keys_see_whole_pages_of_their_keys() {
+    for lru in Lru::ALL {
+        for written_as in WrittenAs::ALL {
+            let options = ZswapOptions {
+                records: Some(RecordOptions { lru, checksum: true }),
+                written_as,
+                max_pool_bytes: 24 << 12,
+                counted: Counted::Pool, // which is what is asked of it below
+                ..ZswapOptions::default()
+            };
+            let backing = Box::new(MemoryBacking::new(4096).unwrap());
+            let zswap = Arc::new(Zswap::with_backing(options, backing).unwrap());
+            let shrinker = ShrinkerOptions { dynamic: true, ..ShrinkerOptions::default() };
+            let shrinker = Shrinker::start(Arc::clone(&zswap), shrinker).unwrap();
+            let stop = AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                let workers: Vec<_> = (0..4)
+                    .map(|seed| {
+                        let zswap = &zswap;
+                        scope.spawn(move || share_keys(zswap, seed, 6000))
+                    })
+                    .collect();
+                scope.spawn(|| {
+                    while !stop.load(Ordering::Relaxed) {
+                        let pool_bytes = zswap.counters().pool_total_size;
+                        assert!(pool_bytes <= (24 * PAGE_SIZE) as u64);
+                        zswap.compact();
+                        std::thread::yield_now();
+                    }
+                });
+                let results: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
+                stop.store(true, Ordering::Relaxed);
+                results.into_iter().for_each(|result| result.unwrap());
+            });
+            drop(shrinker);
+            zswap.audit().unwrap();
+            let counters = zswap.counters();
+            assert!(counters.written_back_pages > 100 && counters.backing_loads > 100);
+            let gone =
+                counters.exclusive_loads + counters.invalidated_pages + counters.duplicate_entry;
+            assert_eq!(counters.zswpout, gone + counters.stored_pages + counters.backing_pages);
+            zswap.invalidate_range(PageKey(0)..=PageKey(u64::MAX));
+            zswap.audit().unwrap();
+            assert_eq!(zswap.memory().pool_bytes, 0);
+        }
+    }
+}
+
+/// Stores, loads and removes pages of few keys; each page tells its key.
+fn share_keys(zswap: &Zswap, seed: u64, steps: usize) {
+    let mut random = SplitMix64::new(seed);
+    for _ in 0..steps {
+        let key = random.next_word() % 128;
+        let mut page = [0; PAGE_SIZE];
+        let held = match random.next_word() % 8 {
+            0..4 => {
+                let number = ((random.next_word() % (1 << 20)) << 10) | (key << 3) | 2;
+                zswap.store(PageKey(key), &page_of(number)).unwrap();
+                continue;
+            }
+            4 => zswap.load_exclusive(PageKey(key), &mut page).unwrap(),
+            5 => {
+                zswap.invalidate(PageKey(key));
+                continue;
+            }
+            _ => zswap.load(PageKey(key), &mut page).unwrap(),
+        };
+        if held {
+            let number = u64::from_le_bytes(page[..8].try_into().unwrap());
+            assert!(number >> 3 & 127 == key && page == page_of(number), "key {key}");
+        }
+    }
+}
+
+#[test]
+fn a_backing_full_of_copies_of_pages_in_the_pool_takes_others() {
+    let backing = Box::new(MemoryBacking::new(8).unwrap());
+    let zswap = Zswap::with_backing(ZswapOptions::default(), backing).unwrap();
+    let store = |key: u64| zswap.store(PageKey(key), &page_of(key * 8 + 2)).unwrap();
+    let mut page = [0; PAGE_SIZE];
+    for key in 0..4 {
+        store(key);
+    }
+    assert_eq!(zswap.shrink(TenantId::ROOT, 4).written_back, 4);
+    for key in 0..4 {
+        assert!(zswap.load(PageKey(key), &mut page).unwrap());
+    }
+    // Four pages in the pool with copies, in half of the blocks; eight others want to be written.
+    let counters = zswap.counters();
+    assert_eq!((counters.clean_pages, counters.backing_pages), (4, 0));
+    for key in 0..4 {
+        // Used since, so that they are not the coldest.
+        assert!(zswap.load(PageKey(key), &mut page).unwrap());
+    }
+    for key in 4..12 {
+        store(key);
+    }
+    let mut left = 0;
+    while left < 8 {
+        let shrunk = zswap.shrink(TenantId::ROOT, 8 - left);
+        assert!(shrunk.pages() > 0 && shrunk.failed == 0, "{shrunk:?}");
+        left += shrunk.pages();
+        zswap.audit().unwrap();
+    }
+    assert_eq!(zswap.counters().backing_pages, 8);
+    for key in 0..12 {
+        assert!(zswap.load(PageKey(key), &mut page).unwrap() && page == page_of(key * 8 + 2));
+    }
+    zswap.audit().unwrap();
+}
+
+/// As the kernel frees swap slots once more than half of them are in use.
+#[test]
+fn a_page_that_comes_back_leaves_its_copy_while_half_of_the_blocks_are_free() {
+    for (blocks, kept) in [(8, 0), (11, 0), (12, 1), (64, 1)] {
+        let backing = Box::new(MemoryBacking::new(blocks).unwrap());
+        let options = ZswapOptions { written_as: WrittenAs::Pages, ..ZswapOptions::default() };
+        let zswap = Zswap::with_backing(options, backing).unwrap();
+        (0..6).for_each(|key| _ = zswap.store(PageKey(key), &page_of(key * 8 + 2)).unwrap());
+        while zswap.counters().backing_pages < 6 {
+            zswap.shrink(TenantId::ROOT, 6);
+        }
+        let mut page = [0; PAGE_SIZE];
+        assert!(zswap.load(PageKey(3), &mut page).unwrap() && page == page_of(3 * 8 + 2));
+        let counters = zswap.counters();
+        assert_eq!((counters.promoted_pages, counters.backing_pages), (1, 5), "{blocks} blocks");
+        assert_eq!(counters.clean_pages, kept, "{blocks} blocks");
+        zswap.audit().unwrap();
+        // A clean one leaves without a write, the other is written once more.
+        while zswap.counters().backing_pages < 6 {
+            zswap.shrink(TenantId::ROOT, 1);
+        }
+        let counters = zswap.counters();
+        assert_eq!(counters.dropped_clean_pages, kept, "{blocks} blocks");
+        assert_eq!(counters.written_back_pages, 6 + 1 - kept, "{blocks} blocks");
+        zswap.audit().unwrap();
+    }
+}

@@ -1,7 +1,0 @@
-//! The `uzswap` command.
-
-use std::process::ExitCode;
-
-fn main() -> ExitCode {
-    uzswap::cli::main()
-}
