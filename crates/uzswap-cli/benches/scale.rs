@@ -59,10 +59,7 @@ fn main() {
 
 fn contender(name: &str, pages: &[Page], count: usize) {
     let compressor = CompressorKind::Lz4.build();
-    let zswap = Zswap::new(ZswapOptions {
-        incompressible: Incompressible::StoreAsIs,
-        ..ZswapOptions::bare()
-    });
+    let zswap = Zswap::new(ZswapOptions::bare().incompressible(Incompressible::StoreAsIs)).unwrap();
     let before = anonymous_bytes();
     let [store, in_order, random] = match name {
         "bare" => measure(&mut Bare::new(&*compressor, count), pages, count),

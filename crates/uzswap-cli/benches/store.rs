@@ -105,12 +105,13 @@ fn contender(name: &str, pages: &[Page]) {
                 "zswap-records" => ZswapOptions::default(),
                 _ => ZswapOptions::bare(),
             };
-            let zswap = Zswap::new(ZswapOptions {
-                zsmalloc: ZsmallocOptions { handle_header, ..Default::default() },
-                incompressible: Incompressible::StoreAsIs,
-                host_pages,
-                ..options
-            });
+            let zswap = Zswap::new(
+                options
+                    .zsmalloc(ZsmallocOptions::default().handle_header(handle_header))
+                    .incompressible(Incompressible::StoreAsIs)
+                    .host_pages(host_pages),
+            )
+            .unwrap();
             let mut stores: Vec<Shared<'_>> = (0..threads).map(|_| Shared(&zswap)).collect();
             measure(pages, &mut stores, |_| anonymous_bytes());
         }

@@ -116,10 +116,7 @@ impl Subject {
         };
         match self {
             Subject::Backing => {
-                let options = FileBackingOptions {
-                    keep: true,
-                    ..FileBackingOptions::new(path, Some(1 << 16))
-                };
+                let options = FileBackingOptions::new(path, Some(1 << 16)).keep(true);
                 FileBacking::open(&options).map(drop).map_err(|error| said(&error))
             }
             Subject::Trace => {
@@ -128,7 +125,7 @@ impl Subject {
                 report.error.map_or(Ok(()), Err)
             }
             Subject::Snapshot => {
-                let zswap = Zswap::new(ZswapOptions::default());
+                let zswap = Zswap::new(ZswapOptions::default()).unwrap();
                 zswap.store(PageKey(1), &[7; PAGE_SIZE]).unwrap();
                 zswap.snapshot(path).map(drop).map_err(|error| said(&error))
             }

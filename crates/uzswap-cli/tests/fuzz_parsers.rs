@@ -103,8 +103,8 @@ fn quick_lab() -> Lab {
 
 #[test]
 fn snapshots() {
-    let options = ZswapOptions { shards: 1, ..ZswapOptions::default() };
-    let zswap = Zswap::new(options);
+    let options = ZswapOptions::default().shards(1);
+    let zswap = Zswap::new(options).unwrap();
     let tenant = zswap.add_tenant(TenantId::ROOT, TenantOptions::default()).unwrap();
     let mut page = [0; PAGE_SIZE];
     for key in 0..12 {
@@ -158,7 +158,7 @@ fn snapshots() {
             read += u64::from(reader.summary().is_some());
             let reader = SnapshotReader::new("fuzz", &bytes[..]).unwrap();
             drop(reader.header().stats.prometheus());
-            if let Ok((zswap, _)) = Zswap::new(options).restore_from(reader) {
+            if let Ok((zswap, _)) = Zswap::new(options).unwrap().restore_from(reader) {
                 zswap.audit().unwrap();
                 drop(zswap.stats());
                 restored += 1;
@@ -220,7 +220,7 @@ fn traces() {
                 assert!(info.totals.events() > 0, "seed {seed}");
                 read += 1;
                 cut += u64::from(!info.complete);
-                let zswap = || Zswap::new(ZswapOptions::bare());
+                let zswap = || Zswap::new(ZswapOptions::bare()).unwrap();
                 let run = replay_trace(&trace, "lz4", zswap).expect("the pages are right");
                 assert_eq!(run.traced.unwrap().stores, info.totals.stores, "seed {seed}");
             }

@@ -127,7 +127,7 @@ fn locked_child(what: &str) -> ExitCode {
             statm.split(' ').nth(1).unwrap().parse::<u64>().unwrap()
         };
         let before = resident();
-        let zswap = Zswap::new(ZswapOptions::bare());
+        let zswap = Zswap::new(ZswapOptions::bare()).unwrap();
         for (key, page) in varied_pages(1, 1000).enumerate() {
             // Those that do not shrink are refused.
             let _ = zswap.store(PageKey(key as u64), &page);
@@ -249,7 +249,7 @@ fn a_full_disk_leaves_nothing() {
 /// Takes a snapshot of some pages to `/mnt/s`; what went wrong, on standard output.
 fn snapshot_child(pages: u64) -> ExitCode {
     let incompressible = Incompressible::StoreAsIs;
-    let zswap = Zswap::new(ZswapOptions { incompressible, ..ZswapOptions::default() });
+    let zswap = Zswap::new(ZswapOptions::default().incompressible(incompressible)).unwrap();
     let made: Vec<Page> = varied_pages(1, pages as usize).collect();
     for (key, page) in made.iter().enumerate() {
         zswap.store(PageKey(key as u64), page).unwrap();

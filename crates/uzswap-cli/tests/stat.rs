@@ -18,10 +18,10 @@ use uzswap::zswap::{TenantId, TenantOptions, Zswap, ZswapOptions};
 const HARD_NAME: &str = "a \"b\" \\ c\nd";
 
 fn store() -> Zswap {
-    let options = ZswapOptions { max_pool_bytes: 1000 << 12, ..ZswapOptions::default() };
+    let options = ZswapOptions::default().max_pool_bytes(1000 << 12);
     let zswap = Zswap::with_backing(options, Box::new(MemoryBacking::new(100).unwrap())).unwrap();
     let name = HARD_NAME.to_owned();
-    let options = TenantOptions { name, max_bytes: 1 << 20, writeback: true };
+    let options = TenantOptions::default().name(name).max_bytes(1 << 20).writeback(true);
     let tenant = zswap.add_tenant(TenantId::ROOT, options).unwrap();
     let mut page = [0; PAGE_SIZE];
     for key in 0..200_u64 {

@@ -114,8 +114,8 @@ mod tests {
     fn pages_that_are_in_the_store_are_made_dense_and_the_pool_smaller() {
         const SLOTS: u32 = 1000;
         let dense = Some("zstd:1".parse().unwrap());
-        let options = ZswapOptions { dense, ..Default::default() };
-        let zswap = Zswap::new(options);
+        let options = ZswapOptions::default().dense(dense);
+        let zswap = Zswap::new(options).unwrap();
         // Words that zstd finds shorter codes for, and lz4 does not.
         let page_of = |slot: u32| -> Page {
             std::array::from_fn(|at| b'a' + (mix(u64::from(slot) << 12 | at as u64) % 8) as u8)

@@ -31,7 +31,7 @@ use super::{Bell, Pager, RunReport, Sampling, too_many_files, wake_descriptor};
 use crate::doctor::{self, Finding};
 use uzswap::backing::BackingError;
 use uzswap::trace::{Recorder, TraceAbout, TraceError};
-use uzswap::zswap::{Zswap, ZswapOptions};
+use uzswap::zswap::{BuildError, Zswap, ZswapOptions};
 use uzswap_preload::LIBRARY;
 use uzswap_preload::protocol::SOCKET_VARIABLE;
 use uzswap_sys::children::{self, Waiter};
@@ -95,6 +95,9 @@ pub enum RunError {
     /// There is no file to write pages back to.
     #[error(transparent)]
     Backing(#[from] BackingError),
+    /// There is no store of these options.
+    #[error(transparent)]
+    Store(#[from] BuildError),
     /// There is no trace to record to.
     #[error(transparent)]
     Trace(#[from] TraceError),
@@ -154,10 +157,10 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
     };
     let recorder = options.record.as_ref().zip(trace).map(record).transpose()?;
     let (zswap, write_back) = match &options.write_back {
-        None => (Zswap::new(options.store), None),
+        None => (Zswap::new(options.store)?, None),
         Some(write_back) => {
             let (write_back, file) = WriteBack::open(write_back, options.limit_bytes)?;
-            let zswap = Zswap::with_backing(options.store, file).map_err(BackingError::from)?;
+            let zswap = Zswap::with_backing(options.store, file)?;
             (zswap, Some(write_back))
         }
     };

@@ -81,10 +81,7 @@ impl WriteBack {
         limit_bytes: u64,
     ) -> Result<(WriteBack, Box<dyn Backing>), BackingError> {
         let bytes = limit_bytes.saturating_mul(LIMITS).max(BYTES_MIN);
-        let file = FileBackingOptions {
-            preallocate: false,
-            ..FileBackingOptions::new(&options.path, Some(bytes))
-        };
+        let file = FileBackingOptions::new(&options.path, Some(bytes)).preallocate(false);
         let notes = Arc::new(Notes::default());
         let noted = Noted { file: FileBacking::open(&file)?, notes: Arc::clone(&notes) };
         let write_back = WriteBack { options: options.clone(), notes, failed_at: Mutex::default() };

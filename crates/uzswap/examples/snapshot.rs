@@ -51,12 +51,14 @@ fn main() -> Result<(), Box<dyn Error>> {
         Some(text) => text.to_str().ok_or("not a number of pages")?.parse()?,
         None => 20_000,
     };
-    let options =
-        ZswapOptions { max_pool_bytes: (pages / 4).max(64) << 12, ..ZswapOptions::default() };
+    let options = ZswapOptions::default().max_pool_bytes((pages / 4).max(64) << 12);
 
     let zswap = Zswap::with_backing(options, backing_beside(&path, pages)?)?;
     let tenant = |name: &str, max_bytes, writeback| {
-        zswap.add_tenant(TenantId::ROOT, TenantOptions { name: name.into(), max_bytes, writeback })
+        zswap.add_tenant(
+            TenantId::ROOT,
+            TenantOptions::default().name(name.into()).max_bytes(max_bytes).writeback(writeback),
+        )
     };
     let tenants =
         [tenant("web", u64::MAX, true)?, tenant("batch", pages * 256, true)?, TenantId::ROOT];

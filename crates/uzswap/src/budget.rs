@@ -79,6 +79,7 @@ fn percent_of(percent: u8, bytes: u64) -> u64 {
 }
 
 /// Why a table did not grow; it is as it was.
+#[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum GrowError {
     /// The budget.

@@ -25,9 +25,9 @@
 //!
 //! ```
 //! use uzswap::page::{PAGE_SIZE, PageKey};
-//! use uzswap::zswap::{Zswap, ZswapOptions};
+//! use uzswap::zswap::ZswapOptions;
 //!
-//! let zswap = Zswap::new(ZswapOptions { compressor: "zstd:3".parse()?, ..Default::default() });
+//! let zswap = ZswapOptions::default().compressor("zstd:3".parse()?).build()?;
 //! let mut page = [0; PAGE_SIZE];
 //! page[..11].copy_from_slice(b"Hello, page");
 //!
@@ -45,10 +45,12 @@
     allow(dead_code, reason = "what a snapshot asks of the store, nothing else does")
 )]
 
+mod audit;
 pub mod backing;
 pub mod budget;
 pub mod compressor;
 pub mod index;
+mod options;
 pub mod page;
 pub mod same_filled;
 #[cfg(feature = "trace")]
@@ -56,7 +58,9 @@ pub mod trace;
 pub mod zpool;
 pub mod zswap;
 
+pub use audit::AuditError;
 pub use names::UnknownName;
+pub use options::OptionError;
 
 // For the other packages of this workspace; these may change with any version.
 #[doc(hidden)]

@@ -289,12 +289,9 @@ fn threads_never_pass_a_budget_together() {
         ZpoolKind::ALL.into_iter().flat_map(|zpool| IndexKind::ALL.map(|i| (zpool, i))).enumerate()
     {
         let counted = Counted::ALL[usize::from(round % 4 != 3)];
-        let options = ZswapOptions { zpool, index, counted, ..ZswapOptions::default() };
-        let zswap = Zswap::new(ZswapOptions {
-            max_pool_bytes: (20 + 2 * round as u64) << 12,
-            shards: 4,
-            ..options
-        });
+        let options = ZswapOptions::default().zpool(zpool).index(index).counted(counted);
+        let zswap =
+            Zswap::new(options.max_pool_bytes((20 + 2 * round as u64) << 12).shards(4)).unwrap();
         let fixed_bytes = zswap.memory().metadata_bytes();
         let budget = zswap.budget();
         let stop = AtomicBool::new(false);
@@ -419,7 +416,7 @@ fn a_charge_that_passes_the_limit_changes_nothing() {
 /// Bytes of a store beside its pool, for pages of one word at these keys; an empty store's are left
 /// out.
 fn bytes_beside(options: ZswapOptions, keys: impl Iterator<Item = u64>) -> f64 {
-    let zswap = Zswap::new(options);
+    let zswap = Zswap::new(options).unwrap();
     let (empty, mut pages) = (zswap.memory().metadata_bytes(), 0);
     for key in keys {
         zswap.store(PageKey(key), &[0; PAGE_SIZE]).unwrap();
@@ -439,12 +436,12 @@ fn sparse_keys_of_a_store_take_bounded_memory_at_every_stride() {
             if index == IndexKind::BTree32 && bits > 20 {
                 break;
             }
-            let options = ZswapOptions { index, ..ZswapOptions::default() };
+            let options = ZswapOptions::default().index(index);
             figures.push((format!("2^{bits}"), bytes_beside(options, keys)));
         }
         let random = (0..PAGES).map(uzswap::random::mix);
         let random = random.map(|key| if index == IndexKind::BTree32 { key >> 32 } else { key });
-        let options = ZswapOptions { index, ..ZswapOptions::default() };
+        let options = ZswapOptions::default().index(index);
         figures.push(("random".to_owned(), bytes_beside(options, random)));
         let text: Vec<String> =
             figures.iter().map(|(stride, bytes)| format!("{stride}: {bytes:.0}")).collect();
@@ -460,7 +457,7 @@ fn a_limit_is_on_the_index_as_well_unless_another_is_asked_for() {
     const LIMIT: u64 = 1 << 20;
     for options in [ZswapOptions::default(), ZswapOptions::bare()] {
         assert_eq!(options.counted, Counted::PoolAndMetadata);
-        let zswap = Zswap::new(ZswapOptions { max_pool_bytes: LIMIT, ..options });
+        let zswap = Zswap::new(options.max_pool_bytes(LIMIT)).unwrap();
         let empty = zswap.memory().metadata_bytes();
         let stored = (0..).take_while(|n| {
             let stored = zswap.store(PageKey(n << 20), &[0; PAGE_SIZE]);

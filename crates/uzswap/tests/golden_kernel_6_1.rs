@@ -20,12 +20,13 @@ const KERNEL: &str = include_str!("../../uzswap-testing/data/kernel-6.1-zswap.cs
 const KERNEL_COMPACT: &str = include_str!("../../uzswap-testing/data/kernel-6.1-compact.csv");
 
 /// What kernel 6.1 is built with.
-const ZSMALLOC_6_1: ZsmallocOptions = ZsmallocOptions {
-    chain_size: 4,
-    chain_rule: ChainRule::UsedPercent,
-    handle_header: HandleHeader::InObject,
-    mapping: ObjectMapping::Contiguous,
-};
+fn zsmalloc_6_1() -> ZsmallocOptions {
+    ZsmallocOptions::default()
+        .chain_size(4)
+        .chain_rule(ChainRule::UsedPercent)
+        .handle_header(HandleHeader::InObject)
+        .mapping(ObjectMapping::Contiguous)
+}
 
 /// Bytes that zswap 6.1 puts in front of the object: its key, where the allocator can evict.
 fn object_header_bytes(kind: ZpoolKind) -> usize {
@@ -37,7 +38,7 @@ fn experiment(kind: ZpoolKind, sizes: &[u16]) -> Experiment {
     let header = object_header_bytes(kind);
     let requests = sizes.iter().map(|&bytes| usize::from(bytes));
     let requests = requests.map(|bytes| if bytes == 0 { 0 } else { bytes + header });
-    Experiment::new(kind, ZSMALLOC_6_1, requests)
+    Experiment::new(kind, zsmalloc_6_1(), requests)
 }
 
 /// Compares pool bytes with the kernel's, where those were measured.
@@ -116,8 +117,8 @@ fn a_corpus_through_our_lz4_gives_the_counters_of_kernel_6_1() {
     let sizes = sizes("mixed", "lz4");
     let stores = ZpoolKind::ALL.map(|zpool| {
         let object_header_bytes = object_header_bytes(zpool);
-        let options = ZswapOptions { zpool, zsmalloc: ZSMALLOC_6_1, ..ZswapOptions::bare() };
-        Zswap::new(ZswapOptions { object_header_bytes, ..options })
+        let options = ZswapOptions::bare().zpool(zpool).zsmalloc(zsmalloc_6_1());
+        Zswap::new(options.object_header_bytes(object_header_bytes)).unwrap()
     });
     let mut sha256 = Sha256::new();
     for (index, page) in mixed_corpus().enumerate() {

@@ -28,7 +28,7 @@ fn same_filled(corpus: &str) -> Vec<bool> {
 /// How objects in two pages are reached does not change how many pages there are.
 fn check_mappings(requests: &[usize], line: &Line<'_>) {
     for mapping in [ObjectMapping::Copy, ObjectMapping::Vm] {
-        let options = ZsmallocOptions { mapping, ..ZsmallocOptions::default() };
+        let options = ZsmallocOptions::default().mapping(mapping);
         let requests = requests.iter().copied();
         let mut run = Experiment::new(ZpoolKind::Zsmalloc, options, requests);
         assert_eq!(Some(run.store(|_| true)), line.number("mem_used"), "{mapping}");

@@ -85,8 +85,9 @@ fn check(zswap: &Zswap, model: &HashMap<u64, Page>, place: &str) {
 /// Stores pages, each with its 1st, 2nd ... allocation failing until there is none to fail; the
 /// stores that were refused for it.
 fn run_history(zpool: ZpoolKind, mapping: ObjectMapping, index: IndexKind) -> usize {
-    let zsmalloc = ZsmallocOptions { mapping, ..ZsmallocOptions::default() };
-    let zswap = Zswap::new(ZswapOptions { zpool, zsmalloc, index, ..ZswapOptions::default() });
+    let zsmalloc = ZsmallocOptions::default().mapping(mapping);
+    let zswap =
+        Zswap::new(ZswapOptions::default().zpool(zpool).zsmalloc(zsmalloc).index(index)).unwrap();
     // This thread's compressor is made here, and its window (the second object of 2900 bytes
     // crosses a border): not where memory is short.
     for key in [7, 8] {
@@ -218,7 +219,7 @@ fn an_index_without_memory_refuses_an_entry_and_changes_nothing() {
 
 #[test]
 fn a_word_without_memory_is_refused_and_the_page_before_it_is_gone() {
-    let zswap = Zswap::new(ZswapOptions::bare());
+    let zswap = Zswap::new(ZswapOptions::bare()).unwrap();
     let mut page = [0; PAGE_SIZE];
     for before in [page_of(7, 1), page] {
         zswap.store(PageKey(7), &before).unwrap();

@@ -13,6 +13,7 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, Once, OnceLock, Weak};
 use std::time::Duration;
 
+use uzswap::AuditError;
 use uzswap::backing::{Backing, Block, BlockWrite, MemoryBacking};
 use uzswap::compressor::{
     CompressError, Compressor, CompressorKind, Corrupt, OUTPUT_BYTES, ObjectFormat, Pair,
@@ -261,7 +262,7 @@ impl Zpool for BadPool {
         }
     }
 
-    fn audit(&self) -> Result<(), String> {
+    fn audit(&self) -> Result<(), AuditError> {
         self.1.follow(Audit);
         self.0.audit()
     }
@@ -490,16 +491,14 @@ fn is_of_backing(method: Method) -> bool {
 
 /// Options that differ in what a part is asked for.
 fn option_sets() -> [ZswapOptions; 3] {
-    let small = ZswapOptions { max_pool_bytes: 48 * PAGE_SIZE as u64, ..ZswapOptions::default() };
+    let small = ZswapOptions::default().max_pool_bytes(48 * PAGE_SIZE as u64);
     [
         ZswapOptions::default(),
-        ZswapOptions {
-            incompressible: Incompressible::StoreAsIs,
-            written_as: WrittenAs::Objects,
-            object_header_bytes: 8,
-            ..ZswapOptions::default()
-        },
-        ZswapOptions { when_full: WhenFull::Reclaim, ..small },
+        ZswapOptions::default()
+            .incompressible(Incompressible::StoreAsIs)
+            .written_as(WrittenAs::Objects)
+            .object_header_bytes(8),
+        small.when_full(WhenFull::Reclaim),
     ]
 }
 
@@ -698,8 +697,8 @@ impl Compressor for Noting {
 #[test]
 fn parts_can_be_made_of_other_stores() {
     in_time("a store of stores", || {
-        let inner = Arc::new(Zswap::new(ZswapOptions::default()));
-        let options = ZswapOptions { written_as: WrittenAs::Objects, ..ZswapOptions::default() };
+        let inner = Arc::new(Zswap::new(ZswapOptions::default()).unwrap());
+        let options = ZswapOptions::default().written_as(WrittenAs::Objects);
         let parts = ZswapParts {
             compressor: Box::new(Noting(CompressorKind::Lz4.build(), Arc::clone(&inner))),
             backing: Some(Box::new(StoreBehind(Arc::clone(&inner)))),

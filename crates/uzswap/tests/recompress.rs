@@ -47,12 +47,12 @@ fn page_of(seed: u64, kind: u64) -> Page {
 fn options() -> impl Iterator<Item = ZswapOptions> {
     let zpools = [ZpoolKind::Zsmalloc, ZpoolKind::Zbud, ZpoolKind::Z3fold];
     zpools.into_iter().flat_map(|zpool| {
-        [None, Some(RecordOptions::default())].map(|records| ZswapOptions {
-            zpool,
-            records,
-            incompressible: Incompressible::StoreAsIs,
-            shards: 4,
-            ..ZswapOptions::default()
+        [None, Some(RecordOptions::default())].map(|records| {
+            ZswapOptions::default()
+                .zpool(zpool)
+                .records(records)
+                .incompressible(Incompressible::StoreAsIs)
+                .shards(4)
         })
     })
 }
@@ -98,7 +98,7 @@ fn note(map: &mut HashMap<u64, Page>, key: u64, page: Page, stored: Result<Store
 #[test]
 fn histories_agree_with_a_map() {
     for (number, options) in options().enumerate() {
-        let zswap = Zswap::with_compressor(options, pair());
+        let zswap = Zswap::with_compressor(options, pair()).unwrap();
         let mut map: HashMap<u64, Page> = HashMap::new();
         let mut random = SplitMix64::new(number as u64);
         let mut below = |bound: u64| random.next_word() % bound;
@@ -147,7 +147,7 @@ fn histories_agree_with_a_map() {
 #[test]
 fn what_is_compressed_once_more_takes_the_room_of_what_was_dense_at_once() {
     let bytes_of = |fill: &dyn Fn(&Zswap)| {
-        let zswap = Zswap::with_compressor(options().next().unwrap(), pair());
+        let zswap = Zswap::with_compressor(options().next().unwrap(), pair()).unwrap();
         fill(&zswap);
         zswap.compact();
         (zswap.memory().pool_bytes, zswap.memory().compressed_bytes)
@@ -194,7 +194,7 @@ impl Compressor for Rotten {
 fn what_is_corrupt_is_told_and_stays() {
     let is_rotten = Arc::new(AtomicBool::new(true));
     let compressor = Box::new(Rotten(pair(), Arc::clone(&is_rotten)));
-    let zswap = Zswap::with_compressor(options().next().unwrap(), compressor);
+    let zswap = Zswap::with_compressor(options().next().unwrap(), compressor).unwrap();
     let (key, original) = (PageKey(7), page_of(7, 2));
     zswap.store(key, &original).unwrap();
     let error = zswap.recompress(key).unwrap_err();
@@ -211,7 +211,7 @@ fn what_is_corrupt_is_told_and_stays() {
 #[test]
 fn nothing_is_lost_beside_a_thread_that_compresses_all_once_more() {
     for options in options() {
-        let zswap = Zswap::with_compressor(options, pair());
+        let zswap = Zswap::with_compressor(options, pair()).unwrap();
         let is_over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let (zswap, is_over) = (&zswap, &is_over);

@@ -99,15 +99,16 @@ impl Configuration {
 
     fn store(self) -> Zswap {
         match self {
-            Known(fast, dense) => Zswap::new(ZswapOptions {
-                compressor: fast.parse().unwrap(),
-                dense: dense.map(|dense| dense.parse().unwrap()),
-                // A page of "none" and the tag of a pair are more than a page.
-                incompressible: Incompressible::StoreAsIs,
-                ..ZswapOptions::default()
-            }),
+            Known(fast, dense) => Zswap::new(
+                ZswapOptions::default()
+                    .compressor(fast.parse().unwrap())
+                    .dense(dense.map(|dense| dense.parse().unwrap()))
+                    // A page of "none" and the tag of a pair are more than a page.
+                    .incompressible(Incompressible::StoreAsIs),
+            )
+            .unwrap(),
             Foreign(name) => {
-                Zswap::with_compressor(ZswapOptions::default(), Box::new(Mirror(name)))
+                Zswap::with_compressor(ZswapOptions::default(), Box::new(Mirror(name))).unwrap()
             }
         }
     }
@@ -250,7 +251,7 @@ fn a_restored_store_is_in_its_budget_from_the_first_byte() {
     let path = directory.path().join("store");
     let mut restored = 0;
     for stride in [1, 1 << 9, 1 << 20] {
-        let full = Zswap::new(ZswapOptions::default());
+        let full = Zswap::new(ZswapOptions::default()).unwrap();
         for number in 0..MANY {
             full.store(PageKey(number * stride), &page_of(number)).unwrap();
         }
@@ -258,16 +259,14 @@ fn a_restored_store_is_in_its_budget_from_the_first_byte() {
         let snapshot = snapshot_of(&full);
         for index in IndexKind::ALL {
             for (kib, blocks) in [(256, None), (512, Some(MANY as u32)), (16 << 10, Some(99))] {
-                let options = ZswapOptions {
-                    index,
-                    max_pool_bytes: kib << 10,
-                    counted: Counted::PoolAndMetadata,
-                    written_as: WrittenAs::Objects,
-                    ..ZswapOptions::default()
-                };
+                let options = ZswapOptions::default()
+                    .index(index)
+                    .max_pool_bytes(kib << 10)
+                    .counted(Counted::PoolAndMetadata)
+                    .written_as(WrittenAs::Objects);
                 let what = || format!("{index}, stride {stride}, {kib} KiB, {blocks:?} blocks");
                 let empty = {
-                    let memory = Zswap::new(options).memory();
+                    let memory = Zswap::new(options).unwrap().memory();
                     memory.index_bytes + memory.zpool_metadata_bytes
                 };
                 let parts = ZswapParts { backing: backing(blocks), ..ZswapParts::of(options) };

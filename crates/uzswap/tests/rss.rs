@@ -39,9 +39,9 @@ fn freed_pages_go_back_to_the_kernel() {
     for (zpool, host_pages, mapping) in allocators.chain(mapped) {
         let place = format!("{zpool} on {host_pages} pages, {mapping}");
         let before = anonymous_bytes();
-        let zsmalloc = ZsmallocOptions { mapping, ..ZsmallocOptions::default() };
-        let options = ZswapOptions { zpool, zsmalloc, host_pages, ..ZswapOptions::bare() };
-        let zswap = Zswap::new(options);
+        let zsmalloc = ZsmallocOptions::default().mapping(mapping);
+        let options = ZswapOptions::bare().zpool(zpool).zsmalloc(zsmalloc).host_pages(host_pages);
+        let zswap = Zswap::new(options).unwrap();
         fill(&zswap, 40_000);
         let memory = zswap.memory();
         let counted = memory.pool_bytes + memory.metadata_bytes() + memory.reserve_bytes;

@@ -39,14 +39,19 @@ fn store_of(options: ZswapOptions, blocks: Option<u32>, seed: u64, steps: usize)
         Some(blocks) => {
             Zswap::with_backing(options, Box::new(MemoryBacking::new(blocks).unwrap())).unwrap()
         }
-        None => Zswap::new(options),
+        None => Zswap::new(options).unwrap(),
     };
     let mut random = Random::new(seed);
     let mut tenants = vec![TenantId::ROOT];
     if options.records.is_some() {
         let add = |parent, name: &str, max_bytes, writeback| {
             let name = name.to_owned();
-            zswap.add_tenant(parent, TenantOptions { name, max_bytes, writeback }).unwrap()
+            zswap
+                .add_tenant(
+                    parent,
+                    TenantOptions::default().name(name).max_bytes(max_bytes).writeback(writeback),
+                )
+                .unwrap()
         };
         let above = add(TenantId::ROOT, "above", 1 << 20, true);
         tenants.extend([above, add(above, "below \"it\"", 1 << 18, true)]);
@@ -122,7 +127,7 @@ fn pages_in(path: &Path) -> Model {
 }
 
 fn small(options: ZswapOptions) -> ZswapOptions {
-    ZswapOptions { shards: 4, ..options }
+    options.shards(4)
 }
 
 fn memory(blocks: u32) -> Option<Box<dyn Backing>> {
@@ -161,15 +166,17 @@ fn what_was_in_the_store_is_in_the_restored_one() {
     for zpool in ZpoolKind::ALL {
         for compressor in ["lz4", "lzo", "lzo-rle", "zstd", "deflate", "none"] {
             seed += 1;
-            let options = small(ZswapOptions {
-                zpool,
-                compressor: compressor.parse().unwrap(),
-                incompressible: Incompressible::ALL[seed % 2],
-                written_as: WrittenAs::ALL[seed / 2 % 2],
-                records: Some(RecordOptions { lru: Lru::ALL[seed % 4], checksum: seed % 3 > 0 }),
-                object_header_bytes: seed % 3 * 8,
-                ..ZswapOptions::default()
-            });
+            let options = small(
+                ZswapOptions::default()
+                    .zpool(zpool)
+                    .compressor(compressor.parse().unwrap())
+                    .incompressible(Incompressible::ALL[seed % 2])
+                    .written_as(WrittenAs::ALL[seed / 2 % 2])
+                    .records(Some(
+                        RecordOptions::default().lru(Lru::ALL[seed % 4]).checksum(seed % 3 > 0),
+                    ))
+                    .object_header_bytes(seed % 3 * 8),
+            );
             let blocks = [None, Some(40), Some(1000)][seed % 3];
             let (zswap, model) = store_of(options, blocks, seed as u64, 600);
             let before = zswap.stats();
@@ -223,9 +230,7 @@ fn another_compressor_takes_the_pages() {
     for (seed, from, to) in
         [(1, "lz4", "zstd"), (2, "zstd:19", "zstd:1"), (3, "lzo", "lzo-rle"), (4, "none", "lz4")]
     {
-        let options = |name: &str| {
-            small(ZswapOptions { compressor: name.parse().unwrap(), ..ZswapOptions::default() })
-        };
+        let options = |name: &str| small(ZswapOptions::default().compressor(name.parse().unwrap()));
         for (blocks, backing) in [(None, None), (Some(500), memory(500)), (Some(500), None)] {
             let (zswap, model) = store_of(options(from), blocks, seed, 600);
             zswap.snapshot(&path).unwrap();
@@ -240,11 +245,9 @@ fn the_order_of_eviction_and_the_uses_are_kept() {
     let place = Place::new();
     let path = place.path("s");
     for lru in Lru::ALL {
-        let options = ZswapOptions {
-            shards: 1,
-            records: Some(RecordOptions { lru, checksum: true }),
-            ..ZswapOptions::default()
-        };
+        let options = ZswapOptions::default()
+            .shards(1)
+            .records(Some(RecordOptions::default().lru(lru).checksum(true)));
         let zswap = Zswap::with_backing(options, memory(1000).unwrap()).unwrap();
         let mut random = Random::new(9);
         let mut page = [0; PAGE_SIZE];
@@ -291,7 +294,7 @@ fn what_does_not_fit_goes_to_the_backing_or_is_refused() {
     zswap.shrink(TenantId::ROOT, 50);
     zswap.snapshot(&path).unwrap();
     let max_pool_bytes = zswap.counters().pool_total_size / 3;
-    let limited = ZswapOptions { max_pool_bytes, counted: Counted::Pool, ..options };
+    let limited = options.max_pool_bytes(max_pool_bytes).counted(Counted::Pool);
     let (restored, told) = Zswap::from_snapshot(limited, memory(2000), &path).unwrap();
     assert!(restored.memory().pool_peak_bytes <= max_pool_bytes);
     assert!(told.backing_pages > zswap.counters().backing_pages);
@@ -315,29 +318,25 @@ fn a_used_store_takes_no_snapshot() {
     let path = place.path("s");
     let (zswap, model) = store_of(small(ZswapOptions::default()), None, 3, 50);
     zswap.snapshot(&path).unwrap();
-    let used = Zswap::new(ZswapOptions::default());
+    let used = Zswap::new(ZswapOptions::default()).unwrap();
     used.store(PageKey(1), &[1; PAGE_SIZE]).unwrap();
     let refused = used.restore_from(SnapshotReader::open(&path).unwrap()).unwrap_err();
     assert!(matches!(refused, RestoreError::Used));
-    let new = Zswap::new(ZswapOptions::default());
+    let new = Zswap::new(ZswapOptions::default()).unwrap();
     let (restored, _) = new.restore_from(SnapshotReader::open(&path).unwrap()).unwrap();
     check(&restored, &model);
 }
 
 /// A small snapshot with every kind of page.
 fn small_snapshot() -> (Vec<u8>, Model) {
-    let options = ZswapOptions {
-        shards: 1,
-        written_as: WrittenAs::Objects,
-        incompressible: Incompressible::StoreAsIs,
-        latencies: false,
-        ..ZswapOptions::default()
-    };
+    let options = ZswapOptions::default()
+        .shards(1)
+        .written_as(WrittenAs::Objects)
+        .incompressible(Incompressible::StoreAsIs)
+        .latencies(false);
     let zswap = Zswap::with_backing(options, memory(8).unwrap()).unwrap();
     let name = "t".to_owned();
-    let tenant = zswap
-        .add_tenant(TenantId::ROOT, TenantOptions { name, ..TenantOptions::default() })
-        .unwrap();
+    let tenant = zswap.add_tenant(TenantId::ROOT, TenantOptions::default().name(name)).unwrap();
     let mut model = Model::new();
     for key in 0..6_u8 {
         let mut page = [0; PAGE_SIZE];
@@ -398,8 +397,8 @@ fn every_cut_and_every_changed_byte_is_noticed() {
 
 #[test]
 fn blocks_that_are_moved_doubled_or_left_out_are_noticed() {
-    let options = ZswapOptions { compressor: CompressorKind::None, ..ZswapOptions::default() };
-    let zswap = Zswap::new(options);
+    let options = ZswapOptions::default().compressor(CompressorKind::None);
+    let zswap = Zswap::new(options).unwrap();
     let mut page = [0; PAGE_SIZE];
     for key in 0..300_u64 {
         page[..8].copy_from_slice(&(key + 1).to_le_bytes());
@@ -646,8 +645,8 @@ fn a_block_that_is_anothers_when_it_is_read_is_not_taken() {
     let inner = MemoryBacking::new(16).unwrap();
     let backing = Box::new(Meddled { inner, meddle: Arc::clone(&meddle) });
     // Without checksums nothing else would tell.
-    let records = Some(RecordOptions { lru: Lru::Plain, checksum: false });
-    let options = ZswapOptions { shards: 1, records, ..ZswapOptions::default() };
+    let records = Some(RecordOptions::default().lru(Lru::Plain).checksum(false));
+    let options = ZswapOptions::default().shards(1).records(records);
     let zswap = Arc::new(Zswap::with_backing(options, backing).unwrap());
     let page_of = |key: u64| {
         let mut page = [0; PAGE_SIZE];
@@ -682,7 +681,7 @@ fn a_block_that_is_anothers_when_it_is_read_is_not_taken() {
 fn threads_go_on_meanwhile() {
     let place = Place::new();
     let path = place.path("s");
-    let options = ZswapOptions { max_pool_bytes: 200 << 12, ..small(ZswapOptions::default()) };
+    let options = small(ZswapOptions::default()).max_pool_bytes(200 << 12);
     let zswap = Zswap::with_backing(options, memory(3000).unwrap()).unwrap();
     // A page says its key, and how often it was stored. Keys below 500 are never without one.
     let page_of = |key: u64, round: u64| {

@@ -63,12 +63,7 @@ fn model(model: &mut BTreeMap<PageKey, u64>, round: u64) {
 }
 
 fn options() -> ZswapOptions {
-    ZswapOptions {
-        max_pool_bytes: 120 << 12,
-        written_as: WrittenAs::Objects,
-        shards: 4,
-        ..ZswapOptions::default()
-    }
+    ZswapOptions::default().max_pool_bytes(120 << 12).written_as(WrittenAs::Objects).shards(4)
 }
 
 /// What the child does, for ever.
@@ -77,10 +72,8 @@ fn child() {
     let Some(directory) = std::env::var_os("UZSWAP_KILL_CHILD") else { return };
     let directory = Path::new(&directory);
     let path = directory.join("s");
-    let backing = FileBackingOptions {
-        submission: Some(Submission::Sequential),
-        ..FileBackingOptions::new(directory.join("backing"), Some(BACKING_BYTES))
-    };
+    let backing = FileBackingOptions::new(directory.join("backing"), Some(BACKING_BYTES))
+        .submission(Some(Submission::Sequential));
     let backing = Box::new(FileBacking::open(&backing).unwrap());
     let (zswap, mut round) = match path.exists() {
         false => (Zswap::with_backing(options(), backing).unwrap(), 0),

@@ -28,7 +28,7 @@ fn page_of(number: u64) -> Page {
 }
 
 fn named(name: String) -> TenantOptions {
-    TenantOptions { name, ..TenantOptions::default() }
+    TenantOptions::default().name(name)
 }
 
 /// A store, and what it should have.
@@ -46,7 +46,7 @@ struct Twin {
 impl Twin {
     fn new(options: ZswapOptions, blocks: u32) -> Twin {
         let zswap = match blocks {
-            0 => Zswap::new(options),
+            0 => Zswap::new(options).unwrap(),
             _ => {
                 let backing = Box::new(MemoryBacking::new(blocks).unwrap());
                 Zswap::with_backing(options, backing).unwrap()
@@ -146,7 +146,7 @@ impl Twin {
 fn all_short_histories_of_three_tenants() {
     const LENGTH: u32 = 4;
     const OPERATIONS: u32 = 9;
-    let options = ZswapOptions { shards: 1, latencies: false, ..ZswapOptions::default() };
+    let options = ZswapOptions::default().shards(1).latencies(false);
     for history in 0..OPERATIONS.pow(LENGTH) {
         let mut twin = Twin::new(options, 8);
         // Below the root, below the first, below the root.
@@ -176,8 +176,8 @@ fn all_short_histories_of_three_tenants() {
 #[test]
 fn long_histories_agree_with_the_model() {
     for (seed, lru) in (0..6).zip(Lru::ALL.into_iter().cycle()) {
-        let records = Some(RecordOptions { lru, checksum: true });
-        let options = ZswapOptions { records, shards: 4, ..ZswapOptions::default() };
+        let records = Some(RecordOptions::default().lru(lru).checksum(true));
+        let options = ZswapOptions::default().records(records).shards(4);
         let mut twin = Twin::new(options, if seed % 2 == 0 { 0 } else { 400 });
         let mut random = SplitMix64::new(seed);
         let mut below = |end: usize| (random.next_word() % end as u64) as usize;
@@ -220,11 +220,9 @@ fn long_histories_agree_with_the_model() {
 #[test]
 fn the_order_is_that_of_all_pages_after_a_tenant_has_gone() {
     // A page in 20 is of another tenant; the clock ticks once in 16 pages.
-    let options = ZswapOptions {
-        shards: 1,
-        records: Some(RecordOptions { lru: Lru::Plain, checksum: true }),
-        ..ZswapOptions::default()
-    };
+    let options = ZswapOptions::default()
+        .shards(1)
+        .records(Some(RecordOptions::default().lru(Lru::Plain).checksum(true)));
     let mut twin = Twin::new(options, 500);
     let tenants = [TenantId::ROOT, twin.add(TenantId::ROOT).unwrap()];
     for key in 0..400 {
@@ -242,7 +240,7 @@ fn the_order_is_that_of_all_pages_after_a_tenant_has_gone() {
 
 #[test]
 fn numbers_and_memory_are_used_again() {
-    let zswap = Zswap::new(ZswapOptions { shards: 4, ..ZswapOptions::default() });
+    let zswap = Zswap::new(ZswapOptions::default().shards(4)).unwrap();
     let first = zswap.add_tenant(TenantId::ROOT, named(String::new())).unwrap();
     let bytes = zswap.memory().policy_bytes;
     zswap.remove_tenant(first).unwrap();
@@ -258,7 +256,7 @@ fn numbers_and_memory_are_used_again() {
     assert_eq!(zswap.memory().policy_bytes, bytes);
     assert_eq!(zswap.counters().stored_pages, 4 * TENANTS_MAX as u64);
     zswap.audit().unwrap();
-    let bare = Zswap::new(ZswapOptions::bare());
+    let bare = Zswap::new(ZswapOptions::bare()).unwrap();
     assert_eq!(bare.remove_tenant(first), Err(TenantError::NoRecords));
     let refused = bare.store_for(first, PageKey(0), &page_of(0)).unwrap_err();
     assert!(matches!(refused, StoreError::NoTenant { .. }), "{refused}");
@@ -266,7 +264,7 @@ fn numbers_and_memory_are_used_again() {
 
 #[test]
 fn threads_store_for_tenants_that_go() {
-    let options = ZswapOptions { shards: 4, max_pool_bytes: 60 << 12, ..ZswapOptions::default() };
+    let options = ZswapOptions::default().shards(4).max_pool_bytes(60 << 12);
     let backing = Box::new(MemoryBacking::new(3000).unwrap());
     let zswap = Zswap::with_backing(options, backing).unwrap();
     let ids = RwLock::new(vec![TenantId::ROOT]);

@@ -260,7 +260,11 @@ fn two_threads_share_a_pool() {
                     pool.compact();
                     pool.audit().unwrap_or_else(|error| {
                         // The one figure that zsmalloc sums while others change it.
-                        assert!(error.starts_with("zspages own"), "{}: {error}", subject.name);
+                        assert!(
+                            error.to_string().starts_with("zspages own"),
+                            "{}: {error}",
+                            subject.name
+                        );
                     });
                 }
             }

@@ -98,7 +98,7 @@ const WATERMARKS: [usize; 13] =
 const RULES: [ChainRule; 2] = [ChainRule::UsedPercent, ChainRule::LeastWaste];
 
 fn table(chain_size: usize, chain_rule: ChainRule) -> ClassTable {
-    ClassTable::new(ZsmallocOptions { chain_size, chain_rule, ..Default::default() })
+    ClassTable::new(ZsmallocOptions::default().chain_size(chain_size).chain_rule(chain_rule))
 }
 
 fn check_rows(table: &ClassTable, rows: &[Row]) {
@@ -162,8 +162,10 @@ fn every_table_serves_every_object_with_the_smallest_slot_it_has() {
             for (handle_header, header) in
                 [(HandleHeader::InObject, HANDLE_BYTES), (HandleHeader::Beside, 0)]
             {
-                let options =
-                    ZsmallocOptions { chain_size, chain_rule, handle_header, ..Default::default() };
+                let options = ZsmallocOptions::default()
+                    .chain_size(chain_size)
+                    .chain_rule(chain_rule)
+                    .handle_header(handle_header);
                 let table = ClassTable::new(options);
                 let classes = table.classes();
                 for bytes in 1..=PAGE_SIZE {

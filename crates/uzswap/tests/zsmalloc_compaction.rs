@@ -39,12 +39,18 @@ fn all_options() -> Vec<ZsmallocOptions> {
         for chain_rule in [ChainRule::LeastWaste, ChainRule::UsedPercent] {
             for handle_header in [HandleHeader::InObject, HandleHeader::Beside] {
                 let mapping = ObjectMapping::Contiguous;
-                all.push(ZsmallocOptions { chain_size, chain_rule, handle_header, mapping });
+                all.push(
+                    ZsmallocOptions::default()
+                        .chain_size(chain_size)
+                        .chain_rule(chain_rule)
+                        .handle_header(handle_header)
+                        .mapping(mapping),
+                );
             }
         }
     }
     for mapping in [ObjectMapping::Copy, ObjectMapping::Vm] {
-        all.push(ZsmallocOptions { chain_size: CHAIN_SIZE_MAX, mapping, ..all[0] });
+        all.push(all[0].chain_size(CHAIN_SIZE_MAX).mapping(mapping));
     }
     all
 }
@@ -126,7 +132,7 @@ fn small_page(number: u64) -> Page {
 fn small_pages_come_back_after_a_compaction() {
     const PAGES: u64 = 6667;
     for compressor in [CompressorKind::Lz4, CompressorKind::Zstd(3)] {
-        let zswap = Zswap::new(ZswapOptions { compressor, ..ZswapOptions::default() });
+        let zswap = Zswap::new(ZswapOptions::default().compressor(compressor)).unwrap();
         (0..PAGES).for_each(|key| _ = zswap.store(PageKey(key), &small_page(key)).unwrap());
         let goes = |key: &u64| mix(*key) & 1 == 0;
         (0..PAGES).filter(goes).for_each(|key| assert!(zswap.invalidate(PageKey(key))));

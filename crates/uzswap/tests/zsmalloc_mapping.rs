@@ -96,8 +96,10 @@ fn objects_in_two_pages_are_whole_in_every_class() {
         (4, ChainRule::UsedPercent, HandleHeader::InObject),
         (16, ChainRule::LeastWaste, HandleHeader::Beside),
     ] {
-        let options =
-            ZsmallocOptions { chain_size, chain_rule, handle_header, ..Default::default() };
+        let options = ZsmallocOptions::default()
+            .chain_size(chain_size)
+            .chain_rule(chain_rule)
+            .handle_header(handle_header);
         let counts = [
             every_class::<Contiguous>(options),
             every_class::<CopiedPages>(options),

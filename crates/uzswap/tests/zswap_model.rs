@@ -9,6 +9,7 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use uzswap::AuditError;
 use uzswap::budget::{Budget, Counted};
 use uzswap::compressor::{CompressError, Compressor, CompressorKind, Corrupt, OUTPUT_BYTES};
 use uzswap::index::radix::Radix;
@@ -92,7 +93,7 @@ fn expect_refusal(options: &ZswapOptions, page: &Page) -> bool {
 
 fn run_history(options: ZswapOptions, seed: u64, steps: usize) {
     let replay = format!("{options:?}, seed {seed}");
-    let zswap = Zswap::new(options);
+    let zswap = Zswap::new(options).unwrap();
     let mut random = Random::new(seed);
     let mut model: HashMap<PageKey, Page> = HashMap::new();
     let mut expected = Counters::default();
@@ -210,7 +211,7 @@ fn check(
 fn every_index_agrees_with_a_map_of_pages() {
     for index in IndexKind::ALL {
         for shards in [1, 64] {
-            let options = ZswapOptions { index, shards, ..ZswapOptions::default() };
+            let options = ZswapOptions::default().index(index).shards(shards);
             run_history(options, 3, 2000);
         }
     }
@@ -218,7 +219,7 @@ fn every_index_agrees_with_a_map_of_pages() {
 
 #[test]
 fn a_key_that_the_index_cannot_have_is_refused_and_known_to_be_absent() {
-    let zswap = Zswap::new(ZswapOptions { index: IndexKind::BTree32, ..ZswapOptions::default() });
+    let zswap = Zswap::new(ZswapOptions::default().index(IndexKind::BTree32)).unwrap();
     let (last, over) = (PageKey(u64::from(u32::MAX)), PageKey(1 << 32));
     zswap.store(last, &compressible(1)).unwrap();
     let error = zswap.store(over, &compressible(2)).unwrap_err();
@@ -240,13 +241,11 @@ fn every_combination_agrees_with_a_map_of_pages() {
         for compressor in ["lz4", "lzo", "lzo-rle", "zstd", "zstd:1", "deflate", "none"] {
             for incompressible in [Incompressible::Reject, Incompressible::StoreAsIs] {
                 for object_header_bytes in [0, 8] {
-                    let options = ZswapOptions {
-                        zpool,
-                        compressor: compressor.parse().unwrap(),
-                        incompressible,
-                        object_header_bytes,
-                        ..ZswapOptions::default()
-                    };
+                    let options = ZswapOptions::default()
+                        .zpool(zpool)
+                        .compressor(compressor.parse().unwrap())
+                        .incompressible(incompressible)
+                        .object_header_bytes(object_header_bytes);
                     run_history(options, 1, 600);
                 }
             }
@@ -256,10 +255,9 @@ fn every_combination_agrees_with_a_map_of_pages() {
 
 /// Every allocator, and zsmalloc with every mapping of objects.
 fn every_pool() -> impl Iterator<Item = ZswapOptions> {
-    let allocators = ZpoolKind::ALL.map(|zpool| ZswapOptions { zpool, ..Default::default() });
-    let mappings = [ObjectMapping::Copy, ObjectMapping::Vm].map(|mapping| ZswapOptions {
-        zsmalloc: ZsmallocOptions { mapping, ..Default::default() },
-        ..Default::default()
+    let allocators = ZpoolKind::ALL.map(|zpool| ZswapOptions::default().zpool(zpool));
+    let mappings = [ObjectMapping::Copy, ObjectMapping::Vm].map(|mapping| {
+        ZswapOptions::default().zsmalloc(ZsmallocOptions::default().mapping(mapping))
     });
     allocators.into_iter().chain(mappings)
 }
@@ -269,12 +267,10 @@ fn every_same_filled_check_keeps_every_page() {
     for check in SameFilledCheck::ALL {
         for zero_only in [false, true] {
             for compressor in ["lz4", "none"] {
-                let options = ZswapOptions {
-                    same_filled: SameFilled { check, zero_only },
-                    compressor: compressor.parse().unwrap(),
-                    incompressible: Incompressible::StoreAsIs,
-                    ..ZswapOptions::default()
-                };
+                let options = ZswapOptions::default()
+                    .same_filled(SameFilled { check, zero_only })
+                    .compressor(compressor.parse().unwrap())
+                    .incompressible(Incompressible::StoreAsIs);
                 run_history(options, 2, 600);
             }
         }
@@ -297,7 +293,7 @@ fn a_pool_that_runs_out_refuses_and_loses_nothing() {
             // Of the bytes that are no page nothing is taken.
             let max_pool_bytes = (pages << 12) + 4095;
             let counted = Counted::Pool;
-            run_history(ZswapOptions { max_pool_bytes, counted, ..options }, 3, 1500);
+            run_history(options.max_pool_bytes(max_pool_bytes).counted(counted), 3, 1500);
         }
     }
 }
@@ -391,7 +387,7 @@ impl Index for FullIndex {
         self.inner.bytes()
     }
 
-    fn audit(&self) -> Result<(), String> {
+    fn audit(&self) -> Result<(), AuditError> {
         self.inner.audit()
     }
 }
@@ -408,7 +404,7 @@ fn doubles(incompressible: Incompressible) -> Doubles {
     let faulty = Faulty::default();
     let (fail, corrupt) = (Arc::clone(&faulty.fail), Arc::clone(&faulty.corrupt));
     let full = Arc::new(AtomicBool::new(false));
-    let options = ZswapOptions { incompressible, ..ZswapOptions::default() };
+    let options = ZswapOptions::default().incompressible(incompressible);
     let arena = Arc::new(Arena::new());
     let zpool = options.zpool.build(Arc::clone(&arena), options.zsmalloc);
     let index_full = Arc::clone(&full);
@@ -462,13 +458,11 @@ fn a_refused_store_drops_the_stale_page_and_nothing_else() {
 #[test]
 fn a_page_that_is_replaced_may_take_the_room_of_the_old_one() {
     // A pool of one page that an incompressible page fills.
-    let options = ZswapOptions {
-        incompressible: Incompressible::StoreAsIs,
-        max_pool_bytes: 1 << 12,
-        counted: Counted::Pool,
-        ..ZswapOptions::default()
-    };
-    let zswap = Zswap::new(options);
+    let options = ZswapOptions::default()
+        .incompressible(Incompressible::StoreAsIs)
+        .max_pool_bytes(1 << 12)
+        .counted(Counted::Pool);
+    let zswap = Zswap::new(options).unwrap();
     let mut random = Random::new(1);
     let (mut old, mut new) = ([0; PAGE_SIZE], [0; PAGE_SIZE]);
     random_front(&mut random, PAGE_SIZE, &mut old);
@@ -569,7 +563,7 @@ fn stamp(page: &Page) -> (u64, u32) {
 fn two_threads_in_one_store_never_see_a_wrong_page() {
     const KEYS: u64 = 48;
     for options in every_pool() {
-        let zswap = Zswap::new(options);
+        let zswap = Zswap::new(options).unwrap();
         // Odd threads' keys and even threads' are the same ones: everything collides.
         let latest: Vec<AtomicU32> = (0..KEYS).map(|_| AtomicU32::new(0)).collect();
         std::thread::scope(|scope| {
@@ -622,7 +616,7 @@ fn two_threads_in_one_store_never_see_a_wrong_page() {
 #[test]
 fn an_exclusive_load_is_given_to_one_thread() {
     const KEYS: u64 = 2000;
-    let zswap = Zswap::new(ZswapOptions::default());
+    let zswap = Zswap::new(ZswapOptions::default()).unwrap();
     for key in 0..KEYS {
         zswap.store(PageKey(key), &stamped(key, 1)).unwrap();
     }
@@ -702,7 +696,7 @@ impl Zpool for Hooked<Box<dyn Zpool>> {
         self.inner.stats()
     }
 
-    fn audit(&self) -> Result<(), String> {
+    fn audit(&self) -> Result<(), AuditError> {
         self.inner.audit()
     }
 }

@@ -70,14 +70,13 @@ impl Backing for Failing {
 /// A pool whose shrinker works down to half of it, and is called at three quarters. No page is
 /// spared: a search for cold ones finds some each time.
 fn store() -> (Arc<Zswap>, Arc<Calls>) {
-    let options = ZswapOptions {
-        records: Some(RecordOptions { lru: Lru::Plain, checksum: true }),
-        max_pool_bytes: POOL_BYTES,
-        accept_threshold_percent: 50,
-        latencies: true,
-        counted: Counted::Pool, // by which each test says when the pool is full
-        ..ZswapOptions::default()
-    };
+    let options = ZswapOptions::default()
+        .records(Some(RecordOptions::default().lru(Lru::Plain).checksum(true)))
+        .max_pool_bytes(POOL_BYTES)
+        .accept_threshold_percent(50)
+        .latencies(true)
+        // by which each test says when the pool is full
+        .counted(Counted::Pool);
     let calls = Arc::new(Calls::default());
     let backing = Failing(MemoryBacking::new(1 << 13).unwrap(), Arc::clone(&calls));
     (Arc::new(Zswap::with_backing(options, Box::new(backing)).unwrap()), calls)
@@ -85,7 +84,7 @@ fn store() -> (Arc<Zswap>, Arc<Calls>) {
 
 /// Starts a shrinker that would come by itself in an hour.
 fn shrinker(zswap: &Arc<Zswap>) -> Shrinker {
-    let options = ShrinkerOptions { interval: Duration::from_secs(3600), ..Default::default() };
+    let options = ShrinkerOptions::default().interval(Duration::from_secs(3600));
     Shrinker::start(Arc::clone(zswap), options).unwrap()
 }
 
@@ -246,7 +245,7 @@ fn a_dynamic_shrinker_writes_what_is_cold_below_the_threshold() {
     let (zswap, _) = store();
     let end = fill(&zswap, 0, POOL_BYTES / 3);
     let interval = Duration::from_millis(1);
-    let options = ShrinkerOptions { dynamic: true, interval, ..Default::default() };
+    let options = ShrinkerOptions::default().dynamic(true).interval(interval);
     let shrinker = Shrinker::start(Arc::clone(&zswap), options).unwrap();
     wait_until("a page was written back", || zswap.counters().written_back_pages > 0);
     drop(shrinker);
@@ -273,7 +272,7 @@ fn the_shrinker_gives_blocks_back_that_are_free() {
 fn a_tenant_at_its_limit_writes_its_own_pages_back() {
     let (zswap, _) = store();
     let end = fill(&zswap, 0, POOL_BYTES / 8);
-    let options = TenantOptions { max_bytes: 100_000, ..TenantOptions::default() };
+    let options = TenantOptions::default().max_bytes(100_000);
     let tenant = zswap.add_tenant(ROOT, options).unwrap();
     let keys = 1 << 20..(1 << 20) + 200;
     for key in keys.clone() {

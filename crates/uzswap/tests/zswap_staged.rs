@@ -88,8 +88,8 @@ fn store_of(options: ZswapOptions) -> (Zswap, Arc<Calls>) {
 fn stores() -> impl Iterator<Item = (Zswap, Arc<Calls>)> {
     Lru::ALL.into_iter().flat_map(|lru| {
         WrittenAs::ALL.into_iter().map(move |written_as| {
-            let records = Some(RecordOptions { lru, checksum: true });
-            store_of(ZswapOptions { records, written_as, ..ZswapOptions::default() })
+            let records = Some(RecordOptions::default().lru(lru).checksum(true));
+            store_of(ZswapOptions::default().records(records).written_as(written_as))
         })
     })
 }
@@ -229,7 +229,7 @@ fn as_many_wait_as_two_batches_which_small_pools_have_smaller_ones_of() {
         [(None, 64), (Some(1024), 64), (Some(160), 10), (Some(16), 1), (Some(15), 0)]
     {
         let max_pool_bytes = pages.map_or(u64::MAX, |pages: u64| pages * PAGE_SIZE as u64);
-        let (zswap, calls) = store_of(ZswapOptions { max_pool_bytes, ..Default::default() });
+        let (zswap, calls) = store_of(ZswapOptions::default().max_pool_bytes(max_pool_bytes));
         for key in 0..200 {
             let stored = zswap.store(PageKey(key), &noise(key)).unwrap();
             assert_eq!(stored == Stored::WrittenThrough, batch == 0);
@@ -245,24 +245,23 @@ fn as_many_wait_as_two_batches_which_small_pools_have_smaller_ones_of() {
 
 #[test]
 fn where_the_pool_cannot_have_a_page_it_is_written_through() {
-    let options = ZswapOptions {
-        when_full: WhenFull::Bypass,
-        max_pool_bytes: 64 * PAGE_SIZE as u64,
-        counted: Counted::Pool, // the index has room
-        ..Default::default()
-    };
+    let options = ZswapOptions::default()
+        .when_full(WhenFull::Bypass)
+        .max_pool_bytes(64 * PAGE_SIZE as u64)
+        // the index has room
+        .counted(Counted::Pool);
     let (full, _) = store_of(options);
     store_all(&full, 0..6000, text);
     let options = ZswapOptions::default();
-    let (zbud, _) = store_of(ZswapOptions { zpool: ZpoolKind::Zbud, ..options });
-    let (headed, _) = store_of(ZswapOptions { object_header_bytes: 8, ..options });
+    let (zbud, _) = store_of(options.zpool(ZpoolKind::Zbud));
+    let (headed, _) = store_of(options.object_header_bytes(8));
     for zswap in [full, zbud, headed] {
         let stored = zswap.store(PageKey(1 << 20), &noise(1)).unwrap();
         assert_eq!((stored, held(&zswap).1), (Stored::WrittenThrough, 0));
         check(&zswap, 1 << 20, &noise(1));
     }
     let (zswap, _) = store_of(options);
-    let limited = TenantOptions { max_bytes: 4095, ..TenantOptions::default() };
+    let limited = TenantOptions::default().max_bytes(4095);
     let tenant = zswap.add_tenant(ROOT, limited).unwrap();
     let stored = zswap.store_for(tenant, PageKey(1), &noise(1)).unwrap();
     assert_eq!((stored, held(&zswap)), (Stored::WrittenThrough, (0, 0, 1)));
@@ -281,7 +280,7 @@ fn a_batch_has_staged_pages_of_its_tenants_alone() {
     let current = || -> Vec<u64> { zswap.tenants().iter().map(|t| t.current_bytes).collect() };
     assert_eq!((current(), held(&zswap)), (vec![8192, 0, 0, 4096], (2, 2, 2)));
     // One may not leave any more: it stays in the pool, and may later.
-    let writeback = |writeback| TenantOptions { writeback, ..TenantOptions::default() };
+    let writeback = |writeback| TenantOptions::default().writeback(writeback);
     zswap.set_tenant(beside, writeback(false)).unwrap();
     let error = zswap.store_for(beside, PageKey(9), &noise(9)).unwrap_err();
     assert!(matches!(error, StoreError::CompressPoor { .. }));
@@ -300,7 +299,7 @@ fn a_staged_page_of_a_tenant_that_is_removed_is_of_the_one_above() {
         let above = zswap.add_tenant(TenantId::ROOT, TenantOptions::default()).unwrap();
         let tenant = zswap.add_tenant(above, TenantOptions::default()).unwrap();
         zswap.store_for(tenant, PageKey(1), &noise(1)).unwrap();
-        let options = TenantOptions { writeback: may_write_back, ..TenantOptions::default() };
+        let options = TenantOptions::default().writeback(may_write_back);
         zswap.set_tenant(above, options).unwrap();
         zswap.remove_tenant(tenant).unwrap();
         assert_eq!(held(&zswap), (1, 1, 0));
@@ -336,7 +335,7 @@ fn a_snapshot_has_staged_pages_and_they_are_as_others_then() {
 fn the_shrinker_is_called_for_a_batch() {
     let (zswap, _) = store_of(ZswapOptions::default());
     let zswap = Arc::new(zswap);
-    let options = ShrinkerOptions { interval: Duration::from_hours(1), ..Default::default() };
+    let options = ShrinkerOptions::default().interval(Duration::from_hours(1));
     let shrinker = Shrinker::start(Arc::clone(&zswap), options).unwrap();
     store_all(&zswap, 0..BATCH as u64, noise);
     let start = Instant::now();

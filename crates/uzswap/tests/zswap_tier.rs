@@ -48,8 +48,8 @@ fn run_history(setting: &Setting, steps: usize) {
     let place = format!("{options:?}, {blocks} blocks, seed {seed}");
     let backing = Box::new(MemoryBacking::new(blocks).unwrap());
     let zswap = Zswap::with_backing(options, backing).unwrap();
-    let small = TenantOptions { max_bytes: 40_000, ..TenantOptions::default() };
-    let pinned = TenantOptions { writeback: false, max_bytes: 30_000, ..small.clone() };
+    let small = TenantOptions::default().max_bytes(40_000);
+    let pinned = small.clone().writeback(false).max_bytes(30_000);
     let tenants = [
         TenantId::ROOT,
         zswap.add_tenant(TenantId::ROOT, small).unwrap(),
@@ -170,17 +170,15 @@ fn settings(seeds: std::ops::Range<u64>) -> impl Iterator<Item = Setting> {
         Lru::ALL.into_iter().flat_map(move |lru| {
             WrittenAs::ALL.into_iter().flat_map(move |written_as| {
                 WhenFull::ALL.into_iter().map(move |when_full| {
-                    let options = ZswapOptions {
-                        records: Some(RecordOptions { lru, checksum: seed % 4 != 3 }),
-                        written_as,
-                        when_full,
-                        max_pool_bytes: [16, 40, 200][seed as usize % 3] << 12,
-                        counted: Counted::ALL[seed as usize % 7 / 5],
-                        zpool: ZpoolKind::ALL[(seed / 3) as usize % 3],
-                        shards: [1, 64][seed as usize % 2],
-                        incompressible: Incompressible::ALL[(seed / 2) as usize % 2],
-                        ..ZswapOptions::default()
-                    };
+                    let options = ZswapOptions::default()
+                        .records(Some(RecordOptions::default().lru(lru).checksum(seed % 4 != 3)))
+                        .written_as(written_as)
+                        .when_full(when_full)
+                        .max_pool_bytes([16, 40, 200][seed as usize % 3] << 12)
+                        .counted(Counted::ALL[seed as usize % 7 / 5])
+                        .zpool(ZpoolKind::ALL[(seed / 3) as usize % 3])
+                        .shards([1, 64][seed as usize % 2])
+                        .incompressible(Incompressible::ALL[(seed / 2) as usize % 2]);
                     Setting { options, blocks: [1 << 12, 60][(seed / 5) as usize % 2], seed }
                 })
             })
@@ -199,16 +197,15 @@ fn every_order_and_form_agrees_with_a_map_of_pages() {
 fn threads_that_share_keys_see_whole_pages_of_their_keys() {
     for lru in Lru::ALL {
         for written_as in WrittenAs::ALL {
-            let options = ZswapOptions {
-                records: Some(RecordOptions { lru, checksum: true }),
-                written_as,
-                max_pool_bytes: 24 << 12,
-                counted: Counted::Pool, // which is what is asked of it below
-                ..ZswapOptions::default()
-            };
+            let options = ZswapOptions::default()
+                .records(Some(RecordOptions::default().lru(lru).checksum(true)))
+                .written_as(written_as)
+                .max_pool_bytes(24 << 12)
+                // which is what is asked of it below
+                .counted(Counted::Pool);
             let backing = Box::new(MemoryBacking::new(4096).unwrap());
             let zswap = Arc::new(Zswap::with_backing(options, backing).unwrap());
-            let shrinker = ShrinkerOptions { dynamic: true, ..ShrinkerOptions::default() };
+            let shrinker = ShrinkerOptions::default().dynamic(true);
             let shrinker = Shrinker::start(Arc::clone(&zswap), shrinker).unwrap();
             let stop = AtomicBool::new(false);
             std::thread::scope(|scope| {
@@ -312,7 +309,7 @@ fn a_backing_full_of_copies_of_pages_in_the_pool_takes_others() {
 fn a_page_that_comes_back_leaves_its_copy_while_half_of_the_blocks_are_free() {
     for (blocks, kept) in [(8, 0), (11, 0), (12, 1), (64, 1)] {
         let backing = Box::new(MemoryBacking::new(blocks).unwrap());
-        let options = ZswapOptions { written_as: WrittenAs::Pages, ..ZswapOptions::default() };
+        let options = ZswapOptions::default().written_as(WrittenAs::Pages);
         let zswap = Zswap::with_backing(options, backing).unwrap();
         (0..6).for_each(|key| _ = zswap.store(PageKey(key), &page_of(key * 8 + 2)).unwrap());
         while zswap.counters().backing_pages < 6 {

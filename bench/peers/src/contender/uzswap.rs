@@ -17,11 +17,7 @@ pub(super) struct Unbounded(Zswap);
 
 impl Unbounded {
     pub(super) fn new(compressor: CompressorKind) -> Unbounded {
-        Unbounded(Zswap::new(ZswapOptions {
-            compressor,
-            incompressible: Incompressible::StoreAsIs,
-            ..ZswapOptions::default()
-        }))
+        Unbounded(Zswap::new(ZswapOptions::default().compressor(compressor).incompressible(Incompressible::StoreAsIs)))
     }
 }
 
@@ -54,13 +50,7 @@ impl Bounded {
         capacity: u64,
         pages: usize,
     ) -> Bounded {
-        let options = ZswapOptions {
-            compressor,
-            incompressible: Incompressible::StoreAsIs,
-            records: Some(RecordOptions { lru, ..RecordOptions::default() }),
-            max_pool_bytes: capacity,
-            ..ZswapOptions::default()
-        };
+        let options = ZswapOptions::default().compressor(compressor).incompressible(Incompressible::StoreAsIs).records(Some(RecordOptions::default().lru(lru))).max_pool_bytes(capacity);
         // Twice as many blocks as pages: copies of pages that are in the pool too are kept.
         let source = Source::new(pages * 2 + 64);
         let source_bytes = source.bytes();

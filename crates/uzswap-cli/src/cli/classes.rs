@@ -71,8 +71,10 @@ struct Row {
 impl Classes {
     pub(super) fn run(self) -> Result<(), Failure> {
         let Classes { chain_size, chain_rule, handle_header, json } = self;
-        let options =
-            ZsmallocOptions { chain_size, chain_rule, handle_header, ..Default::default() };
+        let options = ZsmallocOptions::default()
+            .chain_size(chain_size)
+            .chain_rule(chain_rule)
+            .handle_header(handle_header);
         let report = Report::new(&ClassTable::new(options));
         if json { print_json(&report) } else { print(&report.text()) }
     }

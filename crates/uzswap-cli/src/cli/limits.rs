@@ -181,10 +181,7 @@ pub(super) fn no_backing(error: BackingError) -> Failure {
         BackingError::InUse { .. } | BackingError::NoDirect { .. } | BackingError::NoMemory(_) => {
             true
         }
-        BackingError::NotScratch { .. }
-        | BackingError::WrongKind { .. }
-        | BackingError::NoSize { .. }
-        | BackingError::TooSmall { .. } => false,
+        _ => false,
     };
     let error = anyhow::Error::from(error).context("--backing");
     if is_machine { Failure::Machine(error) } else { Failure::Usage(error) }

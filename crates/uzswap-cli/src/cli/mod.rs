@@ -9,6 +9,7 @@ mod doctor;
 mod kernel_swap;
 mod limits;
 mod live;
+mod manual;
 mod run;
 mod size;
 mod stat;
@@ -21,15 +22,25 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use anyhow::Error;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use serde::Serialize;
 
 use uzswap_sys::signals::size_limit_is_an_error;
 use uzswap_sys::stderr::tell;
 
+/// The version, the commit and the target.
+const VERSION: &str = concat!(
+    env!("CARGO_PKG_VERSION"),
+    " (",
+    env!("UZSWAP_COMMIT"),
+    ", ",
+    env!("UZSWAP_TARGET"),
+    ")"
+);
+
 /// zswap in user space: compressed pages, and which allocator and compressor suit them.
 #[derive(Debug, Parser)]
-#[command(name = "uzswap", version, max_term_width = 100)]
+#[command(name = "uzswap", version = VERSION, max_term_width = 100)]
 pub struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -39,16 +50,6 @@ pub struct Cli {
 enum Command {
     /// Compare allocators and compressors on pages of a file, a process or a command
     Compare(Box<compare::Compare>),
-    #[command(name = crate::lab::experiment::CHILD_COMMAND, hide = true)]
-    CompareRun(compare::CompareRun),
-    #[command(hide = true)]
-    InCgroup(kernel_swap::InCgroup),
-    #[command(hide = true)]
-    KernelRun(kernel_swap::KernelRun),
-    #[command(hide = true)]
-    ProbeLatency(kernel_swap::ProbeLatency),
-    #[command(name = crate::kernel_swap::WATCHER_COMMAND, hide = true)]
-    RestoreWhenEnded(kernel_swap::RestoreWhenEnded),
     /// Run a program in less memory
     Run(run::Run),
     /// Show what runs under `uzswap run`, again and again
@@ -65,10 +66,80 @@ enum Command {
     Torture(torture::TortureArgs),
     /// Print what this machine allows `uzswap run`, and how to allow more
     Doctor(doctor::Doctor),
-    #[command(hide = true)]
-    UseMemory(use_memory::UseMemory),
     /// Build a heap of realistic data, for captures where nothing else is at hand
     Workload(workload::Workload),
+    /// Print the completions for a shell
+    Completions(manual::Completions),
+    /// Write the pages of the manual
+    Man(manual::Manual),
+}
+
+/// Commands that other commands start. Help, completions and suggestions do not show them.
+#[derive(Debug, Parser)]
+#[command(name = "uzswap")]
+struct InnerCli {
+    #[command(subcommand)]
+    command: InnerCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum InnerCommand {
+    #[command(name = crate::lab::experiment::CHILD_COMMAND)]
+    CompareRun(compare::CompareRun),
+    InCgroup(kernel_swap::InCgroup),
+    #[command(name = crate::lab::study::index::RUN_COMMAND)]
+    IndexRun,
+    KernelRun(kernel_swap::KernelRun),
+    ProbeLatency(kernel_swap::ProbeLatency),
+    #[command(name = crate::kernel_swap::WATCHER_COMMAND)]
+    RestoreWhenEnded(kernel_swap::RestoreWhenEnded),
+    #[command(name = crate::lab::study::swapload::RUN_COMMAND)]
+    SwaploadRun,
+    UseMemory(use_memory::UseMemory),
+}
+
+impl InnerCommand {
+    /// Whether the command line calls one of them.
+    fn is_called() -> bool {
+        let first = std::env::args_os().nth(1);
+        let is_first =
+            |command: &clap::Command| first.as_deref() == Some(command.get_name().as_ref());
+        InnerCli::command().get_subcommands().any(is_first)
+    }
+
+    fn run(self) -> Result<ExitCode, Failure> {
+        match self {
+            InnerCommand::InCgroup(command) => return Ok(command.run()),
+            InnerCommand::CompareRun(command) => command.run(),
+            InnerCommand::IndexRun => bench::index::run_one(),
+            InnerCommand::KernelRun(command) => command.run(),
+            InnerCommand::ProbeLatency(command) => command.run(),
+            InnerCommand::RestoreWhenEnded(command) => command.run(),
+            InnerCommand::SwaploadRun => bench::swapload::run_one(),
+            InnerCommand::UseMemory(command) => command.run(),
+        }
+        .map(|()| ExitCode::SUCCESS)
+    }
+}
+
+impl Command {
+    fn run(self) -> Result<ExitCode, Failure> {
+        match self {
+            Command::Run(command) => return Ok(command.run()),
+            Command::Compare(command) => command.run(),
+            Command::Capture(command) => command.run(),
+            Command::Top(command) => command.run(),
+            Command::Classes(command) => command.run(),
+            Command::Stat(command) => command.run(),
+            Command::Bench(command) => command.run(),
+            Command::Torture(command) => command.run(),
+            Command::Doctor(command) => command.run(),
+            Command::Workload(command) => command.run(),
+            Command::Completions(command) => command.run(),
+            Command::Man(command) => command.run(),
+        }
+        .map(|()| ExitCode::SUCCESS)
+    }
 }
 
 /// Why a command did not do its work; the exit code says which.
@@ -130,26 +201,12 @@ fn print_json(result: &impl Serialize) -> Result<(), Failure> {
 pub fn main() -> ExitCode {
     size_limit_is_an_error();
     // clap prints its own errors and exits with 2 on them.
-    let result = match Cli::parse().command {
-        Command::Compare(command) => command.run(),
-        Command::CompareRun(command) => command.run(),
-        Command::Capture(command) => command.run(),
-        Command::InCgroup(command) => return command.run(),
-        Command::KernelRun(command) => command.run(),
-        Command::ProbeLatency(command) => command.run(),
-        Command::RestoreWhenEnded(command) => command.run(),
-        Command::Run(command) => return command.run(),
-        Command::Top(command) => command.run(),
-        Command::Classes(command) => command.run(),
-        Command::Stat(command) => command.run(),
-        Command::Bench(command) => command.run(),
-        Command::Torture(command) => command.run(),
-        Command::Doctor(command) => command.run(),
-        Command::UseMemory(command) => command.run(),
-        Command::Workload(command) => command.run(),
+    let result = match InnerCommand::is_called() {
+        true => InnerCli::parse().command.run(),
+        false => Cli::parse().command.run(),
     };
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(failure) => {
             // The whole chain of causes, outermost first, on one line.
             tell(&format!("{:#}", failure.error()));

@@ -158,18 +158,16 @@ impl Run {
         let (compressor, dense) = self.compressor.kinds();
         let options = RunOptions {
             limit_bytes: limit,
-            store: ZswapOptions {
-                zpool: self.zpool,
-                compressor,
-                dense,
-                index: self.index,
-                incompressible: Incompressible::StoreAsIs,
-                counted: Counted::PoolAndMetadata,
-                records: write_back.is_some().then(RecordOptions::default),
-                written_as: WrittenAs::Objects,
-                latencies: self.stats.is_some(),
-                ..ZswapOptions::bare()
-            },
+            store: ZswapOptions::bare()
+                .zpool(self.zpool)
+                .compressor(compressor)
+                .dense(dense)
+                .index(self.index)
+                .incompressible(Incompressible::StoreAsIs)
+                .counted(Counted::PoolAndMetadata)
+                .records(write_back.is_some().then(RecordOptions::default))
+                .written_as(WrittenAs::Objects)
+                .latencies(self.stats.is_some()),
             write_back,
             record: self.record.clone().map(|path| (path, self.about(limit))),
             quiet: self.quiet,

@@ -25,7 +25,7 @@ use uzswap::page::{PAGE_SIZE, Page};
 use uzswap::same_filled::{SameFilled, SameFilledCheck};
 use uzswap::zpool::zsmalloc::{ChainRule, HandleHeader, ObjectMapping, ZsmallocOptions};
 use uzswap::zpool::{HostPages, ZpoolKind};
-use uzswap::zswap::{Incompressible, Zswap, ZswapOptions};
+use uzswap::zswap::{BuildError, Incompressible, Zswap, ZswapOptions};
 use uzswap_sys::process::without_huge_pages;
 
 /// The hidden subcommand that a child is started with.
@@ -333,35 +333,40 @@ fn replay_trace_spec(spec: &RunSpec, path: &Path) -> Result<RunResult, Refusal> 
     let trace = Trace::read(path).map_err(|error| Refusal::CannotRun(chain(&error)))?;
     unchanged(spec, trace.info().totals.events(), "events")?;
     let options = options_of(spec);
-    replay_trace(&trace, &spec.compressor.to_string(), || Zswap::new(options)).map_err(refusal)
+    replay_trace(&trace, &spec.compressor.to_string(), || store(Zswap::new(options)))
+        .map_err(refusal)
 }
 
 /// The store's, of which small pages hold for the whole process.
+/// A store whose options come from the command line.
+fn store(built: Result<Zswap, BuildError>) -> Zswap {
+    built.expect("the command line has checked the ranges")
+}
+
 fn options_of(spec: &RunSpec) -> ZswapOptions {
     let settings = spec.settings;
     if settings.host_pages == HostPages::Small {
         // Nor for the index and the tables: a huge page would count as what is in it.
         without_huge_pages();
     }
-    ZswapOptions {
-        zpool: spec.parts.zpool,
-        zsmalloc: ZsmallocOptions {
-            chain_size: settings.chain_size,
-            chain_rule: settings.chain_rule,
-            handle_header: settings.handle_header,
-            mapping: spec.parts.mapping.unwrap_or_default(),
-        },
-        compressor: spec.compressor,
-        index: spec.parts.index,
-        incompressible: settings.incompressible,
-        object_header_bytes: spec.object_header_bytes,
-        host_pages: settings.host_pages,
-        same_filled: SameFilled {
+    ZswapOptions::bare()
+        .zpool(spec.parts.zpool)
+        .zsmalloc(
+            ZsmallocOptions::default()
+                .chain_size(settings.chain_size)
+                .chain_rule(settings.chain_rule)
+                .handle_header(settings.handle_header)
+                .mapping(spec.parts.mapping.unwrap_or_default()),
+        )
+        .compressor(spec.compressor)
+        .index(spec.parts.index)
+        .incompressible(settings.incompressible)
+        .object_header_bytes(spec.object_header_bytes)
+        .host_pages(settings.host_pages)
+        .same_filled(SameFilled {
             check: settings.same_filled,
             zero_only: settings.same_filled_zero_only,
-        },
-        ..ZswapOptions::bare()
-    }
+        })
 }
 
 fn replay_spec(spec: &RunSpec, corpus: &Corpus) -> Result<RunResult, Refusal> {
@@ -378,7 +383,7 @@ fn replay_spec(spec: &RunSpec, corpus: &Corpus) -> Result<RunResult, Refusal> {
         }
     };
     let (Some(parts), Some(limit)) = (spec.parts.limit, &spec.limit_settings) else {
-        let build = || Zswap::with_compressor(options, compressor());
+        let build = || store(Zswap::with_compressor(options, compressor()));
         return replay(corpus, settings.free, &name, build).map_err(refusal);
     };
     let meter = Arc::new(Meter::default());

@@ -75,9 +75,7 @@ impl ShrinkerMode {
         match self {
             ShrinkerMode::Off => None,
             ShrinkerMode::On => Some(ShrinkerOptions::default()),
-            ShrinkerMode::Dynamic => {
-                Some(ShrinkerOptions { dynamic: true, ..ShrinkerOptions::default() })
-            }
+            ShrinkerMode::Dynamic => Some(ShrinkerOptions::default().dynamic(true)),
         }
     }
 }
@@ -289,15 +287,14 @@ pub(super) fn build(
     compressor: Box<dyn Compressor>,
     backing: OpenBacking,
 ) -> Option<Zswap> {
-    let options = ZswapOptions {
-        max_pool_bytes: parts.max_pool.bytes(),
-        counted: Counted::Pool, // as the kernel does
-        accept_threshold_percent: settings.accept_threshold_percent,
-        when_full: parts.when_full,
-        records: Some(RecordOptions { lru: parts.lru, checksum: settings.checksum }),
-        written_as: parts.written_as,
-        ..options
-    };
+    let options = options
+        .max_pool_bytes(parts.max_pool.bytes())
+        .counted(Counted::Pool)
+        // as the kernel does
+        .accept_threshold_percent(settings.accept_threshold_percent)
+        .when_full(parts.when_full)
+        .records(Some(RecordOptions::default().lru(parts.lru).checksum(settings.checksum)))
+        .written_as(parts.written_as);
     let backing = backing.0.map(|backing| Box::new(backing) as Box<dyn Backing>);
     let parts = ZswapParts { compressor, backing, ..ZswapParts::of(options) };
     Zswap::from_parts(options, parts, |budget| options.index.build_on(budget)).ok()

@@ -205,7 +205,7 @@ pub(crate) fn snapshot(data: &[u8]) {
     let pages = pages_of(&bytes);
     let Ok(reader) = SnapshotReader::new("fuzz", &bytes[..]) else { return };
     drop(reader.header().stats.prometheus());
-    let store = || Zswap::new(ZswapOptions { shards: 1, ..ZswapOptions::default() });
+    let store = || Zswap::new(ZswapOptions::default().shards(1)).unwrap();
     let Ok((zswap, summary)) = store().restore_from(reader) else { return };
     let pages = pages.expect("what is restored is read to its end");
     zswap.audit().unwrap();
@@ -332,7 +332,7 @@ pub(crate) fn trace(mut data: &[u8]) {
             let events = events.expect("a replay has events, of pages that are stored");
             assert_eq!((info.bytes, info.complete), (bytes.len() as u64, has_end));
             assert_eq!(info.totals.events(), events.len() as u64);
-            let run = replay_trace(&trace, "none", || Zswap::new(ZswapOptions::bare()));
+            let run = replay_trace(&trace, "none", || Zswap::new(ZswapOptions::bare()).unwrap());
             let traced = run.expect("the pages are right").traced.unwrap();
             let missed = traced.loads + traced.missed_loads;
             assert_eq!((traced.stores, missed), (totals[0], totals[2]));

@@ -5,10 +5,16 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
+use crate::options::OptionError;
+
 /// Why a file or device could not be taken as backing. What was there is as it was, unless it was
 /// ours before.
+#[non_exhaustive]
 #[derive(Debug, Error)]
 pub enum BackingError {
+    /// An option is out of its range.
+    #[error(transparent)]
+    Option(#[from] OptionError),
     /// The kernel refused.
     #[error("{}: cannot {action}: {error}{}", path.display(), advice(error))]
     Os {

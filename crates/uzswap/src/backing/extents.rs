@@ -17,6 +17,7 @@
 //! Two bytes a block, and four for every 4096: the free ones of such a group are counted, so that a
 //! search passes over the full ones. What was never taken has no memory in a large table.
 
+use crate::AuditError;
 use std::collections::TryReserveError;
 use std::ops::Range;
 
@@ -298,7 +299,7 @@ impl Extents {
     /// # Errors
     ///
     /// What is wrong and where.
-    pub fn audit(&self) -> Result<(), String> {
+    pub fn audit(&self) -> Result<(), AuditError> {
         let count = |states: &[u16], what: fn(u16) -> bool| {
             states.iter().filter(|state| what(**state)).count()
         };
@@ -306,7 +307,7 @@ impl Extents {
             if kept == counted {
                 Ok(())
             } else {
-                Err(format!("{what}: {kept} kept, {counted} counted"))
+                Err(AuditError::from(format!("{what}: {kept} kept, {counted} counted")))
             }
         };
         equal("free blocks", self.free, count(&self.states, is_free))?;
@@ -320,7 +321,7 @@ impl Extents {
             equal(&format!("spent in group {group}"), self.group_spent[group].into(), spent)?;
         }
         if self.next > self.states.len() || self.sweep > self.states.len() {
-            return Err(format!("searches begin at {} and {}", self.next, self.sweep));
+            return Err(format!("searches begin at {} and {}", self.next, self.sweep).into());
         }
         Ok(())
     }

@@ -12,6 +12,7 @@ use super::{
     BLOCK_SIZE, Backing, BackingError, Block, BlockWrite, FileBackingOptions, IoMode, Submission,
     block_bytes, block_bytes_mut, check_inside, check_writes, fail_all,
 };
+use crate::options::OptionError;
 use uzswap_sys::files;
 use uzswap_sys::uring::Ring;
 
@@ -40,9 +41,10 @@ impl FileBacking {
     ///
     /// [`BackingError`]. A file that was made for it is gone again.
     pub fn open(options: &FileBackingOptions) -> Result<FileBacking, BackingError> {
+        let in_flight = options.in_flight;
+        OptionError::check((1..=4096).contains(&in_flight), "in_flight", "1 to 4096", in_flight)?;
         let scratch = Scratch::open(options)?;
         let block_count = ((scratch.bytes - HEADER_BYTES) / BLOCK_SIZE as u64) as u32;
-        let in_flight = options.in_flight.clamp(1, 4096);
         let wanted = options.submission.unwrap_or(match scratch.io_mode {
             IoMode::Direct => Submission::Uring,
             IoMode::Buffered => Submission::Sequential,

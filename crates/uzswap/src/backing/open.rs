@@ -22,6 +22,7 @@ use rustix::fs::OFlags;
 
 use crate::files::{Contents, Place, check_private};
 use crate::names::named;
+use crate::options::setters;
 use uzswap_sys::files;
 
 /// What block 0 begins with. The last byte is the version of this layout.
@@ -84,6 +85,7 @@ named!(Submission, "submission",
     Uring => "uring", Threads => "threads", Sequential => "sequential");
 
 /// What to take as backing, and how.
+#[non_exhaustive]
 #[derive(Debug, Clone)]
 pub struct FileBackingOptions {
     /// A regular file, made if it is not there, or a block device. A file that is there must be of
@@ -114,6 +116,17 @@ pub struct FileBackingOptions {
     /// Take a device whatever is on it. Never applies to files.
     pub overwrite: bool,
 }
+
+setters!(
+    FileBackingOptions,
+    preallocate: bool,
+    punch: bool,
+    direct: Direct,
+    submission: Option<Submission>,
+    in_flight: usize,
+    keep: bool,
+    overwrite: bool,
+);
 
 impl FileBackingOptions {
     /// A file of `bytes`, preallocated, with direct I/O where that goes, 64 writes in flight;

@@ -75,6 +75,7 @@ pub trait Compressor: Send + Sync + fmt::Debug {
 }
 
 /// Why a page was not compressed.
+#[non_exhaustive]
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum CompressError {
     /// The result would be larger than the page.

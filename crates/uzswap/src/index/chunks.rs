@@ -4,6 +4,7 @@
 //! copies nothing. Where a node goes, the last one takes its number, so that the chunks are full
 //! whatever the order in which nodes came and went, and those at the end go back to the heap.
 
+use crate::AuditError;
 use std::sync::Arc;
 
 use crate::budget::{Budget, GrowError};
@@ -144,11 +145,11 @@ impl<T: Clone> Chunks<T> {
     }
 
     /// Checks that there are as many chunks as nodes need.
-    pub(super) fn audit(&self) -> Result<(), String> {
+    pub(super) fn audit(&self) -> Result<(), AuditError> {
         let needed = self.used.div_ceil(CHUNK_NODES);
         let most = if needed == 0 { 0 } else { needed + 1 };
         if !(needed..=most).contains(&self.chunks.len()) {
-            return Err(format!("{} chunks for {} nodes", self.chunks.len(), self.used));
+            return Err(format!("{} chunks for {} nodes", self.chunks.len(), self.used).into());
         }
         Ok(())
     }

@@ -6,6 +6,7 @@ pub mod radix;
 pub mod rbtree;
 pub mod xarray;
 
+use crate::AuditError;
 use std::fmt;
 use std::num::NonZeroU64;
 use std::ops::RangeInclusive;
@@ -28,6 +29,7 @@ pub struct Entry(pub NonZeroU64);
 const _: () = assert!(size_of::<Option<Entry>>() == 8);
 
 /// Why an index did not take an entry; it is as it was before the call.
+#[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum IndexError {
     /// The heap gave no memory for a node, or there are no more numbers for one.
@@ -103,7 +105,7 @@ pub trait Index: Send + fmt::Debug {
     /// # Errors
     ///
     /// What is wrong and where.
-    fn audit(&self) -> Result<(), String>;
+    fn audit(&self) -> Result<(), AuditError>;
 }
 
 /// The indexes, by name.

@@ -5,6 +5,7 @@
 //! operation, one allocation for each new key, and none to replace an entry. Nodes are charged to
 //! the budget in bundles, some of which are charged ahead.
 
+use crate::AuditError;
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -170,21 +171,21 @@ impl Index for RbTree {
     }
 
     /// The order of keys, and the count. Colours and links are the crate's own.
-    fn audit(&self) -> Result<(), String> {
+    fn audit(&self) -> Result<(), AuditError> {
         let mut count = 0;
         let mut before: Option<u64> = None;
         for node in self.tree.iter() {
             if before.is_some_and(|before| before >= node.key()) {
-                return Err(format!("key {:#x} is not after {before:#x?}", node.key()));
+                return Err(format!("key {:#x} is not after {before:#x?}", node.key()).into());
             }
             before = Some(node.key());
             count += 1;
         }
         if count != self.count {
-            return Err(format!("{count} entries, {} counted", self.count));
+            return Err(format!("{count} entries, {} counted", self.count).into());
         }
         if !(count..=count + 2 * BUNDLE_NODES).contains(&self.charged_nodes) {
-            return Err(format!("{count} entries, {} nodes charged", self.charged_nodes));
+            return Err(format!("{count} entries, {} nodes charged", self.charged_nodes).into());
         }
         Ok(())
     }

@@ -15,6 +15,7 @@
 //! Dense keys cost little more than their entries; a lone key costs a node a level, and clusters
 //! need 64 keys, not 512, to fill one. Nodes are numbered in chunks, as those of the B+-tree.
 
+use crate::AuditError;
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -404,7 +405,7 @@ impl Index for XArray {
         self.nodes.bytes() + size_of::<Self>()
     }
 
-    fn audit(&self) -> Result<(), String> {
+    fn audit(&self) -> Result<(), AuditError> {
         self.nodes.audit()?;
         let (mut count, mut nodes) = (0, 0);
         let mut waiting = Vec::new();
@@ -414,18 +415,19 @@ impl Index for XArray {
         while let Some((id, first, shift)) = waiting.pop() {
             nodes += 1;
             if id as usize >= self.nodes.used() || nodes > self.nodes.used() {
-                return Err(format!("X2: node {id} is no node, or not one of its own"));
+                return Err(format!("X2: node {id} is no node, or not one of its own").into());
             }
             let node = self.nodes.get(id);
             let used = node.slots.iter().filter(|word| **word != 0).count();
             if used == 0 || used != node.used as usize {
-                return Err(format!("X1: {used} slots in use, {} counted", node.used));
+                return Err(format!("X1: {used} slots in use, {} counted", node.used).into());
             }
             if (node.first, node.shift) != (first, shift) {
                 return Err(format!(
                     "X2: a node from {:#x}, shift {}, where {first:#x} and {shift} lead",
                     node.first, node.shift
-                ));
+                )
+                .into());
             }
             for place in 0..WAYS {
                 match node.slot(place) {
@@ -436,14 +438,15 @@ impl Index for XArray {
             }
         }
         if self.levels > 1 && self.nodes.get(self.root).next_used(1).is_none() {
-            return Err(format!("X3: {} levels, and the root has one slot", self.levels));
+            return Err(format!("X3: {} levels, and the root has one slot", self.levels).into());
         }
         if (nodes, count) != (self.nodes.used(), self.count) {
             return Err(format!(
                 "{nodes} nodes and {count} entries found; counted: {} and {}",
                 self.nodes.used(),
                 self.count
-            ));
+            )
+            .into());
         }
         Ok(())
     }

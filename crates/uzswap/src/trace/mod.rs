@@ -111,6 +111,7 @@ impl TraceTotals {
 
 /// Why a trace was not written or not read. The message has the kernel's error in it: there is no
 /// chain of sources to print after it.
+#[non_exhaustive]
 #[derive(Debug, Error)]
 pub enum TraceError {
     /// The output cannot be made.

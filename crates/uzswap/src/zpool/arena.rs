@@ -59,6 +59,7 @@ const MAPPING_PAGES: usize = 1 << 22;
 const MAPPING_PAGES_MIN: usize = HUGE_PAGE_SIZE / HOST_PAGE_SIZE;
 
 /// Why the arena gave no pages.
+#[non_exhaustive]
 #[derive(Debug, Error)]
 pub enum ArenaError {
     /// The budget.

@@ -13,6 +13,7 @@
 //! - C2: a list has its bit in `occupied` if and only if it has a page.
 //! - C3: every entry of the table has a host page or is on the vacant list.
 
+use crate::AuditError;
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 
@@ -229,7 +230,7 @@ impl<S> ChunkPages<S> {
     }
 
     /// Checks C1 to C3; `list_of` says which list a page's state asks for.
-    pub(super) fn audit(&self, list_of: impl Fn(&S) -> Option<u8>) -> Result<(), String> {
+    pub(super) fn audit(&self, list_of: impl Fn(&S) -> Option<u8>) -> Result<(), AuditError> {
         let mut used = 0;
         let mut unlisted = 0;
         for (id, page) in self.pages.iter().enumerate().filter(|(_, page)| page.run.is_some()) {
@@ -239,38 +240,39 @@ impl<S> ChunkPages<S> {
                 return Err(format!(
                     "C1: page {id} is marked for list {}, not {list:?}",
                     page.list
-                ));
+                )
+                .into());
             }
             unlisted += usize::from(list.is_none());
         }
         if used != self.used {
-            return Err(format!("C3: {used} entries have pages, {} are counted", self.used));
+            return Err(format!("C3: {used} entries have pages, {} are counted", self.used).into());
         }
         let mut listed = 0;
         for (list, &head) in self.heads.iter().enumerate() {
             if (self.occupied >> list & 1 != 0) != (head != NONE) {
-                return Err(format!("C2: the bit of list {list} is wrong"));
+                return Err(format!("C2: the bit of list {list} is wrong").into());
             }
             let (mut id, mut previous) = (head, NONE);
             while id != NONE {
                 let page = self.pages.get(id as usize).ok_or("C1: a list leaves the table")?;
                 // A cycle would show here: its entry point has two predecessors.
                 if page.run.is_none() || page.list != list as u8 || page.previous != previous {
-                    return Err(format!("C1: page {id} does not belong on list {list}"));
+                    return Err(format!("C1: page {id} does not belong on list {list}").into());
                 }
                 listed += 1;
                 (previous, id) = (id, page.next);
             }
         }
         if listed + unlisted != used {
-            return Err(format!("C1: {listed} pages listed, {unlisted} not, of {used}"));
+            return Err(format!("C1: {listed} pages listed, {unlisted} not, of {used}").into());
         }
         let (mut vacant, mut id) = (0, self.vacant_head);
         while id != NONE {
             let page = self.pages.get(id as usize).ok_or("C3: the vacant list leaves the table")?;
             vacant += 1;
             if page.run.is_some() || vacant > self.pages.len() {
-                return Err(format!("C3: entry {id} does not belong on the vacant list"));
+                return Err(format!("C3: entry {id} does not belong on the vacant list").into());
             }
             id = page.next;
         }
@@ -278,7 +280,8 @@ impl<S> ChunkPages<S> {
             return Err(format!(
                 "C3: {vacant} entries vacant, {used} used of {}",
                 self.pages.len()
-            ));
+            )
+            .into());
         }
         Ok(())
     }

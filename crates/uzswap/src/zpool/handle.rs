@@ -11,6 +11,7 @@
 //! the ones that took its place, up to the 2^12th. The upper 13 bits are left to who keeps a
 //! handle.
 
+use crate::AuditError;
 use std::fmt;
 use std::sync::Arc;
 
@@ -194,7 +195,7 @@ impl HandleTable {
     }
 
     /// Checks the free list and the count of used cells.
-    pub(super) fn audit(&self) -> Result<(), String> {
+    pub(super) fn audit(&self) -> Result<(), AuditError> {
         let free = self.cells.iter().filter(|&&value| value & FREE != 0).count();
         let mut listed = 0;
         let mut cell = self.free_head;
@@ -202,11 +203,11 @@ impl HandleTable {
             let value =
                 *self.cells.get(cell as usize).ok_or("free list leaves the handle table")?;
             if value & FREE == 0 {
-                return Err(format!("free list reaches the used handle cell {cell}"));
+                return Err(format!("free list reaches the used handle cell {cell}").into());
             }
             listed += 1;
             if listed > free {
-                return Err("free list of the handle table has a cycle".to_owned());
+                return Err("free list of the handle table has a cycle".into());
             }
             cell = value as u32;
         }
@@ -215,7 +216,8 @@ impl HandleTable {
                 "handle table: {} cells, {} used, {free} free, {listed} on the free list",
                 self.cells.len(),
                 self.used
-            ));
+            )
+            .into());
         }
         Ok(())
     }

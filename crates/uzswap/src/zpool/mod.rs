@@ -16,6 +16,7 @@ pub mod z3fold;
 pub mod zbud;
 pub mod zsmalloc;
 
+use crate::AuditError;
 use std::fmt;
 use std::sync::Arc;
 
@@ -78,7 +79,7 @@ pub trait Zpool: Send + Sync + fmt::Debug {
     /// # Errors
     ///
     /// What is wrong and where.
-    fn audit(&self) -> Result<(), String>;
+    fn audit(&self) -> Result<(), AuditError>;
 }
 
 /// Figures of one pool.
@@ -95,6 +96,7 @@ pub struct ZpoolStats {
 }
 
 /// Why an object was not taken. The pool is unchanged.
+#[non_exhaustive]
 #[derive(Debug, Error)]
 pub enum ZpoolError {
     /// An object of no bytes (the kernel's `EINVAL`).

@@ -30,6 +30,7 @@
 //! - T3: every object names the cell of its handle, which leads back to it; nothing but an object
 //!   is marked as foreign.
 
+use crate::AuditError;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -294,7 +295,7 @@ impl Zpool for Z3fold {
         }
     }
 
-    fn audit(&self) -> Result<(), String> {
+    fn audit(&self) -> Result<(), AuditError> {
         self.pages.read().audit()
     }
 }
@@ -437,23 +438,23 @@ impl Pages {
     }
 
     /// Checks T1 to T3, and the tables' own invariants.
-    fn audit(&self) -> Result<(), String> {
+    fn audit(&self) -> Result<(), AuditError> {
         self.handles.audit()?;
         let mut objects = 0;
         for id in (0..self.table.id_end()).filter(|&id| self.table.is_used(id)) {
             objects += self.audit_page(id).map_err(|error| format!("page {id}: {error}"))?;
         }
         if objects != self.handles.used() {
-            return Err(format!("T3: {objects} objects, {} handles", self.handles.used()));
+            return Err(format!("T3: {objects} objects, {} handles", self.handles.used()).into());
         }
-        self.table.audit(Buddies::list).map_err(|error| format!("T2: {error}"))
+        self.table.audit(Buddies::list).map_err(|error| format!("T2: {error}").into())
     }
 
-    fn audit_page(&self, id: PageId) -> Result<usize, String> {
+    fn audit_page(&self, id: PageId) -> Result<usize, AuditError> {
         let buddies = self.table[id];
         let (mut end, mut objects) = (u16::from(HEADER_CHUNKS), 0);
         if buddies.headless && buddies.chunks != [0; 3] {
-            return Err(format!("T1: objects beside a headless one: {buddies:?}"));
+            return Err(format!("T1: objects beside a headless one: {buddies:?}").into());
         }
         for buddy in buddies.objects() {
             objects += 1;
@@ -466,22 +467,22 @@ impl Pages {
                     _ => u16::from(END_CHUNK).saturating_sub(chunks),
                 };
                 if start < end || start + chunks > u16::from(END_CHUNK) {
-                    return Err(format!("T1: {buddy:?} does not fit: {buddies:?}"));
+                    return Err(format!("T1: {buddy:?} does not fit: {buddies:?}").into());
                 }
                 end = start + chunks;
             }
             let cell = buddies.cells[if buddy == Headless { 0 } else { buddy as usize }];
             if self.handles.location_of_cell(cell) != Some(location(id, buddy)) {
-                return Err(format!("T3: {buddy:?} names cell {cell}, which does not"));
+                return Err(format!("T3: {buddy:?} names cell {cell}, which does not").into());
             }
         }
         if objects == 0 {
-            return Err("T1: no object".to_owned());
+            return Err("T1: no object".into());
         }
         let absent =
             |&buddy: &Buddy| !buddies.has(buddy) && buddies.foreign >> buddy as u8 & 1 != 0;
         if let Some(buddy) = [First, Middle, Last].iter().find(|&buddy| absent(buddy)) {
-            return Err(format!("T3: {buddy:?} is foreign and absent: {buddies:?}"));
+            return Err(format!("T3: {buddy:?} is foreign and absent: {buddies:?}").into());
         }
         Ok(objects)
     }

@@ -15,6 +15,7 @@
 //! - B2: a page with a free end is on the list of its free chunks, a full one is on none.
 //! - B3: every object is named by one handle, and every handle names an object.
 
+use crate::AuditError;
 use std::sync::Arc;
 
 use super::chunked::{CHUNK_BYTES, ChunkPages, PAGE_CHUNKS, PageId, chunks_of};
@@ -150,7 +151,7 @@ impl Zpool for Zbud {
         }
     }
 
-    fn audit(&self) -> Result<(), String> {
+    fn audit(&self) -> Result<(), AuditError> {
         self.pages.read().audit()
     }
 }
@@ -212,13 +213,13 @@ impl Pages {
     }
 
     /// Checks B1 to B3, and the tables' own invariants.
-    fn audit(&self) -> Result<(), String> {
+    fn audit(&self) -> Result<(), AuditError> {
         self.handles.audit()?;
         let mut objects = 0;
         for id in (0..self.table.id_end()).filter(|&id| self.table.is_used(id)) {
             let Buddies { first, last } = self.table[id];
             if !(1..=u16::from(FREE_CHUNKS)).contains(&(u16::from(first) + u16::from(last))) {
-                return Err(format!("B1: page {id} has {first} and {last} chunks"));
+                return Err(format!("B1: page {id} has {first} and {last} chunks").into());
             }
             objects += usize::from(first != 0) + usize::from(last != 0);
         }
@@ -232,12 +233,12 @@ impl Pages {
                 || self.table[id].place(end).1 == 0
                 || named[id as usize] & bit != 0
             {
-                return Err(format!("B3: a handle names the {end:?} of page {id}, wrongly"));
+                return Err(format!("B3: a handle names the {end:?} of page {id}, wrongly").into());
             }
             named[id as usize] |= bit;
         }
         if objects != self.handles.used() {
-            return Err(format!("B3: {objects} objects, {} handles", self.handles.used()));
+            return Err(format!("B3: {objects} objects, {} handles", self.handles.used()).into());
         }
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! What a store says: how a page is kept, and why it is not.
 
+use std::collections::TryReserveError;
 use std::io;
 
 use thiserror::Error;
@@ -8,10 +9,12 @@ use super::tenant::{OverTenantLimit, TenantId};
 use crate::budget::GrowError;
 use crate::compressor::{CompressError, Corrupt};
 use crate::index::IndexError;
+use crate::options::OptionError;
 use crate::page::PageKey;
 use crate::zpool::{ArenaError, ZpoolError};
 
 /// How a stored page is kept.
+#[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stored {
     /// As its one word.
@@ -27,7 +30,23 @@ pub enum Stored {
     WrittenThrough,
 }
 
+/// Why a store was not made.
+#[non_exhaustive]
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum BuildError {
+    /// An option is out of its range.
+    #[error(transparent)]
+    Option(#[from] OptionError),
+    /// Only records say which page was used when, and so which goes to a backing.
+    #[error("a store with a backing needs records: set the option records, or leave the backing")]
+    BackingWithoutRecords,
+    /// No memory for the tables of the backing.
+    #[error("no memory for the tables of a store with a backing")]
+    NoMemory(#[from] TryReserveError),
+}
+
 /// Who refused a compressed page as too large. A value, not a text: refusing takes no memory.
+#[non_exhaustive]
 #[derive(Debug, Error)]
 pub enum TooLarge {
     /// The compressor.
@@ -39,6 +58,7 @@ pub enum TooLarge {
 }
 
 /// Why a page was not stored. The caller's page is untouched; the key holds nothing now.
+#[non_exhaustive]
 #[derive(Debug, Error)]
 pub enum StoreError {
     /// The compressed page is too large for the pool (`reject_compress_poor`).
@@ -141,6 +161,7 @@ impl StoreError {
 
 /// A page is held but cannot be restored; its entry stays. What is in the caller's buffer is
 /// unspecified.
+#[non_exhaustive]
 #[derive(Debug, Error)]
 pub enum LoadError {
     /// What was found is not what was stored.

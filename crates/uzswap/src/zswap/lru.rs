@@ -9,6 +9,7 @@
 //! coldest of all shards is told by *stamps*: a clock that ticks once in some stores is noted in a
 //! record when it is put at the hot end, and the list whose cold end has the oldest one is next.
 
+use crate::AuditError;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -488,7 +489,7 @@ impl Lists {
     }
 
     /// Walks the lists and checks them; how many pages are on them.
-    pub(super) fn audit(&self, records: &Records) -> Result<usize, String> {
+    pub(super) fn audit(&self, records: &Records) -> Result<usize, AuditError> {
         let mut listed = 0;
         for (list, tenant) in self.lists.iter().zip(0..) {
             let (mut at, mut hotter, mut pages) = (list.hot_end, NONE, 0);
@@ -498,7 +499,9 @@ impl Lists {
                     || !record.is_listed()
                     || record.tenant().number() != tenant
                 {
-                    return Err(format!("record {at} is not linked as its list of {tenant} is"));
+                    return Err(
+                        format!("record {at} is not linked as its list of {tenant} is").into()
+                    );
                 }
                 (hotter, at) = (at, record.colder);
                 pages += 1;
@@ -507,12 +510,15 @@ impl Lists {
                 return Err(format!(
                     "tenant {tenant}: {pages} pages listed, {} counted",
                     list.pages
-                ));
+                )
+                .into());
             }
             let Some(number) = self.order.tenants.number(tenant) else {
                 match list.pages {
                     0 => continue,
-                    _ => return Err(format!("a list of tenant {tenant}, which there is not")),
+                    _ => {
+                        return Err(format!("a list of tenant {tenant}, which there is not").into());
+                    }
                 }
             };
             let told = self.order.tenants.get(number).cold_ends.time(self.shard);
@@ -521,7 +527,7 @@ impl Lists {
                 cold => told <= self.order.clock.time_of(records.get(cold).stamp),
             };
             if !right {
-                return Err(format!("tenant {tenant}: the cold end is older than told"));
+                return Err(format!("tenant {tenant}: the cold end is older than told").into());
             }
             listed += pages;
         }

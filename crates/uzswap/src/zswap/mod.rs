@@ -52,8 +52,9 @@ mod tier;
 mod words;
 mod writeback;
 
+use crate::AuditError;
 use std::cell::RefCell;
-use std::collections::TryReserveError;
+use std::fmt;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::thread::LocalKey;
@@ -64,7 +65,7 @@ use serde::{Deserialize, Serialize};
 
 pub use counters::{Counter, CounterKind, Counters};
 use entry::{Content, Held, Written};
-pub use error::{LoadError, StoreError, Stored, TooLarge};
+pub use error::{BuildError, LoadError, StoreError, Stored, TooLarge};
 use latency::Latencies;
 pub use latency::{LatencyBucket, LatencyCounts, LatencyStats};
 use limit::Limit;
@@ -127,7 +128,6 @@ impl MemoryUse {
 }
 
 /// The compressed page store.
-#[derive(Debug)]
 pub struct Zswap {
     id: StoreId,
     zpool: Pool,
@@ -204,43 +204,45 @@ const RECLAIM_TRIES: usize = 8;
 const RECLAIM_PAGES: usize = BATCH_PAGES / 4;
 
 impl Zswap {
-    /// An empty store.
+    /// An empty store of the parts that the options name, without a backing.
     ///
-    /// # Panics
+    /// # Errors
     ///
-    /// If an option is out of its range.
-    pub fn new(options: ZswapOptions) -> Zswap {
-        Zswap::of(options, ZswapParts::of(options)).expect("no backing, no tables")
+    /// [`BuildError`], where an option is out of its range.
+    pub fn new(options: ZswapOptions) -> Result<Zswap, BuildError> {
+        options.check()?;
+        Zswap::of(options, ZswapParts::of(options))
     }
 
     /// An empty store with a compressor that has no name: the one of `options` is not looked at.
     ///
-    /// # Panics
+    /// # Errors
     ///
-    /// If an option is out of its range.
-    pub fn with_compressor(options: ZswapOptions, compressor: Box<dyn Compressor>) -> Zswap {
-        let parts = ZswapParts { compressor, ..ZswapParts::of(options) };
-        Zswap::of(options, parts).expect("no backing, no tables")
+    /// As [`Zswap::new`].
+    pub fn with_compressor(
+        options: ZswapOptions,
+        compressor: Box<dyn Compressor>,
+    ) -> Result<Zswap, BuildError> {
+        options.check()?;
+        Zswap::of(options, ZswapParts { compressor, ..ZswapParts::of(options) })
     }
 
     /// An empty store that writes pages back to `backing`, which must be its alone.
     ///
     /// # Errors
     ///
-    /// No memory for what is to be known of its blocks, about 2 bytes each, and for a batch.
-    ///
-    /// # Panics
-    ///
-    /// If an option is out of its range, or there are to be no records.
+    /// As [`Zswap::new`]. Also where the options have no records, and where there is no memory for
+    /// a batch and for what is to be known of the blocks, about 2 bytes each.
     pub fn with_backing(
         options: ZswapOptions,
         backing: Box<dyn Backing>,
-    ) -> Result<Zswap, TryReserveError> {
+    ) -> Result<Zswap, BuildError> {
+        options.check()?;
         Zswap::of(options, ZswapParts { backing: Some(backing), ..ZswapParts::of(options) })
     }
 
     /// An empty store of these parts, and of the index of `options`.
-    fn of(options: ZswapOptions, parts: ZswapParts) -> Result<Zswap, TryReserveError> {
+    fn of(options: ZswapOptions, parts: ZswapParts) -> Result<Zswap, BuildError> {
         Zswap::from_parts(options, parts, |budget| options.index.build_on(budget))
     }
 
@@ -254,24 +256,18 @@ impl Zswap {
     ///
     /// # Panics
     ///
-    /// If an option is out of its range, or a part does not tell its name.
+    /// If a part panics as it tells its name.
     pub fn from_parts(
         options: ZswapOptions,
         parts: ZswapParts,
         index: impl Fn(&Arc<Budget>) -> Box<dyn Index>,
-    ) -> Result<Zswap, TryReserveError> {
-        assert!(
-            options.object_header_bytes <= OBJECT_HEADER_MAX,
-            "an object header of {} bytes is over {OBJECT_HEADER_MAX}",
-            options.object_header_bytes
-        );
-        assert!(options.accept_threshold_percent <= 100, "a threshold is at most 100 percent");
-        assert!(
-            parts.backing.is_none() || options.records.is_some(),
-            "a store without records cannot write back"
-        );
+    ) -> Result<Zswap, BuildError> {
+        options.check()?;
+        if parts.backing.is_some() && options.records.is_none() {
+            return Err(BuildError::BackingWithoutRecords);
+        }
         let id = StoreId::new();
-        let order = options.records.map(|_| Arc::new(Order::new(Tenants::new(options.shards))));
+        let order = options.records.map(|_| Arc::new(Order::new(Tenants::new(id, options.shards))));
         let records = options.records.zip(order.clone());
         let budget = Arc::clone(parts.arena.budget());
         Ok(Zswap {
@@ -377,6 +373,35 @@ impl Zswap {
             Content::Compressed { bytes, .. } => Stored::Compressed { bytes: usize::from(bytes) },
             Content::AsIs { .. } => Stored::AsIs,
             Content::WrittenBack => Stored::WrittenThrough,
+        })
+    }
+
+    /// Whether a page is held under `key`, in memory or in the backing. That counts as no use of it.
+    pub fn contains(&self, key: PageKey) -> bool {
+        self.id.enter();
+        self.shards.of(key).lock().get(key).is_some()
+    }
+
+    /// Pages held, in memory and in the backing. Exact only while no other thread changes the store.
+    pub fn len(&self) -> u64 {
+        self.id.enter();
+        self.shards.iter().map(|shard| shard.lock().pages()).sum()
+    }
+
+    /// Whether no page is held.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The keys of the pages held, in no particular order. A shard's keys are copied when the
+    /// iterator comes to it, 8 bytes each: a page that comes or goes meanwhile may be missed.
+    pub fn keys(&self) -> impl Iterator<Item = PageKey> {
+        self.shards.iter().flat_map(|shard| {
+            self.id.enter();
+            let shard = shard.lock();
+            let mut keys = Vec::with_capacity(shard.pages() as usize);
+            shard.for_each(&mut |key, _| keys.push(key));
+            keys
         })
     }
 
@@ -563,7 +588,7 @@ impl Zswap {
     /// # Errors
     ///
     /// The first broken invariant, in words.
-    pub fn audit(&self) -> Result<(), String> {
+    pub fn audit(&self) -> Result<(), AuditError> {
         self.id.enter();
         self.zpool.audit().map_err(|error| format!("{}: {error}", self.zpool.name()))?;
         let (mut objects, mut compressed_bytes) = (0, 0);
@@ -589,13 +614,14 @@ impl Zswap {
                 }
             });
             if let Some(error) = broken {
-                return Err(error);
+                return Err(error.into());
             }
             if bytes != shard.compressed_bytes {
                 return Err(format!(
                     "entries sum to {bytes} compressed bytes, {} counted",
                     shard.compressed_bytes
-                ));
+                )
+                .into());
             }
             compressed_bytes += bytes;
         }
@@ -605,7 +631,7 @@ impl Zswap {
         match &self.tier {
             Some(tier) => tier.audit(&copies)?,
             None if copies.is_empty() => {}
-            None => return Err("S6: copies without a backing".to_owned()),
+            None => return Err("S6: copies without a backing".into()),
         }
         let stats = self.zpool.stats();
         let lost = self.zpool.lost() as usize;
@@ -613,13 +639,15 @@ impl Zswap {
             return Err(format!(
                 "S3: {objects} entries with objects, {} objects, {lost} lost",
                 stats.objects
-            ));
+            )
+            .into());
         }
         if bytes_of_pages(stats.pool_pages) < compressed_bytes {
             return Err(format!(
                 "{} host pages cannot hold {compressed_bytes} bytes",
                 stats.pool_pages
-            ));
+            )
+            .into());
         }
         Ok(())
     }
@@ -631,7 +659,7 @@ impl Zswap {
     /// # Errors
     ///
     /// The first object that is not, in words.
-    pub fn audit_objects(&self) -> Result<(), String> {
+    pub fn audit_objects(&self) -> Result<(), AuditError> {
         let mut page = Box::new([0; PAGE_SIZE]);
         for lock in self.shards.iter() {
             let mut broken = None;
@@ -647,7 +675,7 @@ impl Zswap {
                 }
             });
             if let Some(error) = broken {
-                return Err(error);
+                return Err(error.into());
             }
         }
         Ok(())
@@ -907,6 +935,17 @@ impl Zswap {
             // Counted when the pool refused it, and not the store's.
             StoreError::Backing { .. } | StoreError::NoTenant { .. } => return,
         } += 1;
+    }
+}
+
+impl fmt::Debug for Zswap {
+    /// One line; what is in the store is in [`Zswap::stats`].
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Zswap")
+            .field("zpool", &format_args!("{}", self.zpool.name()))
+            .field("compressor", &format_args!("{}", self.compressor.name()))
+            .field("pool_bytes", &self.budget().pool_bytes())
+            .finish_non_exhaustive()
     }
 }
 

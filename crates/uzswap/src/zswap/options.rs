@@ -1,13 +1,16 @@
 //! What a store is made of.
 
+use super::error::BuildError;
 use super::limit::WhenFull;
 use super::lru::Lru;
+use super::{OBJECT_HEADER_MAX, Zswap};
 use crate::budget::Counted;
 use crate::compressor::CompressorKind;
 use crate::index::IndexKind;
 use crate::names::named;
+use crate::options::{OptionError, setters};
 use crate::same_filled::SameFilled;
-use crate::zpool::zsmalloc::ZsmallocOptions;
+use crate::zpool::zsmalloc::{CHAIN_SIZE_MAX, CHAIN_SIZE_MIN, ZsmallocOptions};
 use crate::zpool::{HostPages, ZpoolKind};
 
 /// What becomes of a page that does not shrink.
@@ -42,6 +45,7 @@ named!(WrittenAs, "form of written pages", Pages => "pages", Objects => "objects
 
 /// What is kept of each page beside its 8 bytes of index entry: the order of eviction, its tenant,
 /// checksums, its copy in the backing. 52 bytes a page.
+#[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecordOptions {
     /// The order in which pages are written back.
@@ -57,7 +61,22 @@ impl Default for RecordOptions {
     }
 }
 
-/// What a store is made of.
+/// What a store is made of: the builder of [`Zswap`].
+///
+/// ```
+/// use uzswap::zswap::ZswapOptions;
+///
+/// let zswap = ZswapOptions::default()
+///     .compressor("zstd:3".parse()?)
+///     .max_pool_bytes(64 << 20)
+///     .build()?;
+/// assert!(zswap.is_empty());
+///
+/// let refused = ZswapOptions::default().shards(3).build().unwrap_err();
+/// assert_eq!(refused.to_string(), "shards must be a power of two, got 3");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ZswapOptions {
     /// The allocator.
@@ -130,7 +149,56 @@ impl Default for ZswapOptions {
 
 impl ZswapOptions {
     /// The options of a store that only keeps pages: no records, no latencies.
+    #[must_use]
     pub fn bare() -> ZswapOptions {
         ZswapOptions { records: None, latencies: false, ..ZswapOptions::default() }
     }
+
+    /// An empty store: the same as [`Zswap::new`].
+    ///
+    /// # Errors
+    ///
+    /// [`BuildError`], where an option is out of its range.
+    pub fn build(self) -> Result<Zswap, BuildError> {
+        Zswap::new(self)
+    }
+
+    /// Checks the ranges.
+    pub(super) fn check(&self) -> Result<(), OptionError> {
+        let (chain, header) = (self.zsmalloc.chain_size, self.object_header_bytes);
+        let percent = self.accept_threshold_percent;
+        OptionError::check(self.shards.is_power_of_two(), "shards", "a power of two", self.shards)?;
+        OptionError::check(header <= OBJECT_HEADER_MAX, "object_header_bytes", "0 to 64", header)?;
+        OptionError::check(
+            percent <= 100,
+            "accept_threshold_percent",
+            "0 to 100",
+            usize::from(percent),
+        )?;
+        let range = CHAIN_SIZE_MIN..=CHAIN_SIZE_MAX;
+        OptionError::check(range.contains(&chain), "chain_size", "4 to 16", chain)
+    }
 }
+
+setters!(RecordOptions, lru: Lru, checksum: bool);
+
+setters!(
+    ZswapOptions,
+    zpool: ZpoolKind,
+    zsmalloc: ZsmallocOptions,
+    compressor: CompressorKind,
+    dense: Option<CompressorKind>,
+    index: IndexKind,
+    shards: usize,
+    incompressible: Incompressible,
+    object_header_bytes: usize,
+    max_pool_bytes: u64,
+    counted: Counted,
+    accept_threshold_percent: u8,
+    when_full: WhenFull,
+    host_pages: HostPages,
+    same_filled: SameFilled,
+    records: Option<RecordOptions>,
+    written_as: WrittenAs,
+    latencies: bool,
+);

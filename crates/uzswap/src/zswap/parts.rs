@@ -18,6 +18,7 @@
 //! instead, and so becomes one of the cases above. A part may call another store: parts can be made
 //! of stores.
 
+use crate::AuditError;
 use std::any::Any;
 use std::cell::Cell;
 use std::fmt;
@@ -48,7 +49,7 @@ thread_local! {
 }
 
 /// The number of a store, which no other of this process has.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct StoreId(u64);
 
 /// A part panicked.
@@ -206,9 +207,9 @@ impl Pool {
         self.store.call(|| self.part.stats()).unwrap_or_default()
     }
 
-    pub(super) fn audit(&self) -> Result<(), String> {
+    pub(super) fn audit(&self) -> Result<(), AuditError> {
         let audited = self.store.call(|| self.part.audit());
-        audited.unwrap_or_else(|panicked| Err(panicked.to_string()))
+        audited.unwrap_or_else(|panicked| Err(panicked.to_string().into()))
     }
 }
 

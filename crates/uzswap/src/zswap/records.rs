@@ -9,6 +9,7 @@
 //! place, so that the chunks at the end become free and go back. The generation changes with every
 //! use of a place: an entry that was looked up before is told from those after it.
 
+use crate::AuditError;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
@@ -365,15 +366,15 @@ impl Records {
     }
 
     /// Checks that the counts and bitmaps agree.
-    pub(super) fn audit(&self) -> Result<(), String> {
+    pub(super) fn audit(&self) -> Result<(), AuditError> {
         let used: u32 = self.chunks.iter().map(|chunk| chunk.used.count_ones()).sum();
         if used as usize != self.used {
-            return Err(format!("{used} records in use, {} counted", self.used));
+            return Err(format!("{used} records in use, {} counted", self.used).into());
         }
         for (number, chunk) in self.chunks.iter().enumerate() {
             let has_room = self.with_room[number / 64] >> (number % 64) & 1 == 1;
             if has_room != (chunk.used != u64::MAX) {
-                return Err(format!("chunk {number} of records: room marked {has_room}"));
+                return Err(format!("chunk {number} of records: room marked {has_room}").into());
             }
         }
         Ok(())

@@ -1,5 +1,6 @@
 //! A shard: the index of some of the 64 MiB regions of key space, behind one lock.
 
+use crate::AuditError;
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
@@ -426,7 +427,7 @@ impl Shard {
 
     /// Walks the index and what is beside it, and checks them. No page is being written now, but
     /// those that are `staged` for it, of any shard.
-    pub(super) fn audit(&self, staged: &[Victim]) -> Result<(), String> {
+    pub(super) fn audit(&self, staged: &[Victim]) -> Result<(), AuditError> {
         self.index.audit().map_err(|error| format!("{}: {error}", self.index.name()))?;
         let (mut words, mut entries, mut in_pool) = (0, 0, 0);
         self.for_each(&mut |_, held| {
@@ -436,13 +437,13 @@ impl Shard {
         });
         match &self.keeping {
             Keeping::Entries(kept) if words != kept.used() => {
-                Err(format!("entries name {words} words, {} are kept", kept.used()))
+                Err(format!("entries name {words} words, {} are kept", kept.used()).into())
             }
             Keeping::Entries(_) => Ok(()),
             Keeping::Records(Recorded { records, lists, .. }) => {
                 records.audit()?;
                 if records.used() != entries {
-                    return Err(format!("{entries} entries, {} records", records.used()));
+                    return Err(format!("{entries} entries, {} records", records.used()).into());
                 }
                 let listed = lists.audit(records)?;
                 let is_here = |victim: &&Victim| {
@@ -455,7 +456,9 @@ impl Shard {
                     // Of its tenant, or of the one above that took over from it.
                     let held = Held { tenant: record.tenant(), ..victim.held };
                     if !record.is_being_written() || record.held() != held {
-                        return Err(format!("S5: page {} is not as it was staged", victim.key));
+                        return Err(
+                            format!("S5: page {} is not as it was staged", victim.key).into()
+                        );
                     }
                     to_write += 1;
                 }
@@ -466,7 +469,8 @@ impl Shard {
                     return Err(format!(
                         "S5: {in_pool} pages in the pool, {listed} on lists, {to_write} staged, \
                          {marked} marked"
-                    ));
+                    )
+                    .into());
                 }
                 Ok(())
             }

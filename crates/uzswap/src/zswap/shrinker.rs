@@ -11,8 +11,10 @@ use super::lru::Lru;
 use super::tenant::TenantId;
 use super::tier::BATCH_PAGES;
 use super::{PAGE_SIZE, Shrunk, Zswap};
+use crate::options::{OptionError, setters};
 
 /// How the shrinker works.
+#[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ShrinkerOptions {
     /// Writes back before the pool comes near its limit too, as many pages at a time as pressure
@@ -25,6 +27,8 @@ pub struct ShrinkerOptions {
     /// How long it waits at most before it looks at the pool again.
     pub interval: Duration,
 }
+
+setters!(ShrinkerOptions, dynamic: bool, compact_percent: u8, interval: Duration);
 
 impl Default for ShrinkerOptions {
     fn default() -> Self {
@@ -57,8 +61,12 @@ impl Shrinker {
     ///
     /// # Errors
     ///
-    /// The kernel's, where it gives no thread.
+    /// The kernel's, where it gives no thread. `InvalidInput`, with an [`OptionError`] inside, for
+    /// a `compact_percent` over 100.
     pub fn start(zswap: Arc<Zswap>, options: ShrinkerOptions) -> io::Result<Shrinker> {
+        let percent = options.compact_percent;
+        OptionError::check(percent <= 100, "compact_percent", "0 to 100", usize::from(percent))
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
         let stop = Arc::new(AtomicBool::new(false));
         let thread = {
             let (zswap, stop) = (Arc::clone(&zswap), Arc::clone(&stop));

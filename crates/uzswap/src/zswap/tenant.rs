@@ -12,6 +12,7 @@
 //! A number is used again, and each time with another *life*: who kept the id of a tenant that was
 //! removed never means another one. Whoever goes on with a number beyond a shard's lock *holds* it.
 
+use crate::AuditError;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::OnceLock;
@@ -23,7 +24,9 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::lru::ColdEnds;
+use super::parts::StoreId;
 use crate::index::IndexError;
+use crate::options::setters;
 
 /// The most tenants of a store, the root included.
 pub const TENANTS_MAX: usize = 1 << 10; // 1024
@@ -31,6 +34,8 @@ pub const TENANTS_MAX: usize = 1 << 10; // 1024
 /// A tenant of one store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TenantId {
+    /// The store that it is of; the root is of any.
+    store: Option<StoreId>,
     number: TenantNumber,
     /// Of the number's lives, the one it is of: odd.
     life: u32,
@@ -38,7 +43,7 @@ pub struct TenantId {
 
 impl TenantId {
     /// The tenant whose pages are all those that no other one's are.
-    pub const ROOT: TenantId = TenantId { number: TenantNumber::ROOT, life: 1 };
+    pub const ROOT: TenantId = TenantId { store: None, number: TenantNumber::ROOT, life: 1 };
 
     /// Its number without its life.
     pub(super) fn as_number(self) -> TenantNumber {
@@ -81,6 +86,7 @@ impl fmt::Display for TenantNumber {
 }
 
 /// What a tenant may do.
+#[non_exhaustive]
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 pub struct TenantOptions {
@@ -93,6 +99,8 @@ pub struct TenantOptions {
     /// a page that the pool refuses is refused.
     pub writeback: bool,
 }
+
+setters!(TenantOptions, name: String, max_bytes: u64, writeback: bool);
 
 impl Default for TenantOptions {
     /// No limit of its own.
@@ -119,6 +127,7 @@ pub struct TenantStats {
 }
 
 /// Why a tenant was not made, changed or removed.
+#[non_exhaustive]
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum TenantError {
     /// There are as many as there can be.
@@ -190,6 +199,7 @@ pub(super) struct Tenant {
 /// All of them, by number. Their memory is used again, and is not given back.
 #[derive(Debug)]
 pub(super) struct Tenants {
+    store: StoreId,
     slots: Box<[OnceLock<Box<Tenant>>]>,
     /// They come and go one after the other.
     changes: Mutex<()>,
@@ -236,8 +246,9 @@ impl Removal<'_> {
 
 impl Tenants {
     /// The root alone, of a store with `shards` shards.
-    pub(super) fn new(shards: usize) -> Tenants {
+    pub(super) fn new(store: StoreId, shards: usize) -> Tenants {
         let tenants = Tenants {
+            store,
             slots: (0..TENANTS_MAX).map(|_| OnceLock::new()).collect(),
             changes: Mutex::new(()),
             shards,
@@ -282,7 +293,7 @@ impl Tenants {
 
     /// Holds a tenant, if it is there.
     pub(super) fn hold(&self, id: TenantId) -> Option<HeldTenant<'_>> {
-        let tenant = self.slots.get(id.number())?.get()?;
+        let tenant = self.slots.get(id.number()).filter(|_| self.is_own(id))?.get()?;
         let held = self.hold_number(id.number);
         // In this order: whoever finds the life as it was is counted before it ends.
         (tenant.life.load(Ordering::SeqCst) == id.life).then_some(held)
@@ -358,11 +369,17 @@ impl Tenants {
 
     /// The id that the tenant of a number has now.
     fn id(&self, number: TenantNumber) -> TenantId {
-        TenantId { number, life: self.get(number).life.load(Ordering::SeqCst) }
+        let store = (number != TenantNumber::ROOT).then_some(self.store);
+        TenantId { store, number, life: self.get(number).life.load(Ordering::SeqCst) }
+    }
+
+    /// Whether an id is of this store.
+    fn is_own(&self, id: TenantId) -> bool {
+        id.store.is_none_or(|store| store == self.store)
     }
 
     fn find(&self, id: TenantId) -> Option<&Tenant> {
-        let tenant = self.slots.get(id.number())?.get()?;
+        let tenant = self.slots.get(id.number()).filter(|_| self.is_own(id))?.get()?;
         (tenant.life.load(Ordering::SeqCst) == id.life).then_some(tenant)
     }
 
@@ -462,16 +479,16 @@ impl Tenants {
     }
 
     /// Checks the charges against what each tenant's pages are in sum.
-    pub(super) fn audit(&self, charged: &BTreeMap<TenantNumber, u64>) -> Result<(), String> {
+    pub(super) fn audit(&self, charged: &BTreeMap<TenantNumber, u64>) -> Result<(), AuditError> {
         if let Some(number) = charged.keys().find(|number| !self.get(**number).is_there()) {
-            return Err(format!("pages of tenant {number}, which was removed"));
+            return Err(format!("pages of tenant {number}, which was removed").into());
         }
         for (id, tenant) in self.all() {
             let below = charged.iter().filter(|(other, _)| self.is_below(**other, id));
             let sum: u64 = below.map(|(_, bytes)| bytes).sum();
             let current = tenant.current_bytes.load(Ordering::Relaxed);
             if current != sum {
-                return Err(format!("tenant {id}: {sum} bytes kept, {current} charged"));
+                return Err(format!("tenant {id}: {sum} bytes kept, {current} charged").into());
             }
         }
         Ok(())
@@ -584,7 +601,7 @@ mod tests {
 
     #[test]
     fn a_limit_holds_for_all_below_and_a_refusal_charges_nobody() {
-        let tenants = Tenants::new(1);
+        let tenants = Tenants::new(StoreId::new(), 1);
         let above = tenants.add(TenantId::ROOT, limit(100)).unwrap();
         let below = tenants.add(above, limit(80)).unwrap();
         let beside = tenants.add(above, limit(u64::MAX)).unwrap();
@@ -612,14 +629,14 @@ mod tests {
 
     #[test]
     fn there_are_so_many_tenants_and_no_more() {
-        let tenants = Tenants::new(1);
+        let tenants = Tenants::new(StoreId::new(), 1);
         for number in 1..TENANTS_MAX {
             let id = tenants.add(TenantId::ROOT, TenantOptions::default()).unwrap();
             assert_eq!(id.number(), number);
         }
         let refused = tenants.add(TenantId::ROOT, TenantOptions::default());
         assert_eq!(refused.unwrap_err(), TenantError::TooMany);
-        let unknown = TenantId { number: TenantNumber(TENANTS_MAX as u16), life: 1 };
+        let unknown = TenantId { store: None, number: TenantNumber(TENANTS_MAX as u16), life: 1 };
         assert_eq!(tenants.set(unknown, limit(1)), Err(TenantError::Unknown(unknown)));
     }
 }

@@ -1,5 +1,6 @@
 //! The tier behind the pool: a backing, and which of its blocks hold what.
 
+use crate::AuditError;
 use std::collections::TryReserveError;
 use std::io;
 use std::ops::Range;
@@ -228,7 +229,7 @@ impl Tier {
     }
 
     /// Checks that the copies, `holds` blocks in all, hold each block as often as is counted.
-    pub(super) fn audit(&self, copies: &[Written]) -> Result<(), String> {
+    pub(super) fn audit(&self, copies: &[Written]) -> Result<(), AuditError> {
         let extents = self.extents();
         extents.audit()?;
         let mut blocks: Vec<u32> = copies
@@ -245,11 +246,14 @@ impl Tier {
                     same[0],
                     extents.holds(same[0]),
                     same.len()
-                ));
+                )
+                .into());
             }
         }
         if used != extents.used_blocks() {
-            return Err(format!("S6: {used} blocks with copies, {} held", extents.used_blocks()));
+            return Err(
+                format!("S6: {used} blocks with copies, {} held", extents.used_blocks()).into()
+            );
         }
         Ok(())
     }

@@ -36,14 +36,16 @@ pub(crate) const SUBJECTS: [Subject; 10] = [
 fn zsmalloc(arena: Arc<Arena>, chain_size: usize, least: bool, beside: bool) -> Box<dyn Zpool> {
     let chain_rule = if least { ChainRule::LeastWaste } else { ChainRule::UsedPercent };
     let handle_header = if beside { HandleHeader::Beside } else { HandleHeader::InObject };
-    let options =
-        ZsmallocOptions { chain_size, chain_rule, handle_header, ..ZsmallocOptions::default() };
+    let options = ZsmallocOptions::default()
+        .chain_size(chain_size)
+        .chain_rule(chain_rule)
+        .handle_header(handle_header);
     uzswap::zpool::zsmalloc::build(arena, options)
 }
 
 fn mapped(arena: Arc<Arena>, mapping: ObjectMapping, beside: bool) -> Box<dyn Zpool> {
     let handle_header = if beside { HandleHeader::Beside } else { HandleHeader::InObject };
-    let options = ZsmallocOptions { handle_header, mapping, ..ZsmallocOptions::default() };
+    let options = ZsmallocOptions::default().handle_header(handle_header).mapping(mapping);
     uzswap::zpool::zsmalloc::build(arena, options)
 }
 

@@ -112,7 +112,7 @@ impl IndexArgs {
 }
 
 /// The hidden command that does one run.
-pub(super) fn run_one() -> Result<(), Failure> {
+pub(in crate::cli) fn run_one() -> Result<(), Failure> {
     child(io::stdin().lock(), io::stdout().lock())
         .context("a run takes its orders from `uzswap bench index`")
         .map_err(Failure::Machine)

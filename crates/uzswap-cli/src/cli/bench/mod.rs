@@ -1,9 +1,9 @@
 //! `uzswap bench STUDY`: one part of the store at a time, beside its rivals.
 
-mod index;
+pub(super) mod index;
 mod map;
 mod same_filled;
-mod swapload;
+pub(super) mod swapload;
 
 use std::time::Duration;
 
@@ -30,12 +30,8 @@ enum Study {
     Map(map::Map),
     /// Compare the checks for same-filled pages
     SameFilled(same_filled::SameFilled),
-    #[command(name = crate::lab::study::index::RUN_COMMAND, hide = true)]
-    IndexRun,
     /// Check whether a faster index speeds up swapping: the setting of the 2019 study
     Swapload(swapload::SwaploadArgs),
-    #[command(name = crate::lab::study::swapload::RUN_COMMAND, hide = true)]
-    SwaploadRun,
 }
 
 impl Bench {
@@ -44,9 +40,7 @@ impl Bench {
             Study::Index(study) => study.run(),
             Study::Map(study) => study.run(),
             Study::SameFilled(study) => study.run(),
-            Study::IndexRun => index::run_one(),
             Study::Swapload(study) => study.run(),
-            Study::SwaploadRun => swapload::run_one(),
         }
     }
 }

@@ -128,7 +128,7 @@ impl SwaploadArgs {
 }
 
 /// The hidden command that does one run.
-pub(super) fn run_one() -> Result<(), Failure> {
+pub(in crate::cli) fn run_one() -> Result<(), Failure> {
     child(io::stdin().lock(), io::stdout().lock())
         .context("a run takes its orders from `uzswap bench swapload`")
         .map_err(Failure::Machine)

@@ -430,7 +430,7 @@ pub fn replay_and_access(
     // The pages that stayed were moved by compaction; the others are new.
     run.load_all(None, "loaded after refilling")?;
     drop(shrinker); // the audit needs a store at rest
-    zswap.audit().map_err(ReplayError::Audit)?;
+    zswap.audit().map_err(|error| ReplayError::Audit(error.into()))?;
     let access = accessed.as_ref().map(|accessed| accessed.spent);
     let phases = Phases { store, access, trace: None, load, free, compact, refill };
     Ok(RunResult {
@@ -692,13 +692,14 @@ mod tests {
     fn liar(lie_at: usize, fail: bool) -> Zswap {
         let honest = CompressorKind::Lz4.build();
         let liar = Liar { honest, restored: AtomicUsize::new(0), lie_at, fail };
-        Zswap::with_compressor(ZswapOptions::default(), Box::new(liar))
+        Zswap::with_compressor(ZswapOptions::default(), Box::new(liar)).unwrap()
     }
 
     #[test]
     fn figures_add_up() {
         let corpus = text_pages(300);
-        let run = replay(&corpus, FreedHalf::Odd, "lz4", || Zswap::new(ZswapOptions::default()));
+        let run =
+            replay(&corpus, FreedHalf::Odd, "lz4", || Zswap::new(ZswapOptions::default()).unwrap());
         let run = run.unwrap();
         let figures = run.figures;
         assert_eq!((figures.pages, figures.stored_pages, run.verified_pages), (300, 300, 300));
@@ -735,7 +736,7 @@ mod tests {
     fn accesses_are_counted_and_come_between_storing_and_loading() {
         let corpus = text_pages(200);
         for exclusive in [false, true] {
-            let build = || Some(Zswap::new(ZswapOptions::default()));
+            let build = || Some(Zswap::new(ZswapOptions::default()).unwrap());
             let accesses = accesses(exclusive);
             let run = replay_and_access(&corpus, FreedHalf::Odd, "lz4", accesses, build).unwrap();
             let accessed = run.accessed.unwrap();
@@ -782,9 +783,9 @@ mod tests {
         // Every third page does not shrink, and its object with a header is over a page.
         let sizes: SizeList =
             (0..300).map(|number| if number % 3 == 0 { 4096 } else { number }).collect();
-        let options = ZswapOptions { object_header_bytes: 8, ..ZswapOptions::default() };
+        let options = ZswapOptions::default().object_header_bytes(8);
         let strip = Box::new(crate::lab::sizes::StripPadding);
-        let build = || Zswap::with_compressor(options, strip);
+        let build = || Zswap::with_compressor(options, strip).unwrap();
         let run = replay(&Corpus::Sizes(sizes), FreedHalf::Random, "sizes", build).unwrap();
         assert_eq!(run.figures.reject_compress_poor, 100);
         assert_eq!((run.figures.stored_pages, run.verified_pages), (200, 200));

@@ -336,7 +336,7 @@ pub fn replay_trace(
     figures.pool_after_compact_bytes = zswap.memory().pool_bytes;
     resident.after_compact = rss()?;
     traced.pages_left = load_rest(trace, &zswap, compressor, &held)?;
-    zswap.audit().map_err(ReplayError::Audit)?;
+    zswap.audit().map_err(|error| ReplayError::Audit(error.into()))?;
     Ok(RunResult {
         figures,
         rss: resident,
@@ -596,8 +596,8 @@ mod tests {
         assert_eq!((info.totals.stores, info.totals.loads), (stores, loads));
         assert!(info.complete && info.totals.same_filled_stores > 100);
         for zpool in [ZpoolKind::Zsmalloc, ZpoolKind::Zbud, ZpoolKind::Z3fold] {
-            let options = ZswapOptions { zpool, ..ZswapOptions::bare() };
-            let run = replay_trace(&trace, "lz4", || Zswap::new(options)).unwrap();
+            let options = ZswapOptions::bare().zpool(zpool);
+            let run = replay_trace(&trace, "lz4", || Zswap::new(options).unwrap()).unwrap();
             let traced = run.traced.unwrap();
             assert_eq!(traced.stores, stores);
             assert_eq!(traced.loads + traced.missed_loads, loads);
@@ -619,11 +619,9 @@ mod tests {
     #[test]
     fn nothing_is_refused_by_a_store_that_takes_pages_as_they_are() {
         let (trace, [stores, loads, frees]) = recorded(2, 3000);
-        let options = ZswapOptions {
-            incompressible: uzswap::zswap::Incompressible::StoreAsIs,
-            ..ZswapOptions::bare()
-        };
-        let traced = replay_trace(&trace, "lz4", || Zswap::new(options)).unwrap().traced.unwrap();
+        let options = ZswapOptions::bare().incompressible(uzswap::zswap::Incompressible::StoreAsIs);
+        let traced =
+            replay_trace(&trace, "lz4", || Zswap::new(options).unwrap()).unwrap().traced.unwrap();
         assert_eq!((traced.stores, traced.loads, traced.frees), (stores, loads, frees));
         assert_eq!((traced.refused_stores, traced.missed_loads), (0, 0));
     }
@@ -641,7 +639,8 @@ mod tests {
         trace.pages.push(page);
         trace.steps[at].action = Action::Load(trace.pages.len() as u32 - 1);
         let key = trace.keys[trace.steps[at].place as usize].0;
-        let error = replay_trace(&trace, "lz4", || Zswap::new(ZswapOptions::bare())).unwrap_err();
+        let error =
+            replay_trace(&trace, "lz4", || Zswap::new(ZswapOptions::bare()).unwrap()).unwrap_err();
         assert!(error.is_check());
         let text = error.to_string();
         assert!(

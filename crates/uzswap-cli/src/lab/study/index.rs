@@ -260,7 +260,7 @@ impl IndexStudy {
                     let label = format!("{contender}, {keys} keys, {order}");
                     progress(done, total, &label);
                     let spec = RunSpec { contender: *contender, keys, order, seed: self.seed };
-                    let run = ask(&["bench", RUN_COMMAND], &spec);
+                    let run = ask(&[RUN_COMMAND], &spec);
                     runs.push(run.map_err(|error| StudyError::of_run(error, label))?);
                     done += 1;
                 }

@@ -156,7 +156,7 @@ impl Swapload {
                     pages: self.pages,
                     time: self.time,
                 };
-                let result = ask(&["bench", RUN_COMMAND], &spec);
+                let result = ask(&[RUN_COMMAND], &spec);
                 runs.push(result.map_err(|error| StudyError::of_run(error, label))?);
                 done += 1;
             }
@@ -320,15 +320,15 @@ impl Worker {
 }
 
 fn run_one(spec: &RunSpec) -> Result<SwaploadRun, Refusal> {
-    let zswap = Zswap::new(ZswapOptions {
-        zpool: ZpoolKind::Z3fold,
-        compressor: spec.compressor,
-        index: spec.index,
-        shards: spec.shards,
-        max_pool_bytes: spec.pages * PAGE_SIZE as u64,
-        counted: Counted::Pool, // as the kernel does
-        ..ZswapOptions::bare()
-    });
+    let zswap = ZswapOptions::bare()
+        .zpool(ZpoolKind::Z3fold)
+        .compressor(spec.compressor)
+        .index(spec.index)
+        .shards(spec.shards)
+        .max_pool_bytes(spec.pages * PAGE_SIZE as u64)
+        .counted(Counted::Pool) // as the kernel does
+        .build()
+        .expect("the command line has checked the ranges");
     let mut workers = Worker::all(spec.pages);
     workers.iter().try_for_each(|worker| worker.fill(&mut Store::new(&zswap)))?;
 

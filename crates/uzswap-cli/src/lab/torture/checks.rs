@@ -98,6 +98,7 @@ impl Refused<'_> {
                 }
                 IndexError::NoMemory => ("refused: no index", struck.by(&[Fault::NoIndex])),
                 IndexError::KeyTooLarge { .. } => ("refused: key too large", plan.is_narrow()),
+                _ => ("refused: by the index", false),
             },
             StoreError::Backing { refused, source, .. } => {
                 let (_, is_right) = self.judge(refused)?;
@@ -105,6 +106,7 @@ impl Refused<'_> {
                     && may_be_full(plan, self.present);
                 ("refused: by the backing too", is_right && (struck.by(&WRITES) || full))
             }
+            _ => ("refused: no known reason", false),
         })
     }
 
@@ -136,6 +138,7 @@ impl Refused<'_> {
             Stored::WrittenThrough => {
                 ("stored: written through", self.plan.blocks.is_some() && !is_same_filled)
             }
+            _ => ("stored: in no known way", false),
         };
         if is_right { Ok(name) } else { Err(format!("kept as {stored:?}")) }
     }
@@ -170,6 +173,7 @@ pub(super) fn check_load_error(
         LoadError::Backing { .. } => {
             ("load: not read", struck.by(&[Fault::ReadError, Fault::Outage]))
         }
+        _ => ("load: no known reason", false),
     };
     match is_right {
         true => Ok(name),

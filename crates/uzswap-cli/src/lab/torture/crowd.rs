@@ -90,11 +90,10 @@ pub(super) fn run(torture: &Torture, seed: u64) -> Outcome {
     let writers = torture.threads * plan.keys;
     let counts = || (0..writers).map(|_| AtomicU64::new(0)).collect();
     let highest = tenants.iter().map(|_| AtomicU64::new(u64::MAX)).collect();
-    let shrinker_options = ShrinkerOptions {
-        dynamic: seed.is_multiple_of(2),
-        compact_percent: if seed.is_multiple_of(3) { 10 } else { 100 },
-        interval: Duration::from_millis(1),
-    };
+    let shrinker_options = ShrinkerOptions::default()
+        .dynamic(seed.is_multiple_of(2))
+        .compact_percent(if seed.is_multiple_of(3) { 10 } else { 100 })
+        .interval(Duration::from_millis(1));
     let crowd = Crowd {
         zswap: Mutex::new(Arc::new(zswap)),
         shrinker: Mutex::new(None),
@@ -402,8 +401,10 @@ impl Member<'_> {
         let tenant = self.dice.below(crowd.highest.len());
         let bytes = (crowd.plan.keys * PAGE_SIZE) as u64;
         let max_bytes = self.dice.of(&[u64::MAX, u64::MAX, bytes / 4, bytes / 32, 0]);
-        let options =
-            TenantOptions { name: tenant_name(tenant), max_bytes, writeback: !self.dice.one_in(4) };
+        let options = TenantOptions::default()
+            .name(tenant_name(tenant))
+            .max_bytes(max_bytes)
+            .writeback(!self.dice.one_in(4));
         let set = crowd.zswap().set_tenant(crowd.tenant(tenant), options);
         let answer = match set {
             // Another thread replaced it just now.
@@ -429,8 +430,7 @@ impl Member<'_> {
         let answer = match zswap.remove_tenant(tenants[tenant]) {
             Ok(()) => {
                 let above = tenants[crowd.plan.parents[tenant - 1]];
-                let options =
-                    TenantOptions { name: tenant_name(tenant), ..TenantOptions::default() };
+                let options = TenantOptions::default().name(tenant_name(tenant));
                 let added = zswap.add_tenant(above, options);
                 let added = added.map_err(|error| format!("no new tenant: {error}"))?;
                 *lock(&crowd.removed) = Some(std::mem::replace(&mut tenants[tenant], added));
@@ -733,7 +733,7 @@ impl Member<'_> {
                 return snapshots::check_not_restored(&plan, pages, &error).map_err(told);
             }
         };
-        fresh.audit().map_err(told)?;
+        fresh.audit().map_err(String::from).map_err(told)?;
         if went.memory_pages + went.backing_pages != pages {
             return Err(told(format!("{pages} pages as {went:?}")));
         }

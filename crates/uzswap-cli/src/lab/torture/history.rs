@@ -369,7 +369,7 @@ impl Stage {
     }
 
     fn audit(&self) -> Result<(), String> {
-        catch_unwind(AssertUnwindSafe(|| self.zswap().audit()))
+        catch_unwind(AssertUnwindSafe(|| self.zswap().audit().map_err(String::from)))
             .unwrap_or_else(|panic| Err(panic_text(&*panic)))
     }
 
@@ -629,7 +629,7 @@ impl Stage {
             Operation::ReplaceTenant { tenant } => self.replace_tenant(operation, tenant),
             Operation::ShrinkerTurn { dynamic, compact_percent } => {
                 let options =
-                    ShrinkerOptions { dynamic, compact_percent, ..ShrinkerOptions::default() };
+                    ShrinkerOptions::default().dynamic(dynamic).compact_percent(compact_percent);
                 self.zswap().shrinker_turn(options, &AtomicBool::new(false));
                 lock(&self.model).note(operation, by_other, "shrinker's turn", 0);
                 Ok(())
@@ -662,7 +662,7 @@ impl Stage {
         if !is_gone {
             return Err(format!("tenant {tenant} is there still: {shrunk:?}"));
         }
-        let options = TenantOptions { name: format!("tenant {tenant}"), ..Default::default() };
+        let options = TenantOptions::default().name(format!("tenant {tenant}"));
         let added = zswap.add_tenant(self.tenant(above), options).map_err(|e| e.to_string())?;
         if added == before || added.number() != before.number() {
             return Err(format!("tenant {added:?} in the place of {before:?}"));
@@ -686,7 +686,10 @@ impl Stage {
         max_bytes: u64,
         writeback: bool,
     ) -> Result<(), String> {
-        let options = TenantOptions { name: format!("tenant {tenant}"), max_bytes, writeback };
+        let options = TenantOptions::default()
+            .name(format!("tenant {tenant}"))
+            .max_bytes(max_bytes)
+            .writeback(writeback);
         let set = self.zswap().set_tenant(self.tenant(tenant), options);
         let model = &mut *lock(&self.model);
         if set.is_err() != self.plan.options.records.is_none() {

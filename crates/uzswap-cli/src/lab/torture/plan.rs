@@ -154,46 +154,47 @@ impl Plan {
         if compressor == CompressorKind::None {
             faults = faults.filter(|fault| fault != Fault::CompressLonger);
         }
-        let zsmalloc = ZsmallocOptions {
-            chain_size: CHAIN_SIZE_MIN + dice.below(CHAIN_SIZE_MAX - CHAIN_SIZE_MIN + 1),
-            chain_rule: dice.of(&ChainRule::ALL),
-            handle_header: dice.of(&HandleHeader::ALL),
-            mapping: dice.of(&ObjectMapping::ALL),
-        };
+        let zsmalloc = ZsmallocOptions::default()
+            .chain_size(CHAIN_SIZE_MIN + dice.below(CHAIN_SIZE_MAX - CHAIN_SIZE_MIN + 1))
+            .chain_rule(dice.of(&ChainRule::ALL))
+            .handle_header(dice.of(&HandleHeader::ALL))
+            .mapping(dice.of(&ObjectMapping::ALL));
         let same_filled = match dice.below(8) {
             0 => SameFilled { check: SameFilledCheck::Off, zero_only: false },
             1 => SameFilled { check: SameFilledCheck::Vector, zero_only: true },
             2 => SameFilled { check: SameFilledCheck::LastFirst, zero_only: false },
             _ => SameFilled::default(),
         };
-        let mut plan = Plan {
-            options: ZswapOptions {
-                zpool: dice.of(&[ZpoolKind::Zsmalloc, ZpoolKind::Zbud, ZpoolKind::Z3fold]),
-                zsmalloc,
-                compressor,
-                dense,
-                index: dice.of(&IndexKind::ALL),
-                shards: dice.of(&[1, 4, 64]),
-                incompressible: dice.of(&[Incompressible::Reject, Incompressible::StoreAsIs]),
-                object_header_bytes: dice.of(&[0, 0, 8]),
-                max_pool_bytes: (pool_pages as u64).saturating_mul(PAGE_SIZE as u64),
-                accept_threshold_percent: dice.of(&[90, 50, 100, 0]),
-                when_full: dice.of(&[WhenFull::Reclaim, WhenFull::Reclaim, WhenFull::Bypass]),
-                host_pages: HostPages::Small,
-                same_filled,
-                records: with_records.then(|| RecordOptions { lru: dice.of(&Lru::ALL), checksum }),
-                written_as: dice.of(&[WrittenAs::Pages, WrittenAs::Objects]),
-                latencies: !dice.one_in(8),
-                counted: if dice.one_in(4) { Counted::PoolAndMetadata } else { Counted::Pool },
-            },
-            checksum,
-            blocks: blocks.filter(|_| with_records),
-            keys,
-            file: dice.one_in(8).then(|| dice.of(&Submission::ALL)),
-            all_keys: some_keys(dice, keys),
-            parents: Vec::new(),
-            rates: [0; FAULTS],
-        };
+        let mut plan =
+            Plan {
+                options: ZswapOptions::default()
+                    .zpool(dice.of(&[ZpoolKind::Zsmalloc, ZpoolKind::Zbud, ZpoolKind::Z3fold]))
+                    .zsmalloc(zsmalloc)
+                    .compressor(compressor)
+                    .dense(dense)
+                    .index(dice.of(&IndexKind::ALL))
+                    .shards(dice.of(&[1, 4, 64]))
+                    .incompressible(dice.of(&[Incompressible::Reject, Incompressible::StoreAsIs]))
+                    .object_header_bytes(dice.of(&[0, 0, 8]))
+                    .max_pool_bytes((pool_pages as u64).saturating_mul(PAGE_SIZE as u64))
+                    .accept_threshold_percent(dice.of(&[90, 50, 100, 0]))
+                    .when_full(dice.of(&[WhenFull::Reclaim, WhenFull::Reclaim, WhenFull::Bypass]))
+                    .host_pages(HostPages::Small)
+                    .same_filled(same_filled)
+                    .records(with_records.then(|| {
+                        RecordOptions::default().lru(dice.of(&Lru::ALL)).checksum(checksum)
+                    }))
+                    .written_as(dice.of(&[WrittenAs::Pages, WrittenAs::Objects]))
+                    .latencies(!dice.one_in(8))
+                    .counted(if dice.one_in(4) { Counted::PoolAndMetadata } else { Counted::Pool }),
+                checksum,
+                blocks: blocks.filter(|_| with_records),
+                keys,
+                file: dice.one_in(8).then(|| dice.of(&Submission::ALL)),
+                all_keys: some_keys(dice, keys),
+                parents: Vec::new(),
+                rates: [0; FAULTS],
+            };
         if with_records {
             for number in 0..dice.of(&[0, 0, 1, 3, 7]) {
                 plan.parents.push(dice.below(number + 1));
@@ -245,7 +246,7 @@ impl Plan {
                 (self.blocks, options.max_pool_bytes) = (Some(self.keys as u32), SMALL_POOL);
             }
             Plant::UncheckedObject => {
-                options.records = Some(RecordOptions { checksum: false, ..Default::default() });
+                options.records = Some(RecordOptions::default().checksum(false));
                 (options.compressor, options.dense) = (CompressorKind::Lz4, None);
                 self.rates[Fault::ObjectRot.number()] = 30;
             }
@@ -317,8 +318,7 @@ impl Plan {
         let zswap = self.store(world)?;
         let mut tenants = vec![TenantId::ROOT];
         for (number, &parent) in self.parents.iter().enumerate() {
-            let options =
-                TenantOptions { name: format!("tenant {}", number + 1), ..Default::default() };
+            let options = TenantOptions::default().name(format!("tenant {}", number + 1));
             let id = zswap.add_tenant(tenants[parent], options).map_err(|e| e.to_string())?;
             tenants.push(id);
         }

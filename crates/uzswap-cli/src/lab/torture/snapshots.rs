@@ -139,6 +139,7 @@ pub(super) fn check_not_restored(
             IndexError::KeyTooLarge { .. } => {
                 ("not restored: key too large", plan.is_narrow() && plan.is_wide())
             }
+            _ => ("not restored: by the index", false),
         },
         // Lengths that differ are no format that others know.
         RestoreError::Compressor { format, .. } => {

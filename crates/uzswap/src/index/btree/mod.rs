@@ -23,6 +23,7 @@
 mod node;
 mod overflow;
 
+use crate::AuditError;
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -400,7 +401,12 @@ impl<K: Key, const LEAF: usize, const INNER: usize> BTree<K, LEAF, INNER> {
     }
 
     /// Checks one inner node against the bound that its parent has for it.
-    fn audit_inner(&self, node: &Inner<K, INNER>, bound: K, level: usize) -> Result<(), String> {
+    fn audit_inner(
+        &self,
+        node: &Inner<K, INNER>,
+        bound: K,
+        level: usize,
+    ) -> Result<(), AuditError> {
         node.audit()?;
         let least = if level == 0 { 2 } else { Self::INNER_LEAST };
         if node.len() < least || node.key(node.len() - 1) != bound {
@@ -408,7 +414,8 @@ impl<K: Key, const LEAF: usize, const INNER: usize> BTree<K, LEAF, INNER> {
                 "N2, N4: {} children, the last up to {:#x} and not {bound:#x}",
                 node.len(),
                 node.key(node.len().saturating_sub(1)),
-            ));
+            )
+            .into());
         }
         Ok(())
     }
@@ -623,7 +630,7 @@ impl<K: Key, const LEAF: usize, const INNER: usize> Index for BTree<K, LEAF, INN
         self.leaves.bytes() + self.inners.bytes() + size_of::<Self>()
     }
 
-    fn audit(&self) -> Result<(), String> {
+    fn audit(&self) -> Result<(), AuditError> {
         self.leaves.audit().map_err(|error| format!("leaves: {error}"))?;
         self.inners.audit().map_err(|error| format!("inner nodes: {error}"))?;
         let (mut count, mut leaves, mut inners) = (0, 0, 0);
@@ -638,7 +645,7 @@ impl<K: Key, const LEAF: usize, const INNER: usize> Index for BTree<K, LEAF, INN
             let used = if is_leaf { self.leaves.used() } else { self.inners.used() };
             // A node in two places comes twice, and then there are more than in use.
             if id as usize >= used || leaves > self.leaves.used() || inners > self.inners.used() {
-                return Err(format!("N1: node {id} on level {level} is no node of the tree"));
+                return Err(format!("N1: node {id} on level {level} is no node of the tree").into());
             }
             if !is_leaf {
                 inners += 1;
@@ -655,14 +662,16 @@ impl<K: Key, const LEAF: usize, const INNER: usize> Index for BTree<K, LEAF, INN
             count += leaf.len();
             let is_end = over.is_none() || waiting.is_empty();
             if leaf.len() < if is_end { 1 } else { Self::LEAF_LEAST } {
-                return Err(format!("N4: a leaf of {} entries", leaf.len()));
+                return Err(format!("N4: a leaf of {} entries", leaf.len()).into());
             }
             if (0..leaf.len()).any(|place| leaf.value(place).is_none()) {
-                return Err("a key has no entry".to_owned());
+                return Err("a key has no entry".into());
             }
             let (first, last) = (leaf.key(0), leaf.key(leaf.len() - 1));
             if over.is_some_and(|over| first <= over) || last > bound {
-                return Err(format!("N3: keys {first:#x} to {last:#x} in a leaf to {bound:#x}"));
+                return Err(
+                    format!("N3: keys {first:#x} to {last:#x} in a leaf to {bound:#x}").into()
+                );
             }
             over = Some(bound);
         }
@@ -673,7 +682,8 @@ impl<K: Key, const LEAF: usize, const INNER: usize> Index for BTree<K, LEAF, INN
                 self.leaves.used(),
                 self.inners.used(),
                 self.count
-            ));
+            )
+            .into());
         }
         Ok(())
     }

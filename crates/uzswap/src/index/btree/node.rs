@@ -1,5 +1,6 @@
 //! A node: sorted keys, and what goes with each.
 
+use crate::AuditError;
 use crate::page::PageKey;
 
 /// What a tree can have as keys.
@@ -179,16 +180,16 @@ impl<K: Key, V: Copy, const N: usize> Node<K, V, N> {
     }
 
     /// Checks the order and the padding.
-    pub(super) fn audit(&self) -> Result<(), String> {
+    pub(super) fn audit(&self) -> Result<(), AuditError> {
         let len = self.len();
         if len > N {
-            return Err(format!("{len} pairs in a node of {N}"));
+            return Err(format!("{len} pairs in a node of {N}").into());
         }
         if let Some(place) = (1..len).find(|&place| self.keys[place - 1] >= self.keys[place]) {
-            return Err(format!("key {:#x} is not after the one before", self.keys[place]));
+            return Err(format!("key {:#x} is not after the one before", self.keys[place]).into());
         }
         if self.keys[len..].iter().any(|&key| key != K::MAX) {
-            return Err("a free place holds a key that is not the largest".to_owned());
+            return Err("a free place holds a key that is not the largest".into());
         }
         Ok(())
     }

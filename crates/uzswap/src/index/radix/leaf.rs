@@ -9,6 +9,7 @@
 //! A full leaf grows to the next size, 30 to 63 bytes an entry then. A leaf shrinks once the next
 //! lower size would be two thirds full, so that it takes at most 98 bytes an entry.
 
+use crate::AuditError;
 use std::ops::Range;
 
 use crate::index::{Entry, IndexError};
@@ -195,14 +196,14 @@ impl<const N: usize> Few<N> {
         }
     }
 
-    fn audit(&self, used: usize) -> Result<(), String> {
+    fn audit(&self, used: usize) -> Result<(), AuditError> {
         for (number, (&place, entry)) in self.places.iter().zip(&self.entries).enumerate() {
             let is_place = usize::from(place) < LEAF_PLACES;
             if (is_place, entry.is_some()) != (number < used, number < used) {
-                return Err(format!("R2: {used} entries, and number {number} is at {place}"));
+                return Err(format!("R2: {used} entries, and number {number} is at {place}").into());
             }
             if is_place && self.places[..number].contains(&place) {
-                return Err(format!("R2: two entries at {place}"));
+                return Err(format!("R2: two entries at {place}").into());
             }
         }
         Ok(())
@@ -393,11 +394,11 @@ impl Leaf {
     }
 
     /// Checks R1 and R2.
-    pub(super) fn audit(&self) -> Result<(), String> {
+    pub(super) fn audit(&self) -> Result<(), AuditError> {
         let mut entries = 0;
         self.for_each(|_, _| entries += 1);
         if entries == 0 || entries != self.used() {
-            return Err(format!("R1: {entries} entries, {} counted", self.used()));
+            return Err(format!("R1: {entries} entries, {} counted", self.used()).into());
         }
         by_size!(self, (_all, _used) => Ok(()), (few, used) => few[0].audit(usize::from(*used)))
     }

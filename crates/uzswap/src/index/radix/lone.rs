@@ -3,6 +3,7 @@
 //! A search goes from slot to slot. The table grows by a quarter where three quarters are in use,
 //! so that an entry takes 21 to 27 bytes. The table shrinks once five eighths of it are free.
 
+use crate::AuditError;
 use std::sync::Arc;
 
 use super::hash::{mix, scale};
@@ -197,17 +198,19 @@ impl Lone {
     }
 
     /// Checks R4.
-    pub(super) fn audit(&self) -> Result<(), String> {
+    pub(super) fn audit(&self) -> Result<(), AuditError> {
         let used = self.iter().count();
         if used != self.used {
-            return Err(format!("R4: {used} lone entries, {} counted", self.used));
+            return Err(format!("R4: {used} lone entries, {} counted", self.used).into());
         }
         if used > self.slots.len() / 4 * 3 {
-            return Err(format!("R4: {used} lone entries in {} slots", self.slots.len()));
+            return Err(format!("R4: {used} lone entries in {} slots", self.slots.len()).into());
         }
         for (number, &(key, entry)) in self.slots.iter().enumerate() {
             if entry.is_some() && self.find(key >> LEAF_BITS) != Some(number) {
-                return Err(format!("R4: slot {number}: {key:#x} is not found, or is not alone"));
+                return Err(
+                    format!("R4: slot {number}: {key:#x} is not found, or is not alone").into()
+                );
             }
         }
         Ok(())

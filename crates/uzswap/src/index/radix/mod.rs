@@ -20,6 +20,7 @@ mod hash;
 mod leaf;
 mod lone;
 
+use crate::AuditError;
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 use std::ops::{Range, RangeInclusive};
@@ -513,13 +514,13 @@ impl Index for Radix {
         self.leaves.bytes() + self.lone.bytes() + size_of::<Self>()
     }
 
-    fn audit(&self) -> Result<(), String> {
+    fn audit(&self) -> Result<(), AuditError> {
         self.lone.audit()?;
         let (mut count, mut leaf_bytes) = (self.lone.used(), 0);
         for (&upper, leaf) in &self.leaves.table {
             leaf.audit().map_err(|error| format!("{error}, in leaf {upper:#x}"))?;
             if self.lone.find(upper).is_some() {
-                return Err(format!("R3: leaf {upper:#x}, and a lone entry beside it"));
+                return Err(format!("R3: leaf {upper:#x}, and a lone entry beside it").into());
             }
             count += leaf.used();
             leaf_bytes += leaf.size().bytes();
@@ -528,11 +529,12 @@ impl Index for Radix {
             return Err(format!(
                 "R1: {count} entries, {} counted; {leaf_bytes} bytes of leaves, {} counted",
                 self.count, self.leaves.leaf_bytes
-            ));
+            )
+            .into());
         }
         if self.leaves.table.capacity() > table_capacity(self.leaves.buckets) {
             let capacity = self.leaves.table.capacity();
-            return Err(format!("{} buckets, with room for {capacity}", self.leaves.buckets));
+            return Err(format!("{} buckets, with room for {capacity}", self.leaves.buckets).into());
         }
         Ok(())
     }

@@ -7,6 +7,7 @@
 
 use super::mapping::ObjectMapping;
 use crate::names::named;
+use crate::options::setters;
 use crate::page::PAGE_SIZE;
 
 /// Bytes of the word in front of an object that names its handle.
@@ -67,6 +68,7 @@ pub enum HandleHeader {
 named!(HandleHeader, "handle header", InObject => "in-object", Beside => "beside");
 
 /// What can be chosen about a zsmalloc pool.
+#[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ZsmallocOptions {
     /// The most host pages a zspage may chain: [`CHAIN_SIZE_MIN`] to [`CHAIN_SIZE_MAX`].
@@ -78,6 +80,14 @@ pub struct ZsmallocOptions {
     /// How an object in two host pages is reached.
     pub mapping: ObjectMapping,
 }
+
+setters!(
+    ZsmallocOptions,
+    chain_size: usize,
+    chain_rule: ChainRule,
+    handle_header: HandleHeader,
+    mapping: ObjectMapping,
+);
 
 impl Default for ZsmallocOptions {
     /// Kernel 6.3 and later: chains of up to 8 by least waste; zspages are contiguous.

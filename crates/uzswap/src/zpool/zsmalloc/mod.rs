@@ -21,6 +21,7 @@ mod class;
 mod mapping;
 mod zspage;
 
+use crate::AuditError;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -248,7 +249,7 @@ impl<P: ZspagePages> Zpool for Zsmalloc<P> {
         self.classes.iter().rev().map(stats).collect()
     }
 
-    fn audit(&self) -> Result<(), String> {
+    fn audit(&self) -> Result<(), AuditError> {
         let mut pages = 0;
         for lock in &self.classes {
             let class = lock.read();
@@ -257,7 +258,7 @@ impl<P: ZspagePages> Zpool for Zsmalloc<P> {
         }
         let counted = self.pool_pages.load(Ordering::Relaxed);
         if pages != counted {
-            return Err(format!("zspages own {pages} host pages, {counted} are counted"));
+            return Err(format!("zspages own {pages} host pages, {counted} are counted").into());
         }
         Ok(())
     }

@@ -18,6 +18,7 @@
 //! - Z2: the free list and the slots never used yet are the slots not in use.
 //! - Z3: a zspage with room is on the list of its fullness group; no zspage is empty.
 
+use crate::AuditError;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -425,7 +426,7 @@ impl<P: ZspagePages> ClassPages<P> {
     }
 
     /// Checks Z1 to Z3 for every zspage of the class.
-    pub(super) fn audit(&self) -> Result<(), String> {
+    pub(super) fn audit(&self) -> Result<(), AuditError> {
         self.handles.audit()?;
         let mut vacant = 0;
         let mut used = 0;
@@ -438,7 +439,7 @@ impl<P: ZspagePages> ClassPages<P> {
             used += usize::from(self.zspages[id as usize].used);
         }
         if used != self.objects() {
-            return Err(format!("{used} slots in use for {} handles", self.objects()));
+            return Err(format!("{used} slots in use for {} handles", self.objects()).into());
         }
         self.audit_handles()?;
         let (mut listed, mut id) = (0, self.vacant_head);
@@ -446,32 +447,33 @@ impl<P: ZspagePages> ClassPages<P> {
             let zspage = self.zspages.get(id as usize).ok_or("the vacant list leaves the table")?;
             listed += 1;
             if zspage.pages.is_some() || listed > vacant {
-                return Err(format!("entry {id} does not belong on the vacant list"));
+                return Err(format!("entry {id} does not belong on the vacant list").into());
             }
             id = zspage.next;
         }
         if listed != vacant {
-            return Err(format!("{vacant} vacant entries, {listed} on their list"));
+            return Err(format!("{vacant} vacant entries, {listed} on their list").into());
         }
         if self.zspages.len() - vacant != self.zspage_count {
             return Err(format!(
                 "{} zspages have pages, {} are counted",
                 self.zspages.len() - vacant,
                 self.zspage_count
-            ));
+            )
+            .into());
         }
         self.audit_lists()
     }
 
-    fn audit_zspage(&self, id: ZspageId) -> Result<(), String> {
+    fn audit_zspage(&self, id: ZspageId) -> Result<(), AuditError> {
         let zspage = &self.zspages[id as usize];
         let slots = self.class.slots;
         let pages = self.pages(id).page_count();
         if pages != self.class.pages {
-            return Err(format!("it has {pages} pages, its class {}", self.class.pages));
+            return Err(format!("it has {pages} pages, its class {}", self.class.pages).into());
         }
         if zspage.used == 0 || usize::from(zspage.used) > slots {
-            return Err(format!("Z3: {} of {slots} slots in use", zspage.used));
+            return Err(format!("Z3: {} of {slots} slots in use", zspage.used).into());
         }
         let mut in_use = 0;
         for slot in 0..u32::from(zspage.untouched) {
@@ -481,56 +483,61 @@ impl<P: ZspagePages> ClassPages<P> {
             }
             in_use += 1;
             if self.handles.location_of_cell(word >> 1) != Some(location(id, slot)) {
-                return Err(format!("Z1: slot {slot} names cell {}, which does not", word >> 1));
+                return Err(
+                    format!("Z1: slot {slot} names cell {}, which does not", word >> 1).into()
+                );
             }
         }
         if in_use != zspage.used {
-            return Err(format!("Z1: {in_use} words in use, {} counted", zspage.used));
+            return Err(format!("Z1: {in_use} words in use, {} counted", zspage.used).into());
         }
         let (mut free, mut next) = (slots - usize::from(zspage.untouched), zspage.free_head);
         while next != LAST {
             if next >= u32::from(zspage.untouched) || self.word(id, next) & 1 != 0 {
-                return Err(format!("Z2: the free list holds slot {next}"));
+                return Err(format!("Z2: the free list holds slot {next}").into());
             }
             free += 1;
             if free > slots {
-                return Err("Z2: the free list has a cycle".to_owned());
+                return Err("Z2: the free list has a cycle".into());
             }
             next = self.word(id, next) >> 1;
         }
         if free + usize::from(zspage.used) != slots {
-            return Err(format!("Z2: {free} free, {} used of {slots}", zspage.used));
+            return Err(format!("Z2: {free} free, {} used of {slots}", zspage.used).into());
         }
         Ok(())
     }
 
     /// Checks that every handle leads to a slot in use, which leads back to it and no other.
-    fn audit_handles(&self) -> Result<(), String> {
+    fn audit_handles(&self) -> Result<(), AuditError> {
         for (cell, location) in self.handles.used_cells() {
             let (id, slot) = zspage_and_slot(location);
             let is_there =
                 |zspage: &Zspage<P>| zspage.pages.is_some() && slot < u32::from(zspage.untouched);
             if !self.zspages.get(id as usize).is_some_and(is_there) {
-                return Err(format!("Z1: cell {cell} names slot {slot} of zspage {id}: not there"));
+                return Err(
+                    format!("Z1: cell {cell} names slot {slot} of zspage {id}: not there").into()
+                );
             }
             let word = self.word(id, slot);
             if word != cell << 1 | 1 {
                 return Err(format!(
                     "Z1: cell {cell} names slot {slot} of zspage {id}, whose word is {word:#x}"
-                ));
+                )
+                .into());
             }
         }
         Ok(())
     }
 
-    fn audit_lists(&self) -> Result<(), String> {
+    fn audit_lists(&self) -> Result<(), AuditError> {
         for (group, &head) in self.heads.iter().enumerate() {
             let (mut id, mut previous, mut count) = (head, NONE, 0);
             while id != NONE {
                 let zspage = &self.zspages[id as usize];
                 if zspage.pages.is_none() || self.group(id) != group || zspage.previous != previous
                 {
-                    return Err(format!("Z3: zspage {id} does not belong on list {group}"));
+                    return Err(format!("Z3: zspage {id} does not belong on list {group}").into());
                 }
                 count += 1;
                 (previous, id) = (id, zspage.next);
@@ -539,11 +546,12 @@ impl<P: ZspagePages> ClassPages<P> {
                 return Err(format!(
                     "Z3: list {group} has {count} zspages, {} counted",
                     self.group_counts[group]
-                ));
+                )
+                .into());
             }
         }
         if self.group_counts.iter().sum::<usize>() != self.zspage_count {
-            return Err("Z3: a zspage is on no list".to_owned());
+            return Err("Z3: a zspage is on no list".into());
         }
         Ok(())
     }

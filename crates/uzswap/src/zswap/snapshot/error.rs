@@ -10,10 +10,11 @@ use super::format::{HEADER_BYTES_MAX, VERSION, VERSION_MIN};
 use crate::compressor::{Corrupt, ObjectFormat};
 use crate::index::IndexError;
 use crate::page::PageKey;
-use crate::zswap::{LoadError, TenantError};
+use crate::zswap::{BuildError, LoadError, TenantError};
 
 /// Why there is no new snapshot. The store is as it was, and so is the snapshot that was there
 /// before, if not said otherwise.
+#[non_exhaustive]
 #[derive(Debug, Error)]
 pub enum SnapshotError {
     /// A directory or device where a file is to be.
@@ -116,6 +117,7 @@ pub struct SnapshotReadError {
 }
 
 /// What is wrong with a snapshot.
+#[non_exhaustive]
 #[derive(Debug, Error)]
 pub enum SnapshotFault {
     /// It does not open, or does not read.
@@ -231,11 +233,15 @@ impl std::fmt::Display for Part {
 }
 
 /// Why a snapshot was not restored. The file is as it was.
+#[non_exhaustive]
 #[derive(Debug, Error)]
 pub enum RestoreError {
     /// Something is wrong with the file.
     #[error(transparent)]
     Read(#[from] SnapshotReadError),
+    /// The store cannot be made.
+    #[error(transparent)]
+    Build(#[from] BuildError),
     /// The store is not a new one.
     #[error("a snapshot is restored into a new store only: this one has been used")]
     Used,

@@ -16,8 +16,8 @@ use crate::page::{PAGE_SIZE, Page};
 use crate::zswap::entry::{Content, Held, Written};
 use crate::zswap::tier::BATCH_PAGES;
 use crate::zswap::{
-    Effort, Packed, RECLAIM_TRIES, TenantError, TenantId, TenantNumber, TenantOptions, Zswap,
-    ZswapOptions, ZswapParts, with_scratch,
+    BuildError, Effort, Packed, RECLAIM_TRIES, TenantError, TenantId, TenantNumber, TenantOptions,
+    Zswap, ZswapOptions, ZswapParts, with_scratch,
 };
 
 /// Where the pages of a snapshot went.
@@ -65,15 +65,12 @@ impl Zswap {
     /// # Errors
     ///
     /// [`RestoreError`]. The file is as it was.
-    ///
-    /// # Panics
-    ///
-    /// As [`Zswap::from_parts`].
     pub fn from_snapshot(
         options: ZswapOptions,
         backing: Option<Box<dyn Backing>>,
         path: impl AsRef<Path>,
     ) -> Result<(Zswap, RestoreSummary), RestoreError> {
+        options.check().map_err(BuildError::from)?;
         let snapshot = SnapshotReader::open(path.as_ref())?;
         let parts = ZswapParts { backing, ..ZswapParts::of(options) };
         Zswap::of(options, parts)?.restore_from(snapshot)

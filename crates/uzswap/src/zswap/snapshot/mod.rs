@@ -20,7 +20,7 @@
 //!
 //! let directory = tempfile::tempdir()?;
 //! let path = directory.path().join("store");
-//! let zswap = Zswap::new(ZswapOptions::default());
+//! let zswap = Zswap::new(ZswapOptions::default())?;
 //! zswap.store(PageKey(7), &[3; PAGE_SIZE])?;
 //! assert_eq!(zswap.snapshot(&path)?.pages(), 1);
 //!

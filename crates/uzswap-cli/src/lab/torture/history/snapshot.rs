@@ -239,7 +239,7 @@ impl Stage {
                 return why.map_err(told);
             }
         };
-        fresh.audit().map_err(told)?;
+        fresh.audit().map_err(String::from).map_err(told)?;
         if went.memory_pages + went.backing_pages != summary.pages() {
             return Err(told(format!("{summary:?} as {went:?}")));
         }
@@ -256,7 +256,7 @@ impl Stage {
         if removed != summary.pages() {
             return Err(told(format!("{removed} pages of {summary:?}")));
         }
-        fresh.audit().map_err(told)?;
+        fresh.audit().map_err(String::from).map_err(told)?;
         Ok("restored elsewhere")
     }
 

@@ -35,11 +35,9 @@ impl OnFile {
     fn new(blocks: u32, submission: Submission) -> io::Result<OnFile> {
         let directory = tempfile::tempdir()?;
         let bytes = (u64::from(blocks) + 1) * BLOCK_SIZE as u64; // and a header
-        let options = FileBackingOptions {
-            submission: Some(submission),
-            in_flight: 4,
-            ..FileBackingOptions::new(directory.path().join("disk"), Some(bytes))
-        };
+        let options = FileBackingOptions::new(directory.path().join("disk"), Some(bytes))
+            .submission(Some(submission))
+            .in_flight(4);
         let backing = FileBacking::open(&options).map_err(io::Error::other)?;
         Ok(OnFile { backing, _directory: directory })
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::World;
 use crate::lab::torture::faults::Fault;
 use crate::lab::torture::plants::Plant;
+use uzswap::AuditError;
 use uzswap::index::{Entry, Index, IndexError};
 use uzswap::page::PageKey;
 
@@ -85,7 +86,7 @@ impl Index for FailingIndex {
         self.inner.bytes()
     }
 
-    fn audit(&self) -> Result<(), String> {
+    fn audit(&self) -> Result<(), AuditError> {
         self.inner.audit()
     }
 }

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use super::{World, lock, note_waiting, set_pinned};
 use crate::lab::torture::faults::Fault;
 use crate::lab::torture::plants::Plant;
+use uzswap::AuditError;
 use uzswap::budget::GrowError;
 use uzswap::page::PAGE_SIZE;
 use uzswap::zpool::{Arena, ArenaError, Handle, UnknownHandle, Zpool, ZpoolError, ZpoolKind};
@@ -125,7 +126,7 @@ impl Zpool for RottingPool {
         self.inner.class_stats()
     }
 
-    fn audit(&self) -> Result<(), String> {
+    fn audit(&self) -> Result<(), AuditError> {
         self.inner.audit()
     }
 }

@@ -1,0 +1,52 @@
+#!/bin/sh
+# Packs each package as `cargo publish` does, unpacks them elsewhere, and builds and installs what
+# they hold, each with the others as they were packed. Then runs the installed `uzswap`.
+#
+#   tests/package/run.sh
+#
+# Where there are dpkg and cargo-deb, the same with the package for Debian.
+set -eu
+root=$(cd "$(dirname "$0")/../.." && pwd)
+out=$(mktemp -d)
+trap 'rm -rf "$out"' EXIT
+trap 'exit 130' INT TERM
+export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-$root/target}"
+packages="uzswap-sys uzswap uzswap-preload uzswap-pager uzswap-cli"
+
+cd "$root"
+cargo package -q --allow-dirty --no-verify $(printf -- '-p %s ' $packages)
+version=$(cargo pkgid -p uzswap | sed 's/.*[#@]//')
+mkdir -p "$out/.cargo"
+echo "[patch.crates-io]" > "$out/.cargo/config.toml"
+for package in $packages; do
+    tar xzf "$CARGO_TARGET_DIR/package/$package-$version.crate" -C "$out"
+    [ -s "$out/$package-$version/README.md" ] || { echo "$package: no README.md" >&2; exit 1; }
+    echo "$package = { path = \"$out/$package-$version\" }" >> "$out/.cargo/config.toml"
+done
+
+# How many crates a user of the library compiles, without its own two. `-e no-dev` has what builds
+# them, too.
+crates() {
+    (cd "$out/uzswap-$version" &&
+        cargo tree -q --prefix none -e no-dev "$@" | sed 's/ .*//' | sort -u | wc -l)
+}
+default=$(crates) least=$(crates --no-default-features)
+echo "uzswap compiles $default crates with default features, $least with none"
+[ "$default" -le 33 ] && [ "$least" -le 20 ] || { echo "more than 33 or 20" >&2; exit 1; }
+(cd "$out/uzswap-$version" && cargo build -q --release --no-default-features &&
+    cargo build -q --release)
+
+# In the packages' folder, where cargo reads the patches.
+(cd "$out" && cargo install -q --path "uzswap-cli-$version" --root "$out/installed")
+tried() {
+    "$1" --version
+    "$1" compare --workload text --runs 1 --json > "$out/compare.json"
+    grep -q '"zsmalloc"' "$out/compare.json"
+    if "$1" doctor > /dev/null 2>&1; then
+        "$1" run --limit 64M --quiet -- sh -c 'exit 7' || [ $? = 7 ]
+        echo "$1: compare and run work"
+    else
+        echo "$1: compare works; skipped: this machine does not allow run"
+    fi
+}
+tried "$out/installed/bin/uzswap"
