@@ -1,6 +1,6 @@
 #!/bin/sh
 # Makes a crate of one part of the library, of the parts below it, and of its tests. The crate
-# builds in seconds, so that mutants can be tried by the hundred. docs/mutation.md says how.
+# builds in seconds, so that mutants can be tried by the hundred. docs/experiments/2026-11-26-mutation.md says how.
 #
 #   tests/mutants/crate.sh index|zpool FOLDER
 set -eu

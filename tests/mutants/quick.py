@@ -4,7 +4,7 @@
     tests/mutants/quick.py [index] [zpool]     both parts; seconds each fault, after the first build
 
 Prints a line for each. Exits with 1 if one survived, 2 if one cannot be planted or does not compile.
-docs/mutation.md says more.
+docs/experiments/2026-11-26-mutation.md says more.
 """
 
 import os

@@ -243,7 +243,7 @@ struct Case {
 }
 
 impl Case {
-    /// The table of docs/files.md.
+    /// The table of docs/reference/files.md.
     fn expected(&self) -> Expected {
         use Expected::{Made, Refused};
         let is_report = self.subject == Subject::Report;

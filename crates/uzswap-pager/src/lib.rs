@@ -10,7 +10,7 @@
 //!
 //! The program's memory is its own until the limit comes near; then its anonymous memory is watched
 //! by a userfaultfd, and pages leave it through the helper, a thread that the preloaded library
-//! started in it. Facts about the kernel's side are in `docs/run.md`.
+//! started in it. Facts about the kernel's side are in `docs/explanation/run-design.md`.
 //!
 //! The [`doctor`] says what a machine allows of this. The pager may call the store (`uzswap`), the
 //! kernel (`uzswap-sys`), and carries the library for programs (`uzswap-preload`).

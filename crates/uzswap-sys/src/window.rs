@@ -9,7 +9,7 @@
 //! A thread reserves the address space of its window at its first access and keeps it: two mappings
 //! at most. An access maps its two pages over those of the access before, which stay mapped until
 //! then, out of reach: that was measured to be cheaper than to cover them after each access
-//! (`docs/mapping.md`).
+//! (`docs/experiments/2026-11-22-object-mapping.md`).
 
 use std::cell::Cell;
 use std::io;

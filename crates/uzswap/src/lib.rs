@@ -1,44 +1,17 @@
-//! zswap in user space: pages are compressed and kept in dense memory by an allocator made for it.
+#![doc = include_str!("../README.md")]
+//!
+//! # Modules
 //!
 //! ```text
-//!                      cli    compare, capture, workload, classes
-//!                       |
-//!                      lab    pages of real processes, replayed and measured
-//!                       |
-//!                     zswap   store, load, invalidate, compact; the counters
-//!                   /   |   \
-//!              zpool compressor index     where, how small, which
-//!                  \    |   /
-//!                  sys  page
+//!                 zswap      the store: Zswap, made by ZswapOptions
+//!          /     |     |    \
+//!      zpool compressor index backing
+//!          \     |     |    /
+//!         budget, page, same_filled
 //! ```
 //!
-//! The nouns:
-//!
-//! - A [page](page::Page) is 4096 bytes, named by a [key](page::PageKey).
-//! - An *object* is what a [compressor](compressor::Compressor) makes of a page.
-//! - A [zpool](zpool::Zpool) is an allocator of objects: [zsmalloc](zpool::zsmalloc),
-//!   [zbud](zpool::zbud), [z3fold](zpool::z3fold). It names an object by a
-//!   [handle](zpool::Handle) and takes *host pages* from an [arena](zpool::Arena).
-//! - An [index](index::Index) leads from a key to an *entry*: a handle and a length, or the one
-//!   word that a *same-filled* page repeats.
-//! - A [`Zswap`](zswap::Zswap) is the store made of these, shared by threads.
-//!
-//! ```
-//! use uzswap::page::{PAGE_SIZE, PageKey};
-//! use uzswap::zswap::ZswapOptions;
-//!
-//! let zswap = ZswapOptions::default().compressor("zstd:3".parse()?).build()?;
-//! let mut page = [0; PAGE_SIZE];
-//! page[..11].copy_from_slice(b"Hello, page");
-//!
-//! zswap.store(PageKey(7), &page)?;
-//! let mut back = [0xff; PAGE_SIZE];
-//! assert!(zswap.load(PageKey(7), &mut back)?);
-//! assert_eq!(back, page);
-//! assert_eq!(zswap.counters().stored_pages, 1);
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
-
+//! A module calls those below it and the package `uzswap-sys`, and nothing else of this project.
+//! `trace` writes and reads what was stored, loaded and freed.
 #![warn(missing_docs, clippy::missing_errors_doc)]
 #![cfg_attr(
     not(feature = "snapshot"),

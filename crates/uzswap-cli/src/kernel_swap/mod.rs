@@ -10,7 +10,7 @@
 //!  probe        latencies of swap, measured in the cgroup      probe.rs
 //! ```
 //!
-//! docs/kernel-swap.md says what is changed and put back.
+//! docs/reference/kernel-swap.md says what is changed and put back.
 
 mod cgroup;
 mod device;

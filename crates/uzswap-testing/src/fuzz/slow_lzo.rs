@@ -3,7 +3,7 @@
 use uzswap::page::PAGE_SIZE;
 
 /// The page or whatever a stream makes, a byte at a time; none where it is not valid. As
-/// docs/lzo.md has it.
+/// docs/reference/lzo-stream.md has it.
 pub fn slow_twin(stream: &[u8]) -> Option<Vec<u8>> {
     let mut input = stream.iter().map(|&byte| usize::from(byte));
     let mut version = 0;

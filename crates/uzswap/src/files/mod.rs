@@ -1,6 +1,6 @@
 //! Makes and opens the files that commands write, so that no other user reads or redirects them.
 //!
-//! Two kinds, of which docs/files.md has the table:
+//! Two kinds, of which docs/reference/files.md has the table:
 //!
 //! - [`Contents::Pages`]: memory of programs. Its user alone can read it, whatever the umask; it
 //!   is in a directory in which no other user can replace it.

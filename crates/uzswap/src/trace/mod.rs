@@ -10,7 +10,7 @@
 //! - R3: a file that was changed is an error.
 //! - R4: what a recorder needs of memory does not grow with what it records.
 //!
-//! The layout is in `docs/trace.md`.
+//! The layout is in `docs/reference/trace-format.md`.
 
 mod format;
 mod reader;

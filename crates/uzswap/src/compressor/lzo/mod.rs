@@ -1,5 +1,5 @@
 //! lzo, the kernel's LZO1X-1, and lzo-rle, its variant with runs of zeros; both of our own, from
-//! the published description of the format (docs/lzo.md).
+//! the published description of the format (docs/reference/lzo-stream.md).
 //!
 //! An object is a stream of instructions. Each copies bytes from before, makes zeros, or brings
 //! literals, and the low bits of most count up to three more literals.

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The classes, the choice of a zspage, the order of slots and the compaction are the kernel's
-//! (`docs/zsmalloc.md` has the table), so the same sizes in the same order give the same number of
+//! (`docs/reference/size-classes.md` has the table), so the same sizes in the same order give the same number of
 //! host pages. Two things differ:
 //!
 //! - a zspage is contiguous in the address space, so an object is read in place even where it

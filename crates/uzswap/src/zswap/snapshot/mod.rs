@@ -12,7 +12,7 @@
 //! - N4: what was changed in a file, or cut from it, is found when it is read.
 //!
 //! Objects are copied as they are; nothing is compressed again. The file is laid out in
-//! `docs/snapshot.md`.
+//! `docs/reference/snapshot-format.md`.
 //!
 //! ```
 //! use uzswap::page::{PAGE_SIZE, PageKey};
