@@ -6,10 +6,13 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
-fn bench(arguments: &[&str]) -> Output {
+fn uzswap(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_uzswap"));
-    command.arg("bench").args(arguments).stdin(Stdio::null());
-    command.output().expect("the command starts")
+    command.args(arguments).stdin(Stdio::null()).output().expect("the command starts")
+}
+
+fn bench(arguments: &[&str]) -> Output {
+    uzswap(&[&["bench"], arguments].concat())
 }
 
 /// What a run that succeeds prints.
@@ -100,7 +103,7 @@ fn what_is_no_request_is_refused() {
     expect_usage(&["index", "--rounds", "0"], "0 is not in 1..=");
     expect_usage(&["index", "--keys", "-5"], "-5");
     expect_usage(&["indexes"], "indexes");
-    let output = bench(&["index-run"]);
+    let output = uzswap(&["index-run"]);
     assert_eq!(output.status.code(), Some(3), "a run without orders");
 }
 
@@ -144,7 +147,7 @@ fn what_is_no_swap_load_is_refused() {
     expect_usage(&["swapload", "--index", "BTreeMap"], "one of: radix");
     expect_usage(&["swapload", "--compressor", "zip"], "zip");
     expect_usage(&["swapload", "--runs", "0"], "0 is not in 1..=");
-    assert_eq!(bench(&["swapload-run"]).status.code(), Some(3), "a run without orders");
+    assert_eq!(uzswap(&["swapload-run"]).status.code(), Some(3), "a run without orders");
     let too_large = bench(&["swapload", "--size", "1000T"]);
     assert_eq!(too_large.status.code(), Some(3));
     let message = String::from_utf8(too_large.stderr).expect("text");
