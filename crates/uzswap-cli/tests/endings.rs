@@ -292,7 +292,7 @@ fn too_small_is_told() {
     let said = told(&output);
     let line = said.lines().find(|line| line.starts_with("uzswap: out of memory")).expect(&said);
     let numbers: Vec<f64> = line.split([' ', '(']).filter_map(|word| word.parse().ok()).collect();
-    let [limit, used, resident, pool, tables, unmanaged, _process] = numbers[..] else {
+    let [used, limit, resident, pool, tables, unmanaged, _process] = numbers[..] else {
         panic!("{said}")
     };
     // It may have grown since it was looked at last; the pool is told as it is. A 64th that is free
@@ -321,8 +321,8 @@ fn more_than_descriptors() {
     let programs = "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do sleep 0.5 & done; wait; ulimit -n";
     for (limit, code, prints, says) in [
         ("-Sn 32", 0, "32\n", "peak"),
-        ("-n 64", 0, "64\n", "64 are allowed (ulimit -n)"),
-        ("-n 20", 3, "", "64 at least are needed"),
+        ("-n 64", 0, "64\n", "the limit is 64 (ulimit -n)"),
+        ("-n 20", 3, "", "run needs 64 at least"),
     ] {
         let line = format!("ulimit {limit}; exec '{uzswap}' run --limit 64M -- sh -c '{programs}'");
         let folder = tempfile::tempdir().unwrap();
@@ -426,7 +426,7 @@ fn is_unmanaged(argv: &[&str], folder: &Path) {
     let output = run("64M", argv).current_dir(folder).output().unwrap();
     expect(&output, 0);
     let stderr = text(&output.stderr);
-    assert_eq!(stderr.matches("runs unmanaged").count(), 1, "{stderr}");
+    assert_eq!(stderr.matches("is unmanaged").count(), 1, "{stderr}");
 }
 
 fn no_environment() {

@@ -390,7 +390,7 @@ fn full_backing() {
     let output = run_in("24M", &options, "plain", "32").output().unwrap();
     expect(&output, 0);
     let said = text(&output.stderr);
-    let told = "cannot write to it: No space left on device (os error 28); pages stay in the pool";
+    let told = "cannot write: No space left on device (os error 28); pages stay in the pool";
     assert_eq!(said.matches(told).count(), 1, "{said}");
     let stats = room.stats();
     assert!(number(&stats["pool_peak_bytes"]) > 4 << 20, "{stats}");

@@ -463,7 +463,7 @@ fn no_zeros() {
     expect(&output, 0);
     let (read, said) = (text(&output.stdout), text(&output.stderr));
     assert!(
-        read.is_empty() && said.contains("cannot be given back, as it has ended"),
+        read.is_empty() && said.contains("the process or its helper has ended"),
         "{read}{said}"
     );
 }

@@ -768,7 +768,7 @@ fn metrics_at_a_path() {
     assert_eq!(lab.files(), [""; 0]);
 
     fs::write(&path, "precious").unwrap();
-    refuse(2, &["metrics", "is no socket"]);
+    refuse(2, &["metrics", "is not a socket"]);
     assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
     let missing = format!("unix:{}", lab.path("no/such/folder").display());
     let output = uzswap(&lab)

@@ -63,12 +63,12 @@ const YIELDS: u32 = 4;
 const LOOK_EVERY: u32 = 1024;
 
 const SUPERVISOR_GONE: &[u8] =
-    b"uzswap: the supervisor is gone; this program was ended, as parts of its memory were kept \
-      there\n";
+    b"uzswap: the supervisor is gone; this program was ended, because it held parts of its \
+      memory\n";
 
 const UNTOLD: &[u8] =
-    b"uzswap: the kernel does not tell which pages it has moved (mincore); this program was ended, \
-      as some would be lost\n";
+    b"uzswap: mincore does not report which pages the kernel moved; this program was ended, \
+      because pages would be lost\n";
 
 /// Asks the kernel for something that touches no memory, or memory of ours alone.
 fn ask(number: usize, arguments: [usize; 6]) -> Result<usize, u32> {

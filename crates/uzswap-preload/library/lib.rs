@@ -246,7 +246,7 @@ pub unsafe extern "C" fn madvise(address: *mut c_void, length: usize, advice: c_
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
     helper::end_program(
-        b"uzswap: the helper failed; the program was ended, as parts of its memory \
-                          are kept outside it\n",
+        b"uzswap: the helper failed; the program was ended, because parts of its memory are \
+          outside of it\n",
     )
 }

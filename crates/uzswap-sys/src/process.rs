@@ -53,8 +53,13 @@ pub fn anonymous_bytes() -> io::Result<u64> {
             line.strip_prefix(name)?.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()
         })
     };
-    let anonymous = kib("Anonymous:")
-        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "it has no line 'Anonymous'"))?;
+    let anonymous = kib("Anonymous:").ok_or_else(|| {
+        io::Error::new(
+            io::ErrorKind::InvalidData,
+            "smaps_rollup has no line \
+                                                                   'Anonymous'",
+        )
+    })?;
     // Kernels before 5.3 do not tell it from files.
     Ok((anonymous + kib("Pss_Shmem:").unwrap_or(0)) * 1024)
 }
@@ -70,7 +75,11 @@ pub fn private_pages(pid: u32) -> io::Result<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/statm"))?;
     let pages = |at| text.split_ascii_whitespace().nth(at)?.parse::<u64>().ok();
     let (Some(resident), Some(files)) = (pages(1), pages(2)) else {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "it is not as it should be"));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "statm does not have the expected \
+                                                               fields",
+        ));
     };
     Ok(resident.saturating_sub(files))
 }
@@ -217,7 +226,7 @@ pub fn end_with_parent(parent_pid: u32) -> io::Result<()> {
         return Err(io::Error::last_os_error());
     }
     if std::os::unix::process::parent_id() != parent_pid {
-        return Err(io::Error::new(io::ErrorKind::NotFound, "the parent process is gone"));
+        return Err(io::Error::new(io::ErrorKind::NotFound, "the parent process has ended"));
     }
     Ok(())
 }
