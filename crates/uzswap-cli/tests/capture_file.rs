@@ -110,7 +110,7 @@ fn damaged_core_dumps_are_told() {
     for segment in 1..4 {
         no_memory[64 + segment * 56 + 4] = 5;
     }
-    refused(&no_memory, &["no writable memory"]);
+    refused(&no_memory, &["no segment of writable memory"]);
     // Any other damage: an error or pages, never a crash.
     for at in 0..64 + 4 * 56 {
         let mut damaged = core.clone();

@@ -652,7 +652,7 @@ fn bad_input_is_explained() {
         (&["--at", "exit", "--pid", "1"], "--at"),
         (&["--runs", "-1"], "invalid value '-1' for '--runs <N>'"),
         (&["--runs", "0"], "1..=1000"),
-        (&["--size", "lots"], "not a size"),
+        (&["--size", "lots"], "expected a size"),
         (&["--at", "noon", "--", "true"], "peak, exit"),
         (&["--at", "exit"], "required"),
         (&["--tree", "--corpus", &one_page], "--tree"),

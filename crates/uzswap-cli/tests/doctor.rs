@@ -152,7 +152,7 @@ fn userfaultfd_can_be_refused_in_many_ways() {
         .lacks("userfaultfd", &["none: Operation not permitted", sysctl]);
     Machine::new()
         .refuses_userfaultfd(ENOSYS, Some(ENOSYS))
-        .lacks("userfaultfd", &["no such system call", "CONFIG_USERFAULTFD"]);
+        .lacks("userfaultfd", &["no userfaultfd system call", "CONFIG_USERFAULTFD"]);
     for errno in [EPERM, ENOSYS] {
         Machine::new().status("0", ALL, 2).refuses_userfaultfd(errno, Some(errno)).lacks(
             "userfaultfd",

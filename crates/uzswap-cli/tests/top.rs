@@ -396,8 +396,8 @@ fn interrupted() {
 fn refused() {
     let lab = Lab::new();
     let own = std::process::id().to_string();
-    expect_error(&top(&lab, &[&own, "--count", "1"]), 2, &["is no `uzswap run`", &own]);
-    expect_error(&top(&lab, &[&own, "--json"]), 2, &["is no `uzswap run`"]);
+    expect_error(&top(&lab, &[&own, "--count", "1"]), 2, &["no run with PID", &own]);
+    expect_error(&top(&lab, &[&own, "--json"]), 2, &["no run with PID"]);
     for arguments in [
         ["--interval", "0"],
         ["--interval", "nan"],
@@ -426,7 +426,7 @@ fn refused() {
         let output = top(&lab, &["--count", "1"]);
         expect_success(&output);
         assert!(output.stdout.is_empty());
-        expect_error(&output, 0, &["no program of this user runs"]);
+        expect_error(&output, 0, &["no run of this user"]);
     }
 }
 

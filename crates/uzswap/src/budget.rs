@@ -36,8 +36,8 @@ named!(Counted, "memory to count", Pool => "pool", PoolAndMetadata => "all");
 /// A charge that would have passed the limit; nothing was charged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error(
-    "{asked_bytes} bytes more than the {used_bytes} in use pass the budget of {max_bytes} \
-     (counted: {counted})"
+    "{asked_bytes} more bytes exceed the budget of {max_bytes} bytes ({used_bytes} in use, \
+     counted: {counted})"
 )]
 pub struct OverBudget {
     /// Bytes asked for.
@@ -63,7 +63,7 @@ pub struct UnknownMemory(#[from] io::Error);
 pub fn percent_of_memory(percent: u8) -> Result<u64, UnknownMemory> {
     let text = std::fs::read_to_string("/proc/meminfo")?;
     let bytes = memory_total(&text)
-        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "it has no line MemTotal"))?;
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "no line MemTotal"))?;
     Ok(percent_of(percent, bytes))
 }
 
@@ -86,13 +86,13 @@ pub enum GrowError {
     #[error(transparent)]
     OverBudget(#[from] OverBudget),
     /// The heap gave no memory.
-    #[error("the heap gave no {bytes} bytes")]
+    #[error("cannot allocate {bytes} bytes")]
     NoMemory {
         /// Bytes asked for.
         bytes: u64,
     },
     /// Its elements are numbered, and the numbers are used up.
-    #[error("a table of {max} elements is full")]
+    #[error("the table is full: it holds at most {max} elements")]
     Full {
         /// The most elements it can have.
         max: usize,

@@ -442,7 +442,7 @@ fn sizes_that_cannot_be_are_refused() {
         options.bytes = Some(bytes);
         let error = open_error(&options);
         assert!(matches!(error, BackingError::TooSmall { .. }));
-        expect(&error, &options.path, "at least 8192");
+        expect(&error, &options.path, "8192 bytes at least");
         assert!(!options.path.exists());
     }
     options.bytes = None;
@@ -490,7 +490,7 @@ fn a_missing_directory_is_told() {
     let path = folder().path().join("missing/file");
     let error = open_error(&FileBackingOptions::new(&path, Some(1 << 20)));
     expect(&error, &path, "cannot create it: No such file or directory");
-    expect(&error, &path, "make the directory first");
+    expect(&error, &path, "create the directory first");
 }
 
 fn allocated(path: &Path) -> u64 {
@@ -607,7 +607,7 @@ fn on_a_read_only_disk() {
     let path = Path::new("/mnt/backing");
     let error = open_error(&FileBackingOptions::new(path, Some(1 << 20)));
     expect(&error, path, "Read-only file system");
-    expect(&error, path, "can be written");
+    expect(&error, path, "writable file system");
 }
 
 fn a_closed_directory_is_told() {
@@ -659,7 +659,7 @@ fn a_device_needs_permission() {
     let mut options = FileBackingOptions::new(&device.0, None);
     let error = open_error(&options);
     assert!(matches!(error, BackingError::NotScratch { .. }));
-    expect(&error, &device.0, "allow to overwrite");
+    expect(&error, &device.0, "overwrite option");
     options.overwrite = true;
     let backing = FileBacking::open(&options).unwrap();
     assert_eq!(backing.block_count(), 255);

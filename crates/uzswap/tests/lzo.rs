@@ -156,7 +156,7 @@ fn what_is_wrong_with_a_stream_is_told() {
         (with(4096, &[17, 0]), "ends before"),
         (with(4096, &[]), "ends before"),
         (with(4096, &[17, 0, 0, 0]), "1 bytes follow"),
-        (with(4096, &[18, 0, 0]), "another length than 3"),
+        (with(4096, &[18, 0, 0]), "does not have length 3"),
         (with(4096, &[25, 0, 0]), "a match that starts 32768 bytes before"),
         (with(4000, &[31, 0xfc, 0xff, 11, 17, 0, 0]), "a match that starts 49151 bytes before"),
     ] {

@@ -573,7 +573,7 @@ fn errors_say_which_part_did_what() {
         (Deed::Panic, "panicked: told to"),
         (Deed::Call(0), "panicked: a compressor, pool or backing called the store"),
         (Deed::Length(0), "an object of 0 bytes"),
-        (Deed::Length(usize::MAX), "in a room of"),
+        (Deed::Length(usize::MAX), "in a buffer of"),
     ] {
         let error = of(false, Compress, deed).store(9, 9).unwrap_err();
         assert!(matches!(error, StoreError::CompressFail { .. }), "{error:?}");

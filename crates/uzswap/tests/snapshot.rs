@@ -483,8 +483,8 @@ fn places_that_cannot_be_are_refused_with_the_reason() {
     };
     refused(place.directory.path(), "is a directory");
     refused(&place.path("none/"), "is a directory");
-    refused(&place.path("missing/s"), "make its directory first");
-    refused(Path::new("/dev/null"), "no regular file");
+    refused(&place.path("missing/s"), "create its directory first");
+    refused(Path::new("/dev/null"), "not a regular file");
     refused(Path::new("/proc/s"), "cannot create");
     refused(&place.path(&"x".repeat(254)), "cannot create");
     assert!(place.names().is_empty());
@@ -521,7 +521,7 @@ fn a_full_disk_leaves_the_old_snapshot_and_no_part() {
         .unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{text}");
-    assert!(text.contains("raise the limit of file sizes"), "{text}");
+    assert!(text.contains("raise the file size limit"), "{text}");
     assert_eq!(place.names(), ["s"]);
     assert!(pages_in(&path) == model);
 }

@@ -25,8 +25,8 @@ use uzswap::page::PAGE_SIZE;
                       uzswap capture -o FILE [OPTIONS] --from FILE\n       \
                       uzswap capture -o FILE [OPTIONS] -- COMMAND [ARGUMENTS]",
     group(clap::ArgGroup::new("source").required(true).args(["pid", "from", "command"])),
-    after_help = "The pages are what the process holds: passwords, keys, mail. FILE and FILE.json \
-                  are readable by their owner only."
+    after_help = "The pages are the memory of the process: passwords, keys, mail. Only their owner \
+                  can read FILE and FILE.json."
 )]
 pub(super) struct Capture {
     /// Page set to write; FILE.json beside it says what it is
@@ -92,7 +92,7 @@ impl FromStr for When {
             .filter(|_| is_plain)
             .and_then(|number| Duration::try_from_secs_f64(number * unit_seconds).ok())
             .map(|wait| When(CaptureAt::After(wait)))
-            .ok_or_else(|| "expected peak, exit, or a time as 2s, 500ms or 1m".to_owned())
+            .ok_or_else(|| "expected peak, exit, or a time such as 2s, 500ms or 1m".to_owned())
     }
 }
 

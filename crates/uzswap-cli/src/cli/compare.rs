@@ -190,7 +190,7 @@ pub(super) struct Compare {
 
 impl Compare {
     pub(super) fn run(self) -> Result<(), Failure> {
-        interrupt::watch().context("cannot watch for signals").map_err(Failure::Machine)?;
+        interrupt::watch().context("cannot install signal handlers").map_err(Failure::Machine)?;
         let choice = LiveChoice {
             command: &self.command,
             zpools: &self.zpool,
@@ -238,13 +238,13 @@ impl Compare {
         for (place, (zpool, _)) in self.object_header.iter().enumerate() {
             if self.object_header[..place].iter().any(|(other, _)| other == zpool) {
                 return Err(Failure::Usage(anyhow!(
-                    "--object-header names {zpool} twice: an allocator has one header"
+                    "--object-header gives {zpool} twice; give each allocator once"
                 )));
             }
         }
         if self.same_filled_zero_only && self.same_filled == SameFilledCheck::Off {
             return Err(Failure::Usage(anyhow!(
-                "--same-filled-zero-only needs a check: --same-filled is off"
+                "--same-filled-zero-only does not work with --same-filled off; choose a check"
             )));
         }
         self.limits.check()?;
@@ -297,15 +297,16 @@ impl Compare {
         let mut warnings = Vec::new();
         if !has_own {
             warnings.push(
-                "These are pages of a built-in workload, and no program runs. For pages of yours: \
-                 --corpus, --pid, or -- COMMAND; for the command itself: --limit 60% -- COMMAND."
+                "These pages come from a built-in workload; no program runs. For your own pages \
+                 use --corpus, --pid or -- COMMAND; to run a command under a limit, use --limit \
+                 60% -- COMMAND."
                     .to_owned(),
             );
         }
         if pages < FEW_PAGES {
             warnings.push(format!(
-                "Only {pages} pages: most zspages of zsmalloc are partly filled, so that it looks \
-                 less dense than it is. Take {} at least.",
+                "Only {pages} pages: most zspages of zsmalloc are partly filled, so zsmalloc looks \
+                 less dense than it is. Use at least {} pages.",
                 thousands(FEW_PAGES)
             ));
         }
@@ -366,11 +367,11 @@ pub(super) fn distinct<T: Copy + PartialEq>(values: &[T]) -> Vec<T> {
 fn parse_header(text: &str) -> Result<(ZpoolKind, usize), String> {
     let (zpool, bytes) = text
         .split_once('=')
-        .ok_or_else(|| format!("'{text}' is not ZPOOL=BYTES, as in zbud=8,z3fold=8"))?;
+        .ok_or_else(|| "expected ZPOOL=BYTES, as in zbud=8,z3fold=8".to_owned())?;
     let zpool = zpool.parse().map_err(|error: UnknownName| error.to_string())?;
     let bytes = bytes.parse().ok().filter(|&bytes| bytes <= OBJECT_HEADER_MAX);
     let bytes =
-        bytes.ok_or_else(|| format!("a header is 0 to {OBJECT_HEADER_MAX} bytes, not '{text}'"))?;
+        bytes.ok_or_else(|| format!("an object header must be 0 to {OBJECT_HEADER_MAX} bytes"))?;
     Ok((zpool, bytes))
 }
 
@@ -381,7 +382,7 @@ pub(super) struct CompareRun {}
 impl CompareRun {
     pub(super) fn run(self) -> Result<(), Failure> {
         child(io::stdin().lock(), io::stdout().lock())
-            .context("a run takes its orders from `uzswap compare`")
+            .context("this hidden command reads its task from `uzswap compare`")
             .map_err(Failure::Machine)
     }
 }

@@ -67,10 +67,10 @@ impl Source {
         let about = capture(&path);
         bar.finish_and_clear();
         let about = about.map_err(|error| match error {
-            CaptureError::Output(error) => Failure::Machine(
-                anyhow::Error::new(error)
-                    .context("cannot keep the pages for the runs (see TMPDIR)"),
-            ),
+            CaptureError::Output(error) => Failure::Machine(anyhow::Error::new(error).context(
+                "cannot store the pages for the runs; set TMPDIR to a folder with \
+                              space",
+            )),
             other => failure(other),
         })?;
         Ok(Source { file: CorpusFile::Pages(path.into()), info: info(about), _made: Some(made) })
@@ -184,7 +184,7 @@ fn lasting(path: &Path, contents: &[u8]) -> Result<(OsString, Option<TempDir>), 
     let copy = made.path().join("copy");
     create_private(&copy)
         .and_then(|mut file| file.write_all(contents))
-        .with_context(|| format!("cannot keep a copy of {}", path.display()))
+        .with_context(|| format!("cannot copy {}", path.display()))
         .map_err(Failure::Machine)?;
     Ok((copy.into(), Some(made)))
 }
@@ -194,7 +194,10 @@ fn temporary_directory() -> Result<TempDir, Failure> {
         .prefix("uzswap-")
         .permissions(fs::Permissions::from_mode(0o700))
         .tempdir()
-        .context("cannot make a temporary directory for the pages (see TMPDIR)")
+        .context(
+            "cannot create a temporary directory for the pages; set TMPDIR to a writable \
+                  folder",
+        )
         .map_err(Failure::Machine)
 }
 

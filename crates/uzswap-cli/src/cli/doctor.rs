@@ -12,8 +12,8 @@ use uzswap_pager::doctor::{Finding, Report, State};
 /// What `uzswap doctor` is asked for.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Exit code: 0 if `uzswap run` can work here, 3 if not.\n\
-                        What was found is tried or read; nothing is changed.\n\
-                        With --restore: 0 if all is undone, 3 if something could not be.")]
+                        `doctor` tries and reads features; it changes nothing.\n\
+                        With --restore: 0 if all changes are undone, 3 if one could not be.")]
 pub(super) struct Doctor {
     /// Print JSON instead of text
     #[arg(long)]
@@ -43,7 +43,7 @@ fn left_behind() -> Option<Finding> {
         topic: "kernel's swap",
         state: State::Note,
         found: format!("changed by process {}, which has ended", pids.join(", ")),
-        means: "swap areas, devices and settings may not be as they were before".to_owned(),
+        means: "swap areas, devices and settings may differ from before".to_owned(),
         fix: vec!["uzswap doctor --restore".to_owned()],
     })
 }
@@ -66,7 +66,7 @@ fn put_back() -> Result<(), Failure> {
 /// What there is to say beside the report itself.
 fn refusal(report: &Report) -> Error {
     let missing = report.findings.iter().filter(|finding| finding.state == State::Missing).count();
-    anyhow!("{missing} of {} findings are in the way of uzswap run", report.findings.len())
+    anyhow!("{missing} of {} findings prevent uzswap run", report.findings.len())
 }
 
 /// The verdict; then a line for each finding, and its commands.

@@ -89,7 +89,7 @@ impl ProbeLatency {
         match report.wrong {
             0 => Ok(()),
             wrong => Err(Failure::Check(anyhow!(
-                "{wrong} pages came back from swap with other contents: the kernel's swap is broken"
+                "{wrong} pages came back from the kernel's swap with wrong contents"
             ))),
         }
     }

@@ -96,8 +96,8 @@ impl LimitArguments {
             && let Some((flag, _)) = first
         {
             return Err(Failure::Usage(anyhow!(
-                "{flag} needs --max-pool: a pool without limit keeps every page; give a limit \
-                 below what the pages need, as --max-pool 64M"
+                "{flag} needs --max-pool: a pool without a limit keeps every page; give a limit \
+                 below the size of the pages, such as --max-pool 64M"
             )));
         }
         let writes = [
@@ -108,7 +108,7 @@ impl LimitArguments {
             && let Some((flag, _)) = writes.iter().find(|(_, given)| *given)
         {
             return Err(Failure::Usage(anyhow!(
-                "{flag} needs --backing: without a file to write to, no page is written back"
+                "{flag} needs --backing, the file or device that pages are written to"
             )));
         }
         Ok(())
@@ -191,11 +191,11 @@ fn parse_switch(text: &str) -> Result<bool, String> {
     match text {
         "on" => Ok(true),
         "off" => Ok(false),
-        _ => Err(format!("'{text}' is neither on nor off")),
+        _ => Err("expected on or off".to_owned()),
     }
 }
 
 fn parse_skew(text: &str) -> Result<f64, String> {
     let skew = text.parse().ok().filter(|skew| (0.0..=10.0).contains(skew));
-    skew.ok_or_else(|| format!("'{text}' is no skew: expected a number from 0 (none) to 10"))
+    skew.ok_or_else(|| "skew must be a number from 0 (none) to 10".to_owned())
 }

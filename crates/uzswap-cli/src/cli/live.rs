@@ -182,14 +182,14 @@ impl LiveArguments {
             return self.nothing_live().map(|()| None);
         };
         if self.source.is_some() && self.preset.is_none() {
-            return Err(Failure::Usage(anyhow!("--source is for --preset build")));
+            return Err(Failure::Usage(anyhow!("--source needs --preset build")));
         }
         let mut command = match self.preset {
             Some(preset) => self.command_of(preset)?,
             None if choice.command.is_empty() => {
                 return Err(Failure::Usage(anyhow!(
-                    "--limit runs a command: give one after --, as in compare --limit 60% -- make, \
-                     or a --preset"
+                    "--limit needs a command after --, as in compare --limit 60% -- make, or a \
+                     --preset"
                 )));
             }
             None => LiveCommand::new(choice.command.to_vec()),
@@ -221,7 +221,7 @@ impl LiveArguments {
 
     fn command_of(&self, preset: Preset) -> Result<LiveCommand, Failure> {
         let own_program = std::env::current_exe()
-            .context("cannot find this program")
+            .context("cannot find the path of uzswap")
             .map_err(Failure::Machine)?;
         // A tmpfs that has what it may have: half of the memory, as the kernel's default.
         let is_root = rustix::process::geteuid().is_root();
@@ -245,9 +245,7 @@ impl LiveArguments {
             ("--find-limit", self.find_limit),
         ];
         match given.into_iter().find(|(_, is_given)| *is_given) {
-            Some((flag, _)) => {
-                Err(Failure::Usage(anyhow!("{flag} is for a command under a --limit")))
-            }
+            Some((flag, _)) => Err(Failure::Usage(anyhow!("{flag} needs --limit and a command"))),
             None => Ok(()),
         }
     }
@@ -281,13 +279,13 @@ pub(super) fn verdict(report: &LiveReport) -> Result<(), Failure> {
     };
     if let Some(findings) = report.runs.iter().find(wrong) {
         return Err(Failure::Check(anyhow!(
-            "{}: --check printed something else than without a limit",
+            "{}: --check printed another result than without a limit",
             findings.label
         )));
     }
     if report.runs.iter().all(|findings| findings.runs.is_empty()) {
         return Err(Failure::Check(anyhow!(
-            "no combination ended well in {}: give a larger --limit, or --find-limit",
+            "every combination failed in {}; use a larger --limit, or --find-limit",
             human_size(report.settings.limit_bytes)
         )));
     }
@@ -305,19 +303,19 @@ fn parse_limit(text: &str) -> Result<LiveLimit, String> {
     let Some(number) = text.strip_suffix('%') else {
         let bytes = parse_size(text)? as u64;
         if bytes < live::LIMIT_MIN {
-            return Err(format!("'{text}' is less than any program needs: give 1M at least"));
+            return Err("limit must be at least 1M".to_owned());
         }
         return Ok(LiveLimit::Bytes(bytes));
     };
     let percent = number.parse().ok().filter(|percent| (1.0..=1000.0).contains(percent));
-    percent.map(LiveLimit::Percent).ok_or_else(|| {
-        format!("'{text}' is no share of the command's peak: expected 1% to 1000%, as 60%")
-    })
+    percent
+        .map(LiveLimit::Percent)
+        .ok_or_else(|| "limit must be a size, or 1% to 1000% of the command's peak".to_owned())
 }
 
 /// Parses `500ms`, `90s`, `10m`, `2h`.
 fn parse_time(text: &str) -> Result<Duration, String> {
-    let expected = || format!("'{text}' is no time: expected a number with ms, s, m or h, as 90s");
+    let expected = || "expected a time with ms, s, m or h, such as 90s".to_owned();
     let at = text.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(expected)?;
     let (number, unit) = text.split_at(at);
     let factor = match unit {

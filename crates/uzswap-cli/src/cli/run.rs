@@ -140,7 +140,7 @@ impl Run {
         };
         if limit < LIMIT_MIN {
             return Err(Failure::Usage(anyhow::anyhow!(
-                "--limit {} is less than any program needs: give {} at least",
+                "--limit must be at least {1}, got {0}",
                 human_size(limit),
                 human_size(LIMIT_MIN)
             )));
@@ -148,7 +148,7 @@ impl Run {
         let max_pool = self.max_pool.map_or(limit / 2, |bytes| bytes as u64);
         if max_pool >= limit {
             return Err(Failure::Usage(anyhow::anyhow!(
-                "--max-pool {} leaves nothing of --limit {} to the program: give less",
+                "--max-pool {} must be less than --limit {}",
                 human_size(max_pool),
                 human_size(limit)
             )));
@@ -258,7 +258,7 @@ const USUAL_LIMIT_MIN: u64 = 16 << 20;
 fn usual_limit() -> Result<u64, Failure> {
     let available = doctor::available_memory().ok_or_else(|| {
         Failure::Machine(anyhow::anyhow!(
-            "what memory is available is not told (MemAvailable in /proc/meminfo): give --limit"
+            "cannot determine available memory (no MemAvailable in /proc/meminfo); pass --limit"
         ))
     })?;
     Ok((available / 8 * 7).max(USUAL_LIMIT_MIN))
@@ -285,7 +285,7 @@ fn summary(report: &RunReport, wall: Duration) -> String {
             totals.loads,
             totals.frees,
             size(trace.bytes),
-            if trace.complete { "" } else { ", and not what came after" }
+            if trace.complete { "" } else { ", incomplete: the recording failed" }
         )
     });
     let ratio = report.ratio.map_or(String::new(), |ratio| format!(" ({ratio:.1} to 1)"));
@@ -295,7 +295,7 @@ fn summary(report: &RunReport, wall: Duration) -> String {
     };
     let limit = size(report.limit_bytes);
     let peak = match report.peak_bytes {
-        0 => format!("over before its memory was looked at; limit {limit}"),
+        0 => format!("ended before the first sample of its memory; limit {limit}"),
         peak => format!(
             "peak {} of {limit}: {} resident, {} pool{ratio}, {} metadata",
             size(peak),

@@ -95,7 +95,10 @@ impl Checker {
     fn new(header: &SnapshotHeader) -> Result<Checker, Failure> {
         let compressor = header.objects().decoder().ok_or_else(|| {
             let name = &header.stats.options.compressor;
-            Failure::Usage(anyhow!("--verify: no compressor reads the objects of '{name}'"))
+            Failure::Usage(anyhow!(
+                "--verify: no compressor of this uzswap reads the objects of \
+                                    '{name}'"
+            ))
         })?;
         Ok(Checker { compressor, pages: 0 })
     }

@@ -170,7 +170,7 @@ impl MemoryCgroup {
         let made = journal.make(Change::Cgroup { folder: folder.clone() }, || {
             fs::create_dir(&folder).map_err(|error| {
                 KernelSwapError::on("make cgroup", &folder, error)
-                    .advise("the hierarchy must be writable: not so in most containers")
+                    .advise("the cgroup hierarchy must be writable; in most containers it is not")
             })
         });
         let (id, ()) = made.map_err(|error| undo_on_error(&changes, error))?;
@@ -274,7 +274,7 @@ impl MemoryCgroup {
     pub fn oom_kills(&self) -> io::Result<u64> {
         let text = fs::read_to_string(self.folder.join(self.version.events_file()))?;
         number_of(&text, "oom_kill")
-            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "it has no line 'oom_kill'"))
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "no line 'oom_kill'"))
     }
 
     /// Ends all processes in it, and waits until they are gone.
@@ -351,8 +351,10 @@ fn enable_memory(folder: &Path, journal: &Journal) -> Result<Option<ChangeId>, K
     let change = Change::Controller { cgroup: folder.to_owned(), children: children(folder) };
     let (id, ()) = journal.make(change, || {
         write_setting(&path, "+memory").map_err(|error| {
-            KernelSwapError::on("enable the memory controller in", &path, error)
-                .advise("EBUSY: a cgroup with processes of its own has no controllers to give")
+            KernelSwapError::on("enable the memory controller in", &path, error).advise(
+                "EBUSY: a cgroup with processes of its own cannot enable controllers for \
+                         children",
+            )
         })
     })?;
     Ok(Some(id))

@@ -187,7 +187,7 @@ fn set_up_zswap(
 ) -> Result<(Area, PoolReader), KernelSwapError> {
     let parameter = |name: &str| Path::new(ZSWAP).join(name);
     if !parameter("enabled").exists() {
-        let advice = "a kernel with CONFIG_ZSWAP is needed";
+        let advice = "use a kernel with CONFIG_ZSWAP";
         return Err(KernelSwapError::NoEngine { engine: KernelEngine::Zswap, advice });
     }
     check_zswap_compressor(&options.compressor)?;
@@ -202,7 +202,7 @@ fn set_up_zswap(
         SwapBacking::File(folder) => make_file(changes, folder, bytes)?,
         SwapBacking::Zram => make_zram(changes, bytes, None)?,
     };
-    let cannot_read = |error| KernelSwapError::kernel("read the figures of zswap", error);
+    let cannot_read = |error| KernelSwapError::kernel("read the statistics of zswap", error);
     let source = ZswapPool::open(&area, bytes).map_err(cannot_read)?;
     changes.set(&parameter("compressor"), &options.compressor)?;
     if has_zpool {

@@ -200,7 +200,7 @@ impl Log {
         self.file.read_exact_at(&mut room, place)?;
         let text = String::from_utf8_lossy(&room);
         let number = text.trim().parse().map_err(|_| {
-            io::Error::new(io::ErrorKind::InvalidData, format!("'{}' is no number", text.trim()))
+            io::Error::new(io::ErrorKind::InvalidData, format!("'{}' is not a number", text.trim()))
         })?;
         self.entries[at].number = Some(number);
         Ok((at, number))
@@ -304,11 +304,11 @@ impl Log {
 
 fn parse(text: &str) -> Result<(Header, Vec<Entry>), String> {
     let mut lines = text.lines();
-    let header = lines.next().ok_or("it is empty")?;
+    let header = lines.next().ok_or("the file is empty")?;
     let header: Header =
         serde_json::from_str(header).map_err(|error| format!("line 1: {error}"))?;
     if header.version != VERSION {
-        return Err(format!("its version is {}, not {VERSION}", header.version));
+        return Err(format!("version {} instead of {VERSION}", header.version));
     }
     let mut entries: Vec<Entry> = Vec::new();
     for (number, line) in lines.enumerate().filter(|(_, line)| !line.trim().is_empty()) {
@@ -326,7 +326,7 @@ fn parse(text: &str) -> Result<(Header, Vec<Entry>), String> {
                 entries.push(Entry { change, is_undone: false, number: None });
             }
             Line::Undone(at) => {
-                entries.get_mut(at).ok_or_else(|| wrong(&"no such change"))?.is_undone = true;
+                entries.get_mut(at).ok_or_else(|| wrong(&"unknown change"))?.is_undone = true;
             }
         }
     }
@@ -527,7 +527,7 @@ impl Journal {
 
     /// The folder of journals.
     pub(super) fn folder(&self) -> PathBuf {
-        self.log().path.parent().expect("it is in a folder").to_owned()
+        self.log().path.parent().expect("its path has a folder").to_owned()
     }
 
     /// Writes a change down, then makes it. Where `make` fails, nothing has been made.
@@ -565,7 +565,7 @@ impl Journal {
     /// Makes a zram device, which has no size yet: the two changes, and its number.
     pub(super) fn make_zram(&self, bytes: u64) -> Result<([ChangeId; 2], u32), KernelSwapError> {
         let mut log = self.log();
-        let cannot = |error| KernelSwapError::kernel("make a zram device", error);
+        let cannot = |error| KernelSwapError::kernel("create a zram device", error);
         let (at, number) = log.make_zram().map_err(cannot)?;
         let sequence = undo::zram_sequence(number).unwrap_or(0);
         let device = Change::Zram { change: at, number, sequence, bytes };

@@ -155,7 +155,7 @@ pub(super) fn finish_others(folder: &Path) -> Result<(), KernelSwapError> {
 
 fn in_use(path: &Path) -> String {
     let pid = owner(path).map_or(0, |(pid, _)| pid);
-    format!("{} is of process {pid}, which runs: nothing of it was undone", path.display())
+    format!("{} belongs to process {pid}, which still runs; its changes stay", path.display())
 }
 
 fn journals(folder: &Path) -> io::Result<Vec<PathBuf>> {
@@ -205,7 +205,7 @@ pub fn restore_when_ended(journal: &Path) -> Result<(), KernelSwapError> {
     let restored = restored?;
     if !restored.undone.is_empty() {
         let what = restored.undone.join(", ");
-        tell(&format!("the process that changed swap has ended: {what}"));
+        tell(&format!("undid the changes of a process that ended: {what}"));
     }
     for text in &restored.left {
         tell(text);

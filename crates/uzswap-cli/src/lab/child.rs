@@ -134,13 +134,12 @@ pub(super) fn ask<S: Serialize, R: DeserializeOwned>(
 fn death(status: ExitStatus) -> ChildError {
     match (status.signal(), status.code()) {
         (Some(libc::SIGKILL), _) => ChildError::Machine(
-            "its process was killed (signal 9), most likely for want of memory; \
-             fewer pages or keys need less"
+            "its process was killed (signal 9); most likely memory ran out: use fewer pages or keys"
                 .to_owned(),
         ),
         (Some(libc::SIGABRT), _) => ChildError::Machine(
-            "its process gave up (signal 6; see above), most likely for want of memory; \
-             fewer pages or keys need less"
+            "its process aborted (signal 6; see above); most likely memory ran out: use fewer \
+             pages or keys"
                 .to_owned(),
         ),
         (Some(signal), _) => {

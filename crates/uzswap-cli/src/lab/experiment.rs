@@ -411,8 +411,8 @@ fn unchanged(spec: &RunSpec, found: u64, what: &str) -> Result<(), Refusal> {
         return Ok(());
     }
     Err(Refusal::CannotRun(format!(
-        "{} has {found} {what} now and had {expected} before the first run: compare needs a file \
-         that stays as it is",
+        "{} has {found} {what} now and had {expected} before the first run; compare needs a file \
+         that does not change",
         spec.corpus.path().display()
     )))
 }

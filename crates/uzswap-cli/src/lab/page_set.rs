@@ -81,7 +81,7 @@ impl PageRange {
 #[derive(Debug, Error)]
 pub enum PageSetError {
     /// A directory where a file is needed.
-    #[error("{} is a directory, not a file of pages", path.display())]
+    #[error("{} is a directory; give a file of pages", path.display())]
     Directory {
         /// The path.
         path: PathBuf,
@@ -101,14 +101,15 @@ pub enum PageSetError {
         error: io::Error,
     },
     /// No pages.
-    #[error("{} is empty: a page set has at least one page of 4096 bytes", path.display())]
+    #[error("{} is empty; a page set needs at least one page of 4096 bytes", path.display())]
     Empty {
         /// The file.
         path: PathBuf,
     },
     /// The file ends inside a page.
     #[error(
-        "{} is truncated in page {page}: it ends {over} bytes into it, and a page is 4096 bytes",
+        "{} is truncated in page {page}: the file ends {over} bytes into it, and a page has 4096 \
+         bytes",
         path.display()
     )]
     Truncated {
@@ -121,8 +122,8 @@ pub enum PageSetError {
     },
     /// The side file is not JSON of the expected form.
     #[error(
-        "{} is not the side file of a page set: {reason}; a page set and its side file need both \
-         names: give the pages another name, or move this file",
+        "{} is not the side file of a page set: {reason}; a page set needs both names: choose \
+         another name for the pages, or move this file",
         path.display()
     )]
     SideFile {
@@ -133,8 +134,8 @@ pub enum PageSetError {
     },
     /// The side file belongs to another file, or the file was changed.
     #[error(
-        "{} does not belong to {}: {what} is {given} there and {found} in the file; \
-         delete the side file to use the pages without it",
+        "{} does not belong to {}: its {what} is {given}, that of the pages is {found}; delete the \
+         side file to use the pages without it",
         side.display(),
         path.display()
     )]
@@ -264,7 +265,7 @@ fn read_side_file(side: &Path) -> Result<Option<About>, PageSetError> {
     let about: About =
         serde_json::from_slice(&text).map_err(|error| malformed(error.to_string()))?;
     if about.format != FORMAT {
-        return Err(malformed(format!("its format is {}, expected {FORMAT}", about.format)));
+        return Err(malformed(format!("format {} instead of {FORMAT}", about.format)));
     }
     Ok(Some(about))
 }
@@ -456,7 +457,7 @@ fn place(pages: NamedTempFile, about: &About, path: &Path) -> io::Result<()> {
 /// A hidden file in the directory of `path`, removed when dropped.
 fn temporary_beside(path: &Path) -> io::Result<NamedTempFile> {
     let Some(name) = path.file_name() else {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "the path has no file name"));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "give a path with a file name"));
     };
     let mut prefix = OsString::from(".");
     prefix.push(name);
@@ -572,7 +573,7 @@ mod tests {
         let message = |path: &Path| PageSet::read(path).unwrap_err().to_string();
 
         fs::write(&path, vec![5; 300 * PAGE_SIZE + 17]).unwrap();
-        assert!(message(&path).contains("truncated in page 300: it ends 17 bytes into it"));
+        assert!(message(&path).contains("truncated in page 300: the file ends 17 bytes into it"));
         fs::write(&path, []).unwrap();
         assert!(message(&path).contains("is empty"));
         assert!(message(directory.path()).contains("is a directory"));
@@ -591,9 +592,12 @@ mod tests {
             fs::write(side_path(&path), serde_json::to_vec(&about).unwrap()).unwrap();
             PageSet::read(&path).unwrap_err().to_string()
         };
-        assert!(with(&|about| about.page_count = 5).contains("page_count is 5 there and 4"));
+        assert!(
+            with(&|about| about.page_count = 5)
+                .contains("its page_count is 5, that of the pages is 4")
+        );
         assert!(with(&|about| about.sha256 = "00".repeat(32)).contains("sha256 is 0000"));
-        assert!(with(&|about| about.format = 2).contains("its format is 2, expected 1"));
+        assert!(with(&|about| about.format = 2).contains("format 2 instead of 1"));
         assert!(with(&|about| about.ranges[0].pages = 9).contains("the sum of the ranges is 10"));
         fs::write(side_path(&path), b"{\"format\":").unwrap();
         assert!(PageSet::read(&path).unwrap_err().to_string().contains("is not the side file"));

@@ -40,8 +40,7 @@ pub enum SizesError {
     },
     /// A line is not a size.
     #[error(
-        "{}, line {line}: '{text}' is not a compressed size; \
-         one decimal number from 0 to 4096 a line",
+        "{}, line {line}: expected one compressed size from 0 to 4096, got '{text}'",
         path.display()
     )]
     Line {
@@ -53,7 +52,7 @@ pub enum SizesError {
         text: String,
     },
     /// There is no size in it.
-    #[error("{} holds no sizes; one decimal number from 0 to 4096 a line", path.display())]
+    #[error("{} has no sizes; each line must be one number from 0 to 4096", path.display())]
     Empty {
         /// The file.
         path: PathBuf,

@@ -46,7 +46,7 @@ const DISCARD_BLOCKS_MAX: usize = 1 << 15;
 /// A block is not in the state that the call is about: out of range, not held, held too often, not
 /// being discarded. Nothing was changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error("block {block} is {state}: it cannot be {wanted}")]
+#[error("block {block} is {state} and cannot be {wanted}")]
 pub struct UnknownBlock {
     /// The block.
     pub block: u32,

@@ -175,7 +175,7 @@ impl Scratch {
             }
         };
         let fail = |action| BackingError::os(&path, action);
-        let metadata = file.metadata().map_err(fail("look at it"))?;
+        let metadata = file.metadata().map_err(fail("read its metadata"))?;
         let is_device = metadata.file_type().is_block_device();
         // From here on a file that we made is removed if anything fails.
         let mut scratch = Scratch {
@@ -288,7 +288,7 @@ fn open_locked(path: &Path, may_create: bool) -> Result<(File, Place, bool), Bac
     let fail = |action| BackingError::os(path, action);
     for _ in 0..TRIES {
         let (file, place, is_new) = open_or_create(path, may_create)?;
-        let ours = file.metadata().map_err(fail("look at it"))?;
+        let ours = file.metadata().map_err(fail("read its metadata"))?;
         check_kind(path, &ours)?;
         match file.try_lock() {
             Ok(()) => {}
@@ -333,7 +333,7 @@ fn open_or_create(path: &Path, may_create: bool) -> Result<(File, Place, bool), 
         Err(error) if error.kind() == io::ErrorKind::NotFound && !may_create => {
             return Err(BackingError::NoSize { path: path.to_owned() });
         }
-        Err(error) => return Err(fail("look at it")(error)),
+        Err(error) => return Err(fail("read its metadata")(error)),
     };
     // Before it is opened: that has effects on some devices.
     check_kind(path, &metadata)?;

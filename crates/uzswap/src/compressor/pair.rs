@@ -69,8 +69,11 @@ impl Compressor for Pair {
         match object.split_last() {
             Some((&FAST, object)) => self.fast.decompress(object, page),
             Some((&DENSE, object)) => self.dense.decompress(object, page),
-            Some((which, _)) => Err(Corrupt(format!("it names compressor {which} of two"))),
-            None => Err(Corrupt("it is empty".to_owned())),
+            Some((which, _)) => Err(Corrupt(format!(
+                "the object names compressor {which}; expected \
+                                                     0 or 1"
+            ))),
+            None => Err(Corrupt("the object is empty".to_owned())),
         }
     }
 }

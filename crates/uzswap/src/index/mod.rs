@@ -33,13 +33,13 @@ const _: () = assert!(size_of::<Option<Entry>>() == 8);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum IndexError {
     /// The heap gave no memory for a node, or there are no more numbers for one.
-    #[error("no memory for an index entry")]
+    #[error("cannot allocate memory for an index entry")]
     NoMemory,
     /// The budget has no room for a node.
-    #[error("no room for an index entry: {0}")]
+    #[error("no headroom for an index entry: {0}")]
     OverBudget(#[from] OverBudget),
     /// The index has narrower keys.
-    #[error("this index takes keys up to {max}")]
+    #[error("the key exceeds {max}, the largest key of this index")]
     KeyTooLarge {
         /// Its largest key.
         max: PageKey,

@@ -133,21 +133,21 @@ pub(super) fn put_event(bytes: &mut Vec<u8>, since_ns: u64, event: &Event) {
 
 /// Takes the event after one of this time off the front of `bytes`; why there is none.
 pub(super) fn take_event(bytes: &mut &[u8], before_ns: u64) -> Result<Event, &'static str> {
-    let (&kind, rest) = bytes.split_first().ok_or("an event is cut off")?;
+    let (&kind, rest) = bytes.split_first().ok_or("an event is truncated")?;
     *bytes = rest;
     let since = take_number(bytes)?;
-    let ns = before_ns.checked_add(since).ok_or("a time is out of range")?;
+    let ns = before_ns.checked_add(since).ok_or("a timestamp is out of range")?;
     let key = PageKey(take_number(bytes)?);
     let operation = match kind {
         STORE_PAGE => Operation::Store(Content::Page(take_number(bytes)?)),
         STORE_WORD => {
-            let (word, rest) = bytes.split_first_chunk::<8>().ok_or("an event is cut off")?;
+            let (word, rest) = bytes.split_first_chunk::<8>().ok_or("an event is truncated")?;
             *bytes = rest;
             Operation::Store(Content::Word(u64::from_ne_bytes(*word)))
         }
         LOAD => Operation::Load,
         FREE => Operation::Free,
-        _ => return Err("there is no such kind of event"),
+        _ => return Err("unknown kind of event"),
     };
     Ok(Event { ns, key, operation })
 }
@@ -163,7 +163,7 @@ fn put_number(bytes: &mut Vec<u8>, mut number: u64) {
 fn take_number(bytes: &mut &[u8]) -> Result<u64, &'static str> {
     let mut number = 0;
     for place in 0..NUMBER_BYTES_MAX {
-        let (&byte, rest) = bytes.split_first().ok_or("an event is cut off")?;
+        let (&byte, rest) = bytes.split_first().ok_or("an event is truncated")?;
         *bytes = rest;
         let bits = u64::from(byte & 0x7f);
         if place == NUMBER_BYTES_MAX - 1 && bits > 1 {
@@ -174,5 +174,5 @@ fn take_number(bytes: &mut &[u8]) -> Result<u64, &'static str> {
             return Ok(number);
         }
     }
-    Err("a number is over 64 bits")
+    Err("a number exceeds 64 bits")
 }

@@ -145,7 +145,10 @@ pub enum TraceError {
         path: PathBuf,
     },
     /// It was written by another version.
-    #[error("{} is a trace of version {found}, this program reads {VERSION}", path.display())]
+    #[error(
+        "{} is a trace of version {found}; this uzswap reads version {VERSION}",
+        path.display()
+    )]
     Version {
         /// The file.
         path: PathBuf,

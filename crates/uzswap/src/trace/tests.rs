@@ -162,7 +162,7 @@ fn what_was_changed_is_an_error() {
     }
     let mut longer = bytes.clone();
     longer.push(0);
-    assert!(read(&longer).unwrap_err().to_string().contains("something follows the end"));
+    assert!(read(&longer).unwrap_err().to_string().contains("data follows the end"));
     let (_, _, ends) = read(&bytes).unwrap();
     let part = |from: usize| &bytes[ends[from] as usize..ends[from + 1] as usize];
     let start = &bytes[..ends[0] as usize];

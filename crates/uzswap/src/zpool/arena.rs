@@ -63,7 +63,7 @@ const MAPPING_PAGES_MIN: usize = HUGE_PAGE_SIZE / HOST_PAGE_SIZE;
 #[derive(Debug, Error)]
 pub enum ArenaError {
     /// The budget.
-    #[error("no room for {pages} host pages: {source}")]
+    #[error("no headroom for {pages} host pages: {source}")]
     Limit {
         /// Pages asked for.
         pages: usize,
@@ -71,7 +71,7 @@ pub enum ArenaError {
         source: OverBudget,
     },
     /// The kernel refused.
-    #[error("the kernel gave no memory for {pages} host pages")]
+    #[error("the kernel refused memory for {pages} host pages")]
     Os {
         /// Pages asked for.
         pages: usize,

@@ -38,10 +38,10 @@ pub enum BuildError {
     #[error(transparent)]
     Option(#[from] OptionError),
     /// Only records say which page was used when, and so which goes to a backing.
-    #[error("a store with a backing needs records: set the option records, or leave the backing")]
+    #[error("a store with a backing needs records; set the option records, or omit the backing")]
     BackingWithoutRecords,
     /// No memory for the tables of the backing.
-    #[error("no memory for the tables of a store with a backing")]
+    #[error("cannot allocate the tables of the backing")]
     NoMemory(#[from] TryReserveError),
 }
 
@@ -62,7 +62,7 @@ pub enum TooLarge {
 #[derive(Debug, Error)]
 pub enum StoreError {
     /// The compressed page is too large for the pool (`reject_compress_poor`).
-    #[error("page {key} does not shrink enough: {reason}")]
+    #[error("page {key} does not compress enough: {reason}")]
     CompressPoor {
         /// The page.
         key: PageKey,
@@ -70,7 +70,7 @@ pub enum StoreError {
         reason: TooLarge,
     },
     /// The compressor failed (`reject_compress_fail`).
-    #[error("page {key} could not be compressed: {reason}")]
+    #[error("cannot compress page {key}: {reason}")]
     CompressFail {
         /// The page.
         key: PageKey,
@@ -79,8 +79,8 @@ pub enum StoreError {
     },
     /// The pool was full, and has not come down to the accept threshold since (`pool_limit_hit`).
     #[error(
-        "page {key} is refused: the pool of {pool_bytes} bytes was at its limit of {max_bytes}, \
-         and takes pages again from {accept_bytes} on"
+        "page {key} is refused: the pool reached its limit of {max_bytes} bytes and accepts pages \
+         again at {accept_bytes} bytes (now {pool_bytes})"
     )]
     PoolLimit {
         /// The page.
@@ -102,7 +102,7 @@ pub enum StoreError {
         source: OverTenantLimit,
     },
     /// The tenant is none of this store's, or was removed.
-    #[error("page {key} is refused: the store has no tenant {tenant}, or not that one any more")]
+    #[error("page {key} is refused: tenant {tenant} does not exist or was removed")]
     NoTenant {
         /// The page.
         key: PageKey,
@@ -110,7 +110,7 @@ pub enum StoreError {
         tenant: TenantId,
     },
     /// The pool got no memory (`reject_alloc_fail`).
-    #[error("no room in the pool for page {key}")]
+    #[error("no headroom in the pool for page {key}")]
     AllocFail {
         /// The page.
         key: PageKey,
@@ -119,7 +119,7 @@ pub enum StoreError {
         source: ZpoolError,
     },
     /// No memory for an index entry (`reject_kmemcache_fail`).
-    #[error("no room in the index for page {key}")]
+    #[error("no headroom in the index for page {key}")]
     IndexFull {
         /// The page.
         key: PageKey,
@@ -128,7 +128,7 @@ pub enum StoreError {
         source: IndexError,
     },
     /// The pool refused it, and the backing too.
-    #[error("page {key} could not be written to {backing} ({refused})")]
+    #[error("cannot write page {key} to {backing} ({refused})")]
     Backing {
         /// The page.
         key: PageKey,
@@ -180,7 +180,7 @@ pub enum LoadError {
         source: Corrupt,
     },
     /// The backing did not give it.
-    #[error("page {key} could not be read from block {block} of {backing}")]
+    #[error("cannot read page {key} from block {block} of {backing}")]
     Backing {
         /// The page.
         key: PageKey,

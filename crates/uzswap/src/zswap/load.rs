@@ -194,7 +194,7 @@ impl Zswap {
             return Err(Corrupt(format!("the pool shows {} bytes of {bytes}", slot.len())));
         };
         if !header.is_empty() && header != &object_header(key)[..header.len()] {
-            return Err(Corrupt("its header names another page".to_owned()));
+            return Err(Corrupt("the header of the object names another page".to_owned()));
         }
         self.check_sum(key, object, held.checksum)?;
         Ok(object)

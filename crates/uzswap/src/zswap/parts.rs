@@ -66,7 +66,7 @@ impl Panicked {
     fn of(panic: &(dyn Any + Send)) -> Panicked {
         let text = panic.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-        Panicked(text.unwrap_or("without a text").to_owned())
+        Panicked(text.unwrap_or("without a message").to_owned())
     }
 }
 

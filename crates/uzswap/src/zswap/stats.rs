@@ -126,20 +126,25 @@ impl Stats {
         if let Some((name, value)) =
             counters.chain(self.memory.list()).find(|(_, value)| *value > COUNT_MAX)
         {
-            return Err(format!("{name} is {value}, and no store counts over {COUNT_MAX}"));
+            return Err(format!("{name} is {value}, over the maximum of {COUNT_MAX}"));
         }
         for (name, counts) in self.latencies.verbs() {
             let LatencyCounts { count, sum_ns, buckets } = counts;
             let sum = buckets.iter().try_fold(0_u64, |sum, bucket| sum.checked_add(bucket.count));
             if *count > COUNT_MAX || *sum_ns > COUNT_MAX || sum != Some(*count) {
-                return Err(format!("the times of {name} do not add up to their count {count}"));
+                return Err(format!(
+                    "the latencies of {name} do not add up to their count {count}"
+                ));
             }
             if !buckets.is_sorted_by(|a, b| a.below_ns < b.below_ns) {
-                return Err(format!("the times of {name} are not in order"));
+                return Err(format!("the latencies of {name} are not in order"));
             }
         }
         if self.tenants.len() > TENANTS_MAX {
-            return Err(format!("{} tenants are over {TENANTS_MAX}", self.tenants.len()));
+            return Err(format!(
+                "{} tenants exceed the maximum of {TENANTS_MAX}",
+                self.tenants.len()
+            ));
         }
         for (number, tenant) in self.tenants.iter().enumerate() {
             let is_placed = match tenant.parent {

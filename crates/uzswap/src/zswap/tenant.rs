@@ -134,13 +134,13 @@ pub enum TenantError {
     #[error("a store has at most {TENANTS_MAX} tenants")]
     TooMany,
     /// The store has no such tenant, or has it no more.
-    #[error("the store has no tenant {0}, or not that one any more")]
+    #[error("tenant {0} does not exist or was removed")]
     Unknown(TenantId),
     /// The root is always there.
-    #[error("the root cannot be removed")]
+    #[error("cannot remove the root tenant")]
     Root,
     /// There are tenants below it.
-    #[error("tenant {tenant} cannot be removed before those below it, as tenant {below}")]
+    #[error("cannot remove tenant {tenant} before the tenants below it, such as tenant {below}")]
     HasBelow {
         /// The tenant.
         tenant: TenantId,
@@ -148,7 +148,7 @@ pub enum TenantError {
         below: TenantId,
     },
     /// The tenant above has no memory for the lists of its pages; nothing was removed.
-    #[error("tenant {tenant} cannot be removed: no memory for the lists of the one above")]
+    #[error("cannot remove tenant {tenant}: no memory for the lists of the tenant above")]
     NoMemory {
         /// The tenant.
         tenant: TenantId,
@@ -157,13 +157,16 @@ pub enum TenantError {
         source: IndexError,
     },
     /// The store keeps no records, and so cannot tell whose a page is.
-    #[error("a store without records has no tenants but the root: set ZswapOptions::records")]
+    #[error("a store without records has the root tenant only; set ZswapOptions::records")]
     NoRecords,
 }
 
 /// A tenant's limit that a page would have gone over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error("{bytes} more bytes exceed the {max_bytes} of tenant {tenant} ({current_bytes} kept)")]
+#[error(
+    "{bytes} more bytes exceed the limit of tenant {tenant}, {max_bytes} bytes \
+         ({current_bytes} in use)"
+)]
 pub struct OverTenantLimit {
     /// Whose limit it is: that of the page, or one above it.
     pub tenant: TenantId,

@@ -114,7 +114,7 @@ impl IndexArgs {
 /// The hidden command that does one run.
 pub(in crate::cli) fn run_one() -> Result<(), Failure> {
     child(io::stdin().lock(), io::stdout().lock())
-        .context("a run takes its orders from `uzswap bench index`")
+        .context("this hidden command reads its task from `uzswap bench index`")
         .map_err(Failure::Machine)
 }
 

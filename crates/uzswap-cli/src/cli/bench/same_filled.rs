@@ -55,7 +55,7 @@ struct Report {
 
 impl SameFilled {
     pub(super) fn run(self) -> Result<(), Failure> {
-        interrupt::watch().context("cannot watch for signals").map_err(Failure::Machine)?;
+        interrupt::watch().context("cannot install signal handlers").map_err(Failure::Machine)?;
         let result = self.report();
         // Files are removed: an interrupt may have its effect now.
         interrupt::end_if_noted();
@@ -124,7 +124,7 @@ impl Report {
         let same_filled: Vec<Row<'_>> =
             checks.iter().filter_map(|of| Some((of, of.same_filled.as_ref()?))).collect();
         if same_filled.is_empty() {
-            text += "SAME-FILLED PAGES: there are none in this corpus.\n\n";
+            text += "SAME-FILLED PAGES: this corpus has none.\n\n";
         } else {
             text += &section(&format!("SAME-FILLED PAGES: {cold}"), &same_filled);
             if census.same_filled_pages < FEW_PAGES {

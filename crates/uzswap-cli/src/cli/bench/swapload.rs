@@ -130,7 +130,7 @@ impl SwaploadArgs {
 /// The hidden command that does one run.
 pub(in crate::cli) fn run_one() -> Result<(), Failure> {
     child(io::stdin().lock(), io::stdout().lock())
-        .context("a run takes its orders from `uzswap bench swapload`")
+        .context("this hidden command reads its task from `uzswap bench swapload`")
         .map_err(Failure::Machine)
 }
 
@@ -138,7 +138,7 @@ pub(in crate::cli) fn run_one() -> Result<(), Failure> {
 fn parse_shards(text: &str) -> Result<usize, String> {
     let shards = text.parse().ok().filter(|&shards: &usize| shards.is_power_of_two());
     let shards = shards.filter(|&shards| shards <= 1 << 16);
-    shards.ok_or_else(|| format!("'{text}' is not a power of two from 1 to 65536"))
+    shards.ok_or_else(|| "shards must be a power of two from 1 to 65536".to_owned())
 }
 
 /// A size in whole pages.
@@ -146,7 +146,7 @@ fn parse_pages(text: &str) -> Result<u64, String> {
     let pages = (parse_size(text)? / PAGE_SIZE) as u64;
     if pages < Swapload::PAGES_MIN {
         let least = (Swapload::PAGES_MIN * PAGE_SIZE as u64) >> 20;
-        return Err(format!("'{text}' is too small for 8 workers: give {least}M or more"));
+        return Err(format!("size must be at least {least}M for 8 workers"));
     }
     Ok(pages)
 }

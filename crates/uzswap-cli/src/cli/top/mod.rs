@@ -21,7 +21,7 @@ use uzswap_sys::stderr::tell;
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// What is said where there is nothing to show.
-const NOTHING: &str = "no program of this user runs under `uzswap run`";
+const NOTHING: &str = "no run of this user; start one with `uzswap run`";
 
 /// What `uzswap top` is asked for.
 #[derive(Debug, clap::Args)]
@@ -49,7 +49,7 @@ struct Look<'a> {
 impl Top {
     /// Looks until it is enough.
     pub(super) fn run(self) -> Result<(), Failure> {
-        interrupt::watch().context("cannot watch for Ctrl-C").map_err(Failure::Machine)?;
+        interrupt::watch().context("cannot install signal handlers").map_err(Failure::Machine)?;
         let is_screen = !self.json && self.count != Some(1) && io::stdout().is_terminal();
         let mut history = History::default();
         let mut told_of_none = false;
@@ -96,7 +96,7 @@ impl Top {
 }
 
 fn no_such_run(pid: u32) -> anyhow::Error {
-    anyhow!("{pid} is no `uzswap run` of this user; `uzswap top` shows those that there are")
+    anyhow!("no run with PID {pid} for this user; 'uzswap top' lists them")
 }
 
 /// All that is on the terminal.
@@ -134,6 +134,6 @@ fn block(runs: &[TopRun], is_first: bool) -> String {
 
 fn parse_seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().filter(|seconds| (0.1..=3600.0).contains(seconds));
-    let expected = || format!("'{text}' is no interval: expected seconds from 0.1 to 3600");
+    let expected = || "interval must be 0.1 to 3600 seconds".to_owned();
     seconds.map(Duration::from_secs_f64).ok_or_else(expected)
 }

@@ -60,8 +60,8 @@ pub(super) fn capture(
     let polls = at == CaptureAt::Peak || (at == CaptureAt::Exit && !running.is_traced());
     if let Some(reason) = &running.untraced {
         notes.push(format!(
-            "the command was not traced ({reason}): its memory was looked at every {} ms, \
-             and what it had at its exit may be missing",
+            "the command was not traced ({reason}): its memory was sampled every {} ms, and pages \
+             that it had at its exit may be missing",
             LOOK_EVERY.as_millis()
         ));
     }

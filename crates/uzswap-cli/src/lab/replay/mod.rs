@@ -289,7 +289,7 @@ pub enum ReplayError {
         when: &'static str,
     },
     /// A page is there but cannot be restored.
-    #[error("page {number} cannot be loaded ({when})")]
+    #[error("cannot load page {number} ({when})")]
     Load {
         /// The page.
         number: usize,
@@ -315,10 +315,10 @@ pub enum ReplayError {
         when: &'static str,
     },
     /// The store's structures are broken.
-    #[error("the store is broken after the run: {0}")]
+    #[error("the store's structures are broken after the run: {0}")]
     Audit(String),
     /// There was no memory for the store.
-    #[error("no memory for the store's tables; a smaller backing needs less")]
+    #[error("cannot allocate the store's tables; use a smaller backing")]
     NoMemory,
     /// The kernel gave no thread.
     #[error("cannot start the shrinker")]

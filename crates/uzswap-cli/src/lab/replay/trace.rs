@@ -79,7 +79,7 @@ pub enum TraceReadError {
     #[error(transparent)]
     Trace(#[from] TraceError),
     /// An event cannot have been.
-    #[error("{path}: event {number} {what} key {key}, which nothing was stored under")]
+    #[error("{path}: event {number} {what} key {key}, but no page was stored under that key")]
     NotStored {
         /// The file.
         path: String,
@@ -91,10 +91,10 @@ pub enum TraceReadError {
         key: PageKey,
     },
     /// There is nothing to replay.
-    #[error("{0} has no events: nothing was stored in that run, or it was cut off at once")]
+    #[error("{0} has no events: the run stored no page, or the trace was cut off at its start")]
     Empty(String),
     /// It is too long.
-    #[error("{0}: no memory for its contents and events")]
+    #[error("cannot allocate memory for the contents and events of {0}")]
     NoMemory(String),
 }
 
@@ -667,7 +667,7 @@ mod tests {
             let error = Trace::read(&path).unwrap_err();
             assert!(!error.is_machine());
             assert!(error.to_string().contains("event 1"), "{error}");
-            assert!(error.to_string().contains("key 0x6, which nothing"), "{error}");
+            assert!(error.to_string().contains("key 0x6, but no page"), "{error}");
         }
     }
 }

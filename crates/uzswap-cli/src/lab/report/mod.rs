@@ -328,8 +328,8 @@ fn notes(combinations: &[Combination]) -> Vec<String> {
     }
     if !unsteady.is_empty() {
         notes.push(format!(
-            "The machine was unsteady, most likely busy with other work: {}. Times are to be read \
-             with care; sizes do not depend on it.",
+            "The machine was unsteady, most likely busy with other work: {}. Read times with care; \
+             sizes do not depend on it.",
             unsteady.join(", ")
         ));
     }
@@ -343,8 +343,8 @@ fn unequal(label: &str, figures: &[&Figures]) -> String {
         format!("{} to {}", format::thousands(min), format::thousands(max))
     };
     format!(
-        "{label}: its runs did not come to the same figures (pool {} bytes, {} pages refused); \
-         those of the first run are shown.",
+        "{label}: the results of its runs differ (pool {} bytes, {} pages refused); those of the \
+         first run are shown.",
         range(|figures| figures.pool_total_size),
         range(Figures::rejected_pages),
     )

@@ -115,7 +115,7 @@ fn fastest(all: &[&Findings], compressor: &str) -> Vec<String> {
     if !noise.is_empty() {
         let names: Vec<&str> = noise.iter().map(|(findings, _)| findings.name.as_str()).collect();
         let reason = if first.real_s.len() == 1 {
-            "one run tells nothing about noise"
+            "one run does not show noise"
         } else {
             "the ranges of their run times overlap"
         };
@@ -377,7 +377,7 @@ mod tests {
             findings.load_ns_by_run.truncate(1);
         }
         let text = summary(&runs);
-        assert!(text.contains("one run tells nothing about noise"), "{text}");
+        assert!(text.contains("one run does not show noise"), "{text}");
         assert!(text.contains("store zbud -9.1% (noise); load zbud -9.1% (noise)"), "{text}");
     }
 

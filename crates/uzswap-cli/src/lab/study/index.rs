@@ -291,7 +291,7 @@ fn run_one(spec: &RunSpec) -> Result<IndexRun, Refusal> {
     trim_heap();
     let resident = || anonymous_bytes().map_err(|error| Refusal::CannotRun(error.to_string()));
     let before = resident()?;
-    let lost = |phase: &str| Refusal::Check(format!("{phase}: a key is not what it was"));
+    let lost = |phase: &str| Refusal::Check(format!("{phase}: a key has a wrong value"));
 
     let insert_ns = timed(&order, 1, |map_key| {
         let new = map.insert_or_replace(map_key, entry(map_key)).map_err(Refusal::CannotRun)?;

@@ -60,10 +60,10 @@ pub struct MapOptions {
 #[derive(Debug, Error)]
 pub enum MapError {
     /// The kernel does not say which processors there are.
-    #[error("cannot tell the processors of this machine")]
+    #[error("cannot read the processors of this machine")]
     Cpus(#[source] io::Error),
     /// A worker cannot be kept on its processor.
-    #[error("cannot keep a worker on processor {cpu}")]
+    #[error("cannot pin a worker to processor {cpu}")]
     Pin {
         /// The processor.
         cpu: usize,

@@ -55,7 +55,7 @@ pub struct AlignedPage(pub Page);
 pub enum SameFilledError {
     /// A check is wrong about a page.
     #[error(
-        "page {page}: the check {check} says {}, and it is {}", verdict(*said), verdict(*truth)
+        "page {page}: the check {check} returned {}, expected {}", verdict(*said), verdict(*truth)
     )]
     Wrong {
         /// Number of the page, from 0.
@@ -309,7 +309,7 @@ mod tests {
         let message = error.to_string();
         assert_eq!(
             message,
-            "page 1: the check hasty says same-filled with 0x0, and it is not same-filled"
+            "page 1: the check hasty returned same-filled with 0x0, expected not same-filled"
         );
         let error = verify(&pages, "blind", |_| None).unwrap_err();
         assert!(matches!(error, SameFilledError::Wrong { page: 0, truth: Some(0), .. }));

@@ -200,7 +200,7 @@ impl Swap for Store<'_> {
         self.index_operations += 1;
         match self.zswap.load(PageKey(key), &mut self.buffer) {
             Ok(true) if begins_with_pattern(key, version, &self.buffer) => Ok(()),
-            Ok(true) => Err(Refusal::Check(format!("page {key} has other contents"))),
+            Ok(true) => Err(Refusal::Check(format!("page {key} has wrong contents"))),
             Ok(false) => Err(lost(key)),
             Err(error) => Err(Refusal::Check(error.to_string())),
         }

@@ -331,7 +331,12 @@ impl Plan {
         let arena = Arc::new(Arena::on(budget, HostPages::Small));
         let zpool = self.options.zpool.build(Arc::clone(&arena), self.options.zsmalloc);
         let disk = self.blocks.map(|blocks| Disk::new(Arc::clone(world), blocks, self.file));
-        let disk = disk.transpose().map_err(|error| format!("no file for a disk: {error}"))?;
+        let disk = disk.transpose().map_err(|error| {
+            format!(
+                "cannot create the file of a disk: \
+                                                             {error}"
+            )
+        })?;
         let parts = ZswapParts {
             arena,
             zpool: Box::new(RottingPool::new(Arc::clone(world), zpool)),
@@ -343,7 +348,7 @@ impl Plan {
             Box::new(index) as Box<dyn uzswap::index::Index>
         };
         Zswap::from_parts(self.options, parts, index)
-            .map_err(|error| format!("no memory for a store: {error}"))
+            .map_err(|error| format!("cannot build a store: {error}"))
     }
 
     /// For people.

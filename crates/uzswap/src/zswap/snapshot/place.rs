@@ -30,7 +30,7 @@ impl PartFile {
         let not_a_file = |what| SnapshotError::NotAFile { path: path.to_owned(), what };
         match fs::metadata(path) {
             Ok(metadata) if metadata.is_dir() => return Err(not_a_file("a directory")),
-            Ok(metadata) if !metadata.is_file() => return Err(not_a_file("no regular file")),
+            Ok(metadata) if !metadata.is_file() => return Err(not_a_file("not a regular file")),
             _ => {}
         }
         let Some(_) = path.file_name().filter(|_| !path.as_os_str().as_bytes().ends_with(b"/"))
