@@ -12,6 +12,7 @@ pub mod blocks;
 pub mod children;
 pub mod cpus;
 pub mod cycles;
+pub mod escape;
 pub mod files;
 pub mod foreign;
 pub mod guard;

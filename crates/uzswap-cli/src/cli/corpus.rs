@@ -22,6 +22,7 @@ use crate::lab::report::CorpusInfo;
 use crate::lab::sizes::{SizeList, SizesError};
 use crate::lab::workload::Workload;
 use uzswap::files::create_private;
+use uzswap_sys::escape::escaped;
 
 /// The pages, and what is known of them.
 pub(super) struct Source {
@@ -62,7 +63,7 @@ impl Source {
         let path = made.path().join("pages");
         let bar = bar(1, "{msg}");
         if !waiting.is_empty() {
-            bar.set_message(waiting.to_owned());
+            bar.set_message(escaped(waiting).into_owned());
         }
         let about = capture(&path);
         bar.finish_and_clear();

@@ -21,6 +21,7 @@ use uzswap::budget::percent_of_memory;
 use uzswap::compressor::CompressorKind;
 use uzswap::index::IndexKind;
 use uzswap::zpool::ZpoolKind;
+use uzswap_sys::escape::escaped;
 
 /// Who keeps the pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -295,7 +296,7 @@ pub(super) fn verdict(report: &LiveReport) -> Result<(), Failure> {
 fn show(bar: &ProgressBar, step: &live::Step) {
     bar.set_length(step.total as u64);
     bar.set_position(step.done as u64);
-    bar.set_message(step.next.clone());
+    bar.set_message(escaped(&step.next).into_owned());
 }
 
 /// Parses `512M` or `60%`.

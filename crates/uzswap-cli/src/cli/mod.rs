@@ -18,6 +18,8 @@ mod torture;
 mod use_memory;
 mod workload;
 
+use std::borrow::Cow;
+use std::ffi::OsString;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
@@ -25,8 +27,9 @@ use anyhow::Error;
 use clap::{CommandFactory, Parser, Subcommand};
 use serde::Serialize;
 
+use uzswap_sys::escape::escaped;
 use uzswap_sys::signals::size_limit_is_an_error;
-use uzswap_sys::stderr::tell;
+use uzswap_sys::stderr::{self, tell};
 
 /// The version, the commit and the target.
 const VERSION: &str = concat!(
@@ -173,9 +176,9 @@ impl Failure {
     }
 }
 
-/// Prints a command's result on standard output.
+/// Prints a command's result on standard output, with control characters escaped.
 fn print(text: &str) -> Result<(), Failure> {
-    write_out(text.as_bytes()).map(drop)
+    write_out(escaped(text).as_bytes()).map(drop)
 }
 
 /// Writes all of it to standard output; `false` where its reader has seen enough (a closed pipe).
@@ -196,14 +199,33 @@ fn print_json(result: &impl Serialize) -> Result<(), Failure> {
     print(&(text + "\n"))
 }
 
+/// Parses the command line. clap prints help, and its errors, in which an argument is as it was
+/// given: where one has control characters, the error is printed here, escaped and without colors.
+fn parse<C: Parser>() -> Result<C, ExitCode> {
+    let is_plain = |argument: &OsString| {
+        let argument = argument.to_string_lossy();
+        matches!(escaped(&argument), Cow::Borrowed(_))
+    };
+    C::try_parse().map_err(|error| {
+        if !error.use_stderr() || std::env::args_os().all(|argument| is_plain(&argument)) {
+            error.exit();
+        }
+        stderr::write(&error.render().to_string());
+        ExitCode::from(2)
+    })
+}
+
 /// Parses the command line, runs the command, reports what went wrong.
 #[must_use]
 pub fn main() -> ExitCode {
     size_limit_is_an_error();
-    // clap prints its own errors and exits with 2 on them.
     let result = match InnerCommand::is_called() {
-        true => InnerCli::parse().command.run(),
-        false => Cli::parse().command.run(),
+        true => parse::<InnerCli>().map(|cli| cli.command.run()),
+        false => parse::<Cli>().map(|cli| cli.command.run()),
+    };
+    let result = match result {
+        Ok(result) => result,
+        Err(code) => return code,
     };
     match result {
         Ok(code) => code,

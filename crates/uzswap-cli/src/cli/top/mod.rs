@@ -14,6 +14,7 @@ use self::figures::{History, TopRun};
 use self::view::{Size, frame};
 use super::{Failure, write_out};
 use uzswap_pager::running;
+use uzswap_sys::escape::escaped;
 use uzswap_sys::interrupt;
 use uzswap_sys::stderr::tell;
 
@@ -71,8 +72,8 @@ impl Top {
             told_of_none = runs.is_empty();
             let text = match (self.json, is_screen) {
                 (true, _) => {
-                    serde_json::to_string(&Look { runs: &runs }).expect("strings and numbers")
-                        + "\n"
+                    let json = serde_json::to_string(&Look { runs: &runs });
+                    escaped(&json.expect("strings and numbers")).into_owned() + "\n"
                 }
                 (_, true) => screen(&runs, look == 1, self.interval),
                 _ => block(&runs, look == 1),
