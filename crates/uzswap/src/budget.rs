@@ -5,12 +5,12 @@
 //!   used  -----'==============================================================.-----
 //! ```
 //!
-//! Memory is charged before it is taken and uncharged after it has been given back, so that the
-//! figures are never below what is there, and a limit holds at every instant. The check is one
-//! compare-and-swap on what the limit is on: two threads together cannot pass it.
+//! Memory is charged before it is taken and uncharged after it was returned. So the figures are
+//! never below the truth, and a limit holds at every instant. The check is one compare-and-swap on
+//! what the limit is on: two threads together cannot pass it.
 //!
-//! Counted is what grows with the pages stored. What a store has from the start (its shards, the
-//! size classes, a thread's scratch) is not, and neither is what malloc adds to each block.
+//! Counted is what grows with the pages stored. Not counted: the memory of a store from the start
+//! (its shards, the size classes, a thread's scratch), and what malloc adds to each block.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -104,7 +104,7 @@ pub enum GrowError {
 pub struct Budget {
     max_bytes: u64,
     counted: Counted,
-    /// What the limit is on, and the most it was.
+    /// The counted usage, and its peak.
     used: AtomicU64,
     peak: AtomicU64,
     /// Its parts, and what is not limited.

@@ -7,8 +7,8 @@ use thiserror::Error;
 
 use crate::options::OptionError;
 
-/// Why a file or device could not be taken as backing. What was there is as it was, unless it was
-/// ours before.
+/// Why a file or device could not be taken as backing. The file is unchanged, unless it was ours
+/// before.
 #[non_exhaustive]
 #[derive(Debug, Error)]
 pub enum BackingError {
@@ -34,7 +34,7 @@ pub enum BackingError {
         /// The file.
         path: PathBuf,
     },
-    /// It has content that is not ours.
+    /// The file has content that is not ours.
     #[error(
         "{}: this {kind} has other content, which a backing would overwrite; {}", path.display(),
         if *kind == "block device" { "allow that with the overwrite option, or choose another \
@@ -69,7 +69,7 @@ pub enum BackingError {
     TooSmall {
         /// The file.
         path: PathBuf,
-        /// What there is, or was asked for.
+        /// Its size, or the size asked for.
         bytes: u64,
     },
     /// Direct I/O was asked for.
@@ -96,7 +96,7 @@ impl BackingError {
     }
 }
 
-/// What to do about an error of the kernel.
+/// Advice for an error of the kernel.
 fn advice(error: &io::Error) -> &'static str {
     use io::ErrorKind as Kind;
     match error.kind() {

@@ -84,7 +84,7 @@ pub enum Submission {
 named!(Submission, "submission",
     Uring => "uring", Threads => "threads", Sequential => "sequential");
 
-/// What to take as backing, and how.
+/// The file or device to take as backing, and how.
 #[non_exhaustive]
 #[derive(Debug, Clone)]
 pub struct FileBackingOptions {
@@ -110,8 +110,8 @@ pub struct FileBackingOptions {
     pub submission: Option<Submission>,
     /// Writes in flight at once, 1 to 4096; threads are 8 at most.
     pub in_flight: usize,
-    /// Leave the file there in the end. It is removed else, if it was made by a store that was to
-    /// remove it: this one, or one that was killed.
+    /// Leave the file there in the end. Without this, the file is removed if a store created it for
+    /// removal: this store, or one that was killed.
     pub keep: bool,
     /// Take a device whatever is on it. Never applies to files.
     pub overwrite: bool,
@@ -250,7 +250,7 @@ impl Scratch {
     fn resize(&mut self, preallocate: bool) -> Result<(), BackingError> {
         let fail = || BackingError::os(&self.path, "make it so large");
         if !preallocate {
-            // What an earlier store left takes space.
+            // Content of an earlier store takes space.
             self.file.set_len(HEADER_BYTES).map_err(fail())?;
         }
         self.file.set_len(self.bytes).map_err(fail())?;
@@ -278,7 +278,7 @@ fn is_same(one: &fs::Metadata, other: &fs::Metadata) -> bool {
     (one.dev(), one.ino()) == (other.dev(), other.ino())
 }
 
-/// What a kernel or file system says that cannot do what was asked for.
+/// Errors of a kernel or file system that does not support the request.
 pub(super) fn is_unsupported(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP | libc::ENOSYS))
 }

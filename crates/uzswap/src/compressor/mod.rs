@@ -69,8 +69,8 @@ pub trait Compressor: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     ///
-    /// [`Corrupt`] where `object` is not the compressed form of exactly one page. What is in `page`
-    /// then is unspecified.
+    /// [`Corrupt`] where `object` is not the compressed form of exactly one page. The content of
+    /// `page` is unspecified then.
     fn decompress(&self, object: &[u8], page: &mut Page) -> Result<(), Corrupt>;
 }
 

@@ -1,5 +1,5 @@
-//! Two compressors in one: a fast one, and one that makes pages smaller for those that are to be
-//! dense. As zram's primary and secondary algorithms, but that either may be asked at any time.
+//! Two compressors in one: a fast one, and a dense one for pages that are recompressed. As zram's
+//! primary and secondary algorithms, but that either may be asked at any time.
 //!
 //! ```text
 //!  | the object that one of them made | 0: the fast one's, 1: the dense one's |

@@ -18,11 +18,11 @@ use crate::budget::{Budget, GrowError, OverBudget};
 use crate::names::named;
 use crate::page::PageKey;
 
-/// What an index holds per page: 64 bits of the owner's, never all zero.
+/// The value of an index per page: 64 bits of the owner's, never all zero.
 ///
-/// It is its own identity: the owner gives no two pages of one key the same entry as long as anyone
-/// who looked up the first may still come to remove it. The kernel's index does the same with the
-/// address of a record of its own; here there is no such record.
+/// An entry is its own identity: the owner gives no two pages of one key the same entry while a
+/// thread that looked up the first may still come to remove it. The kernel's index does the same
+/// with the address of a record of its own; here there is no such record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry(pub NonZeroU64);
 

@@ -9,10 +9,10 @@
 //!  event: kind 1 | nanoseconds since the one before | key | content: number, or word 8
 //! ```
 //!
-//! Checksums are 64-bit XXH3, of all that is before them in their part. That of the header has seed
-//! 0, those of a block's prefix and of the end the *chain*, which begins as the header's checksum
-//! and goes on with each body's, whose seed is its prefix's: blocks cannot be left out, doubled or
-//! moved.
+//! Checksums are 64-bit XXH3, of all that is before them in their part. The checksum of the header
+//! has seed 0. Those of a block's prefix and of the end have the *chain* as seed: it begins as the
+//! header's checksum and continues with each body's, whose seed is its prefix's. So blocks cannot
+//! be omitted, doubled or moved.
 
 use super::{Content, Event, Operation, TraceTotals};
 use crate::page::{PAGE_SIZE, PageKey};
@@ -46,7 +46,7 @@ pub(super) const EVENT_BYTES_MAX: usize = 1 + 3 * NUMBER_BYTES_MAX;
 /// The most bytes of events in a block.
 pub(super) const BLOCK_EVENT_BYTES_MAX: usize = BLOCK_EVENT_BYTES + EVENT_BYTES_MAX;
 
-/// The most of a body that is to be made, with what zstd adds to bytes that do not shrink.
+/// Maximum length of a written body, with what zstd adds to incompressible bytes.
 pub(super) const BODY_BYTES_MAX: usize =
     (BLOCK_EVENT_BYTES_MAX + BLOCK_CONTENTS * PAGE_SIZE) / 128 * 129 + 1024;
 
@@ -84,7 +84,7 @@ pub(super) fn header(json: &[u8]) -> (Vec<u8>, u64) {
     (bytes, sum)
 }
 
-/// What comes before a block's body; its checksum is the seed of the body's.
+/// The prefix of a block's body; its checksum is the seed of the body's.
 pub(super) fn block_prefix(chain: u64, lengths: [usize; 3]) -> ([u8; BLOCK_PREFIX_BYTES], u64) {
     let mut bytes = [0; BLOCK_PREFIX_BYTES];
     bytes[..TAG_BYTES].copy_from_slice(BLOCK_TAG);

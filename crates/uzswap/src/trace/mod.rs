@@ -51,7 +51,7 @@ pub enum Content {
 /// What was done with a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
-    /// It got this content; what it had before is gone.
+    /// The key got this content; its previous content is gone.
     Store(Content),
     /// It was read.
     Load,

@@ -89,7 +89,7 @@ impl<R: Read> TraceReader<R> {
         &self.about
     }
 
-    /// What was in the blocks that were read.
+    /// Totals of the blocks that were read.
     pub fn totals(&self) -> &TraceTotals {
         &self.totals
     }

@@ -1,4 +1,4 @@
-//! What is recorded is read, of whole files and of those that are not.
+//! A reader gets the recorded events, of whole and of damaged files.
 
 use std::fs;
 use std::io::Read;
@@ -17,7 +17,7 @@ impl Random {
     }
 }
 
-/// What is to be read: key and content of a store, or neither.
+/// An expected event: key and content of a store, or neither.
 #[derive(Debug, Clone, PartialEq)]
 enum Expected {
     Store(u64, Box<Page>),

@@ -124,8 +124,8 @@ pub enum ZpoolError {
     Failed(String),
 }
 
-/// The handle names no object of this pool: it was removed before, or never given out. A handle of
-/// another pool of the same allocator is not always told from one of this pool.
+/// The handle names no object of this pool: it was removed before, or never given out. The check
+/// does not detect every handle of another pool of the same allocator.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error("handle {0:?} names no object of this pool")]
 pub struct UnknownHandle(pub Handle);

@@ -1,4 +1,4 @@
-//! What a store says: how a page is kept, and why it is not.
+//! Outcomes and errors of a store: how a page is kept, and why it is not.
 
 use std::collections::TryReserveError;
 use std::io;
@@ -45,7 +45,8 @@ pub enum BuildError {
     NoMemory(#[from] TryReserveError),
 }
 
-/// Who refused a compressed page as too large. A value, not a text: refusing takes no memory.
+/// The part that refused a compressed page as too large. A value, not a text: refusing takes no
+/// memory.
 #[non_exhaustive]
 #[derive(Debug, Error)]
 pub enum TooLarge {
@@ -66,7 +67,7 @@ pub enum StoreError {
     CompressPoor {
         /// The page.
         key: PageKey,
-        /// What it came to, and the limit.
+        /// Its compressed size, and the limit.
         reason: TooLarge,
     },
     /// The compressor failed (`reject_compress_fail`).
@@ -97,7 +98,7 @@ pub enum StoreError {
     TenantLimit {
         /// The page.
         key: PageKey,
-        /// Whose limit, and how far it is.
+        /// The tenant of the limit, and its usage.
         #[source]
         source: OverTenantLimit,
     },
@@ -136,7 +137,7 @@ pub enum StoreError {
         backing: String,
         /// Why the pool refused it.
         refused: Box<StoreError>,
-        /// What the backing said; `StorageFull` where it has no free block.
+        /// The error of the backing; `StorageFull` if it has no free block.
         #[source]
         source: io::Error,
     },
@@ -159,12 +160,12 @@ impl StoreError {
     }
 }
 
-/// A page is held but cannot be restored; its entry stays. What is in the caller's buffer is
+/// A page is held but cannot be restored; its entry stays. The content of the caller's buffer is
 /// unspecified.
 #[non_exhaustive]
 #[derive(Debug, Error)]
 pub enum LoadError {
-    /// What was found is not what was stored.
+    /// The object found is not the one that was stored.
     #[error("page {key} is corrupt in {place} ({compressor}, object of {bytes} bytes)")]
     Corrupt {
         /// The page.

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 
 use super::{CounterKind, LatencyCounts, Stats};
 
-/// The buckets of a histogram end at powers of two of nanoseconds, 256 ns to 17 s: always the same
-/// ones, so that histograms of different times and stores can be added up.
+/// The buckets of a histogram always end at the same powers of two of nanoseconds, 256 ns to 17 s,
+/// so histograms of different times and stores can be added up.
 const LE_POWERS: std::ops::RangeInclusive<u32> = 8..=34;
 
 impl Stats {

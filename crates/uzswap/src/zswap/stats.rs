@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{Counters, LatencyCounts, LatencyStats, MemoryUse, TENANTS_MAX, TenantStats, Zswap};
 
-/// What a store is made of, did and holds. Taken part by part: exact only while no other thread
-/// changes the store.
+/// Parts, work and content of a store. Taken part by part: exact only while no other thread changes
+/// the store.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 #[cfg_attr(feature = "serde", serde(default))]
@@ -59,7 +59,7 @@ pub struct OptionNames {
     pub max_pool_bytes: Option<u64>,
     /// Percent of that below which a full pool takes pages again.
     pub accept_threshold_percent: u64,
-    /// What a store does that finds the pool full.
+    /// Action of a store that finds the pool full.
     pub when_full: String,
     /// The size of host pages.
     pub host_pages: String,

@@ -1,8 +1,8 @@
 //! Tenants: what memory cgroups are to zswap. Each has a limit of its own on the compressed bytes
 //! that are kept for it, and says whether its pages may be written back.
 //!
-//! Tenants form a tree under the root, which always is there: a page is charged to its tenant and
-//! to every one above, and a limit, or a no to writeback, holds for all below.
+//! Tenants form a tree under the root, which always exists. A page is charged to its tenant and to
+//! every one above; a limit, or writeback off, holds for all below.
 //!
 //! ```text
 //!  there -> removed: its pages go to the one above, shard by shard -> free, once nothing names it
@@ -168,7 +168,7 @@ pub enum TenantError {
          ({current_bytes} in use)"
 )]
 pub struct OverTenantLimit {
-    /// Whose limit it is: that of the page, or one above it.
+    /// The tenant of the limit: that of the page, or one above it.
     pub tenant: TenantId,
     /// Bytes that were to be kept.
     pub bytes: u64,
@@ -240,8 +240,8 @@ pub(super) struct Removal<'a> {
 }
 
 impl Removal<'_> {
-    /// From here on it is known no more. What was begun for it may bring pages until its number is
-    /// free; they are the heir's.
+    /// From here on it is known no more. Stores begun for it may bring pages until its number is
+    /// free; they belong to the heir.
     pub(super) fn begin(&self) {
         self.tenants.get(self.from).life.fetch_add(1, Ordering::SeqCst);
     }
@@ -283,8 +283,8 @@ impl Tenants {
         Ok(Removal { tenants: self, _changes: changes, from: id.number, to })
     }
 
-    /// Whether the number of a tenant that was removed can be another one's: nothing is charged to
-    /// it, nobody holds it, and nothing that is held is below it.
+    /// Whether another tenant can get the number of a removed one: nothing is charged to it, no
+    /// operation holds it, and nothing held is below it.
     fn is_free(&self, number: TenantNumber, tenant: &Tenant) -> bool {
         !tenant.is_there()
             && tenant.holders.load(Ordering::SeqCst) == 0
@@ -312,8 +312,8 @@ impl Tenants {
         HeldTenant { number, holders: Some(holders) }
     }
 
-    /// Whose a page is that was begun for a tenant: the nearest one above, where it was removed
-    /// meanwhile. Asked and acted upon under the lock of the page's shard.
+    /// Owner of a page that was begun for a tenant: the nearest one above, if the tenant was
+    /// removed meanwhile. Asked and acted upon under the lock of the page's shard.
     pub(super) fn heir(&self, number: TenantNumber) -> TenantNumber {
         let there = self.path(number).find(|(_, tenant)| tenant.is_there());
         there.map_or(TenantNumber::ROOT, |(heir, _)| heir)
@@ -352,7 +352,8 @@ impl Tenants {
         Ok(self.id(number))
     }
 
-    /// Changes a tenant. What is over a lower limit stays; nothing more is kept until it is below.
+    /// Changes a tenant. Bytes over a lower limit stay; nothing more is kept until usage is below
+    /// it.
     pub(super) fn set(&self, id: TenantId, options: TenantOptions) -> Result<(), TenantError> {
         let _changes = lock(&self.changes);
         self.find(id).ok_or(TenantError::Unknown(id))?.set(options);
@@ -453,8 +454,7 @@ impl Tenants {
         self.iter().map(|(number, tenant)| tenant.stats(number)).collect()
     }
 
-    /// Those that are there, numbered from 0 on without gaps, each after the one above it: as a
-    /// snapshot has them.
+    /// All tenants, numbered from 0 on without gaps, each after the one above it: as in a snapshot.
     pub(super) fn in_order(&self) -> (Vec<TenantStats>, Places) {
         let _changes = lock(&self.changes);
         let mut stats: Vec<TenantStats> = Vec::new();

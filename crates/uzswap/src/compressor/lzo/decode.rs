@@ -1,8 +1,7 @@
 //! The decoder: every stream of either bitstream version that makes exactly one page.
 //!
-//! Two loops in one. The short one takes the instructions that streams are mostly made of, where
-//! there is room on both sides to copy in wide steps that may go too far. The careful one takes any
-//! instruction, byte by byte.
+//! Two loops in one. The short loop takes the most frequent instructions, if both sides have space
+//! to copy in wide steps that may go too far. The careful one takes any instruction, byte by byte.
 
 use thiserror::Error;
 
@@ -123,7 +122,7 @@ fn run_length(instruction: u8, high: u8) -> usize {
     4 + (usize::from(high) << 3 | usize::from(instruction & 7))
 }
 
-/// What is to say after the last instruction.
+/// The verdict after the last instruction.
 fn finish(input: &Input<'_>, output: &Output<'_>, length: usize) -> Result<(), Fault> {
     let rest = input.stream.len() - input.at;
     match () {

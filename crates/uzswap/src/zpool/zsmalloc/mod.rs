@@ -6,9 +6,9 @@
 //!  handle -> cell -> zspage, slot          compaction rewrites the cell
 //! ```
 //!
-//! The classes, the choice of a zspage, the order of slots and the compaction are the kernel's
-//! (`docs/reference/size-classes.md` has the table), so the same sizes in the same order give the same number of
-//! host pages. Two things differ:
+//! Classes, choice of a zspage, order of slots and compaction are the kernel's
+//! (`docs/reference/size-classes.md` has the table). So the same sizes in the same order need the
+//! same number of host pages. Two things differ:
 //!
 //! - a zspage is contiguous in the address space, so an object is read in place even where it
 //!   crosses a page border; [`ObjectMapping`] has what kernels do instead;
@@ -51,7 +51,7 @@ pub struct Zsmalloc<P: ZspagePages> {
     compacting: AtomicBool,
 }
 
-/// What is in one size class, as a line of the kernel's debug file.
+/// State of one size class, as a line of the kernel's debug file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClassStats {
     /// The class.

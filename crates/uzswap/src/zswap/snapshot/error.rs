@@ -17,7 +17,7 @@ use crate::zswap::{BuildError, LoadError, TenantError};
 #[non_exhaustive]
 #[derive(Debug, Error)]
 pub enum SnapshotError {
-    /// A directory or device where a file is to be.
+    /// A directory or device instead of a file.
     #[error("{} is {what}; a snapshot needs the path of a regular file", path.display())]
     NotAFile {
         /// The path.
@@ -47,7 +47,7 @@ pub enum SnapshotError {
         /// The error of the file or writer.
         source: io::Error,
     },
-    /// It was written, but could not be put on the disk under its name.
+    /// The snapshot was written, but could not be put on the disk under its name.
     #[error("cannot {action} {}{}", path.display(), hint(source))]
     Place {
         /// What failed.
@@ -57,7 +57,7 @@ pub enum SnapshotError {
         /// The kernel's error.
         source: io::Error,
     },
-    /// It is in its place, but might not be after a power failure.
+    /// The snapshot is in place, but might not be after a power failure.
     #[error(
         "the new snapshot is in place, but its directory {} could not be written to disk: after a \
          power failure the one before may be there", path.display()
@@ -91,7 +91,7 @@ pub enum SnapshotError {
     NoMemory(#[from] TryReserveError),
 }
 
-/// What to do about an error of the kernel.
+/// Advice for an error of the kernel.
 fn hint(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
@@ -105,7 +105,7 @@ fn hint(error: &io::Error) -> &'static str {
     }
 }
 
-/// What is wrong with a snapshot, and which one it is.
+/// A fault of a snapshot, and its name.
 #[derive(Debug, Error)]
 #[error("{}", of_snapshot(name, fault))]
 pub struct SnapshotReadError {
@@ -126,7 +126,7 @@ fn of_snapshot(name: &str, fault: &SnapshotFault) -> String {
 #[non_exhaustive]
 #[derive(Debug, Error)]
 pub enum SnapshotFault {
-    /// It does not open, or does not read.
+    /// The file does not open, or does not read.
     #[error("cannot read byte {at}: {error}")]
     Io {
         /// The byte.
@@ -162,7 +162,7 @@ pub enum SnapshotFault {
         /// Bytes of this part that are not there.
         missing: u64,
     },
-    /// It was changed since it was written.
+    /// The file was changed since it was written.
     #[error(
         "damaged in {part}, which begins at byte {at}: expected {expected}, found {found}; use an \
          older copy"
@@ -268,7 +268,7 @@ pub enum RestoreError {
     /// Its tenants cannot be made.
     #[error("cannot restore the tenants of the snapshot")]
     Tenants(#[from] TenantError),
-    /// It has a page that the compressor does not know.
+    /// The compressor does not recognize a page.
     #[error("page {key} of the snapshot is not an object of compressor {compressor}")]
     Corrupt {
         /// The page.

@@ -1,7 +1,8 @@
 //! Where a snapshot is written: `.NAME.part` beside it, which takes its name once it is complete.
 //!
-//! The part is locked while it is written. One without a lock is of a process that is no more, and
-//! the next snapshot removes it; two snapshots to one path at once are told from each other.
+//! The part is locked while it is written. A temporary file without a lock belongs to a process
+//! that has ended, and the next snapshot removes it. Two snapshots to one path at a time have
+//! different names.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -66,7 +67,7 @@ impl PartFile {
                 }
                 Err(TryLockError::Error(error)) => return Err(fail(error)),
             }
-            // It may have been removed, or have become a snapshot, before it was locked.
+            // Before the lock, the file may have been removed, or have become a snapshot.
             if !is_same(&file, &part).map_err(fail)? {
                 continue;
             }
