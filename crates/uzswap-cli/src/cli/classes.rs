@@ -38,7 +38,7 @@ pub(super) struct Classes {
     json: bool,
 }
 
-/// What is printed; with `--json`, as it is.
+/// The printed report; with `--json`, as it is.
 #[derive(Debug, Serialize)]
 struct Report {
     chain_size: usize,

@@ -131,7 +131,7 @@ impl Source {
         Ok(Source { file: CorpusFile::Trace(own.into()), info, _made: None })
     }
 
-    /// What runs are to find in the file: pages, or events.
+    /// Number of pages or events that each run must find in the file.
     pub(super) fn count(&self) -> u64 {
         let trace = self.info.trace.as_ref();
         trace.map_or(self.info.pages, |trace| trace.totals.events())

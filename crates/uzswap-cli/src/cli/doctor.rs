@@ -63,7 +63,7 @@ fn put_back() -> Result<(), Failure> {
     }
 }
 
-/// What there is to say beside the report itself.
+/// The message on standard error beside the report.
 fn refusal(report: &Report) -> Error {
     let missing = report.findings.iter().filter(|finding| finding.state == State::Missing).count();
     anyhow!("{missing} of {} findings prevent uzswap run", report.findings.len())

@@ -114,8 +114,7 @@ impl LimitArguments {
         Ok(())
     }
 
-    /// The limits of an experiment with so many pages, if there are to be any; the backing was
-    /// opened once.
+    /// The limits of an experiment with so many pages, if it has any; the backing was opened once.
     pub(super) fn of(&self, pages: u64, seed: u64) -> Result<Option<Limits>, Failure> {
         if self.max_pool.is_empty() {
             return Ok(None);
@@ -158,7 +157,7 @@ impl LimitArguments {
         if let Some(backing) = limits.and_then(|limits| limits.settings.backing.as_ref())
             && let Ok(left) = fs::metadata(&backing.path)
         {
-            // What cannot be opened or removed is not ours to remove.
+            // A file that cannot be opened or removed is not ours to remove.
             match left.is_file() && left.len() == 0 {
                 true => drop(fs::remove_file(&backing.path)),
                 false => drop(backing.open()),
@@ -171,7 +170,7 @@ fn or_default<T: Copy + PartialEq + Default>(values: &[T]) -> Vec<T> {
     if values.is_empty() { vec![T::default()] } else { distinct(values) }
 }
 
-/// Whose fault it is that there is no backing.
+/// Whether the user or the machine is at fault for a missing backing.
 pub(super) fn no_backing(error: BackingError) -> Failure {
     let is_machine = match &error {
         BackingError::Os { error, .. } => {

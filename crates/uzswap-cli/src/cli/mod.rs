@@ -199,8 +199,8 @@ fn print_json(result: &impl Serialize) -> Result<(), Failure> {
     print(&(text + "\n"))
 }
 
-/// Parses the command line. clap prints help, and its errors, in which an argument is as it was
-/// given: where one has control characters, the error is printed here, escaped and without colors.
+/// Parses the command line. clap prints help and errors with the arguments as given. If an argument
+/// has control characters, the error is printed here, escaped and without colors.
 fn parse<C: Parser>() -> Result<C, ExitCode> {
     let is_plain = |argument: &OsString| {
         let argument = argument.to_string_lossy();

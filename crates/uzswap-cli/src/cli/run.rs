@@ -27,8 +27,7 @@ use uzswap_pager::{MetricsAddress, RunError, RunOptions, RunReport, WriteBackOpt
 use uzswap_sys::children;
 use uzswap_sys::stderr::{self, tell};
 
-/// What makes pages dense where nothing is asked for: a third less than lz4 leaves, in three times
-/// its time.
+/// The default dense compressor: a third smaller than lz4, in three times its time.
 const DENSE: CompressorKind = CompressorKind::Zstd(1);
 
 const AUTO: &str = "auto";
@@ -43,7 +42,7 @@ enum Compression {
 }
 
 impl Compression {
-    /// What compresses pages at first, and what does so later, where that is another.
+    /// The compressor of fresh pages, and the one that recompresses them later, if it differs.
     fn kinds(self) -> (CompressorKind, Option<CompressorKind>) {
         match self {
             Compression::Auto => (CompressorKind::Lz4, Some(DENSE)),
@@ -230,7 +229,7 @@ impl Run {
         })
     }
 
-    /// What a trace says of this run.
+    /// Description of this run in the header of a trace.
     fn about(&self, limit: u64) -> TraceAbout {
         let words: Vec<_> = self.command.iter().map(|word| word.to_string_lossy()).collect();
         let Run { zpool, compressor, index, .. } = self;
@@ -264,7 +263,7 @@ fn usual_limit() -> Result<u64, Failure> {
     Ok((available / 8 * 7).max(USUAL_LIMIT_MIN))
 }
 
-/// What is told at the end.
+/// The report at the end of a run.
 fn summary(report: &RunReport, wall: Duration) -> String {
     let size = |bytes: u64| human_size(bytes);
     let micros = |ns: u64| ns as f64 / 1000.0;

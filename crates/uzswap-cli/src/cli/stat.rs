@@ -39,7 +39,7 @@ pub(super) struct Stat {
     prometheus: bool,
 }
 
-/// What is printed; with `--json`, as it is.
+/// The printed report; with `--json`, as it is.
 #[derive(Debug, Serialize)]
 struct Report {
     file: String,

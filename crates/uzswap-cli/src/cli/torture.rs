@@ -38,7 +38,7 @@ pub(super) struct TortureArgs {
     #[arg(long, value_name = "N", default_value_t = 1,
           value_parser = RangedU64ValueParser::<usize>::new().range(1..=64))]
     threads: usize,
-    /// What may fail: all, none, or names (read-error,torn-write,no-pages,...)
+    /// Faults to inject: all, none, or names (read-error,torn-write,no-pages,...)
     #[arg(long, value_name = "LIST", default_value_t = FaultSet::ALL)]
     faults: FaultSet,
     /// A bug to put in, to see that it is found
@@ -49,7 +49,7 @@ pub(super) struct TortureArgs {
     json: bool,
 }
 
-/// What is printed; with `--json`, as it is.
+/// The printed report; with `--json`, as it is.
 #[derive(Debug, Serialize)]
 struct Report {
     uzswap: &'static str,

@@ -24,8 +24,8 @@ const PAGE: u64 = 4096;
 /// takes anonymous pages alone (200 since Linux 5.8).
 const SWAPPINESS: [&str; 2] = ["200", "100"];
 
-/// What is reclaimed in one call, in bytes: of version 1, the kernel sets a lower limit once usage
-/// is below it, which programs can put off for tenths of a second.
+/// Bytes that one call reclaims. In version 1 the kernel lowers a limit once usage is below it,
+/// which programs can delay by tenths of a second.
 const RECLAIM_STEP: u64 = 2 << 20;
 
 /// Swappiness for one call of memory.reclaim: `max` since Linux 6.17, numbers since 6.10.
@@ -69,7 +69,7 @@ impl Version {
     }
 }
 
-/// What programs in a cgroup take, in bytes.
+/// Memory use of the programs in a cgroup, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct MemoryUsage {
     /// Resident anonymous memory.
@@ -150,7 +150,7 @@ impl MemoryCgroup {
         MemoryCgroup::make_below(Path::new("/"), journal)
     }
 
-    /// Likewise, with the files of the kernel below `root`.
+    /// The same, with the files of the kernel below `root`.
     fn make_below(root: &Path, journal: &Journal) -> Result<MemoryCgroup, KernelSwapError> {
         let hierarchy = Hierarchy::find(root)
             .map_err(|error| KernelSwapError::kernel("read /proc/mounts", error))?
@@ -205,7 +205,7 @@ impl MemoryCgroup {
         &self.folder
     }
 
-    /// What the programs in it take now. The kernel's counts are up to some hundred KiB behind.
+    /// Current memory use of its programs. The kernel's counts are up to some hundred KiB behind.
     ///
     /// # Errors
     ///
@@ -305,7 +305,7 @@ impl MemoryCgroup {
 
 impl Drop for MemoryCgroup {
     fn drop(&mut self) {
-        // What fails stays in the journal, which tells it when it is dropped.
+        // A failed undo stays in the journal, which reports it when it is dropped.
         self.undo();
     }
 }

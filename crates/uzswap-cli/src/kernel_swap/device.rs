@@ -31,10 +31,10 @@ const LOOP_NUMBER_MIN: u32 = 1 << 11;
 /// Tries to find the number of a loop device that nobody has.
 const TRIES: usize = 20;
 
-/// What is under the pool: where pages go that the pool refuses or writes back.
+/// The swap device under the pool: pages go there that the pool refuses or writes back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SwapBacking {
-    /// A loop device over a sparse file on a tmpfs, both of our own. What is in the file takes
+    /// A loop device over a sparse file on a tmpfs, both of our own. The content of the file takes
     /// memory. Needs Linux 6.4, which has a tmpfs that does not swap.
     Loop,
     /// A file that is made in this folder, on a disk.
@@ -107,7 +107,7 @@ impl Changes {
 
 impl Drop for Changes {
     fn drop(&mut self) {
-        // What fails stays in the journal, which tells it when it is dropped.
+        // A failed undo stays in the journal, which reports it when it is dropped.
         self.undo();
     }
 }
@@ -274,7 +274,7 @@ pub(super) fn turn_on(
     write_header(path, bytes / PAGE, uuid)
         .map_err(|error| KernelSwapError::on("write a swap header to", path, error))?;
     let change = Change::SwapArea { path: path.clone(), uuid: hexadecimal(&uuid) };
-    // A loop device gives memory of its file back when it is told what is free.
+    // A loop device frees memory of its file on discards.
     let discard = area.tmpfs_file.is_some();
     changes.make(change, || {
         swap_on(path, HIGHEST_PRIORITY, discard).map_err(|error| {

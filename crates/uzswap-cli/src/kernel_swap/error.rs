@@ -90,7 +90,7 @@ pub enum KernelSwapError {
         action: String,
         /// The kernel's error.
         source: io::Error,
-        /// What to do; empty where nobody knows.
+        /// Advice; empty if there is none.
         advice: &'static str,
     },
     /// Something could not be undone. The journal stays.

@@ -183,9 +183,9 @@ impl Log {
         Ok(())
     }
 
-    /// Makes a zram device. A process that is killed here leaves either no device or its number in
-    /// the journal: the read(2) that makes the device copies the number into the journal's page,
-    /// and the kernel acts on SIGKILL when that call returns.
+    /// Makes a zram device. A process that is killed here leaves no device, or its number in the
+    /// journal: the read(2) that creates the device copies the number into the journal's page, and
+    /// the kernel acts on SIGKILL when that call returns.
     fn make_zram(&mut self) -> io::Result<(usize, u32)> {
         let control = File::open("/sys/class/zram-control/hot_add")?;
         let before = block_devices("zram")?;
@@ -250,7 +250,8 @@ impl Log {
         self.undo(device)
     }
 
-    /// Undoes all that is left, the last change first. What cannot be undone stays in the journal.
+    /// Undoes all that is left, the last change first. Changes that cannot be undone stay in the
+    /// journal.
     pub(super) fn undo_all(&mut self) -> Restored {
         let mut restored = Restored::default();
         if boot_id().is_ok_and(|boot| boot != self.header.boot) {
@@ -271,7 +272,7 @@ impl Log {
         restored
     }
 
-    /// What is left of a machine that was started again since: files on a disk.
+    /// Leftovers after a reboot of the machine: files on a disk.
     fn forget_last_boot(&mut self) {
         for entry in &mut self.entries {
             let stays = matches!(entry.change, Change::File { .. } | Change::Folder { .. });
@@ -339,7 +340,7 @@ fn boot_id() -> io::Result<String> {
 
 /// Makes the file, and the folder around it if there is none. The folder is locked with it: of two
 /// processes that change the same setting, the second would take the first one's value for what was
-/// before. For the same reason what others have left is undone first.
+/// before. For the same reason the changes of ended processes are undone first.
 fn make_file(folder: &Path, path: &Path) -> Result<(File, File), KernelSwapError> {
     for _ in 0..TRIES {
         match DirBuilder::new().mode(0o700).create(folder) {
@@ -468,11 +469,10 @@ impl Journal {
     ///
     /// # Errors
     ///
-    /// [`KernelSwapError::NotRoot`]; [`KernelSwapError::Folder`] where other users have access to
-    /// the folder; [`KernelSwapError::InUse`] while a process has a journal, be it this one;
-    /// [`KernelSwapError::NotUndone`] where an ended process has left something that cannot be
-    /// undone; [`KernelSwapError::Kernel`] where a file cannot be made, or where the watcher does
-    /// not start.
+    /// [`KernelSwapError::NotRoot`]; [`KernelSwapError::Folder`] if other users have access to the
+    /// folder; [`KernelSwapError::InUse`] if any process has a journal, even this one.
+    /// [`KernelSwapError::NotUndone`] if a change of an ended process cannot be undone;
+    /// [`KernelSwapError::Kernel`] if a file cannot be created, or the watcher does not start.
     pub fn open() -> Result<Journal, KernelSwapError> {
         if !rustix::process::geteuid().is_root() {
             return Err(KernelSwapError::NotRoot);
@@ -483,7 +483,7 @@ impl Journal {
         match Log::create(folder) {
             Ok(log) => Ok(Journal::of(log, Some(watcher))),
             Err(error) => {
-                // It would wait for the lock of another journal of this process.
+                // The watcher would wait for the lock of another journal of this process.
                 watcher.cancel();
                 Err(error)
             }
@@ -509,8 +509,8 @@ impl Journal {
         self.log().path.clone()
     }
 
-    /// Undoes all that is left, the last change first. What cannot be undone stays in the journal,
-    /// and is tried again when the last copy of the journal is dropped.
+    /// Undoes all that is left, the last change first. Changes that cannot be undone stay in the
+    /// journal. They are tried again when the last copy of the journal is dropped.
     ///
     /// # Errors
     ///

@@ -12,12 +12,12 @@ use uzswap_sys::process::start_time;
 use uzswap_sys::signals::SignalMask;
 use uzswap_sys::stderr::tell;
 
-/// What became of the changes of a journal.
+/// Results for the changes of a journal.
 #[derive(Debug, Default)]
 pub struct Restored {
     /// What was undone, a sentence each.
     pub undone: Vec<String>,
-    /// What stays as it is, as somebody else has changed it since; a sentence each.
+    /// Changes that stay, because another process changed the same thing since; a sentence each.
     pub left: Vec<String>,
     /// What could not be undone. It stays in the journal.
     pub failed: Vec<UndoError>,
@@ -74,8 +74,8 @@ fn left_over_in(folder: &Path) -> Vec<LeftOver> {
 /// # Errors
 ///
 /// [`KernelSwapError::NotRoot`]; [`KernelSwapError::Folder`] where other users have access to the
-/// folder of journals; [`KernelSwapError::Kernel`]; [`KernelSwapError::Damaged`]. What
-/// cannot be undone is in [`Restored::failed`].
+/// folder of journals; [`KernelSwapError::Kernel`]; [`KernelSwapError::Damaged`]. Changes that
+/// cannot be undone are in [`Restored::failed`].
 pub fn restore() -> Result<Restored, KernelSwapError> {
     let folder = Path::new(FOLDER);
     if folder.exists() && !rustix::process::geteuid().is_root() {
@@ -124,7 +124,7 @@ fn restore_journal(path: &Path, is_given_up: bool) -> Result<Restored, KernelSwa
     if Log::is_removed(&file, path) {
         return Ok(restored);
     }
-    // It is locked by nobody for a moment after it is made.
+    // For a moment after its creation no process locks it.
     if !is_given_up && is_alive() {
         restored.left.push(in_use(path));
         return Ok(restored);
@@ -189,7 +189,7 @@ pub fn restore_when_ended(journal: &Path) -> Result<(), KernelSwapError> {
     // The kernel ends others first when memory runs out.
     let _ = fs::write("/proc/self/oom_score_adj", "-1000");
     let mut output = io::stdout();
-    // It may have ended already: so does the input then.
+    // The parent may have ended already: then the input has ended too.
     let _ = output.write_all(b".").and_then(|()| output.flush());
     let mut input = io::stdin().lock();
     loop {

@@ -47,7 +47,7 @@ pub(super) enum Outcome {
     Undone(String),
     /// There was nothing to undo.
     Nothing,
-    /// It is somebody else's by now; in words.
+    /// Another process owns it now; in words.
     Left(String),
 }
 

@@ -1,5 +1,5 @@
-//! Work done by a fresh process of this program, so that what it leaves behind in an allocator, in
-//! caches of the C library or in the resident size ends with it.
+//! Work done by a fresh process of this program, so its remains in an allocator, in caches of the C
+//! library or in the resident size end with it.
 //!
 //! The parent starts itself again with a hidden subcommand, writes an order to the child's standard
 //! input and reads a reply from its standard output, both as JSON.
@@ -23,7 +23,7 @@ const PANICKED: i32 = 101;
 /// How often the parent looks whether it was interrupted.
 const TICK: Duration = Duration::from_millis(50);
 
-/// What a child is told.
+/// The task of a child.
 #[derive(Debug, Serialize, Deserialize)]
 struct Order<T> {
     /// The process that waits for the reply.

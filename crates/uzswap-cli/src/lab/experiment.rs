@@ -1,7 +1,7 @@
 //! Many runs, each in a fresh process, the combinations taking turns: A B C, A B C, ...
 //!
-//! What a run leaves behind in an allocator, in caches of the C library or in the resident size
-//! ends with its process, and a machine that slows down half way slows every combination.
+//! Remains of a run in an allocator, in caches of the C library or in the resident size end with
+//! its process. A machine that slows down half way slows every combination.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -50,7 +50,7 @@ impl CorpusFile {
     }
 }
 
-/// What is to be compared.
+/// The combinations to compare.
 #[derive(Debug, Clone)]
 pub struct Experiment {
     /// The pages.
@@ -67,7 +67,7 @@ pub struct Experiment {
     pub compressors: Vec<CompressorKind>,
     /// Runs of each combination.
     pub runs: usize,
-    /// What is the same for all of them.
+    /// Settings shared by all of them.
     pub settings: Settings,
     /// Bytes in front of each object, by allocator; 0 for those that are not named.
     pub object_headers: Vec<(ZpoolKind, usize)>,
@@ -75,7 +75,7 @@ pub struct Experiment {
     pub limits: Option<Limits>,
 }
 
-/// What is the same for all combinations.
+/// Settings shared by all combinations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
     /// The longest zspage of zsmalloc.
@@ -89,7 +89,7 @@ pub struct Settings {
     /// The size of the pages that the kernel gives.
     #[serde(with = "by_name")]
     pub host_pages: HostPages,
-    /// What becomes of pages that do not shrink.
+    /// Policy for pages that do not compress.
     #[serde(with = "by_name")]
     pub incompressible: Incompressible,
     /// Which pages are freed.
@@ -119,7 +119,7 @@ pub struct Parts {
     pub limit: Option<LimitParts>,
 }
 
-/// One run, as a child is told it.
+/// One run: the task of a child.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct RunSpec {
     /// The pages.
@@ -133,9 +133,9 @@ pub struct RunSpec {
     pub compressor: CompressorKind,
     /// Bytes in front of each object.
     pub object_header_bytes: usize,
-    /// What is the same for all combinations.
+    /// Settings shared by all combinations.
     pub settings: Settings,
-    /// What is the same for all limited pools.
+    /// Settings shared by all limited pools.
     pub limit_settings: Option<LimitSettings>,
 }
 
@@ -190,8 +190,8 @@ pub enum ExperimentError {
 }
 
 impl Experiment {
-    /// Runs it. `progress` is told before each run how many are done, of how many, and which is
-    /// next.
+    /// Runs it. Before each run, `progress` gets the number of runs that are done, of all runs, and
+    /// the next run.
     ///
     /// # Errors
     ///

@@ -36,7 +36,7 @@ const CHUNK_PAGES: usize = 1 << 8; // 1 MiB
 pub struct About {
     /// Version of the side file's format: [`FORMAT`].
     pub format: u32,
-    /// What the pages were taken from, in words: a process, a command, a file.
+    /// Source of the pages, in words: a process, a command, a file.
     pub origin: String,
     /// When, as RFC 3339 in UTC: `2026-01-31T08:15:00Z`. Without a side file, when the file was
     /// last written.
@@ -47,7 +47,7 @@ pub struct About {
     pub sha256: String,
     /// Where the pages were, in the order of the file. Empty without a side file.
     pub ranges: Vec<PageRange>,
-    /// What a reader of the figures should know: what is missing, what was skipped.
+    /// Notes for a reader of the figures: pages that are missing or were skipped.
     pub notes: Vec<String>,
 }
 
@@ -338,9 +338,9 @@ impl PageSetWriter {
     ///
     /// # Errors
     ///
-    /// [`PageSetError::Directory`] and [`PageSetError::NotAFile`] for a path that is taken by
-    /// something else than a file; [`PageSetError::SideFile`] where the name of the side file is
-    /// taken by another file; [`PageSetError::Create`] where its directory cannot be written.
+    /// [`PageSetError::Directory`] or [`PageSetError::NotAFile`] if the path is not a file;
+    /// [`PageSetError::SideFile`] if the name of the side file belongs to another file;
+    /// [`PageSetError::Create`] if its directory is not writable.
     pub fn create(path: &Path) -> Result<PageSetWriter, PageSetError> {
         if path.as_os_str().as_bytes().ends_with(b"/") {
             return Err(PageSetError::Directory { path: path.to_owned() });
@@ -429,8 +429,8 @@ impl PageSetWriter {
 
 /// Puts the pages and their side file under their names.
 ///
-/// An old side file goes first: whenever this is cut short, what is there is an old set without its
-/// side file or a new one without it, never a file with the side file of another.
+/// An old side file goes first. So an interrupted write leaves an old set or a new one without a
+/// side file, never a file with the side file of another.
 fn place(pages: NamedTempFile, about: &About, path: &Path) -> io::Result<()> {
     let side = side_path(path);
     let mut side_file = temporary_beside(&side)?;

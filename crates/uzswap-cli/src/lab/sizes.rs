@@ -6,8 +6,8 @@
 //!                0                        n - 1                        4095
 //! ```
 //!
-//! The compressor that goes with it strips the padding, so that the object of such a page has
-//! exactly n bytes and the page is still loaded back and compared.
+//! Its compressor strips the padding, so the object of such a page has exactly n bytes, and the
+//! page is still loaded and compared.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};

@@ -108,7 +108,7 @@ impl State {
 
 impl Recorder {
     /// Begins a trace in the file at `path`, which is made, or emptied. Only its owner can read the
-    /// file: it holds the memory of programs. One that is there must be so already. `warn` is
+    /// file: it holds the memory of programs. A file that exists must be private. `warn` is
     /// called if a write fails later, once, with the message.
     ///
     /// # Errors

@@ -42,7 +42,7 @@ pub(super) struct Written {
     pub(super) at: Location,
     /// 1 to 4096.
     pub(super) bytes: u16,
-    /// The word is the page; otherwise there is an object.
+    /// Whether the copy is the page itself; otherwise it is an object.
     pub(super) as_is: bool,
     pub(super) checksum: u32,
 }

@@ -10,8 +10,8 @@ use crate::names::named;
 /// Action of a store that finds the pool at its limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum WhenFull {
-    /// The store writes back the coldest pages itself until there is headroom. Without a backing it
-    /// is refused, until there is.
+    /// The store writes back the coldest pages itself until there is headroom. Without a backing
+    /// the page is refused.
     #[default]
     Reclaim,
     /// The page is refused at once, and so are all others until the pool is below the accept

@@ -142,7 +142,7 @@ pub struct Zswap {
     latencies: Latencies,
 }
 
-/// Parts of a store that have no name.
+/// Parts to build a store from, for those that have no name.
 #[derive(Debug)]
 pub struct ZswapParts {
     /// Where the pool's host pages are from.
@@ -376,8 +376,7 @@ impl Zswap {
         })
     }
 
-    /// Whether a page is held under `key`, in memory or in the backing. This load counts as no use
-    /// of the page.
+    /// Whether a page is held under `key`, in memory or in the backing. This is no use of the page.
     pub fn contains(&self, key: PageKey) -> bool {
         self.id.enter();
         self.shards.of(key).lock().get(key).is_some()

@@ -1,5 +1,5 @@
-//! Recompression: a page that is in the pool is compressed once more, to take less room.
-//! Recompression, as in zram, for a store with two compressors.
+//! Recompression: a page that is in the pool is compressed once more, to take less memory. The same
+//! as in zram, for a store with two compressors.
 //!
 //! The page may be loaded, replaced or removed meanwhile: nothing is locked while it is compressed.
 //! The new object counts only if the old one is unchanged, byte for byte. An equal entry would not

@@ -1,5 +1,5 @@
 //! Records of pages beside their 64 bits: place in the eviction order, tenant, checksums, copy in
-//! the backing. A record is `zswap_entry` of the kernel: 56 bytes there and 52 here.
+//! the backing. The kernel has `zswap_entry`: 56 bytes there and 52 here.
 //!
 //! ```text
 //!  index entry | record's number: 32 | its generation: 31 | 1 |

@@ -43,8 +43,8 @@ impl Default for ShrinkerOptions {
 const FAILURES_MAX: usize = 16;
 
 /// The dynamic shrinker takes one in so many of the pages that it may write back. The kernel's
-/// share at lowest pressure (`DEF_PRIORITY` is 12) would be too small for a pool that only one
-/// program uses.
+/// share at lowest pressure (`DEF_PRIORITY` is 12) would be too small, because here the reclaim of
+/// a whole machine does not call the shrinker.
 const DYNAMIC_SHARE: u64 = 64;
 
 /// The thread; it ends when this is dropped.

@@ -75,8 +75,8 @@ impl Zswap {
     }
 
     /// Gives free blocks of the backing back to its file system, 64 or more adjacent ones at a
-    /// time; how many. Pages that it does not take stay as they are. A [`Shrinker`] does so at each
-    /// of its turns.
+    /// time; how many. Blocks that it does not take stay as they are. A [`Shrinker`] does so at
+    /// each of its turns.
     ///
     /// [`Shrinker`]: super::Shrinker
     pub fn discard(&self) -> usize {
@@ -257,7 +257,7 @@ impl Zswap {
     /// A page was written: it leaves the pool, if it is still there and nobody used it.
     fn finish(&self, tier: &Tier, victim: Victim, written: Written, shrunk: &mut Shrunk) {
         let mut shard = self.shards.of(victim.key).lock();
-        // The current tenant may be another one.
+        // The page's tenant may have changed.
         let Some(in_pool) = shard.current(victim.entry) else {
             drop(shard);
             tier.release(written);

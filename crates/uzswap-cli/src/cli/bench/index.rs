@@ -20,10 +20,10 @@ const BASE: Contender = Contender::Index(IndexKind::RbTree);
 
 /// What `uzswap bench index` is asked for.
 ///
-/// Each run is a fresh process: insert all keys, look each up, look each up in a chain (where the
-/// next key cannot be known before the entry is), replace all entries, remove all keys. But for the
-/// chain, operations do not depend on each other, so that their cache misses overlap. hashbrown is
-/// std's HashMap, with one multiplication as its hash; it and BTreeMap are peers, not for stores.
+/// Each run is a fresh process that inserts all keys, looks each up, looks each up in a chain,
+/// replaces all entries and removes all keys. In the chain the next key is known only once the
+/// entry is read; the other operations are independent, so their cache misses overlap. hashbrown is
+/// std's HashMap with one multiplication as its hash; it and BTreeMap are peers, not for stores.
 #[derive(Debug, clap::Args)]
 #[command(allow_negative_numbers = true)]
 pub(super) struct IndexArgs {
@@ -54,7 +54,7 @@ pub(super) struct IndexArgs {
     json: bool,
 }
 
-/// What is printed; with `--json`, as it is.
+/// The printed report; with `--json`, as it is.
 #[derive(Debug, Serialize)]
 struct Report {
     uzswap: &'static str,

@@ -29,7 +29,7 @@ pub(super) struct Map {
     json: bool,
 }
 
-/// What is printed; with `--json`, as it is.
+/// The printed report; with `--json`, as it is.
 #[derive(Debug, Serialize)]
 struct Report {
     uzswap: &'static str,

@@ -43,7 +43,7 @@ pub(super) struct SameFilled {
     json: bool,
 }
 
-/// What is printed; with `--json`, as it is.
+/// The printed report; with `--json`, as it is.
 #[derive(Debug, Serialize)]
 struct Report {
     uzswap: &'static str,

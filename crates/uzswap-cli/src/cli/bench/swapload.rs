@@ -56,7 +56,7 @@ pub(super) struct SwaploadArgs {
     json: bool,
 }
 
-/// What is printed; with `--json`, as it is.
+/// The printed report; with `--json`, as it is.
 #[derive(Debug, Serialize)]
 struct Report {
     uzswap: &'static str,

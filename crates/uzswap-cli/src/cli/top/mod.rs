@@ -21,7 +21,7 @@ use uzswap_sys::stderr::tell;
 /// How soon Ctrl-C is seen.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// What is said where there is nothing to show.
+/// Message if there is nothing to show.
 const NOTHING: &str = "no run of this user; start one with `uzswap run`";
 
 /// What `uzswap top` is asked for.

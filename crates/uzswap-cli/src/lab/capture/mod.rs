@@ -38,7 +38,7 @@ pub struct CaptureOptions {
     /// Stop the process while its pages are read, so that they are of one moment.
     pub freeze: bool,
     /// Do not trace a command that is run, for one that traces others itself or that gains rights
-    /// when it starts. What it has at its exit is then seen by polling only.
+    /// when it starts. Memory at its exit is then seen by polling only.
     pub untraced: bool,
     /// A command's standard output goes to our standard error: ours carries results only.
     pub stdout_to_stderr: bool,
@@ -150,7 +150,7 @@ pub enum CaptureError {
     BadInput {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it, continuing its name.
+        /// The fault, as a continuation of its name.
         reason: String,
     },
     /// The core dump is truncated or malformed.
@@ -211,9 +211,9 @@ pub fn capture_pid(pid: i32, out: &Path, options: &CaptureOptions) -> Result<Abo
     finish(writer, origin, notes)
 }
 
-/// Runs a command and captures it, or the tree below it, into the page set `out`. It has our
-/// standard input, output and error, unless the options say otherwise. It is always stopped while
-/// its pages are read.
+/// Runs a command and captures it, or the tree below it, into the page set `out`. The command has
+/// our standard input, output and error, unless the options say otherwise. The command is always
+/// stopped while its pages are read.
 ///
 /// # Errors
 ///

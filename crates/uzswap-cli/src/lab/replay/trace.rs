@@ -42,7 +42,7 @@ pub struct Trace {
     info: TraceInfo,
 }
 
-/// What there is to be said of a trace.
+/// Notes about a trace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TraceInfo {
     /// What it says of itself.
@@ -57,7 +57,7 @@ pub struct TraceInfo {
     pub bytes: u64,
 }
 
-/// An event that is to be replayed.
+/// An event to replay.
 #[derive(Debug, Clone, Copy)]
 struct Step {
     place: u32,
@@ -109,7 +109,7 @@ impl TraceReadError {
     }
 }
 
-/// What a replay of a trace came to, beside what any run does.
+/// Results of the replay of a trace, beside those of any run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Traced {
     /// Stores.
@@ -170,7 +170,7 @@ impl Trace {
         Ok(Trace { pages, words, keys, steps, info })
     }
 
-    /// What there is to be said of it.
+    /// Notes about it.
     pub fn info(&self) -> &TraceInfo {
         &self.info
     }
@@ -263,7 +263,7 @@ impl Builder {
     }
 }
 
-/// What the store has under a key.
+/// The page that the store has under a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Held {
     Nothing,

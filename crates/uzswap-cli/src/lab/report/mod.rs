@@ -1,4 +1,4 @@
-//! What an experiment found, once: printed as text, as JSON and as CSV.
+//! Findings of an experiment in one form, printed as text, as JSON and as CSV.
 
 mod csv;
 pub(crate) mod format;
@@ -36,7 +36,7 @@ pub struct Report {
     pub settings: ReportSettings,
     /// One element a combination of parts, in the order asked for.
     pub runs: Vec<Findings>,
-    /// What a reader must know before comparing.
+    /// Facts that a reader must know before comparing.
     pub notes: Vec<String>,
     /// The figures in words.
     pub summary: Vec<String>,
@@ -84,7 +84,7 @@ pub struct CorpusInfo {
     pub sha256: String,
     /// When it was captured; empty if unknown.
     pub captured_at: String,
-    /// What is to be known about it.
+    /// Notes about it.
     pub notes: Vec<String>,
 }
 
@@ -93,10 +93,10 @@ pub struct CorpusInfo {
 pub struct ReportSettings {
     /// Runs of each combination.
     pub runs_each: usize,
-    /// What is the same for all combinations.
+    /// Settings shared by all combinations.
     #[serde(flatten)]
     pub settings: Settings,
-    /// What is the same for all pools with limits.
+    /// Settings shared by all pools with limits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limits: Option<LimitSettings>,
 }
@@ -303,13 +303,13 @@ impl Report {
     }
 }
 
-/// What the percentages of `of` refer to.
+/// The base of the percentages of `of`.
 fn base_of<'a>(runs: &'a [Findings], of: &'a Findings) -> &'a Findings {
     runs.iter().find(|other| other.is_base() && other.compressor == of.compressor).unwrap_or(of)
 }
 
-/// What a reader must know of the runs: figures that should be the same and are not, and run times
-/// that vary by more than a quarter.
+/// Warnings about the runs: figures that should be equal and differ, and run times that vary by
+/// more than a quarter.
 fn notes(combinations: &[Combination]) -> Vec<String> {
     const UNSTEADY: f64 = 1.25;
     let mut notes = Vec::new();

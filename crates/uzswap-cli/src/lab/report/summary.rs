@@ -5,7 +5,7 @@ use super::stats::{Stats, percent_change};
 use super::{Findings, Percentiles, base_of, limits, trace};
 use crate::lab::replay::FreedHalf;
 
-/// What the figures say, compressor by compressor.
+/// Conclusions from the figures, compressor by compressor.
 pub(super) fn sentences(runs: &[Findings], freed: FreedHalf) -> Vec<String> {
     let mut sentences = Vec::new();
     for compressor in compressors_of(runs) {
@@ -205,7 +205,7 @@ fn densest(all: &[&Findings], compressor: &str) -> String {
     )
 }
 
-/// What the densest costs in time against the fastest.
+/// Cost of the densest in time against the fastest.
 fn trade(all: &[&Findings]) -> Option<String> {
     let mean = |findings: &Findings| Stats::of(&findings.real_s).mean;
     let fast = all.iter().min_by(|one, other| mean(one).total_cmp(&mean(other)))?;

@@ -1,4 +1,4 @@
-//! What a seed stands for: the store's options, its tenants, and how often what fails.
+//! The plan of a seed: the store's options, its tenants, and the rates of faults.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use uzswap::zswap::{
 /// Bits of a region of keys that is never divided between shards.
 const REGION_BITS: u32 = 14;
 
-/// Added to a region whose keys are to be past 32 bits.
+/// Added to a region whose keys lie past 32 bits.
 const BEYOND: u64 = 1 << 20;
 
 /// A limit that is soon met, in bytes.
