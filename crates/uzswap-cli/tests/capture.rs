@@ -1,5 +1,5 @@
-//! Goal: a capture holds the pages that the process had, or says why not, and leaves nothing half
-//! done behind: no file, no stopped process, no process at all.
+//! Goal: a capture holds the pages of the process, or reports why not. It leaves nothing half done
+//! behind: no file, no stopped process, no process at all.
 //! Method: the real binary on real processes. The helpers are this test binary itself, run with
 //! `HELPER` set; they fill pages with a word that tells which page it is.
 //! Blind to: kernels without PAGEMAP_SCAN (a unit test covers the fallback), swap, other machines.
@@ -342,8 +342,8 @@ fn the_children_of_a_command_are_captured_though_they_are_short() {
 
 #[test]
 fn a_shell_that_starts_many_programs_is_captured() {
-    // It hung once: a process that was stopped for its tracer was taken for one that somebody else
-    // had stopped, and not told to go on.
+    // The capture hung once: it took a process that had stopped for its tracer for one that
+    // somebody else had stopped, and did not resume it.
     let lab = Lab::new();
     let script = format!(
         "for i in $(seq 100); do /bin/true; done; {} helper --exact --nocapture; exit 5",

@@ -1,6 +1,6 @@
 //! Goal: each verdict of `uzswap doctor`, and the advice that goes with it.
-//! Method: made-up files of the kernel and made-up outcomes of trials; then the real program. What
-//! another user sees is in `live`.
+//! Method: made-up files of the kernel and made-up outcomes of trials; then the real program.
+//! `live` tests the view of another user.
 //! Blind to: whether a command of the advice helps.
 
 use std::fs;
@@ -91,7 +91,7 @@ impl Machine {
         Report::of(self.root.path(), &self.trials)
     }
 
-    /// That `run` cannot work, for this reason alone.
+    /// Checks that `run` cannot work, for this reason alone.
     #[track_caller]
     fn lacks(&self, topic: &str, words: &[&str]) {
         let report = self.report();

@@ -1,8 +1,8 @@
 //! Goal: the kernel's own swap is set up as asked for, holds its limit, and the machine is as
 //! before after it, whatever ends it.
 //! Method: the real binary runs programs on each engine; the machine's swap areas, devices, mounts,
-//! cgroups and settings are compared with those before. What cannot run here is counted as ignored,
-//! with the reason.
+//! cgroups and settings are compared with those before. Tests that cannot run here are counted as
+//! ignored, with the reason.
 //! Again: UZSWAP_KILL_SEED, the seed of the moments at which a run is killed.
 //! Blind to: kernels with memory cgroups of version 2 (unit tests use files for them), zpools.
 
@@ -334,7 +334,7 @@ fn interrupted() {
     before.is_as_before("interrupted");
 }
 
-/// Random numbers from a seed that is told.
+/// Random numbers from a printed seed.
 struct Random(u64);
 
 impl Random {
@@ -439,7 +439,7 @@ fn one_at_a_time() {
     let errors = second(3);
     assert!(errors.contains(&format!("process {} has changed", run.id())), "{errors}");
     kill_with_watcher(&mut run);
-    // What is left is undone before anything is taken for what was before.
+    // Leftovers are undone before any setting is recorded as the previous one.
     second(0);
     before.is_as_before("after a later run");
 }

@@ -2,7 +2,7 @@
 //! the file, and `uzswap compare --trace` replays just that. With `--backing` pages come back from
 //! a file as they were, or their program ends.
 //! Method: the real binary, end to end, with a program that is this one again; traces made here for
-//! what needs no program. What cannot run here is counted as ignored, with the reason.
+//! what needs no program. Tests that cannot run here are counted as ignored, with the reason.
 
 use uzswap_testing::trials;
 
@@ -164,7 +164,7 @@ fn a_run_is_replayed() {
     assert!(text(&output.stderr).contains("uzswap: recorded "), "{}", text(&output.stderr));
     let bytes = std::fs::metadata(&trace).unwrap().len();
     assert_eq!(number(&recorded["bytes"]), bytes);
-    // All that was done to the store; pages count once the program has left or has them.
+    // All operations on the store; pages count once they were evicted or the program has them.
     assert_eq!(recorded["stores"], store["zswpout"]);
     assert_eq!(recorded["loads"], store["zswpin"]);
     assert_eq!(recorded["frees"], store["invalidated_pages"]);
@@ -291,7 +291,7 @@ fn backing() {
         assert!(number(&backing["read_pages"]) > 1000, "{stats}");
         assert!(number(&backing["written_bytes"]) > 4 << 20, "{stats}");
         assert!(backing["error"].is_null(), "{stats}");
-        // What came from the file was not brought back into the pool first.
+        // Pages read from the file were not brought back into the pool first.
         assert_eq!(store["promoted_pages"], 0, "{stats}");
         let loads = number(&store["zswpin"]) + number(&store["backing_loads"]);
         assert_eq!(number(&stats["trace"]["loads"]), loads, "{stats}");

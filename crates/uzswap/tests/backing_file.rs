@@ -1,7 +1,7 @@
 //! Goal: a file as backing gives back what was written, and refuses what it must not touch.
-//! Method: random batches against a copy in memory, every way to hand them over; other openers,
-//! strangers' files, files changed behind its back; a full disk and a read-only one where this
-//! user can mount them (else counted as ignored, with the reason).
+//! Method: random batches against a copy in memory, by every submission; other openers, strangers'
+//! files, files changed meanwhile. Also a full disk and a read-only one if this user can mount them
+//! (else counted as ignored, with the reason).
 //! Blind to: devices that fail or lie.
 
 #![allow(unsafe_code, reason = "setrlimit is not in the standard library")]
@@ -307,13 +307,13 @@ fn a_file_is_removed_unless_kept() {
     options.keep = true;
     drop(FileBacking::open(&options).unwrap());
     assert!(options.path.exists());
-    // It is not ours to remove, and it has a size.
+    // The file is not ours to remove, and it has a size.
     (options.keep, options.bytes) = (false, None);
     let backing = FileBacking::open(&options).unwrap();
     assert_eq!(backing.block_count(), 4);
     drop(backing);
     assert!(options.path.exists());
-    // It can be made larger and smaller.
+    // The file can be made larger and smaller.
     for blocks in [10, 2] {
         options.bytes = Some((blocks + 1) * 4096);
         let backing = FileBacking::open(&options).unwrap();
@@ -595,7 +595,7 @@ fn on_a_full_disk() {
         write(&backing, 300, &blocks[..100]).unwrap();
     }
 
-    // What a file has already is not asked for again.
+    // Space that a file already has is not allocated again.
     let mut options = FileBackingOptions::new("/mnt/kept", Some(600 << 10));
     options.keep = true;
     for _ in 0..2 {

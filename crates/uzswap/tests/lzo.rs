@@ -1,7 +1,7 @@
 //! Goal: lzo and lzo-rle give each page back, an independent codec agrees with ours, and the
 //! decoder takes exactly the streams that the format allows.
-//! Method: made-up pages of many kinds; `lzokay`, which knows bitstream version 0 alone; a decoder
-//! of a byte at a time, straight from the description of the format, against which ours is fuzzed
+//! Method: made-up pages of many kinds; `lzokay`, which knows bitstream version 0 alone. A decoder
+//! of a byte at a time, straight from the description of the format, is the reference for fuzzing
 //! with made-up, damaged and random streams (`UZSWAP_FUZZ_SECONDS=N` for longer).
 //! Blind to: lengths of objects (see `golden_lzo`).
 
