@@ -29,19 +29,19 @@ use uzswap::page::PAGE_SIZE;
                   can read FILE and FILE.json."
 )]
 pub(super) struct Capture {
-    /// Page set to write; FILE.json beside it says what it is
+    /// Page set to write; FILE.json beside it describes it
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
     /// Capture a running process: its resident anonymous pages
     #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
     pid: Option<i32>,
-    /// Take the pages of a core dump, or of any other file
+    /// Take the pages of a core dump or any other file
     #[arg(long, value_name = "FILE")]
     from: Option<PathBuf>,
-    /// Run a command and capture that
+    /// Run this command and capture it
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
-    /// Its children and their children too
+    /// Include all descendants of the process
     #[arg(long, conflicts_with = "from")]
     tree: bool,
     /// When to capture a command: peak, exit, or after 2s, 500ms
@@ -52,10 +52,10 @@ pub(super) struct Capture {
     #[arg(long, value_name = "WHEN", default_value = "peak", requires = "command",
           conflicts_with_all = ["pid", "from"])]
     at: When,
-    /// Stop the process while it is read (always so for a command)
+    /// Stop the process while it is read (a command is always stopped)
     #[arg(long, conflicts_with = "from")]
     freeze: bool,
-    /// Do not trace a command (one that traces others, or gains rights): its exit may be missed
+    /// Do not trace the command (for debuggers and setuid programs); its exit may be missed
     #[arg(long, requires = "command", conflicts_with_all = ["pid", "from"])]
     no_trace: bool,
     /// Print the side file instead of a summary

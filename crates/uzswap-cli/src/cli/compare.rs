@@ -48,9 +48,9 @@ pub(super) struct Compare {
     pid: Option<i32>,
     /// Replay a list of compressed sizes, one a line, with made-up contents
     ///
-    /// One decimal number from 0 to 4096 a line, in store order; 0 is a same-filled page, and what
-    /// follows a # is left out. On a machine with zswap on zsmalloc, this collects such a list
-    /// without any contents:
+    /// One decimal number from 0 to 4096 a line, in store order; 0 is a same-filled page, and text
+    /// after a # is ignored. On a machine with zswap on zsmalloc, this collects such a list without
+    /// any contents:
     ///
     /// bpftrace -q -e 'kprobe:zs_malloc { printf("%d\n", arg1); }' > sizes
     #[arg(long, value_name = "FILE", group = "pages", help_heading = "Pages")]
@@ -61,7 +61,7 @@ pub(super) struct Compare {
     #[arg(long, value_name = "FILE", group = "pages", help_heading = "Pages",
           conflicts_with_all = ["tree", "free", "LimitArguments"])]
     trace: Option<PathBuf>,
-    /// Run a command and replay its anonymous pages
+    /// Run this command and replay its anonymous pages
     #[arg(last = true, value_name = "CMD", group = "pages", help_heading = "Pages")]
     command: Vec<OsString>,
     /// When to capture the command: peak, exit, or after 2s, 500ms
@@ -74,10 +74,10 @@ pub(super) struct Compare {
         help_heading = "Pages"
     )]
     at: When,
-    /// Take the pages of the process's children too
+    /// Include the pages of the process's descendants
     #[arg(long, help_heading = "Pages")]
     tree: bool,
-    /// Built-in workload, where no other pages are given
+    /// Built-in workload, if no other pages are given
     #[arg(
         long,
         value_name = "NAME",
@@ -90,7 +90,7 @@ pub(super) struct Compare {
     #[arg(long, value_name = "SIZE", default_value = "384M", value_parser = parse_size,
           conflicts_with = "pages", help_heading = "Pages", hide_short_help = true)]
     size: usize,
-    /// Start of its random numbers: same seed, same data
+    /// Seed of its random numbers: same seed, same data
     #[arg(
         long,
         hide_short_help = true,
@@ -133,7 +133,7 @@ pub(super) struct Compare {
     #[arg(long, hide_short_help = true, help_heading = "Comparison",
           value_name = "WHICH", default_value_t = FreedHalf::Random)]
     free: FreedHalf,
-    /// Pages that do not shrink: reject or store-as-is
+    /// Incompressible pages: reject or store-as-is
     #[arg(long, help_heading = "Comparison",
           value_name = "POLICY", default_value_t = Incompressible::Reject)]
     incompressible: Incompressible,
@@ -183,7 +183,7 @@ pub(super) struct Compare {
     /// a run, latencies in nanoseconds over all runs with their counts per power of two.
     #[arg(long, conflicts_with = "csv", help_heading = "Output")]
     json: bool,
-    /// Print a row a run as comma-separated values instead
+    /// Print one CSV row per run instead
     #[arg(long, help_heading = "Output")]
     csv: bool,
 }

@@ -18,7 +18,7 @@ pub(super) struct Doctor {
     /// Print JSON instead of text
     #[arg(long)]
     json: bool,
-    /// Undo what a measurement of the kernel's swap left behind when it was killed
+    /// Undo changes of a killed measurement of the kernel's swap
     #[arg(long, conflicts_with = "json")]
     restore: bool,
 }

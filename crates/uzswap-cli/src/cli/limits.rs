@@ -27,13 +27,13 @@ const ACCESSES_PER_PAGE: u64 = 4;
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Limits")]
 pub(super) struct LimitArguments {
-    /// Limits of the pool: 512M, 20% of memory, none. Adds accesses by Zipf's law
+    /// Pool limits: 512M, 20% of memory, none. Adds accesses by Zipf's law
     ///
     /// Every page is stored, then pages are asked for by Zipf's law: how many of them the pool
     /// answers, and how fast. "none" is a pool without limit, to compare with.
     #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = parse_max_pool)]
     max_pool: Vec<MaxPool>,
-    /// File to write cold pages to; made and removed, unless it is a block device
+    /// File for cold pages; created and removed, unless it is a block device
     ///
     /// Without it a full pool refuses pages. A file that is there must be one of ours, or empty; a
     /// block device must have our mark. Each run opens it anew.
@@ -46,7 +46,7 @@ pub(super) struct LimitArguments {
     /// Eviction orders: second-chance (default), frequency, plain, protected
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     lru: Vec<Lru>,
-    /// Threads that write back ahead of need: off (default), on, dynamic
+    /// Shrinker threads, which write back early: off (default), on, dynamic
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     shrinker: Vec<ShrinkerMode>,
     /// A store that finds the pool full: reclaim (default), or bypass to the backing

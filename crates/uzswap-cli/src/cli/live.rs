@@ -117,7 +117,7 @@ pub(super) struct LiveArguments {
     #[arg(long, value_name = "SIZE|PERCENT", value_parser = parse_limit,
           conflicts_with_all = LIVE_ALONE)]
     limit: Option<LiveLimit>,
-    /// A ready command: build (with --source), usemem, memhog, stress
+    /// Ready-made command: build (with --source), usemem, memhog, stress
     ///
     /// With sizes and times: usemem:4x64M:random, memhog:256M, stress:60s.
     #[arg(long, value_name = "NAME", group = "pages", conflicts_with_all = LIVE_ALONE)]
@@ -141,7 +141,7 @@ pub(super) struct LiveArguments {
     /// Shell command before each run; {dir} is a folder of the run
     #[arg(long, value_name = "CMD")]
     prepare: Option<String>,
-    /// Shell command after each run; must print the same each time
+    /// Shell command after each run; must always print the same
     #[arg(long, value_name = "CMD")]
     check: Option<String>,
     /// Shell command after each run, not timed

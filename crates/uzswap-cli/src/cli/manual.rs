@@ -139,7 +139,7 @@ impl Completions {
 /// What `uzswap man` is asked for.
 #[derive(Debug, clap::Args)]
 pub(super) struct Manual {
-    /// Directory for the pages, made where it is missing
+    /// Directory for the pages, created if missing
     directory: PathBuf,
 }
 

@@ -55,25 +55,25 @@ enum Command {
     Compare(Box<compare::Compare>),
     /// Run a program in less memory
     Run(run::Run),
-    /// Show what runs under `uzswap run`, again and again
+    /// List the running `uzswap run` processes, refreshed every second
     Top(top::Top),
     /// Write the pages of a process, a command or a file to a page set
     Capture(capture::Capture),
     /// Print the size classes of zsmalloc and their waste
     Classes(classes::Classes),
-    /// Print what is in a snapshot of a store
+    /// Print the contents of a snapshot of a store
     Stat(stat::Stat),
-    /// Measure the parts one by one: index, swapload, map, same-filled
+    /// Benchmark single parts: index, swapload, map, same-filled
     Bench(bench::Bench),
-    /// Run the store where everything fails, and check every answer
+    /// Test the store with injected faults, and check every answer
     Torture(torture::TortureArgs),
-    /// Print what this machine allows `uzswap run`, and how to allow more
+    /// Check whether this machine allows `uzswap run`, and print fixes
     Doctor(doctor::Doctor),
-    /// Build a heap of realistic data, for captures where nothing else is at hand
+    /// Build a heap of realistic data, to capture or to compare
     Workload(workload::Workload),
-    /// Print the completions for a shell
+    /// Print completions for a shell
     Completions(manual::Completions),
-    /// Write the pages of the manual
+    /// Write the manual pages
     Man(manual::Manual),
 }
 

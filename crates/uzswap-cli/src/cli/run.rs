@@ -85,37 +85,37 @@ fn is_usage(error: &std::io::Error) -> bool {
 #[derive(Debug, clap::Args)]
 #[command(override_usage = "uzswap run [OPTIONS] -- COMMAND [ARGUMENTS]")]
 pub(super) struct Run {
-    /// Memory for the program, its children and the pool: 512M [default: 7/8 of what is available]
+    /// Memory for the program, its children and the pool: 512M [default: 7/8 of available memory]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     limit: Option<usize>,
     /// Allocator: zsmalloc, z3fold, zbud
     #[arg(long, value_name = "NAME", default_value_t = ZpoolKind::Zsmalloc)]
     zpool: ZpoolKind,
-    /// Compressor: auto (lz4, then zstd if it gets tight), lz4, lzo, lzo-rle, zstd, deflate, none
+    /// Compressor: auto (lz4, then zstd under pressure), lz4, lzo, lzo-rle, zstd, deflate, none
     #[arg(long, value_name = "NAME", default_value_t = Compression::Auto)]
     compressor: Compression,
     /// Index: radix, rbtree, btree, btree32, xarray
     #[arg(long, value_name = "NAME", default_value_t = IndexKind::Radix)]
     index: IndexKind,
-    /// Write what was used and done to a file, as JSON
+    /// Write the statistics of the run to a file, as JSON
     #[arg(long, value_name = "FILE")]
     stats: Option<PathBuf>,
-    /// Answer Prometheus at 127.0.0.1:PORT or unix:PATH
+    /// Serve Prometheus metrics at 127.0.0.1:PORT or unix:PATH
     #[arg(long, value_name = "ADDRESS")]
     metrics: Option<MetricsAddress>,
-    /// File to write the oldest pages back to; made, and removed at the end
+    /// File to write cold pages to; created, and removed at the end
     #[arg(long, value_name = "FILE")]
     backing: Option<PathBuf>,
-    /// Size of the pool above which that is done [default: half the limit]
+    /// Pool size from which pages are written back [default: half the limit]
     #[arg(long, value_name = "SIZE", value_parser = parse_size, requires = "backing")]
     max_pool: Option<usize>,
-    /// Write a trace of what is stored, loaded and freed, for compare --trace
+    /// Record all stores, loads and frees in a trace, for compare --trace
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
-    /// Print nothing of our own but errors
+    /// Print only errors of uzswap itself
     #[arg(long)]
     quiet: bool,
-    /// The program
+    /// The program and its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }

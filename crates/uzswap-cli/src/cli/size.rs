@@ -47,7 +47,7 @@ pub(super) fn parse_size(text: &str) -> Result<usize, String> {
         .filter(|&bytes| isize::try_from(bytes).is_ok())
         .ok_or_else(too_big)?;
     if bytes == 0 {
-        return Err(format!("size must be at least 1 byte"));
+        return Err("size must be at least 1 byte".to_owned());
     }
     Ok(bytes)
 }

@@ -26,7 +26,7 @@ pub(super) struct Stat {
     #[arg(value_name = "FILE")]
     file: PathBuf,
 
-    /// Decompress every page too; checksums and lengths are checked in any case
+    /// Decompress every page too; checksums and lengths are always checked
     #[arg(long)]
     verify: bool,
 
@@ -34,7 +34,7 @@ pub(super) struct Stat {
     #[arg(long)]
     json: bool,
 
-    /// Print the store's statistics in Prometheus' text format
+    /// Print the store's statistics in Prometheus text format
     #[arg(long, conflicts_with = "json")]
     prometheus: bool,
 }

@@ -42,11 +42,11 @@ pub(super) struct IndexArgs {
     /// Indexes, and the peers BTreeMap and hashbrown [default: all]
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     index: Vec<Contender>,
-    /// Runs of each, each in a process of its own, taking turns
+    /// Runs of each, each in its own process, taking turns
     #[arg(long, value_name = "N", default_value_t = 3,
           value_parser = RangedU64ValueParser::<usize>::new().range(1..=1000))]
     rounds: usize,
-    /// Start of the random numbers: same seed, same keys
+    /// Seed of the random numbers: same seed, same keys
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// Print one JSON document instead

@@ -25,13 +25,13 @@ pub(super) struct SameFilled {
     /// Pages of a file: a page set, a core dump, any whole pages
     #[arg(long, value_name = "FILE", conflicts_with_all = ["workload", "size", "seed"])]
     corpus: Option<PathBuf>,
-    /// Built-in workload, where no file is given
+    /// Built-in workload, if no file is given
     #[arg(long, value_name = "NAME", default_value = "mixed")]
     workload: Workload,
     /// Size of the built-in workload
     #[arg(long, value_name = "SIZE", default_value = "384M", value_parser = parse_size)]
     size: usize,
-    /// Start of its random numbers: same seed, same data
+    /// Seed of its random numbers: same seed, same data
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// Turns of each check

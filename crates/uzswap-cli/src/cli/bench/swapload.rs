@@ -41,7 +41,7 @@ pub(super) struct SwaploadArgs {
     /// Compressor: lz4, lzo, lzo-rle, zstd, deflate, none
     #[arg(long, value_name = "NAME", default_value = "lz4")]
     compressor: CompressorKind,
-    /// Pages to swap, and the most the pool may take
+    /// Pages to swap, and limit of the pool
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_pages)]
     size: u64,
     /// Length of a run, once all pages are stored

@@ -27,16 +27,16 @@ const NOTHING: &str = "no run of this user; start one with `uzswap run`";
 /// What `uzswap top` is asked for.
 #[derive(Debug, clap::Args)]
 pub(super) struct Top {
-    /// Show this run alone: the process number of its `uzswap run`
+    /// Show only the run with this PID of `uzswap run`
     #[arg(value_name = "PID")]
     pid: Option<u32>,
-    /// Seconds from one look to the next, 0.1 to 3600
+    /// Seconds between samples, 0.1 to 3600
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = parse_seconds)]
     interval: Duration,
-    /// End after so many looks
+    /// Stop after so many samples
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
-    /// Print one line of JSON for each look
+    /// Print one line of JSON for each sample
     #[arg(long)]
     json: bool,
 }
