@@ -1,4 +1,4 @@
-//! Finds out which commit is built, and for which target: `uzswap --version` says it.
+//! Finds the commit and the target of the build, which `uzswap --version` prints.
 
 use std::env;
 use std::fs;

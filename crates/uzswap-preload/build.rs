@@ -1,4 +1,4 @@
-//! Compiles the library that `uzswap run` puts into programs, which the binary then carries.
+//! Compiles the preload library, which the binary carries.
 //!
 //! The library has no dependencies, so the compiler alone is enough.
 

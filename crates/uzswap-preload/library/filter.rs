@@ -1,5 +1,5 @@
-//! The system calls of a helper that has given up its rights. The program may take the helper over:
-//! it must not become a process of the helper's user, nor trace or open anything.
+//! The seccomp filter of a helper that has given up its credentials. The program may take the
+//! helper over: it must not become a process of the helper's user, nor trace or open anything.
 
 use core::ptr;
 

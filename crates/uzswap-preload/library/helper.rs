@@ -1,4 +1,4 @@
-//! The helper: a thread that waits for commands.
+//! The helper: a thread in the program that carries out the supervisor's commands.
 
 use core::ffi::CStr;
 use core::ptr;

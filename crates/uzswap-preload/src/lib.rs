@@ -1,5 +1,4 @@
-//! The library that goes into the programs of `uzswap run`, and the memory that its helper shares
-//! with the supervisor.
+//! The preload library as bytes, and the memory that its helper shares with the supervisor.
 
 #![allow(unsafe_code, reason = "memory that two processes share")]
 #![warn(missing_docs, clippy::missing_errors_doc)]

@@ -1,4 +1,4 @@
-//! Blocks of 4096 aligned bytes: memory that direct I/O takes as it is.
+//! Blocks of 4096 aligned bytes, as direct I/O needs them.
 
 use std::collections::TryReserveError;
 use std::fmt;

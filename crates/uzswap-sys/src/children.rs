@@ -1,4 +1,4 @@
-//! Processes below this one: signals are passed on to the first, and all are waited for.
+//! Waits for the processes below this one, and passes signals on to the first.
 
 use std::io;
 use std::mem::MaybeUninit;

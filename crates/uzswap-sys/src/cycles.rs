@@ -1,4 +1,4 @@
-//! A counter to time short work with.
+//! A cycle counter for short measurements.
 
 /// What [`now`] counts.
 #[cfg(target_arch = "x86_64")]

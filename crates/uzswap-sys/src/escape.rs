@@ -1,4 +1,4 @@
-//! Text of others on a terminal: characters that control it are escaped.
+//! Escapes text of other users for a terminal.
 
 use std::borrow::Cow;
 use std::fmt::Write;

@@ -1,4 +1,4 @@
-//! Where a file has data, where it has holes, and whether there is room for more of it.
+//! Data and holes of a file, and free space of its file system.
 
 use std::fs::File;
 use std::io;

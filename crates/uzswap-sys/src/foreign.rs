@@ -1,4 +1,4 @@
-//! Files that strangers made: threads of their own close them.
+//! Closes descriptors made by other processes, in threads of its own.
 //!
 //! A close(2) of the last descriptor does what the maker of the file has prepared. A TCP socket
 //! with `SO_LINGER` waits for its peer. A unix socket drops its unread messages, with their

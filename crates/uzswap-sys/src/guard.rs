@@ -1,6 +1,6 @@
-//! A guard: a small process beside this one, for the case that this one is killed. The guard is a
-//! process that shares this process's table of files, so descriptors stay open until the guard has
-//! done its work: killing every process that maps a certain file.
+//! The guard: a small process that acts if this process is killed. The guard shares this process's
+//! table of files, so descriptors stay open until the guard has done its work: killing every
+//! process that maps a certain file.
 
 use std::ffi::CStr;
 use std::io;

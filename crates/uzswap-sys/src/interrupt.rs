@@ -1,4 +1,4 @@
-//! Ctrl-C as a flag, so that whoever started children or made files can clean up first.
+//! Turns Ctrl-C into a flag, so a command can end its children and remove its files first.
 
 use std::io;
 use std::sync::atomic::{AtomicI32, Ordering};

@@ -1,4 +1,4 @@
-//! Safe faces over the kernel's interfaces and over C libraries, for the packages of uzswap.
+//! Safe wrappers of kernel interfaces and C libraries, for the packages of uzswap.
 //!
 //! The unsafe code of the project is here, but for the library that goes into programs
 //! (`uzswap-preload`). Every type owns its resource, frees it when dropped and has safe methods

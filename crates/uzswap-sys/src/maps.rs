@@ -1,5 +1,4 @@
-//! The PROCMAP_QUERY call on /proc/PID/maps: one mapping by its address, without a line of text for
-//! each.
+//! The PROCMAP_QUERY call on /proc/PID/maps: finds one mapping by its address without parsing text.
 
 use std::fs::File;
 use std::io;

@@ -1,4 +1,4 @@
-//! Mounts of this process alone: the kernel removes them with the last process that sees them.
+//! Private mounts of this process: the kernel removes them with the last process that sees them.
 
 use std::ffi::{CStr, CString};
 use std::io;

@@ -1,4 +1,4 @@
-//! In place of io_uring(7) where the feature `io-uring` is off: there never is a ring.
+//! Stub of io_uring(7) without the feature `io-uring`: no ring is ever available.
 
 use std::convert::Infallible;
 use std::fs::File;

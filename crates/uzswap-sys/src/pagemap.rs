@@ -1,5 +1,5 @@
-//! /proc/PID/pagemap: an entry for each page, and the PAGEMAP_SCAN call, which tells which pages
-//! are resident without one.
+//! /proc/PID/pagemap: an entry for each page, and the PAGEMAP_SCAN call, which finds resident pages
+//! without reading entries.
 
 use std::fs::File;
 use std::io;

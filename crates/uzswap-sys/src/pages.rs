@@ -1,4 +1,4 @@
-//! Runs of host pages: memory that is taken from the kernel and given back to it.
+//! Runs of host pages: allocates memory from the kernel, and returns it.
 //!
 //! A [`PageRun`] is an exclusive token for some pages of a mapping, as a `Box<[u8]>` is for heap
 //! memory. Runs can be split and never overlap, which is what makes handing out `&[u8]` and

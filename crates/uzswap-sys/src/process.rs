@@ -1,4 +1,4 @@
-//! Questions of a measuring process to the kernel about itself.
+//! Facts about processes and threads from /proc and system calls; scheduling of this thread.
 
 use std::cmp::Ordering;
 use std::fs;

@@ -1,5 +1,5 @@
-//! The memory of a process, for reading: that of one address space for as long as this is there,
-//! whatever its process becomes by an exec(2).
+//! Reads the memory of a process: the address space at the time of opening, even if the process
+//! calls exec(2) later.
 
 use std::fs::File;
 use std::io;

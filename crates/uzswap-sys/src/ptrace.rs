@@ -1,4 +1,4 @@
-//! Tracing a command for its exit: at the exit stop a process still has all of its memory.
+//! Traces a command up to its exit stop, where a process still has all of its memory.
 //!
 //! A tracer belongs to a thread: the thread that started the command must make all calls here. A
 //! traced process stops at each signal and goes on only when [`poll`] is called.

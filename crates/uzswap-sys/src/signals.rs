@@ -1,4 +1,4 @@
-//! Signals: held back while something must be put right first, and sent to other processes.
+//! Blocks signals during critical work, and sends them to other processes.
 
 use std::fmt;
 use std::io::{self, PipeReader, PipeWriter, Write};

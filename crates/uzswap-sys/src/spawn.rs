@@ -1,4 +1,4 @@
-//! Starting a program without a copy of this process's page tables: `posix_spawn`.
+//! Starts a program without a copy of this process's page tables, by `posix_spawn`.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::io;

@@ -1,4 +1,4 @@
-//! Swap areas, loop devices, and a file of the kernel that is read into another file.
+//! Swap areas, loop devices, and a read(2) of a kernel file straight into another file.
 
 use std::ffi::CString;
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! One word against many, with the widest compares that the processor has.
+//! Compares one word with many, with the widest SIMD compare of the processor.
 //!
 //! The loop is ordinary code, compiled once for each instruction set; which of them runs is decided
 //! at run time.

@@ -1,4 +1,4 @@
-//! Two host pages side by side in the address space, for the time of an access.
+//! A window maps two host pages side by side in the address space for the time of an access.
 //!
 //! ```text
 //!  shared mapping   | ... | page 7 | ... | page 2 | ...

@@ -1,4 +1,4 @@
-//! Large tables of zeros, for which the kernel gives memory where they are written.
+//! Large zeroed tables, for which the kernel allocates memory on the first write.
 
 use std::alloc::{Layout, alloc_zeroed};
 use std::collections::TryReserveError;

@@ -1,4 +1,4 @@
-//! Made-up pages of many kinds, the same on every machine, that no compressor finds all alike.
+//! Made-up pages of many kinds, the same on every machine, with varied compression ratios.
 
 use uzswap::page::{PAGE_SIZE, Page};
 use uzswap::random::SplitMix64;

@@ -1,4 +1,4 @@
-//! The byte budget: what may be taken, and what is.
+//! The byte budget: the limit of memory, and its use.
 //!
 //! ```text
 //!              charge          memory is taken     memory is given back     uncharge

@@ -1,4 +1,4 @@
-//! Choices that are made by name on a command line.
+//! Enums whose values are chosen by name on a command line.
 
 use thiserror::Error;
 

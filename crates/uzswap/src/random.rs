@@ -1,4 +1,4 @@
-//! The one source of made-up numbers: the published splitmix64 (Steele, Lea and Flood, 2014).
+//! Pseudo-random numbers: the published splitmix64 (Steele, Lea and Flood, 2014).
 
 /// Step of the state: 2^64 divided by the golden ratio.
 const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;

@@ -1,4 +1,4 @@
-//! Same-filled pages: nothing but one machine word, again and again. The store keeps the word.
+//! Same-filled pages: one machine word, repeated. The store keeps the word.
 //!
 //! The checks give the same answer and differ in how soon they see that a page is not one:
 //!

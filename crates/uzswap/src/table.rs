@@ -1,4 +1,4 @@
-//! Tables that grow under a budget: what handles, descriptors, words and nodes are kept in.
+//! Vectors that grow under a budget, for handles, descriptors, words and nodes.
 //!
 //! While a table moves to a larger place, both places are charged.
 

@@ -1,4 +1,4 @@
-//! The pages that a command is to work on: given, captured or made.
+//! The source of pages of a command: a file, a capture, or the built-in workload.
 
 use std::ffi::OsString;
 use std::fs::{self, File};

@@ -1,4 +1,4 @@
-//! `uzswap doctor`: what this machine allows.
+//! `uzswap doctor`: checks whether this machine allows `uzswap run`.
 
 use std::fmt::Write as _;
 

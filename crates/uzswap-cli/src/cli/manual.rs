@@ -1,5 +1,5 @@
-//! Completions for shells, and the pages of the manual: both are made of the command line's own
-//! description, and of the examples here.
+//! Shell completions and manual pages, generated from the command line's own description and the
+//! examples here.
 
 use std::fs;
 use std::io::Write;

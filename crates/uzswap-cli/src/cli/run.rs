@@ -1,4 +1,4 @@
-//! `uzswap run`: any program in less memory.
+//! `uzswap run`: runs a program in less memory.
 
 use std::ffi::OsString;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! `uzswap stat`: what is in a snapshot of a store.
+//! `uzswap stat`: prints the contents of a snapshot.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;

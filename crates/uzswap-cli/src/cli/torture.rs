@@ -1,4 +1,4 @@
-//! `uzswap torture`: the store on a world in which everything fails.
+//! `uzswap torture`: tests the store with injected faults.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -1,4 +1,4 @@
-//! The swap area: its device or file, its header, and how it is turned on.
+//! The swap area: its device or file, its header, and the calls that turn it on.
 
 use std::fmt;
 use std::fs::{self, File};

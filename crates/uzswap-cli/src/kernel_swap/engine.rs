@@ -1,4 +1,4 @@
-//! The engine: zswap or zram with a swap area, and the figures of its pool.
+//! The kernel's engine: zswap or zram with a swap area, and the statistics of its pool.
 
 use std::fs;
 use std::io;

@@ -1,4 +1,4 @@
-//! Why the kernel's swap could not be set up.
+//! Errors of the setup of the kernel's swap.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! The journal: each change of the machine, written to a file before it is made.
+//! The journal: a file that gets each change of the machine before the change is made.
 //!
 //! ```text
 //!  /run/uzswap/                    root, 0700

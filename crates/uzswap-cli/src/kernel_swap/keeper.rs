@@ -1,4 +1,4 @@
-//! The keeper: a thread that holds programs, pool and tables of the kernel below one limit.
+//! The keeper: a thread that keeps programs, pool and tables of the kernel below one limit.
 
 use std::io;
 use std::sync::Arc;

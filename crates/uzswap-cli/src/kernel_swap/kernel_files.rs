@@ -1,4 +1,4 @@
-//! Files of /proc and /sys: settings, lists, figures.
+//! Reads and writes files of /proc and /sys: settings, lists, statistics.
 
 use std::fs::{self, File};
 use std::io::{self, Write};

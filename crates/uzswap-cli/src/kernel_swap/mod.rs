@@ -1,4 +1,4 @@
-//! The kernel's own compressed swap, set up for a measurement, and the machine put back after it.
+//! Sets up the kernel's own compressed swap for a measurement, and restores the machine afterwards.
 //!
 //! ```text
 //!  KernelSwap   zswap or zram, a swap area, the settings       engine.rs, device.rs

@@ -1,4 +1,4 @@
-//! Journals that were left behind: found, and undone.
+//! Finds journals of killed processes, and undoes their changes.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, TryLockError};

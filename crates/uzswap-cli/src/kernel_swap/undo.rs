@@ -1,5 +1,5 @@
-//! How a change is undone. Each is looked at first: what was never made, or is undone already, is
-//! let be, and so is what is of somebody else by now.
+//! Undoes one change. Each is checked first: a change that was never made, or is undone already, or
+//! that another process has overwritten, stays as it is.
 
 use std::fs::{self, File};
 use std::io;

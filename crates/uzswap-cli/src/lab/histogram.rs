@@ -1,4 +1,4 @@
-//! Latencies: percentiles, and the power-of-two picture that bpftrace draws.
+//! Latencies: percentiles, and power-of-two histograms in the form of bpftrace.
 //!
 //! Values are kept to three significant digits, and no kept value crosses a power of two: the
 //! picture's counts are exact.

@@ -1,4 +1,4 @@
-//! A pool with a limit: what is compared of it, and the store that has it.
+//! Pools with a limit: their options in a comparison, and their store.
 
 use std::fmt;
 use std::io;

@@ -1,4 +1,4 @@
-//! The laboratory: pages from real processes, and what the allocators make of them.
+//! The laboratory: captures pages of real processes, and measures how the allocators store them.
 
 pub mod capture;
 mod child;

@@ -1,4 +1,4 @@
-//! The page set: a file of raw 4096-byte pages, and a JSON side file that says where they are from.
+//! The page set: a file of raw 4096-byte pages, and a JSON side file that describes their source.
 //!
 //! ```text
 //!  FILE        page 0 | page 1 | ... | page n-1        nothing else

@@ -1,5 +1,5 @@
-//! Pages made up from a list of compressed sizes: what a machine's owner can hand over without
-//! handing over memory.
+//! Makes pages from a list of compressed sizes, which a machine's owner can share without sharing
+//! memory.
 //!
 //! ```text
 //!  size n      | 1 | random ............ | last | pad pad pad ........ pad |

@@ -1,4 +1,4 @@
-//! Accesses by Zipf's law: the page of rank k is asked for in proportion to 1 / k^skew.
+//! Accesses by Zipf's law: the page of rank k is loaded in proportion to 1 / k^skew.
 //!
 //! Numbers are drawn by the inverse of the cumulated distribution, from a table of it: exact, at 8
 //! bytes a page. Ranks are scattered over the pages by a permutation, so that neighbours are not

@@ -1,4 +1,5 @@
-//! A program that does to its memory whatever a program may, and checks every byte.
+//! The adversary: a program that changes its memory in every way a program may, and checks every
+//! byte.
 //!
 //! Each thread has regions of its own; each page of a region has a tag, from which all its bytes
 //! follow. A page that is not as it should be ends the program with code 99 and a line that says

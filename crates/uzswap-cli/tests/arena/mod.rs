@@ -1,5 +1,4 @@
-//! An allocator of a program's own, straight on mmap, mremap, madvise and munmap; and a program
-//! that works it hard.
+//! An allocator on plain mmap, mremap, madvise and munmap, and a program that uses it heavily.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::collections::HashMap;

@@ -1,5 +1,4 @@
-//! A peer that speaks the helpers' protocol as an enemy: a program of the run, which any of its
-//! processes may be.
+//! The enemy: a program of the run that speaks the helpers' protocol to attack the supervisor.
 
 use std::collections::VecDeque;
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! What the live tests share.
+//! Helpers that the tests of the command share.
 
 #![allow(dead_code, reason = "each test file takes what it needs of this")]
 

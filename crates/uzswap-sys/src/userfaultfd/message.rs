@@ -1,4 +1,4 @@
-//! What is read from a userfaultfd.
+//! Messages that are read from a userfaultfd.
 
 use std::fmt;
 use std::os::fd::{FromRawFd, OwnedFd};

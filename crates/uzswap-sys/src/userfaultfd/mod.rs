@@ -1,5 +1,4 @@
-//! Page faults of another process, served from here: userfaultfd, for the side that holds the
-//! descriptors.
+//! userfaultfd, for the side that holds the descriptors: serves page faults of another process.
 //!
 //! A process makes a descriptor for its own memory ([`create`]) and sends it to a *supervisor*,
 //! which asks for [`Features`], registers ranges, reads [`Event`]s and fills pages in.

@@ -1,4 +1,4 @@
-//! Memory of this process with a userfaultfd, to try out what the kernel does.
+//! Memory of this process with a userfaultfd, to try features of the kernel.
 
 use std::fmt;
 use std::io;

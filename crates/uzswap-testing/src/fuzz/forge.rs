@@ -1,4 +1,4 @@
-//! Files whose checksums are right whatever else is in them, so that damage gets past them.
+//! Makes damaged files with right checksums, so that the damage passes the checksum.
 
 use uzswap::page::PAGE_SIZE;
 

@@ -1,4 +1,4 @@
-//! Why a backing could not be had.
+//! Errors of opening a backing.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Which blocks are in use, and by how many.
+//! States of a backing's blocks: free, or held by how many objects.
 //!
 //! ```text
 //!            take_run            last release          begin_discard

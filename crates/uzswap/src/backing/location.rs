@@ -1,4 +1,4 @@
-//! Where an object is: block and offset.
+//! The place of an object in the backing: block and offset.
 
 use std::ops::Range;
 

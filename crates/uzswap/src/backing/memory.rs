@@ -1,4 +1,4 @@
-//! A backing in memory, for tests and measurements of what uses one.
+//! A backing in memory, for tests and measurements.
 
 use std::collections::TryReserveError;
 use std::io;

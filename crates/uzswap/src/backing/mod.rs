@@ -1,4 +1,4 @@
-//! Where pages are written back to: a slower and larger place, in blocks of 4096 bytes.
+//! The backing: a slower and larger place that pages are written back to, in blocks of 4096 bytes.
 //!
 //! | part | what it does |
 //! |---|---|

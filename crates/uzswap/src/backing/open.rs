@@ -1,4 +1,4 @@
-//! How a file or a block device becomes a backing: checked, locked, marked, sized.
+//! Opens a file or block device as backing: checks, locks, marks and sizes it.
 //!
 //! ```text
 //! block 0                                     block 1 ...

@@ -1,4 +1,4 @@
-//! How pages shrink: the compressors, behind one interface.
+//! The compressors, behind one interface.
 //!
 //! Each keeps its working state per thread and uses it again from page to page.
 

@@ -1,4 +1,4 @@
-//! No compression: what the allocators alone cost.
+//! No compression: measures the cost of the allocators alone.
 
 use super::{CompressError, Compressor, Corrupt, OUTPUT_BYTES, ObjectFormat};
 use crate::page::{PAGE_SIZE, Page};

@@ -1,4 +1,4 @@
-//! The rules, each of which says what to do where it forbids something.
+//! The rules for output files; each error names the remedy.
 
 use std::io;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Which page is where: the map from page keys to entries.
+//! The index: a map from page keys to entries.
 
 pub mod btree;
 mod chunks;

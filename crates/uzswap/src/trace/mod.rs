@@ -1,4 +1,4 @@
-//! Traces: what was stored, loaded and freed, in which order, with the contents by reference.
+//! Traces: the stores, loads and frees of a run in their order, with the contents by reference.
 //!
 //! ```text
 //!  store, load, free -> Recorder -> block -> thread: zstd, checksum -> file -> TraceReader

@@ -1,4 +1,4 @@
-//! Records what is done to a store, from any thread, as it is done.
+//! Records the operations on a store, from any thread, as they happen.
 
 use std::fs::File;
 use std::io::{self, Write};

@@ -1,4 +1,4 @@
-//! The contents that a recorder has written lately, by their hash.
+//! The contents that a recorder has written recently, by their hash.
 
 /// Places of the table, in sets of [`WAYS`]: with 24 bytes each, 24 MiB, and 4 GiB of pages.
 const PLACES: usize = 1 << 20;

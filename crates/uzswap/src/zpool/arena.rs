@@ -1,4 +1,4 @@
-//! The one place that takes, counts and caps host pages.
+//! The arena: the only place that takes, counts and limits host pages.
 //!
 //! ```text
 //!            alloc                         free

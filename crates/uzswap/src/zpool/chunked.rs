@@ -1,4 +1,5 @@
-//! Host pages cut into chunks of 64 bytes and listed by room: what zbud and z3fold share.
+//! Host pages cut into chunks of 64 bytes and listed by free space: code that zbud and z3fold
+//! share.
 //!
 //! ```text
 //!  list        0    1    2   ...   62      a page with so many free chunks

@@ -1,4 +1,4 @@
-//! The lock over a part of a pool, and the one way to give that part more host pages.
+//! The lock over a part of a pool, and the only way to give that part more host pages.
 
 use std::hint::spin_loop;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};

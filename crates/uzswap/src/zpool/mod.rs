@@ -1,4 +1,4 @@
-//! Where compressed objects live: the allocators, behind one interface.
+//! The allocators of compressed objects, behind one interface.
 //!
 //! | name | an object's place | density bound |
 //! |---|---|---|

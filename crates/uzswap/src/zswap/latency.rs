@@ -1,4 +1,4 @@
-//! How long the verbs take: counts by time, kept by many threads at once.
+//! Latencies of the store's operations: counts by time, kept by many threads at once.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

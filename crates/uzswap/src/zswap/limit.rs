@@ -1,5 +1,5 @@
-//! When the pool counts as full: the hysteresis of `max_pool_percent` and
-//! `accept_threshold_percent`, and the bell that wakes the shrinker.
+//! The limit of the pool: the hysteresis of `max_pool_percent` and `accept_threshold_percent`, and
+//! the signal that wakes the shrinker.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};

@@ -1,4 +1,4 @@
-//! The order in which pages are written back: lists of records, cold to hot.
+//! The eviction order: lists of records, cold to hot.
 //!
 //! ```text
 //!   cold end                                     hot end

@@ -1,4 +1,4 @@
-//! What a store is made of.
+//! The options of a store.
 
 use super::error::BuildError;
 use super::limit::WhenFull;

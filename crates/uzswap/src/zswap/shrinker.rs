@@ -1,5 +1,5 @@
-//! The shrinker: a thread that keeps the pool below its accept threshold, and writes what stores
-//! staged, so that they need not write anything back themselves.
+//! The shrinker: a thread that keeps the pool below its accept threshold and writes staged pages,
+//! so stores need not write anything back themselves.
 
 use std::io;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! Staged pages: the pool refuses them, and the backing will have them, but not one by one.
+//! Staged pages: incompressible pages that wait in the pool, as they are, for a batch to the
+//! backing.
 //!
 //! ```text
 //!  does not shrink -> put into the pool as it is -> off its list, marked -> queue -> next batch

@@ -1,4 +1,4 @@
-//! Everything that a store says of itself, in one value: for people, JSON, Prometheus, snapshots.
+//! All statistics of a store in one value: for people, JSON, Prometheus, snapshots.
 
 #[cfg(feature = "serde")]
 use serde::{Deserialize, Serialize};

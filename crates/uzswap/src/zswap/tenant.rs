@@ -1,4 +1,4 @@
-//! Tenants: what memory cgroups are to zswap. Each has a limit of its own on the compressed bytes
+//! Tenants: the counterpart of memory cgroups. Each has a limit of its own on the compressed bytes
 //! that are kept for it, and says whether its pages may be written back.
 //!
 //! Tenants form a tree under the root, which always exists. A page is charged to its tenant and to

@@ -1,4 +1,4 @@
-//! The tier behind the pool: a backing, and which of its blocks hold what.
+//! The tier behind the pool: a backing, and the contents of its blocks.
 
 use crate::AuditError;
 use std::collections::TryReserveError;

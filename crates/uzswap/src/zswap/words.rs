@@ -1,4 +1,4 @@
-//! The words of same-filled pages that do not fit into an index entry.
+//! Long words of same-filled pages, which do not fit into an index entry.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Writeback: the coldest pages go from the pool to the backing.
+//! Writeback: moves the coldest pages from the pool to the backing.
 //!
 //! ```text
 //!  coldest of all lists -> off its list, marked -> object pinned, checked -> placed in the batch

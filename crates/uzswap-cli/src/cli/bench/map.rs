@@ -1,4 +1,4 @@
-//! `uzswap bench map`: what it costs to reach an object in two host pages.
+//! `uzswap bench map`: the cost of access to an object in two host pages.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! `uzswap bench STUDY`: one part of the store at a time, beside its rivals.
+//! `uzswap bench STUDY`: benchmarks of single parts of the store, beside their rivals.
 
 pub(super) mod index;
 mod map;

@@ -1,4 +1,4 @@
-//! `uzswap bench swapload`: a machine that swaps, with one index or another.
+//! `uzswap bench swapload`: a simulated machine that swaps, with one index or another.
 
 use std::io;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! `uzswap top`: what runs in less memory, again and again.
+//! `uzswap top`: lists the runs of this user, sampled at an interval.
 
 mod figures;
 mod view;

@@ -1,4 +1,4 @@
-//! Runs as lines of text.
+//! Formats runs as lines of text.
 
 use super::figures::TopRun;
 use crate::cli::stat::printable;

@@ -1,4 +1,4 @@
-//! A command that is run to be captured: followed by its resident memory, and to its exit stop.
+//! Captures a command: runs it, follows its resident memory, and stops it at its exit.
 
 use std::ffi::{OsStr, OsString};
 use std::io;

@@ -1,4 +1,4 @@
-//! The pages of a file: those of the writable segments of an ELF core dump, or all of any other.
+//! Captures a file: the writable segments of an ELF core dump, or all of any other file.
 
 use std::fs::File;
 use std::io;

@@ -1,4 +1,4 @@
-//! Capture: the resident anonymous pages of real processes, as a page set.
+//! Captures the resident anonymous pages of processes in a page set.
 //!
 //! ```text
 //!  /proc/PID/maps --> private mappings --> pagemap: present, anonymous --> /proc/PID/mem --> set

@@ -1,4 +1,4 @@
-//! The pages of running processes, by /proc.
+//! Captures the pages of running processes through /proc.
 
 use std::fs::File;
 use std::io;

@@ -1,4 +1,4 @@
-//! Which pages of an address range are resident and anonymous.
+//! Finds the resident anonymous pages of an address range.
 
 use std::fs::File;
 use std::io;

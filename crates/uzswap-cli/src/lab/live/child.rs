@@ -1,4 +1,4 @@
-//! A process that is waited for, with its time and its end.
+//! Runs a process to its end, and measures its time.
 
 use std::io;
 use std::os::unix::process::CommandExt;

@@ -1,5 +1,5 @@
-//! The command of the user, and what surrounds each of its runs: a fresh folder, what prepares it,
-//! what checks the result, what cleans up.
+//! The user's command and the steps around each of its runs: a fresh folder, --prepare, --check,
+//! --cleanup.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};

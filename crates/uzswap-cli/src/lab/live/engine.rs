@@ -1,4 +1,4 @@
-//! The engines that keep the pages of a program, and the figures of one run.
+//! The engines that store the pages of a program, and the figures of one run.
 
 use std::ffi::OsString;
 use std::fmt;

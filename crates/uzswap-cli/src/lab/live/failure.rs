@@ -1,4 +1,4 @@
-//! Why a run did not end well, in words and as a kind.
+//! Failures of a run, in words and by kind.
 
 use serde::Serialize;
 

@@ -1,4 +1,4 @@
-//! Whether two combinations differ, or their runs only vary.
+//! Decides whether two combinations differ or their runs only vary.
 //!
 //! Runs are compared round by round: two runs of one round saw the same machine. The interval is
 //! that of the percentile bootstrap (Efron, 1979) of the mean difference. It is never narrower than

@@ -1,4 +1,4 @@
-//! The study, live: a real command under a limit, for each combination of parts in turns.
+//! The live study: a real command under a limit, for each combination of parts in turns.
 //!
 //! ```text
 //!   warm-up, no limit --> peak, expected --check

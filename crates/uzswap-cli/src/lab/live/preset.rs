@@ -1,4 +1,4 @@
-//! Studies that memory developers make, ready to run: the command and what surrounds it.
+//! Presets: common studies of memory developers, with command and steps around it.
 
 use std::ffi::OsString;
 use std::fmt;

@@ -1,5 +1,4 @@
-//! The accesses to a pool with a limit: pages are asked for by Zipf's law, and each answer is
-//! compared.
+//! Accesses to a pool with a limit: pages are loaded by Zipf's law, and each answer is compared.
 //!
 //! An access to a page that the store refused is a miss: the page is stored then, as after a fetch
 //! from elsewhere.

@@ -1,4 +1,5 @@
-//! One run: pages into a fresh store, out again, half of them freed, compacted, refilled.
+//! One replay: pages go into a fresh store and out again; half of them are freed, the pool is
+//! compacted and refilled.
 //!
 //! ```text
 //!  store all -> load all -> free half -> compact -> refill -> (load all again, audit)

@@ -1,4 +1,4 @@
-//! The replay of a trace: the stores, loads and frees of a run, in their order, as fast as they go.
+//! Replays a trace: the stores, loads and frees of a run, in their order, at full speed.
 //!
 //! ```text
 //!  64 events, timed each -> loads compared, pool looked at -> 64 events ... -> load all, audit

@@ -1,4 +1,4 @@
-//! One row a run.
+//! The report as CSV, one row per run.
 
 use super::{Report, limits};
 use uzswap::zpool::zsmalloc::ObjectMapping;

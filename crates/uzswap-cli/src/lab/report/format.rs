@@ -1,4 +1,4 @@
-//! Tables, numbers and pictures for a terminal of 100 columns: what all reports are made of.
+//! Formats tables, numbers and histograms of all reports, for a terminal of 100 columns.
 
 use comfy_table::{
     CellAlignment, ContentArrangement, ContentLineStyle, LineStyle, Table, TableStyle,

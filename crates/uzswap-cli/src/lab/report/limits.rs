@@ -1,4 +1,4 @@
-//! (e): what the accesses to pools with limits came to.
+//! Section (e) of the report: accesses to pools with limits.
 
 use serde::Serialize;
 

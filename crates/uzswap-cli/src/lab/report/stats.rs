@@ -1,4 +1,4 @@
-//! Few numbers in fewer.
+//! Statistics of small samples: mean, median, deviation.
 
 /// Minimum, maximum, mean, median and sample standard deviation.
 #[derive(Debug, Clone, Copy, PartialEq)]

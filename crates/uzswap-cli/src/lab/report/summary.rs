@@ -1,4 +1,4 @@
-//! The figures in words, each sentence computed from them.
+//! The conclusions of the report, each sentence computed from the figures.
 
 use super::format::{mib, share, thousands};
 use super::stats::{Stats, percent_change};

@@ -1,4 +1,4 @@
-//! Results of the replays of a trace.
+//! Sections of the report on replays of a trace.
 
 use serde::Serialize;
 

@@ -1,4 +1,4 @@
-//! The index study: what an index costs, in time an operation and in memory an entry.
+//! The index study: time per operation and memory per entry of each index.
 //!
 //! Each contender runs in a fresh process for each number of keys, each order and each round, the
 //! contenders taking turns. A run inserts all keys, looks each up, looks each up again in a chain

@@ -1,4 +1,4 @@
-//! The studies: one part of the store at a time, measured beside its rivals.
+//! Studies of single parts of the store, beside their rivals.
 
 pub mod index;
 pub mod map;

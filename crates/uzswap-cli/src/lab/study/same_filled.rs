@@ -1,4 +1,4 @@
-//! The checks for same-filled pages on given pages: how many compares they take, and how long.
+//! Measures the checks for same-filled pages on given pages: number of compares, and time.
 //!
 //! Three settings, as the check is worth something else in each:
 //!

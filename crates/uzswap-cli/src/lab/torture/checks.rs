@@ -1,4 +1,5 @@
-//! Every refusal has a reason that the world knows of, and every counter a number it must have.
+//! Checks that each refusal has a reason in the world, and that each counter has its expected
+//! value.
 
 use super::faults::{Fault, Struck};
 use super::pages::Kind;

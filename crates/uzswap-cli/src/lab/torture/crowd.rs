@@ -1,4 +1,4 @@
-//! Several threads at once, and a shrinker.
+//! Torture with several threads at once, and a shrinker.
 //!
 //! Each thread has keys of its own and knows what they hold. Other keys are shared: their pages
 //! name their writer and time. A load must return a page that was stored and, when the load began,

@@ -1,4 +1,4 @@
-//! One thread, and another one that works in turn with it: the same history for the same seed.
+//! Torture with one thread, and a second one that works in turn with it: one seed, one history.
 
 mod snapshot;
 

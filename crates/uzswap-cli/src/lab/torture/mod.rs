@@ -1,4 +1,4 @@
-//! Torture: the real store on a simulated world in which everything fails, and a slow model that
+//! Torture: the real store in a simulated world where everything fails, against a slow model that
 //! checks every answer and every counter.
 //!
 //! ```text

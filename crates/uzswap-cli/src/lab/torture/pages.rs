@@ -1,4 +1,4 @@
-//! The pages that are stored: each tells whose it is, and can be made again from that.
+//! Pages of the torture: each names its owner, and can be generated again from that.
 
 use crate::lab::mix;
 use uzswap::page::{Page, WORDS_PER_PAGE, fill_with_word, words};

@@ -1,4 +1,5 @@
-//! Snapshots of the store: what one must have in it, and why there is none.
+//! Writes and checks snapshots of the store: their required pages, and the reasons for a missing
+//! one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,5 +1,4 @@
-//! The built-in workload: heaps of the kinds that real programs have, for machines with nothing
-//! else at hand.
+//! The built-in workload: heaps like those of real programs, for machines without any other data.
 //!
 //! Ordinary collections on the ordinary allocator hold them, so the pages have the contents of real
 //! pages: headers of malloc, half-full tables, pointers, short strings between them. The same name,

@@ -1,4 +1,4 @@
-//! A B+-tree: entries in leaves, above them inner nodes that lead to them.
+//! A B+-tree: entries in leaves, and inner nodes above them.
 //!
 //! ```text
 //!           | bound  bound  ...   MAX |    inner node: the largest key that may be in each

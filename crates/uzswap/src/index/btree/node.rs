@@ -1,4 +1,4 @@
-//! A node: sorted keys, and what goes with each.
+//! A node: sorted keys, each with its entry or child.
 
 use crate::AuditError;
 use crate::page::PageKey;

@@ -1,4 +1,4 @@
-//! Where the pairs go when one more comes to a full node.
+//! Handles one pair too many for a full node.
 //!
 //! A neighbour with room takes some; otherwise the node is split. The place depends on whether a
 //! run of keys is coming in: an ascending run leaves full nodes behind it, a descending one before

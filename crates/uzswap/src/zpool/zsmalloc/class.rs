@@ -1,4 +1,4 @@
-//! The size classes: how many there are, how large their slots are, how many pages they chain.
+//! The size classes: their number, the size of their slots, the length of their chains.
 //!
 //! A class is a slot size and the number of host pages that a zspage of it chains. There is one
 //! class every 16 bytes from 32 to 4096; neighbours that come to the same pages and slots a zspage

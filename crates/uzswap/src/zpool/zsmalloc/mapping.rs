@@ -1,4 +1,4 @@
-//! A zspage's host pages, and how an object is reached that lies in two of them.
+//! The host pages of a zspage, and access to an object that lies in two of them.
 //!
 //! ```text
 //!  contiguous   |  page  |  page  |   one run: the object is there

@@ -1,4 +1,4 @@
-//! Why a snapshot was not written, not read, or not restored.
+//! Errors of writing, reading and restoring a snapshot.
 
 use std::collections::TryReserveError;
 use std::io;

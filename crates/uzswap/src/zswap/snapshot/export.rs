@@ -1,4 +1,4 @@
-//! From the store to a snapshot.
+//! Writes a store to a snapshot.
 
 use std::collections::TryReserveError;
 use std::io::Write;

@@ -1,4 +1,4 @@
-//! From a snapshot to a store.
+//! Restores a store from a snapshot.
 
 use std::io::Read;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Snapshots: the whole store in one file, and back.
+//! Snapshots: the whole store in one file.
 //!
 //! ```text
 //!  list of keys, coldest first -> a page at a time, as it is in pool or backing -> block -> FILE

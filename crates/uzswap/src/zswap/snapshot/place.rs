@@ -1,4 +1,4 @@
-//! Where a snapshot is written: `.NAME.part` beside it, which takes its name once it is complete.
+//! The file of a snapshot: written as `.NAME.part` beside it, and renamed once it is complete.
 //!
 //! The part is locked while it is written. A temporary file without a lock belongs to a process
 //! that has ended, and the next snapshot removes it. Two snapshots to one path at a time have

@@ -1,4 +1,4 @@
-//! Reads a snapshot, a block of pages at a time: a parser of bytes that nobody vouches for.
+//! Reads a snapshot, a block of pages at a time: a parser of untrusted bytes.
 
 use std::fs::File;
 use std::io::{self, Read};

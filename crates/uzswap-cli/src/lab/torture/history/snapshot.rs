@@ -1,4 +1,4 @@
-//! A snapshot in the middle of a history, and what is done with it.
+//! Snapshots in the middle of a history: written, read back, damaged, restored.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

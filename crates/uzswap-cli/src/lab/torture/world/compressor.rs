@@ -1,4 +1,4 @@
-//! A compressor that fails, and whose lengths differ from time to time.
+//! A compressor double that fails, and whose lengths vary.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
-//! A backing that lies. The disk knows the true content of each block and the content that it
-//! reported. Where a seed has a file too, all of that is in the file as well, and what is read
-//! comes from there.
+//! A backing double that fails and lies. The disk knows the true content of each block and the
+//! content that it reported. Where a seed has a file too, all of that is in the file as well, and
+//! what is read comes from there.
 
 use std::io;
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! The file of a snapshot, which fails at any byte.
+//! A snapshot file double that fails at any byte.
 
 use std::io::{self, Read, Write};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! An index that gets no memory.
+//! An index double that runs out of memory.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! An allocator that gets no memory, and whose objects rot.
+//! An allocator double that runs out of memory, and whose objects rot.
 
 use std::collections::BTreeMap;
 use std::io;
