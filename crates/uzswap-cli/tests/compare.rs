@@ -556,10 +556,10 @@ fn a_backing_that_cannot_be_had_is_explained() {
     taken.lock().unwrap();
     for (flags, code, words) in [
         (&["--backing", &theirs][..], 2, "has other content"),
-        (&["--backing", &directory], 2, "it is a directory"),
-        (&["--backing", &nowhere], 2, "make the directory first"),
+        (&["--backing", &directory], 2, "is a directory"),
+        (&["--backing", &nowhere], 2, "create the directory first"),
         (&["--backing", text(&locked)], 3, "in use by another store"),
-        (&["--backing", "/proc/uzswap"], 2, "make the directory first"),
+        (&["--backing", "/proc/uzswap"], 2, "create the directory first"),
         (&["--backing", &fresh, "--backing-size", "4K"], 2, "too few"),
         (&["--backing", &fresh, "--backing-size", "15T"], 3, "preallocate it"),
     ] {
@@ -630,7 +630,7 @@ fn bad_input_is_explained() {
         (&["--corpus", &missing], "No such file"),
         (&["--sizes", &junk], "line 3"),
         (&["--sizes", &large], "line 1"),
-        (&["--sizes", &nothing], "holds no sizes"),
+        (&["--sizes", &nothing], "has no sizes"),
         (&["--sizes", &missing], "No such file"),
         (&["--sizes", &directory], "directory"),
         (&["--pid", &gone], "no process"),
@@ -649,7 +649,7 @@ fn bad_input_is_explained() {
         (&["--object-header", "zbud"], "zbud=8,z3fold=8"),
         (&["--object-header", "slab=8"], "one of: zsmalloc, zbud, z3fold"),
         (&["--object-header", "zbud=65"], "0 to 64"),
-        (&["--object-header", "zbud=8,zbud=16"], "zbud twice"),
+        (&["--object-header", "zbud=8,zbud=16"], "gives zbud twice"),
         (&["--at", "exit", "--pid", "1"], "--at"),
         (&["--runs", "-1"], "invalid value '-1' for '--runs <N>'"),
         (&["--runs", "0"], "1..=1000"),
@@ -662,12 +662,12 @@ fn bad_input_is_explained() {
         (&["--corpus", &one_page, "--seed", "2"], "cannot be used with"),
         (&["--sizes", &junk, "--compressor", "lz4"], "cannot be used with"),
         (&["--same-filled", "last"], "one of: forward, backward, last-first, vector, off"),
-        (&["--same-filled", "off", "--same-filled-zero-only"], "needs a check"),
+        (&["--same-filled", "off", "--same-filled-zero-only"], "choose a check"),
         (&["--sizes", &junk, "--same-filled", "off"], "cannot be used with"),
         (&["--json", "--csv"], "cannot be used with"),
-        (&["--max-pool", "0"], "needs 4096 bytes"),
-        (&["--max-pool", "120%"], "up to 100"),
-        (&["--max-pool", "lots"], "expected a size as 512M, a share of the memory as 20%"),
+        (&["--max-pool", "0"], "at least 4096 bytes"),
+        (&["--max-pool", "120%"], "0 to 100"),
+        (&["--max-pool", "lots"], "expected a size such as 512M, a share of memory such as 20%"),
         (&["--backing", "file"], "--backing needs --max-pool"),
         (&["--lru", "plain"], "--lru needs --max-pool"),
         (&["--exclusive"], "--exclusive needs --max-pool"),
@@ -675,9 +675,9 @@ fn bad_input_is_explained() {
         (&["--max-pool", "1M", "--shrinker", "on"], "--shrinker needs --backing"),
         (&["--max-pool", "1M", "--written-as", "objects"], "--written-as needs --backing"),
         (&["--max-pool", "1M", "--backing-size", "1M"], "required"),
-        (&["--max-pool", "1M", "--accept-threshold", "101"], "up to 100"),
-        (&["--max-pool", "1M", "--checksum", "maybe"], "neither on nor off"),
-        (&["--max-pool", "1M", "--skew", "-1"], "no skew"),
+        (&["--max-pool", "1M", "--accept-threshold", "101"], "0 to 100"),
+        (&["--max-pool", "1M", "--checksum", "maybe"], "expected on or off"),
+        (&["--max-pool", "1M", "--skew", "-1"], "skew must be"),
         (&["--max-pool", "1M", "--accesses", "0"], "0 is not in"),
         (&["stray"], "unexpected argument"),
     ];
@@ -756,7 +756,7 @@ fn a_heap_that_does_not_fit_is_not_built() {
         let output = run(arguments);
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(3), "{stderr}");
-        assert!(stderr.contains("100 TiB do not fit"), "{stderr}");
+        assert!(stderr.contains("100 TiB does not fit"), "{stderr}");
     }
 }
 

@@ -267,7 +267,7 @@ impl Case {
             There::OwnHardLink => Refused("hard link"),
             There::Directory => Refused("irectory"),
             // It has a reader.
-            There::OwnPipe | There::TheirPipe if is_backing => Refused("it is a pipe"),
+            There::OwnPipe | There::TheirPipe if is_backing => Refused("is a pipe"),
             There::OwnPipe | There::TheirPipe if replaces => Refused("regular file"),
             There::OwnPipe => Made(if is_report { 0o644 } else { 0o600 }),
             There::TheirFile if replaces => match self.directory {
@@ -523,7 +523,7 @@ fn prepared() {
     let contents: Vec<u8> = (0..100 * PAGE_SIZE).map(|at| ((at * at) >> 7) as u8).collect();
     make(&pages, &contents, 0o600, 0);
     let compare = ["compare", "--corpus", text(&pages), "--runs", "1", "--max-pool", "60K"];
-    for (path, words) in names.iter().zip(["belongs to user", "symbolic link", "it is a pipe"]) {
+    for (path, words) in names.iter().zip(["belongs to user", "symbolic link", "is a pipe"]) {
         let output = uzswap(&[&compare[..], &["--backing", text(path)]].concat());
         expect_error(&output, 2, &[text(path), words]);
     }

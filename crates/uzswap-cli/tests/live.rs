@@ -286,7 +286,7 @@ fn full_disk_snapshot() {
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!((lines.len(), output.status.code()), (4, Some(0)), "{text}");
     assert!(lines[0].contains("free some space") && lines[0].contains("os error 28"), "{text}");
-    assert!(lines[2].contains("/mnt/.s.part (choose a place that can be written)"), "{text}");
+    assert!(lines[2].contains("/mnt/.s.part (choose a writable path)"), "{text}");
     assert!(lines[2].contains("os error 30"), "{text}");
     assert_eq!((lines[1], lines[3]), ("s", "s"), "{text}");
 }

@@ -407,7 +407,7 @@ fn a_charge_that_passes_the_limit_changes_nothing() {
     assert_eq!((budget.pool_bytes(), budget.reserve_bytes()), (90, 1000));
     assert_eq!(
         over.to_string(),
-        "20 bytes more than the 90 in use pass the budget of 100 (counted: pool)"
+        "20 more bytes exceed the budget of 100 bytes (90 in use, counted: pool)"
     );
     budget.pool_to_reserve(90);
     assert_eq!((budget.used_bytes(), budget.reserve_bytes()), (0, 1090));

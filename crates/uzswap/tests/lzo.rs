@@ -143,22 +143,22 @@ fn what_is_wrong_with_a_stream_is_told() {
         (vec![17, 0, 0], "to 0 bytes instead of 4096"),
         (vec![17, 2, 18, 7, 17, 0, 0], "bitstream version 2"),
         (vec![17, 1, 17, 0, 0], "to 0 bytes instead of 4096"),
-        (vec![18, 7, 0x40 | 4, 0], "byte 1 of the page, a match that starts 2 bytes before"),
+        (vec![18, 7, 0x40 | 4, 0], "a match at byte 1 of the page starts 2 bytes before"),
         (literals, "more than 4096"),
         // After four literals and more, the short instructions reach far back.
         (
             vec![21, 7, 7, 7, 7, 1, 0, 0],
-            "byte 4 of the page, a match that starts 2049 bytes before",
+            "byte 4 of the page starts 2049 bytes before",
         ),
-        (vec![22, 7, 7, 7, 7, 7, 4, 0, 0], "byte 5 of the page, a match that starts 2050 bytes"),
+        (vec![22, 7, 7, 7, 7, 7, 4, 0, 0], "byte 5 of the page starts 2050 bytes"),
         (with(4095, &[17, 0, 0]), "to 4095 bytes instead of 4096"),
         (with(4097, &[17, 0, 0]), "more than 4096"),
         (with(4096, &[17, 0]), "ends before"),
         (with(4096, &[]), "ends before"),
         (with(4096, &[17, 0, 0, 0]), "1 bytes follow"),
         (with(4096, &[18, 0, 0]), "does not have length 3"),
-        (with(4096, &[25, 0, 0]), "a match that starts 32768 bytes before"),
-        (with(4000, &[31, 0xfc, 0xff, 11, 17, 0, 0]), "a match that starts 49151 bytes before"),
+        (with(4096, &[25, 0, 0]), "starts 32768 bytes before"),
+        (with(4000, &[31, 0xfc, 0xff, 11, 17, 0, 0]), "starts 49151 bytes before"),
     ] {
         let message = decode(&stream).unwrap_err();
         assert!(message.contains(words), "no '{words}' in: {message}");
