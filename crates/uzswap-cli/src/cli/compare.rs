@@ -23,7 +23,7 @@ use crate::lab::report::format::thousands;
 use crate::lab::workload::Workload;
 use uzswap::compressor::CompressorKind;
 use uzswap::index::IndexKind;
-use uzswap::names::UnknownName;
+use uzswap::named_enum::UnknownName;
 use uzswap::same_filled::SameFilledCheck;
 use uzswap::zpool::zsmalloc::{
     CHAIN_SIZE_MAX, CHAIN_SIZE_MIN, ChainRule, HandleHeader, ObjectMapping,

@@ -20,7 +20,7 @@ pub use format::ObjectFormat;
 pub use pair::Pair;
 use thiserror::Error;
 
-use crate::names::UnknownName;
+use crate::named_enum::UnknownName;
 use crate::page::{PAGE_SIZE, Page};
 
 /// Room a compressor is given: more than any of them makes of one page, so that none has to look

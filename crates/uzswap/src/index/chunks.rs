@@ -8,7 +8,7 @@ use crate::AuditError;
 use std::sync::Arc;
 
 use crate::budget::{Budget, GrowError};
-use crate::table::Table;
+use crate::budgeted_vec::BudgetedVec;
 
 /// Nodes in a chunk: the low bits of a node's number.
 const CHUNK_BITS: u32 = 4;
@@ -20,7 +20,7 @@ const CHUNKS_MAX: usize = (u32::MAX >> CHUNK_BITS) as usize;
 /// The nodes. Chunks and their table are charged to the budget.
 #[derive(Debug)]
 pub(super) struct Chunks<T> {
-    chunks: Table<Box<[T; CHUNK_NODES]>>,
+    chunks: BudgetedVec<Box<[T; CHUNK_NODES]>>,
     /// Nodes in use: those with the numbers below.
     used: usize,
 }
@@ -33,7 +33,7 @@ impl<T> Chunks<T> {
     const CHUNK_BYTES: usize = size_of::<[T; CHUNK_NODES]>();
 
     pub(super) fn new(budget: &Arc<Budget>) -> Chunks<T> {
-        Chunks { chunks: Table::new(budget), used: 0 }
+        Chunks { chunks: BudgetedVec::new(budget), used: 0 }
     }
 
     /// Frees the chunks from the `kept`th on.

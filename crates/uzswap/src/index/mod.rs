@@ -15,7 +15,7 @@ use std::sync::Arc;
 use thiserror::Error;
 
 use crate::budget::{Budget, GrowError, OverBudget};
-use crate::names::named;
+use crate::named_enum::named;
 use crate::page::PageKey;
 
 /// What an index holds per page: 64 bits of the owner's, never all zero.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::names::named;
+use crate::named_enum::named;
 
 /// What a store does that finds the pool at its limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]

@@ -7,7 +7,7 @@ use super::{OBJECT_HEADER_MAX, Zswap};
 use crate::budget::Counted;
 use crate::compressor::CompressorKind;
 use crate::index::IndexKind;
-use crate::names::named;
+use crate::named_enum::named;
 use crate::options::{OptionError, setters};
 use crate::same_filled::SameFilled;
 use crate::zpool::zsmalloc::{CHAIN_SIZE_MAX, CHAIN_SIZE_MIN, ZsmallocOptions};

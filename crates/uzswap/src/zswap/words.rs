@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::budget::Budget;
+use crate::budgeted_vec::BudgetedVec;
 use crate::index::IndexError;
-use crate::table::Table;
 
 /// Ends the list of free slots.
 const NONE: u32 = u32::MAX;
@@ -16,14 +16,14 @@ const SLOTS_MAX: usize = NONE as usize;
 #[derive(Debug)]
 pub(super) struct Words {
     /// A word, or of a free slot the number of the next one.
-    slots: Table<u64>,
+    slots: BudgetedVec<u64>,
     free_head: u32,
     used: usize,
 }
 
 impl Words {
     pub(super) fn new(budget: &Arc<Budget>) -> Words {
-        Words { slots: Table::new(budget), free_head: NONE, used: 0 }
+        Words { slots: BudgetedVec::new(budget), free_head: NONE, used: 0 }
     }
 
     /// Keeps a word; the number of its slot.

@@ -15,7 +15,7 @@ use self::view::{Size, frame};
 use super::{Failure, write_out};
 use uzswap_pager::running;
 use uzswap_sys::interrupt;
-use uzswap_sys::stderr::tell;
+use uzswap_sys::stderr::log;
 
 /// How soon Ctrl-C is seen.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -66,7 +66,7 @@ impl Top {
             }
             let runs = history.next(found);
             if runs.is_empty() && !self.json && !is_screen && !told_of_none {
-                tell(NOTHING);
+                log(NOTHING);
             }
             told_of_none = runs.is_empty();
             let text = match (self.json, is_screen) {

@@ -31,7 +31,7 @@ pub use trace::{Trace, TraceInfo, TraceReadError, Traced, replay_trace};
 use super::histogram::Latencies;
 use super::mix;
 use super::sizes::SizeList;
-use uzswap::names::named;
+use uzswap::named_enum::named;
 use uzswap::page::{PAGE_SIZE, Page, PageKey};
 use uzswap::zswap::{LoadError, Shrinker, Zswap};
 use uzswap_sys::process::{CpuTime, anonymous_bytes, cpu_time, trim_heap};

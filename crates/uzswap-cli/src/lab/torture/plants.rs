@@ -1,7 +1,7 @@
 //! Bugs that are put in by purpose, to see that they are found: in the doubles, where a part that
 //! does this makes the store do what a bug of its own would.
 
-use uzswap::names::named;
+use uzswap::named_enum::named;
 
 /// A planted bug.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
