@@ -1,7 +1,7 @@
 //! Which page is where: the map from page keys to entries.
 
 pub mod btree;
-mod chunks;
+mod node_arena;
 pub mod radix;
 pub mod rbtree;
 pub mod xarray;

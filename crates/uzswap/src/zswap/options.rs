@@ -1,7 +1,7 @@
 //! What a store is made of.
 
 use super::error::BuildError;
-use super::limit::WhenFull;
+use super::hysteresis::WhenFull;
 use super::lru::Lru;
 use super::{OBJECT_HEADER_MAX, Zswap};
 use crate::budget::Counted;

@@ -11,7 +11,7 @@ use super::world::{Disk, FailingIndex, LyingCompressor, RottingPool, World};
 use crate::lab::SplitMix64;
 use uzswap::backing::Submission;
 use uzswap::budget::{Budget, Counted};
-use uzswap::compressor::{Compressor, CompressorKind, Pair};
+use uzswap::compressor::{Compressor, CompressorKind, Dual};
 use uzswap::index::IndexKind;
 use uzswap::page::{PAGE_SIZE, PageKey};
 use uzswap::same_filled::{SameFilled, SameFilledCheck};
@@ -299,7 +299,7 @@ impl Plan {
     pub(super) fn compressor(&self, world: &Arc<World>) -> LyingCompressor {
         let fast = self.options.compressor.build();
         let compressor: Box<dyn Compressor> = match self.options.dense {
-            Some(dense) => Box::new(Pair::new(fast, dense.build())),
+            Some(dense) => Box::new(Dual::new(fast, dense.build())),
             None => fast,
         };
         LyingCompressor::new(Arc::clone(world), compressor)
