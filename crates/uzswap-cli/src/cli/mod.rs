@@ -7,7 +7,7 @@ mod compare;
 mod corpus;
 mod doctor;
 mod kernel_swap;
-mod limits;
+mod limit_args;
 mod live;
 mod manual;
 mod run;

@@ -10,7 +10,7 @@ use std::str::FromStr;
 use std::time::{Duration, Instant, SystemTime};
 
 use super::Failure;
-use super::limits::no_backing;
+use super::limit_args::no_backing;
 use super::size::parse_size;
 use crate::lab::page_set::rfc3339;
 use crate::lab::report::format::human_size;

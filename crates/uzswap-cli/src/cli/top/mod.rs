@@ -1,6 +1,6 @@
 //! `uzswap top`: what runs in less memory, again and again.
 
-mod figures;
+mod rates;
 mod view;
 
 use std::io::{self, IsTerminal};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, anyhow};
 use serde::Serialize;
 
-use self::figures::{History, TopRun};
+use self::rates::{History, TopRun};
 use self::view::{Size, frame};
 use super::{Failure, write_out};
 use uzswap_pager::running;

@@ -5,7 +5,7 @@ use uzswap::named_enum::named;
 
 /// A planted bug.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Plant {
+pub enum PlantedBug {
     /// The index removes an entry by its key alone.
     KeyOnlyErase,
     /// A replaced entry stays in the index.
@@ -29,7 +29,7 @@ pub enum Plant {
 }
 
 named!(
-    Plant, "planted bug",
+    PlantedBug, "planted bug",
     KeyOnlyErase => "key-only-erase", StaleEntry => "stale-entry", LostEntry => "lost-entry",
     ForgottenRemoval => "forgotten-removal", Overshoot => "overshoot",
     LeakedObject => "leaked-object", EarlySuccess => "early-success",
