@@ -9,42 +9,42 @@ const LAYERS: [(&str, &[&str]); 21] = [
     ("sys", &[]),
     ("preload", &[]),
     ("random", &[]),
-    ("names", &[]),
+    ("named_enum", &[]),
     ("page", &[]),
     ("files", &[]),
-    ("budget", &["names"]),
-    ("table", &["budget"]),
+    ("budget", &["named_enum"]),
+    ("budgeted_vec", &["budget"]),
     ("same_filled", BASE),
     ("doctor", &["sys"]),
     ("compressor", BASE),
-    ("backing", &["sys", "names", "page", "files"]),
+    ("backing", &["sys", "named_enum", "page", "files"]),
     ("trace", &["page", "same_filled", "files"]),
     ("zpool", MECHANISM),
     ("index", MECHANISM),
     ("zswap", STORE),
-    ("kernel_swap", &["sys", "files", "names"]),
+    ("kernel_swap", &["sys", "files", "named_enum"]),
     ("lab", LAB),
     ("pager", PAGER),
     ("cli", CLI),
     ("main", &["cli"]),
 ];
 
-const BASE: &[&str] = &["sys", "names", "page"];
-const MECHANISM: &[&str] = &["sys", "names", "page", "budget", "table"];
+const BASE: &[&str] = &["sys", "named_enum", "page"];
+const MECHANISM: &[&str] = &["sys", "named_enum", "page", "budget", "budgeted_vec"];
 #[rustfmt::skip]
 const STORE: &[&str] = &[
-    "names", "page", "files", "budget", "table", "same_filled", "compressor", "backing", "zpool",
+    "named_enum", "page", "files", "budget", "budgeted_vec", "same_filled", "compressor", "backing", "zpool",
     "index",
 ];
 #[rustfmt::skip]
 const LAB: &[&str] = &[
-    "sys", "names", "page", "files", "budget", "same_filled", "compressor", "backing", "zpool",
+    "sys", "named_enum", "page", "files", "budget", "same_filled", "compressor", "backing", "zpool",
     "index", "zswap", "trace", "pager", "kernel_swap", "random",
 ];
 const PAGER: &[&str] = &["sys", "preload", "page", "backing", "doctor", "zswap", "trace"];
 #[rustfmt::skip]
 const CLI: &[&str] = &[
-    "sys", "names", "page", "files", "budget", "same_filled", "compressor", "backing", "zpool",
+    "sys", "named_enum", "page", "files", "budget", "same_filled", "compressor", "backing", "zpool",
     "index", "zswap", "lab", "doctor", "pager", "trace", "kernel_swap", "random",
 ];
 

@@ -4,7 +4,7 @@ use std::io::Write;
 
 /// Writes a line to standard error, with our name before it. Where that cannot be written (a pipe
 /// that nobody reads, a full disk), nothing is told, and all goes on: `eprintln!` panics there.
-pub fn tell(text: &str) {
+pub fn log(text: &str) {
     write(&format!("uzswap: {text}\n"));
 }
 

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use thiserror::Error;
 
-use crate::names::named;
+use crate::named_enum::named;
 
 /// What a budget's limit is on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]

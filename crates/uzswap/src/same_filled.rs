@@ -9,9 +9,9 @@
 //!  vector        0 | 511, then blocks of 64 words      ours
 //! ```
 
-use crate::names::named;
+use crate::named_enum::named;
 use crate::page::{Page, WORDS_PER_PAGE, words};
-use uzswap_sys::wide::{BLOCK_WORDS, first_differing_block};
+use uzswap_sys::simd::{BLOCK_WORDS, first_differing_block};
 
 /// In which order the words of a page are compared with its first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]

@@ -16,7 +16,7 @@ use std::time::Duration;
 use uzswap::AuditError;
 use uzswap::backing::{Backing, Block, BlockWrite, MemoryBacking};
 use uzswap::compressor::{
-    CompressError, Compressor, CompressorKind, Corrupt, OUTPUT_BYTES, ObjectFormat, Pair,
+    CompressError, Compressor, CompressorKind, Corrupt, Dual, OUTPUT_BYTES, ObjectFormat,
 };
 use uzswap::page::{PAGE_SIZE, Page, PageKey};
 use uzswap::zpool::{Handle, UnknownHandle, Zpool, ZpoolError, ZpoolStats};
@@ -330,7 +330,7 @@ fn scene(options: ZswapOptions, with_backing: bool) -> Scene {
     let orders = Arc::new(Orders::default());
     let bad = || Arc::clone(&orders);
     let parts = ZswapParts::of(options);
-    let pair = Pair::new(CompressorKind::Lz4.build(), CompressorKind::Zstd(3).build());
+    let pair = Dual::new(CompressorKind::Lz4.build(), CompressorKind::Zstd(3).build());
     let memory = MemoryBacking::new(BLOCKS).unwrap();
     let backing = with_backing.then(|| Box::new(BadBacking(memory, bad())) as Box<dyn Backing>);
     let parts = ZswapParts {

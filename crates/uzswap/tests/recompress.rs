@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use uzswap::compressor::{CompressError, Compressor, CompressorKind, Corrupt, OUTPUT_BYTES, Pair};
+use uzswap::compressor::{CompressError, Compressor, CompressorKind, Corrupt, Dual, OUTPUT_BYTES};
 use uzswap::page::{PAGE_SIZE, Page, PageKey};
 use uzswap::random::SplitMix64;
 use uzswap::zpool::ZpoolKind;
@@ -18,8 +18,8 @@ use uzswap::zswap::{
 
 const DENSE: CompressorKind = CompressorKind::Zstd(1);
 
-fn pair() -> Box<Pair> {
-    Box::new(Pair::new(CompressorKind::Lz4.build(), DENSE.build()))
+fn pair() -> Box<Dual> {
+    Box::new(Dual::new(CompressorKind::Lz4.build(), DENSE.build()))
 }
 
 /// A page of words; of random bytes, where `kind` is 0, and of nothing but zeros, where it is 1.
@@ -82,7 +82,7 @@ fn a_pair_gives_back_what_either_made() {
     }
     // One that makes a page of a page has no room for more.
     let none = || CompressorKind::None.build();
-    assert!(Pair::new(none(), none()).compress(&page, &mut out).is_err());
+    assert!(Dual::new(none(), none()).compress(&page, &mut out).is_err());
     assert_eq!(pair.name(), "lz4+zstd:1");
 }
 
@@ -169,7 +169,7 @@ fn what_is_compressed_once_more_takes_the_room_of_what_was_dense_at_once() {
 
 /// A pair whose fast one says that what it made is corrupt, when told so.
 #[derive(Debug)]
-struct Rotten(Box<Pair>, Arc<AtomicBool>);
+struct Rotten(Box<Dual>, Arc<AtomicBool>);
 
 impl Compressor for Rotten {
     fn name(&self) -> String {

@@ -10,7 +10,7 @@ use clap::builder::RangedU64ValueParser;
 
 use super::capture::When;
 use super::corpus::{Source, bar};
-use super::limits::LimitArguments;
+use super::limit_args::LimitArgs;
 use super::live::{self, LiveArguments, LiveChoice};
 use super::size::parse_size;
 use super::{Failure, print};
@@ -23,7 +23,7 @@ use crate::lab::report::format::thousands;
 use crate::lab::workload::Workload;
 use uzswap::compressor::CompressorKind;
 use uzswap::index::IndexKind;
-use uzswap::names::UnknownName;
+use uzswap::named_enum::UnknownName;
 use uzswap::same_filled::SameFilledCheck;
 use uzswap::zpool::zsmalloc::{
     CHAIN_SIZE_MAX, CHAIN_SIZE_MIN, ChainRule, HandleHeader, ObjectMapping,
@@ -59,7 +59,7 @@ pub(super) struct Compare {
     ///
     /// As fast as they go, by one thread, whatever the run's times were. Each load is compared.
     #[arg(long, value_name = "FILE", group = "pages", help_heading = "Pages",
-          conflicts_with_all = ["tree", "free", "LimitArguments"])]
+          conflicts_with_all = ["tree", "free", "LimitArgs"])]
     trace: Option<PathBuf>,
     /// Run a command and replay its anonymous pages
     #[arg(last = true, value_name = "CMD", group = "pages", help_heading = "Pages")]
@@ -175,7 +175,7 @@ pub(super) struct Compare {
     live: LiveArguments,
 
     #[command(flatten)]
-    limits: LimitArguments,
+    limits: LimitArgs,
 
     /// Print one JSON document instead
     ///

@@ -19,7 +19,7 @@ use crate::kernel_swap::{
     KernelSwapOptions, MemoryCgroup, SwapBacking, probe, restore_when_ended,
 };
 use uzswap_sys::interrupt;
-use uzswap_sys::stderr::tell;
+use uzswap_sys::stderr::log;
 
 /// Exit codes of env(1): it failed itself, the command cannot be run, there is none.
 const FAILED: u8 = 125;
@@ -64,12 +64,12 @@ impl InCgroup {
             .open(&processes)
             .and_then(|mut file| io::Write::write_all(&mut file, b"0"))
         {
-            tell(&format!("cannot enter cgroup {}: {error}", self.cgroup.display()));
+            log(&format!("cannot enter cgroup {}: {error}", self.cgroup.display()));
             return ExitCode::from(FAILED);
         }
         let name = self.command[0].to_string_lossy();
         let error = Command::new(&self.command[0]).args(&self.command[1..]).exec();
-        tell(&format!("cannot run '{name}': {error}"));
+        log(&format!("cannot run '{name}': {error}"));
         match error.kind() {
             io::ErrorKind::NotFound => ExitCode::from(NOT_FOUND),
             _ => ExitCode::from(NOT_RUN),

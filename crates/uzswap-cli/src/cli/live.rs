@@ -99,7 +99,7 @@ const LIVE_ALONE: [&str; 17] = [
     "host_pages",
     "same_filled",
     "same_filled_zero_only",
-    "LimitArguments",
+    "LimitArgs",
 ];
 
 /// The limit of a preset where none is given.

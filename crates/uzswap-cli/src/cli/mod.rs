@@ -7,7 +7,7 @@ mod compare;
 mod corpus;
 mod doctor;
 mod kernel_swap;
-mod limits;
+mod limit_args;
 mod live;
 mod manual;
 mod run;
@@ -26,7 +26,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use serde::Serialize;
 
 use uzswap_sys::signals::size_limit_is_an_error;
-use uzswap_sys::stderr::tell;
+use uzswap_sys::stderr::log;
 
 /// The version, the commit and the target.
 const VERSION: &str = concat!(
@@ -209,7 +209,7 @@ pub fn main() -> ExitCode {
         Ok(code) => code,
         Err(failure) => {
             // The whole chain of causes, outermost first, on one line.
-            tell(&format!("{:#}", failure.error()));
+            log(&format!("{:#}", failure.error()));
             ExitCode::from(failure.code())
         }
     }

@@ -10,7 +10,7 @@ use std::str::FromStr;
 use std::time::{Duration, Instant, SystemTime};
 
 use super::Failure;
-use super::limits::no_backing;
+use super::limit_args::no_backing;
 use super::size::parse_size;
 use crate::lab::page_set::rfc3339;
 use crate::lab::report::format::human_size;
@@ -18,14 +18,14 @@ use uzswap::budget::Counted;
 use uzswap::compressor::{CompressorKind, CompressorNameError};
 use uzswap::files::{Contents, open_output};
 use uzswap::index::IndexKind;
-use uzswap::names::UnknownName;
+use uzswap::named_enum::UnknownName;
 use uzswap::trace::{TraceAbout, TraceError};
 use uzswap::zpool::ZpoolKind;
 use uzswap::zswap::{Incompressible, RecordOptions, WrittenAs, ZswapOptions};
 use uzswap_pager::doctor;
 use uzswap_pager::{MetricsAddress, RunError, RunOptions, RunReport, WriteBackOptions, run};
-use uzswap_sys::children;
-use uzswap_sys::stderr::{self, tell};
+use uzswap_sys::stderr::{self, log};
+use uzswap_sys::wait;
 
 /// What makes pages dense where nothing is asked for: a third less than lz4 leaves, in three times
 /// its time.
@@ -127,7 +127,7 @@ impl Run {
         match self.run_program() {
             Ok(code) => code,
             Err(failure) => {
-                tell(&format!("{:#}", failure.error()));
+                log(&format!("{:#}", failure.error()));
                 ExitCode::from(failure.code())
             }
         }
@@ -192,7 +192,7 @@ impl Run {
                     _ => 126,
                 };
                 let error = anyhow::Error::from(RunError::Program { program, source });
-                tell(&format!("{error:#}"));
+                log(&format!("{error:#}"));
                 return Ok(ExitCode::from(code));
             }
             Err(RunError::Metrics { address, source }) => {
@@ -213,7 +213,7 @@ impl Run {
         if let Some((path, mut file)) = stats {
             let text = serde_json::to_string_pretty(&report).expect("numbers") + "\n";
             if let Err(error) = file.write_all(text.as_bytes()) {
-                tell(&no_stats(path, &error));
+                log(&no_stats(path, &error));
                 is_kept = false;
             }
         }
@@ -221,7 +221,7 @@ impl Run {
             stderr::write(&summary(&report, start.elapsed()));
         }
         if let Some(signal) = status.signal() {
-            children::end_by(signal);
+            wait::end_by(signal);
             return Ok(ExitCode::from(128 + signal as u8)); // 1 to 64
         }
         Ok(match status.code() {

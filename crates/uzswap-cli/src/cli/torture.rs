@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::bench::parse_seconds;
 use super::corpus::bar;
 use super::{Failure, print, print_json};
-use crate::lab::torture::{Failure as Found, Fault, FaultSet, Outcome, Plant, Torture};
+use crate::lab::torture::{Failure as Found, Fault, FaultSet, Outcome, PlantedBug, Torture};
 
 /// What `uzswap torture` is asked for.
 ///
@@ -43,7 +43,7 @@ pub(super) struct TortureArgs {
     faults: FaultSet,
     /// A bug to put in, to see that it is found
     #[arg(long, value_name = "NAME", hide = true)]
-    plant: Option<Plant>,
+    plant: Option<PlantedBug>,
     /// Print one JSON document instead
     #[arg(long)]
     json: bool,

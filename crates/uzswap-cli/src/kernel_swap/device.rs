@@ -54,7 +54,7 @@ impl fmt::Display for SwapBacking {
 }
 
 impl FromStr for SwapBacking {
-    type Err = uzswap::names::UnknownName;
+    type Err = uzswap::named_enum::UnknownName;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         match text {
@@ -62,7 +62,7 @@ impl FromStr for SwapBacking {
             "zram" => Ok(SwapBacking::Zram),
             _ => match text.strip_prefix("file:").filter(|folder| !folder.is_empty()) {
                 Some(folder) => Ok(SwapBacking::File(folder.into())),
-                None => Err(uzswap::names::UnknownName {
+                None => Err(uzswap::named_enum::UnknownName {
                     what: "backing of swap",
                     name: text.to_owned(),
                     known: "loop, zram, file:FOLDER".to_owned(),

@@ -14,7 +14,7 @@ use super::device::{
 use super::journal::Journal;
 use super::kernel_files::{Figures, number_of, read_setting, swap_areas};
 use super::{KernelSwapError, Restored};
-use uzswap::names::named;
+use uzswap::named_enum::named;
 
 const ZSWAP: &str = "/sys/module/zswap/parameters";
 const ZSWAP_DEBUGFS: &str = "/sys/kernel/debug/zswap";

@@ -26,7 +26,7 @@ use super::kernel_files::{block_devices, last_disk_sequence, read_setting, write
 use super::restore::{self, Restored};
 use super::undo::{self, Outcome, UndoError};
 use uzswap_sys::process::start_time;
-use uzswap_sys::stderr::tell;
+use uzswap_sys::stderr;
 use uzswap_sys::swap::read_into;
 
 /// Where journals are.
@@ -451,10 +451,10 @@ impl Drop for Inner {
         let restored = log.undo_all();
         let removed = log.remove_if_done();
         for error in &restored.failed {
-            tell(&format!("cannot {error}"));
+            stderr::log(&format!("cannot {error}"));
         }
         if let Err(error) = removed {
-            tell(&format!("cannot remove {}: {error}", log.path.display()));
+            stderr::log(&format!("cannot remove {}: {error}", log.path.display()));
         }
         // Closing the file would do it, where no child that is about to exec had a copy.
         let _ = log.file.unlock();

@@ -10,7 +10,7 @@ use super::journal::{EXTENSION, FOLDER, Log, check_folder};
 use super::undo::{Outcome, UndoError};
 use uzswap_sys::process::start_time;
 use uzswap_sys::signals::SignalMask;
-use uzswap_sys::stderr::tell;
+use uzswap_sys::stderr::log;
 
 /// What became of the changes of a journal.
 #[derive(Debug, Default)]
@@ -205,10 +205,10 @@ pub fn restore_when_ended(journal: &Path) -> Result<(), KernelSwapError> {
     let restored = restored?;
     if !restored.undone.is_empty() {
         let what = restored.undone.join(", ");
-        tell(&format!("the process that changed swap has ended: {what}"));
+        log(&format!("the process that changed swap has ended: {what}"));
     }
     for text in &restored.left {
-        tell(text);
+        log(text);
     }
     restored.checked().map(drop)
 }

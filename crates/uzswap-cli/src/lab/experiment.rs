@@ -13,12 +13,12 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::child::{self, ChildError, Refusal};
-use super::limits::{self, LimitParts, LimitSettings, Limits, Meter};
+use super::limited_pool::{self, LimitParts, LimitSettings, Limits, Meter};
 use super::replay::{
     Accesses, Corpus, FreedHalf, ReplayError, RunResult, Trace, replay, replay_and_access,
     replay_trace,
 };
-use super::sizes::{SizeList, SizesError, StripPadding};
+use super::size_list::{SizeList, SizesError, StripPadding};
 use uzswap::compressor::{Compressor, CompressorKind};
 use uzswap::index::IndexKind;
 use uzswap::page::{PAGE_SIZE, Page};
@@ -387,12 +387,12 @@ fn replay_spec(spec: &RunSpec, corpus: &Corpus) -> Result<RunResult, Refusal> {
         return replay(corpus, settings.free, &name, build).map_err(refusal);
     };
     let meter = Arc::new(Meter::default());
-    let backing = limits::open(limit, parts, &meter)
+    let backing = limited_pool::open(limit, parts, &meter)
         .map_err(|error| Refusal::CannotRun(format!("no backing: {}", chain(&error))))?;
     let accesses =
         Accesses::new(corpus.page_count(), limit.accesses, meter, parts.shrinker.options());
     replay_and_access(corpus, settings.free, &name, Some(accesses), || {
-        limits::build(options, limit, parts, compressor(), backing)
+        limited_pool::build(options, limit, parts, compressor(), backing)
     })
     .map_err(refusal)
 }

@@ -16,7 +16,7 @@ use crate::space::Space;
 use crate::table::{Entry, Place, UNKNOWN};
 use crate::{SpaceLock, lock, too_many_files};
 use uzswap_sys::process;
-use uzswap_sys::stderr::tell;
+use uzswap_sys::stderr::log;
 use uzswap_sys::userfaultfd::Userfaultfd;
 
 /// A fork that may be told before what other threads of the parent had done to the mappings. As
@@ -166,7 +166,7 @@ impl Server {
             Ok(_) => {}
             Err(why) => {
                 let pid = parent.root().unwrap_or(0);
-                tell(&format!(
+                log(&format!(
                     "a child of process {pid} cannot be followed: {why}; it gets SIGBUS or EFAULT \
                      for pages that it lacks"
                 ));
@@ -271,7 +271,7 @@ impl Server {
         self.overtaking.retain(|fork| fork.child != id);
         self.gone(id);
         if !std::mem::replace(&mut self.has_told_of_children, true) {
-            tell(&format!(
+            log(&format!(
                 "a child of process {root} is not followed any more, as it has no helper and \
                  descriptors are few (ulimit -n): it gets SIGBUS or EFAULT for pages that it \
                  lacks; likewise others from now on"

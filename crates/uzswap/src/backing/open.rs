@@ -21,7 +21,7 @@ use super::{BLOCK_SIZE, BackingError, block_bytes, zeroed_blocks};
 use rustix::fs::OFlags;
 
 use crate::files::{Contents, Place, check_private};
-use crate::names::named;
+use crate::named_enum::named;
 use crate::options::setters;
 use uzswap_sys::files;
 

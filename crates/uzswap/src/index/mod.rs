@@ -1,7 +1,7 @@
 //! Which page is where: the map from page keys to entries.
 
 pub mod btree;
-mod chunks;
+mod node_arena;
 pub mod radix;
 pub mod rbtree;
 pub mod xarray;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use thiserror::Error;
 
 use crate::budget::{Budget, GrowError, OverBudget};
-use crate::names::named;
+use crate::named_enum::named;
 use crate::page::PageKey;
 
 /// What an index holds per page: 64 bits of the owner's, never all zero.

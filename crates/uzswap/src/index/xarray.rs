@@ -20,7 +20,7 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use super::chunks::Chunks;
+use super::node_arena::NodeArena;
 use super::{Entry, Index, IndexError};
 use crate::budget::Budget;
 use crate::page::PageKey;
@@ -96,7 +96,7 @@ fn entry(word: u64) -> Entry {
 
 /// The index as a radix tree.
 pub struct XArray {
-    nodes: Chunks<Node>,
+    nodes: NodeArena<Node>,
     root: u32,
     levels: usize,
     count: usize,
@@ -110,7 +110,7 @@ impl XArray {
 
     /// An empty index whose memory is charged to `budget`.
     pub fn on(budget: &Arc<Budget>) -> XArray {
-        XArray { nodes: Chunks::new(budget), root: 0, levels: 0, count: 0 }
+        XArray { nodes: NodeArena::new(budget), root: 0, levels: 0, count: 0 }
     }
 
     /// Whether the tree is high enough for a key.

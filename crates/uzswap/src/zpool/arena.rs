@@ -26,8 +26,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use thiserror::Error;
 
 use crate::budget::{Budget, Counted, OverBudget};
-use crate::names::named;
-use crate::table::Table;
+use crate::budgeted_vec::BudgetedVec;
+use crate::named_enum::named;
 use uzswap_sys::pages::{HOST_PAGE_SIZE, HUGE_PAGE_SIZE, PageRun};
 
 /// The longest run an arena gives, in host pages: zsmalloc's longest chain.
@@ -107,10 +107,10 @@ struct FreeRuns {
     fresh: Option<PageRun>,
     fresh_shared: Option<PageRun>,
     /// Used before and still resident, by [`list_of`].
-    retired: [Table<PageRun>; RUN_PAGES_MAX + 1],
+    retired: [BudgetedVec<PageRun>; RUN_PAGES_MAX + 1],
     retired_pages: usize,
     /// Given back to the kernel; the address space is kept.
-    returned: [Table<PageRun>; RUN_PAGES_MAX + 1],
+    returned: [BudgetedVec<PageRun>; RUN_PAGES_MAX + 1],
 }
 
 /// The list that free runs are on: by length, and single pages of shared memory in place of runs of
@@ -254,7 +254,7 @@ impl Arena {
             used_pages: self.used_pages.load(Ordering::Relaxed),
             peak_pages: self.peak_pages.load(Ordering::Relaxed),
             reserve_pages: free.retired_pages + free.rest_of_huge_page(),
-            metadata_bytes: size_of::<Arena>() + runs.map(Table::bytes).sum::<usize>(),
+            metadata_bytes: size_of::<Arena>() + runs.map(BudgetedVec::bytes).sum::<usize>(),
         }
     }
 
@@ -366,9 +366,9 @@ impl FreeRuns {
             host_pages,
             fresh: None,
             fresh_shared: None,
-            retired: std::array::from_fn(|_| Table::new(budget)),
+            retired: std::array::from_fn(|_| BudgetedVec::new(budget)),
             retired_pages: 0,
-            returned: std::array::from_fn(|_| Table::new(budget)),
+            returned: std::array::from_fn(|_| BudgetedVec::new(budget)),
         }
     }
 

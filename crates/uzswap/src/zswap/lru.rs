@@ -16,9 +16,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use super::records::{EPOCH_BITS, NONE, Record, Records, USES_MAX};
 use super::tenant::{TenantNumber, Tenants};
 use crate::budget::Budget;
+use crate::budgeted_vec::BudgetedVec;
 use crate::index::IndexError;
-use crate::names::named;
-use crate::table::Table;
+use crate::named_enum::named;
 
 /// The orders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -202,7 +202,7 @@ pub(super) struct Lists {
     lru: Lru,
     shard: usize,
     /// By tenant; those at the end without pages may be missing.
-    lists: Table<List>,
+    lists: BudgetedVec<List>,
     order: Arc<Order>,
     /// Pages until the clock's next tick.
     until_tick: u32,
@@ -271,7 +271,7 @@ impl Lists {
         Lists {
             lru,
             shard,
-            lists: Table::new(budget),
+            lists: BudgetedVec::new(budget),
             order,
             until_tick: TICK_PAGES,
             until_loads: LOADS_COUNTED,

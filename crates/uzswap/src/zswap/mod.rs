@@ -31,9 +31,10 @@ mod checksum;
 mod counters;
 mod entry;
 mod error;
+mod hysteresis;
 mod latency;
-mod limit;
 mod load;
+mod long_words;
 mod lru;
 mod options;
 mod parts;
@@ -45,11 +46,10 @@ mod shard;
 mod shrinker;
 #[cfg(feature = "snapshot")]
 pub mod snapshot;
-mod staged;
 mod stats;
 mod tenant;
 mod tier;
-mod words;
+mod write_queue;
 mod writeback;
 
 use crate::AuditError;
@@ -66,10 +66,10 @@ use serde::{Deserialize, Serialize};
 pub use counters::{Counter, CounterKind, Counters};
 use entry::{Content, Held, Written};
 pub use error::{BuildError, LoadError, StoreError, Stored, TooLarge};
+use hysteresis::Hysteresis;
+pub use hysteresis::WhenFull;
 use latency::Latencies;
 pub use latency::{LatencyBucket, LatencyCounts, LatencyStats};
-use limit::Limit;
-pub use limit::WhenFull;
 pub use lru::Lru;
 use lru::Order;
 pub use options::{Incompressible, RecordOptions, WrittenAs, ZswapOptions};
@@ -87,7 +87,7 @@ pub use writeback::Shrunk;
 
 use crate::backing::Backing;
 use crate::budget::{Budget, Counted};
-use crate::compressor::{CompressError, Compressor, Corrupt, OUTPUT_BYTES, Pair};
+use crate::compressor::{CompressError, Compressor, Corrupt, Dual, OUTPUT_BYTES};
 use crate::index::{Index, IndexError};
 use crate::page::{PAGE_SIZE, Page, PageKey};
 use crate::zpool::{Arena, Zpool, ZpoolError};
@@ -135,7 +135,7 @@ pub struct Zswap {
     compressor: Packer,
     tier: Option<Tier>,
     options: ZswapOptions,
-    limit: Limit,
+    hysteresis: Hysteresis,
     /// With records.
     order: Option<Arc<Order>>,
     shards: Shards,
@@ -279,7 +279,7 @@ impl Zswap {
                 .backing
                 .map(|backing| Tier::new(Behind::new(backing, id), budget.max_bytes()))
                 .transpose()?,
-            limit: Limit::new(budget.max_bytes(), options.accept_threshold_percent),
+            hysteresis: Hysteresis::new(budget.max_bytes(), options.accept_threshold_percent),
             shards: Shards::new(
                 options.shards,
                 &budget,
@@ -364,7 +364,7 @@ impl Zswap {
         if matches!(held.content, Content::AsIs { .. }) && self.rejects() {
             self.stage(key, held);
         }
-        self.limit.note_growth(self.limited_bytes());
+        self.hysteresis.note_growth(self.limited_bytes());
         if let Some(start) = start {
             self.latencies.store.record(start.elapsed());
         }
@@ -451,9 +451,9 @@ impl Zswap {
         let Some(order) = &self.order else { return false };
         let pool_bytes = self.budget().pool_bytes();
         let unused = || self.budget().pool_bytes().saturating_sub(order.tenants.all_bytes());
-        self.limit.is_worth_compacting(pool_bytes, unused()) && {
+        self.hysteresis.is_worth_compacting(pool_bytes, unused()) && {
             let freed = self.zpool.compact();
-            self.limit.note_compacted(unused());
+            self.hysteresis.note_compacted(unused());
             freed > 0
         }
     }
@@ -693,8 +693,8 @@ impl Zswap {
             return Ok(Held { tenant, ..Held::of_root(Content::SameFilled(word)) });
         }
         let pool_bytes = self.limited_bytes();
-        if self.options.when_full == WhenFull::Bypass && !self.limit.accepts(pool_bytes) {
-            let Limit { max_bytes, accept_bytes, .. } = self.limit;
+        if self.options.when_full == WhenFull::Bypass && !self.hysteresis.accepts(pool_bytes) {
+            let Hysteresis { max_bytes, accept_bytes, .. } = self.hysteresis;
             return Err(StoreError::PoolLimit { key, pool_bytes, max_bytes, accept_bytes });
         }
         with_scratch(|scratch| {
@@ -750,7 +750,7 @@ impl Zswap {
             if !matches!(result, Err(ZpoolError::NoPages(_) | ZpoolError::NoTables(_))) {
                 break;
             }
-            self.limit.note_full();
+            self.hysteresis.note_full();
             if !self.compact_if_worth_it() && !reclaim() {
                 break;
             }
@@ -957,7 +957,7 @@ impl ZswapParts {
         let zpool = options.zpool.build(Arc::clone(&arena), options.zsmalloc);
         let compressor = options.compressor.build();
         let compressor = match options.dense {
-            Some(dense) => Box::new(Pair::new(compressor, dense.build())),
+            Some(dense) => Box::new(Dual::new(compressor, dense.build())),
             None => compressor,
         };
         ZswapParts { arena, zpool, compressor, backing: None }

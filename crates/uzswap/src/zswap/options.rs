@@ -1,13 +1,13 @@
 //! What a store is made of.
 
 use super::error::BuildError;
-use super::limit::WhenFull;
+use super::hysteresis::WhenFull;
 use super::lru::Lru;
 use super::{OBJECT_HEADER_MAX, Zswap};
 use crate::budget::Counted;
 use crate::compressor::CompressorKind;
 use crate::index::IndexKind;
-use crate::names::named;
+use crate::named_enum::named;
 use crate::options::{OptionError, setters};
 use crate::same_filled::SameFilled;
 use crate::zpool::zsmalloc::{CHAIN_SIZE_MAX, CHAIN_SIZE_MIN, ZsmallocOptions};

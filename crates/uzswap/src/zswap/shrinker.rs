@@ -72,7 +72,7 @@ impl Shrinker {
             let (zswap, stop) = (Arc::clone(&zswap), Arc::clone(&stop));
             let work = move || {
                 while !stop.load(Ordering::Relaxed) {
-                    zswap.limit.wait(options.interval);
+                    zswap.hysteresis.wait(options.interval);
                     zswap.shrinker_turn(options, &stop);
                 }
             };
@@ -85,7 +85,7 @@ impl Shrinker {
 impl Drop for Shrinker {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        self.zswap.limit.wake();
+        self.zswap.hysteresis.wake();
         // A panic there has been reported, and left the store as it was.
         self.thread.take().map(JoinHandle::join);
     }
@@ -97,13 +97,13 @@ impl Zswap {
     #[doc(hidden)]
     pub fn shrinker_turn(&self, options: ShrinkerOptions, stop: &AtomicBool) {
         while self.write_staged() > 0 && !stop.load(Ordering::Relaxed) {}
-        if self.limit.is_crowded(self.limited_bytes())
+        if self.hysteresis.is_crowded(self.limited_bytes())
             && self.is_fragmented(options.compact_percent)
         {
             self.compact();
         }
         let mut failures = 0;
-        while self.limit.is_crowded(self.limited_bytes())
+        while self.hysteresis.is_crowded(self.limited_bytes())
             && failures < FAILURES_MAX
             && !stop.load(Ordering::Relaxed)
         {

@@ -9,7 +9,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use super::entry::Written;
 use super::parts::Behind;
 use super::shard::Victim;
-use super::staged::Staged;
+use super::write_queue::WriteQueue;
 use crate::backing::{
     BLOCK_SIZE, Block, BlockWrite, Extents, Location, block_bytes, block_bytes_mut, zeroed_blocks,
 };
@@ -31,7 +31,7 @@ pub(super) struct Tier {
     /// One batch is written at a time.
     writer: Mutex<Batch>,
     /// What the next one takes first.
-    pub(super) staged: Staged,
+    pub(super) staged: WriteQueue,
 }
 
 /// Pages on their way to the backing.
@@ -76,7 +76,7 @@ impl Tier {
             extents: Mutex::new(extents),
             discarded: Condvar::new(),
             writer: Mutex::new(batch),
-            staged: Staged::new(pool_bytes_max)?,
+            staged: WriteQueue::new(pool_bytes_max)?,
         })
     }
 

@@ -8,7 +8,7 @@
 //!      (shard lock)        used meanwhile? it stays, and has a copy
 //! ```
 //!
-//! Pages that were staged are first in a batch: see [`super::staged`].
+//! Pages that were staged are first in a batch: see [`super::write_queue`].
 //!
 //! A page that is loaded meanwhile comes from the pool; one that is replaced or invalidated is
 //! found to be gone, and its place is given up. Where a write fails the page is back on its list

@@ -9,7 +9,7 @@ use crate::cli::{Failure, print, print_json};
 use crate::lab::report::Machine;
 use crate::lab::report::format::{table, thousands, trimmed, wrapped};
 use crate::lab::study::Spread;
-use crate::lab::study::map::{Findings, MapOptions, Method, measure};
+use crate::lab::study::object_mapping::{Findings, MapOptions, Method, measure};
 
 /// What `uzswap bench map` is asked for.
 #[derive(Debug, clap::Args)]

@@ -1,6 +1,6 @@
 //! `uzswap top`: what runs in less memory, again and again.
 
-mod figures;
+mod rates;
 mod view;
 
 use std::io::{self, IsTerminal};
@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, anyhow};
 use serde::Serialize;
 
-use self::figures::{History, TopRun};
+use self::rates::{History, TopRun};
 use self::view::{Size, frame};
 use super::{Failure, write_out};
 use uzswap_pager::running;
 use uzswap_sys::interrupt;
-use uzswap_sys::stderr::tell;
+use uzswap_sys::stderr::log;
 
 /// How soon Ctrl-C is seen.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -66,7 +66,7 @@ impl Top {
             }
             let runs = history.next(found);
             if runs.is_empty() && !self.json && !is_screen && !told_of_none {
-                tell(NOTHING);
+                log(NOTHING);
             }
             told_of_none = runs.is_empty();
             let text = match (self.json, is_screen) {

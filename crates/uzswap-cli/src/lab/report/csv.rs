@@ -1,6 +1,6 @@
 //! One row a run.
 
-use super::{Report, limits};
+use super::{Report, access_section};
 use uzswap::zpool::zsmalloc::ObjectMapping;
 
 /// The report's runs as comma-separated values. No field needs quotes.
@@ -51,7 +51,7 @@ pub(super) fn rows(report: &Report) -> String {
                 ("verified_pages", findings.verified_pages.to_string()),
             ];
             let mut fields = Vec::from(fields);
-            fields.extend(limits::fields(findings, run));
+            fields.extend(access_section::fields(findings, run));
             let (names, values): (Vec<&str>, Vec<String>) = fields.into_iter().unzip();
             if rows.is_empty() {
                 rows.push(names.join(","));

@@ -1,12 +1,12 @@
 //! What an experiment found, once: printed as text, as JSON and as CSV.
 
+mod access_section;
 mod csv;
 pub(crate) mod format;
-mod limits;
 mod stats;
 mod summary;
 mod text;
-mod trace;
+mod trace_section;
 
 use std::fs;
 use std::thread;
@@ -15,11 +15,11 @@ use serde::Serialize;
 
 use super::experiment::{Combination, Parts, Settings};
 use super::histogram::{Latencies, LatencySummary};
-use super::limits::LimitSettings;
+use super::limited_pool::LimitSettings;
 use super::replay::{Figures, Phases, RunResult, TraceInfo};
-pub use limits::AccessFindings;
+pub use access_section::AccessFindings;
 pub use stats::{Stats, percent_change};
-pub use trace::TraceFindings;
+pub use trace_section::TraceFindings;
 use uzswap::page::PAGE_SIZE;
 use uzswap::zpool::ZpoolKind;
 
@@ -316,7 +316,9 @@ fn notes(combinations: &[Combination]) -> Vec<String> {
     let mut unsteady = Vec::new();
     for combination in combinations {
         let figures: Vec<&Figures> = combination.runs.iter().map(|run| &run.figures).collect();
-        if limits::is_steady(combination) && figures.iter().any(|other| *other != figures[0]) {
+        if access_section::is_steady(combination)
+            && figures.iter().any(|other| *other != figures[0])
+        {
             notes.push(unequal(&combination.label(), &figures));
         }
         let seconds = combination.runs.iter().map(|run| run.phases.total().real_s);

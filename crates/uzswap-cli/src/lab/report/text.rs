@@ -5,7 +5,7 @@ use super::format::{
 };
 use super::stats::Stats;
 use super::summary::against_base;
-use super::{Findings, Report, base_of, limits, trace};
+use super::{Findings, Report, access_section, base_of, trace_section};
 use crate::lab::experiment::Settings;
 use crate::lab::histogram::LatencySummary;
 use crate::lab::replay::{FreedHalf, Phases, Spent};
@@ -22,9 +22,9 @@ pub(super) fn page(report: &Report) -> String {
     page += &peak(report);
     page += &match report.corpus.trace {
         None => after_freeing(report),
-        Some(_) => trace::at_end(report),
+        Some(_) => trace_section::at_end(report),
     };
-    page += &limits::tables(report);
+    page += &access_section::tables(report);
     page += "SUMMARY\n\n";
     for sentence in report.notes.iter().chain(&report.summary) {
         page += &wrapped("- ", "  ", sentence);
@@ -58,7 +58,7 @@ fn header(report: &Report) -> String {
             corpus.sha256.get(..12).unwrap_or(&corpus.sha256)
         ),
     );
-    text += &trace::of(corpus);
+    text += &trace_section::of(corpus);
     for note in &corpus.notes {
         text += &wrapped("          ", "          ", note);
     }
@@ -92,7 +92,7 @@ fn header(report: &Report) -> String {
             },
         ),
     );
-    text += &limits::settings(report);
+    text += &access_section::settings(report);
     let machine = &report.machine;
     text += &wrapped(
         "machine   ",
@@ -179,7 +179,7 @@ fn run_times(report: &Report) -> String {
     }
     text + &match report.corpus.trace {
         None => phases(report),
-        Some(_) => trace::verbs(report),
+        Some(_) => trace_section::verbs(report),
     }
 }
 

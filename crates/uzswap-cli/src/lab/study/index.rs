@@ -22,7 +22,7 @@ use crate::lab::child::{Refusal, answer, ask};
 use crate::lab::experiment::by_name;
 use uzswap::index::radix::MultiplyHasher;
 use uzswap::index::{Entry, Index, IndexKind};
-use uzswap::names::{UnknownName, named};
+use uzswap::named_enum::{UnknownName, named};
 use uzswap::page::PageKey;
 use uzswap_sys::process::{anonymous_bytes, trim_heap, without_huge_pages};
 

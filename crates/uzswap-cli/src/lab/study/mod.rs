@@ -1,7 +1,7 @@
 //! The studies: one part of the store at a time, measured beside its rivals.
 
 pub mod index;
-pub mod map;
+pub mod object_mapping;
 pub mod same_filled;
 pub mod swapload;
 

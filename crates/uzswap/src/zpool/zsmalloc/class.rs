@@ -6,7 +6,7 @@
 //! pages and 64-bit words.
 
 use super::mapping::ObjectMapping;
-use crate::names::named;
+use crate::named_enum::named;
 use crate::options::setters;
 use crate::page::PAGE_SIZE;
 

@@ -112,7 +112,7 @@ impl Zswap {
                 pages,
                 of_pages: summary.pages(),
                 bytes,
-                max_pool_bytes: self.limit.max_bytes,
+                max_pool_bytes: self.hysteresis.max_bytes,
                 backing: match &self.tier {
                     None => "a backing (there is none)".to_owned(),
                     Some(tier) => tier.backing().name(),

@@ -10,7 +10,7 @@ use twox_hash::XxHash3_64;
 
 use super::{Point, World, lock};
 use crate::lab::torture::faults::{Fault, Struck};
-use crate::lab::torture::plants::Plant;
+use crate::lab::torture::planted_bugs::PlantedBug;
 use uzswap::backing::{
     BLOCK_SIZE, Backing, Block, BlockWrite, FileBacking, FileBackingOptions, Submission,
     block_bytes, block_bytes_mut,
@@ -128,7 +128,7 @@ impl Disk {
             return (Fate::Bytes(some(bytes)), Ok(()));
         }
         if world.strikes(Fault::LostWrite)
-            || world.is_planted(Plant::EarlySuccess) && world.draw().is_multiple_of(64)
+            || world.is_planted(PlantedBug::EarlySuccess) && world.draw().is_multiple_of(64)
         {
             return (Fate::Bytes(0), Ok(()));
         }
@@ -148,7 +148,7 @@ impl Disk {
         fates: Vec<(Fate, io::Result<()>)>,
         rot: Option<u64>,
     ) {
-        let believed = self.world.is_planted(Plant::EarlySuccess);
+        let believed = self.world.is_planted(PlantedBug::EarlySuccess);
         let platter = &mut *lock(&self.platter);
         let (mut runs, mut apart) = (Vec::new(), true);
         for (write, (fate, outcome)) in writes.iter_mut().zip(fates) {
@@ -269,7 +269,8 @@ impl Backing for Disk {
             if let Some(file) = &self.file {
                 self.read_file(file, &platter, first, blocks);
             }
-            let beside = world.is_planted(Plant::WrongBlock) && world.draw().is_multiple_of(16);
+            let beside =
+                world.is_planted(PlantedBug::WrongBlock) && world.draw().is_multiple_of(16);
             for (number, block) in blocks.iter_mut().enumerate() {
                 let at = start + number;
                 let from = if beside { (at + 1) % platter.blocks.len() } else { at };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::World;
 use crate::lab::torture::faults::Fault;
-use crate::lab::torture::plants::Plant;
+use crate::lab::torture::planted_bugs::PlantedBug;
 use uzswap::AuditError;
 use uzswap::index::{Entry, Index, IndexError};
 use uzswap::page::PageKey;
@@ -21,7 +21,7 @@ impl FailingIndex {
         FailingIndex { world, inner }
     }
 
-    fn is_planted(&self, plant: Plant) -> bool {
+    fn is_planted(&self, plant: PlantedBug) -> bool {
         self.world.is_planted(plant) && self.world.draw().is_multiple_of(64)
     }
 }
@@ -40,11 +40,11 @@ impl Index for FailingIndex {
         if before.is_none() && self.world.strikes(Fault::NoIndex) {
             return Err(IndexError::NoMemory);
         }
-        if before.is_some() && self.is_planted(Plant::StaleEntry) {
+        if before.is_some() && self.is_planted(PlantedBug::StaleEntry) {
             return Ok(Some(entry));
         }
         let replaced = self.inner.insert_or_replace(key, entry);
-        if self.is_planted(Plant::LostEntry) { replaced.map(|_| None) } else { replaced }
+        if self.is_planted(PlantedBug::LostEntry) { replaced.map(|_| None) } else { replaced }
     }
 
     fn get(&self, key: PageKey) -> Option<Entry> {
@@ -52,14 +52,14 @@ impl Index for FailingIndex {
     }
 
     fn take(&mut self, key: PageKey) -> Option<Entry> {
-        if self.is_planted(Plant::ForgottenRemoval) {
+        if self.is_planted(PlantedBug::ForgottenRemoval) {
             return None;
         }
         self.inner.take(key)
     }
 
     fn remove_if(&mut self, key: PageKey, entry: Entry) -> bool {
-        if self.world.is_planted(Plant::KeyOnlyErase) {
+        if self.world.is_planted(PlantedBug::KeyOnlyErase) {
             return self.inner.take(key).is_some();
         }
         self.inner.remove_if(key, entry)

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::budget::Budget;
+use crate::budgeted_vec::BudgetedVec;
 use crate::index::IndexError;
-use crate::table::Table;
 
 /// Ends the list of free slots.
 const NONE: u32 = u32::MAX;
@@ -14,16 +14,16 @@ const SLOTS_MAX: usize = NONE as usize;
 
 /// Slots of one word each. Not shared with other pages of the same word: an entry owns its slot.
 #[derive(Debug)]
-pub(super) struct Words {
+pub(super) struct LongWords {
     /// A word, or of a free slot the number of the next one.
-    slots: Table<u64>,
+    slots: BudgetedVec<u64>,
     free_head: u32,
     used: usize,
 }
 
-impl Words {
-    pub(super) fn new(budget: &Arc<Budget>) -> Words {
-        Words { slots: Table::new(budget), free_head: NONE, used: 0 }
+impl LongWords {
+    pub(super) fn new(budget: &Arc<Budget>) -> LongWords {
+        LongWords { slots: BudgetedVec::new(budget), free_head: NONE, used: 0 }
     }
 
     /// Keeps a word; the number of its slot.
@@ -55,7 +55,7 @@ impl Words {
         word
     }
 
-    /// Words held.
+    /// LongWords held.
     pub(super) fn used(&self) -> usize {
         self.used
     }
@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn slots_are_used_again_and_given_back() {
-        let mut words = Words::new(&Arc::default());
+        let mut words = LongWords::new(&Arc::default());
         let slots: Vec<u32> = (0..10).map(|word| words.insert(word << 40).unwrap()).collect();
         assert_eq!(slots, (0..10).collect::<Vec<u32>>());
         assert_eq!((words.remove(3), words.remove(7)), (3 << 40, 7 << 40));

@@ -25,20 +25,20 @@ const POOL_PART: u64 = 16;
 
 /// The queue.
 #[derive(Debug)]
-pub(super) struct Staged {
+pub(super) struct WriteQueue {
     queue: Mutex<VecDeque<Victim>>,
     /// Pages of a batch; 0 where the pool is too small for any.
     batch: usize,
 }
 
-impl Staged {
+impl WriteQueue {
     /// An empty queue, for a pool of at most so many bytes.
-    pub(super) fn new(pool_bytes_max: u64) -> Result<Staged, TryReserveError> {
+    pub(super) fn new(pool_bytes_max: u64) -> Result<WriteQueue, TryReserveError> {
         let most = pool_bytes_max / (PAGE_SIZE as u64 * POOL_PART);
         let batch = most.min(BATCH_PAGES as u64) as usize;
         let mut queue = VecDeque::new();
         queue.try_reserve_exact(2 * batch)?;
-        Ok(Staged { queue: Mutex::new(queue), batch })
+        Ok(WriteQueue { queue: Mutex::new(queue), batch })
     }
 
     fn queue(&self) -> MutexGuard<'_, VecDeque<Victim>> {
@@ -116,7 +116,7 @@ impl Zswap {
         let mut shard = self.shards.of(key).lock();
         let Some(victim) = shard.take_listed(key, held) else { return };
         match tier.staged.push(victim) {
-            Some(count) if count >= tier.staged.batch => self.limit.wake(),
+            Some(count) if count >= tier.staged.batch => self.hysteresis.wake(),
             Some(_) => {}
             None => shard.end_writing(victim.entry),
         }

@@ -9,7 +9,7 @@ use std::ptr;
 /// # Errors
 ///
 /// Where the heap has no room.
-pub fn zeros(len: usize) -> Result<Box<[u16]>, TryReserveError> {
+pub fn zeroed(len: usize) -> Result<Box<[u16]>, TryReserveError> {
     let table = match Layout::array::<u16>(len) {
         // SAFETY: the layout is not of size 0.
         Ok(layout) if layout.size() > 0 => unsafe { alloc_zeroed(layout) },
@@ -35,12 +35,12 @@ mod tests {
 
     #[test]
     fn a_table_takes_what_is_written_of_it() {
-        assert!(zeros(0).unwrap().is_empty());
-        assert_eq!(*zeros(3).unwrap(), [0; 3]);
-        assert!(zeros(usize::MAX).is_err());
-        assert!(zeros(usize::MAX / 4).is_err());
+        assert!(zeroed(0).unwrap().is_empty());
+        assert_eq!(*zeroed(3).unwrap(), [0; 3]);
+        assert!(zeroed(usize::MAX).is_err());
+        assert!(zeroed(usize::MAX / 4).is_err());
         let before = anonymous_bytes().unwrap();
-        let mut table = zeros(512 << 20).unwrap();
+        let mut table = zeroed(512 << 20).unwrap();
         table[300 << 20] = 7;
         assert!(table[299 << 20..].iter().take(2 << 20).sum::<u16>() == 7);
         // Other tests run meanwhile.

@@ -9,7 +9,7 @@ use super::text::label;
 use super::{Findings, Percentiles, Report, median};
 use crate::lab::experiment::Combination;
 use crate::lab::histogram::{Latencies, LatencySummary};
-use crate::lab::limits::{LimitParts, MaxPool, ShrinkerMode};
+use crate::lab::limited_pool::{LimitParts, MaxPool, ShrinkerMode};
 use crate::lab::replay::{Accessed, RunResult};
 use uzswap::zswap::{LatencyBucket, LatencyCounts};
 

@@ -41,7 +41,7 @@ impl From<Stopped> for Failure {
 
 /// What was tried.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Trials {
+pub struct Probes {
     /// A userfaultfd that serves faults of the kernel too, by the system call.
     pub by_syscall: Outcome,
     /// The same, by [`DEVICE`].
@@ -57,10 +57,10 @@ pub struct Trials {
 }
 
 /// A feature with its name, and how it is tried.
-type Trial = (&'static str, Features, fn(&OwnMemory) -> Outcome);
+type Probe = (&'static str, Features, fn(&OwnMemory) -> Outcome);
 
 /// The features that `run` needs.
-const FEATURES: [Trial; 5] = [
+const FEATURES: [Probe; 5] = [
     ("EVENT_FORK", Features::EVENT_FORK, fork),
     ("EVENT_REMAP", Features::EVENT_REMAP, remap),
     ("EVENT_REMOVE", Features::EVENT_REMOVE, remove),
@@ -78,16 +78,16 @@ const FILL: u8 = 9;
 /// How long something may take that takes microseconds.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-impl Trials {
+impl Probes {
     /// Tries everything.
-    pub fn run() -> Trials {
+    pub fn run() -> Probes {
         let device = File::options().read(true).write(true).open(DEVICE);
         let by_device =
             device.and_then(|device| userfaultfd::create_by_device(&device, false)).map(drop);
         let features = FEATURES.iter();
         let features = features
-            .map(|&(name, feature, trial)| (name, memory(feature).and_then(|own| trial(&own))));
-        Trials {
+            .map(|&(name, feature, probe)| (name, memory(feature).and_then(|own| probe(&own))));
+        Probes {
             by_syscall: outcome(userfaultfd::create_by_syscall(false)),
             by_device: outcome(by_device),
             user_mode_only: outcome(userfaultfd::create_by_syscall(true)),

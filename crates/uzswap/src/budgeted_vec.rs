@@ -11,15 +11,15 @@ use crate::budget::{Budget, GrowError};
 /// A vector whose memory is charged to a budget as metadata, before it is taken and until it has
 /// been freed. It grows when it is told to and by a quarter, so that it is never half empty.
 #[derive(Debug)]
-pub struct Table<T> {
+pub struct BudgetedVec<T> {
     elements: Vec<T>,
     budget: Arc<Budget>,
 }
 
-impl<T> Table<T> {
+impl<T> BudgetedVec<T> {
     /// An empty table, without memory.
-    pub fn new(budget: &Arc<Budget>) -> Table<T> {
-        Table { elements: Vec::new(), budget: Arc::clone(budget) }
+    pub fn new(budget: &Arc<Budget>) -> BudgetedVec<T> {
+        BudgetedVec { elements: Vec::new(), budget: Arc::clone(budget) }
     }
 
     /// The budget that it is charged to.
@@ -167,13 +167,13 @@ impl<T> Table<T> {
     }
 }
 
-impl<T> Drop for Table<T> {
+impl<T> Drop for BudgetedVec<T> {
     fn drop(&mut self) {
         self.release();
     }
 }
 
-impl<T> Deref for Table<T> {
+impl<T> Deref for BudgetedVec<T> {
     type Target = [T];
 
     #[inline]
@@ -182,7 +182,7 @@ impl<T> Deref for Table<T> {
     }
 }
 
-impl<T> DerefMut for Table<T> {
+impl<T> DerefMut for BudgetedVec<T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut [T] {
         &mut self.elements

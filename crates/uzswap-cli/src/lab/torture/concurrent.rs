@@ -35,8 +35,9 @@ const HOT: usize = 3;
 
 type Tally = BTreeMap<&'static str, u64>;
 
+/// What the threads of a run share.
 #[derive(Debug)]
-struct Crowd {
+struct Run {
     plan: Plan,
     world: Arc<World>,
     zswap: Mutex<Arc<Zswap>>,
@@ -63,8 +64,8 @@ struct Crowd {
 
 /// What one thread knows.
 #[derive(Debug)]
-struct Member<'a> {
-    crowd: &'a Crowd,
+struct Worker<'a> {
+    run: &'a Run,
     number: usize,
     dice: Dice,
     /// What its own keys hold.
@@ -94,7 +95,7 @@ pub(super) fn run(torture: &Torture, seed: u64) -> Outcome {
         .dynamic(seed.is_multiple_of(2))
         .compact_percent(if seed.is_multiple_of(3) { 10 } else { 100 })
         .interval(Duration::from_millis(1));
-    let crowd = Crowd {
+    let run = Run {
         zswap: Mutex::new(Arc::new(zswap)),
         shrinker: Mutex::new(None),
         shrinker_options,
@@ -114,29 +115,29 @@ pub(super) fn run(torture: &Torture, seed: u64) -> Outcome {
         tenants: Mutex::new(tenants),
         removed: Mutex::new(None),
     };
-    let start = crowd.zswap().memory().index_bytes as usize;
-    let done = crowd.start_shrinker().and_then(|()| crowd.work(torture, seed));
+    let start = run.zswap().memory().index_bytes as usize;
+    let done = run.start_shrinker().and_then(|()| run.work(torture, seed));
     let done = done.and_then(|()| {
-        let totals = *lock(&crowd.totals);
-        crowd.check_end(totals, start)
+        let totals = *lock(&run.totals);
+        run.check_end(totals, start)
     });
     Outcome {
-        operations: crowd.operations.load(Ordering::Relaxed),
+        operations: run.operations.load(Ordering::Relaxed),
         digest: 0,
-        tally: std::mem::take(&mut *lock(&crowd.tally)),
-        fired: Fault::ALL.map(|fault| crowd.world.fired(fault)),
-        counters: crowd.zswap().counters(),
+        tally: std::mem::take(&mut *lock(&run.tally)),
+        fired: Fault::ALL.map(|fault| run.world.fired(fault)),
+        counters: run.zswap().counters(),
         failure: done.err().map(|what| Failure {
             seed,
             what,
             replay: torture.replay(seed, torture.operations),
-            plan: crowd.plan.summary(),
+            plan: run.plan.summary(),
             steps: Vec::new(),
         }),
     }
 }
 
-impl Crowd {
+impl Run {
     fn is_shared(&self, key: usize) -> bool {
         key.is_multiple_of(SHARED_EVERY)
     }
@@ -208,8 +209,8 @@ impl Crowd {
         std::thread::scope(|scope| {
             for number in 0..self.threads {
                 scope.spawn(move || {
-                    let mut member = Member {
-                        crowd: self,
+                    let mut worker = Worker {
+                        run: self,
                         number,
                         dice: Dice::new(seed ^ (number as u64 + 1) << 32),
                         own: BTreeMap::new(),
@@ -217,7 +218,7 @@ impl Crowd {
                         totals: Totals::default(),
                         tally: Tally::new(),
                     };
-                    member.work(torture.operations);
+                    worker.work(torture.operations);
                 });
             }
         });
@@ -265,31 +266,31 @@ impl Crowd {
     }
 }
 
-impl Member<'_> {
+impl Worker<'_> {
     fn work(&mut self, operations: u64) {
         for part in 0..PARTS {
             let count = operations * (part + 1) / PARTS - operations * part / PARTS;
             for number in 0..count {
-                if self.crowd.stop.load(Ordering::Relaxed) {
+                if self.run.stop.load(Ordering::Relaxed) {
                     break;
                 }
                 let done = catch_unwind(AssertUnwindSafe(|| self.step(number)));
                 if let Err(what) = done.unwrap_or_else(|panic| Err(panic_text(&*panic))) {
-                    self.crowd.fail(format!("thread {}: {what}", self.number));
+                    self.run.fail(format!("thread {}: {what}", self.number));
                 }
             }
-            self.crowd.operations.fetch_add(count, Ordering::Relaxed);
+            self.run.operations.fetch_add(count, Ordering::Relaxed);
             self.report();
-            if self.crowd.barrier.wait().is_leader() {
+            if self.run.barrier.wait().is_leader() {
                 self.check_part();
             }
-            self.crowd.barrier.wait();
+            self.run.barrier.wait();
         }
-        self.crowd.world.calm_down();
+        self.run.world.calm_down();
         let own: Vec<usize> = self.own.keys().copied().collect();
         for key in own {
             if let Err(what) = self.load(key) {
-                self.crowd.fail(format!("thread {}: {what}", self.number));
+                self.run.fail(format!("thread {}: {what}", self.number));
             }
         }
         self.report();
@@ -297,8 +298,8 @@ impl Member<'_> {
 
     /// Adds what this thread did to what all did.
     fn report(&mut self) {
-        lock(&self.crowd.totals).add(&std::mem::take(&mut self.totals));
-        let mut tally = lock(&self.crowd.tally);
+        lock(&self.run.totals).add(&std::mem::take(&mut self.totals));
+        let mut tally = lock(&self.run.tally);
         for (answer, count) in std::mem::take(&mut self.tally) {
             *tally.entry(answer).or_default() += count;
         }
@@ -306,8 +307,8 @@ impl Member<'_> {
 
     /// All others wait; the shrinker does not.
     fn check_part(&self) {
-        let crowd = self.crowd;
-        let (totals, counters) = (*lock(&crowd.totals), crowd.zswap().counters());
+        let run = self.run;
+        let (totals, counters) = (*lock(&run.totals), run.zswap().counters());
         let equal = [
             ("zswpout", counters.zswpout, totals.stored),
             ("exclusive_loads", counters.exclusive_loads, totals.exclusive),
@@ -316,18 +317,18 @@ impl Member<'_> {
             ("backing_read_fail", counters.backing_read_fail, totals.not_read),
         ];
         if let Some((name, found, expected)) = equal.iter().find(|(_, a, b)| a != b) {
-            crowd.fail(format!("{name}: expected {expected}, found {found}"));
+            run.fail(format!("{name}: expected {expected}, found {found}"));
         }
-        if let Some(what) = crowd.world.take_violation() {
-            crowd.fail(what);
+        if let Some(what) = run.world.take_violation() {
+            run.fail(what);
         }
-        if crowd.stop.load(Ordering::Relaxed) {
+        if run.stop.load(Ordering::Relaxed) {
             return;
         }
-        let went_on = catch_unwind(AssertUnwindSafe(|| crowd.go_on()));
+        let went_on = catch_unwind(AssertUnwindSafe(|| run.go_on()));
         match went_on.unwrap_or_else(|panic| Err(panic_text(&*panic))) {
-            Ok(answer) => *lock(&crowd.tally).entry(answer).or_default() += 1,
-            Err(what) => crowd.fail(what),
+            Ok(answer) => *lock(&run.tally).entry(answer).or_default() += 1,
+            Err(what) => run.fail(what),
         }
     }
 
@@ -336,24 +337,24 @@ impl Member<'_> {
     }
 
     fn own_key(&mut self) -> usize {
-        let members = self.crowd.threads * SHARED_EVERY;
-        let slots = (self.crowd.plan.keys / members).max(1);
+        let members = self.run.threads * SHARED_EVERY;
+        let slots = (self.run.plan.keys / members).max(1);
         let slot = self.dice.below(slots);
         let in_slot = 1 + self.dice.below(SHARED_EVERY - 1);
-        (slot * self.crowd.threads + self.number) * SHARED_EVERY + in_slot
+        (slot * self.run.threads + self.number) * SHARED_EVERY + in_slot
     }
 
     fn shared_key(&mut self) -> usize {
-        let slots = self.crowd.plan.keys.div_ceil(SHARED_EVERY);
+        let slots = self.run.plan.keys.div_ceil(SHARED_EVERY);
         let most = if self.dice.one_in(4) { slots } else { HOT.min(slots) };
         self.dice.below(most) * SHARED_EVERY
     }
 
     fn step(&mut self, number: u64) -> Result<(), String> {
         Struck::forget();
-        let crowd = self.crowd;
+        let run = self.run;
         let key = if self.dice.one_in(3) { self.shared_key() } else { self.own_key() };
-        if key >= crowd.plan.keys {
+        if key >= run.plan.keys {
             return Ok(());
         }
         match self.dice.below(100) {
@@ -363,20 +364,20 @@ impl Member<'_> {
             84..93 => self.invalidate(key),
             93 => self.invalidate_range(),
             94..97 => {
-                let tenant = self.dice.below(crowd.highest.len());
+                let tenant = self.dice.below(run.highest.len());
                 let pages = self.dice.of(&[1, 8, 64]);
-                crowd.zswap().shrink(crowd.tenant(tenant), pages);
+                run.zswap().shrink(run.tenant(tenant), pages);
                 self.note("shrunk");
                 Ok(())
             }
             97 if number.is_multiple_of(8) => {
-                crowd.zswap().compact();
+                run.zswap().compact();
                 self.note("compacted");
                 Ok(())
             }
             69..72 => {
                 Struck::forget();
-                let answer = match crowd.zswap().recompress(crowd.plan.key(key)) {
+                let answer = match run.zswap().recompress(run.plan.key(key)) {
                     Ok(0) => "recompressed: nothing",
                     Ok(_) => "recompressed",
                     Err(error) => self.failed_load(&error, true)?,
@@ -385,31 +386,31 @@ impl Member<'_> {
                 Ok(())
             }
             97 if number % 8 == 1 => {
-                let blocks = crowd.zswap().discard();
+                let blocks = run.zswap().discard();
                 self.note(if blocks > 0 { "discarded" } else { "discarded: nothing" });
                 Ok(())
             }
             97 if number % 16 == 2 => self.snapshot(),
             98 if number.is_multiple_of(4) => self.replace_tenant(),
             98 => self.set_tenant(),
-            _ => crowd.look(),
+            _ => run.look(),
         }
     }
 
     fn set_tenant(&mut self) -> Result<(), String> {
-        let crowd = self.crowd;
-        let tenant = self.dice.below(crowd.highest.len());
-        let bytes = (crowd.plan.keys * PAGE_SIZE) as u64;
+        let run = self.run;
+        let tenant = self.dice.below(run.highest.len());
+        let bytes = (run.plan.keys * PAGE_SIZE) as u64;
         let max_bytes = self.dice.of(&[u64::MAX, u64::MAX, bytes / 4, bytes / 32, 0]);
         let options = TenantOptions::default()
             .name(tenant_name(tenant))
             .max_bytes(max_bytes)
             .writeback(!self.dice.one_in(4));
-        let set = crowd.zswap().set_tenant(crowd.tenant(tenant), options);
+        let set = run.zswap().set_tenant(run.tenant(tenant), options);
         let answer = match set {
             // Another thread replaced it just now.
             Err(TenantError::Unknown(_)) if tenant > 0 => "tenant unknown",
-            set if set.is_err() != crowd.plan.options.records.is_none() => {
+            set if set.is_err() != run.plan.options.records.is_none() => {
                 return Err(format!("{set:?}"));
             }
             _ => "tenant changed",
@@ -420,24 +421,24 @@ impl Member<'_> {
 
     /// A tenant goes, and another one comes in its place, while others store for it.
     fn replace_tenant(&mut self) -> Result<(), String> {
-        let crowd = self.crowd;
-        let tenant = self.dice.below(crowd.highest.len());
-        if tenant == 0 || crowd.plan.parents.contains(&tenant) {
+        let run = self.run;
+        let tenant = self.dice.below(run.highest.len());
+        if tenant == 0 || run.plan.parents.contains(&tenant) {
             return Ok(()); // the root, or there are some below it
         }
-        let zswap = crowd.zswap();
-        let mut tenants = lock(&crowd.tenants);
+        let zswap = run.zswap();
+        let mut tenants = lock(&run.tenants);
         let answer = match zswap.remove_tenant(tenants[tenant]) {
             Ok(()) => {
-                let above = tenants[crowd.plan.parents[tenant - 1]];
+                let above = tenants[run.plan.parents[tenant - 1]];
                 let options = TenantOptions::default().name(tenant_name(tenant));
                 let added = zswap.add_tenant(above, options);
                 let added = added.map_err(|error| format!("no new tenant: {error}"))?;
-                *lock(&crowd.removed) = Some(std::mem::replace(&mut tenants[tenant], added));
+                *lock(&run.removed) = Some(std::mem::replace(&mut tenants[tenant], added));
                 "tenant replaced"
             }
             Err(TenantError::NoMemory { source: IndexError::OverBudget(over), .. })
-                if checks::passes(&crowd.plan, &over) =>
+                if checks::passes(&run.plan, &over) =>
             {
                 "tenant not removed"
             }
@@ -450,12 +451,12 @@ impl Member<'_> {
 
     /// The place of a shared key and a writer.
     fn place(&self, key: usize, writer: usize) -> usize {
-        key * self.crowd.threads + writer
+        key * self.run.threads + writer
     }
 
     fn store(&mut self, key: usize) -> Result<(), String> {
-        let crowd = self.crowd;
-        let shared = crowd.is_shared(key);
+        let run = self.run;
+        let shared = run.is_shared(key);
         self.stores += 1;
         // A page of zeros tells nothing.
         let kind = match self.dice.below(8) {
@@ -464,23 +465,23 @@ impl Member<'_> {
         };
         let identity = Identity::new(key, self.number as u8, self.stores, kind);
         let place = self.place(key, self.number);
-        crowd.begun[place].store(self.stores, Ordering::SeqCst);
+        run.begun[place].store(self.stores, Ordering::SeqCst);
         let mut page = [0; PAGE_SIZE];
         identity.fill(&mut page);
-        let tenant = self.dice.below(crowd.highest.len());
-        let zswap = crowd.zswap();
-        let removed = if self.dice.one_in(64) { *lock(&crowd.removed) } else { None };
-        let id = removed.unwrap_or_else(|| crowd.tenant(tenant));
-        let stored = zswap.store_for(id, crowd.plan.key(key), &page);
-        crowd.ended[place].store(self.stores, Ordering::SeqCst);
+        let tenant = self.dice.below(run.highest.len());
+        let zswap = run.zswap();
+        let removed = if self.dice.one_in(64) { *lock(&run.removed) } else { None };
+        let id = removed.unwrap_or_else(|| run.tenant(tenant));
+        let stored = zswap.store_for(id, run.plan.key(key), &page);
+        run.ended[place].store(self.stores, Ordering::SeqCst);
         let refused = Refused {
-            plan: &crowd.plan,
+            plan: &run.plan,
             zswap: &zswap,
             kind: identity.kind(),
             tenant,
             struck: Struck::since(),
             limits: None,
-            present: crowd.plan.keys + 2 * crowd.threads, // some are just being replaced
+            present: run.plan.keys + 2 * run.threads, // some are just being replaced
             tenants_change: tenant > 0 || removed.is_some(),
         };
         if removed.is_some() && !matches!(stored, Err(StoreError::NoTenant { .. })) {
@@ -488,7 +489,7 @@ impl Member<'_> {
         }
         let answer = match &stored {
             Ok(stored) => {
-                let is_word = crowd.plan.options.same_filled.word(&page).is_some();
+                let is_word = run.plan.options.same_filled.word(&page).is_some();
                 refused.check_kept(*stored, is_word)?
             }
             Err(error) => refused.check(error)?,
@@ -500,7 +501,7 @@ impl Member<'_> {
                 if !shared {
                     self.own.insert(key, identity);
                 }
-                self.totals.note_stored(&crowd.plan, stored);
+                self.totals.note_stored(&run.plan, stored);
             }
             Err(StoreError::IndexFull { .. }) => self.totals.no_index += 1,
             Err(StoreError::NoTenant { .. }) => {} // not counted
@@ -511,19 +512,19 @@ impl Member<'_> {
 
     /// For each writer of a shared key, the last store that had ended.
     fn ended(&self, key: usize) -> Vec<u64> {
-        let ended = |writer| self.crowd.ended[self.place(key, writer)].load(Ordering::SeqCst);
-        (0..self.crowd.threads).map(ended).collect()
+        let ended = |writer| self.run.ended[self.place(key, writer)].load(Ordering::SeqCst);
+        (0..self.run.threads).map(ended).collect()
     }
 
     /// Checks a page of a shared key; `ended` is of when the load began.
     fn check_shared(&self, key: usize, page: &Page, ended: &[u64]) -> Result<Identity, String> {
         let identity = Identity::of(page).ok_or("a shared page does not say whose it is")?;
         let writer = usize::from(identity.writer);
-        if usize::from(identity.key) != key || writer >= self.crowd.threads {
+        if usize::from(identity.key) != key || writer >= self.run.threads {
             return Err(format!("expected a page of key {key}, found {identity}"));
         }
         identity.check(page)?;
-        let begun = self.crowd.begun[self.place(key, writer)].load(Ordering::SeqCst);
+        let begun = self.run.begun[self.place(key, writer)].load(Ordering::SeqCst);
         if identity.count() > begun {
             return Err(format!("{identity} was not stored yet: {begun}"));
         }
@@ -534,17 +535,17 @@ impl Member<'_> {
     }
 
     fn load(&mut self, key: usize) -> Result<(), String> {
-        let crowd = self.crowd;
+        let run = self.run;
         let mut page = [0xa5; PAGE_SIZE];
-        let shared = crowd.is_shared(key);
+        let shared = run.is_shared(key);
         let ended = if shared { self.ended(key) } else { Vec::new() };
-        let taken = shared.then(|| lock(&crowd.taken).len());
+        let taken = shared.then(|| lock(&run.taken).len());
         let before: BTreeSet<Identity> = match taken {
-            Some(1..256) => lock(&crowd.taken).clone(),
+            Some(1..256) => lock(&run.taken).clone(),
             _ => BTreeSet::new(),
         };
         Struck::forget();
-        let loaded = crowd.zswap().load(crowd.plan.key(key), &mut page);
+        let loaded = run.zswap().load(run.plan.key(key), &mut page);
         let expected = self.own.get(&key).copied();
         let answer = match loaded {
             Ok(true) => {
@@ -574,17 +575,17 @@ impl Member<'_> {
     }
 
     fn load_exclusive(&mut self, key: usize) -> Result<(), String> {
-        let crowd = self.crowd;
+        let run = self.run;
         let mut page = [0xa5; PAGE_SIZE];
-        let shared = crowd.is_shared(key);
+        let shared = run.is_shared(key);
         let ended = if shared { self.ended(key) } else { Vec::new() };
-        let loaded = crowd.zswap().load_exclusive(crowd.plan.key(key), &mut page);
+        let loaded = run.zswap().load_exclusive(run.plan.key(key), &mut page);
         let expected = self.own.get(&key).copied();
         let answer = match loaded {
             Ok(true) => {
                 if shared {
                     let found = self.check_shared(key, &page, &ended)?;
-                    if !lock(&crowd.taken).insert(found) {
+                    if !lock(&run.taken).insert(found) {
                         return Err(format!("{found} was taken twice"));
                     }
                 } else {
@@ -614,7 +615,7 @@ impl Member<'_> {
         if !was_there {
             return Err(format!("expected no page, found {error:?}"));
         }
-        let answer = check_load_error(&self.crowd.zswap(), Struck::since(), error)?;
+        let answer = check_load_error(&self.run.zswap(), Struck::since(), error)?;
         match answer {
             "load: not read" => self.totals.not_read += 1,
             _ => self.totals.corrupt += 1,
@@ -623,10 +624,10 @@ impl Member<'_> {
     }
 
     fn invalidate(&mut self, key: usize) -> Result<(), String> {
-        let crowd = self.crowd;
-        let removed = crowd.zswap().invalidate(crowd.plan.key(key));
+        let run = self.run;
+        let removed = run.zswap().invalidate(run.plan.key(key));
         let was_there = self.own.remove(&key).is_some();
-        if !crowd.is_shared(key) && removed != was_there {
+        if !run.is_shared(key) && removed != was_there {
             return Err(format!("key {key}: expected {was_there}, found {removed}"));
         }
         self.totals.invalidated += u64::from(removed);
@@ -636,14 +637,14 @@ impl Member<'_> {
 
     /// Of this thread's keys beside each other, and so no one else's.
     fn invalidate_range(&mut self) -> Result<(), String> {
-        let crowd = self.crowd;
+        let run = self.run;
         let first = self.own_key() / SHARED_EVERY * SHARED_EVERY + 1;
         let last = first + SHARED_EVERY - 2;
-        if last >= crowd.plan.keys {
+        if last >= run.plan.keys {
             return Ok(());
         }
-        let keys = crowd.plan.key(first)..=crowd.plan.key(last);
-        let removed = crowd.zswap().invalidate_range(keys);
+        let keys = run.plan.key(first)..=run.plan.key(last);
+        let removed = run.zswap().invalidate_range(keys);
         let expected = (first..=last).filter(|key| self.own.remove(key).is_some()).count();
         if removed != expected {
             return Err(format!("expected {expected} pages of a range, found {removed}"));
@@ -656,16 +657,16 @@ impl Member<'_> {
     /// While the others go on: what this thread knows of its own keys must be in it, and of the
     /// others' each page that it has must be right.
     fn snapshot(&mut self) -> Result<(), String> {
-        let crowd = self.crowd;
+        let run = self.run;
         let ended: Vec<Vec<u64>> =
-            (0..crowd.plan.keys).step_by(SHARED_EVERY).map(|key| self.ended(key)).collect();
-        let taken = lock(&crowd.taken).clone();
-        let (file, written) = snapshots::write(&crowd.world, &crowd.zswap(), false);
+            (0..run.plan.keys).step_by(SHARED_EVERY).map(|key| self.ended(key)).collect();
+        let taken = lock(&run.taken).clone();
+        let (file, written) = snapshots::write(&run.world, &run.zswap(), false);
         let summary = match written {
             Ok(summary) => summary,
             Err(error) => {
                 let struck = Struck::since();
-                let why = snapshots::check_not_written(&crowd.zswap(), struck, &file, &error)?;
+                let why = snapshots::check_not_written(&run.zswap(), struck, &file, &error)?;
                 match why {
                     "snapshot: a page not read" => self.totals.not_read += 1,
                     "snapshot: a page corrupt" => self.totals.corrupt += 1,
@@ -676,18 +677,18 @@ impl Member<'_> {
             }
         };
         let mut found = BTreeSet::new();
-        let read = snapshots::read(&crowd.plan, &crowd.world, &file, &mut |key, _, page| {
+        let read = snapshots::read(&run.plan, &run.world, &file, &mut |key, _, page| {
             if !found.insert(key) {
                 return Err(format!("key {key} is in it twice"));
             }
-            if crowd.is_shared(key) {
+            if run.is_shared(key) {
                 let identity = self.check_shared(key, page, &ended[key / SHARED_EVERY])?;
                 return match taken.contains(&identity) {
                     true => Err(format!("{identity} was taken before")),
                     false => Ok(()),
                 };
             }
-            if key / SHARED_EVERY % crowd.threads == self.number {
+            if key / SHARED_EVERY % run.threads == self.number {
                 let expected = self.own.get(&key);
                 return expected.ok_or_else(|| format!("key {key} has no page"))?.check(page);
             }
@@ -721,13 +722,13 @@ impl Member<'_> {
         file: &SnapshotFile,
         pages: u64,
     ) -> Result<&'static str, String> {
-        let crowd = self.crowd;
-        let mut plan = crowd.plan.clone();
+        let run = self.run;
+        let mut plan = run.plan.clone();
         plan.change_store(self.dice.below(1 << 32) as u64);
-        plan.check_as(&crowd.plan);
+        plan.check_as(&run.plan);
         let store = plan.summary();
         let told = |what: String| format!("restored elsewhere: {what}; {store:?}");
-        let (fresh, went) = match snapshots::restore(&plan, &crowd.world, file.bytes())? {
+        let (fresh, went) = match snapshots::restore(&plan, &run.world, file.bytes())? {
             Ok(restored) => restored,
             Err(error) => {
                 return snapshots::check_not_restored(&plan, pages, &error).map_err(told);
@@ -737,7 +738,7 @@ impl Member<'_> {
         if went.memory_pages + went.backing_pages != pages {
             return Err(told(format!("{pages} pages as {went:?}")));
         }
-        let read = snapshots::read(&crowd.plan, &crowd.world, file, &mut |number, _, expected| {
+        let read = snapshots::read(&run.plan, &run.world, file, &mut |number, _, expected| {
             let mut page = [0; PAGE_SIZE];
             Struck::forget();
             match fresh.load(plan.key(number), &mut page) {

@@ -8,7 +8,7 @@ use crate::AuditError;
 use std::sync::Arc;
 
 use crate::budget::{Budget, GrowError};
-use crate::table::Table;
+use crate::budgeted_vec::BudgetedVec;
 
 /// Nodes in a chunk: the low bits of a node's number.
 const CHUNK_BITS: u32 = 4;
@@ -19,8 +19,8 @@ const CHUNKS_MAX: usize = (u32::MAX >> CHUNK_BITS) as usize;
 
 /// The nodes. Chunks and their table are charged to the budget.
 #[derive(Debug)]
-pub(super) struct Chunks<T> {
-    chunks: Table<Box<[T; CHUNK_NODES]>>,
+pub(super) struct NodeArena<T> {
+    chunks: BudgetedVec<Box<[T; CHUNK_NODES]>>,
     /// Nodes in use: those with the numbers below.
     used: usize,
 }
@@ -29,11 +29,11 @@ const fn split(id: u32) -> (usize, usize) {
     ((id >> CHUNK_BITS) as usize, id as usize % CHUNK_NODES)
 }
 
-impl<T> Chunks<T> {
+impl<T> NodeArena<T> {
     const CHUNK_BYTES: usize = size_of::<[T; CHUNK_NODES]>();
 
-    pub(super) fn new(budget: &Arc<Budget>) -> Chunks<T> {
-        Chunks { chunks: Table::new(budget), used: 0 }
+    pub(super) fn new(budget: &Arc<Budget>) -> NodeArena<T> {
+        NodeArena { chunks: BudgetedVec::new(budget), used: 0 }
     }
 
     /// Frees the chunks from the `kept`th on.
@@ -44,13 +44,13 @@ impl<T> Chunks<T> {
     }
 }
 
-impl<T> Drop for Chunks<T> {
+impl<T> Drop for NodeArena<T> {
     fn drop(&mut self) {
         self.truncate(0);
     }
 }
 
-impl<T: Clone> Chunks<T> {
+impl<T: Clone> NodeArena<T> {
     #[inline]
     pub(super) fn get(&self, id: u32) -> &T {
         let (chunk, place) = split(id);
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn numbers_have_no_gaps_and_chunks_go_back() {
-        let mut chunks: Chunks<u64> = Chunks::new(&Arc::default());
+        let mut chunks: NodeArena<u64> = NodeArena::new(&Arc::default());
         for n in 0..100 {
             chunks.reserve(1, &7).unwrap();
             assert_eq!(chunks.add(n), n as u32);

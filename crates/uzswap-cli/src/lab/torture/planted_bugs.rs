@@ -1,11 +1,11 @@
 //! Bugs that are put in by purpose, to see that they are found: in the doubles, where a part that
 //! does this makes the store do what a bug of its own would.
 
-use uzswap::names::named;
+use uzswap::named_enum::named;
 
 /// A planted bug.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Plant {
+pub enum PlantedBug {
     /// The index removes an entry by its key alone.
     KeyOnlyErase,
     /// A replaced entry stays in the index.
@@ -29,7 +29,7 @@ pub enum Plant {
 }
 
 named!(
-    Plant, "planted bug",
+    PlantedBug, "planted bug",
     KeyOnlyErase => "key-only-erase", StaleEntry => "stale-entry", LostEntry => "lost-entry",
     ForgottenRemoval => "forgotten-removal", Overshoot => "overshoot",
     LeakedObject => "leaked-object", EarlySuccess => "early-success",

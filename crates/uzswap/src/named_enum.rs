@@ -38,11 +38,11 @@ macro_rules! named {
         }
 
         impl std::str::FromStr for $type {
-            type Err = $crate::names::UnknownName;
+            type Err = $crate::named_enum::UnknownName;
 
             fn from_str(name: &str) -> Result<Self, Self::Err> {
                 $type::ALL.into_iter().find(|choice| choice.name() == name).ok_or_else(|| {
-                    $crate::names::UnknownName {
+                    $crate::named_enum::UnknownName {
                         what: $what,
                         name: name.to_owned(),
                         known: $type::ALL.map($type::name).join(", "),

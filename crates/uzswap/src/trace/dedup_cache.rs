@@ -8,7 +8,7 @@ const WAYS: usize = 1 << 2;
 /// Numbers of contents, by the 128-bit XXH3 of each. A full set forgets what was longest not asked
 /// for: that content is written again when it comes again.
 #[derive(Debug)]
-pub(super) struct Seen {
+pub(super) struct DedupCache {
     sets: Vec<[Place; WAYS]>,
 }
 
@@ -16,14 +16,14 @@ pub(super) struct Seen {
 /// gives memory only for what is used.
 type Place = [u64; 3];
 
-impl Seen {
-    pub(super) fn new() -> Seen {
-        Seen::with_places(PLACES)
+impl DedupCache {
+    pub(super) fn new() -> DedupCache {
+        DedupCache::with_places(PLACES)
     }
 
     /// With a power of two of places.
-    fn with_places(places: usize) -> Seen {
-        Seen { sets: vec![[[0; 3]; WAYS]; places / WAYS] }
+    fn with_places(places: usize) -> DedupCache {
+        DedupCache { sets: vec![[[0; 3]; WAYS]; places / WAYS] }
     }
 
     /// The number of the content with this hash; `next` where it is not known, which it has then.
@@ -46,7 +46,7 @@ mod tests {
 
     #[test]
     fn the_last_of_each_set_are_known() {
-        let mut seen = Seen::with_places(64);
+        let mut seen = DedupCache::with_places(64);
         let mut twin: Vec<Vec<(u128, u64)>> = vec![Vec::new(); 16];
         let mut seed = 3_u64;
         let (mut next, mut known) = (0, 0);

@@ -15,7 +15,7 @@ use uzswap::backing::{
 };
 use uzswap::budget::Counted;
 use uzswap::compressor::Compressor;
-use uzswap::names::named;
+use uzswap::named_enum::named;
 use uzswap::zswap::{
     Lru, RecordOptions, ShrinkerOptions, WhenFull, WrittenAs, Zswap, ZswapOptions, ZswapParts,
 };

@@ -13,15 +13,15 @@ const DENSE: u8 = 1;
 
 /// Two compressors. An object is a byte longer than that of the one that made it.
 #[derive(Debug)]
-pub struct Pair {
+pub struct Dual {
     fast: Box<dyn Compressor>,
     dense: Box<dyn Compressor>,
 }
 
-impl Pair {
+impl Dual {
     /// Of a fast one, and one that leaves less.
-    pub fn new(fast: Box<dyn Compressor>, dense: Box<dyn Compressor>) -> Pair {
-        Pair { fast, dense }
+    pub fn new(fast: Box<dyn Compressor>, dense: Box<dyn Compressor>) -> Dual {
+        Dual { fast, dense }
     }
 }
 
@@ -40,7 +40,7 @@ fn compress(
     fitting(bytes + 1)
 }
 
-impl Compressor for Pair {
+impl Compressor for Dual {
     fn name(&self) -> String {
         format!("{}+{}", self.fast.name(), self.dense.name())
     }

@@ -10,7 +10,7 @@ use super::Failure;
 use super::compare::distinct;
 use super::size::{parse_max_pool, parse_percent, parse_size};
 use crate::lab::experiment::Experiment;
-use crate::lab::limits::{
+use crate::lab::limited_pool::{
     AccessSettings, BackingFile, LimitSettings, Limits, MaxPool, ShrinkerMode,
 };
 use uzswap::backing::BackingError;
@@ -26,7 +26,7 @@ const ACCESSES_PER_PAGE: u64 = 4;
 /// What a pool is limited to.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Limits")]
-pub(super) struct LimitArguments {
+pub(super) struct LimitArgs {
     /// Limits of the pool: 512M, 20% of memory, none. Adds accesses by Zipf's law
     ///
     /// Every page is stored, then pages are asked for by Zipf's law: how many of them the pool
@@ -76,7 +76,7 @@ pub(super) struct LimitArguments {
     exclusive: bool,
 }
 
-impl LimitArguments {
+impl LimitArgs {
     /// Checks that the flags fit together.
     pub(super) fn check(&self) -> Result<(), Failure> {
         let given = [

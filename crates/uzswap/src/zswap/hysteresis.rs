@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::names::named;
+use crate::named_enum::named;
 
 /// What a store does that finds the pool at its limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -23,7 +23,7 @@ named!(WhenFull, "behaviour of a full pool", Reclaim => "reclaim", Bypass => "by
 
 /// The marks of a pool, in bytes of host pages.
 #[derive(Debug)]
-pub(super) struct Limit {
+pub(super) struct Hysteresis {
     pub(super) max_bytes: u64,
     /// Below this a pool that was full takes pages again; the shrinker works down to it.
     pub(super) accept_bytes: u64,
@@ -37,11 +37,11 @@ pub(super) struct Limit {
 /// are in every pool, and do not go.
 const COMPACT_PART: u64 = 32;
 
-impl Limit {
+impl Hysteresis {
     /// A limit, and the percentage of it that is the accept threshold.
-    pub(super) fn new(max_bytes: u64, accept_percent: u8) -> Limit {
+    pub(super) fn new(max_bytes: u64, accept_percent: u8) -> Hysteresis {
         let accept_bytes = u128::from(max_bytes) * u128::from(accept_percent) / 100;
-        Limit {
+        Hysteresis {
             max_bytes,
             accept_bytes: accept_bytes as u64, // <= max_bytes
             reached_full: AtomicBool::new(false),
@@ -147,50 +147,54 @@ mod tests {
 
     #[test]
     fn a_full_pool_accepts_again_below_the_threshold() {
-        let limit = Limit::new(100, 90);
+        let hysteresis = Hysteresis::new(100, 90);
         for (pool_bytes, accepts) in
             [(0, true), (99, true), (100, false), (99, false), (91, false), (90, true), (99, true)]
         {
-            assert_eq!(limit.accepts(pool_bytes), accepts, "{pool_bytes}");
+            assert_eq!(hysteresis.accepts(pool_bytes), accepts, "{pool_bytes}");
         }
-        limit.note_full();
-        assert!(!limit.accepts(91) && limit.accepts(90));
+        hysteresis.note_full();
+        assert!(!hysteresis.accepts(91) && hysteresis.accepts(90));
     }
 
     #[test]
     fn thresholds_are_of_any_limit() {
         for max_bytes in [0, 1, 99, 1 << 40, u64::MAX] {
             for percent in [0, 1, 90, 100] {
-                let limit = Limit::new(max_bytes, percent);
-                assert!(limit.accept_bytes <= max_bytes);
-                limit.note_growth(max_bytes);
+                let hysteresis = Hysteresis::new(max_bytes, percent);
+                assert!(hysteresis.accept_bytes <= max_bytes);
+                hysteresis.note_growth(max_bytes);
             }
         }
-        assert!(!Limit::new(u64::MAX, 100).is_crowded(u64::MAX));
+        assert!(!Hysteresis::new(u64::MAX, 100).is_crowded(u64::MAX));
     }
 
     #[test]
     fn the_shrinker_is_called_half_way_from_the_threshold_and_by_a_store_without_room() {
-        let is_called = |note: &dyn Fn(&Limit)| {
-            let limit = Limit::new(100, 90);
-            note(&limit);
-            limit.bell.rung.load(Ordering::Relaxed)
+        let is_called = |note: &dyn Fn(&Hysteresis)| {
+            let hysteresis = Hysteresis::new(100, 90);
+            note(&hysteresis);
+            hysteresis.bell.rung.load(Ordering::Relaxed)
         };
         for (pool_bytes, called) in [(0, false), (90, false), (95, false), (96, true), (100, true)]
         {
-            assert_eq!(is_called(&|limit| limit.note_growth(pool_bytes)), called, "{pool_bytes}");
+            assert_eq!(
+                is_called(&|hysteresis| hysteresis.note_growth(pool_bytes)),
+                called,
+                "{pool_bytes}"
+            );
         }
-        assert!(is_called(&|limit| limit.note_full()));
-        assert!(is_called(&|limit| _ = limit.accepts(100)));
-        assert!(!is_called(&|limit| _ = limit.accepts(99)));
+        assert!(is_called(&|hysteresis| hysteresis.note_full()));
+        assert!(is_called(&|hysteresis| _ = hysteresis.accepts(100)));
+        assert!(!is_called(&|hysteresis| _ = hysteresis.accepts(99)));
     }
 
     #[test]
     fn a_pool_is_compacted_again_once_a_part_of_it_came_to_be_unused() {
-        let limit = Limit::new(100_000, 90);
-        let is_worth = |unused| limit.is_worth_compacting(32_000, unused);
+        let hysteresis = Hysteresis::new(100_000, 90);
+        let is_worth = |unused| hysteresis.is_worth_compacting(32_000, unused);
         assert_eq!([1000, 1001].map(is_worth), [false, true]);
-        limit.note_compacted(500);
+        hysteresis.note_compacted(500);
         assert_eq!([1500, 1501].map(is_worth), [false, true]);
     }
 

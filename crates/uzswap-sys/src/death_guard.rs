@@ -25,7 +25,7 @@ const QUIET_LOOKS: u32 = 3;
 
 /// The process beside this one. It ends when this is dropped.
 #[derive(Debug)]
-pub struct Guard {
+pub struct DeathGuard {
     pid: i32,
     /// Of this process: read by the guard.
     _watched: OwnedFd,
@@ -35,7 +35,7 @@ pub struct Guard {
 /// Descriptors for the guard to look at processes with, where this process has no more of them.
 type Spare = [OwnedFd; 4];
 
-impl Guard {
+impl DeathGuard {
     /// Starts one. When this process is gone and the guard is not, all processes are killed that
     /// have a file mapped with `mapped` in its path; if there was one, standard error is told
     /// `message`.
@@ -47,7 +47,7 @@ impl Guard {
     /// # Panics
     ///
     /// If `mapped` is empty or has more than 1000 bytes.
-    pub fn start(mapped: &[u8], message: &[u8]) -> io::Result<Guard> {
+    pub fn start(mapped: &[u8], message: &[u8]) -> io::Result<DeathGuard> {
         assert!((1..=1000).contains(&mapped.len()), "{} bytes to look for", mapped.len());
         let watched = pidfd_open(rustix::process::getpid(), PidfdFlags::empty())?;
         let spare = || watched.try_clone();
@@ -59,7 +59,7 @@ impl Guard {
         match pid {
             0 => guard(watched.as_fd(), spare, mapped, message),
             -1 => Err(io::Error::last_os_error()),
-            pid => Ok(Guard { pid: pid as i32, _watched: watched, _spare: spare }), // a pid_t
+            pid => Ok(DeathGuard { pid: pid as i32, _watched: watched, _spare: spare }), // a pid_t
         }
     }
 
@@ -69,7 +69,7 @@ impl Guard {
     }
 }
 
-impl Drop for Guard {
+impl Drop for DeathGuard {
     fn drop(&mut self) {
         // SAFETY: a signal to a child that nobody else waits for.
         unsafe { libc::kill(self.pid, libc::SIGKILL) };
@@ -222,7 +222,7 @@ mod tests {
 
     #[test]
     fn a_guard_ends_with_its_owner_and_is_seen_by_nobody() {
-        let guard = Guard::start(b"no/such/library.so", b"").unwrap();
+        let guard = DeathGuard::start(b"no/such/library.so", b"").unwrap();
         let pid = guard.pid();
         let folder = format!("/proc/{pid}");
         assert!(std::fs::exists(&folder).unwrap());
