@@ -37,6 +37,8 @@ named!(
 
 /// Which pages are kept as one word, and how they are found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
 pub struct SameFilled {
     /// How they are found.
     pub check: SameFilledCheck,

@@ -141,3 +141,39 @@ fn a_store_says_what_it_has() {
     let pretty = format!("{zswap:#?}");
     assert!(pretty.len() < 200, "{pretty}");
 }
+
+#[test]
+fn options_are_written_and_read_by_their_names() {
+    let options = ZswapOptions::default()
+        .compressor("zstd:19".parse().unwrap())
+        .records(Some(RecordOptions::default().checksum(false)))
+        .max_pool_bytes(1 << 40);
+    let json = serde_json::to_value(options).unwrap();
+    assert_eq!(json["compressor"], "zstd:19");
+    assert_eq!(json["zpool"], "zsmalloc");
+    assert_eq!(serde_json::from_value::<ZswapOptions>(json).unwrap(), options);
+
+    let read = |json: &str| serde_json::from_str::<ZswapOptions>(json);
+    assert_eq!(read("{}").unwrap(), ZswapOptions::default());
+    let z3fold = ZswapOptions::default().zpool(uzswap::zpool::ZpoolKind::Z3fold);
+    assert_eq!(read(r#"{"zpool": "z3fold"}"#).unwrap(), z3fold);
+    for (wrong, told) in [
+        (r#"{"zpool": "slab"}"#, "slab"),
+        (r#"{"compressor": "zstd:99"}"#, "zstd"),
+        (r#"{"shard": 4}"#, "unknown field `shard`"),
+        (r#"{"zpool": 3}"#, "a name"),
+    ] {
+        let error = read(wrong).unwrap_err().to_string();
+        assert!(error.contains(told), "{error}");
+    }
+    // Ranges are the builder's.
+    assert!(read(r#"{"shards": 3}"#).unwrap().build().is_err());
+
+    let shrinker = ShrinkerOptions::default().dynamic(true);
+    let json = serde_json::to_string(&shrinker).unwrap();
+    assert_eq!(serde_json::from_str::<ShrinkerOptions>(&json).unwrap(), shrinker);
+    let file = FileBackingOptions::new("/nowhere", None).in_flight(3);
+    let json = serde_json::to_string(&file).unwrap();
+    let back: FileBackingOptions = serde_json::from_str(&json).unwrap();
+    assert_eq!((back.path, back.in_flight), (file.path, 3));
+}

@@ -47,6 +47,8 @@ named!(WrittenAs, "form of written pages", Pages => "pages", Objects => "objects
 /// checksums, its copy in the backing. 52 bytes a page.
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
 pub struct RecordOptions {
     /// The order in which pages are written back.
     pub lru: Lru,
@@ -78,6 +80,8 @@ impl Default for RecordOptions {
 /// ```
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
 pub struct ZswapOptions {
     /// The allocator.
     pub zpool: ZpoolKind,

@@ -16,6 +16,8 @@ use crate::options::{OptionError, setters};
 /// How the shrinker works.
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
 pub struct ShrinkerOptions {
     /// Writes back before the pool comes near its limit too, as many pages at a time as pressure
     /// asks for, but spares as many as were lately brought back from the backing: the kernel's
