@@ -31,9 +31,9 @@ done
     done
 } > "$out/src/lib.rs"
 for test in $tests; do
-    cp "$library/tests/$test.rs" "$out/tests/"
+    sed "s/^use crate::common;/mod common;/" "$library/tests/store/$test.rs" > "$out/tests/$test.rs"
 done
-cp -r "$library/tests/common" "$out/tests/"
+cp -r "$library/tests/store/common" "$out/tests/"
 cat > "$out/Cargo.toml" <<END
 [package]
 name = "uzswap"

@@ -8,6 +8,7 @@
 #![allow(unsafe_code, reason = "a global allocator is an unsafe trait")]
 
 #[allow(dead_code, reason = "the model of a pool is not used here")]
+#[path = "store/common/mod.rs"]
 mod common;
 
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -3,7 +3,7 @@
 //! layout: insert one of them, remove the nth oldest object, compact; after each, audit, contents
 //! and counts against the model (`tests/common`). Blind to: what takes more.
 
-mod common;
+use crate::common;
 
 use std::sync::Arc;
 use std::thread;

@@ -514,7 +514,7 @@ fn a_full_disk_leaves_the_old_snapshot_and_no_part() {
     zswap.snapshot(&path).unwrap();
     // A limit of 64 KiB on the size of files fails at the same place as a full disk does.
     let output = Command::new("sh")
-        .args(["-c", "ulimit -f 64; exec \"$0\" --exact child_with_a_limit --nocapture"])
+        .args(["-c", "ulimit -f 64; exec \"$0\" --exact snapshot::child_with_a_limit --nocapture"])
         .arg(std::env::current_exe().unwrap())
         .env("UZSWAP_SNAPSHOT_LIMITED", &path)
         .output()

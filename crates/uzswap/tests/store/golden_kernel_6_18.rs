@@ -11,7 +11,7 @@ use uzswap::same_filled::SameFilledCheck;
 use uzswap::zpool::ZpoolKind;
 use uzswap::zpool::zsmalloc::{ClassTable, ObjectMapping, ZsmallocOptions};
 
-const KERNEL: &str = include_str!("../../uzswap-testing/data/kernel-6.18-zram.csv");
+const KERNEL: &str = include_str!("../../../uzswap-testing/data/kernel-6.18-zram.csv");
 
 /// Pages that zram keeps as one word. The lists of sizes have 0 for them, but also for those whose
 /// compressed form is too large.

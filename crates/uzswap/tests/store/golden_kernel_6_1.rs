@@ -16,8 +16,8 @@ use uzswap::zpool::ZpoolKind;
 use uzswap::zpool::zsmalloc::{ChainRule, HandleHeader, ObjectMapping, ZsmallocOptions};
 use uzswap::zswap::{StoreError, Stored, Zswap, ZswapOptions};
 
-const KERNEL: &str = include_str!("../../uzswap-testing/data/kernel-6.1-zswap.csv");
-const KERNEL_COMPACT: &str = include_str!("../../uzswap-testing/data/kernel-6.1-compact.csv");
+const KERNEL: &str = include_str!("../../../uzswap-testing/data/kernel-6.1-zswap.csv");
+const KERNEL_COMPACT: &str = include_str!("../../../uzswap-testing/data/kernel-6.1-compact.csv");
 
 /// What kernel 6.1 is built with.
 fn zsmalloc_6_1() -> ZsmallocOptions {

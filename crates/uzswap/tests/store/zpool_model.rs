@@ -3,7 +3,7 @@
 //! against a table of the objects (`tests/common`), an audit every 64 steps. Blind to: tables that
 //! cannot grow (nothing here makes the heap fail).
 
-mod common;
+use crate::common;
 
 use std::sync::{Arc, Mutex};
 use std::thread;
