@@ -51,6 +51,21 @@ tried() {
 }
 tried "$out/installed/bin/uzswap"
 
+# The static binary.
+musl=x86_64-unknown-linux-musl
+if ! command -v musl-gcc > /dev/null; then
+    echo "skipped: the static binary, as there is no musl-gcc here; apt install musl-tools"
+elif ! [ -d "$(rustc --print sysroot)/lib/rustlib/$musl" ]; then
+    echo "skipped: the static binary; rustup target add $musl"
+else
+    (cd "$root" && cargo build -q --release --target $musl -p uzswap-cli)
+    if readelf -d "$CARGO_TARGET_DIR/$musl/release/uzswap" | grep -q NEEDED; then
+        echo "the binary for musl is not static" >&2
+        exit 1
+    fi
+    tried "$CARGO_TARGET_DIR/$musl/release/uzswap"
+fi
+
 if ! command -v dpkg-deb > /dev/null; then
     echo "skipped: the package for Debian, as there is no dpkg here"
 elif ! cargo deb --version > /dev/null 2>&1; then

@@ -56,7 +56,7 @@ enum With {
 
 const LIMITS: &[(u64, With)] = &[(50, With::Nothing), (30, With::Nothing), (30, With::File)];
 
-const PROGRAMS: [Program; 10] = [
+const PROGRAMS: [Program; 11] = [
     Program {
         name: "python_with_dicts_and_lists",
         needs: &["python3"],
@@ -100,6 +100,19 @@ const PROGRAMS: [Program; 10] = [
         needs: &["redis-server", "redis-cli", "redis-benchmark"],
         gib: 1,
         command: redis,
+        limits: LIMITS,
+    },
+    Program {
+        name: "c_with_musl",
+        needs: &["musl-gcc"],
+        gib: 1,
+        command: |folder, scale| {
+            let (program, source) = (folder.join("heap"), data("heap.c"));
+            let mut compiler = Command::new("musl-gcc");
+            let compiled = compiler.args(["-O1", "-o"]).arg(&program).arg(source).status();
+            assert!(compiled.unwrap().success());
+            vec![program.to_str().unwrap().to_owned(), scale.to_string()]
+        },
         limits: LIMITS,
     },
     Program {
