@@ -1,5 +1,6 @@
 //! The command line: one file a subcommand.
 
+mod args;
 mod bench;
 mod capture;
 mod classes;

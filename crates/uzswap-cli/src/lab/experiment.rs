@@ -12,6 +12,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use super::by_name;
 use super::child::{self, ChildError, Refusal};
 use super::limited_pool::{self, LimitParts, LimitSettings, Limits, Meter};
 use super::replay::{
@@ -112,7 +113,7 @@ pub struct Parts {
     #[serde(with = "by_name")]
     pub index: IndexKind,
     /// The way to an object in two pages: zsmalloc alone has such objects.
-    #[serde(with = "by_name_if_any")]
+    #[serde(with = "by_name::if_any")]
     pub mapping: Option<ObjectMapping>,
     /// The limit of the pool, and what becomes of pages then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -437,51 +438,4 @@ fn chain(error: &dyn std::error::Error) -> String {
         cause = error.source();
     }
     text
-}
-
-/// Serialises what has a name by that name.
-pub(super) mod by_name {
-    use std::fmt::Display;
-    use std::str::FromStr;
-
-    use serde::{Deserialize, Deserializer, Serializer, de};
-
-    pub(in crate::lab) fn serialize<T: Display, S: Serializer>(
-        value: &T,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(value)
-    }
-
-    pub(in crate::lab) fn deserialize<'de, T, D>(deserializer: D) -> Result<T, D::Error>
-    where
-        T: FromStr<Err: Display>,
-        D: Deserializer<'de>,
-    {
-        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
-    }
-}
-
-/// The same for a choice that is not always there.
-mod by_name_if_any {
-    use std::fmt::Display;
-    use std::str::FromStr;
-
-    use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
-
-    pub(super) fn serialize<T: Display, S: Serializer>(
-        value: &Option<T>,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        value.as_ref().map(T::to_string).serialize(serializer)
-    }
-
-    pub(super) fn deserialize<'de, T, D>(deserializer: D) -> Result<Option<T>, D::Error>
-    where
-        T: FromStr<Err: Display>,
-        D: Deserializer<'de>,
-    {
-        let name = Option::<String>::deserialize(deserializer)?;
-        name.map(|name| name.parse().map_err(de::Error::custom)).transpose()
-    }
 }

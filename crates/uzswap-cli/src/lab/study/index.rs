@@ -18,8 +18,8 @@ use serde::{Deserialize, Serialize};
 
 use super::StudyError;
 use crate::lab::SplitMix64;
+use crate::lab::by_name;
 use crate::lab::child::{Refusal, answer, ask};
-use crate::lab::experiment::by_name;
 use uzswap::index::radix::MultiplyHasher;
 use uzswap::index::{Entry, Index, IndexKind};
 use uzswap::named_enum::{UnknownName, named};
