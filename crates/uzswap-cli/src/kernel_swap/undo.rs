@@ -53,20 +53,20 @@ pub(super) enum Outcome {
 
 pub(super) fn undo(change: &Change) -> Result<Outcome, UndoError> {
     match change {
-        Change::Setting { path, old, new } => setting(path, old, new),
-        Change::Controller { cgroup, children } => controller(cgroup, children),
-        Change::Folder { path } => folder(path),
-        Change::File { path } => file(path),
-        Change::Mount { folder } => mount(folder),
-        Change::Loop { number, backing } => loop_device(*number, backing),
+        Change::Setting { path, old, new } => undo_setting(path, old, new),
+        Change::Controller { cgroup, children } => undo_controller(cgroup, children),
+        Change::Folder { path } => undo_folder(path),
+        Change::File { path } => undo_file(path),
+        Change::Mount { folder } => undo_mount(folder),
+        Change::Loop { number, backing } => undo_loop_device(*number, backing),
         Change::NewZram { .. } => Ok(Outcome::Nothing), // the journal has its number
-        Change::Zram { number, sequence, bytes, .. } => zram(*number, *sequence, *bytes),
-        Change::SwapArea { path, uuid } => swap_area(path, uuid),
-        Change::Cgroup { folder } => memory_cgroup(folder),
+        Change::Zram { number, sequence, bytes, .. } => undo_zram(*number, *sequence, *bytes),
+        Change::SwapArea { path, uuid } => undo_swap_area(path, uuid),
+        Change::Cgroup { folder } => undo_memory_cgroup(folder),
     }
 }
 
-fn setting(path: &Path, old: &str, new: &str) -> Result<Outcome, UndoError> {
+fn undo_setting(path: &Path, old: &str, new: &str) -> Result<Outcome, UndoError> {
     let shown = path.display();
     let now = match read_setting(path) {
         Ok(now) => now,
@@ -86,7 +86,7 @@ fn setting(path: &Path, old: &str, new: &str) -> Result<Outcome, UndoError> {
     Ok(Outcome::Undone(format!("{shown} is {old} again")))
 }
 
-fn controller(cgroup: &Path, children: &[String]) -> Result<Outcome, UndoError> {
+fn undo_controller(cgroup: &Path, children: &[String]) -> Result<Outcome, UndoError> {
     let path = cgroup.join("cgroup.subtree_control");
     let enabled = match fs::read_to_string(&path) {
         Ok(enabled) => enabled,
@@ -110,7 +110,7 @@ fn controller(cgroup: &Path, children: &[String]) -> Result<Outcome, UndoError> 
     Ok(Outcome::Undone(format!("the memory controller of {} is off again", cgroup.display())))
 }
 
-fn folder(path: &Path) -> Result<Outcome, UndoError> {
+fn undo_folder(path: &Path) -> Result<Outcome, UndoError> {
     match fs::remove_dir(path) {
         Ok(()) => Ok(Outcome::Undone(format!("{} removed", path.display()))),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Outcome::Nothing),
@@ -118,7 +118,7 @@ fn folder(path: &Path) -> Result<Outcome, UndoError> {
     }
 }
 
-fn file(path: &Path) -> Result<Outcome, UndoError> {
+fn undo_file(path: &Path) -> Result<Outcome, UndoError> {
     let cannot = |error| UndoError::new(format!("remove {}", path.display()), error, "");
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Outcome::Nothing),
@@ -133,7 +133,7 @@ fn file(path: &Path) -> Result<Outcome, UndoError> {
     }
 }
 
-fn mount(folder: &Path) -> Result<Outcome, UndoError> {
+fn undo_mount(folder: &Path) -> Result<Outcome, UndoError> {
     let cannot = |error: io::Error| {
         UndoError::new(format!("unmount {}", folder.display()), error, "end what has files in it")
     };
@@ -151,7 +151,7 @@ fn mount(folder: &Path) -> Result<Outcome, UndoError> {
     Err(cannot(io::ErrorKind::ResourceBusy.into()))
 }
 
-fn loop_device(number: u32, backing: &Path) -> Result<Outcome, UndoError> {
+fn undo_loop_device(number: u32, backing: &Path) -> Result<Outcome, UndoError> {
     let folder = PathBuf::from(format!("/sys/block/loop{number}"));
     let device = format!("/dev/loop{number}");
     if !folder.exists() {
@@ -189,7 +189,7 @@ pub(super) fn zram_sequence(number: u32) -> Option<u64> {
     Path::new("/sys/block").join(&disk).exists().then(|| disk_sequence(&disk).unwrap_or(0))
 }
 
-fn zram(number: u32, sequence: u64, bytes: u64) -> Result<Outcome, UndoError> {
+fn undo_zram(number: u32, sequence: u64, bytes: u64) -> Result<Outcome, UndoError> {
     let device = PathBuf::from(format!("/dev/zram{number}"));
     // Another device may have its number by now.
     if zram_sequence(number).is_none_or(|now| now != sequence) {
@@ -215,7 +215,7 @@ fn zram(number: u32, sequence: u64, bytes: u64) -> Result<Outcome, UndoError> {
     }
 }
 
-fn swap_area(path: &Path, uuid: &str) -> Result<Outcome, UndoError> {
+fn undo_swap_area(path: &Path, uuid: &str) -> Result<Outcome, UndoError> {
     let shown = path.display();
     let advice = "end programs that need much memory";
     let cannot = |error| UndoError::new(format!("turn swap area {shown} off"), error, advice);
@@ -235,7 +235,7 @@ fn swap_area(path: &Path, uuid: &str) -> Result<Outcome, UndoError> {
     }
 }
 
-fn memory_cgroup(folder: &Path) -> Result<Outcome, UndoError> {
+fn undo_memory_cgroup(folder: &Path) -> Result<Outcome, UndoError> {
     match cgroup::remove_all(folder) {
         Ok(true) => Ok(Outcome::Undone(format!("{} removed", folder.display()))),
         Ok(false) => Ok(Outcome::Nothing),

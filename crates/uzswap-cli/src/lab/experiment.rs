@@ -27,7 +27,7 @@ use uzswap::same_filled::{SameFilled, SameFilledCheck};
 use uzswap::zpool::zsmalloc::{ChainRule, HandleHeader, ObjectMapping, ZsmallocOptions};
 use uzswap::zpool::{HostPages, ZpoolKind};
 use uzswap::zswap::{BuildError, Incompressible, Zswap, ZswapOptions};
-use uzswap_sys::process::without_huge_pages;
+use uzswap_sys::process::disable_huge_pages;
 
 /// The hidden subcommand that a child is started with.
 pub const CHILD_COMMAND: &str = "compare-run";
@@ -348,7 +348,7 @@ fn options_of(spec: &RunSpec) -> ZswapOptions {
     let settings = spec.settings;
     if settings.host_pages == HostPages::Small {
         // Nor for the index and the tables: a huge page would count as what is in it.
-        without_huge_pages();
+        disable_huge_pages();
     }
     ZswapOptions::bare()
         .zpool(spec.parts.zpool)

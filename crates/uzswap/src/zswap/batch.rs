@@ -91,7 +91,7 @@ impl Batch {
     }
 
     /// Notes where page `number` of the batch was put: into the last place.
-    pub(super) fn placed(&mut self, number: usize, written: Written) {
+    pub(super) fn note_placed(&mut self, number: usize, written: Written) {
         let run = self.last_run();
         let page = &mut self.pages[number];
         (page.written, page.run) = (Some(written), run);

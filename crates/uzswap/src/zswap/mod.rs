@@ -535,7 +535,7 @@ impl Zswap {
     pub fn remove_tenant(&self, tenant: TenantId) -> Result<(), TenantError> {
         self.id.enter();
         let order = self.order.as_ref().ok_or(TenantError::NoRecords)?;
-        let removal = order.tenants.removal(tenant)?;
+        let removal = order.tenants.begin_removal(tenant)?;
         for shard in self.shards.iter() {
             let reserved = shard.lock().reserve(removal.to);
             reserved.map_err(|source| TenantError::NoMemory { tenant, source })?;
@@ -703,7 +703,7 @@ impl Zswap {
             return Ok(Held { tenant, ..Held::of_root(Content::SameFilled(word)) });
         }
         let pool_bytes = self.limited_bytes();
-        if self.options.when_full == WhenFull::Bypass && !self.hysteresis.accepts(pool_bytes) {
+        if self.options.when_full == WhenFull::Bypass && !self.hysteresis.admit(pool_bytes) {
             let Hysteresis { max_bytes, accept_bytes, .. } = self.hysteresis;
             return Err(StoreError::PoolLimit { key, pool_bytes, max_bytes, accept_bytes });
         }

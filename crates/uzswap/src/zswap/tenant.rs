@@ -213,7 +213,7 @@ impl Tenants {
     }
 
     /// Begins to remove a tenant.
-    pub(super) fn removal(&self, id: TenantId) -> Result<Removal<'_>, TenantError> {
+    pub(super) fn begin_removal(&self, id: TenantId) -> Result<Removal<'_>, TenantError> {
         let changes = lock(&self.changes);
         let tenant = self.find(id).ok_or(TenantError::Unknown(id))?;
         let to = tenant.parent().ok_or(TenantError::Root)?;

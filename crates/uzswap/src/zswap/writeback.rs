@@ -203,7 +203,7 @@ impl Zswap {
         for number in 0..batch.pages.len() {
             let victim = batch.pages[number].victim;
             if let Some(written) = self.copy_out(tier, batch, victim, left) {
-                batch.placed(number, written);
+                batch.note_placed(number, written);
             }
             left -= length(&victim);
         }
