@@ -4,41 +4,20 @@
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use rustix::mount::{UnmountFlags, unmount};
-use thiserror::Error;
 
-use super::cgroup;
-use super::device::uuid_of;
-use super::error::advice_after;
-use super::journal::Change;
+use super::cgroup_tree;
+use super::change::Change;
+use super::error::{KernelSwapError, UndoError};
 use super::kernel_files::{
-    disk_sequence, mount_points, read_setting, swap_areas, unescaped, write_setting,
+    disk_sequence, mount_points, read_setting, swap_areas, unescaped, while_busy, write_setting,
 };
+use super::swap_header::uuid_of;
 use uzswap_sys::swap::{loop_detach, loop_remove, swap_off};
-
-/// How long a device may stay in use by others that look at it, as udev does.
-const BUSY: Duration = Duration::from_secs(5);
-const PAUSE: Duration = Duration::from_millis(10);
 
 /// Mounts on top of each other that are unmounted.
 const MOUNTS_MAX: usize = 4;
-
-/// A change that could not be undone.
-#[derive(Debug, Error)]
-#[error("{what}: {source}{}", advice_after(advice))]
-pub struct UndoError {
-    what: String,
-    source: io::Error,
-    advice: &'static str,
-}
-
-impl UndoError {
-    pub(super) fn new(what: impl Into<String>, source: io::Error, advice: &'static str) -> Self {
-        UndoError { what: what.into(), source, advice }
-    }
-}
 
 /// What became of a change.
 #[derive(Debug, PartialEq, Eq)]
@@ -51,6 +30,42 @@ pub(super) enum Outcome {
     Left(String),
 }
 
+/// What became of the changes of a journal.
+#[derive(Debug, Default)]
+pub struct Restored {
+    /// What was undone, a sentence each.
+    pub undone: Vec<String>,
+    /// What stays as it is, as somebody else has changed it since; a sentence each.
+    pub left: Vec<String>,
+    /// What could not be undone. It stays in the journal.
+    pub failed: Vec<UndoError>,
+}
+
+impl Restored {
+    pub(super) fn add(&mut self, outcome: Outcome) {
+        match outcome {
+            Outcome::Undone(text) => self.undone.push(text),
+            Outcome::Left(text) => self.left.push(text),
+            Outcome::Nothing => {}
+        }
+    }
+
+    /// The same, or an error with what failed.
+    pub(super) fn checked(self) -> Result<Restored, KernelSwapError> {
+        match self.failed.is_empty() {
+            true => Ok(self),
+            false => Err(KernelSwapError::NotUndone(self.failed)),
+        }
+    }
+
+    pub(super) fn append(&mut self, other: Restored) {
+        self.undone.extend(other.undone);
+        self.left.extend(other.left);
+        self.failed.extend(other.failed);
+    }
+}
+
+/// Undoes a change, if it was made and is still ours.
 pub(super) fn undo(change: &Change) -> Result<Outcome, UndoError> {
     match change {
         Change::Setting { path, old, new } => undo_setting(path, old, new),
@@ -99,7 +114,7 @@ fn undo_controller(cgroup: &Path, children: &[String]) -> Result<Outcome, UndoEr
         return Ok(Outcome::Nothing);
     }
     let is_new = |name: &String| !children.contains(name);
-    if let Some(user) = cgroup::children(cgroup).into_iter().find(is_new) {
+    if let Some(user) = cgroup_tree::children(cgroup).into_iter().find(is_new) {
         return Ok(Outcome::Left(format!(
             "the memory controller of {} stays on: cgroup {user} may use it",
             cgroup.display()
@@ -236,25 +251,12 @@ fn undo_swap_area(path: &Path, uuid: &str) -> Result<Outcome, UndoError> {
 }
 
 fn undo_memory_cgroup(folder: &Path) -> Result<Outcome, UndoError> {
-    match cgroup::remove_all(folder) {
+    match cgroup_tree::remove_all(folder) {
         Ok(true) => Ok(Outcome::Undone(format!("{} removed", folder.display()))),
         Ok(false) => Ok(Outcome::Nothing),
         Err(error) => {
             let what = format!("remove {}", folder.display());
             Err(UndoError::new(what, error, "end the processes in its cgroup.procs"))
-        }
-    }
-}
-
-/// Tries until it is not in use any more, for some seconds.
-pub(super) fn while_busy(mut action: impl FnMut() -> io::Result<()>) -> io::Result<()> {
-    let since = Instant::now();
-    loop {
-        match action() {
-            Err(error) if error.raw_os_error() == Some(libc::EBUSY) && since.elapsed() < BUSY => {
-                std::thread::sleep(PAUSE);
-            }
-            result => return result,
         }
     }
 }
