@@ -5,9 +5,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The layers, and what each may name of ours beside itself. The picture is in ARCHITECTURE.md.
-const LAYERS: [(&str, &[&str]); 21] = [
+const LAYERS: [(&str, &[&str]); 23] = [
     ("sys", &[]),
     ("preload", &[]),
+    ("audit", &[]),
+    ("options", &[]),
     ("random", &[]),
     ("named_enum", &[]),
     ("page", &[]),
@@ -17,7 +19,7 @@ const LAYERS: [(&str, &[&str]); 21] = [
     ("same_filled", BASE),
     ("doctor", &["sys"]),
     ("compressor", BASE),
-    ("backing", &["sys", "named_enum", "page", "files"]),
+    ("backing", &["sys", "options", "named_enum", "page", "files"]),
     ("trace", &["page", "same_filled", "files"]),
     ("zpool", MECHANISM),
     ("index", MECHANISM),
@@ -30,11 +32,11 @@ const LAYERS: [(&str, &[&str]); 21] = [
 ];
 
 const BASE: &[&str] = &["sys", "named_enum", "page"];
-const MECHANISM: &[&str] = &["sys", "named_enum", "page", "budget", "budgeted_vec"];
+const MECHANISM: &[&str] = &["sys", "options", "named_enum", "page", "budget", "budgeted_vec"];
 #[rustfmt::skip]
 const STORE: &[&str] = &[
-    "named_enum", "page", "files", "budget", "budgeted_vec", "same_filled", "compressor", "backing", "zpool",
-    "index",
+    "options", "named_enum", "page", "files", "budget", "budgeted_vec", "same_filled", "compressor",
+    "backing", "zpool", "index",
 ];
 #[rustfmt::skip]
 const LAB: &[&str] = &[

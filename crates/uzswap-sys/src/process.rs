@@ -77,7 +77,7 @@ pub fn private_pages(pid: u32) -> io::Result<u64> {
 
 /// Keeps memory touched from now on out of transparent huge pages, so that the resident size is
 /// what was touched. Best effort: kernels without huge pages need no asking.
-pub fn without_huge_pages() {
+pub fn disable_huge_pages() {
     // SAFETY: sets a flag of this process; no pointers are passed.
     unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1_u64, 0_u64, 0_u64, 0_u64) };
 }

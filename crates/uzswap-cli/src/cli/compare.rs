@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, anyhow};
 use clap::builder::RangedU64ValueParser;
 
+use super::args::distinct;
 use super::capture::When;
 use super::corpus::{Source, bar};
 use super::limit_args::LimitArgs;
@@ -350,17 +351,6 @@ fn with_progress(experiment: &Experiment) -> Result<Vec<Combination>, Experiment
     });
     bar.finish_and_clear();
     result
-}
-
-/// The values without repetitions.
-pub(super) fn distinct<T: Copy + PartialEq>(values: &[T]) -> Vec<T> {
-    let mut distinct = Vec::new();
-    for &value in values {
-        if !distinct.contains(&value) {
-            distinct.push(value);
-        }
-    }
-    distinct
 }
 
 fn parse_header(text: &str) -> Result<(ZpoolKind, usize), String> {

@@ -7,7 +7,7 @@ use anyhow::anyhow;
 use clap::builder::RangedU64ValueParser;
 
 use super::Failure;
-use super::compare::distinct;
+use super::args::distinct;
 use super::size::{parse_max_pool, parse_percent, parse_size};
 use crate::lab::experiment::Experiment;
 use crate::lab::limited_pool::{

@@ -8,7 +8,7 @@ use anyhow::{Context, anyhow};
 use indicatif::ProgressBar;
 
 use super::Failure;
-use super::compare::distinct;
+use super::args::distinct;
 use super::corpus::bar;
 use super::size::parse_size;
 use crate::kernel_swap::{KernelEngine, SwapBacking};

@@ -1,5 +1,6 @@
 //! The command line: one file a subcommand.
 
+mod args;
 mod bench;
 mod capture;
 mod classes;
@@ -25,7 +26,7 @@ use anyhow::Error;
 use clap::{CommandFactory, Parser, Subcommand};
 use serde::Serialize;
 
-use uzswap_sys::signals::size_limit_is_an_error;
+use uzswap_sys::signals::report_size_limit_as_error;
 use uzswap_sys::stderr::log;
 
 /// The version, the commit and the target.
@@ -199,7 +200,7 @@ fn print_json(result: &impl Serialize) -> Result<(), Failure> {
 /// Parses the command line, runs the command, reports what went wrong.
 #[must_use]
 pub fn main() -> ExitCode {
-    size_limit_is_an_error();
+    report_size_limit_as_error();
     // clap prints its own errors and exits with 2 on them.
     let result = match InnerCommand::is_called() {
         true => InnerCli::parse().command.run(),

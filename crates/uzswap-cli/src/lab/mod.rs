@@ -1,5 +1,6 @@
 //! The laboratory: pages from real processes, and what the allocators make of them.
 
+mod by_name;
 pub mod capture;
 mod child;
 pub mod experiment;

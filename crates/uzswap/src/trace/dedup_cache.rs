@@ -27,7 +27,7 @@ impl DedupCache {
     }
 
     /// The number of the content with this hash; `next` where it is not known, which it has then.
-    pub(super) fn number(&mut self, hash: u128, next: u64) -> u64 {
+    pub(super) fn number_or_insert(&mut self, hash: u128, next: u64) -> u64 {
         let (high, low) = ((hash >> 64) as u64, hash as u64);
         let at = low as usize & (self.sets.len() - 1);
         let set = &mut self.sets[at];
@@ -73,7 +73,10 @@ mod tests {
                     next - 1
                 }
             };
-            assert_eq!(seen.number(hash, next - u64::from(expected + 1 == next)), expected);
+            assert_eq!(
+                seen.number_or_insert(hash, next - u64::from(expected + 1 == next)),
+                expected
+            );
         }
         assert!(known > 1000 && next > 1000, "{known} {next}");
     }

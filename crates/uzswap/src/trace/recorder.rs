@@ -199,7 +199,7 @@ impl Recorder {
         let hash = XxHash3_128::oneshot(page);
         self.record(key, |state| {
             let next = state.totals.contents;
-            let number = state.seen.number(hash, next);
+            let number = state.seen.number_or_insert(hash, next);
             if number == next {
                 state.totals.contents += 1;
                 state.block.contents.extend_from_slice(page);

@@ -233,7 +233,7 @@ impl Arena {
             self.budget.uncharge_pool(bytes_of(count));
             return;
         }
-        self.budget.pool_to_reserve(bytes_of(count));
+        self.budget.move_to_reserve(bytes_of(count));
         free.retired_pages += count;
         free.retired[list].push(run);
         if free.retired_pages > self.retired_pages_max {
@@ -281,7 +281,7 @@ impl Arena {
         let list = list_of(count, sharing);
         let mut free = self.lock();
         if !free.retired[list].is_empty() {
-            self.budget.reserve_to_pool(bytes_of(count)).map_err(over)?;
+            self.budget.move_to_pool(bytes_of(count)).map_err(over)?;
             free.retired_pages -= count;
             return Ok(free.retired[list].pop().expect("there is one"));
         }
@@ -310,7 +310,7 @@ impl Arena {
         let Some(rest) = rest else { return self.budget.charge_pool(bytes_of(count)).map(drop) };
         let begun = count.saturating_sub(rest).next_multiple_of(HUGE_PAGE_SIZE / HOST_PAGE_SIZE);
         self.budget.charge_reserve(bytes_of(begun))?;
-        let charged = self.budget.reserve_to_pool(bytes_of(count));
+        let charged = self.budget.move_to_pool(bytes_of(count));
         charged.inspect_err(|_| self.budget.uncharge_reserve(bytes_of(begun)))
     }
 

@@ -12,7 +12,7 @@
 use std::num::NonZeroU64;
 
 use super::long_words::LongWords;
-use super::tenant::TenantNumber;
+use super::tenant_id::TenantNumber;
 use crate::backing::Location;
 use crate::index::{Entry, IndexError};
 use crate::page::PAGE_SIZE;

@@ -50,8 +50,9 @@ impl Hysteresis {
         }
     }
 
-    /// Whether a pool that is as large as this takes pages: the rule of kernels from 6.10 on.
-    pub(super) fn accepts(&self, pool_bytes: u64) -> bool {
+    /// Decides whether a pool that is as large as this takes pages, and notes that it was full, or
+    /// is no more: the rule of kernels from 6.10 on.
+    pub(super) fn admit(&self, pool_bytes: u64) -> bool {
         if pool_bytes >= self.max_bytes {
             self.note_full();
             return false;
@@ -151,10 +152,10 @@ mod tests {
         for (pool_bytes, accepts) in
             [(0, true), (99, true), (100, false), (99, false), (91, false), (90, true), (99, true)]
         {
-            assert_eq!(hysteresis.accepts(pool_bytes), accepts, "{pool_bytes}");
+            assert_eq!(hysteresis.admit(pool_bytes), accepts, "{pool_bytes}");
         }
         hysteresis.note_full();
-        assert!(!hysteresis.accepts(91) && hysteresis.accepts(90));
+        assert!(!hysteresis.admit(91) && hysteresis.admit(90));
     }
 
     #[test]
@@ -185,8 +186,8 @@ mod tests {
             );
         }
         assert!(is_called(&|hysteresis| hysteresis.note_full()));
-        assert!(is_called(&|hysteresis| _ = hysteresis.accepts(100)));
-        assert!(!is_called(&|hysteresis| _ = hysteresis.accepts(99)));
+        assert!(is_called(&|hysteresis| _ = hysteresis.admit(100)));
+        assert!(!is_called(&|hysteresis| _ = hysteresis.admit(99)));
     }
 
     #[test]

@@ -13,8 +13,10 @@ use crate::AuditError;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use super::cold_ends::EMPTY;
 use super::records::{EPOCH_BITS, NONE, Record, Records, USES_MAX};
-use super::tenant::{TenantNumber, Tenants};
+use super::tenant::Tenants;
+use super::tenant_id::TenantNumber;
 use crate::budget::Budget;
 use crate::budgeted_vec::BudgetedVec;
 use crate::index::IndexError;
@@ -111,34 +113,6 @@ impl Epoch {
         record.set_uses(uses);
         record.set_epoch(now);
         uses
-    }
-}
-
-/// When the coldest page of each shard was put at the hot end, of one tenant; never later than it
-/// was. Read without a lock, to know which shard to look into.
-#[derive(Debug)]
-pub(super) struct ColdEnds(Box<[AtomicU64]>);
-
-/// The time of a list without pages.
-const EMPTY: u64 = u64::MAX;
-
-impl ColdEnds {
-    pub(super) fn new(shards: usize) -> ColdEnds {
-        ColdEnds((0..shards).map(|_| AtomicU64::new(EMPTY)).collect())
-    }
-
-    /// The times of the cold ends there are, and their shards.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, usize)> {
-        let times = self.0.iter().map(|time| time.load(Ordering::Relaxed));
-        times.zip(0..).filter(|&(time, _)| time != EMPTY)
-    }
-
-    fn time(&self, shard: usize) -> u64 {
-        self.0[shard].load(Ordering::Relaxed)
-    }
-
-    fn set(&self, shard: usize, time: u64) {
-        self.0[shard].store(time, Ordering::Relaxed);
     }
 }
 

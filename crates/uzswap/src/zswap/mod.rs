@@ -27,7 +27,9 @@
 //!
 //! Compressor, pool and backing may be of others; what they do wrong ends in `parts`.
 
+mod batch;
 mod checksum;
+mod cold_ends;
 mod counters;
 mod entry;
 mod error;
@@ -48,6 +50,7 @@ mod shrinker;
 pub mod snapshot;
 mod stats;
 mod tenant;
+mod tenant_id;
 mod tier;
 mod write_queue;
 mod writeback;
@@ -63,6 +66,7 @@ use std::time::Instant;
 #[cfg(feature = "serde")]
 use serde::{Deserialize, Serialize};
 
+use batch::BATCH_PAGES;
 pub use counters::{Counter, CounterKind, Counters};
 use entry::{Content, Held, Written};
 pub use error::{BuildError, LoadError, StoreError, Stored, TooLarge};
@@ -80,9 +84,12 @@ pub use prometheus::Text as PrometheusText;
 use shard::Shards;
 pub use shrinker::{Shrinker, ShrinkerOptions};
 pub use stats::{BackingStats, OptionNames, Stats};
-use tenant::{HeldTenant, TenantNumber, Tenants};
-pub use tenant::{OverTenantLimit, TENANTS_MAX, TenantError, TenantId, TenantOptions, TenantStats};
-use tier::{BATCH_PAGES, Tier};
+use tenant::{HeldTenant, Tenants};
+pub use tenant::{OverTenantLimit, TenantError, TenantOptions, TenantStats};
+use tenant_id::TenantNumber;
+pub use tenant_id::{TENANTS_MAX, TenantId};
+use tier::Tier;
+use write_queue::WriteQueue;
 pub use writeback::Shrunk;
 
 use crate::backing::Backing;
@@ -134,6 +141,8 @@ pub struct Zswap {
     arena: Arc<Arena>,
     compressor: Packer,
     tier: Option<Tier>,
+    /// Pages that the next batch takes first.
+    write_queue: WriteQueue,
     options: ZswapOptions,
     hysteresis: Hysteresis,
     /// With records.
@@ -275,10 +284,11 @@ impl Zswap {
             zpool: Pool::new(parts.zpool, id),
             arena: parts.arena,
             compressor: Packer::new(parts.compressor, id),
-            tier: parts
-                .backing
-                .map(|backing| Tier::new(Behind::new(backing, id), budget.max_bytes()))
-                .transpose()?,
+            write_queue: match parts.backing {
+                Some(_) => WriteQueue::new(budget.max_bytes())?,
+                None => WriteQueue::default(),
+            },
+            tier: parts.backing.map(|backing| Tier::new(Behind::new(backing, id))).transpose()?,
             hysteresis: Hysteresis::new(budget.max_bytes(), options.accept_threshold_percent),
             shards: Shards::new(
                 options.shards,
@@ -525,7 +535,7 @@ impl Zswap {
     pub fn remove_tenant(&self, tenant: TenantId) -> Result<(), TenantError> {
         self.id.enter();
         let order = self.order.as_ref().ok_or(TenantError::NoRecords)?;
-        let removal = order.tenants.removal(tenant)?;
+        let removal = order.tenants.begin_removal(tenant)?;
         for shard in self.shards.iter() {
             let reserved = shard.lock().reserve(removal.to);
             reserved.map_err(|source| TenantError::NoMemory { tenant, source })?;
@@ -594,7 +604,7 @@ impl Zswap {
         let (mut objects, mut compressed_bytes) = (0, 0);
         let mut copies = Vec::new();
         let mut charged = std::collections::BTreeMap::new();
-        let staged = self.tier.as_ref().map_or_else(Vec::new, |tier| tier.staged.to_vec());
+        let staged = self.write_queue.to_vec();
         for lock in self.shards.iter() {
             let shard = lock.lock();
             shard.audit(&staged)?;
@@ -693,7 +703,7 @@ impl Zswap {
             return Ok(Held { tenant, ..Held::of_root(Content::SameFilled(word)) });
         }
         let pool_bytes = self.limited_bytes();
-        if self.options.when_full == WhenFull::Bypass && !self.hysteresis.accepts(pool_bytes) {
+        if self.options.when_full == WhenFull::Bypass && !self.hysteresis.admit(pool_bytes) {
             let Hysteresis { max_bytes, accept_bytes, .. } = self.hysteresis;
             return Err(StoreError::PoolLimit { key, pool_bytes, max_bytes, accept_bytes });
         }
@@ -801,7 +811,7 @@ impl Zswap {
         }
         let does_not_shrink =
             matches!(refused, StoreError::CompressPoor { .. } | StoreError::CompressFail { .. });
-        if does_not_shrink && let Some(held) = self.keep_until_written(tier, tenant, key, page) {
+        if does_not_shrink && let Some(held) = self.keep_until_written(tenant, key, page) {
             return Ok(held);
         }
         self.free_blocks(tier, 1);
@@ -904,7 +914,7 @@ impl Zswap {
     fn policy_bytes(&self) -> usize {
         let tenants = self.order.as_ref().map_or(0, |order| order.tenants.bytes());
         let tier = self.tier.as_ref().map_or(0, |tier| tier.usage().1);
-        Latencies::bytes() + tenants + tier
+        Latencies::bytes() + tenants + tier + self.write_queue.bytes()
     }
 
     /// Counts a refusal by its reason.

@@ -14,7 +14,7 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use super::entry::{Content, Held, Written};
-use super::tenant::{TENANTS_MAX, TenantNumber};
+use super::tenant_id::{TENANTS_MAX, TenantNumber};
 use crate::backing::Location;
 use crate::budget::Budget;
 use crate::budgeted_vec::BudgetedVec;

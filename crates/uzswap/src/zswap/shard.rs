@@ -9,7 +9,7 @@ use super::entry::{Content, Held, Written};
 use super::long_words::LongWords;
 use super::lru::{Lists, Lru, Order};
 use super::records::Records;
-use super::tenant::TenantNumber;
+use super::tenant_id::TenantNumber;
 use crate::budget::Budget;
 use crate::index::{Entry, Index, IndexError};
 use crate::page::PageKey;

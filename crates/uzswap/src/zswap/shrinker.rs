@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use super::batch::BATCH_PAGES;
 use super::lru::Lru;
-use super::tenant::TenantId;
-use super::tier::BATCH_PAGES;
+use super::tenant_id::TenantId;
 use super::{PAGE_SIZE, Shrunk, Zswap};
 use crate::options::{OptionError, setters};
 

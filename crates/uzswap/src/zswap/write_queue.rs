@@ -12,10 +12,10 @@
 use std::collections::{TryReserveError, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use super::batch::{BATCH_PAGES, Batch};
 use super::entry::Held;
 use super::shard::Victim;
-use super::tenant::TenantNumber;
-use super::tier::{BATCH_PAGES, Batch, Tier};
+use super::tenant_id::TenantNumber;
 use super::writeback::Shrunk;
 use super::{Zswap, with_scratch};
 use crate::page::{PAGE_SIZE, Page, PageKey};
@@ -23,8 +23,8 @@ use crate::page::{PAGE_SIZE, Page, PageKey};
 /// A batch of staged pages is at most one in so many of the pool's: it is for those that shrink.
 const POOL_PART: u64 = 16;
 
-/// The queue.
-#[derive(Debug)]
+/// The queue. Without a backing it has no place for any page.
+#[derive(Debug, Default)]
 pub(super) struct WriteQueue {
     queue: Mutex<VecDeque<Victim>>,
     /// Pages of a batch; 0 where the pool is too small for any.
@@ -88,16 +88,15 @@ impl Zswap {
     /// where the pool cannot have it.
     pub(super) fn keep_until_written(
         &self,
-        tier: &Tier,
         tenant: TenantNumber,
         key: PageKey,
         page: &Page,
     ) -> Option<Held> {
         let bytes = self.options.object_header_bytes + PAGE_SIZE;
-        if tier.staged.batch == 0 || bytes > self.zpool.object_size_max() {
+        if self.write_queue.batch == 0 || bytes > self.zpool.object_size_max() {
             return None;
         }
-        if tier.staged.is_full() {
+        if self.write_queue.is_full() {
             self.write_staged();
         }
         let reclaim = || self.drop_stale(key) || self.make_room();
@@ -112,11 +111,10 @@ impl Zswap {
     /// Hands a page that was put in to the next batch. Where others filled the queue meanwhile it
     /// stays on its list.
     pub(super) fn stage(&self, key: PageKey, held: Held) {
-        let Some(tier) = &self.tier else { return };
         let mut shard = self.shards.of(key).lock();
         let Some(victim) = shard.take_listed(key, held) else { return };
-        match tier.staged.push(victim) {
-            Some(count) if count >= tier.staged.batch => self.hysteresis.wake(),
+        match self.write_queue.push(victim) {
+            Some(count) if count >= self.write_queue.batch => self.hysteresis.wake(),
             Some(_) => {}
             None => shard.end_writing(victim.entry),
         }
@@ -127,14 +125,13 @@ impl Zswap {
     /// pool.
     pub(super) fn gather_staged(
         &self,
-        tier: &Tier,
         batch: &mut Batch,
         scope: TenantNumber,
         pages: usize,
     ) -> usize {
         let Some(order) = &self.order else { return 0 };
         let belongs = |victim: &Victim| order.tenants.is_below(victim.held.tenant, scope);
-        tier.staged.take(pages, belongs, |victim| batch.add(victim));
+        self.write_queue.take(pages, belongs, |victim| batch.add(victim));
         let taken = batch.pages.len();
         batch.pages.retain(|page| {
             let victim = page.victim;
@@ -154,7 +151,7 @@ impl Zswap {
     pub(super) fn write_staged(&self) -> usize {
         let Some(tier) = &self.tier else { return 0 };
         let mut batch = tier.batch();
-        let taken = self.gather_staged(tier, &mut batch, TenantNumber::ROOT, tier.batch_pages());
+        let taken = self.gather_staged(&mut batch, TenantNumber::ROOT, tier.batch_pages());
         self.write_batch(tier, &mut batch, &mut Shrunk::default());
         taken
     }

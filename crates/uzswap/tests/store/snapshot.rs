@@ -499,7 +499,7 @@ fn places_that_cannot_be_are_refused_with_the_reason() {
 #[test]
 fn child_with_a_limit() {
     let Some(path) = std::env::var_os("UZSWAP_SNAPSHOT_LIMITED") else { return };
-    uzswap_sys::signals::size_limit_is_an_error();
+    uzswap_sys::signals::report_size_limit_as_error();
     let (zswap, model) = store_of(small(ZswapOptions::default()), None, 8, 900);
     let error = zswap.snapshot(&path).unwrap_err();
     check(&zswap, &model);

@@ -7,7 +7,7 @@ use clap::builder::RangedU64ValueParser;
 use serde::Serialize;
 
 use super::{three_digits, with_range};
-use crate::cli::compare::distinct;
+use crate::cli::args::distinct;
 use crate::cli::{Failure, print, print_json};
 use crate::lab::report::Machine;
 use crate::lab::report::format::{counted, table, thousands, trimmed, wrapped};

@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::parse_seconds;
 
 use super::{three_digits, with_range};
-use crate::cli::compare::distinct;
+use crate::cli::args::distinct;
 use crate::cli::size::{check_available, parse_size};
 use crate::cli::{Failure, print, print_json};
 use crate::lab::report::format::{table, thousands, trimmed, wrapped};

@@ -5,8 +5,7 @@ use serde::Serialize;
 use super::format::{
     counted, mib, nanoseconds, section, share, table, thousands, trimmed, wrapped,
 };
-use super::text::label;
-use super::{Findings, Percentiles, Report, median};
+use super::{Findings, Percentiles, Report, label, median};
 use crate::lab::experiment::Combination;
 use crate::lab::histogram::{Latencies, LatencySummary};
 use crate::lab::limited_pool::{LimitParts, MaxPool, ShrinkerMode};

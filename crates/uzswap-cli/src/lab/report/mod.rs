@@ -23,6 +23,9 @@ pub use trace_section::TraceFindings;
 use uzswap::page::PAGE_SIZE;
 use uzswap::zpool::ZpoolKind;
 
+/// The longest label that leaves room for the widest table.
+const LABEL_COLUMNS: usize = 17;
+
 /// An experiment's findings. Its JSON form is what `--json` prints.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
@@ -300,6 +303,17 @@ impl Report {
     /// For a terminal of 100 columns.
     pub fn to_text(&self) -> String {
         text::page(self)
+    }
+}
+
+/// What stands in the first column. With limits it can be long, and takes two lines then.
+fn label(findings: &Findings) -> String {
+    let label = findings.label();
+    match label[..label.len().min(LABEL_COLUMNS)].rfind(' ') {
+        Some(blank) if findings.access.is_some() && label.len() > LABEL_COLUMNS => {
+            format!("{}\n{}", &label[..blank], &label[blank + 1..])
+        }
+        _ => label,
     }
 }
 

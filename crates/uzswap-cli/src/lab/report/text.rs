@@ -5,14 +5,11 @@ use super::format::{
 };
 use super::stats::Stats;
 use super::summary::against_base;
-use super::{Findings, Report, access_section, base_of, trace_section};
+use super::{Findings, Report, access_section, base_of, label, trace_section};
 use crate::lab::experiment::Settings;
 use crate::lab::histogram::LatencySummary;
 use crate::lab::replay::{FreedHalf, Phases, Spent};
 use uzswap::page::PAGE_SIZE;
-
-/// The longest label that leaves room for the widest table.
-const LABEL_COLUMNS: usize = 17;
 
 /// The whole report.
 pub(super) fn page(report: &Report) -> String {
@@ -100,17 +97,6 @@ fn header(report: &Report) -> String {
         &format!("Linux {}, {} x {}", machine.kernel, machine.cpus, machine.cpu),
     );
     text + "\n"
-}
-
-/// What stands in the first column. With limits it can be long, and takes two lines then.
-pub(super) fn label(findings: &Findings) -> String {
-    let label = findings.label();
-    match label[..label.len().min(LABEL_COLUMNS)].rfind(' ') {
-        Some(blank) if findings.access.is_some() && label.len() > LABEL_COLUMNS => {
-            format!("{}\n{}", &label[..blank], &label[blank + 1..])
-        }
-        _ => label,
-    }
 }
 
 /// Each of the names once, in their order.

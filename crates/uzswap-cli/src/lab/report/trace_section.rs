@@ -3,8 +3,7 @@
 use serde::Serialize;
 
 use super::format::{mib, section, share, table, thousands, trimmed, wrapped};
-use super::text::label;
-use super::{CorpusInfo, Findings, Report};
+use super::{CorpusInfo, Findings, Report, label};
 use crate::lab::replay::{RunResult, Traced};
 use uzswap::page::PAGE_SIZE;
 

@@ -13,8 +13,8 @@ use crate::backing::Backing;
 use crate::compressor::Compressor;
 use crate::index::IndexError;
 use crate::page::{PAGE_SIZE, Page};
+use crate::zswap::batch::BATCH_PAGES;
 use crate::zswap::entry::{Content, Held, Written};
-use crate::zswap::tier::BATCH_PAGES;
 use crate::zswap::{
     BuildError, Effort, Packed, RECLAIM_TRIES, TenantError, TenantId, TenantNumber, TenantOptions,
     Zswap, ZswapOptions, ZswapParts, with_scratch,

@@ -94,8 +94,8 @@ impl Disk {
         Ok(Disk { world, platter: Mutex::new(platter), block_count, file })
     }
 
-    /// Whether the backing is away now.
-    fn is_out(&self) -> bool {
+    /// Counts one request of an outage, which may begin here; whether the backing is away.
+    fn draw_outage(&self) -> bool {
         let mut platter = lock(&self.platter);
         if platter.outage == 0 && self.world.strikes(Fault::Outage) {
             platter.outage = 1 + self.world.draw() % 32;
@@ -112,7 +112,7 @@ impl Disk {
         let world = &self.world;
         let bytes = size_of_val(write.blocks);
         let some = |most: usize| (world.draw() % most as u64) as usize;
-        if self.is_out() {
+        if self.draw_outage() {
             return (Fate::Bytes(0), Err(eio()));
         }
         if world.strikes(Fault::NoSpace) {
@@ -261,7 +261,7 @@ impl Backing for Disk {
         if early {
             world.happen(Point::Free);
         }
-        let outcome = if self.is_out() || world.strikes(Fault::ReadError) {
+        let outcome = if self.draw_outage() || world.strikes(Fault::ReadError) {
             blocks.iter_mut().for_each(|block| block.0.fill(0xee));
             Err(eio())
         } else {

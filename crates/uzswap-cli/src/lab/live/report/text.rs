@@ -1,10 +1,10 @@
 //! The live report for a terminal of 100 columns, and its sentences.
 
-use super::engine::LiveRun;
-use super::interval::{Difference, ROUNDS_MIN};
-use super::report::{LiveFindings, LiveReport};
-use super::{FailureKind, LiveLimit};
+use super::{LiveFindings, LiveReport};
 use crate::lab::histogram::Bucket;
+use crate::lab::live::engine::LiveRun;
+use crate::lab::live::interval::{Difference, ROUNDS_MIN};
+use crate::lab::live::{FailureKind, LiveLimit};
 use crate::lab::report::format::{
     beside, counted, human_size, mib, nanoseconds, pictures, section, share, table, thousands,
     trimmed, wrapped,

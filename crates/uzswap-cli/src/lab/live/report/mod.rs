@@ -1,10 +1,12 @@
 //! The findings of a live study: for people, and as JSON or CSV.
 
+mod text;
+
 use serde::Serialize;
 
 use super::engine::{LiveParts, LiveRun};
 use super::interval::Difference;
-use super::{Failure, LiveCommand, LiveExperiment, LiveLimit, LiveResults, SmallestLimit, text};
+use super::{Failure, LiveCommand, LiveExperiment, LiveLimit, LiveResults, SmallestLimit};
 use crate::lab::report::Machine;
 use uzswap::page::PAGE_SIZE;
 use uzswap::zswap::{LatencyBucket, LatencyCounts};
