@@ -569,14 +569,14 @@ fn preset_build() {
     let output = preset(&["--preset", "build", "--source", source, "--limit", "200%", "--json"]);
     expect(&output, 0);
     let json: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(json["command"]["preset"], "build");
+    assert_eq!(json["program"]["preset"], "build");
     assert_eq!(
         list(&json["combinations"][0]["runs"]).len(),
         1,
         "{}",
         json["combinations"][0]["failure"]
     );
-    let tmpfs = json["command"]["tmpfs_bytes"].as_u64();
+    let tmpfs = json["program"]["tmpfs_bytes"].as_u64();
     assert_eq!(tmpfs.is_some(), no_root().is_none());
     assert!(!tree.path().join("a.o").exists(), "the source itself was built");
 
