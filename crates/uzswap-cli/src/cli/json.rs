@@ -39,25 +39,25 @@ fn cannot(flag: &str, path: &Path, error: &io::Error) -> Error {
     anyhow!("cannot write {flag} {}: {error}", path.display())
 }
 
-/// Whether a path that cannot be made is one that nobody could make: the user's mistake.
+/// Whether nobody could make a file at the path: the mistake is the user's.
 pub(super) fn is_usage(error: &io::Error) -> bool {
     use io::ErrorKind::{AlreadyExists, InvalidInput, IsADirectory, NotADirectory, NotFound};
     [AlreadyExists, InvalidInput, IsADirectory, NotADirectory, NotFound].contains(&error.kind())
 }
 
-/// Where the document of `--json` goes.
+/// The place for the document of `--json`.
 #[derive(Debug)]
 pub(super) enum JsonOutput {
-    /// Nowhere: the text is enough.
+    /// None: the text is enough.
     None,
-    /// To standard output, in place of the text.
+    /// Standard output, in place of the text.
     Standard,
-    /// To a file; the text goes to standard output.
+    /// In a file; the text goes to standard output.
     File(ReportFile),
 }
 
 impl JsonOutput {
-    /// Of the option's value: absent, without a file, with one. Opens the file.
+    /// Takes the value of the option (absent, without a file, with one), and opens the file.
     pub(super) fn open(option: Option<&Option<PathBuf>>) -> Result<JsonOutput, Failure> {
         match option {
             None => Ok(JsonOutput::None),
@@ -66,12 +66,12 @@ impl JsonOutput {
         }
     }
 
-    /// Whether it takes the place of the text.
+    /// Whether the document takes the place of the text.
     pub(super) fn is_standard(&self) -> bool {
         matches!(self, JsonOutput::Standard)
     }
 
-    /// Prints a result, in its envelope where that is JSON.
+    /// Prints a result as text, or in an envelope as JSON.
     pub(super) fn print(
         &mut self,
         schema: Schema,
@@ -81,7 +81,7 @@ impl JsonOutput {
         self.print_by(print, schema, result, text)
     }
 
-    /// The same, where `print` takes the place of standard output.
+    /// The same through `print`, which takes the place of standard output.
     pub(super) fn print_by(
         &mut self,
         print: fn(&str) -> Result<(), Failure>,
@@ -92,7 +92,7 @@ impl JsonOutput {
         self.deliver(print, || json(&Envelope::new(schema).around(result)), text)
     }
 
-    /// Prints a result that has its envelope.
+    /// Prints a result that holds its envelope.
     pub(super) fn print_document(
         &mut self,
         document: &impl Serialize,
@@ -111,7 +111,7 @@ impl JsonOutput {
             JsonOutput::None => print(&text()),
             JsonOutput::Standard => print(&document()),
             JsonOutput::File(file) => {
-                // The text is printed all the same if the file cannot be written.
+                // An error of the file does not keep the text back.
                 let written = file.write(&document());
                 print(&text()).and(written)
             }

@@ -42,7 +42,7 @@ pub(super) struct Stat {
     prometheus: bool,
 }
 
-/// What is printed; with `--json`, as it is.
+/// The result; with `--json`, in an envelope.
 #[derive(Debug, Serialize)]
 struct Report {
     file: String,

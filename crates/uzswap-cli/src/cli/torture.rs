@@ -52,7 +52,7 @@ pub(super) struct TortureArgs {
     json: Option<Option<PathBuf>>,
 }
 
-/// What is printed; with `--json`, as it is.
+/// The result; with `--json`, in an envelope.
 #[derive(Debug, Serialize)]
 struct Report {
     first_seed: u64,

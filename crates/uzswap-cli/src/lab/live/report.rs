@@ -13,7 +13,7 @@ use uzswap_pager::RunSample;
 /// A study's findings. Its JSON form is what `--json` prints.
 #[derive(Debug, Clone, Serialize)]
 pub struct LiveReport {
-    /// What it is, and where it ran.
+    /// The fields that every document begins with.
     #[serde(flatten)]
     pub envelope: Envelope,
     /// What was run.

@@ -56,7 +56,7 @@ impl Schema {
         Schema::Run,
     ];
 
-    /// Its name and its version: a field that is removed, renamed or has another meaning makes a
+    /// Its name and its version. A field that is removed, renamed or has another meaning makes a
     /// new version; a field that is added does not.
     pub fn name(self) -> &'static str {
         match self {
@@ -76,7 +76,7 @@ impl Schema {
         }
     }
 
-    /// The words of the command that prints it.
+    /// The words of its command.
     pub fn command(self) -> &'static str {
         match self {
             Schema::Compare | Schema::CompareLimit => "compare",
@@ -104,14 +104,14 @@ pub struct Envelope {
     pub version: &'static str,
     /// The words of the command.
     pub command: &'static str,
-    /// When the document was made: RFC 3339, in UTC.
+    /// Time at which the document was made: RFC 3339, in UTC.
     pub created_at: String,
-    /// Where.
+    /// The machine.
     pub machine: Machine,
 }
 
 impl Envelope {
-    /// Of a document that is made now, on this machine.
+    /// The fields of a document that this machine makes now.
     pub fn new(schema: Schema) -> Envelope {
         Envelope {
             schema: schema.name(),
@@ -122,7 +122,7 @@ impl Envelope {
         }
     }
 
-    /// Of the next document of a series, which is made now.
+    /// Sets the time for the next document of a series.
     pub fn renew(&mut self) {
         self.created_at = rfc3339(SystemTime::now());
     }

@@ -28,7 +28,7 @@ use uzswap::zpool::ZpoolKind;
 /// An experiment's findings. Its JSON form is what `--json` prints.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
-    /// What it is, and where it ran.
+    /// The fields that every document begins with.
     #[serde(flatten)]
     pub envelope: Envelope,
     /// What was replayed.
