@@ -12,8 +12,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Error, anyhow};
 use serde::Serialize;
 
+use super::json::json;
 use super::size::parse_size;
-use super::{Failure, print_json};
+use super::{Failure, print};
 use crate::kernel_swap::{
     Journal, Keeper, KeeperReport, KernelEngine, KernelPool, KernelSwap, KernelSwapError,
     KernelSwapOptions, MemoryCgroup, SwapBacking, probe, restore_when_ended,
@@ -85,7 +86,7 @@ impl ProbeLatency {
     pub(super) fn run(self) -> Result<(), Failure> {
         let report = probe(io::stdin())
             .map_err(|error| Failure::Machine(Error::new(error).context("cannot measure swap")))?;
-        print_json(&report)?;
+        print(&json(&report))?;
         match report.wrong {
             0 => Ok(()),
             wrong => Err(Failure::Check(anyhow!(
@@ -146,7 +147,7 @@ impl KernelRun {
         let report = self.measure();
         interrupt::end_if_noted();
         let report = report?;
-        print_json(&report)?;
+        print(&json(&report))?;
         match report.exit_code {
             0 => Ok(()),
             code => Err(Failure::Check(anyhow!("the command ended with code {code}"))),

@@ -279,13 +279,13 @@ pub(super) fn verdict(report: &LiveReport) -> Result<(), Failure> {
     let wrong = |findings: &&LiveFindings| {
         findings.failure.as_ref().is_some_and(|failure| failure.kind == FailureKind::Wrong)
     };
-    if let Some(findings) = report.runs.iter().find(wrong) {
+    if let Some(findings) = report.combinations.iter().find(wrong) {
         return Err(Failure::Check(anyhow!(
             "{}: --check printed something else than without a limit",
             findings.label
         )));
     }
-    if report.runs.iter().all(|findings| findings.runs.is_empty()) {
+    if report.combinations.iter().all(|findings| findings.runs.is_empty()) {
         return Err(Failure::Check(anyhow!(
             "no combination ended well in {}: give a larger --limit, or --find-limit",
             human_size(report.settings.limit_bytes)

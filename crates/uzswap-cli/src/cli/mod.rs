@@ -7,6 +7,7 @@ mod classes;
 mod compare;
 mod corpus;
 mod doctor;
+mod json;
 mod kernel_swap;
 mod limit_args;
 mod live;
@@ -24,7 +25,6 @@ use std::process::ExitCode;
 
 use anyhow::Error;
 use clap::{CommandFactory, Parser, Subcommand};
-use serde::Serialize;
 
 use uzswap_sys::signals::report_size_limit_as_error;
 use uzswap_sys::stderr::log;
@@ -189,12 +189,6 @@ fn write_out(bytes: &[u8]) -> Result<bool, Failure> {
             Err(Failure::Check(Error::new(error).context("cannot write to standard output")))
         }
     }
-}
-
-/// Prints a command's result as one JSON document.
-fn print_json(result: &impl Serialize) -> Result<(), Failure> {
-    let text = serde_json::to_string_pretty(result).expect("strings and numbers");
-    print(&(text + "\n"))
 }
 
 /// Parses the command line, runs the command, reports what went wrong.

@@ -2,7 +2,6 @@
 
 use std::ffi::OsString;
 use std::fmt;
-use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -10,13 +9,14 @@ use std::str::FromStr;
 use std::time::{Duration, Instant, SystemTime};
 
 use super::Failure;
+use super::json::{ReportFile, is_usage, json};
 use super::limit_args::no_backing;
 use super::size::parse_size;
 use crate::lab::page_set::rfc3339;
 use crate::lab::report::format::human_size;
+use crate::lab::report::{Envelope, Schema};
 use uzswap::budget::Counted;
 use uzswap::compressor::{CompressorKind, CompressorNameError};
-use uzswap::files::{Contents, open_output};
 use uzswap::index::IndexKind;
 use uzswap::named_enum::UnknownName;
 use uzswap::trace::{TraceAbout, TraceError};
@@ -74,12 +74,6 @@ impl FromStr for Compression {
             Err(other) => Err(other),
         }
     }
-}
-
-/// Whether a path that cannot be made is one that nobody could make: the user's mistake.
-fn is_usage(error: &std::io::Error) -> bool {
-    use std::io::ErrorKind::{AlreadyExists, InvalidInput, IsADirectory, NotADirectory, NotFound};
-    [AlreadyExists, InvalidInput, IsADirectory, NotADirectory, NotFound].contains(&error.kind())
 }
 
 /// What `uzswap run` is asked for.
@@ -173,15 +167,8 @@ impl Run {
             quiet: self.quiet,
             metrics: self.metrics.clone(),
         };
-        let no_stats = |path: &PathBuf, error: &std::io::Error| {
-            format!("cannot write --stats {}: {error}", path.display())
-        };
-        let create = |path: &PathBuf| {
-            open_output(path, Contents::Report).map_err(|error| {
-                Failure::of(!is_usage(&error), anyhow::anyhow!(no_stats(path, &error)))
-            })
-        };
-        let stats = self.stats.as_ref().map(|path| Ok((path, create(path)?))).transpose()?;
+        let stats = self.stats.as_ref().map(|path| ReportFile::open("--stats", path));
+        let stats = stats.transpose()?;
         let start = Instant::now();
         let (status, report) = match run(&self.command, &options) {
             Ok(done) => done,
@@ -210,10 +197,10 @@ impl Run {
         };
         // The recorder has said why.
         let mut is_kept = report.trace.as_ref().is_none_or(|trace| trace.complete);
-        if let Some((path, mut file)) = stats {
-            let text = serde_json::to_string_pretty(&report).expect("numbers") + "\n";
-            if let Err(error) = file.write_all(text.as_bytes()) {
-                log(&no_stats(path, &error));
+        if let Some(mut file) = stats {
+            let document = json(&Envelope::new(Schema::Run).around(&report));
+            if let Err(failure) = file.write(&document) {
+                log(&format!("{:#}", failure.error()));
                 is_kept = false;
             }
         }

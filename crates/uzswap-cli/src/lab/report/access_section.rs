@@ -136,7 +136,7 @@ pub(super) fn is_steady(combination: &Combination) -> bool {
 
 /// Those with accesses.
 fn accessed(report: &Report) -> Vec<(&Findings, LimitParts, &AccessFindings)> {
-    let runs = report.runs.iter();
+    let runs = report.combinations.iter();
     runs.filter_map(|findings| Some((findings, findings.parts.limit?, findings.access.as_ref()?)))
         .collect()
 }

@@ -6,7 +6,7 @@ use uzswap::zpool::zsmalloc::ObjectMapping;
 /// The report's runs as comma-separated values. No field needs quotes.
 pub(super) fn rows(report: &Report) -> String {
     let mut rows: Vec<String> = Vec::new();
-    for findings in &report.runs {
+    for findings in &report.combinations {
         let figures = &findings.figures;
         for run in 0..findings.real_s.len() {
             let (store, load) = (findings.store_ns_by_run[run], findings.load_ns_by_run[run]);

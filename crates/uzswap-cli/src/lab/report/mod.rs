@@ -2,6 +2,7 @@
 
 mod access_section;
 mod csv;
+mod envelope;
 pub(crate) mod format;
 mod stats;
 mod summary;
@@ -18,6 +19,7 @@ use super::histogram::{Latencies, LatencySummary};
 use super::limited_pool::LimitSettings;
 use super::replay::{Figures, Phases, RunResult, TraceInfo};
 pub use access_section::AccessFindings;
+pub use envelope::{Document, Envelope, Schema};
 pub use stats::{Stats, percent_change};
 pub use trace_section::TraceFindings;
 use uzswap::page::PAGE_SIZE;
@@ -29,16 +31,15 @@ const LABEL_COLUMNS: usize = 17;
 /// An experiment's findings. Its JSON form is what `--json` prints.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
-    /// Version of uzswap.
-    pub uzswap: &'static str,
-    /// Where it ran.
-    pub machine: Machine,
+    /// The fields that every document begins with.
+    #[serde(flatten)]
+    pub envelope: Envelope,
     /// What was replayed.
     pub corpus: CorpusInfo,
     /// How.
     pub settings: ReportSettings,
     /// One element a combination of parts, in the order asked for.
-    pub runs: Vec<Findings>,
+    pub combinations: Vec<Findings>,
     /// What a reader must know before comparing.
     pub notes: Vec<String>,
     /// The figures in words.
@@ -276,23 +277,13 @@ impl Report {
                 (base > 0).then(|| pool as f64 / base as f64 * 100.0);
         }
         Report {
-            uzswap: env!("CARGO_PKG_VERSION"),
-            machine: Machine::this(),
+            envelope: Envelope::new(Schema::Compare),
             corpus,
             settings: ReportSettings { runs_each: combinations[0].runs.len(), settings, limits },
             notes: notes(combinations),
             summary: summary::sentences(&runs, settings.free),
-            runs,
+            combinations: runs,
         }
-    }
-
-    /// One JSON document.
-    ///
-    /// # Panics
-    ///
-    /// Never: there is nothing in a report that JSON does not have.
-    pub fn to_json(&self) -> String {
-        serde_json::to_string_pretty(self).expect("strings and numbers")
     }
 
     /// One row a run, under a header line.

@@ -87,7 +87,7 @@ pub(super) fn of(corpus: &CorpusInfo) -> String {
 pub(super) fn verbs(report: &Report) -> String {
     let mut table =
         table(&["MEAN real", "STORES", "s", "REFUSED", "LOADS", "s", "LEFT OUT", "FREES", "s"]);
-    for findings in &report.runs {
+    for findings in &report.combinations {
         let Some(trace) = &findings.trace else { continue };
         let mean = |seconds: &[f64]| {
             format!("{:.3}", seconds.iter().sum::<f64>() / seconds.len().max(1) as f64)
@@ -110,7 +110,7 @@ pub(super) fn verbs(report: &Report) -> String {
 /// (d): what is left at the end.
 pub(super) fn at_end(report: &Report) -> String {
     let mut table = table(&["LABEL", "PAGES", "POOL", "of peak", "COMPACTED", "of peak"]);
-    for findings in &report.runs {
+    for findings in &report.combinations {
         let Some(trace) = &findings.trace else { continue };
         let figures = &findings.figures;
         let mut row = vec![label(findings), thousands(trace.pages_left)];

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::engine::{LiveParts, LiveRun};
 use super::interval::Difference;
 use super::{Failure, LiveCommand, LiveExperiment, LiveLimit, LiveResults, SmallestLimit};
-use crate::lab::report::Machine;
+use crate::lab::report::{Envelope, Schema};
 use uzswap::page::PAGE_SIZE;
 use uzswap::zswap::{LatencyBucket, LatencyCounts};
 use uzswap_pager::RunSample;
@@ -15,18 +15,17 @@ use uzswap_pager::RunSample;
 /// A study's findings. Its JSON form is what `--json` prints.
 #[derive(Debug, Clone, Serialize)]
 pub struct LiveReport {
-    /// Version of uzswap.
-    pub uzswap: &'static str,
-    /// Where it ran.
-    pub machine: Machine,
+    /// The fields that every document begins with.
+    #[serde(flatten)]
+    pub envelope: Envelope,
     /// What was run.
-    pub command: LiveCommand,
+    pub program: LiveCommand,
     /// How.
     pub settings: LiveSettings,
     /// The run without a limit.
     pub warm_up: LiveRun,
     /// One element a combination of parts, in the order asked for.
-    pub runs: Vec<LiveFindings>,
+    pub combinations: Vec<LiveFindings>,
     /// Remarks that a reader needs before comparing.
     pub notes: Vec<String>,
     /// The figures in words.
@@ -209,21 +208,20 @@ impl LiveReport {
             })
             .collect();
         let mut report = LiveReport {
-            uzswap: env!("CARGO_PKG_VERSION"),
-            machine: Machine::this(),
-            command: experiment.command.clone(),
+            envelope: Envelope::new(Schema::CompareLimit),
+            program: experiment.command.clone(),
             settings: LiveSettings {
                 limit: experiment.limit,
                 limit_bytes,
                 rounds: experiment.rounds,
             },
             warm_up,
-            runs,
+            combinations: runs,
             notes,
             summary: Vec::new(),
         };
         let base_pool = report.base().map_or(0, |base| base.pool_peak_bytes);
-        for findings in &mut report.runs {
+        for findings in &mut report.combinations {
             let pool = findings.pool_peak_bytes;
             findings.pool_percent_of_base =
                 (base_pool > 0 && pool > 0).then(|| pool as f64 / base_pool as f64 * 100.0);
@@ -234,16 +232,7 @@ impl LiveReport {
 
     /// What differences refer to.
     pub(super) fn base(&self) -> Option<&LiveFindings> {
-        self.runs.iter().find(|findings| findings.is_base())
-    }
-
-    /// One JSON document.
-    ///
-    /// # Panics
-    ///
-    /// Never: there is nothing in a report that JSON does not have.
-    pub fn to_json(&self) -> String {
-        serde_json::to_string_pretty(self).expect("strings and numbers")
+        self.combinations.iter().find(|findings| findings.is_base())
     }
 
     /// One row a run, under a header line.
@@ -252,7 +241,7 @@ impl LiveReport {
                         pool_peak_bytes,pool_peak_pages,metadata_peak_bytes,stored_pages,\
                         loaded_pages,refused_pages,freed_pages,free_ms\n"
             .to_owned();
-        for findings in &self.runs {
+        for findings in &self.combinations {
             for (at, run) in findings.runs.iter().enumerate() {
                 text += &format!(
                     "{},{},{:.6},{:.6},{:.6},{:.6},{},{},{},{},{},{},{},{},{},{}\n",

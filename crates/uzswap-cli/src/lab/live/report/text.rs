@@ -28,7 +28,7 @@ const LEVELS: &[u8] = b" .:-=+*#%@";
 pub(super) fn page(report: &LiveReport) -> String {
     let mut page = header(report);
     page += &failures(report);
-    if report.runs.iter().any(|findings| !findings.runs.is_empty()) {
+    if report.combinations.iter().any(|findings| !findings.runs.is_empty()) {
         page += &run_times(report);
         page += &counts(report);
         page += &latencies(report);
@@ -46,16 +46,16 @@ fn header(report: &LiveReport) -> String {
     let settings = &report.settings;
     let mut text = format!(
         "uzswap {} compare, live: {} x {}, taking turns, each under the limit\n",
-        report.uzswap,
-        counted(report.runs.len(), "combination"),
+        report.envelope.version,
+        counted(report.combinations.len(), "combination"),
         counted(settings.rounds, "run"),
     );
     let line = |name: &str, words: &str| wrapped(&format!("{name:<10}"), "          ", words);
-    text += &line("command", &report.command.text());
+    text += &line("command", &report.program.text());
     for (name, shell) in [
-        ("prepare", &report.command.prepare),
-        ("check", &report.command.check),
-        ("cleanup", &report.command.cleanup),
+        ("prepare", &report.program.prepare),
+        ("check", &report.program.check),
+        ("cleanup", &report.program.cleanup),
     ] {
         if let Some(shell) = shell {
             text += &line(name, shell);
@@ -81,10 +81,10 @@ fn header(report: &LiveReport) -> String {
             human_size(settings.limit_bytes)
         ),
     );
-    if let Some(bytes) = report.command.tmpfs_bytes {
+    if let Some(bytes) = report.program.tmpfs_bytes {
         text += &line("folder", &format!("a fresh tmpfs of {} for each run", human_size(bytes)));
     }
-    let machine = &report.machine;
+    let machine = &report.envelope.machine;
     text +=
         &line("machine", &format!("Linux {}, {} x {}", machine.kernel, machine.cpus, machine.cpu));
     text + "\n"
@@ -93,7 +93,7 @@ fn header(report: &LiveReport) -> String {
 /// Rows that did not end well, first: a reader must not overlook that they are missing.
 fn failures(report: &LiveReport) -> String {
     let mut text = String::new();
-    for findings in &report.runs {
+    for findings in &report.combinations {
         let Some(failure) = &findings.failure else { continue };
         let run = findings.runs.len() + 1;
         let found = findings.smallest_limit.map_or(String::new(), |limit| {
@@ -166,7 +166,7 @@ fn interval(difference: &Difference) -> String {
 
 /// The rows with a run that ended well.
 fn ended(report: &LiveReport) -> impl Iterator<Item = &LiveFindings> {
-    report.runs.iter().filter(|findings| !findings.runs.is_empty())
+    report.combinations.iter().filter(|findings| !findings.runs.is_empty())
 }
 
 /// The counts of a preset, if it has any.
@@ -229,7 +229,7 @@ fn latencies(report: &LiveReport) -> String {
     let mut text = section("(b) LATENCY", "all runs together", &table);
     text.pop();
     text += "STORE, LOAD: the engine's own; FAULT: as a thread waits for its page.\n";
-    if report.runs.iter().any(|findings| findings.parts.is_kernel()) {
+    if report.combinations.iter().any(|findings| findings.parts.is_kernel()) {
         text += "Of the kernel: MADV_PAGEOUT of a page, and a touch of one that is out, by a \
                  probe in the\ncgroup.\n";
     }
@@ -371,7 +371,7 @@ fn beyond(report: &LiveReport) -> String {
         text += &format!("{}\n", trimmed(&table));
         text += "IDEAL: as dense as before, for the pages that are left; bytes.\n\n";
     }
-    if report.runs.iter().any(|findings| findings.parts.is_kernel()) {
+    if report.combinations.iter().any(|findings| findings.parts.is_kernel()) {
         text +=
             "ENGINE CPU of the kernel: the thread that holds the limit; the rest is in sys.\n\n";
     }
@@ -416,7 +416,7 @@ pub(super) fn sentences(report: &LiveReport) -> Vec<String> {
         sentences.push("No combination ended well: there is nothing to compare.".to_owned());
         return sentences;
     };
-    for findings in &report.runs {
+    for findings in &report.combinations {
         sentences.extend(fate(findings, report.settings.rounds));
     }
     let alone = report.warm_up.real_s;
