@@ -8,7 +8,8 @@ mod support;
 use uzswap_testing::trials;
 
 use std::collections::BTreeSet;
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Output, Stdio};
 
@@ -529,4 +530,12 @@ fn unwritten() {
     }
     let output = uzswap(&["top", "--count", "1", "--json=/dev/full"]);
     expect_error(&output, 1, &["cannot write --json /dev/full", "os error 28"]);
+    // A program is not overwritten where the command line lacks the `--` before it.
+    let lab = Lab::new();
+    let program = lab.path("program");
+    fs::write(&program, "#!/bin/sh\n").unwrap();
+    fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+    let output = uzswap(&["compare", "--json", text(&program)]);
+    expect_error(&output, 2, &["it is a program; put -- before a command to run"]);
+    assert_eq!(fs::read_to_string(&program).unwrap(), "#!/bin/sh\n");
 }

@@ -21,6 +21,8 @@
 mod audit;
 pub mod backing;
 pub mod budget;
+#[cfg(feature = "serde")]
+mod by_name;
 pub mod compressor;
 pub mod index;
 mod options;

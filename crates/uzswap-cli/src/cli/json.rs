@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Error, anyhow};
@@ -45,6 +46,11 @@ pub(super) fn is_usage(error: &io::Error) -> bool {
     [AlreadyExists, InvalidInput, IsADirectory, NotADirectory, NotFound].contains(&error.kind())
 }
 
+/// Whether a regular file is there that may be executed.
+fn is_program(path: &Path) -> bool {
+    path.metadata().is_ok_and(|found| found.is_file() && found.mode() & 0o111 != 0)
+}
+
 /// The place for the document of `--json`.
 #[derive(Debug)]
 pub(super) enum JsonOutput {
@@ -62,6 +68,11 @@ impl JsonOutput {
         match option {
             None => Ok(JsonOutput::None),
             Some(None) => Ok(JsonOutput::Standard),
+            // The command line of someone who forgot the `--` before a program.
+            Some(Some(path)) if is_program(path) => Err(Failure::Usage(anyhow!(
+                "cannot write --json {}: it is a program; put -- before a command to run",
+                path.display()
+            ))),
             Some(Some(path)) => ReportFile::open("--json", path).map(JsonOutput::File),
         }
     }

@@ -386,13 +386,13 @@ impl Zswap {
         })
     }
 
-    /// Whether a page is held under `key`, in memory or in the backing. That counts as no use of it.
+    /// Whether a page is held under `key`, in memory or in the backing. This counts as no use.
     pub fn contains(&self, key: PageKey) -> bool {
         self.id.enter();
         self.shards.of(key).lock().get(key).is_some()
     }
 
-    /// Pages held, in memory and in the backing. Exact only while no other thread changes the store.
+    /// Pages held, in memory and in the backing; exact while no other thread changes the store.
     pub fn len(&self) -> u64 {
         self.id.enter();
         self.shards.iter().map(|shard| shard.lock().pages()).sum()

@@ -1,5 +1,5 @@
-//! The tests of the library in one program, which is linked once. Tests that need a process of their
-//! own are beside this folder.
+//! The tests of the library in one program, which is linked once. Tests that need a process of
+//! their own are beside this folder.
 
 mod backing_extents;
 mod common;
