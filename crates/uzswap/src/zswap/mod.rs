@@ -386,7 +386,8 @@ impl Zswap {
         })
     }
 
-    /// Whether a page is held under `key`, in memory or in the backing. That counts as no use of it.
+    /// Whether a page is held under `key`, in memory or in the backing. That counts as no use of
+    /// it.
     pub fn contains(&self, key: PageKey) -> bool {
         self.id.enter();
         self.shards.of(key).lock().get(key).is_some()
