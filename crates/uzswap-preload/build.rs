@@ -1,6 +1,6 @@
 //! Compiles the library that `uzswap run` puts into programs, which the binary then carries.
 //!
-//! It has no dependencies, so the compiler alone is enough.
+//! The library has no dependencies, so the compiler alone is enough.
 
 use std::env;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! What a batch of writes costs, by how it is handed to the kernel; a read and a discard.
+//! Cost of a batch of writes by its way to the kernel; a read and a discard.
 //!
 //! All contenders take turns, batch by batch, each on a file of its own in the same folder. A
 //! figure is the median of the batches; a ratio to `sequential` is the median of the turns' ratios,

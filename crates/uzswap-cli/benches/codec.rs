@@ -1,4 +1,4 @@
-//! What each compressor costs a page, against lz4, and what it makes of the pages.
+//! Cost of each compressor per page, against lz4, and its compression ratio.
 //!
 //! All compressors take turns in one process every few pages, three times, and the fastest of the
 //! three counts: else other work on the machine would decide. The pages are in cache then. A figure
@@ -6,8 +6,8 @@
 //! Same-filled pages are left out, as a store never compresses them; pages that a compressor does
 //! not shrink are compressed in vain and not decompressed.
 //!
-//! `cargo bench --bench codec` measures the built-in workload's pages, those of them that are half
-//! zeros or more, and made-up ones with runs of zeros; `UZSWAP_CORPUS=FILE` takes another corpus
+//! `cargo bench --bench codec` measures pages of the built-in workload, those of them that are half
+//! zeros or more, and made-up ones with runs of zeros. `UZSWAP_CORPUS=FILE` takes another corpus
 //! for the first two, `UZSWAP_ROUNDS=N` more rounds, `UZSWAP_CODECS=lz4,lzo` fewer compressors (the
 //! first is the base). Without `--bench` it runs once over few pages, to see that it works.
 

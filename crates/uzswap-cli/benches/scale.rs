@@ -1,9 +1,9 @@
 //! Whether the cost of a page stays flat from 10 thousand to 4 million pages.
 //!
 //! For each number of pages a fresh process fills the store from the same source pages over and
-//! over, and another one the bare compressor with a copy to fresh memory; then 100 thousand pages
-//! are loaded in the order they were stored, and as many in random order. What grows for both is
-//! the machine's (caches, address translation); what grows for the store alone is ours.
+//! over; another one runs the bare compressor with a copy to fresh memory. Then 100 thousand pages
+//! are loaded in the order they were stored, and as many in random order. Growth in both is the
+//! machine's (caches, address translation); growth in the store alone is ours.
 //!
 //! `cargo bench --bench scale`; without `--bench` it stops at 10 thousand pages.
 

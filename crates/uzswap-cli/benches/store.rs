@@ -1,4 +1,4 @@
-//! What the store costs over its compressor, and against a plain hash map; one thread and two.
+//! Cost of the store over its compressor, and against a plain hash map; one thread and two.
 //!
 //! Every contender runs in a fresh process, in turn, round after round: A B C A B C. A figure is
 //! the median of the rounds; a ratio is the median of the rounds' ratios, with their range.
@@ -36,7 +36,7 @@ const CONTENDERS: [&str; 10] = [
     "zswap-huge-2",
 ];
 
-/// What a contender took, and the anonymous memory it came to hold.
+/// Time of a contender, and its anonymous memory at the end.
 const FIGURES: [&str; 5] = [
     "store, ns/page",
     "load, ns/page",

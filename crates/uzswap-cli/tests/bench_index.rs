@@ -142,8 +142,8 @@ fn the_swap_load_in_json_has_rates_and_the_share_of_the_index() {
 fn what_is_no_swap_load_is_refused() {
     expect_usage(&["swapload", "--shards", "3"], "power of two");
     expect_usage(&["swapload", "--shards", "0"], "power of two");
-    expect_usage(&["swapload", "--size", "1M"], "too small");
-    expect_usage(&["swapload", "--seconds", "0"], "seconds from");
+    expect_usage(&["swapload", "--size", "1M"], "must be at least");
+    expect_usage(&["swapload", "--seconds", "0"], "seconds must be");
     expect_usage(&["swapload", "--index", "BTreeMap"], "one of: radix");
     expect_usage(&["swapload", "--compressor", "zip"], "zip");
     expect_usage(&["swapload", "--runs", "0"], "0 is not in 1..=");
@@ -151,5 +151,5 @@ fn what_is_no_swap_load_is_refused() {
     let too_large = bench(&["swapload", "--size", "1000T"]);
     assert_eq!(too_large.status.code(), Some(3));
     let message = String::from_utf8(too_large.stderr).expect("text");
-    assert!(message.contains("1000 TiB do not fit"), "{message}");
+    assert!(message.contains("1000 TiB does not fit"), "{message}");
 }

@@ -111,7 +111,10 @@ fn a_corpus_without_same_filled_pages_says_so() {
     fs::write(&path, [page(1, &[9]), page(2, &[0])].concat()).unwrap();
     let args = ["--corpus", text(&path), "--rounds", "1"];
     let page = stdout_of(&args);
-    assert!(page.contains("SAME-FILLED PAGES: there are none") && !page.contains("NaN"), "{page}");
+    assert!(
+        page.contains("SAME-FILLED PAGES: this corpus has none") && !page.contains("NaN"),
+        "{page}"
+    );
     let report: Value =
         serde_json::from_str(&stdout_of(&[&args[..], &["--json"]].concat())).unwrap();
     for of in report["checks"].as_array().unwrap() {
@@ -140,7 +143,7 @@ fn bad_input_is_explained() {
         (&["--corpus", text(folder.path())], "directory"),
         (&["--corpus", text(&truncated), "--seed", "2"], "cannot be used with"),
         (&["--rounds", "0"], "1..=1000"),
-        (&["--size", "lots"], "not a size"),
+        (&["--size", "lots"], "expected a size"),
         (&["--pid", "1"], "unexpected argument"),
     ] {
         let output = run(args);

@@ -1,5 +1,5 @@
-//! Goal: a capture holds the pages that the process had, or says why not, and leaves nothing half
-//! done behind: no file, no stopped process, no process at all.
+//! Goal: a capture holds the pages of the process, or reports why not. It leaves nothing half done
+//! behind: no file, no stopped process, no process at all.
 //! Method: the real binary on real processes. The helpers are this test binary itself, run with
 //! `HELPER` set; they fill pages with a word that tells which page it is.
 //! Blind to: kernels without PAGEMAP_SCAN (a unit test covers the fallback), swap, other machines.
@@ -264,7 +264,7 @@ fn a_process_killed_while_it_is_read_is_kept_as_far_as_it_was_read() {
         } else {
             assert_eq!(output.status.code(), Some(2));
             let message = String::from_utf8_lossy(&output.stderr);
-            let known = ["there is no process", "ended before", "is a zombie"];
+            let known = ["no process with PID", "ended before", "is a zombie"];
             assert!(known.iter().any(|words| message.contains(words)), "{message}");
             assert!(lab.files().is_empty());
         }
@@ -275,7 +275,7 @@ fn a_process_killed_while_it_is_read_is_kept_as_far_as_it_was_read() {
 #[test]
 fn processes_that_cannot_be_captured_are_told() {
     let lab = Lab::new();
-    lab.refused(&["--pid", "2147483646"], 2, &["there is no process 2147483646"]);
+    lab.refused(&["--pid", "2147483646"], 2, &["no process with PID 2147483646"]);
     lab.refused(&["--pid", "0"], 2, &["0 is not in"]);
     let mut zombie = Command::new("true").spawn().unwrap();
     wait_for("a zombie", || (process_state(zombie.id()) == Some('Z')).then_some(()));
@@ -342,8 +342,8 @@ fn the_children_of_a_command_are_captured_though_they_are_short() {
 
 #[test]
 fn a_shell_that_starts_many_programs_is_captured() {
-    // It hung once: a process that was stopped for its tracer was taken for one that somebody else
-    // had stopped, and not told to go on.
+    // The capture hung once: it took a process that had stopped for its tracer for one that
+    // somebody else had stopped, and did not resume it.
     let lab = Lab::new();
     let script = format!(
         "for i in $(seq 100); do /bin/true; done; {} helper --exact --nocapture; exit 5",
@@ -482,7 +482,7 @@ fn commands_that_do_not_start_are_told() {
     fs::write(&plain, "text").unwrap();
     let plain = plain.to_str().unwrap();
     lab.refused(&["--", plain], 3, &["cannot run", "Permission denied"]);
-    lab.refused(&["--no-trace", "--", "true"], 2, &["ended before its memory was looked at"]);
+    lab.refused(&["--no-trace", "--", "true"], 2, &["ended before the first sample"]);
     lab.refused(&["--at", "soon", "--", "true"], 2, &["expected peak, exit, or a time"]);
     lab.refused(&["--at", "exit", "--pid", "1"], 2, &["--at", "cannot be used with"]);
     lab.refused(&["--no-trace", "--pid", "1"], 2, &["--no-trace", "cannot be used with"]);
@@ -530,7 +530,7 @@ fn workload_names_and_sizes_are_checked() {
         Command::new(env!("CARGO_BIN_EXE_uzswap")).arg("workload").args(arguments).output().unwrap()
     };
     expect_error(&run(&["webscale"]), 2, &["webscale", "string-map", "images"]);
-    expect_error(&run(&["text", "--size", "12X"]), 2, &["'12X' is not a size"]);
+    expect_error(&run(&["text", "--size", "12X"]), 2, &["'12X'", "expected a size"]);
     let output = run(&["text", "--size", "1M", "--seed", "3"]);
     expect_success(&output);
     let text = String::from_utf8_lossy(&output.stdout);

@@ -1,5 +1,5 @@
-//! Goal: files become page sets page by page, core dumps by what the process could write to;
-//! damaged ones and outputs that cannot be written are told, and leave nothing half done.
+//! Goal: files become page sets page by page, core dumps by their writable segments. Damaged files
+//! and outputs that cannot be written are reported, and leave nothing half done.
 //! Method: the real binary on small files made here, a full disk on a small tmpfs.
 //! Blind to: core dumps of 32 bits and of other byte orders.
 
@@ -110,7 +110,7 @@ fn damaged_core_dumps_are_told() {
     for segment in 1..4 {
         no_memory[64 + segment * 56 + 4] = 5;
     }
-    refused(&no_memory, &["no writable memory"]);
+    refused(&no_memory, &["no segment of writable memory"]);
     // Any other damage: an error or pages, never a crash.
     for at in 0..64 + 4 * 56 {
         let mut damaged = core.clone();

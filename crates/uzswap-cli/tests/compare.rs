@@ -1,6 +1,7 @@
 //! Goal: `uzswap compare` does its whole job as a user starts it, and says why when it cannot.
 //! Method: the real binary on small corpora; its text, JSON and CSV; every exit code; a run that is
-//! killed, an interrupt. Blind to: times.
+//! killed, an interrupt.
+//! Blind to: times.
 
 #[allow(dead_code, reason = "only the lists and the tables are used here")]
 use uzswap_testing::golden;
@@ -652,7 +653,7 @@ fn bad_input_is_explained() {
         (&["--at", "exit", "--pid", "1"], "--at"),
         (&["--runs", "-1"], "invalid value '-1' for '--runs <N>'"),
         (&["--runs", "0"], "1..=1000"),
-        (&["--size", "lots"], "not a size"),
+        (&["--size", "lots"], "expected a size"),
         (&["--at", "noon", "--", "true"], "peak, exit"),
         (&["--at", "exit"], "required"),
         (&["--tree", "--corpus", &one_page], "--tree"),
@@ -823,13 +824,13 @@ fn signal(name: &str, pid: u32) -> bool {
 
 #[test]
 fn a_killed_run_is_named() {
-    // It may end by itself before the signal arrives: then the next one is killed.
+    // The child may end by itself before the signal arrives: then the next one is killed.
     for _ in 0..20 {
         let temporary = TempDir::new().unwrap();
         let mut comparison = long_comparison(&temporary);
         let killed = process_of_a_run(&comparison);
         signal("-KILL", killed);
-        // It ends, or has gone on to the next.
+        // The command ends, or has gone on to the next child.
         while comparison.try_wait().unwrap().is_none() {
             if run_of(&comparison).is_some_and(|next| next != killed) {
                 signal("-TERM", comparison.id());

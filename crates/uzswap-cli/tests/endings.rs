@@ -1,7 +1,7 @@
 //! Goal: a program under `uzswap run` ends as it would without, and nothing of it is left; where
 //! `uzswap` itself ends, nothing runs on with memory that is gone.
-//! Method: the real binary; programs are shells and this one again. What cannot run here is counted
-//! as ignored, with the reason.
+//! Method: the real binary; programs are shells and this one again. Tests that cannot run here are
+//! counted as ignored, with the reason.
 //! Blind to: how soon something ends, but for a deadline of some seconds.
 
 #[allow(dead_code, reason = "what is not used here is in other tests")]
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-/// What a supervisor that was killed must be noticed in, with room for a busy machine.
+/// Time to notice a killed supervisor, with slack for a busy machine.
 const SOON: Duration = Duration::from_secs(5);
 
 const PAGE: usize = 4096;
@@ -148,7 +148,7 @@ fn fill(mib: usize, after: &str) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Ends the process, with threads that wait for pages: some for such that are aside.
+/// Ends the process with threads that wait for pages, some of them staged.
 fn exit_while_others_read(memory: Vec<u8>) -> ! {
     let memory: &'static [u8] = memory.leak();
     let pages = memory.len() / PAGE;
@@ -285,32 +285,32 @@ fn an_end_is_no_loss() {
     }
 }
 
-/// What does not shrink does not fit.
+/// Incompressible memory does not fit.
 fn too_small_is_told() {
     let output = run("12M", &[&this(), "--fill", "48", "random"]).output().unwrap();
     expect(&output, 128 + 9);
     let said = told(&output);
     let line = said.lines().find(|line| line.starts_with("uzswap: out of memory")).expect(&said);
     let numbers: Vec<f64> = line.split([' ', '(']).filter_map(|word| word.parse().ok()).collect();
-    let [limit, used, resident, pool, tables, unmanaged, _process] = numbers[..] else {
+    let [used, limit, resident, pool, tables, unmanaged, _process] = numbers[..] else {
         panic!("{said}")
     };
-    // It may have grown since it was looked at last; the pool is told as it is. A 64th that is free
-    // is as good as nothing.
+    // Memory may have grown since the last sample; the pool's size is exact. A 64th that is free is
+    // as good as nothing.
     assert!(limit == 12.0 && used > limit * 63.0 / 64.0 && pool > limit / 2.0, "{said}");
     assert!((resident + pool + tables + unmanaged - used).abs() < 2.0, "{said}");
 }
 
-/// Nor does it take more for that: who asks for memory gets a page at a time, where what leaves
-/// takes as much as it did. What was filled before it was watched was not asked for, so on a busy
-/// machine the peak does not tell.
+/// The peak stays near the limit, too: an allocating thread gets a page at a time while evicted
+/// pages take as much memory as before. Memory that was filled before it was registered caused no
+/// fault, so on a busy machine the peak is no measure.
 fn too_small_is_kept_to() {
     let output = run("40M", &[&this(), "--fill", "160", "random"]).output().unwrap();
     expect(&output, 128 + 9);
     let said = told(&output);
     let (counts, _) = said.split_once(" fresh").expect(&said);
     let fresh: u32 = counts.rsplit(' ').next().unwrap().parse().unwrap();
-    // It is watched from some 10 MiB below the limit on.
+    // Memory is registered from some 10 MiB below the limit on.
     assert!(fresh < (16 << 20) / PAGE as u32, "{said}");
 }
 
@@ -321,8 +321,8 @@ fn more_than_descriptors() {
     let programs = "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do sleep 0.5 & done; wait; ulimit -n";
     for (limit, code, prints, says) in [
         ("-Sn 32", 0, "32\n", "peak"),
-        ("-n 64", 0, "64\n", "64 are allowed (ulimit -n)"),
-        ("-n 20", 3, "", "64 at least are needed"),
+        ("-n 64", 0, "64\n", "the limit is 64 (ulimit -n)"),
+        ("-n 20", 3, "", "run needs 64 at least"),
     ] {
         let line = format!("ulimit {limit}; exec '{uzswap}' run --limit 64M -- sh -c '{programs}'");
         let folder = tempfile::tempdir().unwrap();
@@ -426,7 +426,7 @@ fn is_unmanaged(argv: &[&str], folder: &Path) {
     let output = run("64M", argv).current_dir(folder).output().unwrap();
     expect(&output, 0);
     let stderr = text(&output.stderr);
-    assert_eq!(stderr.matches("runs unmanaged").count(), 1, "{stderr}");
+    assert_eq!(stderr.matches("is unmanaged").count(), 1, "{stderr}");
 }
 
 fn no_environment() {
@@ -470,7 +470,7 @@ fn programs_of_valgrind() {
     assert_eq!(text(&output.stdout), "3\n");
 }
 
-/// It may have been stopped before it was able to say hello; here it never does.
+/// A stopped program may have had no time for its hello; here it never has.
 fn stopped_programs() {
     let folder = tempfile::tempdir().unwrap();
     let errors = folder.path().join("errors");
@@ -491,7 +491,8 @@ fn stopped_programs() {
         }
         assert!(since.elapsed() < SOON, "it is not stopped");
     };
-    // It is looked for such programs each half second, and told of those that are seen twice.
+    // The supervisor looks for such programs each half second, and reports those that it sees
+    // twice.
     thread::sleep(Duration::from_millis(1500));
     assert_eq!(fs::read_to_string(&errors).unwrap(), "");
     kill("CONT", stopped);

@@ -3,7 +3,8 @@
 //! Method: a table of what may be at a path, times the users, the umasks, the directories and a
 //! chroot, for each kind of file. Each case is a process of its own, which makes the file as the
 //! commands do. Then the commands themselves, where another user has prepared the path, where the
-//! disk is full, and at /dev/full. What cannot run here is counted as ignored, with the reason.
+//! disk is full, and at /dev/full. Tests that cannot run here are counted as ignored, with the
+//! reason.
 //! Blind to: access lists, security modules, file systems without modes.
 
 #![allow(unsafe_code, reason = "to become another user is not in the standard library")]
@@ -29,7 +30,7 @@ use uzswap_cli::lab::page_set::{PageRange, PageSetWriter};
 const NOBODY: u32 = 65534;
 const ANOTHER: u32 = 65533;
 
-/// What the files hold that nobody may write to.
+/// Content of the files that nobody may write to.
 const PRECIOUS: &[u8] = b"precious";
 
 fn main() -> ExitCode {
@@ -355,7 +356,8 @@ impl Case {
         self.check_victim(&victim);
     }
 
-    /// What another user led us to is as it was, wherever that was refused or replaced.
+    /// The target of another user's link is unchanged, whether the command refused or replaced the
+    /// link.
     fn check_victim(&self, victim: &Path) {
         let is_own = matches!(self.there, There::OwnLink);
         let is_written = matches!(self.expected(), Expected::Made(_)) && !self.subject.replaces();
@@ -532,7 +534,7 @@ fn prepared() {
         assert!(output.stdout.is_empty(), "{}: printed", path.display());
     }
     check_prepared(&names);
-    // What a capture writes takes the place of what is there.
+    // The output of a capture replaces an existing file.
     let output = uzswap(&["capture", "-o", text(&names[2]), "--from", text(&pages)]);
     expect_error(&output, 2, &["not a regular file"]);
     check_prepared(&names);

@@ -1,5 +1,5 @@
-//! Goal: whatever is in a file or on the command line, a parser gives a value or an error: no
-//! panic, no hang, no memory or output out of proportion.
+//! Goal: for any file or command line, a parser returns a value or an error: no panic, no hang, no
+//! memory or output out of proportion.
 //! Method: valid inputs damaged from seeds, and random ones; an allocator that notes the largest
 //! request. `UZSWAP_FUZZ_SECONDS=N` goes on for longer.
 //! Blind to: objects (see `lzo`), and what the libraries of other compressors do with theirs.
@@ -350,7 +350,7 @@ fn size_lists() {
     }
 }
 
-/// What parses means the same once it is printed.
+/// A parsed value means the same once it is printed.
 fn check_name<T: FromStr + Display + PartialEq>(text: &str) {
     if let Ok(value) = text.parse::<T>() {
         assert!(value.to_string().parse().is_ok_and(|again: T| again == value), "{text}");

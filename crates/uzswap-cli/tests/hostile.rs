@@ -191,7 +191,7 @@ fn a_victim_beside(attack: &str) {
     expect(&output, 0);
     let (said, told) = (text(&output.stdout), text(&output.stderr));
     assert!(said.contains(" touches, "), "{said}{told}");
-    // It may lose its own memory by what it does, never the victim.
+    // The enemy may lose its own memory by its attack, never the victim's.
     let ends = [0, 128 + 7, 128 + 9].map(|code| format!("the enemy ends: {code}\n"));
     assert!(ends.iter().any(|end| told.contains(end)), "{told}");
     // A close that waits takes half a minute.
@@ -447,7 +447,7 @@ fn one_memory_beside_a_victim(without_helper: bool, numbers: &str) -> String {
     told
 }
 
-/// It would have the others ended for memory that it does not have.
+/// The enemy would have the others ended for memory that it does not have.
 fn one_memory() {
     for without_helper in [true, false] {
         let told = one_memory_beside_a_victim(without_helper, "5 60 4");
@@ -510,8 +510,8 @@ for thread in threads:
     assert!(seconds / pages < 300e-6, "a page that leaves takes long: {told}");
 }
 
-/// A program that gives up root's rights must not have a thread that keeps them. It can leave a
-/// core file still.
+/// A program that gives up root's rights must not have a thread that keeps them. The program can
+/// still leave a core file.
 fn rights_of_helper() {
     let place = open_folder();
     let run = Waiting::start("022", place.path());
@@ -548,7 +548,7 @@ fn rights_of_helper() {
     run.end();
 }
 
-/// What a program does before it forks, near its limit.
+/// Work of a program before it forks, near its limit.
 const CHANGES: [(&str, &str); 5] = [
     ("nothing", "pass"),
     ("a_change_of_user", "os.setgroups([]); os.setgid(65534); os.setuid(65534)"),
@@ -603,8 +603,8 @@ fn helpers_that_return() {
 /// A program that forks past the library takes all descriptors. Another one forks still.
 ///
 /// The other one needs more than the limit before that: the enemy's children lack pages. The limit
-/// has room for these 91, which are unmanaged and have up to 1 MiB of their own each: the largest
-/// process would be ended for them otherwise, and that may be the other one.
+/// has headroom for these 91, which are unmanaged and have up to 1 MiB of their own each. Otherwise
+/// the supervisor would end the largest process for them, which may be the other one.
 fn forks_without_end() {
     let enemy = r#"
 import ctypes, os, sys, time

@@ -129,7 +129,7 @@ fn locked_child(what: &str) -> ExitCode {
         let before = resident();
         let zswap = Zswap::new(ZswapOptions::bare()).unwrap();
         for (key, page) in varied_pages(1, 1000).enumerate() {
-            // Those that do not shrink are refused.
+            // Incompressible pages are refused.
             let _ = zswap.store(PageKey(key as u64), &page);
         }
         assert!(zswap.counters().stored_pages > 500);

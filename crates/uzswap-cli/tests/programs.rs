@@ -1,6 +1,6 @@
 //! Goal: real programs print under `uzswap run` what they print without, byte for byte.
-//! Method: each runs twice as it is, and the higher peak is taken; then in parts of that. What is
-//! not installed here is counted as ignored, with the reason.
+//! Method: each runs twice as it is, and the higher peak is taken; then in parts of that. Programs
+//! that are not installed here are counted as ignored, with the reason.
 //! Blind to: how fast they are; what is random in them (threads of node and java).
 //! Larger: UZSWAP_PROGRAMS_SCALE, UZSWAP_PROGRAMS_REPEAT. UZSWAP_PROGRAMS_TELL tells what was used.
 #![allow(unsafe_code, reason = "an allocator of its own")]
@@ -16,7 +16,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, ExitCode, Output};
 
-/// What this whole file allocates with: it is one of its programs.
+/// The allocator of this whole file, which is one of its own programs.
 #[global_allocator]
 static ARENA: arena::Arena = arena::Arena::new();
 
@@ -42,11 +42,11 @@ struct Program {
     gib: u64,
     /// The command, which may use this empty folder. The scale is 1 or more.
     command: fn(&Path, u64) -> Vec<String>,
-    /// The limits, in percent of its peak, and what with. What it has must fit there compressed.
+    /// The limits, in percent of its peak, and what with. Its memory must fit there compressed.
     limits: &'static [(u64, With)],
 }
 
-/// What a program is run with, beside a limit.
+/// Options of a run beside a limit.
 #[derive(Debug, Clone, Copy)]
 enum With {
     Nothing,
@@ -270,7 +270,7 @@ fn compare(program: &Program) {
         assert!(plain.status.success(), "{}\n{}", text(&plain.stdout), text(&plain.stderr));
         (plain, peak)
     };
-    // What runs at the same time is not always the same: compilers, on a busy machine.
+    // The processes that run at the same time vary: compilers, on a busy machine.
     let ((plain, first), (again, second)) = (run(), run());
     assert_eq!(text(&again.stdout), text(&plain.stdout), "it prints another thing each time");
     let peak = first.max(second);

@@ -1,7 +1,7 @@
 //! Goal: programs run as they would under `uzswap run`, whatever they do to their memory.
 //! Method: the real binary, end to end; an adversarial program, which is this one again; installed
-//! programs, whose output must be that of a run without a limit. What cannot run here is counted
-//! as ignored, with the reason.
+//! programs, whose output must be that of a run without a limit. Tests that cannot run here are
+//! counted as ignored, with the reason.
 //! Longer: UZSWAP_ADVERSARY_SECONDS. Others: UZSWAP_ADVERSARY_SEED, UZSWAP_ADVERSARY_WITHOUT.
 #![allow(unsafe_code, reason = "the adversary does what the standard library has no way to")]
 
@@ -180,7 +180,7 @@ fn run_in(limit: &str, program: &str, arguments: &[&str]) -> Command {
     run_for(0, limit, &[], program, arguments)
 }
 
-/// Likewise, of a program that takes so many seconds: one that hangs is ended, and fails with 137.
+/// The same, for a program that takes so many seconds: one that hangs is ended, and fails with 137.
 fn run_for(
     seconds: u32,
     limit: &str,
@@ -286,7 +286,7 @@ fn supervisor_is_killed(before: &[&str], name: &str, with_guard: bool) {
             assert!(killed.unwrap().success());
         }
         child.kill().unwrap();
-        // The end of the stream is told when the last of them has ended.
+        // The stream ends when the last of them has ended.
         let (end, ended) = mpsc::channel();
         thread::spawn(move || end.send(io::copy(&mut stdout, &mut io::sink())));
         ended.recv_timeout(process_tree::PATIENCE).expect("a program that was ended").unwrap();
@@ -384,7 +384,7 @@ fn forks_in_turn() {
     assert!(told["peak_bytes"].as_u64().unwrap() < 100 << 20, "{told}");
 }
 
-/// What both write to is copied: without being asked for, some 70 MiB.
+/// Pages that both write to become COW copies: some 70 MiB that no fault reports.
 fn growth_after_forks() {
     let told = report("38M", "both-write");
     let peak = told["peak_bytes"].as_u64().unwrap();
@@ -441,7 +441,7 @@ fn no_core_file() -> Option<String> {
     elsewhere.then(|| format!("core files go to {}", pattern.trim()))
 }
 
-/// The kernel reads no page of a dying program that has left it.
+/// For a core file the kernel reads no evicted page of a dying program.
 fn core_file() {
     let folder = tempfile::tempdir().unwrap();
     let options = ["-c", "ulimit -c unlimited; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_uzswap")];
@@ -463,7 +463,7 @@ fn no_zeros() {
     expect(&output, 0);
     let (read, said) = (text(&output.stdout), text(&output.stderr));
     assert!(
-        read.is_empty() && said.contains("cannot be given back, as it has ended"),
+        read.is_empty() && said.contains("the process or its helper has ended"),
         "{read}{said}"
     );
 }
@@ -485,7 +485,7 @@ fn arguments_stay() {
     child.wait().unwrap();
 }
 
-/// What is told of a scenario.
+/// The statistics of a scenario.
 fn report(limit: &str, scenario: &str) -> serde_json::Value {
     report_with(&["--limit", limit], scenario)
 }
@@ -497,7 +497,7 @@ fn report_with(options: &[&str], scenario: &str) -> serde_json::Value {
     told
 }
 
-/// How a scenario ended, and what is told of it.
+/// How a scenario ended, and its statistics.
 fn told_by(options: &[&str], scenario: &str) -> (Output, serde_json::Value) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("stats");

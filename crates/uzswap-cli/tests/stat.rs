@@ -220,12 +220,12 @@ fn what_is_no_whole_snapshot_is_refused_by_its_kind() {
     changed[bytes.len() - 200] ^= 4;
     refused(&changed, 1, &["damaged in block 0", "checksum", "older copy"]);
     changed = [&bytes[..], b"x"].concat();
-    refused(&changed, 1, &["goes on after its end"]);
+    refused(&changed, 1, &["data follows the end"]);
     changed[8] = 9;
     refused(&changed, 2, &["version 9", "reads versions 1 to 2"]);
     refused(b"#!/bin/sh\nexit 0\n", 2, &["not a snapshot", "#!/bin/s"]);
-    refused(b"", 1, &["truncated: it ends at byte 0"]);
-    expect_error(&stat(&lab.path("none"), &[]), 2, &["No such file"]);
+    refused(b"", 1, &["truncated: the file ends at byte 0"]);
+    expect_error(&stat(&lab.path("none"), &[]), 2, &["cannot open snapshot", "No such file"]);
     expect_error(&stat(lab.directory.path(), &[]), 2, &["directory"]);
     expect_error(&stat(&path, &["--json", "--prometheus"]), 2, &["cannot be used with"]);
 }

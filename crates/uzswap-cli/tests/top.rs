@@ -1,8 +1,8 @@
-//! Goal: `uzswap top` and `run --metrics` tell what runs, as it is; nobody who asks can disturb a
-//! run; nothing is left behind by one, not even by one that was killed.
-//! Method: the real binary, end to end, in a folder for temporary files of its own; the program
-//! that runs is this one again, and stands still while it is asked. Raw clients over both sockets.
-//! What cannot run here is counted as ignored, with the reason.
+//! Goal: `uzswap top` and `run --metrics` report runs as they are, and no client can disturb a run.
+//! A run leaves nothing behind, not even one that was killed.
+//! Method: the real binary, end to end, in its own folder for temporary files. This test is also
+//! the program that runs; it stands still during a query. Raw clients over both sockets. Tests that
+//! cannot run here are counted as ignored, with the reason.
 
 mod support;
 use uzswap_testing::trials;
@@ -23,7 +23,7 @@ use std::time::{Duration, SystemTime};
 use serde_json::Value;
 use support::{Lab, expect_error, expect_success, is_root, open_to_all, send, wait_for};
 
-/// What the program takes, and what it may.
+/// Memory of the program, and its limit.
 const MIB: usize = 32;
 const LIMIT: &str = "16M";
 const LIMIT_BYTES: u64 = 16 << 20;
@@ -82,7 +82,7 @@ fn program() -> ExitCode {
 fn read_socket(path: &Path) -> ExitCode {
     let mut text = String::new();
     match UnixStream::connect(path).and_then(|mut stream| stream.read_to_string(&mut text)) {
-        // It was closed before it was read: there is nothing more.
+        // The peer closed the connection before the read: nothing more comes.
         Ok(_) => {}
         Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => {}
         Err(error) => panic!("{}: {error}", path.display()),
@@ -91,7 +91,7 @@ fn read_socket(path: &Path) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// What a process says that pretends to be a run.
+/// Answers of a process that pretends to be a run.
 const FALSE_COMMAND: &str = "no such command";
 
 /// Answers at a socket as a run does, until it is killed.
@@ -227,7 +227,7 @@ fn folders(lab: &Lab) -> Vec<PathBuf> {
     names.map(|name| lab.path(&name)).collect()
 }
 
-/// That these are no more than a tenth apart.
+/// Checks that these differ by a tenth at most.
 fn expect_close(a: u64, b: u64) {
     assert!(a.abs_diff(b) <= a.max(b) / 10, "{a} is not {b}");
 }
@@ -287,7 +287,7 @@ fn told_as_it_is() {
     let [folder] = folder else { panic!("{folder:?}") };
     let socket = fs::metadata(folder.join("status")).unwrap();
     assert!(socket.file_type().is_socket() && socket.permissions().mode() & 0o777 == 0o600);
-    // What `top` shows is what the socket says.
+    // `top` shows the values of the socket.
     let mut text = String::new();
     UnixStream::connect(folder.join("status")).unwrap().read_to_string(&mut text).unwrap();
     let raw: Value = serde_json::from_str(&text).unwrap();
@@ -327,7 +327,7 @@ fn intervals_add_up() {
             break;
         }
     }
-    // It ends with the run that it was to show.
+    // `top` ends with the run that it was to show.
     run.end();
     wait_for("the end of top", || top.try_wait().unwrap());
     assert_eq!(top.wait().unwrap().code(), Some(0));
@@ -381,7 +381,7 @@ fn interrupted() {
     wait_for("the end of top", || top.try_wait().unwrap());
     assert_eq!(top.wait().unwrap().code(), Some(0));
     assert!(lines.next().is_none());
-    // Who reads no more ends it too.
+    // A reader that stops reading ends it too.
     let mut top = uzswap(&lab)
         .args(["top", &pid, "--interval", "0.1"])
         .stdout(Stdio::piped())
@@ -396,8 +396,8 @@ fn interrupted() {
 fn refused() {
     let lab = Lab::new();
     let own = std::process::id().to_string();
-    expect_error(&top(&lab, &[&own, "--count", "1"]), 2, &["is no `uzswap run`", &own]);
-    expect_error(&top(&lab, &[&own, "--json"]), 2, &["is no `uzswap run`"]);
+    expect_error(&top(&lab, &[&own, "--count", "1"]), 2, &["no run with PID", &own]);
+    expect_error(&top(&lab, &[&own, "--json"]), 2, &["no run with PID"]);
     for arguments in [
         ["--interval", "0"],
         ["--interval", "nan"],
@@ -426,7 +426,7 @@ fn refused() {
         let output = top(&lab, &["--count", "1"]);
         expect_success(&output);
         assert!(output.stdout.is_empty());
-        expect_error(&output, 0, &["no program of this user runs"]);
+        expect_error(&output, 0, &["no run of this user"]);
     }
 }
 
@@ -621,7 +621,7 @@ fn silent(address: &str, count: usize) -> Vec<TcpStream> {
     (0..count).map(one).collect()
 }
 
-/// Connects, does something, and connects again once that fails, until it is told to end.
+/// Connects, does something, and connects again once that fails, until it is stopped.
 fn again_and_again(is_over: &AtomicBool, address: &str, mut act: impl FnMut(&mut TcpStream)) {
     while !is_over.load(Ordering::Relaxed) {
         if let Ok(mut stream) = TcpStream::connect(address) {
@@ -768,7 +768,7 @@ fn metrics_at_a_path() {
     assert_eq!(lab.files(), [""; 0]);
 
     fs::write(&path, "precious").unwrap();
-    refuse(2, &["metrics", "is no socket"]);
+    refuse(2, &["metrics", "is not a socket"]);
     assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
     let missing = format!("unix:{}", lab.path("no/such/folder").display());
     let output = uzswap(&lab)

@@ -1,5 +1,5 @@
-//! Goal: the store loses, mixes up and leaks nothing in a world in which everything fails, and says
-//! why it refused; and the torture that shows this finds bugs that were put in.
+//! Goal: the store loses, mixes up and leaks nothing in a world in which everything fails, and
+//! reports the reason of each refusal. The torture that shows this also finds planted bugs.
 //! Method: seeded histories on doubles of the store's parts, by one thread and by several, a minute
 //! of them in all; planted bugs; the command.
 //! Blind to: a kernel that gives no memory (see `out_of_memory`), crashes.
@@ -14,7 +14,7 @@ use uzswap_cli::lab::torture::{Fault, FaultSet, PlantedBug, Torture};
 /// How long each of the two large tests looks for new histories.
 const TIME: Duration = Duration::from_secs(29);
 
-/// What the store said, and what failed, in some seeds together.
+/// Answers of the store, and faults, in some seeds together.
 #[derive(Default)]
 struct Seen {
     operations: u64,
@@ -93,7 +93,7 @@ const ANSWERS: [&str; 49] = [
     "tenant replaced",
 ];
 
-/// What several threads are to hear too, of what is not said to one alone.
+/// Answers that several threads must get too, of those that more than one thread can get.
 const ANSWERS_TO_MANY: [&str; 5] = [
     "refused: no such tenant",
     "restored",

@@ -70,8 +70,8 @@ const PAUSE: Duration = Duration::from_millis(1);
 
 /// What the guard says where the supervisor was killed.
 const SUPERVISOR_GONE: &[u8] =
-    b"uzswap: the supervisor is gone; its programs were ended, as parts \
-                                of their memory were kept there\n";
+    b"uzswap: the supervisor is gone; its programs were ended, because it held parts of their \
+      memory\n";
 
 pub(super) struct Evictor {
     pager: Arc<Pager>,
@@ -117,8 +117,10 @@ impl Evictor {
             }
             let seen = self.seen();
             if self.pressure.is_hopeless(Instant::now(), seen) {
-                self.pager
-                    .is_out_of_memory("what is stored, or cannot be, leaves hardly any to run in");
+                self.pager.is_out_of_memory(
+                    "compressed and unevictable pages leave under 1/8 of --limit \
+                                       as working set",
+                );
             }
             if seen.is_full() {
                 self.pager.is_full();
@@ -142,7 +144,7 @@ impl Evictor {
             }
             if self.in_vain >= ROUNDS_IN_VAIN && self.pager.sample() > self.pager.limit_bytes {
                 self.in_vain = 0;
-                self.pager.is_out_of_memory("no page can leave");
+                self.pager.is_out_of_memory("no page can be evicted");
             }
             std::thread::sleep(PAUSE);
         }

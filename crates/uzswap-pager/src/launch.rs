@@ -79,7 +79,7 @@ pub enum RunError {
         source: io::Error,
     },
     /// There is no place for its metrics.
-    #[error("cannot listen for --metrics at {address}")]
+    #[error("cannot listen on --metrics {address}")]
     Metrics {
         /// As it was given.
         address: MetricsAddress,
@@ -87,10 +87,13 @@ pub enum RunError {
         source: io::Error,
     },
     /// The machine does not allow it.
-    #[error("programs cannot be run here\n{}", advice(.0))]
+    #[error("this machine does not allow `uzswap run`\n{}", advice(.0))]
     Machine(Vec<Finding>),
     /// There is no library to put into programs.
-    #[error("programs cannot be run on this machine: there is no helper for its processor")]
+    #[error(
+        "`uzswap run` does not support this processor: the preload library is built for x86-64 \
+             only"
+    )]
     Processor,
     /// There is no file to write pages back to.
     #[error(transparent)]
@@ -102,7 +105,7 @@ pub enum RunError {
     #[error(transparent)]
     Trace(#[from] TraceError),
     /// The supervisor failed, and its programs end with it.
-    #[error("the program was ended: {reason}")]
+    #[error("{reason}; the program was ended")]
     Failed {
         /// Why.
         reason: String,
@@ -116,7 +119,7 @@ fn advice(findings: &[Finding]) -> String {
         text += &format!("  {topic}: {found}; {means}\n");
         fix.iter().for_each(|command| text += &format!("      # {command}\n"));
     }
-    text + "`uzswap doctor` tells more"
+    text + "`uzswap doctor` reports every finding"
 }
 
 fn setup<T>(what: &'static str, result: io::Result<T>) -> Result<T, RunError> {
@@ -144,15 +147,15 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
     // It may be a pipe that nobody reads: before signals are held back.
     let trace = options.record.as_ref().map(|(path, _)| Recorder::make_file(path)).transpose()?;
     let metrics_socket = options.metrics.as_ref().map(MetricsSocket::listen).transpose()?;
-    let folder = setup("make a folder for the preloaded library", RunDir::new())?;
+    let folder = setup("create a folder for the preload library", RunDir::new())?;
     let (library, socket) = (folder.library(), folder.socket());
-    let listener = setup("listen at a socket", folder.listen())?;
+    let listener = setup("listen on the run's socket", folder.listen())?;
 
     // Before any thread is started.
     let waiter = Waiter::new();
     let record = |((path, about), file): (&(PathBuf, TraceAbout), File)| {
         Recorder::begin(path, file, about, |error| {
-            log(&format!("{error}; the recording ends here, the program goes on"));
+            log(&format!("{error}; the recording ends here, the program continues"));
         })
     };
     let recorder = options.record.as_ref().zip(trace).map(record).transpose()?;
@@ -202,8 +205,8 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
         is_awaited: AtomicBool::new(false),
         turns: Arc::new(AllTurns::of(count_of_workers())),
         has_lost_helper: AtomicBool::new(false),
-        wake: setup("make an eventfd", wake_descriptor())?,
-        over: setup("make an eventfd", wake_descriptor())?,
+        wake: setup("create an eventfd", wake_descriptor())?,
+        over: setup("create an eventfd", wake_descriptor())?,
         bell: Bell::default(),
         end: Bell::default(),
         unmanaged: AtomicU64::new(0),
@@ -212,8 +215,8 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
         quiet: options.quiet,
     });
     foreign::start();
-    setup("wait for orphans", wait::adopt_orphans())?;
-    let workers = setup("wait for programs", Workers::new(Arc::clone(&pager), listener))?;
+    setup("become the reaper of orphaned processes", wait::adopt_orphans())?;
+    let workers = setup("start the fault server", Workers::new(Arc::clone(&pager), listener))?;
     let first = Arc::clone(&workers);
     let server = setup("start a thread", spawn("uzswap-server", move || first.run()))?;
     // The program is loaded while the rest is started.
@@ -270,12 +273,12 @@ impl Others {
         if metrics_at != options.metrics
             && let Some(at) = &metrics_at
         {
-            pager.warn(&format!("metrics are at {at}")); // the kernel has chosen the port
+            pager.warn(&format!("serving metrics at {at}")); // the kernel has chosen the port
         }
         let metrics_at = metrics_at.map(|at| at.to_string());
         let reporter = Arc::new(Reporter::new(Arc::clone(pager), argv, metrics_at));
         let status = status::serve(Arc::clone(&reporter), folder);
-        let status = setup("listen at a socket", status)?;
+        let status = setup("listen on the run's socket", status)?;
         let metrics = metrics_socket.map(|socket| metrics::serve(reporter, socket)).transpose();
         let metrics = setup("start a thread", metrics)?;
         Ok(Others { evictor, governor, _answerers: (status, metrics) })
@@ -294,7 +297,7 @@ fn end_of(
         }
         match thread.join() {
             Ok(Ok(())) => {}
-            Ok(Err(source)) => return Err(RunError::Setup { what: "answer programs", source }),
+            Ok(Err(source)) => return Err(RunError::Setup { what: "serve the programs", source }),
             Err(_) => return Err(failed()), // it has told why
         }
     }

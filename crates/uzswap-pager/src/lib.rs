@@ -434,7 +434,7 @@ impl Pager {
     }
 
     fn take_slot(&self) -> Result<u32, String> {
-        let none_left = || "256 GiB of pages are kept, which is the most".to_owned();
+        let none_left = || "the store is at its maximum of 256 GiB of pages".to_owned();
         self.slots.take().ok_or_else(none_left)
     }
 
@@ -548,7 +548,7 @@ impl Pager {
         if space.peer.is_some() {
             return self.end(space, text);
         }
-        log(&format!("{text}; its thread gets SIGBUS or EFAULT"));
+        log(&format!("{text}; the faulting thread gets SIGBUS or EFAULT"));
         let page = page * PAGE_SIZE as u64..(page + 1) * PAGE_SIZE as u64;
         let _ = space.uffd.poison(page, true); // refused where its memory is gone
     }
@@ -584,11 +584,11 @@ impl Pager {
         let resident = self.resident.load(Ordering::Relaxed);
         let pool = self.zswap.budget().used_bytes();
         let unmanaged = self.unmanaged.load(Ordering::Relaxed);
-        let file = if self.write_back.is_some() { "" } else { ", or a --backing file" };
+        let file = if self.write_back.is_some() { "" } else { " or a --backing file" };
         log(&format!(
-            "out of memory: of {:.1} MiB {:.1} are in use ({:.1} resident, {:.1} pool, \
-             {:.1} tables of pages, {:.1} unmanaged programs), and {why}; process {} was ended. \
-             Give it a larger --limit{file}.",
+            "out of memory: {1:.1} MiB in use of {0:.1} ({2:.1} resident, {3:.1} pool, {4:.1} page \
+             tables, {5:.1} unmanaged programs), and {why}; process {6} was ended. Use a larger \
+             --limit{file}.",
             mib(self.limit_bytes),
             (mib(used) * 10.0).ceil() / 10.0, // more than the limit, by however little
             mib(resident),
@@ -623,7 +623,7 @@ enum NotStored {
 fn too_many_files(error: &io::Error) -> String {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     let limit = limit.unwrap_or(u64::MAX);
-    format!("{error}: {limit} are allowed (ulimit -n), 10 for each process")
+    format!("{error}: the limit is {limit} (ulimit -n), and each process needs 10")
 }
 
 /// A descriptor that wakes who waits for it.

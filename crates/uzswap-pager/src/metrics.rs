@@ -45,14 +45,17 @@ impl FromStr for MetricsAddress {
         if let Some(path) = text.strip_prefix("unix:").filter(|path| !path.is_empty()) {
             return Ok(MetricsAddress::Unix(path.into()));
         }
-        let address: SocketAddr = text
-            .parse()
-            .map_err(|_| format!("'{text}' is none of unix:PATH, 127.0.0.1:PORT and [::1]:PORT"))?;
+        let address: SocketAddr = text.parse().map_err(|_| {
+            format!(
+                "expected unix:PATH, 127.0.0.1:PORT or [::1]:PORT, got \
+                                  '{text}'"
+            )
+        })?;
         match address.ip().is_loopback() {
             true => Ok(MetricsAddress::Tcp(address)),
             false => Err(format!(
-                "'{}' is not of this machine alone, and there is no password: use 127.0.0.1 or \
-                 [::1], or unix:PATH",
+                "'{}' is not a loopback address, and metrics have no password; use 127.0.0.1, \
+                 [::1] or unix:PATH",
                 address.ip()
             )),
         }
@@ -120,7 +123,7 @@ fn listen_at_port(address: SocketAddr) -> io::Result<MetricsSocket> {
 fn listen_at_path(path: &Path) -> io::Result<MetricsSocket> {
     match fs::symlink_metadata(path) {
         Ok(found) if !found.file_type().is_socket() => {
-            let what = "it is there already, and is no socket";
+            let what = "the file exists and is not a socket; remove it or choose another path";
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, what));
         }
         Ok(found) => match connect(path) {
@@ -143,7 +146,7 @@ fn listen_at_path(path: &Path) -> io::Result<MetricsSocket> {
 fn remove_stale(path: &Path, found: &fs::Metadata) -> io::Result<()> {
     if found.uid() != own_user() {
         let what =
-            format!("it is a socket of user {}: remove it, or give another path", found.uid());
+            format!("the socket belongs to user {}; remove it or choose another path", found.uid());
         return Err(io::Error::new(io::ErrorKind::AlreadyExists, what));
     }
     fs::remove_file(path)
@@ -236,7 +239,7 @@ fn respond<'a>(head: &[u8], text: impl FnOnce() -> &'a mut String) -> Vec<u8> {
 
 /// An answer that says what is wrong.
 fn refuse(status: &str, headers: &str) -> Vec<u8> {
-    reply(status, headers, "text/plain", &format!("{status}: it is GET /metrics\n"), true)
+    reply(status, headers, "text/plain", &format!("{status}: use GET /metrics\n"), true)
 }
 
 fn reply(status: &str, headers: &str, kind: &str, body: &str, has_body: bool) -> Vec<u8> {
@@ -255,18 +258,22 @@ fn reply(status: &str, headers: &str, kind: &str, body: &str, has_body: bool) ->
 fn prometheus(status: &RunStatus) -> String {
     let mut text = PrometheusText::default();
     let (command, pid) = (status.command.join(" "), status.pid.to_string());
-    text.family("run_info", "gauge", "What runs.");
+    text.family("run_info", "gauge", "Version, PID and command of the run.");
     let labels = [("version", &*status.version), ("pid", &*pid), ("command", &*command)];
     text.sample("run_info", &labels, 1);
     let mut gauge = |name: &str, help: &str, value: &dyn fmt::Display| {
         text.family(name, "gauge", help);
         text.sample(name, &[], value);
     };
-    gauge("run_elapsed_seconds", "Time since the start.", &status.elapsed_s);
-    gauge("run_limit_bytes", "The limit.", &status.limit_bytes);
-    gauge("run_used_bytes", "What counts against it, as it was sampled.", &status.used_bytes);
-    gauge("run_peak_bytes", "The most there was at once.", &status.peak_bytes);
-    text.family("run_memory_bytes", "gauge", "What the memory of the run is used for.");
+    gauge("run_elapsed_seconds", "Time since the start of the run.", &status.elapsed_s);
+    gauge("run_limit_bytes", "Limit of the run (--limit).", &status.limit_bytes);
+    gauge(
+        "run_used_bytes",
+        "Memory that counts against the limit, at the last sample.",
+        &status.used_bytes,
+    );
+    gauge("run_peak_bytes", "Highest usage so far.", &status.peak_bytes);
+    text.family("run_memory_bytes", "gauge", "Memory of the run by use.");
     for (part, bytes) in [
         ("resident", status.resident_bytes),
         ("unmanaged", status.unmanaged_bytes),
@@ -277,16 +284,24 @@ fn prometheus(status: &RunStatus) -> String {
     }
     let counts = &status.counts;
     for (name, help, pages) in [
-        ("run_fresh_pages_total", "Pages filled with zeros, at a first touch.", counts.fresh_pages),
-        ("run_restored_pages_total", "Pages brought back from the store.", counts.restored_pages),
-        ("run_rescued_pages_total", "Pages back before they were stored.", counts.rescued_pages),
-        ("run_stored_pages_total", "Pages put into the store.", counts.stored_pages),
-        ("run_moved_pages_total", "Pages moved aside.", counts.moved_pages),
+        ("run_fresh_pages_total", "Pages zero-filled at a first touch.", counts.fresh_pages),
+        ("run_restored_pages_total", "Pages restored from the store.", counts.restored_pages),
+        (
+            "run_rescued_pages_total",
+            "Staged pages touched before they were stored.",
+            counts.rescued_pages,
+        ),
+        ("run_stored_pages_total", "Pages stored.", counts.stored_pages),
+        ("run_moved_pages_total", "Pages moved to staging.", counts.moved_pages),
     ] {
         text.family(name, "counter", help);
         text.sample(name, &[], pages);
     }
-    text.histogram("run_fault", "Times of faults: until the page was there.", &status.fault_times);
+    text.histogram(
+        "run_fault",
+        "Time from a page fault until the page is present.",
+        &status.fault_times,
+    );
     let mut family = |name: &str, kind: &str, help: &str, value: &dyn Fn(usize) -> u64| {
         text.family(name, kind, help);
         for (at, process) in status.processes.iter().enumerate() {
@@ -297,11 +312,11 @@ fn prometheus(status: &RunStatus) -> String {
     let of = |at: usize| &status.processes[at];
     let help = "Resident anonymous memory of the process.";
     family("process_resident_bytes", "gauge", help, &|at| of(at).resident_bytes);
-    let help = "Its pages in the store; others may have them too.";
+    let help = "Pages of the process in the store; forked processes may share them.";
     family("process_stored_pages", "gauge", help, &|at| of(at).stored_pages);
-    let help = "Its pages that may be stored next.";
+    let help = "Staged pages of the process.";
     family("process_aside_pages", "gauge", help, &|at| of(at).aside_pages);
-    let help = "Its faults that were served.";
+    let help = "Page faults of the process that were served.";
     family("process_faults_total", "counter", help, &|at| of(at).faults);
     text.0
 }
@@ -316,16 +331,16 @@ mod tests {
             assert_eq!(text.parse::<MetricsAddress>().unwrap().to_string(), text);
         }
         for (text, word) in [
-            ("0.0.0.0:9100", "not of this machine alone"),
-            ("[::]:9100", "not of this machine alone"),
-            ("192.168.0.1:9100", "not of this machine alone"),
-            ("[::ffff:10.0.0.1]:80", "not of this machine alone"),
-            ("localhost:9100", "none of"),
-            ("127.0.0.1", "none of"),
-            ("127.0.0.1:70000", "none of"),
-            ("::1:80", "none of"),
-            ("unix:", "none of"),
-            ("", "none of"),
+            ("0.0.0.0:9100", "not a loopback address"),
+            ("[::]:9100", "not a loopback address"),
+            ("192.168.0.1:9100", "not a loopback address"),
+            ("[::ffff:10.0.0.1]:80", "not a loopback address"),
+            ("localhost:9100", "expected unix:PATH"),
+            ("127.0.0.1", "expected unix:PATH"),
+            ("127.0.0.1:70000", "expected unix:PATH"),
+            ("::1:80", "expected unix:PATH"),
+            ("unix:", "expected unix:PATH"),
+            ("", "expected unix:PATH"),
         ] {
             let error = text.parse::<MetricsAddress>().unwrap_err();
             assert!(error.contains(word), "{text}: {error}");

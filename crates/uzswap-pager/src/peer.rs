@@ -76,7 +76,8 @@ impl Maker for Peer {
         *count += 1;
         if *count == DELAYS_MAX && self.is_alive() {
             log(&format!(
-                "process {} has sent {DELAYS_MAX} files whose close waits; the process was ended",
+                "process {} sent {DELAYS_MAX} descriptors whose close blocks; the process was \
+                 ended",
                 self.pid
             ));
             self.kill();

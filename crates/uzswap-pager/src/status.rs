@@ -356,7 +356,7 @@ pub(super) fn place_for_library() -> io::Result<PathBuf> {
         let all: Vec<String> = places().map(|place| place.display().to_string()).collect();
         let all = all.join(", ");
         io::Error::other(format!(
-            "none of {all} can be written and executed from, and is safe from other users: set \
+            "no folder of {all} is writable, allows execution and is safe from other users; set \
              TMPDIR to a folder of your own"
         ))
     };

@@ -110,8 +110,8 @@ impl Tree {
                 let program = program.to_string_lossy();
                 let program = program.escape_debug(); // a name of a file may be anything
                 self.pager.warn(&format!(
-                    "{program} (process {pid}) runs unmanaged, as static and setuid programs do, \
-                     and such as are started without LD_PRELOAD: its memory stays"
+                    "process {pid} ({program}) is unmanaged: preload library not loaded (static, \
+                     setuid or LD_PRELOAD cleared); its memory counts but cannot be evicted"
                 ));
             }
         }

@@ -103,8 +103,8 @@ impl WriteBack {
         let is_first = failed_at.replace(Instant::now()).is_none();
         is_first.then(|| {
             let path = self.options.path.display();
-            let error = self.error().unwrap_or_else(|| "it is full".to_owned());
-            format!("{path}: {error}; pages stay in the pool")
+            let error = self.error().unwrap_or_else(|| "no free blocks".to_owned());
+            format!("backing {path}: {error}; pages stay in the pool")
         })
     }
 
@@ -142,7 +142,7 @@ impl Backing for Noted {
                 Ok(()) => blocks += write.blocks.len() as u64,
                 Err(error) => {
                     let mut noted = self.notes.error.lock().unwrap_or_else(PoisonError::into_inner);
-                    *noted = Some(format!("cannot write to it: {error}"));
+                    *noted = Some(format!("cannot write: {error}"));
                 }
             }
         }

@@ -81,8 +81,8 @@ pub(crate) unsafe fn start_thread(
     argument: usize,
 ) -> Result<usize, u32> {
     let result: isize;
-    // SAFETY: the new thread has the registers of this one but rax and rsp, goes to `main`, and
-    // does not come back; this one goes on after the call.
+    // SAFETY: the new thread has this thread's registers except rax and rsp, jumps to `main`, and
+    // never returns here; this thread continues after the call.
     unsafe {
         asm!(
             "syscall",

@@ -14,8 +14,8 @@ const STACK_BYTES: usize = 64 << 10;
 
 const PAGE_BYTES: u64 = 4096;
 
-// Of linux/sched.h: a thread as others are, but for the working directory (CLONE_FS): who has that
-// in common with another may not enter a mount namespace.
+// Of linux/sched.h: an ordinary thread except for the working directory (CLONE_FS). A thread that
+// shares it with another may not enter a mount namespace.
 const CLONE_VM: usize = 0x100;
 const CLONE_FILES: usize = 0x400;
 const CLONE_SIGHAND: usize = 0x800;
@@ -59,16 +59,16 @@ const O_CLOEXEC_NONBLOCK: usize = 0o2_000_000 | 0o4_000;
 const PAUSES_MAX: u32 = 1000;
 const YIELDS: u32 = 4;
 
-/// How often it is looked whether the supervisor is there that has the lock: in turns likewise.
+/// Turns between two checks that the supervisor which holds the lock still exists.
 const LOOK_EVERY: u32 = 1024;
 
 const SUPERVISOR_GONE: &[u8] =
-    b"uzswap: the supervisor is gone; this program was ended, as parts of its memory were kept \
-      there\n";
+    b"uzswap: the supervisor is gone; this program was ended, because it held parts of its \
+      memory\n";
 
 const UNTOLD: &[u8] =
-    b"uzswap: the kernel does not tell which pages it has moved (mincore); this program was ended, \
-      as some would be lost\n";
+    b"uzswap: mincore does not report which pages the kernel moved; this program was ended, \
+      because pages would be lost\n";
 
 /// Asks the kernel for something that touches no memory, or memory of ours alone.
 fn ask(number: usize, arguments: [usize; 6]) -> Result<usize, u32> {
@@ -163,7 +163,7 @@ extern "C" fn main(stack: usize) -> ! {
     unreachable!()
 }
 
-/// What a helper has that took its program's rights.
+/// Resources of a helper that took its program's credentials.
 struct Come {
     socket: usize,
     /// A userfaultfd of its own. None where it has that of a fork, or the kernel refuses it.
@@ -183,14 +183,14 @@ enum Failed {
 fn come(hello: u32, door: Option<u32>) -> Result<Come, u32> {
     // The program's files are not ours: none must stay open because of us.
     close_all_but(door)?;
-    // No directory of the program's is to be in use because of us, either.
+    // The helper must not keep a directory of the program in use either.
     let _ = ask(call::CHDIR, [c"/".as_ptr().addr(), 0, 0, 0, 0, 0]);
     const PR_SET_NAME: usize = 15;
     // Without it the supervisor would not know the helper.
     ask(call::PRCTL, [PR_SET_NAME, c"uzswap-helper".as_ptr().addr(), 0, 0, 0, 0])?;
     run_soon();
     let socket = connect(door);
-    // It is the parent's: this process gets one of its own.
+    // The variable belongs to the parent: this process gets its own.
     door.into_iter().for_each(close);
     let socket = socket?;
     let is_known = hello == kind::HELLO_FORK && WATCHED.load(Ordering::Relaxed);
@@ -220,7 +220,7 @@ fn users() -> [u32; 3] {
 }
 
 /// Gives up what the program has of root's rights: it may give them up itself later, and whoever
-/// takes it over then has the helper, too. What is refused stays as it is. The program waits.
+/// takes it over then has the helper, too. A refused request changes nothing. The program waits.
 ///
 /// The helper's user is drawn, and the helper can start no process: none but root can trace it or
 /// send it signals.
@@ -478,20 +478,20 @@ impl Helper {
         }
         control.done.store(control.given.load(Ordering::Relaxed), Ordering::Release);
         self.unlock();
-        // What stays registered is given back all the same.
+        // Memory that stays registered is discarded all the same.
         let _ = self.register(false);
         if control.drop_bytes.load(Ordering::Relaxed) > 0 {
             let _ = advise(&control.drop_from, &control.drop_bytes, MADV_DONTNEED);
         }
     }
 
-    /// Registers the memory that the runs go to with the userfaultfd, or does so no longer. That is
-    /// refused where the program has all mappings that it may have.
+    /// Registers the memory that the runs go to with the userfaultfd, or does so no longer. The
+    /// kernel refuses this if the program has its maximum number of mappings.
     fn register(&self, on: bool) -> Result<(), u32> {
         let from = self.control.fill_from.load(Ordering::Relaxed);
         let bytes = self.control.fill_bytes.load(Ordering::Relaxed);
         if bytes > 0 {
-            // It begins with the range, which is all that matters to UFFDIO_UNREGISTER.
+            // The argument begins with the range, and UFFDIO_UNREGISTER reads nothing else.
             let mut order = Register { from, bytes, mode: REGISTER_MISSING, can: 0 };
             let request = if on { UFFDIO_REGISTER } else { UFFDIO_UNREGISTER };
             let address = ptr::from_mut(&mut order).addr();
@@ -591,8 +591,8 @@ impl Helper {
 }
 
 /// Bytes that were moved and not counted, of a move that has failed: EEXIST, or EAGAIN where some
-/// were counted before. Linux 6.18 moves several pages at once; where the first changes meanwhile,
-/// as the program writes to it, they are moved in a second try, and then tried once more: the
+/// were counted before. Linux 6.18 moves several pages at once. If the program writes to the first
+/// one meanwhile, the kernel moves them in a second try and then tries once more, because the
 /// -EAGAIN of the first try is still set. They are there, and not where they were: nobody fills
 /// that before the supervisor has read of it.
 fn moved_untold(to: u64, from: u64, bytes: u64) -> u64 {
@@ -672,7 +672,8 @@ pub(crate) fn close(descriptor: u32) {
     let _ = ask(call::CLOSE, [descriptor as usize, 0, 0, 0, 0, 0]);
 }
 
-/// Reads a page of staging that is missing, or is made so: the supervisor is told, and fills it.
+/// Reads a page of staging that is missing, or is made so: the supervisor gets the fault and fills
+/// the page.
 pub(crate) fn touch(page: usize) {
     let _ = ask(call::MADVISE, [page, PAGE_BYTES as usize, MADV_DONTNEED, 0, 0, 0]);
     let page: *const u8 = ptr::with_exposed_provenance(page);

@@ -1,10 +1,10 @@
-//! The library that `uzswap run` puts into a program: it starts a thread, the helper, which gives
-//! the supervisor a userfaultfd of the program's memory and carries out what only the program's own
-//! threads may do: move pages aside, and give memory back.
+//! The preload library that `uzswap run` puts into a program. It starts a thread, the helper, which
+//! gives the supervisor a userfaultfd of the program's memory. The helper also does the work that
+//! only a thread of the program may do: it moves pages to staging and discards memory.
 //!
-//! The helper has its own table of files, so the program sees none of ours and may close all of
-//! its own. It uses its own stack and system calls alone: no C library, no thread-local memory, no
-//! memory of the program, since any of that may be on its way out of it.
+//! The helper has its own table of files, so the program sees none of ours and may close all of its
+//! own. The helper uses its own stack and system calls alone: no C library, no thread-local memory,
+//! no memory of the program, because any of that may be evicted at that moment.
 
 #![no_std]
 
@@ -37,10 +37,10 @@ static SOCKET_PATH: SocketPath = SocketPath(UnsafeCell::new([0; PATH_BYTES]));
 /// Parts of the program's memory are watched. In the program's own memory, so that a fork has it.
 static WATCHED: AtomicBool = AtomicBool::new(false);
 
-/// What is to be known of the helper before a fork: nothing where there is none, as in a child of
-/// whatever kind of fork, which finds this memory all zero.
+/// State of the helper that a fork needs. All zero means no helper; a child of any kind of fork
+/// finds this memory all zero.
 struct ForForks {
-    /// What the helper shares with the supervisor.
+    /// Memory that the helper shares with the supervisor.
     control: AtomicPtr<Control>,
     /// The page whose touch tells of a fork.
     page: AtomicUsize,
@@ -184,8 +184,8 @@ extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *cons
     }
 }
 
-/// Whether this is a zygote of chromium or electron: it ends itself where it finds that it has more
-/// threads than one (the links of /proc/self/task), as it forks all that it is asked for.
+/// Whether this process is a zygote of chromium or electron. A zygote forks all other processes,
+/// and exits if it finds more than one thread of its own (links of /proc/self/task).
 fn insists_on_one_thread() -> bool {
     const ZYGOTE: &[u8] = b"\0--type=zygote\0"; // mostly the first argument
     let mut arguments = [0; 1024];
@@ -199,12 +199,12 @@ extern "C" fn will_fork() {
     LENT_DOOR.lend(for_forks);
 }
 
-/// Where a fork matters to the supervisor, goes on once that is prepared. What is known of the
-/// helper, if there is one and it is ready.
+/// Where a fork matters to the supervisor, goes on once that is prepared. State of the helper, if
+/// there is one and it is ready.
 fn announce_fork() -> Option<&'static ForForks> {
     // SAFETY: null, or memory that stays mapped and is all atomics.
     let for_forks = unsafe { FOR_FORKS.load(Ordering::Relaxed).as_ref() }?;
-    // Null where there is no helper, or it is not ready; the page was told before.
+    // Null if there is no helper or it is not ready; `page` was stored before it.
     let control = for_forks.control.load(Ordering::Acquire);
     // SAFETY: null, or the helper's memory, which stays mapped and is all atomics.
     let control = unsafe { control.as_ref() }?;
@@ -253,8 +253,9 @@ fn variable(environment: *const *const c_char, name: &[u8]) -> Option<&'static [
 const MADV_DONTNEED: c_int = 4;
 const MADV_FREE: c_int = 8;
 
-/// madvise(2), with MADV_FREE done at once where memory is watched: what it frees later nobody is
-/// told of, so such pages could not leave memory any more. The kernel may free them at once too.
+/// madvise(2), with MADV_FREE turned into MADV_DONTNEED in registered memory: a later free by the
+/// kernel sends no event, so the supervisor could not evict such pages any more. The kernel may
+/// free them at once too.
 ///
 /// # Safety
 ///
@@ -279,7 +280,7 @@ pub unsafe extern "C" fn madvise(address: *mut c_void, length: usize, advice: c_
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
     helper::end_program(
-        b"uzswap: the helper failed; the program was ended, as parts of its memory \
-                          are kept outside it\n",
+        b"uzswap: the helper failed; the program was ended, because parts of its memory are \
+          outside of it\n",
     )
 }

@@ -66,8 +66,8 @@ impl Deref for SharedControl {
     type Target = Control;
 
     fn deref(&self) -> &Control {
-        // SAFETY: mapped, of this size, until this is dropped, and its file is sealed against
-        // becoming smaller; all zero is a Control, and so is whatever others write, for every bit
+        // SAFETY: mapped with this size until this is dropped, and the file is sealed against
+        // shrinking. All zero is a valid Control, and so is any other content, because every bit
         // pattern is an integer. Access is atomic.
         unsafe { self.control.as_ref() }
     }

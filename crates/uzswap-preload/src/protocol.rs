@@ -1,4 +1,4 @@
-//! What the supervisor and the helper in a program say to each other. Both sides compile this file.
+//! The protocol between the supervisor and the helper in a program. Both sides compile this file.
 //!
 //! ```text
 //!  helper                            supervisor
@@ -109,7 +109,7 @@ impl Message {
     }
 }
 
-/// Who has the lock of a [`Control`].
+/// Holder of the lock of a [`Control`].
 pub mod holder {
     /// Nobody.
     pub const NONE: u32 = 0;
@@ -119,7 +119,7 @@ pub mod holder {
     pub const SUPERVISOR: u32 = 2;
 }
 
-/// What a command does with its runs.
+/// What a command does with its runs of pages.
 pub mod work {
     /// Moves pages to staging: UFFDIO_MOVE.
     pub const MOVE: u32 = 1;
@@ -130,15 +130,15 @@ pub mod work {
 /// Memory that both map: one command at a time, and the lock that keeps a command and the news of
 /// the userfaultfd apart.
 ///
-/// A command names addresses. When the supervisor reads that the program has changed what is there,
-/// the program goes on, and may map something else there; so nothing is read while pages are moved,
-/// and runs of which something was read are taken back before any more are.
+/// A command names addresses. Once the supervisor has read that the program changed a mapping, the
+/// program continues and may map something else there. So the supervisor reads no event while pages
+/// move, and takes back the runs that an event concerns before more pages move.
 ///
 /// While there is something to be read, the kernel refuses to move pages. The helper lets go of the
 /// lock then, and tells in `paused` that it has begun.
 ///
-/// From a helper that was stopped, the lock is taken away, once its tray is not registered any
-/// more: it moves nothing then, and its answer is of no use.
+/// The supervisor takes the lock from a stopped helper once the batch is not registered any more:
+/// the helper then moves nothing, and its answer is ignored.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Control {
@@ -146,7 +146,7 @@ pub struct Control {
     pub lock: AtomicU32,
     /// How many times changes of the program's mappings were read.
     pub changes: AtomicU32,
-    /// The number of the command. It is done when `done` is the same.
+    /// The number of the command. A command is done when `done` is equal to it.
     pub given: AtomicU32,
     /// The number of the last command that was carried out.
     pub done: AtomicU32,
@@ -154,16 +154,17 @@ pub struct Control {
     pub paused: AtomicU32,
     /// Forks of the program that were about to be done.
     pub forks: AtomicU32,
-    /// Forks are told before, by a touch of the last page of staging: from this one on, the first
-    /// being 1; none where this is 0.
+    /// From this number on, counted from 1, forks are announced by a touch of the last page of
+    /// staging; 0: never.
     pub tell_forks_from: AtomicU32,
     /// Of [`work`].
     pub work: AtomicU32,
     /// Runs of the command.
     pub run_count: AtomicU32,
     /// Memory of staging that the runs go to: its start. The kernel moves pages to what is
-    /// registered with the userfaultfd alone. It is registered for the command and not longer: to
-    /// give memory back that is waits for the supervisor to read that, which may be gone.
+    /// registered with the userfaultfd alone. Staging is registered for the command only:
+    /// discarding registered memory waits until the supervisor reads the event, and the supervisor
+    /// may be gone.
     pub fill_from: AtomicU64,
     /// Its bytes; 0 where there are no runs.
     pub fill_bytes: AtomicU64,

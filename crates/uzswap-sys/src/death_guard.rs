@@ -1,6 +1,6 @@
-//! A guard: a small process beside this one, for the case that this one is killed. It shares the
-//! table of files, so whatever this process has open is open until the guard has done its work:
-//! it ends all processes that have mapped a certain file.
+//! A guard: a small process beside this one, for the case that this one is killed. The guard is a
+//! process that shares this process's table of files, so descriptors stay open until the guard has
+//! done its work: killing every process that maps a certain file.
 
 use std::ffi::CStr;
 use std::io;
@@ -36,9 +36,8 @@ pub struct DeathGuard {
 type Spare = [OwnedFd; 4];
 
 impl DeathGuard {
-    /// Starts one. When this process is gone and the guard is not, all processes are killed that
-    /// have a file mapped with `mapped` in its path; if there was one, standard error is told
-    /// `message`.
+    /// Starts one. If this process ends before the guard, the guard kills all processes that map a
+    /// file with `mapped` in its path. If it found one, it writes `message` to standard error.
     ///
     /// # Errors
     ///
@@ -52,9 +51,9 @@ impl DeathGuard {
         let watched = pidfd_open(rustix::process::getpid(), PidfdFlags::empty())?;
         let spare = || watched.try_clone();
         let spare = [spare()?, spare()?, spare()?, spare()?];
-        // It exits without a signal: who waits for children here does not see it.
-        // SAFETY: as fork(2): a copy of this thread on a copy of its stack. It does nothing but
-        // system calls, allocates nothing, and does not return.
+        // The guard exits without a signal, so a wait for children here does not see it.
+        // SAFETY: as fork(2): a copy of this thread on a copy of its stack. The guard makes system
+        // calls only, allocates nothing and does not return.
         let pid = unsafe { libc::syscall(libc::SYS_clone, libc::CLONE_FILES, 0, 0, 0, 0) };
         match pid {
             0 => guard(watched.as_fd(), spare, mapped, message),
@@ -78,8 +77,8 @@ impl Drop for DeathGuard {
     }
 }
 
-/// The guard's life. It must not allocate: another thread may have had the allocator's lock when
-/// this memory was copied.
+/// The guard's life. The guard must not allocate: another thread may have held the allocator's lock
+/// when this memory was copied.
 fn guard(watched: BorrowedFd<'_>, spare: Spare, mapped: &[u8], message: &[u8]) -> ! {
     // Ctrl-C and the like are for the others.
     SignalMask::block_all();
@@ -153,7 +152,7 @@ fn contains(
     mut read: impl FnMut(&mut [u8]) -> rustix::io::Result<usize>,
 ) -> Result<bool, Errno> {
     let mut room = [0_u8; 8192];
-    // What may be its beginning stays from one piece to the next.
+    // A possible beginning of the text stays from one piece to the next.
     let mut kept = 0;
     loop {
         let known = match read(&mut room[kept..]) {

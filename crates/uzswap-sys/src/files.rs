@@ -67,11 +67,11 @@ pub fn allocate(file: &File, bytes: u64) -> io::Result<()> {
     fallocate(file, 0, 0, bytes)
 }
 
-/// What `stat` counts the space of a file in (stat(2)), bytes.
+/// Unit of the space of a file in `stat` (stat(2)), bytes.
 const STAT_BLOCK: u64 = 512;
 
-/// What is free where a file is, with what is kept for root, bytes; `None` where the file system
-/// does not tell.
+/// Free space of the file system of a file, including the share reserved for root, in bytes; `None`
+/// if the file system does not report it.
 fn free_space(file: &File) -> io::Result<Option<u64>> {
     let mut room = MaybeUninit::<libc::statvfs>::zeroed();
     // SAFETY: the pointer is to a structure of our own, which the call fills; the descriptor is

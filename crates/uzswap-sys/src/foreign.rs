@@ -83,7 +83,7 @@ impl Drop for Foreign {
     }
 }
 
-/// Descriptors that are to be closed. There are no more than the kernel lets the process have.
+/// Descriptors that wait for their close. There are no more than the kernel lets the process have.
 struct Queue {
     state: Mutex<State>,
     has_more: Condvar,

@@ -2,8 +2,8 @@
 //!
 //! The unsafe code of the project is here, but for the library that goes into programs
 //! (`uzswap-preload`). Every type owns its resource, frees it when dropped and has safe methods
-//! alone; no raw pointer leaves this package. It may call the kernel and C, and no other package of
-//! the project.
+//! alone; no raw pointer leaves this package. This package may call the kernel and C, and no other
+//! package of the project.
 
 #![allow(unsafe_code, reason = "this package is where the project keeps its unsafe code")]
 #![warn(missing_docs, clippy::missing_errors_doc)]
@@ -12,6 +12,7 @@ pub mod blocks;
 pub mod cpus;
 pub mod cycles;
 pub mod death_guard;
+pub mod escape;
 pub mod files;
 pub mod foreign;
 pub mod interrupt;

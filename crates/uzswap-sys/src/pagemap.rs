@@ -12,19 +12,19 @@ use super::pages::HOST_PAGE_SIZE;
 /// Bytes of an entry.
 pub const ENTRY_BYTES: usize = 8;
 
-/// What is told of a page: Documentation/admin-guide/mm/pagemap.rst of Linux.
+/// Bits of a page: Documentation/admin-guide/mm/pagemap.rst of Linux.
 #[derive(Debug, Clone, Copy)]
 pub struct Entry(u64);
 
 impl Entry {
-    /// It is resident, and no other process has it.
+    /// The page is resident, and no other process maps it.
     pub fn is_alone(self) -> bool {
         const PRESENT: u64 = 1 << 63;
         const MAPPED_ONCE: u64 = 1 << 56;
         self.0 & PRESENT != 0 && self.0 & MAPPED_ONCE != 0
     }
 
-    /// It is in swap, and not in memory.
+    /// The page is in swap, not in memory.
     pub fn is_swapped(self) -> bool {
         const PRESENT: u64 = 1 << 63;
         const SWAPPED: u64 = 1 << 62;
@@ -99,10 +99,10 @@ const PAGEMAP_SCAN: libc::Ioctl = libc::_IOWR::<ScanArgument>(b'f' as u32, 16);
 
 const _: () = assert!(size_of::<ScanArgument>() == 96 && size_of::<Found>() == 24);
 
-/// Finds the pages of `addresses` that are anonymous and either resident or in swap, the shared
-/// zero page left out; stops after `most` of them (0: never), which takes some 60 ns each.
-/// `pagemap` is an open /proc/PID/pagemap. How many runs were put into `found`, and the address
-/// to go on from; the end of `addresses` when all was seen.
+/// Finds the pages of `addresses` that are anonymous and either resident or in swap, without the
+/// shared zero page. It stops after `most` pages (0: never); each takes some 60 ns. `pagemap` is an
+/// open /proc/PID/pagemap. How many runs were put into `found`, and the address to go on from; the
+/// end of `addresses` when all was seen.
 ///
 /// # Errors
 ///
@@ -128,8 +128,8 @@ pub fn scan(
         category_anyof_mask: PAGE_IS_PRESENT | PAGE_IS_SWAPPED,
         return_mask: PAGE_IS_SWAPPED,
     };
-    // SAFETY: the argument has the kernel's layout (sizes asserted above) and names `found`, which
-    // is borrowed mutably for the call; the kernel writes at most `vec_len` regions into it.
+    // SAFETY: the argument has the kernel's layout (sizes asserted above). It names `found`,
+    // borrowed mutably for the call; the kernel writes at most `vec_len` regions into it.
     let runs = unsafe { libc::ioctl(pagemap.as_raw_fd(), PAGEMAP_SCAN, &raw mut argument) };
     match usize::try_from(runs) {
         Ok(runs) => Ok((runs, argument.walk_end)),

@@ -4,9 +4,9 @@
 //! memory. Runs can be split and never overlap, which is what makes handing out `&[u8]` and
 //! `&mut [u8]` safe. An untouched or discarded run costs address space, not memory.
 //!
-//! Pages of a *shared* run can be mapped a second time, which [`window`](super::window) does: their
-//! memory is a file without a name (memfd), which this process alone has open. A forked child does
-//! not get them, as it would not get a copy: it must not use a run of its parent.
+//! Pages of a *shared* run can be mapped a second time, as [`window`](super::window) does: their
+//! memory is a file without a name (memfd) that no other process has open. A forked child does not
+//! get them, as it would not get a copy: it must not use a run of its parent.
 
 use std::fmt;
 use std::io;
@@ -217,10 +217,10 @@ impl PageRun {
 
     /// Makes every page of the run resident.
     ///
-    /// By a fault each: `MADV_POPULATE_WRITE` was measured to be no cheaper a page up to 64 pages
-    /// and dearer for one (2.0 us instead of 1.5), and out of memory it ends like a fault: a
-    /// process is killed. Shared pages are populated, as a fault of theirs would end in `SIGBUS`
-    /// where this is an error.
+    /// One fault for each page: `MADV_POPULATE_WRITE` was no cheaper for up to 64 pages and more
+    /// expensive for one (2.0 us instead of 1.5). If memory runs out it ends like a fault: the
+    /// kernel kills a process. Shared pages are populated, as a fault of theirs would end in
+    /// `SIGBUS` where this is an error.
     ///
     /// # Errors
     ///

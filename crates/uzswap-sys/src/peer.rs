@@ -1,5 +1,5 @@
-//! The process at the other end of a unix socket, by the kernel's word: a pidfd, which names that
-//! process and no other, however often its number is given to another.
+//! The process at the other end of a unix socket, as the kernel reports it: a pidfd, which always
+//! names that process, even if its PID is reused.
 
 use std::fs;
 use std::io;

@@ -1,4 +1,4 @@
-//! What a measuring process asks of the kernel about itself.
+//! Questions of a measuring process to the kernel about itself.
 
 use std::cmp::Ordering;
 use std::fs;
@@ -41,7 +41,7 @@ fn cpu_time_of(who: libc::c_int) -> CpuTime {
 }
 
 /// Resident anonymous memory of this process, in bytes, counted page by page by the kernel: private
-/// memory, and shared memory (memfd), of which a page that is mapped twice counts once.
+/// memory and shared memory (memfd). A page that is mapped twice counts once.
 ///
 /// # Errors
 ///
@@ -53,15 +53,20 @@ pub fn anonymous_bytes() -> io::Result<u64> {
             line.strip_prefix(name)?.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()
         })
     };
-    let anonymous = kib("Anonymous:")
-        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "it has no line 'Anonymous'"))?;
+    let anonymous = kib("Anonymous:").ok_or_else(|| {
+        io::Error::new(
+            io::ErrorKind::InvalidData,
+            "smaps_rollup has no line \
+                                                                   'Anonymous'",
+        )
+    })?;
     // Kernels before 5.3 do not tell it from files.
     Ok((anonymous + kib("Pss_Shmem:").unwrap_or(0)) * 1024)
 }
 
 /// Resident private memory of a process, in host pages, as the kernel keeps count of it
-/// (`/proc/PID/statm`): at once, and up to some 64 pages a thread behind. What a fork shares counts
-/// for both.
+/// (`/proc/PID/statm`): at once, and up to some 64 pages a thread behind. Pages shared by a fork
+/// count for both processes.
 ///
 /// # Errors
 ///
@@ -70,7 +75,11 @@ pub fn private_pages(pid: u32) -> io::Result<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/statm"))?;
     let pages = |at| text.split_ascii_whitespace().nth(at)?.parse::<u64>().ok();
     let (Some(resident), Some(files)) = (pages(1), pages(2)) else {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "it is not as it should be"));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "statm does not have the expected \
+                                                               fields",
+        ));
     };
     Ok(resident.saturating_sub(files))
 }
@@ -124,8 +133,8 @@ pub fn places_of_program(pid: u32) -> Option<[u64; 3]> {
     Some([field(&text, 26)?, field(&text, 27)?, field(&text, 28)?])
 }
 
-/// How the address space of a thread compares with that of another, in an order of the kernel:
-/// `Equal` where it is the same one, or where both threads have none any more.
+/// Compares the address spaces of two threads, in an order of the kernel: `Equal` if it is the same
+/// one, or if both threads have none any more.
 ///
 /// # Errors
 ///
@@ -169,7 +178,8 @@ pub fn has_dumped_core(pid: u32) -> bool {
     stat_field(pid, 52).is_some_and(|status: u32| status & DUMPED != 0) && !is_stopped(pid)
 }
 
-/// Addresses of a process's arguments and environment, in bytes; `None` where that is not told.
+/// Addresses of a process's arguments and environment, in bytes; `None` if the kernel does not
+/// report them.
 pub fn arguments_of(pid: u32) -> Option<std::ops::Range<u64>> {
     let range = stat_field(pid, 48)?..stat_field(pid, 51)?;
     (range.start != 0 && range.start <= range.end).then_some(range)
@@ -186,8 +196,8 @@ fn field<T: std::str::FromStr>(stat: &str, number: usize) -> Option<T> {
     stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(number - 3)?.parse().ok()
 }
 
-/// Where a thread has its list of robust futexes, in its memory; 0 where it has none (yet, or any
-/// more). glibc and musl have it in what they know of the thread.
+/// Address of a thread's list of robust futexes; 0 if it has none. glibc and musl keep the list in
+/// their thread descriptor.
 ///
 /// # Errors
 ///
@@ -217,20 +227,20 @@ pub fn end_with_parent(parent_pid: u32) -> io::Result<()> {
         return Err(io::Error::last_os_error());
     }
     if std::os::unix::process::parent_id() != parent_pid {
-        return Err(io::Error::new(io::ErrorKind::NotFound, "the parent process is gone"));
+        return Err(io::Error::new(io::ErrorKind::NotFound, "the parent process has ended"));
     }
     Ok(())
 }
 
 /// Has the kernel run this thread before others of the same kind: those that others wait for. Best
-/// effort: it may not be allowed, and before Linux 6.12 a thread that wakes may have to wait until
-/// the one that runs there has had its 3 ms.
+/// effort: the kernel may refuse it, and before Linux 6.12 a waking thread may wait until the
+/// running one has used its 3 ms.
 pub fn prefer_this_thread() {
     const LEAST_NICE: libc::c_int = -20;
     // SAFETY: changes how the calling thread is scheduled; no pointers are passed.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, LEAST_NICE) };
     let _ = scheduled().and_then(|mut attributes| {
-        // Who asks for less time at once than the one that runs runs at once.
+        // A thread that asks for a shorter slice than the running thread has preempts it.
         attributes.sched_runtime = SHORTEST_SLICE;
         schedule(&attributes)
     });
@@ -255,7 +265,7 @@ pub fn keep_capabilities_for_programs() {
     }
 }
 
-/// What a thread may ask for at least to be run for at once, in ns.
+/// The shortest slice that a thread may ask for, in ns.
 const SHORTEST_SLICE: u64 = 100_000;
 
 /// How the calling thread is scheduled.

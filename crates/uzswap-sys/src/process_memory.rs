@@ -12,7 +12,7 @@ use std::os::unix::fs::FileExt;
 pub struct ProcessMemory(File);
 
 impl ProcessMemory {
-    /// That which a process has now; any of its threads names it.
+    /// Memory that the process has now; any of its threads names it.
     ///
     /// # Errors
     ///

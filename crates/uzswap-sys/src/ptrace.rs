@@ -1,7 +1,7 @@
 //! Tracing a command for its exit: at the exit stop a process still has all of its memory.
 //!
-//! A tracer belongs to a thread: everything here is to be called by the thread that started the
-//! command. A traced process stops at each signal and goes on only when [`poll`] is called.
+//! A tracer belongs to a thread: the thread that started the command must make all calls here. A
+//! traced process stops at each signal and goes on only when [`poll`] is called.
 
 use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -17,14 +17,14 @@ const PTRACE_EVENT_STOP: i32 = 128;
 /// The signals that stop a process.
 const STOP_SIGNALS: [i32; 4] = [libc::SIGSTOP, libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
 
-/// What happened to a child or a traced process.
+/// An event of a child or a traced process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
-    /// It has ended and is waited for.
+    /// The process has ended and is waited for.
     Ended(ExitStatus),
-    /// It is about to end: it waits, with its memory, for [`resume`].
+    /// The process is about to end: it waits, with its memory, for [`resume`].
     AtExit,
-    /// It has made another process, which is traced too.
+    /// The process has made another one, which is traced too.
     Forked(i32),
     /// Something that was dealt with: a signal passed on, a stop.
     Handled,
@@ -40,7 +40,7 @@ pub fn spawn(command: &mut Command, mask: SignalMask, traced: bool) -> io::Resul
     let before_exec = move || {
         mask.apply();
         if traced {
-            // SAFETY: the request takes no pointers. That it is refused is seen by `attach`.
+            // SAFETY: the request takes no pointers. `attach` sees a refusal.
             unsafe { libc::ptrace(libc::PTRACE_TRACEME, 0, ptr::null_mut::<u8>(), 0_usize) };
         }
         Ok(())
@@ -63,8 +63,8 @@ pub fn attach(child: &Child, forks: bool) -> io::Result<()> {
     if status.lines().any(|line| line == "TracerPid:\t0") {
         return Err(io::Error::from_raw_os_error(libc::EPERM));
     }
-    // It stops when its program is loaded. From there it is handed over, stopped, to the newer
-    // kind of tracing, which does not disturb job control and has the option to end with us.
+    // The process stops when its program is loaded. From there it is handed over, stopped, to the
+    // newer kind of tracing, which does not disturb job control and has the option to end with us.
     wait(pid, libc::__WALL)?;
     request(libc::PTRACE_DETACH, pid, libc::SIGSTOP as usize)?;
     let seized = wait(pid, libc::WUNTRACED).and_then(|_| {
@@ -78,7 +78,7 @@ pub fn attach(child: &Child, forks: bool) -> io::Result<()> {
     seized
 }
 
-/// What happened to `pid`, a child or a traced process, if anything did. It goes on, except at its
+/// The event of `pid`, a child or a traced process, if there was one. It goes on, except at its
 /// exit stop.
 ///
 /// # Errors
@@ -119,7 +119,7 @@ pub fn poll(pid: i32) -> io::Result<Option<Event>> {
 ///
 /// # Errors
 ///
-/// The kernel's error. That the process was killed meanwhile is none.
+/// The kernel's error. A process that was killed meanwhile is no error.
 pub fn resume(pid: i32) -> io::Result<()> {
     gone_is_fine(request(libc::PTRACE_CONT, pid, 0))
 }

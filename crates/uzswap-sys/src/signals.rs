@@ -34,8 +34,8 @@ impl fmt::Display for SignalNumber {
 }
 
 /// SIGINT, SIGTERM and SIGHUP held back in this thread for as long as this lives. One that came in
-/// between takes its effect when it is dropped, which for most programs is to end. Those that this
-/// process ignores (SIGHUP under nohup) are let be.
+/// between takes its effect when it is dropped, which for most programs is to end. Signals that
+/// this process ignores (SIGHUP under nohup) stay ignored.
 pub struct SignalsHeld {
     before: libc::sigset_t,
     // A signal mask belongs to the thread that set it: not Send.
@@ -51,13 +51,13 @@ impl SignalsHeld {
             // SAFETY: `held` is an initialised set and the number is a signal.
             unsafe { libc::sigaddset(&raw mut held, signal) };
         }
-        // SAFETY: both sets are initialised; the call changes this thread's mask alone. It fails
-        // only for an unknown first argument.
+        // SAFETY: both sets are initialised; the call changes this thread's mask alone. The call
+        // fails only for an unknown first argument.
         unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const held, &raw mut before) };
         SignalsHeld { before, _thread: std::marker::PhantomData }
     }
 
-    /// One that came since, if any did. Those that were held back before this was made are not
+    /// One that came since, if any did. Signals that were held back before this was made are not
     /// ours to act on.
     pub fn pending(&self) -> Option<SignalNumber> {
         let mut pending = empty_set();
@@ -102,8 +102,8 @@ impl SignalMask {
     /// Holds back the signals of a set in this thread; the mask as it was before.
     pub(super) fn block(set: &libc::sigset_t) -> SignalMask {
         let mut before = empty_set();
-        // SAFETY: both sets are initialised; the call changes this thread's mask alone. It fails
-        // only for an unknown first argument.
+        // SAFETY: both sets are initialised; the call changes this thread's mask alone. The call
+        // fails only for an unknown first argument.
         unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, set, &raw mut before) };
         SignalMask(before)
     }
@@ -130,8 +130,8 @@ impl SignalMask {
 
     /// Makes it the mask of this thread. Safe between fork and exec.
     pub fn apply(&self) {
-        // SAFETY: the set is initialised; no old set is asked for. It fails only for an unknown
-        // first argument.
+        // SAFETY: the set is initialised; no old set is asked for. The call fails only for an
+        // unknown first argument.
         unsafe {
             libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut())
         };

@@ -10,9 +10,10 @@ use std::ptr;
 use super::ptrace;
 use super::signals::SignalMask;
 
-/// Starts a command as a shell would find it, with the signal mask `mask`, SIGPIPE as it is by
-/// itself, and this process's environment with these variables changed; the number of its process.
-/// Where a mask is to be set, the standard library copies the page tables, which takes 0.2 ms.
+/// Starts a command and returns its PID. The command is found as a shell finds it; it gets the
+/// signal mask `mask`, SIGPIPE by default, and this process's environment with these variables
+/// changed. To set a mask, the standard library forks and copies the page tables, which takes 0.2
+/// ms.
 ///
 /// # Errors
 ///
@@ -32,7 +33,7 @@ pub fn spawn(argv: &[OsString], changed: &[(&str, &OsStr)], mask: SignalMask) ->
     let mut attributes = MaybeUninit::<libc::posix_spawnattr_t>::uninit();
     // SAFETY: the pointer is to room for it.
     done(unsafe { libc::posix_spawnattr_init(attributes.as_mut_ptr()) })?;
-    // SAFETY: initialised just now; glibc and musl have nothing in it that is to be freed.
+    // SAFETY: initialised just now; in glibc and musl nothing in it needs to be freed.
     let mut attributes = unsafe { attributes.assume_init() };
     let flags = libc::POSIX_SPAWN_SETSIGMASK | libc::POSIX_SPAWN_SETSIGDEF;
     // SAFETY: as above.
@@ -85,8 +86,8 @@ mod tests {
     use std::fs::{self, Permissions};
     use std::os::unix::fs::PermissionsExt;
 
-    /// What a command writes to the file that it is told as its last word and as a variable; it is
-    /// started with a signal held back.
+    /// Output of a command, started with a signal held back, to the file named by its last argument
+    /// and by a variable.
     fn output(argv: &[&str], changed: &[(&str, &OsStr)]) -> io::Result<String> {
         let folder = tempfile::tempdir()?;
         let path = folder.path().join("output");

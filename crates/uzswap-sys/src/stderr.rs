@@ -1,14 +1,16 @@
-//! Words for whoever reads standard error, if anybody does.
+//! Messages on standard error.
 
 use std::io::Write;
 
-/// Writes a line to standard error, with our name before it. Where that cannot be written (a pipe
-/// that nobody reads, a full disk), nothing is told, and all goes on: `eprintln!` panics there.
+use crate::escape::escaped;
+
+/// Writes a line to standard error, after the name of the program, with control characters
+/// escaped. An error of the write (a closed pipe, a full disk) is ignored; `eprintln!` would panic.
 pub fn log(text: &str) {
     write(&format!("uzswap: {text}\n"));
 }
 
-/// Likewise, of text as it is.
+/// The same without the name of the program and without a line break.
 pub fn write(text: &str) {
-    let _ = std::io::stderr().write_all(text.as_bytes());
+    let _ = std::io::stderr().write_all(escaped(text).as_bytes());
 }

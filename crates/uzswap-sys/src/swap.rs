@@ -104,9 +104,9 @@ fn loop_call(file: &File, call: libc::Ioctl, argument: i64) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Reads at most `length` bytes of `source` straight into `target`, from byte `at` on, in a single
-/// read(2): the target's page is mapped and resident, so that the kernel copies into the file
-/// itself. The kernel acts on SIGKILL when the call returns. By then the bytes are in the file.
+/// Reads at most `length` bytes of `source` straight into `target` from byte `at` on, by one
+/// read(2). The target's page is mapped and resident, so the kernel itself copies into the file.
+/// The kernel acts on SIGKILL when the call returns. By then the bytes are in the file.
 ///
 /// # Errors
 ///

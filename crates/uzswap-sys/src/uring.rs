@@ -1,7 +1,7 @@
 //! Writes to a file, many in flight at once, through io_uring.
 //!
 //! While a write is in flight, the kernel reads its memory. [`Ring::write`] borrows that memory and
-//! returns only when nothing is in flight any more, whatever fails in between.
+//! returns only when nothing is in flight any more, even after an error.
 
 use std::fmt;
 use std::fs::File;
@@ -51,7 +51,8 @@ impl Ring {
             Some(ring) => {
                 let (queued, failed) = write_queued(ring, self.depth, file, start, writes);
                 if failed {
-                    // It may still hold requests that the kernel has not seen, and must not later.
+                    // The queue may still hold requests that the kernel has not seen, and must not
+                    // see later.
                     self.ring = None;
                 }
                 queued
@@ -101,8 +102,8 @@ fn write_queued(
                 .offset(offset_of(start, write))
                 .build()
                 .user_data(pushed as u64);
-            // SAFETY: file and memory are borrowed until `write` returns, and it does not before
-            // the request has completed or the ring, which has not passed it on, is gone.
+            // SAFETY: file and memory are borrowed until `write` returns. That happens only after
+            // the request has completed, or after the ring is gone without having passed it on.
             if unsafe { ring.submission().push(&request) }.is_err() {
                 break; // the queue is full
             }

@@ -19,8 +19,8 @@ const PASSED_ON: [libc::c_int; 8] = [
     libc::SIGALRM,
 ];
 
-/// How long /proc goes on to tell how a process ended that was written to a core file: other
-/// threads look there, and there is nothing once it was waited for.
+/// How long /proc still shows the end of a process that wrote a core file: other threads look
+/// there, and the entry is gone once the process was waited for.
 const TOLD_WITHIN: Duration = Duration::from_millis(20);
 
 /// Processes that lose their parent become children of this one, so that it can wait for them.

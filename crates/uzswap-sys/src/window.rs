@@ -7,8 +7,8 @@
 //! ```
 //!
 //! A thread reserves the address space of its window at its first access and keeps it: two mappings
-//! at most. An access maps its two pages over those of the access before, which stay mapped until
-//! then, out of reach: that was measured to be cheaper than to cover them after each access
+//! at most. An access maps its two pages over those of the access before. Those stay mapped until
+//! then, out of reach: covering them after each access was measured to be slower
 //! (`docs/experiments/2026-11-22-object-mapping.md`).
 
 use std::cell::Cell;
@@ -39,8 +39,8 @@ enum State {
     Free(NonNull<u8>),
     /// An access is under way.
     Busy,
-    /// The kernel refused to replace a mapping. It may have removed the one that was there, and
-    /// another thread may have that address now: the window is not touched again.
+    /// The kernel refused to replace a mapping. The kernel may have removed the old mapping, and
+    /// another thread may own that address now, so the window is not touched again.
     Lost,
 }
 
@@ -48,8 +48,8 @@ enum State {
 ///
 /// # Errors
 ///
-/// `reader`, which was not called: where a run is not one shared page, where the kernel does not
-/// map the pages, and inside of another access of this thread.
+/// `reader`, which was not called: a run is not one shared page, the kernel refuses the mapping, or
+/// this thread is inside another access.
 ///
 /// # Panics
 ///
@@ -143,7 +143,7 @@ impl Window {
                 return None;
             }
         }
-        // What is in the window has another address too, which the compiler does not know.
+        // Memory in the window has another address too, which the compiler does not know.
         compiler_fence(Ordering::SeqCst);
         Some(View { window: self, base })
     }
@@ -179,7 +179,7 @@ fn reserve() -> io::Result<NonNull<u8>> {
 /// Replaces what half `n` of a window shows.
 fn map_over(base: NonNull<u8>, n: usize, page: &PageRun) -> io::Result<()> {
     let (fd, offset) = page.place_in_file().ok_or(io::ErrorKind::InvalidInput)?;
-    // SAFETY: the range is half of a window that this thread has reserved and nobody looks through
+    // SAFETY: the range is half of a window that this thread has reserved and that no access uses
     // now; the new mapping is of a page that the caller's run borrows.
     let address = unsafe {
         libc::mmap(

@@ -32,7 +32,8 @@ const ESRCH: i32 = 3;
 /// A name, the features that it needs, and the test.
 type Case = (&'static str, Features, fn(OwnMemory));
 
-/// A fork of the process is told to every userfaultfd that asked: one test at a time has one.
+/// Every userfaultfd that asked gets an event of each fork of the process, so one test at a time
+/// has one.
 static FORKS: Mutex<()> = Mutex::new(());
 
 fn main() -> ExitCode {
@@ -185,7 +186,7 @@ fn a_missing_page_is_zero(memory: OwnMemory) {
         },
     );
     assert_eq!((byte, memory.load(1, 4095)), (0, 0));
-    // What is not registered any more is zero as well.
+    // Memory that is not registered any more is zero as well.
     let byte = serving(
         &memory,
         || memory.load(2, 0),
@@ -287,8 +288,9 @@ impl Drop for End<'_> {
     }
 }
 
-/// What the helper of `uzswap run` builds on: a move that meets pages where it puts them, of which
-/// the first are not where they were, has moved those, and Linux 6.18 has not counted them.
+/// The helper of `uzswap run` builds on this: a move stops at a page that is present at its
+/// destination. Pages before it that are no longer at their source were moved, and Linux 6.18 has
+/// not counted them.
 fn pages_that_change_move(_: OwnMemory) {
     const COUNT: usize = 128;
     let _no_forks = FORKS.lock(); // with a child, pages do not move
@@ -419,7 +421,7 @@ fn a_child_is_served(memory: OwnMemory) {
         },
     );
     assert_eq!(seen, 9);
-    // It has ended, and its memory with it. That of the parent has not changed.
+    // The child has ended, and its memory with it. The memory of the parent has not changed.
     let gone = Err(Stopped { done: 0, errno: ESRCH });
     let child = kept.unwrap();
     assert_eq!(child.copy(memory.address(7), &bytes(9, 1), WAKE, false), gone);
@@ -497,7 +499,7 @@ fn moved_memory_is_told(memory: OwnMemory) {
     let bytes = serving(&memory, touch, |uffd| {
         let Event::Remap { from, to, len } = next(uffd) else { panic!("no remap") };
         assert_eq!((from, to, len), (memory.address(0), memory.address(8), 4 * PAGE));
-        // What is registered is so where it is now.
+        // Registered memory stays registered at its new place.
         expect_fault(uffd, memory.address(9), false, false);
         uffd.copy(memory.address(9), &bytes(2, 1), WAKE, false).unwrap();
     });

@@ -1,4 +1,4 @@
-//! What the tests of several packages share. Not published.
+//! Helpers for the tests of several packages. Not published.
 
 pub mod fuzz;
 pub mod golden;

@@ -5,12 +5,12 @@
 //!   used  -----'==============================================================.-----
 //! ```
 //!
-//! Memory is charged before it is taken and uncharged after it has been given back, so that the
-//! figures are never below what is there, and a limit holds at every instant. The check is one
-//! compare-and-swap on what the limit is on: two threads together cannot pass it.
+//! Memory is charged before it is taken and uncharged after it was returned. So the figures are
+//! never below the truth, and a limit holds at every instant. The check is one compare-and-swap on
+//! what the limit is on: two threads together cannot pass it.
 //!
-//! Counted is what grows with the pages stored. What a store has from the start (its shards, the
-//! size classes, a thread's scratch) is not, and neither is what malloc adds to each block.
+//! Counted is what grows with the pages stored. Not counted: the memory of a store from the start
+//! (its shards, the size classes, a thread's scratch), and what malloc adds to each block.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,8 +36,8 @@ named!(Counted, "memory to count", Pool => "pool", PoolAndMetadata => "all");
 /// A charge that would have passed the limit; nothing was charged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error(
-    "{asked_bytes} bytes more than the {used_bytes} in use pass the budget of {max_bytes} \
-     (counted: {counted})"
+    "{asked_bytes} more bytes exceed the budget of {max_bytes} bytes ({used_bytes} in use, \
+     counted: {counted})"
 )]
 pub struct OverBudget {
     /// Bytes asked for.
@@ -63,7 +63,7 @@ pub struct UnknownMemory(#[from] io::Error);
 pub fn percent_of_memory(percent: u8) -> Result<u64, UnknownMemory> {
     let text = std::fs::read_to_string("/proc/meminfo")?;
     let bytes = memory_total(&text)
-        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "it has no line MemTotal"))?;
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "no line MemTotal"))?;
     Ok(percent_of(percent, bytes))
 }
 
@@ -86,13 +86,13 @@ pub enum GrowError {
     #[error(transparent)]
     OverBudget(#[from] OverBudget),
     /// The heap gave no memory.
-    #[error("the heap gave no {bytes} bytes")]
+    #[error("cannot allocate {bytes} bytes")]
     NoMemory {
         /// Bytes asked for.
         bytes: u64,
     },
     /// Its elements are numbered, and the numbers are used up.
-    #[error("a table of {max} elements is full")]
+    #[error("the table is full: it holds at most {max} elements")]
     Full {
         /// The most elements it can have.
         max: usize,
@@ -104,7 +104,7 @@ pub enum GrowError {
 pub struct Budget {
     max_bytes: u64,
     counted: Counted,
-    /// What the limit is on, and the most it was.
+    /// The counted usage, and its peak.
     used: AtomicU64,
     peak: AtomicU64,
     /// Its parts, and what is not limited.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::budget::{Budget, GrowError};
 
 /// A vector whose memory is charged to a budget as metadata, before it is taken and until it has
-/// been freed. It grows when it is told to and by a quarter, so that it is never half empty.
+/// been freed. The caller makes it grow, by a quarter each time, so it is never half empty.
 #[derive(Debug)]
 pub struct BudgetedVec<T> {
     elements: Vec<T>,

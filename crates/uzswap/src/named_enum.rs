@@ -6,7 +6,7 @@ use thiserror::Error;
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("unknown {what} '{name}'; one of: {known}")]
 pub struct UnknownName {
-    /// What was asked for: "zpool", "compressor" ...
+    /// Kind of the name: "zpool", "compressor" ...
     pub what: &'static str,
     /// The name given.
     pub name: String,

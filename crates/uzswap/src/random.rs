@@ -1,6 +1,6 @@
 //! The one source of made-up numbers: the published splitmix64 (Steele, Lea and Flood, 2014).
 
-/// What each step of the state adds: 2^64 divided by the golden ratio.
+/// Step of the state: 2^64 divided by the golden ratio.
 const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// One output of splitmix64: spreads a counter over all 64-bit words.

@@ -47,7 +47,7 @@ pub struct SameFilled {
 }
 
 impl SameFilled {
-    /// The word to keep instead of `page`, if it is to be kept so.
+    /// The word to keep instead of `page`, if it is same-filled and the check is on.
     #[inline]
     pub fn word(self, page: &Page) -> Option<u64> {
         if self.zero_only && words(page)[0] != [0; 8] {

@@ -1,7 +1,7 @@
 //! Goal: a file as backing gives back what was written, and refuses what it must not touch.
-//! Method: random batches against a copy in memory, every way to hand them over; other openers,
-//! strangers' files, files changed behind its back; a full disk and a read-only one where this
-//! user can mount them (else counted as ignored, with the reason).
+//! Method: random batches against a copy in memory, by every submission; other openers, strangers'
+//! files, files changed meanwhile. Also a full disk and a read-only one if this user can mount them
+//! (else counted as ignored, with the reason).
 //! Blind to: devices that fail or lie.
 
 #![allow(unsafe_code, reason = "setrlimit is not in the standard library")]
@@ -307,13 +307,13 @@ fn a_file_is_removed_unless_kept() {
     options.keep = true;
     drop(FileBacking::open(&options).unwrap());
     assert!(options.path.exists());
-    // It is not ours to remove, and it has a size.
+    // The file is not ours to remove, and it has a size.
     (options.keep, options.bytes) = (false, None);
     let backing = FileBacking::open(&options).unwrap();
     assert_eq!(backing.block_count(), 4);
     drop(backing);
     assert!(options.path.exists());
-    // It can be made larger and smaller.
+    // The file can be made larger and smaller.
     for blocks in [10, 2] {
         options.bytes = Some((blocks + 1) * 4096);
         let backing = FileBacking::open(&options).unwrap();
@@ -442,7 +442,7 @@ fn sizes_that_cannot_be_are_refused() {
         options.bytes = Some(bytes);
         let error = open_error(&options);
         assert!(matches!(error, BackingError::TooSmall { .. }));
-        expect(&error, &options.path, "at least 8192");
+        expect(&error, &options.path, "8192 bytes at least");
         assert!(!options.path.exists());
     }
     options.bytes = None;
@@ -490,7 +490,7 @@ fn a_missing_directory_is_told() {
     let path = folder().path().join("missing/file");
     let error = open_error(&FileBackingOptions::new(&path, Some(1 << 20)));
     expect(&error, &path, "cannot create it: No such file or directory");
-    expect(&error, &path, "make the directory first");
+    expect(&error, &path, "create the directory first");
 }
 
 fn allocated(path: &Path) -> u64 {
@@ -595,7 +595,7 @@ fn on_a_full_disk() {
         write(&backing, 300, &blocks[..100]).unwrap();
     }
 
-    // What a file has already is not asked for again.
+    // Space that a file already has is not allocated again.
     let mut options = FileBackingOptions::new("/mnt/kept", Some(600 << 10));
     options.keep = true;
     for _ in 0..2 {
@@ -607,7 +607,7 @@ fn on_a_read_only_disk() {
     let path = Path::new("/mnt/backing");
     let error = open_error(&FileBackingOptions::new(path, Some(1 << 20)));
     expect(&error, path, "Read-only file system");
-    expect(&error, path, "can be written");
+    expect(&error, path, "writable file system");
 }
 
 fn a_closed_directory_is_told() {
@@ -659,7 +659,7 @@ fn a_device_needs_permission() {
     let mut options = FileBackingOptions::new(&device.0, None);
     let error = open_error(&options);
     assert!(matches!(error, BackingError::NotScratch { .. }));
-    expect(&error, &device.0, "allow to overwrite");
+    expect(&error, &device.0, "overwrite option");
     options.overwrite = true;
     let backing = FileBacking::open(&options).unwrap();
     assert_eq!(backing.block_count(), 255);

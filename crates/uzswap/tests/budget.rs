@@ -1,7 +1,7 @@
 //! Goal: what a budget counts is what is there, and its limit holds at every instant.
-//! Method: an allocator that compares, at each allocation and before each free, what the calls of
-//! a thread hold with what is charged; seeded random histories of indexes and pools under small
-//! budgets against a sorted map; threads that store into a budget too small for them while another
+//! Method: an allocator that compares, at each allocation and before each free, the memory of a
+//! thread's calls with the charge. Seeded random histories of indexes and pools under small
+//! budgets, against a sorted map. Threads that store into a budget too small for them while another
 //! one watches it.
 //! Blind to: what malloc adds to a block, and to resident host pages (see `rss`).
 
@@ -32,7 +32,7 @@ use uzswap::zswap::{StoreError, Zswap, ZswapOptions};
 struct Watching;
 
 thread_local! {
-    /// What the calls are charged to; null outside of them.
+    /// The budget of the calls; null outside of them.
     static BUDGET: Cell<*const Budget> = const { Cell::new(std::ptr::null()) };
     /// Bytes they hold, and the most that these were over the charge.
     static HELD: Cell<i64> = const { Cell::new(0) };
@@ -118,7 +118,7 @@ impl IndexModel {
         assert!(model.iter().all(|(&key, &entry)| index.get(PageKey(key)) == Some(entry)));
         assert_eq!(budget.metadata_bytes(), (index.bytes() - fixed_bytes) as u64, "{place}");
         assert!(budget.used_bytes() <= budget.max_bytes(), "{place}");
-        // What is charged is there, but for nodes of the red-black tree that are charged ahead.
+        // All charged memory exists, except for nodes of the red-black tree that are charged ahead.
         let ahead = budget.metadata_bytes().cast_signed() - HELD.get();
         assert!((0..=2600).contains(&ahead), "{place}: {ahead} bytes are not there");
         assert!(index.name() == "rbtree" || ahead == 0, "{place}: {ahead} bytes are not there");
@@ -227,7 +227,7 @@ fn a_refused_first_entry_leaves_no_memory() {
     }
 }
 
-/// What an arena's mapping takes, of which it has a few.
+/// Memory of an arena's mapping, of which it has a few.
 const MAPPING_SLACK: i64 = 512;
 
 #[test]

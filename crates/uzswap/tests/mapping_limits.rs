@@ -74,7 +74,7 @@ impl Drop for AllMappings {
     }
 }
 
-/// A thread that has not had a window yet, and accesses an object when told.
+/// A thread that has not had a window yet, and accesses an object on request.
 struct Accessor {
     tell: Sender<()>,
     thread: thread::JoinHandle<bool>,
@@ -90,7 +90,7 @@ impl Accessor {
             told.recv().unwrap();
             let mut same = false;
             pool.read(handle, |slot| same = slot[..1632] == [3; 1632]).unwrap();
-            // What is copied for it is not to show in the next one.
+            // The next access must not see the bytes copied for this one.
             pool.read(other, |slot| same &= slot[..1632] == [5; 1632]).unwrap();
             pool.write(handle, WriteMode::ReadWrite, |slot| slot[700..800].fill(4)).unwrap();
             let mut changed = false;

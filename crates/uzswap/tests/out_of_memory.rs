@@ -156,8 +156,8 @@ fn a_store_without_memory_is_refused_and_changes_nothing() {
     }
 }
 
-/// Inserts keys, each with its 1st, 2nd ... allocation failing until there is none to fail, and
-/// removes some with none to be had; the inserts that were refused.
+/// Inserts keys; the 1st, 2nd ... allocation of each fails until none is left to fail. Removes some
+/// without any memory. Returns the refused inserts.
 fn grow_and_shrink(mut index: Box<dyn Index>) -> usize {
     let entry = |key: u64| Entry(NonZeroU64::new(key + 1).expect("over 0"));
     let mut held = HashMap::new();

@@ -9,7 +9,7 @@ use uzswap::zpool::{HostPages, ZpoolKind};
 use uzswap::zswap::{Zswap, ZswapOptions};
 use uzswap_sys::process;
 
-/// What malloc and the page tables of this process may add, and the arena's reserve.
+/// Slack for malloc, the page tables of this process, and the arena's reserve.
 const SLACK: u64 = 2 << 20;
 
 fn anonymous_bytes() -> u64 {
@@ -59,7 +59,7 @@ fn freed_pages_go_back_to_the_kernel() {
 
         zswap.invalidate_range(PageKey(0)..=PageKey(u64::MAX));
         zswap.compact();
-        // What is left is the rest of a huge page that was begun, and is reported.
+        // The remainder is the rest of a huge page in use, and is reported.
         let (left, reserve) = (anonymous_bytes() - before, zswap.memory().reserve_bytes);
         assert!(left < SLACK + reserve, "{place}: an empty store keeps {left} bytes");
 

@@ -1,8 +1,8 @@
 //! Goal: whenever a process is killed, the snapshot has the last complete state of its store.
 //! Method: a child changes a store, writes pages back to a file and takes snapshots, in rounds that
-//! a seed determines; it tells each round on a pipe. The parent kills it (`SIGKILL`) at a random
-//! moment, compares the file with its own model of the round, page by page, and starts the next
-//! child from it. `UZSWAP_KILLS=N` kills N times (`tests/kill/run.sh`).
+//! a seed determines; it tells each round on a pipe. The parent kills the child (`SIGKILL`) at a
+//! random moment and compares the file with its own model of the round, page by page. Then it
+//! starts the next child from that file. `UZSWAP_KILLS=N` kills N times (`tests/kill/run.sh`).
 //! Blind to: power failures; what the kernel was given is there.
 
 use uzswap_testing::varied_pages;
@@ -30,7 +30,7 @@ const KEYS: usize = 700;
 const CHANGES: usize = 60;
 const BACKING_BYTES: u64 = 4 << 20;
 
-/// What a round changes: keys, and the number of their new page, if they have one.
+/// Changes of a round: keys, and the number of their new page, if they have one.
 fn changes(round: u64) -> impl Iterator<Item = (PageKey, Option<u64>)> {
     let mut random = Random::new(round);
     (0..CHANGES).map(move |_| {
@@ -173,7 +173,7 @@ fn kill_in(directory: TempDir, kills: usize) {
             let rounds = told.lines().filter_map(|line| line.strip_prefix(what));
             rounds.filter_map(|number| number.trim().parse::<u64>().ok()).next_back()
         };
-        // A round that was told is whole in the pipe, but perhaps for its last line.
+        // A reported round is whole in the pipe, but perhaps for its last line.
         let done = last("done ").unwrap_or(at);
         let begun = last("begin ").unwrap_or(done).max(done);
         assert!(begun <= done + 1, "kill {kill}: {told}");

@@ -1,4 +1,4 @@
-//! What the benchmarks share: the pages, the peers, the statistics.
+//! Code that the benchmarks share: pages, peers, statistics.
 
 #![allow(dead_code, reason = "each benchmark is a crate of its own and uses a part")]
 
@@ -59,7 +59,7 @@ pub(crate) fn run_contender(args: &[&str]) -> Vec<f64> {
     text.split_whitespace().map(|word| word.parse().unwrap()).collect()
 }
 
-/// The contender this process is to be, with its arguments.
+/// The contender of this process, with its arguments.
 pub(crate) fn contender_args() -> Option<Vec<String>> {
     let mut args = std::env::args().skip(1);
     (args.next().as_deref() == Some("--contender")).then(|| args.collect())

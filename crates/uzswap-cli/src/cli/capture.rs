@@ -27,23 +27,23 @@ use uzswap::page::PAGE_SIZE;
                       uzswap capture -o FILE [OPTIONS] --from FILE\n       \
                       uzswap capture -o FILE [OPTIONS] -- COMMAND [ARGUMENTS]",
     group(clap::ArgGroup::new("source").required(true).args(["pid", "from", "command"])),
-    after_help = "The pages are what the process holds: passwords, keys, mail. FILE and FILE.json \
-                  are readable by their owner only."
+    after_help = "The pages are the memory of the process: passwords, keys, mail. Only their owner \
+                  can read FILE and FILE.json."
 )]
 pub(super) struct Capture {
-    /// Page set to write; FILE.json beside it says what it is
+    /// Page set to write; FILE.json beside it describes it
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
     /// Capture a running process: its resident anonymous pages
     #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
     pid: Option<i32>,
-    /// Take the pages of a core dump, or of any other file
+    /// Take the pages of a core dump or any other file
     #[arg(long, value_name = "FILE")]
     from: Option<PathBuf>,
-    /// Run a command and capture that
+    /// Run this command and capture it
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
-    /// Its children and their children too
+    /// Include all descendants of the process
     #[arg(long, conflicts_with = "from")]
     tree: bool,
     /// When to capture a command: peak, exit, or after 2s, 500ms
@@ -54,10 +54,10 @@ pub(super) struct Capture {
     #[arg(long, value_name = "WHEN", default_value = "peak", requires = "command",
           conflicts_with_all = ["pid", "from"])]
     at: When,
-    /// Stop the process while it is read (always so for a command)
+    /// Stop the process while it is read (a command is always stopped)
     #[arg(long, conflicts_with = "from")]
     freeze: bool,
-    /// Do not trace a command (one that traces others, or gains rights): its exit may be missed
+    /// Do not trace the command (for debuggers and setuid programs); its exit may be missed
     #[arg(long, requires = "command", conflicts_with_all = ["pid", "from"])]
     no_trace: bool,
     /// Print the side file as JSON instead of a summary; with =FILE, write it there beside that
@@ -94,7 +94,7 @@ impl FromStr for When {
             .filter(|_| is_plain)
             .and_then(|number| Duration::try_from_secs_f64(number * unit_seconds).ok())
             .map(|wait| When(CaptureAt::After(wait)))
-            .ok_or_else(|| "expected peak, exit, or a time as 2s, 500ms or 1m".to_owned())
+            .ok_or_else(|| "expected peak, exit, or a time such as 2s, 500ms or 1m".to_owned())
     }
 }
 

@@ -18,7 +18,7 @@ use uzswap::zpool::zsmalloc::{
 #[derive(Debug, clap::Args)]
 #[command(allow_negative_numbers = true)]
 pub(super) struct Classes {
-    /// The most host pages that a zspage may chain, 4 to 16 [kernels up to 6.2: 4]
+    /// Most host pages in a zspage, 4 to 16 [kernels up to 6.2: 4]
     #[arg(
         long,
         value_name = "PAGES",
@@ -28,11 +28,11 @@ pub(super) struct Classes {
     )]
     chain_size: usize,
 
-    /// How a class chooses its chain: used-percent (kernels up to 6.2) or least-waste
+    /// Choice of a chain: used-percent (kernels up to 6.2) or least-waste
     #[arg(long, value_name = "RULE", default_value_t = ZsmallocOptions::default().chain_rule)]
     chain_rule: ChainRule,
 
-    /// Where an object's handle is kept: in-object (as kernels do) or beside
+    /// Place of an object's handle: in-object (as in kernels) or beside
     #[arg(long, value_name = "PLACE", default_value_t = ZsmallocOptions::default().handle_header)]
     handle_header: HandleHeader,
 

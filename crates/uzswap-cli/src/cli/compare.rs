@@ -49,9 +49,9 @@ pub(super) struct Compare {
     pid: Option<i32>,
     /// Replay a list of compressed sizes, one a line, with made-up contents
     ///
-    /// One decimal number from 0 to 4096 a line, in store order; 0 is a same-filled page, and what
-    /// follows a # is left out. On a machine with zswap on zsmalloc, this collects such a list
-    /// without any contents:
+    /// One decimal number from 0 to 4096 a line, in store order; 0 is a same-filled page, and text
+    /// after a # is ignored. On a machine with zswap on zsmalloc, this collects such a list without
+    /// any contents:
     ///
     /// bpftrace -q -e 'kprobe:zs_malloc { printf("%d\n", arg1); }' > sizes
     #[arg(long, value_name = "FILE", group = "pages", help_heading = "Pages")]
@@ -62,7 +62,7 @@ pub(super) struct Compare {
     #[arg(long, value_name = "FILE", group = "pages", help_heading = "Pages",
           conflicts_with_all = ["tree", "free", "LimitArgs"])]
     trace: Option<PathBuf>,
-    /// Run a command and replay its anonymous pages
+    /// Run this command and replay its anonymous pages
     #[arg(last = true, value_name = "CMD", group = "pages", help_heading = "Pages")]
     command: Vec<OsString>,
     /// When to capture the command: peak, exit, or after 2s, 500ms
@@ -75,10 +75,10 @@ pub(super) struct Compare {
         help_heading = "Pages"
     )]
     at: When,
-    /// Take the pages of the process's children too
+    /// Include the pages of the process's descendants
     #[arg(long, help_heading = "Pages")]
     tree: bool,
-    /// Built-in workload, where no other pages are given
+    /// Built-in workload, if no other pages are given
     #[arg(
         long,
         value_name = "NAME",
@@ -91,7 +91,7 @@ pub(super) struct Compare {
     #[arg(long, value_name = "SIZE", default_value = "384M", value_parser = parse_size,
           conflicts_with = "pages", help_heading = "Pages", hide_short_help = true)]
     size: usize,
-    /// Start of its random numbers: same seed, same data
+    /// Seed of its random numbers: same seed, same data
     #[arg(
         long,
         hide_short_help = true,
@@ -134,7 +134,7 @@ pub(super) struct Compare {
     #[arg(long, hide_short_help = true, help_heading = "Comparison",
           value_name = "WHICH", default_value_t = FreedHalf::Random)]
     free: FreedHalf,
-    /// Pages that do not shrink: reject or store-as-is
+    /// Incompressible pages: reject or store-as-is
     #[arg(long, help_heading = "Comparison",
           value_name = "POLICY", default_value_t = Incompressible::Reject)]
     incompressible: Incompressible,
@@ -184,14 +184,14 @@ pub(super) struct Compare {
     /// one value a run, latencies in nanoseconds over all runs with their counts per power of two.
     #[arg(long, value_name = "FILE", num_args = 0..=1, help_heading = "Output")]
     json: Option<Option<PathBuf>>,
-    /// Print a row a run as comma-separated values instead
+    /// Print one CSV row per run instead
     #[arg(long, help_heading = "Output")]
     csv: bool,
 }
 
 impl Compare {
     pub(super) fn run(self) -> Result<(), Failure> {
-        interrupt::watch().context("cannot watch for signals").map_err(Failure::Machine)?;
+        interrupt::watch().context("cannot install signal handlers").map_err(Failure::Machine)?;
         let choice = LiveChoice {
             command: &self.command,
             zpools: &self.zpool,
@@ -233,13 +233,13 @@ impl Compare {
         for (place, (zpool, _)) in self.object_header.iter().enumerate() {
             if self.object_header[..place].iter().any(|(other, _)| other == zpool) {
                 return Err(Failure::Usage(anyhow!(
-                    "--object-header names {zpool} twice: an allocator has one header"
+                    "--object-header gives {zpool} twice; give each allocator once"
                 )));
             }
         }
         if self.same_filled_zero_only && self.same_filled == SameFilledCheck::Off {
             return Err(Failure::Usage(anyhow!(
-                "--same-filled-zero-only needs a check: --same-filled is off"
+                "--same-filled-zero-only does not work with --same-filled off; choose a check"
             )));
         }
         self.limits.check()?;
@@ -292,15 +292,16 @@ impl Compare {
         let mut warnings = Vec::new();
         if !has_own {
             warnings.push(
-                "These are pages of a built-in workload, and no program runs. For pages of yours: \
-                 --corpus, --pid, or -- COMMAND; for the command itself: --limit 60% -- COMMAND."
+                "These pages come from a built-in workload; no program runs. For your own pages \
+                 use --corpus, --pid or -- COMMAND; to run a command under a limit, use --limit \
+                 60% -- COMMAND."
                     .to_owned(),
             );
         }
         if pages < FEW_PAGES {
             warnings.push(format!(
-                "Only {pages} pages: most zspages of zsmalloc are partly filled, so that it looks \
-                 less dense than it is. Take {} at least.",
+                "Only {pages} pages: most zspages of zsmalloc are partly filled, so zsmalloc looks \
+                 less dense than it is. Use at least {} pages.",
                 thousands(FEW_PAGES)
             ));
         }
@@ -350,11 +351,11 @@ fn with_progress(experiment: &Experiment) -> Result<Vec<Combination>, Experiment
 fn parse_header(text: &str) -> Result<(ZpoolKind, usize), String> {
     let (zpool, bytes) = text
         .split_once('=')
-        .ok_or_else(|| format!("'{text}' is not ZPOOL=BYTES, as in zbud=8,z3fold=8"))?;
+        .ok_or_else(|| "expected ZPOOL=BYTES, as in zbud=8,z3fold=8".to_owned())?;
     let zpool = zpool.parse().map_err(|error: UnknownName| error.to_string())?;
     let bytes = bytes.parse().ok().filter(|&bytes| bytes <= OBJECT_HEADER_MAX);
     let bytes =
-        bytes.ok_or_else(|| format!("a header is 0 to {OBJECT_HEADER_MAX} bytes, not '{text}'"))?;
+        bytes.ok_or_else(|| format!("an object header must be 0 to {OBJECT_HEADER_MAX} bytes"))?;
     Ok((zpool, bytes))
 }
 
@@ -365,7 +366,7 @@ pub(super) struct CompareRun {}
 impl CompareRun {
     pub(super) fn run(self) -> Result<(), Failure> {
         child(io::stdin().lock(), io::stdout().lock())
-            .context("a run takes its orders from `uzswap compare`")
+            .context("this hidden command reads its task from `uzswap compare`")
             .map_err(Failure::Machine)
     }
 }

@@ -22,6 +22,7 @@ use crate::lab::report::CorpusInfo;
 use crate::lab::size_list::{SizeList, SizesError};
 use crate::lab::workload::Workload;
 use uzswap::files::create_private;
+use uzswap_sys::escape::escaped;
 
 /// The pages, and what is known of them.
 pub(super) struct Source {
@@ -62,15 +63,15 @@ impl Source {
         let path = made.path().join("pages");
         let bar = bar(1, "{msg}");
         if !waiting.is_empty() {
-            bar.set_message(waiting.to_owned());
+            bar.set_message(escaped(waiting).into_owned());
         }
         let about = capture(&path);
         bar.finish_and_clear();
         let about = about.map_err(|error| match error {
-            CaptureError::Output(error) => Failure::Machine(
-                anyhow::Error::new(error)
-                    .context("cannot keep the pages for the runs (see TMPDIR)"),
-            ),
+            CaptureError::Output(error) => Failure::Machine(anyhow::Error::new(error).context(
+                "cannot store the pages for the runs; set TMPDIR to a folder with \
+                              space",
+            )),
             other => failure(other),
         })?;
         Ok(Source { file: CorpusFile::Pages(path.into()), info: info(about), _made: Some(made) })
@@ -130,7 +131,7 @@ impl Source {
         Ok(Source { file: CorpusFile::Trace(own.into()), info, _made: None })
     }
 
-    /// What runs are to find in the file: pages, or events.
+    /// Number of pages or events that each run must find in the file.
     pub(super) fn count(&self) -> u64 {
         let trace = self.info.trace.as_ref();
         trace.map_or(self.info.pages, |trace| trace.totals.events())
@@ -184,7 +185,7 @@ fn lasting(path: &Path, contents: &[u8]) -> Result<(OsString, Option<TempDir>), 
     let copy = made.path().join("copy");
     create_private(&copy)
         .and_then(|mut file| file.write_all(contents))
-        .with_context(|| format!("cannot keep a copy of {}", path.display()))
+        .with_context(|| format!("cannot copy {}", path.display()))
         .map_err(Failure::Machine)?;
     Ok((copy.into(), Some(made)))
 }
@@ -194,7 +195,10 @@ fn temporary_directory() -> Result<TempDir, Failure> {
         .prefix("uzswap-")
         .permissions(fs::Permissions::from_mode(0o700))
         .tempdir()
-        .context("cannot make a temporary directory for the pages (see TMPDIR)")
+        .context(
+            "cannot create a temporary directory for the pages; set TMPDIR to a writable \
+                  folder",
+        )
         .map_err(Failure::Machine)
 }
 

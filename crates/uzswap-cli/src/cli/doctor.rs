@@ -15,13 +15,13 @@ use uzswap_pager::doctor::{Finding, Report, State};
 /// What `uzswap doctor` is asked for.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Exit code: 0 if `uzswap run` can work here, 3 if not.\n\
-                        What was found is tried or read; nothing is changed.\n\
-                        With --restore: 0 if all is undone, 3 if something could not be.")]
+                        `doctor` tries and reads features; it changes nothing.\n\
+                        With --restore: 0 if all changes are undone, 3 if one could not be.")]
 pub(super) struct Doctor {
     /// Print JSON instead of text, or write it to FILE beside the text
     #[arg(long, value_name = "FILE", num_args = 0..=1)]
     json: Option<Option<PathBuf>>,
-    /// Undo what a measurement of the kernel's swap left behind when it was killed
+    /// Undo changes of a killed measurement of the kernel's swap
     #[arg(long, conflicts_with = "json")]
     restore: bool,
 }
@@ -47,7 +47,7 @@ fn left_behind() -> Option<Finding> {
         topic: "kernel's swap",
         state: State::Note,
         found: format!("changed by process {}, which has ended", pids.join(", ")),
-        means: "swap areas, devices and settings may not be as they were before".to_owned(),
+        means: "swap areas, devices and settings may differ from before".to_owned(),
         fix: vec!["uzswap doctor --restore".to_owned()],
     })
 }
@@ -67,10 +67,10 @@ fn put_back() -> Result<(), Failure> {
     }
 }
 
-/// What there is to say beside the report itself.
+/// The message on standard error beside the report.
 fn refusal(report: &Report) -> Error {
     let missing = report.findings.iter().filter(|finding| finding.state == State::Missing).count();
-    anyhow!("{missing} of {} findings are in the way of uzswap run", report.findings.len())
+    anyhow!("{missing} of {} findings prevent uzswap run", report.findings.len())
 }
 
 /// The verdict; then a line for each finding, and its commands.

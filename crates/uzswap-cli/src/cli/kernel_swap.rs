@@ -1,5 +1,5 @@
-//! Hidden subcommands around the kernel's own swap: the process that puts the machine back, the way
-//! into a cgroup, the probe of latencies, and a run of one command.
+//! Hidden subcommands for the kernel's own swap: the watcher that restores the machine, the way
+//! into a cgroup, the latency probe, and a run of one command.
 
 use std::ffi::OsString;
 use std::io::{self, Read};
@@ -90,7 +90,7 @@ impl ProbeLatency {
         match report.wrong {
             0 => Ok(()),
             wrong => Err(Failure::Check(anyhow!(
-                "{wrong} pages came back from swap with other contents: the kernel's swap is broken"
+                "{wrong} pages came back from the kernel's swap with wrong contents"
             ))),
         }
     }
@@ -209,7 +209,7 @@ impl KernelRun {
             probe = Some(command.spawn().map_err(machine)?);
         }
         let start = Instant::now();
-        // What it prints is not part of the report.
+        // Its output is not part of the report.
         let mut child = enter(&self.command).stdout(Stdio::null()).spawn().map_err(machine)?;
         let status = loop {
             match child.try_wait().map_err(machine)? {
@@ -228,7 +228,7 @@ impl KernelRun {
     }
 }
 
-/// What a probe prints when its input ends.
+/// Output of a probe when its input ends.
 fn probe_report(mut probe: Child) -> Result<serde_json::Value, Failure> {
     drop(probe.stdin.take());
     let mut text = Vec::new();

@@ -27,13 +27,13 @@ const ACCESSES_PER_PAGE: u64 = 4;
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Limits")]
 pub(super) struct LimitArgs {
-    /// Limits of the pool: 512M, 20% of memory, none. Adds accesses by Zipf's law
+    /// Pool limits: 512M, 20% of memory, none. Adds accesses by Zipf's law
     ///
     /// Every page is stored, then pages are asked for by Zipf's law: how many of them the pool
     /// answers, and how fast. "none" is a pool without limit, to compare with.
     #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = parse_max_pool)]
     max_pool: Vec<MaxPool>,
-    /// File to write cold pages to; made and removed, unless it is a block device
+    /// File for cold pages; created and removed, unless it is a block device
     ///
     /// Without it a full pool refuses pages. A file that is there must be one of ours, or empty; a
     /// block device must have our mark. Each run opens it anew.
@@ -46,7 +46,7 @@ pub(super) struct LimitArgs {
     /// Eviction orders: second-chance (default), frequency, plain, protected
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     lru: Vec<Lru>,
-    /// Threads that write back ahead of need: off (default), on, dynamic
+    /// Shrinker threads, which write back early: off (default), on, dynamic
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     shrinker: Vec<ShrinkerMode>,
     /// A store that finds the pool full: reclaim (default), or bypass to the backing
@@ -96,8 +96,8 @@ impl LimitArgs {
             && let Some((flag, _)) = first
         {
             return Err(Failure::Usage(anyhow!(
-                "{flag} needs --max-pool: a pool without limit keeps every page; give a limit \
-                 below what the pages need, as --max-pool 64M"
+                "{flag} needs --max-pool: a pool without a limit keeps every page; give a limit \
+                 below the size of the pages, such as --max-pool 64M"
             )));
         }
         let writes = [
@@ -108,14 +108,13 @@ impl LimitArgs {
             && let Some((flag, _)) = writes.iter().find(|(_, given)| *given)
         {
             return Err(Failure::Usage(anyhow!(
-                "{flag} needs --backing: without a file to write to, no page is written back"
+                "{flag} needs --backing, the file or device that pages are written to"
             )));
         }
         Ok(())
     }
 
-    /// The limits of an experiment with so many pages, if there are to be any; the backing was
-    /// opened once.
+    /// The limits of an experiment with so many pages, if it has any; the backing was opened once.
     pub(super) fn of(&self, pages: u64, seed: u64) -> Result<Option<Limits>, Failure> {
         if self.max_pool.is_empty() {
             return Ok(None);
@@ -158,7 +157,7 @@ impl LimitArgs {
         if let Some(backing) = limits.and_then(|limits| limits.settings.backing.as_ref())
             && let Ok(left) = fs::metadata(&backing.path)
         {
-            // What cannot be opened or removed is not ours to remove.
+            // A file that cannot be opened or removed is not ours to remove.
             match left.is_file() && left.len() == 0 {
                 true => drop(fs::remove_file(&backing.path)),
                 false => drop(backing.open()),
@@ -171,7 +170,7 @@ fn or_default<T: Copy + PartialEq + Default>(values: &[T]) -> Vec<T> {
     if values.is_empty() { vec![T::default()] } else { distinct(values) }
 }
 
-/// Whose fault it is that there is no backing.
+/// Whether the user or the machine is at fault for a missing backing.
 pub(super) fn no_backing(error: BackingError) -> Failure {
     let is_machine = match &error {
         BackingError::Os { error, .. } => {
@@ -191,11 +190,11 @@ fn parse_switch(text: &str) -> Result<bool, String> {
     match text {
         "on" => Ok(true),
         "off" => Ok(false),
-        _ => Err(format!("'{text}' is neither on nor off")),
+        _ => Err("expected on or off".to_owned()),
     }
 }
 
 fn parse_skew(text: &str) -> Result<f64, String> {
     let skew = text.parse().ok().filter(|skew| (0.0..=10.0).contains(skew));
-    skew.ok_or_else(|| format!("'{text}' is no skew: expected a number from 0 (none) to 10"))
+    skew.ok_or_else(|| "skew must be a number from 0 (none) to 10".to_owned())
 }

@@ -21,6 +21,7 @@ use uzswap::budget::percent_of_memory;
 use uzswap::compressor::CompressorKind;
 use uzswap::index::IndexKind;
 use uzswap::zpool::ZpoolKind;
+use uzswap_sys::escape::escaped;
 
 /// Who keeps the pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -116,7 +117,7 @@ pub(super) struct LiveArguments {
     #[arg(long, value_name = "SIZE|PERCENT", value_parser = parse_limit,
           conflicts_with_all = LIVE_ALONE)]
     limit: Option<LiveLimit>,
-    /// A ready command: build (with --source), usemem, memhog, stress
+    /// Ready-made command: build (with --source), usemem, memhog, stress
     ///
     /// With sizes and times: usemem:4x64M:random, memhog:256M, stress:60s.
     #[arg(long, value_name = "NAME", group = "pages", conflicts_with_all = LIVE_ALONE)]
@@ -140,7 +141,7 @@ pub(super) struct LiveArguments {
     /// Shell command before each run; {dir} is a folder of the run
     #[arg(long, value_name = "CMD")]
     prepare: Option<String>,
-    /// Shell command after each run; must print the same each time
+    /// Shell command after each run; must always print the same
     #[arg(long, value_name = "CMD")]
     check: Option<String>,
     /// Shell command after each run, not timed
@@ -182,14 +183,14 @@ impl LiveArguments {
             return self.nothing_live().map(|()| None);
         };
         if self.source.is_some() && self.preset.is_none() {
-            return Err(Failure::Usage(anyhow!("--source is for --preset build")));
+            return Err(Failure::Usage(anyhow!("--source needs --preset build")));
         }
         let mut command = match self.preset {
             Some(preset) => self.command_of(preset)?,
             None if choice.command.is_empty() => {
                 return Err(Failure::Usage(anyhow!(
-                    "--limit runs a command: give one after --, as in compare --limit 60% -- make, \
-                     or a --preset"
+                    "--limit needs a command after --, as in compare --limit 60% -- make, or a \
+                     --preset"
                 )));
             }
             None => LiveCommand::new(choice.command.to_vec()),
@@ -221,7 +222,7 @@ impl LiveArguments {
 
     fn command_of(&self, preset: Preset) -> Result<LiveCommand, Failure> {
         let own_program = std::env::current_exe()
-            .context("cannot find this program")
+            .context("cannot find the path of uzswap")
             .map_err(Failure::Machine)?;
         // A tmpfs that has what it may have: half of the memory, as the kernel's default.
         let is_root = rustix::process::geteuid().is_root();
@@ -245,9 +246,7 @@ impl LiveArguments {
             ("--find-limit", self.find_limit),
         ];
         match given.into_iter().find(|(_, is_given)| *is_given) {
-            Some((flag, _)) => {
-                Err(Failure::Usage(anyhow!("{flag} is for a command under a --limit")))
-            }
+            Some((flag, _)) => Err(Failure::Usage(anyhow!("{flag} needs --limit and a command"))),
             None => Ok(()),
         }
     }
@@ -281,13 +280,13 @@ pub(super) fn verdict(report: &LiveReport) -> Result<(), Failure> {
     };
     if let Some(findings) = report.combinations.iter().find(wrong) {
         return Err(Failure::Check(anyhow!(
-            "{}: --check printed something else than without a limit",
+            "{}: --check printed another result than without a limit",
             findings.label
         )));
     }
     if report.combinations.iter().all(|findings| findings.runs.is_empty()) {
         return Err(Failure::Check(anyhow!(
-            "no combination ended well in {}: give a larger --limit, or --find-limit",
+            "every combination failed in {}; use a larger --limit, or --find-limit",
             human_size(report.settings.limit_bytes)
         )));
     }
@@ -297,7 +296,7 @@ pub(super) fn verdict(report: &LiveReport) -> Result<(), Failure> {
 fn show(bar: &ProgressBar, step: &live::Step) {
     bar.set_length(step.total as u64);
     bar.set_position(step.done as u64);
-    bar.set_message(step.next.clone());
+    bar.set_message(escaped(&step.next).into_owned());
 }
 
 /// Parses `512M` or `60%`.
@@ -305,19 +304,19 @@ fn parse_limit(text: &str) -> Result<LiveLimit, String> {
     let Some(number) = text.strip_suffix('%') else {
         let bytes = parse_size(text)? as u64;
         if bytes < live::LIMIT_MIN {
-            return Err(format!("'{text}' is less than any program needs: give 1M at least"));
+            return Err("limit must be at least 1M".to_owned());
         }
         return Ok(LiveLimit::Bytes(bytes));
     };
     let percent = number.parse().ok().filter(|percent| (1.0..=1000.0).contains(percent));
-    percent.map(LiveLimit::Percent).ok_or_else(|| {
-        format!("'{text}' is no share of the command's peak: expected 1% to 1000%, as 60%")
-    })
+    percent
+        .map(LiveLimit::Percent)
+        .ok_or_else(|| "limit must be a size, or 1% to 1000% of the command's peak".to_owned())
 }
 
 /// Parses `500ms`, `90s`, `10m`, `2h`.
 fn parse_time(text: &str) -> Result<Duration, String> {
-    let expected = || format!("'{text}' is no time: expected a number with ms, s, m or h, as 90s");
+    let expected = || "expected a time with ms, s, m or h, such as 90s".to_owned();
     let at = text.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(expected)?;
     let (number, unit) = text.split_at(at);
     let factor = match unit {

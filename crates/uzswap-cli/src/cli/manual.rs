@@ -139,7 +139,7 @@ impl Completions {
 /// What `uzswap man` is asked for.
 #[derive(Debug, clap::Args)]
 pub(super) struct Manual {
-    /// Directory for the pages, made where it is missing
+    /// Directory for the pages, created if missing
     directory: PathBuf,
 }
 
@@ -151,7 +151,7 @@ impl Manual {
     fn write(&self) -> Result<(), Error> {
         let directory = &self.directory;
         fs::create_dir_all(directory)
-            .with_context(|| format!("cannot make the directory {}", directory.display()))?;
+            .with_context(|| format!("cannot create the directory {}", directory.display()))?;
         let mut whole = Cli::command().disable_help_subcommand(true);
         whole.build();
         write_pages(&whole, "uzswap", directory)
@@ -162,7 +162,7 @@ impl Manual {
 fn write_pages(command: &Command, called: &str, directory: &Path) -> Result<(), Error> {
     let name = called.replace(' ', "-");
     let path = directory.join(format!("{name}.1"));
-    let page = page(command, called, &name).context("cannot make a page of the manual")?;
+    let page = page(command, called, &name).context("cannot render a page of the manual")?;
     open_output(&path, Contents::Report)
         .and_then(|mut file| file.write_all(&page))
         .with_context(|| format!("cannot write {}", path.display()))?;

@@ -20,14 +20,17 @@ mod torture;
 mod use_memory;
 mod workload;
 
+use std::borrow::Cow;
+use std::ffi::OsString;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
 use anyhow::Error;
 use clap::{CommandFactory, Parser, Subcommand};
 
+use uzswap_sys::escape::escaped;
 use uzswap_sys::signals::report_size_limit_as_error;
-use uzswap_sys::stderr::log;
+use uzswap_sys::stderr::{self, log};
 
 /// The version, the commit and the target.
 const VERSION: &str = concat!(
@@ -53,25 +56,25 @@ enum Command {
     Compare(Box<compare::Compare>),
     /// Run a program in less memory
     Run(run::Run),
-    /// Show what runs under `uzswap run`, again and again
+    /// List the running `uzswap run` processes, refreshed every second
     Top(top::Top),
     /// Write the pages of a process, a command or a file to a page set
     Capture(capture::Capture),
     /// Print the size classes of zsmalloc and their waste
     Classes(classes::Classes),
-    /// Print what is in a snapshot of a store
+    /// Print the contents of a snapshot of a store
     Stat(stat::Stat),
-    /// Measure the parts one by one: index, swapload, map, same-filled
+    /// Benchmark single parts: index, swapload, map, same-filled
     Bench(bench::Bench),
-    /// Run the store where everything fails, and check every answer
+    /// Test the store with injected faults, and check every answer
     Torture(torture::TortureArgs),
-    /// Print what this machine allows `uzswap run`, and how to allow more
+    /// Check whether this machine allows `uzswap run`, and print fixes
     Doctor(doctor::Doctor),
-    /// Build a heap of realistic data, for captures where nothing else is at hand
+    /// Build a heap of realistic data, to capture or to compare
     Workload(workload::Workload),
-    /// Print the completions for a shell
+    /// Print completions for a shell
     Completions(manual::Completions),
-    /// Write the pages of the manual
+    /// Write the manual pages
     Man(manual::Manual),
 }
 
@@ -174,9 +177,9 @@ impl Failure {
     }
 }
 
-/// Prints a command's result on standard output.
+/// Prints a command's result on standard output, with control characters escaped.
 fn print(text: &str) -> Result<(), Failure> {
-    write_out(text.as_bytes()).map(drop)
+    write_out(escaped(text).as_bytes()).map(drop)
 }
 
 /// Writes all of it to standard output; `false` where its reader has seen enough (a closed pipe).
@@ -191,14 +194,33 @@ fn write_out(bytes: &[u8]) -> Result<bool, Failure> {
     }
 }
 
+/// Parses the command line. clap prints help and errors with the arguments as given. If an argument
+/// has control characters, the error is printed here, escaped and without colors.
+fn parse<C: Parser>() -> Result<C, ExitCode> {
+    let is_plain = |argument: &OsString| {
+        let argument = argument.to_string_lossy();
+        matches!(escaped(&argument), Cow::Borrowed(_))
+    };
+    C::try_parse().map_err(|error| {
+        if !error.use_stderr() || std::env::args_os().all(|argument| is_plain(&argument)) {
+            error.exit();
+        }
+        stderr::write(&error.render().to_string());
+        ExitCode::from(2)
+    })
+}
+
 /// Parses the command line, runs the command, reports what went wrong.
 #[must_use]
 pub fn main() -> ExitCode {
     report_size_limit_as_error();
-    // clap prints its own errors and exits with 2 on them.
     let result = match InnerCommand::is_called() {
-        true => InnerCli::parse().command.run(),
-        false => Cli::parse().command.run(),
+        true => parse::<InnerCli>().map(|cli| cli.command.run()),
+        false => parse::<Cli>().map(|cli| cli.command.run()),
+    };
+    let result = match result {
+        Ok(result) => result,
+        Err(code) => return code,
     };
     match result {
         Ok(code) => code,

@@ -27,8 +27,7 @@ use uzswap_pager::{MetricsAddress, RunError, RunOptions, RunReport, WriteBackOpt
 use uzswap_sys::stderr::{self, log};
 use uzswap_sys::wait;
 
-/// What makes pages dense where nothing is asked for: a third less than lz4 leaves, in three times
-/// its time.
+/// The default dense compressor: a third smaller than lz4, in three times its time.
 const DENSE: CompressorKind = CompressorKind::Zstd(1);
 
 const AUTO: &str = "auto";
@@ -43,7 +42,7 @@ enum Compression {
 }
 
 impl Compression {
-    /// What compresses pages at first, and what does so later, where that is another.
+    /// The compressor of fresh pages, and the one that recompresses them later, if it differs.
     fn kinds(self) -> (CompressorKind, Option<CompressorKind>) {
         match self {
             Compression::Auto => (CompressorKind::Lz4, Some(DENSE)),
@@ -80,37 +79,37 @@ impl FromStr for Compression {
 #[derive(Debug, clap::Args)]
 #[command(override_usage = "uzswap run [OPTIONS] -- COMMAND [ARGUMENTS]")]
 pub(super) struct Run {
-    /// Memory for the program, its children and the pool: 512M [default: 7/8 of what is available]
+    /// Memory for the program, its children and the pool: 512M [default: 7/8 of available memory]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     limit: Option<usize>,
     /// Allocator: zsmalloc, z3fold, zbud
     #[arg(long, value_name = "NAME", default_value_t = ZpoolKind::Zsmalloc)]
     zpool: ZpoolKind,
-    /// Compressor: auto (lz4, then zstd if it gets tight), lz4, lzo, lzo-rle, zstd, deflate, none
+    /// Compressor: auto (lz4, then zstd under pressure), lz4, lzo, lzo-rle, zstd, deflate, none
     #[arg(long, value_name = "NAME", default_value_t = Compression::Auto)]
     compressor: Compression,
     /// Index: radix, rbtree, btree, btree32, xarray
     #[arg(long, value_name = "NAME", default_value_t = IndexKind::Radix)]
     index: IndexKind,
-    /// Write what was used and done to a file, as JSON
+    /// Write the statistics of the run to a file, as JSON
     #[arg(long, value_name = "FILE")]
     stats: Option<PathBuf>,
-    /// Answer Prometheus at 127.0.0.1:PORT or unix:PATH
+    /// Serve Prometheus metrics at 127.0.0.1:PORT or unix:PATH
     #[arg(long, value_name = "ADDRESS")]
     metrics: Option<MetricsAddress>,
-    /// File to write the oldest pages back to; made, and removed at the end
+    /// File to write cold pages to; created, and removed at the end
     #[arg(long, value_name = "FILE")]
     backing: Option<PathBuf>,
-    /// Size of the pool above which that is done [default: half the limit]
+    /// Pool size from which pages are written back [default: half the limit]
     #[arg(long, value_name = "SIZE", value_parser = parse_size, requires = "backing")]
     max_pool: Option<usize>,
-    /// Write a trace of what is stored, loaded and freed, for compare --trace
+    /// Record all stores, loads and frees in a trace, for compare --trace
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
-    /// Print nothing of our own but errors
+    /// Print only errors of uzswap itself
     #[arg(long)]
     quiet: bool,
-    /// The program
+    /// The program and its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
@@ -134,7 +133,7 @@ impl Run {
         };
         if limit < LIMIT_MIN {
             return Err(Failure::Usage(anyhow::anyhow!(
-                "--limit {} is less than any program needs: give {} at least",
+                "--limit must be at least {1}, got {0}",
                 human_size(limit),
                 human_size(LIMIT_MIN)
             )));
@@ -142,7 +141,7 @@ impl Run {
         let max_pool = self.max_pool.map_or(limit / 2, |bytes| bytes as u64);
         if max_pool >= limit {
             return Err(Failure::Usage(anyhow::anyhow!(
-                "--max-pool {} leaves nothing of --limit {} to the program: give less",
+                "--max-pool {} must be less than --limit {}",
                 human_size(max_pool),
                 human_size(limit)
             )));
@@ -217,7 +216,7 @@ impl Run {
         })
     }
 
-    /// What a trace says of this run.
+    /// Description of this run in the header of a trace.
     fn about(&self, limit: u64) -> TraceAbout {
         let words: Vec<_> = self.command.iter().map(|word| word.to_string_lossy()).collect();
         let Run { zpool, compressor, index, .. } = self;
@@ -245,13 +244,13 @@ const USUAL_LIMIT_MIN: u64 = 16 << 20;
 fn usual_limit() -> Result<u64, Failure> {
     let available = doctor::available_memory().ok_or_else(|| {
         Failure::Machine(anyhow::anyhow!(
-            "what memory is available is not told (MemAvailable in /proc/meminfo): give --limit"
+            "cannot determine available memory (no MemAvailable in /proc/meminfo); pass --limit"
         ))
     })?;
     Ok((available / 8 * 7).max(USUAL_LIMIT_MIN))
 }
 
-/// What is told at the end.
+/// The report at the end of a run.
 fn summary(report: &RunReport, wall: Duration) -> String {
     let size = |bytes: u64| human_size(bytes);
     let micros = |ns: u64| ns as f64 / 1000.0;
@@ -272,7 +271,7 @@ fn summary(report: &RunReport, wall: Duration) -> String {
             totals.loads,
             totals.frees,
             size(trace.bytes),
-            if trace.complete { "" } else { ", and not what came after" }
+            if trace.complete { "" } else { ", incomplete: the recording failed" }
         )
     });
     let ratio = report.ratio.map_or(String::new(), |ratio| format!(" ({ratio:.1} to 1)"));
@@ -282,7 +281,7 @@ fn summary(report: &RunReport, wall: Duration) -> String {
     };
     let limit = size(report.limit_bytes);
     let peak = match report.peak_bytes {
-        0 => format!("over before its memory was looked at; limit {limit}"),
+        0 => format!("ended before the first sample of its memory; limit {limit}"),
         peak => format!(
             "peak {} of {limit}: {} resident, {} pool{ratio}, {} metadata",
             size(peak),

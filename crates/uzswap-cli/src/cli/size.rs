@@ -16,8 +16,7 @@ use uzswap::page::PAGE_SIZE;
 ///
 /// A sentence that says what is expected.
 pub(super) fn parse_size(text: &str) -> Result<usize, String> {
-    let expected =
-        || format!("'{text}' is not a size: expected a number with K, M, G or T, as 512M");
+    let expected = || "expected a size with K, M, G or T, such as 512M".to_owned();
     let at = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(at);
     let unit = unit.trim_start().to_ascii_uppercase();
@@ -35,7 +34,7 @@ pub(super) fn parse_size(text: &str) -> Result<usize, String> {
     if number.is_empty() || number == "." || fraction.contains('.') {
         return Err(expected());
     }
-    let too_big = || format!("'{text}' is more than this machine can address");
+    let too_big = || format!("size {text} exceeds the address space of this machine");
     let whole: u64 = if whole.is_empty() { 0 } else { whole.parse().map_err(|_| too_big())? };
     let part =
         if fraction.is_empty() { 0.0 } else { format!("0.{fraction}").parse().unwrap_or(0.0) };
@@ -48,7 +47,7 @@ pub(super) fn parse_size(text: &str) -> Result<usize, String> {
         .filter(|&bytes| isize::try_from(bytes).is_ok())
         .ok_or_else(too_big)?;
     if bytes == 0 {
-        return Err(format!("'{text}' is no bytes at all: a size is at least 1 byte"));
+        return Err("size must be at least 1 byte".to_owned());
     }
     Ok(bytes)
 }
@@ -73,21 +72,19 @@ fn parse_max_pool_of(
     let bytes = match text.strip_suffix('%') {
         Some(number) => {
             let share = percent_of_memory(parse_percent(number)?);
-            share.map_err(|error| format!("'{text}' cannot be told in bytes: {error}"))?
+            share.map_err(|error| format!("cannot convert '{text}' to bytes: {error}"))?
         }
         None => match parse_size(text) {
             Ok(bytes) => bytes as u64,
             Err(_) if is_zero(text) => 0,
             Err(_) => {
-                return Err(format!(
-                    "'{text}' is no limit of a pool: expected a size as 512M, a share of the \
-                     memory as 20%, or none"
-                ));
+                return Err("expected a size such as 512M, a share of memory such as 20%, or none"
+                    .to_owned());
             }
         },
     };
     if bytes < PAGE_SIZE as u64 {
-        return Err(format!("'{text}' is less than a page: a pool needs 4096 bytes at least"));
+        return Err("pool limit must be at least 4096 bytes".to_owned());
     }
     Ok(MaxPool::Bytes(bytes / PAGE_SIZE as u64 * PAGE_SIZE as u64))
 }
@@ -107,7 +104,7 @@ pub(super) fn parse_percent(text: &str) -> Result<u8, String> {
     let number = text.strip_suffix('%').unwrap_or(text);
     let is_number = !number.is_empty() && number.bytes().all(|digit| digit.is_ascii_digit());
     let percent = number.parse().ok().filter(|&percent: &u8| is_number && percent <= 100);
-    percent.ok_or_else(|| format!("'{text}' is no percentage: expected a whole number up to 100"))
+    percent.ok_or_else(|| "percentage must be a whole number from 0 to 100".to_owned())
 }
 
 /// Refuses a heap that this machine has no memory for, before it takes memory from others.
@@ -124,7 +121,7 @@ pub(super) fn check_available(bytes: usize) -> Result<(), Failure> {
         return Ok(());
     }
     Err(Failure::Machine(anyhow!(
-        "{} do not fit: {} of memory are available; a smaller --size does",
+        "{} does not fit in the {} available; use a smaller --size",
         human_size(bytes as u64),
         human_size(available)
     )))
@@ -176,7 +173,7 @@ mod tests {
             assert_eq!(of(text), expected, "{text}");
         }
         for text in ["0", "0%", "0.0", "1", "4095", "0M"] {
-            assert!(of(text).is_err_and(|error| error.contains("page")), "{text}");
+            assert!(of(text).is_err_and(|error| error.contains("at least 4096 bytes")), "{text}");
         }
         for text in ["", "%", "101%", "-1%", "+5%", "1.5%", "half", "1e3", "20 %"] {
             assert!(of(text).is_err(), "{text}");

@@ -29,7 +29,7 @@ pub(super) struct Stat {
     #[arg(value_name = "FILE")]
     file: PathBuf,
 
-    /// Decompress every page too; checksums and lengths are checked in any case
+    /// Decompress every page too; checksums and lengths are always checked
     #[arg(long)]
     verify: bool,
 
@@ -37,7 +37,7 @@ pub(super) struct Stat {
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
     json: Option<Option<PathBuf>>,
 
-    /// Print the store's statistics in Prometheus' text format
+    /// Print the store's statistics in Prometheus text format
     #[arg(long, conflicts_with = "json")]
     prometheus: bool,
 }
@@ -107,7 +107,10 @@ impl Checker {
     fn new(header: &SnapshotHeader) -> Result<Checker, Failure> {
         let compressor = header.objects().decoder().ok_or_else(|| {
             let name = &header.stats.options.compressor;
-            Failure::Usage(anyhow!("--verify: no compressor reads the objects of '{name}'"))
+            Failure::Usage(anyhow!(
+                "--verify: no compressor of this uzswap reads the objects of \
+                                    '{name}'"
+            ))
         })?;
         Ok(Checker { compressor, pages: 0 })
     }

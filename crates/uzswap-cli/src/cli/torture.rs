@@ -24,24 +24,24 @@ use crate::lab::torture::{Failure as Found, Fault, FaultSet, Outcome, PlantedBug
 #[derive(Debug, clap::Args)]
 #[command(allow_negative_numbers = true)]
 pub(super) struct TortureArgs {
-    /// The first seed; the others follow it
+    /// First seed; the others follow it
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Seeds, one after the other [8, or as many as --seconds allows]
+    /// Number of seeds [8, or as many as --seconds allows]
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u64>::new().range(1..))]
     seeds: Option<u64>,
-    /// No new seed after this time
+    /// Start no new seed after this time
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     seconds: Option<Duration>,
     /// Operations of each thread for each seed
     #[arg(long, value_name = "N", default_value_t = Torture::default().operations,
           value_parser = RangedU64ValueParser::<u64>::new().range(1..))]
     ops: u64,
-    /// Threads; with more than one no two runs are the same
+    /// Threads; only a run with one thread is repeatable
     #[arg(long, value_name = "N", default_value_t = 1,
           value_parser = RangedU64ValueParser::<usize>::new().range(1..=64))]
     threads: usize,
-    /// What may fail: all, none, or names (read-error,torn-write,no-pages,...)
+    /// Faults to inject: all, none, or names (read-error,torn-write,no-pages,...)
     #[arg(long, value_name = "LIST", default_value_t = FaultSet::ALL)]
     faults: FaultSet,
     /// A bug to put in, to see that it is found

@@ -42,9 +42,10 @@ impl UseMemory {
             let is_right = threads.into_iter().all(|thread| thread.join().unwrap_or(false));
             match is_right {
                 true => Ok(()),
-                false => {
-                    Err(Failure::Check(anyhow!("memory does not hold what was written to it")))
-                }
+                false => Err(Failure::Check(anyhow!(
+                    "memory does not contain the values that were \
+                                                written"
+                ))),
             }
         })
     }

@@ -15,10 +15,10 @@ use crate::lab::workload::Workload as Kind;
 pub(super) struct Workload {
     /// Kind of heap: mixed, string-map, json-tree, numeric, text, pointers, images
     name: Kind,
-    /// Start of the random numbers; the same seed builds the same heap
+    /// Seed of the random numbers; the same seed builds the same heap
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// About how large; units of 1024
+    /// Approximate size; units of 1024
     #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = parse_size)]
     size: usize,
     /// Print `ready` and keep the heap until standard input ends

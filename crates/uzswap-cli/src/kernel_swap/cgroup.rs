@@ -19,8 +19,8 @@ const PAGE: u64 = 4096;
 /// takes anonymous pages alone (200 since Linux 5.8).
 const SWAPPINESS: [&str; 2] = ["200", "100"];
 
-/// What is reclaimed in one call, in bytes: of version 1, the kernel sets a lower limit once usage
-/// is below it, which programs can put off for tenths of a second.
+/// Bytes that one call reclaims. In version 1 the kernel lowers a limit once usage is below it,
+/// which programs can delay by tenths of a second.
 const RECLAIM_STEP: u64 = 2 << 20;
 
 /// Swappiness for one call of memory.reclaim: `max` since Linux 6.17, numbers since 6.10.
@@ -64,7 +64,7 @@ impl Version {
     }
 }
 
-/// What programs in a cgroup take, in bytes.
+/// Memory use of the programs in a cgroup, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct MemoryUsage {
     /// Resident anonymous memory.
@@ -145,7 +145,7 @@ impl MemoryCgroup {
         MemoryCgroup::make_below(Path::new("/"), journal)
     }
 
-    /// Likewise, with the files of the kernel below `root`.
+    /// The same, with the files of the kernel below `root`.
     fn make_below(root: &Path, journal: &Journal) -> Result<MemoryCgroup, KernelSwapError> {
         let hierarchy = Hierarchy::find(root)
             .map_err(|error| KernelSwapError::kernel("read /proc/mounts", error))?
@@ -165,7 +165,7 @@ impl MemoryCgroup {
         let made = journal.make(Change::Cgroup { folder: folder.clone() }, || {
             fs::create_dir(&folder).map_err(|error| {
                 KernelSwapError::on("make cgroup", &folder, error)
-                    .advise("the hierarchy must be writable: not so in most containers")
+                    .advise("the cgroup hierarchy must be writable; in most containers it is not")
             })
         });
         let (id, ()) = made.map_err(|error| undo_on_error(&changes, error))?;
@@ -200,7 +200,7 @@ impl MemoryCgroup {
         &self.folder
     }
 
-    /// What the programs in it take now. The kernel's counts are up to some hundred KiB behind.
+    /// Current memory use of its programs. The kernel's counts are up to some hundred KiB behind.
     ///
     /// # Errors
     ///
@@ -269,7 +269,7 @@ impl MemoryCgroup {
     pub fn oom_kills(&self) -> io::Result<u64> {
         let text = fs::read_to_string(self.folder.join(self.version.events_file()))?;
         number_of(&text, "oom_kill")
-            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "it has no line 'oom_kill'"))
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "no line 'oom_kill'"))
     }
 
     /// Ends all processes in it, and waits until they are gone.
@@ -300,7 +300,7 @@ impl MemoryCgroup {
 
 impl Drop for MemoryCgroup {
     fn drop(&mut self) {
-        // What fails stays in the journal, which tells it when it is dropped.
+        // A failed undo stays in the journal, which reports it when it is dropped.
         self.undo();
     }
 }
@@ -346,8 +346,10 @@ fn enable_memory(folder: &Path, journal: &Journal) -> Result<Option<ChangeId>, K
     let change = Change::Controller { cgroup: folder.to_owned(), children: children(folder) };
     let (id, ()) = journal.make(change, || {
         write_setting(&path, "+memory").map_err(|error| {
-            KernelSwapError::on("enable the memory controller in", &path, error)
-                .advise("EBUSY: a cgroup with processes of its own has no controllers to give")
+            KernelSwapError::on("enable the memory controller in", &path, error).advise(
+                "EBUSY: a cgroup with processes of its own cannot enable controllers for \
+                         children",
+            )
         })
     })?;
     Ok(Some(id))

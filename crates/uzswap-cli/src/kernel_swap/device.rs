@@ -31,10 +31,10 @@ const LOOP_NUMBER_MIN: u32 = 1 << 11;
 /// Tries to find the number of a loop device that nobody has.
 const TRIES: usize = 20;
 
-/// What is under the pool: where pages go that the pool refuses or writes back.
+/// The swap device under the pool: pages go there that the pool refuses or writes back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SwapBacking {
-    /// A loop device over a sparse file on a tmpfs, both of our own. What is in the file takes
+    /// A loop device over a sparse file on a tmpfs, both of our own. The content of the file takes
     /// memory. Needs Linux 6.4, which has a tmpfs that does not swap.
     Loop,
     /// A file that is made in this folder, on a disk.
@@ -107,7 +107,7 @@ impl Changes {
 
 impl Drop for Changes {
     fn drop(&mut self) {
-        // What fails stays in the journal, which tells it when it is dropped.
+        // A failed undo stays in the journal, which reports it when it is dropped.
         self.undo();
     }
 }
@@ -140,7 +140,7 @@ pub(super) fn make_zram(
     compressor: Option<&str>,
 ) -> Result<Area, KernelSwapError> {
     if !Path::new("/sys/class/zram-control/hot_add").exists() {
-        let advice = "modprobe zram, or a kernel with CONFIG_ZRAM";
+        let advice = "modprobe zram, or use a kernel with CONFIG_ZRAM";
         return Err(KernelSwapError::NoEngine { engine: KernelEngine::Zram, advice });
     }
     let (ids, number) = changes.journal.make_zram(bytes)?;
@@ -163,7 +163,7 @@ pub(super) fn make_zram(
     let size = folder.join("disksize");
     write_setting(&size, &bytes.to_string()).map_err(|error| {
         KernelSwapError::kernel(format!("write {bytes} to {}", size.display()), error)
-            .advise("a smaller swap area takes less memory for its table")
+            .advise("use a smaller swap area: its table takes less memory")
     })?;
     let path = PathBuf::from(format!("/dev/zram{number}"));
     Ok(Area { path, zram: Some(number), tmpfs_file: None })
@@ -182,9 +182,8 @@ pub(super) fn make_loop(changes: &mut Changes, bytes: u64) -> Result<Area, Kerne
         // Were the tmpfs to swap, it would swap to itself.
         let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
         mount("uzswap", &folder, "tmpfs", flags, c"mode=0700,size=100%,noswap").map_err(|error| {
-            KernelSwapError::on("mount a tmpfs at", &folder, error).advise(
-                "option noswap needs Linux 6.4: a file on a disk or zram is another backing",
-            )
+            KernelSwapError::on("mount a tmpfs at", &folder, error)
+                .advise("option noswap needs Linux 6.4; use a file on a disk, or zram, as backing")
         })
     })?;
     let path = folder.join("swap");
@@ -206,8 +205,8 @@ fn make_loop_device(
     backing: &Path,
 ) -> Result<(PathBuf, File), KernelSwapError> {
     let cannot = |error| {
-        KernelSwapError::kernel("make a loop device", error)
-            .advise("modprobe loop, or take another backing")
+        KernelSwapError::kernel("create a loop device", error)
+            .advise("modprobe loop, or use another backing")
     };
     let control = File::open("/dev/loop-control").map_err(cannot)?;
     // Each takes the numbers of its partitions, too.
@@ -248,10 +247,10 @@ pub(super) fn make_file(
     let path = folder.join(format!("uzswap-{}", changes.journal.unique_name()));
     let cannot = |error| {
         KernelSwapError::kernel(
-            format!("make a swap file of {bytes} bytes, {}", path.display()),
+            format!("create a swap file of {bytes} bytes, {}", path.display()),
             error,
         )
-        .advise("take a folder on ext4 or xfs with that much room")
+        .advise("use a folder on ext4 or xfs with enough free space")
     };
     changes.make(Change::File { path: path.clone() }, || {
         let file = File::options().read(true).write(true).create_new(true).mode(0o600).open(&path);
@@ -271,16 +270,16 @@ pub(super) fn turn_on(
     let path = &area.path;
     let mut uuid = [0; 16];
     getrandom(&mut uuid, GetRandomFlags::empty())
-        .map_err(|error| KernelSwapError::kernel("get random numbers", error))?;
+        .map_err(|error| KernelSwapError::kernel("read random bytes", error))?;
     write_header(path, bytes / PAGE, uuid)
         .map_err(|error| KernelSwapError::on("write a swap header to", path, error))?;
     let change = Change::SwapArea { path: path.clone(), uuid: hexadecimal(&uuid) };
-    // A loop device gives memory of its file back when it is told what is free.
+    // A loop device frees memory of its file on discards.
     let discard = area.tmpfs_file.is_some();
     changes.make(change, || {
         swap_on(path, HIGHEST_PRIORITY, discard).map_err(|error| {
             KernelSwapError::on("turn on swap area", path, error)
-                .advise("EINVAL: the file system takes no swap files; take another backing")
+                .advise("EINVAL: the file system does not support swap files; use another backing")
         })
     })
 }

@@ -23,14 +23,14 @@ const ZSWAP_DEBUGFS: &str = "/sys/kernel/debug/zswap";
 /// The one allocator since Linux 6.18, and the default since 6.3.
 const ZSMALLOC: &str = "zsmalloc";
 
-/// Bytes that zram has for each page of its device, used or not: `struct zram_table_entry` of
-/// drivers/block/zram/zram_drv.h, a handle and flags of 8 bytes each, in Linux 4.14 to 7.1. Before
+/// Bytes of zram for each page of its device, used or not: `struct zram_table_entry` of
+/// drivers/block/zram/zram_drv.h. A handle and flags, 8 bytes each, in Linux 4.14 to 7.1. Before
 /// 7.0, `CONFIG_ZRAM_TRACK_ENTRY_ACTIME` adds 8.
 const ZRAM_ENTRY_BYTES: u64 = 16;
 
-/// Bytes that zswap has for each stored page: `struct zswap_entry` of mm/zswap.c in Linux 6.12 to
-/// 6.18: swap entry 8, length and flag 8, pool 8, handle 8, cgroup 8, list 16. The tree that leads
-/// to it takes 9 more at least (an xarray node of 576 bytes for 64 pages), which is not counted.
+/// Bytes of zswap for each stored page: `struct zswap_entry` of mm/zswap.c in Linux 6.12 to 6.18.
+/// Swap entry 8, length and flag 8, pool 8, handle 8, cgroup 8, list 16. The tree that leads to it
+/// takes 9 more at least (an xarray node of 576 bytes for 64 pages), which is not counted.
 const ZSWAP_ENTRY_BYTES: u64 = 56;
 
 /// Bytes that zsmalloc has for each object beside it: the cell that its handle names
@@ -170,7 +170,7 @@ fn set_up_zram(
         return Err(KernelSwapError::NoZpool { name: name.to_owned(), parameter });
     }
     let area = make_zram(changes, bytes, Some(&options.compressor))?;
-    // It would take the pages before they come here.
+    // zswap would take the pages before they come here.
     let enabled = Path::new(ZSWAP).join("enabled");
     if enabled.exists() {
         changes.set(&enabled, "N")?;
@@ -188,7 +188,7 @@ fn set_up_zswap(
 ) -> Result<(Area, PoolReader), KernelSwapError> {
     let parameter = |name: &str| Path::new(ZSWAP).join(name);
     if !parameter("enabled").exists() {
-        let advice = "a kernel with CONFIG_ZSWAP is needed";
+        let advice = "use a kernel with CONFIG_ZSWAP";
         return Err(KernelSwapError::NoEngine { engine: KernelEngine::Zswap, advice });
     }
     check_zswap_compressor(&options.compressor)?;
@@ -203,13 +203,14 @@ fn set_up_zswap(
         SwapBacking::File(folder) => make_file(changes, folder, bytes)?,
         SwapBacking::Zram => make_zram(changes, bytes, None)?,
     };
-    let cannot_read = |error| KernelSwapError::kernel("read the figures of zswap", error);
+    let cannot_read = |error| KernelSwapError::kernel("read the statistics of zswap", error);
     let source = ZswapPool::open(&area, bytes).map_err(cannot_read)?;
     changes.set(&parameter("compressor"), &options.compressor)?;
     if has_zpool {
         changes.set(&parameter("zpool"), zpool.unwrap_or(ZSMALLOC))?;
     }
-    // The cgroup holds the limit; what leaves the pool would be measured as something else.
+    // The cgroup holds the limit; pages written back from the pool would be measured as
+    // something else.
     changes.set(&parameter("max_pool_percent"), "100")?;
     if parameter("shrinker_enabled").exists() {
         changes.set(&parameter("shrinker_enabled"), "N")?;
@@ -436,7 +437,7 @@ impl ZswapPool {
         let since =
             |before: Option<u64>, now: Option<u64>| Some(now?.saturating_sub(before.unwrap_or(0)));
         let written_back_pages = since(self.before.written_back, now.written_back);
-        // What was written to swap areas and did not come from the pool had been refused there.
+        // Pages written to swap areas that did not come from the pool had been refused there.
         let written = since(self.before.written, now.written);
         let passed_by =
             written.zip(written_back_pages).map(|(all, of_pool)| all.saturating_sub(of_pool));

@@ -12,12 +12,12 @@ use super::KernelEngine;
 #[non_exhaustive]
 pub enum KernelSwapError {
     /// Swap areas, mounts and cgroups are root's.
-    #[error("the kernel's swap needs root: run as root, or with sudo")]
+    #[error("measuring the kernel's swap needs root; run as root, or with sudo")]
     NotRoot,
     /// The folder of journals could be written by other users.
     #[error(
-        "{path} is not a folder of root with mode 0700 (it has owner {owner}, mode {mode:04o}): \
-         remove it"
+        "{path} must be a folder of root with mode 0700, but has owner {owner} and mode \
+         {mode:04o}; remove it"
     )]
     Folder {
         /// The folder.
@@ -28,15 +28,15 @@ pub enum KernelSwapError {
         mode: u32,
     },
     /// Another process has changed the kernel's swap.
-    #[error("process {pid} has changed the kernel's swap: wait until it has ended, or end it")]
+    #[error("process {pid} uses the kernel's swap settings; wait until it ends, or end it")]
     InUse {
         /// The process; 0 where it is not known.
         pid: u32,
     },
     /// A file of this kind that is no journal.
     #[error(
-        "{path} is no journal that this version can read ({reason}): undo what is in it by hand, \
-         then remove it"
+        "this version cannot read journal {path} ({reason}); undo its changes by hand, then remove \
+         it"
     )]
     Damaged {
         /// The file.
@@ -64,8 +64,8 @@ pub enum KernelSwapError {
     },
     /// The kernel has no choice of allocators.
     #[error(
-        "this kernel has no choice of allocators (no {parameter}): zswap uses zsmalloc, \
-         '{name}' cannot be measured here"
+        "this kernel has no choice of allocators (no {parameter}): zswap uses zsmalloc, and \
+         '{name}' cannot be measured"
     )]
     NoZpool {
         /// The allocator that was given.
@@ -75,12 +75,12 @@ pub enum KernelSwapError {
     },
     /// No memory controller is mounted.
     #[error(
-        "no memory cgroup is mounted (/proc/mounts has neither a cgroup with 'memory' nor a \
-         cgroup2 with that controller): mount -t cgroup2 none /sys/fs/cgroup"
+        "no memory cgroup is mounted: /proc/mounts has neither a cgroup with 'memory' nor a \
+         cgroup2 with that controller; mount -t cgroup2 none /sys/fs/cgroup"
     )]
     NoMemoryCgroup,
     /// A size that no swap area has.
-    #[error("a swap area of {0} bytes: it needs 40960 bytes at least, and 8 TiB at most")]
+    #[error("a swap area must have 40960 bytes to 8 TiB, got {0} bytes")]
     Size(u64),
     /// The kernel refused something.
     #[error("cannot {action}: {source}{}", advice_after(advice))]
@@ -89,12 +89,12 @@ pub enum KernelSwapError {
         action: String,
         /// The kernel's error.
         source: io::Error,
-        /// What to do; empty where nobody knows.
+        /// Advice; empty if there is none.
         advice: &'static str,
     },
     /// Something could not be undone. The journal stays.
     #[error(
-        "the machine is not as it was before: {}; `uzswap doctor --restore` tries again",
+        "cannot restore the machine's settings: {}; `uzswap doctor --restore` tries again",
         .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
     )]
     NotUndone(Vec<UndoError>),

@@ -45,7 +45,7 @@ fn make_log(folder: &Path) -> Result<Log, KernelSwapError> {
 
 /// Makes the file, and the folder around it if there is none. The folder is locked with it: of two
 /// processes that change the same setting, the second would take the first one's value for what was
-/// before. For the same reason what others have left is undone first.
+/// before. For the same reason the changes of ended processes are undone first.
 fn make_file(folder: &Path, path: &Path) -> Result<(File, File), KernelSwapError> {
     for _ in 0..TRIES {
         match DirBuilder::new().mode(0o700).create(folder) {
@@ -157,11 +157,10 @@ impl Journal {
     ///
     /// # Errors
     ///
-    /// [`KernelSwapError::NotRoot`]; [`KernelSwapError::Folder`] where other users have access to
-    /// the folder; [`KernelSwapError::InUse`] while a process has a journal, be it this one;
-    /// [`KernelSwapError::NotUndone`] where an ended process has left something that cannot be
-    /// undone; [`KernelSwapError::Kernel`] where a file cannot be made, or where the watcher does
-    /// not start.
+    /// [`KernelSwapError::NotRoot`]; [`KernelSwapError::Folder`] if other users have access to the
+    /// folder; [`KernelSwapError::InUse`] if any process has a journal, even this one.
+    /// [`KernelSwapError::NotUndone`] if a change of an ended process cannot be undone;
+    /// [`KernelSwapError::Kernel`] if a file cannot be created, or the watcher does not start.
     pub fn open() -> Result<Journal, KernelSwapError> {
         if !rustix::process::geteuid().is_root() {
             return Err(KernelSwapError::NotRoot);
@@ -172,7 +171,7 @@ impl Journal {
         match make_log(folder) {
             Ok(log) => Ok(Journal::of(log, Some(watcher))),
             Err(error) => {
-                // It would wait for the lock of another journal of this process.
+                // The watcher would wait for the lock of another journal of this process.
                 watcher.cancel();
                 Err(error)
             }
@@ -198,8 +197,8 @@ impl Journal {
         self.log().path.clone()
     }
 
-    /// Undoes all that is left, the last change first. What cannot be undone stays in the journal,
-    /// and is tried again when the last copy of the journal is dropped.
+    /// Undoes all that is left, the last change first. Changes that cannot be undone stay in the
+    /// journal. They are tried again when the last copy of the journal is dropped.
     ///
     /// # Errors
     ///
@@ -216,7 +215,7 @@ impl Journal {
 
     /// The folder of journals.
     pub(super) fn folder(&self) -> PathBuf {
-        self.log().path.parent().expect("it is in a folder").to_owned()
+        self.log().path.parent().expect("its path has a folder").to_owned()
     }
 
     /// Writes a change down, then makes it. Where `make` fails, nothing has been made.
@@ -254,7 +253,7 @@ impl Journal {
     /// Makes a zram device, which has no size yet: the two changes, and its number.
     pub(super) fn make_zram(&self, bytes: u64) -> Result<([ChangeId; 2], u32), KernelSwapError> {
         let mut log = self.log();
-        let cannot = |error| KernelSwapError::kernel("make a zram device", error);
+        let cannot = |error| KernelSwapError::kernel("create a zram device", error);
         let (at, number) = log.make_zram().map_err(cannot)?;
         let sequence = undo::zram_sequence(number).unwrap_or(0);
         let device = Change::Zram { change: at, number, sequence, bytes };

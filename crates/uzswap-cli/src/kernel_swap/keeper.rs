@@ -19,8 +19,8 @@ const PERIOD: Duration = Duration::from_millis(10);
 /// How often it looks while more is used than the limit allows.
 const PERIOD_OVER: Duration = Duration::from_millis(1);
 
-/// For so long the pool may grow on before the limit is lowered as much: the kernel reclaims some
-/// 150 MiB/s in one thread, which is as fast as a program may take memory.
+/// For so long the pool may grow before the limit is lowered by as much: one thread of the kernel
+/// reclaims some 150 MiB/s, as fast as a program may allocate.
 const HORIZON: Duration = Duration::from_millis(40);
 
 /// Samples of the timeline that are kept.

@@ -117,7 +117,7 @@ impl Figures {
 
     /// An error: it is not as the kernel writes it.
     pub(super) fn strange(&self) -> io::Error {
-        let text = format!("{} is not as expected", self.path.display());
+        let text = format!("unexpected content of {}", self.path.display());
         io::Error::new(io::ErrorKind::InvalidData, text)
     }
 }

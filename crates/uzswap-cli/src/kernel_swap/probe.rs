@@ -1,5 +1,5 @@
-//! The probe: how long swap takes, seen by a process in the cgroup. It moves its own pages out by
-//! MADV_PAGEOUT and touches them, and times both.
+//! The probe: how long swap takes, seen by a process in the cgroup. The probe moves its own pages
+//! out by MADV_PAGEOUT, touches them, and times both.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -55,10 +55,10 @@ const WORDS: [&str; 24] = [
 /// What a probe saw.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProbeReport {
-    /// Times of MADV_PAGEOUT of one page that was in memory, was changed since it came in, and was
-    /// out after it: each `[ns, count]`, the ends of buckets of an eighth of a power of two.
+    /// Times of MADV_PAGEOUT of one page that was resident, changed since it came in, and out
+    /// afterwards. Each is `[ns, count]`, the end of a bucket of an eighth of a power of two.
     pub pageout_ns: Vec<[u64; 2]>,
-    /// Times of a touch of one page that was out, in swap and not in its cache: likewise.
+    /// Times of a touch of one page that was out, in swap and not in its cache; in the same form.
     pub touch_ns: Vec<[u64; 2]>,
     /// Pages that the kernel did not move out when it was asked to.
     pub stayed: u64,

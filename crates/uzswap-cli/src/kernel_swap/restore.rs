@@ -39,8 +39,8 @@ fn left_over_in(folder: &Path) -> Vec<LeftOver> {
 /// # Errors
 ///
 /// [`KernelSwapError::NotRoot`]; [`KernelSwapError::Folder`] where other users have access to the
-/// folder of journals; [`KernelSwapError::Kernel`]; [`KernelSwapError::Damaged`]. What
-/// cannot be undone is in [`Restored::failed`].
+/// folder of journals; [`KernelSwapError::Kernel`]; [`KernelSwapError::Damaged`]. Changes that
+/// cannot be undone are in [`Restored::failed`].
 pub fn restore() -> Result<Restored, KernelSwapError> {
     let folder = Path::new(FOLDER);
     if folder.exists() && !rustix::process::geteuid().is_root() {
@@ -89,7 +89,7 @@ fn restore_journal(path: &Path, is_given_up: bool) -> Result<Restored, KernelSwa
     if Log::is_removed(&file, path) {
         return Ok(restored);
     }
-    // It is locked by nobody for a moment after it is made.
+    // For a moment after its creation no process locks it.
     if !is_given_up && is_alive() {
         restored.left.push(in_use(path));
         return Ok(restored);
@@ -120,7 +120,7 @@ pub(super) fn finish_others(folder: &Path) -> Result<(), KernelSwapError> {
 
 fn in_use(path: &Path) -> String {
     let pid = owner(path).map_or(0, |(pid, _)| pid);
-    format!("{} is of process {pid}, which runs: nothing of it was undone", path.display())
+    format!("{} belongs to process {pid}, which still runs; its changes stay", path.display())
 }
 
 fn journals(folder: &Path) -> io::Result<Vec<PathBuf>> {
@@ -154,7 +154,7 @@ pub fn restore_when_ended(journal: &Path) -> Result<(), KernelSwapError> {
     // The kernel ends others first when memory runs out.
     let _ = fs::write("/proc/self/oom_score_adj", "-1000");
     let mut output = io::stdout();
-    // It may have ended already: so does the input then.
+    // The parent may have ended already: then the input has ended too.
     let _ = output.write_all(b".").and_then(|()| output.flush());
     let mut input = io::stdin().lock();
     loop {
@@ -170,7 +170,7 @@ pub fn restore_when_ended(journal: &Path) -> Result<(), KernelSwapError> {
     let restored = restored?;
     if !restored.undone.is_empty() {
         let what = restored.undone.join(", ");
-        log(&format!("the process that changed swap has ended: {what}"));
+        log(&format!("undid the changes of a process that ended: {what}"));
     }
     for text in &restored.left {
         log(text);

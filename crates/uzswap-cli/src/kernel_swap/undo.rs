@@ -26,7 +26,7 @@ pub(super) enum Outcome {
     Undone(String),
     /// There was nothing to undo.
     Nothing,
-    /// It is somebody else's by now; in words.
+    /// Another process owns it now; in words.
     Left(String),
 }
 
@@ -93,7 +93,7 @@ fn undo_setting(path: &Path, old: &str, new: &str) -> Result<Outcome, UndoError>
     }
     if now != new {
         return Ok(Outcome::Left(format!(
-            "{shown} is {now}: somebody changed it after {new} was set, it was {old} before"
+            "{shown} stays {now}: it was changed after uzswap set {new}; before that it was {old}"
         )));
     }
     let what = || format!("write '{old}' to {shown}");
@@ -116,7 +116,7 @@ fn undo_controller(cgroup: &Path, children: &[String]) -> Result<Outcome, UndoEr
     let is_new = |name: &String| !children.contains(name);
     if let Some(user) = cgroup_tree::children(cgroup).into_iter().find(is_new) {
         return Ok(Outcome::Left(format!(
-            "the memory controller of {} stays on: cgroup {user} may use it",
+            "the memory controller of {} stays on, because cgroup {user} may use it",
             cgroup.display()
         )));
     }
@@ -150,7 +150,12 @@ fn undo_file(path: &Path) -> Result<Outcome, UndoError> {
 
 fn undo_mount(folder: &Path) -> Result<Outcome, UndoError> {
     let cannot = |error: io::Error| {
-        UndoError::new(format!("unmount {}", folder.display()), error, "end what has files in it")
+        UndoError::new(
+            format!("unmount {}", folder.display()),
+            error,
+            "end the processes that \
+                                                                        have files in it",
+        )
     };
     for unmounted in 0..MOUNTS_MAX {
         let points = mount_points().map_err(cannot)?;
@@ -172,7 +177,14 @@ fn undo_loop_device(number: u32, backing: &Path) -> Result<Outcome, UndoError> {
     if !folder.exists() {
         return Ok(Outcome::Nothing);
     }
-    let cannot = |error| UndoError::new(format!("detach {device}"), error, "end what has it open");
+    let cannot = |error| {
+        UndoError::new(
+            format!("detach {device}"),
+            error,
+            "end the processes that \
+                                                                            have it open",
+        )
+    };
     if let Some(attached) = loop_file(number) {
         if attached != backing {
             return Ok(Outcome::Left(format!("{device} has {} by now", attached.display())));
@@ -211,13 +223,21 @@ fn undo_zram(number: u32, sequence: u64, bytes: u64) -> Result<Outcome, UndoErro
         return Ok(Outcome::Nothing);
     }
     let cannot = |error| {
-        UndoError::new(format!("remove {}", device.display()), error, "end what has it open")
+        UndoError::new(
+            format!("remove {}", device.display()),
+            error,
+            "end the processes that have \
+                                                                       it open",
+        )
     };
     let size = PathBuf::from(format!("/sys/block/zram{number}/disksize"));
     let size: u64 = read_setting(&size).map_err(cannot)?.parse().unwrap_or(0);
     if size != 0 && size != bytes {
         let shown = device.display();
-        return Ok(Outcome::Left(format!("{shown} has {size} bytes: somebody else uses it")));
+        return Ok(Outcome::Left(format!(
+            "{shown} stays: it has {size} bytes, so another process \
+                                         uses it"
+        )));
     }
     if swap_areas().map_err(cannot)?.contains(&device) {
         return Err(cannot(io::ErrorKind::ResourceBusy.into()));
@@ -232,15 +252,13 @@ fn undo_zram(number: u32, sequence: u64, bytes: u64) -> Result<Outcome, UndoErro
 
 fn undo_swap_area(path: &Path, uuid: &str) -> Result<Outcome, UndoError> {
     let shown = path.display();
-    let advice = "end programs that need much memory";
+    let advice = "end programs with much memory";
     let cannot = |error| UndoError::new(format!("turn swap area {shown} off"), error, advice);
     if !swap_areas().map_err(cannot)?.iter().any(|area| area == path) {
         return Ok(Outcome::Nothing);
     }
     if uuid_of(path).map_err(cannot)?.as_deref() != Some(uuid) {
-        return Ok(Outcome::Left(format!(
-            "swap area {shown} has another UUID by now: it stays on"
-        )));
+        return Ok(Outcome::Left(format!("swap area {shown} stays on: its UUID has changed")));
     }
     match swap_off(path) {
         // Somebody else was faster.

@@ -1,5 +1,5 @@
-//! Work done by a fresh process of this program, so that what it leaves behind in an allocator, in
-//! caches of the C library or in the resident size ends with it.
+//! Work done by a fresh process of this program, so its remains in an allocator, in caches of the C
+//! library or in the resident size end with it.
 //!
 //! The parent starts itself again with a hidden subcommand, writes an order to the child's standard
 //! input and reads a reply from its standard output, both as JSON.
@@ -23,7 +23,7 @@ const PANICKED: i32 = 101;
 /// How often the parent looks whether it was interrupted.
 const TICK: Duration = Duration::from_millis(50);
 
-/// What a child is told.
+/// The task of a child.
 #[derive(Debug, Serialize, Deserialize)]
 struct Order<T> {
     /// The process that waits for the reply.
@@ -134,13 +134,12 @@ pub(super) fn ask<S: Serialize, R: DeserializeOwned>(
 fn death(status: ExitStatus) -> ChildError {
     match (status.signal(), status.code()) {
         (Some(libc::SIGKILL), _) => ChildError::Machine(
-            "its process was killed (signal 9), most likely for want of memory; \
-             fewer pages or keys need less"
+            "its process was killed (signal 9); most likely memory ran out: use fewer pages or keys"
                 .to_owned(),
         ),
         (Some(libc::SIGABRT), _) => ChildError::Machine(
-            "its process gave up (signal 6; see above), most likely for want of memory; \
-             fewer pages or keys need less"
+            "its process aborted (signal 6; see above); most likely memory ran out: use fewer \
+             pages or keys"
                 .to_owned(),
         ),
         (Some(signal), _) => {

@@ -1,7 +1,7 @@
 //! Many runs, each in a fresh process, the combinations taking turns: A B C, A B C, ...
 //!
-//! What a run leaves behind in an allocator, in caches of the C library or in the resident size
-//! ends with its process, and a machine that slows down half way slows every combination.
+//! Remains of a run in an allocator, in caches of the C library or in the resident size end with
+//! its process. A machine that slows down half way slows every combination.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -51,7 +51,7 @@ impl CorpusFile {
     }
 }
 
-/// What is to be compared.
+/// The combinations to compare.
 #[derive(Debug, Clone)]
 pub struct Experiment {
     /// The pages.
@@ -68,7 +68,7 @@ pub struct Experiment {
     pub compressors: Vec<CompressorKind>,
     /// Runs of each combination.
     pub runs: usize,
-    /// What is the same for all of them.
+    /// Settings shared by all of them.
     pub settings: Settings,
     /// Bytes in front of each object, by allocator; 0 for those that are not named.
     pub object_headers: Vec<(ZpoolKind, usize)>,
@@ -76,7 +76,7 @@ pub struct Experiment {
     pub limits: Option<Limits>,
 }
 
-/// What is the same for all combinations.
+/// Settings shared by all combinations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
     /// The longest zspage of zsmalloc.
@@ -90,7 +90,7 @@ pub struct Settings {
     /// The size of the pages that the kernel gives.
     #[serde(with = "by_name")]
     pub host_pages: HostPages,
-    /// What becomes of pages that do not shrink.
+    /// Policy for pages that do not compress.
     #[serde(with = "by_name")]
     pub incompressible: Incompressible,
     /// Which pages are freed.
@@ -120,7 +120,7 @@ pub struct Parts {
     pub limit: Option<LimitParts>,
 }
 
-/// One run, as a child is told it.
+/// One run: the task of a child.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct RunSpec {
     /// The pages.
@@ -134,9 +134,9 @@ pub struct RunSpec {
     pub compressor: CompressorKind,
     /// Bytes in front of each object.
     pub object_header_bytes: usize,
-    /// What is the same for all combinations.
+    /// Settings shared by all combinations.
     pub settings: Settings,
-    /// What is the same for all limited pools.
+    /// Settings shared by all limited pools.
     pub limit_settings: Option<LimitSettings>,
 }
 
@@ -191,8 +191,8 @@ pub enum ExperimentError {
 }
 
 impl Experiment {
-    /// Runs it. `progress` is told before each run how many are done, of how many, and which is
-    /// next.
+    /// Runs it. Before each run, `progress` gets the number of runs that are done, of all runs, and
+    /// the next run.
     ///
     /// # Errors
     ///
@@ -412,8 +412,8 @@ fn unchanged(spec: &RunSpec, found: u64, what: &str) -> Result<(), Refusal> {
         return Ok(());
     }
     Err(Refusal::CannotRun(format!(
-        "{} has {found} {what} now and had {expected} before the first run: compare needs a file \
-         that stays as it is",
+        "{} has {found} {what} now and had {expected} before the first run; compare needs a file \
+         that does not change",
         spec.corpus.path().display()
     )))
 }

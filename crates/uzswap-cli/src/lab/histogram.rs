@@ -6,7 +6,7 @@
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-/// The longest latency that is told from a longer one, in nanoseconds.
+/// The longest latency that is distinguished from a longer one, in nanoseconds.
 const NS_MAX: u64 = 1 << 36; // 68.7 s
 
 /// Latencies of one kind of operation, in nanoseconds.

@@ -23,7 +23,7 @@ use uzswap::zswap::{
 /// The most the pool may own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum MaxPool {
-    /// What the machine has: nothing is written back then.
+    /// No limit but the machine's: nothing is written back then.
     #[serde(rename = "none")]
     None,
     /// So many bytes of host pages.
@@ -61,9 +61,9 @@ pub enum ShrinkerMode {
     /// Stores do it.
     #[default]
     Off,
-    /// It keeps the pool below its accept threshold.
+    /// The shrinker keeps the pool below its accept threshold.
     On,
-    /// It writes back before that too: the kernel's `shrinker_enabled`.
+    /// The shrinker writes back before that too: the kernel's `shrinker_enabled`.
     Dynamic,
 }
 
@@ -80,7 +80,7 @@ impl ShrinkerMode {
     }
 }
 
-/// What combinations of limited pools differ in.
+/// Choices that differ between combinations of limited pools.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LimitParts {
     /// The limit.
@@ -91,7 +91,7 @@ pub struct LimitParts {
     /// How they are written.
     #[serde(with = "by_name")]
     pub written_as: WrittenAs,
-    /// What a store does that finds the pool full.
+    /// Action of a store that finds the pool full.
     #[serde(with = "by_name")]
     pub when_full: WhenFull,
     /// Who else writes back.
@@ -116,7 +116,7 @@ pub struct Limits {
     pub settings: LimitSettings,
 }
 
-/// What is the same for all limited pools.
+/// Settings shared by all limited pools.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LimitSettings {
     /// Percent of the limit below which a pool that was full takes pages again.
@@ -186,7 +186,7 @@ impl Limits {
         all
     }
 
-    /// What tells these parts from the other choices, each after a blank.
+    /// Choices that distinguish these parts from the others, each after a blank.
     pub(super) fn name_of(&self, parts: LimitParts) -> String {
         let mut name = String::new();
         let mut add = |several: bool, what: String| {
@@ -212,7 +212,7 @@ impl Limits {
     }
 }
 
-/// What went to a backing and came from it.
+/// Pages that went to a backing and came from it.
 #[derive(Debug, Default)]
 pub struct Meter {
     reads: AtomicU64,

@@ -36,7 +36,7 @@ const CHUNK_PAGES: usize = 1 << 8; // 1 MiB
 pub struct About {
     /// Version of the side file's format: [`FORMAT`].
     pub format: u32,
-    /// What the pages were taken from, in words: a process, a command, a file.
+    /// Source of the pages, in words: a process, a command, a file.
     pub origin: String,
     /// When, as RFC 3339 in UTC: `2026-01-31T08:15:00Z`. Without a side file, when the file was
     /// last written.
@@ -47,7 +47,7 @@ pub struct About {
     pub sha256: String,
     /// Where the pages were, in the order of the file. Empty without a side file.
     pub ranges: Vec<PageRange>,
-    /// What a reader of the figures should know: what is missing, what was skipped.
+    /// Notes for a reader of the figures: pages that are missing or were skipped.
     pub notes: Vec<String>,
 }
 
@@ -81,7 +81,7 @@ impl PageRange {
 #[derive(Debug, Error)]
 pub enum PageSetError {
     /// A directory where a file is needed.
-    #[error("{} is a directory, not a file of pages", path.display())]
+    #[error("{} is a directory; give a file of pages", path.display())]
     Directory {
         /// The path.
         path: PathBuf,
@@ -101,14 +101,15 @@ pub enum PageSetError {
         error: io::Error,
     },
     /// No pages.
-    #[error("{} is empty: a page set has at least one page of 4096 bytes", path.display())]
+    #[error("{} is empty; a page set needs at least one page of 4096 bytes", path.display())]
     Empty {
         /// The file.
         path: PathBuf,
     },
     /// The file ends inside a page.
     #[error(
-        "{} is truncated in page {page}: it ends {over} bytes into it, and a page is 4096 bytes",
+        "{} is truncated in page {page}: the file ends {over} bytes into it, and a page has 4096 \
+         bytes",
         path.display()
     )]
     Truncated {
@@ -121,8 +122,8 @@ pub enum PageSetError {
     },
     /// The side file is not JSON of the expected form.
     #[error(
-        "{} is not the side file of a page set: {reason}; a page set and its side file need both \
-         names: give the pages another name, or move this file",
+        "{} is not the side file of a page set: {reason}; a page set needs both names: choose \
+         another name for the pages, or move this file",
         path.display()
     )]
     SideFile {
@@ -133,8 +134,8 @@ pub enum PageSetError {
     },
     /// The side file belongs to another file, or the file was changed.
     #[error(
-        "{} does not belong to {}: {what} is {given} there and {found} in the file; \
-         delete the side file to use the pages without it",
+        "{} does not belong to {}: its {what} is {given}, that of the pages is {found}; delete the \
+         side file to use the pages without it",
         side.display(),
         path.display()
     )]
@@ -264,7 +265,7 @@ fn read_side_file(side: &Path) -> Result<Option<About>, PageSetError> {
     let about: About =
         serde_json::from_slice(&text).map_err(|error| malformed(error.to_string()))?;
     if about.format != FORMAT {
-        return Err(malformed(format!("its format is {}, expected {FORMAT}", about.format)));
+        return Err(malformed(format!("format {} instead of {FORMAT}", about.format)));
     }
     Ok(Some(about))
 }
@@ -337,9 +338,9 @@ impl PageSetWriter {
     ///
     /// # Errors
     ///
-    /// [`PageSetError::Directory`] and [`PageSetError::NotAFile`] for a path that is taken by
-    /// something else than a file; [`PageSetError::SideFile`] where the name of the side file is
-    /// taken by another file; [`PageSetError::Create`] where its directory cannot be written.
+    /// [`PageSetError::Directory`] or [`PageSetError::NotAFile`] if the path is not a file;
+    /// [`PageSetError::SideFile`] if the name of the side file belongs to another file;
+    /// [`PageSetError::Create`] if its directory is not writable.
     pub fn create(path: &Path) -> Result<PageSetWriter, PageSetError> {
         if path.as_os_str().as_bytes().ends_with(b"/") {
             return Err(PageSetError::Directory { path: path.to_owned() });
@@ -428,8 +429,8 @@ impl PageSetWriter {
 
 /// Puts the pages and their side file under their names.
 ///
-/// An old side file goes first: whenever this is cut short, what is there is an old set without its
-/// side file or a new one without it, never a file with the side file of another.
+/// An old side file goes first. So an interrupted write leaves an old set or a new one without a
+/// side file, never a file with the side file of another.
 fn place(pages: NamedTempFile, about: &About, path: &Path) -> io::Result<()> {
     let side = side_path(path);
     let mut side_file = temporary_beside(&side)?;
@@ -456,7 +457,7 @@ fn place(pages: NamedTempFile, about: &About, path: &Path) -> io::Result<()> {
 /// A hidden file in the directory of `path`, removed when dropped.
 fn temporary_beside(path: &Path) -> io::Result<NamedTempFile> {
     let Some(name) = path.file_name() else {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "the path has no file name"));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "give a path with a file name"));
     };
     let mut prefix = OsString::from(".");
     prefix.push(name);
@@ -572,7 +573,7 @@ mod tests {
         let message = |path: &Path| PageSet::read(path).unwrap_err().to_string();
 
         fs::write(&path, vec![5; 300 * PAGE_SIZE + 17]).unwrap();
-        assert!(message(&path).contains("truncated in page 300: it ends 17 bytes into it"));
+        assert!(message(&path).contains("truncated in page 300: the file ends 17 bytes into it"));
         fs::write(&path, []).unwrap();
         assert!(message(&path).contains("is empty"));
         assert!(message(directory.path()).contains("is a directory"));
@@ -591,9 +592,12 @@ mod tests {
             fs::write(side_path(&path), serde_json::to_vec(&about).unwrap()).unwrap();
             PageSet::read(&path).unwrap_err().to_string()
         };
-        assert!(with(&|about| about.page_count = 5).contains("page_count is 5 there and 4"));
+        assert!(
+            with(&|about| about.page_count = 5)
+                .contains("its page_count is 5, that of the pages is 4")
+        );
         assert!(with(&|about| about.sha256 = "00".repeat(32)).contains("sha256 is 0000"));
-        assert!(with(&|about| about.format = 2).contains("its format is 2, expected 1"));
+        assert!(with(&|about| about.format = 2).contains("format 2 instead of 1"));
         assert!(with(&|about| about.ranges[0].pages = 9).contains("the sum of the ranges is 10"));
         fs::write(side_path(&path), b"{\"format\":").unwrap();
         assert!(PageSet::read(&path).unwrap_err().to_string().contains("is not the side file"));

@@ -6,8 +6,8 @@
 //!                0                        n - 1                        4095
 //! ```
 //!
-//! The compressor that goes with it strips the padding, so that the object of such a page has
-//! exactly n bytes and the page is still loaded back and compared.
+//! Its compressor strips the padding, so the object of such a page has exactly n bytes, and the
+//! page is still loaded and compared.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
@@ -40,8 +40,7 @@ pub enum SizesError {
     },
     /// A line is not a size.
     #[error(
-        "{}, line {line}: '{text}' is not a compressed size; \
-         one decimal number from 0 to 4096 a line",
+        "{}, line {line}: expected one compressed size from 0 to 4096, got '{text}'",
         path.display()
     )]
     Line {
@@ -53,7 +52,7 @@ pub enum SizesError {
         text: String,
     },
     /// There is no size in it.
-    #[error("{} holds no sizes; one decimal number from 0 to 4096 a line", path.display())]
+    #[error("{} has no sizes; each line must be one number from 0 to 4096", path.display())]
     Empty {
         /// The file.
         path: PathBuf,

@@ -32,7 +32,7 @@ enum Content {
 struct Region {
     at: usize,
     pages: Vec<Content>,
-    /// What a child of a fork finds.
+    /// Memory that a forked child must see.
     in_child: InChild,
 }
 
@@ -705,7 +705,7 @@ impl Thread {
         let bytes = count * PAGE;
         let source = self.regions[from].page(first);
         let contents = self.regions[from].pages[first..end].to_vec();
-        // What may be zeros or not is settled by a look; the kernel does not write there.
+        // A read settles pages that may be zeros or not; the kernel does not write there.
         if contents.iter().any(|content| matches!(content, Content::ZerosOr(_))) {
             return self.fill_part(from, first, end);
         }

@@ -79,7 +79,7 @@ pub(crate) fn lock(at: usize, bytes: usize) -> Result<(), i32> {
 pub(crate) fn lock_all_and_unlock() -> Result<(), i32> {
     // SAFETY: changes no content.
     let locked = unsafe { libc::mlockall(libc::MCL_CURRENT) };
-    // SAFETY: likewise.
+    // SAFETY: as above.
     let unlocked = unsafe { libc::munlockall() };
     if locked | unlocked == 0 { Ok(()) } else { Err(errno()) }
 }
@@ -128,7 +128,7 @@ pub(crate) fn fork_directly() -> i32 {
     unsafe { libc::syscall(libc::SYS_fork) as i32 }
 }
 
-/// Starts a process that has its memory in common with this one: it must not use malloc.
+/// Starts a process that shares its memory with this one: it must not use malloc.
 pub(crate) fn share_memory(run: extern "C" fn(*mut libc::c_void) -> i32) {
     const STACK: usize = 64 << 10;
     let stack = map(0, STACK, READ_WRITE, PRIVATE, -1).expect("mmap");
@@ -189,7 +189,7 @@ pub(crate) fn stack_bytes() -> usize {
     let mut about = std::mem::MaybeUninit::<libc::pthread_attr_t>::uninit();
     // SAFETY: a call without arguments.
     let this = unsafe { libc::pthread_self() };
-    // SAFETY: the pointer is to room for what is told of a thread that lives.
+    // SAFETY: the pointer is to space for the attributes of a thread that lives.
     assert_eq!(unsafe { libc::pthread_getattr_np(this, about.as_mut_ptr()) }, 0);
     let mut bytes = 0;
     // SAFETY: the call above has initialised it.
@@ -229,7 +229,7 @@ pub(crate) fn read(fd: i32, to: usize, count: usize) -> isize {
     unsafe { libc::read(fd, ptr::with_exposed_provenance_mut(to), count) }
 }
 
-/// pwrite(2), likewise.
+/// pwrite(2), as above.
 pub(crate) fn write_at(fd: i32, from: usize, count: usize, at: i64) -> isize {
     // SAFETY: the caller has mapped it.
     unsafe { libc::pwrite(fd, ptr::with_exposed_provenance(from), count, at) }
@@ -393,7 +393,8 @@ pub(crate) fn name_robust_list(address: usize) {
 }
 
 /// Has this thread run little where others would: some 3 ms of 600 beside three that do not wait.
-/// It must not starve for seconds, as with SCHED_IDLE: nothing can leave while mappings change.
+/// The thread must not starve for seconds, as with SCHED_IDLE: no page can be evicted while
+/// mappings change.
 pub(crate) fn run_little() {
     // SAFETY: changes how this thread is scheduled; no pointers are passed.
     let told = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 19) };

@@ -112,7 +112,7 @@ pub(crate) fn run(name: &str) -> ! {
         "many-small" => many_small(),
         "many-write" => many_write(),
         "workers" => workers(),
-        // What is watched is not to split the mapping that it is told by.
+        // Registered memory must not split the mapping that the kernel reports it by.
         "stack-is-told" => {
             let before = raw::stack_bytes();
             check(filled());
@@ -194,7 +194,8 @@ pub(crate) fn run(name: &str) -> ! {
     std::process::exit(0)
 }
 
-/// Memory that the program watches itself is left to it; where it is watched already, it is told.
+/// Memory that the program registers itself stays its own; if the supervisor has registered it
+/// already, the program gets an error.
 fn own_userfaultfd() {
     let at = filled();
     let own = match raw::userfaultfd() {
@@ -252,8 +253,8 @@ fn threads_end() {
     checker.join().expect("all pages are right");
 }
 
-/// A thread ends with mutexes that it has held for long. Who waits for them is told, in private
-/// memory whose pages leave, and in shared memory.
+/// A thread ends with mutexes that it has held for long. A waiter of them is woken, in private
+/// memory whose pages are evicted, and in shared memory.
 fn owners_end() {
     let shared = raw::map(0, PAGE, raw::READ_WRITE, raw::SHARED, -1).expect("mmap");
     let private = raw::map(0, 64 * PAGE, raw::READ_WRITE, raw::PRIVATE, -1).expect("mmap");
@@ -282,8 +283,8 @@ fn owners_end() {
     }
 }
 
-/// Of threads that do nothing, the kernel finds the word that it clears at their end, where the
-/// rest of their stacks has left.
+/// At the end of an idle thread, the kernel finds the word that it clears, although the rest of the
+/// thread's stack was evicted.
 fn words_of_threads() {
     const USED: usize = 64;
     let (tell, told) = mpsc::channel();
@@ -331,7 +332,7 @@ fn is_resident(address: usize) -> bool {
     u64::from_ne_bytes(entry) >> 63 == 1
 }
 
-/// Likewise, while the process forks.
+/// The same, while the process forks.
 fn threads_end_in_forks() {
     let at = filled();
     let is_over = AtomicBool::new(false);
@@ -402,7 +403,7 @@ fn resident_pages() -> usize {
     numbers[1] - numbers[2]
 }
 
-/// What has just been moved somewhere is gone where a page is moved over it that grows.
+/// A page moved a moment ago is gone if a growing page is moved over it.
 fn moves_over_moves() {
     const LONG: usize = 32;
     let at = filled();
@@ -423,8 +424,8 @@ fn moves_over_moves() {
     }
 }
 
-/// What has grown to where another thread has just unmapped what it had moved there is zeros. That
-/// one seldom gets to tell of it before.
+/// A mapping that grows to addresses which another thread has just unmapped after a move has zeros
+/// there. The other thread seldom gets to report it before.
 fn grows_over() {
     const PART: usize = 8;
     const BYTES: usize = PART * PAGE;
@@ -639,7 +640,7 @@ fn unfit() {
     }
 }
 
-/// A process and its child write to all that they have in common.
+/// A process and its child write to all memory that they share.
 fn both_write() {
     let at = filled();
     let child = raw::fork();
@@ -656,7 +657,7 @@ fn both_write() {
     }
 }
 
-/// Two processes that have nothing in common and fault in turn are answered by two threads.
+/// Two processes that share nothing and fault in turn are answered by two threads.
 fn workers() {
     let shared = raw::map(0, PAGE, raw::READ_WRITE, raw::SHARED, -1).expect("mmap");
     let is_over = raw::flag(shared);

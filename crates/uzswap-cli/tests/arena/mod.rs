@@ -22,7 +22,7 @@ pub(crate) struct Arena(Mutex<Inner>);
 struct Inner {
     /// By class: the first free object, which holds the address of the next; 0 at the end.
     free: [usize; CLASSES],
-    /// What is left of the newest chunk.
+    /// The unused rest of the newest chunk.
     chunk: (usize, usize),
     /// Address and bytes of each.
     spares: [(usize, usize); SPARES],
@@ -102,8 +102,8 @@ impl Inner {
     }
 }
 
-// SAFETY: an object is given out once until it is freed, is as large and aligned as its class or
-// its mapping, and its content is kept when it grows.
+// SAFETY: an object is given out once until it is freed, and is as large and aligned as its class
+// or its mapping. Its content is kept when it grows.
 unsafe impl GlobalAlloc for Arena {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         assert!(layout.align() <= PAGE);

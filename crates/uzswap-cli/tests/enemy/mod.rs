@@ -26,7 +26,7 @@ const PAGE: usize = 4096;
 /// How long an answer is waited for.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What an enemy does, and the tests that each of them is.
+/// Attacks of an enemy, each a test of its own.
 pub(crate) const ATTACKS: [&str; 12] = [
     "truncate",
     "scribble",
@@ -260,8 +260,9 @@ fn lingering_socket() -> (OwnedFd, TcpStream) {
     (socket.into(), peer)
 }
 
-/// Has the supervisor be the last to close such a socket: with a message that brings none, with the
-/// one that brings a userfaultfd, through the door, and with an answer to a command.
+/// Makes the supervisor the last to close such a socket. The enemy sends it with a message that
+/// brings none, with the one that brings a userfaultfd, through the door, and with an answer to a
+/// command.
 fn lingering() {
     let send_one = |to: &OwnedFd, message: Message| {
         let (socket, peer) = lingering_socket();

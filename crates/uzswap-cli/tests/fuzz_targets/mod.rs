@@ -354,9 +354,9 @@ fn places(about: &About) -> Vec<(Option<u32>, &str, u64)> {
         .collect()
 }
 
-/// A page set that is read is what was in its files, and is read again once it is written anew. Of
-/// `data` the first bytes tell how many pages there are, and whether the last one is cut off; the
-/// rest is the side file, in which `@` stands for the right hash.
+/// A page set that is read is what was in its files, and is read again once it is written anew. The
+/// first bytes of `data` give the number of pages, and whether the last one is cut off. The rest is
+/// the side file, in which `@` stands for the right hash.
 pub(crate) fn page_set(mut data: &[u8]) {
     let [pages, cut] = take(&mut data);
     let pages: Vec<Page> = (0..usize::from(pages % 8)).map(page_of).collect();
@@ -408,7 +408,7 @@ fn is_part(bytes: &[u8], file: &[u8]) -> bool {
     bytes.is_empty() || file.windows(bytes.len()).any(|window| window == bytes)
 }
 
-/// What is captured of a core dump is in it, and little is made of little. Of `data` the first byte
+/// All captured pages are in the core dump, and little is made of little. Of `data` the first byte
 /// tells how many pages follow the first one, which has the rest.
 pub(crate) fn core_dump(mut data: &[u8]) {
     let [pages] = take(&mut data);

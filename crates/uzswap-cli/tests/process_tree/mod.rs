@@ -1,4 +1,4 @@
-//! What a program and all that it starts take of memory, looked at from outside.
+//! Memory of a program and of all that it starts, sampled from outside.
 
 use std::fs;
 use std::io::{self, Read};

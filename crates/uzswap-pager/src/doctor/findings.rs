@@ -18,6 +18,12 @@ const FILES_MIN: u64 = 64;
 const SYSCTL: &str = "sysctl -w vm.unprivileged_userfaultfd=1";
 const DEVICE_MODE: &str = "chmod 0666 /dev/userfaultfd";
 
+/// Full mode and EVENT_FORK at once: docs/how-to/without-root.md, docs/how-to/containers.md.
+const AS_ROOT: &str = "sudo uzswap run --limit SIZE -- runuser -u USER -- COMMAND";
+const CONTAINER: &str = "docker run --device /dev/userfaultfd --cap-add SYS_PTRACE ...";
+const ROOTFUL_CONTAINER: &str =
+    "sudo docker run --device /dev/userfaultfd --cap-add SYS_PTRACE ...";
+
 pub(super) fn all(files: &Files, probes: &Probes) -> Vec<Finding> {
     let mut found = vec![userfaultfd(files, probes)];
     found.extend(probes.features.iter().map(|(name, outcome)| feature(files, name, outcome)));
@@ -57,8 +63,8 @@ impl Finding {
 pub(super) fn strange_proc() -> Option<Finding> {
     let told = std::fs::read_link("/proc/self").ok()?;
     let is_ours = told.to_str()?.parse() == Ok(std::process::id());
-    let means = "processes have other numbers there: none could be looked at";
-    let strange = || finding("/proc", State::Missing, "of another PID namespace", means);
+    let means = "processes have other PIDs there, so no process can be inspected";
+    let strange = || finding("/proc", State::Missing, "mounted for another PID namespace", means);
     (!is_ours).then(|| strange().fixed_by(&["mount -t proc proc /proc", "unshare --mount-proc"]))
 }
 
@@ -73,7 +79,7 @@ fn ended(outcome: &Outcome) -> String {
 
 fn userfaultfd(files: &Files, probes: &Probes) -> Finding {
     let make = |state, found: &str, means: &str| finding("userfaultfd", state, found, means);
-    let works = "faults in system calls are served too";
+    let works = "page faults in system calls are served too";
     // A program cannot do what its supervisor may: it has capabilities of its own.
     if probes.by_device.is_ok() {
         return make(State::Ok, "full mode, by /dev/userfaultfd", works);
@@ -85,7 +91,7 @@ fn userfaultfd(files: &Files, probes: &Probes) -> Finding {
         return make(
             State::Missing,
             "full mode for uzswap alone",
-            "programs that it starts have no CAP_SYS_PTRACE and cannot make a userfaultfd",
+            "programs that uzswap starts lack CAP_SYS_PTRACE and cannot create a userfaultfd",
         )
         .fixed_by(&[SYSCTL, DEVICE_MODE]);
     }
@@ -93,64 +99,69 @@ fn userfaultfd(files: &Files, probes: &Probes) -> Finding {
     let blocked = is(&probes.user_mode_only, EPERM) || is(&probes.user_mode_only, ENOSYS) && knows;
     if blocked && files.has_seccomp() {
         let found = format!("none: seccomp blocks the system call ({})", ended(&probes.by_syscall));
-        return make(State::Missing, &found, "the container does not allow it").fixed_by(&[
-            "docker run --device /dev/userfaultfd --cap-add SYS_PTRACE ...",
-            "docker run --security-opt seccomp=unconfined --cap-add SYS_PTRACE ...",
-        ]);
+        let means = "a container needs the device /dev/userfaultfd, and CAP_SYS_PTRACE";
+        return make(State::Missing, &found, means).fixed_by(&[container(files)]);
     }
     if is(&probes.user_mode_only, ENOSYS) {
         return make(
             State::Missing,
-            "none: the kernel has no such system call",
-            "a kernel with CONFIG_USERFAULTFD=y is needed",
+            "none: this kernel has no userfaultfd system call",
+            "run needs a kernel with CONFIG_USERFAULTFD=y",
         );
     }
     let found = match probes.user_mode_only {
-        Ok(()) => "for faults of user mode only".to_owned(),
+        Ok(()) => "for faults in user mode only".to_owned(),
         Err(_) => format!("none: {}", ended(&probes.by_syscall)),
     };
-    make(
-        State::Missing,
-        &found,
-        "system calls of programs would fail with EFAULT on compressed memory",
-    )
-    .fixed_by(&[
+    let means = "system calls of programs would fail with EFAULT on compressed memory";
+    let missing = make(State::Missing, &found, means);
+    // The setting and the device give full mode, but not EVENT_FORK.
+    if probes.features.iter().any(|(name, outcome)| *name == "EVENT_FORK" && outcome.is_err()) {
+        return missing.fixed_by(&[AS_ROOT]);
+    }
+    missing.fixed_by(&[
         SYSCTL,
         DEVICE_MODE,
         r#"echo 'KERNEL=="userfaultfd", MODE="0666"' > /etc/udev/rules.d/60-userfaultfd.rules"#,
-        "sudo uzswap run ...",
+        AS_ROOT,
     ])
+}
+
+/// The command for a container that `run` works in: root of a user namespace may not follow forks.
+fn container(files: &Files) -> &'static str {
+    if files.is_first_user_namespace() { CONTAINER } else { ROOTFUL_CONTAINER }
 }
 
 fn feature(files: &Files, name: &'static str, outcome: &Outcome) -> Finding {
     let (since, purpose, without) = match name {
-        "EVENT_FORK" => ("4.11", "forked children keep their pages", "a child would read zeros"),
+        "EVENT_FORK" => {
+            ("4.11", "forked children keep their evicted pages", "a child would read zeros")
+        }
         "EVENT_REMAP" => ("4.11", "mremap is followed", "moved memory would be lost"),
         "EVENT_REMOVE" => ("4.11", "madvise is followed", "dropped pages would come back"),
         "EVENT_UNMAP" => ("4.11", "munmap is followed", "unmapped pages would come back"),
-        _ => ("6.8", "pages leave a program at once", "pages cannot be taken from it"),
+        _ => ("6.8", "pages are moved out atomically", "pages cannot be evicted"),
     };
     match outcome {
         Ok(()) => finding(name, State::Ok, "tried, works", purpose),
         Err(Failure::Os(EINVAL)) => finding(
             name,
             State::Missing,
-            "the kernel does not have it",
-            format!("{without}; Linux {since} or newer is needed"),
+            "this kernel does not have it",
+            format!("{without}; run needs Linux {since} or newer"),
         ),
         Err(Failure::Os(EPERM)) if name == "EVENT_FORK" => {
             let means = format!(
-                "{without}; it needs CAP_SYS_PTRACE, vm.unprivileged_userfaultfd is not enough"
+                "{without}; this needs CAP_SYS_PTRACE, vm.unprivileged_userfaultfd=1 is not enough"
             );
             let found = ended(outcome);
             if !files.is_first_user_namespace() {
-                let means = format!("{means}, nor is root in a user namespace");
-                return finding(name, State::Missing, found, means)
-                    .fixed_by(&["sudo docker run --cap-add SYS_PTRACE ..."]);
+                let means =
+                    format!("{means}, nor is root of a user namespace (rootless container)");
+                return finding(name, State::Missing, found, means).fixed_by(&[ROOTFUL_CONTAINER]);
             }
             // A file capability would let every user of the machine read any process.
-            finding(name, State::Missing, found, means)
-                .fixed_by(&["sudo uzswap run ...", "docker run --cap-add SYS_PTRACE ..."])
+            finding(name, State::Missing, found, means).fixed_by(&[AS_ROOT, CONTAINER])
         }
         Err(_) => finding(name, State::Missing, ended(outcome), without),
     }
@@ -163,8 +174,8 @@ fn pagemap_scan(outcome: &Outcome) -> Finding {
         Err(Failure::Os(ENOTTY | EINVAL)) => finding(
             topic,
             State::Missing,
-            "the kernel does not have it",
-            "resident pages cannot be found; Linux 6.7 or newer is needed",
+            "this kernel does not have it",
+            "resident pages cannot be found; run needs Linux 6.7 or newer",
         ),
         Err(_) => finding(topic, State::Missing, ended(outcome), "resident pages cannot be found"),
     }
@@ -176,17 +187,17 @@ fn read_memory(files: &Files, outcome: &Outcome) -> Finding {
     let scope_text = scope.map_or("no yama".to_owned(), |scope| format!("ptrace_scope {scope}"));
     if outcome.is_ok() {
         let found = format!("tried on a child, works ({scope_text})");
-        return finding(topic, State::Ok, found, "pages of programs can be read");
+        return finding(topic, State::Ok, found, "uzswap can read the pages of programs");
     }
     let found = format!("{} ({scope_text})", ended(outcome));
-    let missing = finding(topic, State::Missing, found, "pages of programs cannot be read");
+    let missing = finding(topic, State::Missing, found, "uzswap cannot read the pages of programs");
     match scope {
         Some(2) => missing.fixed_by(&["sysctl -w kernel.yama.ptrace_scope=1"]),
         Some(3..) => Finding {
-            means: missing.means + "; scope 3 can only be changed at the next boot",
+            means: missing.means + "; ptrace_scope 3 cannot be lowered before the next boot",
             ..missing
         },
-        _ if files.has_seccomp() => missing.fixed_by(&["docker run --cap-add SYS_PTRACE ..."]),
+        _ if files.has_seccomp() => missing.fixed_by(&[container(files)]),
         _ => missing,
     }
 }
@@ -194,7 +205,7 @@ fn read_memory(files: &Files, outcome: &Outcome) -> Finding {
 fn kernel(files: &Files) -> Finding {
     let release = files.text("/proc/sys/kernel/osrelease");
     let found = release.unwrap_or_else(|| "unknown".to_owned());
-    finding("kernel", State::Ok, found, "Linux 6.8 is the first with all that run needs")
+    finding("kernel", State::Ok, found, "run needs Linux 6.8 or newer")
 }
 
 fn capability(files: &Files) -> Finding {
@@ -202,14 +213,14 @@ fn capability(files: &Files) -> Finding {
     let has = files.may_trace("CapEff");
     let user = if files.is_root() { "root" } else { "not root" };
     if !files.is_first_user_namespace() {
-        let means = "the kernel asks for it outside of the namespace";
+        let means = "EVENT_FORK needs it outside of the namespace";
         return finding(topic, State::Note, format!("{user} of a user namespace"), means);
     }
     match (has, files.programs_may_trace()) {
         (true, true) => finding(topic, State::Ok, user, "forks can be followed"),
         (true, false) => {
-            let means = "programs that uzswap starts do not have it";
-            finding(topic, State::Note, format!("{user}, uzswap alone has it"), means)
+            let means = "programs that uzswap starts do not inherit it";
+            finding(topic, State::Note, format!("{user}, for uzswap alone"), means)
         }
         (false, _) => {
             finding(topic, State::Note, format!("{user}, no"), "forks cannot be followed")
@@ -219,8 +230,8 @@ fn capability(files: &Files) -> Finding {
 
 fn seccomp(files: &Files) -> Finding {
     if files.has_seccomp() {
-        let means = "system calls can be refused; what run needs was tried above";
-        finding("seccomp", State::Note, "a filter is on this process", means)
+        let means = "the filter can refuse system calls; those that run needs were tried above";
+        finding("seccomp", State::Note, "this process has a filter", means)
     } else {
         finding("seccomp", State::Ok, "none", "no system call is filtered")
     }
@@ -233,13 +244,13 @@ fn loader(files: &Files) -> Finding {
             "LD_PRELOAD",
             State::Ok,
             loader,
-            "dynamic programs are managed, static and setuid ones are not",
+            "dynamically linked programs are managed; static and setuid ones are not",
         ),
         None => finding(
             "LD_PRELOAD",
             State::Missing,
             "no dynamic loader in /lib or /lib64",
-            "all programs are static here: none would be managed",
+            "without one all programs are static, and run would manage none",
         ),
     }
 }
@@ -255,7 +266,7 @@ fn memory_cgroup(files: &Files) -> Finding {
             }
             Some(limit) => {
                 let found = format!("v{}, limit {} MiB", group.version, limit / MIB);
-                let means = "it counts the pool and uzswap too: keep --limit below it";
+                let means = "the pool and uzswap count against it too: keep --limit below it";
                 finding(topic, State::Note, found, means)
             }
         },
@@ -266,7 +277,7 @@ fn huge_pages(files: &Files) -> Finding {
     let folder = "/sys/kernel/mm/transparent_hugepage";
     let topic = "huge pages";
     let Some(enabled) = files.choice(&format!("{folder}/enabled")) else {
-        return finding(topic, State::Ok, "none", "pages leave and come one by one");
+        return finding(topic, State::Ok, "none", "pages are evicted and faulted in one by one");
     };
     let defrag = files.choice(&format!("{folder}/defrag"));
     let collapses = files.number(&format!("{folder}/khugepaged/defrag")) == Some(1);
@@ -276,11 +287,11 @@ fn huge_pages(files: &Files) -> Finding {
         if collapses { "defragments" } else { "does not defragment" }
     );
     if enabled == "always" {
-        let means = "a touch can bring 2 MiB of zeros: peaks are higher, small limits are slower";
+        let means = "one touch can allocate 2 MiB: peaks are higher, small limits are slower";
         let fix = "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled";
         return finding(topic, State::Note, found, means).fixed_by(&[fix]);
     }
-    finding(topic, State::Ok, found, "only programs that ask get them")
+    finding(topic, State::Ok, found, "only programs that ask for huge pages get them")
 }
 
 fn overcommit(files: &Files) -> Finding {
@@ -290,7 +301,7 @@ fn overcommit(files: &Files) -> Finding {
             topic,
             State::Note,
             "2, strict",
-            "compressed memory counts as committed: large programs can get ENOMEM",
+            "compressed memory counts as committed, so large programs can get ENOMEM",
         )
         .fixed_by(&["sysctl -w vm.overcommit_memory=0"]),
         mode => {
@@ -303,7 +314,7 @@ fn overcommit(files: &Files) -> Finding {
 /// Where so few descriptors are allowed, as a hard limit, that nothing can be run.
 pub(super) fn few_open_files(limit: Option<u64>) -> Option<Finding> {
     let limit = limit.filter(|&limit| limit < FILES_MIN)?;
-    let means = format!("{FILES_MIN} at least are needed to run anything");
+    let means = format!("run needs {FILES_MIN} at least");
     let raise = format!("ulimit -n {FILES_WANTED}");
     Some(finding(OPEN_FILES, State::Missing, limit.to_string(), means).fixed_by(&[&raise]))
 }
@@ -321,12 +332,13 @@ fn open_files(files: &Files) -> Finding {
         Some(limit) if !files.is_root() => limit,
         limit => {
             let found = limit.map_or("no limit".to_owned(), |limit| limit.to_string());
-            return finding(topic, State::Ok, found, "enough for large trees of processes");
+            return finding(topic, State::Ok, found, "enough for large process trees");
         }
     };
     let most = limit / FILES_OF_PROCESS;
-    let means =
-        format!("enough for some {most} processes at once, ten for each; more run unmanaged");
+    let means = format!(
+        "enough for some {most} processes at a time, ten for each; further ones run unmanaged"
+    );
     if limit >= FILES_WANTED {
         return finding(topic, State::Ok, limit.to_string(), means);
     }
@@ -337,7 +349,12 @@ fn open_files(files: &Files) -> Finding {
 fn locked_memory(files: &Files) -> Finding {
     let limit = files.soft_limit("Max locked memory");
     let found = limit.map_or("no limit".to_owned(), |limit| format!("limit {} KiB", limit / 1024));
-    finding("locked memory", State::Ok, found, "what programs lock stays resident, and counts")
+    finding(
+        "locked memory",
+        State::Ok,
+        found,
+        "locked memory stays resident and counts against --limit",
+    )
 }
 
 fn zram(files: &Files) -> Finding {
@@ -351,14 +368,14 @@ fn zram(files: &Files) -> Finding {
     let topic = "zram";
     if !used.is_empty() {
         let found = format!("{} in use as swap", used.len());
-        let means = "the kernel may compress pages too, those of the pool among them";
+        let means = "the kernel may compress pages too, including those of the pool";
         return finding(topic, State::Note, found, means);
     }
     let found = match devices.len() {
         0 => "no device".to_owned(),
         count => format!("{count} device(s), none in use as swap"),
     };
-    finding(topic, State::Ok, found, "the kernel compresses nothing beside run")
+    finding(topic, State::Ok, found, "the kernel compresses no pages itself")
 }
 
 fn zswap(files: &Files) -> Finding {
@@ -367,7 +384,7 @@ fn zswap(files: &Files) -> Finding {
         None => finding("zswap", State::Ok, "not in the kernel", "no effect on run"),
         Some("Y" | "1") => {
             let compressor = parameter("compressor").unwrap_or_else(|| "unknown".to_owned());
-            let means = "with swap, the kernel compresses pages too, those of the pool among them";
+            let means = "with swap, the kernel compresses pages too, including those of the pool";
             finding("zswap", State::Note, format!("on, {compressor}"), means)
         }
         Some(_) => finding("zswap", State::Ok, "off", "no effect on run"),

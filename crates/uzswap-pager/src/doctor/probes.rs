@@ -29,7 +29,7 @@ pub enum Failure {
 
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Failure {
-        error.raw_os_error().map_or(Failure::Wrong("failed without a reason"), Failure::Os)
+        error.raw_os_error().map_or(Failure::Wrong("failed without an errno"), Failure::Os)
     }
 }
 
@@ -143,7 +143,7 @@ fn serve<T: Send>(
                 Err(failure) => served = Err(failure),
             }
             if Instant::now() > deadline {
-                served = served.and(Err(Failure::Wrong("a thread was not woken")));
+                served = served.and(Err(Failure::Wrong("UFFDIO_WAKE did not wake a thread")));
             }
             if served.is_err() {
                 // It must not wait for ever: what is missing is zero now.
@@ -216,19 +216,19 @@ fn remap(memory: &OwnMemory) -> Outcome {
     let (done, told) = serve(memory, || memory.remap(REGISTERED, REGISTERED.end))?;
     done?;
     let expected = (memory.address(0), memory.address(REGISTERED.end));
-    check(told.moved == Some(expected), "mremap was not told")
+    check(told.moved == Some(expected), "mremap was not reported")
 }
 
 fn remove(memory: &OwnMemory) -> Outcome {
     let (done, told) = serve(memory, || memory.discard(1..2))?;
     done?;
-    check(told.removed == Some(memory.range(1..2)), "madvise was not told")
+    check(told.removed == Some(memory.range(1..2)), "madvise was not reported")
 }
 
 fn unmap(memory: &OwnMemory) -> Outcome {
     let (done, told) = serve(memory, || memory.replace(1..2))?;
     done?;
-    check(told.unmapped == Some(memory.range(1..2)), "munmap was not told")
+    check(told.unmapped == Some(memory.range(1..2)), "munmap was not reported")
 }
 
 fn move_pages(memory: &OwnMemory) -> Outcome {
@@ -241,7 +241,7 @@ fn move_pages(memory: &OwnMemory) -> Outcome {
         4096,
         MoveFlags::default(),
     )?;
-    check(memory.load(0, 0) == 1 && memory.load(from, 0) == 0, "a page did not move")
+    check(memory.load(0, 0) == 1 && memory.load(from, 0) == 0, "UFFDIO_MOVE did not move a page")
 }
 
 fn pagemap_scan() -> Outcome {

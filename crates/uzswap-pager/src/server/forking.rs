@@ -167,8 +167,8 @@ impl Server {
             Err(why) => {
                 let pid = parent.root().unwrap_or(0);
                 log(&format!(
-                    "a child of process {pid} cannot be followed: {why}; it gets SIGBUS or EFAULT \
-                     for pages that it lacks"
+                    "cannot follow a child of process {pid}: {why}; the child gets SIGBUS or \
+                     EFAULT on evicted pages"
                 ));
                 self.orphan(child, pid, parent.peer.clone());
             }
@@ -178,13 +178,18 @@ impl Server {
     /// The space of a child: it has the pages of its parent that are in the store. In words why
     /// some of them cannot be had.
     fn child_of(&mut self, parent: &mut Space, child: Arc<Userfaultfd>) -> Result<Space, String> {
-        let secret = random_bytes().map_err(|error| format!("no secret for it: {error}"))?;
+        let secret =
+            random_bytes().map_err(|error| format!("cannot read random bytes: {error}"))?;
         let mut space = Space::of_child(child, parent, secret);
         space.watched = parent.watched.clone();
         let unprotected = parent.take_unprotected();
         // What the kernel does not give to children, and what it gives as zeros.
-        let [not_copied, wiped, stacks] =
-            parent.fork_advice().map_err(|error| format!("its mappings are not told: {error}"))?;
+        let [not_copied, wiped, stacks] = parent.fork_advice().map_err(|error| {
+            format!(
+                "cannot read the mappings of its parent: \
+                                                          {error}"
+            )
+        })?;
         space.inherit_advice(wiped.clone(), stacks.clone());
         // Both run on by now.
         let unprotected = unprotected.map(|rest| parent.without_spared(rest, stacks.clone()));
@@ -215,7 +220,7 @@ impl Server {
             if let Some(family) = family {
                 self.lost(&family, space.lent_bytes());
             }
-            return Err(format!("staged pages of its parent cannot be kept: {why}"));
+            return Err(format!("cannot store the staged pages of its parent: {why}"));
         }
         Ok(space)
     }
@@ -252,7 +257,7 @@ impl Server {
         let most = all.into_iter().max_by_key(|(_, all)| all.len());
         if !most.is_some_and(|(root, all)| self.let_one_go(root, &all)) {
             let why = too_many_files(error);
-            self.pager.end(&lock(shared), &format!("a fork cannot be followed: {why}"));
+            self.pager.end(&lock(shared), &format!("cannot follow a fork: {why}"));
         }
     }
 
@@ -272,9 +277,9 @@ impl Server {
         self.gone(id);
         if !std::mem::replace(&mut self.has_told_of_children, true) {
             log(&format!(
-                "a child of process {root} is not followed any more, as it has no helper and \
-                 descriptors are few (ulimit -n): it gets SIGBUS or EFAULT for pages that it \
-                 lacks; likewise others from now on"
+                "a child of process {root} without a helper is not followed any more, because \
+                 descriptors run out (ulimit -n); it gets SIGBUS or EFAULT on evicted pages; later \
+                 cases are not reported"
             ));
         }
         true

@@ -305,7 +305,10 @@ impl Server {
             Stage::Unable(errno) => {
                 let error = io::Error::from_raw_os_error(errno as i32);
                 let pid = self.pending[&id].peer.pid();
-                self.pager.warn(&format!("process {pid} runs unmanaged: userfaultfd: {error}"));
+                self.pager.warn(&format!(
+                    "process {pid} is unmanaged: it cannot create a \
+                                          userfaultfd: {error}"
+                ));
                 Err(error)
             }
             stage => Ok(Some(stage)),
@@ -333,9 +336,8 @@ impl Server {
         if !std::mem::replace(&mut self.has_told_of_files, true) {
             let error = io::Error::from_raw_os_error(libc::EMFILE);
             let why = too_many_files(&error);
-            self.pager.warn(&format!(
-                "process {pid} runs unmanaged, and so may others from now on: {why}"
-            ));
+            self.pager
+                .warn(&format!("process {pid} is unmanaged: {why}; later cases are not reported"));
         }
     }
 

@@ -159,9 +159,9 @@ impl Server {
                         && !std::mem::replace(&mut self.has_told_of_left, true)
                     {
                         log(&format!(
-                            "page {address:#x} of process {pid} cannot be given back, as it \
-                             has ended, or its helper: who asked for it gets EFAULT or SIGBUS; \
-                             likewise from now on"
+                            "cannot restore page {address:#x} of process {pid}: the process or its \
+                             helper has ended; the reader gets EFAULT or SIGBUS; later cases are \
+                             not reported"
                         ));
                     }
                 }
@@ -172,8 +172,8 @@ impl Server {
                         self.orphan(Arc::new(child), pid, peer.clone());
                     } else if let Some(peer) = peer.as_ref().filter(|peer| peer.is_alive()) {
                         log(&format!(
-                            "process {pid} has no helper and forks {CHILDREN_MAX} processes; it \
-                             was ended"
+                            "process {pid} forked {CHILDREN_MAX} processes without a helper; the \
+                             process was ended"
                         ));
                         peer.kill();
                     }

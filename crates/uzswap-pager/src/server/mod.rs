@@ -239,7 +239,7 @@ impl Server {
             && process::has_dumped_core(pid)
         {
             self.pager.warn(&format!(
-                "the core file of process {pid} has zeros for {missing} pages that had left it"
+                "the core file of process {pid} has zeros for {missing} evicted pages"
             ));
         }
     }

@@ -197,7 +197,7 @@ impl Server {
                 self.pager.lose(
                     space,
                     page,
-                    &format!("page {address:#x} of process {pid}: {error}"),
+                    &format!("cannot restore page {address:#x} of process {pid}: {error}"),
                 );
                 return None;
             }
@@ -320,7 +320,7 @@ impl Server {
             errno => {
                 let pid = space.pid.unwrap_or(0);
                 let error = io::Error::from_raw_os_error(errno);
-                let text = format!("page {address:#x} of process {pid}: {error}");
+                let text = format!("cannot restore page {address:#x} of process {pid}: {error}");
                 self.pager.lose(space, fault.page(), &text);
             }
         }

@@ -5,7 +5,7 @@ use std::ops::{BitOr, Sub};
 
 use libc::{_IO, _IOR, _IOWR, Ioctl};
 
-/// What a userfaultfd can do beside missing pages of anonymous memory: `UFFD_FEATURE_*`.
+/// Features of a userfaultfd beside missing pages of anonymous memory: `UFFD_FEATURE_*`.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Features(pub u64);
 
@@ -28,7 +28,7 @@ impl Features {
     pub const EVENT_UNMAP: Features = Features(1 << 6);
     /// A signal to the thread that faults, and no message (4.14).
     pub const SIGBUS: Features = Features(1 << 7);
-    /// The thread that faults is told (4.14).
+    /// A message names the faulting thread (4.14).
     pub const THREAD_ID: Features = Features(1 << 8);
     /// Pages of huge-page files that are there and not mapped (5.13).
     pub const MINOR_HUGETLBFS: Features = Features(1 << 9);

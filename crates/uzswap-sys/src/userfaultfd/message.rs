@@ -34,7 +34,8 @@ pub enum Event {
         /// [`THREAD_ID`](super::Features::THREAD_ID).
         thread: u32,
     },
-    /// The process forks; it goes on when this is read. What was registered is so in the child.
+    /// The process forks; it goes on when this is read. Registered ranges stay registered in the
+    /// child.
     Fork {
         /// The child's, with the features of the parent's.
         child: Userfaultfd,

@@ -38,9 +38,9 @@ pub const DEVICE: &str = "/dev/userfaultfd";
 ///
 /// # Errors
 ///
-/// That of the system call, if both are refused: `EPERM` without `CAP_SYS_PTRACE` where
-/// `vm.unprivileged_userfaultfd` is 0, `ENOSYS` where the kernel has none, `EINVAL` for
-/// `user_mode_only` before Linux 5.11, `EMFILE`.
+/// The error of the system call, if both are refused. `EPERM`: no `CAP_SYS_PTRACE` and
+/// `vm.unprivileged_userfaultfd` is 0; `ENOSYS`: the kernel has none; `EINVAL`: `user_mode_only`
+/// before Linux 5.11; or `EMFILE`.
 pub fn create(user_mode_only: bool) -> io::Result<OwnedFd> {
     create_by_syscall(user_mode_only).or_else(|refused| {
         let device = File::options().read(true).write(true).open(DEVICE);
@@ -89,12 +89,11 @@ fn owned(fd: RawFd) -> io::Result<OwnedFd> {
 pub struct Stopped {
     /// Bytes done before: whole pages, from the start.
     pub done: u64,
-    /// The kernel's error. `EAGAIN` with `done` above 0: the reason is told by the call for the
-    /// rest. `EAGAIN` with 0: the memory changes; read the messages first. `EEXIST`: the page is
-    /// there; of a move it may be one of those that Linux 6.18 has moved and not counted, which are
-    /// not where they were (`tests/userfaultfd.rs`). `ENOENT`: it is not registered, or the range
-    /// crosses the border of a mapping.
-    /// `ESRCH`: the process has ended.
+    /// The kernel's error. `EAGAIN` with `done` above 0: the call for the rest returns the reason.
+    /// `EAGAIN` with 0: the memory changes; read the messages first. `EEXIST`: the page is present.
+    /// After a move it may be one of those that Linux 6.18 moved and did not count, which are no
+    /// longer at their old place (`tests/userfaultfd.rs`). `ENOENT`: it is not registered, or the
+    /// range crosses the border of a mapping. `ESRCH`: the process has ended.
     pub errno: i32,
 }
 
@@ -150,7 +149,7 @@ impl Userfaultfd {
         Ok(Features(api.features))
     }
 
-    /// Has faults of `range` told: of pages that are `missing`, and writes to those under write
+    /// Requests faults of `range`: of pages that are `missing`, and writes to pages under write
     /// protection (`wp`).
     ///
     /// # Errors
@@ -224,9 +223,8 @@ impl Userfaultfd {
     ///
     /// # Errors
     ///
-    /// [`Stopped`]; `EBUSY` for a page that is shared with a forked process or pinned, `ENOENT`
-    /// for one that is not there, `EINVAL` before Linux 6.8, from another process, or where the
-    /// two mappings are not alike.
+    /// [`Stopped`]. `EBUSY`: the page is pinned or shared with a forked process; `ENOENT`: it is
+    /// not present; `EINVAL`: Linux before 6.8, another process, or two mappings that differ.
     pub fn move_pages(
         &self,
         to: u64,
@@ -323,9 +321,9 @@ impl Userfaultfd {
     /// A request about the memory that it was made for.
     fn request<T>(&self, request: libc::Ioctl, argument: &mut T) -> io::Result<()> {
         // SAFETY: each request is given with the structure of its number, which has the size in it,
-        // borrowed mutably for the call. What it does is to memory of another process, or was
-        // checked to be within memory that nobody has a reference to; `bytes` of a copy are
-        // borrowed by its caller and only read.
+        // borrowed mutably for the call. The request changes memory of another process, or memory
+        // without references (checked by the caller). The `bytes` of a copy are borrowed by the
+        // caller and only read.
         match unsafe { libc::ioctl(self.fd.as_raw_fd(), request, std::ptr::from_mut(argument)) } {
             -1 => Err(io::Error::last_os_error()),
             _ => Ok(()),
@@ -358,7 +356,7 @@ fn nothing_done(error: &io::Error) -> Stopped {
     Stopped { done: 0, errno: error.raw_os_error().unwrap_or(libc::EINVAL) }
 }
 
-/// What a request did that fills pages: `done` is what the kernel wrote.
+/// Result of a request that fills pages: `done` is what the kernel wrote.
 fn stopped(result: io::Result<()>, done: i64) -> Result<(), Stopped> {
     result.map_err(|error| Stopped { done: done.try_into().unwrap_or(0), ..nothing_done(&error) })
 }

@@ -10,13 +10,13 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use super::Userfaultfd;
 use crate::pages::{HOST_PAGE_SIZE, PageRun};
 
-/// Pages that only this type reaches, by single bytes read and written as atomics: so it does not
-/// matter what the kernel, told by another thread, does to them meanwhile.
+/// Pages that only this type reaches, by single bytes read and written as atomics: so the kernel
+/// may change them meanwhile at the request of another thread.
 ///
 /// A thread that touches a registered page waits for whoever reads the userfaultfd. One that
 /// discards, replaces, moves or forks waits as well where the event was asked for.
 pub struct OwnMemory {
-    /// First, so that it is closed before the pages go and nobody is told.
+    /// First, so that it is closed before the pages go and sends no event.
     uffd: Userfaultfd,
     pages: PageRun,
 }

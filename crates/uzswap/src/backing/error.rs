@@ -7,8 +7,8 @@ use thiserror::Error;
 
 use crate::options::OptionError;
 
-/// Why a file or device could not be taken as backing. What was there is as it was, unless it was
-/// ours before.
+/// Why a file or device could not be taken as backing. The file is unchanged, unless it was ours
+/// before.
 #[non_exhaustive]
 #[derive(Debug, Error)]
 pub enum BackingError {
@@ -27,17 +27,18 @@ pub enum BackingError {
     },
     /// Somebody else has it.
     #[error(
-        "{}: it is in use by another store or mount; each needs a backing of its own",
+        "{}: in use by another store or mount; choose another backing",
         path.display()
     )]
     InUse {
         /// The file.
         path: PathBuf,
     },
-    /// It has content that is not ours.
+    /// The file has content that is not ours.
     #[error(
-        "{}: this {kind} has other content, which would be lost; {}", path.display(),
-        if *kind == "block device" { "if it is to be, allow to overwrite it" }
+        "{}: this {kind} has other content, which a backing would overwrite; {}", path.display(),
+        if *kind == "block device" { "allow that with the overwrite option, or choose another \
+                                      device" }
         else { "choose another path, or remove it" }
     )]
     NotScratch {
@@ -47,7 +48,7 @@ pub enum BackingError {
         kind: &'static str,
     },
     /// Neither a regular file nor a block device.
-    #[error("{}: it is a {kind}; a backing is a file or a block device", path.display())]
+    #[error("{}: is a {kind}; a backing is a regular file or a block device", path.display())]
     WrongKind {
         /// The file.
         path: PathBuf,
@@ -55,25 +56,26 @@ pub enum BackingError {
         kind: &'static str,
     },
     /// A new file needs a size.
-    #[error("{}: there is no such file; give a size in bytes to make one", path.display())]
+    #[error("{}: no such file; give a size in bytes to create it", path.display())]
     NoSize {
         /// The file.
         path: PathBuf,
     },
     /// No room for one block.
     #[error(
-        "{}: {bytes} bytes are too few: a backing has a header and blocks of 4096 bytes, at least \
-         8192 bytes together", path.display()
+        "{}: {bytes} bytes are too few; a backing needs 8192 bytes at least (a header and one \
+         block)", path.display()
     )]
     TooSmall {
         /// The file.
         path: PathBuf,
-        /// What there is, or was asked for.
+        /// Its size, or the size asked for.
         bytes: u64,
     },
     /// Direct I/O was asked for.
     #[error(
-        "{}: no direct I/O here: {error}; allow the page cache, or choose another file system",
+        "{}: direct I/O is not possible: {error}; allow the page cache, or choose another file \
+         system",
         path.display()
     )]
     NoDirect {
@@ -83,7 +85,7 @@ pub enum BackingError {
         error: io::Error,
     },
     /// No memory for a buffer.
-    #[error("no memory for a block")]
+    #[error("cannot allocate memory for a block")]
     NoMemory(#[from] std::collections::TryReserveError),
 }
 
@@ -94,16 +96,16 @@ impl BackingError {
     }
 }
 
-/// What to do about an error of the kernel.
+/// Advice for an error of the kernel.
 fn advice(error: &io::Error) -> &'static str {
     use io::ErrorKind as Kind;
     match error.kind() {
         Kind::StorageFull => "; free some space, or ask for fewer bytes",
         Kind::QuotaExceeded => "; ask for fewer bytes, or for a larger quota",
         Kind::FileTooLarge => "; ask for fewer bytes, or raise the limit (ulimit -f)",
-        Kind::ReadOnlyFilesystem => "; choose a path on a file system that can be written",
-        Kind::NotFound => "; make the directory first, or choose another path",
-        Kind::PermissionDenied => "; choose a path that this user may read and write",
+        Kind::ReadOnlyFilesystem => "; choose a path on a writable file system",
+        Kind::NotFound => "; create the directory first, or choose another path",
+        Kind::PermissionDenied => "; choose a path that this user can read and write",
         _ => "",
     }
 }

@@ -15,7 +15,7 @@
 //! what was written in between.
 //!
 //! Two bytes a block, and four for every 4096: the free ones of such a group are counted, so that a
-//! search passes over the full ones. What was never taken has no memory in a large table.
+//! search passes over the full ones. In a large table, blocks that were never taken have no memory.
 
 use crate::AuditError;
 use std::collections::TryReserveError;
@@ -46,13 +46,13 @@ const DISCARD_BLOCKS_MAX: usize = 1 << 15;
 /// A block is not in the state that the call is about: out of range, not held, held too often, not
 /// being discarded. Nothing was changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error("block {block} is {state}: it cannot be {wanted}")]
+#[error("block {block} is {state} and cannot be {wanted}")]
 pub struct UnknownBlock {
     /// The block.
     pub block: u32,
     /// What it is.
     pub state: &'static str,
-    /// What was to be done with it.
+    /// The refused change.
     pub wanted: &'static str,
 }
 
@@ -241,8 +241,8 @@ impl Extents {
         None
     }
 
-    /// The blocks of a [`begin_discard`](Self::begin_discard), or a part of them, can be taken
-    /// again: the backing was told, whether it could give them back or not.
+    /// Makes the blocks of a [`begin_discard`](Self::begin_discard), or a part of them, free again:
+    /// the backing has answered, whether it could discard them or not.
     ///
     /// # Errors
     ///

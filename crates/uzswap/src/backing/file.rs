@@ -30,7 +30,7 @@ pub struct FileBacking {
     punches: AtomicBool,
     submission: Submission,
     in_flight: usize,
-    /// Those that no thread is using now.
+    /// Buffers that no thread is using now.
     rings: Mutex<Vec<Ring>>,
 }
 

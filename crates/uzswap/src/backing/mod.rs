@@ -6,9 +6,9 @@
 //! | [`Extents`] | knows which blocks are free, and how many objects each of the others holds |
 //! | [`Location`] | names a place in a block, in 40 bits |
 //!
-//! A page is written as it is, in a block of its own, or compressed: objects are packed one after
-//! the other into a run of blocks, from multiples of 16 bytes on, and may lie across two blocks.
-//! The way of a batch:
+//! A page is written as it is, in a block of its own, or compressed. Objects are packed into a run
+//! of blocks one after the other, from multiples of 16 bytes on, and may cross a block border. The
+//! way of a batch:
 //!
 //! ```
 //! use uzswap::backing::{Backing, BlockWrite, Extents, Location, MemoryBacking, zeroed_blocks};
@@ -74,8 +74,8 @@ pub use uzswap_sys::blocks::{
 
 const _: () = assert!(BLOCK_SIZE == PAGE_SIZE);
 
-/// A place for blocks of 4096 bytes, by number. It is scratch: what is in it means nothing to the
-/// next process. Shared by threads. A backing must not call its own store.
+/// A place for blocks of 4096 bytes, by number. A backing is scratch: its content means nothing to
+/// the next process. Shared by threads. A backing must not call its own store.
 pub trait Backing: Send + Sync + fmt::Debug {
     /// For messages: the path.
     fn name(&self) -> String;
@@ -93,7 +93,7 @@ pub trait Backing: Send + Sync + fmt::Debug {
     /// # Errors
     ///
     /// `InvalidInput` where they are not all inside, `UnexpectedEof` where the file is shorter than
-    /// it was made; else the kernel's. What is in `blocks` then is of no use.
+    /// it was made; else the kernel's. The content of `blocks` is unspecified then.
     fn read(&self, first: u32, blocks: &mut [Block]) -> io::Result<()>;
 
     /// Says that the blocks' contents are not needed any more, so that their space can be given

@@ -84,7 +84,7 @@ pub enum Submission {
 named!(Submission, "submission",
     Uring => "uring", Threads => "threads", Sequential => "sequential");
 
-/// What to take as backing, and how.
+/// The file or device to take as backing, and how.
 #[non_exhaustive]
 #[derive(Debug, Clone)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -112,8 +112,8 @@ pub struct FileBackingOptions {
     pub submission: Option<Submission>,
     /// Writes in flight at once, 1 to 4096; threads are 8 at most.
     pub in_flight: usize,
-    /// Leave the file there in the end. It is removed else, if it was made by a store that was to
-    /// remove it: this one, or one that was killed.
+    /// Leave the file there in the end. Without this, the file is removed if a store created it for
+    /// removal: this store, or one that was killed.
     pub keep: bool,
     /// Take a device whatever is on it. Never applies to files.
     pub overwrite: bool,
@@ -177,7 +177,7 @@ impl Scratch {
             }
         };
         let fail = |action| BackingError::os(&path, action);
-        let metadata = file.metadata().map_err(fail("look at it"))?;
+        let metadata = file.metadata().map_err(fail("read its metadata"))?;
         let is_device = metadata.file_type().is_block_device();
         // From here on a file that we made is removed if anything fails.
         let mut scratch = Scratch {
@@ -252,7 +252,7 @@ impl Scratch {
     fn resize(&mut self, preallocate: bool) -> Result<(), BackingError> {
         let fail = || BackingError::os(&self.path, "make it so large");
         if !preallocate {
-            // What an earlier store left takes space.
+            // Content of an earlier store takes space.
             self.file.set_len(HEADER_BYTES).map_err(fail())?;
         }
         self.file.set_len(self.bytes).map_err(fail())?;
@@ -280,7 +280,7 @@ fn is_same(one: &fs::Metadata, other: &fs::Metadata) -> bool {
     (one.dev(), one.ino()) == (other.dev(), other.ino())
 }
 
-/// What a kernel or file system says that cannot do what was asked for.
+/// Errors of a kernel or file system that does not support the request.
 pub(super) fn is_unsupported(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP | libc::ENOSYS))
 }
@@ -290,7 +290,7 @@ fn open_locked(path: &Path, may_create: bool) -> Result<(File, Place, bool), Bac
     let fail = |action| BackingError::os(path, action);
     for _ in 0..TRIES {
         let (file, place, is_new) = open_or_create(path, may_create)?;
-        let ours = file.metadata().map_err(fail("look at it"))?;
+        let ours = file.metadata().map_err(fail("read its metadata"))?;
         check_kind(path, &ours)?;
         match file.try_lock() {
             Ok(()) => {}
@@ -335,7 +335,7 @@ fn open_or_create(path: &Path, may_create: bool) -> Result<(File, Place, bool), 
         Err(error) if error.kind() == io::ErrorKind::NotFound && !may_create => {
             return Err(BackingError::NoSize { path: path.to_owned() });
         }
-        Err(error) => return Err(fail("look at it")(error)),
+        Err(error) => return Err(fail("read its metadata")(error)),
     };
     // Before it is opened: that has effects on some devices.
     check_kind(path, &metadata)?;

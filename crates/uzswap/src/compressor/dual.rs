@@ -1,5 +1,5 @@
-//! Two compressors in one: a fast one, and one that makes pages smaller for those that are to be
-//! dense. As zram's primary and secondary algorithms, but that either may be asked at any time.
+//! Two compressors in one: a fast one, and a dense one for pages that are recompressed. As zram's
+//! primary and secondary algorithms, but that either may be asked at any time.
 //!
 //! ```text
 //!  | the object that one of them made | 0: the fast one's, 1: the dense one's |
@@ -69,8 +69,11 @@ impl Compressor for Dual {
         match object.split_last() {
             Some((&FAST, object)) => self.fast.decompress(object, page),
             Some((&DENSE, object)) => self.dense.decompress(object, page),
-            Some((which, _)) => Err(Corrupt(format!("it names compressor {which} of two"))),
-            None => Err(Corrupt("it is empty".to_owned())),
+            Some((which, _)) => Err(Corrupt(format!(
+                "the object names compressor {which}; expected \
+                                                     0 or 1"
+            ))),
+            None => Err(Corrupt("the object is empty".to_owned())),
         }
     }
 }

@@ -31,7 +31,7 @@ impl Compressor for Lz4 {
         match decompress(object, page) {
             Some(PAGE_SIZE) => Ok(()),
             Some(bytes) => Err(Corrupt::length(bytes)),
-            None => Err(Corrupt("it is not a valid lz4 block".to_owned())),
+            None => Err(Corrupt("invalid lz4 block".to_owned())),
         }
     }
 }

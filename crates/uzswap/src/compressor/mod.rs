@@ -69,8 +69,8 @@ pub trait Compressor: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     ///
-    /// [`Corrupt`] where `object` is not the compressed form of exactly one page. What is in `page`
-    /// then is unspecified.
+    /// [`Corrupt`] where `object` is not the compressed form of exactly one page. The content of
+    /// `page` is unspecified then.
     fn decompress(&self, object: &[u8], page: &mut Page) -> Result<(), Corrupt>;
 }
 
@@ -79,7 +79,7 @@ pub trait Compressor: Send + Sync + fmt::Debug {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum CompressError {
     /// The result would be larger than the page.
-    #[error("the compressed page is over 4096 bytes")]
+    #[error("the compressed page exceeds 4096 bytes")]
     TooBig,
     /// The compressor itself failed.
     #[error("the compressor failed: {0}")]
@@ -93,7 +93,7 @@ pub struct Corrupt(pub String);
 
 impl Corrupt {
     fn length(bytes: usize) -> Corrupt {
-        Corrupt(format!("it decompresses to {bytes} bytes instead of {PAGE_SIZE}"))
+        Corrupt(format!("the object decompresses to {bytes} bytes instead of {PAGE_SIZE}"))
     }
 }
 
@@ -101,11 +101,12 @@ impl CompressError {
     /// The error for a length that no object has: over a page, 0, or over the room.
     pub(crate) fn of_length(bytes: usize) -> CompressError {
         match bytes {
-            0 => CompressError::Failed("it made an object of 0 bytes".to_owned()),
+            0 => CompressError::Failed("it returned an object of 0 bytes".to_owned()),
             1..=OUTPUT_BYTES => CompressError::TooBig,
-            _ => {
-                CompressError::Failed(format!("it made {bytes} bytes in a room of {OUTPUT_BYTES}"))
-            }
+            _ => CompressError::Failed(format!(
+                "it returned {bytes} bytes in a buffer of \
+                                               {OUTPUT_BYTES}"
+            )),
         }
     }
 }
@@ -213,7 +214,7 @@ pub enum CompressorNameError {
     #[error(transparent)]
     Unknown(#[from] UnknownName),
     /// A level that the compressor does not have.
-    #[error("compressor '{name}' takes a level from {min} to {max}, not '{level}'")]
+    #[error("level of compressor '{name}' must be {min} to {max}, got '{level}'")]
     Level {
         /// The compressor.
         name: String,
@@ -228,7 +229,7 @@ pub enum CompressorNameError {
     #[error("compressor '{0}' has no levels")]
     NoLevels(String),
     /// A compressor whose feature is off.
-    #[error("compressor '{0}' is not built in; its feature of the crate uzswap is off")]
+    #[error("compressor '{0}' is not built in; enable its feature of the crate uzswap")]
     NotBuilt(String),
 }
 

@@ -191,8 +191,8 @@ impl Place {
     }
 }
 
-/// Opens an output that is written from its start to its end: a file, which is made or emptied, or
-/// a pipe or a character device that is there. To open a pipe waits for a reader.
+/// Opens an output that is written from start to end: a file, created or emptied, or an existing
+/// pipe or character device. To open a pipe waits for a reader.
 ///
 /// # Errors
 ///

@@ -31,7 +31,7 @@ pub(super) fn check_directory(path: &Path, found: &Stat) -> io::Result<()> {
         return Ok(());
     }
     Err(refuse(format!(
-        "every user can replace files in its directory {} (mode {:o}, not sticky): choose another \
+        "every user can replace files in its directory {} (mode {:o}, not sticky); choose another \
          directory, or chmod +t this one",
         path.display(),
         found.st_mode & MODE_BITS
@@ -45,7 +45,7 @@ pub(super) fn check_link(directory: &Stat, link: &Stat) -> io::Result<()> {
         return Ok(());
     }
     Err(refuse(format!(
-        "it is a symbolic link of user {} in a directory that every user can write: give the path \
+        "it is a symbolic link of user {} in a directory that every user can write; give the path \
          of a file",
         link.st_uid
     )))
@@ -56,7 +56,7 @@ pub(super) fn check_made(found: &Stat) -> io::Result<()> {
     match found.st_mode & NOT_ITS_USER {
         0 => Ok(()),
         _ => Err(refuse(format!(
-            "its mode is {:o} although it was made with {PAGES_MODE:o}: choose a file system that \
+            "its mode is {:o} after creation with mode {PAGES_MODE:o}; choose a file system that \
              keeps modes",
             found.st_mode & MODE_BITS
         ))),
@@ -84,8 +84,8 @@ pub(super) fn check_private(found: &Stat) -> io::Result<()> {
     }
     if found.st_mode & NOT_ITS_USER != 0 {
         return Err(refuse(format!(
-            "other users have access to it (mode {:o}), and it is to hold pages of programs: \
-             chmod 600 it, or remove it",
+            "other users have access to it (mode {:o}), and it would hold pages of programs; chmod \
+             600 it, or remove it",
             found.st_mode & MODE_BITS
         )));
     }
@@ -110,7 +110,7 @@ fn check_owner(found: &Stat, allowed: &[u32]) -> io::Result<()> {
         return Ok(());
     }
     Err(refuse(format!(
-        "it belongs to user {}, and not to user {}: remove it, or give another path",
+        "it belongs to user {}, not to user {}; remove it, or choose another path",
         found.st_uid,
         own_user()
     )))
@@ -121,7 +121,7 @@ fn check_names(found: &Stat) -> io::Result<()> {
     match found.st_nlink {
         0 | 1 => Ok(()),
         names => Err(refuse(format!(
-            "it has {names} names (hard links): remove this one, or give another path"
+            "it has {names} hard links; remove this one, or choose another path"
         ))),
     }
 }
@@ -134,5 +134,5 @@ fn wrong_kind(kind: FileType) -> io::Error {
         FileType::Symlink => "a symbolic link",
         _ => "no file",
     };
-    refuse(format!("it is {name}: give the path of a file or a pipe"))
+    refuse(format!("it is {name}; give the path of a file or a pipe"))
 }

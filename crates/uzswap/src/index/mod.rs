@@ -18,11 +18,11 @@ use crate::budget::{Budget, GrowError, OverBudget};
 use crate::named_enum::named;
 use crate::page::PageKey;
 
-/// What an index holds per page: 64 bits of the owner's, never all zero.
+/// The value of an index per page: 64 bits of the owner's, never all zero.
 ///
-/// It is its own identity: the owner gives no two pages of one key the same entry as long as anyone
-/// who looked up the first may still come to remove it. The kernel's index does the same with the
-/// address of a record of its own; here there is no such record.
+/// An entry is its own identity: the owner gives no two pages of one key the same entry while a
+/// thread that looked up the first may still come to remove it. The kernel's index does the same
+/// with the address of a record of its own; here there is no such record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry(pub NonZeroU64);
 
@@ -33,13 +33,13 @@ const _: () = assert!(size_of::<Option<Entry>>() == 8);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum IndexError {
     /// The heap gave no memory for a node, or there are no more numbers for one.
-    #[error("no memory for an index entry")]
+    #[error("cannot allocate memory for an index entry")]
     NoMemory,
     /// The budget has no room for a node.
-    #[error("no room for an index entry: {0}")]
+    #[error("no headroom for an index entry: {0}")]
     OverBudget(#[from] OverBudget),
     /// The index has narrower keys.
-    #[error("this index takes keys up to {max}")]
+    #[error("the key exceeds {max}, the largest key of this index")]
     KeyTooLarge {
         /// Its largest key.
         max: PageKey,

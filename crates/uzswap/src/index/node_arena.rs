@@ -1,8 +1,8 @@
 //! Nodes in chunks of sixteen, numbered without gaps.
 //!
 //! A node is one array access away from a small table of chunks. Growth takes one chunk more and
-//! copies nothing. Where a node goes, the last one takes its number, so that the chunks are full
-//! whatever the order in which nodes came and went, and those at the end go back to the heap.
+//! copies nothing. The last node takes the number of a removed one. So the chunks stay full in any
+//! order of inserts and removals, and free chunks at the end go back to the heap.
 
 use crate::AuditError;
 use std::sync::Arc;
@@ -120,8 +120,8 @@ impl<T: Clone> NodeArena<T> {
         (id != last).then_some(last)
     }
 
-    /// Gives back what is not in use, but for one chunk beside the last one in use: whoever adds
-    /// and removes a node in turn need not ask the heap each time.
+    /// Frees unused chunks, except for one after the last one in use: adding and removing a node in
+    /// turn need not ask the heap each time.
     pub(super) fn trim(&mut self) {
         if self.used == 0 {
             self.truncate(0);

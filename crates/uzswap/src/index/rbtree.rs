@@ -1,7 +1,7 @@
 //! The red-black tree that zswap had until kernel 6.9: a node an entry, linked where it lies.
 //!
 //! The tree is the one of `intrusive-collections`, with parent, child and colour in 24 bytes as in
-//! the kernel. The base of every comparison, so it is as good as it can be: one descent for each
+//! the kernel. The base of every comparison, so as good as possible: one descent for each
 //! operation, one allocation for each new key, and none to replace an entry. Nodes are charged to
 //! the budget in bundles, some of which are charged ahead.
 

@@ -9,10 +9,10 @@
 //!  event: kind 1 | nanoseconds since the one before | key | content: number, or word 8
 //! ```
 //!
-//! Checksums are 64-bit XXH3, of all that is before them in their part. That of the header has seed
-//! 0, those of a block's prefix and of the end the *chain*, which begins as the header's checksum
-//! and goes on with each body's, whose seed is its prefix's: blocks cannot be left out, doubled or
-//! moved.
+//! Checksums are 64-bit XXH3, of all that is before them in their part. The checksum of the header
+//! has seed 0. Those of a block's prefix and of the end have the *chain* as seed: it begins as the
+//! header's checksum and continues with each body's, whose seed is its prefix's. So blocks cannot
+//! be omitted, doubled or moved.
 
 use super::{Content, Event, Operation, TraceTotals};
 use crate::page::{PAGE_SIZE, PageKey};
@@ -46,7 +46,7 @@ pub(super) const EVENT_BYTES_MAX: usize = 1 + 3 * NUMBER_BYTES_MAX;
 /// The most bytes of events in a block.
 pub(super) const BLOCK_EVENT_BYTES_MAX: usize = BLOCK_EVENT_BYTES + EVENT_BYTES_MAX;
 
-/// The most of a body that is to be made, with what zstd adds to bytes that do not shrink.
+/// Maximum length of a written body, with what zstd adds to incompressible bytes.
 pub(super) const BODY_BYTES_MAX: usize =
     (BLOCK_EVENT_BYTES_MAX + BLOCK_CONTENTS * PAGE_SIZE) / 128 * 129 + 1024;
 
@@ -84,7 +84,7 @@ pub(super) fn header(json: &[u8]) -> (Vec<u8>, u64) {
     (bytes, sum)
 }
 
-/// What comes before a block's body; its checksum is the seed of the body's.
+/// The prefix of a block's body; its checksum is the seed of the body's.
 pub(super) fn block_prefix(chain: u64, lengths: [usize; 3]) -> ([u8; BLOCK_PREFIX_BYTES], u64) {
     let mut bytes = [0; BLOCK_PREFIX_BYTES];
     bytes[..TAG_BYTES].copy_from_slice(BLOCK_TAG);
@@ -133,21 +133,21 @@ pub(super) fn put_event(bytes: &mut Vec<u8>, since_ns: u64, event: &Event) {
 
 /// Takes the event after one of this time off the front of `bytes`; why there is none.
 pub(super) fn take_event(bytes: &mut &[u8], before_ns: u64) -> Result<Event, &'static str> {
-    let (&kind, rest) = bytes.split_first().ok_or("an event is cut off")?;
+    let (&kind, rest) = bytes.split_first().ok_or("an event is truncated")?;
     *bytes = rest;
     let since = take_number(bytes)?;
-    let ns = before_ns.checked_add(since).ok_or("a time is out of range")?;
+    let ns = before_ns.checked_add(since).ok_or("a timestamp is out of range")?;
     let key = PageKey(take_number(bytes)?);
     let operation = match kind {
         STORE_PAGE => Operation::Store(Content::Page(take_number(bytes)?)),
         STORE_WORD => {
-            let (word, rest) = bytes.split_first_chunk::<8>().ok_or("an event is cut off")?;
+            let (word, rest) = bytes.split_first_chunk::<8>().ok_or("an event is truncated")?;
             *bytes = rest;
             Operation::Store(Content::Word(u64::from_ne_bytes(*word)))
         }
         LOAD => Operation::Load,
         FREE => Operation::Free,
-        _ => return Err("there is no such kind of event"),
+        _ => return Err("unknown kind of event"),
     };
     Ok(Event { ns, key, operation })
 }
@@ -163,7 +163,7 @@ fn put_number(bytes: &mut Vec<u8>, mut number: u64) {
 fn take_number(bytes: &mut &[u8]) -> Result<u64, &'static str> {
     let mut number = 0;
     for place in 0..NUMBER_BYTES_MAX {
-        let (&byte, rest) = bytes.split_first().ok_or("an event is cut off")?;
+        let (&byte, rest) = bytes.split_first().ok_or("an event is truncated")?;
         *bytes = rest;
         let bits = u64::from(byte & 0x7f);
         if place == NUMBER_BYTES_MAX - 1 && bits > 1 {
@@ -174,5 +174,5 @@ fn take_number(bytes: &mut &[u8]) -> Result<u64, &'static str> {
             return Ok(number);
         }
     }
-    Err("a number is over 64 bits")
+    Err("a number exceeds 64 bits")
 }

@@ -51,7 +51,7 @@ pub enum Content {
 /// What was done with a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
-    /// It got this content; what it had before is gone.
+    /// The key got this content; its previous content is gone.
     Store(Content),
     /// It was read.
     Load,
@@ -145,7 +145,10 @@ pub enum TraceError {
         path: PathBuf,
     },
     /// It was written by another version.
-    #[error("{} is a trace of version {found}, this program reads {VERSION}", path.display())]
+    #[error(
+        "{} is a trace of version {found}; this uzswap reads version {VERSION}",
+        path.display()
+    )]
     Version {
         /// The file.
         path: PathBuf,

@@ -89,7 +89,7 @@ impl<R: Read> TraceReader<R> {
         &self.about
     }
 
-    /// What was in the blocks that were read.
+    /// Totals of the blocks that were read.
     pub fn totals(&self) -> &TraceTotals {
         &self.totals
     }
@@ -122,7 +122,7 @@ impl<R: Read> TraceReader<R> {
             return self.read_end();
         }
         if *tag != *BLOCK_TAG {
-            return Err(self.corrupt("neither a block nor the end begins here"));
+            return Err(self.corrupt("expected a block or the end of the trace"));
         }
         if !self.fill(rest)? {
             return Ok(self.end_cut());
@@ -131,14 +131,14 @@ impl<R: Read> TraceReader<R> {
         let lengths = [words[0], words[1], words[2]].map(|word| u32::from_le_bytes(word) as usize);
         let (expected, seed) = format::block_prefix(self.chain, lengths);
         if start != expected {
-            return Err(self.corrupt("the lengths of a block do not have their checksum"));
+            return Err(self.corrupt("the lengths of a block do not match their checksum"));
         }
         let [event_bytes, contents, body_bytes] = lengths;
         if event_bytes > BLOCK_EVENT_BYTES_MAX
             || contents > BLOCK_CONTENTS
             || body_bytes > BODY_BYTES_MAX
         {
-            return Err(self.corrupt("a block is too long"));
+            return Err(self.corrupt("a block exceeds the maximum length"));
         }
         let mut body = std::mem::take(&mut self.body);
         body.resize(body_bytes + CHECKSUM_BYTES, 0);
@@ -150,14 +150,14 @@ impl<R: Read> TraceReader<R> {
         let (body, sum) = self.body.split_at(body_bytes);
         let found = format::checksum(seed, body);
         if found.to_le_bytes() != *sum {
-            return Err(self.corrupt("a block does not have its checksum"));
+            return Err(self.corrupt("a block does not match its checksum"));
         }
         let raw_bytes = event_bytes + contents * PAGE_SIZE;
         self.raw.clear();
         self.raw.reserve(raw_bytes);
         let unpacked = self.context.decompress(&mut self.raw, body);
         if unpacked.is_err() || self.raw.len() != raw_bytes {
-            return Err(self.corrupt("a block does not decompress to its length"));
+            return Err(self.corrupt("a block does not decompress to its recorded length"));
         }
         self.read_events(event_bytes, contents as u64)?;
         self.chain = format::next_in_chain(self.chain, found);
@@ -172,7 +172,7 @@ impl<R: Read> TraceReader<R> {
         if prefix[..MAGIC.len()] != *MAGIC {
             return Err(TraceError::NotATrace { path: self.path.clone() });
         }
-        const CUT: &str = "it is cut off before its first block";
+        const CUT: &str = "truncated before the first block";
         if !is_full {
             return Err(self.corrupt(CUT));
         }
@@ -183,7 +183,7 @@ impl<R: Read> TraceReader<R> {
         }
         let length = length as usize;
         if length > HEADER_BYTES_MAX {
-            return Err(self.corrupt("its header is too long"));
+            return Err(self.corrupt("the header exceeds the maximum length"));
         }
         let mut rest = vec![0; length + CHECKSUM_BYTES];
         if !self.fill(&mut rest)? {
@@ -191,10 +191,10 @@ impl<R: Read> TraceReader<R> {
         }
         let (expected, chain) = format::header(&rest[..length]);
         if expected[PREFIX_BYTES..] != rest {
-            return Err(self.corrupt("its header does not have its checksum"));
+            return Err(self.corrupt("the header does not match its checksum"));
         }
         let about = serde_json::from_slice(&rest[..length]);
-        self.about = about.map_err(|error| self.corrupt(&format!("its header: {error}")))?;
+        self.about = about.map_err(|error| self.corrupt(&format!("invalid header: {error}")))?;
         self.chain = chain;
         self.offset = expected.len() as u64;
         Ok(())
@@ -213,7 +213,7 @@ impl<R: Read> TraceReader<R> {
             if let Operation::Store(Content::Page(number)) = event.operation
                 && number >= totals.contents
             {
-                return Err(self.corrupt("an event names a content that is not there"));
+                return Err(self.corrupt("an event refers to a content that does not exist"));
             }
             totals.add(&event);
             self.events.push(event);
@@ -229,11 +229,11 @@ impl<R: Read> TraceReader<R> {
             return Ok(self.end_cut());
         }
         if rest != format::end(&self.totals, self.chain)[TAG_BYTES..] {
-            return Err(self.corrupt("the end tells of another trace"));
+            return Err(self.corrupt("the counts at the end do not match the trace"));
         }
         self.offset += END_BYTES as u64;
         if self.read(&mut [0])? > 0 {
-            return Err(self.corrupt("something follows the end"));
+            return Err(self.corrupt("data follows the end of the trace"));
         }
         self.ending = Some(Ending::Whole);
         Ok(None)

@@ -97,7 +97,7 @@ impl Block {
 }
 
 impl State {
-    /// What was recorded since the last block.
+    /// Events recorded since the last block.
     fn take_block(&mut self) -> Block {
         let mut block = std::mem::replace(&mut self.block, Block::new());
         self.totals.blocks += u64::from(!block.events.is_empty());
@@ -107,8 +107,8 @@ impl State {
 }
 
 impl Recorder {
-    /// Begins a trace in the file at `path`, which is made, or emptied. It is readable by its owner
-    /// alone: it holds whatever the programs held. One that is there must be so already. `warn` is
+    /// Begins a trace in the file at `path`, which is made, or emptied. Only its owner can read the
+    /// file: it holds the memory of programs. A file that exists must be private. `warn` is
     /// called if a write fails later, once, with the message.
     ///
     /// # Errors
@@ -226,7 +226,7 @@ impl Recorder {
         drop(state);
         let written = writer.and_then(|(sender, thread)| {
             if !last.events.is_empty() {
-                // It fails where the thread has ended, which then says why.
+                // Sending fails if the thread has ended, which then reports why.
                 let _ = sender.send(last);
             }
             drop(sender);
@@ -273,7 +273,7 @@ impl Recorder {
         {
             let block = state.take_block();
             if let Some((sender, _)) = &state.writer {
-                // It fails where the thread has ended, which then says why.
+                // Sending fails if the thread has ended, which then reports why.
                 let _ = sender.send(block);
             }
         }
@@ -341,7 +341,7 @@ impl Writer {
         let written = self.file.write_all(bytes);
         match written {
             Ok(()) => self.written.bytes += bytes.len() as u64,
-            // It may be no file, and a reader knows what to do with a part of a block.
+            // The output may be no file, and a reader accepts a part of a block.
             Err(_) => drop(self.file.set_len(self.written.bytes)),
         }
         written

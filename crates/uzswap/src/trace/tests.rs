@@ -1,4 +1,4 @@
-//! What is recorded is read, of whole files and of those that are not.
+//! A reader gets the recorded events, of whole and of damaged files.
 
 use std::fs;
 use std::io::Read;
@@ -17,7 +17,7 @@ impl Random {
     }
 }
 
-/// What is to be read: key and content of a store, or neither.
+/// An expected event: key and content of a store, or neither.
 #[derive(Debug, Clone, PartialEq)]
 enum Expected {
     Store(u64, Box<Page>),
@@ -162,7 +162,7 @@ fn what_was_changed_is_an_error() {
     }
     let mut longer = bytes.clone();
     longer.push(0);
-    assert!(read(&longer).unwrap_err().to_string().contains("something follows the end"));
+    assert!(read(&longer).unwrap_err().to_string().contains("data follows the end"));
     let (_, _, ends) = read(&bytes).unwrap();
     let part = |from: usize| &bytes[ends[from] as usize..ends[from + 1] as usize];
     let start = &bytes[..ends[0] as usize];

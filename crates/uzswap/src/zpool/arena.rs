@@ -8,13 +8,13 @@
 //!                         '----------- returned <----------' madvise
 //! ```
 //!
-//! A run is made resident when it is given out, outside the lock. Of freed pages up to 64 stay
-//! retired, for the next caller of their length: to return a page and to take one cost the kernel
-//! 3 us together. They are reported as `reserve_pages`.
+//! A run is made resident when it is given out, outside the lock. Up to 64 freed pages stay retired
+//! for the next caller of their length: returning a page and taking one cost 3 us together in the
+//! kernel. They are reported as `reserve_pages`.
 //!
-//! Pages in use are charged to a [`Budget`] before they are taken. The reserve (retired pages and
-//! the rest of a huge page) is part of what it limits if it counts metadata too; then the retired
-//! pages are at most a 64th of the budget, and the arena gives them up before it refuses a run.
+//! Pages in use are charged to a [`Budget`] before they are taken. If the budget counts metadata
+//! too, it counts the reserve (retired pages and the rest of a huge page). Then at most a 64th of
+//! the budget is retired, and the arena returns those pages before it refuses a run.
 //!
 //! Runs are private memory; single pages can be had of shared memory too, which a pool can map a
 //! second time. The limit and the counts are of both together.
@@ -39,10 +39,10 @@ pub enum HostPages {
     /// 4 KiB each: what is freed goes back at once, and the resident size is what is in use.
     #[default]
     Small,
-    /// Transparent huge pages of 2 MiB where the kernel has them: taken in a tenth of the time if
-    /// there are any at hand, and read with fewer address translations. A freed part leaves the
-    /// resident size at once, but its memory only when all of the huge page is free or the kernel
-    /// runs short.
+    /// Transparent huge pages of 2 MiB, if the kernel has them: allocated in a tenth of the time if
+    /// some are free, and read with fewer address translations. A freed part leaves the resident
+    /// size at once, but its memory only when all of the huge page is free or the kernel runs
+    /// short.
     Huge,
 }
 
@@ -63,7 +63,7 @@ const MAPPING_PAGES_MIN: usize = HUGE_PAGE_SIZE / HOST_PAGE_SIZE;
 #[derive(Debug, Error)]
 pub enum ArenaError {
     /// The budget.
-    #[error("no room for {pages} host pages: {source}")]
+    #[error("no headroom for {pages} host pages: {source}")]
     Limit {
         /// Pages asked for.
         pages: usize,
@@ -71,7 +71,7 @@ pub enum ArenaError {
         source: OverBudget,
     },
     /// The kernel refused.
-    #[error("the kernel gave no memory for {pages} host pages")]
+    #[error("the kernel refused memory for {pages} host pages")]
     Os {
         /// Pages asked for.
         pages: usize,
@@ -127,7 +127,7 @@ fn list_of_run(run: &PageRun) -> usize {
     list_of(run.page_count(), sharing)
 }
 
-/// What an arena has out, and what it keeps resident beside that.
+/// Pages that an arena has given out, and those that it keeps resident beside them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ArenaStats {
     /// Host pages in use now.
@@ -169,7 +169,8 @@ impl Arena {
         }
     }
 
-    /// What its pages are charged to; the tables of a pool on this arena are charged there too.
+    /// The budget that its pages are charged to; the tables of a pool on this arena are charged
+    /// there too.
     pub fn budget(&self) -> &Arc<Budget> {
         &self.budget
     }
@@ -262,7 +263,7 @@ impl Arena {
     fn take(&self, count: usize, sharing: Sharing) -> Result<PageRun, ArenaError> {
         let run = loop {
             match self.take_charged(count, sharing) {
-                // What is retired may be in the way.
+                // Retired pages may use up the limit.
                 Err(ArenaError::Limit { .. })
                     if self.budget.counted() == Counted::PoolAndMetadata
                         && self.give_back(self.lock()) => {}

@@ -6,8 +6,8 @@
 //!  occupied    0    0    1   ...    0      a bit a list: best fit is a shift and a count
 //! ```
 //!
-//! What is in a page is kept beside it, in the table, not in the page's first bytes as the kernel
-//! does; those bytes stay unused, so that a page has room for what it has room for there.
+//! The description of a page is in the table, not in the page's first bytes as in the kernel. Those
+//! bytes stay unused, so a page has the same capacity as there.
 //!
 //! - C1: a page is on one list at most, and that is the list its state asks for.
 //! - C2: a list has its bit in `occupied` if and only if it has a page.
@@ -22,7 +22,7 @@ use crate::budgeted_vec::BudgetedVec;
 use crate::page::PAGE_SIZE;
 use uzswap_sys::pages::PageRun;
 
-/// What an object's place is measured in.
+/// Unit of an object's place.
 pub(super) const CHUNK_BYTES: usize = 1 << 6; // 64
 
 /// Chunks in a host page, header included.

@@ -7,9 +7,8 @@
 //! ```
 //!
 //! A pool rewrites the cell when it moves the object, as the kernel does. The generation, which the
-//! kernel does not have, changes with every reuse of a cell: a handle that was removed is told from
-//! the ones that took its place, up to the 2^12th. The upper 13 bits are left to who keeps a
-//! handle.
+//! kernel does not have, changes with every reuse of a cell: a removed handle differs from its
+//! successors in that cell, up to the 2^12th. The upper 13 bits are left to who keeps a handle.
 
 use crate::AuditError;
 use std::fmt;

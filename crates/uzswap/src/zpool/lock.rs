@@ -6,7 +6,7 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockE
 use super::ZpoolError;
 use crate::budget::GrowError;
 
-/// What a pool's lock protects: host pages, and tables that say what is in them.
+/// The data that a pool's lock protects: host pages, and tables of their contents.
 pub(super) trait PoolPart {
     /// Makes sure that the tables have room for one more object and one more run of host pages.
     fn reserve(&mut self) -> Result<(), GrowError>;

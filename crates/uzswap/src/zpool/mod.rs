@@ -100,10 +100,10 @@ pub struct ZpoolStats {
 #[derive(Debug, Error)]
 pub enum ZpoolError {
     /// An object of no bytes (the kernel's `EINVAL`).
-    #[error("an object of 0 bytes cannot be stored")]
+    #[error("the object is empty")]
     Empty,
     /// An object over the allocator's limit (the kernel's `ENOSPC`).
-    #[error("an object of {bytes} bytes is over the {max} bytes that {zpool} takes")]
+    #[error("an object of {bytes} bytes exceeds the {max} bytes that {zpool} can hold")]
     TooBig {
         /// The allocator.
         zpool: &'static str,
@@ -113,10 +113,10 @@ pub enum ZpoolError {
         max: usize,
     },
     /// No host page for it (the kernel's `ENOMEM`).
-    #[error("no memory for an object")]
+    #[error("cannot get host pages for an object")]
     NoPages(#[from] ArenaError),
     /// No memory for the allocator's own tables (the kernel's `ENOMEM`).
-    #[error("no memory for the pool's tables")]
+    #[error("cannot grow the pool's tables")]
     NoTables(#[from] GrowError),
     /// The allocator is not as it should be: it panicked, or named the object by too many bits. It
     /// may have kept the object.
@@ -124,8 +124,8 @@ pub enum ZpoolError {
     Failed(String),
 }
 
-/// The handle names no object of this pool: it was removed before, or never given out. A handle of
-/// another pool of the same allocator is not always told from one of this pool.
+/// The handle names no object of this pool: it was removed before, or never given out. The check
+/// does not detect every handle of another pool of the same allocator.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error("handle {0:?} names no object of this pool")]
 pub struct UnknownHandle(pub Handle);

@@ -57,7 +57,7 @@ const SHARED_CHUNKS_MAX: u8 = FREE_CHUNKS - 1; // 61: 3904 bytes
 /// A gap of fewer chunks is not worth a move of the middle object (`BIG_CHUNK_GAP`).
 const GAP_CHUNKS_MIN: u8 = 3; // 192 bytes
 
-/// What this allocator's handles carry; no size class of zsmalloc has it.
+/// Mark of this allocator's handles; no size class of zsmalloc has it.
 const HANDLE_SET: u8 = 255;
 
 /// Pages that a sweep looks at before it lets other threads have the lock.

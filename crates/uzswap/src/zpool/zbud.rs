@@ -34,7 +34,7 @@ const FREE_CHUNKS: u8 = PAGE_CHUNKS as u8 - HEADER_CHUNKS; // 63
 /// The largest object, in bytes: the kernel leaves a chunk beside it.
 const OBJECT_BYTES_MAX: usize = (FREE_CHUNKS as usize - 1) * CHUNK_BYTES; // 3968
 
-/// What this allocator's handles carry; no size class of zsmalloc has it.
+/// Mark of this allocator's handles; no size class of zsmalloc has it.
 const HANDLE_SET: u8 = 254;
 
 /// The allocator of two objects a page.

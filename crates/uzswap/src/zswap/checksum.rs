@@ -17,5 +17,5 @@ pub(super) fn check(key: PageKey, bytes: &[u8], expected: u32) -> Result<(), Cor
     if found == expected {
         return Ok(());
     }
-    Err(Corrupt(format!("its checksum is {found:#010x} and was {expected:#010x} when written")))
+    Err(Corrupt(format!("checksum mismatch: expected {expected:#010x}, found {found:#010x}")))
 }

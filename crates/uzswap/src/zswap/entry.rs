@@ -1,5 +1,5 @@
-//! What the store knows of a page, and how it packs into 64 bits: an index entry where there are
-//! no records, and a part of a record where there are.
+//! Description of a stored page in 64 bits: an index entry in a store without records, else a part
+//! of a record.
 //!
 //! ```text
 //!  | handle: 51                 | length: 1 to 4096 |   an object
@@ -42,7 +42,7 @@ pub(super) struct Written {
     pub(super) at: Location,
     /// 1 to 4096.
     pub(super) bytes: u16,
-    /// It is the page; else an object.
+    /// Whether the copy is the page itself; otherwise it is an object.
     pub(super) as_is: bool,
     pub(super) checksum: u32,
 }
@@ -63,7 +63,7 @@ pub(super) enum Content {
 const LENGTH_BITS: u32 = 13;
 const _: () = assert!(Handle::BITS + LENGTH_BITS == u64::BITS);
 
-/// What stands for a length where there is none.
+/// Placeholder for a length.
 const AS_IS: u64 = PAGE_SIZE as u64 + 1;
 const WORD: u64 = AS_IS + 1;
 const WORD_SLOT: u64 = WORD + 1;
@@ -109,7 +109,7 @@ impl Content {
         Content::unpack(entry, |slot| words.get(slot))
     }
 
-    /// What an entry that is in the index no more said; its slot in `words` is freed.
+    /// Decodes an entry that is no longer in the index; its slot in `words` is freed.
     pub(super) fn release(entry: Entry, words: &mut LongWords) -> Content {
         Content::unpack(entry, |slot| words.remove(slot))
     }

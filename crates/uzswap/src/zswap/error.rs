@@ -1,4 +1,4 @@
-//! What a store says: how a page is kept, and why it is not.
+//! Outcomes and errors of a store: how a page is kept, and why it is not.
 
 use std::collections::TryReserveError;
 use std::io;
@@ -39,14 +39,15 @@ pub enum BuildError {
     #[error(transparent)]
     Option(#[from] OptionError),
     /// Only records say which page was used when, and so which goes to a backing.
-    #[error("a store with a backing needs records: set the option records, or leave the backing")]
+    #[error("a store with a backing needs records; set the option records, or omit the backing")]
     BackingWithoutRecords,
     /// No memory for the tables of the backing.
-    #[error("no memory for the tables of a store with a backing")]
+    #[error("cannot allocate the tables of the backing")]
     NoMemory(#[from] TryReserveError),
 }
 
-/// Who refused a compressed page as too large. A value, not a text: refusing takes no memory.
+/// The part that refused a compressed page as too large. A value, not a text: refusing takes no
+/// memory.
 #[non_exhaustive]
 #[derive(Debug, Error)]
 pub enum TooLarge {
@@ -63,15 +64,15 @@ pub enum TooLarge {
 #[derive(Debug, Error)]
 pub enum StoreError {
     /// The compressed page is too large for the pool (`reject_compress_poor`).
-    #[error("page {key} does not shrink enough: {reason}")]
+    #[error("page {key} does not compress enough: {reason}")]
     CompressPoor {
         /// The page.
         key: PageKey,
-        /// What it came to, and the limit.
+        /// Its compressed size, and the limit.
         reason: TooLarge,
     },
     /// The compressor failed (`reject_compress_fail`).
-    #[error("page {key} could not be compressed: {reason}")]
+    #[error("cannot compress page {key}: {reason}")]
     CompressFail {
         /// The page.
         key: PageKey,
@@ -80,8 +81,8 @@ pub enum StoreError {
     },
     /// The pool was full, and has not come down to the accept threshold since (`pool_limit_hit`).
     #[error(
-        "page {key} is refused: the pool of {pool_bytes} bytes was at its limit of {max_bytes}, \
-         and takes pages again from {accept_bytes} on"
+        "page {key} is refused: the pool reached its limit of {max_bytes} bytes and accepts pages \
+         again at {accept_bytes} bytes (now {pool_bytes})"
     )]
     PoolLimit {
         /// The page.
@@ -98,12 +99,12 @@ pub enum StoreError {
     TenantLimit {
         /// The page.
         key: PageKey,
-        /// Whose limit, and how far it is.
+        /// The tenant of the limit, and its usage.
         #[source]
         source: OverTenantLimit,
     },
     /// The tenant is none of this store's, or was removed.
-    #[error("page {key} is refused: the store has no tenant {tenant}, or not that one any more")]
+    #[error("page {key} is refused: tenant {tenant} does not exist or was removed")]
     NoTenant {
         /// The page.
         key: PageKey,
@@ -111,7 +112,7 @@ pub enum StoreError {
         tenant: TenantId,
     },
     /// The pool got no memory (`reject_alloc_fail`).
-    #[error("no room in the pool for page {key}")]
+    #[error("no headroom in the pool for page {key}")]
     AllocFail {
         /// The page.
         key: PageKey,
@@ -120,7 +121,7 @@ pub enum StoreError {
         source: ZpoolError,
     },
     /// No memory for an index entry (`reject_kmemcache_fail`).
-    #[error("no room in the index for page {key}")]
+    #[error("no headroom in the index for page {key}")]
     IndexFull {
         /// The page.
         key: PageKey,
@@ -129,7 +130,7 @@ pub enum StoreError {
         source: IndexError,
     },
     /// The pool refused it, and the backing too.
-    #[error("page {key} could not be written to {backing} ({refused})")]
+    #[error("cannot write page {key} to {backing} ({refused})")]
     Backing {
         /// The page.
         key: PageKey,
@@ -137,7 +138,7 @@ pub enum StoreError {
         backing: String,
         /// Why the pool refused it.
         refused: Box<StoreError>,
-        /// What the backing said; `StorageFull` where it has no free block.
+        /// The error of the backing; `StorageFull` if it has no free block.
         #[source]
         source: io::Error,
     },
@@ -160,12 +161,12 @@ impl StoreError {
     }
 }
 
-/// A page is held but cannot be restored; its entry stays. What is in the caller's buffer is
+/// A page is held but cannot be restored; its entry stays. The content of the caller's buffer is
 /// unspecified.
 #[non_exhaustive]
 #[derive(Debug, Error)]
 pub enum LoadError {
-    /// What was found is not what was stored.
+    /// The object found is not the one that was stored.
     #[error("page {key} is corrupt in {place} ({compressor}, object of {bytes} bytes)")]
     Corrupt {
         /// The page.
@@ -181,7 +182,7 @@ pub enum LoadError {
         source: Corrupt,
     },
     /// The backing did not give it.
-    #[error("page {key} could not be read from block {block} of {backing}")]
+    #[error("cannot read page {key} from block {block} of {backing}")]
     Backing {
         /// The page.
         key: PageKey,

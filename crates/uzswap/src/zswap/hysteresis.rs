@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use crate::named_enum::named;
 
-/// What a store does that finds the pool at its limit.
+/// Action of a store that finds the pool at its limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum WhenFull {
-    /// It writes back the coldest pages itself until there is room. Without a backing it is
-    /// refused, until there is.
+    /// The store writes back the coldest pages itself until there is headroom. Without a backing
+    /// the page is refused.
     #[default]
     Reclaim,
-    /// It is refused at once, and so are all others until the pool is below the accept threshold:
-    /// the kernel's way. With a backing, what is refused goes there.
+    /// The page is refused at once, and so are all others until the pool is below the accept
+    /// threshold, as in the kernel. With a backing, what is refused goes there.
     Bypass,
 }
 
@@ -33,8 +33,8 @@ pub(super) struct Hysteresis {
     bell: Bell,
 }
 
-/// A pool is compacted when one in so many of its bytes came to be unused since the last time: some
-/// are in every pool, and do not go.
+/// A pool is compacted when one in so many of its bytes became unused since the last time: every
+/// pool has some unused bytes that compaction cannot free.
 const COMPACT_PART: u64 = 32;
 
 impl Hysteresis {

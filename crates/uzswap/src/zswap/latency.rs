@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 #[cfg(feature = "serde")]
 use serde::{Deserialize, Serialize};
 
-/// Buckets for each power of two of nanoseconds: times are told to a quarter of them, or better.
+/// Buckets for each power of two of nanoseconds: the resolution is a quarter of a power of two, or
+/// better.
 const PER_POWER_BITS: u32 = 2;
 const PER_POWER: u64 = 1 << PER_POWER_BITS; // 4
 
@@ -209,8 +210,8 @@ impl LatencyCounts {
         self.buckets.iter().find(reaches).map_or(0, |bucket| bucket.below_ns)
     }
 
-    /// What was counted since, of counts that were taken earlier of the same thing: nothing less
-    /// than 0, whatever those are.
+    /// Counts since an earlier snapshot of the same counts; never below 0, whatever the earlier
+    /// ones are.
     #[must_use]
     pub fn since(&self, earlier: &LatencyCounts) -> LatencyCounts {
         let before = |bucket: &LatencyBucket| {

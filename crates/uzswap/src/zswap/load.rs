@@ -40,8 +40,8 @@ impl Zswap {
         self.load_and(key, page, false)
     }
 
-    /// Whether the page of `key` is in the backing, so that to load it takes a read. It may be
-    /// there a moment later.
+    /// Whether the page of `key` is in the backing, so that to load it takes a read. The page may
+    /// be there a moment later.
     pub fn is_written_back(&self, key: PageKey) -> bool {
         self.id.enter();
         let shard = self.shards.of(key).lock();
@@ -125,7 +125,7 @@ impl Zswap {
                 start.inspect(|start| latency.record(start.elapsed()));
                 return Ok(true);
             }
-            // It went, or changed, or the shard is busy: look again.
+            // The page is gone or changed, or the shard is busy: look up again.
             std::thread::yield_now();
         }
     }
@@ -194,7 +194,7 @@ impl Zswap {
             return Err(Corrupt(format!("the pool shows {} bytes of {bytes}", slot.len())));
         };
         if !header.is_empty() && header != &object_header(key)[..header.len()] {
-            return Err(Corrupt("its header names another page".to_owned()));
+            return Err(Corrupt("the header of the object names another page".to_owned()));
         }
         self.check_sum(key, object, held.checksum)?;
         Ok(object)
@@ -265,7 +265,7 @@ impl Zswap {
                 Err(source) => return Err(self.unread_copy(&mut shard, key, written, source)),
             };
             shard.note_backing_load(held.tenant);
-            // It may have come back and gone to another place since, in another form.
+            // The page may have come back and gone to another place since, in another form.
             let is_as_read = held.content == Content::WrittenBack && held.written == Some(written);
             if !bring_back || !is_as_read {
                 return Ok(Some(shard));
@@ -353,7 +353,7 @@ impl Zswap {
         let keeps_copy = tier.keeps_copies();
         let mut shard = lock.lock();
         if shard.current(entry) != Some(held) {
-            // It went, or another thread was faster.
+            // The page is gone, or another thread was faster.
             drop(shard);
             self.release_object(brought);
             return;

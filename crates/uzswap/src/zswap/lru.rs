@@ -5,9 +5,9 @@
 //!   evicted <--- record <--> record <--> record <--- stored, spared
 //! ```
 //!
-//! Each shard has a list for each tenant, so that the order needs no lock of its own. What is the
-//! coldest of all shards is told by *stamps*: a clock that ticks once in some stores is noted in a
-//! record when it is put at the hot end, and the list whose cold end has the oldest one is next.
+//! Each shard has a list for each tenant, so that the order needs no lock of its own. *Stamps* find
+//! the coldest page of all shards. A clock ticks once in some stores, and a record notes it when it
+//! is put at the hot end; the list whose cold end has the oldest stamp is next.
 
 use crate::AuditError;
 use std::sync::Arc;
@@ -28,9 +28,9 @@ pub enum Lru {
     /// First in, first out, but a page that was used since is spared once: kernels from 6.12 on.
     #[default]
     SecondChance,
-    /// First in, first out, but by counted uses: a page is spared while its count, halved each
-    /// time, is not 0, and one that the backing was asked for comes back into a full pool only in
-    /// the place of a page that was used less. Ours, after TinyLFU, with exact counts.
+    /// First in, first out, by counted uses: a page is spared while its count, halved each time, is
+    /// not 0. A page loaded from the backing comes back into a full pool only in exchange for a
+    /// page with fewer uses. Ours, after TinyLFU, with exact counts.
     Frequency,
     /// Least recently used: a load moves the page to the hot end. Kernels up to 6.7.
     Plain,
@@ -160,8 +160,8 @@ impl List {
         self.pages -= 1;
     }
 
-    /// Counts a page that came to the hot end, as kernel 6.8 does: half of the protection goes once
-    /// it is for more than a quarter of the pages.
+    /// Counts a page that came to the hot end, as kernel 6.8 does: the protection is halved once it
+    /// exceeds a quarter of the pages.
     fn protect(&mut self) {
         self.protected += 1;
         if self.protected > self.pages / 4 {
@@ -184,7 +184,7 @@ pub(super) struct Lists {
     until_loads: u32,
 }
 
-/// What the shards' lists have in common.
+/// State that the shards' lists share.
 #[derive(Debug)]
 pub(super) struct Order {
     clock: Clock,
@@ -199,7 +199,7 @@ pub(super) struct Coldest {
     pub(super) shard: usize,
     /// Of this tenant.
     pub(super) tenant: TenantNumber,
-    /// What came to the hot end later is not as cold as what is in other lists.
+    /// Pages that came to the hot end later are not as cold as those of other lists.
     pub(super) until: u64,
 }
 
@@ -510,7 +510,7 @@ impl Lists {
 }
 
 impl Lru {
-    /// What uses of a page are counted from when it comes into the pool.
+    /// Initial count of uses of a page that comes into the pool.
     fn first_uses(self) -> u8 {
         match self {
             Lru::SecondChance => 1, // as it was stored with a reference, since 6.12

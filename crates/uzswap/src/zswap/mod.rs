@@ -20,10 +20,10 @@
 //! - S8: a handle leads to the object of its entry: one with its key in the header, and with its
 //!   checksum, where there are any.
 //!
-//! Locks are taken in the order batch, shard, staged, pool, extents; a load goes from shard to pool
-//! hand over hand, so that the object is pinned before its entry can go. Compression and
-//! decompression hold no shard lock, and neither does the backing. Blocks are held while they are
-//! read; what was read counts if its entry is the same afterwards.
+//! Locks are taken in the order batch, shard, staged, pool, extents. A load goes from shard to pool
+//! hand over hand, so the object is pinned before its entry can go. Compression and decompression
+//! hold no shard lock, and neither does the backing. Blocks are held while they are read; what was
+//! read counts if its entry is the same afterwards.
 //!
 //! Compressor, pool and backing may be of others; what they do wrong ends in `parts`.
 
@@ -118,7 +118,7 @@ pub struct MemoryUse {
     pub compressed_bytes: u64,
     /// Index nodes, shards and records.
     pub index_bytes: u64,
-    /// What is known of the backing's blocks, the buffer of a batch, tenants, counts of latencies.
+    /// State of the backing's blocks, the buffer of a batch, tenants, counts of latencies.
     pub policy_bytes: u64,
     /// The allocator's tables: handles, page descriptors, free lists.
     pub zpool_metadata_bytes: u64,
@@ -151,7 +151,7 @@ pub struct Zswap {
     latencies: Latencies,
 }
 
-/// What a store is built of, for parts that have no name.
+/// Parts to build a store from, for those that have no name.
 #[derive(Debug)]
 pub struct ZswapParts {
     /// Where the pool's host pages are from.
@@ -178,7 +178,7 @@ struct Packed {
     as_is: bool,
 }
 
-/// Whether a page is to be compressed soon or to take little room.
+/// Whether to compress a page fast or densely.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Effort {
     Fast,
@@ -240,8 +240,8 @@ impl Zswap {
     ///
     /// # Errors
     ///
-    /// As [`Zswap::new`]. Also where the options have no records, and where there is no memory for
-    /// a batch and for what is to be known of the blocks, about 2 bytes each.
+    /// As [`Zswap::new`]. Also if the options have no records, or if there is no memory for a batch
+    /// and for the state of the blocks, about 2 bytes each.
     pub fn with_backing(
         options: ZswapOptions,
         backing: Box<dyn Backing>,
@@ -302,8 +302,8 @@ impl Zswap {
         })
     }
 
-    /// Keeps a copy of `page` under `key`, for the root. What the key held before is gone, also
-    /// where the page is refused.
+    /// Keeps a copy of `page` under `key`, for the root. The key's previous page is gone, also if
+    /// the new one is refused.
     ///
     /// # Errors
     ///
@@ -386,7 +386,7 @@ impl Zswap {
         })
     }
 
-    /// Whether a page is held under `key`, in memory or in the backing. This counts as no use.
+    /// Whether a page is held under `key`, in memory or in the backing. This is no use of the page.
     pub fn contains(&self, key: PageKey) -> bool {
         self.id.enter();
         self.shards.of(key).lock().get(key).is_some()
@@ -479,7 +479,7 @@ impl Zswap {
         sum
     }
 
-    /// What the store's memory is used for.
+    /// Memory of the store by use.
     pub fn memory(&self) -> MemoryUse {
         self.id.enter();
         let zpool = self.zpool.stats();
@@ -514,8 +514,8 @@ impl Zswap {
         self.order.as_ref().ok_or(TenantError::NoRecords)?.tenants.add(parent, options)
     }
 
-    /// Changes a tenant's options; also those of the root. What is kept over a lower limit stays
-    /// until it goes by itself.
+    /// Changes a tenant's options; also those of the root. Bytes over a lower limit stay until they
+    /// go by themselves.
     ///
     /// # Errors
     ///
@@ -567,7 +567,7 @@ impl Zswap {
         self.order.as_ref().map_or_else(Vec::new, |order| order.tenants.stats())
     }
 
-    /// What is taken of memory, and may be.
+    /// The budget: memory in use, and its limit.
     pub fn budget(&self) -> &Budget {
         self.arena.budget()
     }
@@ -691,7 +691,7 @@ impl Zswap {
         Ok(())
     }
 
-    /// Brings a page into memory: what is to be put into the index.
+    /// Brings a page into memory and returns the entry for the index.
     fn keep(
         &self,
         effort: Effort,
@@ -709,7 +709,7 @@ impl Zswap {
         }
         with_scratch(|scratch| {
             let packed = self.compress(effort, key, page, scratch)?;
-            // What the key held before may have been in the way.
+            // The key's previous page may have used the headroom.
             let reclaim = || self.drop_stale(key) || self.make_room();
             self.insert_packed(tenant, key, packed, scratch, reclaim)
         })
@@ -796,8 +796,8 @@ impl Zswap {
         shrinks
     }
 
-    /// Sees to it that a page that the pool refused goes to the backing, if there is one and the
-    /// tenant may: with others, if it can wait in the pool for them, else at once.
+    /// Sends a page that the pool refused to the backing, if there is one and the tenant may use
+    /// it: in a batch if the page can wait in the pool, else at once.
     fn write_through(
         &self,
         tenant: TenantNumber,
@@ -827,8 +827,8 @@ impl Zswap {
         Ok(Held { content: Content::WrittenBack, checksum: 0, written: Some(written), tenant })
     }
 
-    /// Puts an entry into the index and frees what it replaced; what was there goes also where that
-    /// fails (S1): a record, or a long word, needs memory whether the key has an entry or not.
+    /// Puts an entry into the index and frees the entry that it replaced. The old one goes even if
+    /// that fails (S1): a record, or a long word, needs memory whether the key has an entry or not.
     fn put(&self, key: PageKey, held: Held) -> Result<(), IndexError> {
         let mut shard = self.shards.of(key).lock();
         let put = shard.put(key, held);
@@ -887,7 +887,7 @@ impl Zswap {
         }
     }
 
-    /// The time now, where this verb is to be timed.
+    /// The time now, if this verb is timed.
     fn sample(&self) -> Option<Instant> {
         if self.options.latencies { latency::sample() } else { None }
     }

@@ -13,15 +13,16 @@ use crate::same_filled::SameFilled;
 use crate::zpool::zsmalloc::{CHAIN_SIZE_MAX, CHAIN_SIZE_MIN, ZsmallocOptions};
 use crate::zpool::{HostPages, ZpoolKind};
 
-/// What becomes of a page that does not shrink.
+/// Policy for a page that does not compress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Incompressible {
-    /// It is refused once the pool does not take it: kernels up to 6.17. With a backing it goes
-    /// there: by way of the pool, as it is, if that has room for it, with the next batch that is
-    /// written; else at once, by itself.
+    /// The page is refused if the pool does not take it: kernels up to 6.17. With a backing it is
+    /// written there uncompressed: with the next batch if the pool can hold it until then, else at
+    /// once, by itself.
     #[default]
     Reject,
-    /// It is kept as it is, in 4096 bytes, if compression does not save any: kernels from 6.18.
+    /// The page is kept as it is, in 4096 bytes, if compression does not save any: kernels from
+    /// 6.18.
     StoreAsIs,
 }
 
@@ -43,7 +44,7 @@ pub enum WrittenAs {
 
 named!(WrittenAs, "form of written pages", Pages => "pages", Objects => "objects");
 
-/// What is kept of each page beside its 8 bytes of index entry: the order of eviction, its tenant,
+/// Data kept of each page beside its 8 bytes of index entry: the order of eviction, its tenant,
 /// checksums, its copy in the backing. 52 bytes a page.
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,7 +64,7 @@ impl Default for RecordOptions {
     }
 }
 
-/// What a store is made of: the builder of [`Zswap`].
+/// Parts and limits of a store: the builder of [`Zswap`].
 ///
 /// ```
 /// use uzswap::zswap::ZswapOptions;
@@ -85,7 +86,7 @@ impl Default for RecordOptions {
 pub struct ZswapOptions {
     /// The allocator.
     pub zpool: ZpoolKind,
-    /// What can be chosen about it, where it is zsmalloc.
+    /// Options of zsmalloc, if it is the allocator.
     pub zsmalloc: ZsmallocOptions,
     /// The compressor.
     pub compressor: CompressorKind,
@@ -94,8 +95,8 @@ pub struct ZswapOptions {
     pub dense: Option<CompressorKind>,
     /// The index of a shard.
     pub index: IndexKind,
-    /// Shards, each an index with a lock of its own; a power of two. 64 are more than the threads
-    /// that will ever meet in one; 1 is what kernels up to 6.8 had for a swap device.
+    /// Shards, each an index with its own lock; a power of two. 64 are more than the threads that
+    /// ever meet in one; kernels up to 6.8 had 1 for a swap device.
     pub shards: usize,
     /// The policy for pages that do not shrink.
     pub incompressible: Incompressible,
@@ -111,13 +112,13 @@ pub struct ZswapOptions {
     /// Percent of that below which a pool that was full takes pages again, 0 to 100: the kernel's
     /// `accept_threshold_percent`.
     pub accept_threshold_percent: u8,
-    /// What a store does that finds the pool full.
+    /// Action of a store that finds the pool full.
     pub when_full: WhenFull,
     /// How large the pages are that the kernel gives.
     pub host_pages: HostPages,
     /// Which pages are kept as one word.
     pub same_filled: SameFilled,
-    /// What is kept of each page; without it there is no writeback, and there are no tenants or
+    /// Data kept of each page; without it there is no writeback, and there are no tenants or
     /// checksums.
     pub records: Option<RecordOptions>,
     /// How pages are written to the backing.

@@ -1,6 +1,5 @@
-//! The store's parts, which may be of others. Each of their calls is made here, so that a part that
-//! panics, calls the store from inside or returns a length that cannot be does no harm to the
-//! store.
+//! The store's parts, which may be of others. Each of their calls is made here, so a part that
+//! panics, calls the store from inside or returns an impossible length does no harm to the store.
 //!
 //! | the part's call | where it panics, or returns nonsense | the store |
 //! |---|---|---|
@@ -66,7 +65,7 @@ impl Panicked {
     fn of(panic: &(dyn Any + Send)) -> Panicked {
         let text = panic.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-        Panicked(text.unwrap_or("without a text").to_owned())
+        Panicked(text.unwrap_or("without a message").to_owned())
     }
 }
 

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 
 use super::{CounterKind, LatencyCounts, Stats};
 
-/// The buckets of a histogram end at powers of two of nanoseconds, 256 ns to 17 s: always the same
-/// ones, so that histograms of different times and stores can be added up.
+/// The buckets of a histogram always end at the same powers of two of nanoseconds, 256 ns to 17 s,
+/// so histograms of different times and stores can be added up.
 const LE_POWERS: std::ops::RangeInclusive<u32> = 8..=34;
 
 impl Stats {
@@ -25,7 +25,7 @@ impl Stats {
             text.family(&name, kind, counter.help);
             text.sample(&name, &[], counter.value);
         }
-        text.family("memory_bytes", "gauge", "What the store's memory is used for.");
+        text.family("memory_bytes", "gauge", "Memory of the store by use.");
         for (name, bytes) in self.memory.list() {
             text.sample("memory_bytes", &[("part", name.trim_end_matches("_bytes"))], bytes);
         }
@@ -38,15 +38,15 @@ impl Stats {
             let labels = [("backing", &*backing.name)];
             text.family("backing_blocks", "gauge", "Capacity in blocks of 4096 bytes.");
             text.sample("backing_blocks", &labels, backing.blocks);
-            text.family("backing_used_blocks", "gauge", "Blocks that hold something.");
+            text.family("backing_used_blocks", "gauge", "Blocks in use.");
             text.sample("backing_used_blocks", &labels, backing.used_blocks);
         }
         for (verb, counts) in self.latencies.verbs() {
             let help = match verb {
-                "store" => "Times of stores that were not refused.",
-                "load" => "Times of loads from memory.",
-                "backing_load" => "Times of loads from the backing.",
-                _ => "Times of batches of up to 64 pages that were written back.",
+                "store" => "Latency of stores that were accepted.",
+                "load" => "Latency of loads from memory.",
+                "backing_load" => "Latency of loads from the backing.",
+                _ => "Latency of written-back batches of up to 64 pages.",
             };
             text.histogram(verb, help, counts);
         }
@@ -86,7 +86,7 @@ impl Text {
 
     fn info(&mut self, stats: &Stats) {
         let options = &stats.options;
-        self.family("info", "gauge", "What the store is made of.");
+        self.family("info", "gauge", "Parts of the store.");
         let labels = [
             ("version", env!("CARGO_PKG_VERSION")),
             ("zpool", &*options.zpool),
@@ -115,7 +115,7 @@ impl Text {
             "Compressed bytes kept for the tenant and those below it.",
             &|number| tenant(number).current_bytes.to_string(),
         );
-        figure("tenant_peak_bytes", "The most there were at once.", &|number| {
+        figure("tenant_peak_bytes", "Highest value so far.", &|number| {
             tenant(number).peak_bytes.to_string()
         });
         figure("tenant_max_bytes", "The tenant's limit.", &|number| match tenant(number)
@@ -125,7 +125,7 @@ impl Text {
             u64::MAX => "+Inf".to_owned(),
             bytes => bytes.to_string(),
         });
-        figure("tenant_writeback", "1 where pages may go to the backing.", &|number| {
+        figure("tenant_writeback", "1 if pages may be written to the backing.", &|number| {
             u64::from(tenant(number).options.writeback).to_string()
         });
     }

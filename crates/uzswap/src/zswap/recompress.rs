@@ -1,9 +1,9 @@
-//! Recompression: a page that is in the pool is compressed once more, to take less room. What zram
-//! calls so, for a store whose compressor is two.
+//! Recompression: a page that is in the pool is compressed once more, to take less memory. The same
+//! as in zram, for a store with two compressors.
 //!
 //! The page may be loaded, replaced or removed meanwhile: nothing is locked while it is compressed.
-//! Its new object counts if the old one is what it was, byte for byte; that its entry looks the
-//! same would not do, as a handle may name another object by then.
+//! The new object counts only if the old one is unchanged, byte for byte. An equal entry would not
+//! prove that, because a handle may name another object by then.
 
 use std::cell::RefCell;
 
@@ -28,10 +28,10 @@ impl Room {
 }
 
 impl Zswap {
-    /// Compresses the page of `key` once more, densely
+    /// Compresses the page of `key` again, densely
     /// ([`Compressor::compress_densely`](crate::compressor::Compressor::compress_densely)), and
-    /// keeps that if it is smaller; bytes that its object is smaller by. 0 where there is no such
-    /// page in the pool, it is dense already, or there is no room for both objects for a moment.
+    /// keeps the result if it is smaller. Returns the bytes saved: 0 if the pool has no such page,
+    /// the page is dense already, or there is no headroom for both objects for a moment.
     ///
     /// # Errors
     ///

@@ -1,5 +1,5 @@
-//! What is known of a page beside 64 bits: its place in the eviction order, its tenant, checksums,
-//! its copy in the backing. What `zswap_entry` is in the kernel: 56 bytes there and 52 here.
+//! Records of pages beside their 64 bits: place in the eviction order, tenant, checksums, copy in
+//! the backing. The kernel has `zswap_entry`: 56 bytes there and 52 here.
 //!
 //! ```text
 //!  index entry | record's number: 32 | its generation: 31 | 1 |
@@ -7,7 +7,7 @@
 //!
 //! Records are in chunks of 64 with a bitmap of the used ones. A new record takes the first free
 //! place, so that the chunks at the end become free and go back. The generation changes with every
-//! use of a place: an entry that was looked up before is told from those after it.
+//! use of a place, so an entry that was looked up before differs from its successors.
 
 use crate::AuditError;
 use std::num::NonZeroU64;

@@ -230,7 +230,7 @@ impl Shard {
         self.index.remove_if(key, entry).then(|| self.forget(entry))
     }
 
-    /// What is known now of a page that was looked up before; `None` where it has gone since.
+    /// Current state of a page that was looked up before; `None` if it has gone since.
     pub(super) fn current(&self, entry: Entry) -> Option<Held> {
         let Keeping::Records(recorded) = &self.keeping else { return None };
         let number = recorded.records.number_if_current(entry)?;
@@ -357,8 +357,8 @@ impl Shard {
         }
     }
 
-    /// Calls `visit` for each page on a list, a list's coldest first, with the time at which it was
-    /// put at the hot end; then for each other page, with `None`.
+    /// Calls `visit` for each page on a list, the coldest of a list first, with the time when it
+    /// was put at the hot end; then for each other page, with `None`.
     pub(super) fn for_each_by_age(&self, visit: &mut dyn FnMut(PageKey, Option<u64>)) {
         if let Keeping::Records(Recorded { records, lists, .. }) = &self.keeping {
             lists.for_each(records, &mut |time, record| visit(record.key, Some(time)));

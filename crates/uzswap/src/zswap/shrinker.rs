@@ -19,9 +19,8 @@ use crate::options::{OptionError, setters};
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
 pub struct ShrinkerOptions {
-    /// Writes back before the pool comes near its limit too, as many pages at a time as pressure
-    /// asks for, but spares as many as were lately brought back from the backing: the kernel's
-    /// `shrinker_enabled`.
+    /// Writes back before the pool is near its limit too: as many pages at a time as pressure asks
+    /// for, less as many as were lately loaded from the backing. The kernel's `shrinker_enabled`.
     pub dynamic: bool,
     /// The pool is compacted when so many percent of its bytes are not in objects, 0 to 100. 100 is
     /// never.
@@ -45,9 +44,9 @@ impl Default for ShrinkerOptions {
 /// Failures in a row after which the shrinker waits for its next turn: the kernel's 16.
 const FAILURES_MAX: usize = 16;
 
-/// Of the pages that the dynamic shrinker may write back, it takes one in so many at a turn: what
-/// reclaim asks of a kernel's shrinker at its lowest pressure (`DEF_PRIORITY` is 12) would be too
-/// little for a pool that is not asked by all of the machine.
+/// The dynamic shrinker takes one in so many of the pages that it may write back. The kernel's
+/// share at lowest pressure (`DEF_PRIORITY` is 12) would be too small, because here the reclaim of
+/// a whole machine does not call the shrinker.
 const DYNAMIC_SHARE: u64 = 64;
 
 /// The thread; it ends when this is dropped.
@@ -119,7 +118,7 @@ impl Zswap {
     }
 
     /// Writes back the coldest pages until the pool has at most `pool_bytes` of host pages, or no
-    /// more go; compacts it on the way where a quarter of it is in no object.
+    /// more go. Compacts the pool on the way if a quarter of it is in no object.
     pub fn shrink_to(&self, pool_bytes: u64) -> Shrunk {
         self.id.enter();
         let mut all = Shrunk::default();
@@ -152,10 +151,9 @@ impl Zswap {
         self.shrink(TenantId::ROOT, pages as usize);
     }
 
-    /// Pages that the dynamic shrinker may write back, counted as the kernel does: those on the
-    /// lists, without as many as were lately brought back, scaled by how much memory they take, for
-    /// pages that compress well are not worth writing. Each page that was brought back counts at
-    /// one call.
+    /// Pages that the dynamic shrinker may write back, counted as in the kernel: pages on the
+    /// lists, less those lately loaded from the backing, scaled by their memory, because pages that
+    /// compress well are not worth a write. Each page that was brought back counts at one call.
     pub(super) fn evictable_pages(&self) -> u64 {
         let Some(order) = &self.order else { return 0 };
         let lru = self.options.records.map(|records| records.lru);

@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{Counters, LatencyCounts, LatencyStats, MemoryUse, TENANTS_MAX, TenantStats, Zswap};
 
-/// What a store is made of, did and holds. Taken part by part: exact only while no other thread
-/// changes the store.
+/// Parts, work and content of a store. Taken part by part: exact only while no other thread changes
+/// the store.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 #[cfg_attr(feature = "serde", serde(default))]
@@ -59,7 +59,7 @@ pub struct OptionNames {
     pub max_pool_bytes: Option<u64>,
     /// Percent of that below which a full pool takes pages again.
     pub accept_threshold_percent: u64,
-    /// What a store does that finds the pool full.
+    /// Action of a store that finds the pool full.
     pub when_full: String,
     /// The size of host pages.
     pub host_pages: String,
@@ -126,20 +126,25 @@ impl Stats {
         if let Some((name, value)) =
             counters.chain(self.memory.list()).find(|(_, value)| *value > COUNT_MAX)
         {
-            return Err(format!("{name} is {value}, and no store counts over {COUNT_MAX}"));
+            return Err(format!("{name} is {value}, over the maximum of {COUNT_MAX}"));
         }
         for (name, counts) in self.latencies.verbs() {
             let LatencyCounts { count, sum_ns, buckets } = counts;
             let sum = buckets.iter().try_fold(0_u64, |sum, bucket| sum.checked_add(bucket.count));
             if *count > COUNT_MAX || *sum_ns > COUNT_MAX || sum != Some(*count) {
-                return Err(format!("the times of {name} do not add up to their count {count}"));
+                return Err(format!(
+                    "the latencies of {name} do not add up to their count {count}"
+                ));
             }
             if !buckets.is_sorted_by(|a, b| a.below_ns < b.below_ns) {
-                return Err(format!("the times of {name} are not in order"));
+                return Err(format!("the latencies of {name} are not in order"));
             }
         }
         if self.tenants.len() > TENANTS_MAX {
-            return Err(format!("{} tenants are over {TENANTS_MAX}", self.tenants.len()));
+            return Err(format!(
+                "{} tenants exceed the maximum of {TENANTS_MAX}",
+                self.tenants.len()
+            ));
         }
         for (number, tenant) in self.tenants.iter().enumerate() {
             let is_placed = match tenant.parent {

@@ -1,8 +1,8 @@
 //! Tenants: what memory cgroups are to zswap. Each has a limit of its own on the compressed bytes
 //! that are kept for it, and says whether its pages may be written back.
 //!
-//! Tenants form a tree under the root, which always is there: a page is charged to its tenant and
-//! to every one above, and a limit, or a no to writeback, holds for all below.
+//! Tenants form a tree under the root, which always exists. A page is charged to its tenant and to
+//! every one above; a limit, or writeback off, holds for all below.
 //!
 //! ```text
 //!  there -> removed: its pages go to the one above, shard by shard -> free, once nothing names it
@@ -77,13 +77,13 @@ pub enum TenantError {
     #[error("a store has at most {TENANTS_MAX} tenants")]
     TooMany,
     /// The store has no such tenant, or has it no more.
-    #[error("the store has no tenant {0}, or not that one any more")]
+    #[error("tenant {0} does not exist or was removed")]
     Unknown(TenantId),
     /// The root is always there.
-    #[error("the root cannot be removed")]
+    #[error("cannot remove the root tenant")]
     Root,
     /// There are tenants below it.
-    #[error("tenant {tenant} cannot be removed before those below it, as tenant {below}")]
+    #[error("cannot remove tenant {tenant} before the tenants below it, such as tenant {below}")]
     HasBelow {
         /// The tenant.
         tenant: TenantId,
@@ -91,7 +91,7 @@ pub enum TenantError {
         below: TenantId,
     },
     /// The tenant above has no memory for the lists of its pages; nothing was removed.
-    #[error("tenant {tenant} cannot be removed: no memory for the lists of the one above")]
+    #[error("cannot remove tenant {tenant}: no memory for the lists of the tenant above")]
     NoMemory {
         /// The tenant.
         tenant: TenantId,
@@ -100,15 +100,18 @@ pub enum TenantError {
         source: IndexError,
     },
     /// The store keeps no records, and so cannot tell whose a page is.
-    #[error("a store without records has no tenants but the root: set ZswapOptions::records")]
+    #[error("a store without records has the root tenant only; set ZswapOptions::records")]
     NoRecords,
 }
 
 /// A tenant's limit that a page would have gone over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error("{bytes} more bytes exceed the {max_bytes} of tenant {tenant} ({current_bytes} kept)")]
+#[error(
+    "{bytes} more bytes exceed the limit of tenant {tenant}, {max_bytes} bytes \
+         ({current_bytes} in use)"
+)]
 pub struct OverTenantLimit {
-    /// Whose limit it is: that of the page, or one above it.
+    /// The tenant of the limit: that of the page, or one above it.
     pub tenant: TenantId,
     /// Bytes that were to be kept.
     pub bytes: u64,
@@ -180,8 +183,8 @@ pub(super) struct Removal<'a> {
 }
 
 impl Removal<'_> {
-    /// From here on it is known no more. What was begun for it may bring pages until its number is
-    /// free; they are the heir's.
+    /// From here on it is known no more. Stores begun for it may bring pages until its number is
+    /// free; they belong to the heir.
     pub(super) fn begin(&self) {
         self.tenants.get(self.from).life.fetch_add(1, Ordering::SeqCst);
     }
@@ -223,8 +226,8 @@ impl Tenants {
         Ok(Removal { tenants: self, _changes: changes, from: id.number, to })
     }
 
-    /// Whether the number of a tenant that was removed can be another one's: nothing is charged to
-    /// it, nobody holds it, and nothing that is held is below it.
+    /// Whether another tenant can get the number of a removed one: nothing is charged to it, no
+    /// operation holds it, and nothing held is below it.
     fn is_free(&self, number: TenantNumber, tenant: &Tenant) -> bool {
         !tenant.is_there()
             && tenant.holders.load(Ordering::SeqCst) == 0
@@ -252,8 +255,8 @@ impl Tenants {
         HeldTenant { number, holders: Some(holders) }
     }
 
-    /// Whose a page is that was begun for a tenant: the nearest one above, where it was removed
-    /// meanwhile. Asked and acted upon under the lock of the page's shard.
+    /// Owner of a page that was begun for a tenant: the nearest one above, if the tenant was
+    /// removed meanwhile. Asked and acted upon under the lock of the page's shard.
     pub(super) fn heir(&self, number: TenantNumber) -> TenantNumber {
         let there = self.path(number).find(|(_, tenant)| tenant.is_there());
         there.map_or(TenantNumber::ROOT, |(heir, _)| heir)
@@ -292,7 +295,8 @@ impl Tenants {
         Ok(self.id(number))
     }
 
-    /// Changes a tenant. What is over a lower limit stays; nothing more is kept until it is below.
+    /// Changes a tenant. Bytes over a lower limit stay; nothing more is kept until usage is below
+    /// it.
     pub(super) fn set(&self, id: TenantId, options: TenantOptions) -> Result<(), TenantError> {
         let _changes = lock(&self.changes);
         self.find(id).ok_or(TenantError::Unknown(id))?.set(options);
@@ -393,8 +397,7 @@ impl Tenants {
         self.iter().map(|(number, tenant)| tenant.stats(number)).collect()
     }
 
-    /// Those that are there, numbered from 0 on without gaps, each after the one above it: as a
-    /// snapshot has them.
+    /// All tenants, numbered from 0 on without gaps, each after the one above it: as in a snapshot.
     pub(super) fn in_order(&self) -> (Vec<TenantStats>, Places) {
         let _changes = lock(&self.changes);
         let mut stats: Vec<TenantStats> = Vec::new();

@@ -174,8 +174,8 @@ impl Tier {
         }
     }
 
-    /// Whether a page that comes back to the pool leaves its copy: not where more than half of the
-    /// blocks are in use, as the kernel frees swap slots then.
+    /// Whether a page that comes back to the pool keeps its copy in the backing: not if more than
+    /// half of the blocks are in use, as the kernel frees swap slots then.
     pub(super) fn keeps_copies(&self) -> bool {
         let extents = self.extents();
         extents.used_blocks() <= extents.free_blocks()
@@ -192,7 +192,7 @@ impl Tier {
         count
     }
 
-    /// Blocks in use, and bytes of what is known of blocks and of the batch's buffer.
+    /// Blocks in use, and bytes of the state of blocks and of staged pages.
     pub(super) fn usage(&self) -> (usize, usize) {
         let extents = self.extents();
         (extents.used_blocks(), extents.bytes() + BATCH_PAGES * BLOCK_SIZE)

@@ -5,7 +5,7 @@
 //!                                                      (shard lock)
 //! ```
 //!
-//! To all others such a page is one whose writeback has begun: it is loaded from the pool, and its
+//! For other code, the writeback of a staged page has begun: it is loaded from the pool, and its
 //! place in the queue is stale once it was replaced or removed. The queue holds two batches. When
 //! there is one in it the shrinker is called; a store that finds two writes one itself.
 
@@ -73,7 +73,7 @@ impl WriteQueue {
         });
     }
 
-    /// What is in it, also what is stale.
+    /// Entries of the queue, including stale ones.
     pub(super) fn to_vec(&self) -> Vec<Victim> {
         self.queue().iter().copied().collect()
     }

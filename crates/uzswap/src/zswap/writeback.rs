@@ -28,7 +28,7 @@ use crate::page::{PAGE_SIZE, Page};
 /// Pages that are looked at for each one that is wanted, before a search for cold ones gives up.
 const LOOKS_PER_PAGE: usize = 32;
 
-/// What a call of [`Zswap::shrink`] did, in pages.
+/// Result of [`Zswap::shrink`], in pages.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Shrunk {
     /// Written to the backing, and out of the pool.
@@ -76,8 +76,8 @@ impl Zswap {
     }
 
     /// Gives free blocks of the backing back to its file system, 64 or more adjacent ones at a
-    /// time; how many. Those that it does not take are as good as before. A [`Shrinker`] does so
-    /// at each of its turns.
+    /// time; how many. Blocks that it does not take stay as they are. A [`Shrinker`] does so at
+    /// each of its turns.
     ///
     /// [`Shrinker`]: super::Shrinker
     pub fn discard(&self) -> usize {
@@ -131,14 +131,14 @@ impl Zswap {
         start.inspect(|start| self.latencies.writeback.record(start.elapsed()));
     }
 
-    /// Takes the coldest pages off their lists. Those that the backing has still leave at once.
+    /// Takes the coldest pages off their lists. Pages that the backing still has leave at once.
     fn gather(&self, batch: &mut Batch, scope: TenantNumber, pages: usize, shrunk: &mut Shrunk) {
         let Some(order) = &self.order else { return };
         let mut looks = pages * LOOKS_PER_PAGE;
         while looks > 0 && batch.pages.len() + shrunk.dropped_clean < pages {
             let Some(Coldest { shard, tenant, until }) = order.coldest(scope) else { return };
             let mut shard = self.shards.number(shard).lock();
-            // Also where nothing is taken: the cold end may not be as old as was told.
+            // Also if nothing is taken: the cold end may be younger than noted.
             looks -= 1;
             while batch.pages.len() + shrunk.dropped_clean < pages {
                 let Some(victim) = shard.take_coldest(tenant, until, &mut looks) else { break };
@@ -161,8 +161,8 @@ impl Zswap {
         self.release_object(victim.held);
     }
 
-    /// Makes room for a page that was used `uses` times and comes back from the backing: the
-    /// coldest page of all leaves the pool, if it was used less. Whether any did.
+    /// Makes headroom for a page that was used `uses` times and comes back from the backing: the
+    /// coldest page of all is evicted if it has fewer uses. Whether any did.
     pub(super) fn displace(&self, uses: u8) -> bool {
         let Some(order) = &self.order else { return false };
         let Some(coldest) = order.coldest(TenantNumber::ROOT) else { return false };
@@ -178,8 +178,8 @@ impl Zswap {
         self.shrink(TenantId::ROOT, RECLAIM_PAGES).pages() > 0
     }
 
-    /// Sees to it that there are `wanted` free blocks, or as many as can be: copies of pages that
-    /// are in the pool too are given up for them.
+    /// Provides `wanted` free blocks, or as many as possible: copies of pages that are in the pool
+    /// too are given up for them.
     pub(super) fn free_blocks(&self, tier: &Tier, wanted: usize) {
         let mut dropped = Vec::new();
         for shard in self.shards.iter() {
@@ -258,7 +258,7 @@ impl Zswap {
     /// A page was written: it leaves the pool, if it is still there and nobody used it.
     fn finish(&self, tier: &Tier, victim: Victim, written: Written, shrunk: &mut Shrunk) {
         let mut shard = self.shards.of(victim.key).lock();
-        // What is known now: it may be another tenant's.
+        // The page's tenant may have changed.
         let Some(in_pool) = shard.current(victim.entry) else {
             drop(shard);
             tier.release(written);

@@ -1,6 +1,6 @@
 //! Goal: `Extents` says what a table of states says, and never gives out a block that is held or
 //! being discarded.
-//! Method: a slow twin that decides everything by walking its table; every reachable state of four
+//! Method: a slow twin that walks its table for every decision; every reachable state of four
 //! blocks, with every call in each; seeded histories over more blocks, with audits.
 //! Blind to: threads (it is behind its owner's lock).
 

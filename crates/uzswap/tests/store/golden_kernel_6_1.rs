@@ -1,11 +1,12 @@
 //! Goal: the same pages in the same order take the same host pages as in kernel 6.1.
 //! Method: objects of the compressed sizes that zswap 6.1 had, against its counters (`tests/data`);
-//! and one corpus end to end through our own lz4. Blind to: more than one CPU.
+//! and one corpus end to end through our own lz4.
+//! Blind to: more than one CPU.
 //!
 //! Everything is equal to the page, but z3fold once objects were freed: 97 pages of 11333 off at
-//! most. There a kernel worker packs the pages of a freed object later than the call that frees.
-//! When our packing is put off until 64 objects were freed, as many as the kernel's swap-slot cache
-//! frees in one go, the largest difference falls from 97 to 27 pages, and grows again beyond 64.
+//! most. There a kernel worker packs the pages of a freed object later than the call that frees. If
+//! our packing waits until 64 objects were freed, as many as the kernel's swap-slot cache frees at
+//! once, the largest difference falls from 97 to 27 pages; it grows again beyond 64.
 
 use uzswap_testing::golden;
 

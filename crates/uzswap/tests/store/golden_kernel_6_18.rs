@@ -71,7 +71,7 @@ fn default_zsmalloc_takes_the_pages_of_kernel_6_18() {
                 check_mappings(&requests, line);
             }
 
-            // What zram had held before this is not recorded: up to 0.32 % off.
+            // Earlier content of zram is not recorded: up to 0.32 % off.
             let mut run = new();
             run.store(|_| true);
             let (odd, kernel) = (run.free(is_odd), line.number("odd_mem").unwrap());

@@ -1,6 +1,6 @@
 //! Goal: an index answers as a sorted map would, keeps its invariants, and gives its memory back.
-//! Method: seeded random histories against `BTreeMap` over keys of several shapes, with audits;
-//! trees of tiny nodes through every short history; bytes an entry after runs of inserts and
+//! Method: seeded random histories against `BTreeMap` over keys of several shapes, with audits.
+//! Trees of tiny nodes through every short history; bytes an entry after runs of inserts and
 //! removals.
 //! Blind to: failing memory (see `out_of_memory` and `zswap_model`).
 
@@ -116,7 +116,7 @@ impl Modelled {
         }
     }
 
-    /// What is cheap to check after each step.
+    /// Checks that are cheap after each step.
     fn check_key(&self, key: u64) {
         let key = PageKey(key);
         assert_eq!(self.index.get(key), self.model.get(&key).copied(), "{}", self.place());

@@ -1,7 +1,7 @@
 //! Goal: lzo and lzo-rle give each page back, an independent codec agrees with ours, and the
 //! decoder takes exactly the streams that the format allows.
-//! Method: made-up pages of many kinds; `lzokay`, which knows bitstream version 0 alone; a decoder
-//! of a byte at a time, straight from the description of the format, against which ours is fuzzed
+//! Method: made-up pages of many kinds; `lzokay`, which knows bitstream version 0 alone. A decoder
+//! of a byte at a time, straight from the description of the format, is the reference for fuzzing
 //! with made-up, damaged and random streams (`UZSWAP_FUZZ_SECONDS=N` for longer).
 //! Blind to: lengths of objects (see `golden_lzo`).
 
@@ -156,7 +156,7 @@ fn what_is_wrong_with_a_stream_is_told() {
         (with(4096, &[17, 0]), "ends before"),
         (with(4096, &[]), "ends before"),
         (with(4096, &[17, 0, 0, 0]), "1 bytes follow"),
-        (with(4096, &[18, 0, 0]), "another length than 3"),
+        (with(4096, &[18, 0, 0]), "does not have length 3"),
         (with(4096, &[25, 0, 0]), "a match that starts 32768 bytes before"),
         (with(4000, &[31, 0xfc, 0xff, 11, 17, 0, 0]), "a match that starts 49151 bytes before"),
     ] {

@@ -1,7 +1,8 @@
-//! Goal: a compressor, pool or backing of others that panics, calls its own store or returns what
-//! cannot be does no harm: an error, or what `zswap/parts.rs` says, and all other pages stay.
+//! Goal: a foreign compressor, pool or backing that panics, calls its own store or returns
+//! impossible values does no harm. The result is an error, or the one in `zswap/parts.rs`, and all
+//! other pages stay.
 //! Method: doubles that do one such deed at one of their methods while all verbs are called; then
-//! the audit, and every page against a model. A deadlock is told by a watchdog.
+//! the audit, and every page against a model. A watchdog reports a deadlock.
 //! Blind to: parts that give other pages of the right length, and give other handles than theirs.
 
 use std::collections::BTreeMap;
@@ -53,11 +54,11 @@ use Method::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Deed {
     Panic,
-    /// It does what it is to do, and panics then.
+    /// The part does its work, and then panics.
     PanicAfter,
-    /// It calls the store, by the verb of this number.
+    /// The part calls the store, by the verb of this number.
     Call(usize),
-    /// It returns this length: of an object, a slot, or bits of a handle.
+    /// The part returns this length: of an object, a slot, or bits of a handle.
     Length(usize),
     /// It returns, and has done nothing.
     Nothing,
@@ -573,7 +574,7 @@ fn errors_say_which_part_did_what() {
         (Deed::Panic, "panicked: told to"),
         (Deed::Call(0), "panicked: a compressor, pool or backing called the store"),
         (Deed::Length(0), "an object of 0 bytes"),
-        (Deed::Length(usize::MAX), "in a room of"),
+        (Deed::Length(usize::MAX), "in a buffer of"),
     ] {
         let error = of(false, Compress, deed).store(9, 9).unwrap_err();
         assert!(matches!(error, StoreError::CompressFail { .. }), "{error:?}");
@@ -601,7 +602,7 @@ fn errors_say_which_part_did_what() {
             assert!(matches!(error, LoadError::Corrupt { .. }), "{error:?}");
         }
     }
-    // What was shown counts, whatever came after.
+    // The shown object counts, whatever came after.
     assert!(of(false, ReadObject, Deed::PanicAfter).load(250, true).unwrap());
     let is_written = |scene: &Scene| scene.zswap.is_written_back(PageKey(0));
     let mut written = of(true, ReadBlocks, Deed::Panic);

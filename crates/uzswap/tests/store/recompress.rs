@@ -72,7 +72,7 @@ fn a_pair_gives_back_what_either_made() {
         assert!(pair.is_dense(&out[..dense]) && dense < fast);
         pair.decompress(&out[..dense], &mut page).unwrap();
         assert!(page == original, "seed {seed}, densely");
-        // Whose it is, is the last byte.
+        // The last byte names the compressor.
         out[dense - 1] = 2;
         let error = pair.decompress(&out[..dense], &mut page).unwrap_err();
         assert!(error.to_string().contains("compressor 2 of two"), "{error}");
@@ -86,7 +86,7 @@ fn a_pair_gives_back_what_either_made() {
     assert_eq!(pair.name(), "lz4+zstd:1");
 }
 
-/// What a key has after a store; zbud takes no page that does not shrink.
+/// The page of a key after a store; zbud takes no incompressible page.
 fn note(map: &mut HashMap<u64, Page>, key: u64, page: Page, stored: Result<Stored, StoreError>) {
     match stored {
         Ok(_) => map.insert(key, page),
@@ -167,7 +167,7 @@ fn what_is_compressed_once_more_takes_the_room_of_what_was_dense_at_once() {
     assert!(dense.0 < fast.0 * 4 / 5, "{dense:?} of {fast:?}");
 }
 
-/// A pair whose fast one says that what it made is corrupt, when told so.
+/// A pair whose fast compressor reports its own objects as corrupt, on request.
 #[derive(Debug)]
 struct Rotten(Box<Dual>, Arc<AtomicBool>);
 

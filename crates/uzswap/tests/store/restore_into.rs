@@ -1,7 +1,8 @@
 //! Goal: a snapshot restores into a store of any other compressors with every page right, or is
-//! refused by the names of both; and a restored store stays in its budget at every instant.
-//! Method: all ordered pairs of a list of configurations, foreign compressors among them; every
-//! index, on dense and sparse keys, with and without a backing, where the budget counts all.
+//! refused by the names of both. A restored store stays in its budget at every instant.
+//! Method: all ordered pairs of a list of configurations, foreign compressors among them. Every
+//! index, on dense and sparse keys, with and without a backing, with a budget that counts all
+//! memory.
 //! Blind to: snapshots that were damaged (`snapshot`), several threads (`torture`).
 
 use uzswap_testing::varied_pages;
@@ -193,7 +194,7 @@ fn every_configuration_restores_into_every_other_or_is_refused_by_name() {
     assert_eq!((restored, refused), (18 * 21 + 3, 3 * 20));
 }
 
-/// What a snapshot of version 1 tells of its objects is the name alone.
+/// A snapshot of version 1 names the compressor of its objects, and no format.
 #[test]
 fn a_header_without_the_format_is_damaged() {
     let snapshot = snapshot_from(Known("lz4", Some("zstd:1")));
@@ -209,7 +210,7 @@ fn a_header_without_the_format_is_damaged() {
     other[header..header + 8].copy_from_slice(&sum.to_le_bytes());
     let refused = SnapshotReader::new("snapshot", &other[..]).unwrap_err();
     assert!(refused.fault.is_damage() && refused.to_string().contains("format"), "{refused}");
-    // The same, said to be of version 1: a pair is told by its name.
+    // The same, marked as version 1: a pair is recognized by its name.
     other[8] = 1;
     let sum = twox_hash::XxHash3_64::oneshot_with_seed(0, &other[..header]);
     other[header..header + 8].copy_from_slice(&sum.to_le_bytes());

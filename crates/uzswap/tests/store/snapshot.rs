@@ -1,8 +1,8 @@
 //! Goal: a snapshot has all pages of the store, restores to the same store, and is read only if it
-//! is whole; whatever fails on the way, neither the store nor the snapshot before is lost.
-//! Method: seeded histories over allocators, compressors and tenants, against a map of whole pages;
-//! every cut and every changed byte of a small file; a writer that fails at each call; real errors
-//! of the file system; threads that change the store meanwhile; a file of version 1.
+//! is whole. A failure on the way loses neither the store nor the snapshot before.
+//! Method: seeded histories over allocators, compressors and tenants, against a map of whole pages.
+//! Every cut and every changed byte of a small file; a writer that fails at each call; real errors
+//! of the file system. Threads that change the store meanwhile; a file of version 1.
 //! Blind to: power failures.
 
 use uzswap_testing::varied_pages;
@@ -483,8 +483,8 @@ fn places_that_cannot_be_are_refused_with_the_reason() {
     };
     refused(place.directory.path(), "is a directory");
     refused(&place.path("none/"), "is a directory");
-    refused(&place.path("missing/s"), "make its directory first");
-    refused(Path::new("/dev/null"), "no regular file");
+    refused(&place.path("missing/s"), "create its directory first");
+    refused(Path::new("/dev/null"), "not a regular file");
     refused(Path::new("/proc/s"), "cannot create");
     refused(&place.path(&"x".repeat(254)), "cannot create");
     assert!(place.names().is_empty());
@@ -495,7 +495,7 @@ fn places_that_cannot_be_are_refused_with_the_reason() {
     assert_eq!(place.names(), ["s"]);
 }
 
-/// What the child of a test with a limit of file sizes does.
+/// Child of a test with a limit of file sizes.
 #[test]
 fn child_with_a_limit() {
     let Some(path) = std::env::var_os("UZSWAP_SNAPSHOT_LIMITED") else { return };
@@ -521,7 +521,7 @@ fn a_full_disk_leaves_the_old_snapshot_and_no_part() {
         .unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{text}");
-    assert!(text.contains("raise the limit of file sizes"), "{text}");
+    assert!(text.contains("raise the file size limit"), "{text}");
     assert_eq!(place.names(), ["s"]);
     assert!(pages_in(&path) == model);
 }

@@ -1,7 +1,7 @@
 //! Goal: tenants come and go, and no page, charge or place in the order is lost with them; an id
 //! that was removed never means another tenant.
 //! Method: all short histories of three tenants, and long random ones, against a model of the tree
-//! and of whose each page is; threads that store for tenants while these are removed; snapshots
+//! and of the owner of each page. Threads that store for tenants while these are removed; snapshots
 //! with gaps in the numbers.
 //! Blind to: backings that fail.
 

@@ -1,7 +1,8 @@
 //! Goal: no short history breaks an allocator.
 //! Method: all histories of up to six or seven operations over object lengths on the borders of the
-//! layout: insert one of them, remove the nth oldest object, compact; after each, audit, contents
-//! and counts against the model (`tests/common`). Blind to: what takes more.
+//! layout. An operation inserts one of them, removes the nth oldest object, or compacts. After
+//! each: audit, contents and counts against the model (`tests/common`).
+//! Blind to: what takes more.
 
 use crate::common;
 

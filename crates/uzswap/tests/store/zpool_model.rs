@@ -1,7 +1,7 @@
 //! Goal: every allocator keeps every object, whatever the history.
 //! Method: seeded random histories with sizes on the edges of classes and chunks, each call held
-//! against a table of the objects (`tests/common`), an audit every 64 steps. Blind to: tables that
-//! cannot grow (nothing here makes the heap fail).
+//! against a table of the objects (`tests/common`), an audit every 64 steps.
+//! Blind to: tables that cannot grow (nothing here makes the heap fail).
 
 use crate::common;
 
@@ -73,7 +73,7 @@ impl Drop for Replay {
     }
 }
 
-/// All seeds, or the one that is to be repeated.
+/// All seeds, or the one to repeat.
 fn seeds() -> Vec<u64> {
     match std::env::var("UZSWAP_SEED") {
         Ok(seed) => vec![seed.parse().expect("UZSWAP_SEED is a number")],

@@ -1,6 +1,6 @@
 //! Goal: an object in two host pages is read and written as one, however it is reached.
-//! Method: in every class with such objects, for every mapping: contents against a table after
-//! inserts, changes in place and compaction; threads that read and write at once; nested accesses.
+//! Method: every class with such objects, every mapping. Contents against a table after inserts,
+//! changes in place and compaction; threads that read and write at once; nested accesses.
 //! Blind to: a machine that refuses mappings (`tests/mapping_limits.rs`).
 
 use std::sync::Arc;
@@ -36,7 +36,7 @@ fn lengths(class: &SizeClass, header: HandleHeader) -> [usize; 2] {
 fn every_class<P: ZspagePages>(options: ZsmallocOptions) -> usize {
     let arena = Arc::new(Arena::new());
     let pool = Zsmalloc::<P>::new(Arc::clone(&arena), options);
-    // What an access leaves in the thread's buffer is not to show in the next one.
+    // The next access must not see the bytes that this one leaves in the thread's buffer.
     let (scratch, in_scratch) = crossing_object::<P>(&Arc::new(Arena::new()));
     let mut crossing = 0;
     for class in ClassTable::new(options).classes() {

@@ -1,6 +1,6 @@
 //! Goal: the store never loses, mixes up or invents a page, and its counters add up.
 //! Method: seeded random histories of every operation against a `HashMap` of whole pages, for each
-//! allocator, compressor and policy; audits on the way; failing parts by doubles; two threads.
+//! allocator, compressor and policy. Audits on the way; failing parts by doubles; two threads.
 //! Blind to: what takes more pages than fit these small pools.
 
 use std::collections::HashMap;
@@ -85,7 +85,7 @@ fn expect_word(options: &ZswapOptions, page: &Page) -> bool {
     same_filled && check != SameFilledCheck::Off && !(zero_only && page[..8] != [0; 8])
 }
 
-/// What a store must say of `page`.
+/// Expected answers of a store for `page`.
 fn expect_refusal(options: &ZswapOptions, page: &Page) -> bool {
     let max = if options.zpool == ZpoolKind::Zbud { 3968 } else { PAGE_SIZE };
     object_bytes(options, page).is_none_or(|bytes| bytes + options.object_header_bytes > max)
@@ -298,7 +298,7 @@ fn a_pool_that_runs_out_refuses_and_loses_nothing() {
     }
 }
 
-/// A compressor that fails and lies when told to.
+/// A compressor that fails and lies on request.
 #[derive(Debug, Default)]
 struct Faulty {
     /// Fail every call of compress.
@@ -327,7 +327,7 @@ impl Compressor for Faulty {
     }
 }
 
-/// An index without memory, when told so.
+/// An index without memory, on request.
 #[derive(Debug)]
 struct FullIndex {
     full: Arc<AtomicBool>,

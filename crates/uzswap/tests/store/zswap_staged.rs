@@ -1,7 +1,7 @@
-//! Goal: a page that does not shrink waits in the pool for a batch, is never lost or mixed up on
-//! its way, and waits neither for ever nor with too many others.
-//! Method: a backing in memory that counts its calls and fails when told to; each order of what can
-//! happen to a page while it is staged; audits after every step.
+//! Goal: an incompressible page waits in the pool for a batch and is never lost or mixed up on its
+//! way. Neither does it wait for ever or with too many others.
+//! Method: a backing in memory that counts its calls and fails on request; each order of events of
+//! a staged page; audits after every step.
 //! Blind to: races (the torture test has those).
 
 use std::io;
@@ -26,7 +26,7 @@ const ROOT: TenantId = TenantId::ROOT;
 /// Of a pool without a limit.
 const BATCH: usize = 64;
 
-/// What a backing was asked for, and whether it fails.
+/// Calls of a backing, and whether it fails.
 #[derive(Debug, Default)]
 struct Calls {
     writes: AtomicU32,
@@ -192,7 +192,7 @@ fn one_that_is_gone_or_replaced_is_not_written() {
         zswap.store(PageKey(3), &noise(33)).unwrap();
         assert_eq!(zswap.invalidate_range(PageKey(4)..=PageKey(4)), 1);
         assert_eq!(held(&zswap), (3, 2, 0));
-        // Two are staged and current: they are first, and nothing is told of the others.
+        // Two are staged and current: they are first; the order of the others is free.
         assert_eq!(zswap.shrink(ROOT, 6).written_back + held(&zswap).0 as usize, 3);
         while held(&zswap).1 > 0 {
             zswap.shrink(ROOT, 1);

@@ -1,7 +1,7 @@
 //! Goal: a bounded store with a backing never loses, mixes up or invents a page, keeps its limits,
 //! and its counters add up.
 //! Method: seeded random histories of every operation, writeback among them, against a `HashMap` of
-//! whole pages, for each eviction order, form of writing and behaviour when full; tenants with
+//! whole pages, for each eviction order, form of writing and behaviour when full. Tenants with
 //! limits; audits on the way; threads that store, load and write back the same keys at once.
 //! Blind to: backings that fail (the torture test has those).
 

@@ -22,10 +22,10 @@ const BASE: Contender = Contender::Index(IndexKind::RbTree);
 
 /// What `uzswap bench index` is asked for.
 ///
-/// Each run is a fresh process: insert all keys, look each up, look each up in a chain (where the
-/// next key cannot be known before the entry is), replace all entries, remove all keys. But for the
-/// chain, operations do not depend on each other, so that their cache misses overlap. hashbrown is
-/// std's HashMap, with one multiplication as its hash; it and BTreeMap are peers, not for stores.
+/// Each run is a fresh process that inserts all keys, looks each up, looks each up in a chain,
+/// replaces all entries and removes all keys. In the chain the next key is known only once the
+/// entry is read; the other operations are independent, so their cache misses overlap. hashbrown is
+/// std's HashMap with one multiplication as its hash; it and BTreeMap are peers, not for stores.
 #[derive(Debug, clap::Args)]
 #[command(allow_negative_numbers = true)]
 pub(super) struct IndexArgs {
@@ -44,11 +44,11 @@ pub(super) struct IndexArgs {
     /// Indexes, and the peers BTreeMap and hashbrown [default: all]
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     index: Vec<Contender>,
-    /// Runs of each, each in a process of its own, taking turns
+    /// Runs of each, each in its own process, taking turns
     #[arg(long, value_name = "N", default_value_t = 3,
           value_parser = RangedU64ValueParser::<usize>::new().range(1..=1000))]
     rounds: usize,
-    /// Start of the random numbers: same seed, same keys
+    /// Seed of the random numbers: same seed, same keys
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// Print one JSON document instead, or write it to FILE beside the text
@@ -56,7 +56,7 @@ pub(super) struct IndexArgs {
     json: Option<Option<PathBuf>>,
 }
 
-/// What is printed; with `--json`, as it is.
+/// The printed report; with `--json`, as it is.
 #[derive(Debug, Serialize)]
 struct Report {
     #[serde(flatten)]
@@ -116,7 +116,7 @@ impl IndexArgs {
 /// The hidden command that does one run.
 pub(in crate::cli) fn run_one() -> Result<(), Failure> {
     child(io::stdin().lock(), io::stdout().lock())
-        .context("a run takes its orders from `uzswap bench index`")
+        .context("this hidden command reads its task from `uzswap bench index`")
         .map_err(Failure::Machine)
 }
 

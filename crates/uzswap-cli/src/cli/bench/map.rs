@@ -31,7 +31,7 @@ pub(super) struct Map {
     json: Option<Option<PathBuf>>,
 }
 
-/// What is printed; with `--json`, as it is.
+/// The printed report; with `--json`, as it is.
 #[derive(Debug, Serialize)]
 struct Report {
     #[serde(flatten)]

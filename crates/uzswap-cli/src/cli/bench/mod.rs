@@ -50,7 +50,7 @@ impl Bench {
 fn with_progress<T>(
     study: impl FnOnce(&mut dyn FnMut(usize, usize, &str)) -> Result<T, StudyError>,
 ) -> Result<T, Failure> {
-    interrupt::watch().context("cannot watch for signals").map_err(Failure::Machine)?;
+    interrupt::watch().context("cannot install signal handlers").map_err(Failure::Machine)?;
     let bar = bar(0, "{elapsed:>4} [{bar:30}] {pos}/{len}  {msg}");
     bar.enable_steady_tick(Duration::from_millis(250));
     let result = study(&mut |done, total, next| {
@@ -70,7 +70,7 @@ fn with_progress<T>(
 pub(super) fn parse_seconds(text: &str) -> Result<Duration, anyhow::Error> {
     match text.parse::<f64>() {
         Ok(seconds) if (0.01..=3600.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
-        _ => Err(anyhow!("give seconds from 0.01 to 3600, such as 1 or 0.5")),
+        _ => Err(anyhow!("seconds must be 0.01 to 3600, such as 1 or 0.5")),
     }
 }
 

@@ -26,13 +26,13 @@ pub(super) struct SameFilled {
     /// Pages of a file: a page set, a core dump, any whole pages
     #[arg(long, value_name = "FILE", conflicts_with_all = ["workload", "size", "seed"])]
     corpus: Option<PathBuf>,
-    /// Built-in workload, where no file is given
+    /// Built-in workload, if no file is given
     #[arg(long, value_name = "NAME", default_value = "mixed")]
     workload: Workload,
     /// Size of the built-in workload
     #[arg(long, value_name = "SIZE", default_value = "384M", value_parser = parse_size)]
     size: usize,
-    /// Start of its random numbers: same seed, same data
+    /// Seed of its random numbers: same seed, same data
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// Turns of each check
@@ -44,7 +44,7 @@ pub(super) struct SameFilled {
     json: Option<Option<PathBuf>>,
 }
 
-/// What is printed; with `--json`, as it is.
+/// The printed report; with `--json`, as it is.
 #[derive(Debug, Serialize)]
 struct Report {
     #[serde(flatten)]
@@ -125,7 +125,7 @@ impl Report {
         let same_filled: Vec<Row<'_>> =
             checks.iter().filter_map(|of| Some((of, of.same_filled.as_ref()?))).collect();
         if same_filled.is_empty() {
-            text += "SAME-FILLED PAGES: there are none in this corpus.\n\n";
+            text += "SAME-FILLED PAGES: this corpus has none.\n\n";
         } else {
             text += &section(&format!("SAME-FILLED PAGES: {cold}"), &same_filled);
             if census.same_filled_pages < FEW_PAGES {

@@ -43,7 +43,7 @@ pub(super) struct SwaploadArgs {
     /// Compressor: lz4, lzo, lzo-rle, zstd, deflate, none
     #[arg(long, value_name = "NAME", default_value = "lz4")]
     compressor: CompressorKind,
-    /// Pages to swap, and the most the pool may take
+    /// Pages to swap, and limit of the pool
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_pages)]
     size: u64,
     /// Length of a run, once all pages are stored
@@ -58,7 +58,7 @@ pub(super) struct SwaploadArgs {
     json: Option<Option<PathBuf>>,
 }
 
-/// What is printed; with `--json`, as it is.
+/// The printed report; with `--json`, as it is.
 #[derive(Debug, Serialize)]
 struct Report {
     #[serde(flatten)]
@@ -133,7 +133,7 @@ impl SwaploadArgs {
 /// The hidden command that does one run.
 pub(in crate::cli) fn run_one() -> Result<(), Failure> {
     child(io::stdin().lock(), io::stdout().lock())
-        .context("a run takes its orders from `uzswap bench swapload`")
+        .context("this hidden command reads its task from `uzswap bench swapload`")
         .map_err(Failure::Machine)
 }
 
@@ -141,7 +141,7 @@ pub(in crate::cli) fn run_one() -> Result<(), Failure> {
 fn parse_shards(text: &str) -> Result<usize, String> {
     let shards = text.parse().ok().filter(|&shards: &usize| shards.is_power_of_two());
     let shards = shards.filter(|&shards| shards <= 1 << 16);
-    shards.ok_or_else(|| format!("'{text}' is not a power of two from 1 to 65536"))
+    shards.ok_or_else(|| "shards must be a power of two from 1 to 65536".to_owned())
 }
 
 /// A size in whole pages.
@@ -149,7 +149,7 @@ fn parse_pages(text: &str) -> Result<u64, String> {
     let pages = (parse_size(text)? / PAGE_SIZE) as u64;
     if pages < Swapload::PAGES_MIN {
         let least = (Swapload::PAGES_MIN * PAGE_SIZE as u64) >> 20;
-        return Err(format!("'{text}' is too small for 8 workers: give {least}M or more"));
+        return Err(format!("size must be at least {least}M for 8 workers"));
     }
     Ok(pages)
 }

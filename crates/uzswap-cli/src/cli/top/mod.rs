@@ -23,19 +23,19 @@ use uzswap_sys::stderr::log;
 /// How soon Ctrl-C is seen.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// What is said where there is nothing to show.
-const NOTHING: &str = "no program of this user runs under `uzswap run`";
+/// Message if there is nothing to show.
+const NOTHING: &str = "no run of this user; start one with `uzswap run`";
 
 /// What `uzswap top` is asked for.
 #[derive(Debug, clap::Args)]
 pub(super) struct Top {
-    /// Show this run alone: the process number of its `uzswap run`
+    /// Show only the run with this PID of `uzswap run`
     #[arg(value_name = "PID")]
     pid: Option<u32>,
-    /// Seconds from one look to the next, 0.1 to 3600
+    /// Seconds between samples, 0.1 to 3600
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = parse_seconds)]
     interval: Duration,
-    /// End after so many looks
+    /// Stop after so many samples
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
     /// Print one line of JSON for each look; with =FILE, write it there beside the text
@@ -105,7 +105,7 @@ impl Top {
 }
 
 fn no_such_run(pid: u32) -> anyhow::Error {
-    anyhow!("{pid} is no `uzswap run` of this user; `uzswap top` shows those that there are")
+    anyhow!("no run with PID {pid} for this user; 'uzswap top' lists them")
 }
 
 /// All that is on the terminal.
@@ -143,6 +143,6 @@ fn block(runs: &[TopRun], is_first: bool) -> String {
 
 fn parse_seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().filter(|seconds| (0.1..=3600.0).contains(seconds));
-    let expected = || format!("'{text}' is no interval: expected seconds from 0.1 to 3600");
+    let expected = || "interval must be 0.1 to 3600 seconds".to_owned();
     seconds.map(Duration::from_secs_f64).ok_or_else(expected)
 }

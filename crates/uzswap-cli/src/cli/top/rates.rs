@@ -1,4 +1,4 @@
-//! What changed from one look to the next.
+//! Rates: changes from one sample to the next.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ pub(super) struct TopRun {
     pub(super) process_rates: Vec<f64>,
 }
 
-/// What there was since the look before; since the start of the run in the first.
+/// Changes since the previous sample; in the first one since the start of the run.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(super) struct Interval {
     pub(super) seconds: f64,

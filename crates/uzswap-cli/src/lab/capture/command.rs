@@ -25,7 +25,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(8);
 const POLL_IDLE: Duration = Duration::from_millis(2);
 const POLL_BUSY: Duration = Duration::from_micros(50);
 
-/// How long a command that is told to end may take before it is killed.
+/// Time between the signal that ends a command and SIGKILL.
 const END_WAIT: Duration = Duration::from_secs(1);
 
 /// Growth that is worth a new capture: a tenth, and at least this many pages.
@@ -60,8 +60,8 @@ pub(super) fn capture(
     let polls = at == CaptureAt::Peak || (at == CaptureAt::Exit && !running.is_traced());
     if let Some(reason) = &running.untraced {
         notes.push(format!(
-            "the command was not traced ({reason}): its memory was looked at every {} ms, \
-             and what it had at its exit may be missing",
+            "the command was not traced ({reason}): its memory was sampled every {} ms, and pages \
+             that it had at its exit may be missing",
             LOOK_EVERY.as_millis()
         ));
     }
@@ -207,11 +207,11 @@ impl Running {
     fn end(&mut self) -> ExitStatus {
         let mut all = Vec::new();
         for signal in [libc::SIGTERM, libc::SIGKILL] {
-            // Told to end, a shell that does not listen starts the next program of its loop. Where
+            // After the signal, a shell that ignores it starts the next program of its loop. Where
             // the command is gone, those it had are known from before.
             let new = process::tree(self.pid, &mut Vec::new());
             all.extend(new.into_iter().filter(|pid| !all.contains(pid)).collect::<Vec<i32>>());
-            // Those below it first: their parent may be gone once it is told.
+            // Processes below it first: their parent may be gone after its signal.
             for &pid in all.iter().rev() {
                 let _ = signals::send(pid, SignalNumber(signal));
                 let _ = signals::send(pid, SignalNumber(libc::SIGCONT));

@@ -27,10 +27,10 @@ pub(super) fn capture(from: &Path, out: &Path) -> Result<About, CaptureError> {
     let metadata = file.metadata().map_err(failed)?;
     let kind = metadata.file_type();
     if kind.is_dir() {
-        return Err(bad("is a directory, not a file to take pages from"));
+        return Err(bad("is a directory; give a file with pages"));
     }
     if kind.is_char_device() || kind.is_socket() {
-        return Err(bad("is a device without an end, not a file to take pages from"));
+        return Err(bad("is a device without an end; give a file with pages"));
     }
     let mut writer = PageSetWriter::create(out)?;
     let mut source = Source { path: from, file, writer: &mut writer, signals: &signals };
@@ -40,7 +40,7 @@ pub(super) fn capture(from: &Path, out: &Path) -> Result<About, CaptureError> {
     }
     let notes = source.raw()?;
     if writer.page_count() == 0 {
-        return Err(bad("is empty: there are no pages in it"));
+        return Err(bad("is empty"));
     }
     finish(writer, format!("file {}", from.display()), notes)
 }
@@ -123,16 +123,16 @@ impl Source<'_> {
             _ => core_layout::<FileHeader64<Endianness>, _>(&cache),
         };
         let (segments, mapped) =
-            layout.map_err(|error| self.bad_core(format!("its headers do not parse ({error})")))?;
+            layout.map_err(|error| self.bad_core(format!("cannot parse its headers ({error})")))?;
         if segments.is_empty() {
-            return Err(self.bad_core("it has no writable memory in it"));
+            return Err(self.bad_core("no segment of writable memory"));
         }
         for segment in &segments {
             let end = segment.offset.checked_add(segment.file_bytes);
             if end.is_none_or(|end| end > file_bytes) {
                 return Err(self.bad_core(format!(
-                    "it is truncated: the segment at address {:#x} has {} bytes from offset {}, \
-                     and the file ends at {file_bytes}",
+                    "truncated: the segment at address {:#x} has {} bytes from offset {}, and the \
+                     file ends at {file_bytes}",
                     segment.address, segment.file_bytes, segment.offset
                 )));
             }
@@ -141,7 +141,7 @@ impl Source<'_> {
         let in_segments: u128 = segments.iter().map(|one| u128::from(one.file_bytes)).sum();
         if in_segments > u128::from(file_bytes) {
             return Err(self.bad_core(format!(
-                "its segments overlap: they have {in_segments} bytes, and the file {file_bytes}"
+                "its segments overlap: they have {in_segments} bytes in a file of {file_bytes}"
             )));
         }
         let mut notes = Vec::new();
@@ -158,7 +158,7 @@ impl Source<'_> {
             ));
         }
         notes.push(
-            "a core dump does not tell untouched pages from zeroed ones unless it has holes"
+            "a core dump without holes does not distinguish untouched pages from zero pages"
                 .to_owned(),
         );
         Ok(notes)

@@ -38,7 +38,7 @@ pub struct CaptureOptions {
     /// Stop the process while its pages are read, so that they are of one moment.
     pub freeze: bool,
     /// Do not trace a command that is run, for one that traces others itself or that gains rights
-    /// when it starts. What it has at its exit is then seen by polling only.
+    /// when it starts. Memory at its exit is then seen by polling only.
     pub untraced: bool,
     /// A command's standard output goes to our standard error: ours carries results only.
     pub stdout_to_stderr: bool,
@@ -64,14 +64,14 @@ pub enum CaptureError {
     #[error(transparent)]
     Output(#[from] PageSetError),
     /// No such process.
-    #[error("there is no process {pid}")]
+    #[error("no process with PID {pid}")]
     Gone {
         /// Its id.
         pid: i32,
     },
     /// The process is not ours to look into.
     #[error(
-        "cannot read {what} of process {pid}: {error}; this takes the right to ptrace it: run as \
+        "cannot read {what} of process {pid}: {error}; this needs the right to ptrace it: run as \
          the same user, or with CAP_SYS_PTRACE (as root), and see kernel.yama.ptrace_scope"
     )]
     NoPermission {
@@ -105,7 +105,7 @@ pub enum CaptureError {
         pid: i32,
     },
     /// The command ended before the first look at it.
-    #[error("{origin} ended before its memory was looked at")]
+    #[error("{origin} ended before the first sample of its memory")]
     Unseen {
         /// The command.
         origin: String,
@@ -127,7 +127,7 @@ pub enum CaptureError {
         error: io::Error,
     },
     /// The command line to run is empty.
-    #[error("there is no command to run")]
+    #[error("give a command to run")]
     NoCommand,
     /// The command does not start.
     #[error("cannot run '{program}': {error}")]
@@ -150,7 +150,7 @@ pub enum CaptureError {
     BadInput {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it, continuing its name.
+        /// The fault, as a continuation of its name.
         reason: String,
     },
     /// The core dump is truncated or malformed.
@@ -211,9 +211,9 @@ pub fn capture_pid(pid: i32, out: &Path, options: &CaptureOptions) -> Result<Abo
     finish(writer, origin, notes)
 }
 
-/// Runs a command and captures it, or the tree below it, into the page set `out`. It has our
-/// standard input, output and error, unless the options say otherwise. It is always stopped while
-/// its pages are read.
+/// Runs a command and captures it, or the tree below it, into the page set `out`. The command has
+/// our standard input, output and error, unless the options say otherwise. The command is always
+/// stopped while its pages are read.
 ///
 /// # Errors
 ///
@@ -254,7 +254,7 @@ pub fn capture_workload(
     out: &Path,
 ) -> Result<About, CaptureError> {
     let program = std::env::current_exe().map_err(|error| CaptureError::Workload {
-        reason: format!("cannot be started: this executable has no path ({error})"),
+        reason: format!("cannot be started: the path of uzswap is unknown ({error})"),
     })?;
     capture_workload_of(&program, workload, seed, bytes, out)
 }
@@ -317,8 +317,8 @@ fn wait_until_ready(child: &mut Child) -> Result<(), CaptureError> {
     }
     let reason = match child.wait() {
         Ok(status) if matches!(status.signal(), Some(libc::SIGKILL | libc::SIGABRT)) => format!(
-            "ended before it was ready, with {status}, most likely for want of memory; a smaller \
-             --size needs less"
+            "ended before it was ready, with {status}; most likely memory ran out: use a smaller \
+             --size"
         ),
         Ok(status) => format!("ended before it was ready, with {status}"),
         Err(error) => format!("ended before it was ready ({error})"),

@@ -137,18 +137,20 @@ struct Lost {
 impl Lost {
     fn tell(&self, notes: &mut Vec<String>) {
         for pid in &self.ended {
-            notes.push(format!("process {pid} ended while it was read: what was read is kept"));
+            notes.push(format!(
+                "process {pid} ended while it was read; the pages read so far are \
+                                kept"
+            ));
         }
         if self.unmapped > 0 {
-            notes.push(format!("{} pages went away while they were read", self.unmapped));
+            notes.push(format!("{} pages were unmapped while they were read", self.unmapped));
         }
         if self.swapped > 0 {
-            notes.push(format!("{} pages were in swap and are left out", self.swapped));
+            notes.push(format!("{} pages were in swap and are omitted", self.swapped));
         }
         if self.zero_page {
             notes.push(
-                "this kernel has no PAGEMAP_SCAN: pages that were only ever read are among the \
-                 zero pages"
+                "this kernel has no PAGEMAP_SCAN: the zero pages include pages that were only read"
                     .to_owned(),
             );
         }
@@ -416,7 +418,7 @@ impl Frozen {
                 break;
             }
             if since.elapsed() > STOP_WAIT {
-                notes.push(format!("process {pid} did not stop: it was read while it ran"));
+                notes.push(format!("process {pid} did not stop and was read while it ran"));
                 break;
             }
             thread::sleep(Duration::from_millis(1));

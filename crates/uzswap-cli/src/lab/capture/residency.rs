@@ -14,7 +14,7 @@ const RUNS: usize = 1 << 10;
 /// Entries of the pagemap file read at a time.
 const ENTRIES: usize = 1 << 13; // 64 KiB of entries: 32 MiB of pages
 
-/// What a look at some addresses found.
+/// Pages found at some addresses.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Look {
     /// Runs of resident anonymous pages, ascending. In bytes.
@@ -43,7 +43,7 @@ impl PageMap {
         PageMap { scans: false, ..PageMap::open(pid).unwrap() }
     }
 
-    /// Whether pages that are nothing but the shared zero page were told apart.
+    /// Whether pages that are the shared zero page were distinguished.
     pub(super) fn knows_zero_page(&self) -> bool {
         self.scans
     }

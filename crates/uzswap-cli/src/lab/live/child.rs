@@ -60,7 +60,7 @@ pub(super) fn run_to_end(command: &mut Command, timeout: Option<Duration>) -> io
             let _ = kill_process_group(group, Signal::KILL);
             has_ended?;
             child.wait()?;
-            other?.expect("it did not end by itself")
+            other?.expect("the process did not end by itself")
         }
     };
     let real = start.elapsed();

@@ -137,7 +137,7 @@ impl<'a> Place<'a> {
     /// Makes the folder and prepares it.
     pub(super) fn make(command: &'a LiveCommand, base: &Path) -> Result<Place<'a>, Failure> {
         let cannot = |what: &str, error: io::Error| {
-            Failure::machine(format!("cannot make {what} for a run: {error}"))
+            Failure::machine(format!("cannot create {what} for a run: {error}"))
         };
         let folder = command.has_folder().then(|| Folder::make(base.join("run")));
         let folder = folder.transpose().map_err(|error| cannot("a folder", error))?;
@@ -229,7 +229,7 @@ impl<'a> Place<'a> {
             output.seek(SeekFrom::Start(0)).map_err(cannot)?;
             output.take(CHECK_MAX + 1).read_to_end(&mut printed).map_err(cannot)?;
             if printed.len() as u64 > CHECK_MAX {
-                return Err(failed("prints more than 1 MiB: print a checksum".to_owned()));
+                return Err(failed("printed more than 1 MiB; print a checksum instead".to_owned()));
             }
         }
         Ok(printed)

@@ -152,7 +152,7 @@ fn run_in(
     let probe = report_of(probe).unwrap_or_default();
     Ok(Measured {
         ended: ended.map_err(cannot)?,
-        pool: pool.map_err(|error| machine("read the figures of the pool", &error))?,
+        pool: pool.map_err(|error| machine("read the statistics of the pool", &error))?,
         oom_kills: oom_kills.map_err(|error| machine("read the events of the cgroup", &error))?,
         probe,
     })

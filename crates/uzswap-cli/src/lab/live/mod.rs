@@ -169,8 +169,8 @@ impl LiveExperiment {
         if self.command.tmpfs_bytes.is_some() {
             mounts::have_own().map_err(|error| {
                 Failure::machine(format!(
-                    "cannot make a tmpfs that nobody else sees ({error}): --tmpfs needs root; \
-                     without it the folder {DIR} is on disk"
+                    "cannot mount a private tmpfs ({error}): --tmpfs needs root; without --tmpfs \
+                     the folder {DIR} is on disk"
                 ))
             })?;
         }
@@ -180,12 +180,11 @@ impl LiveExperiment {
         let limit_bytes = self.limit.bytes(warm_up.run.peak_bytes);
         if limit_bytes < LIMIT_MIN {
             return Err(Failure::command(match warm_up.run.peak_bytes {
-                0 => "the command was over before its memory was sampled: give --limit SIZE, or a \
-                      command that takes longer"
+                0 => "the command ended before the first sample of its memory; give --limit SIZE, \
+                      or a command that takes longer"
                     .to_owned(),
                 peak => format!(
-                    "--limit comes to {}, and no program lives in less than 1 MiB: the peak of the \
-                     command is {}",
+                    "--limit comes to {}, less than the minimum of 1 MiB: the command's peak is {}",
                     human_size(limit_bytes),
                     human_size(peak)
                 ),
@@ -234,17 +233,17 @@ impl LiveExperiment {
         let mut notes = Vec::new();
         if self.parts.iter().any(LiveParts::is_kernel) {
             notes.push(format!(
-                "The kernel's limit is that of uzswap: a thread sets the cgroup's every 10 ms so \
-                 that anonymous memory, pool and the known tables stay below it together; page \
-                 cache and tmpfs are not limited. A probe of {} runs in the cgroup.",
+                "The kernel has the same limit as uzswap: every 10 ms a thread sets the cgroup's \
+                 limit so that anonymous memory, pool and known tables together stay below it. \
+                 Page cache and tmpfs are not limited. A probe of {} runs in the cgroup.",
                 human_size(PROBE_BYTES)
             ));
         }
         notes.extend(self.command.preset.and_then(|preset| preset.note()));
         if !warm_up.is_never_swapped {
             notes.push(
-                "This kernel swaps the pages of a tmpfs (noswap needs Linux 6.4): the kernel's \
-                 engines keep pages of the folder in their pools, too, and uzswap's does not."
+                "This kernel swaps tmpfs pages (noswap needs Linux 6.4): the kernel's engines keep \
+                 pages of the folder in their pools too, uzswap does not."
                     .to_owned(),
             );
         }
@@ -258,7 +257,10 @@ impl LiveExperiment {
         let mut builder = tempfile::Builder::new();
         let builder = builder.prefix("uzswap-live-").permissions(Permissions::from_mode(0o755));
         let base = builder.tempdir().map_err(|error| {
-            Failure::machine(format!("cannot make a folder for the runs (see TMPDIR): {error}"))
+            Failure::machine(format!(
+                "cannot create a folder for the runs: {error}; set TMPDIR to \
+                                      a writable folder"
+            ))
         })?;
         let parts = LiveParts::Uzswap {
             zpool: ZpoolKind::Zsmalloc,
@@ -291,8 +293,8 @@ impl LiveExperiment {
                 if check != warm_up.check {
                     let check = String::from_utf8_lossy(check.as_deref().unwrap_or_default());
                     return Err(Failure::wrong(
-                    "--check does not print what it printed after the run without a limit: a page \
-                     was wrong, or the command does not do the same each time"
+                    "--check printed another result than after the run without a limit: a page was \
+                     wrong, or the command is not deterministic"
                         .to_owned(),
                 )
                 .with_output(check.trim_end().chars().take(500).collect()));

@@ -50,12 +50,14 @@ impl Engine for Uzswap {
         let kills = report.as_ref().map_or(0, |report| report.out_of_memory_kills);
         match report {
             _ if kills > 0 => Err(Failure::did_not_fit(format!(
-                "needs more than the limit: {kills} of its processes were ended for it"
+                "needs more than the limit: uzswap ended {kills} of its processes"
             ))),
             Some(report) if status.success() => Ok(run_of(&ended, &report)),
-            None if status.code() == Some(CANNOT_RUN) => {
-                Err(Failure::machine("uzswap run cannot run programs here".to_owned()))
-            }
+            None if status.code() == Some(CANNOT_RUN) => Err(Failure::machine(
+                "this machine does not allow `uzswap run`; see `uzswap \
+                                      doctor`"
+                    .to_owned(),
+            )),
             _ => Err(Failure::command(failed(status))),
         }
     }

@@ -52,8 +52,8 @@ pub enum Preset {
 /// A text that names no preset, and why.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "'{0}' is no preset: expected build, usemem, usemem:4x64M, usemem:4x64M:random, memhog, \
-     memhog:256M, stress, or stress:60s"
+    "unknown preset '{0}'; one of: build, usemem, usemem:4x64M, usemem:4x64M:random, memhog, \
+     memhog:256M, stress, stress:60s"
 )]
 pub struct PresetNameError(String);
 
@@ -166,7 +166,7 @@ impl Preset {
         };
         let mut command = LiveCommand { preset: Some(*self), ..LiveCommand::new(Vec::new()) };
         if place.source.is_some() && *self != Preset::Build {
-            return Err(format!("--source is for --preset build, not {self}"));
+            return Err(format!("--source works with --preset build only, not {self}"));
         }
         match self {
             Preset::Build => {
@@ -176,7 +176,7 @@ impl Preset {
                 let makefile = ["Makefile", "makefile", "GNUmakefile"];
                 if !makefile.iter().any(|name| source.join(name).is_file()) {
                     return Err(format!(
-                        "--source {} has no Makefile: give a tree that make(1) builds",
+                        "--source {} has no Makefile; give a tree that make(1) builds",
                         source.display()
                     ));
                 }
@@ -309,7 +309,7 @@ mod tests {
         assert_eq!(parsed("stress:5s"), Ok(Preset::Stress { seconds: 5 }));
         for wrong in ["", "built", "usemem:4", "usemem:0x1M", "usemem:2x1", "memhog:", "stress:0s"]
         {
-            assert!(parsed(wrong).unwrap_err().to_string().contains("expected build"), "{wrong}");
+            assert!(parsed(wrong).unwrap_err().to_string().contains("one of: build"), "{wrong}");
         }
         for name in ["build", "usemem:3x5M:random", "memhog:7M", "stress:9s"] {
             let preset = parsed(name).unwrap();

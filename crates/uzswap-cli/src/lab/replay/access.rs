@@ -1,8 +1,8 @@
 //! The accesses to a pool with a limit: pages are asked for by Zipf's law, and each answer is
 //! compared.
 //!
-//! An access to a page that the store has not, as it refused it, is a miss: the page is stored
-//! then, as it would be once it has been fetched from elsewhere.
+//! An access to a page that the store refused is a miss: the page is stored then, as after a fetch
+//! from elsewhere.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -17,7 +17,7 @@ use uzswap::page::PageKey;
 use uzswap::zswap::{LatencyCounts, ShrinkerOptions, Zswap};
 use uzswap_sys::process::cpu_time;
 
-/// What is to be done beside a replay without limits.
+/// Work beside a replay without limits.
 #[derive(Debug)]
 pub struct Accesses {
     zipf: Zipf,
@@ -40,7 +40,7 @@ impl Accesses {
     }
 }
 
-/// What they came to, and what was written back until their end.
+/// Results of the accesses, and the pages written back until their end.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Accessed {
     /// Accesses.

@@ -7,10 +7,10 @@
 //!  full pool   compared     after free   compacted  refilled
 //! ```
 //!
-//! Pages go in by their number, which is also their key, in batches: what a batch needs beside the
-//! store (making pages up, comparing them, counting latencies) happens between batches, off the
-//! clock. The order of the phases is that of the kernel experiment whose figures we compare with:
-//! nothing compacts before the pool after freeing is read.
+//! Pages go in by their number, which is also their key, in batches. Other work of a batch (making
+//! pages up, comparing them, counting latencies) happens between batches, off the clock. The order
+//! of the phases is that of the kernel experiment whose figures we compare with: nothing compacts
+//! before the pool after freeing is read.
 //!
 //! Where the pool has a limit, [`Accesses`] come between storing and loading. A [`Trace`] is
 //! replayed as it was recorded instead.
@@ -83,7 +83,7 @@ impl Corpus {
 /// Which pages are freed once all have been stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum FreedHalf {
-    /// Those whose number draws a 1: the lowest bit of `mix(0x5EED + number)`.
+    /// Pages whose number draws a 1: the lowest bit of `mix(0x5EED + number)`.
     #[default]
     Random,
     /// Those of odd number.
@@ -170,7 +170,7 @@ impl Phases {
     }
 }
 
-/// What a run came to in counts and bytes: the same in each run of the same pages.
+/// Counts and bytes of a run: the same in each run of the same pages.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Figures {
     /// Pages given to the store.
@@ -289,7 +289,7 @@ pub enum ReplayError {
         when: &'static str,
     },
     /// A page is there but cannot be restored.
-    #[error("page {number} cannot be loaded ({when})")]
+    #[error("cannot load page {number} ({when})")]
     Load {
         /// The page.
         number: usize,
@@ -315,10 +315,10 @@ pub enum ReplayError {
         when: &'static str,
     },
     /// The store's structures are broken.
-    #[error("the store is broken after the run: {0}")]
+    #[error("the store's structures are broken after the run: {0}")]
     Audit(String),
     /// There was no memory for the store.
-    #[error("no memory for the store's tables; a smaller backing needs less")]
+    #[error("cannot allocate the store's tables; use a smaller backing")]
     NoMemory,
     /// The kernel gave no thread.
     #[error("cannot start the shrinker")]
@@ -445,7 +445,7 @@ pub fn replay_and_access(
     })
 }
 
-/// What a run needs beside the store, made and touched before it starts.
+/// Buffers of a run beside the store, made and touched before it starts.
 struct Buffers {
     /// Made-up pages.
     made: Vec<Page>,

@@ -42,7 +42,7 @@ pub struct Trace {
     info: TraceInfo,
 }
 
-/// What there is to be said of a trace.
+/// Notes about a trace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TraceInfo {
     /// What it says of itself.
@@ -57,7 +57,7 @@ pub struct TraceInfo {
     pub bytes: u64,
 }
 
-/// An event that is to be replayed.
+/// An event to replay.
 #[derive(Debug, Clone, Copy)]
 struct Step {
     place: u32,
@@ -79,7 +79,7 @@ pub enum TraceReadError {
     #[error(transparent)]
     Trace(#[from] TraceError),
     /// An event cannot have been.
-    #[error("{path}: event {number} {what} key {key}, which nothing was stored under")]
+    #[error("{path}: event {number} {what} key {key}, but no page was stored under that key")]
     NotStored {
         /// The file.
         path: String,
@@ -91,10 +91,10 @@ pub enum TraceReadError {
         key: PageKey,
     },
     /// There is nothing to replay.
-    #[error("{0} has no events: nothing was stored in that run, or it was cut off at once")]
+    #[error("{0} has no events: the run stored no page, or the trace was cut off at its start")]
     Empty(String),
     /// It is too long.
-    #[error("{0}: no memory for its contents and events")]
+    #[error("cannot allocate memory for the contents and events of {0}")]
     NoMemory(String),
 }
 
@@ -109,7 +109,7 @@ impl TraceReadError {
     }
 }
 
-/// What a replay of a trace came to, beside what any run does.
+/// Results of the replay of a trace, beside those of any run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Traced {
     /// Stores.
@@ -170,7 +170,7 @@ impl Trace {
         Ok(Trace { pages, words, keys, steps, info })
     }
 
-    /// What there is to be said of it.
+    /// Notes about it.
     pub fn info(&self) -> &TraceInfo {
         &self.info
     }
@@ -263,7 +263,7 @@ impl Builder {
     }
 }
 
-/// What the store has under a key.
+/// The page that the store has under a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Held {
     Nothing,
@@ -667,7 +667,7 @@ mod tests {
             let error = Trace::read(&path).unwrap_err();
             assert!(!error.is_machine());
             assert!(error.to_string().contains("event 1"), "{error}");
-            assert!(error.to_string().contains("key 0x6, which nothing"), "{error}");
+            assert!(error.to_string().contains("key 0x6, but no page"), "{error}");
         }
     }
 }

@@ -141,7 +141,7 @@ fn accessed(report: &Report) -> Vec<(&Findings, LimitParts, &AccessFindings)> {
         .collect()
 }
 
-/// What the limits are, for the head of the report; empty without any.
+/// The limits in words, for the head of the report; empty without any.
 pub(super) fn settings(report: &Report) -> String {
     let Some(settings) = &report.settings.limits else { return String::new() };
     let all = accessed(report);
@@ -302,7 +302,7 @@ pub(super) fn fields(findings: &Findings, run: usize) -> Vec<(&'static str, Stri
     ]
 }
 
-/// What the accesses say, of combinations with the same compressor.
+/// Findings of the accesses, for combinations with the same compressor.
 pub(super) fn sentences(all: &[&Findings], compressor: &str) -> Vec<String> {
     let limited = |findings: &&&Findings| {
         findings.parts.limit.is_some_and(|limit| limit.max_pool != MaxPool::None)

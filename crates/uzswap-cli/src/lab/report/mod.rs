@@ -1,4 +1,4 @@
-//! What an experiment found, once: printed as text, as JSON and as CSV.
+//! Findings of an experiment in one form, printed as text, as JSON and as CSV.
 
 mod access_section;
 mod csv;
@@ -40,7 +40,7 @@ pub struct Report {
     pub settings: ReportSettings,
     /// One element a combination of parts, in the order asked for.
     pub combinations: Vec<Findings>,
-    /// What a reader must know before comparing.
+    /// Facts that a reader must know before comparing.
     pub notes: Vec<String>,
     /// The figures in words.
     pub summary: Vec<String>,
@@ -88,7 +88,7 @@ pub struct CorpusInfo {
     pub sha256: String,
     /// When it was captured; empty if unknown.
     pub captured_at: String,
-    /// What is to be known about it.
+    /// Notes about it.
     pub notes: Vec<String>,
 }
 
@@ -97,10 +97,10 @@ pub struct CorpusInfo {
 pub struct ReportSettings {
     /// Runs of each combination.
     pub runs_each: usize,
-    /// What is the same for all combinations.
+    /// Settings shared by all combinations.
     #[serde(flatten)]
     pub settings: Settings,
-    /// What is the same for all pools with limits.
+    /// Settings shared by all pools with limits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limits: Option<LimitSettings>,
 }
@@ -297,7 +297,7 @@ impl Report {
     }
 }
 
-/// What stands in the first column. With limits it can be long, and takes two lines then.
+/// The first column. With limits it can be long, and takes two lines then.
 fn label(findings: &Findings) -> String {
     let label = findings.label();
     match label[..label.len().min(LABEL_COLUMNS)].rfind(' ') {
@@ -308,13 +308,13 @@ fn label(findings: &Findings) -> String {
     }
 }
 
-/// What the percentages of `of` refer to.
+/// The base of the percentages of `of`.
 fn base_of<'a>(runs: &'a [Findings], of: &'a Findings) -> &'a Findings {
     runs.iter().find(|other| other.is_base() && other.compressor == of.compressor).unwrap_or(of)
 }
 
-/// What a reader must know of the runs: figures that should be the same and are not, and run times
-/// that vary by more than a quarter.
+/// Warnings about the runs: figures that should be equal and differ, and run times that vary by
+/// more than a quarter.
 fn notes(combinations: &[Combination]) -> Vec<String> {
     const UNSTEADY: f64 = 1.25;
     let mut notes = Vec::new();
@@ -335,8 +335,8 @@ fn notes(combinations: &[Combination]) -> Vec<String> {
     }
     if !unsteady.is_empty() {
         notes.push(format!(
-            "The machine was unsteady, most likely busy with other work: {}. Times are to be read \
-             with care; sizes do not depend on it.",
+            "The machine was unsteady, most likely busy with other work: {}. Read times with care; \
+             sizes do not depend on it.",
             unsteady.join(", ")
         ));
     }
@@ -350,8 +350,8 @@ fn unequal(label: &str, figures: &[&Figures]) -> String {
         format!("{} to {}", format::thousands(min), format::thousands(max))
     };
     format!(
-        "{label}: its runs did not come to the same figures (pool {} bytes, {} pages refused); \
-         those of the first run are shown.",
+        "{label}: the results of its runs differ (pool {} bytes, {} pages refused); those of the \
+         first run are shown.",
         range(|figures| figures.pool_total_size),
         range(Figures::rejected_pages),
     )

@@ -5,7 +5,7 @@ use super::stats::{Stats, percent_change};
 use super::{Findings, Percentiles, access_section, base_of, trace_section};
 use crate::lab::replay::FreedHalf;
 
-/// What the figures say, compressor by compressor.
+/// Conclusions from the figures, compressor by compressor.
 pub(super) fn sentences(runs: &[Findings], freed: FreedHalf) -> Vec<String> {
     let mut sentences = Vec::new();
     for compressor in compressors_of(runs) {
@@ -115,7 +115,7 @@ fn fastest(all: &[&Findings], compressor: &str) -> Vec<String> {
     if !noise.is_empty() {
         let names: Vec<&str> = noise.iter().map(|(findings, _)| findings.name.as_str()).collect();
         let reason = if first.real_s.len() == 1 {
-            "one run tells nothing about noise"
+            "one run does not show noise"
         } else {
             "the ranges of their run times overlap"
         };
@@ -205,7 +205,7 @@ fn densest(all: &[&Findings], compressor: &str) -> String {
     )
 }
 
-/// What the densest costs in time against the fastest.
+/// Cost of the densest in time against the fastest.
 fn trade(all: &[&Findings]) -> Option<String> {
     let mean = |findings: &Findings| Stats::of(&findings.real_s).mean;
     let fast = all.iter().min_by(|one, other| mean(one).total_cmp(&mean(other)))?;
@@ -377,7 +377,7 @@ mod tests {
             findings.load_ns_by_run.truncate(1);
         }
         let text = summary(&runs);
-        assert!(text.contains("one run tells nothing about noise"), "{text}");
+        assert!(text.contains("one run does not show noise"), "{text}");
         assert!(text.contains("store zbud -9.1% (noise); load zbud -9.1% (noise)"), "{text}");
     }
 

@@ -271,8 +271,7 @@ fn peak(report: &Report) -> String {
         "",
         "",
         "RATIO: stored pages over pool and metadata. ALL IN: pool, metadata, and 4096 bytes for \
-         each refused page. METADATA: the allocator's own tables. RSS: what the process really \
-         grew by.",
+         each refused page. METADATA: the allocator's own tables. RSS: growth of the process.",
     );
     text + "\n"
 }
@@ -306,7 +305,7 @@ fn after_freeing(report: &Report) -> String {
         format!("{} freed, compacted, stored again; bytes", half(report.settings.settings.free));
     let mut text = section("(d) POOL AFTER FREEING", &caption, &table);
     text.pop();
-    text += "IDEAL: as dense as the full pool was, for the pages that are left.\n\n";
+    text += "IDEAL: the remaining pages at the density of the full pool.\n\n";
     text
 }
 

@@ -1,4 +1,4 @@
-//! What the replays of a trace came to.
+//! Results of the replays of a trace.
 
 use serde::Serialize;
 
@@ -62,7 +62,7 @@ impl TraceFindings {
     }
 }
 
-/// What is in the trace, for the header.
+/// Contents of the trace, for the header.
 pub(super) fn of(corpus: &CorpusInfo) -> String {
     let Some(trace) = &corpus.trace else { return String::new() };
     let totals = trace.totals;

@@ -2,7 +2,7 @@
 //!
 //! Each contender runs in a fresh process for each number of keys, each order and each round, the
 //! contenders taking turns. A run inserts all keys, looks each up, looks each up again in a chain
-//! (where the next key cannot be known before the entry is), replaces all entries, and removes all.
+//! (the next key is known only once the entry is read), replaces all entries, and removes all.
 //! Operations other than the chain's do not depend on each other, so that their cache misses
 //! overlap: throughput, as a store with many threads sees it.
 
@@ -57,7 +57,7 @@ named!(
     Shuffled => "shuffled",
 );
 
-/// What is measured: an index of ours, or what a program would take from the standard library.
+/// A contender: one of our indexes, or a peer of the standard library.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Contender {
     /// An index of the store.
@@ -117,7 +117,7 @@ trait Map {
     fn insert_or_replace(&mut self, key: u64, entry: Entry) -> Result<Option<Entry>, String>;
     fn get(&self, key: u64) -> Option<Entry>;
     fn take(&mut self, key: u64) -> Option<Entry>;
-    /// What it says it takes; the peers cannot say.
+    /// Its own count of its memory; the peers have none.
     fn bytes(&self) -> Option<usize>;
 }
 
@@ -178,7 +178,7 @@ impl Map for FastMap {
     }
 }
 
-/// What is to be measured.
+/// The measurement to make.
 #[derive(Debug, Clone)]
 pub struct IndexStudy {
     /// Numbers of keys.
@@ -193,7 +193,7 @@ pub struct IndexStudy {
     pub seed: u64,
 }
 
-/// One run, as a child is told it.
+/// One run: the task of a child.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 struct RunSpec {
     #[serde(with = "by_name")]
@@ -204,7 +204,7 @@ struct RunSpec {
     seed: u64,
 }
 
-/// What one run found: nanoseconds an operation, bytes of all entries.
+/// Findings of one run: nanoseconds an operation, bytes of all entries.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct IndexRun {
     /// Inserts of keys that are not there, memory from the heap included.
@@ -217,9 +217,9 @@ pub struct IndexRun {
     pub replace_ns: f64,
     /// Removals.
     pub remove_ns: f64,
-    /// What the index says it takes with all keys in it.
+    /// Memory with all keys in it, by the index's own count.
     pub counted_bytes: Option<u64>,
-    /// What the anonymous memory of the process grew by.
+    /// Growth of the process's anonymous memory.
     pub resident_bytes: u64,
 }
 
@@ -237,8 +237,8 @@ pub struct Cell {
 }
 
 impl IndexStudy {
-    /// Runs it. `progress` is told before each run how many are done, of how many, and which is
-    /// next.
+    /// Runs it. Before each run, `progress` gets the number of runs that are done, of all runs, and
+    /// the next run.
     ///
     /// # Errors
     ///
@@ -291,7 +291,7 @@ fn run_one(spec: &RunSpec) -> Result<IndexRun, Refusal> {
     trim_heap();
     let resident = || anonymous_bytes().map_err(|error| Refusal::CannotRun(error.to_string()));
     let before = resident()?;
-    let lost = |phase: &str| Refusal::Check(format!("{phase}: a key is not what it was"));
+    let lost = |phase: &str| Refusal::Check(format!("{phase}: a key has a wrong value"));
 
     let insert_ns = timed(&order, 1, |map_key| {
         let new = map.insert_or_replace(map_key, entry(map_key)).map_err(Refusal::CannotRun)?;

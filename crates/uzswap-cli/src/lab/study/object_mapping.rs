@@ -1,8 +1,9 @@
-//! What it costs to reach an object in two host pages: the kernel's zsmapbench in user space.
+//! Cost of access to an object in two host pages: the kernel's zsmapbench in user space.
 //!
-//! One worker per processor, pinned, with pools of its own of three objects of 1632 bytes. It maps
-//! and unmaps the third, which crosses a page border, as often as it can. The methods take turns in
-//! slices: a machine that slows down slows all of them, and all workers are at the same one.
+//! One worker per processor, pinned, with pools of its own of three objects of 1632 bytes. A worker
+//! maps and unmaps the third object, which crosses a page border, as often as it can. The methods
+//! take turns in slices: a machine that slows down slows all of them, and all workers are at the
+//! same one.
 
 use std::hint::black_box;
 use std::io;
@@ -60,10 +61,10 @@ pub struct MapOptions {
 #[derive(Debug, Error)]
 pub enum MapError {
     /// The kernel does not say which processors there are.
-    #[error("cannot tell the processors of this machine")]
+    #[error("cannot read the processors of this machine")]
     Cpus(#[source] io::Error),
     /// A worker cannot be kept on its processor.
-    #[error("cannot keep a worker on processor {cpu}")]
+    #[error("cannot pin a worker to processor {cpu}")]
     Pin {
         /// The processor.
         cpu: usize,
@@ -159,7 +160,7 @@ impl Slice {
     }
 }
 
-/// What workers and the one who times them share.
+/// State that the workers share with the timing thread.
 struct Signals {
     /// Passed by all before a slice and after it.
     line: Barrier,
@@ -233,7 +234,7 @@ struct Subject<P: ZspagePages> {
     third: Handle,
 }
 
-/// What a worker has: a pool for each method.
+/// State of a worker: a pool for each method.
 struct Pools {
     copy: Subject<CopiedPages>,
     vm: Subject<MappedPages>,
@@ -277,7 +278,7 @@ impl<P: ZspagePages> Subject<P> {
         Ok(Subject { pool, third })
     }
 
-    /// Maps and unmaps the object until told to stop.
+    /// Maps and unmaps the object until the study ends.
     fn slice(&self, mode: Mode, touch: bool, stop: &AtomicBool) -> Slice {
         match (mode, touch) {
             (Mode::Ro, false) => self.read(stop, ignore),

@@ -8,7 +8,7 @@
 //!  one zero page        in the nearest cache                 the check alone
 //! ```
 //!
-//! A page that is to be stored was not used for long, and nobody has it in a cache. So before each
+//! A page for the store was not used for long, and no processor has it in a cache. So before each
 //! pass the caches are filled with something else, and no page comes twice in a pass. The checks
 //! take turns: A B C D, B C D A, ...
 
@@ -55,7 +55,7 @@ pub struct AlignedPage(pub Page);
 pub enum SameFilledError {
     /// A check is wrong about a page.
     #[error(
-        "page {page}: the check {check} says {}, and it is {}", verdict(*said), verdict(*truth)
+        "page {page}: the check {check} returned {}, expected {}", verdict(*said), verdict(*truth)
     )]
     Wrong {
         /// Number of the page, from 0.
@@ -83,9 +83,9 @@ pub struct Census {
     pub pages: u64,
     /// Those of zeros.
     pub zero_pages: u64,
-    /// Those of one repeated word, zeros included.
+    /// Pages of one repeated word, zeros included.
     pub same_filled_pages: u64,
-    /// Those that are not same-filled and equal to a page before them.
+    /// Pages that are not same-filled and equal to a page before them.
     pub duplicate_pages: u64,
 }
 
@@ -126,7 +126,7 @@ pub struct Findings {
     pub rounds: usize,
     /// Bytes that are read before each pass, to have the pages out of the caches.
     pub evict_bytes: usize,
-    /// What `vector` is compiled for: `avx512f`, `avx2` or `baseline`.
+    /// Instruction set of `vector`: `avx512f`, `avx2` or `baseline`.
     pub instruction_set: &'static str,
     /// One element a check.
     pub checks: Vec<CheckFindings>,
@@ -150,7 +150,7 @@ pub fn read_pages(path: &Path) -> io::Result<Vec<AlignedPage>> {
     Ok(pages)
 }
 
-/// Measures every check, `rounds` times. `progress` is told how many rounds are done.
+/// Measures every check, `rounds` times. `progress` gets the number of rounds that are done.
 ///
 /// # Errors
 ///
@@ -309,7 +309,7 @@ mod tests {
         let message = error.to_string();
         assert_eq!(
             message,
-            "page 1: the check hasty says same-filled with 0x0, and it is not same-filled"
+            "page 1: the check hasty returned same-filled with 0x0, expected not same-filled"
         );
         let error = verify(&pages, "blind", |_| None).unwrap_err();
         assert!(matches!(error, SameFilledError::Wrong { page: 0, truth: Some(0), .. }));

@@ -1,18 +1,18 @@
 //! The swap load: does a faster index make a machine that swaps faster?
 //!
-//! The setting of the 2019 study of a B-tree for zswap, in user space: the keys of 1 GiB of swap
-//! against a store of z3fold that may grow to all of 1 GiB, 4 workers that sweep through memory
-//! and 4 whose every operation needs a few pages back. All pages are in the store when the clock
-//! starts, and all workers run at once for the same time.
+//! The setting of the 2019 study of a B-tree for zswap, in user space. The keys of 1 GiB of swap go
+//! to a store of z3fold that may grow to 1 GiB. 4 workers sweep through memory; each operation of 4
+//! others needs a few pages back. All pages are in the store when the clock starts, and all workers
+//! run at once for the same time.
 //!
 //! - A *vm-like* worker has a range of keys of its own and goes through it again and again, as
 //!   stress-ng's vm workers write and check patterns in their memory. For each page it pages one in
 //!   (load, and a look at its contents) and, 16 pages behind, one out (store). Every second page
 //!   was written to while it was in: its old copy is invalidated at once. The others leave it in
 //!   the store, and paging them out replaces it. One operation is one page in and one out.
-//! - An *io-like* worker has a small range and does short operations: four random pages of its
-//!   range are paged in, and out again with new contents. stress-ng's io workers do nothing but
-//!   call sync; under memory pressure what they wait for is their own few pages.
+//! - An *io-like* worker has a small range and does short operations: it pages four random pages of
+//!   its range in, and out again with new contents. stress-ng's io workers only call sync; under
+//!   memory pressure they wait for their own few pages.
 //!
 //! Contents are patterns such as stress-ng's vm workers write: one byte all over, bytes counting
 //! up, a random byte for each eight.
@@ -59,7 +59,7 @@ const REGION_BITS: u32 = 14;
 /// Index operations that are timed alone.
 const PROBES: u64 = 400_000;
 
-/// What is to be measured.
+/// The measurement to make.
 #[derive(Debug, Clone)]
 pub struct Swapload {
     /// The indexes, in the order they take turns.
@@ -76,7 +76,7 @@ pub struct Swapload {
     pub runs: usize,
 }
 
-/// One run, as a child is told it.
+/// One run: the task of a child.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 struct RunSpec {
     #[serde(with = "by_name")]
@@ -105,8 +105,8 @@ pub struct SwaploadRun {
 }
 
 impl SwaploadRun {
-    /// The share of the processor time that is the index's, 0 to 1, by these figures: waiting for
-    /// its lock is not in it, nor that the rest of the store takes its cache lines away.
+    /// The index's share of the processor time, 0 to 1, by these figures. Not included: waiting for
+    /// its lock, and cache lines that the rest of the store takes from it.
     pub fn index_share(&self) -> f64 {
         self.index_per_second * self.index_ns / 1e9 / self.cpus_used
     }
@@ -127,8 +127,8 @@ impl Swapload {
     /// The fewest pages: every worker has some.
     pub const PAGES_MIN: u64 = 1 << 12; // 16 MiB
 
-    /// Runs it. `progress` is told before each run how many are done, of how many, and which is
-    /// next.
+    /// Runs it. Before each run, `progress` gets the number of runs that are done, of all runs, and
+    /// the next run.
     ///
     /// # Errors
     ///
@@ -200,7 +200,7 @@ impl Swap for Store<'_> {
         self.index_operations += 1;
         match self.zswap.load(PageKey(key), &mut self.buffer) {
             Ok(true) if begins_with_pattern(key, version, &self.buffer) => Ok(()),
-            Ok(true) => Err(Refusal::Check(format!("page {key} has other contents"))),
+            Ok(true) => Err(Refusal::Check(format!("page {key} has wrong contents"))),
             Ok(false) => Err(lost(key)),
             Err(error) => Err(Refusal::Check(error.to_string())),
         }

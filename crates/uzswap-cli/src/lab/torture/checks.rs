@@ -21,7 +21,7 @@ pub(super) const WRITES: [Fault; 5] = [
     Fault::ObjectRot, // a page that is found corrupt is not written
 ];
 
-/// What is known where a store was refused.
+/// Facts at the time of a refusal.
 #[derive(Debug)]
 pub(super) struct Refused<'a> {
     pub(super) plan: &'a Plan,

@@ -1,8 +1,8 @@
 //! Several threads at once, and a shrinker.
 //!
-//! Each thread has keys of its own and knows what they hold. Others are shared: their pages tell
-//! who wrote them and when, and a load must give one that was stored and not yet replaced by its
-//! writer, nor taken, when the load began.
+//! Each thread has keys of its own and knows what they hold. Other keys are shared: their pages
+//! name their writer and time. A load must return a page that was stored and, when the load began,
+//! neither replaced by its writer nor taken.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -654,8 +654,8 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// While the others go on: what this thread knows of its own keys must be in it, and of the
-    /// others' each page that it has must be right.
+    /// While the other threads continue: the snapshot must have this thread's own keys, and each
+    /// page of others in it must be right.
     fn snapshot(&mut self) -> Result<(), String> {
         let run = self.run;
         let ended: Vec<Vec<u64>> =

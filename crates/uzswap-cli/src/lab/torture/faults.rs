@@ -1,4 +1,4 @@
-//! What goes wrong in the world, how often, and what went wrong in the operation of this thread.
+//! Faults of the world, their rates, and the faults in the operation of this thread.
 
 use std::cell::Cell;
 use std::fmt;
@@ -11,11 +11,11 @@ use uzswap::named_enum::{UnknownName, named};
 pub enum Fault {
     /// The backing does not give blocks.
     ReadError,
-    /// It does not take blocks; what it has there now is unknown.
+    /// The disk does not take blocks; their content is unknown now.
     WriteError,
-    /// It fails for a while, and is well again.
+    /// The disk fails for a while, and recovers.
     Outage,
-    /// It takes a part of the blocks and says so.
+    /// The disk takes a part of the blocks and reports so.
     ShortWrite,
     /// It has no space.
     NoSpace,
@@ -23,11 +23,11 @@ pub enum Fault {
     DiscardError,
     /// It takes its time.
     Delay,
-    /// It says that it took blocks and took a part of them.
+    /// The disk reports that it took blocks and took a part of them.
     TornWrite,
-    /// It says that it took blocks and did not.
+    /// The disk reports that it took blocks and did not.
     LostWrite,
-    /// It puts blocks in another place than it was told.
+    /// The disk writes blocks to a wrong place.
     MisdirectedWrite,
     /// A bit of it changes.
     BitRot,
@@ -47,7 +47,7 @@ pub enum Fault {
     CompressLonger,
     /// The file of a snapshot fails, at any byte.
     FileError,
-    /// It takes or gives some bytes of those asked for, or is interrupted.
+    /// The file takes or gives some bytes of those asked for, or is interrupted.
     FileShort,
     /// Another thread does something, just now.
     Meanwhile,
@@ -74,7 +74,7 @@ impl Fault {
         self as usize
     }
 
-    /// It changes bytes and says nothing: only checksums find it.
+    /// The fault changes bytes silently: only checksums find it.
     pub(super) fn is_silent(self) -> bool {
         use Fault::{BitRot, LostWrite, MisdirectedWrite, ObjectRot, TornWrite};
         matches!(self, TornWrite | LostWrite | MisdirectedWrite | BitRot | ObjectRot)
@@ -148,7 +148,7 @@ thread_local! {
     static STRUCK: Cell<u32> = const { Cell::new(0) };
 }
 
-/// What went wrong in the operation of this thread: a refusal must have its reason here.
+/// Faults in the operation of this thread: a refusal must have its reason here.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Struck(u32);
 

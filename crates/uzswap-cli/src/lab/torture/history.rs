@@ -121,7 +121,7 @@ struct Kept {
     tenant: usize,
 }
 
-/// What the store must hold, and what it said.
+/// Pages that the store must hold, and its answers.
 #[derive(Debug)]
 struct Model {
     pages: Vec<Option<Kept>>,
@@ -129,7 +129,7 @@ struct Model {
     /// The most that were there since this thread's operation began.
     present_most: usize,
     words: u64,
-    /// What keys held at some time since this thread's operation began.
+    /// Pages that keys held at some time since this thread's operation began.
     meanwhile: Vec<(usize, Option<Kept>)>,
     /// The limits of tenants since then, the last one now.
     limits: Vec<Vec<u64>>,
@@ -471,7 +471,7 @@ impl Stage {
         Operation::SetTenant { tenant, max_bytes: dice.of(&some), writeback: !dice.one_in(4) }
     }
 
-    /// What the other thread does at a point of this one's operation.
+    /// Operation of the other thread at a point of this one's operation.
     fn take_turn(&self, dice: &mut Dice, point: Point) {
         let own = lock(&self.model).own;
         let mood = Mood::new(dice, self.plan.keys);
@@ -696,7 +696,7 @@ impl Stage {
             return Err(format!("{set:?}"));
         }
         model.limits[tenant].push(max_bytes);
-        // What is there already may be there; a store on its way may have been let in before.
+        // An earlier page may stay; a store on its way may have been accepted before.
         if set.is_ok() {
             let now = self.zswap().tenants()[tenant].current_bytes;
             let before = if by_other { model.allowed[tenant] } else { 0 };

@@ -9,10 +9,10 @@
 //!                        model: what each key holds, what went wrong, what the counters must be
 //! ```
 //!
-//! By one thread a seed has one history: a second thread works in turn with the first, at points
-//! where it reads, writes, compresses or holds an object, so that what races do is done on purpose
-//! and can be done again. By several threads the store meets real races: each thread knows what its
-//! own keys hold, and pages of shared keys tell whose they are.
+//! With one thread a seed has one history. A second thread works in turn with the first, at points
+//! where it reads, writes, compresses or holds an object; so races happen on purpose and can be
+//! repeated. By several threads the store meets real races: each thread knows what its own keys
+//! hold, and pages of shared keys tell whose they are.
 
 mod checks;
 mod concurrent;
@@ -34,7 +34,7 @@ pub use planted_bugs::PlantedBug;
 
 use uzswap::zswap::Counters;
 
-/// What is to be done for each seed.
+/// Work for each seed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Torture {
     /// Operations, of each thread.

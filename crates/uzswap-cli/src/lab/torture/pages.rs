@@ -34,7 +34,8 @@ const KINDS: [Kind; 8] = [
 ];
 const KIND_BITS: u32 = KINDS.len().ilog2();
 
-/// Whose page it is: the key's number, who wrote it, and which time, with the kind in its low bits.
+/// Owner of a page: the key's number, its writer and the count of writes, with the kind in its low
+/// bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Identity {
     pub(super) key: u16,
@@ -111,7 +112,7 @@ impl Identity {
         }
     }
 
-    /// What is wrong with a page that should be this one.
+    /// Describes how a page differs from this one.
     pub(super) fn check(self, page: &Page) -> Result<(), String> {
         let mut expected = [0; uzswap::page::PAGE_SIZE];
         self.fill(&mut expected);

@@ -1,4 +1,4 @@
-//! What a seed stands for: the store's options, its tenants, and how often what fails.
+//! The plan of a seed: the store's options, its tenants, and the rates of faults.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use uzswap::zswap::{
 /// Bits of a region of keys that is never divided between shards.
 const REGION_BITS: u32 = 14;
 
-/// Added to a region whose keys are to be past 32 bits.
+/// Added to a region whose keys lie past 32 bits.
 const BEYOND: u64 = 1 << 20;
 
 /// A limit that is soon met, in bytes.
@@ -331,7 +331,12 @@ impl Plan {
         let arena = Arc::new(Arena::on(budget, HostPages::Small));
         let zpool = self.options.zpool.build(Arc::clone(&arena), self.options.zsmalloc);
         let disk = self.blocks.map(|blocks| Disk::new(Arc::clone(world), blocks, self.file));
-        let disk = disk.transpose().map_err(|error| format!("no file for a disk: {error}"))?;
+        let disk = disk.transpose().map_err(|error| {
+            format!(
+                "cannot create the file of a disk: \
+                                                             {error}"
+            )
+        })?;
         let parts = ZswapParts {
             arena,
             zpool: Box::new(RottingPool::new(Arc::clone(world), zpool)),
@@ -343,7 +348,7 @@ impl Plan {
             Box::new(index) as Box<dyn uzswap::index::Index>
         };
         Zswap::from_parts(self.options, parts, index)
-            .map_err(|error| format!("no memory for a store: {error}"))
+            .map_err(|error| format!("cannot build a store: {error}"))
     }
 
     /// For people.

@@ -1,5 +1,5 @@
-//! Bugs that are put in by purpose, to see that they are found: in the doubles, where a part that
-//! does this makes the store do what a bug of its own would.
+//! Bugs planted on purpose, to see that the torture finds them. They are in the doubles, where a
+//! faulty part makes the store behave as with a bug of its own.
 
 use uzswap::named_enum::named;
 
@@ -10,7 +10,7 @@ pub enum PlantedBug {
     KeyOnlyErase,
     /// A replaced entry stays in the index.
     StaleEntry,
-    /// What an entry replaced is not told, and so never freed.
+    /// The index does not report a replaced entry, so it is never freed.
     LostEntry,
     /// A refused or removed page stays where it was.
     ForgottenRemoval,

@@ -16,7 +16,7 @@ use uzswap::zswap::snapshot::{
 };
 use uzswap::zswap::{TenantError, Zswap};
 
-/// What becomes of a file that is read.
+/// Outcome of reading a file.
 pub(super) type Told = Result<(), String>;
 
 /// Writes a snapshot to a file.
@@ -198,7 +198,7 @@ pub(super) fn check_damaged(plan: &Plan, world: &Arc<World>, whole: &[u8], seed:
     }
 }
 
-/// Whose each page of a store is, and how often it was used; those that can be read.
+/// Owner and count of uses of each page of a store that can be read.
 pub(super) fn uses_of(
     plan: &Plan,
     bytes: &[u8],

@@ -1,9 +1,9 @@
 //! The built-in workload: heaps of the kinds that real programs have, for machines with nothing
 //! else at hand.
 //!
-//! They are built with ordinary collections on the ordinary allocator, so that their pages have
-//! what real pages have: headers of malloc, tables half full, pointers, short strings between them.
-//! The same name, seed and size build the same heap, but for the addresses in it.
+//! Ordinary collections on the ordinary allocator hold them, so the pages have the contents of real
+//! pages: headers of malloc, half-full tables, pointers, short strings between them. The same name,
+//! seed and size build the same heap, but for the addresses in it.
 
 mod records;
 mod rng;
@@ -110,7 +110,7 @@ impl FromStr for Workload {
     }
 }
 
-/// What a mixed heap is made of, in percent: a service that caches, indexes and logs. The shares of
+/// Parts of a mixed heap, in percent: a service that caches, indexes and logs. The shares of
 /// buffers are those that captures of real services have: some pages zeroed and not used yet, a few
 /// that do not compress.
 const MIX: [(Part, usize); 8] = [

@@ -1,8 +1,7 @@
 //! The decoder: every stream of either bitstream version that makes exactly one page.
 //!
-//! Two loops in one. The short one takes the instructions that streams are mostly made of, where
-//! there is room on both sides to copy in wide steps that may go too far. The careful one takes any
-//! instruction, byte by byte.
+//! Two loops in one. The short loop takes the most frequent instructions, if both sides have space
+//! to copy in wide steps that may go too far. The careful one takes any instruction, byte by byte.
 
 use thiserror::Error;
 
@@ -12,17 +11,20 @@ use crate::page::{PAGE_SIZE, Page};
 /// Why a stream does not make a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub(super) enum Fault {
-    #[error("bitstream version {0}; 0 and 1 are known")]
+    #[error("unknown bitstream version {0}; expected 0 or 1")]
     Version(u8),
     #[error("the stream ends before its last instruction")]
     Truncated,
-    #[error("it decompresses to more than {PAGE_SIZE} bytes")]
+    #[error("the stream decompresses to more than {PAGE_SIZE} bytes")]
     TooLong,
-    #[error("it decompresses to {0} bytes instead of {PAGE_SIZE}")]
+    #[error("the stream decompresses to {0} bytes instead of {PAGE_SIZE}")]
     TooShort(usize),
-    #[error("at byte {place} of the page, a match that starts {distance} bytes before")]
+    #[error(
+        "a match at byte {place} of the page starts {distance} bytes before, outside of the \
+             page"
+    )]
     Distance { distance: usize, place: usize },
-    #[error("the last instruction has another length than 3")]
+    #[error("the last instruction does not have length 3")]
     End,
     #[error("{0} bytes follow the last instruction")]
     Trailing(usize),
@@ -120,7 +122,7 @@ fn run_length(instruction: u8, high: u8) -> usize {
     4 + (usize::from(high) << 3 | usize::from(instruction & 7))
 }
 
-/// What is to say after the last instruction.
+/// The verdict after the last instruction.
 fn finish(input: &Input<'_>, output: &Output<'_>, length: usize) -> Result<(), Fault> {
     let rest = input.stream.len() - input.at;
     match () {

@@ -1,6 +1,6 @@
 //! The encoder: LZO1X-1, with runs of zeros where bitstream version 1 is asked for.
 //!
-//! It makes the choices that the kernel's encoder makes, so that an object is as long as there
+//! The encoder makes the choices of the kernel's encoder, so an object has the same length
 //! (`tests/golden_lzo.rs`):
 //!
 //! - One pass, greedy. A dictionary leads from a hash of four bytes to the last place they were
@@ -15,7 +15,7 @@ use crate::page::{PAGE_SIZE, Page};
 /// Bits of a hash: the kernel's dictionary has 8192 places.
 const HASH_BITS: u32 = 13;
 
-/// What four bytes, as a little-endian word, are multiplied with to be hashed.
+/// Multiplier of the hash of four bytes, as a little-endian word.
 const HASH_FACTOR: u32 = 0x1824_429d;
 
 /// The first place where a match or run may start; 4 would do, but the kernel starts here.
@@ -33,7 +33,7 @@ const RUN_MAX: usize = (1 << 11) - 1 + MATCH_MIN; // 2051
 /// Literals are copied so many at a time.
 const LITERAL_CHUNK: usize = 16;
 
-/// Where each hash was last seen in the page. It may be used again for any page.
+/// Where each hash was last seen in the page. The table may be used again for any page.
 #[derive(Debug)]
 pub(super) struct Dictionary([u16; 1 << HASH_BITS]);
 

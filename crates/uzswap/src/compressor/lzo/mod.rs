@@ -19,8 +19,8 @@ const FIRST_OF_VERSIONED: u8 = 17;
 /// First bytes of a stream from here on are one literal, two ...
 const FIRST_OF_LITERALS: u8 = 18;
 
-/// Instructions from here on reach over 16 KiB back, are runs of zeros, or end the stream; those
-/// below bring literals or are short matches that our encoder does not make.
+/// Instructions from here on reach over 16 KiB back, are runs of zeros, or end the stream. Those
+/// below bring literals, or are short matches that our encoder does not make.
 const FAR: u8 = 1 << 4;
 
 /// Instructions from here on reach up to 16 KiB back.

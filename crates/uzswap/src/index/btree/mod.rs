@@ -194,7 +194,7 @@ impl<K: Key, const LEAF: usize, const INNER: usize> BTree<K, LEAF, INNER> {
         let place = place + if a == leaf { 0 } else { self.leaves.get(a).len() };
         let (a_node, b_node) = self.leaves.pair_mut(a, b);
         share(a_node, b_node, first, Some((place, key, Some(entry))));
-        // What a run up brings next is for the first node, as far as it goes.
+        // The next keys of an ascending run go to the first node as long as they fit.
         let bound = match overflow.run() {
             Run::Up => b_node.key(0).before(),
             _ => a_node.key(a_node.len() - 1),
@@ -318,7 +318,7 @@ impl<K: Key, const LEAF: usize, const INNER: usize> BTree<K, LEAF, INNER> {
         if nodes.get(parent.value(place)).len() < Self::LEAF_LEAST && parent.len() > 1 {
             balance(nodes, parent, place);
         }
-        // Lost children may have left it with too few, and so on upwards.
+        // The loss of children may leave too few in it, and so on upwards.
         for level in (1..=above).rev() {
             if self.inners.get(path.nodes[level]).len() >= Self::INNER_LOW {
                 return;

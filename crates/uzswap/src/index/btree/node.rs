@@ -3,7 +3,7 @@
 use crate::AuditError;
 use crate::page::PageKey;
 
-/// What a tree can have as keys.
+/// Types that a tree can have as keys.
 pub trait Key: Copy + Ord + Send + std::fmt::Debug + std::fmt::LowerHex {
     /// The largest; it pads nodes.
     const MAX: Self;
@@ -106,8 +106,8 @@ impl<K: Key, V: Copy, const N: usize> Node<K, V, N> {
     /// How many keys are less than `key`: the place of the first that is not. As free places hold
     /// the largest key, the number of keys does not matter, and nothing here branches on a key.
     ///
-    /// First among the last keys of groups of eight, a cache line of 64-bit keys, then within the
-    /// group: each time the loads do not wait for each other, as those of a binary search would.
+    /// Searches the last keys of groups of eight (a cache line of 64-bit keys), then within the
+    /// group. In neither step do the loads wait for each other, as those of a binary search do.
     #[inline]
     pub(super) fn count_below(&self, key: K) -> usize {
         let below = |keys: &[K]| keys.iter().map(|held| usize::from(*held < key)).sum::<usize>();

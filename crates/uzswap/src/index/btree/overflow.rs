@@ -1,8 +1,8 @@
 //! Where the pairs go when one more comes to a full node.
 //!
-//! A neighbour with room takes some; otherwise the node is split. Whether a run of keys is coming
-//! in decides where: a run that goes up leaves full nodes behind it, one that goes down before it,
-//! and random keys leave room everywhere.
+//! A neighbour with room takes some; otherwise the node is split. The place depends on whether a
+//! run of keys is coming in: an ascending run leaves full nodes behind it, a descending one before
+//! it, and random keys leave space everywhere.
 
 /// A full node that is to take one more pair.
 #[derive(Debug, Clone, Copy)]

@@ -67,7 +67,7 @@ pub enum HandleHeader {
 
 named!(HandleHeader, "handle header", InObject => "in-object", Beside => "beside");
 
-/// What can be chosen about a zsmalloc pool.
+/// Options of a zsmalloc pool.
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -182,8 +182,8 @@ impl ClassTable {
 
     /// Place in [`ClassTable::classes`] of the class of an object of `bytes` (1 to 4096).
     ///
-    /// The header is added for every object, also for one that ends up in a page of its own where
-    /// none is kept: kernels do, and the class borders depend on it.
+    /// The header is added for every object, even for one that gets a page of its own and has no
+    /// header there: kernels do so, and the class borders depend on it.
     #[inline]
     pub fn place_of(&self, bytes: usize) -> usize {
         let header = match self.options.handle_header {

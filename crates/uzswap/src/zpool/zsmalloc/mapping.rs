@@ -153,7 +153,7 @@ pub type MappedPages = SeparatePages<ByWindow>;
 /// Access to bytes in two pages. A range counts from the first byte of the first page, ends in the
 /// second one, and is a page long at most.
 pub trait Crossing: fmt::Debug + Send + Sync {
-    /// What the pages must be made of.
+    /// The kind of pages that the method needs.
     const SHARING: Sharing;
 
     /// Calls `reader` with the bytes.

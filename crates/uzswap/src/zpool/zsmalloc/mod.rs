@@ -51,7 +51,7 @@ pub struct Zsmalloc<P: ZspagePages> {
     compacting: AtomicBool,
 }
 
-/// What is in one size class, as a line of the kernel's debug file.
+/// State of one size class, as a line of the kernel's debug file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClassStats {
     /// The class.

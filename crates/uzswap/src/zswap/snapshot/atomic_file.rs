@@ -1,7 +1,8 @@
 //! Where a snapshot is written: `.NAME.part` beside it, which takes its name once it is complete.
 //!
-//! The part is locked while it is written. One without a lock is of a process that is no more, and
-//! the next snapshot removes it; two snapshots to one path at once are told from each other.
+//! The part is locked while it is written. A temporary file without a lock belongs to a process
+//! that has ended, and the next snapshot removes it. Two snapshots to one path at a time have
+//! different names.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -30,7 +31,7 @@ impl PartFile {
         let not_a_file = |what| SnapshotError::NotAFile { path: path.to_owned(), what };
         match fs::metadata(path) {
             Ok(metadata) if metadata.is_dir() => return Err(not_a_file("a directory")),
-            Ok(metadata) if !metadata.is_file() => return Err(not_a_file("no regular file")),
+            Ok(metadata) if !metadata.is_file() => return Err(not_a_file("not a regular file")),
             _ => {}
         }
         let Some(_) = path.file_name().filter(|_| !path.as_os_str().as_bytes().ends_with(b"/"))
@@ -66,7 +67,7 @@ impl PartFile {
                 }
                 Err(TryLockError::Error(error)) => return Err(fail(error)),
             }
-            // It may have been removed, or have become a snapshot, before it was locked.
+            // Before the lock, the file may have been removed, or have become a snapshot.
             if !is_same(&file, &part).map_err(fail)? {
                 continue;
             }

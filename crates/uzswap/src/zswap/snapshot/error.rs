@@ -17,8 +17,8 @@ use crate::zswap::{BuildError, LoadError, TenantError};
 #[non_exhaustive]
 #[derive(Debug, Error)]
 pub enum SnapshotError {
-    /// A directory or device where a file is to be.
-    #[error("{} is {what}: a snapshot is a regular file; give the name of one", path.display())]
+    /// A directory or device instead of a file.
+    #[error("{} is {what}; a snapshot needs the path of a regular file", path.display())]
     NotAFile {
         /// The path.
         path: PathBuf,
@@ -26,7 +26,7 @@ pub enum SnapshotError {
         what: &'static str,
     },
     /// Another snapshot to this path is under way, of this process or another one.
-    #[error("another snapshot to {} is being written: wait for it to end", path.display())]
+    #[error("another snapshot to {} is being written; wait for its end", path.display())]
     Busy {
         /// The path.
         path: PathBuf,
@@ -47,7 +47,7 @@ pub enum SnapshotError {
         /// The error of the file or writer.
         source: io::Error,
     },
-    /// It was written, but could not be put on the disk under its name.
+    /// The snapshot was written, but could not be put on the disk under its name.
     #[error("cannot {action} {}{}", path.display(), hint(source))]
     Place {
         /// What failed.
@@ -57,7 +57,7 @@ pub enum SnapshotError {
         /// The kernel's error.
         source: io::Error,
     },
-    /// It is in its place, but might not be after a power failure.
+    /// The snapshot is in place, but might not be after a power failure.
     #[error(
         "the new snapshot is in place, but its directory {} could not be written to disk: after a \
          power failure the one before may be there", path.display()
@@ -70,8 +70,7 @@ pub enum SnapshotError {
     },
     /// A page is corrupt, or the backing does not give it.
     #[error(
-        "a page cannot be written to the snapshot; skip_corrupt leaves such pages out \
-         (SnapshotOptions)"
+        "cannot write a page to the snapshot; set SnapshotOptions::skip_corrupt to omit such pages"
     )]
     Page {
         /// The page, and what is wrong with it.
@@ -80,7 +79,7 @@ pub enum SnapshotError {
     },
     /// Its header would be too long.
     #[error(
-        "a snapshot's header of {bytes} bytes is over {HEADER_BYTES_MAX}: give the tenants \
+        "the snapshot's header of {bytes} bytes exceeds {HEADER_BYTES_MAX}; give the tenants \
          shorter names"
     )]
     HeaderTooLong {
@@ -88,27 +87,27 @@ pub enum SnapshotError {
         bytes: usize,
     },
     /// No memory for the list of pages (16 bytes each), or for the buffer.
-    #[error("no memory for a snapshot's list of pages, 16 bytes for each")]
+    #[error("cannot allocate the snapshot's list of pages (16 bytes each)")]
     NoMemory(#[from] TryReserveError),
 }
 
-/// What to do about an error of the kernel.
+/// Advice for an error of the kernel.
 fn hint(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-            " (free some space there, or choose another place)"
+            " (free some space there, or choose another path)"
         }
-        io::ErrorKind::FileTooLarge => " (raise the limit of file sizes: ulimit -f)",
-        io::ErrorKind::ReadOnlyFilesystem => " (choose a place that can be written)",
+        io::ErrorKind::FileTooLarge => " (raise the file size limit: ulimit -f)",
+        io::ErrorKind::ReadOnlyFilesystem => " (choose a writable path)",
         io::ErrorKind::PermissionDenied => " (its directory must be writable)",
-        io::ErrorKind::NotFound => " (make its directory first)",
+        io::ErrorKind::NotFound => " (create its directory first)",
         _ => "",
     }
 }
 
-/// What is wrong with a snapshot, and which one it is.
+/// A fault of a snapshot, and its name.
 #[derive(Debug, Error)]
-#[error("snapshot {name}: {fault}")]
+#[error("{}", of_snapshot(name, fault))]
 pub struct SnapshotReadError {
     /// Its path.
     pub name: String,
@@ -116,11 +115,18 @@ pub struct SnapshotReadError {
     pub fault: SnapshotFault,
 }
 
+fn of_snapshot(name: &str, fault: &SnapshotFault) -> String {
+    match fault {
+        SnapshotFault::Io { at: 0, error } => format!("cannot open snapshot {name}: {error}"),
+        _ => format!("snapshot {name}: {fault}"),
+    }
+}
+
 /// What is wrong with a snapshot.
 #[non_exhaustive]
 #[derive(Debug, Error)]
 pub enum SnapshotFault {
-    /// It does not open, or does not read.
+    /// The file does not open, or does not read.
     #[error("cannot read byte {at}: {error}")]
     Io {
         /// The byte.
@@ -129,15 +135,15 @@ pub enum SnapshotFault {
         error: io::Error,
     },
     /// Another kind of file.
-    #[error("not a snapshot of uzswap: it begins with {:?}", String::from_utf8_lossy(found))]
+    #[error("not a snapshot of uzswap: the file begins with {:?}", String::from_utf8_lossy(found))]
     Magic {
         /// What it begins with.
         found: [u8; 8],
     },
     /// Another version of the layout.
     #[error(
-        "its layout has version {found}, and this uzswap reads versions {VERSION_MIN} to \
-         {VERSION}: use the uzswap that wrote it"
+        "layout version {found}; this uzswap reads versions {VERSION_MIN} to {VERSION}; use the \
+         uzswap that wrote it"
     )]
     Version {
         /// Its version.
@@ -145,8 +151,8 @@ pub enum SnapshotFault {
     },
     /// It ends too soon.
     #[error(
-        "truncated: it ends at byte {at}, {missing} bytes before the end of {part}; use an older \
-         copy"
+        "truncated: the file ends at byte {at}, {missing} bytes before the end of {part}; use an \
+         older copy"
     )]
     Truncated {
         /// Its length.
@@ -156,7 +162,7 @@ pub enum SnapshotFault {
         /// Bytes of this part that are not there.
         missing: u64,
     },
-    /// It was changed since it was written.
+    /// The file was changed since it was written.
     #[error(
         "damaged in {part}, which begins at byte {at}: expected {expected}, found {found}; use an \
          older copy"
@@ -172,13 +178,13 @@ pub enum SnapshotFault {
         found: String,
     },
     /// It goes on after its end.
-    #[error("damaged: it goes on after its end at byte {at}; use an older copy")]
+    #[error("damaged: data follows the end at byte {at}; use an older copy")]
     Trailing {
         /// Where it should end.
         at: u64,
     },
     /// No memory for a part of it.
-    #[error("no memory to read it ({0})")]
+    #[error("cannot allocate memory to read it ({0})")]
     NoMemory(TryReserveError),
 }
 
@@ -243,13 +249,13 @@ pub enum RestoreError {
     #[error(transparent)]
     Build(#[from] BuildError),
     /// The store is not a new one.
-    #[error("a snapshot is restored into a new store only: this one has been used")]
+    #[error("cannot restore a snapshot into a store that has been used; make a new one")]
     Used,
     /// Neither the store's compressor reads its objects nor one that is known by name.
     #[error(
-        "its objects are of compressor '{name}' (format: {format}), which neither the store's \
-         compressor '{store}' reads nor another one of this uzswap: restore it into a store with \
-         that compressor (Zswap::from_parts)"
+        "no compressor reads the objects of '{name}' (format: {format}), neither the store's \
+         '{store}' nor another of this uzswap; restore into a store with that compressor \
+         (Zswap::from_parts)"
     )]
     Compressor {
         /// The compressor that made them.
@@ -260,10 +266,10 @@ pub enum RestoreError {
         store: String,
     },
     /// Its tenants cannot be made.
-    #[error("its tenants cannot be restored")]
+    #[error("cannot restore the tenants of the snapshot")]
     Tenants(#[from] TenantError),
-    /// It has a page that the compressor does not know.
-    #[error("page {key} of the snapshot is no object of compressor {compressor}")]
+    /// The compressor does not recognize a page.
+    #[error("page {key} of the snapshot is not an object of compressor {compressor}")]
     Corrupt {
         /// The page.
         key: PageKey,
@@ -275,9 +281,9 @@ pub enum RestoreError {
     },
     /// There is no room for all of it.
     #[error(
-        "{pages} of its {of_pages} pages, {bytes} bytes, fit neither into the pool (limit: \
-         {max_pool_bytes} bytes) nor into {backing}, where tenants with writeback may go: raise \
-         the limit, or give a backing with {pages} more blocks"
+        "{pages} of the snapshot's {of_pages} pages ({bytes} bytes) fit neither into the pool \
+         (limit: {max_pool_bytes} bytes) nor into {backing}; raise the limit, or give a backing \
+         with {pages} more blocks"
     )]
     DoesNotFit {
         /// Pages that found no place.
@@ -292,7 +298,7 @@ pub enum RestoreError {
         backing: String,
     },
     /// No memory for the index.
-    #[error("no memory for the index entry of page {key}")]
+    #[error("no headroom for the index entry of page {key}")]
     Index {
         /// The page.
         key: PageKey,
@@ -301,6 +307,6 @@ pub enum RestoreError {
         source: IndexError,
     },
     /// No memory for the backing's tables or a buffer.
-    #[error("no memory to restore a snapshot")]
+    #[error("cannot allocate memory to restore a snapshot")]
     NoMemory(#[from] TryReserveError),
 }

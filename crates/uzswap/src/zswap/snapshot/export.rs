@@ -16,20 +16,19 @@ use crate::zswap::entry::Content;
 use crate::zswap::tenant::Places;
 use crate::zswap::{LoadError, Zswap};
 
-/// Pages of one list that came to its hot end in the same tick are told apart up to so many bits.
+/// Pages of one list that came to its hot end in the same tick are ordered up to so many bits.
 const PLACE_BITS: u32 = 20;
 
-/// A page that is to be written. 16 bytes for each page are what a snapshot takes of memory, and
-/// 290 KiB.
+/// A page to write. A snapshot takes 16 bytes of memory for each page, and 290 KiB.
 #[derive(Debug, Clone, Copy)]
 struct Listed {
-    /// When it came to the hot end of its list, and its place among those of that time. 0 for pages
-    /// on no list: in the backing, or on their way there.
+    /// The time when it came to the hot end of its list, and its place among pages of that time. 0
+    /// for pages on no list: in the backing, or on their way there.
     age: u64,
     key: PageKey,
 }
 
-/// What is known of a page whose bytes were copied.
+/// State of a page whose bytes were copied.
 #[derive(Debug, Clone, Copy)]
 struct Copied {
     /// Its number in the snapshot.
@@ -84,8 +83,8 @@ impl Zswap {
         Ok(summary)
     }
 
-    /// Writes all of the store to `out`, in large pieces, and flushes it: to a pipe or a socket. It
-    /// is for the caller to see that what arrives is kept whole.
+    /// Writes all of the store to `out`, in large pieces, and flushes it: to a pipe or a socket.
+    /// The caller must make sure that the written bytes are kept whole.
     ///
     /// # Errors
     ///
@@ -159,7 +158,7 @@ impl Zswap {
     }
 
     /// Copies the page of a key into `room`, as it is kept; `None` where there is none. Counts as
-    /// no load. What is found to be corrupt counts as it does there.
+    /// no load. A page that is found corrupt counts as in a load.
     fn copy_page(
         &self,
         key: PageKey,

@@ -8,9 +8,9 @@
 //!  record: key 8 | tenant 2 | kind 1 | uses 1 | length 2 | data
 //! ```
 //!
-//! Checksums are 64-bit XXH3, of all that is before them in their part. That of the header has seed
-//! 0, that of each later part the *chain* as its seed, which begins as the header's checksum and
-//! goes on with each block's: blocks cannot be left out, doubled or moved.
+//! Checksums are 64-bit XXH3, of all that is before them in their part. The checksum of the header
+//! has seed 0. That of each later part has the *chain* as seed: it begins as the header's checksum
+//! and continues with each block's. So blocks cannot be omitted, doubled or moved.
 
 use super::{PageForm, SnapshotSummary};
 use crate::page::PAGE_SIZE;

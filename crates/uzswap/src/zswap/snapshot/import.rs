@@ -54,12 +54,12 @@ struct Restoring<'a> {
 
 impl Zswap {
     /// A store of `options` with the pages of the snapshot at `path`, its tenants, the order of
-    /// eviction and how often each page was used, counters and times. What was in the backing goes
-    /// to `backing`, if there is one; what does not fit into the pool too, the coldest first.
-    /// Objects of the same format ([`Compressor::format`]) are taken as they are; others are
-    /// decompressed and compressed, dense ones densely.
+    /// eviction and how often each page was used, counters and times. Pages that were in the
+    /// backing go to `backing`, if there is one; so do pages that do not fit into the pool, the
+    /// coldest first. Objects of the same format ([`Compressor::format`]) are taken as they are;
+    /// others are decompressed and compressed, dense ones densely.
     ///
-    /// What is above a tenant's limit stays until it goes by itself, as after
+    /// Bytes above a tenant's limit stay until they go by themselves, as after
     /// [`Zswap::set_tenant`].
     ///
     /// # Errors
@@ -245,7 +245,7 @@ impl Restoring<'_> {
                 _ => {
                     let mut room = [0; PAGE_SIZE];
                     self.page_of(page, &mut room)?;
-                    // What does not shrink is kept, whatever the policy for new pages is.
+                    // Incompressible pages are kept, whatever the policy for new pages is.
                     match zswap.compress(self.effort(page), page.key, &room, scratch) {
                         Ok(packed) => packed,
                         Err(_) => Packed { as_is: true, ..scratch.pack(&room) },

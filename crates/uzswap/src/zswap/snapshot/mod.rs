@@ -49,7 +49,7 @@ pub use reader::{PageForm, SnapshotBlock, SnapshotPage, SnapshotReader};
 use super::Stats;
 use crate::compressor::ObjectFormat;
 
-/// What is to become of pages that cannot be written to a snapshot.
+/// Policy for pages that cannot be written to a snapshot.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SnapshotOptions {
     /// Leave out pages that are corrupt, or that the backing does not give, and count them. Else
@@ -57,7 +57,7 @@ pub struct SnapshotOptions {
     pub skip_corrupt: bool,
 }
 
-/// What a snapshot says before its pages.
+/// The header of a snapshot, before its pages.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SnapshotHeader {
@@ -68,8 +68,8 @@ pub struct SnapshotHeader {
     /// The format of its objects; none in version 1, which tells the compressor's name alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub object_format: Option<ObjectFormat>,
-    /// What the store was made of, had done and held then. Pages may have come and gone since,
-    /// until they were written.
+    /// Parts, history and content of the store then. Pages may have come and gone since, until they
+    /// were written.
     pub stats: Stats,
 }
 

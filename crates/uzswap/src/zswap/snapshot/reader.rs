@@ -14,7 +14,7 @@ use super::format::{
 use super::{SnapshotFault, SnapshotHeader, SnapshotReadError, SnapshotSummary};
 use crate::page::{PAGE_SIZE, Page, PageKey};
 
-/// Bytes that are read at a time where a length was told that may be wrong.
+/// Bytes that are read at a time if a stated length may be wrong.
 const CHUNK_BYTES: usize = 1 << 16;
 
 /// A snapshot that is being read.
@@ -137,7 +137,7 @@ impl<R: Read> SnapshotReader<R> {
         }
     }
 
-    /// What was in it; once all of it has been read.
+    /// Totals of the snapshot, once all of it has been read.
     pub fn summary(&self) -> Option<&SnapshotSummary> {
         self.is_complete.then_some(&self.summary)
     }
@@ -147,7 +147,7 @@ impl<R: Read> SnapshotReader<R> {
         SnapshotReadError { name: self.name.clone(), fault }
     }
 
-    /// That a page that was just read cannot be.
+    /// The error of a page that was just read and cannot be valid.
     pub(super) fn wrong_page(&self, expected: &str, found: String) -> SnapshotReadError {
         self.error(SnapshotFault::Damaged {
             at: self.input.at - self.buffer.len() as u64,

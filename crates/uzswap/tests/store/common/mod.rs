@@ -1,5 +1,5 @@
-//! What the tests of the allocators share: which there are, and the slow model that each of them is
-//! held against.
+//! Code that the tests of the allocators share: a list of them, and the slow model that each of
+//! them is held against.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -219,7 +219,7 @@ impl Modelled {
     }
 }
 
-/// What a budget limits is the sum of what it counts.
+/// A budget limits the sum of its counted parts.
 fn check_sum(budget: &Budget) {
     let beside = budget.reserve_bytes() + budget.metadata_bytes();
     let used_bytes = match budget.counted() {

@@ -98,7 +98,7 @@ fn failures(report: &LiveReport) -> String {
         let run = findings.runs.len() + 1;
         let found = findings.smallest_limit.map_or(String::new(), |limit| {
             format!(
-                "; it ended well in {}, and not in {}",
+                "; it succeeded in {} and failed in {}",
                 human_size(limit.fits_bytes),
                 human_size(limit.fails_bytes)
             )
@@ -312,9 +312,8 @@ fn peak(report: &LiveReport) -> String {
     }
     let mut text = section("(c) PEAK POOL SIZE", "of the run with the median pool; bytes", &table);
     text.pop();
-    text += "PAGES: in the pool at its peak. ALL: the peak of programs, pool and metadata.\n";
-    text +=
-        "A pool is larger, too, if more pages were in it: POOL/BYTES tells how dense it is.\n\n";
+    text += "PAGES: in the pool at its peak. ALL: peak of programs, pool and metadata together.\n";
+    text += "A pool with more pages is larger too; POOL/BYTES shows its density.\n\n";
     text
 }
 
@@ -369,7 +368,7 @@ fn beyond(report: &LiveReport) -> String {
     }
     if rows > 0 {
         text += &format!("{}\n", trimmed(&table));
-        text += "IDEAL: as dense as before, for the pages that are left; bytes.\n\n";
+        text += "IDEAL: the remaining pages at the density from before; bytes.\n\n";
     }
     if report.combinations.iter().any(|findings| findings.parts.is_kernel()) {
         text +=
@@ -413,7 +412,7 @@ fn line_of(run: &LiveRun, most: u64) -> String {
 pub(super) fn sentences(report: &LiveReport) -> Vec<String> {
     let mut sentences = Vec::new();
     let Some(base) = report.base() else {
-        sentences.push("No combination ended well: there is nothing to compare.".to_owned());
+        sentences.push("Every combination failed: there is nothing to compare.".to_owned());
         return sentences;
     };
     for findings in &report.combinations {
@@ -441,8 +440,8 @@ pub(super) fn sentences(report: &LiveReport) -> Vec<String> {
         let peak = findings.each(|run| run.peak_bytes).into_iter().max().unwrap_or(0);
         if peak > limit + limit / 50 {
             sentences.push(format!(
-                "{} passed the limit for a moment: {} at its peak, of {}. Programs grew faster \
-                 than pages could leave.",
+                "{} exceeded the limit for a moment: peak {} of {}. Programs grew faster than \
+                 pages were evicted.",
                 findings.label,
                 human_size(peak),
                 human_size(limit),
@@ -450,7 +449,7 @@ pub(super) fn sentences(report: &LiveReport) -> Vec<String> {
         }
         if run.refused_pages > 0 {
             sentences.push(format!(
-                "{} refused {} pages of {}: they stay whole, and count against the limit.",
+                "{} refused {} pages of {}: these stay uncompressed and count against the limit.",
                 findings.label,
                 thousands(run.refused_pages),
                 thousands(run.stored_pages),
@@ -458,8 +457,8 @@ pub(super) fn sentences(report: &LiveReport) -> Vec<String> {
         }
         if run.stored_pages == 0 {
             sentences.push(format!(
-                "{}: no page left the programs. The limit was not reached, or the programs cannot \
-                 be managed (static, setuid): `uzswap doctor`; give a smaller --limit.",
+                "{}: no page was evicted. The limit was not reached, or the programs are unmanaged \
+                 (static, setuid); see `uzswap doctor`, or use a smaller --limit.",
                 findings.label
             ));
         }
@@ -506,7 +505,7 @@ fn compared(findings: &LiveFindings, base: &LiveFindings) -> Option<String> {
             "{by}, but the interval {low:+.2} to {high:+.2} s contains zero: these runs show no \
              difference."
         ),
-        _ => format!("{by}; with fewer than {ROUNDS_MIN} rounds that says nothing."),
+        _ => format!("{by}; fewer than {ROUNDS_MIN} rounds show no difference."),
     })
 }
 
@@ -518,7 +517,7 @@ fn pools(findings: &LiveFindings, base: &LiveFindings) -> Option<String> {
     };
     let per_page = percent_change(dense(findings)?, dense(base)?)?;
     Some(format!(
-        "Peak pool of {} against {}: {pool:+.1}%, and {per_page:+.1}% for each page in it.",
+        "Peak pool of {} against {}: {pool:+.1}%, {per_page:+.1}% per page in it.",
         findings.label, base.label
     ))
 }

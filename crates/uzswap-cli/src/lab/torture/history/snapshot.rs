@@ -15,9 +15,9 @@ use uzswap::zswap::{Counters, TenantId, Zswap};
 /// What is done with a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Then {
-    /// It must have the pages that there are.
+    /// The snapshot must have all pages.
     ReadBack,
-    /// It is changed somewhere, and must be refused.
+    /// The file is changed somewhere, and must be refused.
     Damage { seed: u64 },
     /// A store of other options must have the same pages, unless they do not fit.
     Elsewhere { seed: u64 },
@@ -25,7 +25,7 @@ pub(super) enum Then {
     GoOn { calm: bool },
 }
 
-/// What was there when a snapshot began.
+/// Pages at the start of a snapshot.
 struct Before {
     pages: Vec<Option<Kept>>,
     totals: Totals,
@@ -124,7 +124,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Checks the pages of a snapshot. What that is called, and the keys whose pages were left out.
+    /// Checks the pages of a snapshot. Name of the outcome, and the keys whose pages were omitted.
     fn read_back(
         &self,
         before: &Before,
@@ -191,7 +191,7 @@ impl Stage {
         fresh.audit().map_err(|what| format!("restored: {what}"))?;
         self.check_tenants(&old, &fresh)?;
         let kept = self.check_kept(&old, &fresh, &went, summary, Struck::since())?;
-        // What the new one holds, once more.
+        // Checks the pages of the new store again.
         let (copy, copied) = world.alone(|| world.calmly(|| snapshots::write(world, &fresh, true)));
         let copied = copied.map_err(|error| format!("of the restored store: {error:?}"))?;
         let read = |bytes| snapshots::uses_of(plan, bytes).map_err(|error| error.to_string());

@@ -14,7 +14,7 @@ pub(in crate::lab::torture) struct LyingCompressor {
     inner: Box<dyn Compressor>,
 }
 
-/// What an object is made longer by, at most; its last byte tells by how much.
+/// Maximum padding of an object; its last byte holds the length.
 const LONGER_MAX: u64 = 200;
 
 impl LyingCompressor {

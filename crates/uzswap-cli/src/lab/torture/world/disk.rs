@@ -1,5 +1,6 @@
-//! A backing that lies. It knows what truly is on each block and what it said is there. Where a
-//! seed has a file too, all of that is in the file as well, and what is read comes from there.
+//! A backing that lies. The disk knows the true content of each block and the content that it
+//! reported. Where a seed has a file too, all of that is in the file as well, and what is read
+//! comes from there.
 
 use std::io;
 use std::ops::Range;

@@ -36,7 +36,7 @@ pub(super) enum Point {
 /// What the other thread says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Turn {
-    /// It may have to wait for the pool.
+    /// The operation may have to wait for the pool.
     Waiting,
     /// The operation is over.
     Over,
@@ -219,7 +219,7 @@ thread_local! {
     static PINNED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Sets who is told when this thread comes to the pool the next time, with no lock held.
+/// Sets the callback for the next time this thread comes to the pool, with no lock held.
 pub(super) fn tell_when_waiting(to: Option<SyncSender<Turn>>) {
     WAITING.set(to);
 }

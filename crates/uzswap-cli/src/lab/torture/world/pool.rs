@@ -19,11 +19,11 @@ pub(in crate::lab::torture) struct RottingPool {
     inner: Box<dyn Zpool>,
     /// Which bit of an object has changed.
     rotten: Mutex<BTreeMap<u64, usize>>,
-    /// What is beyond the limit, of [`PlantedBug::Overshoot`].
+    /// Pages beyond the limit, of [`PlantedBug::Overshoot`].
     beyond: Option<Box<dyn Zpool>>,
 }
 
-/// Told from a handle of the pool itself, which has no such cell.
+/// Distinguishes it from a handle of the pool itself, which has no such cell.
 const BEYOND: u64 = 1 << 30;
 
 impl RottingPool {
