@@ -21,7 +21,7 @@ const LAYERS: [(&str, &[&str]); 23] = [
     ("doctor", &["sys"]),
     ("compressor", BASE),
     ("backing", &["sys", "options", "named_enum", "page", "files"]),
-    ("trace", &["page", "same_filled", "files"]),
+    ("trace", &["page", "same_filled", "files", "random"]),
     ("zpool", MECHANISM),
     ("index", MECHANISM),
     ("zswap", STORE),
@@ -32,12 +32,13 @@ const LAYERS: [(&str, &[&str]); 23] = [
     ("main", &["cli"]),
 ];
 
-const BASE: &[&str] = &["sys", "named_enum", "page"];
-const MECHANISM: &[&str] = &["sys", "options", "named_enum", "page", "budget", "budgeted_vec"];
+const BASE: &[&str] = &["sys", "named_enum", "page", "random"];
+const MECHANISM: &[&str] =
+    &["sys", "options", "named_enum", "page", "random", "budget", "budgeted_vec"];
 #[rustfmt::skip]
 const STORE: &[&str] = &[
     "options", "named_enum", "page", "files", "budget", "budgeted_vec", "same_filled", "compressor",
-    "backing", "zpool", "index",
+    "backing", "zpool", "index", "random",
 ];
 #[rustfmt::skip]
 const LAB: &[&str] = &[

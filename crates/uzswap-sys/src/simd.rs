@@ -4,7 +4,8 @@
 //! at run time.
 
 /// Words (8 bytes) that are compared before the result is looked at: 512 bytes. Of 16 to 128
-/// words the fastest with AVX-512, and as fast as any with AVX2 (docs/experiments/2026-11-21-same-filled.md).
+/// words the fastest with AVX-512, and as fast as any with AVX2
+/// (docs/experiments/2026-11-21-same-filled.md).
 pub const BLOCK_WORDS: usize = 64;
 
 /// The number of the first block of [`BLOCK_WORDS`] words that has another word than `word` in it,

@@ -393,7 +393,8 @@ impl Zswap {
         self.shards.of(key).lock().get(key).is_some()
     }
 
-    /// Pages held, in memory and in the backing. Exact only while no other thread changes the store.
+    /// Pages held, in memory and in the backing. Exact only while no other thread changes the
+    /// store.
     pub fn len(&self) -> u64 {
         self.id.enter();
         self.shards.iter().map(|shard| shard.lock().pages()).sum()

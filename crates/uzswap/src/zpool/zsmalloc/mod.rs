@@ -7,8 +7,8 @@
 //! ```
 //!
 //! The classes, the choice of a zspage, the order of slots and the compaction are the kernel's
-//! (`docs/reference/size-classes.md` has the table), so the same sizes in the same order give the same number of
-//! host pages. Two things differ:
+//! (`docs/reference/size-classes.md` has the table), so the same sizes in the same order give the
+//! same number of host pages. Two things differ:
 //!
 //! - a zspage is contiguous in the address space, so an object is read in place even where it
 //!   crosses a page border; [`ObjectMapping`] has what kernels do instead;
