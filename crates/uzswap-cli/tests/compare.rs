@@ -4,6 +4,7 @@
 //! Blind to: times.
 
 #[allow(dead_code, reason = "only the lists and the tables are used here")]
+use uzswap::random::SplitMix64;
 use uzswap_testing::golden;
 
 use std::fs;
@@ -43,12 +44,8 @@ fn stdout_of(args: &[&str]) -> String {
 /// 300 pages: some of one word, some of text, some that do not shrink.
 fn corpus(folder: &TempDir) -> PathBuf {
     let mut bytes = Vec::new();
-    let mut state = 7_u64;
-    let mut random = || {
-        state =
-            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 33) as u8
-    };
+    let mut words = SplitMix64::new(7);
+    let mut random = || words.next_word() as u8;
     for number in 0..300 {
         match number % 10 {
             0 => bytes.extend([0x5a; PAGE]),

@@ -22,7 +22,7 @@ const LAYERS: [(&str, &[&str]); 24] = [
     ("doctor", &["sys"]),
     ("compressor", BASE),
     ("backing", &["sys", "options", "named_enum", "page", "files"]),
-    ("trace", &["page", "same_filled", "files"]),
+    ("trace", &["page", "same_filled", "files", "random"]),
     ("zpool", MECHANISM),
     ("index", MECHANISM),
     ("zswap", STORE),
@@ -33,16 +33,17 @@ const LAYERS: [(&str, &[&str]); 24] = [
     ("main", &["cli"]),
 ];
 
-const BASE: &[&str] = &["sys", "named_enum", "page"];
+const BASE: &[&str] = &["sys", "named_enum", "page", "random"];
 #[rustfmt::skip]
 const CHOICES: &[&str] = &[
     "backing", "budget", "compressor", "index", "same_filled", "zpool", "zswap",
 ];
-const MECHANISM: &[&str] = &["sys", "options", "named_enum", "page", "budget", "budgeted_vec"];
+const MECHANISM: &[&str] =
+    &["sys", "options", "named_enum", "page", "random", "budget", "budgeted_vec"];
 #[rustfmt::skip]
 const STORE: &[&str] = &[
     "options", "named_enum", "page", "files", "budget", "budgeted_vec", "same_filled", "compressor",
-    "backing", "zpool", "index",
+    "backing", "zpool", "index", "random",
 ];
 #[rustfmt::skip]
 const LAB: &[&str] = &[

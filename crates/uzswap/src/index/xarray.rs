@@ -276,25 +276,6 @@ impl XArray {
             parent = (node.slots[place] - 1) as u32; // X2: a node's number and one
         }
     }
-
-    /// Removes the entry of `key` if `wanted` says so.
-    #[inline]
-    fn remove_where(&mut self, key: PageKey, wanted: impl Fn(Entry) -> bool) -> Option<Entry> {
-        let id = self.leaf_of(key.0)?;
-        let node = self.nodes.get_mut(id);
-        let slot = &mut node.slots[key.0 as usize % WAYS];
-        let held = Some(*slot).filter(|word| *word != 0).map(entry)?;
-        if !wanted(held) {
-            return None;
-        }
-        *slot = 0;
-        node.used -= 1;
-        self.count -= 1;
-        if node.used == 0 {
-            self.prune(key.0);
-        }
-        Some(held)
-    }
 }
 
 impl Default for XArray {
@@ -341,12 +322,21 @@ impl Index for XArray {
         (word != 0).then(|| entry(word))
     }
 
-    fn take(&mut self, key: PageKey) -> Option<Entry> {
-        self.remove_where(key, |_| true)
-    }
-
-    fn remove_if(&mut self, key: PageKey, entry: Entry) -> bool {
-        self.remove_where(key, |held| held == entry).is_some()
+    fn remove(&mut self, key: PageKey, only: Option<Entry>) -> Option<Entry> {
+        let id = self.leaf_of(key.0)?;
+        let node = self.nodes.get_mut(id);
+        let slot = &mut node.slots[key.0 as usize % WAYS];
+        let held = Some(*slot).filter(|word| *word != 0).map(entry)?;
+        if only.is_some_and(|only| only != held) {
+            return None;
+        }
+        *slot = 0;
+        node.used -= 1;
+        self.count -= 1;
+        if node.used == 0 {
+            self.prune(key.0);
+        }
+        Some(held)
     }
 
     fn take_range(

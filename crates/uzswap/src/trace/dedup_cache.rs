@@ -43,18 +43,16 @@ impl DedupCache {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::random::SplitMix64;
 
     #[test]
     fn the_last_of_each_set_are_known() {
         let mut seen = DedupCache::with_places(64);
         let mut twin: Vec<Vec<(u128, u64)>> = vec![Vec::new(); 16];
-        let mut seed = 3_u64;
+        let mut words = SplitMix64::new(3);
         let (mut next, mut known) = (0, 0);
         for _ in 0..20_000 {
-            seed = seed
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
-            let choice = u128::from(seed >> 33) % 90;
+            let choice = u128::from(words.next_word()) % 90;
             let hash = (choice << 64) | (choice * 7); // some differ in one half alone
             let set = &mut twin[(hash as usize) % 16];
             let expected = match set.iter().position(|other| other.0 == hash) {

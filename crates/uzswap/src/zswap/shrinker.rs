@@ -188,16 +188,14 @@ mod tests {
     use super::*;
     use crate::backing::MemoryBacking;
     use crate::page::{Page, PageKey};
+    use crate::random::SplitMix64;
     use crate::zswap::{RecordOptions, TenantOptions, ZswapOptions};
 
     /// A page of which `noise` bytes do not shrink.
     fn page_of(number: u64, noise: usize) -> Page {
-        let mut word = number << 1 | 1;
+        let mut words = SplitMix64::new(number);
         let mut page = [0; PAGE_SIZE];
-        page[..noise].fill_with(|| {
-            word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(number | 1);
-            (word >> 56) as u8
-        });
+        page[..noise].fill_with(|| words.next_word() as u8);
         page
     }
 

@@ -354,12 +354,8 @@ impl Index for FullIndex {
         self.inner.get(key)
     }
 
-    fn take(&mut self, key: PageKey) -> Option<Entry> {
-        self.inner.take(key)
-    }
-
-    fn remove_if(&mut self, key: PageKey, entry: Entry) -> bool {
-        self.inner.remove_if(key, entry)
+    fn remove(&mut self, key: PageKey, only: Option<Entry>) -> Option<Entry> {
+        self.inner.remove(key, only)
     }
 
     fn take_range(

@@ -273,24 +273,6 @@ impl<K: Key, const LEAF: usize, const INNER: usize> BTree<K, LEAF, INNER> {
         self.levels += 1;
     }
 
-    /// Removes the entry of `key` if `wanted` says so.
-    #[inline]
-    fn remove_where(&mut self, key: PageKey, wanted: impl Fn(Entry) -> bool) -> Option<Entry> {
-        let key = K::new(key).filter(|_| self.count > 0)?;
-        let mut path = Path::new();
-        let id = self.descend(key, &mut path);
-        let leaf = self.leaves.get_mut(id);
-        let place = leaf.find(key)?;
-        let entry = leaf.value(place).filter(|entry| wanted(*entry))?;
-        leaf.remove(place, place + 1);
-        let is_low = leaf.len() < Self::LEAF_LOW.max(1);
-        self.count -= 1;
-        if is_low {
-            self.merge_leaf(&mut path, id);
-        }
-        Some(entry)
-    }
-
     /// Restores N4 for a leaf that has become low, and gives back what can be merged away.
     #[cold]
     fn merge_leaf(&mut self, path: &mut Path, leaf: u32) {
@@ -553,12 +535,20 @@ impl<K: Key, const LEAF: usize, const INNER: usize> Index for BTree<K, LEAF, INN
         leaf.find(key).and_then(|place| leaf.value(place))
     }
 
-    fn take(&mut self, key: PageKey) -> Option<Entry> {
-        self.remove_where(key, |_| true)
-    }
-
-    fn remove_if(&mut self, key: PageKey, entry: Entry) -> bool {
-        self.remove_where(key, |held| held == entry).is_some()
+    fn remove(&mut self, key: PageKey, only: Option<Entry>) -> Option<Entry> {
+        let key = K::new(key).filter(|_| self.count > 0)?;
+        let mut path = Path::new();
+        let id = self.descend(key, &mut path);
+        let leaf = self.leaves.get_mut(id);
+        let place = leaf.find(key)?;
+        let entry = leaf.value(place).filter(|entry| only.is_none_or(|only| only == *entry))?;
+        leaf.remove(place, place + 1);
+        let is_low = leaf.len() < Self::LEAF_LOW.max(1);
+        self.count -= 1;
+        if is_low {
+            self.merge_leaf(&mut path, id);
+        }
+        Some(entry)
     }
 
     fn take_range(

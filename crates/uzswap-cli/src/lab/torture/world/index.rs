@@ -51,18 +51,12 @@ impl Index for FailingIndex {
         self.inner.get(key)
     }
 
-    fn take(&mut self, key: PageKey) -> Option<Entry> {
-        if self.is_planted(PlantedBug::ForgottenRemoval) {
-            return None;
+    fn remove(&mut self, key: PageKey, only: Option<Entry>) -> Option<Entry> {
+        match only {
+            None if self.is_planted(PlantedBug::ForgottenRemoval) => None,
+            Some(_) if self.world.is_planted(PlantedBug::KeyOnlyErase) => self.inner.take(key),
+            only => self.inner.remove(key, only),
         }
-        self.inner.take(key)
-    }
-
-    fn remove_if(&mut self, key: PageKey, entry: Entry) -> bool {
-        if self.world.is_planted(PlantedBug::KeyOnlyErase) {
-            return self.inner.take(key).is_some();
-        }
-        self.inner.remove_if(key, entry)
     }
 
     fn take_range(
