@@ -24,6 +24,10 @@ fn main() {
         .args(["-C", "panic=abort", "-C", "opt-level=2", "-C", "strip=symbols"])
         // Nothing here unwinds, but `core` was compiled to.
         .args(["-C", "link-arg=-Wl,--defsym=rust_eh_personality=0"])
+        // Of no C library, so that programs of glibc and of musl can load it, whichever of the two
+        // this build is for. One unit, as its assembly says which of its symbols are weak.
+        .args(["-C", "link-arg=-nostdlib", "-C", "target-feature=-crt-static"])
+        .args(["-C", "codegen-units=1"])
         .arg("--target")
         .arg(env::var_os("TARGET").expect("cargo sets it"))
         .arg("-o")

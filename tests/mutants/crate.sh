@@ -15,7 +15,7 @@ library=$root/crates/uzswap
 mkdir -p "$out/src" "$out/tests" "$out/.cargo"
 rm -rf "$out/src/$part"
 cp -r "$library/src/$part" "$out/src/$part"
-for module in budget names page random table; do
+for module in budget budgeted_vec named_enum page random; do
     cp "$library/src/$module.rs" "$out/src/"
 done
 {
@@ -26,14 +26,14 @@ done
         echo "pub mod $module;"
         cp "$root/crates/uzswap-sys/src/$module.rs" "$out/src/"
     done
-    for module in budget names page random table "$part"; do
+    for module in budget budgeted_vec named_enum page random "$part"; do
         echo "pub mod $module;"
     done
 } > "$out/src/lib.rs"
 for test in $tests; do
-    cp "$library/tests/$test.rs" "$out/tests/"
+    sed "s/^use crate::common;/mod common;/" "$library/tests/store/$test.rs" > "$out/tests/$test.rs"
 done
-cp -r "$library/tests/common" "$out/tests/"
+cp -r "$library/tests/store/common" "$out/tests/"
 cat > "$out/Cargo.toml" <<END
 [package]
 name = "uzswap"

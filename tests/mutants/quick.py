@@ -26,7 +26,7 @@ FAULTS = [
     ("index", "radix/leaf.rs", "larger => larger.smaller().capacity() / 3 * 2,", "_ => 0,", "--lib"),
     ("index", "radix/mod.rs", "self.lone.remove(number);\n        Ok(None)", "Ok(None)", "--lib"),
     ("index", "radix/hash.rs", "product as u64 ^ (product >> 64) as u64", "product as u64", "--lib"),
-    ("index", "chunks.rs", "self.truncate(self.used.div_ceil(CHUNK_NODES) + 1);", "", "--lib"),
+    ("index", "node_arena.rs", "self.truncate(self.used.div_ceil(CHUNK_NODES) + 1);", "", "--lib"),
     ("index", "xarray.rs", "self.levels -= 1;\n                    self.remove_node(old);",
      "self.remove_node(old);", "index_model"),
     ("zpool", "handle.rs", "handle.generation().wrapping_add(1)", "handle.generation()",

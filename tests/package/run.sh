@@ -50,3 +50,40 @@ tried() {
     fi
 }
 tried "$out/installed/bin/uzswap"
+
+# The static binary.
+musl=x86_64-unknown-linux-musl
+if ! command -v musl-gcc > /dev/null; then
+    echo "skipped: the static binary, as there is no musl-gcc here; apt install musl-tools"
+elif ! [ -d "$(rustc --print sysroot)/lib/rustlib/$musl" ]; then
+    echo "skipped: the static binary; rustup target add $musl"
+else
+    (cd "$root" && cargo build -q --release --target $musl -p uzswap-cli)
+    if readelf -d "$CARGO_TARGET_DIR/$musl/release/uzswap" | grep -q NEEDED; then
+        echo "the binary for musl is not static" >&2
+        exit 1
+    fi
+    tried "$CARGO_TARGET_DIR/$musl/release/uzswap"
+fi
+
+if ! command -v dpkg-deb > /dev/null; then
+    echo "skipped: the package for Debian, as there is no dpkg here"
+elif ! cargo deb --version > /dev/null 2>&1; then
+    echo "skipped: the package for Debian, as there is no cargo-deb here; cargo install cargo-deb"
+else
+    package=$(cd "$root" && packaging/deb.sh)
+    dpkg-deb -x "$package" "$out/debian"
+    tried "$out/debian/usr/bin/uzswap"
+    for page in uzswap uzswap-run uzswap-compare; do
+        [ -s "$out/debian/usr/share/man/man1/$page.1.gz" ] || { echo "no page $page" >&2; exit 1; }
+    done
+    if [ "$(id -u)" = 0 ] && ! dpkg -s uzswap > /dev/null 2>&1; then
+        dpkg -i "$package" > /dev/null
+        /usr/bin/uzswap --version
+        dpkg -r uzswap > /dev/null
+        [ ! -e /usr/bin/uzswap ] || { echo "dpkg -r left the binary" >&2; exit 1; }
+        echo "$package: installed and removed"
+    else
+        echo "$package: unpacked; skipped: dpkg -i needs root, and no other package of this name"
+    fi
+fi

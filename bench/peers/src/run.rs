@@ -12,7 +12,7 @@ use uzswap::random::SplitMix64;
 use uzswap_cli::lab::histogram::Latencies;
 use uzswap_cli::lab::page_set::PageSet;
 use uzswap::page::{PAGE_SIZE, Page};
-use uzswap_sys::process::{anonymous_bytes, trim_heap, without_huge_pages};
+use uzswap_sys::process::{anonymous_bytes, trim_heap, disable_huge_pages};
 
 use crate::contender::{Contender, PageCache};
 use crate::zipf::Zipf;
@@ -117,7 +117,7 @@ impl Reader {
 ///
 /// A source that does not read, a compressor that is none, a page that came back wrong.
 pub(crate) fn run(spec: &Spec) -> Result<Outcome> {
-    without_huge_pages();
+    disable_huge_pages();
     let compressor: CompressorKind = spec.compressor.parse()?;
     let source = PageSet::read(&spec.pages)?.pages;
     let zipf = Zipf::new(u32::try_from(source.len()).context("too many pages")?, spec.skew, 1);

@@ -106,7 +106,7 @@ fn compare_takes_the_same_pages_with_every_mapping() {
         "contiguous,copy,vm",
         "--json",
     ]);
-    let runs = report["runs"].as_array().unwrap();
+    let runs = report["combinations"].as_array().unwrap();
     let name = |run: &Value| run["name"].as_str().unwrap().to_owned();
     let names: Vec<String> = runs.iter().map(name).collect();
     assert_eq!(names, ["zsmalloc contiguous", "zsmalloc copy", "zsmalloc vm", "zbud"]);

@@ -4,6 +4,7 @@
 //! Blind to: times.
 
 #[allow(dead_code, reason = "only the lists and the tables are used here")]
+use uzswap::random::SplitMix64;
 use uzswap_testing::golden;
 
 use std::fs;
@@ -43,12 +44,8 @@ fn stdout_of(args: &[&str]) -> String {
 /// 300 pages: some of one word, some of text, some that do not shrink.
 fn corpus(folder: &TempDir) -> PathBuf {
     let mut bytes = Vec::new();
-    let mut state = 7_u64;
-    let mut random = || {
-        state =
-            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 33) as u8
-    };
+    let mut words = SplitMix64::new(7);
+    let mut random = || words.next_word() as u8;
     for number in 0..300 {
         match number % 10 {
             0 => bytes.extend([0x5a; PAGE]),
@@ -143,7 +140,7 @@ fn the_json_document_is_complete_and_adds_up() {
     let corpus = &document["corpus"];
     assert_eq!(number(corpus, "pages"), 300);
     assert_eq!(corpus["sha256"].as_str().map(str::len), Some(64));
-    let runs = document["runs"].as_array().unwrap();
+    let runs = document["combinations"].as_array().unwrap();
     let labels: Vec<String> = runs
         .iter()
         .map(|run| format!("{} {}", run["zpool"], run["compressor"]).replace('"', ""))
@@ -245,7 +242,7 @@ fn sizes_are_stored_as_given() {
         "zbud=8,z3fold=8",
     ];
     let document: Value = serde_json::from_str(&stdout_of(&args)).unwrap();
-    let runs = document["runs"].as_array().unwrap();
+    let runs = document["combinations"].as_array().unwrap();
     let figures: Vec<(u64, u64, u64)> = runs
         .iter()
         .map(|run| {
@@ -282,7 +279,7 @@ fn a_list_of_sizes_gives_the_figures_of_kernel_6_1() {
         );
         let args: Vec<&str> = args.split(' ').collect();
         let document: Value = serde_json::from_str(&stdout_of(&args)).unwrap();
-        for run in document["runs"].as_array().unwrap() {
+        for run in document["combinations"].as_array().unwrap() {
             let zpool = run["zpool"].as_str().unwrap();
             let line = kernel.iter().find(|line| {
                 ["corpus", "compressor", "zpool"].map(|name| line.text(name))
@@ -321,7 +318,7 @@ fn odd_pages_can_be_freed() {
         "zbud",
     ];
     let document: Value = serde_json::from_str(&stdout_of(&args)).unwrap();
-    let run = &document["runs"][0];
+    let run = &document["combinations"][0];
     assert_eq!(number(run, "freed_pages"), 500);
     // Two neighbours share a page, and one of each two goes: no page comes free.
     assert_eq!(number(run, "pool_total_size"), 500 * 4096);
@@ -345,7 +342,7 @@ fn the_same_filled_check_can_be_chosen() {
         let report = report(flags);
         assert_eq!(report["settings"]["same_filled"], check);
         assert_eq!(report["settings"]["same_filled_zero_only"], zero_only);
-        let run = &report["runs"][0];
+        let run = &report["combinations"][0];
         assert_eq!(number(run, "same_filled_pages"), same_filled, "{flags:?}");
         assert_eq!(number(run, "verified_pages"), number(run, "stored_pages"), "{flags:?}");
     }
@@ -369,8 +366,8 @@ fn a_command_can_be_compared_and_keeps_off_standard_output() {
     let document: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(number(&document["corpus"], "pages") > 0, "{}", document["corpus"]);
     assert_eq!(
-        number(&document["runs"][0], "verified_pages"),
-        number(&document["runs"][0], "stored_pages")
+        number(&document["combinations"][0], "verified_pages"),
+        number(&document["combinations"][0], "stored_pages")
     );
 
     let args = ["compare", "--runs", "1", "--zpool", "zsmalloc", "--", "no-such-command-here"];
@@ -422,7 +419,7 @@ fn a_limited_pool_with_a_backing_loses_nothing() {
         let flags = [&["--backing", text(&backing), "--lru"][..], &["frequency,plain"], extra];
         let report = limited(&pages, &flags.concat());
         assert_eq!(report["settings"]["limits"]["backing"]["path"], text(&backing));
-        let runs = report["runs"].as_array().unwrap();
+        let runs = report["combinations"].as_array().unwrap();
         assert_eq!(runs.len(), if extra.contains(&"on,dynamic") { 4 } else { 2 });
         for run in runs {
             let access = &run["access"];
@@ -454,7 +451,7 @@ fn a_limited_pool_without_backing_refuses_and_says_so() {
     let pages = corpus(&folder);
     for when_full in ["reclaim", "bypass"] {
         let report = limited(&pages, &["--when-full", when_full]);
-        let (run, access) = (&report["runs"][0], &report["runs"][0]["access"]);
+        let (run, access) = (&report["combinations"][0], &report["combinations"][0]["access"]);
         let refused = sum_of_first_run(access, &["refused_pages"]);
         assert!(refused > 100, "{when_full}: {refused}");
         assert_eq!(number(run, "rejected_pages"), refused);
@@ -472,7 +469,7 @@ fn a_run_without_limits_has_no_word_of_them() {
     let args = ["compare", "--size", "1M", "--runs", "1", "--zpool", "zbud"];
     let report: Value =
         serde_json::from_str(&stdout_of(&[&args[..], &["--json"]].concat())).unwrap();
-    let run = &report["runs"][0];
+    let run = &report["combinations"][0];
     let absent = [&report["settings"]["limits"], &run["limit"], &run["access"]];
     assert!(absent.into_iter().all(Value::is_null), "{report}");
     assert!(run["phases"][0]["access"].is_null());
@@ -535,7 +532,7 @@ fn lists_of_sizes_can_be_limited_too() {
         let files = ["compare", "--sizes", text(&list), "--backing", text(&backing)];
         let output = stdout_of(&[&files[..], &args, &["--written-as", form]].concat());
         let report: Value = serde_json::from_str(&output).unwrap();
-        assert_eq!(number(&report["runs"][0], "verified_pages"), 400, "{form}");
+        assert_eq!(number(&report["combinations"][0], "verified_pages"), 400, "{form}");
     }
 }
 
@@ -575,8 +572,8 @@ fn a_backing_that_cannot_be_had_is_explained() {
     // A backing that becomes full: what does not fit is refused, nothing is lost.
     let flags = ["--backing", &fresh, "--backing-size", "64K"];
     let report = limited(&pages, &flags);
-    let refused = sum_of_first_run(&report["runs"][0]["access"], &["refused_pages"]);
-    assert!(refused > 0 && number(&report["runs"][0], "verified_pages") > 0, "{report}");
+    let refused = sum_of_first_run(&report["combinations"][0]["access"], &["refused_pages"]);
+    assert!(refused > 0 && number(&report["combinations"][0], "verified_pages") > 0, "{report}");
 }
 
 #[test]
@@ -725,7 +722,7 @@ fn pages_and_sizes_may_be_standard_input() {
         assert!(output.status.success(), "{flag}: {output:?}");
         let report: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(report["corpus"]["pages"], 300, "{flag}");
-        assert_eq!(report["runs"][0]["pages"], 300, "{flag}");
+        assert_eq!(report["combinations"][0]["pages"], 300, "{flag}");
     }
 }
 

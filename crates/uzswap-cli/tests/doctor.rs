@@ -1,5 +1,5 @@
 //! Goal: each verdict of `uzswap doctor`, and the advice that goes with it.
-//! Method: made-up files of the kernel and made-up outcomes of trials; then the real program.
+//! Method: made-up files of the kernel and made-up outcomes of probes; then the real program.
 //! `live` tests the view of another user.
 //! Blind to: whether a command of the advice helps.
 
@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 use serde_json::Value;
 use tempfile::TempDir;
 use uzswap_pager::doctor::{
-    Failure, Finding, Report, State, Trials, available_memory_of, what_run_needs,
+    Failure, Finding, Probes, Report, State, available_memory_of, what_run_needs,
 };
 
 const EPERM: i32 = 1;
@@ -24,7 +24,7 @@ const NONE: &str = "0000000000000000";
 /// A machine where everything is as it should be: root, Linux 6.18, cgroup v2.
 struct Machine {
     root: TempDir,
-    trials: Trials,
+    probes: Probes,
 }
 
 impl Machine {
@@ -32,7 +32,7 @@ impl Machine {
         let features = ["EVENT_FORK", "EVENT_REMAP", "EVENT_REMOVE", "EVENT_UNMAP", "MOVE"];
         let machine = Machine {
             root: tempfile::tempdir().unwrap(),
-            trials: Trials {
+            probes: Probes {
                 by_syscall: Ok(()),
                 by_device: Ok(()),
                 user_mode_only: Ok(()),
@@ -75,20 +75,20 @@ impl Machine {
     }
 
     fn refuses_userfaultfd(mut self, full: i32, user_mode: Option<i32>) -> Machine {
-        self.trials.by_syscall = Err(Failure::Os(full));
-        self.trials.by_device = Err(Failure::Os(13));
-        self.trials.user_mode_only = user_mode.map_or(Ok(()), |errno| Err(Failure::Os(errno)));
+        self.probes.by_syscall = Err(Failure::Os(full));
+        self.probes.by_device = Err(Failure::Os(13));
+        self.probes.user_mode_only = user_mode.map_or(Ok(()), |errno| Err(Failure::Os(errno)));
         self
     }
 
     fn refuses(mut self, feature: &str, failure: Failure) -> Machine {
-        let found = self.trials.features.iter_mut().find(|(name, _)| *name == feature).unwrap();
+        let found = self.probes.features.iter_mut().find(|(name, _)| *name == feature).unwrap();
         found.1 = Err(failure);
         self
     }
 
     fn report(&self) -> Report {
-        Report::of(self.root.path(), &self.trials)
+        Report::of(self.root.path(), &self.probes)
     }
 
     /// Checks that `run` cannot work, for this reason alone.
@@ -135,7 +135,7 @@ fn a_good_machine_has_nothing_to_note() {
 fn files_that_cannot_be_read_are_no_obstacle() {
     let machine = Machine::new();
     let nothing = tempfile::tempdir().unwrap();
-    let report = Report::of(nothing.path(), &machine.trials);
+    let report = Report::of(nothing.path(), &machine.probes);
     // Without a loader there is nothing to preload into.
     assert_eq!(report.verdict, "uzswap run does not work here: no LD_PRELOAD");
 }
@@ -169,13 +169,13 @@ fn userfaultfd_can_be_refused_in_many_ways() {
 #[test]
 fn a_capability_of_uzswap_alone_is_not_enough() {
     let mut machine = Machine::new().status("1000", "0000000000080000", 0);
-    machine.trials.by_device = Err(Failure::Os(13));
+    machine.probes.by_device = Err(Failure::Os(13));
     machine.lacks("userfaultfd", &["for uzswap alone", "sysctl", "chmod 0666"]);
     let machine = machine.file("proc/sys/vm/unprivileged_userfaultfd", "1\n");
     machine.notes("CAP_SYS_PTRACE", &["uzswap alone"]);
     // With the device open to all, no setting is needed.
     let mut machine = Machine::new().status("1000", "0000000000080000", 0);
-    machine.trials.by_syscall = Err(Failure::Os(EPERM));
+    machine.probes.by_syscall = Err(Failure::Os(EPERM));
     machine.notes("CAP_SYS_PTRACE", &["uzswap alone"]);
 }
 
@@ -206,7 +206,7 @@ fn old_kernels_are_told_by_what_they_lack() {
             .lacks(feature, &["madvise was not reported"]);
     }
     let mut machine = Machine::new();
-    machine.trials.pagemap_scan = Err(Failure::Os(ENOTTY));
+    machine.probes.pagemap_scan = Err(Failure::Os(ENOTTY));
     machine.lacks("PAGEMAP_SCAN", &["Linux 6.7"]);
 }
 
@@ -214,11 +214,11 @@ fn old_kernels_are_told_by_what_they_lack() {
 fn memory_of_programs_must_be_readable() {
     for (scope, advice) in [("2\n", "sysctl -w kernel.yama.ptrace_scope=1"), ("3\n", "next boot")] {
         let mut machine = Machine::new().file("proc/sys/kernel/yama/ptrace_scope", scope);
-        machine.trials.read_memory = Err(Failure::Os(EPERM));
+        machine.probes.read_memory = Err(Failure::Os(EPERM));
         machine.lacks("/proc/PID/mem", &["Operation not permitted", advice]);
     }
     let mut machine = Machine::new().status("0", ALL, 2);
-    machine.trials.read_memory = Err(Failure::Os(ENOSYS));
+    machine.probes.read_memory = Err(Failure::Os(ENOSYS));
     machine.lacks("/proc/PID/mem", &["docker run --device /dev/userfaultfd --cap-add SYS_PTRACE"]);
 }
 

@@ -6,6 +6,7 @@
 
 #[allow(dead_code, reason = "what is not used here is in other tests")]
 mod process_tree;
+use uzswap::random::SplitMix64;
 use uzswap_testing::trials;
 
 use std::fs::{self, File, Permissions};
@@ -122,16 +123,11 @@ fn expect(output: &Output, expected: i32) {
 /// This program again: pages of its own, and what it does then.
 fn fill(mib: usize, after: &str) -> ExitCode {
     let mut memory = vec![0_u8; mib << 20];
-    let mut random = 1_u64;
+    let mut words = SplitMix64::new(1);
     for (number, page) in memory.chunks_mut(PAGE).enumerate() {
         page[..8].copy_from_slice(&number.to_ne_bytes());
         if after == "random" {
-            page.fill_with(|| {
-                random = random
-                    .wrapping_mul(6_364_136_223_846_793_005)
-                    .wrapping_add(1_442_695_040_888_963_407);
-                (random >> 56) as u8
-            });
+            page.fill_with(|| words.next_word() as u8);
         }
     }
     if after == "wait" {

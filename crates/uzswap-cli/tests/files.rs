@@ -97,7 +97,7 @@ enum Subject {
     Snapshot,
     /// `capture -o`.
     PageSet,
-    /// `run --stats`.
+    /// `run --stats`, `--json=FILE`.
     Report,
 }
 
@@ -527,6 +527,13 @@ fn prepared() {
         let output = uzswap(&[&compare[..], &["--backing", text(path)]].concat());
         expect_error(&output, 2, &[text(path), words]);
     }
+    // The file of --json, of all commands.
+    for (path, words) in names.iter().zip(["belongs to user", "symbolic link", ""]) {
+        let output = uzswap(&["classes", &format!("--json={}", text(path))]);
+        expect_error(&output, 2, &["--json", text(path), words]);
+        assert!(output.stdout.is_empty(), "{}: printed", path.display());
+    }
+    check_prepared(&names);
     // The output of a capture replaces an existing file.
     let output = uzswap(&["capture", "-o", text(&names[2]), "--from", text(&pages)]);
     expect_error(&output, 2, &["not a regular file"]);
@@ -565,8 +572,10 @@ fn full_output() {
     let snapshot = lab.path("snapshot");
     Subject::Snapshot.make(&snapshot).unwrap();
     let (pages, snapshot, out) = (text(&pages), text(&snapshot), lab.path("out"));
-    let commands: [&[&str]; 12] = [
+    let beside = format!("--json={}", lab.path("beside").display());
+    let commands: [&[&str]; 13] = [
         &["classes"],
+        &["classes", &beside],
         &["classes", "--json"],
         &["compare", "--corpus", pages, "--runs", "1", "--zpool", "zbud"],
         &["compare", "--corpus", pages, "--runs", "1", "--zpool", "zbud", "--json"],
@@ -625,6 +634,9 @@ fn full_disk() {
         ("$0 capture -o /mnt/out --from $1", "/mnt/out"),
         ("$0 compare --corpus $1 --runs 1 --zpool zbud --json > /mnt/out", "standard output"),
         ("$0 classes > /mnt/out", "standard output"),
+        ("$0 classes --json=/mnt/out", "--json /mnt/out"),
+        ("$0 compare --corpus $1 --runs 1 --zpool zbud --json=/mnt/out", "--json /mnt/out"),
+        ("$0 top --count 1 --json=/mnt/out", "--json /mnt/out"),
     ] {
         let output = on_a_full_disk(&lab, script);
         expect_error(&output, 1, &[path, "os error 28"]);

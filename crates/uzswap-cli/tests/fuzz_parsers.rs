@@ -30,7 +30,7 @@ use uzswap_cli::cli::Cli;
 use uzswap_cli::lab::capture::capture_file;
 use uzswap_cli::lab::page_set::{PageSet, side_path};
 use uzswap_cli::lab::replay::{FreedHalf, Trace, replay_trace};
-use uzswap_cli::lab::sizes::SizeList;
+use uzswap_cli::lab::size_list::SizeList;
 use uzswap_cli::lab::workload::Workload;
 use varied_pages::Random;
 

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
 use tempfile::TempDir;
+use uzswap::random::SplitMix64;
 use uzswap_preload::protocol::{Message, SOCKET_VARIABLE, kind};
 
 const NOBODY: [&str; 3] = ["--reuid=65534", "--regid=65534", "--clear-groups"];
@@ -151,10 +152,9 @@ fn victim(mib: usize) -> ExitCode {
     let (pages, memory) = (mib << 8, fill(mib));
     println!("ready");
     let over = std::thread::spawn(|| std::io::stdin().read_to_end(&mut Vec::new()).unwrap());
-    let (mut random, mut longest, mut touches) = (1_u64, Duration::ZERO, 0_u64);
+    let (mut words, mut longest, mut touches) = (SplitMix64::new(1), Duration::ZERO, 0_u64);
     while !over.is_finished() {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        let number = (random >> 33) as usize % pages;
+        let number = words.next_word() as usize % pages;
         let before = Instant::now();
         let found = memory[(number << 9) + 7];
         longest = longest.max(before.elapsed());

@@ -20,6 +20,7 @@ use libtest_mimic::{Arguments, Trial};
 use serde_json::Value;
 
 #[allow(dead_code, reason = "what is not used here is in other tests")]
+use uzswap::random::SplitMix64;
 use uzswap_testing::trials;
 
 const MIB: u64 = 1 << 20;
@@ -335,25 +336,28 @@ fn interrupted() {
 }
 
 /// Random numbers from a printed seed.
-struct Random(u64);
+struct Random {
+    seed: u64,
+    words: SplitMix64,
+}
 
 impl Random {
     fn new() -> Random {
         let seed = std::env::var("UZSWAP_KILL_SEED").ok().and_then(|seed| seed.parse().ok());
         let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
-        Random(seed.unwrap_or(now))
+        let seed = seed.unwrap_or(now);
+        Random { seed, words: SplitMix64::new(seed) }
     }
 
     fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        (self.0 >> 33) % bound
+        self.words.next_word() % bound
     }
 }
 
 fn killed_at_any_time() {
     let before = Machine::now();
     let mut random = Random::new();
-    println!("UZSWAP_KILL_SEED={}", random.0);
+    println!("UZSWAP_KILL_SEED={}", random.seed);
     let engines = [("zram", "loop"), ("zswap", "loop"), ("zswap", "zram")];
     for round in 0..10 {
         let (engine, backing) = engines[round % engines.len()];

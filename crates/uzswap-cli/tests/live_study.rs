@@ -146,7 +146,7 @@ fn whole_study() {
     let peak = number(&json["warm_up"]["peak_bytes"]);
     assert!((64e6..90e6).contains(&peak), "a peak of {peak}");
     assert!((limit - peak * 0.6).abs() < 2.0, "{limit} of {peak}");
-    let rows = list(&json["runs"]);
+    let rows = list(&json["combinations"]);
     let labels: Vec<&str> = rows.iter().map(|row| row["label"].as_str().unwrap()).collect();
     assert_eq!(labels, ["zsmalloc lz4", "zbud lz4", "z3fold lz4"]);
     for row in rows {
@@ -227,7 +227,7 @@ fn does_not_fit() {
     let options = ["--limit", "20M", "--runs", "2", "--zpool", "zsmalloc", "--find-limit"];
     let (output, json) = study_of(&options, "random", "32");
     expect(&output, 1);
-    let row = &json["runs"][0];
+    let row = &json["combinations"][0];
     assert_eq!(row["failure"]["kind"], "did_not_fit", "{row}");
     assert!(row["failure"]["output"].as_str().unwrap().contains("out of memory"), "{row}");
     assert_eq!(list(&row["runs"]).len(), 0);
@@ -244,7 +244,7 @@ fn wrong_check() {
     let options = ["--limit", "60%", "--runs", "2", "--zpool", "zsmalloc", "--check", "date +%N"];
     let (output, json) = study_of(&options, "shrinks", "16");
     expect(&output, 1);
-    assert_eq!(json["runs"][0]["failure"]["kind"], "wrong");
+    assert_eq!(json["combinations"][0]["failure"]["kind"], "wrong");
     let options = ["--limit", "60%", "--runs", "1", "--zpool", "zsmalloc", "--check", "exit 4"];
     let command = own("shrinks", "16");
     let command: Vec<&str> = command.iter().map(String::as_str).collect();
@@ -276,7 +276,7 @@ fn failing_command() {
     let output = compare(&options, &["sh", "-c", &script]);
     expect(&output, 0);
     let json: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let (whole, failed) = (&json["runs"][0], &json["runs"][1]);
+    let (whole, failed) = (&json["combinations"][0], &json["combinations"][1]);
     assert_eq!((list(&whole["runs"]).len(), list(&failed["runs"]).len()), (3, 0), "{json}");
     assert_eq!(failed["failure"]["kind"], "command");
     assert_eq!(failed["failure"]["message"], "failed with exit code 5");
@@ -309,7 +309,7 @@ fn hanging_command() {
     let output = compare(&options, &["sh", "-c", &script]);
     expect(&output, 1);
     let json: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(json["runs"][0]["failure"]["kind"], "timed_out", "{json}");
+    assert_eq!(json["combinations"][0]["failure"]["kind"], "timed_out", "{json}");
     all_gone("sleep 86401");
 }
 
@@ -471,7 +471,7 @@ fn kernel_engine() {
     let (output, json) = study_of(&options, "shrinks", "64");
     expect(&output, 0);
     let limit = number(&json["settings"]["limit_bytes"]);
-    let rows = list(&json["runs"]);
+    let rows = list(&json["combinations"]);
     let labels: Vec<&str> = rows.iter().map(|row| row["label"].as_str().unwrap()).collect();
     assert_eq!(labels, ["zsmalloc lzo-rle", "zram lzo-rle", "zswap lzo-rle"]);
     for row in &rows[1..] {
@@ -536,7 +536,7 @@ fn without_root() {
     let output = study.output().unwrap();
     expect(&output, 0);
     let json: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let (own, kernel) = (&json["runs"][0], &json["runs"][1]);
+    let (own, kernel) = (&json["combinations"][0], &json["combinations"][1]);
     assert_eq!(list(&own["runs"]).len(), 1, "{}", own["failure"]);
     assert_eq!(kernel["failure"]["kind"], "machine", "{}", kernel["failure"]);
     let told = kernel["failure"]["message"].as_str().unwrap();
@@ -569,9 +569,14 @@ fn preset_build() {
     let output = preset(&["--preset", "build", "--source", source, "--limit", "200%", "--json"]);
     expect(&output, 0);
     let json: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(json["command"]["preset"], "build");
-    assert_eq!(list(&json["runs"][0]["runs"]).len(), 1, "{}", json["runs"][0]["failure"]);
-    let tmpfs = json["command"]["tmpfs_bytes"].as_u64();
+    assert_eq!(json["program"]["preset"], "build");
+    assert_eq!(
+        list(&json["combinations"][0]["runs"]).len(),
+        1,
+        "{}",
+        json["combinations"][0]["failure"]
+    );
+    let tmpfs = json["program"]["tmpfs_bytes"].as_u64();
     assert_eq!(tmpfs.is_some(), no_root().is_none());
     assert!(!tree.path().join("a.o").exists(), "the source itself was built");
 
@@ -586,8 +591,12 @@ fn preset_memory() {
         expect(&output, 0);
         let json: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(json["settings"]["limit"]["percent"], 60.0);
-        let run = &json["runs"][0]["runs"][0];
-        assert!(number(&run["stored_pages"]) > pages, "{name}: {}", json["runs"][0]["failure"]);
+        let run = &json["combinations"][0]["runs"][0];
+        assert!(
+            number(&run["stored_pages"]) > pages,
+            "{name}: {}",
+            json["combinations"][0]["failure"]
+        );
     }
 }
 

@@ -8,6 +8,7 @@
 mod arena;
 #[allow(dead_code, reason = "what is not used here is in other tests")]
 mod process_tree;
+use uzswap::random::SplitMix64;
 use uzswap_testing::trials;
 
 use std::fs::{self, File};
@@ -56,7 +57,7 @@ enum With {
 
 const LIMITS: &[(u64, With)] = &[(50, With::Nothing), (30, With::Nothing), (30, With::File)];
 
-const PROGRAMS: [Program; 10] = [
+const PROGRAMS: [Program; 11] = [
     Program {
         name: "python_with_dicts_and_lists",
         needs: &["python3"],
@@ -103,6 +104,19 @@ const PROGRAMS: [Program; 10] = [
         limits: LIMITS,
     },
     Program {
+        name: "c_with_musl",
+        needs: &["musl-gcc"],
+        gib: 1,
+        command: |folder, scale| {
+            let (program, source) = (folder.join("heap"), data("heap.c"));
+            let mut compiler = Command::new("musl-gcc");
+            let compiled = compiler.args(["-O1", "-o"]).arg(&program).arg(source).status();
+            assert!(compiled.unwrap().success());
+            vec![program.to_str().unwrap().to_owned(), scale.to_string()]
+        },
+        limits: LIMITS,
+    },
+    Program {
         name: "rust_with_an_allocator_of_its_own",
         needs: &[],
         gib: 1,
@@ -140,12 +154,10 @@ fn sort_of_a_gigabyte(folder: &Path, scale: u64) -> Vec<String> {
 fn sort_lines(folder: &Path, count: u64, words: usize) -> Vec<String> {
     let path = folder.join("lines");
     let mut file = BufWriter::new(File::create(&path).unwrap());
-    let mut random = 1_u64;
+    let mut random = SplitMix64::new(1);
     let words = "some words, ".repeat(words);
     for number in 0..count {
-        random =
-            random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let key = random >> 40;
+        let key = random.next_word() >> 40;
         writeln!(file, "{key} line {number} with the key {key} and {words}").unwrap();
     }
     file.into_inner().unwrap().sync_data().unwrap();

@@ -181,7 +181,7 @@ fn a_run_is_replayed() {
         let report: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(report["corpus"]["kind"], "trace");
         assert_eq!(report["corpus"]["trace"]["complete"], true);
-        let runs = report["runs"].as_array().unwrap();
+        let runs = report["combinations"].as_array().unwrap();
         assert_eq!(runs.len(), 3);
         for run in runs {
             let replayed = &run["trace"];

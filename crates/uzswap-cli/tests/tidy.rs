@@ -1,50 +1,59 @@
 //! Goal: the house rules that no compiler checks.
 //! Method: reads the sources as text.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The layers, and what each may name of ours beside itself. The picture is in ARCHITECTURE.md.
-const LAYERS: [(&str, &[&str]); 21] = [
+const LAYERS: [(&str, &[&str]); 24] = [
     ("sys", &[]),
     ("preload", &[]),
+    ("audit", &[]),
+    ("by_name", CHOICES),
+    ("options", &[]),
     ("random", &[]),
-    ("names", &[]),
+    ("named_enum", &[]),
     ("page", &[]),
     ("files", &[]),
-    ("budget", &["names"]),
-    ("table", &["budget"]),
+    ("budget", &["named_enum"]),
+    ("budgeted_vec", &["budget"]),
     ("same_filled", BASE),
     ("doctor", &["sys"]),
     ("compressor", BASE),
-    ("backing", &["sys", "names", "page", "files"]),
-    ("trace", &["page", "same_filled", "files"]),
+    ("backing", &["sys", "options", "named_enum", "page", "files"]),
+    ("trace", &["page", "same_filled", "files", "random"]),
     ("zpool", MECHANISM),
     ("index", MECHANISM),
     ("zswap", STORE),
-    ("kernel_swap", &["sys", "files", "names"]),
+    ("kernel_swap", &["sys", "files", "named_enum"]),
     ("lab", LAB),
     ("pager", PAGER),
     ("cli", CLI),
     ("main", &["cli"]),
 ];
 
-const BASE: &[&str] = &["sys", "names", "page"];
-const MECHANISM: &[&str] = &["sys", "names", "page", "budget", "table"];
+const BASE: &[&str] = &["sys", "named_enum", "page", "random"];
+#[rustfmt::skip]
+const CHOICES: &[&str] = &[
+    "backing", "budget", "compressor", "index", "same_filled", "zpool", "zswap",
+];
+const MECHANISM: &[&str] =
+    &["sys", "options", "named_enum", "page", "random", "budget", "budgeted_vec"];
 #[rustfmt::skip]
 const STORE: &[&str] = &[
-    "names", "page", "files", "budget", "table", "same_filled", "compressor", "backing", "zpool",
-    "index",
+    "options", "named_enum", "page", "files", "budget", "budgeted_vec", "same_filled", "compressor",
+    "backing", "zpool", "index", "random",
 ];
 #[rustfmt::skip]
 const LAB: &[&str] = &[
-    "sys", "names", "page", "files", "budget", "same_filled", "compressor", "backing", "zpool",
+    "sys", "named_enum", "page", "files", "budget", "same_filled", "compressor", "backing", "zpool",
     "index", "zswap", "trace", "pager", "kernel_swap", "random",
 ];
 const PAGER: &[&str] = &["sys", "preload", "page", "backing", "doctor", "zswap", "trace"];
 #[rustfmt::skip]
 const CLI: &[&str] = &[
-    "sys", "names", "page", "files", "budget", "same_filled", "compressor", "backing", "zpool",
+    "sys", "named_enum", "page", "files", "budget", "same_filled", "compressor", "backing", "zpool",
     "index", "zswap", "lab", "doctor", "pager", "trace", "kernel_swap", "random",
 ];
 
@@ -146,15 +155,101 @@ fn layers_name_what_is_below_them() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// Modules of one folder, and which of the others each names.
+type Graph = BTreeMap<String, BTreeSet<String>>;
+
+/// The first name of a path, or of each path of a list in braces.
+fn first_names(paths: &str) -> Vec<&str> {
+    let first = |path: &str| {
+        let is_name = |c: char| c.is_alphanumeric() || c == '_';
+        path.find(|c| !is_name(c)).unwrap_or(path.len())
+    };
+    let Some(list) = paths.strip_prefix('{') else { return vec![&paths[..first(paths)]] };
+    let (mut names, mut depth, mut begins) = (Vec::new(), 0, true);
+    for (at, c) in list.char_indices() {
+        match c {
+            '{' => depth += 1,
+            '}' if depth == 0 => break,
+            '}' => depth -= 1,
+            ',' if depth == 0 => begins = true,
+            c if begins && !c.is_whitespace() => {
+                names.push(&list[at..at + first(&list[at..])]);
+                begins = false;
+            }
+            _ => {}
+        }
+    }
+    names
+}
+
+/// The names that follow `crate::` and the path of a folder, or `super::` as often as a module is
+/// below that folder. Comments and tests do not count.
+fn names_in(text: &str, folder: &[String], depth: usize) -> BTreeSet<String> {
+    let text = text.split("#[cfg(test)]\nmod ").next().unwrap_or(text);
+    let code = text.lines().map(|line| line.split("//").next().unwrap_or(line));
+    let code = code.collect::<Vec<&str>>().join("\n");
+    let absolute = folder.iter().fold("crate::".to_owned(), |path, part| path + part + "::");
+    let mut names = BTreeSet::new();
+    for prefix in [absolute, "super::".repeat(depth)] {
+        for (at, _) in code.match_indices(&prefix) {
+            if !code[..at].ends_with(':') {
+                let found = first_names(&code[at + prefix.len()..]);
+                names.extend(found.into_iter().map(str::to_owned));
+            }
+        }
+    }
+    names
+}
+
+/// The modules that are part of a circle, or between two, and which of these each names.
+fn circles(mut graph: Graph) -> Graph {
+    loop {
+        let before = graph.clone();
+        let named: BTreeSet<String> = graph.values().flatten().cloned().collect();
+        graph.retain(|module, names| {
+            names.retain(|name| before.contains_key(name));
+            named.contains(module) && !names.is_empty()
+        });
+        if graph == before {
+            return graph;
+        }
+    }
+}
+
+#[test]
+fn modules_of_a_folder_name_each_other_in_no_circle() {
+    let mut wrong = Vec::new();
+    for package in PACKAGES.iter().filter(|package| !package.ends_with("pager")) {
+        let mut folders: BTreeMap<Vec<String>, Graph> = BTreeMap::new();
+        for (path, text) in sources(&format!("{package}/src")) {
+            let parts = path.with_extension("");
+            let parts = parts.iter().skip(3).map(|part| part.to_string_lossy().into_owned());
+            let module: Vec<String> =
+                parts.filter(|part| !["lib", "main", "mod"].contains(&part.as_str())).collect();
+            for (depth, own) in (0..module.len()).map(|at| (module.len() - at, &module[at])) {
+                let folder = &module[..module.len() - depth];
+                let names = folders.entry(folder.to_vec()).or_default();
+                let mut found = names_in(&text, folder, depth);
+                found.remove(own);
+                names.entry(own.clone()).or_default().extend(found);
+            }
+        }
+        for (folder, graph) in folders {
+            for (module, names) in circles(graph) {
+                wrong.push(format!("{package}/src/{}: {module} names {names:?}", folder.join("/")));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
 #[test]
 fn unsafe_code_is_in_two_packages_alone() {
-    for (path, text) in sources("crates") {
-        let smuggled = text.contains("allow(unsafe_code") || text.contains("expect(unsafe_code");
-        let roots = ["crates/uzswap-sys/src/lib.rs", "crates/uzswap-preload/src/lib.rs"];
+    for (path, text) in PACKAGES.iter().flat_map(|package| sources(&format!("{package}/src"))) {
+        let is_allowed = text.contains("allow(unsafe_code") || text.contains("expect(unsafe_code");
+        let fences = ["crates/uzswap-sys/src/lib.rs", "crates/uzswap-preload/src/lib.rs"];
         assert!(
-            !smuggled
-                || roots.iter().any(|root| path == Path::new(root))
-                || path.ends_with("tidy.rs"),
+            !is_allowed || fences.iter().any(|fence| path == Path::new(fence)),
             "{} allows unsafe code; it belongs in uzswap-sys",
             path.display()
         );

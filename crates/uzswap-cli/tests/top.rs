@@ -5,6 +5,7 @@
 //! cannot run here are counted as ignored, with the reason.
 
 mod support;
+use uzswap::random::SplitMix64;
 use uzswap_testing::trials;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -64,11 +65,10 @@ fn main() -> ExitCode {
 /// Fills its memory and says so; for each line it reads, touches all of it once more.
 fn program() -> ExitCode {
     let mut memory = vec![0_u64; MIB << 17];
-    let mut seed = 1_u64;
+    let mut words = SplitMix64::new(1);
     // One word in eight: it shrinks well, and no page is one repeated word.
     for word in memory.iter_mut().step_by(8) {
-        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        *word = seed >> 44;
+        *word = words.next_word() >> 44;
     }
     println!("ready");
     for _ in std::io::stdin().lines() {
@@ -569,14 +569,9 @@ fn garbage() {
     assert_eq!(ask(stream, b"").0, 400);
     // Nothing at all.
     drop(connect());
-    let mut seed = 3_u64;
+    let mut words = SplitMix64::new(3);
     for bytes in 0..40 {
-        let noise: Vec<u8> = (0..bytes * 50)
-            .map(|_| {
-                seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                (seed >> 56) as u8
-            })
-            .collect();
+        let noise: Vec<u8> = (0..bytes * 50).map(|_| words.next_word() as u8).collect();
         let mut stream = connect();
         let _ = stream.write_all(&noise);
         let _ = stream.shutdown(std::net::Shutdown::Write);

@@ -9,7 +9,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use uzswap_cli::lab::torture::{Fault, FaultSet, Plant, Torture};
+use uzswap_cli::lab::torture::{Fault, FaultSet, PlantedBug, Torture};
 
 /// How long each of the two large tests looks for new histories.
 const TIME: Duration = Duration::from_secs(29);
@@ -153,7 +153,7 @@ fn without_faults_nothing_fails() {
 /// Each is found in every one of some seeds, or in most.
 #[test]
 fn every_planted_bug_is_found() {
-    for plant in Plant::ALL {
+    for plant in PlantedBug::ALL {
         let torture = Torture { operations: 20_000, plant: Some(plant), ..Torture::default() };
         let found = (1..=6).filter_map(|seed| torture.run(seed).failure).collect::<Vec<_>>();
         assert!(found.len() >= 4, "{plant}: found in {} of 6 seeds", found.len());

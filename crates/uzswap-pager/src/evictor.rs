@@ -24,7 +24,7 @@ use super::space::{Moved, Space, TRAY_PAGES, Tray, leave_words_of_threads, resid
 use super::table::Place;
 use super::{NotStored, Pager, SpaceLock, lock, untouched_pages};
 use uzswap::page::{PAGE_SIZE, Page};
-use uzswap_sys::guard::Guard;
+use uzswap_sys::death_guard::DeathGuard;
 use uzswap_sys::process;
 use uzswap_sys::process_memory::ProcessMemory;
 
@@ -126,7 +126,8 @@ impl Evictor {
                 self.pager.is_full();
             }
             // Where there can be none, the helpers end their programs.
-            let _ = self.pager.guard.get_or_init(|| Guard::start(&self.library, SUPERVISOR_GONE));
+            let _ =
+                self.pager.guard.get_or_init(|| DeathGuard::start(&self.library, SUPERVISOR_GONE));
             let freed = self.evict();
             self.pager.rounds.fetch_add(1, Ordering::Relaxed);
             if self.pager.is_awaited.load(Ordering::Relaxed) {

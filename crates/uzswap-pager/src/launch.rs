@@ -34,12 +34,12 @@ use uzswap::trace::{Recorder, TraceAbout, TraceError};
 use uzswap::zswap::{BuildError, Zswap, ZswapOptions};
 use uzswap_preload::LIBRARY;
 use uzswap_preload::protocol::SOCKET_VARIABLE;
-use uzswap_sys::children::{self, Waiter};
 use uzswap_sys::foreign;
 use uzswap_sys::process;
 use uzswap_sys::signals::{self, SignalNumber};
 use uzswap_sys::spawn;
-use uzswap_sys::stderr::tell;
+use uzswap_sys::stderr::log;
+use uzswap_sys::wait::{self, Waiter};
 
 /// How a program is run.
 #[derive(Debug, Clone)]
@@ -155,7 +155,7 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
     let waiter = Waiter::new();
     let record = |((path, about), file): (&(PathBuf, TraceAbout), File)| {
         Recorder::begin(path, file, about, |error| {
-            tell(&format!("{error}; the recording ends here, the program continues"));
+            log(&format!("{error}; the recording ends here, the program continues"));
         })
     };
     let recorder = options.record.as_ref().zip(trace).map(record).transpose()?;
@@ -215,7 +215,7 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
         quiet: options.quiet,
     });
     foreign::start();
-    setup("become the reaper of orphaned processes", children::adopt_orphans())?;
+    setup("become the reaper of orphaned processes", wait::adopt_orphans())?;
     let workers = setup("start the fault server", Workers::new(Arc::clone(&pager), listener))?;
     let first = Arc::clone(&workers);
     let server = setup("start a thread", spawn("uzswap-server", move || first.run()))?;

@@ -86,8 +86,8 @@ pub use written::{WriteBackOptions, WriteBackReport};
 use uzswap::page::{PAGE_SIZE, Page};
 use uzswap::trace::Recorder;
 use uzswap::zswap::{StoreError, Zswap};
-use uzswap_sys::guard::Guard;
-use uzswap_sys::stderr::tell;
+use uzswap_sys::death_guard::DeathGuard;
+use uzswap_sys::stderr::log;
 
 /// Programs may grow untold by one part in so many of the limit at most: what is kept free for that
 /// is not theirs.
@@ -179,7 +179,7 @@ struct Pager {
     largest_unmanaged: Mutex<Option<Unmanaged>>,
     /// From the moment on in which pages leave: were the supervisor killed, and no descriptor of
     /// a userfaultfd left, they would read as zeros.
-    guard: OnceLock<io::Result<Guard>>,
+    guard: OnceLock<io::Result<DeathGuard>>,
     quiet: bool,
 }
 
@@ -538,7 +538,7 @@ impl Pager {
 
     fn warn(&self, text: &str) {
         if !self.quiet {
-            tell(text);
+            log(text);
         }
     }
 
@@ -548,7 +548,7 @@ impl Pager {
         if space.peer.is_some() {
             return self.end(space, text);
         }
-        tell(&format!("{text}; the faulting thread gets SIGBUS or EFAULT"));
+        log(&format!("{text}; the faulting thread gets SIGBUS or EFAULT"));
         let page = page * PAGE_SIZE as u64..(page + 1) * PAGE_SIZE as u64;
         let _ = space.uffd.poison(page, true); // refused where its memory is gone
     }
@@ -556,7 +556,7 @@ impl Pager {
     /// Ends the process of a space, if it is known.
     fn end(&self, space: &Space, text: &str) {
         if let Some(peer) = &space.peer {
-            tell(&format!("{text}; the process was ended"));
+            log(&format!("{text}; the process was ended"));
             peer.kill();
         }
     }
@@ -585,7 +585,7 @@ impl Pager {
         let pool = self.zswap.budget().used_bytes();
         let unmanaged = self.unmanaged.load(Ordering::Relaxed);
         let file = if self.write_back.is_some() { "" } else { " or a --backing file" };
-        tell(&format!(
+        log(&format!(
             "out of memory: {1:.1} MiB in use of {0:.1} ({2:.1} resident, {3:.1} pool, {4:.1} page \
              tables, {5:.1} unmanaged programs), and {why}; process {6} was ended. Use a larger \
              --limit{file}.",

@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use uzswap_sys::foreign::Maker;
-use uzswap_sys::stderr::tell;
+use uzswap_sys::stderr::log;
 use uzswap_sys::{peer, process};
 
 /// Generations between the supervisor and a process at most.
@@ -75,7 +75,7 @@ impl Maker for Peer {
         let (_, count) = seen.entry(self.pid).or_insert((Instant::now(), 0));
         *count += 1;
         if *count == DELAYS_MAX && self.is_alive() {
-            tell(&format!(
+            log(&format!(
                 "process {} sent {DELAYS_MAX} descriptors whose close blocks; the process was \
                  ended",
                 self.pid

@@ -15,6 +15,7 @@ mod helper;
 #[path = "../src/protocol.rs"]
 mod protocol;
 
+use core::arch::asm;
 use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
@@ -112,38 +113,70 @@ static LENT_DOOR: LentDoor = LentDoor::new();
 /// Null where there was no such memory to be had.
 static FOR_FORKS: AtomicPtr<ForForks> = AtomicPtr::new(core::ptr::null_mut());
 
-#[link(name = "c")]
+// Programs of glibc and of musl load this library, so it is linked with neither: these are found in
+// the C library that the program has. Symbols without a version fit both.
 unsafe extern "C" {
     safe static environ: *const *const c_char;
-    fn pthread_atfork(
-        prepare: Option<extern "C" fn()>,
-        parent: Option<extern "C" fn()>,
-        child: Option<extern "C" fn()>,
-    ) -> c_int;
     safe fn __errno_location() -> *mut c_int;
+}
+
+// glibc has the first one alone, musl the second. The address of a weak symbol that the program's
+// libraries lack is null.
+core::arch::global_asm!(".weak __register_atfork", ".weak pthread_atfork");
+
+/// A function of fork's that runs before it or after it.
+type AtFork = extern "C" fn();
+
+/// `pthread_atfork(3)`; nothing where the program has no C library of the two.
+fn at_fork(prepare: AtFork, parent: AtFork, child: AtFork) {
+    let glibc: usize;
+    let musl: usize;
+    // SAFETY: reads an entry of this library's own table of addresses.
+    unsafe { asm!("mov {}, qword ptr [rip + __register_atfork@GOTPCREL]", out(reg) glibc) };
+    // SAFETY: as above.
+    unsafe { asm!("mov {}, qword ptr [rip + pthread_atfork@GOTPCREL]", out(reg) musl) };
+    if glibc != 0 {
+        type Register = unsafe extern "C" fn(AtFork, AtFork, AtFork, *const c_void) -> c_int;
+        // SAFETY: this is its type. The last argument names a library with which the handlers go;
+        // null stands for none, as this one stays.
+        let register = unsafe { core::mem::transmute::<usize, Register>(glibc) };
+        // SAFETY: it keeps three functions, which are there as long as the program.
+        unsafe { register(prepare, parent, child, core::ptr::null()) };
+    } else if musl != 0 {
+        type Register = unsafe extern "C" fn(AtFork, AtFork, AtFork) -> c_int;
+        // SAFETY: this is its type.
+        let register = unsafe { core::mem::transmute::<usize, Register>(musl) };
+        // SAFETY: as above.
+        unsafe { register(prepare, parent, child) };
+    }
 }
 
 #[used]
 #[unsafe(link_section = ".init_array")]
-static CONSTRUCTOR: extern "C" fn() = start;
+static CONSTRUCTOR: Constructor = start;
+
+/// glibc passes these; musl passes nothing.
+type Constructor = extern "C" fn(c_int, *const *const c_char, *const *const c_char);
 
 /// Runs before the program's `main`.
-extern "C" fn start() {
-    let Some(path) = variable(SOCKET_VARIABLE.as_bytes()) else { return };
+extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *const c_char) {
+    // This library names no other one, so glibc may start it before its own start has set
+    // `environ`. musl has set that before.
+    let environment = if environ.is_null() { environment } else { environ };
+    let Some(path) = variable(environment, SOCKET_VARIABLE.as_bytes()) else { return };
     if path.is_empty() || path.len() >= PATH_BYTES {
         return;
     }
     // Under valgrind, which has its own idea of threads and memory, the program runs without us.
     const OF_VALGRIND: &[u8] = b"/vgpreload_";
-    let preloaded = variable(b"LD_PRELOAD").unwrap_or_default();
+    let preloaded = variable(environment, b"LD_PRELOAD").unwrap_or_default();
     if preloaded.windows(OF_VALGRIND.len()).any(|part| part == OF_VALGRIND) {
         return;
     }
     // SAFETY: this is the only thread yet.
     let room = unsafe { &mut *SOCKET_PATH.0.get() };
     room[..path.len()].copy_from_slice(path);
-    // SAFETY: the handler is a function of this library, which is never unloaded.
-    unsafe { pthread_atfork(Some(will_fork), Some(has_forked), Some(forked)) };
+    at_fork(will_fork, has_forked, forked);
     FOR_FORKS.store(helper::memory_for_forks(), Ordering::Relaxed);
     // Its children have helpers in any case.
     if !insists_on_one_thread() {
@@ -196,8 +229,8 @@ extern "C" fn forked() {
 }
 
 /// The value of a variable of the environment.
-fn variable(name: &[u8]) -> Option<&'static [u8]> {
-    let mut at = environ;
+fn variable(environment: *const *const c_char, name: &[u8]) -> Option<&'static [u8]> {
+    let mut at = environment;
     if at.is_null() {
         return None;
     }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  helper                            supervisor
-//!   Connect, by path or by the door -->  (the kernel names the process; it must descend from the run)
+//!   Connect, by path or door  ------>    (the kernel names the process; it is one of the run)
 //!   Hello, with the secret    ------>    (finds the memory of a forked child by it)
 //!                             <------    Welcome, with descriptors: control memory, the door, and a
 //!                                        userfaultfd or the device to make one

@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::thread::JoinHandleExt;
+use std::os::unix::thread::{JoinHandleExt, RawPthread};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -130,7 +130,7 @@ impl Queue {
     }
 
     /// Interrupts what takes too long, for ever.
-    fn interrupt_all(&self, threads: &[libc::pthread_t]) {
+    fn interrupt_all(&self, threads: &[RawPthread]) {
         let mut state = self.lock();
         loop {
             while state.closing.iter().all(Option::is_none) {
@@ -146,7 +146,7 @@ impl Queue {
                 {
                     makers.extend(maker.take());
                     // SAFETY: the thread never ends, so its number is its own.
-                    let _ = unsafe { libc::pthread_kill(thread, SIGNAL) };
+                    let _ = unsafe { libc::pthread_kill(thread as libc::pthread_t, SIGNAL) };
                 }
             }
             drop(state);
@@ -176,7 +176,7 @@ pub fn start() {
             thread.spawn(work).expect("a thread can be started")
         };
         let closers = (0..CLOSERS).map(|number| spawn(Box::new(move || QUEUE.close_all(number))));
-        let threads: Vec<libc::pthread_t> = closers.map(|closer| closer.as_pthread_t()).collect();
+        let threads: Vec<RawPthread> = closers.map(|closer| closer.as_pthread_t()).collect();
         spawn(Box::new(move || QUEUE.interrupt_all(&threads)));
     });
 }

@@ -9,13 +9,12 @@
 #![warn(missing_docs, clippy::missing_errors_doc)]
 
 pub mod blocks;
-pub mod children;
 pub mod cpus;
 pub mod cycles;
+pub mod death_guard;
 pub mod escape;
 pub mod files;
 pub mod foreign;
-pub mod guard;
 pub mod interrupt;
 pub mod lz4;
 pub mod maps;
@@ -23,12 +22,12 @@ pub mod mounts;
 pub mod pagemap;
 pub mod pages;
 pub mod peer;
-
 pub mod process;
 pub mod process_memory;
 pub mod ptrace;
 pub mod rb_node;
 pub mod signals;
+pub mod simd;
 pub mod spawn;
 pub mod stderr;
 pub mod swap;
@@ -38,6 +37,6 @@ pub mod uring;
 #[path = "no_uring.rs"]
 pub mod uring;
 pub mod userfaultfd;
-pub mod wide;
+pub mod wait;
 pub mod window;
-pub mod zeros;
+pub mod zeroed;

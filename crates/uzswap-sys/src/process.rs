@@ -86,7 +86,7 @@ pub fn private_pages(pid: u32) -> io::Result<u64> {
 
 /// Keeps memory touched from now on out of transparent huge pages, so that the resident size is
 /// what was touched. Best effort: kernels without huge pages need no asking.
-pub fn without_huge_pages() {
+pub fn disable_huge_pages() {
     // SAFETY: sets a flag of this process; no pointers are passed.
     unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1_u64, 0_u64, 0_u64, 0_u64) };
 }
@@ -314,9 +314,11 @@ pub fn run_first() -> io::Result<()> {
 /// Of a thread of this process; 0 is the calling one.
 fn set_policy(thread: u32, policy: libc::c_int, priority: libc::c_int) -> io::Result<()> {
     let thread = thread as libc::pid_t; // a thread's number is at most 2^22
-    let parameters = libc::sched_param { sched_priority: priority };
+    // The kernel's `struct sched_param`. musl's function of this name refuses, by its design.
+    let parameters: [libc::c_int; 1] = [priority];
+    let parameters = parameters.as_ptr();
     // SAFETY: changes how a thread of this process is scheduled, by parameters that are only read.
-    match unsafe { libc::sched_setscheduler(thread, policy, &raw const parameters) } {
+    match unsafe { libc::syscall(libc::SYS_sched_setscheduler, thread, policy, parameters) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
@@ -436,7 +438,7 @@ mod tests {
         }
         let policy = || {
             // SAFETY: asks for a number.
-            unsafe { libc::sched_getscheduler(0) }
+            unsafe { libc::syscall(libc::SYS_sched_getscheduler, 0) as libc::c_int }
         };
         run_when_idle(None, true).unwrap();
         assert_eq!(policy(), libc::SCHED_IDLE);

@@ -150,8 +150,13 @@ fn gone_is_fine(result: io::Result<()>) -> io::Result<()> {
     }
 }
 
+#[cfg(target_env = "musl")]
+type Request = libc::c_int;
+#[cfg(not(target_env = "musl"))]
+type Request = libc::c_uint;
+
 /// A request whose argument is a number.
-fn request(what: libc::c_uint, pid: i32, argument: usize) -> io::Result<()> {
+fn request(what: Request, pid: i32, argument: usize) -> io::Result<()> {
     // SAFETY: the callers' requests (CONT, LISTEN, INTERRUPT, DETACH, SEIZE) take a number and no
     // pointer, and act on a process of ours.
     match unsafe { libc::ptrace(what, pid, ptr::null_mut::<u8>(), argument) } {

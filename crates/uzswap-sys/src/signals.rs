@@ -147,7 +147,7 @@ impl fmt::Debug for SignalMask {
 /// From now on a write beyond the limit of file sizes (`ulimit -f`) fails with `EFBIG`: it does not
 /// end this process with its temporary files left behind. Programs that it starts are as ever: a
 /// handler, unlike an ignored signal, ends with exec.
-pub fn size_limit_is_an_error() {
+pub fn report_size_limit_as_error() {
     extern "C" fn nothing(_signal: libc::c_int) {}
     handle(libc::SIGXFSZ, nothing, 0).expect("there is such a signal");
 }

@@ -6,7 +6,7 @@ use crate::escape::escaped;
 
 /// Writes a line to standard error, after the name of the program, with control characters
 /// escaped. An error of the write (a closed pipe, a full disk) is ignored; `eprintln!` would panic.
-pub fn tell(text: &str) {
+pub fn log(text: &str) {
     write(&format!("uzswap: {text}\n"));
 }
 

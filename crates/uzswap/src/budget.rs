@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use thiserror::Error;
 
-use crate::names::named;
+use crate::named_enum::named;
 
 /// What a budget's limit is on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -168,7 +168,7 @@ impl Budget {
     /// # Errors
     ///
     /// [`OverBudget`]; never where the reserve is counted too.
-    pub fn reserve_to_pool(&self, bytes: u64) -> Result<(), OverBudget> {
+    pub fn move_to_pool(&self, bytes: u64) -> Result<(), OverBudget> {
         if self.counted == Counted::Pool {
             self.charge(bytes)?;
         }
@@ -178,7 +178,7 @@ impl Budget {
     }
 
     /// A pool has given pages up, which stay resident.
-    pub fn pool_to_reserve(&self, bytes: u64) {
+    pub fn move_to_reserve(&self, bytes: u64) {
         self.reserve.fetch_add(bytes, Ordering::Relaxed);
         subtract(&self.pool, bytes, Ordering::Relaxed);
         if self.counted == Counted::Pool {

@@ -21,6 +21,8 @@
 mod audit;
 pub mod backing;
 pub mod budget;
+#[cfg(feature = "serde")]
+mod by_name;
 pub mod compressor;
 pub mod index;
 mod options;
@@ -32,15 +34,15 @@ pub mod zpool;
 pub mod zswap;
 
 pub use audit::AuditError;
-pub use names::UnknownName;
+pub use named_enum::UnknownName;
 pub use options::OptionError;
 
 // For the other packages of this workspace; these may change with any version.
 #[doc(hidden)]
+pub mod budgeted_vec;
+#[doc(hidden)]
 pub mod files;
 #[doc(hidden)]
-pub mod names;
+pub mod named_enum;
 #[doc(hidden)]
 pub mod random;
-#[doc(hidden)]
-pub mod table;

@@ -9,9 +9,9 @@
 //!  vector        0 | 511, then blocks of 64 words      ours
 //! ```
 
-use crate::names::named;
+use crate::named_enum::named;
 use crate::page::{Page, WORDS_PER_PAGE, words};
-use uzswap_sys::wide::{BLOCK_WORDS, first_differing_block};
+use uzswap_sys::simd::{BLOCK_WORDS, first_differing_block};
 
 /// In which order the words of a page are compared with its first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -37,6 +37,8 @@ named!(
 
 /// Which pages are kept as one word, and how they are found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
 pub struct SameFilled {
     /// How they are found.
     pub check: SameFilledCheck,
@@ -131,6 +133,7 @@ fn vector(words: &Words) -> Option<usize> {
 mod tests {
     use super::*;
     use crate::page::{PAGE_SIZE, fill_with_word};
+    use crate::random::SplitMix64;
 
     /// Those that look.
     const CHECKS: [SameFilledCheck; 4] = [
@@ -200,12 +203,9 @@ mod tests {
 
     #[test]
     fn random_pages_are_judged_as_by_the_twin() {
-        // A plain linear congruence: half of the changes restore or leave the page same-filled.
-        let mut state = 20_261_121_u64;
-        let mut random = |bound: u64| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            (state >> 33) % bound
-        };
+        // Half of the changes restore or leave the page same-filled.
+        let mut words = SplitMix64::new(20_261_121);
+        let mut random = |bound: u64| words.next_word() % bound;
         let mut same_filled = 0;
         for _ in 0..20_000 {
             let mut page = filled(WORDS[random(5) as usize]);

@@ -8,6 +8,7 @@
 #![allow(unsafe_code, reason = "a global allocator is an unsafe trait")]
 
 #[allow(dead_code, reason = "the model of a pool is not used here")]
+#[path = "store/common/mod.rs"]
 mod common;
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -391,9 +392,9 @@ fn a_charge_that_passes_the_limit_changes_nothing() {
     ] {
         assert_eq!((over.used_bytes, over.max_bytes), (100, 100));
     }
-    budget.pool_to_reserve(60);
+    budget.move_to_reserve(60);
     assert_eq!((budget.pool_bytes(), budget.reserve_bytes(), budget.used_bytes()), (0, 60, 100));
-    budget.reserve_to_pool(20).unwrap();
+    budget.move_to_pool(20).unwrap();
     budget.uncharge_reserve(40);
     assert_eq!((budget.pool_bytes(), budget.used_bytes(), budget.peak_bytes()), (20, 60, 100));
 
@@ -402,14 +403,14 @@ fn a_charge_that_passes_the_limit_changes_nothing() {
     budget.charge_metadata(1000).unwrap();
     budget.charge_reserve(1000).unwrap();
     budget.charge_pool(90).unwrap();
-    let over = budget.reserve_to_pool(20).unwrap_err();
+    let over = budget.move_to_pool(20).unwrap_err();
     assert_eq!((over.asked_bytes, over.used_bytes), (20, 90));
     assert_eq!((budget.pool_bytes(), budget.reserve_bytes()), (90, 1000));
     assert_eq!(
         over.to_string(),
         "20 more bytes exceed the budget of 100 bytes (90 in use, counted: pool)"
     );
-    budget.pool_to_reserve(90);
+    budget.move_to_reserve(90);
     assert_eq!((budget.used_bytes(), budget.reserve_bytes()), (0, 1090));
 }
 

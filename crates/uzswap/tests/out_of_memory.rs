@@ -14,6 +14,7 @@ use std::num::NonZeroU64;
 use uzswap::index::btree::BTree;
 use uzswap::index::{Entry, Index, IndexError, IndexKind};
 use uzswap::page::{PAGE_SIZE, Page, PageKey, fill_with_word};
+use uzswap::random::SplitMix64;
 use uzswap::zpool::ZpoolKind;
 use uzswap::zpool::zsmalloc::{ObjectMapping, ZsmallocOptions};
 use uzswap::zswap::{StoreError, Zswap, ZswapOptions};
@@ -64,11 +65,10 @@ static ALLOCATOR: Failing = Failing;
 /// A page of `key` that comes to an object of 30 to 4096 bytes.
 fn page_of(key: u64, version: u64) -> Page {
     let mut page = [0; PAGE_SIZE];
-    let mut state = (key << 20 | version) * 2 + 1;
+    let mut words = SplitMix64::new(key << 20 | version);
     let bytes = 16 + (key * 397) as usize % (PAGE_SIZE - 16);
     for byte in &mut page[..bytes] {
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        *byte = (state >> 56) as u8;
+        *byte = words.next_word() as u8;
     }
     page
 }

@@ -4,6 +4,7 @@
 //! One test a process: other tests' memory would be in the figure.
 
 use uzswap::page::{PAGE_SIZE, PageKey};
+use uzswap::random::SplitMix64;
 use uzswap::zpool::zsmalloc::{ObjectMapping, ZsmallocOptions};
 use uzswap::zpool::{HostPages, ZpoolKind};
 use uzswap::zswap::{Zswap, ZswapOptions};
@@ -18,12 +19,11 @@ fn anonymous_bytes() -> u64 {
 
 /// Stores pages of 100 to 2100 bytes that do not compress.
 fn fill(zswap: &Zswap, pages: u64) {
-    let mut state = 1u64;
+    let mut words = SplitMix64::new(1);
     for key in 0..pages {
         let mut page = [0u8; PAGE_SIZE];
         for byte in &mut page[..100 + key as usize % 2000] {
-            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            *byte = (state >> 56) as u8;
+            *byte = words.next_word() as u8;
         }
         zswap.store(PageKey(key), &page).unwrap();
     }

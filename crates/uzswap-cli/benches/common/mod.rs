@@ -9,6 +9,7 @@ use std::process::Command;
 use tempfile::TempDir;
 use uzswap::compressor::{Compressor, OUTPUT_BYTES};
 use uzswap::page::{PAGE_SIZE, Page, PageKey};
+use uzswap::random::SplitMix64;
 use uzswap::zswap::Zswap;
 use uzswap_cli::lab::capture::capture_workload_of;
 use uzswap_cli::lab::workload::Workload;
@@ -80,10 +81,9 @@ pub(crate) fn anonymous_bytes() -> usize {
 /// 0 to `count` in an order without neighbours.
 pub(crate) fn shuffled(count: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..count).collect();
-    let mut state = 1u64;
+    let mut words = SplitMix64::new(1);
     for i in (1..count).rev() {
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        order.swap(i, (state >> 33) as usize % (i + 1));
+        order.swap(i, words.next_word() as usize % (i + 1));
     }
     order
 }

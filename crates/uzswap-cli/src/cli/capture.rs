@@ -9,11 +9,13 @@ use std::time::Duration;
 
 use anyhow::Context;
 
+use super::json::JsonOutput;
 use super::{Failure, print};
 use crate::lab::capture::{
     CaptureAt, CaptureError, CaptureOptions, capture_command, capture_file, capture_pid,
 };
 use crate::lab::page_set::{About, PageSetError, side_path};
+use crate::lab::report::Schema;
 use crate::lab::report::format::human_size;
 use uzswap::page::PAGE_SIZE;
 
@@ -58,9 +60,9 @@ pub(super) struct Capture {
     /// Do not trace the command (for debuggers and setuid programs); its exit may be missed
     #[arg(long, requires = "command", conflicts_with_all = ["pid", "from"])]
     no_trace: bool,
-    /// Print the side file instead of a summary
-    #[arg(long)]
-    json: bool,
+    /// Print the side file as JSON instead of a summary; with =FILE, write it there beside that
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
+    json: Option<Option<PathBuf>>,
 }
 
 /// A moment, as it is given on the command line.
@@ -98,6 +100,7 @@ impl FromStr for When {
 
 impl Capture {
     pub(super) fn run(self) -> Result<(), Failure> {
+        let mut output = JsonOutput::open(self.json.as_ref())?;
         let options = CaptureOptions {
             tree: self.tree,
             freeze: self.freeze,
@@ -110,17 +113,12 @@ impl Capture {
             (None, None) => capture_command(&self.command, self.at.0, &self.output, &options),
         };
         let about = about.map_err(failure)?;
-        let text = if self.json {
-            serde_json::to_string_pretty(&about).expect("a struct of plain fields") + "\n"
-        } else {
-            self.summary(&about)
-        };
         // Standard output belongs to the command, if there is one.
-        if self.command.is_empty() {
-            return print(&text);
-        }
-        let written = io::stderr().lock().write_all(text.as_bytes());
-        written.context("cannot write the summary").map_err(Failure::Check)
+        let print: fn(&str) -> Result<(), Failure> = match self.command.is_empty() {
+            true => print,
+            false => print_beside,
+        };
+        output.print_by(print, Schema::Capture, &about, || self.summary(&about))
     }
 
     fn summary(&self, about: &About) -> String {
@@ -140,6 +138,12 @@ impl Capture {
         line(&mut text, "written", &format!("{}, {}", self.output.display(), side.display()));
         text
     }
+}
+
+/// Prints to standard error.
+fn print_beside(text: &str) -> Result<(), Failure> {
+    let written = io::stderr().lock().write_all(text.as_bytes());
+    written.context("cannot write the summary").map_err(Failure::Check)
 }
 
 /// How many ranges there are and the names with most pages.

@@ -1,11 +1,14 @@
 //! `uzswap classes`: the size classes of zsmalloc.
 
 use std::fmt::Write as _;
+use std::path::PathBuf;
 
 use clap::builder::RangedU64ValueParser;
 use serde::Serialize;
 
-use super::{Failure, print, print_json};
+use super::Failure;
+use super::json::JsonOutput;
+use crate::lab::report::Schema;
 use uzswap::page::PAGE_SIZE;
 use uzswap::zpool::zsmalloc::{
     CHAIN_SIZE_MAX, CHAIN_SIZE_MIN, ChainRule, ClassTable, HandleHeader, SizeClass, ZsmallocOptions,
@@ -33,12 +36,12 @@ pub(super) struct Classes {
     #[arg(long, value_name = "PLACE", default_value_t = ZsmallocOptions::default().handle_header)]
     handle_header: HandleHeader,
 
-    /// Print JSON instead of a table
-    #[arg(long)]
-    json: bool,
+    /// Print JSON instead of a table, or write it to FILE beside the table
+    #[arg(long, value_name = "FILE", num_args = 0..=1)]
+    json: Option<Option<PathBuf>>,
 }
 
-/// The printed report; with `--json`, as it is.
+/// The result; with `--json`, in an envelope.
 #[derive(Debug, Serialize)]
 struct Report {
     chain_size: usize,
@@ -71,12 +74,13 @@ struct Row {
 impl Classes {
     pub(super) fn run(self) -> Result<(), Failure> {
         let Classes { chain_size, chain_rule, handle_header, json } = self;
+        let mut output = JsonOutput::open(json.as_ref())?;
         let options = ZsmallocOptions::default()
             .chain_size(chain_size)
             .chain_rule(chain_rule)
             .handle_header(handle_header);
         let report = Report::new(&ClassTable::new(options));
-        if json { print_json(&report) } else { print(&report.text()) }
+        output.print(Schema::Classes, &report, || report.text())
     }
 }
 

@@ -8,22 +8,23 @@ use std::time::Duration;
 use anyhow::{Context, anyhow};
 use clap::builder::RangedU64ValueParser;
 
+use super::Failure;
+use super::args::distinct;
 use super::capture::When;
 use super::corpus::{Source, bar};
-use super::limits::LimitArguments;
+use super::json::JsonOutput;
+use super::limit_args::LimitArgs;
 use super::live::{self, LiveArguments, LiveChoice};
 use super::size::parse_size;
-use super::{Failure, print};
 use crate::lab::capture::{CaptureOptions, capture_command, capture_pid};
 use crate::lab::experiment::{Combination, Experiment, ExperimentError, Settings, child};
-use crate::lab::live::report::LiveReport;
 use crate::lab::replay::FreedHalf;
 use crate::lab::report::Report;
 use crate::lab::report::format::thousands;
 use crate::lab::workload::Workload;
 use uzswap::compressor::CompressorKind;
 use uzswap::index::IndexKind;
-use uzswap::names::UnknownName;
+use uzswap::named_enum::UnknownName;
 use uzswap::same_filled::SameFilledCheck;
 use uzswap::zpool::zsmalloc::{
     CHAIN_SIZE_MAX, CHAIN_SIZE_MIN, ChainRule, HandleHeader, ObjectMapping,
@@ -59,7 +60,7 @@ pub(super) struct Compare {
     ///
     /// As fast as they go, by one thread, whatever the run's times were. Each load is compared.
     #[arg(long, value_name = "FILE", group = "pages", help_heading = "Pages",
-          conflicts_with_all = ["tree", "free", "LimitArguments"])]
+          conflicts_with_all = ["tree", "free", "LimitArgs"])]
     trace: Option<PathBuf>,
     /// Run this command and replay its anonymous pages
     #[arg(last = true, value_name = "CMD", group = "pages", help_heading = "Pages")]
@@ -175,14 +176,14 @@ pub(super) struct Compare {
     live: LiveArguments,
 
     #[command(flatten)]
-    limits: LimitArguments,
+    limits: LimitArgs,
 
-    /// Print one JSON document instead
+    /// Print one JSON document instead, or write it to FILE beside the text
     ///
-    /// One element of "runs" for each combination; sizes in bytes, times in seconds with one value
-    /// a run, latencies in nanoseconds over all runs with their counts per power of two.
-    #[arg(long, conflicts_with = "csv", help_heading = "Output")]
-    json: bool,
+    /// One element of "combinations" for each combination; sizes in bytes, times in seconds with
+    /// one value a run, latencies in nanoseconds over all runs with their counts per power of two.
+    #[arg(long, value_name = "FILE", num_args = 0..=1, help_heading = "Output")]
+    json: Option<Option<PathBuf>>,
     /// Print one CSV row per run instead
     #[arg(long, help_heading = "Output")]
     csv: bool,
@@ -198,37 +199,31 @@ impl Compare {
             indexes: &self.index,
             runs: self.runs,
         };
-        if let Some(experiment) = self.live.experiment(&choice)? {
+        let experiment = self.live.experiment(&choice)?;
+        if self.csv && matches!(self.json, Some(None)) {
+            return Err(Failure::Usage(anyhow!(
+                "--json without a FILE cannot be used with --csv: both go to standard output"
+            )));
+        }
+        let mut output = JsonOutput::open(self.json.as_ref())?;
+        if let Some(experiment) = experiment {
             let report = live::study(&experiment);
             interrupt::end_if_noted();
             let report = report?;
-            print(&self.in_form(
-                &report,
-                LiveReport::to_json,
-                LiveReport::to_csv,
-                LiveReport::to_text,
-            ))?;
+            output.print_document(&report, || match self.csv {
+                true => report.to_csv(),
+                false => report.to_text(),
+            })?;
             return live::verdict(&report);
         }
         let report = self.compare();
         // Children are gone and files removed: an interrupt may have its effect now.
         interrupt::end_if_noted();
-        print(&self.in_form(&report?, Report::to_json, Report::to_csv, Report::to_text))
-    }
-
-    /// A report as it was asked for.
-    fn in_form<R>(
-        &self,
-        report: &R,
-        json: fn(&R) -> String,
-        csv: fn(&R) -> String,
-        text: fn(&R) -> String,
-    ) -> String {
-        match (self.json, self.csv) {
-            (true, _) => json(report) + "\n",
-            (_, true) => csv(report),
-            _ => text(report),
-        }
+        let report = report?;
+        output.print_document(&report, || match self.csv {
+            true => report.to_csv(),
+            false => report.to_text(),
+        })
     }
 
     fn compare(&self) -> Result<Report, Failure> {
@@ -351,17 +346,6 @@ fn with_progress(experiment: &Experiment) -> Result<Vec<Combination>, Experiment
     });
     bar.finish_and_clear();
     result
-}
-
-/// The values without repetitions.
-pub(super) fn distinct<T: Copy + PartialEq>(values: &[T]) -> Vec<T> {
-    let mut distinct = Vec::new();
-    for &value in values {
-        if !distinct.contains(&value) {
-            distinct.push(value);
-        }
-    }
-    distinct
 }
 
 fn parse_header(text: &str) -> Result<(ZpoolKind, usize), String> {

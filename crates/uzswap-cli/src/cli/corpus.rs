@@ -19,7 +19,7 @@ use crate::lab::experiment::CorpusFile;
 use crate::lab::page_set::{About, PageSet, hex};
 use crate::lab::replay::Trace;
 use crate::lab::report::CorpusInfo;
-use crate::lab::sizes::{SizeList, SizesError};
+use crate::lab::size_list::{SizeList, SizesError};
 use crate::lab::workload::Workload;
 use uzswap::files::create_private;
 use uzswap_sys::escape::escaped;

@@ -1,12 +1,15 @@
 //! `uzswap doctor`: checks whether this machine allows `uzswap run`.
 
 use std::fmt::Write as _;
+use std::path::PathBuf;
 
 use anyhow::{Error, anyhow};
 
+use super::json::JsonOutput;
 use super::kernel_swap::failure;
-use super::{Failure, print, print_json};
+use super::{Failure, print};
 use crate::kernel_swap::{left_over, restore};
+use crate::lab::report::Schema;
 use uzswap_pager::doctor::{Finding, Report, State};
 
 /// What `uzswap doctor` is asked for.
@@ -15,9 +18,9 @@ use uzswap_pager::doctor::{Finding, Report, State};
                         `doctor` tries and reads features; it changes nothing.\n\
                         With --restore: 0 if all changes are undone, 3 if one could not be.")]
 pub(super) struct Doctor {
-    /// Print JSON instead of text
-    #[arg(long)]
-    json: bool,
+    /// Print JSON instead of text, or write it to FILE beside the text
+    #[arg(long, value_name = "FILE", num_args = 0..=1)]
+    json: Option<Option<PathBuf>>,
     /// Undo changes of a killed measurement of the kernel's swap
     #[arg(long, conflicts_with = "json")]
     restore: bool,
@@ -28,9 +31,10 @@ impl Doctor {
         if self.restore {
             return put_back();
         }
+        let mut output = JsonOutput::open(self.json.as_ref())?;
         let mut report = Report::of_this_machine();
         report.findings.extend(left_behind());
-        if self.json { print_json(&report) } else { print(&text(&report)) }?;
+        output.print(Schema::Doctor, &report, || text(&report))?;
         if report.works { Ok(()) } else { Err(Failure::Machine(refusal(&report))) }
     }
 }

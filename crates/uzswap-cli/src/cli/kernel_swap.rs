@@ -12,14 +12,15 @@ use std::time::{Duration, Instant};
 use anyhow::{Error, anyhow};
 use serde::Serialize;
 
+use super::json::json;
 use super::size::parse_size;
-use super::{Failure, print_json};
+use super::{Failure, print};
 use crate::kernel_swap::{
     Journal, Keeper, KeeperReport, KernelEngine, KernelPool, KernelSwap, KernelSwapError,
     KernelSwapOptions, MemoryCgroup, SwapBacking, probe, restore_when_ended,
 };
 use uzswap_sys::interrupt;
-use uzswap_sys::stderr::tell;
+use uzswap_sys::stderr::log;
 
 /// Exit codes of env(1): it failed itself, the command cannot be run, there is none.
 const FAILED: u8 = 125;
@@ -64,12 +65,12 @@ impl InCgroup {
             .open(&processes)
             .and_then(|mut file| io::Write::write_all(&mut file, b"0"))
         {
-            tell(&format!("cannot enter cgroup {}: {error}", self.cgroup.display()));
+            log(&format!("cannot enter cgroup {}: {error}", self.cgroup.display()));
             return ExitCode::from(FAILED);
         }
         let name = self.command[0].to_string_lossy();
         let error = Command::new(&self.command[0]).args(&self.command[1..]).exec();
-        tell(&format!("cannot run '{name}': {error}"));
+        log(&format!("cannot run '{name}': {error}"));
         match error.kind() {
             io::ErrorKind::NotFound => ExitCode::from(NOT_FOUND),
             _ => ExitCode::from(NOT_RUN),
@@ -85,7 +86,7 @@ impl ProbeLatency {
     pub(super) fn run(self) -> Result<(), Failure> {
         let report = probe(io::stdin())
             .map_err(|error| Failure::Machine(Error::new(error).context("cannot measure swap")))?;
-        print_json(&report)?;
+        print(&json(&report))?;
         match report.wrong {
             0 => Ok(()),
             wrong => Err(Failure::Check(anyhow!(
@@ -146,7 +147,7 @@ impl KernelRun {
         let report = self.measure();
         interrupt::end_if_noted();
         let report = report?;
-        print_json(&report)?;
+        print(&json(&report))?;
         match report.exit_code {
             0 => Ok(()),
             code => Err(Failure::Check(anyhow!("the command ended with code {code}"))),

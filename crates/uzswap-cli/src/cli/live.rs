@@ -8,7 +8,7 @@ use anyhow::{Context, anyhow};
 use indicatif::ProgressBar;
 
 use super::Failure;
-use super::compare::distinct;
+use super::args::distinct;
 use super::corpus::bar;
 use super::size::parse_size;
 use crate::kernel_swap::{KernelEngine, SwapBacking};
@@ -100,7 +100,7 @@ const LIVE_ALONE: [&str; 17] = [
     "host_pages",
     "same_filled",
     "same_filled_zero_only",
-    "LimitArguments",
+    "LimitArgs",
 ];
 
 /// The limit of a preset where none is given.
@@ -278,13 +278,13 @@ pub(super) fn verdict(report: &LiveReport) -> Result<(), Failure> {
     let wrong = |findings: &&LiveFindings| {
         findings.failure.as_ref().is_some_and(|failure| failure.kind == FailureKind::Wrong)
     };
-    if let Some(findings) = report.runs.iter().find(wrong) {
+    if let Some(findings) = report.combinations.iter().find(wrong) {
         return Err(Failure::Check(anyhow!(
             "{}: --check printed another result than without a limit",
             findings.label
         )));
     }
-    if report.runs.iter().all(|findings| findings.runs.is_empty()) {
+    if report.combinations.iter().all(|findings| findings.runs.is_empty()) {
         return Err(Failure::Check(anyhow!(
             "every combination failed in {}; use a larger --limit, or --find-limit",
             human_size(report.settings.limit_bytes)

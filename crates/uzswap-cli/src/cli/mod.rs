@@ -1,13 +1,15 @@
 //! The command line: one file per subcommand.
 
+mod args;
 mod bench;
 mod capture;
 mod classes;
 mod compare;
 mod corpus;
 mod doctor;
+mod json;
 mod kernel_swap;
-mod limits;
+mod limit_args;
 mod live;
 mod manual;
 mod run;
@@ -25,11 +27,10 @@ use std::process::ExitCode;
 
 use anyhow::Error;
 use clap::{CommandFactory, Parser, Subcommand};
-use serde::Serialize;
 
 use uzswap_sys::escape::escaped;
-use uzswap_sys::signals::size_limit_is_an_error;
-use uzswap_sys::stderr::{self, tell};
+use uzswap_sys::signals::report_size_limit_as_error;
+use uzswap_sys::stderr::{self, log};
 
 /// The version, the commit and the target.
 const VERSION: &str = concat!(
@@ -193,12 +194,6 @@ fn write_out(bytes: &[u8]) -> Result<bool, Failure> {
     }
 }
 
-/// Prints a command's result as one JSON document.
-fn print_json(result: &impl Serialize) -> Result<(), Failure> {
-    let text = serde_json::to_string_pretty(result).expect("strings and numbers");
-    print(&(text + "\n"))
-}
-
 /// Parses the command line. clap prints help and errors with the arguments as given. If an argument
 /// has control characters, the error is printed here, escaped and without colors.
 fn parse<C: Parser>() -> Result<C, ExitCode> {
@@ -218,7 +213,7 @@ fn parse<C: Parser>() -> Result<C, ExitCode> {
 /// Parses the command line, runs the command, reports what went wrong.
 #[must_use]
 pub fn main() -> ExitCode {
-    size_limit_is_an_error();
+    report_size_limit_as_error();
     let result = match InnerCommand::is_called() {
         true => parse::<InnerCli>().map(|cli| cli.command.run()),
         false => parse::<Cli>().map(|cli| cli.command.run()),
@@ -231,7 +226,7 @@ pub fn main() -> ExitCode {
         Ok(code) => code,
         Err(failure) => {
             // The whole chain of causes, outermost first, on one line.
-            tell(&format!("{:#}", failure.error()));
+            log(&format!("{:#}", failure.error()));
             ExitCode::from(failure.code())
         }
     }

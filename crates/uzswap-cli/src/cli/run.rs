@@ -2,7 +2,6 @@
 
 use std::ffi::OsString;
 use std::fmt;
-use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -10,22 +9,23 @@ use std::str::FromStr;
 use std::time::{Duration, Instant, SystemTime};
 
 use super::Failure;
-use super::limits::no_backing;
+use super::json::{ReportFile, is_usage, json};
+use super::limit_args::no_backing;
 use super::size::parse_size;
 use crate::lab::page_set::rfc3339;
 use crate::lab::report::format::human_size;
+use crate::lab::report::{Envelope, Schema};
 use uzswap::budget::Counted;
 use uzswap::compressor::{CompressorKind, CompressorNameError};
-use uzswap::files::{Contents, open_output};
 use uzswap::index::IndexKind;
-use uzswap::names::UnknownName;
+use uzswap::named_enum::UnknownName;
 use uzswap::trace::{TraceAbout, TraceError};
 use uzswap::zpool::ZpoolKind;
 use uzswap::zswap::{Incompressible, RecordOptions, WrittenAs, ZswapOptions};
 use uzswap_pager::doctor;
 use uzswap_pager::{MetricsAddress, RunError, RunOptions, RunReport, WriteBackOptions, run};
-use uzswap_sys::children;
-use uzswap_sys::stderr::{self, tell};
+use uzswap_sys::stderr::{self, log};
+use uzswap_sys::wait;
 
 /// The default dense compressor: a third smaller than lz4, in three times its time.
 const DENSE: CompressorKind = CompressorKind::Zstd(1);
@@ -75,12 +75,6 @@ impl FromStr for Compression {
     }
 }
 
-/// Whether a path that cannot be made is one that nobody could make: the user's mistake.
-fn is_usage(error: &std::io::Error) -> bool {
-    use std::io::ErrorKind::{AlreadyExists, InvalidInput, IsADirectory, NotADirectory, NotFound};
-    [AlreadyExists, InvalidInput, IsADirectory, NotADirectory, NotFound].contains(&error.kind())
-}
-
 /// What `uzswap run` is asked for.
 #[derive(Debug, clap::Args)]
 #[command(override_usage = "uzswap run [OPTIONS] -- COMMAND [ARGUMENTS]")]
@@ -126,7 +120,7 @@ impl Run {
         match self.run_program() {
             Ok(code) => code,
             Err(failure) => {
-                tell(&format!("{:#}", failure.error()));
+                log(&format!("{:#}", failure.error()));
                 ExitCode::from(failure.code())
             }
         }
@@ -172,15 +166,8 @@ impl Run {
             quiet: self.quiet,
             metrics: self.metrics.clone(),
         };
-        let no_stats = |path: &PathBuf, error: &std::io::Error| {
-            format!("cannot write --stats {}: {error}", path.display())
-        };
-        let create = |path: &PathBuf| {
-            open_output(path, Contents::Report).map_err(|error| {
-                Failure::of(!is_usage(&error), anyhow::anyhow!(no_stats(path, &error)))
-            })
-        };
-        let stats = self.stats.as_ref().map(|path| Ok((path, create(path)?))).transpose()?;
+        let stats = self.stats.as_ref().map(|path| ReportFile::open("--stats", path));
+        let stats = stats.transpose()?;
         let start = Instant::now();
         let (status, report) = match run(&self.command, &options) {
             Ok(done) => done,
@@ -191,7 +178,7 @@ impl Run {
                     _ => 126,
                 };
                 let error = anyhow::Error::from(RunError::Program { program, source });
-                tell(&format!("{error:#}"));
+                log(&format!("{error:#}"));
                 return Ok(ExitCode::from(code));
             }
             Err(RunError::Metrics { address, source }) => {
@@ -209,10 +196,10 @@ impl Run {
         };
         // The recorder has said why.
         let mut is_kept = report.trace.as_ref().is_none_or(|trace| trace.complete);
-        if let Some((path, mut file)) = stats {
-            let text = serde_json::to_string_pretty(&report).expect("numbers") + "\n";
-            if let Err(error) = file.write_all(text.as_bytes()) {
-                tell(&no_stats(path, &error));
+        if let Some(mut file) = stats {
+            let document = json(&Envelope::new(Schema::Run).around(&report));
+            if let Err(failure) = file.write(&document) {
+                log(&format!("{:#}", failure.error()));
                 is_kept = false;
             }
         }
@@ -220,7 +207,7 @@ impl Run {
             stderr::write(&summary(&report, start.elapsed()));
         }
         if let Some(signal) = status.signal() {
-            children::end_by(signal);
+            wait::end_by(signal);
             return Ok(ExitCode::from(128 + signal as u8)); // 1 to 64
         }
         Ok(match status.code() {

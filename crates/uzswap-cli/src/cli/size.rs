@@ -4,7 +4,7 @@ use anyhow::anyhow;
 use procfs::{Current, Meminfo};
 
 use super::Failure;
-use crate::lab::limits::MaxPool;
+use crate::lab::limited_pool::MaxPool;
 use crate::lab::report::format::human_size;
 use uzswap::budget::{UnknownMemory, percent_of_memory};
 use uzswap::page::PAGE_SIZE;

@@ -5,11 +5,14 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::anyhow;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
-use super::{Failure, print, print_json};
+use super::json::JsonOutput;
+use super::{Failure, print};
+use crate::lab::page_set::rfc3339;
+use crate::lab::report::Schema;
 use crate::lab::report::format::{human_size, nanoseconds, thousands};
-use uzswap::compressor::Compressor;
+use uzswap::compressor::{Compressor, ObjectFormat};
 use uzswap::page::PAGE_SIZE;
 use uzswap::zswap::snapshot::{
     PageForm, SnapshotHeader, SnapshotPage, SnapshotReadError, SnapshotReader, SnapshotSummary,
@@ -30,21 +33,26 @@ pub(super) struct Stat {
     #[arg(long)]
     verify: bool,
 
-    /// Print JSON instead of text
-    #[arg(long)]
-    json: bool,
+    /// Print JSON instead of text; with =FILE, write it there beside the text
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
+    json: Option<Option<PathBuf>>,
 
     /// Print the store's statistics in Prometheus text format
     #[arg(long, conflicts_with = "json")]
     prometheus: bool,
 }
 
-/// The printed report; with `--json`, as it is.
+/// The result; with `--json`, in an envelope.
 #[derive(Debug, Serialize)]
 struct Report {
     file: String,
-    #[serde(flatten)]
-    header: SnapshotHeader,
+    program: String,
+    /// When the snapshot was begun, in seconds since 1970; in RFC 3339 as JSON.
+    #[serde(serialize_with = "as_rfc3339")]
+    written_at: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    object_format: Option<ObjectFormat>,
+    stats: Stats,
     /// What is in the file.
     pages: u64,
     #[serde(flatten)]
@@ -55,6 +63,7 @@ struct Report {
 
 impl Stat {
     pub(super) fn run(self) -> Result<(), Failure> {
+        let mut output = JsonOutput::open(self.json.as_ref())?;
         let mut reader = SnapshotReader::open(&self.file).map_err(failure)?;
         let mut checker = self.verify.then(|| Checker::new(reader.header())).transpose()?;
         while let Some(block) = reader.next_block().map_err(failure)? {
@@ -63,18 +72,21 @@ impl Stat {
             }
         }
         let summary = *reader.summary().expect("all of it was read");
+        let SnapshotHeader { program, created_at, object_format, stats } = reader.header().clone();
         let report = Report {
             file: self.file.display().to_string(),
-            header: reader.header().clone(),
+            program,
+            written_at: created_at,
+            object_format,
+            stats,
             pages: summary.pages(),
             summary,
             verified_pages: checker.map(|checker| checker.pages),
         };
-        match (self.json, self.prometheus) {
-            (true, _) => print_json(&report),
-            (_, true) => print(&report.header.stats.prometheus()),
-            _ => print(&report.text()),
+        if self.prometheus {
+            return print(&report.stats.prometheus());
         }
+        output.print(Schema::Stat, &report, || report.text())
     }
 }
 
@@ -119,13 +131,12 @@ impl Checker {
 
 impl Report {
     fn text(&self) -> String {
-        let Report { header: SnapshotHeader { program, created_at, stats, .. }, summary, .. } =
-            self;
+        let Report { program, written_at, stats, summary, .. } = self;
         let mut text = Text(String::new());
         text.row("snapshot", &printable(&self.file, 88));
         text.row(
             "written",
-            &format!("{} by {}", age(*created_at), printable(program, NAME_COLUMNS)),
+            &format!("{} by {}", age(*written_at), printable(program, NAME_COLUMNS)),
         );
         text.row("file", &format!("{}, complete", human_size(summary.file_bytes)));
         if let Some(pages) = self.verified_pages {
@@ -192,7 +203,7 @@ impl Report {
     }
 
     fn memory(&self, text: &mut Text) {
-        let stats = &self.header.stats;
+        let stats = &self.stats;
         let memory = &stats.memory;
         text.line("\nMEMORY");
         let limit = match stats.options.max_pool_bytes {
@@ -292,6 +303,13 @@ pub(super) fn printable(text: &str, columns: usize) -> String {
         true => format!("{}...", &clean[..columns - 3]),
         false => clean,
     }
+}
+
+/// As JSON has it: null from the year 10000 on, which RFC 3339 cannot write.
+fn as_rfc3339<S: Serializer>(seconds: &u64, serializer: S) -> Result<S::Ok, S::Error> {
+    const YEAR_10000: u64 = 253_402_300_800;
+    let seconds = Some(*seconds).filter(|&seconds| seconds < YEAR_10000);
+    seconds.map(|seconds| rfc3339(UNIX_EPOCH + Duration::from_secs(seconds))).serialize(serializer)
 }
 
 fn age(created_at: u64) -> String {

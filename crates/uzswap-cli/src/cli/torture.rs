@@ -2,16 +2,19 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
 use clap::builder::RangedU64ValueParser;
 use serde::Serialize;
 
+use super::Failure;
 use super::bench::parse_seconds;
 use super::corpus::bar;
-use super::{Failure, print, print_json};
-use crate::lab::torture::{Failure as Found, Fault, FaultSet, Outcome, Plant, Torture};
+use super::json::JsonOutput;
+use crate::lab::report::Schema;
+use crate::lab::torture::{Failure as Found, Fault, FaultSet, Outcome, PlantedBug, Torture};
 
 /// What `uzswap torture` is asked for.
 ///
@@ -43,16 +46,15 @@ pub(super) struct TortureArgs {
     faults: FaultSet,
     /// A bug to put in, to see that it is found
     #[arg(long, value_name = "NAME", hide = true)]
-    plant: Option<Plant>,
-    /// Print one JSON document instead
-    #[arg(long)]
-    json: bool,
+    plant: Option<PlantedBug>,
+    /// Print one JSON document instead, or write it to FILE beside the text
+    #[arg(long, value_name = "FILE", num_args = 0..=1)]
+    json: Option<Option<PathBuf>>,
 }
 
-/// The printed report; with `--json`, as it is.
+/// The result; with `--json`, in an envelope.
 #[derive(Debug, Serialize)]
 struct Report {
-    uzswap: &'static str,
     first_seed: u64,
     seeds: u64,
     operations: u64,
@@ -71,12 +73,9 @@ const SEEDS: u64 = 8;
 
 impl TortureArgs {
     pub(super) fn run(self) -> Result<(), Failure> {
+        let mut output = JsonOutput::open(self.json.as_ref())?;
         let report = self.torture();
-        if self.json {
-            print_json(&report)?
-        } else {
-            print(&report.text())?
-        }
+        output.print(Schema::Torture, &report, || report.text())?;
         match report.failure {
             None => Ok(()),
             Some(found) => Err(Failure::Check(anyhow!(
@@ -126,7 +125,6 @@ impl TortureArgs {
 impl Report {
     fn new(arguments: &TortureArgs) -> Report {
         Report {
-            uzswap: env!("CARGO_PKG_VERSION"),
             first_seed: arguments.seed,
             seeds: 0,
             operations: 0,

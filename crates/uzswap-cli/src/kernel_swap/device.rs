@@ -2,23 +2,23 @@
 
 use std::fmt;
 use std::fs::{self, File};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use rustix::mount::{MountFlags, mount};
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use super::journal::{Change, ChangeId, Journal};
+use super::change::Change;
+use super::journal::{ChangeId, Journal};
 use super::kernel_files::{read_setting, write_setting};
+use super::swap_header::{PAGE, hexadecimal, write_header};
 use super::{KernelEngine, KernelSwapError};
 use uzswap_sys::files::{allocate, check_file_size};
 use uzswap_sys::swap::{
     HIGHEST_PRIORITY, LOOP_NUMBER_END, loop_add, loop_attach, loop_remove, swap_on,
 };
-
-pub(super) const PAGE: u64 = 4096;
 
 /// Pages of a swap area: mkswap(8) asks for ten at least; the header has a number of 32 bits, and
 /// the kernel takes less than that.
@@ -54,7 +54,7 @@ impl fmt::Display for SwapBacking {
 }
 
 impl FromStr for SwapBacking {
-    type Err = uzswap::names::UnknownName;
+    type Err = uzswap::named_enum::UnknownName;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         match text {
@@ -62,7 +62,7 @@ impl FromStr for SwapBacking {
             "zram" => Ok(SwapBacking::Zram),
             _ => match text.strip_prefix("file:").filter(|folder| !folder.is_empty()) {
                 Some(folder) => Ok(SwapBacking::File(folder.into())),
-                None => Err(uzswap::names::UnknownName {
+                None => Err(uzswap::named_enum::UnknownName {
                     what: "backing of swap",
                     name: text.to_owned(),
                     known: "loop, zram, file:FOLDER".to_owned(),
@@ -284,43 +284,6 @@ pub(super) fn turn_on(
     })
 }
 
-// Of `union swap_header` of linux/swap.h.
-const HEADER_VERSION_AT: usize = 1024;
-const HEADER_UUID_AT: usize = HEADER_VERSION_AT + 12;
-const HEADER_NAME_AT: usize = HEADER_UUID_AT + 16;
-const SIGNATURE: &[u8] = b"SWAPSPACE2";
-
-/// The first page of a swap area.
-fn header(pages: u64, uuid: [u8; 16]) -> [u8; PAGE as usize] {
-    let mut page = [0; PAGE as usize];
-    let last_page = u32::try_from(pages - 1).expect("the size was checked");
-    let numbers = [1, last_page, 0].map(u32::to_ne_bytes); // version, last page, bad pages
-    page[HEADER_VERSION_AT..HEADER_UUID_AT].copy_from_slice(numbers.as_flattened());
-    page[HEADER_UUID_AT..HEADER_NAME_AT].copy_from_slice(&uuid);
-    page[HEADER_NAME_AT..][..6].copy_from_slice(b"uzswap");
-    let at = page.len() - SIGNATURE.len();
-    page[at..].copy_from_slice(SIGNATURE);
-    page
-}
-
-fn write_header(path: &Path, pages: u64, uuid: [u8; 16]) -> io::Result<()> {
-    let mut file = File::options().write(true).open(path)?;
-    file.write_all(&header(pages, uuid))?;
-    file.sync_all()
-}
-
-/// The UUID in the header of a swap area, in hexadecimal; `None` where there is no header.
-pub(super) fn uuid_of(path: &Path) -> io::Result<Option<String>> {
-    let mut page = [0; PAGE as usize];
-    File::open(path)?.read_exact_at(&mut page, 0)?;
-    let is_swap = page.ends_with(SIGNATURE);
-    Ok(is_swap.then(|| hexadecimal(&page[HEADER_UUID_AT..HEADER_NAME_AT])))
-}
-
-fn hexadecimal(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -340,21 +303,5 @@ mod tests {
         assert_eq!(check_size(10 * PAGE + 5).unwrap(), 10 * PAGE);
         assert!(check_size(10 * PAGE - 1).is_err());
         assert!(check_size(u64::MAX).is_err());
-    }
-
-    #[test]
-    fn a_header_is_what_others_take_for_one() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        file.as_file().set_len(40 * PAGE).unwrap();
-        assert_eq!(uuid_of(file.path()).unwrap(), None);
-        write_header(file.path(), 40, [0xab; 16]).unwrap();
-        assert_eq!(uuid_of(file.path()).unwrap(), Some("ab".repeat(16)));
-        // blkid(8) is in util-linux, as mkswap(8) is.
-        let Ok(told) = std::process::Command::new("blkid").arg("-p").arg(file.path()).output()
-        else {
-            return;
-        };
-        let told = String::from_utf8(told.stdout).unwrap();
-        assert!(told.contains("TYPE=\"swap\"") && told.contains("LABEL=\"uzswap\""), "{told}");
     }
 }

@@ -9,12 +9,13 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::device::{
-    Area, Changes, PAGE, SwapBacking, check_size, make_file, make_loop, make_zram, turn_on,
+    Area, Changes, SwapBacking, check_size, make_file, make_loop, make_zram, turn_on,
 };
 use super::journal::Journal;
 use super::kernel_files::{Figures, number_of, read_setting, swap_areas};
+use super::swap_header::PAGE;
 use super::{KernelSwapError, Restored};
-use uzswap::names::named;
+use uzswap::named_enum::named;
 
 const ZSWAP: &str = "/sys/module/zswap/parameters";
 const ZSWAP_DEBUGFS: &str = "/sys/kernel/debug/zswap";

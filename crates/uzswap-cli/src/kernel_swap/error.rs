@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 use super::KernelEngine;
-use super::undo::UndoError;
 
 /// Why the kernel's swap could not be set up, or the machine not be put back.
 #[derive(Debug, Error)]
@@ -101,7 +100,22 @@ pub enum KernelSwapError {
     NotUndone(Vec<UndoError>),
 }
 
-pub(super) fn advice_after(advice: &str) -> String {
+/// A change that could not be undone.
+#[derive(Debug, Error)]
+#[error("{what}: {source}{}", advice_after(advice))]
+pub struct UndoError {
+    what: String,
+    source: io::Error,
+    advice: &'static str,
+}
+
+impl UndoError {
+    pub(super) fn new(what: impl Into<String>, source: io::Error, advice: &'static str) -> Self {
+        UndoError { what: what.into(), source, advice }
+    }
+}
+
+fn advice_after(advice: &str) -> String {
     if advice.is_empty() { String::new() } else { format!("; {advice}") }
 }
 

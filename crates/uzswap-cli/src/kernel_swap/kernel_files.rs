@@ -4,9 +4,14 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// Room for a file of figures.
 const TEXT_MAX: usize = 16 << 10;
+
+/// How long a device may stay in use by others that look at it, as udev does.
+const BUSY: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// A setting's text, without white space around it.
 pub(super) fn read_setting(path: &Path) -> io::Result<String> {
@@ -123,6 +128,19 @@ pub(super) fn number_of(text: &str, name: &str) -> Option<u64> {
         let mut words = line.split_ascii_whitespace();
         (words.next()? == name).then(|| words.next()?.parse().ok())?
     })
+}
+
+/// Tries until it is not in use any more, for some seconds.
+pub(super) fn while_busy(mut action: impl FnMut() -> io::Result<()>) -> io::Result<()> {
+    let since = Instant::now();
+    loop {
+        match action() {
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) && since.elapsed() < BUSY => {
+                std::thread::sleep(PAUSE);
+            }
+            result => return result,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 //!  MemoryCgroup programs under a limit                         cgroup.rs
 //!  Keeper       the limit is of programs and pool together     keeper.rs
 //!  Journal      each change is written down before it is made  journal.rs
+//!    log        the file                                       log.rs
 //!    undo       how a change is undone                         undo.rs
 //!    restore    journals of processes that have ended          restore.rs
 //!  probe        latencies of swap, measured in the cgroup      probe.rs
@@ -13,22 +14,26 @@
 //! docs/reference/kernel-swap.md says what is changed and put back.
 
 mod cgroup;
+mod cgroup_tree;
+mod change;
 mod device;
 mod engine;
 mod error;
 mod journal;
 mod keeper;
 mod kernel_files;
+mod log;
 mod probe;
 mod restore;
+mod swap_header;
 mod undo;
 
 pub use cgroup::{Held, MemoryCgroup, MemoryUsage};
 pub use device::SwapBacking;
 pub use engine::{KernelEngine, KernelPool, KernelSwap, KernelSwapOptions, PoolReader};
-pub use error::KernelSwapError;
+pub use error::{KernelSwapError, UndoError};
 pub use journal::{Journal, WATCHER_COMMAND};
 pub use keeper::{Keeper, KeeperReport, Sample};
 pub use probe::{PAGES as PROBE_PAGES, ProbeReport, probe};
-pub use restore::{LeftOver, Restored, left_over, restore, restore_when_ended};
-pub use undo::UndoError;
+pub use restore::{LeftOver, left_over, restore, restore_when_ended};
+pub use undo::Restored;

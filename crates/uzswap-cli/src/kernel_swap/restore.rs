@@ -5,47 +5,12 @@ use std::fs::{self, File, TryLockError};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-use super::KernelSwapError;
-use super::journal::{EXTENSION, FOLDER, Log, check_folder};
-use super::undo::{Outcome, UndoError};
+use super::error::KernelSwapError;
+use super::log::{EXTENSION, FOLDER, Log, check_folder};
+use super::undo::Restored;
 use uzswap_sys::process::start_time;
 use uzswap_sys::signals::SignalMask;
-use uzswap_sys::stderr::tell;
-
-/// Results for the changes of a journal.
-#[derive(Debug, Default)]
-pub struct Restored {
-    /// What was undone, a sentence each.
-    pub undone: Vec<String>,
-    /// Changes that stay, because another process changed the same thing since; a sentence each.
-    pub left: Vec<String>,
-    /// What could not be undone. It stays in the journal.
-    pub failed: Vec<UndoError>,
-}
-
-impl Restored {
-    pub(super) fn add(&mut self, outcome: Outcome) {
-        match outcome {
-            Outcome::Undone(text) => self.undone.push(text),
-            Outcome::Left(text) => self.left.push(text),
-            Outcome::Nothing => {}
-        }
-    }
-
-    /// The same, or an error with what failed.
-    pub(super) fn checked(self) -> Result<Restored, KernelSwapError> {
-        match self.failed.is_empty() {
-            true => Ok(self),
-            false => Err(KernelSwapError::NotUndone(self.failed)),
-        }
-    }
-
-    fn append(&mut self, other: Restored) {
-        self.undone.extend(other.undone);
-        self.left.extend(other.left);
-        self.failed.extend(other.failed);
-    }
-}
+use uzswap_sys::stderr::log;
 
 /// A journal whose process has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -205,17 +170,18 @@ pub fn restore_when_ended(journal: &Path) -> Result<(), KernelSwapError> {
     let restored = restored?;
     if !restored.undone.is_empty() {
         let what = restored.undone.join(", ");
-        tell(&format!("undid the changes of a process that ended: {what}"));
+        log(&format!("undid the changes of a process that ended: {what}"));
     }
     for text in &restored.left {
-        tell(text);
+        log(text);
     }
     restored.checked().map(drop)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::journal::{Journal, private_folder};
+    use super::super::journal::Journal;
+    use super::super::log::private_folder;
     use super::*;
     use std::os::unix::fs::DirBuilderExt;
     use std::sync::Barrier;
@@ -297,7 +263,7 @@ mod tests {
         let (all, journals) = folders();
         let folder = all.path().join("full");
         let journal = Journal::open_in(journals.path()).unwrap();
-        let change = super::super::journal::Change::Folder { path: folder.clone() };
+        let change = super::super::change::Change::Folder { path: folder.clone() };
         journal
             .make(change, || {
                 fs::create_dir(&folder).map_err(|error| KernelSwapError::on("make", &folder, error))

@@ -4,41 +4,20 @@
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use rustix::mount::{UnmountFlags, unmount};
-use thiserror::Error;
 
-use super::cgroup;
-use super::device::uuid_of;
-use super::error::advice_after;
-use super::journal::Change;
+use super::cgroup_tree;
+use super::change::Change;
+use super::error::{KernelSwapError, UndoError};
 use super::kernel_files::{
-    disk_sequence, mount_points, read_setting, swap_areas, unescaped, write_setting,
+    disk_sequence, mount_points, read_setting, swap_areas, unescaped, while_busy, write_setting,
 };
+use super::swap_header::uuid_of;
 use uzswap_sys::swap::{loop_detach, loop_remove, swap_off};
-
-/// How long a device may stay in use by others that look at it, as udev does.
-const BUSY: Duration = Duration::from_secs(5);
-const PAUSE: Duration = Duration::from_millis(10);
 
 /// Mounts on top of each other that are unmounted.
 const MOUNTS_MAX: usize = 4;
-
-/// A change that could not be undone.
-#[derive(Debug, Error)]
-#[error("{what}: {source}{}", advice_after(advice))]
-pub struct UndoError {
-    what: String,
-    source: io::Error,
-    advice: &'static str,
-}
-
-impl UndoError {
-    pub(super) fn new(what: impl Into<String>, source: io::Error, advice: &'static str) -> Self {
-        UndoError { what: what.into(), source, advice }
-    }
-}
 
 /// What became of a change.
 #[derive(Debug, PartialEq, Eq)]
@@ -51,22 +30,58 @@ pub(super) enum Outcome {
     Left(String),
 }
 
-pub(super) fn undo(change: &Change) -> Result<Outcome, UndoError> {
-    match change {
-        Change::Setting { path, old, new } => setting(path, old, new),
-        Change::Controller { cgroup, children } => controller(cgroup, children),
-        Change::Folder { path } => folder(path),
-        Change::File { path } => file(path),
-        Change::Mount { folder } => mount(folder),
-        Change::Loop { number, backing } => loop_device(*number, backing),
-        Change::NewZram { .. } => Ok(Outcome::Nothing), // the journal has its number
-        Change::Zram { number, sequence, bytes, .. } => zram(*number, *sequence, *bytes),
-        Change::SwapArea { path, uuid } => swap_area(path, uuid),
-        Change::Cgroup { folder } => memory_cgroup(folder),
+/// What became of the changes of a journal.
+#[derive(Debug, Default)]
+pub struct Restored {
+    /// What was undone, a sentence each.
+    pub undone: Vec<String>,
+    /// What stays as it is, as somebody else has changed it since; a sentence each.
+    pub left: Vec<String>,
+    /// What could not be undone. It stays in the journal.
+    pub failed: Vec<UndoError>,
+}
+
+impl Restored {
+    pub(super) fn add(&mut self, outcome: Outcome) {
+        match outcome {
+            Outcome::Undone(text) => self.undone.push(text),
+            Outcome::Left(text) => self.left.push(text),
+            Outcome::Nothing => {}
+        }
+    }
+
+    /// The same, or an error with what failed.
+    pub(super) fn checked(self) -> Result<Restored, KernelSwapError> {
+        match self.failed.is_empty() {
+            true => Ok(self),
+            false => Err(KernelSwapError::NotUndone(self.failed)),
+        }
+    }
+
+    pub(super) fn append(&mut self, other: Restored) {
+        self.undone.extend(other.undone);
+        self.left.extend(other.left);
+        self.failed.extend(other.failed);
     }
 }
 
-fn setting(path: &Path, old: &str, new: &str) -> Result<Outcome, UndoError> {
+/// Undoes a change, if it was made and is still ours.
+pub(super) fn undo(change: &Change) -> Result<Outcome, UndoError> {
+    match change {
+        Change::Setting { path, old, new } => undo_setting(path, old, new),
+        Change::Controller { cgroup, children } => undo_controller(cgroup, children),
+        Change::Folder { path } => undo_folder(path),
+        Change::File { path } => undo_file(path),
+        Change::Mount { folder } => undo_mount(folder),
+        Change::Loop { number, backing } => undo_loop_device(*number, backing),
+        Change::NewZram { .. } => Ok(Outcome::Nothing), // the journal has its number
+        Change::Zram { number, sequence, bytes, .. } => undo_zram(*number, *sequence, *bytes),
+        Change::SwapArea { path, uuid } => undo_swap_area(path, uuid),
+        Change::Cgroup { folder } => undo_memory_cgroup(folder),
+    }
+}
+
+fn undo_setting(path: &Path, old: &str, new: &str) -> Result<Outcome, UndoError> {
     let shown = path.display();
     let now = match read_setting(path) {
         Ok(now) => now,
@@ -86,7 +101,7 @@ fn setting(path: &Path, old: &str, new: &str) -> Result<Outcome, UndoError> {
     Ok(Outcome::Undone(format!("{shown} is {old} again")))
 }
 
-fn controller(cgroup: &Path, children: &[String]) -> Result<Outcome, UndoError> {
+fn undo_controller(cgroup: &Path, children: &[String]) -> Result<Outcome, UndoError> {
     let path = cgroup.join("cgroup.subtree_control");
     let enabled = match fs::read_to_string(&path) {
         Ok(enabled) => enabled,
@@ -99,7 +114,7 @@ fn controller(cgroup: &Path, children: &[String]) -> Result<Outcome, UndoError> 
         return Ok(Outcome::Nothing);
     }
     let is_new = |name: &String| !children.contains(name);
-    if let Some(user) = cgroup::children(cgroup).into_iter().find(is_new) {
+    if let Some(user) = cgroup_tree::children(cgroup).into_iter().find(is_new) {
         return Ok(Outcome::Left(format!(
             "the memory controller of {} stays on, because cgroup {user} may use it",
             cgroup.display()
@@ -110,7 +125,7 @@ fn controller(cgroup: &Path, children: &[String]) -> Result<Outcome, UndoError> 
     Ok(Outcome::Undone(format!("the memory controller of {} is off again", cgroup.display())))
 }
 
-fn folder(path: &Path) -> Result<Outcome, UndoError> {
+fn undo_folder(path: &Path) -> Result<Outcome, UndoError> {
     match fs::remove_dir(path) {
         Ok(()) => Ok(Outcome::Undone(format!("{} removed", path.display()))),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Outcome::Nothing),
@@ -118,7 +133,7 @@ fn folder(path: &Path) -> Result<Outcome, UndoError> {
     }
 }
 
-fn file(path: &Path) -> Result<Outcome, UndoError> {
+fn undo_file(path: &Path) -> Result<Outcome, UndoError> {
     let cannot = |error| UndoError::new(format!("remove {}", path.display()), error, "");
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Outcome::Nothing),
@@ -133,7 +148,7 @@ fn file(path: &Path) -> Result<Outcome, UndoError> {
     }
 }
 
-fn mount(folder: &Path) -> Result<Outcome, UndoError> {
+fn undo_mount(folder: &Path) -> Result<Outcome, UndoError> {
     let cannot = |error: io::Error| {
         UndoError::new(
             format!("unmount {}", folder.display()),
@@ -156,7 +171,7 @@ fn mount(folder: &Path) -> Result<Outcome, UndoError> {
     Err(cannot(io::ErrorKind::ResourceBusy.into()))
 }
 
-fn loop_device(number: u32, backing: &Path) -> Result<Outcome, UndoError> {
+fn undo_loop_device(number: u32, backing: &Path) -> Result<Outcome, UndoError> {
     let folder = PathBuf::from(format!("/sys/block/loop{number}"));
     let device = format!("/dev/loop{number}");
     if !folder.exists() {
@@ -201,7 +216,7 @@ pub(super) fn zram_sequence(number: u32) -> Option<u64> {
     Path::new("/sys/block").join(&disk).exists().then(|| disk_sequence(&disk).unwrap_or(0))
 }
 
-fn zram(number: u32, sequence: u64, bytes: u64) -> Result<Outcome, UndoError> {
+fn undo_zram(number: u32, sequence: u64, bytes: u64) -> Result<Outcome, UndoError> {
     let device = PathBuf::from(format!("/dev/zram{number}"));
     // Another device may have its number by now.
     if zram_sequence(number).is_none_or(|now| now != sequence) {
@@ -235,7 +250,7 @@ fn zram(number: u32, sequence: u64, bytes: u64) -> Result<Outcome, UndoError> {
     }
 }
 
-fn swap_area(path: &Path, uuid: &str) -> Result<Outcome, UndoError> {
+fn undo_swap_area(path: &Path, uuid: &str) -> Result<Outcome, UndoError> {
     let shown = path.display();
     let advice = "end programs with much memory";
     let cannot = |error| UndoError::new(format!("turn swap area {shown} off"), error, advice);
@@ -253,26 +268,13 @@ fn swap_area(path: &Path, uuid: &str) -> Result<Outcome, UndoError> {
     }
 }
 
-fn memory_cgroup(folder: &Path) -> Result<Outcome, UndoError> {
-    match cgroup::remove_all(folder) {
+fn undo_memory_cgroup(folder: &Path) -> Result<Outcome, UndoError> {
+    match cgroup_tree::remove_all(folder) {
         Ok(true) => Ok(Outcome::Undone(format!("{} removed", folder.display()))),
         Ok(false) => Ok(Outcome::Nothing),
         Err(error) => {
             let what = format!("remove {}", folder.display());
             Err(UndoError::new(what, error, "end the processes in its cgroup.procs"))
-        }
-    }
-}
-
-/// Tries until it is not in use any more, for some seconds.
-pub(super) fn while_busy(mut action: impl FnMut() -> io::Result<()>) -> io::Result<()> {
-    let since = Instant::now();
-    loop {
-        match action() {
-            Err(error) if error.raw_os_error() == Some(libc::EBUSY) && since.elapsed() < BUSY => {
-                std::thread::sleep(PAUSE);
-            }
-            result => return result,
         }
     }
 }

@@ -12,13 +12,14 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use super::by_name;
 use super::child::{self, ChildError, Refusal};
-use super::limits::{self, LimitParts, LimitSettings, Limits, Meter};
+use super::limited_pool::{self, LimitParts, LimitSettings, Limits, Meter};
 use super::replay::{
     Accesses, Corpus, FreedHalf, ReplayError, RunResult, Trace, replay, replay_and_access,
     replay_trace,
 };
-use super::sizes::{SizeList, SizesError, StripPadding};
+use super::size_list::{SizeList, SizesError, StripPadding};
 use uzswap::compressor::{Compressor, CompressorKind};
 use uzswap::index::IndexKind;
 use uzswap::page::{PAGE_SIZE, Page};
@@ -26,7 +27,7 @@ use uzswap::same_filled::{SameFilled, SameFilledCheck};
 use uzswap::zpool::zsmalloc::{ChainRule, HandleHeader, ObjectMapping, ZsmallocOptions};
 use uzswap::zpool::{HostPages, ZpoolKind};
 use uzswap::zswap::{BuildError, Incompressible, Zswap, ZswapOptions};
-use uzswap_sys::process::without_huge_pages;
+use uzswap_sys::process::disable_huge_pages;
 
 /// The hidden subcommand that a child is started with.
 pub const CHILD_COMMAND: &str = "compare-run";
@@ -112,7 +113,7 @@ pub struct Parts {
     #[serde(with = "by_name")]
     pub index: IndexKind,
     /// The way to an object in two pages: zsmalloc alone has such objects.
-    #[serde(with = "by_name_if_any")]
+    #[serde(with = "by_name::if_any")]
     pub mapping: Option<ObjectMapping>,
     /// The limit of the pool, and what becomes of pages then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -347,7 +348,7 @@ fn options_of(spec: &RunSpec) -> ZswapOptions {
     let settings = spec.settings;
     if settings.host_pages == HostPages::Small {
         // Nor for the index and the tables: a huge page would count as what is in it.
-        without_huge_pages();
+        disable_huge_pages();
     }
     ZswapOptions::bare()
         .zpool(spec.parts.zpool)
@@ -387,12 +388,12 @@ fn replay_spec(spec: &RunSpec, corpus: &Corpus) -> Result<RunResult, Refusal> {
         return replay(corpus, settings.free, &name, build).map_err(refusal);
     };
     let meter = Arc::new(Meter::default());
-    let backing = limits::open(limit, parts, &meter)
+    let backing = limited_pool::open(limit, parts, &meter)
         .map_err(|error| Refusal::CannotRun(format!("no backing: {}", chain(&error))))?;
     let accesses =
         Accesses::new(corpus.page_count(), limit.accesses, meter, parts.shrinker.options());
     replay_and_access(corpus, settings.free, &name, Some(accesses), || {
-        limits::build(options, limit, parts, compressor(), backing)
+        limited_pool::build(options, limit, parts, compressor(), backing)
     })
     .map_err(refusal)
 }
@@ -437,51 +438,4 @@ fn chain(error: &dyn std::error::Error) -> String {
         cause = error.source();
     }
     text
-}
-
-/// Serialises what has a name by that name.
-pub(super) mod by_name {
-    use std::fmt::Display;
-    use std::str::FromStr;
-
-    use serde::{Deserialize, Deserializer, Serializer, de};
-
-    pub(in crate::lab) fn serialize<T: Display, S: Serializer>(
-        value: &T,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(value)
-    }
-
-    pub(in crate::lab) fn deserialize<'de, T, D>(deserializer: D) -> Result<T, D::Error>
-    where
-        T: FromStr<Err: Display>,
-        D: Deserializer<'de>,
-    {
-        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
-    }
-}
-
-/// The same for a choice that is not always there.
-mod by_name_if_any {
-    use std::fmt::Display;
-    use std::str::FromStr;
-
-    use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
-
-    pub(super) fn serialize<T: Display, S: Serializer>(
-        value: &Option<T>,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        value.as_ref().map(T::to_string).serialize(serializer)
-    }
-
-    pub(super) fn deserialize<'de, T, D>(deserializer: D) -> Result<Option<T>, D::Error>
-    where
-        T: FromStr<Err: Display>,
-        D: Deserializer<'de>,
-    {
-        let name = Option::<String>::deserialize(deserializer)?;
-        name.map(|name| name.parse().map_err(de::Error::custom)).transpose()
-    }
 }

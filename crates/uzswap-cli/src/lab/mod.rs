@@ -1,15 +1,16 @@
 //! The laboratory: captures pages of real processes, and measures how the allocators store them.
 
+mod by_name;
 pub mod capture;
 mod child;
 pub mod experiment;
 pub mod histogram;
-pub mod limits;
+pub mod limited_pool;
 pub mod live;
 pub mod page_set;
 pub mod replay;
 pub mod report;
-pub mod sizes;
+pub mod size_list;
 pub mod study;
 pub mod torture;
 pub mod workload;

@@ -14,6 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::raw::{self, PAGE};
+use uzswap::random::SplitMix64;
 
 const PAGES: usize = 8192;
 
@@ -755,11 +756,10 @@ fn many_write() {
     let children = [1_u64, 2, 3, 4].map(|seed| {
         let child = raw::fork();
         if child == 0 {
-            let mut state = seed;
+            let mut words = SplitMix64::new(seed);
             for page in 0..PAGES {
                 for word in &mut raw::page(at + page * PAGE)[..NOISE] {
-                    state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(seed);
-                    *word = state ^ (state >> 32);
+                    *word = words.next_word();
                 }
             }
             raw::exit(0);

@@ -7,6 +7,8 @@ use std::ptr;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
+use uzswap::random::SplitMix64;
+
 /// Small objects are 16 bytes to 16 KiB, by powers of two; all else are mappings.
 const CLASSES: usize = 11;
 const SMALLEST: usize = 16;
@@ -155,12 +157,8 @@ pub(crate) fn run(scale: &str) -> ExitCode {
 }
 
 fn work(number: u64, count: u64) -> Vec<u64> {
-    let mut random = number;
-    let mut next = |below: u64| {
-        random =
-            random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (random >> 33) % below
-    };
+    let mut words = SplitMix64::new(number);
+    let mut next = |below: u64| words.next_word() % below;
     let mut texts = HashMap::new();
     let mut buffers: Vec<Vec<u64>> = vec![Vec::new(); 64];
     let mut sums = Vec::new();

@@ -15,6 +15,7 @@ use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
     SocketFlags, SocketType, connect, sendmsg, socket_with, socketpair,
 };
+use uzswap::random::SplitMix64;
 use uzswap_preload::protocol::{Message, SOCKET_VARIABLE, kind};
 use uzswap_sys::foreign::Foreign;
 use uzswap_sys::peer;
@@ -42,12 +43,11 @@ pub(crate) const ATTACKS: [&str; 12] = [
 ];
 
 /// A generator whose seed replays a run.
-struct Random(u64);
+struct Random(SplitMix64);
 
 impl Random {
     fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        self.0 >> 20
+        self.0.next_word()
     }
 
     fn below(&mut self, most: u64) -> u64 {
@@ -137,7 +137,7 @@ fn send(socket: &OwnedFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::R
 /// This program again, as an enemy, for so many seconds.
 pub(crate) fn run(attack: &str, seconds: u64, seed: u64) -> ExitCode {
     let until = Instant::now() + Duration::from_secs(seconds);
-    let mut random = Random(seed);
+    let mut random = Random(SplitMix64::new(seed));
     let mut rounds = 0;
     while Instant::now() < until {
         rounds += 1;

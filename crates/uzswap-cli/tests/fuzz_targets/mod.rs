@@ -15,7 +15,7 @@ use uzswap::zswap::{Zswap, ZswapOptions};
 use uzswap_cli::lab::capture::capture_file;
 use uzswap_cli::lab::page_set::{About, PageRange, PageSet, PageSetWriter, side_path};
 use uzswap_cli::lab::replay::{Trace, replay_trace};
-use uzswap_cli::lab::sizes::{SizeList, StripPadding};
+use uzswap_cli::lab::size_list::{SizeList, StripPadding};
 use uzswap_preload::protocol::{MAGIC, MESSAGE_BYTES, Message};
 
 use crate::fuzz::forge::{forge_snapshot, forge_trace};

@@ -3,7 +3,7 @@
 use libc::{EINVAL, ENOSYS, ENOTTY, EPERM};
 
 use super::files::Files;
-use super::trials::{Failure, Outcome, Trials};
+use super::probes::{Failure, Outcome, Probes};
 use super::{Finding, State};
 
 const MIB: u64 = 1 << 20;
@@ -24,11 +24,11 @@ const CONTAINER: &str = "docker run --device /dev/userfaultfd --cap-add SYS_PTRA
 const ROOTFUL_CONTAINER: &str =
     "sudo docker run --device /dev/userfaultfd --cap-add SYS_PTRACE ...";
 
-pub(super) fn all(files: &Files, trials: &Trials) -> Vec<Finding> {
-    let mut found = vec![userfaultfd(files, trials)];
-    found.extend(trials.features.iter().map(|(name, outcome)| feature(files, name, outcome)));
-    found.push(pagemap_scan(&trials.pagemap_scan));
-    found.push(read_memory(files, &trials.read_memory));
+pub(super) fn all(files: &Files, probes: &Probes) -> Vec<Finding> {
+    let mut found = vec![userfaultfd(files, probes)];
+    found.extend(probes.features.iter().map(|(name, outcome)| feature(files, name, outcome)));
+    found.push(pagemap_scan(&probes.pagemap_scan));
+    found.push(read_memory(files, &probes.read_memory));
     found.push(kernel(files));
     found.push(capability(files));
     found.push(seccomp(files));
@@ -77,14 +77,14 @@ fn ended(outcome: &Outcome) -> String {
     outcome.as_ref().map_or_else(ToString::to_string, |()| "allowed".to_owned())
 }
 
-fn userfaultfd(files: &Files, trials: &Trials) -> Finding {
+fn userfaultfd(files: &Files, probes: &Probes) -> Finding {
     let make = |state, found: &str, means: &str| finding("userfaultfd", state, found, means);
     let works = "page faults in system calls are served too";
     // A program cannot do what its supervisor may: it has capabilities of its own.
-    if trials.by_device.is_ok() {
+    if probes.by_device.is_ok() {
         return make(State::Ok, "full mode, by /dev/userfaultfd", works);
     }
-    if trials.by_syscall.is_ok() {
+    if probes.by_syscall.is_ok() {
         if files.is_full_mode_for_all() || files.programs_may_trace() {
             return make(State::Ok, "full mode, by the system call", works);
         }
@@ -96,27 +96,27 @@ fn userfaultfd(files: &Files, trials: &Trials) -> Finding {
         .fixed_by(&[SYSCTL, DEVICE_MODE]);
     }
     let knows = files.text("/proc/sys/vm/unprivileged_userfaultfd").is_some();
-    let blocked = is(&trials.user_mode_only, EPERM) || is(&trials.user_mode_only, ENOSYS) && knows;
+    let blocked = is(&probes.user_mode_only, EPERM) || is(&probes.user_mode_only, ENOSYS) && knows;
     if blocked && files.has_seccomp() {
-        let found = format!("none: seccomp blocks the system call ({})", ended(&trials.by_syscall));
+        let found = format!("none: seccomp blocks the system call ({})", ended(&probes.by_syscall));
         let means = "a container needs the device /dev/userfaultfd, and CAP_SYS_PTRACE";
         return make(State::Missing, &found, means).fixed_by(&[container(files)]);
     }
-    if is(&trials.user_mode_only, ENOSYS) {
+    if is(&probes.user_mode_only, ENOSYS) {
         return make(
             State::Missing,
             "none: this kernel has no userfaultfd system call",
             "run needs a kernel with CONFIG_USERFAULTFD=y",
         );
     }
-    let found = match trials.user_mode_only {
+    let found = match probes.user_mode_only {
         Ok(()) => "for faults in user mode only".to_owned(),
-        Err(_) => format!("none: {}", ended(&trials.by_syscall)),
+        Err(_) => format!("none: {}", ended(&probes.by_syscall)),
     };
     let means = "system calls of programs would fail with EFAULT on compressed memory";
     let missing = make(State::Missing, &found, means);
     // The setting and the device give full mode, but not EVENT_FORK.
-    if trials.features.iter().any(|(name, outcome)| *name == "EVENT_FORK" && outcome.is_err()) {
+    if probes.features.iter().any(|(name, outcome)| *name == "EVENT_FORK" && outcome.is_err()) {
         return missing.fixed_by(&[AS_ROOT]);
     }
     missing.fixed_by(&[

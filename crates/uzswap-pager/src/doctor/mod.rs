@@ -1,19 +1,19 @@
 //! What this machine allows, and what that means for `uzswap run`: userfaultfd, the features of the
 //! kernel, the settings around them, and the command that would enable what is missing.
 //!
-//! What can be tried is tried ([`Trials`]); the rest is read from files of the kernel. A
+//! What can be tried is tried ([`Probes`]); the rest is read from files of the kernel. A
 //! [`Report`] is made of the two and of nothing else.
 
 mod files;
 mod findings;
-mod trials;
+mod probes;
 
 use std::path::Path;
 
 use serde::Serialize;
 
 use files::Files;
-pub use trials::{Failure, Outcome, Trials};
+pub use probes::{Failure, Outcome, Probes};
 use uzswap_sys::userfaultfd::{self, Features, Userfaultfd};
 
 /// What `run` asks of userfaultfd.
@@ -69,14 +69,14 @@ impl Report {
     /// Tries and reads everything on this machine; takes some milliseconds. It forks a process that
     /// ends at once and starts a shell that does nothing.
     pub fn of_this_machine() -> Report {
-        let mut all = findings::all(&Files::below(Path::new("/")), &Trials::run());
+        let mut all = findings::all(&Files::below(Path::new("/")), &Probes::run());
         all.splice(0..0, findings::strange_proc());
         Report::new(all)
     }
 
     /// Of the files of the kernel below `root`, and of what was tried.
-    pub fn of(root: &Path, trials: &Trials) -> Report {
-        Report::new(findings::all(&Files::below(root), trials))
+    pub fn of(root: &Path, probes: &Probes) -> Report {
+        Report::new(findings::all(&Files::below(root), probes))
     }
 
     fn new(findings: Vec<Finding>) -> Report {

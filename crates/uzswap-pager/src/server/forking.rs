@@ -16,7 +16,7 @@ use crate::space::Space;
 use crate::table::{Entry, Place, UNKNOWN};
 use crate::{SpaceLock, lock, too_many_files};
 use uzswap_sys::process;
-use uzswap_sys::stderr::tell;
+use uzswap_sys::stderr::log;
 use uzswap_sys::userfaultfd::Userfaultfd;
 
 /// A fork that may be told before what other threads of the parent had done to the mappings. As
@@ -166,7 +166,7 @@ impl Server {
             Ok(_) => {}
             Err(why) => {
                 let pid = parent.root().unwrap_or(0);
-                tell(&format!(
+                log(&format!(
                     "cannot follow a child of process {pid}: {why}; the child gets SIGBUS or \
                      EFAULT on evicted pages"
                 ));
@@ -276,7 +276,7 @@ impl Server {
         self.overtaking.retain(|fork| fork.child != id);
         self.gone(id);
         if !std::mem::replace(&mut self.has_told_of_children, true) {
-            tell(&format!(
+            log(&format!(
                 "a child of process {root} without a helper is not followed any more, because \
                  descriptors run out (ulimit -n); it gets SIGBUS or EFAULT on evicted pages; later \
                  cases are not reported"

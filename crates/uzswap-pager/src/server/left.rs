@@ -15,7 +15,7 @@ use super::{PAGE, Server, Token};
 use crate::lock;
 use crate::peer::Peer;
 use crate::polled::Polled;
-use uzswap_sys::stderr::tell;
+use uzswap_sys::stderr::log;
 use uzswap_sys::userfaultfd::{Event, Message, Userfaultfd};
 
 /// How long nothing is told: at an exec(2) or the end of a process nobody misses the page.
@@ -158,7 +158,7 @@ impl Server {
                     if since.elapsed() >= ENDING_FOR
                         && !std::mem::replace(&mut self.has_told_of_left, true)
                     {
-                        tell(&format!(
+                        log(&format!(
                             "cannot restore page {address:#x} of process {pid}: the process or its \
                              helper has ended; the reader gets EFAULT or SIGBUS; later cases are \
                              not reported"
@@ -171,7 +171,7 @@ impl Server {
                     if self.left.values().filter(of_it).count() < CHILDREN_MAX {
                         self.orphan(Arc::new(child), pid, peer.clone());
                     } else if let Some(peer) = peer.as_ref().filter(|peer| peer.is_alive()) {
-                        tell(&format!(
+                        log(&format!(
                             "process {pid} forked {CHILDREN_MAX} processes without a helper; the \
                              process was ended"
                         ));

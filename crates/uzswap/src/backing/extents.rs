@@ -23,7 +23,7 @@ use std::ops::Range;
 
 use thiserror::Error;
 
-use uzswap_sys::zeros::zeros;
+use uzswap_sys::zeroed::zeroed;
 
 /// A block that is free and takes no space.
 const CLEAN: u16 = 0;
@@ -85,14 +85,14 @@ impl Extents {
     pub fn new(block_count: u32) -> Result<Extents, TryReserveError> {
         let count = block_count as usize;
         let groups = count.div_ceil(GROUP);
-        let mut group_free = zeros(groups)?;
+        let mut group_free = zeroed(groups)?;
         for (group, free) in group_free.iter_mut().enumerate() {
             *free = (count - group * GROUP).min(GROUP) as u16;
         }
         Ok(Extents {
-            states: zeros(count)?,
+            states: zeroed(count)?,
             group_free,
-            group_spent: zeros(groups)?,
+            group_spent: zeroed(groups)?,
             free: count,
             spent: 0,
             discarding: 0,

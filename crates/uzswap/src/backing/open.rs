@@ -21,7 +21,7 @@ use super::{BLOCK_SIZE, BackingError, block_bytes, zeroed_blocks};
 use rustix::fs::OFlags;
 
 use crate::files::{Contents, Place, check_private};
-use crate::names::named;
+use crate::named_enum::named;
 use crate::options::setters;
 use uzswap_sys::files;
 
@@ -87,6 +87,8 @@ named!(Submission, "submission",
 /// The file or device to take as backing, and how.
 #[non_exhaustive]
 #[derive(Debug, Clone)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
 pub struct FileBackingOptions {
     /// A regular file, made if it is not there, or a block device. A file that is there must be of
     /// this user, with mode 0600 and one name. Symbolic links are followed, but for those of other

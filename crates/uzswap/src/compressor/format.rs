@@ -16,7 +16,7 @@ use std::fmt;
 #[cfg(feature = "serde")]
 use serde::{Deserialize, Serialize};
 
-use super::{Compressor, CompressorKind, Pair};
+use super::{Compressor, CompressorKind, Dual};
 
 /// The format of a compressor's objects.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -63,7 +63,7 @@ impl ObjectFormat {
             ObjectFormat::Deflate => CompressorKind::Deflate(super::deflate::LEVEL_DEFAULT),
             ObjectFormat::None => CompressorKind::None,
             ObjectFormat::Pair(both) => {
-                return Some(Box::new(Pair::new(both.0.decoder()?, both.1.decoder()?)));
+                return Some(Box::new(Dual::new(both.0.decoder()?, both.1.decoder()?)));
             }
             ObjectFormat::Other(_) => return None,
             #[allow(unreachable_patterns, reason = "with all features there are no others")]

@@ -4,23 +4,23 @@
 
 #[cfg(feature = "deflate")]
 mod deflate;
+mod dual;
 mod format;
 mod lz4;
 #[cfg(feature = "lzo")]
 mod lzo;
 mod none;
-mod pair;
 #[cfg(feature = "zstd")]
 mod zstd;
 
 use std::fmt;
 use std::str::FromStr;
 
+pub use dual::Dual;
 pub use format::ObjectFormat;
-pub use pair::Pair;
 use thiserror::Error;
 
-use crate::names::UnknownName;
+use crate::named_enum::UnknownName;
 use crate::page::{PAGE_SIZE, Page};
 
 /// Room a compressor is given: more than any of them makes of one page, so that none has to look
@@ -46,7 +46,7 @@ pub trait Compressor: Send + Sync + fmt::Debug {
     fn compress(&self, page: &Page, out: &mut [u8; OUTPUT_BYTES]) -> Result<usize, CompressError>;
 
     /// The same, for a page that is to take little room, whatever the time: where this is two
-    /// compressors ([`Pair`]), by the other one.
+    /// compressors ([`Dual`]), by the other one.
     ///
     /// # Errors
     ///

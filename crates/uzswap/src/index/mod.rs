@@ -1,7 +1,7 @@
 //! The index: a map from page keys to entries.
 
 pub mod btree;
-mod chunks;
+mod node_arena;
 pub mod radix;
 pub mod rbtree;
 pub mod xarray;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use thiserror::Error;
 
 use crate::budget::{Budget, GrowError, OverBudget};
-use crate::names::named;
+use crate::named_enum::named;
 use crate::page::PageKey;
 
 /// The value of an index per page: 64 bits of the owner's, never all zero.
@@ -74,12 +74,20 @@ pub trait Index: Send + fmt::Debug {
     /// The entry of a key.
     fn get(&self, key: PageKey) -> Option<Entry>;
 
+    /// Removes the entry of a key, where `only` is given if it is that one; the entry that was
+    /// removed. Takes no memory.
+    fn remove(&mut self, key: PageKey, only: Option<Entry>) -> Option<Entry>;
+
     /// Removes whatever entry a key has: for invalidation, where any will do. Takes no memory.
-    fn take(&mut self, key: PageKey) -> Option<Entry>;
+    fn take(&mut self, key: PageKey) -> Option<Entry> {
+        self.remove(key, None)
+    }
 
     /// Removes the entry of a key if it is still this one, for whoever looked it up earlier and let
     /// the lock go since; whether it was. Takes no memory.
-    fn remove_if(&mut self, key: PageKey, entry: Entry) -> bool;
+    fn remove_if(&mut self, key: PageKey, entry: Entry) -> bool {
+        self.remove(key, Some(entry)).is_some()
+    }
 
     /// Removes entries with a key in `range`, as many as there are but at most `max`, in no
     /// particular order, and hands each to `taken`; how many. Takes no memory.

@@ -59,18 +59,6 @@ impl RbTree {
             self.charged_nodes = kept;
         }
     }
-
-    /// Removes the entry of `key` if `wanted` says so.
-    fn remove_where(&mut self, key: PageKey, wanted: impl Fn(Entry) -> bool) -> Option<Entry> {
-        let mut cursor = self.tree.find_mut(&key.0);
-        let entry = Entry(cursor.get()?.value.get());
-        if !wanted(entry) {
-            return None;
-        }
-        cursor.remove();
-        self.removed(1);
-        Some(entry)
-    }
 }
 
 impl Default for RbTree {
@@ -127,12 +115,15 @@ impl Index for RbTree {
         self.tree.find(&key.0).get().map(|node| Entry(node.value.get()))
     }
 
-    fn take(&mut self, key: PageKey) -> Option<Entry> {
-        self.remove_where(key, |_| true)
-    }
-
-    fn remove_if(&mut self, key: PageKey, entry: Entry) -> bool {
-        self.remove_where(key, |held| held == entry).is_some()
+    fn remove(&mut self, key: PageKey, only: Option<Entry>) -> Option<Entry> {
+        let mut cursor = self.tree.find_mut(&key.0);
+        let entry = Entry(cursor.get()?.value.get());
+        if only.is_some_and(|only| only != entry) {
+            return None;
+        }
+        cursor.remove();
+        self.removed(1);
+        Some(entry)
     }
 
     fn take_range(

@@ -20,7 +20,7 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use super::chunks::Chunks;
+use super::node_arena::NodeArena;
 use super::{Entry, Index, IndexError};
 use crate::budget::Budget;
 use crate::page::PageKey;
@@ -96,7 +96,7 @@ fn entry(word: u64) -> Entry {
 
 /// The index as a radix tree.
 pub struct XArray {
-    nodes: Chunks<Node>,
+    nodes: NodeArena<Node>,
     root: u32,
     levels: usize,
     count: usize,
@@ -110,7 +110,7 @@ impl XArray {
 
     /// An empty index whose memory is charged to `budget`.
     pub fn on(budget: &Arc<Budget>) -> XArray {
-        XArray { nodes: Chunks::new(budget), root: 0, levels: 0, count: 0 }
+        XArray { nodes: NodeArena::new(budget), root: 0, levels: 0, count: 0 }
     }
 
     /// Whether the tree is high enough for a key.
@@ -276,25 +276,6 @@ impl XArray {
             parent = (node.slots[place] - 1) as u32; // X2: a node's number and one
         }
     }
-
-    /// Removes the entry of `key` if `wanted` says so.
-    #[inline]
-    fn remove_where(&mut self, key: PageKey, wanted: impl Fn(Entry) -> bool) -> Option<Entry> {
-        let id = self.leaf_of(key.0)?;
-        let node = self.nodes.get_mut(id);
-        let slot = &mut node.slots[key.0 as usize % WAYS];
-        let held = Some(*slot).filter(|word| *word != 0).map(entry)?;
-        if !wanted(held) {
-            return None;
-        }
-        *slot = 0;
-        node.used -= 1;
-        self.count -= 1;
-        if node.used == 0 {
-            self.prune(key.0);
-        }
-        Some(held)
-    }
 }
 
 impl Default for XArray {
@@ -341,12 +322,21 @@ impl Index for XArray {
         (word != 0).then(|| entry(word))
     }
 
-    fn take(&mut self, key: PageKey) -> Option<Entry> {
-        self.remove_where(key, |_| true)
-    }
-
-    fn remove_if(&mut self, key: PageKey, entry: Entry) -> bool {
-        self.remove_where(key, |held| held == entry).is_some()
+    fn remove(&mut self, key: PageKey, only: Option<Entry>) -> Option<Entry> {
+        let id = self.leaf_of(key.0)?;
+        let node = self.nodes.get_mut(id);
+        let slot = &mut node.slots[key.0 as usize % WAYS];
+        let held = Some(*slot).filter(|word| *word != 0).map(entry)?;
+        if only.is_some_and(|only| only != held) {
+            return None;
+        }
+        *slot = 0;
+        node.used -= 1;
+        self.count -= 1;
+        if node.used == 0 {
+            self.prune(key.0);
+        }
+        Some(held)
     }
 
     fn take_range(

@@ -12,10 +12,10 @@
 //!
 //! The layout is in `docs/reference/trace-format.md`.
 
+mod dedup_cache;
 mod format;
 mod reader;
 mod recorder;
-mod seen;
 
 use std::io;
 use std::path::PathBuf;

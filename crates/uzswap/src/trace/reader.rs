@@ -116,7 +116,7 @@ impl<R: Read> TraceReader<R> {
         let mut start = [0; BLOCK_PREFIX_BYTES];
         let (tag, rest) = start.split_at_mut(TAG_BYTES);
         if !self.fill(tag)? {
-            return Ok(self.is_cut());
+            return Ok(self.end_cut());
         }
         if *tag == *END_TAG {
             return self.read_end();
@@ -125,7 +125,7 @@ impl<R: Read> TraceReader<R> {
             return Err(self.corrupt("expected a block or the end of the trace"));
         }
         if !self.fill(rest)? {
-            return Ok(self.is_cut());
+            return Ok(self.end_cut());
         }
         let (words, _) = rest.as_chunks::<4>();
         let lengths = [words[0], words[1], words[2]].map(|word| u32::from_le_bytes(word) as usize);
@@ -145,7 +145,7 @@ impl<R: Read> TraceReader<R> {
         let filled = self.fill(&mut body)?;
         self.body = body;
         if !filled {
-            return Ok(self.is_cut());
+            return Ok(self.end_cut());
         }
         let (body, sum) = self.body.split_at(body_bytes);
         let found = format::checksum(seed, body);
@@ -226,7 +226,7 @@ impl<R: Read> TraceReader<R> {
     fn read_end(&mut self) -> Result<Option<TraceBlock<'_>>, TraceError> {
         let mut rest = [0; END_BYTES - TAG_BYTES];
         if !self.fill(&mut rest)? {
-            return Ok(self.is_cut());
+            return Ok(self.end_cut());
         }
         if rest != format::end(&self.totals, self.chain)[TAG_BYTES..] {
             return Err(self.corrupt("the counts at the end do not match the trace"));
@@ -263,7 +263,7 @@ impl<R: Read> TraceReader<R> {
         }
     }
 
-    fn is_cut(&mut self) -> Option<TraceBlock<'_>> {
+    fn end_cut(&mut self) -> Option<TraceBlock<'_>> {
         self.ending = Some(Ending::Cut { at: self.offset });
         None
     }

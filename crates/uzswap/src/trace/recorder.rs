@@ -13,11 +13,11 @@ use serde::{Deserialize, Serialize};
 use twox_hash::XxHash3_128;
 use zstd_safe::CCtx;
 
+use super::dedup_cache::DedupCache;
 use super::format::{
     self, BLOCK_CONTENTS, BLOCK_EVENT_BYTES, BLOCK_EVENT_BYTES_MAX, BODY_BYTES_MAX,
     HEADER_BYTES_MAX,
 };
-use super::seen::Seen;
 use super::{Content, Event, Operation, TraceAbout, TraceError, TraceTotals};
 use crate::files::{Contents, open_output};
 use crate::page::{PAGE_SIZE, Page, PageKey};
@@ -44,7 +44,7 @@ pub struct Recorder {
 
 #[derive(Debug)]
 struct State {
-    seen: Seen,
+    seen: DedupCache,
     block: Block,
     totals: TraceTotals,
     /// When the first event of the block came.
@@ -179,7 +179,7 @@ impl Recorder {
             start,
             stopped,
             state: Mutex::new(State {
-                seen: Seen::new(),
+                seen: DedupCache::new(),
                 block: Block::new(),
                 totals: TraceTotals::default(),
                 since: start,
@@ -199,7 +199,7 @@ impl Recorder {
         let hash = XxHash3_128::oneshot(page);
         self.record(key, |state| {
             let next = state.totals.contents;
-            let number = state.seen.number(hash, next);
+            let number = state.seen.number_or_insert(hash, next);
             if number == next {
                 state.totals.contents += 1;
                 state.block.contents.extend_from_slice(page);

@@ -5,15 +5,14 @@ use std::io::Read;
 
 use super::*;
 use crate::page::{PAGE_SIZE, Page};
+use crate::random::SplitMix64;
 
 /// Seeded choices.
-struct Random(u64);
+struct Random(SplitMix64);
 
 impl Random {
     fn below(&mut self, bound: u64) -> u64 {
-        self.0 =
-            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % bound
+        self.0.next_word() % bound
     }
 }
 
@@ -42,7 +41,7 @@ fn record(seed: u64, count: usize) -> (Vec<u8>, Vec<Expected>, RecordReport) {
     let path = folder.path().join("trace");
     let about = TraceAbout { origin: format!("seed {seed}"), recorded_at: "now".to_owned() };
     let recorder = Recorder::create(&path, &about, |_| panic!("it can write")).unwrap();
-    let mut random = Random(seed);
+    let mut random = Random(SplitMix64::new(seed));
     let mut done = Vec::new();
     for _ in 0..count {
         let bits = random.below(50);
@@ -131,7 +130,7 @@ fn what_is_cut_off_is_right_up_to_its_last_block() {
     let (bytes, done, _) = record(5, 2400);
     let (_, _, ends) = read(&bytes).unwrap();
     assert!(ends.len() > 5, "{ends:?}");
-    let mut random = Random(6);
+    let mut random = Random(SplitMix64::new(6));
     let mut cuts: Vec<usize> =
         (0..300).map(|_| random.below(bytes.len() as u64) as usize).collect();
     let around = |&end: &u64| (end as usize - 1..end as usize + 30).collect::<Vec<usize>>();
@@ -200,7 +199,7 @@ fn a_full_disk_ends_the_recording_alone() {
     };
     let recorder = Recorder::create(&path, &about, warn).unwrap();
     assert!(reads.join().unwrap() > 0);
-    let mut random = Random(8);
+    let mut random = Random(SplitMix64::new(8));
     for key in 0..5000 {
         recorder.store(PageKey(key), &page(&mut random));
     }

@@ -26,8 +26,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use thiserror::Error;
 
 use crate::budget::{Budget, Counted, OverBudget};
-use crate::names::named;
-use crate::table::Table;
+use crate::budgeted_vec::BudgetedVec;
+use crate::named_enum::named;
 use uzswap_sys::pages::{HOST_PAGE_SIZE, HUGE_PAGE_SIZE, PageRun};
 
 /// The longest run an arena gives, in host pages: zsmalloc's longest chain.
@@ -107,10 +107,10 @@ struct FreeRuns {
     fresh: Option<PageRun>,
     fresh_shared: Option<PageRun>,
     /// Used before and still resident, by [`list_of`].
-    retired: [Table<PageRun>; RUN_PAGES_MAX + 1],
+    retired: [BudgetedVec<PageRun>; RUN_PAGES_MAX + 1],
     retired_pages: usize,
     /// Given back to the kernel; the address space is kept.
-    returned: [Table<PageRun>; RUN_PAGES_MAX + 1],
+    returned: [BudgetedVec<PageRun>; RUN_PAGES_MAX + 1],
 }
 
 /// The list that free runs are on: by length, and single pages of shared memory in place of runs of
@@ -234,7 +234,7 @@ impl Arena {
             self.budget.uncharge_pool(bytes_of(count));
             return;
         }
-        self.budget.pool_to_reserve(bytes_of(count));
+        self.budget.move_to_reserve(bytes_of(count));
         free.retired_pages += count;
         free.retired[list].push(run);
         if free.retired_pages > self.retired_pages_max {
@@ -255,7 +255,7 @@ impl Arena {
             used_pages: self.used_pages.load(Ordering::Relaxed),
             peak_pages: self.peak_pages.load(Ordering::Relaxed),
             reserve_pages: free.retired_pages + free.rest_of_huge_page(),
-            metadata_bytes: size_of::<Arena>() + runs.map(Table::bytes).sum::<usize>(),
+            metadata_bytes: size_of::<Arena>() + runs.map(BudgetedVec::bytes).sum::<usize>(),
         }
     }
 
@@ -282,7 +282,7 @@ impl Arena {
         let list = list_of(count, sharing);
         let mut free = self.lock();
         if !free.retired[list].is_empty() {
-            self.budget.reserve_to_pool(bytes_of(count)).map_err(over)?;
+            self.budget.move_to_pool(bytes_of(count)).map_err(over)?;
             free.retired_pages -= count;
             return Ok(free.retired[list].pop().expect("there is one"));
         }
@@ -311,7 +311,7 @@ impl Arena {
         let Some(rest) = rest else { return self.budget.charge_pool(bytes_of(count)).map(drop) };
         let begun = count.saturating_sub(rest).next_multiple_of(HUGE_PAGE_SIZE / HOST_PAGE_SIZE);
         self.budget.charge_reserve(bytes_of(begun))?;
-        let charged = self.budget.reserve_to_pool(bytes_of(count));
+        let charged = self.budget.move_to_pool(bytes_of(count));
         charged.inspect_err(|_| self.budget.uncharge_reserve(bytes_of(begun)))
     }
 
@@ -367,9 +367,9 @@ impl FreeRuns {
             host_pages,
             fresh: None,
             fresh_shared: None,
-            retired: std::array::from_fn(|_| Table::new(budget)),
+            retired: std::array::from_fn(|_| BudgetedVec::new(budget)),
             retired_pages: 0,
-            returned: std::array::from_fn(|_| Table::new(budget)),
+            returned: std::array::from_fn(|_| BudgetedVec::new(budget)),
         }
     }
 

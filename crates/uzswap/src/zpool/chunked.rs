@@ -19,8 +19,8 @@ use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 
 use crate::budget::{Budget, GrowError};
+use crate::budgeted_vec::BudgetedVec;
 use crate::page::PAGE_SIZE;
-use crate::table::Table;
 use uzswap_sys::pages::PageRun;
 
 /// Unit of an object's place.
@@ -65,7 +65,7 @@ const _: () = assert!(size_of::<ChunkPage<[u32; 5]>>() == 48); // z3fold's
 /// A table of host pages and the lists through it. Indexed by page for the owner's notes.
 #[derive(Debug)]
 pub(super) struct ChunkPages<S> {
-    pages: Table<ChunkPage<S>>,
+    pages: BudgetedVec<ChunkPage<S>>,
     vacant_head: PageId,
     used: usize,
     heads: [PageId; LISTS],
@@ -75,7 +75,7 @@ pub(super) struct ChunkPages<S> {
 impl<S> ChunkPages<S> {
     pub(super) fn new(budget: &Arc<Budget>) -> ChunkPages<S> {
         ChunkPages {
-            pages: Table::new(budget),
+            pages: BudgetedVec::new(budget),
             vacant_head: NONE,
             used: 0,
             heads: [NONE; LISTS],

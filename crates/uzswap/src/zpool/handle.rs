@@ -15,7 +15,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::budget::{Budget, GrowError};
-use crate::table::Table;
+use crate::budgeted_vec::BudgetedVec;
 
 /// The opaque name of an object in a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -78,7 +78,7 @@ pub(super) const CELLS_MAX: usize = 1 << CELL_BITS;
 #[derive(Debug)]
 pub(super) struct HandleTable {
     set: u8,
-    cells: Table<u64>,
+    cells: BudgetedVec<u64>,
     free_head: u32,
     used: usize,
     /// The generation of a cell's first use: past those of cells that were given up.
@@ -88,7 +88,7 @@ pub(super) struct HandleTable {
 impl HandleTable {
     /// An empty table whose handles carry `set`.
     pub(super) fn new(set: u8, budget: &Arc<Budget>) -> HandleTable {
-        let cells = Table::new(budget);
+        let cells = BudgetedVec::new(budget);
         HandleTable { set, cells, free_head: NO_CELL, used: 0, first_generation: 0 }
     }
 

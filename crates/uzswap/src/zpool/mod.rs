@@ -27,8 +27,8 @@ pub use handle::Handle;
 use zsmalloc::ZsmallocOptions;
 
 use crate::budget::GrowError;
-pub use crate::names::UnknownName;
-use crate::names::named;
+pub use crate::named_enum::UnknownName;
+use crate::named_enum::named;
 
 /// An allocator of objects. Shared by threads; every call takes its own short locks. An allocator
 /// must not call its own store.

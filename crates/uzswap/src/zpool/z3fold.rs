@@ -502,6 +502,7 @@ fn page_and_buddy(location: Location) -> (PageId, Buddy) {
 mod tests {
     use super::super::chunked::CHUNK_BYTES;
     use super::*;
+    use crate::random::SplitMix64;
 
     fn place(pool: &Z3fold, handle: Handle) -> (PageId, Buddy) {
         page_and_buddy(pool.pages.read().handles.get(handle).unwrap())
@@ -600,13 +601,8 @@ mod tests {
     /// Each removal packs its own page; what there is room for later elsewhere, compaction moves.
     #[test]
     fn compaction_leaves_nothing_to_pack_in_any_page() {
-        let (mut seed, mut packed) = (5_u64, [0; 2]);
-        let mut random = |below: u64| {
-            seed = seed
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
-            (seed >> 33) % below
-        };
+        let (mut words, mut packed) = (SplitMix64::new(5), [0; 2]);
+        let mut random = |below: u64| words.next_word() % below;
         for _ in 0..20 {
             let pool = Z3fold::new(Arc::new(Arena::new()));
             let mut objects: Vec<(Handle, u8, usize)> = Vec::new();

@@ -11,8 +11,8 @@
 
 use std::num::NonZeroU64;
 
-use super::tenant::TenantNumber;
-use super::words::Words;
+use super::long_words::LongWords;
+use super::tenant_id::TenantNumber;
 use crate::backing::Location;
 use crate::index::{Entry, IndexError};
 use crate::page::PAGE_SIZE;
@@ -70,7 +70,7 @@ const WORD_SLOT: u64 = WORD + 1;
 
 impl Content {
     /// The entry of this content; a word that is too long for one goes to `words`.
-    pub(super) fn pack(self, words: &mut Words) -> Result<Entry, IndexError> {
+    pub(super) fn pack(self, words: &mut LongWords) -> Result<Entry, IndexError> {
         let bits = match self {
             Content::SameFilled(word) if is_short(word) => word << LENGTH_BITS | WORD,
             Content::SameFilled(word) => u64::from(words.insert(word)?) << LENGTH_BITS | WORD_SLOT,
@@ -105,12 +105,12 @@ impl Content {
     }
 
     /// What an entry says. The word of a same-filled page stays where it is.
-    pub(super) fn of(entry: Entry, words: &Words) -> Content {
+    pub(super) fn of(entry: Entry, words: &LongWords) -> Content {
         Content::unpack(entry, |slot| words.get(slot))
     }
 
     /// Decodes an entry that is no longer in the index; its slot in `words` is freed.
-    pub(super) fn release(entry: Entry, words: &mut Words) -> Content {
+    pub(super) fn release(entry: Entry, words: &mut LongWords) -> Content {
         Content::unpack(entry, |slot| words.remove(slot))
     }
 
@@ -161,7 +161,7 @@ mod tests {
     #[test]
     fn every_content_survives_packing() {
         let handle = Handle::from_bits(0x0007_4567_89ab_cdef);
-        let mut words = Words::new(&Arc::default());
+        let mut words = LongWords::new(&Arc::default());
         for (content, slots) in [
             (Content::SameFilled(0), 0),
             (Content::SameFilled(u64::MAX), 0),

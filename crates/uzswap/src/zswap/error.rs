@@ -5,7 +5,8 @@ use std::io;
 
 use thiserror::Error;
 
-use super::tenant::{OverTenantLimit, TenantId};
+use super::tenant::OverTenantLimit;
+use super::tenant_id::TenantId;
 use crate::budget::GrowError;
 use crate::compressor::{CompressError, Corrupt};
 use crate::index::IndexError;

@@ -246,6 +246,7 @@ fn own_stripe() -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::random::SplitMix64;
 
     #[test]
     fn every_time_is_in_the_bucket_that_says_so() {
@@ -293,11 +294,11 @@ mod tests {
     #[test]
     fn counts_are_subtracted_time_by_time() {
         let latency = Latency::default();
-        let mut seed = 7_u64;
+        let mut words = SplitMix64::new(7);
         let mut times = |count: u32| -> Vec<u64> {
             let mut next = || {
-                seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                (seed >> 33) >> (seed >> 60)
+                let word = words.next_word();
+                (word >> 33) >> (word & 15)
             };
             (0..count).map(|_| next()).collect()
         };

@@ -274,7 +274,7 @@ impl Zswap {
             let order = self.order.as_ref();
             let _holding = order.map(|order| order.tenants.hold_number(held.tenant));
             drop(shard);
-            if !self.limit.is_crowded(self.limited_bytes()) || self.displace(uses) {
+            if !self.hysteresis.is_crowded(self.limited_bytes()) || self.displace(uses) {
                 self.promote(lock, (key, entry, held), uses, object, page);
             }
             Ok(Some(lock.lock()))

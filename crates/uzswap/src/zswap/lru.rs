@@ -13,12 +13,14 @@ use crate::AuditError;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use super::cold_ends::EMPTY;
 use super::records::{EPOCH_BITS, NONE, Record, Records, USES_MAX};
-use super::tenant::{TenantNumber, Tenants};
+use super::tenant::Tenants;
+use super::tenant_id::TenantNumber;
 use crate::budget::Budget;
+use crate::budgeted_vec::BudgetedVec;
 use crate::index::IndexError;
-use crate::names::named;
-use crate::table::Table;
+use crate::named_enum::named;
 
 /// The orders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -114,34 +116,6 @@ impl Epoch {
     }
 }
 
-/// When the coldest page of each shard was put at the hot end, of one tenant; never later than it
-/// was. Read without a lock, to know which shard to look into.
-#[derive(Debug)]
-pub(super) struct ColdEnds(Box<[AtomicU64]>);
-
-/// The time of a list without pages.
-const EMPTY: u64 = u64::MAX;
-
-impl ColdEnds {
-    pub(super) fn new(shards: usize) -> ColdEnds {
-        ColdEnds((0..shards).map(|_| AtomicU64::new(EMPTY)).collect())
-    }
-
-    /// The times of the cold ends there are, and their shards.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, usize)> {
-        let times = self.0.iter().map(|time| time.load(Ordering::Relaxed));
-        times.zip(0..).filter(|&(time, _)| time != EMPTY)
-    }
-
-    fn time(&self, shard: usize) -> u64 {
-        self.0[shard].load(Ordering::Relaxed)
-    }
-
-    fn set(&self, shard: usize, time: u64) {
-        self.0[shard].store(time, Ordering::Relaxed);
-    }
-}
-
 /// A shard's list of one tenant.
 #[derive(Debug, Clone, Copy)]
 struct List {
@@ -202,7 +176,7 @@ pub(super) struct Lists {
     lru: Lru,
     shard: usize,
     /// By tenant; those at the end without pages may be missing.
-    lists: Table<List>,
+    lists: BudgetedVec<List>,
     order: Arc<Order>,
     /// Pages until the clock's next tick.
     until_tick: u32,
@@ -271,7 +245,7 @@ impl Lists {
         Lists {
             lru,
             shard,
-            lists: Table::new(budget),
+            lists: BudgetedVec::new(budget),
             order,
             until_tick: TICK_PAGES,
             until_loads: LOADS_COUNTED,

@@ -27,13 +27,16 @@
 //!
 //! Compressor, pool and backing may be of others; what they do wrong ends in `parts`.
 
+mod batch;
 mod checksum;
+mod cold_ends;
 mod counters;
 mod entry;
 mod error;
+mod hysteresis;
 mod latency;
-mod limit;
 mod load;
+mod long_words;
 mod lru;
 mod options;
 mod parts;
@@ -45,11 +48,11 @@ mod shard;
 mod shrinker;
 #[cfg(feature = "snapshot")]
 pub mod snapshot;
-mod staged;
 mod stats;
 mod tenant;
+mod tenant_id;
 mod tier;
-mod words;
+mod write_queue;
 mod writeback;
 
 use crate::AuditError;
@@ -63,13 +66,14 @@ use std::time::Instant;
 #[cfg(feature = "serde")]
 use serde::{Deserialize, Serialize};
 
+use batch::BATCH_PAGES;
 pub use counters::{Counter, CounterKind, Counters};
 use entry::{Content, Held, Written};
 pub use error::{BuildError, LoadError, StoreError, Stored, TooLarge};
+use hysteresis::Hysteresis;
+pub use hysteresis::WhenFull;
 use latency::Latencies;
 pub use latency::{LatencyBucket, LatencyCounts, LatencyStats};
-use limit::Limit;
-pub use limit::WhenFull;
 pub use lru::Lru;
 use lru::Order;
 pub use options::{Incompressible, RecordOptions, WrittenAs, ZswapOptions};
@@ -80,14 +84,17 @@ pub use prometheus::Text as PrometheusText;
 use shard::Shards;
 pub use shrinker::{Shrinker, ShrinkerOptions};
 pub use stats::{BackingStats, OptionNames, Stats};
-use tenant::{HeldTenant, TenantNumber, Tenants};
-pub use tenant::{OverTenantLimit, TENANTS_MAX, TenantError, TenantId, TenantOptions, TenantStats};
-use tier::{BATCH_PAGES, Tier};
+use tenant::{HeldTenant, Tenants};
+pub use tenant::{OverTenantLimit, TenantError, TenantOptions, TenantStats};
+use tenant_id::TenantNumber;
+pub use tenant_id::{TENANTS_MAX, TenantId};
+use tier::Tier;
+use write_queue::WriteQueue;
 pub use writeback::Shrunk;
 
 use crate::backing::Backing;
 use crate::budget::{Budget, Counted};
-use crate::compressor::{CompressError, Compressor, Corrupt, OUTPUT_BYTES, Pair};
+use crate::compressor::{CompressError, Compressor, Corrupt, Dual, OUTPUT_BYTES};
 use crate::index::{Index, IndexError};
 use crate::page::{PAGE_SIZE, Page, PageKey};
 use crate::zpool::{Arena, Zpool, ZpoolError};
@@ -134,8 +141,10 @@ pub struct Zswap {
     arena: Arc<Arena>,
     compressor: Packer,
     tier: Option<Tier>,
+    /// Pages that the next batch takes first.
+    write_queue: WriteQueue,
     options: ZswapOptions,
-    limit: Limit,
+    hysteresis: Hysteresis,
     /// With records.
     order: Option<Arc<Order>>,
     shards: Shards,
@@ -275,11 +284,12 @@ impl Zswap {
             zpool: Pool::new(parts.zpool, id),
             arena: parts.arena,
             compressor: Packer::new(parts.compressor, id),
-            tier: parts
-                .backing
-                .map(|backing| Tier::new(Behind::new(backing, id), budget.max_bytes()))
-                .transpose()?,
-            limit: Limit::new(budget.max_bytes(), options.accept_threshold_percent),
+            write_queue: match parts.backing {
+                Some(_) => WriteQueue::new(budget.max_bytes())?,
+                None => WriteQueue::default(),
+            },
+            tier: parts.backing.map(|backing| Tier::new(Behind::new(backing, id))).transpose()?,
+            hysteresis: Hysteresis::new(budget.max_bytes(), options.accept_threshold_percent),
             shards: Shards::new(
                 options.shards,
                 &budget,
@@ -364,7 +374,7 @@ impl Zswap {
         if matches!(held.content, Content::AsIs { .. }) && self.rejects() {
             self.stage(key, held);
         }
-        self.limit.note_growth(self.limited_bytes());
+        self.hysteresis.note_growth(self.limited_bytes());
         if let Some(start) = start {
             self.latencies.store.record(start.elapsed());
         }
@@ -382,8 +392,7 @@ impl Zswap {
         self.shards.of(key).lock().get(key).is_some()
     }
 
-    /// Pages held, in memory and in the backing. Exact only while no other thread changes the
-    /// store.
+    /// Pages held, in memory and in the backing; exact while no other thread changes the store.
     pub fn len(&self) -> u64 {
         self.id.enter();
         self.shards.iter().map(|shard| shard.lock().pages()).sum()
@@ -452,9 +461,9 @@ impl Zswap {
         let Some(order) = &self.order else { return false };
         let pool_bytes = self.budget().pool_bytes();
         let unused = || self.budget().pool_bytes().saturating_sub(order.tenants.all_bytes());
-        self.limit.is_worth_compacting(pool_bytes, unused()) && {
+        self.hysteresis.is_worth_compacting(pool_bytes, unused()) && {
             let freed = self.zpool.compact();
-            self.limit.note_compacted(unused());
+            self.hysteresis.note_compacted(unused());
             freed > 0
         }
     }
@@ -526,7 +535,7 @@ impl Zswap {
     pub fn remove_tenant(&self, tenant: TenantId) -> Result<(), TenantError> {
         self.id.enter();
         let order = self.order.as_ref().ok_or(TenantError::NoRecords)?;
-        let removal = order.tenants.removal(tenant)?;
+        let removal = order.tenants.begin_removal(tenant)?;
         for shard in self.shards.iter() {
             let reserved = shard.lock().reserve(removal.to);
             reserved.map_err(|source| TenantError::NoMemory { tenant, source })?;
@@ -595,7 +604,7 @@ impl Zswap {
         let (mut objects, mut compressed_bytes) = (0, 0);
         let mut copies = Vec::new();
         let mut charged = std::collections::BTreeMap::new();
-        let staged = self.tier.as_ref().map_or_else(Vec::new, |tier| tier.staged.to_vec());
+        let staged = self.write_queue.to_vec();
         for lock in self.shards.iter() {
             let shard = lock.lock();
             shard.audit(&staged)?;
@@ -694,8 +703,8 @@ impl Zswap {
             return Ok(Held { tenant, ..Held::of_root(Content::SameFilled(word)) });
         }
         let pool_bytes = self.limited_bytes();
-        if self.options.when_full == WhenFull::Bypass && !self.limit.accepts(pool_bytes) {
-            let Limit { max_bytes, accept_bytes, .. } = self.limit;
+        if self.options.when_full == WhenFull::Bypass && !self.hysteresis.admit(pool_bytes) {
+            let Hysteresis { max_bytes, accept_bytes, .. } = self.hysteresis;
             return Err(StoreError::PoolLimit { key, pool_bytes, max_bytes, accept_bytes });
         }
         with_scratch(|scratch| {
@@ -751,7 +760,7 @@ impl Zswap {
             if !matches!(result, Err(ZpoolError::NoPages(_) | ZpoolError::NoTables(_))) {
                 break;
             }
-            self.limit.note_full();
+            self.hysteresis.note_full();
             if !self.compact_if_worth_it() && !reclaim() {
                 break;
             }
@@ -802,7 +811,7 @@ impl Zswap {
         }
         let does_not_shrink =
             matches!(refused, StoreError::CompressPoor { .. } | StoreError::CompressFail { .. });
-        if does_not_shrink && let Some(held) = self.keep_until_written(tier, tenant, key, page) {
+        if does_not_shrink && let Some(held) = self.keep_until_written(tenant, key, page) {
             return Ok(held);
         }
         self.free_blocks(tier, 1);
@@ -905,7 +914,7 @@ impl Zswap {
     fn policy_bytes(&self) -> usize {
         let tenants = self.order.as_ref().map_or(0, |order| order.tenants.bytes());
         let tier = self.tier.as_ref().map_or(0, |tier| tier.usage().1);
-        Latencies::bytes() + tenants + tier
+        Latencies::bytes() + tenants + tier + self.write_queue.bytes()
     }
 
     /// Counts a refusal by its reason.
@@ -958,7 +967,7 @@ impl ZswapParts {
         let zpool = options.zpool.build(Arc::clone(&arena), options.zsmalloc);
         let compressor = options.compressor.build();
         let compressor = match options.dense {
-            Some(dense) => Box::new(Pair::new(compressor, dense.build())),
+            Some(dense) => Box::new(Dual::new(compressor, dense.build())),
             None => compressor,
         };
         ZswapParts { arena, zpool, compressor, backing: None }

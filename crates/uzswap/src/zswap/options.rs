@@ -1,13 +1,13 @@
 //! The options of a store.
 
 use super::error::BuildError;
-use super::limit::WhenFull;
+use super::hysteresis::WhenFull;
 use super::lru::Lru;
 use super::{OBJECT_HEADER_MAX, Zswap};
 use crate::budget::Counted;
 use crate::compressor::CompressorKind;
 use crate::index::IndexKind;
-use crate::names::named;
+use crate::named_enum::named;
 use crate::options::{OptionError, setters};
 use crate::same_filled::SameFilled;
 use crate::zpool::zsmalloc::{CHAIN_SIZE_MAX, CHAIN_SIZE_MIN, ZsmallocOptions};
@@ -48,6 +48,8 @@ named!(WrittenAs, "form of written pages", Pages => "pages", Objects => "objects
 /// checksums, its copy in the backing. 52 bytes a page.
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
 pub struct RecordOptions {
     /// The order in which pages are written back.
     pub lru: Lru,
@@ -79,6 +81,8 @@ impl Default for RecordOptions {
 /// ```
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
 pub struct ZswapOptions {
     /// The allocator.
     pub zpool: ZpoolKind,

@@ -14,12 +14,12 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use super::entry::{Content, Held, Written};
-use super::tenant::{TENANTS_MAX, TenantNumber};
+use super::tenant_id::{TENANTS_MAX, TenantNumber};
 use crate::backing::Location;
 use crate::budget::Budget;
+use crate::budgeted_vec::BudgetedVec;
 use crate::index::{Entry, IndexError};
 use crate::page::PageKey;
-use crate::table::Table;
 
 /// No record: ends lists.
 pub(super) const NONE: u32 = u32::MAX;
@@ -183,9 +183,9 @@ impl Record {
 /// The records of a shard, by number.
 #[derive(Debug)]
 pub(super) struct Records {
-    chunks: Table<Chunk>,
+    chunks: BudgetedVec<Chunk>,
     /// Which chunks have a free place, a bit each.
-    with_room: Table<u64>,
+    with_room: BudgetedVec<u64>,
     used: usize,
     /// The generation of a place's first use: past those of places that were given back.
     first_generation: u32,
@@ -204,8 +204,8 @@ fn split(number: u32) -> (usize, usize) {
 impl Records {
     pub(super) fn new(budget: &Arc<Budget>) -> Records {
         Records {
-            chunks: Table::new(budget),
-            with_room: Table::new(budget),
+            chunks: BudgetedVec::new(budget),
+            with_room: BudgetedVec::new(budget),
             used: 0,
             first_generation: 0,
         }

@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use super::counters::Counters;
 use super::entry::{Content, Held, Written};
+use super::long_words::LongWords;
 use super::lru::{Lists, Lru, Order};
 use super::records::Records;
-use super::tenant::TenantNumber;
-use super::words::Words;
+use super::tenant_id::TenantNumber;
 use crate::budget::Budget;
 use crate::index::{Entry, Index, IndexError};
 use crate::page::PageKey;
@@ -42,7 +42,7 @@ pub(super) struct Shard {
 #[derive(Debug)]
 enum Keeping {
     /// In its index entry; long words beside it.
-    Entries(Words),
+    Entries(LongWords),
     /// In a record that its index entry names.
     Records(Recorded),
 }
@@ -72,7 +72,7 @@ impl Shards {
     ) -> Shards {
         assert!(count.is_power_of_two(), "{count} shards are no power of two");
         let keeping = |number| match &records {
-            None => Keeping::Entries(Words::new(budget)),
+            None => Keeping::Entries(LongWords::new(budget)),
             Some((lru, order)) => Keeping::Records(Recorded {
                 records: Records::new(budget),
                 lists: Lists::new(*lru, number, Arc::clone(order), budget),

@@ -7,15 +7,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use super::batch::BATCH_PAGES;
 use super::lru::Lru;
-use super::tenant::TenantId;
-use super::tier::BATCH_PAGES;
+use super::tenant_id::TenantId;
 use super::{PAGE_SIZE, Shrunk, Zswap};
 use crate::options::{OptionError, setters};
 
 /// How the shrinker works.
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
 pub struct ShrinkerOptions {
     /// Writes back before the pool is near its limit too: as many pages at a time as pressure asks
     /// for, less as many as were lately loaded from the backing. The kernel's `shrinker_enabled`.
@@ -71,7 +73,7 @@ impl Shrinker {
             let (zswap, stop) = (Arc::clone(&zswap), Arc::clone(&stop));
             let work = move || {
                 while !stop.load(Ordering::Relaxed) {
-                    zswap.limit.wait(options.interval);
+                    zswap.hysteresis.wait(options.interval);
                     zswap.shrinker_turn(options, &stop);
                 }
             };
@@ -84,7 +86,7 @@ impl Shrinker {
 impl Drop for Shrinker {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        self.zswap.limit.wake();
+        self.zswap.hysteresis.wake();
         // A panic there has been reported, and left the store as it was.
         self.thread.take().map(JoinHandle::join);
     }
@@ -96,13 +98,13 @@ impl Zswap {
     #[doc(hidden)]
     pub fn shrinker_turn(&self, options: ShrinkerOptions, stop: &AtomicBool) {
         while self.write_staged() > 0 && !stop.load(Ordering::Relaxed) {}
-        if self.limit.is_crowded(self.limited_bytes())
+        if self.hysteresis.is_crowded(self.limited_bytes())
             && self.is_fragmented(options.compact_percent)
         {
             self.compact();
         }
         let mut failures = 0;
-        while self.limit.is_crowded(self.limited_bytes())
+        while self.hysteresis.is_crowded(self.limited_bytes())
             && failures < FAILURES_MAX
             && !stop.load(Ordering::Relaxed)
         {
@@ -186,16 +188,14 @@ mod tests {
     use super::*;
     use crate::backing::MemoryBacking;
     use crate::page::{Page, PageKey};
+    use crate::random::SplitMix64;
     use crate::zswap::{RecordOptions, TenantOptions, ZswapOptions};
 
     /// A page of which `noise` bytes do not shrink.
     fn page_of(number: u64, noise: usize) -> Page {
-        let mut word = number << 1 | 1;
+        let mut words = SplitMix64::new(number);
         let mut page = [0; PAGE_SIZE];
-        page[..noise].fill_with(|| {
-            word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(number | 1);
-            (word >> 56) as u8
-        });
+        page[..noise].fill_with(|| words.next_word() as u8);
         page
     }
 

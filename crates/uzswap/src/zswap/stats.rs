@@ -102,7 +102,7 @@ impl Zswap {
             shards: options.shards as u64,
             incompressible: options.incompressible.name().to_owned(),
             object_header_bytes: options.object_header_bytes as u64,
-            max_pool_bytes: Some(self.limit.max_bytes).filter(|&bytes| bytes < u64::MAX),
+            max_pool_bytes: Some(self.hysteresis.max_bytes).filter(|&bytes| bytes < u64::MAX),
             accept_threshold_percent: u64::from(options.accept_threshold_percent),
             when_full: options.when_full.name().to_owned(),
             host_pages: options.host_pages.name().to_owned(),

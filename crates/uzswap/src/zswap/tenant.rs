@@ -14,7 +14,6 @@
 
 use crate::AuditError;
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -23,67 +22,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::lru::ColdEnds;
+use super::cold_ends::ColdEnds;
 use super::parts::StoreId;
+use super::tenant_id::{TENANTS_MAX, TenantId, TenantNumber};
 use crate::index::IndexError;
 use crate::options::setters;
-
-/// The most tenants of a store, the root included.
-pub const TENANTS_MAX: usize = 1 << 10; // 1024
-
-/// A tenant of one store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct TenantId {
-    /// The store that it is of; the root is of any.
-    store: Option<StoreId>,
-    number: TenantNumber,
-    /// Of the number's lives, the one it is of: odd.
-    life: u32,
-}
-
-impl TenantId {
-    /// The tenant whose pages are all those that no other one's are.
-    pub const ROOT: TenantId = TenantId { store: None, number: TenantNumber::ROOT, life: 1 };
-
-    /// Its number without its life.
-    pub(super) fn as_number(self) -> TenantNumber {
-        self.number
-    }
-
-    /// Its number, 0 to [`TENANTS_MAX`] - 1: no other tenant has it until it has been removed.
-    pub fn number(self) -> usize {
-        self.number.number()
-    }
-}
-
-impl fmt::Display for TenantId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.number.fmt(f)
-    }
-}
-
-/// A tenant's number, as a record has it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct TenantNumber(u16);
-
-impl TenantNumber {
-    pub(super) const ROOT: TenantNumber = TenantNumber(0);
-
-    /// The number that a record kept.
-    pub(super) const fn from_bits(number: u16) -> TenantNumber {
-        TenantNumber(number)
-    }
-
-    pub(super) fn number(self) -> usize {
-        usize::from(self.0)
-    }
-}
-
-impl fmt::Display for TenantNumber {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
 
 /// What a tenant may do.
 #[non_exhaustive]
@@ -273,7 +216,7 @@ impl Tenants {
     }
 
     /// Begins to remove a tenant.
-    pub(super) fn removal(&self, id: TenantId) -> Result<Removal<'_>, TenantError> {
+    pub(super) fn begin_removal(&self, id: TenantId) -> Result<Removal<'_>, TenantError> {
         let changes = lock(&self.changes);
         let tenant = self.find(id).ok_or(TenantError::Unknown(id))?;
         let to = tenant.parent().ok_or(TenantError::Root)?;

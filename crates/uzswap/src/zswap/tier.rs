@@ -6,18 +6,11 @@ use std::io;
 use std::ops::Range;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
+use super::batch::{BATCH_PAGES, Batch};
 use super::entry::Written;
 use super::parts::Behind;
-use super::shard::Victim;
-use super::staged::Staged;
-use crate::backing::{
-    BLOCK_SIZE, Block, BlockWrite, Extents, Location, block_bytes, block_bytes_mut, zeroed_blocks,
-};
+use crate::backing::{BLOCK_SIZE, Block, BlockWrite, Extents, Location, block_bytes};
 use crate::page::Page;
-
-/// Pages that are written back at once: 256 KiB at most. A store that finds the pool full waits for
-/// one such batch.
-pub(super) const BATCH_PAGES: usize = 64;
 
 /// Free blocks that are given back together, adjacent ones: 256 KiB.
 const DISCARD_BLOCKS_MIN: u32 = 64;
@@ -30,53 +23,16 @@ pub(super) struct Tier {
     discarded: Condvar,
     /// One batch is written at a time.
     writer: Mutex<Batch>,
-    /// What the next one takes first.
-    pub(super) staged: Staged,
-}
-
-/// Pages on their way to the backing.
-#[derive(Debug)]
-pub(super) struct Batch {
-    blocks: Box<[Block]>,
-    pub(super) pages: Vec<Outgoing>,
-    runs: Vec<Run>,
-}
-
-/// One of them.
-#[derive(Debug)]
-pub(super) struct Outgoing {
-    pub(super) victim: Victim,
-    /// Where it will be, in a block that is held for it; until then its place in the batch's last
-    /// run is not known.
-    pub(super) written: Option<Written>,
-    run: usize,
-}
-
-/// Adjacent blocks of the backing, and what goes there.
-#[derive(Debug)]
-struct Run {
-    blocks: Range<u32>,
-    /// Its first block in the buffer.
-    buffer: usize,
-    /// Bytes in use.
-    filled: usize,
-    failed: Option<io::Error>,
 }
 
 impl Tier {
-    /// A tier behind a pool of at most so many bytes.
-    pub(super) fn new(backing: Behind, pool_bytes_max: u64) -> Result<Tier, TryReserveError> {
+    pub(super) fn new(backing: Behind) -> Result<Tier, TryReserveError> {
         let extents = Extents::new(backing.block_count())?;
-        let mut batch =
-            Batch { blocks: zeroed_blocks(BATCH_PAGES)?, pages: Vec::new(), runs: Vec::new() };
-        batch.pages.try_reserve_exact(BATCH_PAGES)?;
-        batch.runs.try_reserve_exact(BATCH_PAGES)?;
         Ok(Tier {
             backing,
             extents: Mutex::new(extents),
             discarded: Condvar::new(),
-            writer: Mutex::new(batch),
-            staged: Staged::new(pool_bytes_max)?,
+            writer: Mutex::new(Batch::new()?),
         })
     }
 
@@ -87,8 +43,7 @@ impl Tier {
     /// The batch, empty; waits for the one that is being written.
     pub(super) fn batch(&self) -> MutexGuard<'_, Batch> {
         let mut batch = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        batch.pages.clear();
-        batch.runs.clear();
+        batch.clear();
         batch
     }
 
@@ -136,6 +91,22 @@ impl Tier {
         Ok(Location::new(run.start, 0).expect("the start of a block"))
     }
 
+    /// As [`Batch::place`], in this backing.
+    pub(super) fn place<'a>(
+        &self,
+        batch: &'a mut Batch,
+        bytes: usize,
+        left: usize,
+    ) -> Option<(Location, &'a mut [u8])> {
+        batch.place(&mut self.extents(), bytes, left)
+    }
+
+    /// Writes all of a batch and lets go of its blocks; [`Batch::failure`] tells how it went.
+    pub(super) fn write(&self, batch: &mut Batch) {
+        batch.write(&self.backing);
+        batch.release(&mut self.extents());
+    }
+
     /// Blocks that can be written.
     pub(super) fn free_blocks(&self) -> usize {
         self.extents().free_blocks()
@@ -173,19 +144,19 @@ impl Tier {
         let mut batch = self.batch();
         let mut left: usize = lengths.iter().map(|bytes| bytes.next_multiple_of(16)).sum();
         for (number, &bytes) in lengths.iter().enumerate() {
-            match batch.place(self, bytes, left) {
+            match self.place(&mut batch, bytes, left) {
                 None => outcomes[number] = Some(Err(io::ErrorKind::StorageFull.into())),
                 Some((at, room)) => match fill(number, room) {
-                    true => placed[number] = Some((at, batch.runs.len() - 1)),
+                    true => placed[number] = Some((at, batch.last_run())),
                     false => self.release_blocks(at, bytes),
                 },
             }
             left -= bytes.next_multiple_of(16);
         }
-        batch.write(self);
+        self.write(&mut batch);
         for (number, &bytes) in lengths.iter().enumerate() {
             let Some((at, run)) = placed[number] else { continue };
-            outcomes[number] = Some(match batch.runs[run].failed.as_ref() {
+            outcomes[number] = Some(match batch.failure_of(run) {
                 None => Ok(at),
                 Some(failed) => {
                     self.release_blocks(at, bytes);
@@ -224,8 +195,7 @@ impl Tier {
     /// Blocks in use, and bytes of the state of blocks and of staged pages.
     pub(super) fn usage(&self) -> (usize, usize) {
         let extents = self.extents();
-        let buffers = BATCH_PAGES * BLOCK_SIZE + self.staged.bytes();
-        (extents.used_blocks(), extents.bytes() + buffers)
+        (extents.used_blocks(), extents.bytes() + BATCH_PAGES * BLOCK_SIZE)
     }
 
     /// Checks that the copies, `holds` blocks in all, hold each block as often as is counted.
@@ -256,73 +226,5 @@ impl Tier {
             );
         }
         Ok(())
-    }
-}
-
-impl Batch {
-    pub(super) fn add(&mut self, victim: Victim) {
-        self.pages.push(Outgoing { victim, written: None, run: 0 });
-    }
-
-    /// Finds a place for `bytes` more, of `left` that are still to come with them; the room to fill
-    /// and where that will be. `None` where the backing has no free block.
-    pub(super) fn place(
-        &mut self,
-        tier: &Tier,
-        bytes: usize,
-        left: usize,
-    ) -> Option<(Location, &mut [u8])> {
-        let mut extents = tier.extents();
-        let fits = |run: &Run| run.filled + bytes <= run.blocks.len() * BLOCK_SIZE;
-        if !self.runs.last().is_some_and(fits) {
-            let buffer = self.runs.last().map_or(0, |run| run.buffer + run.blocks.len());
-            let wanted = left.div_ceil(BLOCK_SIZE).min(self.blocks.len() - buffer);
-            let blocks = extents.take_run(wanted as u32)?; // <= BATCH_PAGES
-            block_bytes_mut(&mut self.blocks[buffer..buffer + blocks.len()]).fill(0);
-            self.runs.push(Run { blocks, buffer, filled: 0, failed: None });
-        }
-        let run = self.runs.last_mut().expect("there is one now");
-        let start = run.filled;
-        let first = run.blocks.start + (start / BLOCK_SIZE) as u32; // in the run
-        let at = Location::new(first, start % BLOCK_SIZE).expect("a multiple of 16");
-        for block in at.blocks(bytes) {
-            extents.hold(block).expect("the writer holds it, and few objects");
-        }
-        run.filled = (start + bytes).next_multiple_of(16);
-        let buffer = block_bytes_mut(&mut self.blocks[run.buffer..]);
-        Some((at, &mut buffer[start..start + bytes]))
-    }
-
-    /// Notes where page `number` of the batch was put: into the last place.
-    pub(super) fn placed(&mut self, number: usize, written: Written) {
-        let page = &mut self.pages[number];
-        (page.written, page.run) = (Some(written), self.runs.len() - 1);
-    }
-
-    /// Writes all of it and lets go of the blocks; [`Batch::failure`] tells how it went.
-    pub(super) fn write(&mut self, tier: &Tier) {
-        let Batch { blocks, runs, .. } = self;
-        let mut writes: Vec<BlockWrite<'_>> = Vec::new();
-        if writes.try_reserve_exact(runs.len()).is_err() {
-            for run in runs.iter_mut() {
-                run.failed = Some(io::ErrorKind::OutOfMemory.into());
-            }
-        } else {
-            let buffer = |run: &Run| run.buffer..run.buffer + run.filled.div_ceil(BLOCK_SIZE);
-            let write = |run: &Run| BlockWrite::new(run.blocks.start, &blocks[buffer(run)]);
-            writes.extend(runs.iter().map(write));
-            tier.backing.write(&mut writes);
-            let failures: Vec<_> = writes.into_iter().map(|write| write.outcome.err()).collect();
-            runs.iter_mut().zip(failures).for_each(|(run, failed)| run.failed = failed);
-        }
-        let mut extents = tier.extents();
-        for block in runs.iter().flat_map(|run| run.blocks.clone()) {
-            extents.release(block).expect("the writer holds its runs");
-        }
-    }
-
-    /// Why page `number` was not written.
-    pub(super) fn failure(&self, number: usize) -> Option<&io::Error> {
-        self.runs[self.pages[number].run].failed.as_ref()
     }
 }

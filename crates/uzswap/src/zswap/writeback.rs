@@ -8,7 +8,7 @@
 //!      (shard lock)        used meanwhile? it stays, and has a copy
 //! ```
 //!
-//! Pages that were staged are first in a batch: see [`super::staged`].
+//! Pages that were staged are first in a batch: see [`super::write_queue`].
 //!
 //! A page that is loaded meanwhile comes from the pool; one that is replaced or invalidated is
 //! found to be gone, and its place is given up. Where a write fails the page is back on its list
@@ -16,11 +16,12 @@
 
 use std::time::Instant;
 
+use super::batch::{BATCH_PAGES, Batch};
 use super::entry::{Content, Held, Written};
 use super::lru::Coldest;
 use super::shard::{Shard, Victim};
-use super::tenant::{TenantId, TenantNumber};
-use super::tier::{BATCH_PAGES, Batch, Tier};
+use super::tenant_id::{TenantId, TenantNumber};
+use super::tier::Tier;
 use super::{RECLAIM_PAGES, WrittenAs, Zswap};
 use crate::page::{PAGE_SIZE, Page};
 
@@ -100,7 +101,7 @@ impl Zswap {
         let mut batch = tier.batch();
         let mut shrunk = Shrunk::default();
         let pages = pages.min(tier.batch_pages());
-        self.gather_staged(tier, &mut batch, tenant, pages);
+        self.gather_staged(&mut batch, tenant, pages);
         self.gather(&mut batch, tenant, pages, &mut shrunk);
         self.write_batch(tier, &mut batch, &mut shrunk);
         shrunk
@@ -114,7 +115,7 @@ impl Zswap {
         let start = self.options.latencies.then(Instant::now);
         self.free_blocks(tier, batch.pages.len());
         self.fill(tier, batch);
-        batch.write(tier);
+        tier.write(batch);
         for number in 0..batch.pages.len() {
             let victim = batch.pages[number].victim;
             match batch.pages[number].written {
@@ -202,7 +203,7 @@ impl Zswap {
         for number in 0..batch.pages.len() {
             let victim = batch.pages[number].victim;
             if let Some(written) = self.copy_out(tier, batch, victim, left) {
-                batch.placed(number, written);
+                batch.note_placed(number, written);
             }
             left -= length(&victim);
         }
@@ -227,7 +228,7 @@ impl Zswap {
         };
         let copied = self.zpool.read(handle, |slot| {
             drop(shard); // the pool pins the object from here on
-            let (at, room) = batch.place(tier, usize::from(bytes), left)?;
+            let (at, room) = tier.place(batch, usize::from(bytes), left)?;
             let filled = match as_is {
                 true => {
                     let page: &mut Page = room.try_into().expect("a page's length");

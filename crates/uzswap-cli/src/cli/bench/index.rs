@@ -1,16 +1,18 @@
 //! `uzswap bench index`: the indexes side by side.
 
 use std::io;
+use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::builder::RangedU64ValueParser;
 use serde::Serialize;
 
 use super::{three_digits, with_range};
-use crate::cli::compare::distinct;
-use crate::cli::{Failure, print, print_json};
-use crate::lab::report::Machine;
+use crate::cli::Failure;
+use crate::cli::args::distinct;
+use crate::cli::json::JsonOutput;
 use crate::lab::report::format::{counted, table, thousands, trimmed, wrapped};
+use crate::lab::report::{Envelope, Schema};
 use crate::lab::study::Spread;
 use crate::lab::study::index::{Cell, Contender, IndexRun, IndexStudy, KeyOrder, child};
 use uzswap::index::IndexKind;
@@ -49,16 +51,16 @@ pub(super) struct IndexArgs {
     /// Seed of the random numbers: same seed, same keys
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Print one JSON document instead
-    #[arg(long)]
-    json: bool,
+    /// Print one JSON document instead, or write it to FILE beside the text
+    #[arg(long, value_name = "FILE", num_args = 0..=1)]
+    json: Option<Option<PathBuf>>,
 }
 
 /// The printed report; with `--json`, as it is.
 #[derive(Debug, Serialize)]
 struct Report {
-    uzswap: &'static str,
-    machine: Machine,
+    #[serde(flatten)]
+    envelope: Envelope,
     rounds: usize,
     seed: u64,
     cells: Vec<Figures>,
@@ -91,6 +93,7 @@ struct Figure {
 
 impl IndexArgs {
     pub(super) fn run(self) -> Result<(), Failure> {
+        let mut output = JsonOutput::open(self.json.as_ref())?;
         let contenders = if self.index.is_empty() { Contender::all() } else { self.index };
         let study = IndexStudy {
             keys: distinct(&self.keys),
@@ -101,13 +104,12 @@ impl IndexArgs {
         };
         let cells = super::with_progress(|progress| study.run(progress))?;
         let report = Report {
-            uzswap: env!("CARGO_PKG_VERSION"),
-            machine: Machine::this(),
+            envelope: Envelope::new(Schema::BenchIndex),
             rounds: self.rounds,
             seed: self.seed,
             cells: cells.iter().map(|cell| Figures::of(cell, &cells)).collect(),
         };
-        if self.json { print_json(&report) } else { print(&report.text()) }
+        output.print_document(&report, || report.text())
     }
 }
 
@@ -157,11 +159,11 @@ impl Figures {
 
 impl Report {
     fn text(&self) -> String {
-        let machine = &self.machine;
+        let machine = &self.envelope.machine;
         let mut text = format!(
             "uzswap {} bench index: {}, taking turns, each run in a process of its own\n\
              machine   Linux {}, {} x {}\n",
-            self.uzswap,
+            self.envelope.version,
             counted(self.rounds, "round"),
             machine.kernel,
             machine.cpus,

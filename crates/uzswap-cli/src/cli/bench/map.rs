@@ -1,15 +1,17 @@
 //! `uzswap bench map`: the cost of access to an object in two host pages.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Serialize;
 
 use super::parse_seconds;
-use crate::cli::{Failure, print, print_json};
-use crate::lab::report::Machine;
+use crate::cli::Failure;
+use crate::cli::json::JsonOutput;
 use crate::lab::report::format::{table, thousands, trimmed, wrapped};
+use crate::lab::report::{Envelope, Schema};
 use crate::lab::study::Spread;
-use crate::lab::study::map::{Findings, MapOptions, Method, measure};
+use crate::lab::study::object_mapping::{Findings, MapOptions, Method, measure};
 
 /// What `uzswap bench map` is asked for.
 #[derive(Debug, clap::Args)]
@@ -24,16 +26,16 @@ pub(super) struct Map {
     /// For each method and mode, in ten slices that take turns
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = parse_seconds)]
     seconds: Duration,
-    /// Print one JSON document instead
-    #[arg(long)]
-    json: bool,
+    /// Print one JSON document instead, or write it to FILE beside the text
+    #[arg(long, value_name = "FILE", num_args = 0..=1)]
+    json: Option<Option<PathBuf>>,
 }
 
 /// The printed report; with `--json`, as it is.
 #[derive(Debug, Serialize)]
 struct Report {
-    uzswap: &'static str,
-    machine: Machine,
+    #[serde(flatten)]
+    envelope: Envelope,
     #[serde(flatten)]
     findings: Findings,
 }
@@ -41,11 +43,11 @@ struct Report {
 impl Map {
     pub(super) fn run(self) -> Result<(), Failure> {
         let Map { single_threaded, touch, seconds, json } = self;
+        let mut output = JsonOutput::open(json.as_ref())?;
         let findings = measure(MapOptions { single_threaded, touch, time: seconds })
             .map_err(|error| Failure::Machine(error.into()))?;
-        let report =
-            Report { uzswap: env!("CARGO_PKG_VERSION"), machine: Machine::this(), findings };
-        if json { print_json(&report) } else { print(&report.text()) }
+        let report = Report { envelope: Envelope::new(Schema::BenchMap), findings };
+        output.print_document(&report, || report.text())
     }
 }
 
@@ -58,7 +60,7 @@ impl Report {
         let line = |title: &str, words: &str| wrapped(&format!("{title:10}"), "          ", words);
         let mut text = format!(
             "uzswap {} bench map: {} pinned to {} {}, each with its own pools\n",
-            self.uzswap,
+            self.envelope.version,
             if cpus.len() == 1 { "1 worker".to_owned() } else { format!("{} workers", cpus.len()) },
             if cpus.len() == 1 { "processor" } else { "processors" },
             cpus.join(",")
@@ -77,7 +79,7 @@ impl Report {
                 findings.seconds, findings.rounds, findings.cycles
             ),
         );
-        let machine = &self.machine;
+        let machine = &self.envelope.machine;
         text += &line(
             "machine",
             &format!("Linux {}, {} x {}", machine.kernel, machine.cpus, machine.cpu),

@@ -6,11 +6,12 @@ use anyhow::Context;
 use clap::builder::RangedU64ValueParser;
 use serde::Serialize;
 
+use crate::cli::Failure;
 use crate::cli::corpus::{Source, bar};
+use crate::cli::json::JsonOutput;
 use crate::cli::size::parse_size;
-use crate::cli::{Failure, print, print_json};
 use crate::lab::report::format::{mib, table, thousands, trimmed, wrapped};
-use crate::lab::report::{CorpusInfo, Machine};
+use crate::lab::report::{CorpusInfo, Envelope, Machine, Schema};
 use crate::lab::study::same_filled::{
     CheckFindings, FEW_PAGES, Figures, Findings, SameFilledError, measure, read_pages,
 };
@@ -38,16 +39,16 @@ pub(super) struct SameFilled {
     #[arg(long, value_name = "N", default_value_t = 15,
           value_parser = RangedU64ValueParser::<usize>::new().range(1..=1000))]
     rounds: usize,
-    /// Print one JSON document instead
-    #[arg(long)]
-    json: bool,
+    /// Print one JSON document instead, or write it to FILE beside the text
+    #[arg(long, value_name = "FILE", num_args = 0..=1)]
+    json: Option<Option<PathBuf>>,
 }
 
 /// The printed report; with `--json`, as it is.
 #[derive(Debug, Serialize)]
 struct Report {
-    uzswap: &'static str,
-    machine: Machine,
+    #[serde(flatten)]
+    envelope: Envelope,
     corpus: CorpusInfo,
     #[serde(flatten)]
     findings: Findings,
@@ -55,12 +56,13 @@ struct Report {
 
 impl SameFilled {
     pub(super) fn run(self) -> Result<(), Failure> {
-        interrupt::watch().context("cannot install signal handlers").map_err(Failure::Machine)?;
+        interrupt::watch().context("cannot watch for signals").map_err(Failure::Machine)?;
+        let mut output = JsonOutput::open(self.json.as_ref())?;
         let result = self.report();
         // Files are removed: an interrupt may have its effect now.
         interrupt::end_if_noted();
         let report = result?;
-        if self.json { print_json(&report) } else { print(&report.text()) }
+        output.print_document(&report, || report.text())
     }
 
     fn report(&self) -> Result<Report, Failure> {
@@ -81,8 +83,7 @@ impl SameFilled {
             SameFilledError::Interrupted => Failure::Machine(error.into()),
         })?;
         Ok(Report {
-            uzswap: env!("CARGO_PKG_VERSION"),
-            machine: Machine::this(),
+            envelope: Envelope::new(Schema::BenchSameFilled),
             corpus: source.info,
             findings,
         })
@@ -99,7 +100,7 @@ impl Report {
         let line = |name: &str, words: &str| wrapped(name, "          ", words);
         let mut text = format!(
             "uzswap {} bench same-filled: {} checks, taking turns, {rounds} rounds\n",
-            self.uzswap,
+            self.envelope.version,
             checks.len()
         );
         text += &line("corpus    ", &self.origin());
@@ -112,7 +113,7 @@ impl Report {
                 share(census.duplicate_pages)
             ),
         );
-        let Machine { kernel, cpu, cpus } = &self.machine;
+        let Machine { kernel, cpu, cpus } = &self.envelope.machine;
         text += &line(
             "machine   ",
             &format!("Linux {kernel}, {cpus} x {cpu}; vector is compiled for {instruction_set}"),

@@ -1,6 +1,7 @@
 //! `uzswap bench swapload`: a simulated machine that swaps, with one index or another.
 
 use std::io;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -10,11 +11,12 @@ use serde::Serialize;
 use super::parse_seconds;
 
 use super::{three_digits, with_range};
-use crate::cli::compare::distinct;
+use crate::cli::Failure;
+use crate::cli::args::distinct;
+use crate::cli::json::JsonOutput;
 use crate::cli::size::{check_available, parse_size};
-use crate::cli::{Failure, print, print_json};
 use crate::lab::report::format::{table, thousands, trimmed, wrapped};
-use crate::lab::report::{Machine, Stats};
+use crate::lab::report::{Envelope, Schema, Stats};
 use crate::lab::study::Spread;
 use crate::lab::study::swapload::{Cell, Swapload, SwaploadRun, child};
 use uzswap::compressor::CompressorKind;
@@ -51,20 +53,21 @@ pub(super) struct SwaploadArgs {
     #[arg(long, value_name = "N", default_value_t = 20,
           value_parser = RangedU64ValueParser::<usize>::new().range(1..=1000))]
     runs: usize,
-    /// Print one JSON document instead
-    #[arg(long)]
-    json: bool,
+    /// Print one JSON document instead, or write it to FILE beside the text
+    #[arg(long, value_name = "FILE", num_args = 0..=1)]
+    json: Option<Option<PathBuf>>,
 }
 
 /// The printed report; with `--json`, as it is.
 #[derive(Debug, Serialize)]
 struct Report {
-    uzswap: &'static str,
-    machine: Machine,
+    #[serde(flatten)]
+    envelope: Envelope,
     bytes: u64,
     compressor: String,
     seconds: f64,
-    runs: usize,
+    /// Runs of each cell.
+    runs_each: usize,
     cells: Vec<Figures>,
 }
 
@@ -105,6 +108,7 @@ impl SwaploadArgs {
     pub(super) fn run(self) -> Result<(), Failure> {
         // The pool may come to that.
         check_available(self.size as usize * PAGE_SIZE)?;
+        let mut output = JsonOutput::open(self.json.as_ref())?;
         let study = Swapload {
             indexes: distinct(&self.index),
             shards: distinct(&self.shards),
@@ -115,15 +119,14 @@ impl SwaploadArgs {
         };
         let cells = super::with_progress(|progress| study.run(progress))?;
         let report = Report {
-            uzswap: env!("CARGO_PKG_VERSION"),
-            machine: Machine::this(),
+            envelope: Envelope::new(Schema::BenchSwapload),
             bytes: study.pages * PAGE_SIZE as u64,
             compressor: study.compressor.to_string(),
             seconds: study.time.as_secs_f64(),
-            runs: study.runs,
+            runs_each: study.runs,
             cells: cells.iter().map(|cell| Figures::of(cell, &cells)).collect(),
         };
-        if self.json { print_json(&report) } else { print(&report.text()) }
+        output.print_document(&report, || report.text())
     }
 }
 
@@ -191,16 +194,16 @@ impl Figures {
 
 impl Report {
     fn text(&self) -> String {
-        let machine = &self.machine;
+        let machine = &self.envelope.machine;
         let mut text = format!(
             "uzswap {} bench swapload: 4 io-like and 4 vm-like workers, {} MiB of pages, z3fold, \
              {}\n\
              settings  {} runs of {} s of each, taking turns, each in a process of its own\n\
              machine   Linux {}, {} x {}\n",
-            self.uzswap,
+            self.envelope.version,
             self.bytes >> 20,
             self.compressor,
-            self.runs,
+            self.runs_each,
             self.seconds,
             machine.kernel,
             machine.cpus,

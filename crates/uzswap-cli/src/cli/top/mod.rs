@@ -1,22 +1,24 @@
 //! `uzswap top`: lists the runs of this user, sampled at an interval.
 
-mod figures;
+mod rates;
 mod view;
 
 use std::io::{self, IsTerminal};
+use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
 use serde::Serialize;
 
-use self::figures::{History, TopRun};
+use self::rates::{History, TopRun};
 use self::view::{Size, frame};
+use super::json::{JsonOutput, json_line};
 use super::{Failure, write_out};
+use crate::lab::report::{Envelope, Schema};
 use uzswap_pager::running;
-use uzswap_sys::escape::escaped;
 use uzswap_sys::interrupt;
-use uzswap_sys::stderr::tell;
+use uzswap_sys::stderr::log;
 
 /// How soon Ctrl-C is seen.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -36,9 +38,9 @@ pub(super) struct Top {
     /// Stop after so many samples
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
-    /// Print one line of JSON for each sample
-    #[arg(long)]
-    json: bool,
+    /// Print one line of JSON for each look; with =FILE, write it there beside the text
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
+    json: Option<Option<PathBuf>>,
 }
 
 /// What `--json` prints.
@@ -50,8 +52,11 @@ struct Look<'a> {
 impl Top {
     /// Looks until it is enough.
     pub(super) fn run(self) -> Result<(), Failure> {
-        interrupt::watch().context("cannot install signal handlers").map_err(Failure::Machine)?;
-        let is_screen = !self.json && self.count != Some(1) && io::stdout().is_terminal();
+        let mut output = JsonOutput::open(self.json.as_ref())?;
+        let mut envelope = Envelope::new(Schema::Top);
+        interrupt::watch().context("cannot watch for Ctrl-C").map_err(Failure::Machine)?;
+        let is_screen =
+            !output.is_standard() && self.count != Some(1) && io::stdout().is_terminal();
         let mut history = History::default();
         let mut told_of_none = false;
         let mut next = Instant::now();
@@ -66,17 +71,20 @@ impl Top {
                 }
             }
             let runs = history.next(found);
-            if runs.is_empty() && !self.json && !is_screen && !told_of_none {
-                tell(NOTHING);
+            if runs.is_empty() && !output.is_standard() && !is_screen && !told_of_none {
+                log(NOTHING);
             }
             told_of_none = runs.is_empty();
-            let text = match (self.json, is_screen) {
-                (true, _) => {
-                    let json = serde_json::to_string(&Look { runs: &runs });
-                    escaped(&json.expect("strings and numbers")).into_owned() + "\n"
-                }
-                (_, true) => screen(&runs, look == 1, self.interval),
-                _ => block(&runs, look == 1),
+            envelope.renew();
+            let sample = Look { runs: &runs };
+            let document = envelope.around(&sample);
+            if let JsonOutput::File(file) = &mut output {
+                file.write(&json_line(&document))?;
+            }
+            let text = match is_screen {
+                _ if output.is_standard() => json_line(&document),
+                true => screen(&runs, look == 1, self.interval),
+                false => block(&runs, look == 1),
             };
             if !write_out(text.as_bytes())? || self.count == Some(look) {
                 break;

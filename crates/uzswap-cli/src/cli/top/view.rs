@@ -1,6 +1,6 @@
 //! Formats runs as lines of text.
 
-use super::figures::TopRun;
+use super::rates::TopRun;
 use crate::cli::stat::printable;
 use uzswap::page::PAGE_SIZE;
 
@@ -136,7 +136,7 @@ fn ratio(ratio: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::figures::Interval;
+    use super::super::rates::Interval;
     use super::*;
     use uzswap_pager::{ProcessStatus, RunStatus};
 

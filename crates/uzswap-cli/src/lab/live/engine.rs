@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::failure::Failure;
 use crate::kernel_swap::KernelEngine;
-use crate::lab::experiment::by_name;
+use crate::lab::by_name;
 use uzswap::compressor::CompressorKind;
 use uzswap::index::IndexKind;
 use uzswap::zpool::ZpoolKind;

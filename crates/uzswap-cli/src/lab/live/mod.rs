@@ -20,7 +20,6 @@ mod pager;
 mod preset;
 pub mod report;
 mod schedule;
-mod text;
 
 use std::fs::Permissions;
 use std::io;

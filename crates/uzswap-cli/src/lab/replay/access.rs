@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Buffers, ReplayError, Run, Spent, check};
 use crate::lab::histogram::Latencies;
-use crate::lab::limits::{AccessSettings, Meter};
+use crate::lab::limited_pool::{AccessSettings, Meter};
 use crate::lab::zipf::Zipf;
 use uzswap::page::PageKey;
 use uzswap::zswap::{LatencyCounts, ShrinkerOptions, Zswap};

@@ -31,8 +31,8 @@ pub use trace::{Trace, TraceInfo, TraceReadError, Traced, replay_trace};
 
 use super::histogram::Latencies;
 use super::mix;
-use super::sizes::SizeList;
-use uzswap::names::named;
+use super::size_list::SizeList;
+use uzswap::named_enum::named;
 use uzswap::page::{PAGE_SIZE, Page, PageKey};
 use uzswap::zswap::{LoadError, Shrinker, Zswap};
 use uzswap_sys::process::{CpuTime, anonymous_bytes, cpu_time, trim_heap};
@@ -641,7 +641,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
-    use crate::lab::limits::AccessSettings;
+    use crate::lab::limited_pool::AccessSettings;
     use uzswap::compressor::{CompressError, Compressor, CompressorKind, Corrupt, OUTPUT_BYTES};
     use uzswap::zswap::ZswapOptions;
 
@@ -785,7 +785,7 @@ mod tests {
         let sizes: SizeList =
             (0..300).map(|number| if number % 3 == 0 { 4096 } else { number }).collect();
         let options = ZswapOptions::default().object_header_bytes(8);
-        let strip = Box::new(crate::lab::sizes::StripPadding);
+        let strip = Box::new(crate::lab::size_list::StripPadding);
         let build = || Zswap::with_compressor(options, strip).unwrap();
         let run = replay(&Corpus::Sizes(sizes), FreedHalf::Random, "sizes", build).unwrap();
         assert_eq!(run.figures.reject_compress_poor, 100);

@@ -1,12 +1,12 @@
 //! The report as CSV, one row per run.
 
-use super::{Report, limits};
+use super::{Report, access_section};
 use uzswap::zpool::zsmalloc::ObjectMapping;
 
 /// The report's runs as comma-separated values. No field needs quotes.
 pub(super) fn rows(report: &Report) -> String {
     let mut rows: Vec<String> = Vec::new();
-    for findings in &report.runs {
+    for findings in &report.combinations {
         let figures = &findings.figures;
         for run in 0..findings.real_s.len() {
             let (store, load) = (findings.store_ns_by_run[run], findings.load_ns_by_run[run]);
@@ -51,7 +51,7 @@ pub(super) fn rows(report: &Report) -> String {
                 ("verified_pages", findings.verified_pages.to_string()),
             ];
             let mut fields = Vec::from(fields);
-            fields.extend(limits::fields(findings, run));
+            fields.extend(access_section::fields(findings, run));
             let (names, values): (Vec<&str>, Vec<String>) = fields.into_iter().unzip();
             if rows.is_empty() {
                 rows.push(names.join(","));

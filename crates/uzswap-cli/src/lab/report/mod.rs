@@ -1,12 +1,13 @@
 //! Findings of an experiment in one form, printed as text, as JSON and as CSV.
 
+mod access_section;
 mod csv;
+mod envelope;
 pub(crate) mod format;
-mod limits;
 mod stats;
 mod summary;
 mod text;
-mod trace;
+mod trace_section;
 
 use std::fs;
 use std::thread;
@@ -15,27 +16,30 @@ use serde::Serialize;
 
 use super::experiment::{Combination, Parts, Settings};
 use super::histogram::{Latencies, LatencySummary};
-use super::limits::LimitSettings;
+use super::limited_pool::LimitSettings;
 use super::replay::{Figures, Phases, RunResult, TraceInfo};
-pub use limits::AccessFindings;
+pub use access_section::AccessFindings;
+pub use envelope::{Document, Envelope, Schema};
 pub use stats::{Stats, percent_change};
-pub use trace::TraceFindings;
+pub use trace_section::TraceFindings;
 use uzswap::page::PAGE_SIZE;
 use uzswap::zpool::ZpoolKind;
+
+/// The longest label that leaves room for the widest table.
+const LABEL_COLUMNS: usize = 17;
 
 /// An experiment's findings. Its JSON form is what `--json` prints.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
-    /// Version of uzswap.
-    pub uzswap: &'static str,
-    /// Where it ran.
-    pub machine: Machine,
+    /// The fields that every document begins with.
+    #[serde(flatten)]
+    pub envelope: Envelope,
     /// What was replayed.
     pub corpus: CorpusInfo,
     /// How.
     pub settings: ReportSettings,
     /// One element a combination of parts, in the order asked for.
-    pub runs: Vec<Findings>,
+    pub combinations: Vec<Findings>,
     /// Facts that a reader must know before comparing.
     pub notes: Vec<String>,
     /// The figures in words.
@@ -273,23 +277,13 @@ impl Report {
                 (base > 0).then(|| pool as f64 / base as f64 * 100.0);
         }
         Report {
-            uzswap: env!("CARGO_PKG_VERSION"),
-            machine: Machine::this(),
+            envelope: Envelope::new(Schema::Compare),
             corpus,
             settings: ReportSettings { runs_each: combinations[0].runs.len(), settings, limits },
             notes: notes(combinations),
             summary: summary::sentences(&runs, settings.free),
-            runs,
+            combinations: runs,
         }
-    }
-
-    /// One JSON document.
-    ///
-    /// # Panics
-    ///
-    /// Never: there is nothing in a report that JSON does not have.
-    pub fn to_json(&self) -> String {
-        serde_json::to_string_pretty(self).expect("strings and numbers")
     }
 
     /// One row a run, under a header line.
@@ -300,6 +294,17 @@ impl Report {
     /// For a terminal of 100 columns.
     pub fn to_text(&self) -> String {
         text::page(self)
+    }
+}
+
+/// The first column. With limits it can be long, and takes two lines then.
+fn label(findings: &Findings) -> String {
+    let label = findings.label();
+    match label[..label.len().min(LABEL_COLUMNS)].rfind(' ') {
+        Some(blank) if findings.access.is_some() && label.len() > LABEL_COLUMNS => {
+            format!("{}\n{}", &label[..blank], &label[blank + 1..])
+        }
+        _ => label,
     }
 }
 
@@ -316,7 +321,9 @@ fn notes(combinations: &[Combination]) -> Vec<String> {
     let mut unsteady = Vec::new();
     for combination in combinations {
         let figures: Vec<&Figures> = combination.runs.iter().map(|run| &run.figures).collect();
-        if limits::is_steady(combination) && figures.iter().any(|other| *other != figures[0]) {
+        if access_section::is_steady(combination)
+            && figures.iter().any(|other| *other != figures[0])
+        {
             notes.push(unequal(&combination.label(), &figures));
         }
         let seconds = combination.runs.iter().map(|run| run.phases.total().real_s);

@@ -2,7 +2,7 @@
 
 use super::format::{mib, share, thousands};
 use super::stats::{Stats, percent_change};
-use super::{Findings, Percentiles, base_of, limits, trace};
+use super::{Findings, Percentiles, access_section, base_of, trace_section};
 use crate::lab::replay::FreedHalf;
 
 /// Conclusions from the figures, compressor by compressor.
@@ -15,7 +15,7 @@ pub(super) fn sentences(runs: &[Findings], freed: FreedHalf) -> Vec<String> {
         let (some, none): (Vec<&Findings>, Vec<&Findings>) =
             all.iter().partition(|findings| findings.figures.compressed_bytes > 0);
         match all.iter().any(|findings| findings.trace.is_some()) {
-            true => sentences.extend(trace::refusals(&of_each_zpool(&all), compressor)),
+            true => sentences.extend(trace_section::refusals(&of_each_zpool(&all), compressor)),
             false => sentences.extend(refusals(&of_each_zpool(&all))),
         }
         if some.len() > 1 {
@@ -36,7 +36,7 @@ pub(super) fn sentences(runs: &[Findings], freed: FreedHalf) -> Vec<String> {
         if !all.iter().any(|findings| findings.access.is_some() || findings.trace.is_some()) {
             sentences.extend(holes(&of_each_zpool(&some), freed));
         }
-        sentences.extend(limits::sentences(&all, compressor));
+        sentences.extend(access_section::sentences(&all, compressor));
     }
     if compressors_of(runs).len() > 1 && !runs.iter().any(|run| run.access.is_some()) {
         sentences.extend(overall(runs));

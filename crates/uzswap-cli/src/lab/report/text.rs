@@ -5,14 +5,11 @@ use super::format::{
 };
 use super::stats::Stats;
 use super::summary::against_base;
-use super::{Findings, Report, base_of, limits, trace};
+use super::{Findings, Report, access_section, base_of, label, trace_section};
 use crate::lab::experiment::Settings;
 use crate::lab::histogram::LatencySummary;
 use crate::lab::replay::{FreedHalf, Phases, Spent};
 use uzswap::page::PAGE_SIZE;
-
-/// The longest label that leaves room for the widest table.
-const LABEL_COLUMNS: usize = 17;
 
 /// The whole report.
 pub(super) fn page(report: &Report) -> String {
@@ -22,9 +19,9 @@ pub(super) fn page(report: &Report) -> String {
     page += &peak(report);
     page += &match report.corpus.trace {
         None => after_freeing(report),
-        Some(_) => trace::at_end(report),
+        Some(_) => trace_section::at_end(report),
     };
-    page += &limits::tables(report);
+    page += &access_section::tables(report);
     page += "SUMMARY\n\n";
     for sentence in report.notes.iter().chain(&report.summary) {
         page += &wrapped("- ", "  ", sentence);
@@ -37,8 +34,8 @@ fn header(report: &Report) -> String {
     let settings = &report.settings.settings;
     let mut text = format!(
         "uzswap {} compare: {} x {}, taking turns, each in a process of its own\n",
-        report.uzswap,
-        counted(report.runs.len(), "combination"),
+        report.envelope.version,
+        counted(report.combinations.len(), "combination"),
         counted(report.settings.runs_each, "run"),
     );
     let what = match corpus.kind {
@@ -58,21 +55,23 @@ fn header(report: &Report) -> String {
             corpus.sha256.get(..12).unwrap_or(&corpus.sha256)
         ),
     );
-    text += &trace::of(corpus);
+    text += &trace_section::of(corpus);
     for note in &corpus.notes {
         text += &wrapped("          ", "          ", note);
     }
-    let with_header = report.runs.iter().filter(|findings| findings.object_header_bytes > 0);
+    let with_header =
+        report.combinations.iter().filter(|findings| findings.object_header_bytes > 0);
     let headers = distinct(
         with_header
             .map(|findings| format!("{}={}", findings.parts.zpool, findings.object_header_bytes)),
     );
     let headers = if headers.is_empty() { "none" } else { &headers };
     let mappings = distinct(
-        report.runs.iter().filter_map(|findings| Some(findings.parts.mapping?.to_string())),
+        report.combinations.iter().filter_map(|findings| Some(findings.parts.mapping?.to_string())),
     );
     let mappings = if mappings.is_empty() { "none" } else { &mappings };
-    let indexes = distinct(report.runs.iter().map(|findings| findings.parts.index.to_string()));
+    let indexes =
+        distinct(report.combinations.iter().map(|findings| findings.parts.index.to_string()));
     text += &wrapped(
         "settings  ",
         "          ",
@@ -92,25 +91,14 @@ fn header(report: &Report) -> String {
             },
         ),
     );
-    text += &limits::settings(report);
-    let machine = &report.machine;
+    text += &access_section::settings(report);
+    let machine = &report.envelope.machine;
     text += &wrapped(
         "machine   ",
         "          ",
         &format!("Linux {}, {} x {}", machine.kernel, machine.cpus, machine.cpu),
     );
     text + "\n"
-}
-
-/// What stands in the first column. With limits it can be long, and takes two lines then.
-pub(super) fn label(findings: &Findings) -> String {
-    let label = findings.label();
-    match label[..label.len().min(LABEL_COLUMNS)].rfind(' ') {
-        Some(blank) if findings.access.is_some() && label.len() > LABEL_COLUMNS => {
-            format!("{}\n{}", &label[..blank], &label[blank + 1..])
-        }
-        _ => label,
-    }
 }
 
 /// Each of the names once, in their order.
@@ -146,9 +134,9 @@ fn run_times(report: &Report) -> String {
     };
     let mut noise = false;
     for kind in ["real", "sys", "user"] {
-        for findings in &report.runs {
+        for findings in &report.combinations {
             let stats = seconds_of(findings, kind);
-            let base = seconds_of(base_of(&report.runs, findings), kind);
+            let base = seconds_of(base_of(&report.combinations, findings), kind);
             let change = match super::percent_change(stats.mean, base.mean) {
                 _ if findings.is_base() => "base".to_owned(),
                 Some(change) => format!("{change:+.1}%"),
@@ -179,19 +167,19 @@ fn run_times(report: &Report) -> String {
     }
     text + &match report.corpus.trace {
         None => phases(report),
-        Some(_) => trace::verbs(report),
+        Some(_) => trace_section::verbs(report),
     }
 }
 
 /// Which phase takes the time.
 fn phases(report: &Report) -> String {
-    let has_accesses = report.runs.iter().any(|findings| findings.access.is_some());
+    let has_accesses = report.combinations.iter().any(|findings| findings.access.is_some());
     let mut head = vec!["MEAN real", "STORE ALL", "LOAD ALL", "FREE HALF", "COMPACT", "REFILL"];
     if has_accesses {
         head.insert(2, "ACCESS");
     }
     let mut table = table(&head);
-    for findings in &report.runs {
+    for findings in &report.combinations {
         let mean = |of: fn(&Phases) -> Spent| {
             let seconds = findings.phases.iter().map(|phases| of(phases).real_s);
             format!("{:.3}", seconds.sum::<f64>() / findings.phases.len() as f64)
@@ -216,7 +204,7 @@ fn phases(report: &Report) -> String {
 fn latencies(report: &Report) -> String {
     let mut table =
         table(&["LABEL", "STORE p50", "p90", "p99", "max", "LOAD p50", "p90", "p99", "max"]);
-    for findings in &report.runs {
+    for findings in &report.combinations {
         let mut row = vec![label(findings)];
         for LatencySummary { p50, p90, p99, max, .. } in [&findings.store_ns, &findings.load_ns] {
             row.extend([p50, p90, p99, max].map(|&ns| nanoseconds(ns)));
@@ -224,7 +212,7 @@ fn latencies(report: &Report) -> String {
         table.add_row(row);
     }
     let mut text = section("(b) LATENCY", "of each store and each load, all runs together", &table);
-    for findings in &report.runs {
+    for findings in &report.combinations {
         let titles = ["store", "load"].map(|what| format!("{}, {what} (ns)", findings.label()));
         text += &beside(&titles[0], &titles[1]);
         text += &pictures(&findings.store_ns.buckets, &findings.load_ns.buckets);
@@ -237,12 +225,12 @@ fn latencies(report: &Report) -> String {
 fn peak(report: &Report) -> String {
     let mut table =
         table(&["LABEL", "POOL", "vs BASE", "COMPRESSED", "INDEX", "METADATA", "RESERVE", "RSS"]);
-    for findings in &report.runs {
+    for findings in &report.combinations {
         let figures = &findings.figures;
         table.add_row([
             label(findings),
             thousands(figures.pool_total_size),
-            against_base(&report.runs, findings, |of| of.figures.pool_total_size as f64),
+            against_base(&report.combinations, findings, |of| of.figures.pool_total_size as f64),
             thousands(figures.compressed_bytes),
             thousands(figures.index_bytes),
             thousands(figures.zpool_metadata_bytes),
@@ -265,7 +253,7 @@ fn peak(report: &Report) -> String {
         "ALL IN",
         "vs BASE",
     ]);
-    for findings in &report.runs {
+    for findings in &report.combinations {
         let figures = &findings.figures;
         table.add_row([
             label(findings),
@@ -275,7 +263,7 @@ fn peak(report: &Report) -> String {
             thousands(findings.rejected_pages),
             format!("{:.3}", findings.effective_ratio),
             thousands(findings.bytes_with_rejected),
-            against_base(&report.runs, findings, |of| of.bytes_with_rejected as f64),
+            against_base(&report.combinations, findings, |of| of.bytes_with_rejected as f64),
         ]);
     }
     text += &format!("{}\n\n", trimmed(&table));
@@ -300,7 +288,7 @@ fn after_freeing(report: &Report) -> String {
         "REFILLED",
         "of full",
     ]);
-    for findings in &report.runs {
+    for findings in &report.combinations {
         let figures = &findings.figures;
         let full = figures.pool_total_size;
         let of_full = |bytes: u64| {

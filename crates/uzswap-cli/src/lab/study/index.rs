@@ -18,13 +18,13 @@ use serde::{Deserialize, Serialize};
 
 use super::StudyError;
 use crate::lab::SplitMix64;
+use crate::lab::by_name;
 use crate::lab::child::{Refusal, answer, ask};
-use crate::lab::experiment::by_name;
 use uzswap::index::radix::MultiplyHasher;
 use uzswap::index::{Entry, Index, IndexKind};
-use uzswap::names::{UnknownName, named};
+use uzswap::named_enum::{UnknownName, named};
 use uzswap::page::PageKey;
-use uzswap_sys::process::{anonymous_bytes, trim_heap, without_huge_pages};
+use uzswap_sys::process::{anonymous_bytes, disable_huge_pages, trim_heap};
 
 /// The hidden subcommand that does one run.
 pub const RUN_COMMAND: &str = "index-run";
@@ -283,7 +283,7 @@ pub fn child(input: impl Read, output: impl Write) -> io::Result<()> {
 
 fn run_one(spec: &RunSpec) -> Result<IndexRun, Refusal> {
     // A huge page would count as what is in it.
-    without_huge_pages();
+    disable_huge_pages();
     let mut random = SplitMix64::new(spec.seed);
     let keys = Keys::draw(spec.order, spec.keys, &mut random);
     let mut order = keys.in_order(&mut random);

@@ -1,7 +1,7 @@
 //! Studies of single parts of the store, beside their rivals.
 
 pub mod index;
-pub mod map;
+pub mod object_mapping;
 pub mod same_filled;
 pub mod swapload;
 

@@ -26,7 +26,7 @@ use super::Spread;
 use uzswap::page::{PAGE_SIZE, Page, WORDS_PER_PAGE, words};
 use uzswap::same_filled::SameFilledCheck;
 use uzswap_sys::interrupt;
-use uzswap_sys::wide::instruction_set;
+use uzswap_sys::simd::instruction_set;
 
 /// The contenders; the first is what the others are compared with.
 const CHECKS: [SameFilledCheck; 4] = [

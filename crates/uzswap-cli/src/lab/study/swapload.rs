@@ -27,8 +27,8 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::StudyError;
+use crate::lab::by_name;
 use crate::lab::child::{Refusal, answer, ask};
-use crate::lab::experiment::by_name;
 use crate::lab::{SplitMix64, mix};
 use uzswap::budget::Counted;
 use uzswap::compressor::CompressorKind;

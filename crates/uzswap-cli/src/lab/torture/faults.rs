@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::fmt;
 use std::str::FromStr;
 
-use uzswap::names::{UnknownName, named};
+use uzswap::named_enum::{UnknownName, named};
 
 /// What can go wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -15,12 +15,12 @@
 //! hold, and pages of shared keys tell whose they are.
 
 mod checks;
-mod crowd;
+mod concurrent;
 mod faults;
 mod history;
 mod pages;
 mod plan;
-mod plants;
+mod planted_bugs;
 mod snapshots;
 mod world;
 
@@ -30,7 +30,7 @@ use serde::Serialize;
 
 pub use faults::{Fault, FaultSet};
 pub use plan::Summary;
-pub use plants::Plant;
+pub use planted_bugs::PlantedBug;
 
 use uzswap::zswap::Counters;
 
@@ -44,7 +44,7 @@ pub struct Torture {
     /// What may fail.
     pub faults: FaultSet,
     /// A bug that is put in.
-    pub plant: Option<Plant>,
+    pub plant: Option<PlantedBug>,
 }
 
 impl Default for Torture {
@@ -91,7 +91,7 @@ impl Torture {
     pub fn run(&self, seed: u64) -> Outcome {
         match self.threads {
             0 | 1 => history::run(self, seed),
-            _ => crowd::run(self, seed),
+            _ => concurrent::run(self, seed),
         }
     }
 

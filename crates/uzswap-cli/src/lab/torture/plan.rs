@@ -6,12 +6,12 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::faults::{FAULTS, Fault, FaultSet};
-use super::plants::Plant;
+use super::planted_bugs::PlantedBug;
 use super::world::{Disk, FailingIndex, LyingCompressor, RottingPool, World};
 use crate::lab::SplitMix64;
 use uzswap::backing::Submission;
 use uzswap::budget::{Budget, Counted};
-use uzswap::compressor::{Compressor, CompressorKind, Pair};
+use uzswap::compressor::{Compressor, CompressorKind, Dual};
 use uzswap::index::IndexKind;
 use uzswap::page::{PAGE_SIZE, PageKey};
 use uzswap::same_filled::{SameFilled, SameFilledCheck};
@@ -108,7 +108,7 @@ pub(super) struct Plan {
 
 impl Plan {
     /// The plan of a seed.
-    pub(super) fn new(seed: u64, faults: FaultSet, plant: Option<Plant>) -> Plan {
+    pub(super) fn new(seed: u64, faults: FaultSet, plant: Option<PlantedBug>) -> Plan {
         let dice = &mut Dice::new(seed ^ 0x746f_7274_7572_6521);
         let mut faults = faults;
         // Half of the seeds have all of them, the others some.
@@ -223,7 +223,7 @@ impl Plan {
     }
 
     /// Changes the plan so that a planted bug can show.
-    fn suit(&mut self, plant: Option<Plant>) {
+    fn suit(&mut self, plant: Option<PlantedBug>) {
         let Some(plant) = plant else { return };
         let options = &mut self.options;
         options.records.get_or_insert_with(RecordOptions::default).checksum = true;
@@ -233,19 +233,19 @@ impl Plan {
         // With the index in the budget fewer words are stored at the worst moments.
         options.counted = Counted::Pool;
         match plant {
-            Plant::KeyOnlyErase => {
+            PlantedBug::KeyOnlyErase => {
                 (options.compressor, options.max_pool_bytes) = (CompressorKind::Lz4, u64::MAX);
                 self.rates[Fault::Meanwhile.number()] = 4;
             }
-            Plant::Overshoot => {
+            PlantedBug::Overshoot => {
                 (options.zpool, options.max_pool_bytes) = (ZpoolKind::Zbud, SMALL_POOL);
                 // A store that asks for the limit itself never has the pool pass it.
                 options.when_full = WhenFull::Reclaim;
             }
-            Plant::EarlySuccess | Plant::WrongBlock => {
+            PlantedBug::EarlySuccess | PlantedBug::WrongBlock => {
                 (self.blocks, options.max_pool_bytes) = (Some(self.keys as u32), SMALL_POOL);
             }
-            Plant::UncheckedObject => {
+            PlantedBug::UncheckedObject => {
                 options.records = Some(RecordOptions::default().checksum(false));
                 (options.compressor, options.dense) = (CompressorKind::Lz4, None);
                 self.rates[Fault::ObjectRot.number()] = 30;
@@ -299,7 +299,7 @@ impl Plan {
     pub(super) fn compressor(&self, world: &Arc<World>) -> LyingCompressor {
         let fast = self.options.compressor.build();
         let compressor: Box<dyn Compressor> = match self.options.dense {
-            Some(dense) => Box::new(Pair::new(fast, dense.build())),
+            Some(dense) => Box::new(Dual::new(fast, dense.build())),
             None => fast,
         };
         LyingCompressor::new(Arc::clone(world), compressor)

@@ -16,9 +16,9 @@
 //!   leaf, which have at least one entry.
 //!
 //! Nodes are of whole cache lines, 512 bytes for both widths of keys, and found by 32-bit numbers
-//! in chunks of sixteen (`index/chunks.rs`). Every operation is one descent; a removal that merges
-//! nodes descends once more for each node that gets another number. An insert takes whatever memory
-//! it may need before it changes anything; a removal takes none.
+//! in chunks of sixteen (`index/node_arena.rs`). Every operation is one descent; a removal that
+//! merges nodes descends once more for each node that gets another number. An insert takes whatever
+//! memory it may need before it changes anything; a removal takes none.
 
 mod node;
 mod overflow;
@@ -31,7 +31,7 @@ use std::sync::Arc;
 pub use self::node::Key;
 use self::node::Node;
 use self::overflow::{Overflow, Remedy, Run};
-use super::chunks::Chunks;
+use super::node_arena::NodeArena;
 use super::{Entry, Index, IndexError};
 use crate::budget::Budget;
 use crate::page::PageKey;
@@ -56,8 +56,8 @@ const LEVELS_MAX: usize = 16;
 /// The index as a B+-tree with keys of type `K`, `LEAF` entries a leaf (from 2) and `INNER`
 /// children an inner node (from 3).
 pub struct BTree<K, const LEAF: usize, const INNER: usize> {
-    leaves: Chunks<Leaf<K, LEAF>>,
-    inners: Chunks<Inner<K, INNER>>,
+    leaves: NodeArena<Leaf<K, LEAF>>,
+    inners: NodeArena<Inner<K, INNER>>,
     /// A leaf if there are no levels above them; of no meaning in an empty tree.
     root: u32,
     /// Levels of inner nodes.
@@ -103,7 +103,7 @@ impl<K: Key, const LEAF: usize, const INNER: usize> BTree<K, LEAF, INNER> {
 
     /// An empty index whose memory is charged to `budget`.
     pub fn on(budget: &Arc<Budget>) -> Self {
-        let (leaves, inners) = (Chunks::new(budget), Chunks::new(budget));
+        let (leaves, inners) = (NodeArena::new(budget), NodeArena::new(budget));
         BTree { leaves, inners, root: 0, levels: 0, count: 0 }
     }
 
@@ -273,24 +273,6 @@ impl<K: Key, const LEAF: usize, const INNER: usize> BTree<K, LEAF, INNER> {
         self.levels += 1;
     }
 
-    /// Removes the entry of `key` if `wanted` says so.
-    #[inline]
-    fn remove_where(&mut self, key: PageKey, wanted: impl Fn(Entry) -> bool) -> Option<Entry> {
-        let key = K::new(key).filter(|_| self.count > 0)?;
-        let mut path = Path::new();
-        let id = self.descend(key, &mut path);
-        let leaf = self.leaves.get_mut(id);
-        let place = leaf.find(key)?;
-        let entry = leaf.value(place).filter(|entry| wanted(*entry))?;
-        leaf.remove(place, place + 1);
-        let is_low = leaf.len() < Self::LEAF_LOW.max(1);
-        self.count -= 1;
-        if is_low {
-            self.merge_leaf(&mut path, id);
-        }
-        Some(entry)
-    }
-
     /// Restores N4 for a leaf that has become low, and gives back what can be merged away.
     #[cold]
     fn merge_leaf(&mut self, path: &mut Path, leaf: u32) {
@@ -423,7 +405,7 @@ impl<K: Key, const LEAF: usize, const INNER: usize> BTree<K, LEAF, INNER> {
 
 /// The two nodes that share pairs by a remedy, and how many the first one gets.
 fn both<K: Key, V: Copy, const N: usize>(
-    nodes: &mut Chunks<Node<K, V, N>>,
+    nodes: &mut NodeArena<Node<K, V, N>>,
     remedy: Remedy,
     node: u32,
     (left, right): (Option<u32>, Option<u32>),
@@ -481,7 +463,7 @@ fn mergeable<K: Key, const INNER: usize>(
 
 /// Shares the pairs of the child at `place` with a neighbour that is too full to merge with.
 fn balance<K: Key, V: Copy, const N: usize, const INNER: usize>(
-    nodes: &mut Chunks<Node<K, V, N>>,
+    nodes: &mut NodeArena<Node<K, V, N>>,
     parent: &mut Inner<K, INNER>,
     place: usize,
 ) {
@@ -553,12 +535,20 @@ impl<K: Key, const LEAF: usize, const INNER: usize> Index for BTree<K, LEAF, INN
         leaf.find(key).and_then(|place| leaf.value(place))
     }
 
-    fn take(&mut self, key: PageKey) -> Option<Entry> {
-        self.remove_where(key, |_| true)
-    }
-
-    fn remove_if(&mut self, key: PageKey, entry: Entry) -> bool {
-        self.remove_where(key, |held| held == entry).is_some()
+    fn remove(&mut self, key: PageKey, only: Option<Entry>) -> Option<Entry> {
+        let key = K::new(key).filter(|_| self.count > 0)?;
+        let mut path = Path::new();
+        let id = self.descend(key, &mut path);
+        let leaf = self.leaves.get_mut(id);
+        let place = leaf.find(key)?;
+        let entry = leaf.value(place).filter(|entry| only.is_none_or(|only| only == *entry))?;
+        leaf.remove(place, place + 1);
+        let is_low = leaf.len() < Self::LEAF_LOW.max(1);
+        self.count -= 1;
+        if is_low {
+            self.merge_leaf(&mut path, id);
+        }
+        Some(entry)
     }
 
     fn take_range(

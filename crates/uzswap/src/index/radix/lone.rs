@@ -9,9 +9,9 @@ use std::sync::Arc;
 use super::hash::{mix, scale};
 use super::leaf::LEAF_BITS;
 use crate::budget::{Budget, GrowError};
+use crate::budgeted_vec::BudgetedVec;
 use crate::index::Entry;
 use crate::page::PageKey;
-use crate::table::Table;
 
 /// A key and its entry; `None` where the slot is free.
 type Slot = (u64, Option<Entry>);
@@ -24,7 +24,7 @@ const SLOTS_MIN: usize = 4;
 /// The lone entries, at most one for each value of the keys' upper bits.
 #[derive(Debug)]
 pub(super) struct Lone {
-    slots: Table<Slot>,
+    slots: BudgetedVec<Slot>,
     used: usize,
     /// Where the last search of the whole table ended: the next batch goes on there.
     resume: usize,
@@ -32,7 +32,7 @@ pub(super) struct Lone {
 
 impl Lone {
     pub(super) fn new(budget: &Arc<Budget>) -> Lone {
-        Lone { slots: Table::new(budget), used: 0, resume: 0 }
+        Lone { slots: BudgetedVec::new(budget), used: 0, resume: 0 }
     }
 
     /// Entries held.
@@ -172,7 +172,7 @@ impl Lone {
     /// Moves the entries to a table of so many slots, more than there are entries.
     #[cold]
     fn move_to(&mut self, slots: usize) -> Result<(), GrowError> {
-        let mut table = Table::new(self.slots.budget());
+        let mut table = BudgetedVec::new(self.slots.budget());
         table.reserve_exact(slots)?;
         table.resize(slots, FREE);
         let before = std::mem::replace(&mut self.slots, table);

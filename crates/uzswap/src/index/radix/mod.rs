@@ -287,23 +287,6 @@ impl Radix {
         Ok(None)
     }
 
-    /// Removes the entry of `key` if `wanted` says so.
-    fn remove_where(&mut self, key: PageKey, wanted: impl Fn(Entry) -> bool) -> Option<Entry> {
-        let (upper, place) = split(key);
-        let removed = if let Some(leaf) = self.leaves.table.get_mut(&upper) {
-            let removed = leaf.take_if(place, wanted)?;
-            if leaf.is_sparse() {
-                self.settle(upper);
-            }
-            removed
-        } else {
-            self.get_lone(key).filter(|entry| wanted(*entry))?;
-            self.lone.remove(self.lone.find(upper)?).1
-        };
-        self.count -= 1;
-        Some(removed)
-    }
-
     /// Gives memory back that a leaf does not need any more. Where there is no room for both, the
     /// larger leaf stays until the next removal from it.
     #[cold]
@@ -449,12 +432,20 @@ impl Index for Radix {
         }
     }
 
-    fn take(&mut self, key: PageKey) -> Option<Entry> {
-        self.remove_where(key, |_| true)
-    }
-
-    fn remove_if(&mut self, key: PageKey, entry: Entry) -> bool {
-        self.remove_where(key, |held| held == entry).is_some()
+    fn remove(&mut self, key: PageKey, only: Option<Entry>) -> Option<Entry> {
+        let (upper, place) = split(key);
+        let removed = if let Some(leaf) = self.leaves.table.get_mut(&upper) {
+            let removed = leaf.take_if(place, |entry| only.is_none_or(|only| only == entry))?;
+            if leaf.is_sparse() {
+                self.settle(upper);
+            }
+            removed
+        } else {
+            self.get_lone(key).filter(|entry| only.is_none_or(|only| only == *entry))?;
+            self.lone.remove(self.lone.find(upper)?).1
+        };
+        self.count -= 1;
+        Some(removed)
     }
 
     fn take_range(

@@ -6,7 +6,7 @@
 //! pages and 64-bit words.
 
 use super::mapping::ObjectMapping;
-use crate::names::named;
+use crate::named_enum::named;
 use crate::options::setters;
 use crate::page::PAGE_SIZE;
 
@@ -70,6 +70,8 @@ named!(HandleHeader, "handle header", InObject => "in-object", Beside => "beside
 /// Options of a zsmalloc pool.
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
 pub struct ZsmallocOptions {
     /// The most host pages a zspage may chain: [`CHAIN_SIZE_MIN`] to [`CHAIN_SIZE_MAX`].
     pub chain_size: usize,

@@ -24,7 +24,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use crate::budget::GrowError;
-use crate::names::named;
+use crate::named_enum::named;
 use crate::page::PAGE_SIZE;
 use crate::zpool::{Arena, Sharing, ZpoolError};
 use uzswap_sys::pages::PageRun;

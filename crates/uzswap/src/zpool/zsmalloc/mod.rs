@@ -6,9 +6,9 @@
 //!  handle -> cell -> zspage, slot          compaction rewrites the cell
 //! ```
 //!
-//! Classes, choice of a zspage, order of slots and compaction are the kernel's
-//! (`docs/reference/size-classes.md` has the table). So the same sizes in the same order need the
-//! same number of host pages. Two things differ:
+//! The classes, the choice of a zspage, the order of slots and the compaction are the kernel's: the
+//! same sizes in the same order give the same number of host pages. The table of classes is in
+//! `docs/reference/size-classes.md`. Two things differ:
 //!
 //! - a zspage is contiguous in the address space, so an object is read in place even where it
 //!   crosses a page border; [`ObjectMapping`] has what kernels do instead;

@@ -25,8 +25,8 @@ use std::sync::Arc;
 use super::class::{FULLNESS_GROUPS, HANDLE_BYTES, SizeClass, fullness_group};
 use super::mapping::{Contiguous, WriteMode, ZspagePages};
 use crate::budget::{Budget, GrowError};
+use crate::budgeted_vec::BudgetedVec;
 use crate::page::PAGE_SIZE;
-use crate::table::Table;
 use crate::zpool::handle::{CELLS_MAX, Handle, HandleTable, Location};
 use crate::zpool::lock::PoolPart;
 
@@ -67,9 +67,9 @@ pub(super) struct ClassPages<P> {
     /// Bytes of the word in front of an object: 8, or 0 where it is kept in `beside`.
     header_bytes: usize,
     handles: HandleTable,
-    zspages: Table<Zspage<P>>,
+    zspages: BudgetedVec<Zspage<P>>,
     /// Words of the slots, `class.slots` a zspage, where they are not in the slots.
-    beside: Table<u32>,
+    beside: BudgetedVec<u32>,
     vacant_head: ZspageId,
     zspage_count: usize,
     heads: [ZspageId; FULLNESS_GROUPS],
@@ -105,8 +105,8 @@ impl<P: ZspagePages> ClassPages<P> {
             class,
             header_bytes: if header_in_slot { HANDLE_BYTES } else { 0 },
             handles: HandleTable::new(set, budget),
-            zspages: Table::new(budget),
-            beside: Table::new(budget),
+            zspages: BudgetedVec::new(budget),
+            beside: BudgetedVec::new(budget),
             vacant_head: NONE,
             zspage_count: 0,
             heads: [NONE; FULLNESS_GROUPS],

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::place::PartFile;
+use super::atomic_file::PartFile;
 use super::writer::SnapshotWriter;
 use super::{
     PageForm, SnapshotError, SnapshotHeader, SnapshotOptions, SnapshotPage, SnapshotSummary,

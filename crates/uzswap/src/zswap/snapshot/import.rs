@@ -13,8 +13,8 @@ use crate::backing::Backing;
 use crate::compressor::Compressor;
 use crate::index::IndexError;
 use crate::page::{PAGE_SIZE, Page};
+use crate::zswap::batch::BATCH_PAGES;
 use crate::zswap::entry::{Content, Held, Written};
-use crate::zswap::tier::BATCH_PAGES;
 use crate::zswap::{
     BuildError, Effort, Packed, RECLAIM_TRIES, TenantError, TenantId, TenantNumber, TenantOptions,
     Zswap, ZswapOptions, ZswapParts, with_scratch,
@@ -112,7 +112,7 @@ impl Zswap {
                 pages,
                 of_pages: summary.pages(),
                 bytes,
-                max_pool_bytes: self.limit.max_bytes,
+                max_pool_bytes: self.hysteresis.max_bytes,
                 backing: match &self.tier {
                     None => "a backing (there is none)".to_owned(),
                     Some(tier) => tier.backing().name(),

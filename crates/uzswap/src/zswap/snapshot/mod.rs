@@ -31,11 +31,11 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod atomic_file;
 mod error;
 mod export;
 mod format;
 mod import;
-mod place;
 mod reader;
 mod writer;
 

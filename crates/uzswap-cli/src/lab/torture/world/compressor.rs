@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{Point, World, is_pinned};
 use crate::lab::torture::faults::Fault;
-use crate::lab::torture::plants::Plant;
+use crate::lab::torture::planted_bugs::PlantedBug;
 use uzswap::compressor::{CompressError, Compressor, Corrupt, OUTPUT_BYTES, ObjectFormat};
 use uzswap::page::{PAGE_SIZE, Page};
 
@@ -97,7 +97,7 @@ impl Compressor for LyingCompressor {
             }
         };
         self.inner.decompress(object, page)?;
-        if self.world.is_planted(Plant::WrongPage) && self.world.draw().is_multiple_of(256) {
+        if self.world.is_planted(PlantedBug::WrongPage) && self.world.draw().is_multiple_of(256) {
             page[99] ^= 1;
         }
         Ok(())

@@ -11,7 +11,7 @@ use twox_hash::XxHash3_64;
 
 use super::{Point, World, lock};
 use crate::lab::torture::faults::{Fault, Struck};
-use crate::lab::torture::plants::Plant;
+use crate::lab::torture::planted_bugs::PlantedBug;
 use uzswap::backing::{
     BLOCK_SIZE, Backing, Block, BlockWrite, FileBacking, FileBackingOptions, Submission,
     block_bytes, block_bytes_mut,
@@ -95,8 +95,8 @@ impl Disk {
         Ok(Disk { world, platter: Mutex::new(platter), block_count, file })
     }
 
-    /// Whether the backing is away now.
-    fn is_out(&self) -> bool {
+    /// Counts one request of an outage, which may begin here; whether the backing is away.
+    fn draw_outage(&self) -> bool {
         let mut platter = lock(&self.platter);
         if platter.outage == 0 && self.world.strikes(Fault::Outage) {
             platter.outage = 1 + self.world.draw() % 32;
@@ -113,7 +113,7 @@ impl Disk {
         let world = &self.world;
         let bytes = size_of_val(write.blocks);
         let some = |most: usize| (world.draw() % most as u64) as usize;
-        if self.is_out() {
+        if self.draw_outage() {
             return (Fate::Bytes(0), Err(eio()));
         }
         if world.strikes(Fault::NoSpace) {
@@ -129,7 +129,7 @@ impl Disk {
             return (Fate::Bytes(some(bytes)), Ok(()));
         }
         if world.strikes(Fault::LostWrite)
-            || world.is_planted(Plant::EarlySuccess) && world.draw().is_multiple_of(64)
+            || world.is_planted(PlantedBug::EarlySuccess) && world.draw().is_multiple_of(64)
         {
             return (Fate::Bytes(0), Ok(()));
         }
@@ -149,7 +149,7 @@ impl Disk {
         fates: Vec<(Fate, io::Result<()>)>,
         rot: Option<u64>,
     ) {
-        let believed = self.world.is_planted(Plant::EarlySuccess);
+        let believed = self.world.is_planted(PlantedBug::EarlySuccess);
         let platter = &mut *lock(&self.platter);
         let (mut runs, mut apart) = (Vec::new(), true);
         for (write, (fate, outcome)) in writes.iter_mut().zip(fates) {
@@ -262,7 +262,7 @@ impl Backing for Disk {
         if early {
             world.happen(Point::Free);
         }
-        let outcome = if self.is_out() || world.strikes(Fault::ReadError) {
+        let outcome = if self.draw_outage() || world.strikes(Fault::ReadError) {
             blocks.iter_mut().for_each(|block| block.0.fill(0xee));
             Err(eio())
         } else {
@@ -270,7 +270,8 @@ impl Backing for Disk {
             if let Some(file) = &self.file {
                 self.read_file(file, &platter, first, blocks);
             }
-            let beside = world.is_planted(Plant::WrongBlock) && world.draw().is_multiple_of(16);
+            let beside =
+                world.is_planted(PlantedBug::WrongBlock) && world.draw().is_multiple_of(16);
             for (number, block) in blocks.iter_mut().enumerate() {
                 let at = start + number;
                 let from = if beside { (at + 1) % platter.blocks.len() } else { at };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::World;
 use crate::lab::torture::faults::Fault;
-use crate::lab::torture::plants::Plant;
+use crate::lab::torture::planted_bugs::PlantedBug;
 use uzswap::AuditError;
 use uzswap::index::{Entry, Index, IndexError};
 use uzswap::page::PageKey;
@@ -21,7 +21,7 @@ impl FailingIndex {
         FailingIndex { world, inner }
     }
 
-    fn is_planted(&self, plant: Plant) -> bool {
+    fn is_planted(&self, plant: PlantedBug) -> bool {
         self.world.is_planted(plant) && self.world.draw().is_multiple_of(64)
     }
 }
@@ -40,29 +40,23 @@ impl Index for FailingIndex {
         if before.is_none() && self.world.strikes(Fault::NoIndex) {
             return Err(IndexError::NoMemory);
         }
-        if before.is_some() && self.is_planted(Plant::StaleEntry) {
+        if before.is_some() && self.is_planted(PlantedBug::StaleEntry) {
             return Ok(Some(entry));
         }
         let replaced = self.inner.insert_or_replace(key, entry);
-        if self.is_planted(Plant::LostEntry) { replaced.map(|_| None) } else { replaced }
+        if self.is_planted(PlantedBug::LostEntry) { replaced.map(|_| None) } else { replaced }
     }
 
     fn get(&self, key: PageKey) -> Option<Entry> {
         self.inner.get(key)
     }
 
-    fn take(&mut self, key: PageKey) -> Option<Entry> {
-        if self.is_planted(Plant::ForgottenRemoval) {
-            return None;
+    fn remove(&mut self, key: PageKey, only: Option<Entry>) -> Option<Entry> {
+        match only {
+            None if self.is_planted(PlantedBug::ForgottenRemoval) => None,
+            Some(_) if self.world.is_planted(PlantedBug::KeyOnlyErase) => self.inner.take(key),
+            only => self.inner.remove(key, only),
         }
-        self.inner.take(key)
-    }
-
-    fn remove_if(&mut self, key: PageKey, entry: Entry) -> bool {
-        if self.world.is_planted(Plant::KeyOnlyErase) {
-            return self.inner.take(key).is_some();
-        }
-        self.inner.remove_if(key, entry)
     }
 
     fn take_range(

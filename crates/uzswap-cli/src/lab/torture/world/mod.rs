@@ -19,7 +19,7 @@ pub(super) use index::FailingIndex;
 pub(super) use pool::RottingPool;
 
 use super::faults::{FAULTS, Fault, Struck};
-use super::plants::Plant;
+use super::planted_bugs::PlantedBug;
 use crate::lab::mix;
 
 /// Where in an operation another thread gets its turn, and so what it may do there.
@@ -68,7 +68,7 @@ pub(super) struct World {
     pending: AtomicBool,
     meanwhile: Mutex<Option<Meanwhile>>,
     violation: Mutex<Option<String>>,
-    pub(super) plant: Option<Plant>,
+    pub(super) plant: Option<PlantedBug>,
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -80,7 +80,7 @@ impl World {
         seed: u64,
         rates: [u32; FAULTS],
         crowded: bool,
-        plant: Option<Plant>,
+        plant: Option<PlantedBug>,
     ) -> World {
         World {
             seed: mix(seed),
@@ -127,7 +127,7 @@ impl World {
         self.fired[fault.number()].load(Ordering::Relaxed)
     }
 
-    pub(super) fn is_planted(&self, plant: Plant) -> bool {
+    pub(super) fn is_planted(&self, plant: PlantedBug) -> bool {
         self.plant == Some(plant)
     }
 

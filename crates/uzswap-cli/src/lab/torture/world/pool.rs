@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use super::{World, lock, note_waiting, set_pinned};
 use crate::lab::torture::faults::Fault;
-use crate::lab::torture::plants::Plant;
+use crate::lab::torture::planted_bugs::PlantedBug;
 use uzswap::AuditError;
 use uzswap::budget::GrowError;
 use uzswap::page::PAGE_SIZE;
@@ -19,7 +19,7 @@ pub(in crate::lab::torture) struct RottingPool {
     inner: Box<dyn Zpool>,
     /// Which bit of an object has changed.
     rotten: Mutex<BTreeMap<u64, usize>>,
-    /// Pages beyond the limit, of [`Plant::Overshoot`].
+    /// Pages beyond the limit, of [`PlantedBug::Overshoot`].
     beyond: Option<Box<dyn Zpool>>,
 }
 
@@ -29,7 +29,7 @@ const BEYOND: u64 = 1 << 30;
 impl RottingPool {
     pub(in crate::lab::torture) fn new(world: Arc<World>, inner: Box<dyn Zpool>) -> RottingPool {
         let beyond = world
-            .is_planted(Plant::Overshoot)
+            .is_planted(PlantedBug::Overshoot)
             .then(|| ZpoolKind::Zbud.build(Arc::new(Arena::new()), Default::default()));
         RottingPool { world, inner, rotten: Mutex::default(), beyond }
     }
@@ -99,7 +99,8 @@ impl Zpool for RottingPool {
     }
 
     fn remove(&self, handle: Handle) -> Result<(), UnknownHandle> {
-        if self.world.is_planted(Plant::LeakedObject) && self.world.draw().is_multiple_of(256) {
+        if self.world.is_planted(PlantedBug::LeakedObject) && self.world.draw().is_multiple_of(256)
+        {
             return Ok(());
         }
         lock(&self.rotten).remove(&handle.to_bits());

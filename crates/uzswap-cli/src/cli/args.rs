@@ -1,0 +1,12 @@
+//! What the flags of several commands have in common.
+
+/// The values without repetitions.
+pub(super) fn distinct<T: Copy + PartialEq>(values: &[T]) -> Vec<T> {
+    let mut distinct = Vec::new();
+    for &value in values {
+        if !distinct.contains(&value) {
+            distinct.push(value);
+        }
+    }
+    distinct
+}

@@ -1,0 +1,545 @@
+//! The live report for a terminal of 100 columns, and its sentences.
+
+use super::{LiveFindings, LiveReport};
+use crate::lab::histogram::Bucket;
+use crate::lab::live::engine::LiveRun;
+use crate::lab::live::interval::{Difference, ROUNDS_MIN};
+use crate::lab::live::{FailureKind, LiveLimit};
+use crate::lab::report::format::{
+    beside, counted, human_size, mib, nanoseconds, pictures, section, share, table, thousands,
+    trimmed, wrapped,
+};
+use crate::lab::report::{Stats, percent_change};
+use uzswap::zswap::LatencyCounts;
+
+/// The run times of the study's first table.
+const KINDS: [(&str, Seconds); 3] =
+    [("real", |run| run.real_s), ("sys", |run| run.sys_s), ("user", |run| run.user_s)];
+
+type Seconds = fn(&LiveRun) -> f64;
+
+/// Columns of a pool over time.
+const TIME_COLUMNS: usize = 72;
+
+/// From an empty pool to the fullest.
+const LEVELS: &[u8] = b" .:-=+*#%@";
+
+/// The whole report.
+pub(super) fn page(report: &LiveReport) -> String {
+    let mut page = header(report);
+    page += &failures(report);
+    if report.combinations.iter().any(|findings| !findings.runs.is_empty()) {
+        page += &run_times(report);
+        page += &counts(report);
+        page += &latencies(report);
+        page += &peak(report);
+        page += &beyond(report);
+    }
+    page += "SUMMARY\n\n";
+    for sentence in report.notes.iter().chain(&report.summary) {
+        page += &wrapped("- ", "  ", sentence);
+    }
+    page
+}
+
+fn header(report: &LiveReport) -> String {
+    let settings = &report.settings;
+    let mut text = format!(
+        "uzswap {} compare, live: {} x {}, taking turns, each under the limit\n",
+        report.envelope.version,
+        counted(report.combinations.len(), "combination"),
+        counted(settings.rounds, "run"),
+    );
+    let line = |name: &str, words: &str| wrapped(&format!("{name:<10}"), "          ", words);
+    text += &line("command", &report.program.text());
+    for (name, shell) in [
+        ("prepare", &report.program.prepare),
+        ("check", &report.program.check),
+        ("cleanup", &report.program.cleanup),
+    ] {
+        if let Some(shell) = shell {
+            text += &line(name, shell);
+        }
+    }
+    let warm_up = &report.warm_up;
+    text += &line(
+        "alone",
+        &format!(
+            "{:.2} s, peak {} without a limit (the warm-up, one run)",
+            warm_up.real_s,
+            human_size(warm_up.peak_bytes)
+        ),
+    );
+    let share = match settings.limit {
+        LiveLimit::Percent(percent) => format!(" ({percent}% of the peak)"),
+        LiveLimit::Bytes(_) => String::new(),
+    };
+    text += &line(
+        "limit",
+        &format!(
+            "{}{share}: anonymous memory of all programs, pool and metadata",
+            human_size(settings.limit_bytes)
+        ),
+    );
+    if let Some(bytes) = report.program.tmpfs_bytes {
+        text += &line("folder", &format!("a fresh tmpfs of {} for each run", human_size(bytes)));
+    }
+    let machine = &report.envelope.machine;
+    text +=
+        &line("machine", &format!("Linux {}, {} x {}", machine.kernel, machine.cpus, machine.cpu));
+    text + "\n"
+}
+
+/// Rows that did not end well, first: a reader must not overlook that they are missing.
+fn failures(report: &LiveReport) -> String {
+    let mut text = String::new();
+    for findings in &report.combinations {
+        let Some(failure) = &findings.failure else { continue };
+        let run = findings.runs.len() + 1;
+        let found = findings.smallest_limit.map_or(String::new(), |limit| {
+            format!(
+                "; it succeeded in {} and failed in {}",
+                human_size(limit.fits_bytes),
+                human_size(limit.fails_bytes)
+            )
+        });
+        let first = format!("{}, run {run}: ", findings.label);
+        text += &wrapped(&first, "  ", &format!("{}{found}", failure.message));
+        for line in failure.output.lines().rev().take(8).collect::<Vec<_>>().into_iter().rev() {
+            text += &wrapped("  | ", "  |   ", line);
+        }
+        text += "\n";
+    }
+    text
+}
+
+/// (a): the table of the linux-mm study, with the difference to the base.
+fn run_times(report: &LiveReport) -> String {
+    let mut table = table(&["LABEL", "MIN", "MAX", "MEAN", "MEDIAN", "STDDEV", "vs BASE", "95%"]);
+    for (kind, of) in KINDS {
+        for findings in ended(report) {
+            let stats = Stats::of(&findings.each(of));
+            let seconds = |value: f64| format!("{value:.2}");
+            let (change, interval) = match difference(findings, kind) {
+                None => ("base".to_owned(), String::new()),
+                Some(difference) => {
+                    let sign = if difference.is_real() { ' ' } else { '~' };
+                    (format!("{:+.2} {sign}", difference.mean), interval(&difference))
+                }
+            };
+            table.add_row([
+                format!("{kind:<4} {}", findings.label),
+                seconds(stats.min),
+                seconds(stats.max),
+                seconds(stats.mean),
+                seconds(stats.median),
+                seconds(stats.stddev),
+                change,
+                interval,
+            ]);
+        }
+    }
+    let mut text = section("(a) RUN TIME", "of the command, seconds", &table);
+    text.pop();
+    text += "vs BASE: mean difference, run by run; 95%: its interval.\n";
+    text +=
+        "~ the interval contains zero, or the runs are too few for one: no difference is shown.\n";
+    text += "sys and user: of the programs and the engine together.\n\n";
+    text
+}
+
+fn difference(findings: &LiveFindings, kind: &str) -> Option<Difference> {
+    let differences = findings.differences?;
+    Some(match kind {
+        "real" => differences.real_s,
+        "sys" => differences.sys_s,
+        _ => differences.user_s,
+    })
+}
+
+fn interval(difference: &Difference) -> String {
+    match (difference.low, difference.high) {
+        (Some(low), Some(high)) => format!("{low:+.2} to {high:+.2}"),
+        _ => "-".to_owned(),
+    }
+}
+
+/// The rows with a run that ended well.
+fn ended(report: &LiveReport) -> impl Iterator<Item = &LiveFindings> {
+    report.combinations.iter().filter(|findings| !findings.runs.is_empty())
+}
+
+/// The counts of a preset, if it has any.
+fn counts(report: &LiveReport) -> String {
+    let names: Vec<&str> = match ended(report).next() {
+        Some(findings) => findings.runs[0].counts.iter().map(|(name, _)| name.as_str()).collect(),
+        None => Vec::new(),
+    };
+    if names.is_empty() {
+        return String::new();
+    }
+    let mut table = table(&["COUNT", "MIN", "MAX", "MEAN", "MEDIAN", "STDDEV"]);
+    for name in names {
+        for findings in ended(report) {
+            let of = |run: &LiveRun| {
+                let count = run.counts.iter().find(|(other, _)| other == name);
+                count.map_or(0.0, |(_, count)| *count)
+            };
+            let stats = Stats::of(&findings.each(of));
+            let Stats { min, max, mean, median, stddev } = stats;
+            let mut row = vec![format!("{name}, {}", findings.label)];
+            row.extend([min, max, mean, median, stddev].map(|value| thousands(value as u64)));
+            table.add_row(row);
+        }
+    }
+    format!("{}\n\n", trimmed(&table))
+}
+
+/// (b): percentiles, then the pictures.
+fn latencies(report: &LiveReport) -> String {
+    let mut table = table(&[
+        "LABEL",
+        "STORE p50",
+        "p99",
+        "LOAD p50",
+        "p99",
+        "FAULT p50",
+        "p99",
+        "p99.9",
+        "FAULTS",
+    ]);
+    for findings in ended(report) {
+        let time = |counts: &LatencyCounts, percent| match counts.count {
+            0 => "-".to_owned(),
+            _ => nanoseconds(counts.percentile_ns(percent)),
+        };
+        let LiveFindings { store_ns, load_ns, fault_ns, .. } = findings;
+        table.add_row([
+            findings.label.clone(),
+            time(store_ns, 50.0),
+            time(store_ns, 99.0),
+            time(load_ns, 50.0),
+            time(load_ns, 99.0),
+            time(fault_ns, 50.0),
+            time(fault_ns, 99.0),
+            time(fault_ns, 99.9),
+            thousands(fault_ns.count),
+        ]);
+    }
+    let mut text = section("(b) LATENCY", "all runs together", &table);
+    text.pop();
+    text += "STORE, LOAD: the engine's own; FAULT: as a thread waits for its page.\n";
+    if report.combinations.iter().any(|findings| findings.parts.is_kernel()) {
+        text += "Of the kernel: MADV_PAGEOUT of a page, and a touch of one that is out, by a \
+                 probe in the\ncgroup.\n";
+    }
+    text += "\n";
+    for findings in ended(report) {
+        let titles = ["store", "load"].map(|what| format!("{}, {what} (ns)", findings.label));
+        text += &beside(&titles[0], &titles[1]);
+        text += &pictures(&buckets(&findings.store_ns), &buckets(&findings.load_ns));
+        text += "\n";
+    }
+    let faults: Vec<&LiveFindings> = ended(report).collect();
+    for pair in faults.chunks(2) {
+        let title = |at: usize| {
+            pair.get(at).map_or(String::new(), |it| format!("{}, fault (ns)", it.label))
+        };
+        let of = |at: usize| pair.get(at).map_or(Vec::new(), |it| buckets(&it.fault_ns));
+        text += &beside(&title(0), &title(1));
+        text += &pictures(&of(0), &of(1));
+        text += "\n";
+    }
+    text
+}
+
+/// Counts per power of two, without gaps.
+pub(super) fn buckets(counts: &LatencyCounts) -> Vec<Bucket> {
+    let mut buckets: Vec<Bucket> = Vec::new();
+    for counted in &counts.buckets {
+        // All of it is in one power of two: that of the longest time in it.
+        let from_ns = match (counted.below_ns - 1).checked_ilog2() {
+            None | Some(0) => 0,
+            Some(power) => 1_u64 << power,
+        };
+        while let Some(last) = buckets.last()
+            && last.to_ns < from_ns
+        {
+            let from_ns = last.to_ns;
+            buckets.push(Bucket { from_ns, to_ns: from_ns * 2, count: 0 });
+        }
+        match buckets.last_mut() {
+            Some(last) if last.from_ns == from_ns => last.count += counted.count,
+            _ => {
+                let to_ns = (from_ns * 2).max(2);
+                buckets.push(Bucket { from_ns, to_ns, count: counted.count });
+            }
+        }
+    }
+    buckets
+}
+
+/// (c): the largest pool, and the pages in it.
+fn peak(report: &LiveReport) -> String {
+    let mut table = table(&[
+        "LABEL",
+        "POOL",
+        "vs BASE",
+        "PAGES",
+        "THEIR BYTES",
+        "POOL/BYTES",
+        "METADATA",
+        "ALL",
+    ]);
+    for findings in ended(report) {
+        let Some(run) = findings.median_run() else { continue };
+        let bytes = findings.pool_peak_page_bytes();
+        let against = match findings.pool_percent_of_base {
+            _ if findings.is_base() => "base".to_owned(),
+            Some(percent) => format!("{:+.1}%", percent - 100.0),
+            None => "-".to_owned(),
+        };
+        table.add_row([
+            findings.label.clone(),
+            thousands(findings.pool_peak_bytes),
+            against,
+            thousands(findings.pool_peak_pages),
+            thousands(bytes),
+            if bytes > 0 { share(findings.pool_peak_bytes, bytes) } else { "-".to_owned() },
+            thousands(run.metadata_peak_bytes),
+            thousands(run.peak_bytes),
+        ]);
+    }
+    let mut text = section("(c) PEAK POOL SIZE", "of the run with the median pool; bytes", &table);
+    text.pop();
+    text += "PAGES: in the pool at its peak. ALL: peak of programs, pool and metadata together.\n";
+    text += "A pool with more pages is larger too; POOL/BYTES shows its density.\n\n";
+    text
+}
+
+/// (d): the figures that the study did not take.
+fn beyond(report: &LiveReport) -> String {
+    let mut table = table(&[
+        "LABEL",
+        "STORED",
+        "LOADED",
+        "REFUSED",
+        "FREED",
+        "FREE ms",
+        "ENGINE CPU s",
+        "of CPU",
+    ]);
+    for findings in ended(report) {
+        let median = |of: fn(&LiveRun) -> f64| Stats::of(&findings.each(of)).median;
+        let pages = |of: fn(&LiveRun) -> f64| thousands(median(of) as u64);
+        let cpu = median(|run| run.user_s + run.sys_s);
+        let engine = median(|run| run.engine_cpu_s);
+        table.add_row([
+            findings.label.clone(),
+            pages(|run| run.stored_pages as f64),
+            pages(|run| run.loaded_pages as f64),
+            pages(|run| run.refused_pages as f64),
+            match findings.parts.is_kernel() {
+                true => "-".to_owned(),
+                false => pages(|run| run.freed_pages.unwrap_or(0) as f64),
+            },
+            match findings.parts.is_kernel() {
+                true => "-".to_owned(),
+                false => format!("{:.1}", median(|run| run.free_ms.unwrap_or(0.0))),
+            },
+            format!("{engine:.2}"),
+            if cpu > 0.0 { format!("{:.0}%", engine / cpu * 100.0) } else { "-".to_owned() },
+        ]);
+    }
+    let mut text = section("(d) BEYOND THE STUDY", "medians; pages where no unit is given", &table);
+    let mut table = self::table(&["LARGEST FREEING", "PAGES", "LEFT", "POOL", "LEFT", "IDEAL"]);
+    let mut rows = 0;
+    for findings in ended(report) {
+        let Some(freeing) = &findings.largest_freeing else { continue };
+        rows += 1;
+        table.add_row([
+            findings.label.clone(),
+            thousands(freeing.pages_before),
+            thousands(freeing.pages_after),
+            thousands(freeing.pool_before_bytes),
+            thousands(freeing.pool_after_bytes),
+            thousands(freeing.ideal_bytes()),
+        ]);
+    }
+    if rows > 0 {
+        text += &format!("{}\n", trimmed(&table));
+        text += "IDEAL: the remaining pages at the density from before; bytes.\n\n";
+    }
+    if report.combinations.iter().any(|findings| findings.parts.is_kernel()) {
+        text +=
+            "ENGINE CPU of the kernel: the thread that holds the limit; the rest is in sys.\n\n";
+    }
+    text += &pools_over_time(report);
+    text
+}
+
+fn pools_over_time(report: &LiveReport) -> String {
+    let most = ended(report).flat_map(|findings| &findings.runs).flat_map(|run| &run.timeline);
+    let Some(most) = most.map(|sample| sample.pool_bytes).max().filter(|&most| most > 0) else {
+        return String::new();
+    };
+    let mut text = format!("POOL OVER TIME: start to end of a run; @ is {}\n\n", mib(most));
+    for findings in ended(report) {
+        let Some(run) = findings.median_run() else { continue };
+        text += &format!("{:<24}|{}|\n", findings.label, line_of(run, most));
+    }
+    text + "\n"
+}
+
+/// The largest pool of each part of a run, in characters.
+fn line_of(run: &LiveRun, most: u64) -> String {
+    let end = run.timeline.last().map_or(0, |sample| sample.ms) + 1;
+    let mut columns = vec![None; TIME_COLUMNS];
+    for sample in &run.timeline {
+        let column = &mut columns[(sample.ms as usize * TIME_COLUMNS) / end as usize];
+        *column = (*column).max(Some(sample.pool_bytes));
+    }
+    let mut last = 0;
+    let levels = columns.into_iter().map(|bytes| {
+        last = bytes.unwrap_or(last);
+        let level = (u128::from(last) * (LEVELS.len() as u128 - 1)).div_ceil(u128::from(most));
+        char::from(LEVELS[level as usize])
+    });
+    levels.collect()
+}
+
+/// The figures in words.
+pub(super) fn sentences(report: &LiveReport) -> Vec<String> {
+    let mut sentences = Vec::new();
+    let Some(base) = report.base() else {
+        sentences.push("Every combination failed: there is nothing to compare.".to_owned());
+        return sentences;
+    };
+    for findings in &report.combinations {
+        sentences.extend(fate(findings, report.settings.rounds));
+    }
+    let alone = report.warm_up.real_s;
+    let mean = |findings: &LiveFindings| Stats::of(&findings.each(|run| run.real_s)).mean;
+    sentences.push(format!(
+        "Under the limit the command takes {:.2} times its time without one with {} ({:.2} s to \
+         {alone:.2} s).",
+        mean(base) / alone.max(1e-9),
+        base.label,
+        mean(base),
+    ));
+    let others: Vec<&LiveFindings> = ended(report).filter(|findings| !findings.is_base()).collect();
+    for findings in &others {
+        sentences.extend(compared(findings, base));
+    }
+    for findings in &others {
+        sentences.extend(pools(findings, base));
+    }
+    for findings in ended(report) {
+        let Some(run) = findings.median_run() else { continue };
+        let limit = report.settings.limit_bytes;
+        let peak = findings.each(|run| run.peak_bytes).into_iter().max().unwrap_or(0);
+        if peak > limit + limit / 50 {
+            sentences.push(format!(
+                "{} exceeded the limit for a moment: peak {} of {}. Programs grew faster than \
+                 pages were evicted.",
+                findings.label,
+                human_size(peak),
+                human_size(limit),
+            ));
+        }
+        if run.refused_pages > 0 {
+            sentences.push(format!(
+                "{} refused {} pages of {}: these stay uncompressed and count against the limit.",
+                findings.label,
+                thousands(run.refused_pages),
+                thousands(run.stored_pages),
+            ));
+        }
+        if run.stored_pages == 0 {
+            sentences.push(format!(
+                "{}: no page was evicted. The limit was not reached, or the programs are unmanaged \
+                 (static, setuid); see `uzswap doctor`, or use a smaller --limit.",
+                findings.label
+            ));
+        }
+    }
+    sentences
+}
+
+fn fate(findings: &LiveFindings, rounds: usize) -> Option<String> {
+    let failure = findings.failure.as_ref()?;
+    let what = match failure.kind {
+        FailureKind::DidNotFit => "does not live within the limit",
+        FailureKind::Command => "failed",
+        FailureKind::TimedOut => "took longer than --timeout",
+        FailureKind::Wrong => "did not pass --check",
+        FailureKind::Machine => "could not be run",
+        FailureKind::Interrupted => "was interrupted",
+    };
+    Some(format!(
+        "{} {what} in run {} of {rounds} and had no further run; see above.",
+        findings.label,
+        findings.runs.len() + 1
+    ))
+}
+
+/// The time from start to end, of the rounds that both have.
+fn compared(findings: &LiveFindings, base: &LiveFindings) -> Option<String> {
+    let difference = findings.differences?.real_s;
+    let of_base = base.each(|run| run.real_s);
+    let of_base = &of_base[..findings.runs.len().min(of_base.len())];
+    let base_mean = of_base.iter().sum::<f64>() / of_base.len().max(1) as f64;
+    let percent = difference.mean / base_mean.max(1e-9) * 100.0;
+    let word = if difference.mean >= 0.0 { "more" } else { "less" };
+    let by = format!(
+        "{} takes {:.2} s {word} than {} ({percent:+.1}%)",
+        findings.label,
+        difference.mean.abs(),
+        base.label
+    );
+    Some(match (difference.low, difference.high) {
+        (Some(low), Some(high)) if difference.is_real() => {
+            format!("{by}; with 95% confidence the difference is {low:+.2} to {high:+.2} s.")
+        }
+        (Some(low), Some(high)) => format!(
+            "{by}, but the interval {low:+.2} to {high:+.2} s contains zero: these runs show no \
+             difference."
+        ),
+        _ => format!("{by}; fewer than {ROUNDS_MIN} rounds show no difference."),
+    })
+}
+
+fn pools(findings: &LiveFindings, base: &LiveFindings) -> Option<String> {
+    let pool = percent_change(findings.pool_peak_bytes as f64, base.pool_peak_bytes as f64)?;
+    let dense = |it: &LiveFindings| {
+        let bytes = it.pool_peak_page_bytes();
+        (bytes > 0).then(|| it.pool_peak_bytes as f64 / bytes as f64)
+    };
+    let per_page = percent_change(dense(findings)?, dense(base)?)?;
+    Some(format!(
+        "Peak pool of {} against {}: {pool:+.1}%, {per_page:+.1}% per page in it.",
+        findings.label, base.label
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use uzswap::zswap::LatencyBucket;
+
+    #[test]
+    fn buckets_are_powers_of_two_without_gaps() {
+        let buckets_of = |times: &[(u64, u64)]| {
+            let bucket = |&(below_ns, count): &(u64, u64)| LatencyBucket { below_ns, count };
+            let buckets = times.iter().map(bucket).collect();
+            super::buckets(&LatencyCounts { count: 0, sum_ns: 0, buckets })
+        };
+        let found = buckets_of(&[(1, 1), (2, 2), (5, 4), (8, 8), (33, 16)]);
+        let found: Vec<(u64, u64, u64)> =
+            found.iter().map(|it| (it.from_ns, it.to_ns, it.count)).collect();
+        assert_eq!(
+            found,
+            [(0, 2, 3), (2, 4, 0), (4, 8, 12), (8, 16, 0), (16, 32, 0), (32, 64, 16)]
+        );
+    }
+}

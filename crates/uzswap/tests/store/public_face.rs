@@ -1,0 +1,179 @@
+//! Goal: the face of the library: options out of their range are refused by name, tenants are of
+//! one store, and a store answers simple questions.
+//! Method: each option at the ends of its range and beyond them.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use uzswap::OptionError;
+use uzswap::backing::{BackingError, FileBacking, FileBackingOptions, MemoryBacking};
+use uzswap::compressor::CompressorKind;
+use uzswap::page::{PAGE_SIZE, Page, PageKey};
+use uzswap::zpool::zsmalloc::ZsmallocOptions;
+use uzswap::zswap::{
+    BuildError, RecordOptions, Shrinker, ShrinkerOptions, StoreError, TenantError, TenantId,
+    TenantOptions, Zswap, ZswapOptions,
+};
+
+fn page(number: u64) -> Page {
+    let mut page = [0; PAGE_SIZE];
+    page[..8].copy_from_slice(&(number + 1).to_le_bytes());
+    page
+}
+
+#[test]
+fn an_option_out_of_its_range_is_refused_by_name() {
+    let base = ZswapOptions::default;
+    let chain = |pages| base().zsmalloc(ZsmallocOptions::default().chain_size(pages));
+    for (options, told) in [
+        (base().shards(0), "shards must be a power of two, got 0"),
+        (base().shards(3), "shards must be a power of two, got 3"),
+        (base().object_header_bytes(100), "object_header_bytes must be 0 to 64, got 100"),
+        (
+            base().accept_threshold_percent(101),
+            "accept_threshold_percent must be 0 to 100, got 101",
+        ),
+        (chain(3), "chain_size must be 4 to 16, got 3"),
+        (chain(17), "chain_size must be 4 to 16, got 17"),
+    ] {
+        let backing = || Box::new(MemoryBacking::new(16).unwrap());
+        let errors = [
+            options.build().unwrap_err(),
+            Zswap::with_compressor(options, CompressorKind::Lz4.build()).unwrap_err(),
+            Zswap::with_backing(options, backing()).unwrap_err(),
+        ];
+        for error in errors {
+            assert!(matches!(error, BuildError::Option(_)), "{error:?}");
+            assert_eq!(error.to_string(), told);
+        }
+        let error = Zswap::from_snapshot(options, None, "/nowhere").unwrap_err();
+        assert_eq!(error.to_string(), told, "before the file is opened");
+    }
+    for options in [
+        base().shards(1),
+        base().object_header_bytes(64),
+        base().accept_threshold_percent(0),
+        base().accept_threshold_percent(100),
+        chain(4),
+        chain(16),
+    ] {
+        options.build().unwrap().store(PageKey(1), &page(1)).unwrap();
+    }
+}
+
+#[test]
+fn a_backing_needs_records() {
+    let backing = Box::new(MemoryBacking::new(16).unwrap());
+    let error = Zswap::with_backing(ZswapOptions::bare(), backing).unwrap_err();
+    assert_eq!(error, BuildError::BackingWithoutRecords);
+    assert!(error.to_string().contains("records"));
+    let backing = Box::new(MemoryBacking::new(16).unwrap());
+    let options = ZswapOptions::bare().records(Some(RecordOptions::default()));
+    assert!(Zswap::with_backing(options, backing).is_ok());
+}
+
+#[test]
+fn writes_in_flight_and_percents_have_ranges() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = FileBackingOptions::new(folder.path().join("backing"), Some(1 << 16));
+    for in_flight in [0, 4097] {
+        let error = FileBacking::open(&options.clone().in_flight(in_flight)).unwrap_err();
+        assert!(matches!(error, BackingError::Option(_)), "{error:?}");
+        assert_eq!(error.to_string(), format!("in_flight must be 1 to 4096, got {in_flight}"));
+        assert_eq!(folder.path().read_dir().unwrap().count(), 0, "no file was made");
+    }
+    FileBacking::open(&options.in_flight(1)).unwrap();
+
+    let zswap = Arc::new(ZswapOptions::default().build().unwrap());
+    let options = ShrinkerOptions::default().interval(Duration::from_secs(3600));
+    let error = Shrinker::start(Arc::clone(&zswap), options.compact_percent(200)).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+    let error = error.into_inner().unwrap().downcast::<OptionError>().unwrap();
+    assert_eq!(error.to_string(), "compact_percent must be 0 to 100, got 200");
+    Shrinker::start(zswap, options.compact_percent(100)).unwrap();
+}
+
+#[test]
+fn a_tenant_is_of_its_store_alone() {
+    let [one, other] = [(); 2].map(|()| ZswapOptions::default().build().unwrap());
+    let options = || TenantOptions::default().name("of one".to_owned());
+    let tenant = one.add_tenant(TenantId::ROOT, options()).unwrap();
+    let same_number = other.add_tenant(TenantId::ROOT, options()).unwrap();
+    assert_eq!(tenant.number(), same_number.number());
+    assert_ne!(tenant, same_number);
+
+    let refused = other.store_for(tenant, PageKey(1), &page(1)).unwrap_err();
+    assert!(matches!(refused, StoreError::NoTenant { .. }), "{refused}");
+    let unknown = Err(TenantError::Unknown(tenant));
+    assert_eq!(other.set_tenant(tenant, options()), unknown);
+    assert_eq!(other.remove_tenant(tenant), unknown);
+    assert_eq!(other.add_tenant(tenant, options()), Err(TenantError::Unknown(tenant)));
+    assert!(other.is_empty() && other.tenants().len() == 2);
+
+    one.store_for(tenant, PageKey(1), &page(1)).unwrap();
+    other.store_for(TenantId::ROOT, PageKey(1), &page(1)).unwrap();
+    assert_eq!(other.tenant_id(same_number.number()), Some(same_number));
+}
+
+#[test]
+fn a_store_says_what_it_has() {
+    let backing = Box::new(MemoryBacking::new(1 << 10).unwrap());
+    let zswap = Zswap::with_backing(ZswapOptions::default().shards(4), backing).unwrap();
+    assert!(zswap.is_empty() && zswap.keys().next().is_none());
+    let keys: BTreeSet<PageKey> = (0..300).map(|number| PageKey(number * 1000)).collect();
+    for &key in &keys {
+        zswap.store(key, &page(key.0)).unwrap();
+    }
+    zswap.store(PageKey(u64::MAX), &[0; PAGE_SIZE]).unwrap();
+    zswap.shrink(TenantId::ROOT, 100);
+    assert!(zswap.counters().backing_pages > 0);
+    assert_eq!(zswap.len(), 301);
+    assert!(zswap.invalidate(PageKey(u64::MAX)));
+    assert_eq!(zswap.keys().collect::<BTreeSet<_>>(), keys);
+    assert_eq!(zswap.len(), 300);
+    assert!(zswap.contains(PageKey(1000)) && !zswap.contains(PageKey(1)));
+
+    let told = format!("{zswap:?}");
+    assert!(told.len() < 200 && !told.contains('\n'), "{told}");
+    assert!(told.starts_with("Zswap { zpool: zsmalloc, compressor: lz4, pool_bytes: "), "{told}");
+    let pretty = format!("{zswap:#?}");
+    assert!(pretty.len() < 200, "{pretty}");
+}
+
+#[test]
+fn options_are_written_and_read_by_their_names() {
+    let options = ZswapOptions::default()
+        .compressor("zstd:19".parse().unwrap())
+        .records(Some(RecordOptions::default().checksum(false)))
+        .max_pool_bytes(1 << 40);
+    let json = serde_json::to_value(options).unwrap();
+    assert_eq!(json["compressor"], "zstd:19");
+    assert_eq!(json["zpool"], "zsmalloc");
+    assert_eq!(serde_json::from_value::<ZswapOptions>(json).unwrap(), options);
+
+    let read = |json: &str| serde_json::from_str::<ZswapOptions>(json);
+    assert_eq!(read("{}").unwrap(), ZswapOptions::default());
+    let z3fold = ZswapOptions::default().zpool(uzswap::zpool::ZpoolKind::Z3fold);
+    assert_eq!(read(r#"{"zpool": "z3fold"}"#).unwrap(), z3fold);
+    for (wrong, told) in [
+        (r#"{"zpool": "slab"}"#, "slab"),
+        (r#"{"compressor": "zstd:99"}"#, "zstd"),
+        (r#"{"shard": 4}"#, "unknown field `shard`"),
+        (r#"{"zpool": 3}"#, "a name"),
+    ] {
+        let error = read(wrong).unwrap_err().to_string();
+        assert!(error.contains(told), "{error}");
+    }
+    // Ranges are the builder's.
+    assert!(read(r#"{"shards": 3}"#).unwrap().build().is_err());
+
+    let shrinker = ShrinkerOptions::default().dynamic(true);
+    let json = serde_json::to_string(&shrinker).unwrap();
+    assert_eq!(serde_json::from_str::<ShrinkerOptions>(&json).unwrap(), shrinker);
+    let file = FileBackingOptions::new("/nowhere", None).in_flight(3);
+    let json = serde_json::to_string(&file).unwrap();
+    let back: FileBackingOptions = serde_json::from_str(&json).unwrap();
+    assert_eq!((back.path, back.in_flight), (file.path, 3));
+}
