@@ -11,6 +11,7 @@ use serde::Serialize;
 use super::{Failure, print};
 use crate::lab::report::{Envelope, Schema};
 use uzswap::files::{Contents, open_output};
+use uzswap_sys::escape::escaped;
 
 /// A file of figures. A command opens it before its work, so that a wrong path is an early error.
 #[derive(Debug)]
@@ -132,10 +133,15 @@ impl JsonOutput {
 
 /// A document on one line.
 pub(super) fn json_line(document: &impl Serialize) -> String {
-    serde_json::to_string(document).expect("strings and numbers") + "\n"
+    plain(serde_json::to_string(document))
 }
 
 /// A document for people, too.
 pub(super) fn json(document: &impl Serialize) -> String {
-    serde_json::to_string_pretty(document).expect("strings and numbers") + "\n"
+    plain(serde_json::to_string_pretty(document))
+}
+
+/// JSON without raw control characters: a terminal may show it.
+fn plain(document: serde_json::Result<String>) -> String {
+    escaped(&document.expect("strings and numbers")).into_owned() + "\n"
 }
