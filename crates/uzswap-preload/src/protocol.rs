@@ -4,8 +4,8 @@
 //!  helper                            supervisor
 //!   Connect, by path or door  ------>    (the kernel names the process; it is one of the run)
 //!   Hello, with the secret    ------>    (finds the memory of a forked child by it)
-//!                             <------    Welcome, with descriptors: control memory, the door, and a
-//!                                        userfaultfd or the device to make one
+//!                             <------    Welcome, with descriptors: control memory, the door, and
+//!                                        a userfaultfd or the device to make one
 //!   Ready, with the userfaultfd --->     (fills a page by it, and reads that of the process)
 //!                             <------    Work: a command is in the control memory
 //!   Done                      ------>
