@@ -20,7 +20,7 @@ pub(super) fn scale(hash: u64, end: usize) -> usize {
     ((u128::from(hash) * end as u128) >> 64) as usize // < end
 }
 
-/// [`mix`] for a hash map of numbers.
+/// `mix` for a hash map of numbers.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct MultiplyHasher(u64);
 
