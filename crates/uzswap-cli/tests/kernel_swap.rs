@@ -441,7 +441,7 @@ fn one_at_a_time() {
         errors
     };
     let errors = second(3);
-    assert!(errors.contains(&format!("process {} has changed", run.id())), "{errors}");
+    assert!(errors.contains(&format!("process {} uses", run.id())), "{errors}");
     kill_with_watcher(&mut run);
     // Leftovers are undone before any setting is recorded as the previous one.
     second(0);

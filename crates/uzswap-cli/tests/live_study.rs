@@ -622,7 +622,7 @@ fn flags() {
     refused(&["--limit", "lots"], "expected a size");
     refused(&["--limit", "0%"], "limit must be a size, or 1%");
     refused(&["--limit", "5K"], "at least 1M");
-    refused(&["--check", "true"], "--check is for a command under a --limit");
+    refused(&["--check", "true"], "--check needs --limit and a command");
     refused(&["--preset", "usemem"], "cannot be used with");
     refused(&["--limit", "1M", "--source", "/"], "--source needs --preset build");
     refused(&["--limit", "1M", "--max-pool", "8M"], "cannot be used with");

@@ -149,7 +149,7 @@ impl Log {
         self.file.read_exact_at(&mut room, place)?;
         let text = String::from_utf8_lossy(&room);
         let number = text.trim().parse().map_err(|_| {
-            io::Error::new(io::ErrorKind::InvalidData, format!("'{}' is no number", text.trim()))
+            io::Error::new(io::ErrorKind::InvalidData, format!("'{}' is not a number", text.trim()))
         })?;
         self.entries[at].number = Some(number);
         Ok((at, number))
@@ -253,11 +253,11 @@ impl Log {
 
 fn parse(text: &str) -> Result<(Header, Vec<Entry>), String> {
     let mut lines = text.lines();
-    let header = lines.next().ok_or("it is empty")?;
+    let header = lines.next().ok_or("the file is empty")?;
     let header: Header =
         serde_json::from_str(header).map_err(|error| format!("line 1: {error}"))?;
     if header.version != VERSION {
-        return Err(format!("its version is {}, not {VERSION}", header.version));
+        return Err(format!("version {} instead of {VERSION}", header.version));
     }
     let mut entries: Vec<Entry> = Vec::new();
     for (number, line) in lines.enumerate().filter(|(_, line)| !line.trim().is_empty()) {
@@ -275,7 +275,7 @@ fn parse(text: &str) -> Result<(Header, Vec<Entry>), String> {
                 entries.push(Entry { change, is_undone: false, number: None });
             }
             Line::Undone(at) => {
-                entries.get_mut(at).ok_or_else(|| wrong(&"no such change"))?.is_undone = true;
+                entries.get_mut(at).ok_or_else(|| wrong(&"unknown change"))?.is_undone = true;
             }
         }
     }
