@@ -15,7 +15,7 @@ library=$root/crates/uzswap
 mkdir -p "$out/src" "$out/tests" "$out/.cargo"
 rm -rf "$out/src/$part"
 cp -r "$library/src/$part" "$out/src/$part"
-for module in budget budgeted_vec named_enum page random; do
+for module in audit budget budgeted_vec named_enum options page random; do
     cp "$library/src/$module.rs" "$out/src/"
 done
 {
@@ -26,9 +26,10 @@ done
         echo "pub mod $module;"
         cp "$root/crates/uzswap-sys/src/$module.rs" "$out/src/"
     done
-    for module in budget budgeted_vec named_enum page random "$part"; do
+    for module in audit budget budgeted_vec named_enum options page random "$part"; do
         echo "pub mod $module;"
     done
+    grep -E '^pub use (audit|named_enum|options)::' "$library/src/lib.rs"
 } > "$out/src/lib.rs"
 for test in $tests; do
     sed "s/^use crate::common;/mod common;/" "$library/tests/store/$test.rs" > "$out/tests/$test.rs"
