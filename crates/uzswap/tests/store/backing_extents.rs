@@ -343,7 +343,7 @@ fn holds_end_before_they_overflow() {
         extents.hold(0).unwrap();
     }
     let error = extents.hold(0).unwrap_err();
-    assert_eq!(error.to_string(), "block 0 is held: it cannot be held once more");
+    assert_eq!(error.to_string(), "block 0 is held and cannot be held once more");
     for left in (0..HOLDS_MAX).rev() {
         assert_eq!(extents.release(0), Ok(left == 0));
     }
