@@ -1,6 +1,6 @@
 //! The checks of the targets are those that `cargo test --test fuzz_seeds` runs.
 
-use uzswap_testing::{fuzz, varied_pages};
+use uzswap_testing::fuzz;
 
 #[path = "../../crates/uzswap-cli/tests/fuzz_targets/mod.rs"]
 mod fuzz_targets;

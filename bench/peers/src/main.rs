@@ -14,10 +14,10 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::{Parser, ValueEnum};
 use tempfile::TempDir;
 use uzswap::compressor::{CompressorKind, OUTPUT_BYTES};
+use uzswap::page::PAGE_SIZE;
 use uzswap_cli::lab::capture::capture_workload;
 use uzswap_cli::lab::page_set::PageSet;
 use uzswap_cli::lab::workload::Workload;
-use uzswap::page::PAGE_SIZE;
 
 use calibrate::{TOLERANCE, calibrate};
 use contender::Contender;

@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 use uzswap::compressor::CompressorKind;
+use uzswap::page::{PAGE_SIZE, Page};
 use uzswap::random::SplitMix64;
 use uzswap_cli::lab::histogram::Latencies;
 use uzswap_cli::lab::page_set::PageSet;
-use uzswap::page::{PAGE_SIZE, Page};
-use uzswap_sys::process::{anonymous_bytes, trim_heap, disable_huge_pages};
+use uzswap_sys::process::{anonymous_bytes, disable_huge_pages, trim_heap};
 
 use crate::contender::{Contender, PageCache};
 use crate::zipf::Zipf;

@@ -17,7 +17,14 @@ pub(super) struct Unbounded(Zswap);
 
 impl Unbounded {
     pub(super) fn new(compressor: CompressorKind) -> Unbounded {
-        Unbounded(Zswap::new(ZswapOptions::default().compressor(compressor).incompressible(Incompressible::StoreAsIs)))
+        Unbounded(
+            Zswap::new(
+                ZswapOptions::default()
+                    .compressor(compressor)
+                    .incompressible(Incompressible::StoreAsIs),
+            )
+            .expect("options in their ranges"),
+        )
     }
 }
 
@@ -50,7 +57,11 @@ impl Bounded {
         capacity: u64,
         pages: usize,
     ) -> Bounded {
-        let options = ZswapOptions::default().compressor(compressor).incompressible(Incompressible::StoreAsIs).records(Some(RecordOptions::default().lru(lru))).max_pool_bytes(capacity);
+        let options = ZswapOptions::default()
+            .compressor(compressor)
+            .incompressible(Incompressible::StoreAsIs)
+            .records(Some(RecordOptions::default().lru(lru)))
+            .max_pool_bytes(capacity);
         // Twice as many blocks as pages: copies of pages that are in the pool too are kept.
         let source = Source::new(pages * 2 + 64);
         let source_bytes = source.bytes();
