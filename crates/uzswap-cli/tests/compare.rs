@@ -3,7 +3,6 @@
 //! killed, an interrupt.
 //! Blind to: times.
 
-#[allow(dead_code, reason = "only the lists and the tables are used here")]
 use uzswap::random::SplitMix64;
 use uzswap_testing::golden;
 

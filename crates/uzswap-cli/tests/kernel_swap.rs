@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Write;
+use std::ops::{Deref, DerefMut};
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
@@ -19,7 +20,6 @@ use std::time::{Duration, Instant};
 use libtest_mimic::{Arguments, Trial};
 use serde_json::Value;
 
-#[allow(dead_code, reason = "what is not used here is in other tests")]
 use uzswap::random::SplitMix64;
 use uzswap_testing::trials;
 
@@ -285,7 +285,34 @@ fn refusals() {
 }
 
 /// A run that goes on until it is ended; it has started its program.
-fn start_endless(engine: &str, backing: &str) -> Child {
+/// A run that ends when it is killed. After a failed assertion it is interrupted, so that it
+/// restores the machine for the tests that follow.
+struct Endless(Child);
+
+impl Deref for Endless {
+    type Target = Child;
+
+    fn deref(&self) -> &Child {
+        &self.0
+    }
+}
+
+impl DerefMut for Endless {
+    fn deref_mut(&mut self) -> &mut Child {
+        &mut self.0
+    }
+}
+
+impl Drop for Endless {
+    fn drop(&mut self) {
+        if matches!(self.0.try_wait(), Ok(None)) {
+            kill(self.0.id(), 2);
+            let _ = self.0.wait();
+        }
+    }
+}
+
+fn start_endless(engine: &str, backing: &str) -> Endless {
     let child = kernel_run(engine, backing)
         .args(["--", "sleep", "1000"])
         .stdout(Stdio::null())
@@ -293,6 +320,7 @@ fn start_endless(engine: &str, backing: &str) -> Child {
         .process_group(0)
         .spawn()
         .unwrap();
+    let child = Endless(child);
     let since = Instant::now();
     while !runs_program(child.id(), "sleep") {
         assert!(since.elapsed() < PATIENCE, "{engine}: its program does not start");

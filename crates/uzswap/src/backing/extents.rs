@@ -17,11 +17,12 @@
 //! Two bytes a block, and four for every 4096: the free ones of such a group are counted, so that a
 //! search passes over the full ones. In a large table, blocks that were never taken have no memory.
 
-use crate::AuditError;
 use std::collections::TryReserveError;
 use std::ops::Range;
 
 use thiserror::Error;
+
+use crate::AuditError;
 
 use uzswap_sys::zeroed::zeroed;
 

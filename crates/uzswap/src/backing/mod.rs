@@ -60,8 +60,10 @@ use std::io;
 use std::ops::Range;
 
 pub use error::BackingError;
+#[doc(hidden)]
 pub use extents::{Extents, UnknownBlock};
 pub use file::FileBacking;
+#[doc(hidden)]
 pub use location::Location;
 pub use memory::MemoryBacking;
 pub use open::{Direct, FileBackingOptions, IoMode, Submission};

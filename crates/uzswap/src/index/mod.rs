@@ -1,12 +1,15 @@
 //! The index: a map from page keys to entries.
 
+#[doc(hidden)]
 pub mod btree;
 mod node_arena;
+#[doc(hidden)]
 pub mod radix;
+#[doc(hidden)]
 pub mod rbtree;
+#[doc(hidden)]
 pub mod xarray;
 
-use crate::AuditError;
 use std::fmt;
 use std::num::NonZeroU64;
 use std::ops::RangeInclusive;
@@ -14,6 +17,7 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
+use crate::AuditError;
 use crate::budget::{Budget, GrowError, OverBudget};
 use crate::named_enum::named;
 use crate::page::PageKey;

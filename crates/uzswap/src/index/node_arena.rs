@@ -4,9 +4,9 @@
 //! copies nothing. The last node takes the number of a removed one. So the chunks stay full in any
 //! order of inserts and removals, and free chunks at the end go back to the heap.
 
-use crate::AuditError;
 use std::sync::Arc;
 
+use crate::AuditError;
 use crate::budget::{Budget, GrowError};
 use crate::budgeted_vec::BudgetedVec;
 

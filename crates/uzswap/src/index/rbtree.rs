@@ -5,7 +5,6 @@
 //! operation, one allocation for each new key, and none to replace an entry. Nodes are charged to
 //! the budget in bundles, some of which are charged ahead.
 
-use crate::AuditError;
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -14,6 +13,7 @@ use intrusive_collections::rbtree;
 use intrusive_collections::{Bound, RBTree};
 
 use super::{Entry, Index, IndexError};
+use crate::AuditError;
 use crate::budget::Budget;
 use crate::page::PageKey;
 use uzswap_sys::rb_node::{RbAdapter, RbNode};

@@ -15,13 +15,13 @@
 //! Dense keys cost little more than their entries; a lone key costs a node a level, and clusters
 //! need 64 keys, not 512, to fill one. Nodes are numbered in chunks, as those of the B+-tree.
 
-use crate::AuditError;
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use super::node_arena::NodeArena;
 use super::{Entry, Index, IndexError};
+use crate::AuditError;
 use crate::budget::Budget;
 use crate::page::PageKey;
 

@@ -14,10 +14,10 @@
 //! - C2: a list has its bit in `occupied` if and only if it has a page.
 //! - C3: every entry of the table has a host page or is on the vacant list.
 
-use crate::AuditError;
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 
+use crate::AuditError;
 use crate::budget::{Budget, GrowError};
 use crate::budgeted_vec::BudgetedVec;
 use crate::page::PAGE_SIZE;

@@ -10,10 +10,10 @@
 //! kernel does not have, changes with every reuse of a cell: a removed handle differs from its
 //! successors in that cell, up to the 2^12th. The upper 13 bits are left to who keeps a handle.
 
-use crate::AuditError;
 use std::fmt;
 use std::sync::Arc;
 
+use crate::AuditError;
 use crate::budget::{Budget, GrowError};
 use crate::budgeted_vec::BudgetedVec;
 

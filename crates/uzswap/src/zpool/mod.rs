@@ -8,6 +8,7 @@
 //!
 //! All of them take host pages from one [`Arena`], the only place that counts and caps them.
 
+#[doc(hidden)]
 pub mod arena;
 mod chunked;
 mod handle;
@@ -16,7 +17,6 @@ pub mod z3fold;
 pub mod zbud;
 pub mod zsmalloc;
 
-use crate::AuditError;
 use std::fmt;
 use std::sync::Arc;
 
@@ -26,6 +26,7 @@ pub use arena::{Arena, ArenaError, HostPages, Sharing};
 pub use handle::Handle;
 use zsmalloc::ZsmallocOptions;
 
+use crate::AuditError;
 use crate::budget::GrowError;
 pub use crate::named_enum::UnknownName;
 use crate::named_enum::named;

@@ -30,7 +30,6 @@
 //! - T3: every object names the cell of its handle, which leads back to it; nothing but an object
 //!   is marked as foreign.
 
-use crate::AuditError;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -38,6 +37,7 @@ use super::chunked::{ChunkPages, PAGE_CHUNKS, PageId, chunks_of};
 use super::handle::{HandleTable, Location};
 use super::lock::{PoolLock, PoolPart};
 use super::{Arena, Handle, UnknownHandle, Zpool, ZpoolError, ZpoolStats, check_object};
+use crate::AuditError;
 use crate::budget::GrowError;
 use crate::page::PAGE_SIZE;
 use uzswap_sys::pages::PageRun;

@@ -15,13 +15,13 @@
 //! - B2: a page with a free end is on the list of its free chunks, a full one is on none.
 //! - B3: every object is named by one handle, and every handle names an object.
 
-use crate::AuditError;
 use std::sync::Arc;
 
 use super::chunked::{CHUNK_BYTES, ChunkPages, PAGE_CHUNKS, PageId, chunks_of};
 use super::handle::{HandleTable, Location};
 use super::lock::{PoolLock, PoolPart};
 use super::{Arena, Handle, UnknownHandle, Zpool, ZpoolError, ZpoolStats, check_object};
+use crate::AuditError;
 use crate::budget::GrowError;
 use uzswap_sys::pages::PageRun;
 

@@ -9,7 +9,6 @@
 //! the coldest page of all shards. A clock ticks once in some stores, and a record notes it when it
 //! is put at the hot end; the list whose cold end has the oldest stamp is next.
 
-use crate::AuditError;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -17,6 +16,7 @@ use super::cold_ends::EMPTY;
 use super::records::{EPOCH_BITS, NONE, Record, Records, USES_MAX};
 use super::tenant::Tenants;
 use super::tenant_id::TenantNumber;
+use crate::AuditError;
 use crate::budget::Budget;
 use crate::budgeted_vec::BudgetedVec;
 use crate::index::IndexError;

@@ -55,7 +55,6 @@ mod tier;
 mod write_queue;
 mod writeback;
 
-use crate::AuditError;
 use std::cell::RefCell;
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -92,6 +91,7 @@ use tier::Tier;
 use write_queue::WriteQueue;
 pub use writeback::Shrunk;
 
+use crate::AuditError;
 use crate::backing::Backing;
 use crate::budget::{Budget, Counted};
 use crate::compressor::{CompressError, Compressor, Corrupt, Dual, OUTPUT_BYTES};

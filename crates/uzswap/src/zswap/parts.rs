@@ -17,7 +17,6 @@
 //! instead, and so becomes one of the cases above. A part may call another store: parts can be made
 //! of stores.
 
-use crate::AuditError;
 use std::any::Any;
 use std::cell::Cell;
 use std::fmt;
@@ -27,6 +26,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Effort;
+use crate::AuditError;
 use crate::backing::{Backing, Block, BlockWrite};
 use crate::compressor::{CompressError, Compressor, Corrupt, OUTPUT_BYTES, ObjectFormat};
 use crate::page::{PAGE_SIZE, Page};

@@ -9,12 +9,12 @@
 //! place, so that the chunks at the end become free and go back. The generation changes with every
 //! use of a place, so an entry that was looked up before differs from its successors.
 
-use crate::AuditError;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use super::entry::{Content, Held, Written};
 use super::tenant_id::{TENANTS_MAX, TenantNumber};
+use crate::AuditError;
 use crate::backing::Location;
 use crate::budget::Budget;
 use crate::budgeted_vec::BudgetedVec;

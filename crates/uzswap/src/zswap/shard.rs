@@ -1,6 +1,5 @@
 //! A shard: the index of some of the 64 MiB regions of key space, behind one lock.
 
-use crate::AuditError;
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
@@ -10,6 +9,7 @@ use super::long_words::LongWords;
 use super::lru::{Lists, Lru, Order};
 use super::records::Records;
 use super::tenant_id::TenantNumber;
+use crate::AuditError;
 use crate::budget::Budget;
 use crate::index::{Entry, Index, IndexError};
 use crate::page::PageKey;

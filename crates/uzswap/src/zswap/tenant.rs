@@ -12,7 +12,6 @@
 //! A number is used again, and each time with another *life*: who kept the id of a tenant that was
 //! removed never means another one. Whoever goes on with a number beyond a shard's lock *holds* it.
 
-use crate::AuditError;
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
@@ -25,6 +24,7 @@ use thiserror::Error;
 use super::cold_ends::ColdEnds;
 use super::parts::StoreId;
 use super::tenant_id::{TENANTS_MAX, TenantId, TenantNumber};
+use crate::AuditError;
 use crate::index::IndexError;
 use crate::options::setters;
 

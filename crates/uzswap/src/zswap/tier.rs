@@ -1,6 +1,5 @@
 //! The tier behind the pool: a backing, and the contents of its blocks.
 
-use crate::AuditError;
 use std::collections::TryReserveError;
 use std::io;
 use std::ops::Range;
@@ -9,6 +8,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use super::batch::{BATCH_PAGES, Batch};
 use super::entry::Written;
 use super::parts::Behind;
+use crate::AuditError;
 use crate::backing::{BLOCK_SIZE, Block, BlockWrite, Extents, Location, block_bytes};
 use crate::page::Page;
 

@@ -3,7 +3,6 @@
 //! pages of many kinds against what zram of kernel 6.18 held for them.
 //! Blind to: contents of objects. `live.rs` asks the running kernel page by page.
 
-#[allow(dead_code, reason = "the pools are not used here")]
 use uzswap_testing::golden;
 use uzswap_testing::varied_pages;
 

@@ -23,7 +23,6 @@
 mod node;
 mod overflow;
 
-use crate::AuditError;
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -33,6 +32,7 @@ use self::node::Node;
 use self::overflow::{Overflow, Remedy, Run};
 use super::node_arena::NodeArena;
 use super::{Entry, Index, IndexError};
+use crate::AuditError;
 use crate::budget::Budget;
 use crate::page::PageKey;
 

@@ -9,9 +9,9 @@
 //! A full leaf grows to the next size, 30 to 63 bytes an entry then. A leaf shrinks once the next
 //! lower size would be two thirds full, so that it takes at most 98 bytes an entry.
 
-use crate::AuditError;
 use std::ops::Range;
 
+use crate::AuditError;
 use crate::index::{Entry, IndexError};
 
 /// Bits of a key that are a place in a leaf.

@@ -3,11 +3,11 @@
 //! A search goes from slot to slot. The table grows by a quarter where three quarters are in use,
 //! so that an entry takes 21 to 27 bytes. The table shrinks once five eighths of it are free.
 
-use crate::AuditError;
 use std::sync::Arc;
 
 use super::hash::{mix, scale};
 use super::leaf::LEAF_BITS;
+use crate::AuditError;
 use crate::budget::{Budget, GrowError};
 use crate::budgeted_vec::BudgetedVec;
 use crate::index::Entry;

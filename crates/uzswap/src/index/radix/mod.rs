@@ -20,7 +20,6 @@ mod hash;
 mod leaf;
 mod lone;
 
-use crate::AuditError;
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 use std::ops::{Range, RangeInclusive};
@@ -31,6 +30,7 @@ pub use self::hash::MultiplyHasher;
 use self::leaf::{IsFull, LEAF_BITS, LEAF_PLACES, Leaf, Size};
 use self::lone::Lone;
 use super::{Entry, Index, IndexError};
+use crate::AuditError;
 use crate::budget::Budget;
 use crate::page::PageKey;
 

@@ -21,7 +21,6 @@ mod class;
 mod mapping;
 mod zspage;
 
-use crate::AuditError;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -37,6 +36,7 @@ use zspage::ClassPages;
 
 use super::lock::PoolLock;
 use super::{Arena, Handle, UnknownHandle, Zpool, ZpoolError, ZpoolStats, check_object};
+use crate::AuditError;
 use crate::page::PAGE_SIZE;
 
 /// The allocator of size classes. `P` is its [`ObjectMapping`], chosen when it is compiled;

@@ -18,12 +18,12 @@
 //! - Z2: the free list and the slots never used yet are the slots not in use.
 //! - Z3: a zspage with room is on the list of its fullness group; no zspage is empty.
 
-use crate::AuditError;
 use std::ops::Range;
 use std::sync::Arc;
 
 use super::class::{FULLNESS_GROUPS, HANDLE_BYTES, SizeClass, fullness_group};
 use super::mapping::{Contiguous, WriteMode, ZspagePages};
+use crate::AuditError;
 use crate::budget::{Budget, GrowError};
 use crate::budgeted_vec::BudgetedVec;
 use crate::page::PAGE_SIZE;
