@@ -205,7 +205,7 @@ fn forms() {
         "(d) BEYOND THE STUDY",
         "LARGEST FREEING",
         "POOL OVER TIME",
-        "with fewer than 3 rounds that says nothing",
+        "fewer than 3 rounds show no difference",
         "Peak pool of zbud lz4 against zsmalloc lz4: +",
     ] {
         assert!(words.contains(part), "no '{part}' in\n{page}");
