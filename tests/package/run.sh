@@ -24,8 +24,8 @@ for package in $packages; do
     echo "$package = { path = \"$out/$package-$version\" }" >> "$out/.cargo/config.toml"
 done
 
-# How many crates a user of the library compiles, without its own two. `-e no-dev` has what builds
-# them, too.
+# How many crates a user of the library compiles, its own two included. `-e no-dev` has those that
+# build them, too.
 crates() {
     (cd "$out/uzswap-$version" &&
         cargo tree -q --prefix none -e no-dev "$@" | sed 's/ .*//' | sort -u | wc -l)
