@@ -1,4 +1,4 @@
-//! Figures of real kernels (`tests/data`, see the README there) and the experiment they come from.
+//! Figures of real kernels (`data`, see the README there) and the experiment they come from.
 
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ impl<'a> Line<'a> {
     }
 }
 
-/// The compressed sizes of a corpus, in the format of `tests/data/README.md`.
+/// The compressed sizes of a corpus, in the format of `data/README.md`.
 pub fn sizes(corpus: &str, compressor: &str) -> Vec<u16> {
     let frame: &[u8] = match corpus {
         "mixed" => include_bytes!("../data/mixed.sizes.zst"),

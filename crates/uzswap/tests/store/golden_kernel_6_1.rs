@@ -1,6 +1,6 @@
 //! Goal: the same pages in the same order take the same host pages as in kernel 6.1.
-//! Method: objects of the compressed sizes that zswap 6.1 had, against its counters (`tests/data`);
-//! and one corpus end to end through our own lz4.
+//! Method: objects of the compressed sizes that zswap 6.1 had, against its counters; and one corpus
+//! end to end through our own lz4. The figures are in crates/uzswap-testing/data.
 //! Blind to: more than one CPU.
 //!
 //! Everything is equal to the page, but z3fold once objects were freed: 97 pages of 11333 off at

@@ -1,6 +1,6 @@
 //! Goal: our default zsmalloc takes the host pages that kernel 6.18's takes, and compacts as it
 //! does.
-//! Method: objects of the lengths that zram held there, against zram's figures (`tests/data`).
+//! Method: objects of the lengths that zram held there, against zram's figures.
 //! Blind to: contents, as the lengths alone decide.
 
 use uzswap_testing::golden;
