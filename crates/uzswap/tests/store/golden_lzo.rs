@@ -1,6 +1,6 @@
 //! Goal: lzo and lzo-rle compress each page to the length it has in the kernel.
-//! Method: the whole corpus `mixed` against the sizes of kernel 6.1, and made-up pages of many kinds
-//! against the lengths that zram of kernel 6.18 held for them.
+//! Method: the whole corpus `mixed` against the sizes of kernel 6.1, and made-up pages of many
+//! kinds against the lengths that zram of kernel 6.18 held for them.
 //! Blind to: contents of objects. `live.rs` asks the running kernel page by page.
 
 use uzswap_testing::golden;
