@@ -1,4 +1,4 @@
-//! What the flags of several commands have in common.
+//! Code for flags that several commands share.
 
 /// The values without repetitions.
 pub(super) fn distinct<T: Copy + PartialEq>(values: &[T]) -> Vec<T> {

@@ -3,7 +3,6 @@
 use std::io;
 use std::path::PathBuf;
 
-use anyhow::Context;
 use clap::builder::RangedU64ValueParser;
 use serde::Serialize;
 
@@ -113,11 +112,9 @@ impl IndexArgs {
     }
 }
 
-/// The hidden command that does one run.
+/// The inner command that does one run.
 pub(in crate::cli) fn run_one() -> Result<(), Failure> {
-    child(io::stdin().lock(), io::stdout().lock())
-        .context("this hidden command reads its task from `uzswap bench index`")
-        .map_err(Failure::Machine)
+    super::answer("index", child(io::stdin().lock(), io::stdout().lock()))
 }
 
 impl Figures {

@@ -5,6 +5,7 @@ mod map;
 mod same_filled;
 pub(super) mod swapload;
 
+use std::io;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
@@ -43,6 +44,12 @@ impl Bench {
             Study::Swapload(study) => study.run(),
         }
     }
+}
+
+/// The result of an inner command, which does one run of a study.
+fn answer(study: &str, done: io::Result<()>) -> Result<(), Failure> {
+    done.with_context(|| format!("this hidden command reads its task from `uzswap bench {study}`"))
+        .map_err(Failure::Machine)
 }
 
 /// Runs a study with a bar on standard error, if that is a terminal. An interrupt has its effect

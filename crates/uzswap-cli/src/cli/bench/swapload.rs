@@ -4,7 +4,6 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::Context;
 use clap::builder::RangedU64ValueParser;
 use serde::Serialize;
 
@@ -130,11 +129,9 @@ impl SwaploadArgs {
     }
 }
 
-/// The hidden command that does one run.
+/// The inner command that does one run.
 pub(in crate::cli) fn run_one() -> Result<(), Failure> {
-    child(io::stdin().lock(), io::stdout().lock())
-        .context("this hidden command reads its task from `uzswap bench swapload`")
-        .map_err(Failure::Machine)
+    super::answer("swapload", child(io::stdin().lock(), io::stdout().lock()))
 }
 
 /// A power of two up to 65,536.
