@@ -3,18 +3,19 @@
 //! | name | an object's place | density bound |
 //! |---|---|---|
 //! | [`zsmalloc`] | a slot of its size class, in a zspage of 1 to 16 host pages | the class waste |
-//! | [`zbud`] | one of two ends of a host page | 2 objects a page |
-//! | [`z3fold`] | one of two ends or the middle of a host page | 3 objects a page |
+//! | zbud | one of two ends of a host page | 2 objects a page |
+//! | z3fold | one of two ends or the middle of a host page | 3 objects a page |
 //!
 //! All of them take host pages from one [`Arena`], the only place that counts and caps them.
 
 #[doc(hidden)]
 pub mod arena;
 mod chunked;
+mod chunked_pool;
 mod handle;
 mod lock;
-pub mod z3fold;
-pub mod zbud;
+mod z3fold;
+mod zbud;
 pub mod zsmalloc;
 
 use std::fmt;

@@ -30,15 +30,13 @@
 //! - T3: every object names the cell of its handle, which leads back to it; nothing but an object
 //!   is marked as foreign.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-
-use super::chunked::{ChunkPages, PAGE_CHUNKS, PageId, chunks_of};
-use super::handle::{HandleTable, Location};
-use super::lock::{PoolLock, PoolPart};
-use super::{Arena, Handle, UnknownHandle, Zpool, ZpoolError, ZpoolStats, check_object};
+use super::Handle;
+use super::arena::Arena;
+use super::chunked::{PAGE_CHUNKS, PageId, chunks_of};
+use super::chunked_pool::{ChunkedPool, Packing, Pages};
+use super::handle::Location;
+use super::lock::PoolLock;
 use crate::AuditError;
-use crate::budget::GrowError;
 use crate::page::PAGE_SIZE;
 use uzswap_sys::pages::PageRun;
 
@@ -57,27 +55,11 @@ const SHARED_CHUNKS_MAX: u8 = FREE_CHUNKS - 1; // 61: 3904 bytes
 /// A gap of fewer chunks is not worth a move of the middle object (`BIG_CHUNK_GAP`).
 const GAP_CHUNKS_MIN: u8 = 3; // 192 bytes
 
-/// Mark of this allocator's handles; no size class of zsmalloc has it.
-const HANDLE_SET: u8 = 255;
-
 /// Pages that a sweep looks at before it lets other threads have the lock.
 const SWEEP_PAGES: u32 = 64;
 
 /// The allocator of three objects a page.
-#[derive(Debug)]
-pub struct Z3fold {
-    arena: Arc<Arena>,
-    pages: PoolLock<Pages>,
-    compacting: AtomicBool,
-}
-
-/// Everything the lock protects.
-#[derive(Debug)]
-struct Pages {
-    handles: HandleTable,
-    table: ChunkPages<Buddies>,
-    pages_compacted: usize,
-}
+pub(super) type Z3fold = ChunkedPool<Buddies>;
 
 /// A place in a page, as the low bits of a location.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,7 +74,7 @@ use Buddy::{First, Headless, Last, Middle};
 
 /// The objects of one page.
 #[derive(Debug, Clone, Copy, Default)]
-struct Buddies {
+pub(super) struct Buddies {
     /// Handle cells of first (also of a headless object), middle, last.
     cells: [u32; 3],
     /// Their chunks; 0 where there is no object.
@@ -154,11 +136,6 @@ impl Buddies {
         before.max(after)
     }
 
-    /// The list a page is on.
-    fn list(&self) -> Option<u8> {
-        (!self.headless && self.chunks.contains(&0)).then(|| self.free_chunks())
-    }
-
     /// The place of a new object in a page whose list promises room for it.
     fn place_for(&self, chunks: u8) -> Buddy {
         match self.chunks {
@@ -210,60 +187,64 @@ impl Buddies {
     }
 }
 
-impl Z3fold {
-    /// An empty pool.
-    pub fn new(arena: Arc<Arena>) -> Z3fold {
-        let pages = Pages {
-            handles: HandleTable::new(HANDLE_SET, arena.budget()),
-            table: ChunkPages::new(arena.budget()),
-            pages_compacted: 0,
-        };
-        Z3fold { arena, pages: PoolLock::new(pages), compacting: AtomicBool::new(false) }
-    }
-}
+impl Packing for Buddies {
+    const NAME: &'static str = "z3fold";
+    const HANDLE_SET: u8 = 255;
+    const OBJECT_BYTES_MAX: usize = PAGE_SIZE;
 
-impl Zpool for Z3fold {
-    fn name(&self) -> &'static str {
-        "z3fold"
+    fn empty_for(bytes: usize) -> Buddies {
+        Buddies { headless: !Buddies::is_shareable(bytes), ..Buddies::default() }
     }
 
-    fn object_size_max(&self) -> usize {
-        PAGE_SIZE
+    fn is_shareable(bytes: usize) -> bool {
+        chunks_of(bytes) <= SHARED_CHUNKS_MAX
     }
 
-    fn insert(&self, object: &[u8]) -> Result<Handle, ZpoolError> {
-        check_object(self.name(), object.len(), self.object_size_max())?;
+    fn list(&self) -> Option<u8> {
+        (!self.headless && self.chunks.contains(&0)).then(|| self.free_chunks())
+    }
+
+    fn place(pages: &mut Pages<Buddies>, id: PageId, object: &[u8]) -> Handle {
+        if pages.table[id].headless {
+            let handle = pages.handles.insert(location(id, Headless));
+            pages.table[id].cells[First as usize] = handle.cell();
+            pages.table.write(id, 0, object);
+            return handle;
+        }
+        pages.table.unlink(id);
         let chunks = chunks_of(object.len());
-        let headless = chunks > SHARED_CHUNKS_MAX;
-        let mut pages = self.pages.write_reserved()?;
-        if !headless && let Some(id) = pages.table.best_fit(chunks) {
-            return Ok(pages.place(id, object));
-        }
-        drop(pages);
-        let (mut pages, run) =
-            self.pages.write_with(self.arena.alloc(1)?, |run| self.arena.free(run))?;
-        let id = pages.table.add(run, Buddies { headless, ..Buddies::default() });
-        Ok(if headless { pages.place_headless(id, object) } else { pages.place(id, object) })
+        let buddy = pages.table[id].place_for(chunks);
+        let handle = pages.handles.insert(location(id, buddy));
+        pages.table[id].set(buddy, chunks, handle.cell(), false);
+        let (start, _) = pages.table[id].place(buddy);
+        pages.table.write(id, start, object);
+        pages.list(id);
+        handle
     }
 
-    fn read(&self, handle: Handle, reader: &mut dyn FnMut(&[u8])) -> Result<(), UnknownHandle> {
-        let pages = self.pages.read();
-        reader(pages.object(handle).ok_or(UnknownHandle(handle))?);
-        Ok(())
+    #[inline]
+    fn find(pages: &Pages<Buddies>, handle: Handle) -> Option<(PageId, u8, u8)> {
+        let (id, buddy) = page_and_buddy(pages.handles.get(handle)?);
+        let (start, chunks) = pages.table[id].place(buddy);
+        Some((id, start, chunks))
     }
 
-    fn remove(&self, handle: Handle) -> Result<(), UnknownHandle> {
-        let emptied = self.pages.write().remove(handle).ok_or(UnknownHandle(handle))?;
-        if let Some(run) = emptied {
-            self.arena.free(run);
+    /// Packs what is left of the object's page, too.
+    fn remove(pages: &mut Pages<Buddies>, handle: Handle) -> Option<Option<PageRun>> {
+        let (id, buddy) = page_and_buddy(pages.handles.remove(handle)?);
+        if buddy == Headless {
+            return Some(Some(pages.table.take(id)));
         }
-        Ok(())
+        pages.table.unlink(id);
+        pages.table[id].clear(buddy);
+        if pages.table[id].chunks == [0; 3] {
+            return Some(Some(pages.table.take(id)));
+        }
+        let (emptied, _) = pages.pack(id);
+        Some(emptied)
     }
 
-    fn compact(&self) -> usize {
-        if self.compacting.swap(true, Ordering::Acquire) {
-            return 0;
-        }
+    fn compact(pages: &PoolLock<Pages<Buddies>>, arena: &Arena) -> usize {
         let mut freed = 0;
         let mut emptied = Vec::new();
         let mut moved = true;
@@ -271,106 +252,36 @@ impl Zpool for Z3fold {
             moved = false;
             let mut next = Some(0);
             while let Some(start) = next {
-                let mut pages = self.pages.write();
+                let mut pages = pages.write();
                 moved |= pages.sweep(start, &mut emptied);
                 let end = start.saturating_add(SWEEP_PAGES);
                 next = (end < pages.table.id_end()).then_some(end);
                 drop(pages);
                 freed += emptied.len();
-                emptied.drain(..).for_each(|run| self.arena.free(run));
+                emptied.drain(..).for_each(|run| arena.free(run));
             }
         }
-        self.pages.write().release_if_empty();
-        self.compacting.store(false, Ordering::Release);
         freed
     }
 
-    fn stats(&self) -> ZpoolStats {
-        let pages = self.pages.read();
-        ZpoolStats {
-            pool_pages: pages.table.used(),
-            objects: pages.handles.used(),
-            metadata_bytes: size_of::<Self>() + pages.handles.bytes() + pages.table.heap_bytes(),
-            pages_compacted: pages.pages_compacted,
+    /// Checks T1 to T3.
+    fn audit(pages: &Pages<Buddies>) -> Result<(), AuditError> {
+        let mut objects = 0;
+        for id in (0..pages.table.id_end()).filter(|&id| pages.table.is_used(id)) {
+            objects += pages.audit_page(id).map_err(|error| format!("page {id}: {error}"))?;
         }
-    }
-
-    fn audit(&self) -> Result<(), AuditError> {
-        self.pages.read().audit()
+        if objects != pages.handles.used() {
+            return Err(format!("T3: {objects} objects, {} handles", pages.handles.used()).into());
+        }
+        pages.table.audit(Buddies::list).map_err(|error| format!("T2: {error}").into())
     }
 }
 
-impl Drop for Z3fold {
-    fn drop(&mut self) {
-        // The arena may outlive the pool; its count of used pages must not.
-        for run in self.pages.write().table.take_runs() {
-            self.arena.free(run);
-        }
-    }
-}
-
-impl PoolPart for Pages {
-    fn reserve(&mut self) -> Result<(), GrowError> {
-        self.handles.reserve()?;
-        self.table.reserve()
-    }
-}
-
-impl Pages {
-    /// Gives the tables' memory back if there is nothing in them.
-    fn release_if_empty(&mut self) {
-        self.handles.release_if_empty();
-        self.table.release_if_empty();
-    }
-
-    /// Copies `object` to a free place of a page that has room for it.
-    fn place(&mut self, id: PageId, object: &[u8]) -> Handle {
-        self.table.unlink(id);
-        let chunks = chunks_of(object.len());
-        let buddy = self.table[id].place_for(chunks);
-        let handle = self.handles.insert(location(id, buddy));
-        self.table[id].set(buddy, chunks, handle.cell(), false);
-        let (start, _) = self.table[id].place(buddy);
-        self.table.write(id, start, object);
-        self.list(id);
-        handle
-    }
-
-    fn place_headless(&mut self, id: PageId, object: &[u8]) -> Handle {
-        let handle = self.handles.insert(location(id, Headless));
-        self.table[id].cells[First as usize] = handle.cell();
-        self.table.write(id, 0, object);
-        handle
-    }
-
-    /// The chunks of an object.
-    #[inline]
-    fn object(&self, handle: Handle) -> Option<&[u8]> {
-        let (id, buddy) = page_and_buddy(self.handles.get(handle)?);
-        let (start, chunks) = self.table[id].place(buddy);
-        Some(self.table.chunks(id, start, chunks))
-    }
-
-    /// Frees an object and packs what is left of its page. The page that was given up, if any;
-    /// `None` for an unknown handle.
-    fn remove(&mut self, handle: Handle) -> Option<Option<PageRun>> {
-        let (id, buddy) = page_and_buddy(self.handles.remove(handle)?);
-        if buddy == Headless {
-            return Some(Some(self.table.take(id)));
-        }
-        self.table.unlink(id);
-        self.table[id].clear(buddy);
-        if self.table[id].chunks == [0; 3] {
-            return Some(Some(self.table.take(id)));
-        }
-        let (emptied, _) = self.pack(id);
-        Some(emptied)
-    }
-
+impl Pages<Buddies> {
     /// Packs a page that is on no list, and lists it again or gives it up; whether it changed.
     fn pack(&mut self, id: PageId) -> (Option<PageRun>, bool) {
         if self.move_out(id) {
-            self.pages_compacted += 1;
+            self.compacted += 1;
             return (Some(self.table.take(id)), true);
         }
         let changed = self.move_middle(id);
@@ -431,25 +342,6 @@ impl Pages {
         moved
     }
 
-    fn list(&mut self, id: PageId) {
-        if let Some(free) = self.table[id].list() {
-            self.table.link(id, free);
-        }
-    }
-
-    /// Checks T1 to T3, and the tables' own invariants.
-    fn audit(&self) -> Result<(), AuditError> {
-        self.handles.audit()?;
-        let mut objects = 0;
-        for id in (0..self.table.id_end()).filter(|&id| self.table.is_used(id)) {
-            objects += self.audit_page(id).map_err(|error| format!("page {id}: {error}"))?;
-        }
-        if objects != self.handles.used() {
-            return Err(format!("T3: {objects} objects, {} handles", self.handles.used()).into());
-        }
-        self.table.audit(Buddies::list).map_err(|error| format!("T2: {error}").into())
-    }
-
     fn audit_page(&self, id: PageId) -> Result<usize, AuditError> {
         let buddies = self.table[id];
         let (mut end, mut objects) = (u16::from(HEADER_CHUNKS), 0);
@@ -500,12 +392,15 @@ fn page_and_buddy(location: Location) -> (PageId, Buddy) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::super::chunked::CHUNK_BYTES;
+    use super::super::{Zpool, ZpoolError};
     use super::*;
     use crate::random::SplitMix64;
 
     fn place(pool: &Z3fold, handle: Handle) -> (PageId, Buddy) {
-        page_and_buddy(pool.pages.read().handles.get(handle).unwrap())
+        page_and_buddy(pool.pages().read().handles.get(handle).unwrap())
     }
 
     /// A page of three objects of these chunks, each filled with its number.
@@ -520,11 +415,12 @@ mod tests {
     }
 
     fn check(pool: &Z3fold, handle: Handle, n: u8, start: u8) {
-        let pages = pool.pages.read();
+        let pages = pool.pages().read();
         let (id, buddy) = page_and_buddy(pages.handles.get(handle).unwrap());
         assert_eq!(pages.table[id].place(buddy).0, start);
-        assert!(pages.object(handle).unwrap().iter().all(|&byte| byte == n));
-        pages.audit().unwrap();
+        drop(pages);
+        pool.read(handle, &mut |slot| assert!(slot.iter().all(|&byte| byte == n))).unwrap();
+        pool.audit().unwrap();
     }
 
     #[test]
@@ -581,7 +477,7 @@ mod tests {
 
     /// Pages in which something could be packed still.
     fn packable(pool: &Z3fold) -> Vec<PageId> {
-        let mut pages = pool.pages.write();
+        let mut pages = pool.pages().write();
         let used = (0..pages.table.id_end()).filter(|&id| pages.table.is_used(id));
         let used: Vec<PageId> = used.collect();
         let mut found = Vec::new();

@@ -15,14 +15,13 @@
 //! - B2: a page with a free end is on the list of its free chunks, a full one is on none.
 //! - B3: every object is named by one handle, and every handle names an object.
 
-use std::sync::Arc;
-
-use super::chunked::{CHUNK_BYTES, ChunkPages, PAGE_CHUNKS, PageId, chunks_of};
-use super::handle::{HandleTable, Location};
-use super::lock::{PoolLock, PoolPart};
-use super::{Arena, Handle, UnknownHandle, Zpool, ZpoolError, ZpoolStats, check_object};
+use super::Handle;
+use super::arena::Arena;
+use super::chunked::{CHUNK_BYTES, PAGE_CHUNKS, PageId, chunks_of};
+use super::chunked_pool::{ChunkedPool, Packing, Pages};
+use super::handle::Location;
+use super::lock::PoolLock;
 use crate::AuditError;
-use crate::budget::GrowError;
 use uzswap_sys::pages::PageRun;
 
 /// Chunks that the kernel's page header takes.
@@ -34,26 +33,12 @@ const FREE_CHUNKS: u8 = PAGE_CHUNKS as u8 - HEADER_CHUNKS; // 63
 /// The largest object, in bytes: the kernel leaves a chunk beside it.
 const OBJECT_BYTES_MAX: usize = (FREE_CHUNKS as usize - 1) * CHUNK_BYTES; // 3968
 
-/// Mark of this allocator's handles; no size class of zsmalloc has it.
-const HANDLE_SET: u8 = 254;
-
 /// The allocator of two objects a page.
-#[derive(Debug)]
-pub struct Zbud {
-    arena: Arc<Arena>,
-    pages: PoolLock<Pages>,
-}
-
-/// Everything the lock protects.
-#[derive(Debug)]
-struct Pages {
-    handles: HandleTable,
-    table: ChunkPages<Buddies>,
-}
+pub(super) type Zbud = ChunkedPool<Buddies>;
 
 /// The objects of one page, in chunks; 0 where there is none. With its page's links 32 bytes.
 #[derive(Debug, Clone, Copy, Default)]
-struct Buddies {
+pub(super) struct Buddies {
     first: u8,
     last: u8,
 }
@@ -66,11 +51,6 @@ enum End {
 }
 
 impl Buddies {
-    /// The list a page is on.
-    fn list(&self) -> Option<u8> {
-        (self.first == 0 || self.last == 0).then_some(FREE_CHUNKS - self.first - self.last)
-    }
-
     /// First chunk, and number of chunks, of an end's object.
     fn place(&self, end: End) -> (u8, u8) {
         match end {
@@ -87,158 +67,84 @@ impl Buddies {
     }
 }
 
-impl Zbud {
-    /// An empty pool.
-    pub fn new(arena: Arc<Arena>) -> Zbud {
-        let pages = Pages {
-            handles: HandleTable::new(HANDLE_SET, arena.budget()),
-            table: ChunkPages::new(arena.budget()),
-        };
-        Zbud { arena, pages: PoolLock::new(pages) }
-    }
-}
+impl Packing for Buddies {
+    const NAME: &'static str = "zbud";
+    const HANDLE_SET: u8 = 254;
+    const OBJECT_BYTES_MAX: usize = OBJECT_BYTES_MAX;
 
-impl Zpool for Zbud {
-    fn name(&self) -> &'static str {
-        "zbud"
+    fn empty_for(_bytes: usize) -> Buddies {
+        Buddies::default()
     }
 
-    fn object_size_max(&self) -> usize {
-        OBJECT_BYTES_MAX
+    fn is_shareable(_bytes: usize) -> bool {
+        true
     }
 
-    fn insert(&self, object: &[u8]) -> Result<Handle, ZpoolError> {
-        check_object(self.name(), object.len(), self.object_size_max())?;
-        let mut pages = self.pages.write_reserved()?;
-        if let Some(id) = pages.table.best_fit(chunks_of(object.len())) {
-            return Ok(pages.place(id, object));
-        }
-        drop(pages);
-        let (mut pages, run) =
-            self.pages.write_with(self.arena.alloc(1)?, |run| self.arena.free(run))?;
-        let id = pages.table.add(run, Buddies::default());
-        Ok(pages.place(id, object))
+    fn list(&self) -> Option<u8> {
+        (self.first == 0 || self.last == 0).then_some(FREE_CHUNKS - self.first - self.last)
     }
 
-    fn read(&self, handle: Handle, reader: &mut dyn FnMut(&[u8])) -> Result<(), UnknownHandle> {
-        let pages = self.pages.read();
-        reader(pages.object(handle).ok_or(UnknownHandle(handle))?);
-        Ok(())
-    }
-
-    fn remove(&self, handle: Handle) -> Result<(), UnknownHandle> {
-        let emptied = self.pages.write().remove(handle).ok_or(UnknownHandle(handle))?;
-        if let Some(run) = emptied {
-            self.arena.free(run);
-        }
-        Ok(())
-    }
-
-    fn compact(&self) -> usize {
-        let mut pages = self.pages.write();
-        pages.handles.release_if_empty();
-        pages.table.release_if_empty();
-        0
-    }
-
-    fn stats(&self) -> ZpoolStats {
-        let pages = self.pages.read();
-        ZpoolStats {
-            pool_pages: pages.table.used(),
-            objects: pages.handles.used(),
-            metadata_bytes: size_of::<Self>() + pages.handles.bytes() + pages.table.heap_bytes(),
-            pages_compacted: 0,
-        }
-    }
-
-    fn audit(&self) -> Result<(), AuditError> {
-        self.pages.read().audit()
-    }
-}
-
-impl Drop for Zbud {
-    fn drop(&mut self) {
-        // The arena may outlive the pool; its count of used pages must not.
-        for run in self.pages.write().table.take_runs() {
-            self.arena.free(run);
-        }
-    }
-}
-
-impl PoolPart for Pages {
-    fn reserve(&mut self) -> Result<(), GrowError> {
-        self.handles.reserve()?;
-        self.table.reserve()
-    }
-}
-
-impl Pages {
-    /// Copies `object` to a free end of a page that has room for it.
-    fn place(&mut self, id: PageId, object: &[u8]) -> Handle {
-        self.table.unlink(id);
-        let buddies = &mut self.table[id];
+    fn place(pages: &mut Pages<Buddies>, id: PageId, object: &[u8]) -> Handle {
+        pages.table.unlink(id);
+        let buddies = &mut pages.table[id];
         let end = if buddies.first == 0 { End::First } else { End::Last };
         *buddies.chunks_mut(end) = chunks_of(object.len());
         let (start, _) = buddies.place(end);
-        self.table.write(id, start, object);
-        self.list(id);
-        self.handles.insert(location(id, end))
+        pages.table.write(id, start, object);
+        pages.list(id);
+        pages.handles.insert(location(id, end))
     }
 
-    /// The chunks of an object.
     #[inline]
-    fn object(&self, handle: Handle) -> Option<&[u8]> {
-        let (id, end) = page_and_end(self.handles.get(handle)?);
-        let (start, chunks) = self.table[id].place(end);
-        Some(self.table.chunks(id, start, chunks))
+    fn find(pages: &Pages<Buddies>, handle: Handle) -> Option<(PageId, u8, u8)> {
+        let (id, end) = page_and_end(pages.handles.get(handle)?);
+        let (start, chunks) = pages.table[id].place(end);
+        Some((id, start, chunks))
     }
 
-    /// Frees an object and gives up the page that it leaves empty; `None` for an unknown handle.
-    fn remove(&mut self, handle: Handle) -> Option<Option<PageRun>> {
-        let (id, end) = page_and_end(self.handles.remove(handle)?);
-        self.table.unlink(id);
-        let buddies = &mut self.table[id];
+    fn remove(pages: &mut Pages<Buddies>, handle: Handle) -> Option<Option<PageRun>> {
+        let (id, end) = page_and_end(pages.handles.remove(handle)?);
+        pages.table.unlink(id);
+        let buddies = &mut pages.table[id];
         *buddies.chunks_mut(end) = 0;
         if buddies.first == 0 && buddies.last == 0 {
-            return Some(Some(self.table.take(id)));
+            return Some(Some(pages.table.take(id)));
         }
-        self.list(id);
+        pages.list(id);
         Some(None)
     }
 
-    fn list(&mut self, id: PageId) {
-        if let Some(free) = self.table[id].list() {
-            self.table.link(id, free);
-        }
+    /// Nothing ever moves.
+    fn compact(_pages: &PoolLock<Pages<Buddies>>, _arena: &Arena) -> usize {
+        0
     }
 
-    /// Checks B1 to B3, and the tables' own invariants.
-    fn audit(&self) -> Result<(), AuditError> {
-        self.handles.audit()?;
+    /// Checks B1 to B3.
+    fn audit(pages: &Pages<Buddies>) -> Result<(), AuditError> {
         let mut objects = 0;
-        for id in (0..self.table.id_end()).filter(|&id| self.table.is_used(id)) {
-            let Buddies { first, last } = self.table[id];
+        for id in (0..pages.table.id_end()).filter(|&id| pages.table.is_used(id)) {
+            let Buddies { first, last } = pages.table[id];
             if !(1..=u16::from(FREE_CHUNKS)).contains(&(u16::from(first) + u16::from(last))) {
                 return Err(format!("B1: page {id} has {first} and {last} chunks").into());
             }
             objects += usize::from(first != 0) + usize::from(last != 0);
         }
-        self.table.audit(Buddies::list).map_err(|error| format!("B2: {error}"))?;
+        pages.table.audit(Buddies::list).map_err(|error| format!("B2: {error}"))?;
         // As many handles as objects, and no two name the same: each object has its own.
-        let mut named = vec![0u8; self.table.id_end() as usize];
-        for location in self.handles.locations() {
+        let mut named = vec![0u8; pages.table.id_end() as usize];
+        for location in pages.handles.locations() {
             let (id, end) = page_and_end(location);
             let bit = 1 << end as u8;
-            if !self.table.is_used(id)
-                || self.table[id].place(end).1 == 0
+            if !pages.table.is_used(id)
+                || pages.table[id].place(end).1 == 0
                 || named[id as usize] & bit != 0
             {
                 return Err(format!("B3: a handle names the {end:?} of page {id}, wrongly").into());
             }
             named[id as usize] |= bit;
         }
-        if objects != self.handles.used() {
-            return Err(format!("B3: {objects} objects, {} handles", self.handles.used()).into());
+        if objects != pages.handles.used() {
+            return Err(format!("B3: {objects} objects, {} handles", pages.handles.used()).into());
         }
         Ok(())
     }
@@ -256,6 +162,9 @@ fn page_and_end(location: Location) -> (PageId, End) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use super::super::{Zpool, ZpoolError};
     use super::*;
 
     #[test]
@@ -265,7 +174,7 @@ mod tests {
         let in_large = pool.insert(&large).unwrap(); // leaves 23 chunks
         pool.insert(&vec![2; 44 * CHUNK_BYTES]).unwrap(); // leaves 19
         pool.insert(&vec![3; 62 * CHUNK_BYTES]).unwrap(); // leaves 1
-        let place = |handle| page_and_end(pool.pages.read().handles.get(handle).unwrap());
+        let place = |handle| page_and_end(pool.pages().read().handles.get(handle).unwrap());
         let beside = pool.insert(&small).unwrap();
         assert_eq!(place(beside), (0, End::Last));
         pool.remove(in_large).unwrap();

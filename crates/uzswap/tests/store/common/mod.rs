@@ -7,7 +7,7 @@ use std::sync::Arc;
 use uzswap::budget::{Budget, Counted, GrowError, OverBudget};
 use uzswap::page::PAGE_SIZE;
 use uzswap::zpool::zsmalloc::{ChainRule, HandleHeader, ObjectMapping, ZsmallocOptions};
-use uzswap::zpool::{Arena, ArenaError, Handle, UnknownHandle, Zpool, ZpoolError, z3fold, zbud};
+use uzswap::zpool::{Arena, ArenaError, Handle, UnknownHandle, Zpool, ZpoolError, ZpoolKind};
 
 /// An allocator with its options.
 #[derive(Clone, Copy)]
@@ -18,8 +18,8 @@ pub(crate) struct Subject {
 
 /// A new allocator, or a new option of one, is tested by a line here.
 pub(crate) const SUBJECTS: [Subject; 10] = [
-    Subject { name: "zbud", build: |arena| Box::new(zbud::Zbud::new(arena)) },
-    Subject { name: "z3fold", build: |arena| Box::new(z3fold::Z3fold::new(arena)) },
+    Subject { name: "zbud", build: |arena| kind(ZpoolKind::Zbud, arena) },
+    Subject { name: "z3fold", build: |arena| kind(ZpoolKind::Z3fold, arena) },
     Subject { name: "zsmalloc", build: |arena| zsmalloc(arena, 8, true, false) },
     Subject { name: "zsmalloc-4-used", build: |arena| zsmalloc(arena, 4, false, false) },
     Subject { name: "zsmalloc-16-used", build: |arena| zsmalloc(arena, 16, false, false) },
@@ -32,6 +32,10 @@ pub(crate) const SUBJECTS: [Subject; 10] = [
     },
     Subject { name: "zsmalloc-vm", build: |arena| mapped(arena, ObjectMapping::Vm, false) },
 ];
+
+fn kind(kind: ZpoolKind, arena: Arc<Arena>) -> Box<dyn Zpool> {
+    kind.build(arena, ZsmallocOptions::default())
+}
 
 fn zsmalloc(arena: Arc<Arena>, chain_size: usize, least: bool, beside: bool) -> Box<dyn Zpool> {
     let chain_rule = if least { ChainRule::LeastWaste } else { ChainRule::UsedPercent };
