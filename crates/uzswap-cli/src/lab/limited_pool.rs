@@ -296,7 +296,7 @@ pub(super) fn build(
         .records(Some(RecordOptions::default().lru(parts.lru).checksum(settings.checksum)))
         .written_as(parts.written_as);
     let backing = backing.0.map(|backing| Box::new(backing) as Box<dyn Backing>);
-    let parts = ZswapParts { compressor, backing, ..ZswapParts::of(options) };
+    let parts = ZswapParts { compressor, backing, ..ZswapParts::of(options).ok()? };
     Zswap::from_parts(options, parts, |budget| options.index.build_on(budget)).ok()
 }
 

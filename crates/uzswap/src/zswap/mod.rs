@@ -91,13 +91,13 @@ use tier::Tier;
 use write_queue::WriteQueue;
 pub use writeback::Shrunk;
 
-use crate::AuditError;
 use crate::backing::Backing;
 use crate::budget::{Budget, Counted};
 use crate::compressor::{CompressError, Compressor, Corrupt, Dual, OUTPUT_BYTES};
 use crate::index::{Index, IndexError};
 use crate::page::{PAGE_SIZE, Page, PageKey};
 use crate::zpool::{Arena, Zpool, ZpoolError};
+use crate::{AuditError, OptionError};
 
 /// Entries of a range that are removed under one lock of their shard.
 const RANGE_BATCH: usize = 64;
@@ -219,8 +219,7 @@ impl Zswap {
     ///
     /// [`BuildError`], where an option is out of its range.
     pub fn new(options: ZswapOptions) -> Result<Zswap, BuildError> {
-        options.check()?;
-        Zswap::of(options, ZswapParts::of(options))
+        Zswap::of(options, ZswapParts::of(options)?)
     }
 
     /// An empty store with a compressor that has no name: the one of `options` is not looked at.
@@ -232,8 +231,7 @@ impl Zswap {
         options: ZswapOptions,
         compressor: Box<dyn Compressor>,
     ) -> Result<Zswap, BuildError> {
-        options.check()?;
-        Zswap::of(options, ZswapParts { compressor, ..ZswapParts::of(options) })
+        Zswap::of(options, ZswapParts { compressor, ..ZswapParts::of(options)? })
     }
 
     /// An empty store that writes pages back to `backing`, which must be its alone.
@@ -246,8 +244,7 @@ impl Zswap {
         options: ZswapOptions,
         backing: Box<dyn Backing>,
     ) -> Result<Zswap, BuildError> {
-        options.check()?;
-        Zswap::of(options, ZswapParts { backing: Some(backing), ..ZswapParts::of(options) })
+        Zswap::of(options, ZswapParts { backing: Some(backing), ..ZswapParts::of(options)? })
     }
 
     /// An empty store of these parts, and of the index of `options`.
@@ -961,7 +958,12 @@ impl fmt::Debug for Zswap {
 
 impl ZswapParts {
     /// The parts that options name, without a backing.
-    pub fn of(options: ZswapOptions) -> ZswapParts {
+    ///
+    /// # Errors
+    ///
+    /// [`OptionError`], where an option is out of its range.
+    pub fn of(options: ZswapOptions) -> Result<ZswapParts, OptionError> {
+        options.check()?;
         let budget = Arc::new(Budget::new(options.max_pool_bytes, options.counted));
         let arena = Arc::new(Arena::on(budget, options.host_pages));
         let zpool = options.zpool.build(Arc::clone(&arena), options.zsmalloc);
@@ -970,7 +972,7 @@ impl ZswapParts {
             Some(dense) => Box::new(Dual::new(compressor, dense.build())),
             None => compressor,
         };
-        ZswapParts { arena, zpool, compressor, backing: None }
+        Ok(ZswapParts { arena, zpool, compressor, backing: None })
     }
 }
 

@@ -330,7 +330,7 @@ const BLOCKS: u32 = 1 << 10;
 fn scene(options: ZswapOptions, with_backing: bool) -> Scene {
     let orders = Arc::new(Orders::default());
     let bad = || Arc::clone(&orders);
-    let parts = ZswapParts::of(options);
+    let parts = ZswapParts::of(options).unwrap();
     let pair = Dual::new(CompressorKind::Lz4.build(), CompressorKind::Zstd(3).build());
     let memory = MemoryBacking::new(BLOCKS).unwrap();
     let backing = with_backing.then(|| Box::new(BadBacking(memory, bad())) as Box<dyn Backing>);
@@ -703,7 +703,7 @@ fn parts_can_be_made_of_other_stores() {
         let parts = ZswapParts {
             compressor: Box::new(Noting(CompressorKind::Lz4.build(), Arc::clone(&inner))),
             backing: Some(Box::new(StoreBehind(Arc::clone(&inner)))),
-            ..ZswapParts::of(options)
+            ..ZswapParts::of(options).unwrap()
         };
         let zswap = Zswap::from_parts(options, parts, |budget| options.index.build_on(budget));
         let zswap = zswap.unwrap();

@@ -270,7 +270,8 @@ fn a_restored_store_is_in_its_budget_from_the_first_byte() {
                     let memory = Zswap::new(options).unwrap().memory();
                     memory.index_bytes + memory.zpool_metadata_bytes
                 };
-                let parts = ZswapParts { backing: backing(blocks), ..ZswapParts::of(options) };
+                let parts = ZswapParts::of(options).unwrap();
+                let parts = ZswapParts { backing: backing(blocks), ..parts };
                 let arena = Arc::clone(&parts.arena);
                 let budget = arena.budget();
                 let new = Zswap::from_parts(options, parts, |budget| index.build_on(budget));

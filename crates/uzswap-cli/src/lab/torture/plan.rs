@@ -331,12 +331,9 @@ impl Plan {
         let arena = Arc::new(Arena::on(budget, HostPages::Small));
         let zpool = self.options.zpool.build(Arc::clone(&arena), self.options.zsmalloc);
         let disk = self.blocks.map(|blocks| Disk::new(Arc::clone(world), blocks, self.file));
-        let disk = disk.transpose().map_err(|error| {
-            format!(
-                "cannot create the file of a disk: \
-                                                             {error}"
-            )
-        })?;
+        let disk = disk
+            .transpose()
+            .map_err(|error| format!("cannot create the file of a disk: {error}"))?;
         let parts = ZswapParts {
             arena,
             zpool: Box::new(RottingPool::new(Arc::clone(world), zpool)),

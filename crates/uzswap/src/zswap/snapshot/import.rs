@@ -70,9 +70,9 @@ impl Zswap {
         backing: Option<Box<dyn Backing>>,
         path: impl AsRef<Path>,
     ) -> Result<(Zswap, RestoreSummary), RestoreError> {
-        options.check().map_err(BuildError::from)?;
+        let parts = ZswapParts::of(options).map_err(BuildError::from)?;
         let snapshot = SnapshotReader::open(path.as_ref())?;
-        let parts = ZswapParts { backing, ..ZswapParts::of(options) };
+        let parts = ZswapParts { backing, ..parts };
         Zswap::of(options, parts)?.restore_from(snapshot)
     }
 
