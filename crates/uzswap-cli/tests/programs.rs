@@ -74,10 +74,10 @@ const PROGRAMS: [Program; 11] = [
     },
     Program { name: "sort", needs: &["sort", "cksum"], gib: 1, command: sort, limits: LIMITS },
     Program {
-        name: "sort_of_a_gigabyte",
+        name: "sort_of_long_lines",
         needs: &["sort", "cksum"],
-        gib: 4,
-        command: sort_of_a_gigabyte,
+        gib: 2,
+        command: sort_of_long_lines,
         limits: &[(50, With::Nothing), (30, With::Nothing)],
     },
     Program {
@@ -145,9 +145,10 @@ fn sort(folder: &Path, scale: u64) -> Vec<String> {
     sort_lines(folder, 120_000 * scale, 8)
 }
 
-/// Lines of half a page: each is some faults, as they are put in order.
-fn sort_of_a_gigabyte(folder: &Path, scale: u64) -> Vec<String> {
-    sort_lines(folder, 510_000 * scale, 160)
+/// Lines of half a page: each is some faults, as they are put in order. A scale of 4 sorts a
+/// gigabyte.
+fn sort_of_long_lines(folder: &Path, scale: u64) -> Vec<String> {
+    sort_lines(folder, 128_000 * scale, 160)
 }
 
 /// Sorts lines of a file, with so many times two words in each.
