@@ -484,7 +484,7 @@ fn beside() {
     let index = ["bench", "index", "--keys", "100", "--rounds", "1"];
     for (arguments, form, words) in [
         (&torture[..], Schema::Torture, "100 operations"),
-        (&compare, Schema::Compare, "SUMMARY"),
+        (&compare, Schema::Compare, "(c) PEAK"),
         (&csv, Schema::Compare, "pool_total_size,"),
         (&capture, Schema::Capture, "origin"),
         (&index, Schema::BenchIndex, "x rbtree"),

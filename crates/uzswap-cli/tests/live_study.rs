@@ -190,7 +190,7 @@ fn whole_study() {
 fn forms() {
     let command = own("shrinks", "24");
     let command: Vec<&str> = command.iter().map(String::as_str).collect();
-    let options = ["--limit", "60%", "--runs", "2", "--zpool", "zsmalloc,zbud"];
+    let options = ["--limit", "60%", "--runs", "2", "--zpool", "zsmalloc,zbud", "--details"];
     let output = compare(&options, &command);
     expect(&output, 0);
     let page = text(&output.stdout);
@@ -210,7 +210,8 @@ fn forms() {
     ] {
         assert!(words.contains(part), "no '{part}' in\n{page}");
     }
-    let wide = page.lines().find(|line| line.len() > 100 && !line.starts_with("command"));
+    assert!(page.starts_with("Use z"), "{page}");
+    let wide = page.lines().find(|line| line.len() > 80 && !line.starts_with("command"));
     assert_eq!(wide, None, "{page}");
     assert!(output.stderr.is_empty(), "{}", text(&output.stderr));
 

@@ -19,8 +19,8 @@ use super::size::parse_size;
 use crate::lab::capture::{CaptureOptions, capture_command, capture_pid};
 use crate::lab::experiment::{Combination, Experiment, ExperimentError, Settings, child};
 use crate::lab::replay::FreedHalf;
-use crate::lab::report::Report;
 use crate::lab::report::format::thousands;
+use crate::lab::report::{Report, Screen};
 use crate::lab::workload::Workload;
 use uzswap::compressor::CompressorKind;
 use uzswap::index::IndexKind;
@@ -76,7 +76,7 @@ pub(super) struct Compare {
     )]
     at: When,
     /// Include the pages of the process's descendants
-    #[arg(long, help_heading = "Pages")]
+    #[arg(long, help_heading = "Pages", hide_short_help = true)]
     tree: bool,
     /// Built-in workload, if no other pages are given
     #[arg(
@@ -84,7 +84,8 @@ pub(super) struct Compare {
         value_name = "NAME",
         default_value = "mixed",
         conflicts_with = "pages",
-        help_heading = "Pages"
+        help_heading = "Pages",
+        hide_short_help = true
     )]
     workload: Workload,
     /// Size of the built-in workload
@@ -112,13 +113,12 @@ pub(super) struct Compare {
         hide_default_value = true
     )]
     zpool: Vec<ZpoolKind>,
-    /// Compressors: lz4, lzo, lzo-rle, zstd, deflate, none; zstd:19 for a level
+    /// lz4, lzo, lzo-rle, zstd:19, deflate, none [default: lz4,zstd; --limit: lz4]
     #[arg(
         long,
         help_heading = "Comparison",
         value_name = "NAMES",
         value_delimiter = ',',
-        default_value = "lz4",
         conflicts_with = "sizes"
     )]
     compressor: Vec<CompressorKind>,
@@ -135,7 +135,7 @@ pub(super) struct Compare {
           value_name = "WHICH", default_value_t = FreedHalf::Random)]
     free: FreedHalf,
     /// Incompressible pages: reject or store-as-is
-    #[arg(long, help_heading = "Comparison",
+    #[arg(long, hide_short_help = true, help_heading = "Comparison",
           value_name = "POLICY", default_value_t = Incompressible::Reject)]
     incompressible: Incompressible,
     /// Bytes in front of each object; kernel 6.1: zbud=8,z3fold=8
@@ -187,7 +187,14 @@ pub(super) struct Compare {
     /// Print one CSV row per run instead
     #[arg(long, help_heading = "Output")]
     csv: bool,
+    /// Print histograms, all times, settings and a summary, too
+    #[arg(long, help_heading = "Output")]
+    details: bool,
 }
+
+/// Compressors of a replay, and of a live study, whose runs take as long as the command.
+const REPLAY_COMPRESSORS: [CompressorKind; 2] = [CompressorKind::Lz4, CompressorKind::Zstd(3)];
+const LIVE_COMPRESSORS: [CompressorKind; 1] = [CompressorKind::Lz4];
 
 impl Compare {
     pub(super) fn run(self) -> Result<(), Failure> {
@@ -195,7 +202,7 @@ impl Compare {
         let choice = LiveChoice {
             command: &self.command,
             zpools: &self.zpool,
-            compressors: &self.compressor,
+            compressors: self.compressors(&LIVE_COMPRESSORS),
             indexes: &self.index,
             runs: self.runs,
         };
@@ -206,13 +213,14 @@ impl Compare {
             )));
         }
         let mut output = JsonOutput::open(self.json.as_ref())?;
+        let screen = Screen::new(terminal_columns(), self.details);
         if let Some(experiment) = experiment {
             let report = live::study(&experiment);
             interrupt::end_if_noted();
             let report = report?;
             output.print_document(&report, || match self.csv {
                 true => report.to_csv(),
-                false => report.to_text(),
+                false => report.to_text(screen),
             })?;
             return live::verdict(&report);
         }
@@ -222,8 +230,13 @@ impl Compare {
         let report = report?;
         output.print_document(&report, || match self.csv {
             true => report.to_csv(),
-            false => report.to_text(),
+            false => report.to_text(screen),
         })
+    }
+
+    /// The compressors asked for, or these.
+    fn compressors<'a>(&'a self, default: &'a [CompressorKind]) -> &'a [CompressorKind] {
+        if self.compressor.is_empty() { default } else { &self.compressor }
     }
 
     fn compare(&self) -> Result<Report, Failure> {
@@ -262,7 +275,7 @@ impl Compare {
             zpools: distinct(&self.zpool),
             indexes: distinct(&self.index),
             mappings: distinct(&self.mapping),
-            compressors: distinct(&self.compressor),
+            compressors: distinct(self.compressors(&REPLAY_COMPRESSORS)),
             runs: self.runs,
             settings,
             object_headers: self.object_header.clone(),
@@ -346,6 +359,12 @@ fn with_progress(experiment: &Experiment) -> Result<Vec<Combination>, Experiment
     });
     bar.finish_and_clear();
     result
+}
+
+/// Columns of the terminal on standard output; 80 where that is another file.
+fn terminal_columns() -> usize {
+    let size = rustix::termios::tcgetwinsize(io::stdout());
+    size.map_or(80, |size| usize::from(size.ws_col))
 }
 
 fn parse_header(text: &str) -> Result<(ZpoolKind, usize), String> {

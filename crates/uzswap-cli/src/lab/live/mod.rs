@@ -7,14 +7,13 @@
 //!                           |
 //!   one run: folder, --prepare, command under an engine, --check, --cleanup   (command, engine)
 //!                           |
-//!   differences with intervals, tables         (interval, report)
+//!   differences with intervals, tables         (report)
 //! ```
 
 mod child;
 mod command;
 mod engine;
 mod failure;
-mod interval;
 mod kernel;
 mod pager;
 mod preset;
@@ -33,7 +32,6 @@ use command::{Place, find_program};
 use engine::{Engine, Request};
 pub use engine::{LiveParts, LiveRun};
 pub use failure::{Failure, FailureKind};
-pub use interval::Difference;
 use kernel::{Kernel, PROBE_BYTES};
 use pager::Uzswap;
 pub use preset::{Preset, PresetNameError, PresetPlace};

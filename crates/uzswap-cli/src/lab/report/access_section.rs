@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::format::{
-    counted, mib, nanoseconds, section, share, table, thousands, trimmed, wrapped,
+    Screen, counted, fitted, mib, nanoseconds, section, share, table, thousands, wrapped,
 };
 use super::{Findings, Percentiles, Report, label, median};
 use crate::lab::experiment::Combination;
@@ -178,7 +178,7 @@ pub(super) fn settings(report: &Report) -> String {
 }
 
 /// (e): three tables. Empty without limits.
-pub(super) fn tables(report: &Report) -> String {
+pub(super) fn tables(report: &Report, screen: Screen) -> String {
     let all = accessed(report);
     if all.is_empty() {
         return String::new();
@@ -258,8 +258,11 @@ pub(super) fn tables(report: &Report) -> String {
         ]);
     }
     let runs = counted(report.settings.runs_each, "run");
+    let hits = fitted(hits, &[3, 6, 2], screen);
     let mut text = section("(e) ACCESSES UNDER A LIMIT", &format!("shares of all {runs}"), &hits);
-    text += &format!("{}\n\n{}\n\n", trimmed(&times), trimmed(&writes));
+    let (times, writes) =
+        (fitted(times, &[7, 3, 1], screen), fitted(writes, &[4, 2, 3, 6], screen));
+    text += &format!("{times}\n\n{writes}\n\n");
     text += &wrapped(
         "",
         "",

@@ -1,16 +1,50 @@
-//! Formats tables, numbers and histograms of all reports, for a terminal of 100 columns.
+//! Formats tables, numbers and histograms of all reports.
 
 use comfy_table::{
-    CellAlignment, ContentArrangement, ContentLineStyle, LineStyle, Table, TableStyle,
+    CellAlignment, ColumnConstraint, ContentArrangement, ContentLineStyle, LineStyle, Table,
+    TableStyle,
 };
 
 use crate::lab::histogram::{Bucket, draw_row};
 
-/// The widest line.
-const COLUMNS: usize = 100;
+/// Columns that every terminal has: text is wrapped there.
+const COLUMNS: usize = 80;
 
-/// The widest bar: two histograms stand side by side.
-const BAR_COLUMNS: usize = 22;
+/// The widest line of a report.
+const COLUMNS_MAX: usize = 120;
+
+/// Columns of a histogram's row beside its bar.
+const ROW_COLUMNS: usize = 26;
+
+/// The screen that a report is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Screen {
+    columns: usize,
+    details: bool,
+}
+
+impl Screen {
+    /// Of so many columns, taken as 80 to 120; `details` asks for histograms, all times and
+    /// settings.
+    pub fn new(columns: usize, details: bool) -> Screen {
+        Screen { columns: columns.clamp(COLUMNS, COLUMNS_MAX), details }
+    }
+
+    /// Columns of a line.
+    pub(crate) fn columns(self) -> usize {
+        self.columns
+    }
+
+    /// Whether details are asked for.
+    pub(crate) fn has_details(self) -> bool {
+        self.details
+    }
+
+    /// Columns of the left one of two pictures.
+    fn half(self) -> usize {
+        self.columns / 2 + 1
+    }
+}
 
 /// Columns as the linux-mm study prints them, with bars between.
 const STYLE: TableStyle = TableStyle::new()
@@ -24,7 +58,8 @@ pub(crate) fn counted(count: usize, what: &str) -> String {
 }
 
 /// Two histograms side by side, rows of the same bounds on the same line.
-pub(crate) fn pictures(left: &[Bucket], right: &[Bucket]) -> String {
+pub(crate) fn pictures(left: &[Bucket], right: &[Bucket], screen: Screen) -> String {
+    let bar_columns = screen.half() - 2 - ROW_COLUMNS;
     let all = || left.iter().chain(right);
     let (Some(from), Some(to)) =
         (all().map(|bucket| bucket.from_ns).min(), all().map(|bucket| bucket.to_ns).max())
@@ -34,20 +69,23 @@ pub(crate) fn pictures(left: &[Bucket], right: &[Bucket]) -> String {
     let row = |buckets: &[Bucket], from_ns: u64| {
         let count_max = buckets.iter().map(|bucket| bucket.count).max().unwrap_or(0);
         let bucket = buckets.iter().find(|bucket| bucket.from_ns == from_ns);
-        bucket.map_or(String::new(), |bucket| draw_row(bucket, count_max, BAR_COLUMNS))
+        bucket.map_or(String::new(), |bucket| draw_row(bucket, count_max, bar_columns))
     };
     let mut text = String::new();
     let mut bound = from;
     while bound < to {
-        text += &beside(&row(left, bound), &row(right, bound));
+        text += &beside(&row(left, bound), &row(right, bound), screen);
         bound = (bound * 2).max(2);
     }
     text
 }
 
-/// Two texts in the columns of two pictures.
-pub(crate) fn beside(left: &str, right: &str) -> String {
-    let line = format!("{left:<51}{right}");
+/// Two texts in the columns of two pictures; on two lines where the left one is too long.
+pub(crate) fn beside(left: &str, right: &str, screen: Screen) -> String {
+    if left.len() >= screen.half() {
+        return format!("{left}\n{right}\n");
+    }
+    let line = format!("{left:<width$}{right}", width = screen.half());
     format!("{}\n", line.trim_end())
 }
 
@@ -76,18 +114,36 @@ pub(crate) fn table(header: &[&str]) -> Table {
 }
 
 /// A table under its title.
-pub(crate) fn section(title: &str, caption: &str, table: &Table) -> String {
-    format!("{title}: {caption}\n\n{}\n\n", trimmed(table))
+pub(crate) fn section(title: &str, caption: &str, table: &str) -> String {
+    format!("{}\n{table}\n\n", wrapped("", "  ", &format!("{title}: {caption}")))
 }
 
 /// The lines of a table, without blanks at their ends.
 pub(crate) fn trimmed(table: &Table) -> String {
-    let trim = |line: String| match line.trim_end() {
-        // The rule goes on below the last column's padding.
-        rule if rule.len() == COLUMNS + 1 && rule.ends_with('-') => rule[..COLUMNS].to_owned(),
-        line => line.to_owned(),
+    let lines: Vec<String> = table.lines().map(|line| line.trim_end().to_owned()).collect();
+    // The rule goes on below the last column's padding.
+    let widest = lines.iter().filter(|line| !line.ends_with('-')).map(String::len).max();
+    let trim = |line: String| match (line.ends_with('-'), widest) {
+        (true, Some(widest)) if line.len() == widest + 1 => line[..widest].to_owned(),
+        _ => line,
     };
-    table.lines().map(trim).collect::<Vec<String>>().join("\n")
+    lines.into_iter().map(trim).collect::<Vec<String>>().join("\n")
+}
+
+/// The lines of a table that fits the screen: columns go in the order of `least_needed` until it
+/// does.
+pub(crate) fn fitted(mut table: Table, least_needed: &[usize], screen: Screen) -> String {
+    let mut next = least_needed.iter();
+    loop {
+        let text = trimmed(&table);
+        if text.lines().all(|line| line.len() <= screen.columns) {
+            return text;
+        }
+        let Some(&place) = next.next() else { return text };
+        if let Some(column) = table.column_mut(place) {
+            column.set_constraint(ColumnConstraint::Hidden);
+        }
+    }
 }
 
 /// Words in lines of at most [`COLUMNS`].
@@ -202,11 +258,30 @@ mod tests {
     #[test]
     fn histograms_share_their_rows() {
         let bucket = |from_ns, count| Bucket { from_ns, to_ns: from_ns * 2, count };
-        let text = pictures(&[bucket(1024, 5), bucket(2048, 10)], &[bucket(512, 7)]);
+        let screen = Screen::new(100, true);
+        let text = pictures(&[bucket(1024, 5), bucket(2048, 10)], &[bucket(512, 7)], screen);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 3);
-        assert!(lines[0].trim_start().starts_with("[512, 1K)") && lines[0].len() < COLUMNS);
+        assert!(lines[0].trim_start().starts_with("[512, 1K)") && lines[0].len() < 100);
         assert!(lines[1].starts_with("[1K, 2K)             5 |@@@@@@@@@@@           |"));
-        assert_eq!(pictures(&[], &[]), "none\n");
+        assert_eq!(pictures(&[], &[], screen), "none\n");
+        let narrow = pictures(&[bucket(1024, 5)], &[bucket(1024, 7)], Screen::new(80, true));
+        assert!(narrow.lines().all(|line| line.len() <= 80), "{narrow}");
+    }
+
+    #[test]
+    fn a_narrow_screen_has_fewer_columns() {
+        let made = || {
+            let mut table = table(&["NAME", "ONE", "TWO", "THREE"]);
+            table.add_row(["a name", &"1".repeat(30), &"2".repeat(30), &"3".repeat(30)]);
+            table
+        };
+        let head = |columns| {
+            let text = fitted(made(), &[2, 1], Screen::new(columns, false));
+            text.lines().next().unwrap().split_whitespace().collect::<String>()
+        };
+        assert_eq!(head(120), "NAME|ONE|TWO|THREE");
+        assert_eq!(head(100), "NAME|ONE|THREE");
+        assert_eq!(head(0), "NAME|ONE|THREE");
     }
 }

@@ -4,10 +4,12 @@ mod access_section;
 mod csv;
 mod envelope;
 pub(crate) mod format;
+mod interval;
 mod stats;
 mod summary;
 mod text;
 mod trace_section;
+mod verdict;
 
 use std::fs;
 use std::thread;
@@ -20,7 +22,11 @@ use super::limited_pool::LimitSettings;
 use super::replay::{Figures, Phases, RunResult, TraceInfo};
 pub use access_section::AccessFindings;
 pub use envelope::{Document, Envelope, Schema};
+pub use format::Screen;
+pub use interval::Difference;
+pub(crate) use interval::ROUNDS_MIN;
 pub use stats::{Stats, percent_change};
+pub(crate) use text::opening;
 pub use trace_section::TraceFindings;
 use uzswap::page::PAGE_SIZE;
 use uzswap::zpool::ZpoolKind;
@@ -42,6 +48,8 @@ pub struct Report {
     pub combinations: Vec<Findings>,
     /// Facts that a reader must know before comparing.
     pub notes: Vec<String>,
+    /// Which parts to use, their gain and their cost, and how sure that is: sentences.
+    pub verdict: Vec<String>,
     /// The figures in words.
     pub summary: Vec<String>,
 }
@@ -276,14 +284,17 @@ impl Report {
             runs[place].pool_percent_of_base =
                 (base > 0).then(|| pool as f64 / base as f64 * 100.0);
         }
-        Report {
+        let mut report = Report {
             envelope: Envelope::new(Schema::Compare),
             corpus,
             settings: ReportSettings { runs_each: combinations[0].runs.len(), settings, limits },
             notes: notes(combinations),
+            verdict: Vec::new(),
             summary: summary::sentences(&runs, settings.free),
             combinations: runs,
-        }
+        };
+        report.verdict = verdict::sentences(&report);
+        report
     }
 
     /// One row a run, under a header line.
@@ -291,9 +302,9 @@ impl Report {
         csv::rows(self)
     }
 
-    /// For a terminal of 100 columns.
-    pub fn to_text(&self) -> String {
-        text::page(self)
+    /// For a terminal.
+    pub fn to_text(&self, screen: Screen) -> String {
+        text::page(self, screen)
     }
 }
 

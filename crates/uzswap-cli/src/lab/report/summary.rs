@@ -276,7 +276,7 @@ pub(super) fn against_base(
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::lab::experiment::{Combination, Parts};
     use crate::lab::histogram::Latencies;
@@ -285,7 +285,12 @@ mod tests {
     use uzswap::zpool::ZpoolKind;
 
     /// Three runs around a mean, with a pool of so many pages and so many pages refused.
-    fn findings(zpool: ZpoolKind, seconds: [f64; 3], pool_pages: u64, refused: u64) -> Findings {
+    pub(in super::super) fn findings(
+        zpool: ZpoolKind,
+        seconds: [f64; 3],
+        pool_pages: u64,
+        refused: u64,
+    ) -> Findings {
         let run = |real_s| {
             let mut store_ns = Latencies::new();
             store_ns.record((real_s * 1000.0) as u64);

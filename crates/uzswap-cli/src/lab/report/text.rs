@@ -1,7 +1,7 @@
-//! The report for a terminal of 100 columns.
+//! The report for a terminal.
 
 use super::format::{
-    beside, counted, mib, nanoseconds, pictures, section, table, thousands, trimmed, wrapped,
+    Screen, beside, counted, fitted, mib, nanoseconds, pictures, section, table, thousands, wrapped,
 };
 use super::stats::Stats;
 use super::summary::against_base;
@@ -12,28 +12,43 @@ use crate::lab::replay::{FreedHalf, Phases, Spent};
 use uzswap::page::PAGE_SIZE;
 
 /// The whole report.
-pub(super) fn page(report: &Report) -> String {
-    let mut page = header(report);
-    page += &run_times(report);
-    page += &latencies(report);
-    page += &peak(report);
+pub(super) fn page(report: &Report, screen: Screen) -> String {
+    let mut page = opening(&report.verdict, &report.notes);
+    page += &header(report, screen);
+    page += &run_times(report, screen);
+    page += &latencies(report, screen);
+    page += &peak(report, screen);
     page += &match report.corpus.trace {
-        None => after_freeing(report),
-        Some(_) => trace_section::at_end(report),
+        None => after_freeing(report, screen),
+        Some(_) => trace_section::at_end(report, screen),
     };
-    page += &access_section::tables(report);
+    page += &access_section::tables(report, screen);
+    if !screen.has_details() {
+        return page + "--details adds histograms, all times, settings and a summary.\n";
+    }
     page += "SUMMARY\n\n";
-    for sentence in report.notes.iter().chain(&report.summary) {
+    for sentence in &report.summary {
         page += &wrapped("- ", "  ", sentence);
     }
     page
 }
 
-fn header(report: &Report) -> String {
+/// The verdict and the remarks that a reader needs before any figure.
+pub(crate) fn opening(verdict: &[String], notes: &[String]) -> String {
+    let mut text = String::new();
+    for sentence in verdict {
+        text += &wrapped("", "", sentence);
+    }
+    for note in notes {
+        text += &wrapped("Note: ", "  ", note);
+    }
+    text + "\n"
+}
+
+fn header(report: &Report, screen: Screen) -> String {
     let corpus = &report.corpus;
-    let settings = &report.settings.settings;
     let mut text = format!(
-        "uzswap {} compare: {} x {}, taking turns, each in a process of its own\n",
+        "uzswap {} compare: {} x {}, in turns, a process each\n",
         report.envelope.version,
         counted(report.combinations.len(), "combination"),
         counted(report.settings.runs_each, "run"),
@@ -59,6 +74,22 @@ fn header(report: &Report) -> String {
     for note in &corpus.notes {
         text += &wrapped("          ", "          ", note);
     }
+    if screen.has_details() {
+        text += &settings_line(report);
+    }
+    text += &access_section::settings(report);
+    let machine = &report.envelope.machine;
+    text += &wrapped(
+        "machine   ",
+        "          ",
+        &format!("Linux {}, {} x {}", machine.kernel, machine.cpus, machine.cpu),
+    );
+    text + "\n"
+}
+
+/// The settings that all combinations share.
+fn settings_line(report: &Report) -> String {
+    let settings = &report.settings.settings;
     let with_header =
         report.combinations.iter().filter(|findings| findings.object_header_bytes > 0);
     let headers = distinct(
@@ -72,7 +103,7 @@ fn header(report: &Report) -> String {
     let mappings = if mappings.is_empty() { "none" } else { &mappings };
     let indexes =
         distinct(report.combinations.iter().map(|findings| findings.parts.index.to_string()));
-    text += &wrapped(
+    wrapped(
         "settings  ",
         "          ",
         &format!(
@@ -85,20 +116,12 @@ fn header(report: &Report) -> String {
             settings.incompressible,
             settings.host_pages,
             same_filled(settings),
-            match corpus.trace {
+            match report.corpus.trace {
                 None => format!("; freed: {}", half(settings.free)),
                 Some(_) => String::new(),
             },
         ),
-    );
-    text += &access_section::settings(report);
-    let machine = &report.envelope.machine;
-    text += &wrapped(
-        "machine   ",
-        "          ",
-        &format!("Linux {}, {} x {}", machine.kernel, machine.cpus, machine.cpu),
-    );
-    text + "\n"
+    )
 }
 
 /// Each of the names once, in their order.
@@ -125,7 +148,7 @@ fn same_filled(settings: &Settings) -> String {
 }
 
 /// (a): the table of the linux-mm study.
-fn run_times(report: &Report) -> String {
+fn run_times(report: &Report, screen: Screen) -> String {
     let mut table = table(&["LABEL", "MIN", "MAX", "MEAN", "MEDIAN", "STDDEV", "MEAN vs BASE"]);
     let seconds_of = |findings: &Findings, kind| match kind {
         "real" => Stats::of(&findings.real_s),
@@ -133,7 +156,8 @@ fn run_times(report: &Report) -> String {
         _ => Stats::of(&findings.user_s),
     };
     let mut noise = false;
-    for kind in ["real", "sys", "user"] {
+    let kinds = if screen.has_details() { &["real", "sys", "user"][..] } else { &["real"] };
+    for &kind in kinds {
         for findings in &report.combinations {
             let stats = seconds_of(findings, kind);
             let base = seconds_of(base_of(&report.combinations, findings), kind);
@@ -160,19 +184,20 @@ fn run_times(report: &Report) -> String {
         None => "all phases together, seconds",
         Some(_) => "the events of the trace, as fast as they go, seconds",
     };
-    let mut text = section("(a) RUN TIME", caption, &table);
+    let mut text = section("(a) RUN TIME", caption, &fitted(table, &[4, 5], screen));
     if noise {
         text.pop();
         text += "~ the ranges of the runs overlap: the difference is within the noise.\n\n";
     }
-    text + &match report.corpus.trace {
-        None => phases(report),
-        Some(_) => trace_section::verbs(report),
+    match report.corpus.trace {
+        None if screen.has_details() => text + &phases(report, screen),
+        None => text,
+        Some(_) => text + &trace_section::verbs(report, screen),
     }
 }
 
 /// Which phase takes the time.
-fn phases(report: &Report) -> String {
+fn phases(report: &Report, screen: Screen) -> String {
     let has_accesses = report.combinations.iter().any(|findings| findings.access.is_some());
     let mut head = vec!["MEAN real", "STORE ALL", "LOAD ALL", "FREE HALF", "COMPACT", "REFILL"];
     if has_accesses {
@@ -197,11 +222,11 @@ fn phases(report: &Report) -> String {
         }
         table.add_row(row);
     }
-    format!("{}\n\n", trimmed(&table))
+    format!("{}\n\n", fitted(table, &[5, 4], screen))
 }
 
 /// (b): a table of percentiles, then the pictures.
-fn latencies(report: &Report) -> String {
+fn latencies(report: &Report, screen: Screen) -> String {
     let mut table =
         table(&["LABEL", "STORE p50", "p90", "p99", "max", "LOAD p50", "p90", "p99", "max"]);
     for findings in &report.combinations {
@@ -211,48 +236,76 @@ fn latencies(report: &Report) -> String {
         }
         table.add_row(row);
     }
+    let table = fitted(table, &[4, 8, 2, 6], screen);
     let mut text = section("(b) LATENCY", "of each store and each load, all runs together", &table);
+    if !screen.has_details() {
+        return text;
+    }
     for findings in &report.combinations {
         let titles = ["store", "load"].map(|what| format!("{}, {what} (ns)", findings.label()));
-        text += &beside(&titles[0], &titles[1]);
-        text += &pictures(&findings.store_ns.buckets, &findings.load_ns.buckets);
+        text += &beside(&titles[0], &titles[1], screen);
+        text += &pictures(&findings.store_ns.buckets, &findings.load_ns.buckets, screen);
         text += "\n";
     }
     text
 }
 
 /// (c): memory with every page stored.
-fn peak(report: &Report) -> String {
-    let mut table =
-        table(&["LABEL", "POOL", "vs BASE", "COMPRESSED", "INDEX", "METADATA", "RESERVE", "RSS"]);
+fn peak(report: &Report, screen: Screen) -> String {
+    let mut table = table(&[
+        "LABEL",
+        "POOL",
+        "vs BASE",
+        "RATIO",
+        "ALL IN",
+        "vs BASE",
+        "METADATA",
+        "RSS",
+        "COMPRESSED",
+        "INDEX",
+        "RESERVE",
+    ]);
+    let against = |findings, of| against_base(&report.combinations, findings, of);
     for findings in &report.combinations {
         let figures = &findings.figures;
         table.add_row([
             label(findings),
             thousands(figures.pool_total_size),
-            against_base(&report.combinations, findings, |of| of.figures.pool_total_size as f64),
+            against(findings, |of| of.figures.pool_total_size as f64),
+            format!("{:.3}", findings.effective_ratio),
+            thousands(findings.bytes_with_rejected),
+            against(findings, |of| of.bytes_with_rejected as f64),
+            thousands(figures.zpool_metadata_bytes),
+            thousands(findings.rss_bytes),
             thousands(figures.compressed_bytes),
             thousands(figures.index_bytes),
-            thousands(figures.zpool_metadata_bytes),
             thousands(figures.reserve_bytes),
-            thousands(findings.rss_bytes),
         ]);
     }
     let caption = match report.corpus.trace {
         None => "every page stored; bytes",
         Some(_) => "when the pool was largest; bytes",
     };
+    let table = fitted(table, &[10, 9, 8, 7, 6], screen);
     let mut text = section("(c) PEAK POOL SIZE", caption, &table);
-    let mut table = self::table(&[
-        "LABEL",
-        "STORED",
-        "SAME-FILLED",
-        "AS IS",
-        "REFUSED",
-        "RATIO",
-        "ALL IN",
-        "vs BASE",
-    ]);
+    if screen.has_details() {
+        text += &format!("{}\n\n", counts(report, screen));
+    }
+    text += &wrapped(
+        "",
+        "",
+        "RATIO: stored pages over pool and metadata. ALL IN: pool, metadata, and 4096 bytes for \
+         each refused page.",
+    );
+    if screen.has_details() {
+        text += "METADATA: the allocator's own tables. RSS: growth of the process.\n";
+    }
+    text + "\n"
+}
+
+/// Pages by their fate.
+fn counts(report: &Report, screen: Screen) -> String {
+    let mut table = table(&["LABEL", "STORED", "SAME-FILLED", "AS IS", "REFUSED"]);
     for findings in &report.combinations {
         let figures = &findings.figures;
         table.add_row([
@@ -261,23 +314,13 @@ fn peak(report: &Report) -> String {
             thousands(figures.same_filled_pages),
             thousands(figures.stored_incompressible_pages),
             thousands(findings.rejected_pages),
-            format!("{:.3}", findings.effective_ratio),
-            thousands(findings.bytes_with_rejected),
-            against_base(&report.combinations, findings, |of| of.bytes_with_rejected as f64),
         ]);
     }
-    text += &format!("{}\n\n", trimmed(&table));
-    text += &wrapped(
-        "",
-        "",
-        "RATIO: stored pages over pool and metadata. ALL IN: pool, metadata, and 4096 bytes for \
-         each refused page. METADATA: the allocator's own tables. RSS: growth of the process.",
-    );
-    text + "\n"
+    fitted(table, &[], screen)
 }
 
 /// (d): what freeing leaves behind.
-fn after_freeing(report: &Report) -> String {
+fn after_freeing(report: &Report, screen: Screen) -> String {
     let mut table = table(&[
         "LABEL",
         "HALF FREED",
@@ -303,9 +346,12 @@ fn after_freeing(report: &Report) -> String {
     }
     let caption =
         format!("{} freed, compacted, stored again; bytes", half(report.settings.settings.free));
+    let table = fitted(table, &[5, 7, 6], screen);
     let mut text = section("(d) POOL AFTER FREEING", &caption, &table);
-    text.pop();
-    text += "IDEAL: the remaining pages at the density of the full pool.\n\n";
+    if text.contains("IDEAL") {
+        text.pop();
+        text += "IDEAL: the remaining pages at the density of the full pool.\n\n";
+    }
     text
 }
 

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::format::{mib, section, share, table, thousands, trimmed, wrapped};
+use super::format::{Screen, fitted, mib, section, share, table, thousands, wrapped};
 use super::{CorpusInfo, Findings, Report, label};
 use crate::lab::replay::{RunResult, Traced};
 use uzswap::page::PAGE_SIZE;
@@ -84,7 +84,7 @@ pub(super) fn of(corpus: &CorpusInfo) -> String {
 }
 
 /// Which verb takes the time.
-pub(super) fn verbs(report: &Report) -> String {
+pub(super) fn verbs(report: &Report, screen: Screen) -> String {
     let mut table =
         table(&["MEAN real", "STORES", "s", "REFUSED", "LOADS", "s", "LEFT OUT", "FREES", "s"]);
     for findings in &report.combinations {
@@ -104,11 +104,11 @@ pub(super) fn verbs(report: &Report) -> String {
             mean(&trace.free_s),
         ]);
     }
-    format!("{}\n\n", trimmed(&table))
+    format!("{}\n\n", fitted(table, &[8, 7, 3], screen))
 }
 
 /// (d): what is left at the end.
-pub(super) fn at_end(report: &Report) -> String {
+pub(super) fn at_end(report: &Report, screen: Screen) -> String {
     let mut table = table(&["LABEL", "PAGES", "POOL", "of peak", "COMPACTED", "of peak"]);
     for findings in &report.combinations {
         let Some(trace) = &findings.trace else { continue };
@@ -120,6 +120,7 @@ pub(super) fn at_end(report: &Report) -> String {
         }
         table.add_row(row);
     }
+    let table = fitted(table, &[1], screen);
     section("(d) POOL AT THE END", "after the last event, then compacted; bytes", &table)
 }
 

@@ -1,13 +1,13 @@
 //! The findings of a live study: for people, and as JSON or CSV.
 
 mod text;
+mod verdict;
 
 use serde::Serialize;
 
 use super::engine::{LiveParts, LiveRun};
-use super::interval::Difference;
 use super::{Failure, LiveCommand, LiveExperiment, LiveLimit, LiveResults, SmallestLimit};
-use crate::lab::report::{Envelope, Schema};
+use crate::lab::report::{Difference, Envelope, Schema, Screen};
 use uzswap::page::PAGE_SIZE;
 use uzswap::zswap::{LatencyBucket, LatencyCounts};
 use uzswap_pager::RunSample;
@@ -28,6 +28,8 @@ pub struct LiveReport {
     pub combinations: Vec<LiveFindings>,
     /// Remarks that a reader needs before comparing.
     pub notes: Vec<String>,
+    /// Which combination to use, its cost, and how sure that is: sentences.
+    pub verdict: Vec<String>,
     /// The figures in words.
     pub summary: Vec<String>,
 }
@@ -218,6 +220,7 @@ impl LiveReport {
             warm_up,
             combinations: runs,
             notes,
+            verdict: Vec::new(),
             summary: Vec::new(),
         };
         let base_pool = report.base().map_or(0, |base| base.pool_peak_bytes);
@@ -226,6 +229,7 @@ impl LiveReport {
             findings.pool_percent_of_base =
                 (base_pool > 0 && pool > 0).then(|| pool as f64 / base_pool as f64 * 100.0);
         }
+        report.verdict = verdict::sentences(&report);
         report.summary = text::sentences(&report);
         report
     }
@@ -267,9 +271,9 @@ impl LiveReport {
         text
     }
 
-    /// For a terminal of 100 columns.
-    pub fn to_text(&self) -> String {
-        text::page(self)
+    /// For a terminal.
+    pub fn to_text(&self, screen: Screen) -> String {
+        text::page(self, screen)
     }
 }
 

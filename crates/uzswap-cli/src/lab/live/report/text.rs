@@ -1,15 +1,14 @@
-//! The live report for a terminal of 100 columns, and its sentences.
+//! The live report for a terminal, and its sentences.
 
 use super::{LiveFindings, LiveReport};
 use crate::lab::histogram::Bucket;
 use crate::lab::live::engine::LiveRun;
-use crate::lab::live::interval::{Difference, ROUNDS_MIN};
 use crate::lab::live::{FailureKind, LiveLimit};
 use crate::lab::report::format::{
-    beside, counted, human_size, mib, nanoseconds, pictures, section, share, table, thousands,
-    trimmed, wrapped,
+    Screen, beside, counted, fitted, human_size, mib, nanoseconds, pictures, section, share, table,
+    thousands, wrapped,
 };
-use crate::lab::report::{Stats, percent_change};
+use crate::lab::report::{Difference, ROUNDS_MIN, Stats, opening, percent_change};
 use uzswap::zswap::LatencyCounts;
 
 /// The run times of the study's first table.
@@ -18,25 +17,29 @@ const KINDS: [(&str, Seconds); 3] =
 
 type Seconds = fn(&LiveRun) -> f64;
 
-/// Columns of a pool over time.
-const TIME_COLUMNS: usize = 72;
+/// Columns beside a pool over time: the label and two bars.
+const LABEL_COLUMNS: usize = 26;
 
 /// From an empty pool to the fullest.
 const LEVELS: &[u8] = b" .:-=+*#%@";
 
 /// The whole report.
-pub(super) fn page(report: &LiveReport) -> String {
-    let mut page = header(report);
+pub(super) fn page(report: &LiveReport, screen: Screen) -> String {
+    let mut page = opening(&report.verdict, &report.notes);
+    page += &header(report);
     page += &failures(report);
     if report.combinations.iter().any(|findings| !findings.runs.is_empty()) {
-        page += &run_times(report);
-        page += &counts(report);
-        page += &latencies(report);
-        page += &peak(report);
-        page += &beyond(report);
+        page += &run_times(report, screen);
+        page += &counts(report, screen);
+        page += &latencies(report, screen);
+        page += &peak(report, screen);
+        page += &beyond(report, screen);
+    }
+    if !screen.has_details() {
+        return page + "--details adds histograms, all times and a summary.\n";
     }
     page += "SUMMARY\n\n";
-    for sentence in report.notes.iter().chain(&report.summary) {
+    for sentence in &report.summary {
         page += &wrapped("- ", "  ", sentence);
     }
     page
@@ -45,7 +48,7 @@ pub(super) fn page(report: &LiveReport) -> String {
 fn header(report: &LiveReport) -> String {
     let settings = &report.settings;
     let mut text = format!(
-        "uzswap {} compare, live: {} x {}, taking turns, each under the limit\n",
+        "uzswap {} compare, live: {} x {}, in turns, under the limit\n",
         report.envelope.version,
         counted(report.combinations.len(), "combination"),
         counted(settings.rounds, "run"),
@@ -114,9 +117,10 @@ fn failures(report: &LiveReport) -> String {
 }
 
 /// (a): the table of the linux-mm study, with the difference to the base.
-fn run_times(report: &LiveReport) -> String {
+fn run_times(report: &LiveReport, screen: Screen) -> String {
     let mut table = table(&["LABEL", "MIN", "MAX", "MEAN", "MEDIAN", "STDDEV", "vs BASE", "95%"]);
-    for (kind, of) in KINDS {
+    let kinds = if screen.has_details() { &KINDS[..] } else { &KINDS[..1] };
+    for &(kind, of) in kinds {
         for findings in ended(report) {
             let stats = Stats::of(&findings.each(of));
             let seconds = |value: f64| format!("{value:.2}");
@@ -139,13 +143,15 @@ fn run_times(report: &LiveReport) -> String {
             ]);
         }
     }
+    let table = fitted(table, &[5, 4, 2, 1], screen);
     let mut text = section("(a) RUN TIME", "of the command, seconds", &table);
     text.pop();
-    text += "vs BASE: mean difference, run by run; 95%: its interval.\n";
-    text +=
-        "~ the interval contains zero, or the runs are too few for one: no difference is shown.\n";
-    text += "sys and user: of the programs and the engine together.\n\n";
-    text
+    text += "vs BASE: mean difference, run by run; 95%: its interval. ~ no difference is shown: the\n\
+             interval contains zero, or the runs are too few for one.\n";
+    if screen.has_details() {
+        text += "sys and user: of the programs and the engine together.\n";
+    }
+    text + "\n"
 }
 
 fn difference(findings: &LiveFindings, kind: &str) -> Option<Difference> {
@@ -170,7 +176,7 @@ fn ended(report: &LiveReport) -> impl Iterator<Item = &LiveFindings> {
 }
 
 /// The counts of a preset, if it has any.
-fn counts(report: &LiveReport) -> String {
+fn counts(report: &LiveReport, screen: Screen) -> String {
     let names: Vec<&str> = match ended(report).next() {
         Some(findings) => findings.runs[0].counts.iter().map(|(name, _)| name.as_str()).collect(),
         None => Vec::new(),
@@ -192,11 +198,11 @@ fn counts(report: &LiveReport) -> String {
             table.add_row(row);
         }
     }
-    format!("{}\n\n", trimmed(&table))
+    format!("{}\n\n", fitted(table, &[5, 4, 2, 1], screen))
 }
 
 /// (b): percentiles, then the pictures.
-fn latencies(report: &LiveReport) -> String {
+fn latencies(report: &LiveReport, screen: Screen) -> String {
     let mut table = table(&[
         "LABEL",
         "STORE p50",
@@ -226,6 +232,7 @@ fn latencies(report: &LiveReport) -> String {
             thousands(fault_ns.count),
         ]);
     }
+    let table = fitted(table, &[7, 8, 4, 2], screen);
     let mut text = section("(b) LATENCY", "all runs together", &table);
     text.pop();
     text += "STORE, LOAD: the engine's own; FAULT: as a thread waits for its page.\n";
@@ -234,10 +241,13 @@ fn latencies(report: &LiveReport) -> String {
                  probe in the\ncgroup.\n";
     }
     text += "\n";
+    if !screen.has_details() {
+        return text;
+    }
     for findings in ended(report) {
         let titles = ["store", "load"].map(|what| format!("{}, {what} (ns)", findings.label));
-        text += &beside(&titles[0], &titles[1]);
-        text += &pictures(&buckets(&findings.store_ns), &buckets(&findings.load_ns));
+        text += &beside(&titles[0], &titles[1], screen);
+        text += &pictures(&buckets(&findings.store_ns), &buckets(&findings.load_ns), screen);
         text += "\n";
     }
     let faults: Vec<&LiveFindings> = ended(report).collect();
@@ -246,8 +256,8 @@ fn latencies(report: &LiveReport) -> String {
             pair.get(at).map_or(String::new(), |it| format!("{}, fault (ns)", it.label))
         };
         let of = |at: usize| pair.get(at).map_or(Vec::new(), |it| buckets(&it.fault_ns));
-        text += &beside(&title(0), &title(1));
-        text += &pictures(&of(0), &of(1));
+        text += &beside(&title(0), &title(1), screen);
+        text += &pictures(&of(0), &of(1), screen);
         text += "\n";
     }
     text
@@ -280,7 +290,7 @@ pub(super) fn buckets(counts: &LatencyCounts) -> Vec<Bucket> {
 }
 
 /// (c): the largest pool, and the pages in it.
-fn peak(report: &LiveReport) -> String {
+fn peak(report: &LiveReport, screen: Screen) -> String {
     let mut table = table(&[
         "LABEL",
         "POOL",
@@ -310,15 +320,15 @@ fn peak(report: &LiveReport) -> String {
             thousands(run.peak_bytes),
         ]);
     }
+    let table = fitted(table, &[4, 6, 7], screen);
     let mut text = section("(c) PEAK POOL SIZE", "of the run with the median pool; bytes", &table);
     text.pop();
-    text += "PAGES: in the pool at its peak. ALL: peak of programs, pool and metadata together.\n";
-    text += "A pool with more pages is larger too; POOL/BYTES shows its density.\n\n";
-    text
+    text + "PAGES: in the pool at its peak. A pool with more pages is larger too; POOL/BYTES shows\n\
+            its density. ALL: peak of programs, pool and metadata together.\n\n"
 }
 
 /// (d): the figures that the study did not take.
-fn beyond(report: &LiveReport) -> String {
+fn beyond(report: &LiveReport, screen: Screen) -> String {
     let mut table = table(&[
         "LABEL",
         "STORED",
@@ -351,6 +361,7 @@ fn beyond(report: &LiveReport) -> String {
             if cpu > 0.0 { format!("{:.0}%", engine / cpu * 100.0) } else { "-".to_owned() },
         ]);
     }
+    let table = fitted(table, &[7, 3, 4], screen);
     let mut text = section("(d) BEYOND THE STUDY", "medians; pages where no unit is given", &table);
     let mut table = self::table(&["LARGEST FREEING", "PAGES", "LEFT", "POOL", "LEFT", "IDEAL"]);
     let mut rows = 0;
@@ -367,18 +378,18 @@ fn beyond(report: &LiveReport) -> String {
         ]);
     }
     if rows > 0 {
-        text += &format!("{}\n", trimmed(&table));
+        text += &format!("{}\n", fitted(table, &[], screen));
         text += "IDEAL: the remaining pages at the density from before; bytes.\n\n";
     }
     if report.combinations.iter().any(|findings| findings.parts.is_kernel()) {
         text +=
             "ENGINE CPU of the kernel: the thread that holds the limit; the rest is in sys.\n\n";
     }
-    text += &pools_over_time(report);
+    text += &pools_over_time(report, screen);
     text
 }
 
-fn pools_over_time(report: &LiveReport) -> String {
+fn pools_over_time(report: &LiveReport, screen: Screen) -> String {
     let most = ended(report).flat_map(|findings| &findings.runs).flat_map(|run| &run.timeline);
     let Some(most) = most.map(|sample| sample.pool_bytes).max().filter(|&most| most > 0) else {
         return String::new();
@@ -386,17 +397,18 @@ fn pools_over_time(report: &LiveReport) -> String {
     let mut text = format!("POOL OVER TIME: start to end of a run; @ is {}\n\n", mib(most));
     for findings in ended(report) {
         let Some(run) = findings.median_run() else { continue };
-        text += &format!("{:<24}|{}|\n", findings.label, line_of(run, most));
+        let line = line_of(run, most, screen.columns() - LABEL_COLUMNS);
+        text += &format!("{:<24}|{line}|\n", findings.label);
     }
     text + "\n"
 }
 
 /// The largest pool of each part of a run, in characters.
-fn line_of(run: &LiveRun, most: u64) -> String {
+fn line_of(run: &LiveRun, most: u64, width: usize) -> String {
     let end = run.timeline.last().map_or(0, |sample| sample.ms) + 1;
-    let mut columns = vec![None; TIME_COLUMNS];
+    let mut columns = vec![None; width];
     for sample in &run.timeline {
-        let column = &mut columns[(sample.ms as usize * TIME_COLUMNS) / end as usize];
+        let column = &mut columns[(sample.ms as usize * width) / end as usize];
         *column = (*column).max(Some(sample.pool_bytes));
     }
     let mut last = 0;

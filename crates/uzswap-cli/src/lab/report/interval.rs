@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::lab::SplitMix64;
 
 /// Fewer rounds say nothing about how much runs vary.
-pub(super) const ROUNDS_MIN: usize = 3;
+pub(crate) const ROUNDS_MIN: usize = 3;
 
 /// Resamples that are drawn.
 const RESAMPLES: usize = 10_000;
@@ -36,7 +36,7 @@ pub struct Difference {
 impl Difference {
     /// Of values to those of the base, round by round; both have the same rounds. `None` without
     /// any.
-    pub(super) fn of(values: &[f64], base: &[f64]) -> Option<Difference> {
+    pub fn of(values: &[f64], base: &[f64]) -> Option<Difference> {
         let differences: Vec<f64> = values.iter().zip(base).map(|(one, base)| one - base).collect();
         let count = differences.len();
         if count == 0 {
