@@ -122,6 +122,42 @@ fn the_details_have_every_section_and_fit_80_columns() {
     }
 }
 
+/// Against an older document: equal sizes hold, others break a bound, and CI sees it.
+#[test]
+fn a_baseline_has_bounds_that_hold_or_not() {
+    let folder = TempDir::new().unwrap();
+    let (pages, old) = (corpus(&folder), folder.path().join("old.json"));
+    let compare = ["compare", "--corpus", text(&pages), "--runs", "3", "--zpool", "zsmalloc"];
+    stdout_of(&[&compare[..], &["--json", text(&old)]].concat());
+    let against = ["--baseline", text(&old), "--fail-on", "pool>1%,all_in>1%,ratio<-1%"];
+    let page = stdout_of(&[&compare[..], &against].concat());
+    assert!(page.contains("CHANGE SINCE THE BASELINE"), "{page}");
+    assert!(!page.contains("FAILED") && !page.contains("Note: The pages"), "{page}");
+
+    let larger = ["--incompressible", "store-as-is", "--json"];
+    let output = run(&[&compare[..], &against, &larger].concat());
+    assert_eq!(output.status.code(), Some(1));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(stderr.contains("--fail-on: pool>1%: zsmalloc lz4 changed by +"), "{stderr}");
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let broken = document["baseline"]["broken_bounds"].as_array().unwrap();
+    assert!(!broken.is_empty(), "{document}");
+    let notes = document["baseline"]["notes"].to_string();
+    assert!(notes.contains("settings"), "{notes}");
+
+    for (arguments, why) in [
+        (&["--baseline", "/nope"][..], "/nope"),
+        (&["--baseline", text(&pages)], "cannot read --baseline"),
+        (&["--fail-on", "pool>1%"], "--baseline"),
+        (&["--baseline", text(&old), "--fail-on", "pol>1%"], "no figure 'pol'"),
+    ] {
+        let output = run(&[&compare[..], arguments].concat());
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{stderr}");
+        assert!(stderr.contains(why), "{stderr}");
+    }
+}
+
 #[test]
 fn the_built_in_workload_is_the_default() {
     let page = stdout_of(&["compare", "--size", "2M", "--runs", "1", "--zpool", "z3fold,zbud"]);

@@ -311,7 +311,11 @@ fn comparisons() {
     fs::write(&sizes, "900\n0\n4096\n".repeat(100)).unwrap();
     let once = ["compare", "--runs", "1"];
     let of = |arguments: &[&str]| printed(&[&once, arguments].concat(), 0, Schema::Compare);
-    of(&["--corpus", text(&pages)]);
+    let old = lab.path("old");
+    let baseline = ["--corpus", text(&pages), "--baseline", text(&old)];
+    fs::write(&old, of(&baseline[..2]).to_string()).unwrap();
+    let changed = of(&baseline);
+    assert!(changed["baseline"]["changes"][0]["percent"].is_number(), "{changed}");
     of(&["--sizes", text(&sizes)]);
     of(&["--workload", "text", "--size", "1M", "--zpool", "zbud"]);
     let limited = ["--zpool", "zbud", "--max-pool", "60K,none", "--corpus", text(&pages)];

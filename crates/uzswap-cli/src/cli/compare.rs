@@ -1,6 +1,7 @@
 //! `uzswap compare`: the allocators side by side on given pages.
 
 use std::ffi::OsString;
+use std::fs;
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -20,7 +21,7 @@ use crate::lab::capture::{CaptureOptions, capture_command, capture_pid};
 use crate::lab::experiment::{Combination, Experiment, ExperimentError, Settings, child};
 use crate::lab::replay::FreedHalf;
 use crate::lab::report::format::thousands;
-use crate::lab::report::{Report, Screen};
+use crate::lab::report::{Baseline, Bound, Changes, Report, Schema, Screen};
 use crate::lab::workload::Workload;
 use uzswap::compressor::CompressorKind;
 use uzswap::index::IndexKind;
@@ -190,6 +191,24 @@ pub(super) struct Compare {
     /// Print histograms, all times, settings and a summary, too
     #[arg(long, help_heading = "Output")]
     details: bool,
+    /// Print the changes since the JSON document of an earlier comparison
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    baseline: Option<PathBuf>,
+    /// Exit with 1 where a change is over a bound: 'pool>2%,store_p50>10%,ratio<-1%'
+    ///
+    /// A change counts where its 95 % interval does not contain zero. Sizes have no spread. Figures
+    /// of a replay: pool, all_in, store_p50, store_p99, load_p50, load_p99, real, sys, user, ratio,
+    /// metadata, refused, rss, accesses; of a live study: real, sys, user, engine_cpu, pool, peak,
+    /// stored, store_p50, load_p50, fault_p50, fault_p99.
+    #[arg(
+        long,
+        value_name = "BOUNDS",
+        value_delimiter = ',',
+        requires = "baseline",
+        help_heading = "Output",
+        hide_short_help = true
+    )]
+    fail_on: Vec<Bound>,
 }
 
 /// Compressors of a replay, and of a live study, whose runs take as long as the command.
@@ -215,23 +234,38 @@ impl Compare {
         let mut output = JsonOutput::open(self.json.as_ref())?;
         let screen = Screen::new(terminal_columns(), self.details);
         if let Some(experiment) = experiment {
+            let baseline = self.open_baseline(Schema::CompareLimit)?;
             let report = live::study(&experiment);
             interrupt::end_if_noted();
-            let report = report?;
+            let mut report = report?;
+            report.baseline = baseline.map(|old| old.changes(&report, &self.fail_on));
             output.print_document(&report, || match self.csv {
                 true => report.to_csv(),
                 false => report.to_text(screen),
             })?;
-            return live::verdict(&report);
+            return live::verdict(&report).and(held(report.baseline.as_ref()));
         }
+        let baseline = self.open_baseline(Schema::Compare)?;
         let report = self.compare();
         // Children are gone and files removed: an interrupt may have its effect now.
         interrupt::end_if_noted();
-        let report = report?;
+        let mut report = report?;
+        report.baseline = baseline.map(|old| old.changes(&report, &self.fail_on));
         output.print_document(&report, || match self.csv {
             true => report.to_csv(),
             false => report.to_text(screen),
-        })
+        })?;
+        held(report.baseline.as_ref())
+    }
+
+    /// Reads the older document before any work is done.
+    fn open_baseline(&self, schema: Schema) -> Result<Option<Baseline>, Failure> {
+        let Some(path) = &self.baseline else { return Ok(None) };
+        let text = fs::read_to_string(path)
+            .with_context(|| format!("cannot read --baseline {}", path.display()))
+            .map_err(Failure::Usage)?;
+        let baseline = Baseline::parse(&path.display().to_string(), &text, schema.name());
+        baseline.map(Some).map_err(|why| Failure::Usage(anyhow!("--baseline: {why}")))
     }
 
     /// The compressors asked for, or these.
@@ -345,6 +379,15 @@ impl Compare {
             });
         }
         Source::of_workload(self.workload, self.seed, self.size)
+    }
+}
+
+/// Whether all bounds hold.
+fn held(changes: Option<&Changes>) -> Result<(), Failure> {
+    let broken = changes.map_or(&[][..], |changes| &changes.broken_bounds);
+    match broken {
+        [] => Ok(()),
+        broken => Err(Failure::Check(anyhow!("--fail-on: {}", broken.join("; ")))),
     }
 }
 

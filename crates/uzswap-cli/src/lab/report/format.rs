@@ -14,7 +14,7 @@ const COLUMNS: usize = 80;
 const COLUMNS_MAX: usize = 120;
 
 /// Columns of a histogram's row beside its bar.
-const ROW_COLUMNS: usize = 26;
+const ROW_COLUMNS: usize = 27;
 
 /// The screen that a report is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

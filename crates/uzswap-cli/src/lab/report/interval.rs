@@ -47,14 +47,30 @@ impl Difference {
             return Some(Difference { mean, low: None, high: None });
         }
         let (low, high) = bootstrap(&differences);
-        let squares: f64 = differences.iter().map(|value| (value - mean).powi(2)).sum();
-        let error = (squares / (count - 1) as f64 / count as f64).sqrt();
-        let reach = error * STUDENT.get(count - 2).copied().unwrap_or(1.96);
+        let reach = error_squared(&differences).sqrt() * student(count - 1);
         Some(Difference {
             mean,
             low: Some(low.min(mean - reach)),
             high: Some(high.max(mean + reach)),
         })
+    }
+
+    /// Of values to those of the base, which had rounds of their own: the interval of Welch's test
+    /// (Biometrika 34, 1947). `None` without any.
+    pub(crate) fn of_unpaired(values: &[f64], base: &[f64]) -> Option<Difference> {
+        if values.is_empty() || base.is_empty() {
+            return None;
+        }
+        let mean = mean(values) - self::mean(base);
+        if values.len().min(base.len()) < ROUNDS_MIN {
+            return Some(Difference { mean, low: None, high: None });
+        }
+        let (one, other) = (error_squared(values), error_squared(base));
+        let of_each = |part: f64, count: usize| part.powi(2) / (count - 1) as f64;
+        let below = of_each(one, values.len()) + of_each(other, base.len());
+        let freedom = if below > 0.0 { (one + other).powi(2) / below } else { 1.0 };
+        let reach = (one + other).sqrt() * student(freedom as usize);
+        Some(Difference { mean, low: Some(mean - reach), high: Some(mean + reach) })
     }
 
     /// Whether the interval leaves no doubt about the sign.
@@ -64,6 +80,17 @@ impl Difference {
             _ => false,
         }
     }
+}
+
+/// The point of Student's t with so many degrees of freedom, 1 or more.
+fn student(freedom: usize) -> f64 {
+    STUDENT.get(freedom.max(1) - 1).copied().unwrap_or(1.96)
+}
+
+/// The square of a mean's standard error.
+fn error_squared(values: &[f64]) -> f64 {
+    let (count, mean) = (values.len() as f64, mean(values));
+    values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (count - 1.0) / count
 }
 
 fn mean(values: &[f64]) -> f64 {
@@ -111,6 +138,27 @@ mod tests {
             let held = held.count();
             assert!(held * 100 >= trials * 92, "{held} of {trials} with {rounds} rounds");
         }
+    }
+
+    #[test]
+    fn so_do_those_of_runs_at_other_times() {
+        let mut random = SplitMix64::new(9);
+        for (count, of_base) in [(3, 3), (5, 5), (10, 4), (3, 40)] {
+            let trials = 400;
+            let held = (0..trials).filter(|_| {
+                let mut drawn = |count: usize, mean: f64, spread: f64| -> Vec<f64> {
+                    (0..count).map(|_| mean + spread * normal(&mut random)).collect()
+                };
+                let (one, base) = (drawn(count, 102.0, 1.0), drawn(of_base, 100.0, 3.0));
+                let difference = Difference::of_unpaired(&one, &base).unwrap();
+                (difference.low.unwrap()..=difference.high.unwrap()).contains(&2.0)
+            });
+            let held = held.count();
+            assert!(held * 100 >= trials * 92, "{held} of {trials} with {count} and {of_base}");
+        }
+        let same = Difference::of_unpaired(&[5.0; 3], &[4.0; 3]).unwrap();
+        assert_eq!((same.mean, same.low, same.is_real()), (1.0, Some(1.0), true));
+        assert!(!Difference::of_unpaired(&[4.0; 3], &[4.0; 3]).unwrap().is_real());
     }
 
     #[test]

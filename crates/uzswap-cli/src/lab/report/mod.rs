@@ -1,6 +1,7 @@
 //! Findings of an experiment in one form, printed as text, as JSON and as CSV.
 
 mod access_section;
+mod baseline;
 mod csv;
 mod envelope;
 pub(crate) mod format;
@@ -21,6 +22,7 @@ use super::histogram::{Latencies, LatencySummary};
 use super::limited_pool::LimitSettings;
 use super::replay::{Figures, Phases, RunResult, TraceInfo};
 pub use access_section::AccessFindings;
+pub use baseline::{Baseline, Bound, Change, Changes};
 pub use envelope::{Document, Envelope, Schema};
 pub use format::Screen;
 pub use interval::Difference;
@@ -52,6 +54,9 @@ pub struct Report {
     pub verdict: Vec<String>,
     /// The figures in words.
     pub summary: Vec<String>,
+    /// The changes since an older document.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub baseline: Option<Changes>,
 }
 
 /// The machine.
@@ -291,6 +296,7 @@ impl Report {
             notes: notes(combinations),
             verdict: Vec::new(),
             summary: summary::sentences(&runs, settings.free),
+            baseline: None,
             combinations: runs,
         };
         report.verdict = verdict::sentences(&report);

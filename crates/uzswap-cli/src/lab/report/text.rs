@@ -14,6 +14,9 @@ use uzswap::page::PAGE_SIZE;
 /// The whole report.
 pub(super) fn page(report: &Report, screen: Screen) -> String {
     let mut page = opening(&report.verdict, &report.notes);
+    if let Some(changes) = &report.baseline {
+        page += &changes.to_text(screen);
+    }
     page += &header(report, screen);
     page += &run_times(report, screen);
     page += &latencies(report, screen);

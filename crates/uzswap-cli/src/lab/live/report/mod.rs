@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::engine::{LiveParts, LiveRun};
 use super::{Failure, LiveCommand, LiveExperiment, LiveLimit, LiveResults, SmallestLimit};
-use crate::lab::report::{Difference, Envelope, Schema, Screen};
+use crate::lab::report::{Changes, Difference, Envelope, Schema, Screen};
 use uzswap::page::PAGE_SIZE;
 use uzswap::zswap::{LatencyBucket, LatencyCounts};
 use uzswap_pager::RunSample;
@@ -32,6 +32,9 @@ pub struct LiveReport {
     pub verdict: Vec<String>,
     /// The figures in words.
     pub summary: Vec<String>,
+    /// The changes since an older document.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub baseline: Option<Changes>,
 }
 
 /// How a study was made.
@@ -222,6 +225,7 @@ impl LiveReport {
             notes,
             verdict: Vec::new(),
             summary: Vec::new(),
+            baseline: None,
         };
         let base_pool = report.base().map_or(0, |base| base.pool_peak_bytes);
         for findings in &mut report.combinations {

@@ -26,6 +26,9 @@ const LEVELS: &[u8] = b" .:-=+*#%@";
 /// The whole report.
 pub(super) fn page(report: &LiveReport, screen: Screen) -> String {
     let mut page = opening(&report.verdict, &report.notes);
+    if let Some(changes) = &report.baseline {
+        page += &changes.to_text(screen);
+    }
     page += &header(report);
     page += &failures(report);
     if report.combinations.iter().any(|findings| !findings.runs.is_empty()) {
@@ -146,8 +149,8 @@ fn run_times(report: &LiveReport, screen: Screen) -> String {
     let table = fitted(table, &[5, 4, 2, 1], screen);
     let mut text = section("(a) RUN TIME", "of the command, seconds", &table);
     text.pop();
-    text += "vs BASE: mean difference, run by run; 95%: its interval. ~ no difference is shown: the\n\
-             interval contains zero, or the runs are too few for one.\n";
+    text += "vs BASE: mean difference, run by run; 95%: its interval. ~ no difference is shown:\n\
+             the interval contains zero, or the runs are too few for one.\n";
     if screen.has_details() {
         text += "sys and user: of the programs and the engine together.\n";
     }
@@ -323,8 +326,13 @@ fn peak(report: &LiveReport, screen: Screen) -> String {
     let table = fitted(table, &[4, 6, 7], screen);
     let mut text = section("(c) PEAK POOL SIZE", "of the run with the median pool; bytes", &table);
     text.pop();
-    text + "PAGES: in the pool at its peak. A pool with more pages is larger too; POOL/BYTES shows\n\
-            its density. ALL: peak of programs, pool and metadata together.\n\n"
+    text += &wrapped(
+        "",
+        "",
+        "PAGES: in the pool at its peak. A pool with more pages is larger too; POOL/BYTES shows \
+         its density. ALL: peak of programs, pool and metadata together.",
+    );
+    text + "\n"
 }
 
 /// (d): the figures that the study did not take.
