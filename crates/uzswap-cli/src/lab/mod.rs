@@ -3,6 +3,7 @@
 mod by_name;
 pub mod capture;
 mod child;
+pub mod choice;
 pub mod experiment;
 pub mod histogram;
 pub mod limited_pool;

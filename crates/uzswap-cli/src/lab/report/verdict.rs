@@ -1,25 +1,12 @@
 //! The first lines of a comparison by replays: which parts to use, their gain, their cost, and how
 //! sure that is.
-//!
-//! The rule: start with the combination that costs least time a page. Take a denser one where it
-//! saves at least [`SAVING_MIN`] percent, and costs at most [`US_PER_PERCENT`] microseconds a page
-//! (one store and one load) for each percent. A read of a page from a fast SSD takes some 80 us:
-//! the rule never pays more than that for a page.
 
 use super::format::{counted, thousands};
 use super::interval::Difference;
 use super::stats::{Stats, percent_change};
 use super::{Findings, Report};
+use crate::lab::choice::{Candidate, RATIO_MIN, choose};
 use uzswap::page::PAGE_SIZE;
-
-/// Percent of memory below which a saving is not worth a change of parts.
-const SAVING_MIN: f64 = 3.0;
-
-/// Microseconds a page that one percent of memory may cost.
-const US_PER_PERCENT: f64 = 1.0;
-
-/// Pages to a page of memory below which compression does not pay off.
-const RATIO_MIN: f64 = 1.15;
 
 /// The verdict, one sentence an element. Empty for a comparison of limited pools without any.
 pub(super) fn sentences(report: &Report) -> Vec<String> {
@@ -39,7 +26,7 @@ pub(super) fn sentences(report: &Report) -> Vec<String> {
             ratio(densest)
         )];
     }
-    let Some(best) = choose(&some) else { return Vec::new() };
+    let Some(best) = choose(some.iter().copied()) else { return Vec::new() };
     let mut sentences = vec![advice(best, &some)];
     sentences.extend(other_allocators(best, &some));
     sentences.extend(denser(best, &some));
@@ -58,28 +45,15 @@ fn ratio(findings: &Findings) -> f64 {
     (pages * PAGE_SIZE as u64) as f64 / findings.bytes_with_rejected.max(1) as f64
 }
 
-/// Median store and median load, in microseconds.
-fn us_per_page(findings: &Findings) -> f64 {
-    (findings.store_ns.p50 + findings.load_ns.p50) as f64 / 1e3
-}
+impl Candidate for &Findings {
+    fn bytes(&self) -> u64 {
+        self.bytes_with_rejected
+    }
 
-/// Percent of memory that `one` saves against `other`.
-fn saving(one: &Findings, other: &Findings) -> f64 {
-    let other = other.bytes_with_rejected.max(1) as f64;
-    (1.0 - one.bytes_with_rejected as f64 / other) * 100.0
-}
-
-/// The combination that the rule comes to.
-fn choose<'a>(all: &[&'a Findings]) -> Option<&'a Findings> {
-    let mut by_cost = all.to_vec();
-    by_cost.sort_by(|one, other| us_per_page(one).total_cmp(&us_per_page(other)));
-    let denser_at_a_price = |best: &'a Findings, next: &'a Findings| {
-        let saved = saving(next, best);
-        let cost = us_per_page(next) - us_per_page(best);
-        let is_worth_it = saved >= SAVING_MIN && cost <= saved * US_PER_PERCENT;
-        if is_worth_it { next } else { best }
-    };
-    by_cost.into_iter().reduce(denser_at_a_price)
+    /// By the medians.
+    fn us_per_page(&self) -> f64 {
+        (self.store_ns.p50 + self.load_ns.p50) as f64 / 1e3
+    }
 }
 
 /// The combination to compare the advised one with: the cheapest of its allocator with another
@@ -87,14 +61,14 @@ fn choose<'a>(all: &[&'a Findings]) -> Option<&'a Findings> {
 fn rival<'a>(best: &Findings, all: &[&'a Findings]) -> Option<&'a Findings> {
     let others = || all.iter().copied().filter(|other| name(other) != name(best));
     let cheapest =
-        |one: &&Findings, other: &&Findings| us_per_page(one).total_cmp(&us_per_page(other));
+        |one: &&Findings, other: &&Findings| one.us_per_page().total_cmp(&other.us_per_page());
     others().filter(|other| other.name == best.name).min_by(cheapest).or(others().min_by(cheapest))
 }
 
 fn advice(best: &Findings, all: &[&Findings]) -> String {
     let first = format!("Use {}: {:.1} to 1", name(best), ratio(best));
     let Some(rival) = rival(best, all) else { return format!("{first}.") };
-    let memory = match saving(best, rival) {
+    let memory = match best.saving(&rival) {
         saved @ 0.0.. => format!("{saved:.0}% less memory"),
         saved => format!("{:.0}% more memory", -saved),
     };
@@ -146,13 +120,13 @@ fn other_allocators(best: &Findings, all: &[&Findings]) -> Option<String> {
 
 /// A denser combination that costs too much.
 fn denser(best: &Findings, all: &[&Findings]) -> Option<String> {
-    let densest = all.iter().min_by_key(|findings| findings.bytes_with_rejected)?;
-    let saved = saving(densest, best);
+    let densest = *all.iter().min_by_key(|findings| findings.bytes_with_rejected)?;
+    let saved = densest.saving(&best);
     (saved >= 0.1).then(|| {
         format!(
             "{} saves {saved:.1}% more and costs {:+.1} us a page (a store and a load).",
             name(densest),
-            us_per_page(densest) - us_per_page(best)
+            densest.us_per_page() - best.us_per_page()
         )
     })
 }
@@ -227,7 +201,7 @@ mod tests {
     }
 
     fn chosen(all: &[Findings]) -> String {
-        name(choose(&all.iter().collect::<Vec<_>>()).unwrap())
+        name(choose(all).unwrap())
     }
 
     #[test]
