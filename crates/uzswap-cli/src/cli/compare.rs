@@ -16,6 +16,7 @@ use super::corpus::{Source, bar};
 use super::json::JsonOutput;
 use super::limit_args::LimitArgs;
 use super::live::{self, LiveArguments, LiveChoice};
+use super::report_args::ReportArgs;
 use super::size::parse_size;
 use crate::lab::capture::{CaptureOptions, capture_command, capture_pid};
 use crate::lab::experiment::{Combination, Experiment, ExperimentError, Settings, child};
@@ -209,6 +210,8 @@ pub(super) struct Compare {
         hide_short_help = true
     )]
     fail_on: Vec<Bound>,
+    #[command(flatten, next_help_heading = "Output")]
+    report: ReportArgs,
 }
 
 /// Compressors of a replay, and of a live study, whose runs take as long as the command.
@@ -233,16 +236,18 @@ impl Compare {
         }
         let mut output = JsonOutput::open(self.json.as_ref())?;
         let screen = Screen::new(terminal_columns(), self.details);
+        let mut page = self.report.open()?;
         if let Some(experiment) = experiment {
             let baseline = self.open_baseline(Schema::CompareLimit)?;
             let report = live::study(&experiment);
             interrupt::end_if_noted();
             let mut report = report?;
             report.baseline = baseline.map(|old| old.changes(&report, &self.fail_on));
-            output.print_document(&report, || match self.csv {
+            let printed = output.print_document(&report, || match self.csv {
                 true => report.to_csv(),
                 false => report.to_text(screen),
-            })?;
+            });
+            page.write(&report).and(printed)?;
             return live::verdict(&report).and(held(report.baseline.as_ref()));
         }
         let baseline = self.open_baseline(Schema::Compare)?;
@@ -251,10 +256,11 @@ impl Compare {
         interrupt::end_if_noted();
         let mut report = report?;
         report.baseline = baseline.map(|old| old.changes(&report, &self.fail_on));
-        output.print_document(&report, || match self.csv {
+        let printed = output.print_document(&report, || match self.csv {
             true => report.to_csv(),
             false => report.to_text(screen),
-        })?;
+        });
+        page.write(&report).and(printed)?;
         held(report.baseline.as_ref())
     }
 

@@ -47,9 +47,15 @@ pub(super) fn is_usage(error: &io::Error) -> bool {
     [AlreadyExists, InvalidInput, IsADirectory, NotADirectory, NotFound].contains(&error.kind())
 }
 
-/// Whether a regular file is there that may be executed.
-fn is_program(path: &Path) -> bool {
-    path.metadata().is_ok_and(|found| found.is_file() && found.mode() & 0o111 != 0)
+/// Refuses a program as the file of a flag: someone forgot the `--` before a command.
+pub(super) fn refuse_program(flag: &str, path: &Path) -> Result<(), Failure> {
+    match path.metadata() {
+        Ok(found) if found.is_file() && found.mode() & 0o111 != 0 => Err(Failure::Usage(anyhow!(
+            "cannot write {flag} {}: it is a program; put -- before a command to run",
+            path.display()
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// The place for the document of `--json`.
@@ -69,12 +75,10 @@ impl JsonOutput {
         match option {
             None => Ok(JsonOutput::None),
             Some(None) => Ok(JsonOutput::Standard),
-            // The command line of someone who forgot the `--` before a program.
-            Some(Some(path)) if is_program(path) => Err(Failure::Usage(anyhow!(
-                "cannot write --json {}: it is a program; put -- before a command to run",
-                path.display()
-            ))),
-            Some(Some(path)) => ReportFile::open("--json", path).map(JsonOutput::File),
+            Some(Some(path)) => {
+                refuse_program("--json", path)?;
+                ReportFile::open("--json", path).map(JsonOutput::File)
+            }
         }
     }
 

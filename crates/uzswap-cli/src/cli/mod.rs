@@ -12,6 +12,7 @@ mod kernel_swap;
 mod limit_args;
 mod live;
 mod manual;
+mod report_args;
 mod run;
 mod size;
 mod stat;

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 use super::Failure;
 use super::json::{ReportFile, is_usage, json};
 use super::limit_args::no_backing;
+use super::report_args::ReportArgs;
 use super::size::parse_size;
 use crate::lab::page_set::rfc3339;
 use crate::lab::report::format::human_size;
@@ -94,6 +95,8 @@ pub(super) struct Run {
     /// Write the statistics of the run to a file, as JSON
     #[arg(long, value_name = "FILE")]
     stats: Option<PathBuf>,
+    #[command(flatten)]
+    report: ReportArgs,
     /// Serve Prometheus metrics at 127.0.0.1:PORT or unix:PATH
     #[arg(long, value_name = "ADDRESS")]
     metrics: Option<MetricsAddress>,
@@ -160,7 +163,7 @@ impl Run {
                 .counted(Counted::PoolAndMetadata)
                 .records(write_back.is_some().then(RecordOptions::default))
                 .written_as(WrittenAs::Objects)
-                .latencies(self.stats.is_some()),
+                .latencies(self.stats.is_some() || self.report.is_given()),
             write_back,
             record: self.record.clone().map(|path| (path, self.about(limit))),
             quiet: self.quiet,
@@ -168,6 +171,7 @@ impl Run {
         };
         let stats = self.stats.as_ref().map(|path| ReportFile::open("--stats", path));
         let stats = stats.transpose()?;
+        let mut page = self.report.open()?;
         let start = Instant::now();
         let (status, report) = match run(&self.command, &options) {
             Ok(done) => done,
@@ -196,12 +200,12 @@ impl Run {
         };
         // The recorder has said why.
         let mut is_kept = report.trace.as_ref().is_none_or(|trace| trace.complete);
-        if let Some(mut file) = stats {
-            let document = json(&Envelope::new(Schema::Run).around(&report));
-            if let Err(failure) = file.write(&document) {
-                log(&format!("{:#}", failure.error()));
-                is_kept = false;
-            }
+        let envelope = Envelope::new(Schema::Run);
+        let document = envelope.around(&report);
+        let kept = stats.map_or(Ok(()), |mut file| file.write(&json(&document)));
+        for failure in [kept, page.write(&document)].into_iter().filter_map(Result::err) {
+            log(&format!("{:#}", failure.error()));
+            is_kept = false;
         }
         if !self.quiet {
             stderr::write(&summary(&report, start.elapsed()));

@@ -6,6 +6,7 @@ mod child;
 pub mod choice;
 pub mod experiment;
 pub mod histogram;
+pub mod html;
 pub mod limited_pool;
 pub mod live;
 pub mod page_set;

@@ -10,6 +10,7 @@ use super::{three_digits, with_range};
 use crate::cli::Failure;
 use crate::cli::args::distinct;
 use crate::cli::json::JsonOutput;
+use crate::cli::report_args::ReportArgs;
 use crate::lab::report::format::{counted, table, thousands, trimmed, wrapped};
 use crate::lab::report::{Envelope, Schema};
 use crate::lab::study::Spread;
@@ -53,6 +54,8 @@ pub(super) struct IndexArgs {
     /// Print one JSON document instead, or write it to FILE beside the text
     #[arg(long, value_name = "FILE", num_args = 0..=1)]
     json: Option<Option<PathBuf>>,
+    #[command(flatten)]
+    report: ReportArgs,
 }
 
 /// The printed report; with `--json`, as it is.
@@ -93,6 +96,7 @@ struct Figure {
 impl IndexArgs {
     pub(super) fn run(self) -> Result<(), Failure> {
         let mut output = JsonOutput::open(self.json.as_ref())?;
+        let mut page = self.report.open()?;
         let contenders = if self.index.is_empty() { Contender::all() } else { self.index };
         let study = IndexStudy {
             keys: distinct(&self.keys),
@@ -108,7 +112,8 @@ impl IndexArgs {
             seed: self.seed,
             cells: cells.iter().map(|cell| Figures::of(cell, &cells)).collect(),
         };
-        output.print_document(&report, || report.text())
+        let printed = output.print_document(&report, || report.text());
+        page.write(&report).and(printed)
     }
 }
 

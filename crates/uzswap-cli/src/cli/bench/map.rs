@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::parse_seconds;
 use crate::cli::Failure;
 use crate::cli::json::JsonOutput;
+use crate::cli::report_args::ReportArgs;
 use crate::lab::report::format::{table, thousands, trimmed, wrapped};
 use crate::lab::report::{Envelope, Schema};
 use crate::lab::study::Spread;
@@ -29,6 +30,8 @@ pub(super) struct Map {
     /// Print one JSON document instead, or write it to FILE beside the text
     #[arg(long, value_name = "FILE", num_args = 0..=1)]
     json: Option<Option<PathBuf>>,
+    #[command(flatten)]
+    report: ReportArgs,
 }
 
 /// The printed report; with `--json`, as it is.
@@ -42,12 +45,14 @@ struct Report {
 
 impl Map {
     pub(super) fn run(self) -> Result<(), Failure> {
-        let Map { single_threaded, touch, seconds, json } = self;
+        let Map { single_threaded, touch, seconds, json, report } = self;
         let mut output = JsonOutput::open(json.as_ref())?;
+        let mut page = report.open()?;
         let findings = measure(MapOptions { single_threaded, touch, time: seconds })
             .map_err(|error| Failure::Machine(error.into()))?;
         let report = Report { envelope: Envelope::new(Schema::BenchMap), findings };
-        output.print_document(&report, || report.text())
+        let printed = output.print_document(&report, || report.text());
+        page.write(&report).and(printed)
     }
 }
 

@@ -9,6 +9,7 @@ use serde::Serialize;
 use crate::cli::Failure;
 use crate::cli::corpus::{Source, bar};
 use crate::cli::json::JsonOutput;
+use crate::cli::report_args::ReportArgs;
 use crate::cli::size::parse_size;
 use crate::lab::report::format::{mib, table, thousands, trimmed, wrapped};
 use crate::lab::report::{CorpusInfo, Envelope, Machine, Schema};
@@ -42,6 +43,8 @@ pub(super) struct SameFilled {
     /// Print one JSON document instead, or write it to FILE beside the text
     #[arg(long, value_name = "FILE", num_args = 0..=1)]
     json: Option<Option<PathBuf>>,
+    #[command(flatten)]
+    report: ReportArgs,
 }
 
 /// The printed report; with `--json`, as it is.
@@ -58,11 +61,13 @@ impl SameFilled {
     pub(super) fn run(self) -> Result<(), Failure> {
         interrupt::watch().context("cannot watch for signals").map_err(Failure::Machine)?;
         let mut output = JsonOutput::open(self.json.as_ref())?;
+        let mut page = self.report.open()?;
         let result = self.report();
         // Files are removed: an interrupt may have its effect now.
         interrupt::end_if_noted();
         let report = result?;
-        output.print_document(&report, || report.text())
+        let printed = output.print_document(&report, || report.text());
+        page.write(&report).and(printed)
     }
 
     fn report(&self) -> Result<Report, Failure> {

@@ -13,6 +13,7 @@ use super::{three_digits, with_range};
 use crate::cli::Failure;
 use crate::cli::args::distinct;
 use crate::cli::json::JsonOutput;
+use crate::cli::report_args::ReportArgs;
 use crate::cli::size::{check_available, parse_size};
 use crate::lab::report::format::{table, thousands, trimmed, wrapped};
 use crate::lab::report::{Envelope, Schema, Stats};
@@ -55,6 +56,8 @@ pub(super) struct SwaploadArgs {
     /// Print one JSON document instead, or write it to FILE beside the text
     #[arg(long, value_name = "FILE", num_args = 0..=1)]
     json: Option<Option<PathBuf>>,
+    #[command(flatten)]
+    report: ReportArgs,
 }
 
 /// The printed report; with `--json`, as it is.
@@ -108,6 +111,7 @@ impl SwaploadArgs {
         // The pool may come to that.
         check_available(self.size as usize * PAGE_SIZE)?;
         let mut output = JsonOutput::open(self.json.as_ref())?;
+        let mut page = self.report.open()?;
         let study = Swapload {
             indexes: distinct(&self.index),
             shards: distinct(&self.shards),
@@ -125,7 +129,8 @@ impl SwaploadArgs {
             runs_each: study.runs,
             cells: cells.iter().map(|cell| Figures::of(cell, &cells)).collect(),
         };
-        output.print_document(&report, || report.text())
+        let printed = output.print_document(&report, || report.text());
+        page.write(&report).and(printed)
     }
 }
 

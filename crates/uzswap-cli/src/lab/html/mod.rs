@@ -1,0 +1,136 @@
+//! A document as one self-contained page of HTML: pictures, the tables of their numbers, and the
+//! document itself.
+//!
+//! ```text
+//!   document (JSON) -> compare, live, run, bench: picks figures -> section -> page
+//!                                                   |
+//!                         charts: values -> figure = picture (svg, scale) + table (unit)
+//! ```
+//!
+//! A page loads nothing and runs no script. The same document always makes the same page.
+
+mod bench;
+mod charts;
+mod compare;
+mod embedded;
+mod escape;
+mod figure;
+mod live;
+mod run;
+mod scale;
+mod section;
+mod svg;
+mod unit;
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use embedded::embedded;
+use escape::html;
+pub use escape::shell_line;
+use figure::{Cell, DataTable};
+use section::{Part, Section};
+use unit::Unit;
+
+const STYLE: &str = include_str!("style.css");
+
+/// Patterns that fill what the kernel made: colours alone do not tell it from ours.
+const PATTERNS: &str = "<svg class=\"patterns\" aria-hidden=\"true\" width=\"0\" height=\"0\">\
+    <defs><pattern id=\"hatch\" width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\" \
+    patternTransform=\"rotate(45)\"><rect class=\"hatched\" width=\"6\" height=\"6\"/>\
+    <line class=\"hatch\" x1=\"0\" y1=\"0\" x2=\"0\" y2=\"6\"/></pattern></defs></svg>";
+
+/// The fields that every document begins with.
+#[derive(Debug, Deserialize)]
+struct Envelope {
+    schema: String,
+    version: String,
+    command: String,
+    created_at: String,
+    machine: Machine,
+}
+
+#[derive(Debug, Deserialize)]
+struct Machine {
+    kernel: String,
+    cpu: String,
+    cpus: u64,
+}
+
+/// The page of a document. `command_line` is the command that made it, as a shell takes it.
+///
+/// # Errors
+///
+/// Of a document that is not of a schema with a page: `compare`, `compare --limit`, `run`,
+/// `bench`.
+pub fn page(document: &Value, command_line: &str) -> serde_json::Result<String> {
+    let envelope: Envelope = view(document)?;
+    let (title, mut sections) = content(&envelope.schema, document, command_line)?;
+    let (data, remark) = embedded(document);
+    sections.push(environment(&envelope, command_line, remark));
+    let mut number = 0;
+    let body: String = sections.iter().map(|section| section.html(&mut number)).collect();
+    let heading = format!("uzswap {}", envelope.command);
+    Ok(format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <meta name=\"color-scheme\" content=\"light dark\">\n\
+         <title>{heading}: {title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n{PATTERNS}\n\
+         <header>\n<h1>{heading}</h1>\n<p class=\"origin\">{title}</p>\n\
+         <p>{date}, uzswap {version}</p>\n</header>\n<main>\n{body}</main>\n\
+         <script type=\"application/json\" id=\"data\">{data}</script>\n</body>\n</html>\n",
+        heading = html(&heading),
+        title = html(&title),
+        date = html(&envelope.created_at),
+        version = html(&envelope.version),
+    ))
+}
+
+fn view<T: DeserializeOwned>(document: &Value) -> serde_json::Result<T> {
+    T::deserialize(document)
+}
+
+/// The words of the title, and the sections.
+fn content(
+    schema: &str,
+    document: &Value,
+    command_line: &str,
+) -> serde_json::Result<(String, Vec<Section>)> {
+    let own = command_line.to_owned();
+    Ok(match schema {
+        "uzswap-compare/1" => {
+            let compare: compare::Compare = view(document)?;
+            (compare.title(), compare.sections())
+        }
+        "uzswap-compare-limit/1" => {
+            let live: live::Live = view(document)?;
+            (live.title(), live.sections())
+        }
+        "uzswap-run/1" => (own, run::sections(&view(document)?)),
+        "uzswap-bench-index/1" => (own, view::<bench::Index>(document)?.sections()),
+        "uzswap-bench-map/1" => (own, view::<bench::Map>(document)?.sections()),
+        "uzswap-bench-same-filled/1" => (own, view::<bench::SameFilled>(document)?.sections()),
+        "uzswap-bench-swapload/1" => (own, view::<bench::Swapload>(document)?.sections()),
+        other => return Err(serde::de::Error::custom(format!("{other} has no page"))),
+    })
+}
+
+/// The machine and the command line, so that others can repeat it.
+fn environment(envelope: &Envelope, command_line: &str, remark: Option<String>) -> Section {
+    let Envelope { schema, version, created_at, machine, .. } = envelope;
+    let mut table = DataTable::new(&["", "value"]);
+    let mut words = |name: &str, text: &str| table.row(name, [Cell::Text(text.to_owned())]);
+    words("date", created_at);
+    words("version", version);
+    words("kernel", &machine.kernel);
+    words("processor", &machine.cpu);
+    words("form of the document", schema);
+    table.row("processors", [Cell::Value(machine.cpus as f64, Unit::Count)]);
+    let mut parts = vec![Part::Code(command_line.to_owned()), Part::Table(table)];
+    parts.push(Part::List(vec![
+        "This page holds its JSON document, in the script element with the id data.".to_owned(),
+    ]));
+    parts.extend(remark.map(|remark| Part::List(vec![remark])));
+    Section { heading: "Environment", parts }
+}

@@ -1,0 +1,158 @@
+//! Writes SVG pictures that fill the width of their column: across in percent, down in pixels.
+//!
+//! A picture has no view box, so text has the same size on every screen.
+
+use super::escape::html;
+
+/// The end of a text that is at its place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Anchor {
+    Start,
+    Middle,
+    End,
+}
+
+/// The shape of a point.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mark {
+    Circle,
+    Diamond,
+}
+
+/// A picture that is being drawn. Classes are names of the style sheet.
+#[derive(Debug, Default)]
+pub(super) struct Svg {
+    body: String,
+    height: f64,
+}
+
+impl Svg {
+    /// An empty one.
+    pub(super) fn new() -> Svg {
+        Svg::default()
+    }
+
+    /// Makes it so many pixels high, at least.
+    pub(super) fn reach(&mut self, height: f64) {
+        self.height = self.height.max(height);
+    }
+
+    /// A straight line.
+    pub(super) fn line(&mut self, class: &str, from: (f64, f64), to: (f64, f64)) {
+        self.reach(from.1.max(to.1));
+        self.body += &format!(
+            "<line class=\"{class}\" x1=\"{}%\" y1=\"{}\" x2=\"{}%\" y2=\"{}\"/>",
+            number(from.0),
+            number(from.1),
+            number(to.0),
+            number(to.1)
+        );
+    }
+
+    /// A rectangle from one place across to another, `height` pixels high.
+    pub(super) fn rect(&mut self, class: &str, across: (f64, f64), top: f64, height: f64) {
+        self.reach(top + height);
+        self.body += &format!(
+            "<rect class=\"{class}\" x=\"{}%\" y=\"{}\" width=\"{}%\" height=\"{}\"/>",
+            number(across.0),
+            number(top),
+            number((across.1 - across.0).max(0.0)),
+            number(height.max(0.0))
+        );
+    }
+
+    /// A point of `radius` pixels.
+    pub(super) fn point(&mut self, class: &str, mark: Mark, at: (f64, f64), radius: f64) {
+        let (x, y, r) = (number(at.0), number(at.1), number(radius));
+        self.reach(at.1 + radius);
+        self.body += &match mark {
+            Mark::Circle => format!("<circle class=\"{class}\" cx=\"{x}%\" cy=\"{y}\" r=\"{r}\"/>"),
+            Mark::Diamond => format!(
+                "<svg x=\"{x}%\" y=\"{y}\" overflow=\"visible\"><path class=\"{class}\" \
+                 d=\"M0-{r}L{r} 0L0 {r}L-{r} 0z\"/></svg>"
+            ),
+        };
+    }
+
+    /// A text with its base line at `at`, moved by `shift` pixels to the right.
+    pub(super) fn text(
+        &mut self,
+        class: &str,
+        anchor: Anchor,
+        at: (f64, f64),
+        shift: f64,
+        text: &str,
+    ) {
+        self.reach(at.1 + 4.0);
+        let anchor = match anchor {
+            Anchor::Start => "start",
+            Anchor::Middle => "middle",
+            Anchor::End => "end",
+        };
+        self.body += &format!(
+            "<text class=\"{class}\" x=\"{}%\" y=\"{}\" dx=\"{}\" text-anchor=\"{anchor}\">{}\
+             </text>",
+            number(at.0),
+            number(at.1),
+            number(shift),
+            html(text)
+        );
+    }
+
+    /// A line through points.
+    pub(super) fn polyline(&mut self, class: &str, points: &[(f64, f64)]) {
+        let lowest = points.iter().map(|(_, y)| *y).fold(1.0, f64::max);
+        self.reach(lowest);
+        let points: Vec<String> =
+            points.iter().map(|(x, y)| format!("{},{}", number(x * 10.0), number(*y))).collect();
+        // A view box of its own stretches it; lines keep their width.
+        self.body += &format!(
+            "<svg width=\"100%\" height=\"{0}\" viewBox=\"0 0 1000 {0}\" \
+             preserveAspectRatio=\"none\" overflow=\"visible\"><polyline class=\"{class}\" \
+             points=\"{1}\"/></svg>",
+            number(lowest),
+            points.join(" ")
+        );
+    }
+
+    /// The picture; `id` is the id of the element with its name.
+    pub(super) fn finish(&self, id: &str, name: &str) -> String {
+        format!(
+            "<svg role=\"img\" aria-labelledby=\"{id}\" width=\"100%\" height=\"{}\">\
+             <title id=\"{id}\">{}</title>{}</svg>",
+            number(self.height),
+            html(name),
+            self.body
+        )
+    }
+}
+
+/// A finite number with at most two decimals; 0 for any other.
+fn number(value: f64) -> String {
+    if !value.is_finite() {
+        return "0".to_owned();
+    }
+    let text = format!("{value:.2}");
+    let text = text.trim_end_matches('0').trim_end_matches('.');
+    if text == "-0" { "0".to_owned() } else { text.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_short_and_finite() {
+        assert_eq!([0.0, -0.001, 12.5, 3.14159].map(number), ["0", "0", "12.5", "3.14"]);
+        assert_eq!([f64::NAN, f64::INFINITY].map(number), ["0", "0"]);
+    }
+
+    #[test]
+    fn names_and_texts_are_escaped() {
+        let mut svg = Svg::new();
+        svg.text("label", Anchor::End, (50.0, 12.0), -4.0, "a<b");
+        let text = svg.finish("f1", "<x>");
+        assert!(text.contains("a&lt;b") && text.contains("<title id=\"f1\">&lt;x&gt;"), "{text}");
+        assert!(text.contains("height=\"16\""), "{text}");
+    }
+}
