@@ -312,6 +312,7 @@ impl Compare {
         let experiment = Experiment {
             corpus: source.file.clone(),
             pages: source.count(),
+            kinds: source.kinds.clone(),
             zpools: distinct(&self.zpool),
             indexes: distinct(&self.index),
             mappings: distinct(&self.mapping),

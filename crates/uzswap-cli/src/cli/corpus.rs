@@ -15,6 +15,7 @@ use super::Failure;
 use super::capture::failure;
 use super::size::check_available;
 use crate::lab::capture::{CaptureError, capture_file, capture_workload};
+use crate::lab::compressed_lengths::KindPages;
 use crate::lab::experiment::CorpusFile;
 use crate::lab::page_set::{About, PageSet, hex};
 use crate::lab::replay::Trace;
@@ -28,6 +29,8 @@ use uzswap_sys::escape::escaped;
 pub(super) struct Source {
     pub(super) file: CorpusFile,
     pub(super) info: CorpusInfo,
+    /// The kinds of the pages, in their order.
+    pub(super) kinds: Vec<KindPages>,
     /// Where the file is, if it was made for this command.
     _made: Option<TempDir>,
 }
@@ -74,14 +77,19 @@ impl Source {
             )),
             other => failure(other),
         })?;
-        Ok(Source { file: CorpusFile::Pages(path.into()), info: info(about), _made: Some(made) })
+        Ok(Source::of_pages(path.into(), about, Some(made)))
     }
 
     /// The page set at `path`, checked.
     fn of_page_set(path: &Path) -> Result<Source, Failure> {
         let set = PageSet::read(path).map_err(|error| Failure::of(error.is_machine(), error))?;
         let (path, made) = lasting(path, set.pages.as_flattened())?;
-        Ok(Source { file: CorpusFile::Pages(path), info: info(set.about), _made: made })
+        Ok(Source::of_pages(path, set.about, made))
+    }
+
+    fn of_pages(path: OsString, about: About, made: Option<TempDir>) -> Source {
+        let kinds = KindPages::of_ranges(&about.ranges, about.page_count);
+        Source { file: CorpusFile::Pages(path), info: info(about), kinds, _made: made }
     }
 
     /// The list of sizes at `path`, checked.
@@ -100,7 +108,8 @@ impl Source {
             notes: Vec::new(),
         };
         let (path, made) = lasting(path, &text)?;
-        Ok(Source { file: CorpusFile::Sizes(path), info, _made: made })
+        let kinds = KindPages::unknown(info.pages);
+        Ok(Source { file: CorpusFile::Sizes(path), info, kinds, _made: made })
     }
 
     /// The trace at `path`, checked.
@@ -128,7 +137,7 @@ impl Source {
         let own = fs::canonicalize(path)
             .with_context(|| format!("cannot find {}", path.display()))
             .map_err(Failure::Machine)?;
-        Ok(Source { file: CorpusFile::Trace(own.into()), info, _made: None })
+        Ok(Source { file: CorpusFile::Trace(own.into()), info, kinds: Vec::new(), _made: None })
     }
 
     /// Number of pages or events that each run must find in the file.

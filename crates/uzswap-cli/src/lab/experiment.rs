@@ -14,6 +14,7 @@ use thiserror::Error;
 
 use super::by_name;
 use super::child::{self, ChildError, Refusal};
+use super::compressed_lengths::{self, KindLengths, KindPages};
 use super::limited_pool::{self, LimitParts, LimitSettings, Limits, Meter};
 use super::replay::{
     Accesses, Corpus, FreedHalf, ReplayError, RunResult, Trace, replay, replay_and_access,
@@ -58,6 +59,8 @@ pub struct Experiment {
     pub corpus: CorpusFile,
     /// How many there are, of a trace its events: a run that finds another number is an error.
     pub pages: u64,
+    /// The kinds of the pages, in their order.
+    pub kinds: Vec<KindPages>,
     /// The allocators, in the order they take turns.
     pub zpools: Vec<ZpoolKind>,
     /// The indexes.
@@ -138,6 +141,15 @@ pub struct RunSpec {
     pub settings: Settings,
     /// Settings shared by all limited pools.
     pub limit_settings: Option<LimitSettings>,
+    /// The kinds of the pages, if compressed lengths are to be counted after the run.
+    pub kinds: Option<Vec<KindPages>>,
+}
+
+/// The reply of a child.
+#[derive(Debug, Serialize, Deserialize)]
+struct Reply {
+    run: RunResult,
+    lengths: Option<Vec<KindLengths>>,
 }
 
 /// The parts of a store, and the runs of it.
@@ -153,6 +165,8 @@ pub struct Combination {
     pub object_header_bytes: usize,
     /// Its runs, first to last.
     pub runs: Vec<RunResult>,
+    /// The compressed lengths of the pages, from the first combination with its compressor.
+    pub lengths: Option<Vec<KindLengths>>,
 }
 
 impl Combination {
@@ -205,8 +219,11 @@ impl Experiment {
         let total = combinations.len() * self.runs;
         let mut done = 0;
         for run in 0..self.runs {
+            let mut counted: Vec<CompressorKind> = Vec::new();
             for (combination, compressor) in &mut combinations {
                 let label = combination.label();
+                let is_first = run == 0 && !counted.contains(compressor);
+                counted.push(*compressor);
                 progress(done, total, &format!("{label}, run {} of {}", run + 1, self.runs));
                 let spec = RunSpec {
                     corpus: self.corpus.clone(),
@@ -216,10 +233,12 @@ impl Experiment {
                     object_header_bytes: combination.object_header_bytes,
                     settings: self.settings,
                     limit_settings: self.limits.as_ref().map(|limits| limits.settings.clone()),
+                    kinds: is_first.then(|| self.kinds.clone()),
                 };
-                let result = child::ask(&[CHILD_COMMAND], &spec)
+                let reply: Reply = child::ask(&[CHILD_COMMAND], &spec)
                     .map_err(|error| ExperimentError::of_run(error, label, run + 1))?;
-                combination.runs.push(result);
+                combination.runs.push(reply.run);
+                combination.lengths = combination.lengths.take().or(reply.lengths);
                 done += 1;
             }
         }
@@ -246,6 +265,7 @@ impl Experiment {
                     compressor: compressor_name.clone(),
                     object_header_bytes: header.map_or(0, |(_, bytes)| *bytes),
                     runs: Vec::new(),
+                    lengths: None,
                 };
                 combinations.push((combination, compressor));
             }
@@ -321,12 +341,33 @@ pub fn child(input: impl Read, output: impl Write) -> io::Result<()> {
             CorpusFile::Sizes(path) => SizeList::read(Path::new(path))
                 .map(Corpus::Sizes)
                 .map_err(|error: SizesError| chain(&error)),
-            CorpusFile::Trace(path) => return replay_trace_spec(&spec, Path::new(path)),
+            CorpusFile::Trace(path) => {
+                let run = replay_trace_spec(&spec, Path::new(path))?;
+                return Ok(Reply { run, lengths: None });
+            }
         };
         let corpus = corpus.map_err(Refusal::CannotRun)?;
         unchanged(&spec, corpus.page_count() as u64, "pages")?;
-        replay_spec(&spec, &corpus)
+        let run = replay_spec(&spec, &corpus)?;
+        Ok(Reply { run, lengths: lengths(&spec, &corpus) })
     })
+}
+
+/// The compressed lengths, where the spec asks for them. They are no part of the run and its times.
+fn lengths(spec: &RunSpec, corpus: &Corpus) -> Option<Vec<KindLengths>> {
+    let settings = spec.settings;
+    let same_filled =
+        SameFilled { check: settings.same_filled, zero_only: settings.same_filled_zero_only };
+    let compressor = compressor_of(spec, corpus);
+    let kinds = spec.kinds.as_ref()?;
+    Some(compressed_lengths::measure(corpus, &*compressor, same_filled, kinds))
+}
+
+fn compressor_of(spec: &RunSpec, corpus: &Corpus) -> Box<dyn Compressor> {
+    match corpus {
+        Corpus::Pages(_) => spec.compressor.build(),
+        Corpus::Sizes(_) => Box::new(StripPadding),
+    }
 }
 
 /// A run of a trace.
@@ -377,12 +418,7 @@ fn replay_spec(spec: &RunSpec, corpus: &Corpus) -> Result<RunResult, Refusal> {
         Corpus::Pages(_) => spec.compressor.to_string(),
         Corpus::Sizes(_) => StripPadding::NAME.to_owned(),
     };
-    let compressor = || -> Box<dyn Compressor> {
-        match corpus {
-            Corpus::Pages(_) => spec.compressor.build(),
-            Corpus::Sizes(_) => Box::new(StripPadding),
-        }
-    };
+    let compressor = || compressor_of(spec, corpus);
     let (Some(parts), Some(limit)) = (spec.parts.limit, &spec.limit_settings) else {
         let build = || store(Zswap::with_compressor(options, compressor()));
         return replay(corpus, settings.free, &name, build).map_err(refusal);

@@ -4,6 +4,7 @@ mod by_name;
 pub mod capture;
 mod child;
 pub mod choice;
+pub mod compressed_lengths;
 pub mod experiment;
 pub mod histogram;
 pub mod html;

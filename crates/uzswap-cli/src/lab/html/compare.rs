@@ -261,7 +261,7 @@ impl Compare {
              room for its object.",
             Unit::Count,
             ("pages", None),
-            &groups.collect::<Vec<_>>(),
+            &merged(groups),
         )];
         figures.extend(self.compressed_lengths.iter().flat_map(Lengths::figures));
         Section::of_figures("How the pages compress", figures, "")
@@ -288,6 +288,18 @@ impl Compare {
         }
         Section { heading: "Pages and sizes", parts: vec![Part::Table(table), Part::Table(sizes)] }
     }
+}
+
+/// Groups with the same bars become one, with all of their names.
+fn merged(groups: impl Iterator<Item = Group>) -> Vec<Group> {
+    let mut different: Vec<Group> = Vec::new();
+    for group in groups {
+        match different.iter_mut().find(|other| other.bars == group.bars) {
+            Some(same) => same.name += &format!(", {}", group.name),
+            None => different.push(group),
+        }
+    }
+    different
 }
 
 impl Lengths {

@@ -119,6 +119,14 @@ impl Figure {
         Figure { title: title.to_owned(), caption: why.to_owned(), ..Figure::default() }
     }
 
+    /// Explains the fillings where the kernel's figures stand beside ours.
+    pub(super) fn explain_kernel(&mut self, has_kernel: bool) {
+        if has_kernel {
+            self.keys.push(Key { class: "bar ours", name: "uzswap" });
+            self.keys.push(Key { class: "bar kernel", name: "the kernel" });
+        }
+    }
+
     /// As an element. `number` distinguishes it from others of the page.
     pub(super) fn html(&self, number: usize) -> String {
         let keys: Vec<String> = self.keys.iter().map(key).collect();
@@ -150,11 +158,17 @@ impl Figure {
 }
 
 fn key(key: &Key) -> String {
+    let class = key.class;
+    let sample = match class {
+        _ if class.starts_with("bar") => {
+            format!("<rect class=\"{class}\" x=\"1\" y=\"1\" width=\"26\" height=\"10\"/>")
+        }
+        "mark" => "<path class=\"mark\" d=\"M14 1L19 6L14 11L9 6z\"/>".to_owned(),
+        _ => format!("<line class=\"{class}\" x1=\"0\" y1=\"6\" x2=\"28\" y2=\"6\"/>"),
+    };
     format!(
-        "<span><svg class=\"key\" aria-hidden=\"true\" width=\"28\" height=\"12\">\
-         <rect class=\"{0}\" x=\"1\" y=\"1\" width=\"26\" height=\"10\"/>\
-         <line class=\"{0}\" x1=\"0\" y1=\"6\" x2=\"28\" y2=\"6\"/></svg> {1}</span>",
-        key.class,
+        "<span><svg class=\"key\" aria-hidden=\"true\" width=\"28\" height=\"12\">{sample}</svg> \
+         {}</span>",
         html(key.name)
     )
 }

@@ -116,8 +116,13 @@ impl Live {
         let rows: Vec<_> = self.combinations.iter().map(row).collect();
         let mut figure = box_plot(title, Unit::Seconds, &rows);
         let alone = Unit::Seconds.text(of(&self.warm_up));
+        figure.explain_kernel(self.has_kernel());
         figure.caption += &format!(" Without a limit the command took {alone}.");
         figure
+    }
+
+    fn has_kernel(&self) -> bool {
+        self.combinations.iter().any(Combination::is_kernel)
     }
 
     fn latencies(&self) -> Section {
@@ -161,7 +166,7 @@ impl Live {
         };
         let points: Vec<Point> = self.combinations.iter().filter_map(point).collect();
         let title = "Memory against run time";
-        let figure = match points.is_empty() {
+        let mut figure = match points.is_empty() {
             true => Figure::missing(title, "No run ended well."),
             false => scatter(
                 title,
@@ -170,6 +175,7 @@ impl Live {
                 &points,
             ),
         };
+        figure.explain_kernel(self.has_kernel());
         Section { heading: "Density against speed", parts: vec![Part::Figure(figure)] }
     }
 

@@ -72,7 +72,7 @@ fn key_figures(report: &RunReport) -> DataTable {
 
 fn latency_section(report: &RunReport) -> Section {
     let figure = |title, things, counts: &LatencyCounts| {
-        latencies(title, things, &[LatencyRow { name: title, counts, is_kernel: false }])
+        latencies(title, things, &[LatencyRow { name: "", counts, is_kernel: false }])
     };
     let times = &report.latencies;
     let figures = [

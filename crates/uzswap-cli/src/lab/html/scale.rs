@@ -3,8 +3,8 @@
 use super::unit::Unit;
 use crate::lab::report::format::nanoseconds;
 
-/// The most labels of an axis: as many as a phone has room for.
-const LABELS_MAX: u32 = 5;
+/// The most labels of an axis but one: as many as a phone has room for.
+const LABELS_MAX: u32 = 4;
 
 /// A tick: its place in percent, and its label.
 #[derive(Debug, Clone, PartialEq)]
@@ -30,6 +30,20 @@ impl Scale {
         values: impl IntoIterator<Item = f64>,
         from_zero: bool,
     ) -> Scale {
+        Scale::spaced(unit, values, from_zero, LABELS_MAX)
+    }
+
+    /// The same for a narrow picture.
+    pub(super) fn narrow(unit: Unit, values: impl IntoIterator<Item = f64>) -> Scale {
+        Scale::spaced(unit, values, true, LABELS_MAX - 1)
+    }
+
+    fn spaced(
+        unit: Unit,
+        values: impl IntoIterator<Item = f64>,
+        from_zero: bool,
+        labels: u32,
+    ) -> Scale {
         let values: Vec<f64> = values.into_iter().filter(|value| value.is_finite()).collect();
         let mut low = values.iter().copied().fold(f64::INFINITY, f64::min);
         let mut high = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -44,15 +58,25 @@ impl Scale {
             let around = if high == 0.0 { 1.0 } else { high.abs() * 0.1 };
             (low, high) = if low == 0.0 { (0.0, around) } else { (low - around, high + around) };
         }
-        let (part, name) = unit.part(high.abs().max(low.abs()));
-        let step = nice_step((high - low) / part / f64::from(LABELS_MAX - 1)) * part;
-        let (first, last) = ((low / step).floor() as i64, (high / step).ceil() as i64);
+        let largest = high.abs().max(low.abs());
+        let steps_of = |(part, name): (f64, &'static str)| {
+            let step = nice_step((high - low) / part / f64::from(labels)) * part;
+            let (first, last) = ((low / step).floor() as i64, (high / step).ceil() as i64);
+            (part, name, step, first, last)
+        };
+        let (_, _, step, first, last) = steps_of(unit.part(largest));
+        // The end of the axis chooses the part: it may be 1 s where the values are below.
+        let end = (last as f64 * step).max(-(first as f64) * step);
+        let (part, name, step, first, last) = steps_of(unit.part(end));
         let decimals = (-(step / part).log10().floor()).clamp(0.0, 9.0) as usize;
         let (from, to) = (first as f64 * step, last as f64 * step);
         let mut scale = Scale { from, to, is_log: false, ticks: Vec::new() };
         for number in first..=last {
             let value = number as f64 * step;
-            let label = format!("{:.decimals$} {name}", value / part);
+            let label = match number {
+                0 => "0".to_owned(),
+                _ => format!("{:.decimals$} {name}", value / part),
+            };
             scale.ticks.push(Tick { at: scale.at(value), label: label.trim_end().to_owned() });
         }
         scale
@@ -62,7 +86,7 @@ impl Scale {
     pub(super) fn log_ns(from_ns: u64, to_ns: u64) -> Scale {
         let from = from_ns.max(1).ilog2();
         let to = to_ns.max(1).next_power_of_two().ilog2().max(from + 1);
-        let step = (to - from).div_ceil(LABELS_MAX).max(1);
+        let step = (to - from).div_ceil(LABELS_MAX + 1).max(1);
         let ends = (f64::from(from).exp2(), f64::from(to).exp2());
         let mut scale = Scale { from: ends.0, to: ends.1, is_log: true, ticks: Vec::new() };
         for power in (from..=to).step_by(step as usize) {
@@ -114,7 +138,7 @@ mod tests {
         let scale = Scale::linear(Unit::Seconds, [1.03, 1.17], false);
         assert_eq!(labels(&scale), ["1.00 s", "1.05 s", "1.10 s", "1.15 s", "1.20 s"]);
         let scale = Scale::linear(Unit::Bytes, [700.0 * 1_048_576.0], true);
-        assert_eq!(labels(&scale), ["0 MiB", "200 MiB", "400 MiB", "600 MiB", "800 MiB"]);
+        assert_eq!(labels(&scale), ["0", "200 MiB", "400 MiB", "600 MiB", "800 MiB"]);
         assert!((scale.at(400.0 * 1_048_576.0) - 50.0).abs() < 1e-9);
         for high in (1..400).map(|step| f64::from(step) * 0.37) {
             let scale = Scale::linear(Unit::Ratio, [high, high * 1.7], false);

@@ -139,6 +139,7 @@ pub(super) fn latency_figure(title: &str, things: &str, rows: &[Row]) -> Option<
     let mut figure = histogram(title, things, Unit::Nanoseconds, &scale, rows);
     figure.caption += " The axis is logarithmic: a bar is a power of two.";
     figure.keys = vec![Key { class: "median", name: "p50" }, Key { class: "far", name: "p99" }];
+    figure.explain_kernel(rows.iter().any(|row| row.is_kernel));
     Some(figure)
 }
 

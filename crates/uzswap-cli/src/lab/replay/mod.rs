@@ -59,7 +59,7 @@ impl Corpus {
     }
 
     /// Fills `room` with one page.
-    fn copy_page(&self, number: usize, room: &mut Page) {
+    pub(super) fn copy_page(&self, number: usize, room: &mut Page) {
         match self {
             Corpus::Pages(pages) => room.copy_from_slice(&pages[number]),
             Corpus::Sizes(sizes) => sizes.make_page(number, room),

@@ -17,6 +17,7 @@ use std::thread;
 
 use serde::Serialize;
 
+use super::compressed_lengths::{CHUNK_BYTES, KindLengths};
 use super::experiment::{Combination, Parts, Settings};
 use super::histogram::{Latencies, LatencySummary};
 use super::limited_pool::LimitSettings;
@@ -48,6 +49,8 @@ pub struct Report {
     pub settings: ReportSettings,
     /// One element a combination of parts, in the order asked for.
     pub combinations: Vec<Findings>,
+    /// How the pages compress, one element a compressor; none for a trace.
+    pub compressed_lengths: Vec<CompressedLengths>,
     /// Facts that a reader must know before comparing.
     pub notes: Vec<String>,
     /// Which parts to use, their gain and their cost, and how sure that is: sentences.
@@ -103,6 +106,27 @@ pub struct CorpusInfo {
     pub captured_at: String,
     /// Notes about it.
     pub notes: Vec<String>,
+}
+
+/// How one compressor compresses the pages.
+#[derive(Debug, Clone, Serialize)]
+pub struct CompressedLengths {
+    /// Its name.
+    pub compressor: String,
+    /// The step of lengths, in bytes.
+    pub chunk_bytes: usize,
+    /// One element a kind of page, in the order of the pages.
+    pub kinds: Vec<KindLengths>,
+}
+
+impl CompressedLengths {
+    fn of(combination: &Combination) -> Option<CompressedLengths> {
+        Some(CompressedLengths {
+            compressor: combination.compressor.clone(),
+            chunk_bytes: CHUNK_BYTES,
+            kinds: combination.lengths.clone()?,
+        })
+    }
 }
 
 /// How it was replayed.
@@ -293,6 +317,7 @@ impl Report {
             envelope: Envelope::new(Schema::Compare),
             corpus,
             settings: ReportSettings { runs_each: combinations[0].runs.len(), settings, limits },
+            compressed_lengths: combinations.iter().filter_map(CompressedLengths::of).collect(),
             notes: notes(combinations),
             verdict: Vec::new(),
             summary: summary::sentences(&runs, settings.free),

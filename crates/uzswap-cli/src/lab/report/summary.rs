@@ -318,7 +318,8 @@ pub(super) mod tests {
         let compressor = "lz4".to_owned();
         let parts = Parts { zpool, index: IndexKind::Radix, mapping: None, limit: None };
         let name = zpool.to_string();
-        let combination = Combination { parts, name, compressor, object_header_bytes: 0, runs };
+        let combination =
+            Combination { parts, name, compressor, object_header_bytes: 0, runs, lengths: None };
         Findings::new(&combination, "zsmalloc")
     }
 

@@ -10,7 +10,7 @@ use super::{axis_across, heading};
 const STEP: f64 = 20.0;
 
 /// One bar.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(in super::super) struct Bar {
     /// A word or two.
     pub(in super::super) name: String,
@@ -47,7 +47,7 @@ pub(in super::super) fn bars(
     groups: &[Group],
 ) -> Figure {
     let all = || groups.iter().flat_map(|group| &group.bars);
-    let scale = Scale::linear(unit, all().flat_map(Bar::values), true);
+    let scale = Scale::narrow(unit, all().flat_map(Bar::values));
     let has_range = all().any(|bar| bar.range.is_some());
     let mut header = vec!["", "", value];
     header.extend(has_range.then_some(["least", "most"]).into_iter().flatten());

@@ -41,6 +41,10 @@ fn up(at: f64, top: f64, bottom: f64) -> f64 {
 /// row begins.
 fn heading(svg: &mut Svg, top: f64, name: &str, words: &str) -> f64 {
     let mut y = top + 12.0;
+    if name.is_empty() {
+        svg.text("name", Anchor::Start, (0.0, y), 0.0, words);
+        return y + 4.0;
+    }
     if name.chars().count() + 2 + words.chars().count() <= NAME_COLUMNS {
         let text = if words.is_empty() { name.to_owned() } else { format!("{name}: {words}") };
         svg.text("name", Anchor::Start, (0.0, y), 0.0, &text);
@@ -50,8 +54,8 @@ fn heading(svg: &mut Svg, top: f64, name: &str, words: &str) -> f64 {
         svg.text("name", Anchor::Start, (0.0, y), 0.0, &line);
         y += LINE;
     }
-    if !words.is_empty() {
-        svg.text("words", Anchor::Start, (0.0, y), 0.0, words);
+    for line in broken(words).iter().filter(|line| !line.is_empty()) {
+        svg.text("words", Anchor::Start, (0.0, y), 0.0, line);
         y += LINE;
     }
     y - LINE + 4.0
