@@ -269,7 +269,7 @@ impl Compare {
 
     fn source(&self) -> Section {
         let Corpus { origin, kind, pages, sha256, captured_at, .. } = &self.corpus;
-        let mut table = DataTable::new(&["", "value"]);
+        let mut table = DataTable::of_facts();
         table.row("origin", [Cell::Text(origin.clone())]);
         let unit = if self.is_trace() { "stores" } else { "pages" };
         table.row("kind", [Cell::Text(kind.clone())]);

@@ -105,7 +105,7 @@ mod tests {
     fn a_large_document_is_thinned_and_says_so() {
         for (samples, buckets, words) in [
             (1000, 5, "at most 256 samples"),
-            (2000, 600, "at most 128 samples"),
+            (2000, 750, "at most 128 samples"),
             (9, 3000, "no buckets of single runs"),
         ] {
             let (text, remark) = embedded(&document(samples, buckets));

@@ -45,6 +45,11 @@ impl DataTable {
         DataTable { header: header.iter().map(|&name| name.to_owned()).collect(), rows: Vec::new() }
     }
 
+    /// One of facts: a name and a value in each row.
+    pub(super) fn of_facts() -> DataTable {
+        DataTable::default()
+    }
+
     /// Adds a row, with a cell for each column.
     pub(super) fn row(&mut self, heading: &str, cells: impl IntoIterator<Item = Cell>) {
         let mut row = vec![Cell::Text(heading.to_owned())];
@@ -75,6 +80,11 @@ impl DataTable {
                 };
             }
             rows += "</tr>";
+        }
+        if header.is_empty() {
+            return format!(
+                "<div class=\"scroll\"><table class=\"facts\"><tbody>{rows}</tbody></table></div>"
+            );
         }
         format!(
             "<div class=\"scroll\"><table><thead><tr>{}</tr></thead><tbody>{rows}</tbody></table>\

@@ -181,7 +181,7 @@ impl Live {
 
     fn command(&self) -> Section {
         let Program { argv, prepare, check, cleanup, .. } = &self.program;
-        let mut table = DataTable::new(&["", "value"]);
+        let mut table = DataTable::of_facts();
         table.row("command", [Cell::Text(argv.join(" "))]);
         for (name, text) in [("prepare", prepare), ("check", check), ("cleanup", cleanup)] {
             if let Some(text) = text {

@@ -119,7 +119,7 @@ fn content(
 /// The machine and the command line, so that others can repeat it.
 fn environment(envelope: &Envelope, command_line: &str, remark: Option<String>) -> Section {
     let Envelope { schema, version, created_at, machine, .. } = envelope;
-    let mut table = DataTable::new(&["", "value"]);
+    let mut table = DataTable::of_facts();
     let mut words = |name: &str, text: &str| table.row(name, [Cell::Text(text.to_owned())]);
     words("date", created_at);
     words("version", version);

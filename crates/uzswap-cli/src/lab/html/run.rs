@@ -45,7 +45,7 @@ fn sentences(report: &RunReport) -> Vec<String> {
 }
 
 fn key_figures(report: &RunReport) -> DataTable {
-    let mut table = DataTable::new(&["", "value"]);
+    let mut table = DataTable::of_facts();
     let bytes = [
         ("limit", report.limit_bytes),
         ("peak", report.peak_bytes),

@@ -1,7 +1,6 @@
 //! Axes: where a value is, in percent of the picture, and the ticks.
 
 use super::unit::Unit;
-use crate::lab::report::format::nanoseconds;
 
 /// The most labels of an axis but one: as many as a phone has room for.
 const LABELS_MAX: u32 = 4;
@@ -35,7 +34,7 @@ impl Scale {
 
     /// The same for a narrow picture.
     pub(super) fn narrow(unit: Unit, values: impl IntoIterator<Item = f64>) -> Scale {
-        Scale::spaced(unit, values, true, LABELS_MAX - 1)
+        Scale::spaced(unit, values, true, LABELS_MAX / 2)
     }
 
     fn spaced(
@@ -113,16 +112,12 @@ fn nice_step(step: f64) -> f64 {
     digit.unwrap_or(10.0) * power
 }
 
-/// A power of two in nanoseconds, to two digits: 131 us is a label too long for many.
+/// A power of two in nanoseconds, to two digits below 100: a label must be short.
 fn rounded(ns: u64) -> String {
-    let text = nanoseconds(ns);
-    let Some((number, unit)) = text.split_once(' ') else { return text };
-    let number = match number.split_once('.') {
-        Some((whole, part)) if whole.len() == 1 => format!("{whole}.{}", &part[..1]),
-        Some((whole, _)) => whole.to_owned(),
-        None => number.to_owned(),
-    };
-    format!("{} {unit}", number.strip_suffix(".0").unwrap_or(&number))
+    let (part, name) = Unit::Nanoseconds.part(ns as f64);
+    let value = ns as f64 / part;
+    let number = if value < 9.95 { format!("{value:.1}") } else { format!("{value:.0}") };
+    format!("{} {name}", number.strip_suffix(".0").unwrap_or(&number))
 }
 
 #[cfg(test)]
@@ -150,7 +145,7 @@ mod tests {
     #[test]
     fn powers_of_two_have_words() {
         let scale = Scale::log_ns(512, 8192);
-        assert_eq!(labels(&scale), ["512 ns", "1 us", "2 us", "4 us", "8.1 us"]);
+        assert_eq!(labels(&scale), ["512 ns", "1 us", "2 us", "4.1 us", "8.2 us"]);
         assert!((scale.at(2048.0) - 50.0).abs() < 1e-9);
         assert!(Scale::log_ns(0, 1 << 36).ticks.len() <= 6);
     }

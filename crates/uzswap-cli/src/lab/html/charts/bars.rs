@@ -4,10 +4,17 @@ use super::super::figure::{Cell, DataTable, Figure};
 use super::super::scale::Scale;
 use super::super::svg::{Anchor, Mark, Svg};
 use super::super::unit::Unit;
-use super::{axis_across, heading};
+use super::{axis_across, shifted_heading};
 
 /// Pixels from one bar to the next.
 const STEP: f64 = 20.0;
+
+/// Pixels on the left for the names of bars.
+const LABELS: f64 = 88.0;
+
+/// A range ends at the edge of the picture where it goes beyond so many times the largest value:
+/// one outlier would leave no room for the bars.
+const RANGE_MAX: f64 = 3.0;
 
 /// One bar.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -32,9 +39,10 @@ pub(in super::super) struct Group {
 }
 
 impl Bar {
-    fn values(&self) -> impl Iterator<Item = f64> {
-        let range = self.range.into_iter().flat_map(|(low, high)| [low, high]);
-        [self.value].into_iter().chain(range).chain(self.point)
+    /// What the axis must hold, where the largest value is `largest`.
+    fn values(&self, largest: f64) -> impl Iterator<Item = f64> {
+        let end = self.range.map(|(_, high)| high.min(largest * RANGE_MAX));
+        [self.value].into_iter().chain(end).chain(self.point)
     }
 }
 
@@ -47,8 +55,12 @@ pub(in super::super) fn bars(
     groups: &[Group],
 ) -> Figure {
     let all = || groups.iter().flat_map(|group| &group.bars);
-    let scale = Scale::narrow(unit, all().flat_map(Bar::values));
+    let values = || all().map(|bar| bar.value).filter(|value| value.is_finite());
+    let largest = values().fold(0.0, f64::max);
+    let scale = Scale::narrow(unit, all().flat_map(|bar| bar.values(largest)));
     let has_range = all().any(|bar| bar.range.is_some());
+    let is_cut = all().filter_map(|bar| bar.range).any(|(_, high)| high > largest * RANGE_MAX);
+    let cut = if is_cut { " A line that ends at the edge goes on." } else { "" };
     let mut header = vec!["", "", value];
     header.extend(has_range.then_some(["least", "most"]).into_iter().flatten());
     header.extend(point);
@@ -74,7 +86,7 @@ pub(in super::super) fn bars(
     }
     Figure {
         title: title.to_owned(),
-        caption: caption.to_owned(),
+        caption: format!("{caption}{cut}"),
         room: "labelled",
         picture: Some(svg),
         table,
@@ -86,7 +98,7 @@ pub(in super::super) fn bars(
 fn draw(svg: &mut Svg, scale: &Scale, unit: Unit, group: &Group, top: f64) -> f64 {
     let mut top = match group.name.is_empty() {
         true => top,
-        false => heading(svg, top, &group.name, "") + 2.0,
+        false => shifted_heading(svg, top, -LABELS, &group.name, "") + 2.0,
     };
     for bar in &group.bars {
         let (end, middle) = (scale.at(bar.value), top + STEP / 2.0);

@@ -40,22 +40,27 @@ fn up(at: f64, top: f64, bottom: f64) -> f64 {
 /// Writes the name of a row and words on it, on as many lines as a phone needs. Returns where the
 /// row begins.
 fn heading(svg: &mut Svg, top: f64, name: &str, words: &str) -> f64 {
+    shifted_heading(svg, top, 0.0, name, words)
+}
+
+/// The same, `shift` pixels to the right.
+fn shifted_heading(svg: &mut Svg, top: f64, shift: f64, name: &str, words: &str) -> f64 {
     let mut y = top + 12.0;
     if name.is_empty() {
-        svg.text("name", Anchor::Start, (0.0, y), 0.0, words);
+        svg.text("name", Anchor::Start, (0.0, y), shift, words);
         return y + 4.0;
     }
     if name.chars().count() + 2 + words.chars().count() <= NAME_COLUMNS {
         let text = if words.is_empty() { name.to_owned() } else { format!("{name}: {words}") };
-        svg.text("name", Anchor::Start, (0.0, y), 0.0, &text);
+        svg.text("name", Anchor::Start, (0.0, y), shift, &text);
         return y + 4.0;
     }
     for line in broken(name) {
-        svg.text("name", Anchor::Start, (0.0, y), 0.0, &line);
+        svg.text("name", Anchor::Start, (0.0, y), shift, &line);
         y += LINE;
     }
     for line in broken(words).iter().filter(|line| !line.is_empty()) {
-        svg.text("words", Anchor::Start, (0.0, y), 0.0, line);
+        svg.text("words", Anchor::Start, (0.0, y), shift, line);
         y += LINE;
     }
     y - LINE + 4.0
