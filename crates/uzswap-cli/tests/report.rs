@@ -68,7 +68,7 @@ fn pages(path: &Path) {
     let byte = |at: usize| {
         let page = at / PAGE_SIZE;
         match at % PAGE_SIZE {
-            _ if page % 10 == 0 => 7,
+            _ if page.is_multiple_of(10) => 7,
             offset if offset < page * 8 => (mix(at as u64) >> 32) as u8,
             _ => 0,
         }

@@ -48,6 +48,9 @@ struct IndexCell {
     resident_bytes_per_entry: Spread,
 }
 
+/// The times of one operation.
+type TimesOf = fn(&IndexCell) -> &Times;
+
 #[derive(Debug, Deserialize)]
 struct Times {
     ns: Spread,
@@ -74,7 +77,7 @@ impl Index {
 }
 
 fn index_times(title: &str, cells: &[IndexCell]) -> Figure {
-    let operations: [(&str, fn(&IndexCell) -> &Times); 5] = [
+    let operations: [(&str, TimesOf); 5] = [
         ("insert", |cell| &cell.insert),
         ("lookup", |cell| &cell.lookup),
         ("lookup, each waits for the one before", |cell| &cell.lookup_chain),
@@ -175,6 +178,9 @@ struct Check {
     in_cache: CheckTimes,
 }
 
+/// The times in one setting, if the study has it.
+type CheckTimesOf = fn(&Check) -> Option<&CheckTimes>;
+
 #[derive(Debug, Deserialize)]
 struct CheckTimes {
     ns_per_page: Spread,
@@ -182,12 +188,12 @@ struct CheckTimes {
 
 impl SameFilled {
     pub(super) fn sections(&self) -> Vec<Section> {
-        let settings: [(&str, fn(&Check) -> Option<&CheckTimes>); 3] = [
+        let settings: [(&str, CheckTimesOf); 3] = [
             ("all pages, not in cache", |check| Some(&check.all)),
             ("same-filled pages, not in cache", |check| check.same_filled.as_ref()),
             ("one zero page, in cache", |check| Some(&check.in_cache)),
         ];
-        let group = |(name, of): (&str, fn(&Check) -> Option<&CheckTimes>)| Group {
+        let group = |(name, of): (&str, CheckTimesOf)| Group {
             name: name.to_owned(),
             bars: self
                 .checks

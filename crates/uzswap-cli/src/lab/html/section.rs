@@ -132,9 +132,7 @@ pub(super) fn latency_figure(title: &str, things: &str, rows: &[Row]) -> Option<
     let all = || rows.iter().flat_map(|row| &row.bars).filter(|bar| bar.count > 0);
     let from = all().map(|bar| bar.from).fold(f64::INFINITY, f64::min);
     let to = all().map(|bar| bar.to).fold(0.0, f64::max);
-    if all().next().is_none() {
-        return None;
-    }
+    all().next()?;
     let scale = Scale::log_ns(from as u64, to as u64);
     let mut figure = histogram(title, things, Unit::Nanoseconds, &scale, rows);
     figure.caption += " The axis is logarithmic: a bar is a power of two.";

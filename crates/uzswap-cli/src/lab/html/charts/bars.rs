@@ -39,7 +39,7 @@ pub(in super::super) struct Group {
 }
 
 impl Bar {
-    /// What the axis must hold, where the largest value is `largest`.
+    /// The values that the axis must hold, where the largest is `largest`.
     fn values(&self, largest: f64) -> impl Iterator<Item = f64> {
         let end = self.range.map(|(_, high)| high.min(largest * RANGE_MAX));
         [self.value].into_iter().chain(end).chain(self.point)
