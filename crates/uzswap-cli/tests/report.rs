@@ -33,8 +33,8 @@ fn main() -> ExitCode {
         trial("a_run_and_a_command_under_a_limit", no_run.clone(), runs),
         trial("text_of_others_is_no_markup", None, hostile_names),
         trial("a_program_with_a_hostile_name", no_run.clone(), hostile_program),
-        trial("documents_without_data", None, degenerate),
-        trial("a_run_without_data", no_run.clone(), degenerate_runs),
+        trial("documents_without_data_and_with_too_many", None, degenerate),
+        trial("runs_without_data_and_with_too_many", no_run.clone(), degenerate_runs),
         trial("a_page_that_cannot_be_written_is_an_error", None, unwritten),
         trial("a_run_whose_page_cannot_be_written", no_run.clone(), unwritten_run),
         trial("a_browser_shows_the_numbers", no_browser.clone(), browsed),
@@ -428,7 +428,9 @@ fn check_reduced(document: &Value) {
 }
 
 fn degenerate() {
-    check_reduced(&document(&comparison_page()));
+    let comparison = document(&comparison_page());
+    check_reduced(&comparison);
+    check_enlarged(&comparison);
     for study in [
         &["bench", "index", "--keys", "100", "--rounds", "1"][..],
         &["bench", "map", "--seconds", "0.01"],
@@ -446,12 +448,41 @@ fn degenerate_runs() {
     check_reduced(&document(&run_page()));
     let mut live = document(&live_page());
     check_reduced(&live);
+    check_enlarged(&live);
     live["combinations"][0]["engine"] = "kernel".into();
     live["combinations"][0]["failure"] = json!({ "kind": "did_not_fit", "message": "<too> small" });
     let page = html::page(&live, "uzswap").unwrap();
     check(&page);
     assert!(page.contains("the kernel") && page.contains("&lt;too&gt; small"));
     check_reduced(&live);
+}
+
+/// A document of many combinations and runs.
+fn enlarged(document: &Value, combinations: usize, runs: usize) -> Value {
+    let mut large = document.clone();
+    let all = large["combinations"].as_array_mut().unwrap();
+    for list in ["runs", "real_s", "sys_s"] {
+        if let Some(list) = all[0][list].as_array_mut() {
+            *list = vec![list[0].clone(); runs];
+        }
+    }
+    if let Some(samples) = all[0].pointer_mut("/runs/0/timeline") {
+        *samples = vec![samples[0].clone(); 512].into();
+        let run = all[0]["runs"][0].clone();
+        all[0]["runs"] = vec![run; runs].into();
+    }
+    *all = vec![all[0].clone(); combinations];
+    large
+}
+
+fn check_enlarged(document: &Value) {
+    for (combinations, runs) in [(3, 5), (6, 40), (40, 20), (3, 1000)] {
+        let large = enlarged(document, combinations, runs);
+        let page = html::page(&large, "uzswap").unwrap();
+        let kept = check(&page);
+        assert_eq!(kept["schema"], large["schema"]);
+        assert!(kept == large || page.contains("--json=FILE writes all of"));
+    }
 }
 
 // ---- Files that cannot be written. ----

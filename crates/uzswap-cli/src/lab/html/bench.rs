@@ -123,7 +123,7 @@ impl Map {
             };
             modes.iter().map(of).collect()
         };
-        let cycles = format!("{}. RO reads, WO writes, RW does both. {RANGE}", self.cycles);
+        let cycles = format!("RO reads, WO writes, RW does both; {}. {RANGE}", self.cycles);
         let figures = vec![
             bars(
                 "Cycles a mapping",

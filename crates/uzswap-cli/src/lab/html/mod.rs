@@ -33,6 +33,10 @@ use figure::{Cell, DataTable};
 use section::{Part, Section};
 use unit::Unit;
 
+/// The most bytes of the document and the sections before the environment: a page stays below
+/// 500 kB.
+const BYTES_MAX: usize = 480_000;
+
 const STYLE: &str = include_str!("style.css");
 
 /// Patterns that fill what the kernel made: colours alone do not tell it from ours.
@@ -68,9 +72,14 @@ pub fn page(document: &Value, command_line: &str) -> serde_json::Result<String> 
     let envelope: Envelope = view(document)?;
     let (title, mut sections) = content(&envelope.schema, document, command_line)?;
     let (data, remark) = embedded(document);
-    sections.push(environment(&envelope, command_line, remark));
-    let mut number = 0;
-    let body: String = sections.iter().map(|section| section.html(&mut number)).collect();
+    let mut remarks: Vec<String> = remark.into_iter().collect();
+    let mut body = elements(&sections);
+    if body.len() + data.len() > BYTES_MAX {
+        sections.iter_mut().for_each(Section::clear_tables);
+        body = elements(&sections);
+        remarks.push("This page has no tables: they would make it too large.".to_owned());
+    }
+    body += &environment(&envelope, command_line, remarks).html(&mut 0);
     let heading = format!("uzswap {}", envelope.command);
     Ok(format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
@@ -85,6 +94,11 @@ pub fn page(document: &Value, command_line: &str) -> serde_json::Result<String> 
         date = html(&envelope.created_at),
         version = html(&envelope.version),
     ))
+}
+
+fn elements(sections: &[Section]) -> String {
+    let mut number = 0;
+    sections.iter().map(|section| section.html(&mut number)).collect()
 }
 
 fn view<T: DeserializeOwned>(document: &Value) -> serde_json::Result<T> {
@@ -117,7 +131,7 @@ fn content(
 }
 
 /// The machine and the command line, so that others can repeat it.
-fn environment(envelope: &Envelope, command_line: &str, remark: Option<String>) -> Section {
+fn environment(envelope: &Envelope, command_line: &str, remarks: Vec<String>) -> Section {
     let Envelope { schema, version, created_at, machine, .. } = envelope;
     let mut table = DataTable::of_facts();
     let mut words = |name: &str, text: &str| table.row(name, [Cell::Text(text.to_owned())]);
@@ -127,10 +141,10 @@ fn environment(envelope: &Envelope, command_line: &str, remark: Option<String>) 
     words("processor", &machine.cpu);
     words("form of the document", schema);
     table.row("processors", [Cell::Value(machine.cpus as f64, Unit::Count)]);
-    let mut parts = vec![Part::Code(command_line.to_owned()), Part::Table(table)];
-    parts.push(Part::List(vec![
-        "This page holds its JSON document, in the script element with the id data.".to_owned(),
-    ]));
-    parts.extend(remark.map(|remark| Part::List(vec![remark])));
-    Section { heading: "Environment", parts }
+    let own = "This page holds its JSON document, in the script element with the id data.";
+    let sentences = [own.to_owned()].into_iter().chain(remarks).collect();
+    Section {
+        heading: "Environment",
+        parts: vec![Part::Code(command_line.to_owned()), Part::Table(table), Part::List(sentences)],
+    }
 }

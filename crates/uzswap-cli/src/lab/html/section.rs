@@ -3,7 +3,7 @@
 use serde::Deserialize;
 
 use super::charts::histogram::{Bar, Row, histogram};
-use super::charts::lines::{Line, lines, thinned};
+use super::charts::lines::{Lines, lines, thinned};
 use super::escape::html;
 use super::figure::{Cell, DataTable, Figure, Key};
 use super::scale::Scale;
@@ -42,6 +42,16 @@ impl Section {
             parts.push(Part::List(vec![why.to_owned()]));
         }
         Section { heading, parts }
+    }
+
+    /// Leaves out all tables.
+    pub(super) fn clear_tables(&mut self) {
+        self.parts.retain(|part| !matches!(part, Part::Table(_)));
+        for part in &mut self.parts {
+            if let Part::Figure(figure) = part {
+                figure.table = DataTable::default();
+            }
+        }
     }
 
     /// As an element. `number` counts the figures of the page.
@@ -179,14 +189,13 @@ pub(super) fn memory_over_time(all: &[Timelines<'_>], limit_bytes: Option<u64>) 
             let drawn: Vec<Vec<RunSample>> =
                 one.runs.iter().map(|run| thinned(run, most(SAMPLES_DRAWN_MAX))).collect();
             let of = |class, of: fn(&RunSample) -> u64| {
-                drawn.iter().map(move |run| Line {
-                    class,
-                    points: run.iter().map(|at| (seconds(at), of(at) as f64)).collect(),
-                })
+                let point = |at: &RunSample| (seconds(at), of(at) as f64);
+                let runs = drawn.iter().map(|run| run.iter().map(point).collect());
+                Lines { class, runs: runs.collect() }
             };
-            let both = of("resident", |at| at.resident_bytes).chain(of("pool", |at| at.pool_bytes));
+            let both = [of("resident", |at| at.resident_bytes), of("pool", |at| at.pool_bytes)];
             let level = limit_bytes.map(|bytes| (bytes as f64, "limit"));
-            let mut figure = lines(one.name, &across, &upward, level, &both.collect::<Vec<_>>());
+            let mut figure = lines(one.name, &across, &upward, level, &both);
             figure.caption = format!(
                 "A pair of lines is a run; each has at most {} samples here, and {} in the table.",
                 most(SAMPLES_DRAWN_MAX),

@@ -99,19 +99,23 @@ impl Svg {
         );
     }
 
-    /// A line through points.
-    pub(super) fn polyline(&mut self, class: &str, points: &[(f64, f64)]) {
-        let lowest = points.iter().map(|(_, y)| *y).fold(1.0, f64::max);
+    /// Lines through points, all of one class.
+    pub(super) fn polylines(&mut self, class: &str, lines: &[Vec<(f64, f64)>]) {
+        let lowest = lines.iter().flatten().map(|(_, y)| *y).fold(1.0, f64::max);
         self.reach(lowest);
-        let points: Vec<String> =
-            points.iter().map(|(x, y)| format!("{},{}", number(x * 10.0), number(*y))).collect();
+        let point = |(x, y): &(f64, f64)| format!("{} {}", number(x * 10.0), number(*y));
+        let path = |line: &Vec<(f64, f64)>| {
+            let points: Vec<String> = line.iter().map(point).collect();
+            format!("M{}", points.join("L"))
+        };
+        let paths = lines.iter().filter(|line| !line.is_empty()).map(path);
         // A view box of its own stretches it; lines keep their width.
         self.body += &format!(
             "<svg width=\"100%\" height=\"{0}\" viewBox=\"0 0 1000 {0}\" \
-             preserveAspectRatio=\"none\" overflow=\"visible\"><polyline class=\"{class}\" \
-             points=\"{1}\"/></svg>",
+             preserveAspectRatio=\"none\" overflow=\"visible\"><path class=\"through {class}\" \
+             d=\"{1}\"/></svg>",
             number(lowest),
-            points.join(" ")
+            paths.collect::<String>()
         );
     }
 

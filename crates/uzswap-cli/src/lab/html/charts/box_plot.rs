@@ -7,8 +7,8 @@ use super::super::unit::Unit;
 use super::{LINE, axis_across, heading};
 use crate::lab::report::format::counted;
 
-/// The most points that are drawn of a row: its quantiles, if it has more.
-const POINTS_MAX: usize = 100;
+/// The most points of a picture; a row with more than its part of them shows quantiles.
+const POINTS_MAX: usize = 600;
 
 /// Pixels of a box.
 const BOX: f64 = 20.0;
@@ -40,23 +40,27 @@ fn quartiles(sorted: &[f64]) -> Option<[f64; 5]> {
 /// Rows over one axis.
 pub(in super::super) fn box_plot(title: &str, unit: Unit, rows: &[Row]) -> Figure {
     let scale = Scale::linear(unit, rows.iter().flat_map(|row| row.values.clone()), false);
+    let most = (POINTS_MAX / rows.len().max(1)).max(5);
     let mut svg = Svg::new();
     let mut table = DataTable::new(&["", "run", title]);
     // The grid is below the boxes: their places are found first.
-    let bottom = rows.iter().fold(0.0, |top, row| draw(&mut Svg::new(), &scale, unit, row, top));
+    let bottom =
+        rows.iter().fold(0.0, |top, row| draw(&mut Svg::new(), &scale, unit, row, most, top));
     axis_across(&mut svg, &scale, 0.0, bottom);
     let mut top = 0.0;
     for row in rows {
-        top = draw(&mut svg, &scale, unit, row, top);
-        for (run, value) in row.values.iter().enumerate().take(POINTS_MAX) {
+        top = draw(&mut svg, &scale, unit, row, most, top);
+        for (run, value) in row.values.iter().enumerate().take(most) {
             table.row(
                 &row.name,
                 [Cell::Value((run + 1) as f64, Unit::Count), Cell::Value(*value, unit)],
             );
         }
     }
-    let fewer = if rows.iter().any(|row| row.values.len() > POINTS_MAX) {
-        format!(" Of more than {POINTS_MAX} runs, {POINTS_MAX} quantiles are points.")
+    let fewer = if rows.iter().any(|row| row.values.len() > most) {
+        format!(
+            " Of more than {most} runs, {most} quantiles are points, and the first are in the table."
+        )
     } else {
         String::new()
     };
@@ -73,8 +77,8 @@ pub(in super::super) fn box_plot(title: &str, unit: Unit, rows: &[Row]) -> Figur
     }
 }
 
-/// Draws a row from `top` on, and returns its end.
-fn draw(svg: &mut Svg, scale: &Scale, unit: Unit, row: &Row, top: f64) -> f64 {
+/// Draws a row with at most `most` points from `top` on, and returns its end.
+fn draw(svg: &mut Svg, scale: &Scale, unit: Unit, row: &Row, most: usize, top: f64) -> f64 {
     let mut sorted = row.values.clone();
     sorted.sort_by(f64::total_cmp);
     let Some(five) = quartiles(&sorted) else {
@@ -94,7 +98,7 @@ fn draw(svg: &mut Svg, scale: &Scale, unit: Unit, row: &Row, top: f64) -> f64 {
         svg.rect(&format!("box {kind}"), (first, third), top, BOX);
         svg.line("median", (median, top), (median, top + BOX));
     }
-    let drawn = sorted.len().min(POINTS_MAX);
+    let drawn = sorted.len().min(most);
     for point in 0..drawn {
         let value = sorted[point * (sorted.len() - 1) / (drawn - 1).max(1)];
         // Side by side where they are close.

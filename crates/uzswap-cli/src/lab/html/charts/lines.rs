@@ -9,13 +9,13 @@ use super::{axis_across, axis_up, up};
 const HEIGHT: f64 = 150.0;
 const TOP: f64 = 8.0;
 
-/// One line.
+/// Lines of one class.
 #[derive(Debug, Clone)]
-pub(in super::super) struct Line {
+pub(in super::super) struct Lines {
     /// Its class in the style sheet.
     pub(in super::super) class: &'static str,
-    /// Its points: across and up.
-    pub(in super::super) points: Vec<(f64, f64)>,
+    /// The points of each: across and up.
+    pub(in super::super) runs: Vec<Vec<(f64, f64)>>,
 }
 
 /// Lines over two axes. `level` is a value up with a name, drawn all the way across.
@@ -24,7 +24,7 @@ pub(in super::super) fn lines(
     across: &Scale,
     upward: &Scale,
     level: Option<(f64, &str)>,
-    lines: &[Line],
+    lines: &[Lines],
 ) -> Figure {
     let mut svg = Svg::new();
     let bottom = TOP + HEIGHT;
@@ -36,9 +36,9 @@ pub(in super::super) fn lines(
         svg.line("level", (0.0, y), (100.0, y));
         svg.text("value", Anchor::End, (100.0, y + 13.0), -4.0, name);
     }
-    for line in lines.iter().filter(|line| !line.points.is_empty()) {
-        let points: Vec<(f64, f64)> = line.points.iter().copied().map(place).collect();
-        svg.polyline(line.class, &points);
+    for Lines { class, runs } in lines {
+        let run = |run: &Vec<(f64, f64)>| run.iter().copied().map(place).collect();
+        svg.polylines(class, &runs.iter().map(run).collect::<Vec<_>>());
     }
     Figure { title: title.to_owned(), room: "axis", picture: Some(svg), ..Figure::default() }
 }
@@ -69,8 +69,8 @@ mod tests {
     fn a_line_goes_through_its_points() {
         let across = Scale::linear(Unit::Seconds, [0.0, 10.0], true);
         let upward = Scale::linear(Unit::Ratio, [0.0, 4.0], true);
-        let line = Line { class: "pool", points: vec![(0.0, 0.0), (5.0, 4.0), (10.0, 2.0)] };
+        let line = Lines { class: "pool", runs: vec![vec![(0.0, 0.0), (5.0, 4.0), (10.0, 2.0)]] };
         let text = lines("t", &across, &upward, None, &[line]).html(1);
-        assert!(text.contains("points=\"0,158 500,8 1000,83\""), "{text}");
+        assert!(text.contains("d=\"M0 158L500 8L1000 83\""), "{text}");
     }
 }

@@ -59,9 +59,9 @@ pub(in super::super) fn scatter(
     svg.text("words", Anchor::Middle, (50.0, bottom + 2.0 * LINE + 2.0), 0.0, across.name);
     let place = |point: &Point| (x.at(point.x), up(y.at(point.y), TOP, bottom));
     let best = frontier(points);
-    svg.polyline(
+    svg.polylines(
         "frontier",
-        &steps(&best.iter().map(|&at| place(&points[at])).collect::<Vec<_>>()),
+        &[steps(&best.iter().map(|&at| place(&points[at])).collect::<Vec<_>>())],
     );
     let mut table = DataTable::new(&["", across.name, upward.name, "on the frontier"]);
     let mut list = Vec::new();
