@@ -255,7 +255,7 @@ fn comparison() {
             times.extend([(run + 1) as f64, seconds.as_f64().unwrap()]);
         }
     }
-    assert_eq!(times.len(), 3 * 3 * 2);
+    assert_eq!(times.len(), 6 * 3 * 2);
     assert_same(&numbers(&page, "Seconds a run"), &times);
     let phases = [
         "/pool_total_size",

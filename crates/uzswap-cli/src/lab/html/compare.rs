@@ -8,8 +8,9 @@ use super::charts::histogram::{Bar, Row, histogram};
 use super::charts::scatter::{Axis, Point, scatter};
 use super::figure::{Cell, DataTable, Figure, Key};
 use super::scale::Scale;
-use super::section::{Part, Section, Verdict, latency_figure, latency_row};
+use super::section::{Part, Section, latency_figure, latency_row};
 use super::unit::Unit;
+use super::verdict::Verdict;
 use uzswap::page::PAGE_SIZE;
 
 /// The fields of the document that the page shows.

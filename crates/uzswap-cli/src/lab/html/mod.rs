@@ -10,6 +10,7 @@
 //! A page loads nothing and runs no script. The same document always makes the same page.
 
 mod bench;
+mod changes;
 mod charts;
 mod compare;
 mod embedded;
@@ -21,6 +22,7 @@ mod scale;
 mod section;
 mod svg;
 mod unit;
+mod verdict;
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;

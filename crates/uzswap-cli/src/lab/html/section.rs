@@ -1,7 +1,5 @@
 //! Sections of a page, and the views of a document that several kinds of page have.
 
-use serde::Deserialize;
-
 use super::charts::histogram::{Bar, Row, histogram};
 use super::charts::lines::{Lines, lines, thinned};
 use super::escape::html;
@@ -76,32 +74,6 @@ impl Section {
             body += &format!("<div class=\"figures\">\n{figures}</div>\n");
         }
         format!("<section>\n<h2>{}</h2>\n{body}</section>\n", html(self.heading))
-    }
-}
-
-/// The sentences that a page begins with.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-pub(super) struct Verdict {
-    verdict: Vec<String>,
-    summary: Vec<String>,
-    notes: Vec<String>,
-}
-
-impl Verdict {
-    /// The verdict, or else the summary; then the notes.
-    pub(super) fn sections(self, more_notes: &[String]) -> Vec<Section> {
-        let sentences = if self.verdict.is_empty() { self.summary } else { self.verdict };
-        let sentences = match sentences.is_empty() {
-            true => vec!["There is nothing to compare.".to_owned()],
-            false => sentences,
-        };
-        let mut sections = vec![Section { heading: "Verdict", parts: vec![Part::List(sentences)] }];
-        let notes: Vec<String> = self.notes.iter().chain(more_notes).cloned().collect();
-        if !notes.is_empty() {
-            sections.push(Section { heading: "Notes", parts: vec![Part::List(notes)] });
-        }
-        sections
     }
 }
 
@@ -249,14 +221,5 @@ mod tests {
         let bars = power_bars(&counts);
         let bars: Vec<_> = bars.iter().map(|bar| (bar.from, bar.to, bar.count)).collect();
         assert_eq!(bars, [(0.0, 2.0, 3), (1024.0, 2048.0, 12), (2048.0, 4096.0, 16)]);
-    }
-
-    #[test]
-    fn a_verdict_comes_before_a_summary() {
-        let text = |verdict: Verdict| verdict.sections(&[])[0].html(&mut 0);
-        let words = |words: &str| vec![words.to_owned()];
-        let both = Verdict { verdict: words("a"), summary: words("b"), notes: Vec::new() };
-        assert!(text(both).contains("<li>a</li></ul>"));
-        assert!(text(Verdict::default()).contains("nothing to compare"));
     }
 }

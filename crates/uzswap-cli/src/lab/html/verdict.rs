@@ -1,0 +1,68 @@
+//! The sentences that the page of a comparison begins with.
+
+use serde::Deserialize;
+
+use super::changes::Baseline;
+use super::section::{Part, Section};
+
+/// The fields of the document.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Verdict {
+    verdict: Vec<String>,
+    summary: Vec<String>,
+    notes: Vec<String>,
+    baseline: Option<Baseline>,
+}
+
+impl Verdict {
+    /// The verdict, the changes since a baseline, the notes, and the summary; the summary comes
+    /// first where there is no verdict.
+    pub(super) fn sections(self, more_notes: &[String]) -> Vec<Section> {
+        let Verdict { verdict, summary, notes, baseline } = self;
+        let (first, rest) =
+            if verdict.is_empty() { (summary, Vec::new()) } else { (verdict, summary) };
+        let first = match first.is_empty() {
+            true => vec!["There is nothing to compare.".to_owned()],
+            false => first,
+        };
+        let list = |heading, sentences| Section { heading, parts: vec![Part::List(sentences)] };
+        let mut sections = vec![list("Verdict", first)];
+        sections.extend(baseline.map(|baseline| baseline.section()));
+        let notes: Vec<String> = notes.iter().chain(more_notes).cloned().collect();
+        let lists = [("Notes", notes), ("In words", rest)];
+        let lists = lists.into_iter().filter(|(_, sentences)| !sentences.is_empty());
+        sections.extend(lists.map(|(heading, sentences)| list(heading, sentences)));
+        sections
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_verdict_comes_before_a_summary() {
+        let text = |verdict: Verdict| verdict.sections(&[])[0].html(&mut 0);
+        let words = |words: &str| vec![words.to_owned()];
+        let both = Verdict { verdict: words("a"), summary: words("b"), ..Verdict::default() };
+        assert!(text(both).contains("<li>a</li></ul>"));
+        let summary = Verdict { summary: words("b"), ..Verdict::default() };
+        assert!(text(summary).contains("<li>b</li></ul>"));
+        assert!(text(Verdict::default()).contains("nothing to compare"));
+    }
+
+    #[test]
+    fn changes_show_then_and_now() {
+        let document = serde_json::json!({ "verdict": ["a"], "baseline": {
+            "path": "old.json", "created_at": "2026-01-01T00:00:00Z", "version": "0.1.0",
+            "notes": ["another machine"], "broken_bounds": ["pool>2%"],
+            "changes": [{ "label": "zbud lz4", "figure": "pool", "old": 4096.0, "new": 8192.0,
+                "percent": 100.0, "low_percent": null, "high_percent": null }] } });
+        let verdict: Verdict = serde_json::from_value(document).unwrap();
+        let text = verdict.sections(&[])[1].html(&mut 0);
+        for words in ["old.json", "another machine", "pool&gt;2%", "<data value=\"8192\">8,192<"] {
+            assert!(text.contains(words), "{words} is not in {text}");
+        }
+    }
+}
