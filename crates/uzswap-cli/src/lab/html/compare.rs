@@ -110,7 +110,7 @@ impl Compare {
 
     /// Its sections.
     pub(super) fn sections(self) -> Vec<Section> {
-        let rest = [
+        let figures = vec![
             Section {
                 heading: "Run times",
                 parts: vec![
@@ -125,7 +125,7 @@ impl Compare {
             self.source(),
         ];
         let Compare { verdict, corpus, .. } = self;
-        verdict.sections(&corpus.notes).into_iter().chain(rest).collect()
+        verdict.around(figures, &corpus.notes)
     }
 
     fn times(&self, title: &str, of: fn(&Combination) -> &Vec<f64>) -> Figure {

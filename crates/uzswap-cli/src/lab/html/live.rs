@@ -88,7 +88,7 @@ impl Live {
 
     /// Its sections.
     pub(super) fn sections(self) -> Vec<Section> {
-        let rest = [
+        let figures = vec![
             Section {
                 heading: "Run times",
                 parts: vec![
@@ -101,7 +101,7 @@ impl Live {
             self.density(),
             self.command(),
         ];
-        self.verdict.sections(&[]).into_iter().chain(rest).collect()
+        self.verdict.around(figures, &[])
     }
 
     fn times(&self, title: &str, of: fn(&Run) -> f64) -> Figure {

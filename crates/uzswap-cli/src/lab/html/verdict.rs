@@ -16,25 +16,27 @@ pub(super) struct Verdict {
 }
 
 impl Verdict {
-    /// The verdict, the changes since a baseline, the notes, and the summary; the summary comes
-    /// first where there is no verdict.
-    pub(super) fn sections(self, more_notes: &[String]) -> Vec<Section> {
-        let Verdict { verdict, summary, notes, baseline } = self;
-        let (first, rest) =
+    /// The verdict, the changes since a baseline and the notes, then `figures`, then the summary; the
+    /// summary comes first where there is no verdict.
+    pub(super) fn around(self, figures: Vec<Section>, more_notes: &[String]) -> Vec<Section> {
+        let Verdict { verdict, summary, mut notes, baseline } = self;
+        let (mut first, last) =
             if verdict.is_empty() { (summary, Vec::new()) } else { (verdict, summary) };
-        let first = match first.is_empty() {
-            true => vec!["There is nothing to compare.".to_owned()],
-            false => first,
-        };
-        let list = |heading, sentences| Section { heading, parts: vec![Part::List(sentences)] };
+        if first.is_empty() {
+            first.push("There is nothing to compare.".to_owned());
+        }
+        notes.extend_from_slice(more_notes);
         let mut sections = vec![list("Verdict", first)];
         sections.extend(baseline.map(|baseline| baseline.section()));
-        let notes: Vec<String> = notes.iter().chain(more_notes).cloned().collect();
-        let lists = [("Notes", notes), ("In words", rest)];
-        let lists = lists.into_iter().filter(|(_, sentences)| !sentences.is_empty());
-        sections.extend(lists.map(|(heading, sentences)| list(heading, sentences)));
+        sections.extend((!notes.is_empty()).then(|| list("Notes", notes)));
+        sections.extend(figures);
+        sections.extend((!last.is_empty()).then(|| list("In words", last)));
         sections
     }
+}
+
+fn list(heading: &'static str, sentences: Vec<String>) -> Section {
+    Section { heading, parts: vec![Part::List(sentences)] }
 }
 
 #[cfg(test)]
@@ -43,7 +45,7 @@ mod tests {
 
     #[test]
     fn a_verdict_comes_before_a_summary() {
-        let text = |verdict: Verdict| verdict.sections(&[])[0].html(&mut 0);
+        let text = |verdict: Verdict| verdict.around(Vec::new(), &[])[0].html(&mut 0);
         let words = |words: &str| vec![words.to_owned()];
         let both = Verdict { verdict: words("a"), summary: words("b"), ..Verdict::default() };
         assert!(text(both).contains("<li>a</li></ul>"));
@@ -60,7 +62,7 @@ mod tests {
             "changes": [{ "label": "zbud lz4", "figure": "pool", "old": 4096.0, "new": 8192.0,
                 "percent": 100.0, "low_percent": null, "high_percent": null }] } });
         let verdict: Verdict = serde_json::from_value(document).unwrap();
-        let text = verdict.sections(&[])[1].html(&mut 0);
+        let text = verdict.around(Vec::new(), &[])[1].html(&mut 0);
         for words in ["old.json", "another machine", "pool&gt;2%", "<data value=\"8192\">8,192<"] {
             assert!(text.contains(words), "{words} is not in {text}");
         }

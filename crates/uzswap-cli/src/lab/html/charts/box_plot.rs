@@ -68,7 +68,7 @@ pub(in super::super) fn box_plot(title: &str, unit: Unit, rows: &[Row]) -> Figur
         title: title.to_owned(),
         caption: format!(
             "A point is a run. The box holds the middle half of the runs, its line is the median; \
-             the axis does not begin at zero.{fewer}"
+             the axis need not begin at zero.{fewer}"
         ),
         room: "plain",
         picture: Some(svg),

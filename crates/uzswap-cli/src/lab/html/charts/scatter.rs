@@ -89,7 +89,7 @@ pub(in super::super) fn scatter(
     Figure {
         title: title.to_owned(),
         caption: "Less is better in both directions. No other point beats one on the frontier in \
-                  both. The axes do not begin at zero."
+                  both. The axes need not begin at zero."
             .to_owned(),
         keys: vec![Key { class: "frontier", name: "the frontier" }],
         room: "axis",
