@@ -42,14 +42,14 @@ impl Source {
         Source::of_page_set(path)
     }
 
-    /// The pages of a process that holds the built-in workload, of about `size` bytes.
+    /// The pages of the built-in workload, of about `size` bytes.
     pub(super) fn of_workload(
         workload: Workload,
         seed: u64,
         size: usize,
     ) -> Result<Source, Failure> {
         check_available(size)?;
-        Source::captured(&format!("capturing the built-in workload {workload}"), |path| {
+        Source::captured(&format!("building the built-in workload {workload}"), |path| {
             capture_workload(workload, seed, size, path)
         })
     }
