@@ -313,6 +313,10 @@ fn comparisons() {
     let of = |arguments: &[&str]| printed(&[&once, arguments].concat(), 0, Schema::Compare);
     of(&["--corpus", text(&pages)]);
     of(&["--sizes", text(&sizes)]);
+    let large = lab.path("large");
+    fs::File::create(&large).and_then(|file| file.set_len(3 << 20)).unwrap();
+    let sampled = of(&["--corpus", text(&large), "--sample", "1M"]);
+    assert!(sampled["combinations"][0]["whole"].is_object(), "{sampled}");
     of(&["--workload", "text", "--size", "1M", "--zpool", "zbud"]);
     let limited = ["--zpool", "zbud", "--max-pool", "60K,none", "--corpus", text(&pages)];
     of(&limited);

@@ -14,32 +14,46 @@ use tempfile::TempDir;
 use super::Failure;
 use super::capture::failure;
 use super::size::check_available;
-use crate::lab::capture::{CaptureError, capture_file, capture_workload};
+use crate::lab::capture::{CaptureError, capture_file, capture_workload, sample_page_set};
 use crate::lab::experiment::CorpusFile;
-use crate::lab::page_set::{About, PageSet, hex};
+use crate::lab::page_set::{About, PageSet, PageSetError, hex};
 use crate::lab::replay::Trace;
 use crate::lab::report::CorpusInfo;
+use crate::lab::sample::SamplePlan;
 use crate::lab::size_list::{SizeList, SizesError};
 use crate::lab::workload::Workload;
 use uzswap::files::create_private;
+use uzswap::page::PAGE_SIZE;
 use uzswap_sys::escape::escaped;
 
 /// The pages, and what is known of them.
 pub(super) struct Source {
     pub(super) file: CorpusFile,
     pub(super) info: CorpusInfo,
+    /// Pages of each unit of a sample; empty where the pages are all.
+    pub(super) units: Vec<u64>,
     /// Where the file is, if it was made for this command.
     _made: Option<TempDir>,
 }
 
 impl Source {
-    /// The pages of a page set, a core dump, any file of whole pages.
-    pub(super) fn of_file(path: &Path) -> Result<Source, Failure> {
+    /// The pages of a page set, a core dump, any file of whole pages; of a large one, a sample.
+    pub(super) fn of_file(path: &Path, plan: SamplePlan) -> Result<Source, Failure> {
         if is_core_dump(path) {
             let waiting = format!("reading core dump {}", path.display());
-            return Source::captured(&waiting, |output| capture_file(path, output));
+            return Source::captured(&waiting, |output| capture_file(path, output, plan));
         }
-        Source::of_page_set(path)
+        // A small file needs no place for a sample.
+        let pages = fs::metadata(path).map_or(0, |metadata| metadata.len() / PAGE_SIZE as u64);
+        if plan.has_room(pages) {
+            return Source::of_page_set(path);
+        }
+        let made = temporary_directory()?;
+        let output = made.path().join("pages");
+        match sample_page_set(path, &output, plan).map_err(not_captured)? {
+            Some(about) => Ok(Source::made(made, &output, about)),
+            None => Source::of_page_set(path),
+        }
     }
 
     /// The pages of the built-in workload, of about `size` bytes.
@@ -67,21 +81,21 @@ impl Source {
         }
         let about = capture(&path);
         bar.finish_and_clear();
-        let about = about.map_err(|error| match error {
-            CaptureError::Output(error) => Failure::Machine(anyhow::Error::new(error).context(
-                "cannot store the pages for the runs; set TMPDIR to a folder with \
-                              space",
-            )),
-            other => failure(other),
-        })?;
-        Ok(Source { file: CorpusFile::Pages(path.into()), info: info(about), _made: Some(made) })
+        Ok(Source::made(made, &path, about.map_err(not_captured)?))
+    }
+
+    /// The page set that was made in a folder of this command.
+    fn made(made: TempDir, path: &Path, about: About) -> Source {
+        let (file, units) = (CorpusFile::Pages(path.into()), about.unit_pages());
+        Source { file, info: info(about), units, _made: Some(made) }
     }
 
     /// The page set at `path`, checked.
     fn of_page_set(path: &Path) -> Result<Source, Failure> {
         let set = PageSet::read(path).map_err(|error| Failure::of(error.is_machine(), error))?;
         let (path, made) = lasting(path, set.pages.as_flattened())?;
-        Ok(Source { file: CorpusFile::Pages(path), info: info(set.about), _made: made })
+        let (file, units) = (CorpusFile::Pages(path), set.about.unit_pages());
+        Ok(Source { file, info: info(set.about), units, _made: made })
     }
 
     /// The list of sizes at `path`, checked.
@@ -97,10 +111,11 @@ impl Source {
             sha256: hex(&Sha256::digest(&text)),
             trace: None,
             captured_at: String::new(),
+            sample: None,
             notes: Vec::new(),
         };
         let (path, made) = lasting(path, &text)?;
-        Ok(Source { file: CorpusFile::Sizes(path), info, _made: made })
+        Ok(Source { file: CorpusFile::Sizes(path), info, units: Vec::new(), _made: made })
     }
 
     /// The trace at `path`, checked.
@@ -123,18 +138,33 @@ impl Source {
             sha256,
             captured_at: trace.about.recorded_at.clone(),
             trace: Some(trace),
+            sample: None,
             notes: Vec::new(),
         };
         let own = fs::canonicalize(path)
             .with_context(|| format!("cannot find {}", path.display()))
             .map_err(Failure::Machine)?;
-        Ok(Source { file: CorpusFile::Trace(own.into()), info, _made: None })
+        Ok(Source { file: CorpusFile::Trace(own.into()), info, units: Vec::new(), _made: None })
     }
 
     /// Number of pages or events that each run must find in the file.
     pub(super) fn count(&self) -> u64 {
         let trace = self.info.trace.as_ref();
         trace.map_or(self.info.pages, |trace| trace.totals.events())
+    }
+}
+
+/// An error of a capture into a folder of this command.
+fn not_captured(error: CaptureError) -> Failure {
+    match error {
+        CaptureError::Output(
+            error @ (PageSetError::Create { .. } | PageSetError::Write { .. }),
+        ) => Failure::Machine(
+            anyhow::Error::new(error)
+                .context("cannot store the pages for the runs; set TMPDIR to a folder with space"),
+        ),
+        CaptureError::Output(error) => Failure::of(error.is_machine(), error),
+        other => failure(other),
     }
 }
 
@@ -146,6 +176,7 @@ fn info(about: About) -> CorpusInfo {
         trace: None,
         sha256: about.sha256,
         captured_at: about.captured_at,
+        sample: about.sample,
         notes: about.notes,
     }
 }

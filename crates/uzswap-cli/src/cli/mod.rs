@@ -13,6 +13,7 @@ mod limit_args;
 mod live;
 mod manual;
 mod run;
+mod sample;
 mod size;
 mod stat;
 mod top;

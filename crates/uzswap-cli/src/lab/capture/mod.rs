@@ -24,6 +24,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 use crate::lab::page_set::{About, PageRange, PageSetError, PageSetWriter};
+use crate::lab::sample::SamplePlan;
 use crate::lab::workload::Workload;
 use uzswap::page::PAGE_SIZE;
 use uzswap_sys::signals::{SignalNumber, SignalsHeld};
@@ -34,6 +35,8 @@ const WORKLOAD_CHUNK_BYTES: usize = 1 << 20;
 /// What to capture of a process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CaptureOptions {
+    /// How much of the memory to read.
+    pub sample: SamplePlan,
     /// Its children and their children too. A page that several of them share since a fork is
     /// captured once for each.
     pub tree: bool,
@@ -223,14 +226,28 @@ pub fn capture_command(
 }
 
 /// Takes the pages of a file: those of the writable segments if it is an ELF core dump, all of its
-/// bytes otherwise.
+/// bytes otherwise. Of a regular file with more pages than `plan` has room for, a sample of them.
 ///
 /// # Errors
 ///
 /// [`CaptureError::Input`], [`CaptureError::BadInput`], [`CaptureError::BadCore`] and
 /// [`CaptureError::Output`].
-pub fn capture_file(from: &Path, out: &Path) -> Result<About, CaptureError> {
-    file::capture(from, out)
+pub fn capture_file(from: &Path, out: &Path, plan: SamplePlan) -> Result<About, CaptureError> {
+    file::capture(from, out, plan)
+}
+
+/// Takes a sample of a page set, with its origin and time. `None` where `plan` has room for all of
+/// its pages, where the set is a sample already, and where `from` is not a regular file.
+///
+/// # Errors
+///
+/// As [`capture_file`], and [`CaptureError::Output`] for a side file that does not fit.
+pub fn sample_page_set(
+    from: &Path,
+    out: &Path,
+    plan: SamplePlan,
+) -> Result<Option<About>, CaptureError> {
+    file::sample_page_set(from, out, plan)
 }
 
 /// Builds a workload, and writes the pages of its heap. Its bytes are the same on any machine.

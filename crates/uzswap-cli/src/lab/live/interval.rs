@@ -7,20 +7,13 @@
 
 use serde::Serialize;
 
-use crate::lab::SplitMix64;
+use crate::lab::{SplitMix64, student};
 
 /// Fewer rounds say nothing about how much runs vary.
 pub(super) const ROUNDS_MIN: usize = 3;
 
 /// Resamples that are drawn.
 const RESAMPLES: usize = 10_000;
-
-/// Two-sided 97.5 % points of Student's t by degrees of freedom, from 1 on; 1.96 beyond.
-const STUDENT: [f64; 30] = [
-    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
-    2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056,
-    2.052, 2.048, 2.045, 2.042,
-];
 
 /// A difference of means, and where it lies with 95 % confidence.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -49,7 +42,7 @@ impl Difference {
         let (low, high) = bootstrap(&differences);
         let squares: f64 = differences.iter().map(|value| (value - mean).powi(2)).sum();
         let error = (squares / (count - 1) as f64 / count as f64).sqrt();
-        let reach = error * STUDENT.get(count - 2).copied().unwrap_or(1.96);
+        let reach = error * student::reach(count - 1);
         Some(Difference {
             mean,
             low: Some(low.min(mean - reach)),

@@ -307,6 +307,7 @@ mod tests {
                 verified_pages: 1000 - refused,
                 accessed: None,
                 traced: None,
+                unit_sums: Vec::new(),
             }
         };
         let runs = seconds.map(run).to_vec();
@@ -314,7 +315,7 @@ mod tests {
         let parts = Parts { zpool, index: IndexKind::Radix, mapping: None, limit: None };
         let name = zpool.to_string();
         let combination = Combination { parts, name, compressor, object_header_bytes: 0, runs };
-        Findings::new(&combination, "zsmalloc")
+        Findings::new(&combination, "zsmalloc", None)
     }
 
     fn summary(runs: &[Findings]) -> String {

@@ -7,8 +7,9 @@
 //!
 //! The allocator follows the rules of glibc's malloc that shape pages. Chunks of 16 bytes have a
 //! header, and small free ones are in lists by size. Above, the allocator takes the best fit and
-//! merges neighbours; from 128 KiB on it maps pages. Nothing of the process gets into the image: pointers are addresses in the image, numbers are
-//! little-endian, and fresh memory is zero. So the same calls make the same bytes on any machine.
+//! merges neighbours; from 128 KiB on it maps pages. Nothing of the process gets into the image:
+//! pointers are addresses in the image, numbers are little-endian, and fresh memory is zero. So the
+//! same calls make the same bytes on any machine.
 //!
 //! - H1: blocks do not overlap, and each lies in the image.
 //! - H2: a free chunk keeps the bytes of its block, but for the links of its list.
