@@ -192,6 +192,8 @@ pub struct UnitSums {
     pub same_filled_pages: u64,
     /// Pages that the store did not take.
     pub rejected_pages: u64,
+    /// Growth of the pool: host pages that its pages made the store take, in bytes.
+    pub pool_bytes: u64,
 }
 
 impl UnitSums {
@@ -202,6 +204,7 @@ impl UnitSums {
             compressed_bytes: self.compressed_bytes - before.compressed_bytes,
             same_filled_pages: self.same_filled_pages - before.same_filled_pages,
             rejected_pages: self.rejected_pages - before.rejected_pages,
+            pool_bytes: self.pool_bytes.saturating_sub(before.pool_bytes),
         }
     }
 }
@@ -242,19 +245,6 @@ impl Estimate {
             estimate: bounded(total),
             low: bounded(total - reach),
             high: bounded(total + reach),
-        }
-    }
-
-    /// Another total that goes with this one, here of the sample `pages` of the `of_pages`: its
-    /// interval has the same ends in relation to the estimate.
-    pub fn scaled_with(self, seen: u64, sample: &Sample) -> Estimate {
-        let total = seen as f64 * sample.of_pages as f64 / sample.pages.max(1) as f64;
-        let at = |end: u64| (total * end as f64 / self.estimate.max(1) as f64).round() as u64;
-        match self.estimate {
-            0 => Estimate { estimate: total as u64, low: seen, high: self.high },
-            _ => {
-                Estimate { estimate: total.round() as u64, low: at(self.low), high: at(self.high) }
-            }
         }
     }
 
@@ -419,9 +409,5 @@ mod tests {
         assert_eq!((one.low, one.estimate, one.high), (64, 128, 192), "nothing is known");
         let whole = Estimate::of_total(&[(128, 64), (100, 3)], 228, 1);
         assert_eq!((whole.low, whole.high), (67, 67));
-        let sample = Sample { of_pages: 1000, pages: 100, unit_pages: 128, units: 2, seed: 1 };
-        let with = Estimate { estimate: 200, low: 190, high: 220 };
-        let pool = with.scaled_with(50, &sample);
-        assert_eq!((pool.low, pool.estimate, pool.high), (475, 500, 550));
     }
 }

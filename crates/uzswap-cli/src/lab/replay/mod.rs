@@ -491,12 +491,13 @@ impl UnitCounter<'_> {
         if self.stored < unit {
             return;
         }
-        let counters = zswap.counters();
+        let (counters, memory) = (zswap.counters(), zswap.memory());
         let now = UnitSums {
             pages: self.before.pages + unit,
-            compressed_bytes: zswap.memory().compressed_bytes,
+            compressed_bytes: memory.compressed_bytes,
             same_filled_pages: counters.same_filled_pages,
             rejected_pages: Figures::of_counters(&counters).rejected_pages(),
+            pool_bytes: memory.pool_bytes,
         };
         self.sums.push(now.less(&self.before));
         (self.units, self.stored, self.before) = (rest, 0, now);
@@ -795,6 +796,7 @@ mod tests {
             compressed_bytes,
             same_filled_pages,
             rejected_pages,
+            pool_bytes: if compressed_bytes > 0 { run.figures.pool_total_size } else { 0 },
         };
         let last = run.figures.compressed_bytes;
         assert!(last >= 102 * 500, "{last}");

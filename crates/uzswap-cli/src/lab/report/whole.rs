@@ -11,8 +11,7 @@ use uzswap::page::PAGE_SIZE;
 /// Totals of all pages, of which a sample was replayed.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Whole {
-    /// Host pages of the pool, in bytes. Its interval has the ends of that of the compressed
-    /// lengths, in relation to the estimate: pages of the pool are of no unit.
+    /// Host pages of the pool, in bytes, from its growth unit by unit.
     pub pool_bytes: Estimate,
     /// Sum of the compressed lengths.
     pub compressed_bytes: Estimate,
@@ -31,10 +30,11 @@ impl Whole {
                 run.unit_sums.iter().map(|unit| (unit.pages, of(unit))).collect();
             Estimate::of_total(&units, sample.of_pages, page_max)
         };
-        let compressed_bytes = total(|unit| unit.compressed_bytes, PAGE_SIZE as u64);
+        const PAGE: u64 = PAGE_SIZE as u64;
         Some(Whole {
-            pool_bytes: compressed_bytes.scaled_with(run.figures.pool_total_size, sample),
-            compressed_bytes,
+            // A stored page takes a host page at most, and begins a zspage of several at times.
+            pool_bytes: total(|unit| unit.pool_bytes, 2 * PAGE),
+            compressed_bytes: total(|unit| unit.compressed_bytes, PAGE),
             same_filled_pages: total(|unit| unit.same_filled_pages, 1),
             rejected_pages: total(|unit| unit.rejected_pages, 1),
         })
@@ -57,7 +57,7 @@ pub fn sample_in_words(sample: &Sample) -> String {
 /// The table of all combinations; empty where the pages were all.
 pub(super) fn section_of(report: &Report) -> String {
     let Some(sample) = &report.corpus.sample else { return String::new() };
-    let head = ["LABEL", "POOL", "COMPRESSED", "+-", "SAME-FILLED", "+-", "REFUSED", "+-"];
+    let head = ["LABEL", "POOL", "+-", "COMPRESSED", "SAME-FILLED", "+-", "REFUSED", "+-"];
     let mut table = table(&head);
     let scaled = report.combinations.iter().filter_map(|found| Some((found, found.whole?)));
     let mut is_empty = true;
@@ -67,8 +67,8 @@ pub(super) fn section_of(report: &Report) -> String {
         table.add_row([
             label(findings),
             mib(whole.pool_bytes.estimate),
+            reach(whole.pool_bytes, bytes),
             mib(whole.compressed_bytes.estimate),
-            reach(whole.compressed_bytes, bytes),
             thousands(whole.same_filled_pages.estimate),
             reach(whole.same_filled_pages, pages),
             thousands(whole.rejected_pages.estimate),
@@ -87,9 +87,9 @@ pub(super) fn section_of(report: &Report) -> String {
     text += &wrapped(
         "",
         "",
-        "+-: how far the figure, and for COMPRESSED the pool too, may be off with 95 % confidence, \
-         in percent. <: the sample has none, and so much of all pages at most. (a) to (d) and \
-         the summary are of the sample.",
+        "+-: how far the figure may be off with 95 % confidence, in percent; that of COMPRESSED is \
+         in --json. <: the sample has none, and so much of all pages at most. (a) to (d) and the \
+         summary are of the sample.",
     );
     text + "\n"
 }
