@@ -68,8 +68,6 @@ struct Options {
 
 fn main() -> ExitCode {
     match std::env::args().nth(1).as_deref() {
-        // The heap that is captured is built by a process of this program, as `uzswap` does it.
-        Some("workload") => uzswap_cli::cli::main(),
         Some(RUN_COMMAND) => exit_code(answer()),
         _ => exit_code(compare(&Options::parse())),
     }

@@ -10,7 +10,6 @@ use std::collections::HashSet;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -20,7 +19,7 @@ use support::{
     wait_for,
 };
 use uzswap::page::{PAGE_SIZE, Page};
-use uzswap_cli::lab::capture::{CaptureError, capture_workload_of};
+use uzswap_cli::lab::capture::capture_workload;
 use uzswap_cli::lab::page_set::{About, PageSet};
 use uzswap_cli::lab::workload::Workload;
 
@@ -493,35 +492,20 @@ fn commands_that_do_not_start_are_told() {
 // The workload.
 
 #[test]
-fn a_workload_is_captured_live_and_is_the_same_again() {
-    let program = Path::new(env!("CARGO_BIN_EXE_uzswap"));
+fn a_workload_is_the_same_again_and_other_seeds_are_others() {
     let lab = Lab::new();
     let pages = |seed| {
         let out = lab.path("pages");
-        let about = capture_workload_of(program, Workload::Text, seed, 4 << 20, &out).unwrap();
+        let about = capture_workload(Workload::Text, seed, 4 << 20, &out).unwrap();
         assert_eq!(about.origin, format!("workload text, seed {seed}, 4194304 bytes"));
-        assert!((1000..1500).contains(&about.page_count), "{}", about.page_count);
+        assert!((1000..1100).contains(&about.page_count), "{}", about.page_count);
         PageSet::read(&out).unwrap().pages
     };
     let first: HashSet<Page> = pages(1).into_iter().collect();
-    let same = |again: Vec<Page>| again.iter().filter(|page| first.contains(*page)).count();
-    let (again, other) = (same(pages(1)), same(pages(2)));
-    assert!(again > 900, "{again} pages are the same for the same seed");
-    assert!(other < 100, "{other} pages are the same for another seed");
-}
-
-#[test]
-fn a_workload_program_that_fails_is_told() {
-    let lab = Lab::new();
-    let out = lab.path("pages");
-    let failed = |program: &str| {
-        capture_workload_of(Path::new(program), Workload::Mixed, 1, 1 << 20, &out).unwrap_err()
-    };
-    let error = failed("false");
-    assert!(matches!(error, CaptureError::Workload { .. }), "{error}");
-    assert!(error.to_string().contains("ended before it was ready"), "{error}");
-    assert!(failed("/no/such/program").to_string().contains("cannot run '/no/such/program'"));
-    assert!(lab.files().is_empty());
+    let same = |again: &[Page]| again.iter().filter(|page| first.contains(*page)).count();
+    let again = pages(1);
+    assert_eq!(same(&again), again.len());
+    assert!(same(&pages(2)) < 20);
 }
 
 #[test]

@@ -10,6 +10,7 @@ use std::path::Path;
 
 use support::{Lab, capture_to, expect_error, expect_success, has_note, small_core};
 use uzswap::page::PAGE_SIZE;
+use uzswap_cli::lab::sample::SamplePlan;
 
 #[test]
 fn a_raw_file_is_cut_into_pages() {
@@ -116,7 +117,8 @@ fn damaged_core_dumps_are_told() {
         let mut damaged = core.clone();
         damaged[at] ^= 0xff;
         fs::write(&path, damaged).unwrap();
-        let about = uzswap_cli::lab::capture::capture_file(&path, &lab.path("pages"));
+        let about =
+            uzswap_cli::lab::capture::capture_file(&path, &lab.path("pages"), SamplePlan::ALL);
         assert!(about.is_ok() || lab.path("core").exists());
     }
 }

@@ -30,6 +30,7 @@ use uzswap_cli::cli::Cli;
 use uzswap_cli::lab::capture::capture_file;
 use uzswap_cli::lab::page_set::{PageSet, side_path};
 use uzswap_cli::lab::replay::{FreedHalf, Trace, replay_trace};
+use uzswap_cli::lab::sample::SamplePlan;
 use uzswap_cli::lab::size_list::SizeList;
 use uzswap_cli::lab::workload::Workload;
 use varied_pages::Random;
@@ -239,7 +240,7 @@ fn page_sets() {
     let lab = quick_lab();
     let path = lab.path("pages");
     fs::write(lab.path("raw"), vec![7; 3 * PAGE_SIZE]).unwrap();
-    capture_file(&lab.path("raw"), &path).unwrap();
+    capture_file(&lab.path("raw"), &path, SamplePlan::ALL).unwrap();
     let pages = fs::read(&path).unwrap();
     let side = fs::read(side_path(&path)).unwrap();
     // Two ranges, so that there is something to add up.
@@ -305,7 +306,7 @@ fn core_dumps() {
             damaged.truncate(random.below(damaged.len()));
         }
         fs::write(&path, &damaged).unwrap();
-        match capture_file(&path, &out) {
+        match capture_file(&path, &out, SamplePlan::ALL) {
             Ok(about) => {
                 assert_eq!(PageSet::read(&out).unwrap().about, about, "seed {seed}");
                 // Each of up to four segments may end inside a page.

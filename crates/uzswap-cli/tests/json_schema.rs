@@ -317,6 +317,10 @@ fn comparisons() {
     let changed = of(&baseline);
     assert!(changed["baseline"]["changes"][0]["percent"].is_number(), "{changed}");
     of(&["--sizes", text(&sizes)]);
+    let large = lab.path("large");
+    fs::File::create(&large).and_then(|file| file.set_len(3 << 20)).unwrap();
+    let sampled = of(&["--corpus", text(&large), "--sample", "1M"]);
+    assert!(sampled["combinations"][0]["whole"].is_object(), "{sampled}");
     of(&["--workload", "text", "--size", "1M", "--zpool", "zbud"]);
     let limited = ["--zpool", "zbud", "--max-pool", "60K,none", "--corpus", text(&pages)];
     of(&limited);

@@ -25,13 +25,23 @@ pub fn cpu_time_of_children() -> CpuTime {
     cpu_time_of(libc::RUSAGE_CHILDREN)
 }
 
-fn cpu_time_of(who: libc::c_int) -> CpuTime {
+/// The most memory that was resident in one of the descendants that have ended and were waited for,
+/// in bytes.
+pub fn peak_bytes_of_children() -> u64 {
+    u64::try_from(usage_of(libc::RUSAGE_CHILDREN).ru_maxrss).unwrap_or(0) * 1024
+}
+
+fn usage_of(who: libc::c_int) -> libc::rusage {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: the pointer is to a rusage of our own, which the call fills.
     let result = unsafe { libc::getrusage(who, usage.as_mut_ptr()) };
     assert_eq!(result, 0, "getrusage of oneself cannot fail");
     // SAFETY: plain integers, all zero before the call filled them.
-    let usage = unsafe { usage.assume_init() };
+    unsafe { usage.assume_init() }
+}
+
+fn cpu_time_of(who: libc::c_int) -> CpuTime {
+    let usage = usage_of(who);
     let duration = |time: libc::timeval| {
         let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
         Duration::from_secs(seconds)

@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "each benchmark is a crate of its own and uses a part")]
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use tempfile::TempDir;
@@ -11,7 +11,7 @@ use uzswap::compressor::{Compressor, OUTPUT_BYTES};
 use uzswap::page::{PAGE_SIZE, Page, PageKey};
 use uzswap::random::SplitMix64;
 use uzswap::zswap::Zswap;
-use uzswap_cli::lab::capture::capture_workload_of;
+use uzswap_cli::lab::capture::capture_workload;
 use uzswap_cli::lab::workload::Workload;
 use uzswap_sys::process::{self, trim_heap};
 
@@ -40,8 +40,7 @@ impl Corpus {
         let folder = TempDir::new().unwrap();
         let path = folder.path().join("workload.pages");
         let bytes = if is_full_run() { 256 << 20 } else { 8 << 20 };
-        let program = Path::new(env!("CARGO_BIN_EXE_uzswap"));
-        let about = capture_workload_of(program, Workload::Mixed, 1, bytes, &path).unwrap();
+        let about = capture_workload(Workload::Mixed, 1, bytes, &path).unwrap();
         println!("{}: {} pages", about.origin, about.page_count);
         Corpus { path, _folder: Some(folder) }
     }

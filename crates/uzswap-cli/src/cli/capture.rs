@@ -10,13 +10,14 @@ use std::time::Duration;
 use anyhow::Context;
 
 use super::json::JsonOutput;
+use super::sample::{self, SampleSize};
 use super::{Failure, print};
 use crate::lab::capture::{
     CaptureAt, CaptureError, CaptureOptions, capture_command, capture_file, capture_pid,
 };
 use crate::lab::page_set::{About, PageSetError, side_path};
-use crate::lab::report::Schema;
 use crate::lab::report::format::human_size;
+use crate::lab::report::{Schema, sample_in_words};
 use uzswap::page::PAGE_SIZE;
 
 /// What `uzswap capture` is asked for.
@@ -60,6 +61,14 @@ pub(super) struct Capture {
     /// Do not trace the command (for debuggers and setuid programs); its exit may be missed
     #[arg(long, requires = "command", conflicts_with_all = ["pid", "from"])]
     no_trace: bool,
+    /// Read about this much of memory above it: 1G, or all [default: 1G]
+    ///
+    /// The sample has runs of 128 adjacent pages. `compare` scales its figures to all pages.
+    #[arg(long, value_name = "SIZE")]
+    sample: Option<SampleSize>,
+    /// Seed of the sample: same seed, same runs of pages
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
     /// Print the side file as JSON instead of a summary; with =FILE, write it there beside that
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
     json: Option<Option<PathBuf>>,
@@ -101,7 +110,9 @@ impl FromStr for When {
 impl Capture {
     pub(super) fn run(self) -> Result<(), Failure> {
         let mut output = JsonOutput::open(self.json.as_ref())?;
+        let plan = sample::plan(self.sample, self.seed);
         let options = CaptureOptions {
+            sample: plan,
             tree: self.tree,
             freeze: self.freeze,
             untraced: self.no_trace,
@@ -109,7 +120,7 @@ impl Capture {
         };
         let about = match (self.pid, &self.from) {
             (Some(pid), _) => capture_pid(pid, &self.output, &options),
-            (None, Some(from)) => capture_file(from, &self.output),
+            (None, Some(from)) => capture_file(from, &self.output, plan),
             (None, None) => capture_command(&self.command, self.at.0, &self.output, &options),
         };
         let about = about.map_err(failure)?;
@@ -130,6 +141,9 @@ impl Capture {
         line(&mut text, "origin", &about.origin);
         let pages = format!("{} ({})", about.page_count, human_size(bytes));
         line(&mut text, "pages", &pages);
+        if let Some(sample) = &about.sample {
+            line(&mut text, "sample", &sample_in_words(sample));
+        }
         line(&mut text, "ranges", &by_name(about));
         for note in &about.notes {
             line(&mut text, "note", note);

@@ -17,6 +17,7 @@ use super::json::JsonOutput;
 use super::limit_args::LimitArgs;
 use super::live::{self, LiveArguments, LiveChoice};
 use super::report_args::ReportArgs;
+use super::sample::{self, SampleSize};
 use super::size::parse_size;
 use crate::lab::capture::{CaptureOptions, capture_command, capture_pid};
 use crate::lab::experiment::{Combination, Experiment, ExperimentError, Settings, child};
@@ -94,13 +95,20 @@ pub(super) struct Compare {
     #[arg(long, value_name = "SIZE", default_value = "384M", value_parser = parse_size,
           conflicts_with = "pages", help_heading = "Pages", hide_short_help = true)]
     size: usize,
-    /// Seed of its random numbers: same seed, same data
+    /// Read about this much of memory above it: 1G, or all [default: 1G]
+    ///
+    /// The sample has runs of 128 adjacent pages of --pid, --corpus or a command. Sizes are scaled
+    /// to all pages, with the interval in which they lie with 95 % confidence.
+    #[arg(long, value_name = "SIZE", conflicts_with_all = ["sizes", "trace", "workload", "size"],
+          help_heading = "Pages", hide_short_help = true)]
+    sample: Option<SampleSize>,
+    /// Seed of the built-in workload, or of a sample: same seed, same pages
     #[arg(
         long,
         hide_short_help = true,
         value_name = "N",
         default_value_t = 1,
-        conflicts_with = "pages",
+        conflicts_with_all = ["sizes", "trace"],
         help_heading = "Pages"
     )]
     seed: u64,
@@ -283,6 +291,10 @@ impl Compare {
         if self.tree && self.pid.is_none() && self.command.is_empty() {
             return Err(Failure::Usage(anyhow!("--tree needs --pid or a command")));
         }
+        let has_pages = self.pid.is_some() || self.corpus.is_some() || !self.command.is_empty();
+        if self.sample.is_some() && !has_pages {
+            return Err(Failure::Usage(anyhow!("--sample needs --pid, --corpus or a command")));
+        }
         for (place, (zpool, _)) in self.object_header.iter().enumerate() {
             if self.object_header[..place].iter().any(|(other, _)| other == zpool) {
                 return Err(Failure::Usage(anyhow!(
@@ -313,6 +325,7 @@ impl Compare {
             corpus: source.file.clone(),
             pages: source.count(),
             kinds: source.kinds.clone(),
+            units: source.units.clone(),
             zpools: distinct(&self.zpool),
             indexes: distinct(&self.index),
             mappings: distinct(&self.mapping),
@@ -369,11 +382,16 @@ impl Compare {
         if let Some(path) = &self.trace {
             return Source::of_trace(path);
         }
+        let plan = sample::plan(self.sample, self.seed);
         if let Some(path) = &self.corpus {
-            return Source::of_file(path);
+            return Source::of_file(path, plan);
         }
-        let options =
-            CaptureOptions { tree: self.tree, stdout_to_stderr: true, ..CaptureOptions::default() };
+        let options = CaptureOptions {
+            sample: plan,
+            tree: self.tree,
+            stdout_to_stderr: true,
+            ..CaptureOptions::default()
+        };
         if let Some(pid) = self.pid {
             return Source::captured(&format!("capturing process {pid}"), |path| {
                 capture_pid(pid, path, &options)

@@ -14,15 +14,17 @@ use tempfile::TempDir;
 use super::Failure;
 use super::capture::failure;
 use super::size::check_available;
-use crate::lab::capture::{CaptureError, capture_file, capture_workload};
+use crate::lab::capture::{CaptureError, capture_file, capture_workload, sample_page_set};
 use crate::lab::compressed_lengths::KindPages;
 use crate::lab::experiment::CorpusFile;
-use crate::lab::page_set::{About, PageSet, hex};
+use crate::lab::page_set::{About, PageSet, PageSetError, hex};
 use crate::lab::replay::Trace;
 use crate::lab::report::CorpusInfo;
+use crate::lab::sample::SamplePlan;
 use crate::lab::size_list::{SizeList, SizesError};
 use crate::lab::workload::Workload;
 use uzswap::files::create_private;
+use uzswap::page::PAGE_SIZE;
 use uzswap_sys::escape::escaped;
 
 /// The pages, and what is known of them.
@@ -31,28 +33,40 @@ pub(super) struct Source {
     pub(super) info: CorpusInfo,
     /// The kinds of the pages, in their order.
     pub(super) kinds: Vec<KindPages>,
+    /// Pages of each unit of a sample; empty where the pages are all.
+    pub(super) units: Vec<u64>,
     /// Where the file is, if it was made for this command.
     _made: Option<TempDir>,
 }
 
 impl Source {
-    /// The pages of a page set, a core dump, any file of whole pages.
-    pub(super) fn of_file(path: &Path) -> Result<Source, Failure> {
+    /// The pages of a page set, a core dump, any file of whole pages; of a large one, a sample.
+    pub(super) fn of_file(path: &Path, plan: SamplePlan) -> Result<Source, Failure> {
         if is_core_dump(path) {
             let waiting = format!("reading core dump {}", path.display());
-            return Source::captured(&waiting, |output| capture_file(path, output));
+            return Source::captured(&waiting, |output| capture_file(path, output, plan));
         }
-        Source::of_page_set(path)
+        // A small file needs no place for a sample.
+        let pages = fs::metadata(path).map_or(0, |metadata| metadata.len() / PAGE_SIZE as u64);
+        if plan.has_room(pages) {
+            return Source::of_page_set(path);
+        }
+        let made = temporary_directory()?;
+        let output = made.path().join("pages");
+        match sample_page_set(path, &output, plan).map_err(not_captured)? {
+            Some(about) => Ok(Source::of_pages(output.into(), about, Some(made))),
+            None => Source::of_page_set(path),
+        }
     }
 
-    /// The pages of a process that holds the built-in workload, of about `size` bytes.
+    /// The pages of the built-in workload, of about `size` bytes.
     pub(super) fn of_workload(
         workload: Workload,
         seed: u64,
         size: usize,
     ) -> Result<Source, Failure> {
         check_available(size)?;
-        Source::captured(&format!("capturing the built-in workload {workload}"), |path| {
+        Source::captured(&format!("building the built-in workload {workload}"), |path| {
             capture_workload(workload, seed, size, path)
         })
     }
@@ -70,14 +84,7 @@ impl Source {
         }
         let about = capture(&path);
         bar.finish_and_clear();
-        let about = about.map_err(|error| match error {
-            CaptureError::Output(error) => Failure::Machine(anyhow::Error::new(error).context(
-                "cannot store the pages for the runs; set TMPDIR to a folder with \
-                              space",
-            )),
-            other => failure(other),
-        })?;
-        Ok(Source::of_pages(path.into(), about, Some(made)))
+        Ok(Source::of_pages(path.into(), about.map_err(not_captured)?, Some(made)))
     }
 
     /// The page set at `path`, checked.
@@ -89,7 +96,8 @@ impl Source {
 
     fn of_pages(path: OsString, about: About, made: Option<TempDir>) -> Source {
         let kinds = KindPages::of_ranges(&about.ranges, about.page_count);
-        Source { file: CorpusFile::Pages(path), info: info(about), kinds, _made: made }
+        let units = about.unit_pages();
+        Source { file: CorpusFile::Pages(path), info: info(about), kinds, units, _made: made }
     }
 
     /// The list of sizes at `path`, checked.
@@ -105,11 +113,12 @@ impl Source {
             sha256: hex(&Sha256::digest(&text)),
             trace: None,
             captured_at: String::new(),
+            sample: None,
             notes: Vec::new(),
         };
         let (path, made) = lasting(path, &text)?;
-        let kinds = KindPages::unknown(info.pages);
-        Ok(Source { file: CorpusFile::Sizes(path), info, kinds, _made: made })
+        let (kinds, units) = (KindPages::unknown(info.pages), Vec::new());
+        Ok(Source { file: CorpusFile::Sizes(path), info, kinds, units, _made: made })
     }
 
     /// The trace at `path`, checked.
@@ -132,18 +141,34 @@ impl Source {
             sha256,
             captured_at: trace.about.recorded_at.clone(),
             trace: Some(trace),
+            sample: None,
             notes: Vec::new(),
         };
         let own = fs::canonicalize(path)
             .with_context(|| format!("cannot find {}", path.display()))
             .map_err(Failure::Machine)?;
-        Ok(Source { file: CorpusFile::Trace(own.into()), info, kinds: Vec::new(), _made: None })
+        let (kinds, units) = (Vec::new(), Vec::new());
+        Ok(Source { file: CorpusFile::Trace(own.into()), info, kinds, units, _made: None })
     }
 
     /// Number of pages or events that each run must find in the file.
     pub(super) fn count(&self) -> u64 {
         let trace = self.info.trace.as_ref();
         trace.map_or(self.info.pages, |trace| trace.totals.events())
+    }
+}
+
+/// An error of a capture into a folder of this command.
+fn not_captured(error: CaptureError) -> Failure {
+    match error {
+        CaptureError::Output(
+            error @ (PageSetError::Create { .. } | PageSetError::Write { .. }),
+        ) => Failure::Machine(
+            anyhow::Error::new(error)
+                .context("cannot store the pages for the runs; set TMPDIR to a folder with space"),
+        ),
+        CaptureError::Output(error) => Failure::of(error.is_machine(), error),
+        other => failure(other),
     }
 }
 
@@ -155,6 +180,7 @@ fn info(about: About) -> CorpusInfo {
         trace: None,
         sha256: about.sha256,
         captured_at: about.captured_at,
+        sample: about.sample,
         notes: about.notes,
     }
 }

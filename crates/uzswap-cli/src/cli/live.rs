@@ -83,13 +83,15 @@ fn kernel_parts(
 }
 
 /// Flags of replays, which a study of the command itself has no use for.
-const LIVE_ALONE: [&str; 17] = [
+const LIVE_ALONE: [&str; 19] = [
     "corpus",
     "pid",
     "sizes",
     "trace",
     "at",
     "tree",
+    "sample",
+    "seed",
     "free",
     "incompressible",
     "object_header",

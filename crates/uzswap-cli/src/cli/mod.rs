@@ -14,6 +14,7 @@ mod live;
 mod manual;
 mod report_args;
 mod run;
+mod sample;
 mod size;
 mod stat;
 mod top;

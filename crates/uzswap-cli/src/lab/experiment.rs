@@ -61,6 +61,8 @@ pub struct Experiment {
     pub pages: u64,
     /// The kinds of the pages, in their order.
     pub kinds: Vec<KindPages>,
+    /// Pages of each unit of a sample; empty where the pages are all.
+    pub units: Vec<u64>,
     /// The allocators, in the order they take turns.
     pub zpools: Vec<ZpoolKind>,
     /// The indexes.
@@ -130,6 +132,9 @@ pub struct RunSpec {
     pub corpus: CorpusFile,
     /// How many there must be.
     pub pages: u64,
+    /// Pages of each unit of a sample.
+    #[serde(default)]
+    pub units: Vec<u64>,
     /// The parts beside the compressor.
     pub parts: Parts,
     /// The compressor; of no matter to a list of sizes.
@@ -228,6 +233,7 @@ impl Experiment {
                 let spec = RunSpec {
                     corpus: self.corpus.clone(),
                     pages: self.pages,
+                    units: self.units.clone(),
                     parts: combination.parts,
                     compressor: *compressor,
                     object_header_bytes: combination.object_header_bytes,
@@ -421,14 +427,14 @@ fn replay_spec(spec: &RunSpec, corpus: &Corpus) -> Result<RunResult, Refusal> {
     let compressor = || compressor_of(spec, corpus);
     let (Some(parts), Some(limit)) = (spec.parts.limit, &spec.limit_settings) else {
         let build = || store(Zswap::with_compressor(options, compressor()));
-        return replay(corpus, settings.free, &name, build).map_err(refusal);
+        return replay(corpus, &spec.units, settings.free, &name, build).map_err(refusal);
     };
     let meter = Arc::new(Meter::default());
     let backing = limited_pool::open(limit, parts, &meter)
         .map_err(|error| Refusal::CannotRun(format!("no backing: {}", chain(&error))))?;
     let accesses =
         Accesses::new(corpus.page_count(), limit.accesses, meter, parts.shrinker.options());
-    replay_and_access(corpus, settings.free, &name, Some(accesses), || {
+    replay_and_access(corpus, &[], settings.free, &name, Some(accesses), || {
         limited_pool::build(options, limit, parts, compressor(), backing)
     })
     .map_err(refusal)

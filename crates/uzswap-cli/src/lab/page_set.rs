@@ -22,6 +22,7 @@ use sha2::{Digest, Sha256};
 use tempfile::NamedTempFile;
 use thiserror::Error;
 
+use super::sample::{Sample, UNIT_PAGES, UnitWalk, pieces};
 use uzswap::files::create_private;
 use uzswap::page::{PAGE_SIZE, Page};
 
@@ -49,6 +50,70 @@ pub struct About {
     pub ranges: Vec<PageRange>,
     /// Notes for a reader of the figures: pages that are missing or were skipped.
     pub notes: Vec<String>,
+    /// The whole of which the pages are a sample; absent where they are all. Its units follow from
+    /// the ranges.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sample: Option<Sample>,
+}
+
+impl About {
+    /// Pages of each unit, in the order of the file; empty where the pages are not a sample.
+    pub fn unit_pages(&self) -> Vec<u64> {
+        if self.sample.is_some() { units_of(&self.ranges) } else { Vec::new() }
+    }
+
+    /// The description of a file of pages that has none.
+    fn without_side_file(path: &Path, page_count: u64, written_at: Option<SystemTime>) -> About {
+        About {
+            format: FORMAT,
+            origin: path.display().to_string(),
+            captured_at: written_at.map(rfc3339).unwrap_or_default(),
+            page_count,
+            sha256: String::new(),
+            ranges: Vec::new(),
+            notes: Vec::new(),
+            sample: None,
+        }
+    }
+
+    /// The first field that does not fit pages of this number: its name, what it says, what it has
+    /// to be.
+    fn mismatch(&self, page_count: u64) -> Option<(&'static str, String, String)> {
+        let in_ranges =
+            self.ranges.iter().fold(0, |sum: u64, range| sum.saturating_add(range.pages));
+        let differs = |name, given: u64, found: u64| {
+            (given != found).then(|| (name, given.to_string(), found.to_string()))
+        };
+        let of_pages = differs("page_count", self.page_count, page_count).or_else(|| {
+            let known = if self.ranges.is_empty() { page_count } else { in_ranges };
+            differs("the sum of the ranges", known, page_count)
+        });
+        let Some(sample) = self.sample.filter(|_| of_pages.is_none()) else { return of_pages };
+        let units = units_of(&self.ranges);
+        differs("the sum of the ranges", units.iter().sum(), page_count)
+            .or_else(|| differs("sample.pages", sample.pages, page_count))
+            .or_else(|| differs("sample.unit_pages", sample.unit_pages, UNIT_PAGES))
+            .or_else(|| differs("sample.units", sample.units, units.len() as u64))
+            .or_else(|| {
+                differs("sample.of_pages", sample.of_pages, sample.of_pages.max(page_count))
+            })
+    }
+}
+
+/// Pages of each unit that the ranges have.
+fn units_of(ranges: &[PageRange]) -> Vec<u64> {
+    let (mut walk, mut units) = (UnitWalk::counting(), Vec::new());
+    for range in ranges {
+        for piece in pieces(range.start..range.end()) {
+            walk.meets(range.pid, &range.name, &piece);
+            let pages = (piece.end - piece.start).div_ceil(PAGE_SIZE as u64);
+            match walk.met().units as usize > units.len() {
+                true => units.push(pages),
+                false => *units.last_mut().expect("a walk that met a piece has a unit") += pages,
+            }
+        }
+    }
+    units
 }
 
 /// Adjacent pages of one mapping.
@@ -209,15 +274,7 @@ impl PageSet {
         let (pages, sha256, written_at) = read_pages(path)?;
         let page_count = pages.len() as u64;
         let about = match given {
-            None => About {
-                format: FORMAT,
-                origin: path.display().to_string(),
-                captured_at: written_at.map(rfc3339).unwrap_or_default(),
-                page_count,
-                sha256,
-                ranges: Vec::new(),
-                notes: Vec::new(),
-            },
+            None => About { sha256, ..About::without_side_file(path, page_count, written_at) },
             Some(about) => {
                 let mismatch = |what, given: String, found: String| PageSetError::Mismatch {
                     path: path.to_owned(),
@@ -226,15 +283,8 @@ impl PageSet {
                     given,
                     found,
                 };
-                let in_ranges =
-                    about.ranges.iter().fold(0, |sum: u64, range| sum.saturating_add(range.pages));
-                if about.page_count != page_count {
-                    let given = about.page_count.to_string();
-                    return Err(mismatch("page_count", given, page_count.to_string()));
-                }
-                if !about.ranges.is_empty() && in_ranges != page_count {
-                    let given = in_ranges.to_string();
-                    return Err(mismatch("the sum of the ranges", given, page_count.to_string()));
+                if let Some((what, given, found)) = about.mismatch(page_count) {
+                    return Err(mismatch(what, given, found));
                 }
                 if !about.sha256.eq_ignore_ascii_case(&sha256) {
                     return Err(mismatch("sha256", about.sha256, sha256));
@@ -243,6 +293,32 @@ impl PageSet {
             }
         };
         Ok(PageSet { pages, about })
+    }
+}
+
+/// A page set that is too large to read: its side file, or what stands for it, checked against the
+/// length of the file alone. The SHA-256 is not checked.
+///
+/// # Errors
+///
+/// As [`PageSet::read`], except for the contents of the file.
+pub fn describe(path: &Path) -> Result<About, PageSetError> {
+    let failed = |error| PageSetError::Read { path: path.to_owned(), error };
+    let metadata = fs::metadata(path).map_err(failed)?;
+    let (page_count, over) =
+        (metadata.len() / PAGE_SIZE as u64, (metadata.len() % PAGE_SIZE as u64) as usize);
+    if over != 0 {
+        return Err(PageSetError::Truncated { path: path.to_owned(), page: page_count, over });
+    }
+    let side = side_path(path);
+    let Some(about) = read_side_file(&side)? else {
+        return Ok(About::without_side_file(path, page_count, metadata.modified().ok()));
+    };
+    match about.mismatch(page_count) {
+        None => Ok(about),
+        Some((what, given, found)) => {
+            Err(PageSetError::Mismatch { path: path.to_owned(), side, what, given, found })
+        }
     }
 }
 
@@ -331,6 +407,8 @@ pub struct PageSetWriter {
     hash: Sha256,
     page_count: u64,
     ranges: Vec<PageRange>,
+    /// Of a sample: pages of the whole, and the seed.
+    sample: Option<(u64, u64)>,
 }
 
 impl PageSetWriter {
@@ -368,6 +446,7 @@ impl PageSetWriter {
             hash: Sha256::new(),
             page_count: 0,
             ranges: Vec::new(),
+            sample: None,
         })
     }
 
@@ -397,9 +476,19 @@ impl PageSetWriter {
         Ok(())
     }
 
+    /// Notes that the pages are a sample of `of_pages` pages, whose units were drawn with `seed`.
+    pub fn set_sample(&mut self, of_pages: u64, seed: u64) {
+        self.sample = Some((of_pages, seed));
+    }
+
     /// Pages written so far.
     pub fn page_count(&self) -> u64 {
         self.page_count
+    }
+
+    /// Pages of the whole: those written, if they are not a sample.
+    pub fn of_pages(&self) -> u64 {
+        self.sample.map_or(self.page_count, |(of_pages, _)| of_pages)
     }
 
     /// Writes the side file and puts both under their names.
@@ -412,6 +501,13 @@ impl PageSetWriter {
         if self.page_count == 0 {
             return Err(PageSetError::Empty { path: self.path });
         }
+        let sample = self.sample.map(|(of_pages, seed)| Sample {
+            of_pages: of_pages.max(self.page_count),
+            pages: self.page_count,
+            unit_pages: UNIT_PAGES,
+            units: units_of(&self.ranges).len() as u64,
+            seed,
+        });
         let about = About {
             format: FORMAT,
             origin,
@@ -420,6 +516,7 @@ impl PageSetWriter {
             sha256: hex(&self.hash.finalize()),
             ranges: self.ranges,
             notes,
+            sample,
         };
         place(self.file, &about, &self.path)
             .map_err(|error| PageSetError::Write { path: self.path.clone(), error })?;
@@ -601,6 +698,34 @@ mod tests {
         assert!(with(&|about| about.ranges[0].pages = 9).contains("the sum of the ranges is 10"));
         fs::write(side_path(&path), b"{\"format\":").unwrap();
         assert!(PageSet::read(&path).unwrap_err().to_string().contains("is not the side file"));
+    }
+
+    #[test]
+    fn a_sample_keeps_its_units_and_is_checked() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("pages");
+        let mut writer = PageSetWriter::create(&path).unwrap();
+        // Two pages at the end of a window, three of the next, and one of another mapping.
+        let at = 128 * PAGE_SIZE as u64 * 9;
+        let pages = [[1; PAGE_SIZE]; 5];
+        writer.push(range(at - 2 * PAGE_SIZE as u64, "anon"), &pages).unwrap();
+        writer.push(range(at + 3 * PAGE_SIZE as u64, "[heap]"), &pages[..1]).unwrap();
+        writer.set_sample(5000, 7);
+        let about = writer.finish("a test".to_owned(), Vec::new()).unwrap();
+        let sample = Sample { of_pages: 5000, pages: 6, unit_pages: 128, units: 3, seed: 7 };
+        assert_eq!((about.sample, about.unit_pages()), (Some(sample), vec![2, 3, 1]));
+        assert_eq!(PageSet::read(&path).unwrap().about, about);
+        assert_eq!(describe(&path).unwrap(), about);
+        let wrong = |sample: Sample| {
+            let about = About { sample: Some(sample), ..about.clone() };
+            fs::write(side_path(&path), serde_json::to_vec(&about).unwrap()).unwrap();
+            let message = PageSet::read(&path).unwrap_err().to_string();
+            assert_eq!(describe(&path).unwrap_err().to_string(), message);
+            message
+        };
+        assert!(wrong(Sample { units: 2, ..sample }).contains("its sample.units is 2"));
+        assert!(wrong(Sample { pages: 7, ..sample }).contains("its sample.pages is 7"));
+        assert!(wrong(Sample { of_pages: 5, ..sample }).contains("its sample.of_pages is 5"));
     }
 
     #[test]

@@ -15,6 +15,7 @@ use uzswap::zswap::{Zswap, ZswapOptions};
 use uzswap_cli::lab::capture::capture_file;
 use uzswap_cli::lab::page_set::{About, PageRange, PageSet, PageSetWriter, side_path};
 use uzswap_cli::lab::replay::{Trace, replay_trace};
+use uzswap_cli::lab::sample::SamplePlan;
 use uzswap_cli::lab::size_list::{SizeList, StripPadding};
 use uzswap_preload::protocol::{MAGIC, MESSAGE_BYTES, Message};
 
@@ -417,7 +418,7 @@ pub(crate) fn core_dump(mut data: &[u8]) {
     (0..usize::from(pages % 8)).for_each(|number| core.extend(page_of(number)));
     let (path, out) = (path("core"), path("captured"));
     fs::write(&path, &core).unwrap();
-    match capture_file(&path, &out) {
+    match capture_file(&path, &out, SamplePlan::ALL) {
         Ok(about) => {
             let set = PageSet::read(&out).unwrap();
             assert_eq!(set.about, about);

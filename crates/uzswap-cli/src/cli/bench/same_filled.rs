@@ -13,6 +13,7 @@ use crate::cli::report_args::ReportArgs;
 use crate::cli::size::parse_size;
 use crate::lab::report::format::{mib, table, thousands, trimmed, wrapped};
 use crate::lab::report::{CorpusInfo, Envelope, Machine, Schema};
+use crate::lab::sample::SamplePlan;
 use crate::lab::study::same_filled::{
     CheckFindings, FEW_PAGES, Figures, Findings, SameFilledError, measure, read_pages,
 };
@@ -72,7 +73,7 @@ impl SameFilled {
 
     fn report(&self) -> Result<Report, Failure> {
         let source = match &self.corpus {
-            Some(path) => Source::of_file(path)?,
+            Some(path) => Source::of_file(path, SamplePlan::ALL)?,
             None => Source::of_workload(self.workload, self.seed, self.size)?,
         };
         let path = source.file.path();

@@ -13,6 +13,7 @@ use procfs::process::Process;
 use super::process::{self, Frozen};
 use super::{CaptureAt, CaptureError, CaptureOptions};
 use crate::lab::page_set::{About, PageSetWriter};
+use crate::lab::sample::SamplePlan;
 use uzswap::page::PAGE_SIZE;
 use uzswap_sys::ptrace::{self, Event};
 use uzswap_sys::signals::{self, SignalNumber, SignalsHeld};
@@ -44,6 +45,7 @@ pub(super) fn capture(
     let mut taker = Taker {
         out,
         tree: options.tree,
+        plan: options.sample,
         signals: &signals,
         spare: Some(first_writer),
         kept: None,
@@ -250,6 +252,7 @@ impl Drop for Running {
 struct Taker<'a> {
     out: &'a Path,
     tree: bool,
+    plan: SamplePlan,
     signals: &'a SignalsHeld,
     /// A writer without pages.
     spare: Option<PageSetWriter>,
@@ -318,7 +321,7 @@ impl Taker<'_> {
         let taken = frozen.and_then(|frozen| {
             let resident_pages = self.resident(pid);
             let pids = if self.tree { process::tree(pid, &mut notes) } else { vec![pid] };
-            process::read_all(&pids, &mut writer, self.signals, &mut notes)?;
+            process::read_all(&pids, self.plan, &mut writer, self.signals, &mut notes)?;
             drop(frozen);
             Ok(resident_pages)
         });
@@ -355,7 +358,7 @@ impl Taker<'_> {
             notes.push(format!("the command ended before {wait:?}: captured at its exit"));
         }
         if at == CaptureAt::Peak {
-            let (pages, peak) = (kept.writer.page_count(), self.peak_pages.max(1));
+            let (pages, peak) = (kept.writer.of_pages(), self.peak_pages.max(1));
             let percent = (100.0 * pages as f64 / peak as f64).min(100.0);
             notes.push(format!("captured at {percent:.0} % of the peak of {peak} resident pages"));
         }

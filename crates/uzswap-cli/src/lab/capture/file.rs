@@ -1,7 +1,8 @@
 //! Captures a file: the writable segments of an ELF core dump, or all of any other file.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::Path;
 
@@ -10,15 +11,16 @@ use object::read::elf::{FileHeader, ProgramHeader};
 use object::{Endianness, ReadCache, ReadRef};
 
 use super::{CaptureError, finish};
-use crate::lab::page_set::{About, PageRange, PageSetWriter, read_full};
+use crate::lab::page_set::{self, About, PageRange, PageSetWriter, read_full};
+use crate::lab::sample::{Population, SamplePlan, UNIT_PAGES, UnitWalk, pieces};
 use uzswap::page::{PAGE_SIZE, Page};
 use uzswap_sys::files;
 use uzswap_sys::signals::SignalsHeld;
 
-/// Pages read at a time.
+/// Pages of a file that are read at a time.
 const CHUNK_PAGES: usize = 1 << 8; // 1 MiB
 
-pub(super) fn capture(from: &Path, out: &Path) -> Result<About, CaptureError> {
+pub(super) fn capture(from: &Path, out: &Path, plan: SamplePlan) -> Result<About, CaptureError> {
     let signals = SignalsHeld::new();
     let bad =
         |reason: &str| CaptureError::BadInput { path: from.to_owned(), reason: reason.to_owned() };
@@ -33,21 +35,56 @@ pub(super) fn capture(from: &Path, out: &Path) -> Result<About, CaptureError> {
         return Err(bad("is a device without an end; give a file with pages"));
     }
     let mut writer = PageSetWriter::create(out)?;
-    let mut source = Source { path: from, file, writer: &mut writer, signals: &signals };
+    let mut source = Source { path: from, file, plan, writer: &mut writer, signals: &signals };
     if kind.is_file() && source.is_core()? {
         let notes = source.core(metadata.len())?;
         return finish(writer, format!("core dump {}", from.display()), notes);
     }
-    let notes = source.raw()?;
+    let sampled = if kind.is_file() { source.raw_sample(metadata.len())? } else { None };
+    let notes = match sampled {
+        Some(notes) => notes,
+        None => source.raw()?,
+    };
     if writer.page_count() == 0 {
         return Err(bad("is empty"));
     }
     finish(writer, format!("file {}", from.display()), notes)
 }
 
+pub(super) fn sample_page_set(
+    from: &Path,
+    out: &Path,
+    plan: SamplePlan,
+) -> Result<Option<About>, CaptureError> {
+    let signals = SignalsHeld::new();
+    let failed = |error| CaptureError::Input { path: from.to_owned(), error };
+    // A large regular file alone is looked into; reading says what is wrong with any other.
+    match fs::metadata(from) {
+        Ok(metadata) if metadata.is_file() && !plan.has_room(pages_of(&metadata)) => {}
+        _ => return Ok(None),
+    }
+    let about = page_set::describe(from)?;
+    if about.sample.is_some() {
+        return Ok(None);
+    }
+    let file = File::open(from).map_err(failed)?;
+    let mut writer = PageSetWriter::create(out)?;
+    let mut source = Source { path: from, file, plan, writer: &mut writer, signals: &signals };
+    let sampled = source.raw_sample(about.page_count * PAGE_SIZE as u64)?;
+    let notes = about.notes.into_iter().chain(sampled.unwrap_or_default()).collect();
+    let taken = finish(writer, about.origin, notes)?;
+    Ok(Some(About { captured_at: about.captured_at, ..taken }))
+}
+
+/// Whole pages of a file.
+fn pages_of(metadata: &fs::Metadata) -> u64 {
+    metadata.len() / PAGE_SIZE as u64
+}
+
 struct Source<'a> {
     path: &'a Path,
     file: File,
+    plan: SamplePlan,
     writer: &'a mut PageSetWriter,
     signals: &'a SignalsHeld,
 }
@@ -58,6 +95,14 @@ struct Segment {
     address: u64,
     file_bytes: u64,
     memory_bytes: u64,
+}
+
+impl Segment {
+    /// Where its windows are counted from: its address, on a page's border, if it is one.
+    fn base(&self) -> u64 {
+        let page = PAGE_SIZE as u64;
+        self.address.checked_add(self.file_bytes).map_or(0, |_| self.address / page * page)
+    }
 }
 
 /// A file that was mapped, by the NT_FILE note.
@@ -88,6 +133,44 @@ impl Source<'_> {
         let little = u16::from_le_bytes([low, high]);
         let kind = if start[5] == 2 { little.swap_bytes() } else { little };
         Ok(bytes == start.len() && start[..4] == elf::ELFMAG && kind == elf::ET_CORE.0)
+    }
+
+    /// Takes a sample of a file of so many bytes. `None` where the plan has room for
+    /// the whole.
+    fn raw_sample(&mut self, bytes: u64) -> Result<Option<Vec<String>>, CaptureError> {
+        let pages = bytes.div_ceil(PAGE_SIZE as u64);
+        let counted = Population { pages, units: pages.div_ceil(UNIT_PAGES) };
+        let Some(mut walk) = UnitWalk::drawing(counted, self.plan) else { return Ok(None) };
+        let mut notes = Vec::new();
+        let mut chunk: Vec<Page> = vec![[0; PAGE_SIZE]; UNIT_PAGES as usize];
+        let name = self.path.display().to_string();
+        for piece in pieces(0..bytes) {
+            if walk.meets(None, &name, &piece) {
+                self.check_signals()?;
+                let wanted = (piece.end - piece.start) as usize; // one window
+                self.read_piece(piece.start, &mut chunk, wanted, &mut notes)?;
+                let range =
+                    PageRange { pid: None, start: piece.start, pages: 0, name: name.clone() };
+                self.writer.push(range, &chunk[..wanted.div_ceil(PAGE_SIZE)])?;
+            }
+        }
+        self.writer.set_sample(pages, self.plan.seed);
+        Ok(Some(notes))
+    }
+
+    /// Reads bytes from an offset on into whole pages.
+    fn read_piece(
+        &self,
+        offset: u64,
+        chunk: &mut [Page],
+        bytes: usize,
+        notes: &mut Vec<String>,
+    ) -> Result<(), CaptureError> {
+        self.file
+            .read_exact_at(&mut chunk.as_flattened_mut()[..bytes], offset)
+            .map_err(|error| self.failed(error))?;
+        pad(chunk, bytes, notes);
+        Ok(())
     }
 
     fn raw(&mut self) -> Result<Vec<String>, CaptureError> {
@@ -144,12 +227,28 @@ impl Source<'_> {
                 "its segments overlap: they have {in_segments} bytes in a file of {file_bytes}"
             )));
         }
+        let mut walk = None;
+        if self.plan.pages_max.is_some() {
+            let mut counting = UnitWalk::counting();
+            for segment in &segments {
+                let name = name_of(segment, &mapped);
+                self.pieces_of(segment, |_, piece| {
+                    counting.meets(None, name, &piece);
+                    Ok(())
+                })?;
+            }
+            walk = UnitWalk::drawing(counting.met(), self.plan);
+        }
         let mut notes = Vec::new();
         let mut skipped: u64 = 0;
         for segment in &segments {
             let not_dumped = segment.memory_bytes.saturating_sub(segment.file_bytes);
-            let holes = self.segment(segment, &mapped, &mut notes)?;
+            let name = name_of(segment, &mapped);
+            let holes = self.segment(segment, name, walk.as_mut(), &mut notes)?;
             skipped = skipped.saturating_add(not_dumped).saturating_add(holes);
+        }
+        if let Some(walk) = walk {
+            self.writer.set_sample(walk.met().pages, self.plan.seed);
         }
         if skipped >= PAGE_SIZE as u64 {
             notes.push(format!(
@@ -164,19 +263,38 @@ impl Source<'_> {
         Ok(notes)
     }
 
-    /// Reads the data of one segment; the bytes of it that are holes in the file.
+    /// Reads the data of one segment, or its units in the sample; the bytes of it that are holes in
+    /// the file.
     fn segment(
         &mut self,
         segment: &Segment,
-        mapped: &[MappedFile],
+        name: &str,
+        mut walk: Option<&mut UnitWalk>,
         notes: &mut Vec<String>,
     ) -> Result<u64, CaptureError> {
-        let name = mapped
-            .iter()
-            .find(|file| (file.start..file.end).contains(&segment.address))
-            .map_or("anon", |file| &file.name);
+        let mut chunk: Vec<Page> = vec![[0; PAGE_SIZE]; UNIT_PAGES as usize];
+        self.pieces_of(segment, |source, piece| {
+            if walk.as_mut().is_none_or(|walk| walk.meets(None, name, &piece)) {
+                let done = piece.start - segment.base();
+                let bytes = (piece.end - piece.start) as usize; // one window
+                source.read_piece(segment.offset + done, &mut chunk, bytes, notes)?;
+                let pages = &chunk[..bytes.div_ceil(PAGE_SIZE)];
+                let start = segment.address.wrapping_add(done);
+                let range = PageRange { pid: None, start, pages: 0, name: name.to_owned() };
+                source.writer.push(range, pages)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Calls `visit` with the addresses of the data of one segment, window by window. The pages are
+    /// whole, except for the last. Returns the bytes that are holes.
+    fn pieces_of(
+        &mut self,
+        segment: &Segment,
+        mut visit: impl FnMut(&mut Self, Range<u64>) -> Result<(), CaptureError>,
+    ) -> Result<u64, CaptureError> {
         let page = PAGE_SIZE as u64;
-        let mut chunk: Vec<Page> = vec![[0; PAGE_SIZE]; CHUNK_PAGES];
         let (mut done, mut holes) = (0, 0);
         while done < segment.file_bytes {
             self.check_signals()?;
@@ -192,18 +310,20 @@ impl Source<'_> {
             let end = files::next_hole(&self.file, at + page - 1).unwrap_or(u64::MAX);
             let until = end.saturating_sub(segment.offset).min(segment.file_bytes);
             let wanted = (until - done).next_multiple_of(page).min(segment.file_bytes - done);
-            let bytes = wanted.min((CHUNK_PAGES * PAGE_SIZE) as u64) as usize;
-            self.file
-                .read_exact_at(&mut chunk.as_flattened_mut()[..bytes], at)
-                .map_err(|error| self.failed(error))?;
-            pad(&mut chunk, bytes, notes);
-            let start = segment.address.wrapping_add(done);
-            let range = PageRange { pid: None, start, pages: 0, name: name.to_owned() };
-            self.writer.push(range, &chunk[..bytes.div_ceil(PAGE_SIZE)])?;
-            done += bytes as u64;
+            let base = segment.base();
+            for piece in pieces(base + done..base + done + wanted) {
+                visit(self, piece)?;
+            }
+            done += wanted;
         }
         Ok(holes)
     }
+}
+
+/// The mapping that a segment is of.
+fn name_of<'a>(segment: &Segment, mapped: &'a [MappedFile]) -> &'a str {
+    let is_at = |file: &&MappedFile| (file.start..file.end).contains(&segment.address);
+    mapped.iter().find(is_at).map_or("anon", |file| &file.name)
 }
 
 /// Fills the rest of the last page with zeros, and says so.

@@ -17,21 +17,26 @@ mod process;
 mod residency;
 
 use std::ffi::OsString;
-use std::io::{self, BufRead, BufReader};
-use std::os::unix::process::ExitStatusExt;
+use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::lab::page_set::{About, PageSetError, PageSetWriter};
+use crate::lab::page_set::{About, PageRange, PageSetError, PageSetWriter};
+use crate::lab::sample::SamplePlan;
 use crate::lab::workload::Workload;
+use uzswap::page::PAGE_SIZE;
 use uzswap_sys::signals::{SignalNumber, SignalsHeld};
+
+/// Bytes of a workload written between two looks for signals.
+const WORKLOAD_CHUNK_BYTES: usize = 1 << 20;
 
 /// What to capture of a process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CaptureOptions {
+    /// How much of the memory to read.
+    pub sample: SamplePlan,
     /// Its children and their children too. A page that several of them share since a fork is
     /// captured once for each.
     pub tree: bool,
@@ -161,12 +166,6 @@ pub enum CaptureError {
         /// What is wrong with it.
         reason: String,
     },
-    /// The workload's process did not do its part.
-    #[error("the workload process {reason}")]
-    Workload {
-        /// What happened instead.
-        reason: String,
-    },
     /// A signal asked this process to end.
     #[error("interrupted by {0}; nothing was kept")]
     Interrupted(SignalNumber),
@@ -179,7 +178,6 @@ impl CaptureError {
             CaptureError::Output(error) => error.is_machine(),
             CaptureError::NoPermission { .. }
             | CaptureError::Process { .. }
-            | CaptureError::Workload { .. }
             | CaptureError::Interrupted(_) => true,
             CaptureError::Command { error, .. } => !command::is_wrong_program(error),
             CaptureError::Input { error, .. } => {
@@ -228,102 +226,63 @@ pub fn capture_command(
 }
 
 /// Takes the pages of a file: those of the writable segments if it is an ELF core dump, all of its
-/// bytes otherwise.
+/// bytes otherwise. Of a regular file with more pages than `plan` has room for, a sample of them.
 ///
 /// # Errors
 ///
 /// [`CaptureError::Input`], [`CaptureError::BadInput`], [`CaptureError::BadCore`] and
 /// [`CaptureError::Output`].
-pub fn capture_file(from: &Path, out: &Path) -> Result<About, CaptureError> {
-    file::capture(from, out)
+pub fn capture_file(from: &Path, out: &Path, plan: SamplePlan) -> Result<About, CaptureError> {
+    file::capture(from, out, plan)
 }
 
-/// Builds a workload in a fresh process and captures that: the heap is as any program's, with
-/// nothing of this process in it.
-///
-/// The process is this executable's `workload` command; use [`capture_workload_of`] where this is
-/// another program.
+/// Takes a sample of a page set, with its origin and time. `None` where `plan` has room for all of
+/// its pages, where the set is a sample already, and where `from` is not a regular file.
 ///
 /// # Errors
 ///
-/// [`CaptureError`]; the process has ended then.
+/// As [`capture_file`], and [`CaptureError::Output`] for a side file that does not fit.
+pub fn sample_page_set(
+    from: &Path,
+    out: &Path,
+    plan: SamplePlan,
+) -> Result<Option<About>, CaptureError> {
+    file::sample_page_set(from, out, plan)
+}
+
+/// Builds a workload, and writes the pages of its heap. Its bytes are the same on any machine.
+///
+/// # Errors
+///
+/// [`CaptureError::Interrupted`] and [`CaptureError::Output`].
 pub fn capture_workload(
     workload: Workload,
     seed: u64,
     bytes: usize,
     out: &Path,
 ) -> Result<About, CaptureError> {
-    let program = std::env::current_exe().map_err(|error| CaptureError::Workload {
-        reason: format!("cannot be started: the path of uzswap is unknown ({error})"),
-    })?;
-    capture_workload_of(&program, workload, seed, bytes, out)
-}
-
-/// As [`capture_workload`], with the `workload` command of `program`.
-///
-/// # Errors
-///
-/// As [`capture_workload`].
-pub fn capture_workload_of(
-    program: &Path,
-    workload: Workload,
-    seed: u64,
-    bytes: usize,
-    out: &Path,
-) -> Result<About, CaptureError> {
-    let (seed_text, size_text) = (seed.to_string(), bytes.to_string());
-    let child = Command::new(program)
-        .args(["workload", workload.name(), "--hold"])
-        .args(["--seed", &seed_text, "--size", &size_text])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .map_err(|error| CaptureError::Command { program: program.display().to_string(), error })?;
-    let mut child = HeldChild { child };
-    wait_until_ready(&mut child.child)?;
-    // Not before: the child would hold the signals back as well, and it ends by itself when we do.
     let signals = SignalsHeld::new();
     let mut writer = PageSetWriter::create(out)?;
-    let pid = child.child.id() as i32; // a pid_t that std gives as u32
-    let notes = process::capture(pid, &CaptureOptions::default(), &mut writer, &signals)?;
-    let origin = format!("workload {workload}, seed {seed}, {bytes} bytes");
-    finish(writer, origin, notes)
-}
-
-/// A child that ends when its standard input does, and is waited for.
-struct HeldChild {
-    child: Child,
-}
-
-impl Drop for HeldChild {
-    fn drop(&mut self) {
-        // Killed, not asked: it has nothing to clean up, and freeing its heap takes time.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// Reads the child's output up to the line `ready`.
-fn wait_until_ready(child: &mut Child) -> Result<(), CaptureError> {
-    let output = child.stdout.take().expect("stdout was piped");
-    for line in BufReader::new(output).lines() {
-        match line {
-            Ok(line) if line == "ready" => return Ok(()),
-            Ok(_) => {}
-            Err(error) => {
-                return Err(CaptureError::Workload { reason: format!("cannot be read: {error}") });
+    let heap = workload.build(seed, bytes);
+    for (name, start, area) in heap.areas() {
+        let mut at = start;
+        for chunk in area.chunks(WORKLOAD_CHUNK_BYTES) {
+            if let Some(signal) = signals.pending() {
+                return Err(CaptureError::Interrupted(signal));
+            }
+            let (whole, over) = chunk.as_chunks::<PAGE_SIZE>();
+            let range = |start| PageRange { pid: None, start, pages: 0, name: name.to_owned() };
+            writer.push(range(at), whole)?;
+            at += whole.as_flattened().len() as u64;
+            if !over.is_empty() {
+                let mut last = [0; PAGE_SIZE];
+                last[..over.len()].copy_from_slice(over);
+                writer.push(range(at), &[last])?;
             }
         }
     }
-    let reason = match child.wait() {
-        Ok(status) if matches!(status.signal(), Some(libc::SIGKILL | libc::SIGABRT)) => format!(
-            "ended before it was ready, with {status}; most likely memory ran out: use a smaller \
-             --size"
-        ),
-        Ok(status) => format!("ended before it was ready, with {status}"),
-        Err(error) => format!("ended before it was ready ({error})"),
-    };
-    Err(CaptureError::Workload { reason })
+    let origin = format!("workload {workload}, seed {seed}, {bytes} bytes");
+    finish(writer, origin, Vec::new())
 }
 
 /// Completes the page set; one without pages is an error.

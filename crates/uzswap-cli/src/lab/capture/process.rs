@@ -13,11 +13,15 @@ use procfs::process::{MMPermissions, MMapPath, MemoryMap, Process, Stat};
 use super::residency::PageMap;
 use super::{CaptureError, CaptureOptions};
 use crate::lab::page_set::{PageRange, PageSetWriter};
+use crate::lab::sample::{Population, SamplePlan, UNIT_BYTES, UNIT_PAGES, UnitWalk, pieces};
 use uzswap::page::{PAGE_SIZE, Page};
 use uzswap_sys::signals::{self, RunsAgain, SignalNumber, SignalsHeld};
 
 /// Pages read at a time.
-const CHUNK_PAGES: usize = 1 << 8; // 1 MiB
+const CHUNK_PAGES: usize = UNIT_PAGES as usize;
+
+/// Addresses looked at together: half a million runs of pages at most. Whole windows of units.
+const LOOK_BYTES: u64 = UNIT_BYTES << 13; // 4 GiB
 
 /// How long a process may take to stop; one in an uninterruptible wait takes for ever.
 const STOP_WAIT: Duration = Duration::from_millis(500);
@@ -91,21 +95,27 @@ pub(super) fn capture(
         None
     };
     let pids = if options.tree { tree(pid, &mut notes) } else { vec![pid] };
-    read_all(&pids, writer, signals, &mut notes)?;
+    read_all(&pids, options.sample, writer, signals, &mut notes)?;
     drop(frozen);
     Ok(notes)
 }
 
-/// Reads the pages of `pids`, the first of which has to be there.
+/// Reads the pages of `pids`, the first of which has to be there, or a sample of them.
 pub(super) fn read_all(
     pids: &[i32],
+    plan: SamplePlan,
     writer: &mut PageSetWriter,
     signals: &SignalsHeld,
     notes: &mut Vec<String>,
 ) -> Result<(), CaptureError> {
+    let counted = match plan.pages_max {
+        Some(_) => count_all(pids, signals)?,
+        None => Population::default(),
+    };
+    let mut walk = UnitWalk::drawing(counted, plan);
     let mut lost = Lost::default();
     for (index, &pid) in pids.iter().enumerate() {
-        match read_process(pid, writer, signals, &mut lost) {
+        match read_process(pid, walk.as_mut(), writer, signals, &mut lost) {
             Ok(()) => {}
             // One of many: the others are still of use.
             Err(
@@ -118,7 +128,49 @@ pub(super) fn read_all(
         }
     }
     lost.tell(notes);
+    if let Some(walk) = walk {
+        let met = walk.met();
+        writer.set_sample(met.pages, plan.seed);
+        let changed = met.units.abs_diff(counted.units);
+        if changed > 0 {
+            notes.push(format!(
+                "{changed} units came or went between the count and the reading of the sample"
+            ));
+        }
+    }
     Ok(())
+}
+
+/// Counts the pages and units of `pids`. A process that cannot be read has none: reading its pages
+/// says why.
+fn count_all(pids: &[i32], signals: &SignalsHeld) -> Result<Population, CaptureError> {
+    let mut walk = UnitWalk::counting();
+    for &pid in pids {
+        let maps = Process::new(pid).and_then(|process| process.maps());
+        let (Ok(maps), Ok(mut page_map)) = (maps, PageMap::open(pid)) else { continue };
+        for map in maps.into_iter().filter(is_private_memory) {
+            let name = mapping_name(&map);
+            for addresses in looks(map.address) {
+                check_signals(signals)?;
+                let Ok(look) = page_map.look(addresses) else { break };
+                for piece in look.resident.into_iter().flat_map(pieces) {
+                    walk.meets(Some(pid as u32), &name, &piece); // checked to be positive
+                }
+            }
+        }
+    }
+    Ok(walk.met())
+}
+
+/// The parts of a mapping that are looked at one by one: lists of their pages stay small.
+fn looks((start, end): (u64, u64)) -> impl Iterator<Item = Range<u64>> {
+    let first = start / LOOK_BYTES * LOOK_BYTES;
+    let from = (first..end).step_by(LOOK_BYTES as usize);
+    from.map(move |from| from.max(start)..from.saturating_add(LOOK_BYTES).min(end))
+}
+
+fn check_signals(signals: &SignalsHeld) -> Result<(), CaptureError> {
+    signals.pending().map_or(Ok(()), |signal| Err(CaptureError::Interrupted(signal)))
 }
 
 /// What a capture could not have.
@@ -162,6 +214,8 @@ struct Reader<'a> {
     pid: i32,
     memory: File,
     page_map: PageMap,
+    /// Of a sample: which units to take.
+    walk: Option<&'a mut UnitWalk>,
     writer: &'a mut PageSetWriter,
     signals: &'a SignalsHeld,
     lost: &'a mut Lost,
@@ -177,6 +231,7 @@ enum Piece {
 
 fn read_process(
     pid: i32,
+    walk: Option<&mut UnitWalk>,
     writer: &mut PageSetWriter,
     signals: &SignalsHeld,
     lost: &mut Lost,
@@ -191,7 +246,7 @@ fn read_process(
     let page_map = PageMap::open(pid).map_err(|error| io_failed(pid, "pagemap", error))?;
     let before = writer.page_count();
     let chunk = vec![[0; PAGE_SIZE]; CHUNK_PAGES];
-    let mut reader = Reader { pid, memory, page_map, writer, signals, lost, chunk };
+    let mut reader = Reader { pid, memory, page_map, walk, writer, signals, lost, chunk };
     for map in maps.into_iter().filter(is_private_memory) {
         if reader.read_mapping(&map)? == Piece::ProcessEnded {
             if reader.writer.page_count() == before {
@@ -230,21 +285,20 @@ fn mapping_name(map: &MemoryMap) -> String {
 impl Reader<'_> {
     fn read_mapping(&mut self, map: &MemoryMap) -> Result<Piece, CaptureError> {
         let name = mapping_name(map);
-        let (pid, (start, end)) = (self.pid, map.address);
-        let failed = |error| io_failed(pid, "pagemap", error);
-        let look = self.page_map.look(start..end).map_err(failed)?;
-        self.lost.swapped += look.swapped;
-        for run in look.resident {
-            let mut at = run.start;
-            while at < run.end {
-                if let Some(signal) = self.signals.pending() {
-                    return Err(CaptureError::Interrupted(signal));
-                }
-                let bytes = (run.end - at).min((CHUNK_PAGES * PAGE_SIZE) as u64);
-                if self.read_chunk(at..at + bytes, &name)? == Piece::ProcessEnded {
+        let pid = self.pid;
+        for addresses in looks(map.address) {
+            let failed = |error| io_failed(pid, "pagemap", error);
+            let look = self.page_map.look(addresses).map_err(failed)?;
+            self.lost.swapped += look.swapped;
+            // A piece has 128 pages at most, and a chunk has room for it.
+            for piece in look.resident.into_iter().flat_map(pieces) {
+                check_signals(self.signals)?;
+                let pid = Some(pid as u32); // checked to be positive
+                let is_wanted =
+                    self.walk.as_mut().is_none_or(|walk| walk.meets(pid, &name, &piece));
+                if is_wanted && self.read_chunk(piece, &name)? == Piece::ProcessEnded {
                     return Ok(Piece::ProcessEnded);
                 }
-                at += bytes;
             }
         }
         Ok(Piece::Done)
@@ -467,6 +521,7 @@ mod tests {
             pid,
             memory: File::open("/proc/self/mem").unwrap(),
             page_map: PageMap::open(pid).unwrap(),
+            walk: None,
             writer: &mut writer,
             signals: &signals,
             lost: &mut lost,

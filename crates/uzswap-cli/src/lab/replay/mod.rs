@@ -31,10 +31,11 @@ pub use trace::{Trace, TraceInfo, TraceReadError, Traced, replay_trace};
 
 use super::histogram::Latencies;
 use super::mix;
+use super::sample::UnitSums;
 use super::size_list::SizeList;
 use uzswap::named_enum::named;
 use uzswap::page::{PAGE_SIZE, Page, PageKey};
-use uzswap::zswap::{LoadError, Shrinker, Zswap};
+use uzswap::zswap::{Counters, LoadError, Shrinker, Zswap};
 use uzswap_sys::process::{CpuTime, anonymous_bytes, cpu_time, trim_heap};
 
 /// Pages between two looks at the process's clocks: 256 KiB, which a core's cache holds.
@@ -215,6 +216,20 @@ pub struct Figures {
 }
 
 impl Figures {
+    /// Those that the store counts, and no others.
+    fn of_counters(counters: &Counters) -> Figures {
+        Figures {
+            stored_pages: counters.stored_pages,
+            same_filled_pages: counters.same_filled_pages,
+            stored_incompressible_pages: counters.stored_incompressible_pages,
+            reject_compress_poor: counters.reject_compress_poor,
+            reject_compress_fail: counters.reject_compress_fail,
+            reject_alloc_fail: counters.reject_alloc_fail,
+            reject_kmemcache_fail: counters.reject_kmemcache_fail,
+            ..Figures::default()
+        }
+    }
+
     /// Pages that the store did not take.
     pub fn rejected_pages(&self) -> u64 {
         self.reject_compress_poor
@@ -263,6 +278,9 @@ pub struct RunResult {
     /// The events, where a trace was replayed.
     #[serde(default)]
     pub traced: Option<Traced>,
+    /// Sums by unit, where the pages are a sample.
+    #[serde(default)]
+    pub unit_sums: Vec<UnitSums>,
 }
 
 /// Why a run was given up.
@@ -344,18 +362,20 @@ impl ReplayError {
 
 /// Replays `corpus` into the store that `build` makes.
 ///
-/// `compressor` is the compressor's name, for messages.
+/// `units` has the pages of each unit of a sample, whose sums are returned. `compressor` is the
+/// compressor's name, for messages.
 ///
 /// # Errors
 ///
 /// [`ReplayError`], at the first page that does not come back as it was stored.
 pub fn replay(
     corpus: &Corpus,
+    units: &[u64],
     freed: FreedHalf,
     compressor: &str,
     build: impl FnOnce() -> Zswap,
 ) -> Result<RunResult, ReplayError> {
-    replay_and_access(corpus, freed, compressor, None, || Some(build()))
+    replay_and_access(corpus, units, freed, compressor, None, || Some(build()))
 }
 
 /// The same, with the accesses to a pool with a limit; `build` is `None` where there is no memory.
@@ -365,6 +385,7 @@ pub fn replay(
 /// As [`replay`], and where the store or its shrinker cannot be had.
 pub fn replay_and_access(
     corpus: &Corpus,
+    units: &[u64],
     freed: FreedHalf,
     compressor: &str,
     mut accesses: Option<Accesses>,
@@ -386,24 +407,18 @@ pub fn replay_and_access(
         .map(|options| Shrinker::start(Arc::clone(&zswap), options));
     let shrinker = shrinker.transpose().map_err(ReplayError::NoThread)?;
     let mut run = Run { corpus, zswap: &zswap, compressor, buffers: &mut buffers };
-    let store = run.store(|_| true, Some(&mut store_ns));
+    let mut unit_sums = UnitCounter::new(units);
+    let store = run.store(|_| true, Some(&mut store_ns), &mut unit_sums);
     let (counters, memory) = (zswap.counters(), zswap.memory());
     let mut figures = Figures {
         pages: corpus.page_count() as u64,
-        stored_pages: counters.stored_pages,
-        same_filled_pages: counters.same_filled_pages,
-        stored_incompressible_pages: counters.stored_incompressible_pages,
-        reject_compress_poor: counters.reject_compress_poor,
-        reject_compress_fail: counters.reject_compress_fail,
-        reject_alloc_fail: counters.reject_alloc_fail,
-        reject_kmemcache_fail: counters.reject_kmemcache_fail,
         compressed_bytes: memory.compressed_bytes,
         pool_total_size: memory.pool_bytes,
         pool_peak_bytes: memory.pool_peak_bytes,
         index_bytes: memory.index_bytes,
         zpool_metadata_bytes: memory.zpool_metadata_bytes,
         reserve_bytes: memory.reserve_bytes,
-        ..Figures::default()
+        ..Figures::of_counters(&counters)
     };
     let mut resident = Rss { full: rss()?, ..Rss::default() };
 
@@ -424,7 +439,7 @@ pub fn replay_and_access(
     figures.pool_after_compact_bytes = zswap.memory().pool_bytes;
     resident.after_compact = rss()?;
 
-    let refill = run.store(|number| freed.holds(number), None);
+    let refill = run.store(|number| freed.holds(number), None, &mut UnitCounter::new(&[]));
     figures.pool_after_refill_bytes = zswap.memory().pool_bytes;
     resident.after_refill = rss()?;
 
@@ -443,7 +458,50 @@ pub fn replay_and_access(
         verified_pages,
         accessed,
         traced: None,
+        unit_sums: unit_sums.sums,
     })
+}
+
+/// Sums by unit, as differences of what the store counts at the end of each.
+struct UnitCounter<'a> {
+    /// Units whose pages are not all stored.
+    units: &'a [u64],
+    /// Pages of the first of them that are.
+    stored: u64,
+    /// What the store counted at its start.
+    before: UnitSums,
+    sums: Vec<UnitSums>,
+}
+
+impl UnitCounter<'_> {
+    fn new(units: &[u64]) -> UnitCounter<'_> {
+        let sums = Vec::with_capacity(units.len());
+        UnitCounter { units, stored: 0, before: UnitSums::default(), sums }
+    }
+
+    /// Pages to the end of the unit; none where there are no units.
+    fn left(&self) -> Option<usize> {
+        self.units.first().map(|pages| (pages - self.stored) as usize) // of the corpus
+    }
+
+    /// Counts a batch that was stored, which ends no later than its unit.
+    fn add(&mut self, pages: usize, zswap: &Zswap) {
+        let Some((&unit, rest)) = self.units.split_first() else { return };
+        self.stored += pages as u64;
+        if self.stored < unit {
+            return;
+        }
+        let (counters, memory) = (zswap.counters(), zswap.memory());
+        let now = UnitSums {
+            pages: self.before.pages + unit,
+            compressed_bytes: memory.compressed_bytes,
+            same_filled_pages: counters.same_filled_pages,
+            rejected_pages: Figures::of_counters(&counters).rejected_pages(),
+            pool_bytes: memory.pool_bytes,
+        };
+        self.sums.push(now.less(&self.before));
+        (self.units, self.stored, self.before) = (rest, 0, now);
+    }
 }
 
 /// Buffers of a run beside the store, made and touched before it starts.
@@ -481,16 +539,19 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Stores the pages that are `wanted`.
+    /// Stores the pages that are `wanted`. A batch ends where a unit does.
     fn store(
         &mut self,
         wanted: impl Fn(usize) -> bool,
         mut latencies: Option<&mut Latencies>,
+        units: &mut UnitCounter<'_>,
     ) -> Spent {
         let mut spent = Spent::default();
         let Buffers { made, ends, held, .. } = &mut *self.buffers;
-        for first in (0..self.corpus.page_count()).step_by(BATCH_PAGES) {
-            let batch = self.corpus.batch(first, made);
+        let mut first = 0;
+        while first < self.corpus.page_count() {
+            let most = units.left().map_or(BATCH_PAGES, |left| left.min(BATCH_PAGES));
+            let batch = self.corpus.batch(first, &mut made[..most]);
             ends.clear();
             let before = cpu_time();
             let start = Instant::now();
@@ -505,6 +566,8 @@ impl Run<'_> {
             if let Some(latencies) = latencies.as_deref_mut() {
                 record(latencies, start, ends);
             }
+            units.add(batch.len(), self.zswap);
+            first += batch.len();
         }
         spent
     }
@@ -699,8 +762,9 @@ mod tests {
     #[test]
     fn figures_add_up() {
         let corpus = text_pages(300);
-        let run =
-            replay(&corpus, FreedHalf::Odd, "lz4", || Zswap::new(ZswapOptions::default()).unwrap());
+        let run = replay(&corpus, &[], FreedHalf::Odd, "lz4", || {
+            Zswap::new(ZswapOptions::default()).unwrap()
+        });
         let run = run.unwrap();
         let figures = run.figures;
         assert_eq!((figures.pages, figures.stored_pages, run.verified_pages), (300, 300, 300));
@@ -715,10 +779,39 @@ mod tests {
     }
 
     #[test]
+    fn sums_of_units_are_those_of_their_pages() {
+        // The first unit has the pages that are refused, the second same-filled ones.
+        let mut sizes: Vec<u16> = vec![4096; 70];
+        sizes.extend([0; 128]);
+        sizes.extend((0..102).map(|number| 500 + number));
+        let corpus = Corpus::Sizes(sizes.into_iter().collect());
+        let build = || {
+            let strip = Box::new(crate::lab::size_list::StripPadding);
+            let options = ZswapOptions::default().object_header_bytes(8);
+            Zswap::with_compressor(options, strip).unwrap()
+        };
+        let run = replay(&corpus, &[70, 128, 102], FreedHalf::Odd, "sizes", build).unwrap();
+        let sums = |pages, compressed_bytes, same_filled_pages, rejected_pages| UnitSums {
+            pages,
+            compressed_bytes,
+            same_filled_pages,
+            rejected_pages,
+            pool_bytes: if compressed_bytes > 0 { run.figures.pool_total_size } else { 0 },
+        };
+        let last = run.figures.compressed_bytes;
+        assert!(last >= 102 * 500, "{last}");
+        assert_eq!(
+            run.unit_sums,
+            [sums(70, 0, 0, 70), sums(128, 0, 128, 0), sums(102, last, 0, 0)]
+        );
+        assert_eq!(replay(&corpus, &[], FreedHalf::Odd, "sizes", build).unwrap().unit_sums, []);
+    }
+
+    #[test]
     fn a_changed_page_is_found_and_named() {
         let corpus = text_pages(200);
         for (lie_at, when) in [(123, "storing"), (323, "refilling")] {
-            let run = replay(&corpus, FreedHalf::Random, "liar", || liar(lie_at, false));
+            let run = replay(&corpus, &[], FreedHalf::Random, "liar", || liar(lie_at, false));
             let error = run.unwrap_err();
             assert!(error.is_check());
             let text = error.to_string();
@@ -739,7 +832,8 @@ mod tests {
         for exclusive in [false, true] {
             let build = || Some(Zswap::new(ZswapOptions::default()).unwrap());
             let accesses = accesses(exclusive);
-            let run = replay_and_access(&corpus, FreedHalf::Odd, "lz4", accesses, build).unwrap();
+            let run =
+                replay_and_access(&corpus, &[], FreedHalf::Odd, "lz4", accesses, build).unwrap();
             let accessed = run.accessed.unwrap();
             assert_eq!((accessed.pool_hits, accessed.backing_hits, accessed.misses), (1000, 0, 0));
             assert_eq!(accessed.pool_load_ns.summary().count, 1000);
@@ -756,7 +850,7 @@ mod tests {
         for exclusive in [false, true] {
             let build = || Some(liar(50, false));
             let accesses = accesses(exclusive);
-            let run = replay_and_access(&corpus, FreedHalf::Random, "liar", accesses, build);
+            let run = replay_and_access(&corpus, &[], FreedHalf::Random, "liar", accesses, build);
             let error = run.unwrap_err();
             assert!(error.is_check());
             let text = error.to_string();
@@ -768,14 +862,14 @@ mod tests {
     #[test]
     fn a_store_without_memory_is_the_machines_fault() {
         let run =
-            replay_and_access(&text_pages(1), FreedHalf::Odd, "lz4", accesses(false), || None);
+            replay_and_access(&text_pages(1), &[], FreedHalf::Odd, "lz4", accesses(false), || None);
         assert!(!run.unwrap_err().is_check());
     }
 
     #[test]
     fn a_page_that_cannot_be_restored_is_named() {
         let corpus = text_pages(100);
-        let run = replay(&corpus, FreedHalf::Random, "liar", || liar(42, true));
+        let run = replay(&corpus, &[], FreedHalf::Random, "liar", || liar(42, true));
         assert!(matches!(run, Err(ReplayError::Load { number: 42, .. })));
     }
 
@@ -787,7 +881,7 @@ mod tests {
         let options = ZswapOptions::default().object_header_bytes(8);
         let strip = Box::new(crate::lab::size_list::StripPadding);
         let build = || Zswap::with_compressor(options, strip).unwrap();
-        let run = replay(&Corpus::Sizes(sizes), FreedHalf::Random, "sizes", build).unwrap();
+        let run = replay(&Corpus::Sizes(sizes), &[], FreedHalf::Random, "sizes", build).unwrap();
         assert_eq!(run.figures.reject_compress_poor, 100);
         assert_eq!((run.figures.stored_pages, run.verified_pages), (200, 200));
     }

@@ -346,6 +346,7 @@ pub fn replay_trace(
         verified_pages: traced.loads + traced.pages_left,
         accessed: None,
         traced: Some(traced),
+        unit_sums: Vec::new(),
     })
 }
 
@@ -354,15 +355,12 @@ fn figures_of(zswap: &Zswap, trace: &Trace) -> Figures {
     let (counters, memory) = (zswap.counters(), zswap.memory());
     Figures {
         pages: trace.info.totals.stores,
-        stored_pages: counters.stored_pages,
-        same_filled_pages: counters.same_filled_pages,
-        stored_incompressible_pages: counters.stored_incompressible_pages,
         compressed_bytes: memory.compressed_bytes,
         pool_total_size: memory.pool_bytes,
         index_bytes: memory.index_bytes,
         zpool_metadata_bytes: memory.zpool_metadata_bytes,
         reserve_bytes: memory.reserve_bytes,
-        ..Figures::default()
+        ..Figures::of_counters(&counters)
     }
 }
 

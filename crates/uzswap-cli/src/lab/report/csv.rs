@@ -52,6 +52,12 @@ pub(super) fn rows(report: &Report) -> String {
             ];
             let mut fields = Vec::from(fields);
             fields.extend(access_section::fields(findings, run));
+            if let Some(whole) = &findings.whole {
+                let pool = whole.pool_bytes;
+                let ends = [pool.estimate, pool.low, pool.high].map(|bytes| bytes.to_string());
+                let names = ["whole_pool_bytes", "whole_pool_low_bytes", "whole_pool_high_bytes"];
+                fields.extend(names.into_iter().zip(ends));
+            }
             let (names, values): (Vec<&str>, Vec<String>) = fields.into_iter().unzip();
             if rows.is_empty() {
                 rows.push(names.join(","));

@@ -7,20 +7,13 @@
 
 use serde::Serialize;
 
-use crate::lab::SplitMix64;
+use crate::lab::{SplitMix64, student};
 
 /// Fewer rounds say nothing about how much runs vary.
 pub(crate) const ROUNDS_MIN: usize = 3;
 
 /// Resamples that are drawn.
 const RESAMPLES: usize = 10_000;
-
-/// Two-sided 97.5 % points of Student's t by degrees of freedom, from 1 on; 1.96 beyond.
-const STUDENT: [f64; 30] = [
-    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
-    2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056,
-    2.052, 2.048, 2.045, 2.042,
-];
 
 /// A difference of means, and where it lies with 95 % confidence.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -47,7 +40,7 @@ impl Difference {
             return Some(Difference { mean, low: None, high: None });
         }
         let (low, high) = bootstrap(&differences);
-        let reach = error_squared(&differences).sqrt() * student(count - 1);
+        let reach = error_squared(&differences).sqrt() * student::reach(count - 1);
         Some(Difference {
             mean,
             low: Some(low.min(mean - reach)),
@@ -69,7 +62,7 @@ impl Difference {
         let of_each = |part: f64, count: usize| part.powi(2) / (count - 1) as f64;
         let below = of_each(one, values.len()) + of_each(other, base.len());
         let freedom = if below > 0.0 { (one + other).powi(2) / below } else { 1.0 };
-        let reach = (one + other).sqrt() * student(freedom as usize);
+        let reach = (one + other).sqrt() * student::reach((freedom as usize).max(1));
         Some(Difference { mean, low: Some(mean - reach), high: Some(mean + reach) })
     }
 
@@ -80,11 +73,6 @@ impl Difference {
             _ => false,
         }
     }
-}
-
-/// The point of Student's t with so many degrees of freedom, 1 or more.
-fn student(freedom: usize) -> f64 {
-    STUDENT.get(freedom.max(1) - 1).copied().unwrap_or(1.96)
 }
 
 /// The square of a mean's standard error.

@@ -11,6 +11,7 @@ mod summary;
 mod text;
 mod trace_section;
 mod verdict;
+mod whole;
 
 use std::fs;
 use std::thread;
@@ -22,6 +23,7 @@ use super::experiment::{Combination, Parts, Settings};
 use super::histogram::{Latencies, LatencySummary};
 use super::limited_pool::LimitSettings;
 use super::replay::{Figures, Phases, RunResult, TraceInfo};
+use super::sample::Sample;
 pub use access_section::AccessFindings;
 pub use baseline::{Baseline, Bound, Change, Changes};
 pub use envelope::{Document, Envelope, Schema};
@@ -33,6 +35,7 @@ pub(crate) use text::opening;
 pub use trace_section::TraceFindings;
 use uzswap::page::PAGE_SIZE;
 use uzswap::zpool::ZpoolKind;
+pub use whole::{Whole, sample_in_words};
 
 /// The longest label that leaves room for the widest table.
 const LABEL_COLUMNS: usize = 17;
@@ -104,6 +107,9 @@ pub struct CorpusInfo {
     pub sha256: String,
     /// When it was captured; empty if unknown.
     pub captured_at: String,
+    /// The whole of which the pages are a sample.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sample: Option<Sample>,
     /// Notes about it.
     pub notes: Vec<String>,
 }
@@ -204,6 +210,9 @@ pub struct Findings {
     /// was largest, and `pool_after_*` and `rss_after_*` of the end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trace: Option<TraceFindings>,
+    /// Totals of all pages, where a sample of them was replayed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub whole: Option<Whole>,
 }
 
 /// Latencies of one run, in nanoseconds.
@@ -236,7 +245,7 @@ impl Findings {
         self.name == self.base
     }
 
-    fn new(combination: &Combination, base: &str) -> Findings {
+    fn new(combination: &Combination, base: &str, sample: Option<&Sample>) -> Findings {
         let runs = &combination.runs;
         let figures = runs[0].figures;
         let seconds = |of: fn(&Phases) -> f64| runs.iter().map(|run| of(&run.phases)).collect();
@@ -284,6 +293,7 @@ impl Findings {
             verified_pages: runs.iter().map(|run| run.verified_pages).min().unwrap_or(0),
             access: AccessFindings::of(runs),
             trace: TraceFindings::of(runs),
+            whole: Whole::of(&runs[0], sample),
         }
     }
 }
@@ -305,8 +315,9 @@ impl Report {
             .iter()
             .find(|combination| combination.parts.zpool == ZpoolKind::Zsmalloc)
             .map_or(&combinations[0].name, |combination| &combination.name);
-        let mut runs: Vec<Findings> =
-            combinations.iter().map(|combination| Findings::new(combination, base)).collect();
+        let sample = corpus.sample.as_ref();
+        let of = |combination| Findings::new(combination, base, sample);
+        let mut runs: Vec<Findings> = combinations.iter().map(of).collect();
         for place in 0..runs.len() {
             let base = base_of(&runs, &runs[place]).figures.pool_total_size;
             let pool = runs[place].figures.pool_total_size;

@@ -312,6 +312,7 @@ pub(super) mod tests {
                 verified_pages: 1000 - refused,
                 accessed: None,
                 traced: None,
+                unit_sums: Vec::new(),
             }
         };
         let runs = seconds.map(run).to_vec();
@@ -320,7 +321,7 @@ pub(super) mod tests {
         let name = zpool.to_string();
         let combination =
             Combination { parts, name, compressor, object_header_bytes: 0, runs, lengths: None };
-        Findings::new(&combination, "zsmalloc")
+        Findings::new(&combination, "zsmalloc", None)
     }
 
     fn summary(runs: &[Findings]) -> String {

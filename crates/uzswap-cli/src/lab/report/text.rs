@@ -5,7 +5,7 @@ use super::format::{
 };
 use super::stats::Stats;
 use super::summary::against_base;
-use super::{Findings, Report, access_section, base_of, label, trace_section};
+use super::{Findings, Report, access_section, base_of, label, trace_section, whole};
 use crate::lab::experiment::Settings;
 use crate::lab::histogram::LatencySummary;
 use crate::lab::replay::{FreedHalf, Phases, Spent};
@@ -26,6 +26,7 @@ pub(super) fn page(report: &Report, screen: Screen) -> String {
         Some(_) => trace_section::at_end(report, screen),
     };
     page += &access_section::tables(report, screen);
+    page += &whole::section_of(report, screen);
     if !screen.has_details() {
         return page + "--details adds histograms, all times, settings and a summary.\n";
     }
@@ -66,14 +67,18 @@ fn header(report: &Report, screen: Screen) -> String {
         "corpus    ",
         "          ",
         &format!(
-            "{what}{}, {} {pages} ({}), sha256 {}",
+            "{what}{}, {} {pages} ({}), sha256{} {}",
             corpus.origin,
             thousands(corpus.pages),
             mib(corpus.pages * PAGE_SIZE as u64),
+            if corpus.sample.is_some() { " of the sample" } else { "" },
             corpus.sha256.get(..12).unwrap_or(&corpus.sha256)
         ),
     );
     text += &trace_section::of(corpus);
+    if let Some(sample) = &corpus.sample {
+        text += &wrapped("sample    ", "          ", &whole::sample_in_words(sample));
+    }
     for note in &corpus.notes {
         text += &wrapped("          ", "          ", note);
     }

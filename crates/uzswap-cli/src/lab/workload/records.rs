@@ -1,32 +1,34 @@
 //! Small blocks that point at each other: JSON trees, lists, trees, graphs.
 
-use std::collections::BTreeMap;
-
 use serde_json::{Map, Value, json};
 
+use super::collections::{Growing, Table, bytes_of, exact, exact_string, json, number_tree};
+use super::heap::Heap;
 use super::rng::Rng;
 use super::texts::{WORDS, hex_id, sentence, url};
-use super::{Heap, Table};
+use crate::lab::mix;
 
 /// Trees of parsed JSON, as services hold them: one array of records a document.
 pub(super) fn json_trees(heap: &mut Heap, rng: &mut Rng, bytes: usize) {
-    let mut left = bytes;
-    while left > 0 {
-        let target = left.min(rng.between(1 << 16, 1 << 20));
+    let end = heap.bytes() + bytes;
+    while heap.bytes() < end {
+        let target = (end - heap.bytes()).min(rng.between(1 << 16, 1 << 20));
+        let document_end = heap.bytes() + target;
         let kind = rng.below(3);
-        let mut records = Vec::new();
-        let mut used = 0;
-        while used < target {
+        let mut records = Growing::new(32, 4);
+        let mut count = 0;
+        while heap.bytes() < document_end {
             let record = match kind {
-                0 => order(rng, records.len()),
+                0 => order(rng, count),
                 1 => article(rng),
                 _ => event(rng),
             };
-            used += heap_bytes(&record) + size_of::<Value>();
-            records.push(record);
+            let record = json(heap, &record);
+            records.push(heap, &record);
+            count += 1;
         }
-        left = left.saturating_sub(used);
-        heap.hold("JSON tree", Value::Array(records));
+        records.finish(heap);
+        heap.parts.push("JSON tree");
     }
 }
 
@@ -65,127 +67,93 @@ fn event(rng: &mut Rng) -> Value {
     json!({"trace": hex_id(rng, 16), "at": at, "attributes": attributes})
 }
 
-/// About what a value takes from the heap, headers of malloc included.
-fn heap_bytes(value: &Value) -> usize {
-    match value {
-        Value::String(text) => block_bytes(text.capacity()),
-        Value::Array(values) => {
-            block_bytes(values.capacity() * size_of::<Value>())
-                + values.iter().map(heap_bytes).sum::<usize>()
-        }
-        // serde_json's map is a B-tree: leaves of 11 keys and values, however few are used.
-        Value::Object(map) => {
-            let leaf = 11 * (size_of::<String>() + size_of::<Value>()) + 16;
-            block_bytes(leaf) * map.len().div_ceil(11)
-                + map
-                    .iter()
-                    .map(|(key, value)| block_bytes(key.len()) + heap_bytes(value))
-                    .sum::<usize>()
-        }
-        _ => 0,
-    }
-}
-
-/// What malloc takes for a block.
-fn block_bytes(bytes: usize) -> usize {
-    (bytes + 8).next_multiple_of(16).max(32)
-}
-
-/// A singly linked node.
-struct ListNode {
-    _key: u64,
-    _flags: u32,
-    _hits: u32,
-    next: Option<Box<ListNode>>,
-}
-
-/// A list, dropped by a loop: a recursive drop of a long list overflows the stack.
-struct List {
-    head: Option<Box<ListNode>>,
-}
-
-impl Drop for List {
-    fn drop(&mut self) {
-        let mut node = self.head.take();
-        while let Some(mut inner) = node {
-            node = inner.next.take();
-        }
-    }
-}
-
-/// A node of an unbalanced search tree of random keys: about 2 ln(n) deep.
-#[derive(Default)]
-struct TreeNode {
-    key: u64,
-    _value: u64,
-    _count: u32,
-    children: [Option<Box<TreeNode>>; 2],
-}
-
-/// A vertex: edges are indices, as in a graph kept in a vector.
-struct Vertex {
-    _edges: Vec<u32>,
-    _weight: f32,
-    _label: Box<str>,
-}
-
 /// Lists, trees and graphs of small nodes.
 pub(super) fn pointers(heap: &mut Heap, rng: &mut Rng, bytes: usize) {
-    let mut left = bytes;
-    while left > 0 {
-        let target = left.min(rng.between(1 << 18, 1 << 21));
-        left -= target;
-        match rng.below(4) {
-            0 => heap.hold("linked list", list(rng, target / block_bytes(size_of::<ListNode>()))),
-            1 => heap.hold("search tree", tree(rng, target / block_bytes(size_of::<TreeNode>()))),
-            2 => heap.hold("graph", graph(rng, target / 125)),
-            _ => heap.hold("B-tree", btree(rng, target / 30)),
-        }
+    let end = heap.bytes() + bytes;
+    while heap.bytes() < end {
+        let target = (end - heap.bytes()).min(rng.between(1 << 18, 1 << 21));
+        let part = match rng.below(4) {
+            0 => list(heap, rng, target / 32),
+            1 => tree(heap, rng, target / 48),
+            2 => graph(heap, rng, target / 125),
+            _ => maps(heap, rng, target / 24),
+        };
+        heap.parts.push(part);
     }
 }
 
-fn list(rng: &mut Rng, nodes: usize) -> List {
-    let mut head = None;
-    for index in 0..nodes {
-        head = Some(Box::new(ListNode {
-            _key: index as u64 * 8,
-            _flags: if rng.chance(90) { 1 } else { 0x8001 },
-            _hits: (rng.next() >> 60) as u32,
-            next: head,
-        }));
+/// A singly linked list: a key, flags and hits, the next node.
+fn list(heap: &mut Heap, rng: &mut Rng, nodes: usize) -> &'static str {
+    let mut head = 0;
+    for number in 0..=nodes as u64 {
+        let flags = if rng.chance(90) { 1 } else { 0x8001 };
+        let hits = rng.next() >> 60;
+        head = exact(heap, &bytes_of(&[number * 8, hits << 32 | flags, head]));
     }
-    List { head }
+    "linked list"
 }
 
-fn tree(rng: &mut Rng, nodes: usize) -> Option<Box<TreeNode>> {
-    let mut root: Option<Box<TreeNode>> = None;
-    for index in 0..nodes {
+/// An unbalanced search tree of random keys, about 2 ln(n) deep. A node has a key, a value, a
+/// count, and two children.
+fn tree(heap: &mut Heap, rng: &mut Rng, nodes: usize) -> &'static str {
+    // Keys, addresses, and the numbers of children; 0, the root, is the child of none.
+    let mut all: Vec<(u64, u64, [usize; 2])> = Vec::new();
+    for number in 0..=nodes {
         let key = rng.next() >> 32;
-        let mut place = &mut root;
-        while let Some(node) = place {
-            place = &mut node.children[usize::from(key > node.key)];
+        let address = exact(heap, &bytes_of(&[key, number as u64 * 64, 0, 0, 0]));
+        all.push((key, address, [0; 2]));
+        if number > 0 {
+            let (parent, side) = place_of(&all, key);
+            all[parent].2[side] = number;
+            heap.write_words(all[parent].1 + 24 + side as u64 * 8, &[address]);
         }
-        let value = index as u64 * 64;
-        *place = Some(Box::new(TreeNode { key, _value: value, ..TreeNode::default() }));
     }
-    root
+    "search tree"
 }
 
-fn graph(rng: &mut Rng, vertices: usize) -> Vec<Vertex> {
-    (0..vertices)
-        .map(|index| Vertex {
-            _edges: (0..rng.between(1, 12))
-                .map(|_| (index as u32).wrapping_add(rng.below(1 << 10) as u32))
-                .collect(),
-            _weight: rng.below(100) as f32 / 10.0,
-            _label: format!("node-{index}").into(),
-        })
-        .collect()
+/// The node below which a key belongs, and on which side.
+fn place_of(all: &[(u64, u64, [usize; 2])], key: u64) -> (usize, usize) {
+    let mut place = 0;
+    loop {
+        let (node_key, _, children) = all[place];
+        let side = usize::from(key > node_key);
+        match children[side] {
+            0 => return (place, side),
+            child => place = child,
+        }
+    }
 }
 
-fn btree(rng: &mut Rng, entries: usize) -> (BTreeMap<u64, (u32, u32)>, Table<u64, u32>) {
-    let (in_tree, in_table) = (entries * 3 / 4, entries / 4);
-    let tree = (0..in_tree).map(|index| (rng.next() >> 24, (index as u32, 1))).collect();
-    let table = (0..in_table).map(|index| (index as u64 * 3, rng.below(100) as u32)).collect();
-    (tree, table)
+/// A graph in a vector of vertices: edges as indices, a label, a weight.
+fn graph(heap: &mut Heap, rng: &mut Rng, vertices: usize) -> &'static str {
+    let mut all = Growing::new(48, vertices + 1);
+    for index in 0..=vertices {
+        let edges: Vec<u8> = (0..rng.between(1, 12))
+            .flat_map(|_| (index as u32).wrapping_add(rng.below(1 << 10) as u32).to_le_bytes())
+            .collect();
+        let weight = rng.below(100) as f32 / 10.0;
+        let count = edges.len() as u64 / 4;
+        let edges = exact(heap, &edges);
+        let [_, label, length] = exact_string(heap, &format!("node-{index}"));
+        let vertex = [count, edges, count, label, length, u64::from(weight.to_bits())];
+        all.push(heap, &bytes_of(&vertex));
+    }
+    all.finish(heap);
+    "graph"
+}
+
+/// Three quarters of the entries in a B-tree, a quarter in a hash table of numbers.
+fn maps(heap: &mut Heap, rng: &mut Rng, entries: usize) -> &'static str {
+    let (in_tree, in_table) = (entries as u64 * 3 / 4, entries as u64 / 4);
+    let mut sorted: Vec<(u64, u64)> =
+        (0..in_tree).map(|index| (rng.next() >> 24, 1 << 32 | index)).collect();
+    sorted.sort_unstable();
+    number_tree(heap, &sorted);
+    let mut table = Table::new(16);
+    for index in 0..=in_table {
+        let entry = bytes_of(&[index * 3, rng.below(100) as u64]);
+        table.insert(heap, mix(index * 3), &entry);
+    }
+    table.finish(heap);
+    "B-tree"
 }

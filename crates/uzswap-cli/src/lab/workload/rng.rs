@@ -49,9 +49,33 @@ impl Rng {
     }
 
     /// One of `choices`, the early ones far more often: about Zipf's law, as words in a text.
+    ///
+    /// Ranks are drawn evenly from a logarithmic scale, whose octaves are straight lines here. The
+    /// logarithms of two C libraries differ in their last bits.
     pub(super) fn pick_zipf<'a, T>(&mut self, choices: &'a [T]) -> &'a T {
-        // Log-uniform ranks: the share of rank k falls as 1/k.
-        let rank = (choices.len() as f64 + 1.0).powf(self.fraction()) as usize - 1;
-        &choices[rank.min(choices.len() - 1)]
+        let end = choices.len() as u64 + 1;
+        let octaves = end.ilog2();
+        let part = ((end << 32) >> octaves) - (1 << 32);
+        let at = self.below((u64::from(octaves) << 32 | part) as usize) as u64;
+        let rank = ((1 << 32) + (at & 0xffff_ffff)) << (at >> 32) >> 32;
+        &choices[rank as usize - 1]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn early_choices_are_picked_more_often_and_all_are() {
+        let mut rng = Rng::new(3);
+        for length in [1, 2, 3, 7, 12, 100] {
+            let choices: Vec<usize> = (0..length).collect();
+            let mut counts = vec![0; length];
+            (0..20_000).for_each(|_| counts[*rng.pick_zipf(&choices)] += 1);
+            assert!(counts.iter().all(|count| *count > 0), "{counts:?}");
+            assert!(counts[0] > 20_000 / (length + 1), "{counts:?}");
+            assert!(length < 3 || counts[0] > counts[2], "{counts:?}");
+        }
     }
 }

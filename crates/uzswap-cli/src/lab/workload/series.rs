@@ -1,22 +1,32 @@
 //! Arrays: numbers, pictures, buffers.
 
-use super::Heap;
+use super::collections::exact;
+use super::heap::Heap;
 use super::rng::Rng;
 
 /// Arrays of numbers, 32 KiB to 1 MiB each.
 pub(super) fn numbers(heap: &mut Heap, rng: &mut Rng, bytes: usize) {
-    let mut left = bytes;
-    while left > 0 {
-        let count = left.min(rng.between(1 << 15, 1 << 20)).div_ceil(8);
-        left = left.saturating_sub(count * 8);
-        match rng.below(5) {
-            0 => heap.hold("series", walk(rng, count)),
-            1 => heap.hold("sorted keys", sorted(rng, count)),
-            2 => heap.hold("counters", counters(rng, count * 2)),
-            3 => heap.hold("sparse matrix", sparse(rng, count)),
-            _ => heap.hold("measurements", measurements(rng, count)),
-        }
+    let end = heap.bytes() + bytes;
+    while heap.bytes() < end {
+        let count = (end - heap.bytes()).min(rng.between(1 << 15, 1 << 20)).div_ceil(8);
+        let (name, array) = match rng.below(5) {
+            0 => ("series", le_bytes(&walk(rng, count), f64::to_le_bytes)),
+            1 => ("sorted keys", le_bytes(&sorted(rng, count), i64::to_le_bytes)),
+            2 => ("counters", le_bytes(&counters(rng, count * 2), u32::to_le_bytes)),
+            3 => ("sparse matrix", le_bytes(&sparse(rng, count), f64::to_le_bytes)),
+            _ => ("measurements", le_bytes(&measurements(rng, count), f64::to_le_bytes)),
+        };
+        hold(heap, name, &array);
     }
+}
+
+fn hold(heap: &mut Heap, name: &'static str, bytes: &[u8]) {
+    exact(heap, bytes);
+    heap.parts.push(name);
+}
+
+fn le_bytes<T: Copy, const N: usize>(numbers: &[T], bytes: fn(T) -> [u8; N]) -> Vec<u8> {
+    numbers.iter().flat_map(|number| bytes(*number)).collect()
 }
 
 /// A price or a load: full precision, neighbours alike.
@@ -70,11 +80,13 @@ pub(super) fn images(heap: &mut Heap, rng: &mut Rng, bytes: usize) {
     let tile_bytes = TILE_PIXELS * TILE_PIXELS * 4;
     for _ in 0..bytes / tile_bytes {
         match rng.below(10) {
-            0..5 => heap.hold("picture tile", photo(rng)),
-            5..8 => heap.hold("drawing tile", drawing(rng)),
+            0..5 => hold(heap, "picture tile", &photo(rng)),
+            5..8 => hold(heap, "drawing tile", &drawing(rng)),
             _ => {
-                let masks: Vec<Vec<u8>> = (0..4).map(|_| mask(rng)).collect();
-                heap.hold("masks", masks);
+                for _ in 0..4 {
+                    exact(heap, &mask(rng));
+                }
+                heap.parts.push("masks");
             }
         }
     }
@@ -127,13 +139,10 @@ pub(super) fn zeroed_buffers(heap: &mut Heap, rng: &mut Rng, bytes: usize) {
     while left > 0 {
         let length = left.min(rng.between(1 << 15, 1 << 17));
         left -= length;
-        // Written, not only asked for: untouched memory is not resident. Some fill with ones.
-        let fill = if rng.chance(10) { 0xff } else { 0 };
-        let mut buffer = Vec::with_capacity(length);
-        buffer.extend((0..length).map(|_| std::hint::black_box(fill)));
+        let mut buffer = vec![if rng.chance(10) { 0xff } else { 0 }; length];
         let used = rng.below(256).min(length);
         buffer[..used].fill_with(|| rng.next() as u8);
-        heap.hold("cleared buffer", buffer);
+        hold(heap, "cleared buffer", &buffer);
     }
 }
 
@@ -144,6 +153,6 @@ pub(super) fn random_blobs(heap: &mut Heap, rng: &mut Rng, bytes: usize) {
         let length = left.min(rng.between(1 << 13, 1 << 16));
         left -= length;
         let blob: Vec<u64> = (0..length.div_ceil(8)).map(|_| rng.next()).collect();
-        heap.hold("compressed blob", blob);
+        hold(heap, "compressed blob", &le_bytes(&blob, u64::to_le_bytes));
     }
 }

@@ -3,8 +3,10 @@
 use std::fmt::Write;
 use std::sync::LazyLock;
 
+use super::collections::{Table, bytes_of, exact, exact_string, grown_string};
+use super::heap::Heap;
 use super::rng::Rng;
-use super::{Heap, Table};
+use crate::lab::mix;
 
 /// English words, about by frequency: `pick_zipf` takes the early ones most.
 pub(super) static WORDS: LazyLock<Vec<&str>> = LazyLock::new(|| WORD_LIST.split(' ').collect());
@@ -123,46 +125,69 @@ pub(super) fn sentence(rng: &mut Rng, words: usize) -> String {
 
 /// Hash maps as caches and session stores have them.
 pub(super) fn string_maps(heap: &mut Heap, rng: &mut Rng, bytes: usize) {
-    let mut left = bytes;
-    while left > 0 {
-        let target = left.min(rng.between(1 << 18, 1 << 22));
-        let mut map: Table<String, String> = Table::default();
+    let end = heap.bytes() + bytes;
+    while heap.bytes() < end {
+        let target = (end - heap.bytes()).min(rng.between(1 << 18, 1 << 22));
+        let mut map = Table::new(48);
         let kind = rng.below(10);
         let mut used = 0;
         while used < target {
-            let (key, value) = match kind {
-                0..3 => (url(rng), sentence(rng, 12)),
-                3..5 => {
-                    let user = rng.below(50_000);
-                    let words = rng.between(1, 4);
-                    (format!("session:{}", hex_id(rng, 24)), {
-                        let theme = rng.pick(&["dark", "light"]);
-                        format!("user={user};lang=en;theme={theme};cart={}", sentence(rng, words))
-                    })
-                }
-                5 => (format!("user:{:08}:agent", rng.below(10_000_000)), {
-                    rng.pick_zipf(&AGENTS).to_string()
-                }),
-                6..8 => {
-                    let characters = rng.between(40, 500);
-                    (format!("token:{:06}", rng.below(1_000_000)), token(rng, characters))
-                }
-                _ => (url(rng), url(rng)),
-            };
-            // A swiss table is between 7/16 and 7/8 full: 48 bytes an entry, and as much again.
+            let (key, value) = entry(rng, kind);
+            // A table is between 7/16 and 7/8 full: 48 bytes an entry, and as much again.
             used += key.len() + value.len() + 2 * STRING_BYTES + 40;
-            map.insert(key, value);
+            let hash = hash(&key);
+            if !map.has(hash) {
+                let mut words = Vec::from(grown_string(heap, &key));
+                // Some programs copy what they keep, and then it has no room at its end.
+                words.extend(match kind {
+                    5 => exact_string(heap, &value),
+                    _ => grown_string(heap, &value),
+                });
+                map.insert(heap, hash, &bytes_of(&words));
+            }
         }
-        left = left.saturating_sub(used);
-        heap.hold("hash map of strings", map);
+        map.finish(heap);
+        heap.parts.push("hash map of strings");
+    }
+}
+
+/// FNV-1a, mixed: each bit of a key changes the place and the control byte.
+fn hash(key: &str) -> u64 {
+    let fnv = key.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+    });
+    mix(fnv)
+}
+
+/// A key and a value of a map of this kind.
+fn entry(rng: &mut Rng, kind: usize) -> (String, String) {
+    match kind {
+        0..3 => (url(rng), sentence(rng, 12)),
+        3..5 => {
+            let user = rng.below(50_000);
+            let words = rng.between(1, 4);
+            let key = format!("session:{}", hex_id(rng, 24));
+            let theme = rng.pick(&["dark", "light"]);
+            let cart = sentence(rng, words);
+            (key, format!("user={user};lang=en;theme={theme};cart={cart}"))
+        }
+        5 => {
+            let user = rng.below(10_000_000);
+            (format!("user:{user:08}:agent"), rng.pick_zipf(&AGENTS).to_string())
+        }
+        6..8 => {
+            let characters = rng.between(40, 500);
+            (format!("token:{:06}", rng.below(1_000_000)), token(rng, characters))
+        }
+        _ => (url(rng), url(rng)),
     }
 }
 
 /// Buffers of text, as editors, log shippers and compilers have them.
 pub(super) fn texts(heap: &mut Heap, rng: &mut Rng, bytes: usize) {
-    let mut left = bytes;
-    while left > 0 {
-        let target = left.min(rng.between(1 << 14, 1 << 18));
+    let end = heap.bytes() + bytes;
+    while heap.bytes() < end {
+        let target = (end - heap.bytes()).min(rng.between(1 << 14, 1 << 18));
         let mut text = String::with_capacity(target + 256);
         let kind = rng.below(3);
         let mut clock = rng.below(80_000_000);
@@ -176,8 +201,8 @@ pub(super) fn texts(heap: &mut Heap, rng: &mut Rng, bytes: usize) {
                 _ => source_line(&mut text, rng),
             }
         }
-        left = left.saturating_sub(text.capacity());
-        heap.hold(["prose", "log", "source"][kind], text);
+        exact(heap, text.as_bytes());
+        heap.parts.push(["prose", "log", "source"][kind]);
     }
 }
 
