@@ -26,6 +26,7 @@ fn main() -> ExitCode {
         trial("every_schema_describes_every_field", None, schemas_are_whole),
         trial("the_validator_finds_what_is_wrong", None, validator),
         trial("comparisons", None, comparisons),
+        trial("advice", None, advice),
         trial("studies", None, studies),
         trial("torture", None, torture),
         trial("other_commands", None, others),
@@ -327,6 +328,16 @@ fn comparisons() {
     let limited = of(&[&limited[..], &["--backing", text(&backing)]].concat());
     assert!(limited["combinations"][0]["access"].is_object(), "{limited}");
     assert_eq!(limited["settings"]["runs_each"], 1);
+}
+
+fn advice() {
+    let lab = Lab::new();
+    let pages = pages(&lab);
+    let found = printed(&["advise", "--corpus", text(&pages)], 0, Schema::Advise);
+    assert_eq!(found["measured"].as_array().unwrap().len(), 3, "{found}");
+    let own = std::process::id().to_string();
+    printed(&["advise", "--sample", "1M", "--pid", &own], 0, Schema::Advise);
+    printed(&["advise", "--sample", "1M", "--budget", "1s"], 0, Schema::Advise);
 }
 
 fn studies() {

@@ -339,12 +339,7 @@ impl Compare {
         if result.is_err() {
             self.limits.remove_left(&experiment);
         }
-        let combinations = result.map_err(|error| match error {
-            ExperimentError::Check { .. } => Failure::Check(error.into()),
-            ExperimentError::Machine { .. } | ExperimentError::Interrupted => {
-                Failure::Machine(error.into())
-            }
-        })?;
+        let combinations = result.map_err(failure)?;
         let limits = experiment.limits.map(|limits| limits.settings);
         Ok(Report::new(source.info, settings, limits, &combinations))
     }
@@ -416,8 +411,18 @@ fn held(changes: Option<&Changes>) -> Result<(), Failure> {
     }
 }
 
+/// What an experiment that was given up means for the command.
+pub(super) fn failure(error: ExperimentError) -> Failure {
+    match error {
+        ExperimentError::Check { .. } => Failure::Check(error.into()),
+        ExperimentError::Machine { .. } | ExperimentError::Interrupted => {
+            Failure::Machine(error.into())
+        }
+    }
+}
+
 /// Runs the experiment with a bar on standard error, if that is a terminal.
-fn with_progress(experiment: &Experiment) -> Result<Vec<Combination>, ExperimentError> {
+pub(super) fn with_progress(experiment: &Experiment) -> Result<Vec<Combination>, ExperimentError> {
     let bar = bar(0, "{elapsed:>4} [{bar:30}] {pos}/{len}  {msg}");
     bar.enable_steady_tick(Duration::from_millis(250));
     let result = experiment.run(&mut |done, total, next| {
@@ -430,7 +435,7 @@ fn with_progress(experiment: &Experiment) -> Result<Vec<Combination>, Experiment
 }
 
 /// Columns of the terminal on standard output; 80 where that is another file.
-fn terminal_columns() -> usize {
+pub(super) fn terminal_columns() -> usize {
     let size = rustix::termios::tcgetwinsize(io::stdout());
     size.map_or(80, |size| usize::from(size.ws_col))
 }

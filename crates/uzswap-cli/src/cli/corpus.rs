@@ -1,5 +1,6 @@
 //! The source of pages of a command: a file, a capture, or the built-in workload.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, IsTerminal, Read, Write};
@@ -35,6 +36,8 @@ pub(super) struct Source {
     pub(super) kinds: Vec<KindPages>,
     /// Pages of each unit of a sample; empty where the pages are all.
     pub(super) units: Vec<u64>,
+    /// The mappings that the pages are from, as far as they have names.
+    pub(super) mappings: Vec<String>,
     /// Where the file is, if it was made for this command.
     _made: Option<TempDir>,
 }
@@ -96,8 +99,9 @@ impl Source {
 
     fn of_pages(path: OsString, about: About, made: Option<TempDir>) -> Source {
         let kinds = KindPages::of_ranges(&about.ranges, about.page_count);
-        let units = about.unit_pages();
-        Source { file: CorpusFile::Pages(path), info: info(about), kinds, units, _made: made }
+        let (units, mappings) = (about.unit_pages(), mappings(&about));
+        let (file, info) = (CorpusFile::Pages(path), info(about));
+        Source { file, info, kinds, units, mappings, _made: made }
     }
 
     /// The list of sizes at `path`, checked.
@@ -117,8 +121,17 @@ impl Source {
             notes: Vec::new(),
         };
         let (path, made) = lasting(path, &text)?;
-        let (kinds, units) = (KindPages::unknown(info.pages), Vec::new());
-        Ok(Source { file: CorpusFile::Sizes(path), info, kinds, units, _made: made })
+        let kinds = KindPages::unknown(info.pages);
+        Ok(Source::without_ranges(CorpusFile::Sizes(path), info, kinds, made))
+    }
+
+    fn without_ranges(
+        file: CorpusFile,
+        info: CorpusInfo,
+        kinds: Vec<KindPages>,
+        made: Option<TempDir>,
+    ) -> Source {
+        Source { file, info, kinds, units: Vec::new(), mappings: Vec::new(), _made: made }
     }
 
     /// The trace at `path`, checked.
@@ -147,8 +160,7 @@ impl Source {
         let own = fs::canonicalize(path)
             .with_context(|| format!("cannot find {}", path.display()))
             .map_err(Failure::Machine)?;
-        let (kinds, units) = (Vec::new(), Vec::new());
-        Ok(Source { file: CorpusFile::Trace(own.into()), info, kinds, units, _made: None })
+        Ok(Source::without_ranges(CorpusFile::Trace(own.into()), info, Vec::new(), None))
     }
 
     /// Number of pages or events that each run must find in the file.
@@ -156,6 +168,12 @@ impl Source {
         let trace = self.info.trace.as_ref();
         trace.map_or(self.info.pages, |trace| trace.totals.events())
     }
+}
+
+/// The names of mappings, each once.
+fn mappings(about: &About) -> Vec<String> {
+    let names: BTreeSet<&str> = about.ranges.iter().map(|range| range.name.as_str()).collect();
+    names.into_iter().map(str::to_owned).collect()
 }
 
 /// An error of a capture into a folder of this command.

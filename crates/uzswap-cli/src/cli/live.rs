@@ -317,7 +317,7 @@ fn parse_limit(text: &str) -> Result<LiveLimit, String> {
 }
 
 /// Parses `500ms`, `90s`, `10m`, `2h`.
-fn parse_time(text: &str) -> Result<Duration, String> {
+pub(super) fn parse_time(text: &str) -> Result<Duration, String> {
     let expected = || "expected a time with ms, s, m or h, such as 90s".to_owned();
     let at = text.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(expected)?;
     let (number, unit) = text.split_at(at);

@@ -1,5 +1,6 @@
 //! The command line: one file per subcommand.
 
+mod advise;
 mod args;
 mod bench;
 mod capture;
@@ -56,6 +57,8 @@ pub struct Cli {
 enum Command {
     /// Compare allocators and compressors on pages of a file, a process or a command
     Compare(Box<compare::Compare>),
+    /// Say which settings of run, zram and zswap suit a program or this machine
+    Advise(Box<advise::Advise>),
     /// Run a program in less memory
     Run(run::Run),
     /// List the running `uzswap run` processes, refreshed every second
@@ -133,6 +136,7 @@ impl Command {
         match self {
             Command::Run(command) => return Ok(command.run()),
             Command::Compare(command) => command.run(),
+            Command::Advise(command) => command.run(),
             Command::Capture(command) => command.run(),
             Command::Top(command) => command.run(),
             Command::Classes(command) => command.run(),

@@ -108,6 +108,21 @@ pub struct Settings {
     pub same_filled_zero_only: bool,
 }
 
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            chain_size: 8,
+            chain_rule: ChainRule::LeastWaste,
+            handle_header: HandleHeader::InObject,
+            host_pages: HostPages::Small,
+            incompressible: Incompressible::Reject,
+            free: FreedHalf::Random,
+            same_filled: SameFilledCheck::default(),
+            same_filled_zero_only: false,
+        }
+    }
+}
+
 /// The parts that combinations differ in, beside the compressor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Parts {

@@ -19,7 +19,7 @@ mod residency;
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
@@ -207,6 +207,24 @@ pub fn capture_pid(pid: i32, out: &Path, options: &CaptureOptions) -> Result<Abo
     }
     let notes = process::capture(pid, options, &mut writer, &signals)?;
     finish(writer, origin, notes)
+}
+
+/// Takes a sample of all processes that this one may read, the largest first. Those that it does not
+/// get to within half of `budget` are left out, as their pages are read in the other half.
+///
+/// # Errors
+///
+/// [`CaptureError::NoPages`] where there is none that it may read; of the output.
+pub fn capture_system(
+    out: &Path,
+    options: &CaptureOptions,
+    budget: Duration,
+) -> Result<About, CaptureError> {
+    let signals = SignalsHeld::new();
+    let mut writer = PageSetWriter::create(out)?;
+    let deadline = Instant::now() + budget / 2;
+    let notes = process::capture_system(options.sample, deadline, &mut writer, &signals)?;
+    finish(writer, "all processes".to_owned(), notes)
 }
 
 /// Runs a command and captures it, or the tree below it, into the page set `out`. The command has

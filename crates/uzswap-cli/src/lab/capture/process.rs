@@ -13,6 +13,7 @@ use procfs::process::{MMPermissions, MMapPath, MemoryMap, Process, Stat};
 use super::residency::PageMap;
 use super::{CaptureError, CaptureOptions};
 use crate::lab::page_set::{PageRange, PageSetWriter};
+use crate::lab::report::format::human_size;
 use crate::lab::sample::{Population, SamplePlan, UNIT_BYTES, UNIT_PAGES, UnitWalk, pieces};
 use uzswap::page::{PAGE_SIZE, Page};
 use uzswap_sys::signals::{self, RunsAgain, SignalNumber, SignalsHeld};
@@ -112,6 +113,20 @@ pub(super) fn read_all(
         Some(_) => count_all(pids, signals)?,
         None => Population::default(),
     };
+    read_counted(pids, counted, plan, writer, signals, notes, |index| index > 0)
+}
+
+/// Reads what was counted, or a sample of it. A process that is gone or may not be read is left out
+/// where `may_miss` its place among `pids`.
+fn read_counted(
+    pids: &[i32],
+    counted: Population,
+    plan: SamplePlan,
+    writer: &mut PageSetWriter,
+    signals: &SignalsHeld,
+    notes: &mut Vec<String>,
+    may_miss: impl Fn(usize) -> bool,
+) -> Result<(), CaptureError> {
     let mut walk = UnitWalk::drawing(counted, plan);
     let mut lost = Lost::default();
     for (index, &pid) in pids.iter().enumerate() {
@@ -123,7 +138,7 @@ pub(super) fn read_all(
                 | CaptureError::Ended { .. }
                 | CaptureError::NoPermission { .. }
                 | CaptureError::Zombie { .. }),
-            ) if index > 0 => notes.push(format!("skipped a child: {error}")),
+            ) if may_miss(index) => notes.push(format!("skipped a process: {error}")),
             Err(error) => return Err(error),
         }
     }
@@ -144,8 +159,21 @@ pub(super) fn read_all(
 /// Counts the pages and units of `pids`. A process that cannot be read has none: reading its pages
 /// says why.
 fn count_all(pids: &[i32], signals: &SignalsHeld) -> Result<Population, CaptureError> {
+    count_until(pids, signals, None).map(|(population, _)| population)
+}
+
+/// Counts the pages of processes in their order until the deadline; the number of processes that it
+/// got to.
+fn count_until(
+    pids: &[i32],
+    signals: &SignalsHeld,
+    deadline: Option<Instant>,
+) -> Result<(Population, usize), CaptureError> {
     let mut walk = UnitWalk::counting();
-    for &pid in pids {
+    for (index, &pid) in pids.iter().enumerate() {
+        if index > 0 && deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            return Ok((walk.met(), index));
+        }
         let maps = Process::new(pid).and_then(|process| process.maps());
         let (Ok(maps), Ok(mut page_map)) = (maps, PageMap::open(pid)) else { continue };
         for map in maps.into_iter().filter(is_private_memory) {
@@ -159,7 +187,68 @@ fn count_all(pids: &[i32], signals: &SignalsHeld) -> Result<Population, CaptureE
             }
         }
     }
-    Ok(walk.met())
+    Ok((walk.met(), pids.len()))
+}
+
+/// Takes a sample of all processes that this one may read, the largest first; the notes. Processes
+/// that it does not get to by the deadline are left out.
+pub(super) fn capture_system(
+    plan: SamplePlan,
+    deadline: Instant,
+    writer: &mut PageSetWriter,
+    signals: &SignalsHeld,
+) -> Result<Vec<String>, CaptureError> {
+    let all = processes_by_memory();
+    let pids: Vec<i32> = all.iter().filter(|it| it.is_readable).map(|it| it.pid).collect();
+    let (counted, reached) = count_until(&pids, signals, Some(deadline))?;
+    let mut notes = Vec::new();
+    let bytes = |them: &[ByMemory]| them.iter().map(|it| it.anonymous_bytes).sum::<u64>();
+    let readable = all.iter().filter(|it| it.is_readable).count();
+    if readable < all.len() {
+        let rest: Vec<ByMemory> = all.iter().copied().filter(|it| !it.is_readable).collect();
+        notes.push(format!(
+            "this user cannot read {} of {} processes, which have {}; root reads all",
+            rest.len(),
+            all.len(),
+            human_size(bytes(&rest))
+        ));
+    }
+    if reached < pids.len() {
+        notes.push(format!(
+            "{} of {} processes were reached in time, the largest first; --budget gives more",
+            reached,
+            pids.len()
+        ));
+    }
+    read_counted(&pids[..reached], counted, plan, writer, signals, &mut notes, |_| true)?;
+    Ok(notes)
+}
+
+/// A process of the machine.
+#[derive(Debug, Clone, Copy)]
+struct ByMemory {
+    pid: i32,
+    anonymous_bytes: u64,
+    is_readable: bool,
+}
+
+/// All processes with memory of their own but this one, the largest first.
+fn processes_by_memory() -> Vec<ByMemory> {
+    let Ok(processes) = procfs::process::all_processes() else { return Vec::new() };
+    let one = |process: Process| {
+        let status = process.status().ok()?;
+        let anonymous_bytes = status.rssanon? << 10; // in KiB
+        let is_readable = File::open(format!("/proc/{}/mem", process.pid)).is_ok();
+        Some(ByMemory { pid: process.pid, anonymous_bytes, is_readable })
+    };
+    let mut all: Vec<ByMemory> = processes
+        .filter_map(Result::ok)
+        .filter(|process| !is_us(process.pid))
+        .filter_map(one)
+        .filter(|it| it.anonymous_bytes > 0)
+        .collect();
+    all.sort_by_key(|it| std::cmp::Reverse(it.anonymous_bytes));
+    all
 }
 
 /// The parts of a mapping that are looked at one by one: lists of their pages stay small.
@@ -385,7 +474,7 @@ fn walk(
                 }
             }
             Err(_) if parent != pid => {
-                notes.push(format!("skipped a child: process {parent} ended"));
+                notes.push(format!("skipped a process: process {parent} ended"));
             }
             Err(_) => {} // reading its pages says it better
         }
@@ -549,7 +638,7 @@ mod tests {
         };
         let mut notes = Vec::new();
         assert_eq!(walk(1, children, &mut notes), [1, 3, 2, 4]);
-        assert_eq!(notes, ["skipped a child: process 4 ended"]);
+        assert_eq!(notes, ["skipped a process: process 4 ended"]);
     }
 
     #[test]

@@ -36,11 +36,13 @@ pub enum Schema {
     Top,
     /// The figures of one `uzswap run`.
     Run,
+    /// Advice.
+    Advise,
 }
 
 impl Schema {
     /// All of them.
-    pub const ALL: [Schema; 13] = [
+    pub const ALL: [Schema; 14] = [
         Schema::Compare,
         Schema::CompareLimit,
         Schema::Capture,
@@ -54,6 +56,7 @@ impl Schema {
         Schema::Doctor,
         Schema::Top,
         Schema::Run,
+        Schema::Advise,
     ];
 
     /// Its name and its version. A field that is removed, renamed or has another meaning makes a
@@ -73,6 +76,7 @@ impl Schema {
             Schema::Doctor => "uzswap-doctor/1",
             Schema::Top => "uzswap-top/1",
             Schema::Run => "uzswap-run/1",
+            Schema::Advise => "uzswap-advise/1",
         }
     }
 
@@ -91,6 +95,7 @@ impl Schema {
             Schema::Doctor => "doctor",
             Schema::Top => "top",
             Schema::Run => "run",
+            Schema::Advise => "advise",
         }
     }
 }

@@ -1,0 +1,181 @@
+//! `uzswap advise`: settings for `uzswap run`, zram and zswap, from the pages of a program.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+
+use super::Failure;
+use super::compare::{terminal_columns, with_progress};
+use super::corpus::Source;
+use super::json::JsonOutput;
+use super::live::parse_time;
+use super::sample::{self, SampleSize};
+use crate::lab::advise::machine::SwapState;
+use crate::lab::advise::{AdviceReport, Runtime, Target};
+use crate::lab::capture::{
+    CaptureAt, CaptureOptions, capture_command, capture_pid, capture_system,
+};
+use crate::lab::experiment::{Experiment, Settings};
+use crate::lab::report::{Report, Screen};
+use uzswap::compressor::CompressorKind;
+use uzswap::index::IndexKind;
+use uzswap::page::PAGE_SIZE;
+use uzswap::zpool::ZpoolKind;
+use uzswap::zpool::zsmalloc::ObjectMapping;
+use uzswap_sys::interrupt;
+
+/// The compressors to choose from: each is in kernels of today, and in `uzswap run`.
+const COMPRESSORS: [CompressorKind; 3] =
+    [CompressorKind::Lz4, CompressorKind::LzoRle, CompressorKind::Zstd(3)];
+
+/// Runs of each compressor: sizes are the same in each, and a median of thousands of stores and
+/// loads needs no more.
+const RUNS: usize = 1;
+
+/// The sample of a command, whose user waits, and of anything else.
+const SAMPLE_OF_COMMAND: u64 = 64 << 20;
+const SAMPLE: u64 = 256 << 20;
+
+/// What `uzswap advise` is asked for.
+///
+/// A sample of the pages is compressed by lz4, lzo-rle and zstd on zsmalloc. The advice is for the
+/// running kernel; nothing is changed. Without a target, it is for the whole machine (--system).
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Exit code: 0 with advice, also if it is to change nothing; 3 if no memory \
+                        can be read."
+)]
+pub(super) struct Advise {
+    /// Advise for this command, by its pages when it has most of them
+    #[arg(last = true, value_name = "CMD", group = "target")]
+    command: Vec<OsString>,
+    /// Advise for a running process
+    #[arg(long, value_name = "PID", group = "target",
+          value_parser = clap::value_parser!(i32).range(1..))]
+    pid: Option<i32>,
+    /// Include the pages of the process's descendants
+    #[arg(long)]
+    tree: bool,
+    /// Advise for the pages of a file: a page set, a core dump
+    #[arg(long, value_name = "FILE", group = "target")]
+    corpus: Option<PathBuf>,
+    /// Advise for the machine, by all processes that you may read
+    #[arg(long, group = "target")]
+    system: bool,
+    /// Most time for reading the processes of --system: 500ms, 30s
+    #[arg(long, value_name = "TIME", value_parser = parse_time, default_value = "10s")]
+    budget: Duration,
+    /// Memory to measure, or all of it [default: 256M, of a command 64M]
+    #[arg(long, value_name = "SIZE")]
+    sample: Option<SampleSize>,
+    /// Seed of the sample: same seed, same pages
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Print one JSON document instead, or write it to FILE beside the text
+    #[arg(long, value_name = "FILE", num_args = 0..=1)]
+    json: Option<Option<PathBuf>>,
+}
+
+impl Advise {
+    pub(super) fn run(self) -> Result<(), Failure> {
+        interrupt::watch().context("cannot install signal handlers").map_err(Failure::Machine)?;
+        if self.tree && self.pid.is_none() && self.command.is_empty() {
+            return Err(Failure::Usage(anyhow!("--tree needs --pid or a command")));
+        }
+        let mut output = JsonOutput::open(self.json.as_ref())?;
+        let report = self.advice();
+        interrupt::end_if_noted();
+        let report = report?;
+        let screen = Screen::new(terminal_columns(), false);
+        output.print_document(&report, || report.to_text(screen))
+    }
+
+    fn advice(&self) -> Result<AdviceReport, Failure> {
+        let source = self.source()?;
+        let target = self.target(&source);
+        let settings = Settings::default();
+        let experiment = Experiment {
+            corpus: source.file.clone(),
+            pages: source.count(),
+            units: source.units.clone(),
+            zpools: vec![ZpoolKind::Zsmalloc],
+            indexes: vec![IndexKind::default()],
+            mappings: vec![ObjectMapping::default()],
+            compressors: COMPRESSORS.to_vec(),
+            runs: RUNS,
+            settings,
+            object_headers: Vec::new(),
+            limits: None,
+        };
+        let combinations = with_progress(&experiment).map_err(super::compare::failure)?;
+        let report = Report::new(source.info, settings, None, &combinations);
+        Ok(AdviceReport::new(target, report, SwapState::of_this_machine()))
+    }
+
+    fn source(&self) -> Result<Source, Failure> {
+        let default = if self.command.is_empty() { SAMPLE } else { SAMPLE_OF_COMMAND };
+        let size = self.sample.unwrap_or(SampleSize::Bytes(default));
+        let options = CaptureOptions {
+            sample: sample::plan(Some(size), self.seed),
+            tree: self.tree,
+            stdout_to_stderr: true,
+            ..CaptureOptions::default()
+        };
+        if let Some(path) = &self.corpus {
+            return Source::of_file(path, options.sample);
+        }
+        if let Some(pid) = self.pid {
+            return Source::captured(&format!("sampling process {pid}"), |path| {
+                capture_pid(pid, path, &options)
+            });
+        }
+        if !self.command.is_empty() {
+            return Source::captured("", |path| {
+                capture_command(&self.command, CaptureAt::Peak, path, &options)
+            });
+        }
+        Source::captured("sampling all processes", |path| {
+            capture_system(path, &options, self.budget)
+        })
+    }
+
+    fn target(&self, source: &Source) -> Target {
+        let pages = source.info.sample.map_or(source.info.pages, |sample| sample.of_pages);
+        let program = self.command.first().map(|name| name.to_string_lossy().into_owned());
+        let names = program.iter().map(String::as_str);
+        let mappings = source.mappings.iter().map(String::as_str);
+        Target {
+            origin: source.info.origin.clone(),
+            command: (!self.command.is_empty()).then(|| shell_words(&self.command)),
+            bytes: pages * PAGE_SIZE as u64,
+            is_machine: self.command.is_empty() && self.pid.is_none() && self.corpus.is_none(),
+            runtime: names.chain(mappings).find_map(Runtime::of),
+        }
+    }
+}
+
+/// A command line as a shell takes it.
+fn shell_words(command: &[OsString]) -> String {
+    let quoted = |word: &OsString| {
+        let word = word.to_string_lossy().into_owned();
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
+        match !word.is_empty() && word.chars().all(is_plain) {
+            true => word,
+            false => format!("'{}'", word.replace('\'', "'\\''")),
+        }
+    };
+    command.iter().map(quoted).collect::<Vec<String>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_written_as_a_shell_takes_it() {
+        let words = ["sh", "-c", "echo 'a  b' > $X", ""].map(OsString::from);
+        assert_eq!(shell_words(&words), r"sh -c 'echo '\''a  b'\'' > $X' ''");
+    }
+}

@@ -1,0 +1,241 @@
+//! Advice: settings for a program or a machine, from measurements of its own pages.
+//!
+//! ```text
+//!  pages (a sample) --> replay: lz4, lzo-rle, zstd on zsmalloc --> Measured
+//!  /proc, /sys ------> SwapState                                      |
+//!                          '------------> recommend <-----------------'  --> text, JSON
+//! ```
+
+pub mod machine;
+mod recommend;
+mod text;
+
+use serde::Serialize;
+
+pub use recommend::{Advice, Recommendation, Setting, Tool, recommend};
+
+use super::choice::{Candidate, GOAL};
+use super::report::{CorpusInfo, Envelope, Findings, Report, Schema, Screen};
+use super::sample::Estimate;
+use machine::SwapState;
+use uzswap::page::PAGE_SIZE;
+
+/// Pages from which on zsmalloc's classes are mostly filled.
+const PAGES_MANY: u64 = 10_000;
+/// Pages below which a figure is little more than a guess.
+const PAGES_FEW: u64 = 2_000;
+/// Widest interval of a figure to rely on, to either side.
+const NARROW_PERCENT: f64 = 5.0;
+
+/// How sure a figure is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Confidence {
+    /// Fewer than 2,000 pages.
+    Low,
+    /// Fewer than 10,000 pages, an interval wider than 5 % to a side, or a figure that only a run
+    /// shows.
+    Medium,
+    /// Measured.
+    High,
+}
+
+impl Confidence {
+    /// For people.
+    pub fn word(self) -> &'static str {
+        match self {
+            Confidence::Low => "low",
+            Confidence::Medium => "medium",
+            Confidence::High => "high",
+        }
+    }
+}
+
+/// A runtime with a heap limit of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Runtime {
+    /// V8: node, Chromium.
+    V8,
+    /// A Java virtual machine.
+    Jvm,
+}
+
+impl Runtime {
+    /// By a program's name or the path of one of its mappings.
+    pub fn of(name: &str) -> Option<Runtime> {
+        let name = name.rsplit('/').next().unwrap_or(name);
+        match name {
+            "node" | "nodejs" | "chrome" | "chromium" | "electron" => Some(Runtime::V8),
+            "java" => Some(Runtime::Jvm),
+            _ if name.starts_with("libjvm.so") => Some(Runtime::Jvm),
+            _ if name.starts_with("libnode.so") => Some(Runtime::V8),
+            _ => None,
+        }
+    }
+
+    fn warning(self) -> &'static str {
+        match self {
+            Runtime::V8 => {
+                "V8 has a heap limit of its own: \"JavaScript heap out of memory\" is no lack of \
+                 memory. More memory does not help then; node --max-old-space-size=MIB does."
+            }
+            Runtime::Jvm => {
+                "The Java virtual machine has a heap limit of its own: OutOfMemoryError is no lack \
+                 of memory. More memory does not help then; java -Xmx does."
+            }
+        }
+    }
+}
+
+/// The pages that advice is for.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Target {
+    /// Their source, in words.
+    pub origin: String,
+    /// The command line, as a shell takes it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub command: Option<String>,
+    /// All of the pages, in bytes: of a command, at its peak.
+    pub bytes: u64,
+    /// Whether they are of all programs of the machine.
+    pub is_machine: bool,
+    /// A runtime that was recognised.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub runtime: Option<Runtime>,
+}
+
+/// One compressor on the measured pages, with zsmalloc.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Measured {
+    /// The compressor.
+    pub compressor: String,
+    /// Pages that were compressed.
+    pub pages: u64,
+    /// Memory that all pages of the target take then: pool, metadata, refused pages.
+    pub bytes: Estimate,
+    /// All pages of the target, in bytes.
+    pub of_bytes: u64,
+    /// The median store, in microseconds.
+    pub store_us: f64,
+    /// The median load.
+    pub load_us: f64,
+}
+
+impl Candidate for &Measured {
+    fn bytes(&self) -> u64 {
+        self.bytes.estimate
+    }
+
+    fn us_per_page(&self) -> f64 {
+        Measured::us_per_page(self)
+    }
+}
+
+impl Measured {
+    /// Bytes of the pages over the memory that they take.
+    pub fn ratio(&self) -> f64 {
+        ratio(self.of_bytes, self.bytes.estimate)
+    }
+
+    /// The ends of the ratio's 95 % interval.
+    fn ratio_interval(&self) -> (f64, f64) {
+        (ratio(self.of_bytes, self.bytes.high), ratio(self.of_bytes, self.bytes.low))
+    }
+
+    /// The longer side of the interval in percent of the figure.
+    fn reach_percent(&self) -> f64 {
+        let Estimate { estimate, low, high } = self.bytes;
+        let reach = (high.saturating_sub(estimate)).max(estimate.saturating_sub(low));
+        reach as f64 / estimate.max(1) as f64 * 100.0
+    }
+
+    /// One store and one load, in microseconds.
+    fn us_per_page(&self) -> f64 {
+        self.store_us + self.load_us
+    }
+
+    fn confidence(&self) -> Confidence {
+        match self.pages {
+            0..PAGES_FEW => Confidence::Low,
+            PAGES_FEW..PAGES_MANY => Confidence::Medium,
+            _ if self.reach_percent() > NARROW_PERCENT => Confidence::Medium,
+            _ => Confidence::High,
+        }
+    }
+}
+
+impl Measured {
+    /// Of a combination on a sample, or on all of the target's pages.
+    fn of(findings: &Findings, target: &Target) -> Measured {
+        let pages = findings.figures.stored_pages + findings.rejected_pages;
+        let scale = target.bytes as f64 / (pages * PAGE_SIZE as u64).max(1) as f64;
+        let estimate = findings.bytes_with_rejected as f64 * scale;
+        // Of the pool, which is most of it.
+        let interval = findings.whole.map_or((1.0, 1.0), |whole| {
+            let of_pool = |end: u64| end as f64 / whole.pool_bytes.estimate.max(1) as f64;
+            (of_pool(whole.pool_bytes.low), of_pool(whole.pool_bytes.high))
+        });
+        let us = |ns: u64| ns as f64 / 1e3;
+        Measured {
+            compressor: findings.compressor.clone(),
+            pages,
+            bytes: Estimate {
+                estimate: estimate as u64,
+                low: (estimate * interval.0) as u64,
+                high: (estimate * interval.1) as u64,
+            },
+            of_bytes: target.bytes,
+            store_us: us(findings.store_ns.p50),
+            load_us: us(findings.load_ns.p50),
+        }
+    }
+}
+
+fn ratio(of_bytes: u64, bytes: u64) -> f64 {
+    of_bytes as f64 / bytes.max(1) as f64
+}
+
+/// The whole answer. Its JSON form is what `--json` prints.
+#[derive(Debug, Clone, Serialize)]
+pub struct AdviceReport {
+    /// The fields that every document begins with.
+    #[serde(flatten)]
+    pub envelope: Envelope,
+    /// The pages that it is for.
+    pub target: Target,
+    /// The pages that were measured.
+    pub corpus: CorpusInfo,
+    /// The rule by which one compressor was chosen.
+    pub goal: &'static str,
+    /// One element a compressor.
+    pub measured: Vec<Measured>,
+    /// The machine's memory and swap.
+    pub swap: SwapState,
+    /// The advice.
+    #[serde(flatten)]
+    pub recommendation: Recommendation,
+}
+
+impl AdviceReport {
+    /// The advice from a comparison of compressors on the target's pages.
+    pub fn new(target: Target, report: Report, swap: SwapState) -> AdviceReport {
+        let measured: Vec<Measured> =
+            report.combinations.iter().map(|findings| Measured::of(findings, &target)).collect();
+        let recommendation = recommend(&target, &measured, &swap);
+        AdviceReport {
+            envelope: Envelope::new(Schema::Advise),
+            target,
+            corpus: report.corpus,
+            goal: GOAL,
+            measured,
+            swap,
+            recommendation,
+        }
+    }
+
+    /// For a terminal.
+    pub fn to_text(&self, screen: Screen) -> String {
+        text::page(self, screen)
+    }
+}

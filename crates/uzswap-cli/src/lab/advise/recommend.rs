@@ -1,0 +1,500 @@
+//! From measurements and the state of the machine to settings: values in, values out.
+
+use serde::Serialize;
+
+use super::machine::{SwapState, ZramState, ZswapState};
+use super::{Confidence, Measured, Target};
+use crate::lab::choice::{RATIO_MIN, choose};
+use crate::lab::report::format::human_size;
+
+/// The share of a program's pages that stay as they are: a limit leaves a third of the memory for
+/// the pages that the program works on.
+const KEPT_SHARE: f64 = 1.0 / 3.0;
+
+/// The kernel's part of a machine for compressed pages: a quarter of its memory.
+const MACHINE_SHARE: f64 = 0.25;
+
+/// Above the measured need, for pages that are not in the sample.
+const RESERVE: f64 = 1.1;
+
+/// Pages below which there is nothing to save.
+const PAGES_MIN: u64 = 1 << 8; // 1 MiB
+
+/// A target of so many times less than the available memory has no lack of it.
+const ENOUGH_TIMES: u64 = 2;
+
+const MIB: u64 = 1 << 20;
+
+/// The tools that there is advice for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Tool {
+    /// `uzswap run`, which needs neither swap nor settings of the kernel.
+    Run,
+    /// The kernel's zram.
+    Zram,
+    /// The kernel's zswap.
+    Zswap,
+}
+
+impl Tool {
+    /// For people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Tool::Run => "uzswap run",
+            Tool::Zram => "zram",
+            Tool::Zswap => "zswap",
+        }
+    }
+}
+
+/// Settings of one tool, and their worth.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Advice {
+    /// The tool.
+    pub tool: Tool,
+    /// The compressor that the rule chose among those that the tool has.
+    pub compressor: String,
+    /// Bytes of the pages over the memory that they take with it.
+    pub ratio: f64,
+    /// Forms of the settings, each ready to paste.
+    pub settings: Vec<Setting>,
+    /// Bytes of real memory that the settings save once the pages are compressed.
+    pub saves_bytes: u64,
+    /// The same in percent of the bytes of those pages.
+    pub saves_percent: f64,
+    /// Percent of a processor for each 1,000 pages a second that leave memory and come back.
+    pub cpu_percent_per_1000_pages: f64,
+    /// How sure the figures are.
+    pub confidence: Confidence,
+    /// The measurement behind it, in words.
+    pub because: String,
+}
+
+/// One form of settings.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Setting {
+    /// The place for it: a file's name, or a shell.
+    pub place: &'static str,
+    /// Its lines.
+    pub lines: Vec<String>,
+}
+
+/// The advice for a target, and remarks that may be worth more than any setting.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Recommendation {
+    /// The answer in one or two sentences.
+    pub verdict: Vec<String>,
+    /// One element a tool that can help here.
+    pub advice: Vec<Advice>,
+    /// Remarks: states of the machine that are wrong, and lacks that are no lack of memory.
+    pub warnings: Vec<String>,
+}
+
+/// The advice.
+pub fn recommend(target: &Target, measured: &[Measured], machine: &SwapState) -> Recommendation {
+    let warnings = warnings(target, machine);
+    let Some(best) = choose(measured) else {
+        let verdict = vec!["No page was measured: there is nothing to advise.".to_owned()];
+        return Recommendation { verdict, advice: Vec::new(), warnings };
+    };
+    if best.pages < PAGES_MIN {
+        let verdict = vec![format!(
+            "Do not bother: there are {} pages, too few to save memory with.",
+            best.pages
+        )];
+        return Recommendation { verdict, advice: Vec::new(), warnings };
+    }
+    if best.ratio() < RATIO_MIN {
+        let verdict = vec![format!(
+            "Do not bother: these pages do not compress ({:.2} to 1 at best, with {}).",
+            best.ratio(),
+            best.compressor
+        )];
+        return Recommendation { verdict, advice: Vec::new(), warnings };
+    }
+    let advice: Vec<Advice> = [
+        for_run(target, measured),
+        for_zram(target, measured, machine),
+        for_zswap(target, measured, machine),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    let mut verdict = Vec::new();
+    verdict.extend(enough(target, machine));
+    verdict.extend(advice.first().map(headline));
+    let mut warnings = warnings;
+    warnings.extend(advice.iter().filter_map(|it| denser_elsewhere(it, best)));
+    Recommendation { verdict, advice, warnings }
+}
+
+/// That there is memory enough, where there is.
+fn enough(target: &Target, machine: &SwapState) -> Option<String> {
+    let has_room = match target.is_machine {
+        true => machine.available_bytes > machine.memory_bytes / 2,
+        false => target.bytes.saturating_mul(ENOUGH_TIMES) < machine.available_bytes,
+    };
+    let is_calm = machine.areas.iter().all(|area| area.used_bytes < area.bytes / 20);
+    (has_room && is_calm).then(|| {
+        format!(
+            "You have enough memory: {} are available, and these pages take {}. The settings below \
+             are for the day when that changes.",
+            human_size(machine.available_bytes),
+            human_size(target.bytes)
+        )
+    })
+}
+
+/// That a tool of this kernel lacks the compressor that the rule would choose.
+fn denser_elsewhere(advice: &Advice, best: &Measured) -> Option<String> {
+    (advice.compressor != best.compressor && is_of_kernel(&best.compressor)).then(|| {
+        format!(
+            "{} of this kernel has no {}, which makes {:.1} to 1 of these pages.",
+            advice.tool.name(),
+            best.compressor,
+            best.ratio()
+        )
+    })
+}
+
+fn headline(first: &Advice) -> String {
+    format!(
+        "Use {} with {}: {:.1} to 1, saves {} ({:.0}%); confidence: {}.",
+        first.tool.name(),
+        first.compressor,
+        first.ratio,
+        human_size(first.saves_bytes),
+        first.saves_percent,
+        first.confidence.word()
+    )
+}
+
+/// The measurement of a tool's best compressor.
+fn best_of<'a>(measured: &'a [Measured], is_there: impl Fn(&str) -> bool) -> Option<&'a Measured> {
+    choose(measured.iter().filter(|one| is_there(&one.compressor)))
+}
+
+fn advice(
+    tool: Tool,
+    best: &Measured,
+    settings: Vec<Setting>,
+    pages_bytes: u64,
+    takes_bytes: u64,
+) -> Advice {
+    let saves_bytes = pages_bytes.saturating_sub(takes_bytes);
+    let (low, high) = best.ratio_interval();
+    Advice {
+        tool,
+        compressor: best.compressor.clone(),
+        ratio: best.ratio(),
+        settings,
+        saves_bytes,
+        saves_percent: saves_bytes as f64 / pages_bytes.max(1) as f64 * 100.0,
+        // us a page are 0.1 % of a processor for 1,000 pages a second.
+        cpu_percent_per_1000_pages: best.us_per_page() / 10.0,
+        confidence: best.confidence(),
+        because: format!(
+            "{} measured pages compress {:.2} to 1 ({low:.2} to {high:.2}) with {}; a store takes \
+             {:.1} us, a load {:.1} us",
+            best.pages,
+            best.ratio(),
+            best.compressor,
+            best.store_us,
+            best.load_us
+        ),
+    }
+}
+
+/// For one program: a limit that leaves a third of its pages as they are.
+fn for_run(target: &Target, measured: &[Measured]) -> Option<Advice> {
+    if target.is_machine {
+        return None;
+    }
+    let best = best_of(measured, |_| true)?;
+    let limit = limit_bytes(target.bytes, best.ratio()).next_multiple_of(MIB).max(MIB);
+    let command = target.command.as_deref().unwrap_or("COMMAND");
+    let line = format!(
+        "uzswap run --limit {}M --compressor {} -- {command}",
+        limit / MIB,
+        best.compressor
+    );
+    let settings = vec![Setting { place: "shell", lines: vec![line] }];
+    let mut advice = advice(Tool::Run, best, settings, target.bytes, limit);
+    // Sizes are measured; the program's own speed in less memory is not.
+    advice.confidence = advice.confidence.min(Confidence::Medium);
+    Some(advice)
+}
+
+/// The limit that keeps a share of the pages, and has room for the others compressed.
+fn limit_bytes(bytes: u64, ratio: f64) -> u64 {
+    (bytes as f64 * (KEPT_SHARE + (1.0 - KEPT_SHARE) / ratio)) as u64
+}
+
+/// Real memory for compressed pages, and the uncompressed pages that fit in it.
+fn room(target: &Target, best: &Measured, machine: &SwapState) -> (u64, u64) {
+    let real = match target.is_machine {
+        true => machine.memory_bytes as f64 * MACHINE_SHARE,
+        // For the pages of this program that do not stay.
+        false => target.bytes as f64 * (1.0 - KEPT_SHARE) / best.ratio() * RESERVE,
+    };
+    let real = (real as u64).next_multiple_of(MIB).max(MIB);
+    let pages = (real as f64 * best.ratio() / RESERVE) as u64 / MIB * MIB;
+    (real, pages.max(MIB))
+}
+
+fn for_zram(target: &Target, measured: &[Measured], machine: &SwapState) -> Option<Advice> {
+    let zram: &ZramState = machine.zram.as_ref()?;
+    let is_there = |name: &str| {
+        is_of_kernel(name)
+            && (zram.compressors.is_empty() || zram.compressors.iter().any(|it| it == name))
+    };
+    let best = best_of(measured, is_there)?;
+    let (real, pages) = room(target, best, machine);
+    let name = &best.compressor;
+    let mut generator = vec![
+        "[zram0]".to_owned(),
+        format!("zram-size = {}", pages / MIB),
+        format!("zram-resident-limit = {}", real / MIB),
+        format!("compression-algorithm = {name}"),
+    ];
+    let mut sysfs = vec![
+        format!("echo {name} > /sys/block/zram0/comp_algorithm"),
+        format!("echo {}M > /sys/block/zram0/disksize", pages / MIB),
+        format!("echo {}M > /sys/block/zram0/mem_limit", real / MIB),
+        "mkswap /dev/zram0 && swapon -p 100 /dev/zram0".to_owned(),
+    ];
+    let dense = second(best, measured, is_there).filter(|_| zram.has_recompression);
+    if let Some(dense) = dense {
+        sysfs.insert(
+            1,
+            format!("echo 'algo={dense} priority=1' > /sys/block/zram0/recomp_algorithm"),
+        );
+        generator[3] = format!("compression-algorithm = {name} {dense} (type=idle)");
+        sysfs.push("# now and then: mark pages that rest, and recompress them".to_owned());
+        sysfs.push("echo all > /sys/block/zram0/idle".to_owned());
+        sysfs.push("echo type=idle > /sys/block/zram0/recompress".to_owned());
+    }
+    if machine.swaps_to_zram() || zram.disksize_bytes > 0 {
+        sysfs.insert(0, "swapoff /dev/zram0; echo 1 > /sys/block/zram0/reset".to_owned());
+    }
+    let settings = vec![
+        Setting { place: "/etc/systemd/zram-generator.conf", lines: generator },
+        Setting { place: "shell, as root", lines: sysfs },
+    ];
+    Some(advice(Tool::Zram, best, settings, pages, (pages as f64 / best.ratio()) as u64))
+}
+
+/// A compressor for cold pages: the densest, where it saves a tenth against the first.
+fn second(
+    best: &Measured,
+    measured: &[Measured],
+    is_there: impl Fn(&str) -> bool,
+) -> Option<String> {
+    let all = measured.iter().filter(|one| is_there(&one.compressor));
+    let densest = all.max_by(|one, other| one.ratio().total_cmp(&other.ratio()))?;
+    (densest.ratio() > best.ratio() * 1.1).then(|| densest.compressor.clone())
+}
+
+fn for_zswap(target: &Target, measured: &[Measured], machine: &SwapState) -> Option<Advice> {
+    let zswap: &ZswapState = machine.zswap.as_ref()?;
+    if !machine.has_disk_swap() {
+        return None; // a warning says so
+    }
+    let best = best_of(measured, is_of_kernel)?;
+    let (real, pages) = room(target, best, machine);
+    let percent = (real * 100).div_ceil(machine.memory_bytes.max(1)).clamp(1, 50);
+    let mut lines = vec![
+        format!("echo {} > /sys/module/zswap/parameters/compressor", best.compressor),
+        format!("echo {percent} > /sys/module/zswap/parameters/max_pool_percent"),
+    ];
+    if zswap.zpool.is_some() {
+        lines.push("echo zsmalloc > /sys/module/zswap/parameters/zpool".to_owned());
+    }
+    if zswap.has_shrinker {
+        lines.push("echo Y > /sys/module/zswap/parameters/shrinker_enabled".to_owned());
+    }
+    lines.push("echo Y > /sys/module/zswap/parameters/enabled".to_owned());
+    let settings = vec![Setting { place: "shell, as root", lines }];
+    Some(advice(Tool::Zswap, best, settings, pages, (pages as f64 / best.ratio()) as u64))
+}
+
+/// Whether the kernel has a compressor of this name. It has no levels.
+fn is_of_kernel(name: &str) -> bool {
+    ["lzo", "lzo-rle", "lz4", "zstd", "deflate"].contains(&name)
+}
+
+fn warnings(target: &Target, machine: &SwapState) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let zswap_is_on = machine.zswap.as_ref().is_some_and(|zswap| zswap.is_enabled);
+    if zswap_is_on && machine.swaps_to_zram() {
+        warnings.push(
+            "zswap is on in front of zram: pages are compressed twice. Turn one off: echo N > \
+             /sys/module/zswap/parameters/enabled."
+                .to_owned(),
+        );
+    }
+    if machine.zswap.is_some() && !machine.has_disk_swap() {
+        warnings.push(
+            "zswap needs a swap area on a disk or in a file; none is on, so there is no advice for \
+             it."
+                .to_owned(),
+        );
+    }
+    if machine.zram.is_none() {
+        warnings.push("This kernel has no zram device: modprobe zram makes one.".to_owned());
+    }
+    if let Some(runtime) = target.runtime {
+        warnings.push(runtime.warning().to_owned());
+    }
+    warnings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lab::advise::Runtime;
+    use crate::lab::advise::machine::SwapArea;
+    use crate::lab::sample::Estimate;
+
+    const GIB: u64 = 1 << 30;
+
+    fn measured(compressor: &str, ratio: f64, store_us: f64) -> Measured {
+        let pages = 20_000;
+        let bytes = (pages as f64 * 4096.0 / ratio) as u64;
+        Measured {
+            compressor: compressor.to_owned(),
+            pages,
+            bytes: Estimate { estimate: bytes, low: bytes / 50 * 49, high: bytes / 50 * 51 },
+            of_bytes: pages * 4096,
+            store_us,
+            load_us: store_us / 3.0,
+        }
+    }
+
+    fn both() -> [Measured; 2] {
+        [measured("lz4", 2.5, 3.0), measured("zstd", 4.0, 12.0)]
+    }
+
+    fn program(bytes: u64) -> Target {
+        Target {
+            origin: "job".to_owned(),
+            command: Some("python3 job.py".to_owned()),
+            bytes,
+            is_machine: false,
+            runtime: None,
+        }
+    }
+
+    fn machine(available_bytes: u64) -> SwapState {
+        SwapState {
+            memory_bytes: 8 * GIB,
+            available_bytes,
+            zram: Some(ZramState {
+                compressors: vec!["lz4".into(), "zstd".into()],
+                ..ZramState::default()
+            }),
+            zswap: Some(ZswapState::default()),
+            ..SwapState::default()
+        }
+    }
+
+    fn tool(found: &Recommendation, tool: Tool) -> Option<&Advice> {
+        found.advice.iter().find(|advice| advice.tool == tool)
+    }
+
+    #[test]
+    fn a_program_gets_a_limit_with_room_for_its_compressed_pages() {
+        let found = recommend(&program(3 * GIB), &both(), &machine(GIB));
+        let run = tool(&found, Tool::Run).unwrap();
+        // A third of 3 GiB, and 2 GiB at 4 to 1.
+        assert_eq!(
+            run.settings[0].lines[0],
+            "uzswap run --limit 1536M --compressor zstd -- python3 job.py"
+        );
+        assert_eq!((run.saves_bytes, run.saves_percent), (3 * GIB / 2, 50.0));
+        assert!((run.cpu_percent_per_1000_pages - 1.6).abs() < 1e-9);
+        assert_eq!(run.confidence, Confidence::Medium);
+        assert!(found.verdict[0].starts_with("Use uzswap run with zstd: 4.0 to 1, saves 1.5 GiB"));
+        // Two GiB at 4 to 1, and a tenth; their size is that of the uncompressed pages.
+        let zram = tool(&found, Tool::Zram).unwrap();
+        assert!(
+            zram.settings[0].lines.contains(&"zram-resident-limit = 564".to_owned()),
+            "{zram:?}"
+        );
+        assert!(zram.settings[0].lines.contains(&"zram-size = 2050".to_owned()), "{zram:?}");
+        assert_eq!(tool(&found, Tool::Zswap), None);
+        assert!(found.warnings.iter().any(|it| it.starts_with("zswap needs a swap area")));
+    }
+
+    #[test]
+    fn pages_that_do_not_compress_get_no_setting() {
+        let found = recommend(&program(GIB), &[measured("lz4", 1.02, 3.0)], &machine(GIB));
+        assert!(found.verdict[0].starts_with("Do not bother"), "{found:?}");
+        assert_eq!(found.advice, []);
+    }
+
+    #[test]
+    fn enough_memory_is_said_first() {
+        let found = recommend(&program(GIB), &both(), &machine(5 * GIB));
+        assert!(found.verdict[0].starts_with("You have enough memory"), "{found:?}");
+        let found = recommend(&program(3 * GIB), &both(), &machine(5 * GIB));
+        assert!(found.verdict[0].starts_with("Use"), "{found:?}");
+        let busy = SwapArea { path: "/swap".into(), bytes: GIB, used_bytes: GIB / 2 };
+        let machine = SwapState { areas: vec![busy], ..machine(5 * GIB) };
+        assert!(recommend(&program(GIB), &both(), &machine).verdict[0].starts_with("Use"));
+    }
+
+    #[test]
+    fn settings_are_those_of_the_running_kernel() {
+        let area = SwapArea { path: "/swap".into(), bytes: GIB, used_bytes: 0 };
+        let mut old = machine(GIB);
+        old.areas = vec![area];
+        old.zswap = Some(ZswapState { zpool: Some("zbud".into()), ..ZswapState::default() });
+        old.zram = Some(ZramState {
+            compressors: vec!["lzo".into(), "lz4".into()],
+            ..ZramState::default()
+        });
+        let target = Target { is_machine: true, ..program(3 * GIB) };
+        let found = recommend(&target, &both(), &old);
+        assert_eq!(tool(&found, Tool::Run), None);
+        // It has no zstd.
+        assert_eq!(tool(&found, Tool::Zram).unwrap().compressor, "lz4");
+        let lines = &tool(&found, Tool::Zswap).unwrap().settings[0].lines;
+        assert!(lines.contains(&"echo zsmalloc > /sys/module/zswap/parameters/zpool".to_owned()));
+        assert!(
+            lines.contains(&"echo 25 > /sys/module/zswap/parameters/max_pool_percent".to_owned())
+        );
+        old.zswap = Some(ZswapState { has_shrinker: true, ..ZswapState::default() });
+        let found = recommend(&target, &both(), &old);
+        let lines = tool(&found, Tool::Zswap).unwrap().settings[0].lines.join("\n");
+        assert!(!lines.contains("/zpool") && lines.contains("shrinker_enabled"), "{lines}");
+    }
+
+    #[test]
+    fn cold_pages_of_zram_are_recompressed_where_the_kernel_can() {
+        // zstd is denser, and too slow for the rule.
+        let slow = [measured("lz4", 2.5, 3.0), measured("zstd", 3.0, 100.0)];
+        let mut state = machine(GIB);
+        let lines = |state: &SwapState| {
+            let found = recommend(&program(3 * GIB), &slow, state);
+            let zram = tool(&found, Tool::Zram).unwrap();
+            zram.settings.iter().flat_map(|it| it.lines.clone()).collect::<Vec<_>>().join("\n")
+        };
+        assert!(!lines(&state).contains("recompress"));
+        state.zram.as_mut().unwrap().has_recompression = true;
+        let lines = lines(&state);
+        assert!(lines.contains("algo=zstd priority=1") && lines.contains("type=idle"), "{lines}");
+    }
+
+    #[test]
+    fn states_that_cost_memory_or_are_no_lack_of_it_are_warned_of() {
+        let mut state = machine(GIB);
+        state.zswap.as_mut().unwrap().is_enabled = true;
+        state.areas = vec![SwapArea { path: "/dev/zram0".into(), bytes: GIB, used_bytes: 0 }];
+        let target = Target { runtime: Some(Runtime::V8), ..program(3 * GIB) };
+        let warnings = recommend(&target, &both(), &state).warnings.join("\n");
+        assert!(warnings.contains("compressed twice"), "{warnings}");
+        assert!(warnings.contains("--max-old-space-size"), "{warnings}");
+    }
+}
