@@ -86,12 +86,13 @@ def sweep(uzswap, command):
 
 def measure(uzswap, command, runs):
     start = time.monotonic()
-    subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    subprocess.run(command, check=True, **quiet)
     alone = time.monotonic() - start
     capture = os.path.join(tempfile.gettempdir(), f"advise-{os.getpid()}.pages")
     start = time.monotonic()
     flags = ["capture", "--sample", "64M", "-o", capture, "--"]
-    subprocess.run([uzswap, *flags, *command], stdout=subprocess.DEVNULL, check=True)
+    subprocess.run([uzswap, *flags, *command], check=True, **quiet)
     captured = time.monotonic() - start
     for path in (capture, capture + ".json"):
         os.unlink(path)

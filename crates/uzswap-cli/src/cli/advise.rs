@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, anyhow};
+use anyhow::Context;
 
 use super::Failure;
 use super::compare::{terminal_columns, with_progress};
@@ -55,8 +55,8 @@ pub(super) struct Advise {
     #[arg(long, value_name = "PID", group = "target",
           value_parser = clap::value_parser!(i32).range(1..))]
     pid: Option<i32>,
-    /// Include the pages of the process's descendants
-    #[arg(long)]
+    /// Include the pages of the process's descendants; those of a command always count
+    #[arg(long, requires = "pid")]
     tree: bool,
     /// Advise for the pages of a file: a page set, a core dump
     #[arg(long, value_name = "FILE", group = "target")]
@@ -81,9 +81,6 @@ pub(super) struct Advise {
 impl Advise {
     pub(super) fn run(self) -> Result<(), Failure> {
         interrupt::watch().context("cannot install signal handlers").map_err(Failure::Machine)?;
-        if self.tree && self.pid.is_none() && self.command.is_empty() {
-            return Err(Failure::Usage(anyhow!("--tree needs --pid or a command")));
-        }
         let mut output = JsonOutput::open(self.json.as_ref())?;
         let report = self.advice();
         interrupt::end_if_noted();
@@ -119,7 +116,8 @@ impl Advise {
         let size = self.sample.unwrap_or(SampleSize::Bytes(default));
         let options = CaptureOptions {
             sample: sample::plan(Some(size), self.seed),
-            tree: self.tree,
+            // A command is often a shell or make, whose children have the memory.
+            tree: self.tree || !self.command.is_empty(),
             stdout_to_stderr: true,
             ..CaptureOptions::default()
         };
