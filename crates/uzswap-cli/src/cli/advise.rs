@@ -96,6 +96,7 @@ impl Advise {
         let experiment = Experiment {
             corpus: source.file.clone(),
             pages: source.count(),
+            kinds: source.kinds.clone(),
             units: source.units.clone(),
             zpools: vec![ZpoolKind::Zsmalloc],
             indexes: vec![IndexKind::default()],
