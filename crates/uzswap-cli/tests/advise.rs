@@ -1,5 +1,5 @@
-//! Goal: `uzswap advise` answers for a command, a process, a file and the machine, and its advice is
-//! that of the pages that it was given.
+//! Goal: `uzswap advise` answers for a command, a process, a file and the machine, and its advice
+//! is that of the pages that it was given.
 //! Method: pages that compress well, badly and not at all; programs of a known size.
 //! Blind to: whether a machine does better with it (bench/advise measures that).
 

@@ -94,7 +94,7 @@ fn live_page() -> String {
     let program = env!("CARGO_BIN_EXE_uzswap");
     let own =
         ["compare", "--limit", "80%", "--runs", "2", "--zpool", "zbud", "--check", "echo '<b>'"];
-    page_of(&[&own[..], &["--", program, "workload", "text", "--size", "8M"]].concat())
+    page_of(&[&own[..], &["--", program, "workload", "text", "--size", "32M"]].concat())
 }
 
 // ---- Taking a page apart. ----

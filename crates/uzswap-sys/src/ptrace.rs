@@ -31,7 +31,8 @@ pub enum Event {
 }
 
 /// Starts a command with the signal mask `mask`; with `traced`, it offers itself for tracing. Where
-/// it cannot (a sandbox), it runs as any other.
+/// it cannot (a sandbox), it runs as any other. A command that is to be traced is killed if the
+/// thread that calls this ends before it.
 ///
 /// # Errors
 ///
@@ -42,10 +43,13 @@ pub fn spawn(command: &mut Command, mask: SignalMask, traced: bool) -> io::Resul
         if traced {
             // SAFETY: the request takes no pointers. `attach` sees a refusal.
             unsafe { libc::ptrace(libc::PTRACE_TRACEME, 0, ptr::null_mut::<u8>(), 0_usize) };
+            // While `attach` hands it over, the process is stopped and has no tracer.
+            // SAFETY: the option takes a signal number, no pointer.
+            unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
         }
         Ok(())
     };
-    // SAFETY: between fork and exec the closure makes two system calls that are async-signal-safe,
+    // SAFETY: between fork and exec the closure makes system calls that are async-signal-safe,
     // and allocates nothing.
     unsafe { command.pre_exec(before_exec) };
     command.spawn()

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 
 use super::Failure;
 use super::compare::{terminal_columns, with_progress};
@@ -56,7 +56,7 @@ pub(super) struct Advise {
           value_parser = clap::value_parser!(i32).range(1..))]
     pid: Option<i32>,
     /// Include the pages of the process's descendants; those of a command always count
-    #[arg(long, requires = "pid")]
+    #[arg(long)]
     tree: bool,
     /// Advise for the pages of a file: a page set, a core dump
     #[arg(long, value_name = "FILE", group = "target")]
@@ -81,6 +81,9 @@ pub(super) struct Advise {
 impl Advise {
     pub(super) fn run(self) -> Result<(), Failure> {
         interrupt::watch().context("cannot install signal handlers").map_err(Failure::Machine)?;
+        if self.tree && self.pid.is_none() {
+            return Err(Failure::Usage(anyhow!("--tree needs --pid")));
+        }
         let mut output = JsonOutput::open(self.json.as_ref())?;
         let report = self.advice();
         interrupt::end_if_noted();

@@ -1,9 +1,8 @@
 //! The rule by which a comparison names one combination: memory first, at a bounded price.
 //!
 //! Start with the combination that costs least time a page. Take a denser one where it saves at
-//! least [`SAVING_MIN`] percent, and costs at most [`US_PER_PERCENT`] microseconds a page (one store
-//! and one load) for each percent. A read of a page from a fast SSD takes some 80 us: the rule never
-//! pays more than 100 us for a page.
+//! least 3 percent, and costs at most 1 us a page (one store and one load) for each percent. A read
+//! of a page from a fast SSD takes some 80 us: the rule never pays more than 100 us for a page.
 
 /// Percent of memory below which a saving is not worth a change of parts.
 const SAVING_MIN: f64 = 3.0;

@@ -171,7 +171,7 @@ fn headline(first: &Advice) -> String {
 }
 
 /// The measurement of a tool's best compressor.
-fn best_of<'a>(measured: &'a [Measured], is_there: impl Fn(&str) -> bool) -> Option<&'a Measured> {
+fn best_of(measured: &[Measured], is_there: impl Fn(&str) -> bool) -> Option<&Measured> {
     choose(measured.iter().filter(|one| is_there(&one.compressor)))
 }
 

@@ -32,8 +32,8 @@ fn of_tool(advice: &Advice) -> String {
         "  ",
         "  ",
         &format!(
-            "Saves {} ({:.0}%) of real memory once these pages are compressed. 1,000 pages a second \
-             out and back take {:.1}% of a CPU. Confidence: {}.",
+            "Saves {} ({:.0}%) of real memory once these pages are compressed. 1,000 pages a \
+             second out and back take {:.1}% of a CPU. Confidence: {}.",
             human_size(advice.saves_bytes),
             advice.saves_percent,
             advice.cpu_percent_per_1000_pages,

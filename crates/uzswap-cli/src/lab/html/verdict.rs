@@ -16,8 +16,8 @@ pub(super) struct Verdict {
 }
 
 impl Verdict {
-    /// The verdict, the changes since a baseline and the notes, then `figures`, then the summary; the
-    /// summary comes first where there is no verdict.
+    /// The verdict, the changes since a baseline and the notes, then `figures`, then the summary.
+    /// The summary comes first where there is no verdict.
     pub(super) fn around(self, figures: Vec<Section>, more_notes: &[String]) -> Vec<Section> {
         let Verdict { verdict, summary, mut notes, baseline } = self;
         let (mut first, last) =

@@ -58,9 +58,7 @@ pub(in super::super) fn box_plot(title: &str, unit: Unit, rows: &[Row]) -> Figur
         }
     }
     let fewer = if rows.iter().any(|row| row.values.len() > most) {
-        format!(
-            " Of more than {most} runs, {most} quantiles are points, and the first are in the table."
-        )
+        format!(" Of more than {most} runs, {most} quantiles are points; the table has the first.")
     } else {
         String::new()
     };
