@@ -268,3 +268,39 @@ fn sources_are_ascii_and_fit_the_line() {
         }
     }
 }
+
+/// A bug that cannot be planted any more proves nothing: each patch must find its lines.
+#[test]
+fn planted_bugs_still_apply() {
+    let mut stale = Vec::new();
+    let mut hunks = 0;
+    for entry in fs::read_dir(root().join("tests/planted")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_none_or(|it| it != "patch") {
+            continue;
+        }
+        let patch = fs::read_to_string(&path).unwrap();
+        let mut source = String::new();
+        // Each part begins with the head of a hunk, or with the names of a file.
+        for part in patch.split("\n@@ ") {
+            let mut lines = part.lines();
+            let head = lines.next().unwrap_or_default();
+            if head.contains(" @@") {
+                let old: Vec<&str> = lines
+                    .take_while(|line| !line.starts_with("--- "))
+                    .filter(|line| !line.starts_with('+'))
+                    .map(|line| line.get(1..).unwrap_or_default())
+                    .collect();
+                hunks += 1;
+                if !source.contains(&old.join("\n")) {
+                    stale.push(format!("{}: {head}", path.display()));
+                }
+            }
+            if let Some(name) = part.lines().find_map(|line| line.strip_prefix("--- a/")) {
+                source = fs::read_to_string(root().join(name)).unwrap_or_default();
+            }
+        }
+    }
+    assert!(hunks > 30, "{hunks}");
+    assert!(stale.is_empty(), "{}", stale.join("\n"));
+}
