@@ -162,6 +162,9 @@ fn a_baseline_has_bounds_that_hold_or_not() {
 fn the_built_in_workload_is_the_default() {
     let page = stdout_of(&["compare", "--size", "2M", "--runs", "1", "--zpool", "z3fold,zbud"]);
     assert!(page.contains("workload mixed, seed 1"), "{page}");
+    let notes: Vec<&str> = page.split("\n\n").next().unwrap().split("Note: ").collect();
+    assert!(notes.iter().any(|it| it.starts_with("These pages come from a built-in")), "{page}");
+    assert!(notes.iter().any(|it| it.starts_with("Only ")), "{page}");
     // No zsmalloc: the first is the base.
     let base = page.lines().find(|line| line.contains("base")).unwrap();
     assert!(base.starts_with("real z3fold lz4"), "{base}");

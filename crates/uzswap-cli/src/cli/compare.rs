@@ -308,8 +308,8 @@ impl Compare {
             )));
         }
         self.limits.check()?;
-        let mut source = self.source()?;
-        source.info.notes.extend(self.warnings(source.info.pages));
+        let source = self.source()?;
+        let warnings = self.warnings(source.info.pages);
         let limits = self.limits.of(source.info.pages, self.seed)?;
         let settings = Settings {
             chain_size: self.chain_size,
@@ -341,7 +341,9 @@ impl Compare {
         }
         let combinations = result.map_err(failure)?;
         let limits = experiment.limits.map(|limits| limits.settings);
-        Ok(Report::new(source.info, settings, limits, &combinations))
+        let mut report = Report::new(source.info, settings, limits, &combinations);
+        report.notes.splice(0..0, warnings);
+        Ok(report)
     }
 
     /// Remarks on the pages that a reader needs before any figure.
