@@ -75,7 +75,7 @@ def choose(rows):
 
 def sweep(uzswap, command):
     """Memory and time a page of each combination, on all pages."""
-    flags = ["--compressor", COMPRESSORS, "--runs", "1", "--sample", "all", "--json"]
+    flags = ["--compressor", COMPRESSORS, "--runs", "1", "--sample", "all", "--tree", "--json"]
     document, _ = answer(uzswap, "compare", *flags, "--", *command)
     rows = []
     for row in document["combinations"]:
@@ -91,7 +91,7 @@ def measure(uzswap, command, runs):
     alone = time.monotonic() - start
     capture = os.path.join(tempfile.gettempdir(), f"advise-{os.getpid()}.pages")
     start = time.monotonic()
-    flags = ["capture", "--sample", "64M", "-o", capture, "--"]
+    flags = ["capture", "--tree", "--sample", "64M", "-o", capture, "--"]
     subprocess.run([uzswap, *flags, *command], check=True, **quiet)
     captured = time.monotonic() - start
     for path in (capture, capture + ".json"):

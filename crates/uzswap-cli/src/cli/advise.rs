@@ -99,7 +99,7 @@ impl Advise {
         let experiment = Experiment {
             corpus: source.file.clone(),
             pages: source.count(),
-            kinds: source.kinds.clone(),
+            kinds: None,
             units: source.units.clone(),
             zpools: vec![ZpoolKind::Zsmalloc],
             indexes: vec![IndexKind::default()],
@@ -145,6 +145,7 @@ impl Advise {
 
     fn target(&self, source: &Source) -> Target {
         let pages = source.info.sample.map_or(source.info.pages, |sample| sample.of_pages);
+        let pages = pages.max(source.peak_pages.unwrap_or(0));
         let program = self.command.first().map(|name| name.to_string_lossy().into_owned());
         let names = program.iter().map(String::as_str);
         let mappings = source.mappings.iter().map(String::as_str);

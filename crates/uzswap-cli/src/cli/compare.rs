@@ -324,7 +324,7 @@ impl Compare {
         let experiment = Experiment {
             corpus: source.file.clone(),
             pages: source.count(),
-            kinds: source.kinds.clone(),
+            kinds: Some(source.kinds.clone()),
             units: source.units.clone(),
             zpools: distinct(&self.zpool),
             indexes: distinct(&self.index),

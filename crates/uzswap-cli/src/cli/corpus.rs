@@ -38,6 +38,8 @@ pub(super) struct Source {
     pub(super) units: Vec<u64>,
     /// The mappings that the pages are from, as far as they have names.
     pub(super) mappings: Vec<String>,
+    /// The most resident pages of a command that was captured.
+    pub(super) peak_pages: Option<u64>,
     /// Where the file is, if it was made for this command.
     _made: Option<TempDir>,
 }
@@ -100,8 +102,8 @@ impl Source {
     fn of_pages(path: OsString, about: About, made: Option<TempDir>) -> Source {
         let kinds = KindPages::of_ranges(&about.ranges, about.page_count);
         let (units, mappings) = (about.unit_pages(), mappings(&about));
-        let (file, info) = (CorpusFile::Pages(path), info(about));
-        Source { file, info, kinds, units, mappings, _made: made }
+        let (file, peak_pages) = (CorpusFile::Pages(path), about.peak_pages);
+        Source { file, info: info(about), kinds, units, mappings, peak_pages, _made: made }
     }
 
     /// The list of sizes at `path`, checked.
@@ -131,7 +133,8 @@ impl Source {
         kinds: Vec<KindPages>,
         made: Option<TempDir>,
     ) -> Source {
-        Source { file, info, kinds, units: Vec::new(), mappings: Vec::new(), _made: made }
+        let (units, mappings) = (Vec::new(), Vec::new());
+        Source { file, info, kinds, units, mappings, peak_pages: None, _made: made }
     }
 
     /// The trace at `path`, checked.

@@ -59,8 +59,8 @@ pub struct Experiment {
     pub corpus: CorpusFile,
     /// How many there are, of a trace its events: a run that finds another number is an error.
     pub pages: u64,
-    /// The kinds of the pages, in their order.
-    pub kinds: Vec<KindPages>,
+    /// The kinds of the pages, in their order, if compressed lengths are to be counted.
+    pub kinds: Option<Vec<KindPages>>,
     /// Pages of each unit of a sample; empty where the pages are all.
     pub units: Vec<u64>,
     /// The allocators, in the order they take turns.
@@ -254,7 +254,7 @@ impl Experiment {
                     object_header_bytes: combination.object_header_bytes,
                     settings: self.settings,
                     limit_settings: self.limits.as_ref().map(|limits| limits.settings.clone()),
-                    kinds: is_first.then(|| self.kinds.clone()),
+                    kinds: self.kinds.clone().filter(|_| is_first),
                 };
                 let reply: Reply = child::ask(&[CHILD_COMMAND], &spec)
                     .map_err(|error| ExperimentError::of_run(error, label, run + 1))?;

@@ -54,6 +54,10 @@ pub struct About {
     /// the ranges.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sample: Option<Sample>,
+    /// The most resident pages that a command had while it ran, where that was looked at. A capture
+    /// at the peak may have some percent less.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peak_pages: Option<u64>,
 }
 
 impl About {
@@ -73,6 +77,7 @@ impl About {
             ranges: Vec::new(),
             notes: Vec::new(),
             sample: None,
+            peak_pages: None,
         }
     }
 
@@ -409,6 +414,7 @@ pub struct PageSetWriter {
     ranges: Vec<PageRange>,
     /// Of a sample: pages of the whole, and the seed.
     sample: Option<(u64, u64)>,
+    peak_pages: Option<u64>,
 }
 
 impl PageSetWriter {
@@ -447,6 +453,7 @@ impl PageSetWriter {
             page_count: 0,
             ranges: Vec::new(),
             sample: None,
+            peak_pages: None,
         })
     }
 
@@ -479,6 +486,11 @@ impl PageSetWriter {
     /// Notes that the pages are a sample of `of_pages` pages, whose units were drawn with `seed`.
     pub fn set_sample(&mut self, of_pages: u64, seed: u64) {
         self.sample = Some((of_pages, seed));
+    }
+
+    /// Notes the most resident pages that a command had.
+    pub fn set_peak(&mut self, pages: u64) {
+        self.peak_pages = Some(pages);
     }
 
     /// Pages written so far.
@@ -517,6 +529,7 @@ impl PageSetWriter {
             ranges: self.ranges,
             notes,
             sample,
+            peak_pages: self.peak_pages,
         };
         place(self.file, &about, &self.path)
             .map_err(|error| PageSetError::Write { path: self.path.clone(), error })?;

@@ -353,13 +353,14 @@ impl Taker<'_> {
     ) -> Result<About, CaptureError> {
         let words: Vec<_> = argv.iter().map(|word| word.to_string_lossy()).collect();
         let origin = format!("command {}", words.join(" "));
-        let Some(kept) = self.kept else { return Err(CaptureError::Unseen { origin }) };
+        let Some(mut kept) = self.kept else { return Err(CaptureError::Unseen { origin }) };
         if let (CaptureAt::After(wait), Some(_)) = (at, ended) {
             notes.push(format!("the command ended before {wait:?}: captured at its exit"));
         }
         if at == CaptureAt::Peak {
             let (pages, peak) = (kept.writer.of_pages(), self.peak_pages.max(1));
             let percent = (100.0 * pages as f64 / peak as f64).min(100.0);
+            kept.writer.set_peak(peak);
             notes.push(format!("captured at {percent:.0} % of the peak of {peak} resident pages"));
         }
         notes.extend(ended.map(ended_with));
