@@ -46,7 +46,7 @@ def programs(folder):
         ("sqlite", True, ["sh", "-c", f"sqlite3 :memory: <{table}"]),
         ("python forks", True, ["python3", os.path.join(OWN, "forks.py"), "1"]),
         ("sort", False, ["sort", "-S", "80%", "--parallel=1", lines, "-o", "/dev/null"]),
-        ("xz", False, ["sh", "-c", f"xz -6 -T1 -k -c {lines} | cksum"]),
+        ("xz", False, ["sh", "-c", f"xz -3 -T1 -k -c {lines} | cksum"]),
         ("perl hash", False, ["perl", "-e", perl]),
         ("python array", False, ["python3", "-c", numbers]),
     ]

@@ -6,13 +6,15 @@ use crate::lab::report::opening;
 
 pub(super) fn page(report: &AdviceReport, screen: Screen) -> String {
     let recommendation = &report.recommendation;
-    let notes: Vec<String> =
-        recommendation.warnings.iter().chain(&report.corpus.notes).cloned().collect();
-    let mut page = opening(&recommendation.verdict, &notes);
+    let mut page = opening(&recommendation.verdict, &recommendation.warnings);
     for advice in &recommendation.advice {
         page += &of_tool(advice);
     }
-    page + &measurements(report, screen)
+    page += &measurements(report, screen);
+    for note in &report.corpus.notes {
+        page += &wrapped("note    ", "        ", note);
+    }
+    page
 }
 
 fn of_tool(advice: &Advice) -> String {
