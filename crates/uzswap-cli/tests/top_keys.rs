@@ -1,4 +1,4 @@
-//! Goal: `uzswap top` obeys its keys on a terminal, and leaves the terminal's settings as they were.
+//! Goal: `uzswap top` obeys its keys on a terminal, and restores the terminal's settings.
 //! Method: the real binary on a pseudo-terminal. Runs are sockets that this process answers, with
 //! figures of its own. Runs of others may be there.
 

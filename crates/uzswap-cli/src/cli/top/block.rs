@@ -5,8 +5,8 @@ use super::rates::TopRun;
 use crate::cli::stat::printable;
 use uzswap::page::PAGE_SIZE;
 
-/// Columns of a command.
-const COMMAND: usize = 40;
+/// Columns of a command. With the others they are 100.
+const COMMAND: usize = 35;
 
 /// A header, a line for each run, and below it one for each of its processes.
 pub(super) fn block(runs: &[TopRun]) -> Vec<String> {
@@ -70,20 +70,21 @@ mod tests {
     #[test]
     fn a_run_and_its_processes_have_a_line_each() {
         let process = |pid| {
-            let blanks = " ".repeat(38);
+            let blanks = " ".repeat(33);
             format!("   {pid}   a name ?[31m{blanks}    60.0M  301M stored      2.0")
         };
         let expected = [
-            "    PID COMMAND                                  LIMIT  USED RESIDENT  POOL  RATIO \
+            "    PID COMMAND                             LIMIT  USED RESIDENT  POOL  RATIO \
              FAULTS/s    P50    P99"
                 .to_owned(),
-            "   4240 python3 a long name of a job.py?          117M  115M    60.0M 53.0M   2.91    \
+            "   4240 python3 a long name of a job.py?     117M  115M    60.0M 53.0M   2.91    \
              12345  5.9us 39.0us"
                 .to_owned(),
             process(4240),
             process(4241),
         ];
         assert_eq!(block(&[sample_run(4240, 2)]), expected);
+        assert!(expected.iter().all(|line| line.len() <= 100));
         assert_eq!(block(&[]).len(), 1);
     }
 }

@@ -2,15 +2,16 @@
 
 use std::collections::BTreeSet;
 use std::io;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use super::rates::{History, TopRun};
-use super::sampler::Sampler;
+use super::sampler::{Sample, Sampler};
 use super::state::{Key, State, Then};
 use super::terminal::Terminal;
 use super::view::{About, Size, picture};
 use crate::cli::{Failure, write_out};
-use uzswap_pager::{NoAnswer, Survey};
+use uzswap_pager::NoAnswer;
 use uzswap_sys::interrupt;
 
 /// How soon Ctrl-C and another size of the terminal are seen, and how soon a sample that was begun.
@@ -34,6 +35,17 @@ pub(super) struct Screen {
 enum Course {
     Continue,
     End,
+}
+
+/// A sample, as the view took it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Taken {
+    /// The view has new figures.
+    New,
+    /// The only run did not answer: the figures stay.
+    Silent,
+    /// The only run has ended.
+    Ended,
 }
 
 impl Screen {
@@ -69,19 +81,18 @@ impl Screen {
                 sampler.begin()?;
                 next = (next + self.interval).max(Instant::now());
             }
-            let mut course = Course::Continue;
             if let Some(sample) = sampler.take(Duration::ZERO) {
-                course = self.take(sample)?;
-                if course == Course::Continue {
-                    samples += 1;
-                    record(&self.runs)?;
-                    course = self.draw()?;
+                match self.take(sample)? {
+                    Taken::New => record(&self.runs)?,
+                    Taken::Silent => {}
+                    Taken::Ended => return Ok(()),
                 }
-                if count == Some(samples) {
-                    course = Course::End;
+                samples += 1;
+                if self.draw()? == Course::End || count == Some(samples) {
+                    return Ok(());
                 }
             }
-            if course == Course::End || self.answer_keys(sampler.is_busy())? == Course::End {
+            if self.answer_keys(sampler.is_busy())? == Course::End {
                 return Ok(());
             }
         }
@@ -92,22 +103,22 @@ impl Screen {
     }
 
     /// Takes a sample into the view.
-    fn take(&mut self, sample: Result<Survey, NoAnswer>) -> Result<Course, Failure> {
+    fn take(&mut self, sample: Sample) -> Result<Taken, Failure> {
         let is_first = self.drawn.is_none();
         match sample {
             Ok(survey) => {
                 self.runs = self.history.next(survey.runs);
                 self.silent = survey.silent;
                 self.state.arrange(&mut self.runs);
+                Ok(Taken::New)
             }
-            Err(NoAnswer::NoRun { .. }) if !is_first => return Ok(Course::End), // it has ended
-            // The last picture stays.
-            Err(NoAnswer::Silent { pid, .. } | NoAnswer::Full { pid }) if !is_first => {
+            Err(error) if is_first => Err(error.into()),
+            Err(NoAnswer::NoRun { .. }) => Ok(Taken::Ended),
+            Err(NoAnswer::Silent { pid, .. } | NoAnswer::Full { pid }) => {
                 self.silent = BTreeSet::from([pid]);
+                Ok(Taken::Silent)
             }
-            Err(error) => return Err(error.into()),
         }
-        Ok(Course::Continue)
     }
 
     /// Waits for keys, for a short time.
@@ -116,7 +127,7 @@ impl Screen {
         let keys = match &mut self.terminal {
             Some(terminal) => terminal.read(wait),
             None => {
-                std::thread::sleep(wait);
+                thread::sleep(wait);
                 Vec::new()
             }
         };

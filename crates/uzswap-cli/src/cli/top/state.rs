@@ -257,7 +257,9 @@ mod tests {
             state.press(Key::Enter, &mut runs);
             assert_eq!(state.page(), Page::Processes { first: 0 });
             state.press(Key::Up, &mut runs);
-            (0..5).for_each(|_| drop(state.press(Key::Down, &mut runs)));
+            for _ in 0..5 {
+                state.press(Key::Down, &mut runs);
+            }
             state.press(Key::Char('f'), &mut runs);
             // The last process stays in view, and the order is for runs.
             assert_eq!(state.page(), Page::Processes { first: 2 });

@@ -276,7 +276,9 @@ mod tests {
             (4240..).zip(counts).map(|(pid, &count)| sample_run(pid, count)).collect();
         let mut state = State::default();
         state.arrange(&mut runs);
-        keys.iter().for_each(|&key| drop(state.press(key, &mut runs)));
+        for &key in keys {
+            state.press(key, &mut runs);
+        }
         let about = About { interval: Duration::from_secs(1), silent: &silent, has_keys: true };
         let lines = picture(&state, &runs, &about, size);
         assert!(lines.iter().filter(|line| line.is_selected).count() <= 1);
