@@ -46,7 +46,7 @@ pub(super) struct Top {
     /// Stop after so many samples
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
-    /// Print one line of JSON for each look; with =FILE, write it there beside the text
+    /// Print one line of JSON for each sample; with =FILE, write it there beside the text
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
     json: Option<Option<PathBuf>>,
 }
@@ -77,7 +77,7 @@ impl Top {
     fn print_samples(&self, records: &mut Records) -> Result<(), Failure> {
         let mut sampler = Sampler::new(self.pid);
         let mut history = History::default();
-        let mut told = Told::default();
+        let mut reported = Reported::default();
         let mut next = Instant::now();
         for number in 1_u64.. {
             let survey = match wait_for_sample(&mut sampler)? {
@@ -87,7 +87,7 @@ impl Top {
             };
             let runs = history.next(survey.runs);
             let document = records.add(&runs)?;
-            told.tell(runs.is_empty() && document.is_none(), survey.silent);
+            reported.report(runs.is_empty() && document.is_none(), survey.silent);
             let text = document.unwrap_or_else(|| block_text(&runs, number == 1));
             if !write_out(text.as_bytes())? || self.count == Some(number) {
                 break;
@@ -143,23 +143,23 @@ impl Records {
     }
 }
 
-/// The messages of the sample before: each is told once.
+/// The messages of the sample before: none is repeated.
 #[derive(Debug, Default)]
-struct Told {
+struct Reported {
     of_nothing: bool,
     silent: BTreeSet<u32>,
 }
 
-impl Told {
-    /// Tells that there is nothing to show, and of runs that did not answer.
-    fn tell(&mut self, is_nothing: bool, silent: BTreeSet<u32>) {
+impl Reported {
+    /// Reports on standard error that there is no run, and runs that did not answer.
+    fn report(&mut self, is_nothing: bool, silent: BTreeSet<u32>) {
         if is_nothing && !self.of_nothing {
             log(NOTHING);
         }
         if let Some(note) = note(&silent).filter(|_| silent != self.silent) {
             log(&note);
         }
-        *self = Told { of_nothing: is_nothing, silent };
+        *self = Reported { of_nothing: is_nothing, silent };
     }
 }
 

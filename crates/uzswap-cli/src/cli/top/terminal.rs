@@ -32,7 +32,7 @@ const SEQUENCE_MAX: usize = 16;
 /// Standard input, if it is a terminal.
 #[derive(Debug)]
 pub(super) struct Terminal {
-    /// The settings from before.
+    /// The settings from before it was set to keys.
     before: Termios,
     is_raw: bool,
     /// The start of a sequence.
@@ -107,6 +107,10 @@ impl Terminal {
         let lines = LocalModes::ICANON | LocalModes::ECHO;
         // A shell that continues this process may have restored its own settings.
         if settings.local_modes.intersects(lines) {
+            if !self.is_raw {
+                // Those of now: in the background the terminal has settings for another program.
+                self.before = settings.clone();
+            }
             settings.local_modes.remove(lines | LocalModes::IEXTEN);
             for code in [SpecialCodeIndex::VSUSP, SpecialCodeIndex::VQUIT] {
                 settings.special_codes[code] = NO_KEY;
@@ -139,7 +143,7 @@ fn is_in_foreground() -> bool {
     tcgetpgrp(io::stdin()).map_or(true, |group| group == getpgrp())
 }
 
-/// What the bytes of a key stand for.
+/// The meaning of a key's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Code {
     Key(Key),
