@@ -41,11 +41,12 @@ fn main() -> ExitCode {
         _ => {}
     }
     let missing = no_run();
-    let tests: [(&str, fn()); 11] = [
+    let tests: [(&str, fn()); 12] = [
         ("a_run_is_told_as_it_is", told_as_it_is),
         ("intervals_add_up", intervals_add_up),
         ("text_has_a_line_for_each", text),
         ("what_is_no_run_is_refused", refused),
+        ("a_stopped_run_is_no_missing_run", stopped),
         ("metrics_are_prometheus_text", metrics),
         ("requests_that_are_none_are_answered", garbage),
         ("who_does_not_read_stops_nobody", who_does_not_read),
@@ -428,6 +429,36 @@ fn refused() {
         assert!(output.stdout.is_empty());
         expect_error(&output, 0, &["no run of this user"]);
     }
+}
+
+/// A run that is there and does not answer, as it is stopped.
+fn stopped() {
+    let lab = Lab::new();
+    let run = Run::start(&lab, &[]);
+    still(&lab, &run);
+    let pid = run.pid().to_string();
+    send("-STOP", run.pid());
+    wait_for("the stop", || (state_of(&pid) == Some('T')).then_some(()));
+    let output = top(&lab, &[&pid, "--count", "1"]);
+    expect_error(&output, 3, &[&format!("run {pid} did not answer within 10 s"), "stopped"]);
+    assert!(output.stdout.is_empty());
+    // One of many is not there, and is named.
+    let output = top(&lab, &["--json", "--count", "1"]);
+    expect_error(&output, 0, &[&pid, "did not answer"]);
+    assert!(!String::from_utf8(output.stdout).unwrap().contains(&format!("\"pid\":{pid},")));
+    // Ctrl-C does not wait for it.
+    let mut top = uzswap(&lab).args(["top", &pid]).stderr(Stdio::piped()).spawn().unwrap();
+    wait_for("a thread that waits for the run", || {
+        let tasks = fs::read_dir(format!("/proc/{}/task", top.id())).unwrap().count();
+        (tasks > 1).then_some(())
+    });
+    send("-INT", top.id());
+    let mut message = String::new();
+    top.stderr.take().unwrap().read_to_string(&mut message).unwrap();
+    assert_eq!((top.wait().unwrap().code(), &*message), (Some(0), ""));
+    send("-CONT", run.pid());
+    assert_eq!(look(&lab, &run)["pid"], run.pid());
+    run.end();
 }
 
 /// Sends a request and reads the answer: its status, its head and its body.
@@ -847,6 +878,11 @@ fn left_overs() {
 
 /// Whether a process runs: one that was killed may wait for its parent yet.
 fn is_alive(pid: &str) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit(')').next().is_some_and(|rest| !rest.trim().is_empty() && !rest.starts_with(" Z"))
+    state_of(pid).is_some_and(|state| state != 'Z')
+}
+
+/// The letter of a process's state.
+fn state_of(pid: &str) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit(')').next()?.trim().chars().next()
 }

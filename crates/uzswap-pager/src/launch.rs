@@ -222,17 +222,19 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
     // The program is loaded while the rest is started.
     let preloads = preloads(&library, &std::env::var_os("LD_PRELOAD").unwrap_or_default());
     let changed = [(SOCKET_VARIABLE, socket.as_os_str()), ("LD_PRELOAD", &preloads)];
+    // Before the program: a user who sees it run may query the run.
+    let _answerers = start_answerers(&pager, metrics_socket, argv, options, folder.path())?;
     let child = spawn::spawn(argv, &changed, waiter.mask_before()).map_err(|source| {
         RunError::Program { program: argv[0].to_string_lossy().into_owned(), source }
     });
     allow_many_files();
-    let others = Others::start(&pager, workers, metrics_socket, argv, options, folder.path());
+    let others = Others::start(&pager, workers, folder.path());
     let others = others.inspect_err(|_| {
         if let Ok(child) = child {
             let _ = signals::send(child as i32, SignalNumber(libc::SIGKILL));
         }
     })?;
-    let Others { evictor, governor, _answerers } = others;
+    let Others { evictor, governor } = others;
     let threads = [server, evictor, governor];
     let mut is_over = || threads.iter().any(JoinHandle::is_finished);
     let waited = child.map(|child| waiter.wait(child, &mut is_over));
@@ -252,37 +254,39 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
 struct Others {
     evictor: JoinHandle<io::Result<()>>,
     governor: JoinHandle<io::Result<()>>,
-    /// Of those that ask how it goes.
-    _answerers: (Answerer, Option<Answerer>),
 }
 
 impl Others {
-    fn start(
-        pager: &Arc<Pager>,
-        workers: Arc<Workers>,
-        metrics_socket: Option<MetricsSocket>,
-        argv: &[OsString],
-        options: &RunOptions,
-        folder: &Path,
-    ) -> Result<Others, RunError> {
+    fn start(pager: &Arc<Pager>, workers: Arc<Workers>, folder: &Path) -> Result<Others, RunError> {
         let evictor = Evictor::new(Arc::clone(pager), &folder.join(LIBRARY_NAME));
         let evictor = setup("start a thread", spawn("uzswap-evictor", || evictor.run()))?;
         let governor = Governor::new(Arc::clone(pager), workers);
         let governor = setup("start a thread", spawn("uzswap-governor", || governor.run()))?;
-        let metrics_at = metrics_socket.as_ref().map(|socket| socket.address().clone());
-        if metrics_at != options.metrics
-            && let Some(at) = &metrics_at
-        {
-            pager.warn(&format!("serving metrics at {at}")); // the kernel has chosen the port
-        }
-        let metrics_at = metrics_at.map(|at| at.to_string());
-        let reporter = Arc::new(Reporter::new(Arc::clone(pager), argv, metrics_at));
-        let status = status::serve(Arc::clone(&reporter), folder);
-        let status = setup("listen on the run's socket", status)?;
-        let metrics = metrics_socket.map(|socket| metrics::serve(reporter, socket)).transpose();
-        let metrics = setup("start a thread", metrics)?;
-        Ok(Others { evictor, governor, _answerers: (status, metrics) })
+        Ok(Others { evictor, governor })
     }
+}
+
+/// Starts the threads that answer queries of the state, and of metrics.
+fn start_answerers(
+    pager: &Arc<Pager>,
+    metrics_socket: Option<MetricsSocket>,
+    argv: &[OsString],
+    options: &RunOptions,
+    folder: &Path,
+) -> Result<(Answerer, Option<Answerer>), RunError> {
+    let metrics_at = metrics_socket.as_ref().map(|socket| socket.address().clone());
+    if metrics_at != options.metrics
+        && let Some(at) = &metrics_at
+    {
+        pager.warn(&format!("serving metrics at {at}")); // the kernel has chosen the port
+    }
+    let metrics_at = metrics_at.map(|at| at.to_string());
+    let reporter = Arc::new(Reporter::new(Arc::clone(pager), argv, metrics_at));
+    let status = status::serve(Arc::clone(&reporter), folder);
+    let status = setup("listen on the run's socket", status)?;
+    let metrics = metrics_socket.map(|socket| metrics::serve(reporter, socket)).transpose();
+    let metrics = setup("start a thread", metrics)?;
+    Ok((status, metrics))
 }
 
 /// How threads end that were told to. Where one ended unasked, others may wait for what it would

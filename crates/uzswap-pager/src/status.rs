@@ -14,11 +14,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::Mode;
-use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
-use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde::{Deserialize, Serialize};
 
 use super::answerer::{Answerer, More, Speaker, Verdict};
@@ -36,14 +34,6 @@ pub(super) const SOCKET_NAME: &str = "status";
 
 /// Connections that wait to be accepted at most. The thread that accepts them waits for no peer.
 pub(super) const BACKLOG: i32 = 128;
-
-/// How long runs may take to answer, all of them at once, and bytes of an answer at most: a
-/// thousand processes take a fiftieth of that.
-const ANSWER_WAIT: Duration = Duration::from_secs(5);
-const ANSWER_MAX: usize = 8 << 20;
-
-/// Runs that are asked at once: each takes a descriptor.
-const ASKED_AT_ONCE: usize = 256;
 
 /// A folder that nobody answers in is a left-over once it is so old.
 const LEFT_OVER_AFTER: Duration = Duration::from_secs(5);
@@ -215,81 +205,6 @@ impl Speaker for Status {
     }
 }
 
-/// All runs that answer this user, in the order of their process numbers: root is answered by
-/// those of all users.
-pub fn running() -> Vec<RunStatus> {
-    let own = own_user();
-    let is_asked = |metadata: &Metadata| own == 0 || metadata.uid() == own;
-    let mut asked: Vec<Asked> = folders()
-        .into_iter()
-        .filter(|(_, metadata)| is_asked(metadata))
-        .filter_map(|(folder, metadata)| Asked::new(&folder.join(SOCKET_NAME), metadata.uid()).ok())
-        .take(ASKED_AT_ONCE)
-        .collect();
-    read_all(&mut asked, Instant::now() + ANSWER_WAIT);
-    let answers = asked.iter().filter(|asked| asked.is_complete);
-    let mut runs: Vec<RunStatus> =
-        answers.filter_map(|asked| serde_json::from_slice(&asked.answer).ok()).collect();
-    runs.sort_by_key(|run| run.pid);
-    runs
-}
-
-/// A run that was asked for its state.
-struct Asked {
-    socket: OwnedFd,
-    answer: Vec<u8>,
-    is_complete: bool,
-}
-
-impl Asked {
-    /// Asks at a socket in the folder of `user`. Root and that user answer there; another would
-    /// pretend to be one of them.
-    fn new(path: &Path, user: u32) -> io::Result<Asked> {
-        let socket = connect(path)?;
-        let listener = socket_peercred(&socket)?.uid.as_raw();
-        if listener != 0 && listener != user {
-            return Err(io::ErrorKind::PermissionDenied.into());
-        }
-        Ok(Asked { socket, answer: Vec::new(), is_complete: false })
-    }
-
-    /// Reads what is there; whether more is to come.
-    fn read(&mut self, bytes: &mut [u8]) -> bool {
-        match rustix::net::recv(&self.socket, &mut *bytes, RecvFlags::empty()) {
-            Ok((0, _)) => {
-                self.is_complete = true;
-                false
-            }
-            Ok((count, _)) => {
-                self.answer.extend_from_slice(&bytes[..count]);
-                self.answer.len() <= ANSWER_MAX
-            }
-            Err(Errno::AGAIN | Errno::INTR) => true,
-            Err(_) => false,
-        }
-    }
-}
-
-/// Reads all answers, side by side, until they are complete or it is too late.
-fn read_all(asked: &mut [Asked], until: Instant) {
-    let mut bytes = vec![0; 64 << 10];
-    let mut waiting: Vec<&mut Asked> = asked.iter_mut().collect();
-    while !waiting.is_empty() {
-        let left = until.saturating_duration_since(Instant::now());
-        let timeout = Timespec::try_from(left).expect("a short time");
-        let wanted = waiting.iter().map(|asked| PollFd::new(&asked.socket, PollFlags::IN));
-        let mut wanted: Vec<PollFd<'_>> = wanted.collect();
-        match poll(&mut wanted, Some(&timeout)) {
-            Ok(1..) => {}
-            Err(Errno::INTR) => continue,
-            Ok(0) | Err(_) => return,
-        }
-        let ready: Vec<bool> = wanted.iter().map(|fd| !fd.revents().is_empty()).collect();
-        let mut ready = ready.into_iter();
-        waiting.retain_mut(|asked| !ready.next().unwrap_or(false) || asked.read(&mut bytes));
-    }
-}
-
 /// A socket that is bound to `path` with `mode`, of which the umask takes nothing from its user. It
 /// does not block, and does not listen yet.
 pub(super) fn bind_private(path: &Path, mode: u32) -> io::Result<OwnedFd> {
@@ -379,7 +294,7 @@ fn is_safe_from_others(folder: &Path) -> bool {
 }
 
 /// What may be folders of runs.
-fn folders() -> Vec<(PathBuf, Metadata)> {
+pub(super) fn folders() -> Vec<(PathBuf, Metadata)> {
     let mut places: Vec<PathBuf> =
         places().filter_map(|place| fs::canonicalize(place).ok()).collect();
     places.sort();

@@ -9,6 +9,7 @@ pub mod compressed_lengths;
 pub mod experiment;
 pub mod histogram;
 pub mod html;
+pub(crate) mod levels;
 pub mod limited_pool;
 pub mod live;
 pub mod page_set;

@@ -1,30 +1,38 @@
 //! `uzswap top`: lists the runs of this user, sampled at an interval.
 
+mod block;
+mod figures;
 mod rates;
+mod sampler;
+mod screen;
+mod state;
+mod terminal;
+mod trend;
 mod view;
 
+use std::collections::BTreeSet;
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, anyhow};
+use anyhow::Context;
 use serde::Serialize;
 
+use self::block::block;
 use self::rates::{History, TopRun};
-use self::view::{Size, frame};
+use self::sampler::{Sample, Sampler};
+use self::screen::Screen;
+use self::view::{NOTHING, note};
 use super::json::{JsonOutput, json_line};
 use super::{Failure, write_out};
 use crate::lab::report::{Envelope, Schema};
-use uzswap_pager::running;
+use uzswap_pager::NoAnswer;
 use uzswap_sys::interrupt;
 use uzswap_sys::stderr::log;
 
 /// How soon Ctrl-C is seen.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-
-/// Message if there is nothing to show.
-const NOTHING: &str = "no run of this user; start one with `uzswap run`";
 
 /// What `uzswap top` is asked for.
 #[derive(Debug, clap::Args)]
@@ -38,7 +46,7 @@ pub(super) struct Top {
     /// Stop after so many samples
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
-    /// Print one line of JSON for each look; with =FILE, write it there beside the text
+    /// Print one line of JSON for each sample; with =FILE, write it there beside the text
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
     json: Option<Option<PathBuf>>,
 }
@@ -50,43 +58,38 @@ struct Look<'a> {
 }
 
 impl Top {
-    /// Looks until it is enough.
+    /// Takes samples until it is enough.
     pub(super) fn run(self) -> Result<(), Failure> {
-        let mut output = JsonOutput::open(self.json.as_ref())?;
-        let mut envelope = Envelope::new(Schema::Top);
+        let output = JsonOutput::open(self.json.as_ref())?;
+        let mut records = Records { output, envelope: Envelope::new(Schema::Top) };
         interrupt::watch().context("cannot watch for Ctrl-C").map_err(Failure::Machine)?;
         let is_screen =
-            !output.is_standard() && self.count != Some(1) && io::stdout().is_terminal();
+            !records.output.is_standard() && self.count != Some(1) && io::stdout().is_terminal();
+        if is_screen {
+            let screen = Screen::new(self.interval);
+            let record = |runs: &[TopRun]| records.add(runs).map(drop);
+            return screen.show(Sampler::new(self.pid), self.count, record);
+        }
+        self.print_samples(&mut records)
+    }
+
+    /// Prints one block or one document for each sample.
+    fn print_samples(&self, records: &mut Records) -> Result<(), Failure> {
+        let mut sampler = Sampler::new(self.pid);
         let mut history = History::default();
-        let mut told_of_none = false;
+        let mut reported = Reported::default();
         let mut next = Instant::now();
-        for look in 1_u64.. {
-            let mut found = running();
-            if let Some(pid) = self.pid {
-                found.retain(|run| run.pid == pid);
-                match (found.is_empty(), look) {
-                    (true, 1) => return Err(Failure::Usage(no_such_run(pid))),
-                    (true, _) => break, // it has ended
-                    _ => {}
-                }
-            }
-            let runs = history.next(found);
-            if runs.is_empty() && !output.is_standard() && !is_screen && !told_of_none {
-                log(NOTHING);
-            }
-            told_of_none = runs.is_empty();
-            envelope.renew();
-            let sample = Look { runs: &runs };
-            let document = envelope.around(&sample);
-            if let JsonOutput::File(file) = &mut output {
-                file.write(&json_line(&document))?;
-            }
-            let text = match is_screen {
-                _ if output.is_standard() => json_line(&document),
-                true => screen(&runs, look == 1, self.interval),
-                false => block(&runs, look == 1),
+        for number in 1_u64.. {
+            let survey = match wait_for_sample(&mut sampler)? {
+                None => break,                                            // interrupted
+                Some(Err(NoAnswer::NoRun { .. })) if number > 1 => break, // it has ended
+                Some(sample) => sample?,
             };
-            if !write_out(text.as_bytes())? || self.count == Some(look) {
+            let runs = history.next(survey.runs);
+            let document = records.add(&runs)?;
+            reported.report(runs.is_empty() && document.is_none(), survey.silent);
+            let text = document.unwrap_or_else(|| block_text(&runs, number == 1));
+            if !write_out(text.as_bytes())? || self.count == Some(number) {
                 break;
             }
             next = (next + self.interval).max(Instant::now());
@@ -94,9 +97,6 @@ impl Top {
                 thread::sleep(LOOK_EVERY.min(next.saturating_duration_since(Instant::now())));
             }
             if interrupt::noted() {
-                if is_screen {
-                    write_out(b"\n")?; // after the ^C of the terminal
-                }
                 break;
             }
         }
@@ -104,41 +104,72 @@ impl Top {
     }
 }
 
-fn no_such_run(pid: u32) -> anyhow::Error {
-    anyhow!("no run with PID {pid} for this user; 'uzswap top' lists them")
+/// A sample; none where a signal came first.
+fn wait_for_sample(sampler: &mut Sampler) -> Result<Option<Sample>, Failure> {
+    sampler.begin()?;
+    loop {
+        if let Some(sample) = sampler.take(LOOK_EVERY) {
+            return Ok(Some(sample));
+        }
+        if interrupt::noted() {
+            return Ok(None);
+        }
+    }
 }
 
-/// All that is on the terminal.
-fn screen(runs: &[TopRun], is_first: bool, interval: Duration) -> String {
-    let size = rustix::termios::tcgetwinsize(io::stdout()).ok();
-    let size = size.map_or(Size::TERMINAL, |size| Size {
-        columns: usize::from(size.ws_col),
-        lines: usize::from(size.ws_row),
-    });
-    let size = if size.columns == 0 || size.lines == 0 { Size::TERMINAL } else { size };
-    let seconds = interval.as_secs_f64();
-    let mut lines = vec![format!("uzswap top, every {seconds} s; Ctrl-C ends it")];
-    match runs.is_empty() {
-        true => lines.push(NOTHING.to_owned()),
-        // One line for the title, and one for the cursor.
-        false => lines.extend(frame(runs, Size { lines: size.lines.saturating_sub(2), ..size })),
+impl From<NoAnswer> for Failure {
+    fn from(error: NoAnswer) -> Failure {
+        Failure::of(!matches!(error, NoAnswer::NoRun { .. }), error)
     }
-    lines.truncate(size.lines.saturating_sub(1));
-    let mut text = if is_first { "\x1b[2J\x1b[H" } else { "\x1b[H" }.to_owned();
-    for line in &lines {
-        text += &line[..line.len().min(size.columns)];
-        text += "\x1b[K\n";
-    }
-    text + "\x1b[J"
 }
 
-/// One look of many in a file.
-fn block(runs: &[TopRun], is_first: bool) -> String {
+/// The place for documents.
+struct Records {
+    output: JsonOutput,
+    envelope: Envelope,
+}
+
+impl Records {
+    /// Writes the document of a sample to its file. The document, where standard output takes it.
+    fn add(&mut self, runs: &[TopRun]) -> Result<Option<String>, Failure> {
+        self.envelope.renew();
+        let sample = Look { runs };
+        let document = || json_line(&self.envelope.around(&sample));
+        match &mut self.output {
+            JsonOutput::None => Ok(None),
+            JsonOutput::Standard => Ok(Some(document())),
+            JsonOutput::File(file) => file.write(&document()).map(|()| None),
+        }
+    }
+}
+
+/// The messages of the sample before: none is repeated.
+#[derive(Debug, Default)]
+struct Reported {
+    of_nothing: bool,
+    silent: BTreeSet<u32>,
+}
+
+impl Reported {
+    /// Reports on standard error that there is no run, and runs that did not answer.
+    fn report(&mut self, is_nothing: bool, silent: BTreeSet<u32>) {
+        if is_nothing && !self.of_nothing {
+            log(NOTHING);
+        }
+        if let Some(note) = note(&silent).filter(|_| silent != self.silent) {
+            log(&note);
+        }
+        *self = Reported { of_nothing: is_nothing, silent };
+    }
+}
+
+/// One sample of many in a file.
+fn block_text(runs: &[TopRun], is_first: bool) -> String {
     if runs.is_empty() {
         return String::new();
     }
     let gap = if is_first { "" } else { "\n" };
-    gap.to_owned() + &frame(runs, Size::FILE).join("\n") + "\n"
+    gap.to_owned() + &block(runs).join("\n") + "\n"
 }
 
 fn parse_seconds(text: &str) -> Result<Duration, String> {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use super::trend::Trend;
 use uzswap::zswap::LatencyCounts;
 use uzswap_pager::RunStatus;
 
@@ -16,6 +17,9 @@ pub(super) struct TopRun {
     /// Faults a second of each process.
     #[serde(skip)]
     pub(super) process_rates: Vec<f64>,
+    /// This sample and those before it.
+    #[serde(skip)]
+    pub(super) trend: Trend,
 }
 
 /// Changes since the previous sample; in the first one since the start of the run.
@@ -30,9 +34,9 @@ pub(super) struct Interval {
     pub(super) p99_ns: u64,
 }
 
-/// The look before.
+/// The sample before, and the trends up to it.
 #[derive(Debug, Default)]
-pub(super) struct History(BTreeMap<u32, RunStatus>);
+pub(super) struct History(BTreeMap<u32, (RunStatus, Trend)>);
 
 impl History {
     /// The next look.
@@ -44,13 +48,18 @@ impl History {
             let earlier = before
                 .get(&status.pid)
                 // Another run may have its number now.
-                .filter(|earlier| earlier.elapsed_s <= status.elapsed_s);
+                .filter(|(earlier, _)| earlier.elapsed_s <= status.elapsed_s);
+            let mut trend = earlier.map_or_else(Trend::default, |(_, trend)| trend.clone());
+            let earlier = earlier.map(|(status, _)| status);
+            let interval = interval(&status, earlier);
+            trend.add(interval.faults_per_s, status.pool_bytes);
             runs.push(TopRun {
-                interval: interval(&status, earlier),
+                interval,
                 process_rates: process_rates(&status, earlier),
                 status: status.clone(),
+                trend: trend.clone(),
             });
-            self.0.insert(status.pid, status);
+            self.0.insert(status.pid, (status, trend));
         }
         runs
     }
@@ -90,6 +99,39 @@ fn process_rates(status: &RunStatus, earlier: Option<&RunStatus>) -> Vec<f64> {
     status.processes.iter().map(rate).collect()
 }
 
+/// A run for tests of what shows it.
+#[cfg(test)]
+pub(super) fn sample_run(pid: u32, processes: u32) -> TopRun {
+    use uzswap_pager::ProcessStatus;
+    let processes: Vec<ProcessStatus> = (0..processes)
+        .map(|number| ProcessStatus {
+            pid: pid + number,
+            name: "a name \x1b[31m".to_owned(),
+            resident_bytes: 60 << 20,
+            stored_pages: 77_000,
+            ..ProcessStatus::default()
+        })
+        .collect();
+    let interval =
+        Interval { seconds: 1.0, faults: 9, faults_per_s: 12_345.4, p50_ns: 5888, p99_ns: 39_000 };
+    let process_rates = processes.iter().map(|_| 2.0).collect();
+    let status = RunStatus {
+        pid,
+        command: vec!["python3".to_owned(), "a long name of a job.py\n".to_owned()],
+        limit_bytes: 117 << 20,
+        used_bytes: 115 << 20,
+        resident_bytes: 60 << 20,
+        pool_bytes: 53 << 20,
+        ratio: Some(2.912),
+        processes,
+        ..RunStatus::default()
+    };
+    let mut trend = Trend::default();
+    trend.add(1000.0, 1 << 20);
+    trend.add(interval.faults_per_s, status.pool_bytes);
+    TopRun { status, interval, process_rates, trend }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -117,7 +159,7 @@ mod tests {
     fn an_interval_is_the_difference_of_two_looks() {
         let mut history = History::default();
         let first = history.next(vec![status(4.0, &[(1000, 90), (5000, 10)], &[(1, 60), (2, 40)])]);
-        let TopRun { interval, process_rates, status: shown } = &first[0];
+        let TopRun { interval, process_rates, status: shown, .. } = &first[0];
         let all =
             Interval { seconds: 4.0, faults: 100, faults_per_s: 25.0, p50_ns: 1000, p99_ns: 5000 };
         assert_eq!(*interval, all);

@@ -2,6 +2,7 @@
 
 use super::{LiveFindings, LiveReport};
 use crate::lab::histogram::Bucket;
+use crate::lab::levels::spark_line;
 use crate::lab::live::engine::LiveRun;
 use crate::lab::live::{FailureKind, LiveLimit};
 use crate::lab::report::format::{
@@ -19,9 +20,6 @@ type Seconds = fn(&LiveRun) -> f64;
 
 /// Columns beside a pool over time: the label and two bars.
 const LABEL_COLUMNS: usize = 26;
-
-/// From an empty pool to the fullest.
-const LEVELS: &[u8] = b" .:-=+*#%@";
 
 /// The whole report.
 pub(super) fn page(report: &LiveReport, screen: Screen) -> String {
@@ -420,12 +418,11 @@ fn line_of(run: &LiveRun, most: u64, width: usize) -> String {
         *column = (*column).max(Some(sample.pool_bytes));
     }
     let mut last = 0;
-    let levels = columns.into_iter().map(|bytes| {
+    let values = columns.into_iter().map(|bytes| {
         last = bytes.unwrap_or(last);
-        let level = (u128::from(last) * (LEVELS.len() as u128 - 1)).div_ceil(u128::from(most));
-        char::from(LEVELS[level as usize])
+        last
     });
-    levels.collect()
+    spark_line(values, most)
 }
 
 /// The figures in words.
