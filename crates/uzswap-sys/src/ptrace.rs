@@ -31,7 +31,7 @@ pub enum Event {
 }
 
 /// Starts a command with the signal mask `mask`; with `traced`, it offers itself for tracing. Where
-/// it cannot (a sandbox), it runs as any other. A command that is to be traced is killed if the
+/// it cannot (a sandbox), it runs as any other. The kernel kills a traced command if the
 /// thread that calls this ends before it.
 ///
 /// # Errors

@@ -207,8 +207,8 @@ pub(super) struct Compare {
     ///
     /// A change counts where its 95 % interval does not contain zero. Sizes have no spread. Figures
     /// of a replay: pool, all_in, store_p50, store_p99, load_p50, load_p99, real, sys, user, ratio,
-    /// metadata, refused, rss, accesses; of a live study: real, sys, user, engine_cpu, pool, peak,
-    /// stored, store_p50, load_p50, fault_p50, fault_p99.
+    /// metadata, refused, rss, accesses. Figures of a live study: real, sys, user, engine_cpu, pool,
+    /// peak, stored, store_p50, load_p50, fault_p50, fault_p99.
     #[arg(
         long,
         value_name = "BOUNDS",
@@ -413,7 +413,7 @@ fn held(changes: Option<&Changes>) -> Result<(), Failure> {
     }
 }
 
-/// What an experiment that was given up means for the command.
+/// The command's failure, for an experiment that was given up.
 pub(super) fn failure(error: ExperimentError) -> Failure {
     match error {
         ExperimentError::Check { .. } => Failure::Check(error.into()),

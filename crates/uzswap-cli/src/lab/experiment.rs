@@ -59,7 +59,7 @@ pub struct Experiment {
     pub corpus: CorpusFile,
     /// How many there are, of a trace its events: a run that finds another number is an error.
     pub pages: u64,
-    /// The kinds of the pages, in their order, if compressed lengths are to be counted.
+    /// The kinds of the pages, in their order, where compressed lengths count.
     pub kinds: Option<Vec<KindPages>>,
     /// Pages of each unit of a sample; empty where the pages are all.
     pub units: Vec<u64>,
@@ -161,7 +161,7 @@ pub struct RunSpec {
     pub settings: Settings,
     /// Settings shared by all limited pools.
     pub limit_settings: Option<LimitSettings>,
-    /// The kinds of the pages, if compressed lengths are to be counted after the run.
+    /// The kinds of the pages, where compressed lengths are counted after the run.
     pub kinds: Option<Vec<KindPages>>,
 }
 

@@ -108,7 +108,7 @@ impl Terminal {
         // A shell that continues this process may have restored its own settings.
         if settings.local_modes.intersects(lines) {
             if !self.is_raw {
-                // Those of now: in the background the terminal has settings for another program.
+                // The settings of now: a program in the foreground may have others.
                 self.before = settings.clone();
             }
             settings.local_modes.remove(lines | LocalModes::IEXTEN);

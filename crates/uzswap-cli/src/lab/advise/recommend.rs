@@ -129,7 +129,7 @@ pub fn recommend(target: &Target, measured: &[Measured], machine: &SwapState) ->
     Recommendation { verdict, advice, warnings }
 }
 
-/// That there is memory enough, where there is.
+/// A sentence where there is memory enough.
 fn enough(target: &Target, machine: &SwapState) -> Option<String> {
     let has_room = match target.is_machine {
         true => machine.available_bytes > machine.memory_bytes / 2,
@@ -146,7 +146,7 @@ fn enough(target: &Target, machine: &SwapState) -> Option<String> {
     })
 }
 
-/// That a tool of this kernel lacks the compressor that the rule would choose.
+/// A sentence where a tool of this kernel lacks the compressor that the rule would choose.
 fn denser_elsewhere(advice: &Advice, best: &Measured) -> Option<String> {
     (advice.compressor != best.compressor && is_of_kernel(&best.compressor)).then(|| {
         format!(

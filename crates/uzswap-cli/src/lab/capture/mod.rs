@@ -209,8 +209,8 @@ pub fn capture_pid(pid: i32, out: &Path, options: &CaptureOptions) -> Result<Abo
     finish(writer, origin, notes)
 }
 
-/// Takes a sample of all processes that this one may read, the largest first. Those that it does
-/// not get to within half of `budget` are left out: pages are read in the other half.
+/// Takes a sample of all processes that this one may read, the largest first. Processes
+/// that half of `budget` does not reach are left out: pages are read in the other half.
 ///
 /// # Errors
 ///

@@ -216,7 +216,7 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// Those that the store counts, and no others.
+    /// The pages that the store counts, and no others.
     fn of_counters(counters: &Counters) -> Figures {
         Figures {
             stored_pages: counters.stored_pages,
@@ -468,7 +468,7 @@ struct UnitCounter<'a> {
     units: &'a [u64],
     /// Pages of the first of them that are.
     stored: u64,
-    /// What the store counted at its start.
+    /// The counts of the store at its start.
     before: UnitSums,
     sums: Vec<UnitSums>,
 }
