@@ -18,6 +18,7 @@ use crate::lab::capture::{
     CaptureAt, CaptureOptions, capture_command, capture_pid, capture_system,
 };
 use crate::lab::experiment::{Experiment, Settings};
+use crate::lab::html::shell_line;
 use crate::lab::report::{Report, Screen};
 use uzswap::compressor::CompressorKind;
 use uzswap::index::IndexKind;
@@ -151,34 +152,10 @@ impl Advise {
         let mappings = source.mappings.iter().map(String::as_str);
         Target {
             origin: source.info.origin.clone(),
-            command: (!self.command.is_empty()).then(|| shell_words(&self.command)),
+            command: (!self.command.is_empty()).then(|| shell_line(&self.command)),
             bytes: pages * PAGE_SIZE as u64,
             is_machine: self.command.is_empty() && self.pid.is_none() && self.corpus.is_none(),
             runtime: names.chain(mappings).find_map(Runtime::of),
         }
-    }
-}
-
-/// A command line as a shell takes it.
-fn shell_words(command: &[OsString]) -> String {
-    let quoted = |word: &OsString| {
-        let word = word.to_string_lossy().into_owned();
-        let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
-        match !word.is_empty() && word.chars().all(is_plain) {
-            true => word,
-            false => format!("'{}'", word.replace('\'', "'\\''")),
-        }
-    };
-    command.iter().map(quoted).collect::<Vec<String>>().join(" ")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_command_is_written_as_a_shell_takes_it() {
-        let words = ["sh", "-c", "echo 'a  b' > $X", ""].map(OsString::from);
-        assert_eq!(shell_words(&words), r"sh -c 'echo '\''a  b'\'' > $X' ''");
     }
 }

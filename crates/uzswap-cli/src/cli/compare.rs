@@ -207,8 +207,8 @@ pub(super) struct Compare {
     ///
     /// A change counts where its 95 % interval does not contain zero. Sizes have no spread. Figures
     /// of a replay: pool, all_in, store_p50, store_p99, load_p50, load_p99, real, sys, user, ratio,
-    /// metadata, refused, rss, accesses. Figures of a live study: real, sys, user, engine_cpu, pool,
-    /// peak, stored, store_p50, load_p50, fault_p50, fault_p99.
+    /// metadata, refused, rss, accesses. Figures of a live study: real, sys, user, engine_cpu,
+    /// pool, peak, stored, store_p50, load_p50, fault_p50, fault_p99.
     #[arg(
         long,
         value_name = "BOUNDS",
