@@ -19,7 +19,7 @@ use super::{Cli, Failure, print};
 type Examples = &'static [(&'static str, &'static str)];
 
 /// Examples for each command, by the words that call it.
-const EXAMPLES: [(&str, Examples); 17] = [
+const EXAMPLES: [(&str, Examples); 18] = [
     (
         "uzswap",
         &[
@@ -40,6 +40,17 @@ const EXAMPLES: [(&str, Examples); 17] = [
                 "Run a build under a limit, on both engines, five rounds.",
             ),
             ("uzswap compare --pid 4711 --compressor lz4,zstd --json", "Print JSON for a process."),
+            (
+                "uzswap compare --corpus job.pages --baseline old.json --fail-on pool>2%",
+                "Fail a CI job when the pool grows.",
+            ),
+        ],
+    ),
+    (
+        "uzswap advise",
+        &[
+            ("uzswap advise -- python3 job.py", "Print settings for a program."),
+            ("uzswap advise --system --json", "Print settings for this machine, as JSON."),
         ],
     ),
     (

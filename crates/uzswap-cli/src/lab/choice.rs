@@ -14,7 +14,8 @@ const US_PER_PERCENT: f64 = 1.0;
 pub const RATIO_MIN: f64 = 1.15;
 
 /// The rule's goal in words, for reports.
-pub const GOAL: &str = "least memory, at most 1 us a page for each percent saved";
+pub const GOAL: &str =
+    "the densest that costs at most 1 us a page more for each percent of memory saved";
 
 /// The two figures of a combination that the rule looks at.
 pub trait Candidate {

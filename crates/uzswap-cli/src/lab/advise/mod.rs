@@ -15,6 +15,7 @@ use serde::Serialize;
 pub use recommend::{Advice, Recommendation, Setting, Tool, recommend};
 
 use super::choice::{Candidate, GOAL};
+use super::report::format::thousands;
 use super::report::{CorpusInfo, Envelope, Findings, Report, Schema, Screen};
 use super::sample::Estimate;
 use machine::SwapState;
@@ -155,12 +156,16 @@ impl Measured {
         self.store_us + self.load_us
     }
 
-    fn confidence(&self) -> Confidence {
+    fn confidence(&self) -> (Confidence, String) {
+        let pages = format!("{} pages were measured", thousands(self.pages));
+        let reach = self.reach_percent();
         match self.pages {
-            0..PAGES_FEW => Confidence::Low,
-            PAGES_FEW..PAGES_MANY => Confidence::Medium,
-            _ if self.reach_percent() > NARROW_PERCENT => Confidence::Medium,
-            _ => Confidence::High,
+            0..PAGES_FEW => (Confidence::Low, format!("only {pages}")),
+            PAGES_FEW..PAGES_MANY => (Confidence::Medium, pages),
+            _ if reach > NARROW_PERCENT => {
+                (Confidence::Medium, format!("the sample may be {reach:.0}% off"))
+            }
+            _ => (Confidence::High, pages),
         }
     }
 }

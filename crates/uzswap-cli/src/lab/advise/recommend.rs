@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::machine::{SwapState, ZramState, ZswapState};
 use super::{Confidence, Measured, Target};
 use crate::lab::choice::{RATIO_MIN, choose};
-use crate::lab::report::format::human_size;
+use crate::lab::report::format::{human_size, thousands};
 
 /// The share of a program's pages that stay as they are, for the pages that the program works on.
 /// With a third, programs took several times as long (bench/advise).
@@ -15,13 +15,16 @@ const KEPT_SHARE: f64 = 1.0 / 2.0;
 const MACHINE_SHARE: f64 = 0.25;
 
 /// Above the measured need, for pages that are not in the sample.
-const RESERVE: f64 = 1.1;
+const RESERVE: f64 = 1.25;
 
 /// Pages below which there is nothing to save.
 const PAGES_MIN: u64 = 1 << 8; // 1 MiB
 
 /// A target of so many times less than the available memory has no lack of it.
 const ENOUGH_TIMES: u64 = 2;
+
+/// Advice for so many times the measured pages is a guess.
+const UNSEEN_MANY: u64 = 10;
 
 const MIB: u64 = 1 << 20;
 
@@ -59,14 +62,22 @@ pub struct Advice {
     pub ratio: f64,
     /// Forms of the settings, each ready to paste.
     pub settings: Vec<Setting>,
-    /// Bytes of real memory that the settings save once the pages are compressed.
+    /// Bytes of the pages that the settings are about, uncompressed.
+    pub pages_bytes: u64,
+    /// Bytes of real memory that they take with the settings.
+    pub takes_bytes: u64,
+    /// The difference.
     pub saves_bytes: u64,
-    /// The same in percent of the bytes of those pages.
+    /// The same in percent of `pages_bytes`.
     pub saves_percent: f64,
+    /// The condition under which they save that, in words.
+    pub assumes: String,
     /// Percent of a processor for each 1,000 pages a second that leave memory and come back.
     pub cpu_percent_per_1000_pages: f64,
     /// How sure the figures are.
     pub confidence: Confidence,
+    /// The reason, in words.
+    pub confidence_because: String,
     /// The measurement behind it, in words.
     pub because: String,
 }
@@ -122,8 +133,14 @@ pub fn recommend(target: &Target, measured: &[Measured], machine: &SwapState) ->
     .flatten()
     .collect();
     let mut verdict = Vec::new();
-    verdict.extend(enough(target, machine));
-    verdict.extend(advice.first().map(headline));
+    let enough = enough(target, machine);
+    let lead = if enough.is_some() { "If memory gets short: " } else { "Use: " };
+    verdict.extend(enough);
+    if let Some(first) = advice.first() {
+        verdict.push(format!("{lead}{}", first.action()));
+        verdict.push(first.effect());
+        verdict.push(first.cost());
+    }
     let mut warnings = warnings;
     warnings.extend(advice.iter().filter_map(|it| denser_elsewhere(it, best)));
     Recommendation { verdict, advice, warnings }
@@ -138,8 +155,8 @@ fn enough(target: &Target, machine: &SwapState) -> Option<String> {
     let is_calm = machine.areas.iter().all(|area| area.used_bytes < area.bytes / 20);
     (has_room && is_calm).then(|| {
         format!(
-            "You have enough memory: {} are available, and these pages take {}. The settings below \
-             are for the day when that changes.",
+            "Now: change nothing. You have enough memory: {} are available, and these pages take \
+             {}.",
             human_size(machine.available_bytes),
             human_size(target.bytes)
         )
@@ -150,7 +167,7 @@ fn enough(target: &Target, machine: &SwapState) -> Option<String> {
 fn denser_elsewhere(advice: &Advice, best: &Measured) -> Option<String> {
     (advice.compressor != best.compressor && is_of_kernel(&best.compressor)).then(|| {
         format!(
-            "{} of this kernel has no {}, which makes {:.1} to 1 of these pages.",
+            "The {} of this kernel lacks {}, the best compressor for these pages ({:.1} to 1).",
             advice.tool.name(),
             best.compressor,
             best.ratio()
@@ -158,16 +175,37 @@ fn denser_elsewhere(advice: &Advice, best: &Measured) -> Option<String> {
     })
 }
 
-fn headline(first: &Advice) -> String {
-    format!(
-        "Use {} with {}: {:.1} to 1, saves {} ({:.0}%); confidence: {}.",
-        first.tool.name(),
-        first.compressor,
-        first.ratio,
-        human_size(first.saves_bytes),
-        first.saves_percent,
-        first.confidence.word()
-    )
+impl Advice {
+    /// The setting in one line.
+    fn action(&self) -> String {
+        match (self.tool, &self.settings[..]) {
+            (Tool::Run, [setting, ..]) => setting.lines.join("; "),
+            _ => format!("{} with {}, by the lines below", self.tool.name(), self.compressor),
+        }
+    }
+
+    /// The saving and its condition.
+    pub(super) fn effect(&self) -> String {
+        format!(
+            "Effect: {} instead of {} (saves {}, {:.0}%), {}.",
+            human_size(self.takes_bytes),
+            human_size(self.pages_bytes),
+            human_size(self.saves_bytes),
+            self.saves_percent,
+            self.assumes
+        )
+    }
+
+    /// The price, and how sure all of it is.
+    pub(super) fn cost(&self) -> String {
+        format!(
+            "Cost: {:.1}% of a CPU for 1,000 pages of 4 KiB a second, out and back. Confidence: {} \
+             ({}).",
+            self.cpu_percent_per_1000_pages,
+            self.confidence.word(),
+            self.confidence_because
+        )
+    }
 }
 
 /// The measurement of a tool's best compressor.
@@ -179,30 +217,54 @@ fn advice(
     tool: Tool,
     best: &Measured,
     settings: Vec<Setting>,
-    pages_bytes: u64,
-    takes_bytes: u64,
+    (pages_bytes, takes_bytes): (u64, u64),
+    assumes: String,
 ) -> Advice {
     let saves_bytes = pages_bytes.saturating_sub(takes_bytes);
     let (low, high) = best.ratio_interval();
+    let (confidence, confidence_because) = confidence(tool, best, pages_bytes);
     Advice {
         tool,
         compressor: best.compressor.clone(),
         ratio: best.ratio(),
         settings,
+        pages_bytes,
+        takes_bytes,
         saves_bytes,
         saves_percent: saves_bytes as f64 / pages_bytes.max(1) as f64 * 100.0,
+        assumes,
         // us a page are 0.1 % of a processor for 1,000 pages a second.
         cpu_percent_per_1000_pages: best.us_per_page() / 10.0,
-        confidence: best.confidence(),
+        confidence,
+        confidence_because,
         because: format!(
             "{} measured pages compress {:.2} to 1 ({low:.2} to {high:.2}) with {}; a store takes \
              {:.1} us, a load {:.1} us",
-            best.pages,
+            thousands(best.pages),
             best.ratio(),
             best.compressor,
             best.store_us,
             best.load_us
         ),
+    }
+}
+
+/// How sure a tool's figures are, and why.
+fn confidence(tool: Tool, best: &Measured, pages_bytes: u64) -> (Confidence, String) {
+    if pages_bytes / best.of_bytes.max(1) >= UNSEEN_MANY {
+        let words = format!(
+            "for {} of pages that may come, {} are there to measure",
+            human_size(pages_bytes),
+            human_size(best.of_bytes)
+        );
+        return (Confidence::Low, words);
+    }
+    match (tool, best.confidence()) {
+        // Sizes are measured; the program's own speed in less memory is not.
+        (Tool::Run, (Confidence::Medium | Confidence::High, _)) => {
+            (Confidence::Medium, "only a run shows how fast the program is then".to_owned())
+        }
+        (_, measured) => measured,
     }
 }
 
@@ -219,11 +281,9 @@ fn for_run(target: &Target, measured: &[Measured]) -> Option<Advice> {
         limit / MIB,
         best.compressor
     );
-    let settings = vec![Setting { place: "shell", lines: vec![line] }];
-    let mut advice = advice(Tool::Run, best, settings, target.bytes, limit);
-    // Sizes are measured; the program's own speed in less memory is not.
-    advice.confidence = advice.confidence.min(Confidence::Medium);
-    Some(advice)
+    let settings = vec![Setting { place: "in a shell", lines: vec![line] }];
+    let assumes = "half of the pages as they are, the others compressed".to_owned();
+    Some(advice(Tool::Run, best, settings, (target.bytes, limit), assumes))
 }
 
 /// The limit that keeps a share of the pages, and has room for the others compressed.
@@ -279,10 +339,19 @@ fn for_zram(target: &Target, measured: &[Measured], machine: &SwapState) -> Opti
         sysfs.insert(0, "swapoff /dev/zram0; echo 1 > /sys/block/zram0/reset".to_owned());
     }
     let settings = vec![
-        Setting { place: "/etc/systemd/zram-generator.conf", lines: generator },
-        Setting { place: "shell, as root", lines: sysfs },
+        Setting { place: "in /etc/systemd/zram-generator.conf, which lasts", lines: generator },
+        Setting { place: "in a shell as root, until the next start", lines: sysfs },
     ];
-    Some(advice(Tool::Zram, best, settings, pages, (pages as f64 / best.ratio()) as u64))
+    let takes = (pages as f64 / best.ratio()) as u64;
+    Some(advice(Tool::Zram, best, settings, (pages, takes), assumption(target)))
+}
+
+/// The condition of a saving by the kernel's swap.
+fn assumption(target: &Target) -> String {
+    match target.is_machine {
+        true => "once so many pages are swapped out, if they compress as those measured".to_owned(),
+        false => "once half of these pages are swapped out; other programs need more".to_owned(),
+    }
 }
 
 /// A compressor for cold pages: the densest, where it saves a tenth against the first.
@@ -315,8 +384,9 @@ fn for_zswap(target: &Target, measured: &[Measured], machine: &SwapState) -> Opt
         lines.push("echo Y > /sys/module/zswap/parameters/shrinker_enabled".to_owned());
     }
     lines.push("echo Y > /sys/module/zswap/parameters/enabled".to_owned());
-    let settings = vec![Setting { place: "shell, as root", lines }];
-    Some(advice(Tool::Zswap, best, settings, pages, (pages as f64 / best.ratio()) as u64))
+    let settings = vec![Setting { place: "in a shell as root", lines }];
+    let takes = (pages as f64 / best.ratio()) as u64;
+    Some(advice(Tool::Zswap, best, settings, (pages, takes), assumption(target)))
 }
 
 /// Whether the kernel has a compressor of this name. It has no levels.
@@ -336,8 +406,7 @@ fn warnings(target: &Target, machine: &SwapState) -> Vec<String> {
     }
     if machine.zswap.is_some() && !machine.has_disk_swap() {
         warnings.push(
-            "zswap needs a swap area on a disk or in a file; none is on, so there is no advice for \
-             it."
+            "No advice for zswap: it needs a swap area on a disk or in a file, and none is on."
                 .to_owned(),
         );
     }
@@ -361,12 +430,12 @@ mod tests {
 
     fn measured(compressor: &str, ratio: f64, store_us: f64) -> Measured {
         let pages = 20_000;
-        let bytes = (pages as f64 * 4096.0 / ratio) as u64;
+        let bytes = (3.0 * GIB as f64 / ratio) as u64;
         Measured {
             compressor: compressor.to_owned(),
             pages,
             bytes: Estimate { estimate: bytes, low: bytes / 50 * 49, high: bytes / 50 * 51 },
-            of_bytes: pages * 4096,
+            of_bytes: 3 * GIB,
             store_us,
             load_us: store_us / 3.0,
         }
@@ -415,16 +484,28 @@ mod tests {
         assert_eq!((run.saves_bytes, run.saves_percent), (9 * GIB / 8, 37.5));
         assert!((run.cpu_percent_per_1000_pages - 1.6).abs() < 1e-9);
         assert_eq!(run.confidence, Confidence::Medium);
-        assert!(found.verdict[0].starts_with("Use uzswap run with zstd: 4.0 to 1, saves 1.1 GiB"));
-        // 1.5 GiB at 4 to 1, and a tenth; their size is that of the uncompressed pages.
+        assert!(found.verdict[0].starts_with("Use: uzswap run --limit 1920M"), "{found:?}");
+        assert!(found.verdict[1].starts_with("Effect: 1.9 GiB instead of 3.0 GiB (saves 1.1 GiB"));
+        // 1.5 GiB at 4 to 1, and a quarter; their size is that of the uncompressed pages.
         let zram = tool(&found, Tool::Zram).unwrap();
         assert!(
-            zram.settings[0].lines.contains(&"zram-resident-limit = 423".to_owned()),
+            zram.settings[0].lines.contains(&"zram-resident-limit = 480".to_owned()),
             "{zram:?}"
         );
-        assert!(zram.settings[0].lines.contains(&"zram-size = 1538".to_owned()), "{zram:?}");
+        assert!(zram.settings[0].lines.contains(&"zram-size = 1536".to_owned()), "{zram:?}");
         assert_eq!(tool(&found, Tool::Zswap), None);
-        assert!(found.warnings.iter().any(|it| it.starts_with("zswap needs a swap area")));
+        assert!(found.warnings.iter().any(|it| it.starts_with("No advice for zswap")));
+    }
+
+    #[test]
+    fn advice_for_far_more_pages_than_were_measured_is_a_guess() {
+        let large = SwapState { memory_bytes: 100 * GIB, ..machine(GIB) };
+        let target = Target { is_machine: true, ..program(3 * GIB) };
+        let found = recommend(&target, &both(), &large);
+        let zram = tool(&found, Tool::Zram).unwrap();
+        assert_eq!(zram.confidence, Confidence::Low, "{zram:?}");
+        assert!(zram.confidence_because.contains("3.0 GiB are there to measure"), "{zram:?}");
+        assert!(found.verdict.iter().any(|it| it.starts_with("Cost: ")), "{found:?}");
     }
 
     #[test]
@@ -437,7 +518,7 @@ mod tests {
     #[test]
     fn enough_memory_is_said_first() {
         let found = recommend(&program(GIB), &both(), &machine(5 * GIB));
-        assert!(found.verdict[0].starts_with("You have enough memory"), "{found:?}");
+        assert!(found.verdict[0].starts_with("Now: change nothing."), "{found:?}");
         let found = recommend(&program(3 * GIB), &both(), &machine(5 * GIB));
         assert!(found.verdict[0].starts_with("Use"), "{found:?}");
         let busy = SwapArea { path: "/swap".into(), bytes: GIB, used_bytes: GIB / 2 };

@@ -7,8 +7,8 @@ use crate::lab::report::opening;
 pub(super) fn page(report: &AdviceReport, screen: Screen) -> String {
     let recommendation = &report.recommendation;
     let mut page = opening(&recommendation.verdict, &recommendation.warnings);
-    for advice in &recommendation.advice {
-        page += &of_tool(advice);
+    for (at, advice) in recommendation.advice.iter().enumerate() {
+        page += &of_tool(advice, at > 0);
     }
     page += &measurements(report, screen);
     for note in &report.corpus.notes {
@@ -17,52 +17,50 @@ pub(super) fn page(report: &AdviceReport, screen: Screen) -> String {
     page
 }
 
-fn of_tool(advice: &Advice) -> String {
+/// The settings of a tool. The first tool's effect and cost are in the verdict.
+fn of_tool(advice: &Advice, is_alternative: bool) -> String {
     let title = match advice.tool {
         Tool::Run => "uzswap run: this program in less memory",
-        Tool::Zram => "zram: the whole machine, swap in memory",
-        Tool::Zswap => "zswap: the whole machine, in front of its swap area",
+        Tool::Zram => "zram: swap in memory, for all programs",
+        Tool::Zswap => "zswap: in front of the swap area, for all programs",
     };
-    let mut text = format!("{title}\n");
-    for setting in &advice.settings {
-        text += &format!("  # {}\n", setting.place);
+    let mut text = match is_alternative {
+        true => format!("Or, not in addition, {title}\n"),
+        false => format!("{title}\n"),
+    };
+    for (at, setting) in advice.settings.iter().enumerate() {
+        let or = if at > 0 { "or " } else { "" };
+        text += &format!("  # {or}{}\n", setting.place);
         for line in &setting.lines {
             text += &format!("  {line}\n");
         }
     }
-    text += &wrapped(
-        "  ",
-        "  ",
-        &format!(
-            "Saves {} ({:.0}%) of real memory once these pages are compressed. 1,000 pages a \
-             second out and back take {:.1}% of a CPU. Confidence: {}.",
-            human_size(advice.saves_bytes),
-            advice.saves_percent,
-            advice.cpu_percent_per_1000_pages,
-            advice.confidence.word(),
-        ),
-    );
+    if is_alternative {
+        text += &wrapped("  ", "  ", &advice.effect());
+        text += &wrapped("  ", "  ", &advice.cost());
+    }
     text + &wrapped("  ", "  ", &format!("Because {}.", advice.because)) + "\n"
 }
 
 fn measurements(report: &AdviceReport, screen: Screen) -> String {
-    let mut table = table(&["COMPRESSOR", "RATIO", "MEMORY", "95%", "STORE us", "LOAD us"]);
+    let mut table = table(&["COMPRESSOR", "RATIO", "95% SURE", "MEMORY", "STORE us", "LOAD us"]);
     for measured in &report.measured {
+        let (low, high) = measured.ratio_interval();
         table.add_row([
             measured.compressor.clone(),
             format!("{:.2}", measured.ratio()),
+            format!("{low:.2}-{high:.2}"),
             human_size(measured.bytes.estimate),
-            format!("+-{:.1}%", measured.reach_percent()),
             format!("{:.1}", measured.store_us),
             format!("{:.1}", measured.load_us),
         ]);
     }
     let caption = format!(
-        "{}, {}; {} pages compressed with zsmalloc; goal: {}",
+        "{}, {}; {} pages compressed with zsmalloc; chosen: {}",
         report.target.origin,
         human_size(report.target.bytes),
         thousands(report.corpus.pages),
         report.goal
     );
-    section("MEASURED", &caption, &fitted(table, &[3], screen))
+    section("MEASURED", &caption, &fitted(table, &[2], screen))
 }
