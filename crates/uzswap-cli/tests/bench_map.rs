@@ -104,6 +104,8 @@ fn compare_takes_the_same_pages_with_every_mapping() {
         "zsmalloc,zbud",
         "--mapping",
         "contiguous,copy,vm",
+        "--compressor",
+        "lz4",
         "--json",
     ]);
     let runs = report["combinations"].as_array().unwrap();

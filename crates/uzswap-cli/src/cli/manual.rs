@@ -41,8 +41,8 @@ const EXAMPLES: [(&str, Examples); 18] = [
             ),
             ("uzswap compare --pid 4711 --compressor lz4,zstd --json", "Print JSON for a process."),
             (
-                "uzswap compare --corpus job.pages --baseline old.json --fail-on pool>2%",
-                "Fail a CI job when the pool grows.",
+                "uzswap compare --corpus job.pages --baseline old.json",
+                "Show the changes since an earlier comparison.",
             ),
         ],
     ),
