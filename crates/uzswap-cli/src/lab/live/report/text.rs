@@ -147,8 +147,12 @@ fn run_times(report: &LiveReport, screen: Screen) -> String {
     let table = fitted(table, &[5, 4, 2, 1], screen);
     let mut text = section("(a) RUN TIME", "of the command, seconds", &table);
     text.pop();
-    text += "vs BASE: mean difference, run by run; 95%: its interval. ~ no difference is shown:\n\
-             the interval contains zero, or the runs are too few for one.\n";
+    text += &wrapped(
+        "",
+        "",
+        "vs BASE: mean difference, run by run; 95%: its interval. ~ no difference is shown: the \
+         interval contains zero, or the runs are too few for one.",
+    );
     if screen.has_details() {
         text += "sys and user: of the programs and the engine together.\n";
     }
@@ -238,8 +242,12 @@ fn latencies(report: &LiveReport, screen: Screen) -> String {
     text.pop();
     text += "STORE, LOAD: the engine's own; FAULT: as a thread waits for its page.\n";
     if report.combinations.iter().any(|findings| findings.parts.is_kernel()) {
-        text += "Of the kernel: MADV_PAGEOUT of a page, and a touch of one that is out, by a \
-                 probe in the\ncgroup.\n";
+        text += &wrapped(
+            "",
+            "",
+            "Of the kernel: MADV_PAGEOUT of a page, and a touch of one that is out, by a probe in \
+             the cgroup.",
+        );
     }
     text += "\n";
     if !screen.has_details() {
