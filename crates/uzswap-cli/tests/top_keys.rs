@@ -8,6 +8,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -73,6 +74,9 @@ impl Terminal {
             .env("TMPDIR", lab.directory.path())
             .stdin(if has_keyboard { stdio() } else { Stdio::null() })
             .stdout(stdio())
+            // In a group of its own: the kernel ignores SIGTSTP in an orphaned group, which that of
+            // the tests may be.
+            .process_group(0)
             .spawn()
             .unwrap();
         let keyboard = File::from(main);
