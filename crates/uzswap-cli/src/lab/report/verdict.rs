@@ -139,9 +139,18 @@ fn certainty(report: &Report) -> String {
     });
     let widest = widest.fold(0.0, f64::max);
     let pages = thousands(report.corpus.pages);
-    let sizes = match report.corpus.trace {
-        None => format!("Sizes are exact for these {pages} pages"),
-        Some(_) => format!("Sizes are exact for this trace of {pages} stores"),
+    let sizes = match (&report.corpus.trace, &report.corpus.sample) {
+        (Some(_), _) => format!("Sizes are exact for this trace of {pages} stores"),
+        (None, None) => format!("Sizes are exact for these {pages} pages"),
+        (None, Some(sample)) => {
+            let reaches = report.combinations.iter().filter_map(|it| it.whole);
+            let reaches = reaches.filter_map(|whole| whole.pool_bytes.reach_percent());
+            format!(
+                "These are {pages} of {} pages, a sample: pools of all are known to +-{:.1}%",
+                thousands(sample.of_pages),
+                reaches.fold(0.0, f64::max)
+            )
+        }
     };
     match runs {
         1 => format!("{sizes}; one run does not show how much times vary."),
