@@ -144,13 +144,6 @@ impl Measured {
         (ratio(self.of_bytes, self.bytes.high), ratio(self.of_bytes, self.bytes.low))
     }
 
-    /// The longer side of the interval in percent of the figure.
-    fn reach_percent(&self) -> f64 {
-        let Estimate { estimate, low, high } = self.bytes;
-        let reach = (high.saturating_sub(estimate)).max(estimate.saturating_sub(low));
-        reach as f64 / estimate.max(1) as f64 * 100.0
-    }
-
     /// One store and one load, in microseconds.
     fn us_per_page(&self) -> f64 {
         self.store_us + self.load_us
@@ -158,7 +151,7 @@ impl Measured {
 
     fn confidence(&self) -> (Confidence, String) {
         let pages = format!("{} pages were measured", thousands(self.pages));
-        let reach = self.reach_percent();
+        let reach = self.bytes.reach_percent().unwrap_or(0.0);
         match self.pages {
             0..PAGES_FEW => (Confidence::Low, format!("only {pages}")),
             PAGES_FEW..PAGES_MANY => (Confidence::Medium, pages),
@@ -168,9 +161,7 @@ impl Measured {
             _ => (Confidence::High, pages),
         }
     }
-}
 
-impl Measured {
     /// Of a combination on a sample, or on all of the target's pages.
     fn of(findings: &Findings, target: &Target) -> Measured {
         let pages = findings.figures.stored_pages + findings.rejected_pages;

@@ -104,7 +104,7 @@ pub struct Recommendation {
 
 /// The advice.
 pub fn recommend(target: &Target, measured: &[Measured], machine: &SwapState) -> Recommendation {
-    let warnings = warnings(target, machine);
+    let mut warnings = warnings(target, machine);
     let Some(best) = choose(measured) else {
         let verdict = vec!["No page was measured: there is nothing to advise.".to_owned()];
         return Recommendation { verdict, advice: Vec::new(), warnings };
@@ -141,7 +141,6 @@ pub fn recommend(target: &Target, measured: &[Measured], machine: &SwapState) ->
         verdict.push(first.effect());
         verdict.push(first.cost());
     }
-    let mut warnings = warnings;
     warnings.extend(advice.iter().filter_map(|it| denser_elsewhere(it, best)));
     Recommendation { verdict, advice, warnings }
 }
@@ -273,7 +272,7 @@ fn for_run(target: &Target, measured: &[Measured]) -> Option<Advice> {
     if target.is_machine {
         return None;
     }
-    let best = best_of(measured, |_| true)?;
+    let best = choose(measured)?;
     let limit = limit_bytes(target.bytes, best.ratio()).next_multiple_of(MIB).max(MIB);
     let command = target.command.as_deref().unwrap_or("COMMAND");
     let line = format!(
