@@ -13,7 +13,7 @@ import statistics
 import subprocess
 import tempfile
 
-from zram import CGROUP, HERE, UZSWAP, Run, Zram
+from zram import CGROUP, HERE, UZSWAP, Run, Zram, cgroup
 
 PAGES = 60000  # 234 MiB
 LIMIT = 175 << 20
@@ -26,20 +26,16 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rounds", type=int, default=5)
     rounds = parser.parse_args().rounds
-    os.makedirs(CGROUP, exist_ok=True)
     print(f"us, {'':16}" + "".join(f"{name:>9}" for name in COLUMNS))
-    with tempfile.TemporaryDirectory() as folder:
+    with cgroup() as enter, tempfile.TemporaryDirectory() as folder:
         touch = os.path.join(folder, "touch")
         source = os.path.join(HERE, "touch.c")
         subprocess.run(["cc", "-O2", "-o", touch, source], check=True)
         for touches, think in SETTINGS:
-            measure([touch, str(PAGES), str(touches), str(think)], think, rounds)
+            measure([touch, str(PAGES), str(touches), str(think)], think, rounds, enter)
 
 
-def measure(command, think, rounds):
-    def enter():
-        Zram.write(f"{CGROUP}/cgroup.procs", str(os.getpid()))
-
+def measure(command, think, rounds, enter):
     zram = Zram(4096)
     try:
         options = ["--quiet", "--compressor", "lz4", "--limit", str(LIMIT)]

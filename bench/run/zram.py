@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """uzswap run against the kernel's zram swap, at the same real memory, in one interleaved run.
 
-Needs root, a memory cgroup of version 1 and zram. Real memory is sampled every 10 ms: resident
+Needs root, a memory cgroup of version 1 and zram. A load whose program is not installed says so, and
+the others go on. Real memory is sampled every 10 ms: resident
 anonymous memory of the program and its children, where pages that several have count once, and the
 pool: the supervisor's own anonymous memory, or mem_used_total of the zram device. The cgroup's limit
 is chosen, by trial runs and after each round, so that the kernel takes as much as uzswap did.
@@ -10,9 +11,12 @@ is chosen, by trial runs and after each round, so that the kernel takes as much 
 """
 
 import argparse
+import contextlib
+import glob
 import hashlib
 import json
 import os
+import shutil
 import signal
 import statistics
 import subprocess
@@ -130,17 +134,52 @@ def redis(folder):
     return ["sh", os.path.join(DATA, "redis.sh"), folder, "20000"]
 
 
-# Each prepares what it needs in a folder; its command.
-PROGRAMS = {
-    "python": lambda folder: [sys.executable, "-c", PYTHON],
-    "hot-cold": lambda folder: [sys.executable, "-c", HOT_COLD],
-    "scan": lambda folder: [sys.executable, "-c", SCAN],
-    "c-build": c_build,
-    "sort": sort,
-    "node": lambda folder: ["node", "-e", NODE],
-    "java": java,
-    "redis": redis,
-    "sqlite3": lambda folder: ["sqlite3", ":memory:", SQLITE],
+def reads(threads):
+    """234 MiB, of which pages are read at random, 400,000 touches of all threads together."""
+
+    def prepare(folder):
+        program = os.path.join(folder, "reads")
+        subprocess.run(["cc", "-O2", "-pthread", "-o", program, f"{HERE}/reads.c"], check=True)
+        return [program, "60000", str(threads), "400000"]
+
+    return prepare
+
+
+def kernel(folder):
+    """mm/ of the distribution's kernel source, in the smallest configuration."""
+    archive = sorted(glob.glob("/usr/src/linux-source-*.tar.xz"))[-1]
+    subprocess.run(["tar", "-C", folder, "--strip-components=1", "-xf", archive], check=True)
+    make = f"make -s -C {folder} -j2"
+    subprocess.run(f"{make} tinyconfig && {make} prepare", shell=True, check=True, stdout=subprocess.DEVNULL)
+    return ["sh", "-c", f"find {folder}/mm -name '*.o' -delete; {make} mm/ && cat {folder}/mm/*.o | md5sum"]
+
+
+class Load:
+    """Prepares what it needs in a folder, and gives its command."""
+
+    def __init__(self, prepare, *programs, percent=50, files=""):
+        self.prepare, self.programs, self.percent, self.files = prepare, programs, percent, files
+
+    def missing(self):
+        """The first program or file that is not installed, if there is one."""
+        missing = [name for name in self.programs if not shutil.which(name)]
+        return missing[0] if missing else self.files if self.files and not glob.glob(self.files) else None
+
+
+LOADS = {
+    "python": Load(lambda folder: [sys.executable, "-c", PYTHON]),
+    "hot-cold": Load(lambda folder: [sys.executable, "-c", HOT_COLD]),
+    "scan": Load(lambda folder: [sys.executable, "-c", SCAN]),
+    "c-build": Load(c_build, "make", "cc"),
+    "sort": Load(sort, "bash", "awk"),
+    "node": Load(lambda folder: ["node", "-e", NODE], "node"),
+    "java": Load(java, "java", "javac"),
+    "redis": Load(redis, "redis-server", "redis-cli"),
+    "sqlite3": Load(lambda folder: ["sqlite3", ":memory:", SQLITE], "sqlite3"),
+    "reads-1": Load(reads(1), "cc", percent=75),
+    "reads-2": Load(reads(2), "cc", percent=75),
+    "reads-4": Load(reads(4), "cc", percent=75),
+    "kernel": Load(kernel, "make", "cc", "flex", "bison", percent=66, files="/usr/src/linux-source-*.tar.xz"),
 }
 
 
@@ -213,8 +252,6 @@ class Zram:
             others = [line.split()[0] for line in swaps][1:]
         if others:
             sys.exit(f"there is other swap, which is to be off: swapoff {' '.join(others)}")
-        # It is to be removed where this is ended, too.
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
         with open("/sys/class/zram-control/hot_add") as add:
             self.number = add.read().strip()
         block = f"/sys/block/zram{self.number}"
@@ -277,35 +314,56 @@ class Run:
         self.digest = hashlib.md5(output).hexdigest()
 
 
+@contextlib.contextmanager
+def cgroup():
+    """A memory cgroup for the kernel's runs, removed at the end however that comes: what enters it."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    os.makedirs(CGROUP, exist_ok=True)
+    try:
+        yield lambda: Zram.write(f"{CGROUP}/cgroup.procs", str(os.getpid()))
+    finally:
+        # A killed process leaves its cgroup a moment after it was waited for.
+        for _ in range(100):
+            with contextlib.suppress(OSError):
+                os.rmdir(CGROUP)
+                break
+            time.sleep(0.05)
+        else:
+            print(f"cannot remove {CGROUP}: processes are in it still", file=sys.stderr)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--percent", type=int, default=50, help="limit, in percent of the peak")
+    parser.add_argument("--percent", type=int, help="limit, in percent of the peak (each load has its own)")
     parser.add_argument("--compressor", default="lz4", help="of uzswap; zram has lz4")
-    parser.add_argument("--command", help="a shell command of yours, instead of the programs here")
-    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(PROGRAMS))
+    parser.add_argument("--command", help="a shell command of yours, instead of the loads here")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(LOADS))
     arguments = parser.parse_args()
-    unknown = [name for name in arguments.names if name not in PROGRAMS]
+    unknown = [name for name in arguments.names if name not in LOADS]
     if unknown:
-        parser.error(f"no program is called {', '.join(unknown)}: {', '.join(PROGRAMS)}")
-    os.makedirs(CGROUP, exist_ok=True)
-
-    def enter():
-        Zram.write(f"{CGROUP}/cgroup.procs", str(os.getpid()))
-
-    with tempfile.TemporaryDirectory() as folder:
+        parser.error(f"no load is called {', '.join(unknown)}: {', '.join(LOADS)}")
+    loads = {name: LOADS[name] for name in arguments.names or LOADS}
+    if arguments.command:
+        loads = {"yours": Load(lambda _: ["sh", "-c", arguments.command])}
+    with cgroup() as enter:
         print(f"{'':10} {'limit':>6} {'alone':>7} {'uzswap':>16} {'zram':>16} {'uzswap/zram':>12}"
               f" {'real memory, MiB':>18}")
-        commands = {name: PROGRAMS[name] for name in arguments.names or PROGRAMS}
-        if arguments.command:
-            commands = {"yours": lambda _: ["sh", "-c", arguments.command]}
-        for name, command in commands.items():
-            measure(name, command(folder), arguments, enter)
+        for name, load in loads.items():
+            if missing := load.missing():
+                print(f"{name:10} skipped: {missing} is not installed", flush=True)
+                continue
+            # Sources are in memory, as the study's were.
+            with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+                measure(name, load.prepare(folder), arguments, arguments.percent or load.percent, enter)
 
 
-def measure(name, command, arguments, enter):
+def measure(name, command, arguments, percent, enter):
     alone = Run(command)
-    limit = alone.peak * arguments.percent // 100
+    if alone.code != 0:
+        print(f"{name:10} fails without a limit, with {alone.code}: {alone.errors[-300:]}", flush=True)
+        return
+    limit = alone.peak * percent // 100
     options = ["--quiet", "--compressor", arguments.compressor, "--limit", str(limit)]
     uzswap = [UZSWAP, "run", *options, "--", *command]
     zram = Zram(4096)
