@@ -47,6 +47,7 @@ mod run_dir;
 mod server;
 mod shared;
 mod slots;
+mod source_mix;
 mod space;
 mod status;
 mod streams;

@@ -339,8 +339,8 @@ impl Server {
                 continue;
             }
             let known = space.thread_told(thread);
-            self.seen(desk, id, &space.uffd, start);
-            drawn = desk.company.keep(known, space.thread);
+            self.see(desk, id, &mut space, thread, start);
+            drawn = desk.company.keep(known.filter(|_| !space.has_all_workers), space.thread);
             let access = match (wp, write) {
                 (true, _) => Access::FirstWrite,
                 (false, true) => Access::Write,

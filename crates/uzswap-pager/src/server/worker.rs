@@ -4,6 +4,10 @@
 //! server is fast beside the thread that faults ([`crate::company`]), and where several
 //! processes fault in turn it is beside one of them at most. So there are as many as processors,
 //! and where a worker sees that spaces take turns, it hands one over to a worker that has none.
+//!
+//! Where threads of one space take turns, no worker can be beside each of them. All workers read
+//! faults of this space then, the kernel wakes one of them for each, and they run anywhere: with
+//! one worker two processors were idle for 45 % of the time, as each fault woke one of them.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -23,6 +27,8 @@ use super::{Answered, MESSAGES, Server, Token, Unread};
 use crate::Pager;
 use crate::company::Company;
 use crate::lock;
+use crate::source_mix::{SourceMix, Sources};
+use crate::space::Space;
 use crate::turns::Turns;
 use uzswap_sys::process;
 use uzswap_sys::userfaultfd::Userfaultfd;
@@ -38,11 +44,6 @@ const END_MAX: Duration = Duration::from_secs(1);
 
 /// How long a worker does nothing where a space cannot be read for longer than some microseconds.
 const PAUSE: Duration = Duration::from_micros(50);
-
-/// Of so many faults of a worker, one part in so many that comes from another space than the one
-/// before is too many for one worker.
-const MIXED_FAULTS: u32 = 32;
-const MIXED_PART: u32 = 4;
 
 /// A worker that had no fault for so long has a place for a space.
 const FREE_AFTER: Duration = Duration::from_millis(5);
@@ -115,7 +116,7 @@ pub(super) struct Desk {
     pub(super) number: usize,
     pub(super) company: Company,
     pub(super) turns: Arc<Turns>,
-    mix: Mix,
+    spaces: SourceMix,
     to_wake: Vec<(Arc<Userfaultfd>, Range<u64>)>,
 }
 
@@ -135,35 +136,30 @@ impl Desk {
     }
 }
 
-/// Whose faults come one after the other.
-#[derive(Debug, Default)]
-struct Mix {
-    /// The space of the last one.
-    space: u32,
-    faults: u32,
-    /// Of those, such that were of another space than the one before.
-    changes: u32,
-}
-
-impl Mix {
-    /// A fault of a space; whether spaces take turns.
-    fn see(&mut self, space: u32) -> bool {
-        self.changes += u32::from(space != self.space);
-        (self.space, self.faults) = (space, self.faults + 1);
-        if self.faults < MIXED_FAULTS {
-            return false;
-        }
-        let is_mixed = self.changes * MIXED_PART >= self.faults;
-        (self.faults, self.changes) = (0, 0);
-        is_mixed
-    }
-}
-
 impl Server {
-    /// A worker answers a fault of a space: hands that over, where it is one too many.
-    pub(super) fn seen(&mut self, desk: &mut Desk, space: u32, uffd: &Userfaultfd, now: Instant) {
+    /// A worker answers a fault of a thread. All workers read faults of the space from now on, if
+    /// its threads take turns; the worker hands the space over, if that is one too many for it.
+    pub(super) fn see(
+        &mut self,
+        desk: &mut Desk,
+        id: u32,
+        space: &mut Space,
+        thread: u32,
+        now: Instant,
+    ) {
         self.busy[desk.number] = now;
-        if !desk.mix.see(space) {
+        let uffd = &space.uffd;
+        match space.threads.see(thread) {
+            Some(Sources::Several) if !space.has_all_workers => {
+                space.has_all_workers = self.give_to_all(desk.number, id, uffd);
+            }
+            Some(Sources::One) if space.has_all_workers => {
+                self.take_from_workers(uffd, Some(desk.number));
+                space.has_all_workers = false;
+            }
+            _ => {}
+        }
+        if space.has_all_workers || desk.spaces.see(id) != Some(Sources::Several) {
             return;
         }
         let others = (0..self.busy.len()).filter(|&worker| worker != desk.number);
@@ -173,13 +169,30 @@ impl Server {
         }
         // It may keep somebody company that does not wait: it is to be there for this one.
         drop(self.pager.turns.each()[free].wait());
-        let token = Token::Userfaultfd(space).data();
+        let token = Token::Userfaultfd(id).data();
         // With two of them for a moment, and never with none.
         if epoll::add(&self.epolls[free], uffd, token, epoll::EventFlags::IN).is_ok() {
             self.take_from_workers(uffd, Some(free));
             self.busy[free] = now;
             desk.company.leave();
         }
+    }
+
+    /// Has all workers read a userfaultfd that one has; whether more than one do. The kernel wakes
+    /// one of them for a fault.
+    fn give_to_all(&self, has_it: usize, id: u32, uffd: &Userfaultfd) -> bool {
+        let token = || Token::Userfaultfd(id).data();
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::EXCLUSIVE;
+        let started = self.epolls.iter().take(self.busy.len()).enumerate();
+        let others = started.filter(|(worker, _)| *worker != has_it);
+        let given = others.filter(|(_, epoll)| epoll::add(epoll, uffd, token(), flags).is_ok());
+        if given.count() == 0 {
+            return false; // there are no others, or the kernel has no memory
+        }
+        let own = &self.epolls[has_it];
+        // The kernel does not change how it wakes for one that is there.
+        let _ = epoll::delete(own, uffd).and_then(|()| epoll::add(own, uffd, token(), flags));
+        true
     }
 
     /// Whether somebody of another space than this is to be woken.
@@ -217,7 +230,8 @@ impl Worker {
     fn new(workers: Arc<Workers>, number: usize) -> Worker {
         let turns = Arc::clone(&workers.pager.turns.each()[number]);
         let company = Company::new(Arc::clone(&turns));
-        let desk = Desk { number, company, turns, mix: Mix::default(), to_wake: Vec::new() };
+        let desk =
+            Desk { number, company, turns, spaces: SourceMix::default(), to_wake: Vec::new() };
         Worker { workers, desk, deferred: BTreeSet::new(), is_busy: false }
     }
 
@@ -342,28 +356,10 @@ impl Worker {
         let mut server = self.workers.lock();
         server.go_on();
         self.is_busy = server.is_busy() || !self.deferred.is_empty();
-        if server.wakes_others_than(self.desk.mix.space) {
+        if server.wakes_others_than(self.desk.spaces.last()) {
             // Whom this keeps company runs before it has woken them.
             self.desk.company.leave();
         }
         self.desk.wake(server);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn spaces_that_take_turns_are_seen() {
-        let mut mix = Mix::default();
-        let mut seen = |spaces: &[u32]| {
-            let all = spaces.iter().cycle().take(MIXED_FAULTS as usize);
-            all.filter(|&&space| mix.see(space)).count()
-        };
-        assert_eq!(seen(&[1]), 0);
-        assert_eq!(seen(&[1, 2]), 1);
-        assert_eq!(seen(&[1, 1, 1, 2]), 1);
-        assert_eq!(seen(&[2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 3]), 0);
     }
 }

@@ -41,6 +41,7 @@ use super::helper::{Command, Helper};
 use super::peer::Peer;
 use super::process_files::{ProcessFiles, Size, has_locked_memory, number_in_namespace, threads};
 use super::ranges::Ranges;
+use super::source_mix::SourceMix;
 use super::status::ProcessStatus;
 use super::streams::Streams;
 use super::table::{Entry, HEAT_MAX, PageTable, Place, UNKNOWN};
@@ -137,6 +138,10 @@ pub(super) struct Space {
     pub(super) streams: Streams,
     /// First writes to protected pages.
     writes: Streams,
+    /// Threads whose faults came last.
+    pub(super) threads: SourceMix,
+    /// All workers of the server read its faults, as several threads have them.
+    pub(super) has_all_workers: bool,
     /// Faults that were served.
     pub(super) faults: u64,
     /// Children that may join it, of which its userfaultfd has not told.
@@ -198,6 +203,8 @@ impl Space {
             gone: false,
             streams: Streams::default(),
             writes: Streams::default(),
+            threads: SourceMix::default(),
+            has_all_workers: false,
             faults: 0,
             joins: Bucket::new(JOINS_AT_ONCE, JOINS_EACH_SECOND),
         }
