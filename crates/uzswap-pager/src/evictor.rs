@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use super::evictable::Evictable;
 use super::family::Family;
 use super::helper::{Heard, Helper};
 use super::pressure::{Pressure, Seen};
@@ -84,6 +85,7 @@ pub(super) struct Evictor {
     in_vain: u32,
     held_up: u32,
     pressure: Pressure,
+    evictable: Evictable,
     /// The first round in which it may be what one of many has alone that leaves.
     alone_from: u64,
 }
@@ -101,6 +103,7 @@ impl Evictor {
             in_vain: 0,
             held_up: 0,
             pressure: Pressure::default(),
+            evictable: Evictable::new(Instant::now()),
             alone_from: 0,
         }
     }
@@ -168,13 +171,13 @@ impl Evictor {
         })
     }
 
-    fn seen(&self) -> Seen {
-        let staying = self.pager.spaces().iter().map(|space| lock(space).staying_bytes()).sum();
-        let resident = self.pager.resident.load(Ordering::Relaxed);
+    fn seen(&mut self) -> Seen {
+        let evictable = self.evictable.bytes(Instant::now(), &self.pager.spaces());
+        self.pager.evictable.store(evictable, Ordering::Relaxed);
         Seen {
             limit_bytes: self.pager.limit_bytes,
             used_bytes: self.pager.sampled.load(Ordering::Relaxed),
-            leaving_bytes: resident.saturating_sub(staying),
+            leaving_bytes: self.pager.evictable_bytes(),
             faults: self.pager.meter.faults(),
         }
     }

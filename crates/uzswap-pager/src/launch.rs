@@ -185,6 +185,7 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
         untold: AtomicU64::new(0),
         to_watch: ToWatch::default(),
         resident: AtomicU64::new(0),
+        evictable: AtomicU64::new(0),
         charged: AtomicU64::new(0),
         shares: AtomicBool::new(false),
         reserved: AtomicU64::new(0),

@@ -24,6 +24,7 @@ mod bucket;
 mod census;
 mod company;
 mod density;
+mod evictable;
 mod evictor;
 mod family;
 mod governor;
@@ -135,6 +136,8 @@ struct Pager {
     to_watch: ToWatch,
     /// Resident anonymous memory of programs then.
     resident: AtomicU64,
+    /// What of it could be evicted when that was counted last; more, if programs share pages.
+    evictable: AtomicU64,
     /// What was given to programs since, less what the pool gave back for it.
     charged: AtomicU64,
     /// Some programs had pages in common.
@@ -329,6 +332,12 @@ impl Pager {
         if used > self.goal_bytes() {
             self.ring();
         }
+    }
+
+    /// Bytes that programs have resident and can be evicted.
+    fn evictable_bytes(&self) -> u64 {
+        let resident = self.resident.load(Ordering::Relaxed);
+        self.evictable.load(Ordering::Relaxed).min(resident)
     }
 
     /// Whether some programs had pages in common when it was looked last.
@@ -589,9 +598,9 @@ impl Pager {
         let unmanaged = self.unmanaged.load(Ordering::Relaxed);
         let file = if self.write_back.is_some() { "" } else { " or a --backing file" };
         log(&format!(
-            "out of memory: {1:.1} MiB in use of {0:.1} ({2:.1} resident, {3:.1} pool, {4:.1} page \
-             tables, {5:.1} unmanaged programs), and {why}; process {6} was ended. Use a larger \
-             --limit{file}.",
+            "out of memory: {1:.1} MiB in use of {0:.1} ({2:.1} resident, of which {7:.1} cannot be \
+             evicted, {3:.1} pool, {4:.1} page tables, {5:.1} unmanaged programs), and {why}; \
+             process {6} was ended. Use a larger --limit{file}.",
             mib(self.limit_bytes),
             (mib(used) * 10.0).ceil() / 10.0, // more than the limit, by however little
             mib(resident),
@@ -599,6 +608,7 @@ impl Pager {
             mib(used.saturating_sub(resident + pool + unmanaged)),
             mib(unmanaged),
             largest.pid(),
+            mib(resident.saturating_sub(self.evictable_bytes())),
         ));
         self.out_of_memory_kills.fetch_add(1, Ordering::Relaxed);
         tree::end_with_memory(self, &largest, thread);

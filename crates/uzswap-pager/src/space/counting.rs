@@ -1,5 +1,6 @@
 //! How much memory a space takes.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -7,7 +8,6 @@ use super::forking::PROTECTED_BYTES_MIN;
 use super::{PAGE, Space};
 use crate::family::Family;
 use crate::process_files::{ProcessFiles, Size};
-use crate::ranges::Ranges;
 use crate::{SpaceLock, lock};
 
 /// What a process has in common with others.
@@ -112,12 +112,11 @@ impl Space {
         }
     }
 
-    /// Bytes of pages that were found to stay, as they cannot be moved: locked, read-only.
-    pub(crate) fn staying_bytes(&self) -> u64 {
-        let bytes = |ranges: &Ranges| ranges.iter().map(|range| range.end - range.start).sum();
-        let (all, own, words): (u64, u64, u64) =
-            (bytes(&self.left), bytes(&self.own), bytes(self.words.all()));
-        all.saturating_sub(own + words)
+    /// Registered memory, without the pages that no command moves.
+    pub(crate) fn evictable_ranges(&self) -> Vec<Range<u64>> {
+        let mut ranges = self.watched.clone();
+        self.left.iter().chain(self.words.all().iter()).for_each(|stays| ranges.remove(stays));
+        ranges.iter().collect()
     }
 
     /// Bytes that count as this process's where so many are resident.

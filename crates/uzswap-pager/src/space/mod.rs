@@ -234,6 +234,12 @@ impl Space {
         self.files = Some(Arc::new(ProcessFiles::of_thread(std::process::id()).unwrap()));
     }
 
+    /// Its pages in this range are never moved.
+    #[cfg(test)]
+    pub(super) fn stays(&mut self, range: Range<u64>) {
+        self.left.insert(range);
+    }
+
     /// The helper is there: pages can leave from now on.
     pub(super) fn meet(
         &mut self,
