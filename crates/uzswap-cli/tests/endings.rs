@@ -288,13 +288,14 @@ fn too_small_is_told() {
     let said = told(&output);
     let line = said.lines().find(|line| line.starts_with("uzswap: out of memory")).expect(&said);
     let numbers: Vec<f64> = line.split([' ', '(']).filter_map(|word| word.parse().ok()).collect();
-    let [used, limit, resident, pool, tables, unmanaged, _process] = numbers[..] else {
+    let [used, limit, resident, stays, pool, tables, unmanaged, _process] = numbers[..] else {
         panic!("{said}")
     };
     // Memory may have grown since the last sample; the pool's size is exact. A 64th that is free is
     // as good as nothing.
     assert!(limit == 12.0 && used > limit * 63.0 / 64.0 && pool > limit / 2.0, "{said}");
     assert!((resident + pool + tables + unmanaged - used).abs() < 2.0, "{said}");
+    assert!(stays <= resident, "{said}");
 }
 
 /// The peak stays near the limit, too: an allocating thread gets a page at a time while evicted

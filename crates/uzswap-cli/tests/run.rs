@@ -83,6 +83,7 @@ fn main() -> ExitCode {
     add(name, missing.clone(), Box::new(no_zeros));
     let name = "what_does_not_fit_the_pool_stays".to_owned();
     add(name, missing.clone(), Box::new(unfit_pages));
+    add("pages_that_stay_are_named".to_owned(), missing.clone(), Box::new(pages_that_stay));
     let name = "arguments_can_be_read".to_owned();
     add(name, missing.clone(), Box::new(arguments_stay));
     for (how, mib, percent, without) in [
@@ -100,7 +101,7 @@ fn main() -> ExitCode {
 }
 
 /// Name, limit, exit code, what it prints. Each has 32 MiB of its own.
-const SCENARIOS: [(&str, &str, i32, &str); 28] = [
+const SCENARIOS: [(&str, &str, i32, &str); 29] = [
     ("fill", "16M", 0, ""),
     ("code-7", "16M", 7, ""),
     ("abort", "16M", 128 + 6, ""),
@@ -124,6 +125,7 @@ const SCENARIOS: [(&str, &str, i32, &str); 28] = [
     ("processors-stay", "16M", 0, ""),
     ("stack-is-told", "16M", 0, ""),
     ("child-changes", "24M", 0, ""),
+    ("private-file", "48M", 0, ""),
     ("forks-in-forks", "40M", 0, ""),
     ("parents-end", "16M", 0, ""),
     ("workers", "48M", 0, ""),
@@ -401,6 +403,16 @@ fn copies_that_do_not_fit() {
     );
     let peak = told["peak_bytes"].as_u64().unwrap();
     assert!(peak < (24 << 20) * 6 / 5, "{told}");
+}
+
+/// 32 MiB of a private file's pages stay: in little more, nothing goes on, and it is said why.
+fn pages_that_stay() {
+    let (output, _) = told_by(&["--limit", "33M"], "private-file");
+    let said = text(&output.stderr);
+    let line = said.lines().find(|line| line.contains("out of memory")).expect(&said);
+    let stays = line.split("of which ").nth(1).and_then(|rest| rest.split(' ').next());
+    let stays: f64 = stays.and_then(|stays| stays.parse().ok()).expect(line);
+    assert!(output.status.code() == Some(137) && stays >= 31.0, "{said}");
 }
 
 /// 400 children, one after the other: with a table of 32 KiB for each, that is 13 MiB.

@@ -21,6 +21,7 @@ fn told(result: i32) -> Result<(), i32> {
 pub(crate) const READ: i32 = libc::PROT_READ;
 pub(crate) const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
 pub(crate) const PRIVATE: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+pub(crate) const PRIVATE_FILE: i32 = libc::MAP_PRIVATE;
 pub(crate) const SHARED: i32 = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
 
 /// mmap(2), of memory or of a file.

@@ -30,12 +30,30 @@ fn filled() -> usize {
 
 fn filled_in_order(pages: impl Iterator<Item = usize>) -> usize {
     let at = raw::map(0, PAGES * PAGE, raw::READ_WRITE, raw::PRIVATE, -1).expect("mmap");
+    fill_in_order(at, pages);
+    at
+}
+
+fn fill_in_order(at: usize, pages: impl Iterator<Item = usize>) {
     for page in pages {
         let words = raw::page(at + page * PAGE);
         words[..64].fill(word(page));
         words[511] = page as u64;
     }
-    at
+}
+
+/// Half of the memory is of a private mapping of a file: its written pages are never evicted.
+fn private_file() {
+    let file = tempfile::tempfile().unwrap();
+    file.set_len((PAGES * PAGE) as u64).unwrap();
+    let of_file = raw::map(0, PAGES * PAGE, raw::READ_WRITE, raw::PRIVATE_FILE, file.as_raw_fd());
+    let of_file = of_file.expect("mmap");
+    fill_in_order(of_file, 0..PAGES);
+    let anonymous = filled();
+    for _ in 0..3 {
+        check(of_file);
+        check(anonymous);
+    }
 }
 
 fn check(at: usize) {
@@ -127,6 +145,7 @@ pub(crate) fn run(name: &str) -> ! {
         "parents-end" => parents_end(),
         "child-changes" => child_changes(),
         "unfit" => unfit(),
+        "private-file" => private_file(),
         "processors-stay" => processors_stay(),
         "moves-take-long" => moves_take_long(),
         "moves-over-moves" => moves_over_moves(),
