@@ -327,6 +327,7 @@ impl Pager {
         self.resident.store(resident, Ordering::Relaxed);
         if sum.is_certain() {
             self.peak.fetch_max(known, Ordering::Relaxed);
+            let resident = sum.known_bytes().saturating_sub(outside);
             self.resident_peak.fetch_max(resident, Ordering::Relaxed);
         }
         let pool_bytes = budget.pool_bytes();

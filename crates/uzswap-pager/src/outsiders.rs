@@ -43,12 +43,13 @@ pub(super) struct Outsider {
 }
 
 impl Outsider {
-    /// A process of the run, in a family; `None` where it has ended or cannot be read.
-    fn open(pid: u32, family: &Family) -> Option<Outsider> {
+    /// A process of the run, whose program is at these places, in a family; `None` where it has
+    /// ended or cannot be read.
+    fn open(pid: u32, family: &Family, places: [u64; 3]) -> Option<Outsider> {
         let peer = Peer::open(pid)?;
         let files = ProcessFiles::of_thread(pid).ok()?;
-        let places = process::places_of_program(pid)?;
-        files.size().filter(|size| size.mapped > 0 && peer.is_alive())?;
+        let is_at_them = process::places_of_program(pid) == Some(places);
+        files.size().filter(|size| size.mapped > 0 && is_at_them && peer.is_alive())?;
         let (shared, lent) = (AtomicU64::new(0), AtomicU64::new(u64::MAX));
         let counted = AtomicU64::new(0);
         Some(Outsider { peer, files, places, member: family.join(), shared, lent, counted })
@@ -109,8 +110,8 @@ impl Outsider {
     }
 
     /// Whether its program is at these places.
-    pub(super) fn is_at(&self, places: Option<[u64; 3]>) -> bool {
-        places == Some(self.places)
+    pub(super) fn is_at(&self, places: [u64; 3]) -> bool {
+        places == self.places
     }
 
     /// Whether it runs the program still of which its children have pages.
@@ -178,19 +179,40 @@ impl Pager {
         outsiders
     }
 
-    /// A process without a helper shares pages with a family, as an outsider from now on; `None`
-    /// where there are too many, or it has ended.
-    pub(super) fn add_outsider(&self, pid: u32, family: &Family) -> Option<Arc<Outsider>> {
-        let opened = Arc::new(Outsider::open(pid, family)?);
+    /// A process without a helper, whose program is at these places, shares pages with a family, as
+    /// an outsider from now on, unless there are too many or it has ended.
+    pub(super) fn add_outsider(&self, pid: u32, family: &Family, places: [u64; 3]) {
+        let Some(opened) = Outsider::open(pid, family, places) else { return };
         let mut outsiders = self.outsiders.lock().unwrap_or_else(PoisonError::into_inner);
-        if outsiders.len() >= OUTSIDERS_MAX {
-            return None;
+        if outsiders.len() >= OUTSIDERS_MAX || outsiders.iter().any(|it| it.pid() == pid) {
+            return;
         }
-        outsiders.push(Arc::clone(&opened));
+        outsiders.push(Arc::new(opened));
         // It counts by itself from now on.
         let bytes = self.unmanaged_each().remove(&pid).unwrap_or(0);
         self.unmanaged.fetch_sub(bytes, Ordering::Relaxed);
-        Some(opened)
+    }
+
+    /// A process without a helper was found. If it was forked by a managed one of which nothing is
+    /// registered, by system call alone, it is an outsider from now on.
+    pub(super) fn see_without_helper(&self, pid: u32) {
+        let Some(places) = process::places_of_program(pid) else { return };
+        let above = same_program_above(pid);
+        let is_above = |space: &&SpaceLock| lock(space).pid.is_some_and(|it| above.contains(&it));
+        let spaces = self.spaces();
+        let Some(parent) = spaces.iter().find(is_above) else { return };
+        let mut parent = lock(parent);
+        if parent.watched != Ranges::default() {
+            return; // the child has a space
+        }
+        let family = parent.family().cloned().unwrap_or_default();
+        let resident = parent.resident_bytes();
+        parent.joins(&family, resident);
+        drop(parent);
+        self.add_outsider(pid, &family, places);
+        if family.members() == 1 {
+            self.lost(&family, 0, &spaces.iter().collect::<Vec<_>>()); // it could not be added
+        }
     }
 
     /// Bytes of processes without a helper, as they were found; outsiders count by themselves.

@@ -117,6 +117,9 @@ impl Tree {
                 continue;
             }
             let outsider = outsiders.iter().find(|outsider| outsider.pid() == pid);
+            if outsider.is_none() && process::runs_what_was_forked(pid) {
+                self.pager.see_without_helper(pid);
+            }
             let own = match outsider {
                 Some(outsider) => outsider.counted_bytes(),
                 None => part_of_anonymous_of(thread).unwrap_or(0),

@@ -70,24 +70,25 @@ impl Server {
         let between = above[..managed_at.unwrap_or(above.len())].to_vec();
         let managed = match managed_at {
             Some(at) => self.managed_process(above[at]),
-            None if above.is_empty() => self.managed_with_program_of(pid),
-            None => None,
+            None => match self.outsider_above(pid, &above) {
+                Some(outsider) => return Ok(Some(Kin::Outsider(outsider))),
+                None => self.managed_with_program_of(pid),
+            },
         };
-        if let Some(space) = managed {
-            return match lock(&space).joins.take(1, Instant::now()) {
-                true => Ok(Some(Kin::Managed(Arc::clone(&space), between))),
-                false => Err(io::ErrorKind::WouldBlock.into()),
-            };
+        let Some(space) = managed else { return Ok(None) };
+        let may_join = lock(&space).joins.take(1, Instant::now());
+        match may_join {
+            true => Ok(Some(Kin::Managed(space, between))),
+            false => Err(io::ErrorKind::WouldBlock.into()),
         }
-        Ok(self.outsider_above(pid, &between).map(Kin::Outsider))
     }
 
     fn managed_process(&self, pid: u32) -> Option<SpaceLock> {
         self.spaces.values().find(|space| lock(space).pid == Some(pid)).cloned()
     }
 
-    /// A process whose parent has ended has pages in common with those that were forked of the
-    /// same program.
+    /// A process whose parent has ended, or cannot be read, has pages in common with those that
+    /// were forked of the same program.
     fn managed_with_program_of(&self, pid: u32) -> Option<SpaceLock> {
         let places = process::places_of_program(pid)?;
         let is_of_it = |space: &&SpaceLock| {
@@ -100,22 +101,22 @@ impl Server {
     /// The nearest process without a helper that has pages of a process. All of the line above it
     /// that run the same program are of one family.
     fn outsider_above(&self, pid: u32, above: &[u32]) -> Option<Arc<Outsider>> {
+        let places = process::places_of_program(pid)?;
         let known = self.pager.outsiders();
         let is_above = |outsider: &&Arc<Outsider>| above.contains(&outsider.pid());
         let family = known.iter().find(is_above).map(|outsider| outsider.family().clone());
         let family = family.unwrap_or_default();
-        self.add_outsiders(above, &family);
+        self.add_outsiders(above, &family, places);
         let nearest = self.pager.outsiders_of(&family);
-        let places = process::places_of_program(pid);
         nearest.into_iter().find(|it| Some(it.pid()) == above.first().copied() && it.is_at(places))
     }
 
     /// Those that are none yet.
-    fn add_outsiders(&self, all: &[u32], family: &Family) {
+    fn add_outsiders(&self, all: &[u32], family: &Family, places: [u64; 3]) {
         for pid in all {
             let is_known = self.pager.outsiders().iter().any(|outsider| outsider.pid() == *pid);
             if !is_known && leaves_spare_files(OUTSIDER_FILES) {
-                self.pager.add_outsider(*pid, family);
+                self.pager.add_outsider(*pid, family, places);
             }
         }
     }
@@ -126,9 +127,10 @@ impl Server {
         match kin {
             Kin::Managed(parent, between) => {
                 let could_exceed = self.join_parent(id, parent);
-                let family = lock(parent).family().cloned();
-                if let Some(family) = family {
-                    self.add_outsiders(between, &family);
+                let (family, pid) = (lock(parent).family().cloned(), lock(parent).pid);
+                let places = pid.and_then(process::places_of_program);
+                if let (Some(family), Some(places)) = (family, places) {
+                    self.add_outsiders(between, &family, places);
                 }
                 could_exceed
             }
