@@ -127,8 +127,10 @@ impl Server {
         match kin {
             Kin::Managed(parent, between) => {
                 let could_exceed = self.join_parent(id, parent);
-                let (family, pid) = (lock(parent).family().cloned(), lock(parent).pid);
-                let places = pid.and_then(process::places_of_program);
+                let (family, places) = {
+                    let parent = lock(parent);
+                    (parent.family().cloned(), parent.pid.and_then(process::places_of_program))
+                };
                 if let (Some(family), Some(places)) = (family, places) {
                     self.add_outsiders(between, &family, places);
                 }
