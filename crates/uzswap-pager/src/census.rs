@@ -520,7 +520,11 @@ mod tests {
 
     fn answer(space: &SpaceLock, family: &Family, part: Option<Part>) -> Answer {
         let told = |part| Told { at: Instant::now(), resident: 100 << 20, part, made_own_bytes: 0 };
-        Answer { asked: Asked::Managed(Arc::clone(space)), family: family.number(), told: part.map(told) }
+        Answer {
+            asked: Asked::Managed(Arc::clone(space)),
+            family: family.number(),
+            told: part.map(told),
+        }
     }
 
     #[test]

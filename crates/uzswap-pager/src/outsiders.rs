@@ -49,8 +49,14 @@ impl Outsider {
         let peer = Peer::open(pid)?;
         let files = ProcessFiles::of_thread(pid).ok()?;
         let is_at_them = process::places_of_program(pid) == Some(places);
-        files.size().filter(|size| size.mapped > 0 && is_at_them && peer.is_alive())?;
-        let (shared, lent) = (AtomicU64::new(0), AtomicU64::new(u64::MAX));
+        let size = files.size();
+        let size = size.filter(|size| size.mapped > 0 && is_at_them && peer.is_alive())?;
+        // What it has is in the count of those before it, if there are any, until all are queried.
+        let (shared, lent) = match family.members() {
+            0 => (0, u64::MAX),
+            _ => (size.anonymous * PAGE, 0),
+        };
+        let (shared, lent) = (AtomicU64::new(shared), AtomicU64::new(lent));
         let counted = AtomicU64::new(0);
         Some(Outsider { peer, files, places, member: family.join(), shared, lent, counted })
     }

@@ -103,7 +103,9 @@ mod tests {
         let shared = text(5 << 20, 0).unwrap();
         assert!(shared.starts_with("5 MiB of shared") && !shared.contains("huge"), "{shared}");
         let both = text(5 << 20, 4 << 20).unwrap();
-        assert!(both.contains("5 MiB of shared") && both.ends_with("4 MiB of huge pages (hugetlbfs)"));
+        assert!(
+            both.contains("5 MiB of shared") && both.ends_with("4 MiB of huge pages (hugetlbfs)")
+        );
     }
 
     #[test]

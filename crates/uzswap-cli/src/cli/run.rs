@@ -295,7 +295,8 @@ fn summary(report: &RunReport, wall: Duration) -> String {
         ),
     };
     let uncounted = report.uncounted.text(size);
-    let uncounted = uncounted.map_or(String::new(), |text| format!("uzswap: not counted: {text}\n"));
+    let uncounted =
+        uncounted.map_or(String::new(), |text| format!("uzswap: not counted: {text}\n"));
     format!(
         "uzswap: {:.2} s; {peak}\n\
          uzswap: {} pages stored, {} restored, {} rescued, {} fresh{recompressed}\n\
