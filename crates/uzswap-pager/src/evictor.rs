@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 use super::evictable::Evictable;
 use super::family::Family;
 use super::helper::{Heard, Helper};
+use super::outsiders::without_pages_of;
 use super::pressure::{Pressure, Seen};
 use super::space::{Moved, Space, TRAY_PAGES, Tray, leave_words_of_threads, resident_bytes};
 use super::table::Place;
@@ -236,6 +237,7 @@ impl Evictor {
             if !alone && !self.may_leave_many(space) {
                 moved.shared.clear();
             }
+            moved.shared = self.worth_evicting(space, moved.shared);
             let (moved_then, dropped) =
                 self.carry_out(space, |space| Ok(space.give_move_of(&moved)))?;
             freed += dropped;
@@ -265,6 +267,15 @@ impl Evictor {
         lock(space).family().is_none_or(is_known)
             || self.pager.is_surely_over.load(Ordering::Relaxed)
             || self.in_vain >= UNKNOWN_ROUNDS
+    }
+
+    /// The pages of some runs that no outsider has: what such a process has stays in any case.
+    fn worth_evicting(&self, space: &SpaceLock, runs: Vec<(u64, usize)>) -> Vec<(u64, usize)> {
+        let family = lock(space).family().cloned();
+        match family.filter(|_| !runs.is_empty()) {
+            Some(family) => without_pages_of(&self.pager.outsiders_of(&family), runs),
+            None => runs,
+        }
     }
 
     /// The helper of a space, where it is not late with what it was given before.

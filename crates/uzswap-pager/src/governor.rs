@@ -80,8 +80,9 @@ impl Governor {
             }
             self.keep_others()?;
             // What programs have in common may be made their own by all of them.
-            if self.pager.shares() && self.pager.apart.load(Ordering::Relaxed) > goal {
-                self.beside_others(|governor| governor.census.go_on(&governor.pager, used));
+            let is_near = self.pager.apart.load(Ordering::Relaxed) > goal;
+            if self.pager.shares() && (is_near || self.pager.may_pass_peak()) {
+                self.beside_others(|it| it.census.go_on(&it.pager, used, is_near));
             } else {
                 self.census.rest(&self.pager);
             }
@@ -122,8 +123,13 @@ impl Governor {
             self.watchers = self.beside_others(|governor| watcher::start(&governor.pager))?;
             self.workers = self.beside_others(|governor| governor.server.start_others());
         }
-        if self.tree.is_none() && self.start.elapsed() >= tree::LOOK_EVERY {
-            self.tree = Some(self.beside_others(|governor| tree::start(&governor.pager))?);
+        let is_grown = self.pager.uncounted.is_due(self.pager.others.load(Ordering::Relaxed));
+        match &self.tree {
+            Some(tree) if is_grown => tree.thread().unpark(),
+            None if is_grown || self.start.elapsed() >= tree::LOOK_EVERY => {
+                self.tree = Some(self.beside_others(|governor| tree::start(&governor.pager))?);
+            }
+            _ => {}
         }
         let ended = self.watchers.extract_if(.., |thread| thread.is_finished());
         ended.chain(self.tree.take_if(|thread| thread.is_finished())).for_each(end_of);

@@ -25,6 +25,7 @@ use super::slots::Slots;
 use super::status::{self, LIBRARY_NAME, Reporter};
 use super::timeline::Timeline;
 use super::turns::AllTurns;
+use super::uncounted::UncountedPeak;
 use super::watcher::ToWatch;
 use super::written::{WriteBack, WriteBackOptions};
 use super::{Bell, Pager, RunReport, Sampling, too_many_files, wake_descriptor};
@@ -211,6 +212,13 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
         bell: Bell::default(),
         end: Bell::default(),
         unmanaged: AtomicU64::new(0),
+        unmanaged_each: Mutex::default(),
+        uncounted: UncountedPeak::default(),
+        others: AtomicU64::new(0),
+        family_changes: AtomicU64::new(0),
+        outsiders: Mutex::default(),
+        outside: AtomicU64::new(0),
+        in_use: AtomicU64::new(0),
         largest_unmanaged: Mutex::default(),
         guard: OnceLock::new(),
         quiet: options.quiet,

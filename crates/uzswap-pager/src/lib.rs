@@ -36,6 +36,7 @@ mod lineage;
 mod mappings;
 mod meter;
 mod metrics;
+mod outsiders;
 mod peer;
 mod polled;
 mod pressure;
@@ -56,9 +57,11 @@ mod table;
 mod timeline;
 mod tree;
 mod turns;
+mod uncounted;
 mod watcher;
 mod written;
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -72,6 +75,7 @@ pub use launch::{RunError, RunOptions, run};
 use meter::Meter;
 pub use meter::{FaultTimes, FreeTimes, PagerCounts};
 pub use metrics::MetricsAddress;
+use outsiders::Outsider;
 pub use query::{NoAnswer, Survey, find_run, survey};
 pub use report::RunReport;
 use report::ratio;
@@ -83,6 +87,8 @@ pub use timeline::RunSample;
 use timeline::Timeline;
 use tree::Unmanaged;
 use turns::AllTurns;
+pub use uncounted::Uncounted;
+use uncounted::UncountedPeak;
 use watcher::{Due, ToWatch};
 use written::WriteBack;
 pub use written::{WriteBackOptions, WriteBackReport};
@@ -103,6 +109,11 @@ const EXPECTED_FOR: Duration = Duration::from_millis(20);
 /// Where what is stored leaves hardly any to run in, programs may have one part in so many of the
 /// limit beyond it: those that go on so do, one page after the other.
 const BEYOND_PART: u64 = 50;
+
+/// What the peak may be less than what was used, of pages that processes share: one part in so
+/// many, and so many bytes.
+const PEAK_PART: u64 = 64;
+const PEAK_BYTES: u64 = 256 << 10;
 
 /// Pages of zeros that take no memory before they are written: a short program needs none of them.
 fn untouched_pages(count: usize) -> Box<[Page]> {
@@ -179,8 +190,21 @@ struct Pager {
     bell: Bell,
     /// Rung for the governor, at the end.
     end: Bell,
-    /// Anonymous memory of processes without a helper.
+    /// Anonymous memory of processes without a helper, but for outsiders; and of each.
     unmanaged: AtomicU64,
+    unmanaged_each: Mutex<BTreeMap<u32, u64>>,
+    /// Memory that does not count, and what may be such: resident, and not anonymous.
+    uncounted: UncountedPeak,
+    others: AtomicU64,
+    /// By this it is known that processes have come or gone that share pages.
+    family_changes: AtomicU64,
+    /// Processes without a helper that share pages with managed ones.
+    outsiders: Mutex<Vec<Arc<Outsider>>>,
+    /// What counts as theirs.
+    outside: AtomicU64,
+    /// What was used when it was last looked at, each page once as far as is known. Where the
+    /// limit is far, `sampled` may be more.
+    in_use: AtomicU64,
     /// The largest of these.
     largest_unmanaged: Mutex<Option<Unmanaged>>,
     /// From the moment on in which pages leave: were the supervisor killed, and no descriptor of
@@ -240,11 +264,14 @@ impl Pager {
         // One at a time, as what was charged until now is taken off when it is counted.
         let mut sampling = self.sampling();
         let counted = self.charged.load(Ordering::Relaxed);
-        let (mut resident, mut known) = (0, self.slots.bytes());
+        let (mut resident, mut tables) = (0, self.slots.bytes());
         let room = self.room_for_copies();
         let mut due = Due::new(self.untold.load(Ordering::Relaxed));
         let (mut shares, mut reserved, mut untold, mut sum) = (false, 0, 0, Sum::default());
         let mut has_lost_helper = false;
+        let mut others = 0;
+        let outside = self.sum_outsiders(&mut sum);
+        shares |= outside > 0;
         for shared in &self.spaces() {
             let size = process_size(shared);
             let mut space = lock(shared);
@@ -253,12 +280,13 @@ impl Pager {
             let bytes = space.bytes_of(size);
             resident += bytes;
             sum.add(&mut space, bytes);
-            known += space.bytes();
+            tables += space.bytes();
             shares |= space.family().is_some();
             reserved = reserved.max(evictor::leaving_bytes(bytes));
             space.have_forks_told(bytes, room);
             if let Some(size) = size.filter(|size| size.mapped > 0) {
                 untold += space.grown_untold(size);
+                others += size.others * PAGE_SIZE as u64;
                 due.see(shared, &mut space, size);
             }
         }
@@ -276,8 +304,9 @@ impl Pager {
         let kept = self.slots.used().max(1) as u64;
         self.bytes_for_page.store((pool / kept).min(PAGE_SIZE as u64), Ordering::Relaxed);
         let unmanaged = self.unmanaged.load(Ordering::Relaxed);
-        let rest = unmanaged + pool + known as u64;
-        let mut used = resident + rest;
+        let rest = unmanaged + pool + tables as u64;
+        let mut used = resident + outside + rest;
+        let known = sum.known_bytes() + rest;
         self.apart.store(used, Ordering::Relaxed);
         // To watch takes a moment, in which programs grow.
         if used > self.goal_bytes().saturating_sub(self.margin_bytes() * 3) {
@@ -285,17 +314,24 @@ impl Pager {
         }
         if used > self.goal_bytes() {
             // It matters now that processes have pages in common.
-            resident = sum.bytes();
-            used = resident + rest;
+            used = sum.bytes() + rest;
         }
+        let outside = sum.outside_bytes();
+        let once = if used > self.goal_bytes() { sum.bytes() } else { sum.known_bytes() };
+        let resident = once.saturating_sub(outside);
+        self.outside.store(outside, Ordering::Relaxed);
+        self.in_use.store(known, Ordering::Relaxed);
         self.sampled.store(used, Ordering::Relaxed);
+        self.others.store(others, Ordering::Relaxed);
+        self.family_changes.store(sum.changes(), Ordering::Relaxed);
         self.shares.store(shares, Ordering::Relaxed);
         self.reserved.store(reserved, Ordering::Relaxed);
         // What was given meanwhile counts twice until the next look, if it was seen.
         self.charged.fetch_sub(counted, Ordering::Release);
         self.resident.store(resident, Ordering::Relaxed);
         if sum.is_certain() {
-            self.peak.fetch_max(used, Ordering::Relaxed);
+            self.peak.fetch_max(known, Ordering::Relaxed);
+            let resident = sum.known_bytes().saturating_sub(outside);
             self.resident_peak.fetch_max(resident, Ordering::Relaxed);
         }
         let pool_bytes = budget.pool_bytes();
@@ -306,16 +342,38 @@ impl Pager {
             };
             self.stored_at_pool_peak.store(stored, Ordering::Relaxed);
         }
-        let metadata = budget.metadata_bytes() + known as u64;
+        let metadata = budget.metadata_bytes() + tables as u64;
         self.metadata_peak.fetch_max(metadata, Ordering::Relaxed);
         sampling.timeline.see(RunSample {
             ms: self.ms_later(Duration::ZERO),
-            resident_bytes: resident + unmanaged,
+            resident_bytes: resident + outside + unmanaged,
             pool_bytes,
             metadata_bytes: metadata,
             stored_pages: self.slots.used() as u64,
         });
         used
+    }
+
+    /// Adds those without a helper that share pages with others, and what they have; such that have
+    /// ended are none any more.
+    fn sum_outsiders(&self, sum: &mut Sum) -> u64 {
+        let outsiders = self.outsiders();
+        if outsiders.iter().any(|outsider| outsider.resident_bytes().is_none()) {
+            self.drop_outsiders(|outsider| outsider.resident_bytes().is_none());
+        }
+        let resident = outsiders.iter().filter_map(|outsider| {
+            let bytes = outsider.resident_bytes()?;
+            sum.add_outsider(outsider, bytes);
+            Some(bytes)
+        });
+        resident.sum()
+    }
+
+    /// Whether the most that programs may take is more than the peak that is known, where they
+    /// share pages: it is to be known how much it is.
+    fn may_pass_peak(&self) -> bool {
+        let peak = self.peak.load(Ordering::Relaxed);
+        self.apart.load(Ordering::Relaxed) > peak + peak / PEAK_PART + PEAK_BYTES
     }
 
     /// Nobody else looks how much is used meanwhile.
@@ -595,12 +653,15 @@ impl Pager {
         let used = self.sampled.load(Ordering::Relaxed);
         let resident = self.resident.load(Ordering::Relaxed);
         let pool = self.zswap.budget().used_bytes();
-        let unmanaged = self.unmanaged.load(Ordering::Relaxed);
+        let unmanaged =
+            self.unmanaged.load(Ordering::Relaxed) + self.outside.load(Ordering::Relaxed);
+        let uncounted = self.uncounted.get().text(|bytes| format!("{:.1} MiB", mib(bytes)));
+        let uncounted = uncounted.map_or(String::new(), |text| format!("; not counted: {text}"));
         let file = if self.write_back.is_some() { "" } else { " or a --backing file" };
         log(&format!(
             "out of memory: {1:.1} MiB in use of {0:.1} ({2:.1} resident, of which {7:.1} cannot be \
-             evicted, {3:.1} pool, {4:.1} page tables, {5:.1} unmanaged programs), and {why}; \
-             process {6} was ended. Use a larger --limit{file}.",
+             evicted, {3:.1} pool, {4:.1} page tables, {5:.1} unmanaged programs{uncounted}), and \
+             {why}; process {6} was ended. Use a larger --limit{file}.",
             mib(self.limit_bytes),
             (mib(used) * 10.0).ceil() / 10.0, // more than the limit, by however little
             mib(resident),

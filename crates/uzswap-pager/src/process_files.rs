@@ -9,6 +9,7 @@ use super::mappings::{Mappings, addresses};
 use super::peer::Peer;
 use super::ranges::Ranges;
 use super::space::TRAY_PAGES;
+use super::uncounted::OfProcess;
 use uzswap::page::PAGE_SIZE;
 use uzswap_sys::pagemap::{self, Found};
 use uzswap_sys::process_memory::ProcessMemory;
@@ -36,6 +37,8 @@ pub(super) struct ProcessFiles {
 pub(super) struct Size {
     pub(super) mapped: u64,
     pub(super) anonymous: u64,
+    /// Resident pages of files and of shared memory.
+    pub(super) others: u64,
 }
 
 impl ProcessFiles {
@@ -68,7 +71,7 @@ impl ProcessFiles {
         let text = std::str::from_utf8(&text[..length]).ok()?;
         let mut numbers = text.split(' ').map_while(|number| number.parse::<u64>().ok());
         let (mapped, resident, files) = (numbers.next()?, numbers.next()?, numbers.next()?);
-        Some(Size { mapped, anonymous: resident.saturating_sub(files) })
+        Some(Size { mapped, anonymous: resident.saturating_sub(files), others: files })
     }
 
     /// Bytes of anonymous memory, of pages that others have too its part. The kernel walks all
@@ -112,6 +115,13 @@ impl ProcessFiles {
             }
         }
         Ok((alone, walked_to))
+    }
+
+    /// Whether each of some pages from an address on is resident, and another process's as well.
+    pub(super) fn shares(&self, address: u64, count: usize) -> io::Result<Vec<bool>> {
+        let mut room = vec![[0; pagemap::ENTRY_BYTES]; count];
+        let entries = pagemap::entries(&self.pagemap, address, &mut room)?;
+        Ok(entries.map(|entry| entry.is_present() && !entry.is_alone()).collect())
     }
 
     /// Where in a range there are pages: resident, or in swap.
@@ -276,7 +286,30 @@ pub(super) fn part_of_anonymous_of(pid: u32) -> Option<u64> {
 }
 
 fn part_of_anonymous(smaps_rollup: &str) -> Option<u64> {
-    let line = smaps_rollup.lines().find_map(|line| line.strip_prefix("Pss_Anon:"))?;
+    bytes_in(smaps_rollup, "Pss_Anon:")
+}
+
+/// What a process maps that does not count against the limit; `None` where it is none, or has
+/// ended.
+pub(super) fn uncounted_of(thread: u32) -> Option<OfProcess> {
+    // The kernel walks all pages for the parts.
+    let status = fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
+    let has = |name| bytes_in(&status, name).is_some_and(|bytes| bytes > 0);
+    if !has("RssShmem:") && !has("HugetlbPages:") {
+        return None;
+    }
+    let rollup = fs::read_to_string(format!("/proc/{thread}/smaps_rollup")).ok()?;
+    let bytes = |name| bytes_in(&rollup, name).unwrap_or(0);
+    Some(OfProcess {
+        shared_part: bytes("Pss_Shmem:"),
+        huge_alone: bytes("Private_Hugetlb:"),
+        huge_shared: bytes("Shared_Hugetlb:"),
+    })
+}
+
+/// What a line of /proc says, which has kB.
+fn bytes_in(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kib * 1024)
 }

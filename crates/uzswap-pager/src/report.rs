@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::Pager;
 use super::meter::{FaultTimes, FreeTimes, PagerCounts};
 use super::timeline::RunSample;
+use super::uncounted::Uncounted;
 use super::written::WriteBackReport;
 use uzswap::page::PAGE_SIZE;
 use uzswap::trace::RecordReport;
@@ -49,6 +50,9 @@ pub struct RunReport {
     pub frees: FreeTimes,
     /// Processes that were ended because programs needed more than the limit.
     pub out_of_memory_kills: u64,
+    /// The most memory that did not count, as it was sampled.
+    #[serde(default)]
+    pub uncounted: Uncounted,
     /// Memory over time.
     pub timeline: Vec<RunSample>,
     /// Writeback, where there is a file for it.
@@ -84,6 +88,7 @@ impl Pager {
             fault_latencies,
             frees: self.meter.frees(),
             out_of_memory_kills: self.out_of_memory_kills.load(Ordering::Relaxed),
+            uncounted: self.uncounted.get(),
             timeline: self.sampling().timeline.samples(),
             backing: self.write_back.as_ref().map(|written| written.report(&self.zswap)),
             trace,

@@ -60,8 +60,7 @@ pub struct RunStatus {
     pub used_bytes: u64,
     /// The most there was at once, as it was sampled.
     pub peak_bytes: u64,
-    /// Resident anonymous memory of all programs then, pages of several of them once near the
-    /// limit.
+    /// Resident anonymous memory of all programs then, pages of several of them once.
     pub resident_bytes: u64,
     /// Memory of processes without a helper: anonymous, and their part of what is shared.
     pub unmanaged_bytes: u64,
@@ -151,10 +150,10 @@ impl Reporter {
             elapsed_s: self.start.elapsed().as_secs_f64(),
             metrics: self.metrics.clone(),
             limit_bytes: pager.limit_bytes,
-            used_bytes: get(&pager.sampled),
+            used_bytes: get(&pager.in_use),
             peak_bytes: get(&pager.peak),
             resident_bytes: get(&pager.resident),
-            unmanaged_bytes: get(&pager.unmanaged),
+            unmanaged_bytes: get(&pager.unmanaged) + get(&pager.outside),
             pool_bytes,
             metadata_bytes: of_store + known as u64,
             stored_pages,

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::peer::Peer;
 use super::process_files::{children_of, part_of_anonymous_of, threads};
@@ -26,6 +26,11 @@ pub(super) const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// there are hardly any; or it has none, and is unmanaged.
 const LOOKS: u32 = 2;
 const LOOKS_AT_FORKED: u32 = 20;
+
+/// How long it rests after a survey of memory that does not count: so many times what that took,
+/// where it took long.
+const SURVEY_PART: u32 = 10;
+const SURVEY_REST_MIN: Duration = Duration::from_millis(10);
 
 /// A process without a helper.
 #[derive(Debug)]
@@ -58,9 +63,26 @@ pub(super) fn start(pager: &Arc<Pager>) -> io::Result<JoinHandle<()>> {
 impl Tree {
     fn run(mut self) {
         status::remove_left_overs();
+        let mut next_look = Instant::now();
         while !self.pager.stop.load(Relaxed) {
-            self.look();
-            thread::park_timeout(LOOK_EVERY);
+            if Instant::now() >= next_look {
+                next_look = Instant::now() + LOOK_EVERY;
+                self.look();
+            }
+            self.survey_uncounted();
+            thread::park_timeout(next_look.saturating_duration_since(Instant::now()));
+        }
+    }
+
+    /// Sees how much memory does not count. The next time may come at any moment, by another
+    /// thread: not before this one has rested.
+    fn survey_uncounted(&self) {
+        let since = Instant::now();
+        let managed = helpers(&self.pager).map(|(_, thread)| thread);
+        self.pager.uncounted.survey(managed.chain(self.without.keys().copied()));
+        let rest = since.elapsed() * SURVEY_PART;
+        if rest >= SURVEY_REST_MIN && !self.pager.stop.load(Relaxed) {
+            thread::sleep(rest.min(LOOK_EVERY));
         }
     }
 
@@ -73,8 +95,10 @@ impl Tree {
             managed.insert(pid);
             counted.add(thread);
         }
+        self.pager.drop_changed_outsiders();
+        let outsiders = self.pager.outsiders();
         let mut without = BTreeMap::new();
-        let mut bytes = 0;
+        let mut each = BTreeMap::new();
         let mut largest = (0, None);
         for pid in processes(&self.pager) {
             if managed.contains(&pid) {
@@ -92,8 +116,15 @@ impl Tree {
             if !counted.add(thread) {
                 continue;
             }
-            let own = part_of_anonymous_of(thread).unwrap_or(0);
-            bytes += own;
+            let outsider = outsiders.iter().find(|outsider| outsider.pid() == pid);
+            if outsider.is_none() && process::runs_what_was_forked(pid) {
+                self.pager.see_without_helper(pid);
+            }
+            let own = match outsider {
+                Some(outsider) => outsider.counted_bytes(),
+                None => part_of_anonymous_of(thread).unwrap_or(0),
+            };
+            each.insert(pid, own);
             if own > largest.0 {
                 largest = (own, Some((pid, thread)));
             }
@@ -124,7 +155,7 @@ impl Tree {
         });
         let largest = largest.filter(|it| it.peer.descends_from(std::process::id()));
         *self.pager.largest_unmanaged.lock().unwrap_or_else(PoisonError::into_inner) = largest;
-        self.pager.unmanaged.store(bytes, Relaxed);
+        self.pager.see_unmanaged(each);
     }
 }
 

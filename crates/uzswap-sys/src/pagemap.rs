@@ -24,6 +24,12 @@ impl Entry {
         self.0 & PRESENT != 0 && self.0 & MAPPED_ONCE != 0
     }
 
+    /// The page is resident.
+    pub fn is_present(self) -> bool {
+        const PRESENT: u64 = 1 << 63;
+        self.0 & PRESENT != 0
+    }
+
     /// The page is in swap, not in memory.
     pub fn is_swapped(self) -> bool {
         const PRESENT: u64 = 1 << 63;

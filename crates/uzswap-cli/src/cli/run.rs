@@ -294,11 +294,14 @@ fn summary(report: &RunReport, wall: Duration) -> String {
             size(report.metadata_peak_bytes),
         ),
     };
+    let uncounted = report.uncounted.text(size);
+    let uncounted =
+        uncounted.map_or(String::new(), |text| format!("uzswap: not counted: {text}\n"));
     format!(
         "uzswap: {:.2} s; {peak}\n\
          uzswap: {} pages stored, {} restored, {} rescued, {} fresh{recompressed}\n\
          uzswap: {} faults, p50 {:.1} us, p99 {:.1} us, {:.2} s in all; our own: {:.2} s of \
-         processor, {}\n{written}{recorded}",
+         processor, {}\n{uncounted}{written}{recorded}",
         wall.as_secs_f64(),
         counts.stored_pages,
         counts.restored_pages,

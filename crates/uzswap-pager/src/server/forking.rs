@@ -7,8 +7,10 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, getrlimit};
 
+use super::handshake::leaves_spare_files;
 use super::{PAGE, Server};
 use crate::family::Family;
+use crate::outsiders::{Outsider, same_program_above};
 use crate::process_files::children_of;
 use crate::ranges::Ranges;
 use crate::run_dir::random_bytes;
@@ -28,6 +30,18 @@ pub(super) struct Overtaking {
     since: Instant,
 }
 
+/// Processes that have pages of one that was forked.
+#[derive(Debug)]
+pub(super) enum Kin {
+    /// The nearest that is managed, and processes without a helper between the two.
+    Managed(SpaceLock, Vec<u32>),
+    /// None above it is managed.
+    Outsider(Arc<Outsider>),
+}
+
+/// Descriptors that a process without a helper takes, in a family.
+const OUTSIDER_FILES: u64 = 8;
+
 /// The part of all descriptors that children without a helper of one process may take, and how many
 /// it may have in any case.
 const QUOTA_PART: u64 = 8;
@@ -37,36 +51,111 @@ const SPARE_CHILDREN: usize = 16;
 const OVERTAKING_FOR: Duration = Duration::from_millis(100);
 
 impl Server {
-    /// The parent of a process that says that it was forked when nothing of that parent was
-    /// watched; `None` where the two have no memory in common that is known.
+    /// The process above one that says that it was forked when nothing of its parent was watched;
+    /// `None` where the two have no memory in common that is known.
     ///
     /// # Errors
     ///
     /// `PermissionDenied` where that is not so: it has called exec(2) since, or it was here before.
     /// `WouldBlock` where too many have joined the parent lately: all that this has is protected
     /// for each.
-    pub(super) fn parent_to_join(&mut self, pid: u32) -> io::Result<Option<SpaceLock>> {
+    pub(super) fn kin_to_join(&mut self, pid: u32) -> io::Result<Option<Kin>> {
         if !process::runs_what_was_forked(pid) || self.has_left(pid) {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
-        let Some(parent) = process::parent_of(pid) else { return Ok(None) };
-        let is_parent = |space: &&SpaceLock| lock(space).pid == Some(parent);
-        let Some(space) = self.spaces.values().find(is_parent).cloned() else { return Ok(None) };
-        // One whose parent has ended may have another now, or its parent runs another program.
-        let places = process::places_of_program(pid);
-        if places.is_none() || places != process::places_of_program(parent) {
-            return Ok(None);
+        // Not beyond one that runs another program: a process whose parent has ended has another.
+        let above = same_program_above(pid);
+        let is_managed = |pid: &u32| self.managed_process(*pid).is_some();
+        let managed_at = above.iter().position(is_managed);
+        let between = above[..managed_at.unwrap_or(above.len())].to_vec();
+        let managed = match managed_at {
+            Some(at) => self.managed_process(above[at]),
+            None => match self.outsider_above(pid, &above) {
+                Some(outsider) => return Ok(Some(Kin::Outsider(outsider))),
+                None => self.managed_with_program_of(pid),
+            },
+        };
+        let Some(space) = managed else { return Ok(None) };
+        let may_join = lock(&space).joins.take(1, Instant::now());
+        match may_join {
+            true => Ok(Some(Kin::Managed(space, between))),
+            false => Err(io::ErrorKind::WouldBlock.into()),
         }
-        match lock(&space).joins.take(1, Instant::now()) {
-            true => {}
-            false => return Err(io::ErrorKind::WouldBlock.into()),
+    }
+
+    fn managed_process(&self, pid: u32) -> Option<SpaceLock> {
+        self.spaces.values().find(|space| lock(space).pid == Some(pid)).cloned()
+    }
+
+    /// A process whose parent has ended, or cannot be read, has pages in common with those that
+    /// were forked of the same program.
+    fn managed_with_program_of(&self, pid: u32) -> Option<SpaceLock> {
+        let places = process::places_of_program(pid)?;
+        let is_of_it = |space: &&SpaceLock| {
+            let other = lock(space).pid;
+            other.is_some_and(|other| process::places_of_program(other) == Some(places))
+        };
+        self.spaces.values().find(is_of_it).cloned()
+    }
+
+    /// The nearest process without a helper that has pages of a process. All of the line above it
+    /// that run the same program are of one family.
+    fn outsider_above(&self, pid: u32, above: &[u32]) -> Option<Arc<Outsider>> {
+        let places = process::places_of_program(pid)?;
+        let known = self.pager.outsiders();
+        let is_above = |outsider: &&Arc<Outsider>| above.contains(&outsider.pid());
+        let family = known.iter().find(is_above).map(|outsider| outsider.family().clone());
+        let family = family.unwrap_or_default();
+        self.add_outsiders(above, &family, places);
+        let nearest = self.pager.outsiders_of(&family);
+        nearest.into_iter().find(|it| Some(it.pid()) == above.first().copied() && it.is_at(places))
+    }
+
+    /// Those that are none yet.
+    fn add_outsiders(&self, all: &[u32], family: &Family, places: [u64; 3]) {
+        for pid in all {
+            let is_known = self.pager.outsiders().iter().any(|outsider| outsider.pid() == *pid);
+            if !is_known && leaves_spare_files(OUTSIDER_FILES) {
+                self.pager.add_outsider(*pid, family, places);
+            }
         }
-        Ok(Some(space))
+    }
+
+    /// A space is that of a process that was forked by these. Whether it is to be watched at once:
+    /// copies of all that they share would not fit.
+    pub(super) fn join(&mut self, id: u32, kin: &Kin) -> bool {
+        match kin {
+            Kin::Managed(parent, between) => {
+                let could_exceed = self.join_parent(id, parent);
+                let (family, places) = {
+                    let parent = lock(parent);
+                    (parent.family().cloned(), parent.pid.and_then(process::places_of_program))
+                };
+                if let (Some(family), Some(places)) = (family, places) {
+                    self.add_outsiders(between, &family, places);
+                }
+                could_exceed
+            }
+            Kin::Outsider(outsider) => self.join_outsider(id, outsider),
+        }
+    }
+
+    /// A space is that of a process that a process without a helper has forked. That one writes
+    /// unasked to what both have.
+    fn join_outsider(&mut self, id: u32, outsider: &Outsider) -> bool {
+        let resident = outsider.resident_bytes().unwrap_or(0);
+        let mut child = lock(&self.spaces[&id]);
+        child.joins(outsider.family(), resident);
+        child.protect_all(resident, outsider.stacks());
+        let could_exceed = child.protects && resident > self.pager.room_for_copies();
+        drop(child);
+        self.protects = true;
+        could_exceed
     }
 
     /// A space is that of a process that was forked when nothing of its parent was watched. Whether
     /// it is to be watched at once: copies of all that they share would not fit.
-    pub(super) fn join_parent(&mut self, id: u32, parent: &SpaceLock) -> bool {
+    fn join_parent(&mut self, id: u32, parent: &SpaceLock) -> bool {
         let mut parent = lock(parent);
         let child = Arc::clone(&self.spaces[&id]);
         let stacks = parent.stacks();
@@ -103,13 +192,7 @@ impl Server {
     /// One of those that have pages in common is gone, in whose count so much of them was at most:
     /// the last one has them alone.
     pub(super) fn lost(&self, family: &Family, lent_bytes: u64) {
-        let is_of_it = |space: &&SpaceLock| lock(space).family() == Some(family);
-        let rest: Vec<&SpaceLock> = self.spaces.values().filter(is_of_it).collect();
-        if let [last] = rest[..] {
-            lock(last).shares_no_more();
-        } else if let Some(heir) = rest.iter().max_by_key(|space| lock(space).may_inherit()) {
-            lock(heir).inherits(lent_bytes);
-        }
+        self.pager.lost(family, lent_bytes, &self.spaces.values().collect::<Vec<_>>());
     }
 
     /// A program is about to fork, and goes on once it may.

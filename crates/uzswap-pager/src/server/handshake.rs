@@ -212,7 +212,7 @@ impl Server {
     /// A process of the run has connected.
     pub(super) fn admit(&mut self, arrival: Arrival) -> io::Result<()> {
         let Arrival { connection, peer } = arrival;
-        if !leaves_spare_files(&connection, 0) {
+        if !newest_leaves_spare_files(&connection, 0) {
             self.warn_of_files(peer.pid());
             send_away(&connection);
             return Ok(());
@@ -411,9 +411,9 @@ impl Server {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
         let joins = welcomed.is_forked && welcomed.space.is_none();
-        let parent = if joins { self.parent_to_join(peer.pid())? } else { None };
+        let kin = if joins { self.kin_to_join(peer.pid())? } else { None };
         // Several that were admitted at a time may have taken descriptors since.
-        if !leaves_spare_files(&new_descriptor()?, OPENED_FILES) {
+        if !leaves_spare_files(OPENED_FILES) {
             return Err(io::Error::from_raw_os_error(libc::EMFILE));
         }
         let page = staging.end - PAGE;
@@ -453,7 +453,8 @@ impl Server {
         let door = welcomed.door.made_by(Arc::clone(&peer) as Arc<dyn Maker>);
         let door = Polled::add(&self.epolls, door, Token::Door(id).data())?;
         self.helpers.insert(id, ReadyHelper { space, door });
-        let could_exceed = parent.is_some_and(|parent| self.join_parent(space, &parent));
+        self.pager.drop_outsiders(|outsider| outsider.pid() == peer.pid());
+        let could_exceed = kin.is_some_and(|kin| self.join(space, &kin));
         let mut child = lock(&self.spaces[&space]);
         let release = &mut |slot| self.pager.release(slot);
         child.own.insert(staging);
@@ -491,9 +492,14 @@ impl Server {
     }
 }
 
+/// Whether so many descriptors more leave the spare ones.
+pub(super) fn leaves_spare_files(more: u64) -> bool {
+    new_descriptor().is_ok_and(|newest| newest_leaves_spare_files(&newest, more))
+}
+
 /// Whether a descriptor that was made just now, and so many more, leave the spare ones. The kernel
 /// gives the lowest number that is free.
-fn leaves_spare_files(newest: &impl AsFd, more: u64) -> bool {
+fn newest_leaves_spare_files(newest: &impl AsFd, more: u64) -> bool {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     newest.as_fd().as_raw_fd() as u64 + more + SPARE_FILES < limit
 }

@@ -23,6 +23,8 @@ pub(super) struct Shared {
     made_own_bytes: u64,
     /// Of its own count, what was in that of such that have ended, until all are asked.
     inherited_bytes: u64,
+    /// Of its own count, what a small child is taken to have made its own, until all are asked.
+    assumed_bytes: u64,
 }
 
 impl Default for Shared {
@@ -34,6 +36,7 @@ impl Default for Shared {
             lent_bytes: u64::MAX,
             made_own_bytes: 0,
             inherited_bytes: 0,
+            assumed_bytes: 0,
         }
     }
 }
@@ -63,6 +66,13 @@ impl Part {
     /// What it has in common with others.
     pub(crate) fn common_bytes(&self) -> u64 {
         self.common_bytes
+    }
+
+    /// What is in its own count where what all have in common is in the count `of` so many; and
+    /// what of that others have, too.
+    pub(crate) fn counted_of(&self, of: u32) -> (u64, u64) {
+        let part_bytes = self.common_bytes / u64::from(of.max(1));
+        (self.own_bytes + part_bytes, part_bytes)
     }
 }
 
@@ -147,6 +157,7 @@ impl Space {
             bytes: bytes.saturating_sub(own_bytes + inherited_bytes),
             is_unsure: !for_sure && !is_small,
             lent_bytes: inherited_bytes, // what else it counts itself has come since
+            assumed_bytes: own_bytes,
             ..self.shared
         };
     }
@@ -175,14 +186,15 @@ impl Space {
     /// `of` so many.
     pub(crate) fn has_part(&mut self, told: &Told, of: u32) {
         let Told { at, resident, part, made_own_bytes } = *told;
-        let part_bytes = part.common_bytes / u64::from(of.max(1));
+        let (counted, part_bytes) = part.counted_of(of);
         let since = self.shared.made_own_bytes.saturating_sub(made_own_bytes);
         let has_forked_since = self.joined.is_some_and(|joined| joined.at >= at);
         self.shared = Shared {
-            bytes: resident.saturating_sub(part.own_bytes + part_bytes + since),
+            bytes: resident.saturating_sub(counted + since),
             is_unsure: false,
             lent_bytes: if has_forked_since { u64::MAX } else { part_bytes },
             inherited_bytes: 0,
+            assumed_bytes: 0,
             ..self.shared
         };
         self.count(resident); // were it to end before it is looked at
@@ -212,6 +224,11 @@ impl Space {
         self.shared.bytes -= in_others as u64 * PAGE;
         self.shared.made_own_bytes += in_others as u64 * PAGE;
         pages - in_others
+    }
+
+    /// What of its count may be in another's as well, or nowhere, until all are asked.
+    pub(crate) fn doubtful_bytes(&self) -> u64 {
+        (self.shared.assumed_bytes + self.shared.inherited_bytes).min(self.counted)
     }
 
     /// What of its count others may have, too.

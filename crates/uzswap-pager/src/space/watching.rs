@@ -317,7 +317,7 @@ mod tests {
         let mut looks = Looks { began: Some(Instant::now()), ..Looks::default() };
         looks.watched_at_size = Some(100);
         let has_grown = |looks: &mut Looks, mapped| {
-            matches!(looks.due(Size { mapped, anonymous: 0 }, 1), Some(Look::Grown))
+            matches!(looks.due(Size { mapped, anonymous: 0, others: 0 }, 1), Some(Look::Grown))
         };
         assert!(!has_grown(&mut looks, 100) && has_grown(&mut looks, 101));
         looks.unmapped(10);
