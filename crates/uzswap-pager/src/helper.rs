@@ -36,6 +36,8 @@ pub(super) struct Helper {
     staging: u64,
     /// It was waited for as long as it may take, and has not said that it is done.
     is_late: AtomicBool,
+    /// Its program has asked for a helper that is a process apart.
+    is_apart: AtomicBool,
 }
 
 /// What is heard of a command.
@@ -96,7 +98,8 @@ pub(super) fn add_page(runs: &mut Vec<MoveRun>, page: u64, staged: usize) {
 impl Helper {
     /// A helper that is ready, with its memory for pages that are aside.
     pub(super) fn new(connection: Polled<Foreign>, control: SharedControl, staging: u64) -> Helper {
-        Helper { connection, control, staging, is_late: AtomicBool::new(false) }
+        let [is_late, is_apart] = [false; 2].map(AtomicBool::new);
+        Helper { connection, control, staging, is_late, is_apart }
     }
 
     pub(super) fn connection(&self) -> &Polled<Foreign> {
@@ -117,6 +120,28 @@ impl Helper {
     /// The address of a page of staging.
     pub(super) fn staged_at(&self, staged: usize) -> u64 {
         self.staging + staged as u64 * PAGE
+    }
+
+    /// Whether its program asks for a helper that is none of its threads: once.
+    pub(super) fn is_wanted_apart(&self) -> bool {
+        self.control.wants_apart.load(Ordering::Acquire) != 0
+            && !self.is_apart.load(Ordering::Relaxed)
+    }
+
+    /// Notes that its program has asked for that.
+    pub(super) fn note_wish_to_part(&self) {
+        self.is_apart.store(true, Ordering::Relaxed);
+    }
+
+    /// Has it go on as a process apart.
+    pub(super) fn part(&self) -> io::Result<()> {
+        send(&self.connection, Message::new(kind::APART, []), &[])
+    }
+
+    /// Whether it is that thread, as the userfaultfd numbers it, where it is a process apart.
+    pub(super) fn is_process(&self, number: u32) -> bool {
+        self.is_apart.load(Ordering::Relaxed)
+            && self.control.apart.load(Ordering::Relaxed) == number
     }
 
     /// Forks of its program that were about to be done so far.

@@ -149,7 +149,7 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
     let trace = options.record.as_ref().map(|(path, _)| Recorder::make_file(path)).transpose()?;
     let metrics_socket = options.metrics.as_ref().map(MetricsSocket::listen).transpose()?;
     let folder = setup("create a folder for the preload library", RunDir::new())?;
-    let (library, socket) = (folder.library(), folder.socket());
+    let (library, socket) = (folder.preloaded(), folder.socket());
     let listener = setup("listen on the run's socket", folder.listen())?;
 
     // Before any thread is started.

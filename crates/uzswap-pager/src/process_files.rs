@@ -12,6 +12,7 @@ use super::space::TRAY_PAGES;
 use super::uncounted::OfProcess;
 use uzswap::page::PAGE_SIZE;
 use uzswap_sys::pagemap::{self, Found};
+use uzswap_sys::process;
 use uzswap_sys::process_memory::ProcessMemory;
 
 /// Runs of resident pages that the kernel is asked for at once, and pages: faults wait meanwhile,
@@ -48,6 +49,16 @@ impl ProcessFiles {
         let files = ProcessFiles::of_thread(helper_thread(peer.pid())?)?;
         // Its number was its own until now.
         if peer.is_alive() { Ok(files) } else { Err(io::ErrorKind::NotFound.into()) }
+    }
+
+    /// Likewise, by the thread that stays where the helper becomes a process apart.
+    pub(super) fn of_witness(peer: &Peer, helper: u32) -> io::Result<ProcessFiles> {
+        let is_witness = |thread: &u32| *thread != helper && is_helper(*thread).unwrap_or(false);
+        let witness = threads(peer.pid())?.find(is_witness).ok_or(io::ErrorKind::NotFound)?;
+        let files = ProcessFiles::of_thread(witness)?;
+        // They are of the memory that the helper has.
+        let has_it = process::compare_memory(witness, helper)?.is_eq();
+        if has_it && peer.is_alive() { Ok(files) } else { Err(io::ErrorKind::NotFound.into()) }
     }
 
     /// The files of any process, by one of its threads.

@@ -3,6 +3,8 @@
 //! ```text
 //!  uzswap-XXXXXX/            0711
 //!    libuzswap_preload.so    0555   what programs load
+//!    x86_64 and others              this folder
+//!    i686, i586 and others   0711   with a stub of that name, for programs of 32 bits
 //!    <32 hex digits>         0666   the socket that helpers connect to: a name that only the
 //!                                   processes of the run have, in their environment
 //!    status                  0600   the socket of `uzswap top`
@@ -13,14 +15,23 @@
 use std::fs::{self, File, Permissions};
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen};
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::status::{self, FOLDER_PREFIX, LIBRARY_NAME, SOCKET_NAME};
-use uzswap_preload::LIBRARY;
+use uzswap_preload::{LIBRARY, STUB_32};
+
+/// The loader puts the platform of the program here, in LD_PRELOAD: see ld.so(8).
+const PLATFORM: &str = "$PLATFORM";
+
+/// Platforms of programs of 64 bits, as glibc has them; and musl, which puts nothing there.
+const PLATFORMS_64: [&str; 4] = ["x86_64", "haswell", "xeon_phi", PLATFORM];
+
+/// Platforms of programs of 32 bits. The first one is a folder, and others are links to it.
+const PLATFORMS_32: [&str; 4] = ["i686", "i586", "i486", "i386"];
 
 /// Connections that wait to be accepted; a process that connects waits where there are more.
 const BACKLOG: i32 = 128;
@@ -46,10 +57,16 @@ impl RunDir {
         let path = builder.tempdir_in(place)?.keep();
         let socket_name = random_bytes()?.map(|byte| format!("{byte:02x}")).concat();
         let folder = RunDir { path, socket_name };
-        let mut library =
-            File::options().write(true).create_new(true).mode(0o600).open(folder.library())?;
-        library.write_all(LIBRARY)?;
-        library.set_permissions(Permissions::from_mode(0o555))?;
+        write_library(&folder.library(), LIBRARY)?;
+        let of_32 = folder.path.join(PLATFORMS_32[0]);
+        fs::create_dir(&of_32)?;
+        fs::set_permissions(&of_32, Permissions::from_mode(0o711))?;
+        write_library(&of_32.join(LIBRARY_NAME), &STUB_32)?;
+        let links = PLATFORMS_64.map(|name| (name, "."));
+        let links_32 = PLATFORMS_32[1..].iter().map(|name| (*name, PLATFORMS_32[0]));
+        for (name, target) in links.into_iter().chain(links_32) {
+            symlink(target, folder.path.join(name))?;
+        }
         Ok(folder)
     }
 
@@ -58,8 +75,13 @@ impl RunDir {
     }
 
     /// What is preloaded into programs.
-    pub(super) fn library(&self) -> PathBuf {
+    fn library(&self) -> PathBuf {
         self.path.join(LIBRARY_NAME)
+    }
+
+    /// The name of that for LD_PRELOAD: in a program of 32 bits, of a library that does nothing.
+    pub(super) fn preloaded(&self) -> PathBuf {
+        self.path.join(PLATFORM).join(LIBRARY_NAME)
     }
 
     /// The socket that helpers connect to.
@@ -86,13 +108,23 @@ impl RunDir {
 /// It is removed file by file: to list it takes a descriptor, of which there may be none left.
 impl Drop for RunDir {
     fn drop(&mut self) {
-        for name in [LIBRARY_NAME, SOCKET_NAME, UNREADY_NAME, &self.socket_name] {
+        let of_32 = self.path.join(PLATFORMS_32[0]);
+        let _ = fs::remove_file(of_32.join(LIBRARY_NAME));
+        let _ = fs::remove_dir(of_32);
+        let files = [LIBRARY_NAME, SOCKET_NAME, UNREADY_NAME, &self.socket_name];
+        for name in files.into_iter().chain(PLATFORMS_64).chain(PLATFORMS_32) {
             let _ = fs::remove_file(self.path.join(name)); // it was not there yet
         }
         if fs::remove_dir(&self.path).is_err() {
             let _ = fs::remove_dir_all(&self.path);
         }
     }
+}
+
+fn write_library(path: &Path, content: &[u8]) -> io::Result<()> {
+    let mut library = File::options().write(true).create_new(true).mode(0o600).open(path)?;
+    library.write_all(content)?;
+    library.set_permissions(Permissions::from_mode(0o555))
 }
 
 /// Bytes that nobody can guess.
@@ -119,6 +151,12 @@ mod tests {
         let _listener = folder.listen().unwrap();
         let modes = [folder.path(), &folder.library(), &folder.socket()].map(mode);
         assert_eq!(modes, [0o711, 0o555, 0o666]);
+        let class_for = |platform: &str| {
+            let path = folder.preloaded().to_str().unwrap().replace(PLATFORM, platform);
+            fs::read(path).unwrap()[4]
+        };
+        assert!(PLATFORMS_64.iter().all(|platform| class_for(platform) == 2));
+        assert!(PLATFORMS_32.iter().all(|platform| class_for(platform) == 1));
         assert_eq!(folder.socket_name.len(), 32);
         let told = fs::read_to_string("/proc/net/unix").unwrap();
         assert!(told.contains(&folder.path().join(UNREADY_NAME).display().to_string()));

@@ -142,7 +142,7 @@ impl Tree {
                 let program = program.escape_debug(); // a name of a file may be anything
                 self.pager.warn(&format!(
                     "process {pid} ({program}) is unmanaged: preload library not loaded (static, \
-                     setuid or LD_PRELOAD cleared); its memory counts but cannot be evicted"
+                     32-bit, setuid or LD_PRELOAD cleared); its memory counts but cannot be evicted"
                 ));
             }
         }

@@ -12,6 +12,8 @@ pub(crate) const IOCTL: usize = 16;
 pub(crate) const YIELD: usize = 24;
 pub(crate) const MINCORE: usize = 27;
 pub(crate) const MADVISE: usize = 28;
+pub(crate) const PAUSE: usize = 34;
+pub(crate) const NANOSLEEP: usize = 35;
 pub(crate) const GETPID: usize = 39;
 pub(crate) const SOCKET: usize = 41;
 pub(crate) const CONNECT: usize = 42;
@@ -21,6 +23,7 @@ pub(crate) const SENDMSG: usize = 46;
 pub(crate) const RECVMSG: usize = 47;
 pub(crate) const EXIT: usize = 60;
 pub(crate) const KILL: usize = 62;
+pub(crate) const FCNTL: usize = 72;
 pub(crate) const PRCTL: usize = 157;
 pub(crate) const CHDIR: usize = 80;
 pub(crate) const SETGROUPS: usize = 116;
@@ -32,6 +35,7 @@ pub(crate) const MUNLOCK: usize = 150;
 pub(crate) const GETTID: usize = 186;
 pub(crate) const FUTEX: usize = 202;
 pub(crate) const EXIT_GROUP: usize = 231;
+pub(crate) const TGKILL: usize = 234;
 pub(crate) const OPENAT: usize = 257;
 pub(crate) const WRITE: usize = 1;
 pub(crate) const RESTART: usize = 219;
@@ -44,8 +48,9 @@ pub(crate) const PIDFD_OPEN: usize = 434;
 pub(crate) const CLOSE_RANGE: usize = 436;
 pub(crate) const PIDFD_GETFD: usize = 438;
 pub(crate) const FACCESSAT: usize = 269;
+pub(crate) const PIPE: usize = 293; // pipe2
 
-const CLONE: usize = 56;
+pub(crate) const CLONE: usize = 56;
 
 /// A system call; its result, or its errno.
 ///

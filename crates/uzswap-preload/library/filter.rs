@@ -4,6 +4,7 @@
 use core::ptr;
 
 use crate::call::{self, call};
+use crate::helper::APART;
 
 // Of linux/bpf_common.h, seccomp.h and audit.h.
 const LOAD_WORD: u16 = 0x20;
@@ -71,8 +72,8 @@ struct Program {
 }
 
 /// Before the calls, one for each, and after them.
-const BEFORE: usize = 5;
-const AFTER: usize = 5;
+const BEFORE: usize = 6;
+const AFTER: usize = 8;
 const STEPS: usize = BEFORE + ALLOWED.len() + AFTER;
 
 const fn step(code: u16, value: u32, if_so: usize, if_not: usize) -> Step {
@@ -89,7 +90,9 @@ const fn steps() -> [Step; STEPS] {
     all[2] = step(LOAD_WORD, NUMBER, 0, 0);
     all[3] = step(JUMP_IF_AT_LEAST, X32_BIT, deny - 4, 0);
     let sockets = BEFORE + ALLOWED.len();
+    let clones = sockets + 3;
     all[4] = step(JUMP_IF_EQUAL, call::SOCKET as u32, sockets - 5, 0);
+    all[5] = step(JUMP_IF_EQUAL, call::CLONE as u32, clones - 6, 0);
     let mut at = 0;
     while at < ALLOWED.len() {
         let here = BEFORE + at;
@@ -100,6 +103,9 @@ const fn steps() -> [Step; STEPS] {
     all[sockets - 1].if_not = (deny - sockets) as u8;
     all[sockets] = step(LOAD_WORD, FIRST_ARGUMENT, 0, 0);
     all[sockets + 1] = step(JUMP_IF_EQUAL, AF_UNIX, allow - sockets - 2, 0);
+    // A process apart has this filter, too.
+    all[clones] = step(LOAD_WORD, FIRST_ARGUMENT, 0, 0);
+    all[clones + 1] = step(JUMP_IF_EQUAL, APART as u32, allow - clones - 2, 0);
     all[allow] = step(RETURN, RETURN_ALLOW, 0, 0);
     all
 }

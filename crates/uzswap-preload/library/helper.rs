@@ -6,6 +6,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::call::{self, call, start_thread};
 use crate::filter;
+use crate::filtered::{Apart, advance, stage, take_pipe};
 use crate::protocol::{Control, MESSAGE_BYTES, Message, RUNS_MAX, Run, holder, kind, work};
 use crate::{FOR_FORKS, ForForks, PATH_BYTES, SOCKET_PATH, WATCHED};
 
@@ -22,6 +23,14 @@ const CLONE_SIGHAND: usize = 0x800;
 const CLONE_THREAD: usize = 0x1_0000;
 const CLONE_SYSVSEM: usize = 0x4_0000;
 
+/// A thread with a table of files of its own.
+pub(crate) const THREAD: usize = CLONE_VM | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM;
+
+/// A process with the helper's memory, files and working directory, of whose end its parent is not
+/// told.
+pub(crate) const APART: usize = CLONE_VM | CLONE_FILES | CLONE_FS;
+const CLONE_FS: usize = 0x200;
+
 const PROT_READ_WRITE: usize = 3;
 const MAP_SHARED: usize = 1;
 const MAP_PRIVATE_ANONYMOUS: usize = 0x22;
@@ -36,9 +45,9 @@ const FUTEX_WAIT_PRIVATE: usize = 128;
 const FUTEX_WAKE_PRIVATE: usize = 129;
 
 const SIG_SETMASK: usize = 2;
-const SIGKILL: usize = 9;
+pub(crate) const SIGKILL: usize = 9;
 const EPERM: u32 = 1;
-const EINTR: u32 = 4;
+pub(crate) const EINTR: u32 = 4;
 const EAGAIN: u32 = 11;
 const ENOMEM: u32 = 12;
 const EEXIST: u32 = 17;
@@ -71,7 +80,7 @@ const UNTOLD: &[u8] =
       because pages would be lost\n";
 
 /// Asks the kernel for something that touches no memory, or memory of ours alone.
-fn ask(number: usize, arguments: [usize; 6]) -> Result<usize, u32> {
+pub(crate) fn ask(number: usize, arguments: [usize; 6]) -> Result<usize, u32> {
     // SAFETY: every caller in this file passes addresses of live memory of the helper's, of the
     // size that the call uses, or of pages that the supervisor names.
     unsafe { call(number, arguments) }
@@ -91,29 +100,20 @@ pub(crate) fn read_file(path: &CStr, into: &mut [u8]) -> usize {
 /// Starts the helper, which keeps the `door` if there is one, and closes all else. Where that fails
 /// the program runs as it would without us.
 pub(crate) fn start(hello: u32, door: Option<u32>) {
-    let mapped = ask(
-        call::MMAP,
-        [0, STACK_BYTES, PROT_READ_WRITE, MAP_PRIVATE_ANONYMOUS | MAP_NORESERVE, usize::MAX, 0],
-    );
-    let Ok(stack) = mapped else { return };
-    let _ = ask(call::MADVISE, [stack, STACK_BYTES, MADV_DONTFORK, 0, 0, 0]);
-    // The helper handles no signal of the program's.
-    let (all, mut before) = ([u64::MAX; 1], [0_u64; 1]);
-    let mask = |new: &u64, old: usize| {
-        ask(call::SIGNAL_MASK, [SIG_SETMASK, ptr::from_ref(new).addr(), old, 8, 0, 0])
-    };
-    let _ = mask(&all[0], before.as_mut_ptr().addr());
+    let Some(stack) = new_stack(STACK_BYTES) else { return };
     // A copy of the table of files takes longer, and is needed where the program closes the door.
     let files = if door.is_some() { 0 } else { CLONE_FILES };
-    let flags = CLONE_VM | files | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM;
     // The lowest part of the stack tells what to begin with.
     let first: *mut Start = ptr::with_exposed_provenance_mut(stack);
     // SAFETY: memory that was mapped just now, for this.
     unsafe { first.write(Start { hello, door, has_no_rights: AtomicU32::new(0) }) };
-    // SAFETY: the stack is the helper's alone, and `main` keeps to it.
-    let started = unsafe { start_thread(flags, stack + STACK_BYTES, main, stack) };
-    let _ = mask(&before[0], 0);
+    set_coming(true);
+    let started = without_signals(|| {
+        // SAFETY: the stack is the helper's alone, and `main` keeps to it.
+        unsafe { start_thread(THREAD | files, stack + STACK_BYTES, main, stack) }
+    });
     if started.is_err() {
+        set_coming(false);
         let _ = ask(call::MUNMAP, [stack, STACK_BYTES, 0, 0, 0, 0]);
         return;
     }
@@ -125,6 +125,34 @@ pub(crate) fn start(hello: u32, door: Option<u32>) {
             let at = ptr::from_ref(has_no_rights).addr();
             let _ = ask(call::FUTEX, [at, FUTEX_WAIT_PRIVATE, 0, 0, 0, 0]);
         }
+    }
+}
+
+/// Memory for the stack of a thread, which a child of a fork does not have.
+pub(crate) fn new_stack(bytes: usize) -> Option<usize> {
+    let flags = MAP_PRIVATE_ANONYMOUS | MAP_NORESERVE;
+    let stack = ask(call::MMAP, [0, bytes, PROT_READ_WRITE, flags, usize::MAX, 0]).ok()?;
+    let _ = ask(call::MADVISE, [stack, bytes, MADV_DONTFORK, 0, 0, 0]);
+    Some(stack)
+}
+
+/// A thread that is started meanwhile handles no signal of the program's.
+pub(crate) fn without_signals<T>(start: impl FnOnce() -> T) -> T {
+    let (all, mut before) = ([u64::MAX; 1], [0_u64; 1]);
+    let mask = |new: &u64, old: usize| {
+        ask(call::SIGNAL_MASK, [SIG_SETMASK, ptr::from_ref(new).addr(), old, 8, 0, 0])
+    };
+    let _ = mask(&all[0], before.as_mut_ptr().addr());
+    let started = start();
+    let _ = mask(&before[0], 0);
+    started
+}
+
+/// Whether a helper is on its way.
+fn set_coming(comes: bool) {
+    // SAFETY: null, or memory that stays mapped and is all atomics.
+    if let Some(for_forks) = unsafe { FOR_FORKS.load(Ordering::Relaxed).as_ref() } {
+        for_forks.comes.store(u32::from(comes), Ordering::Release);
     }
 }
 
@@ -159,6 +187,7 @@ extern "C" fn main(stack: usize) -> ! {
     if needs_us && failed == Failed::Lost && connect(None).is_err() {
         end_program(SUPERVISOR_GONE);
     }
+    set_coming(false);
     let _ = ask(call::EXIT, [0; 6]);
     unreachable!()
 }
@@ -181,13 +210,7 @@ enum Failed {
 
 /// Does all that takes the program's rights.
 fn come(hello: u32, door: Option<u32>) -> Result<Come, u32> {
-    // The program's files are not ours: none must stay open because of us.
-    close_all_but(door)?;
-    // The helper must not keep a directory of the program in use either.
-    let _ = ask(call::CHDIR, [c"/".as_ptr().addr(), 0, 0, 0, 0, 0]);
-    const PR_SET_NAME: usize = 15;
-    // Without it the supervisor would not know the helper.
-    ask(call::PRCTL, [PR_SET_NAME, c"uzswap-helper".as_ptr().addr(), 0, 0, 0, 0])?;
+    keep_only(door)?;
     run_soon();
     let socket = connect(door);
     // The variable belongs to the parent: this process gets its own.
@@ -196,6 +219,17 @@ fn come(hello: u32, door: Option<u32>) -> Result<Come, u32> {
     let is_known = hello == kind::HELLO_FORK && WATCHED.load(Ordering::Relaxed);
     let make = || ask(call::USERFAULTFD, [O_CLOEXEC_NONBLOCK, 0, 0, 0, 0, 0]).ok();
     Ok(Come { socket, userfaultfd: if is_known { None } else { make() } })
+}
+
+/// Becomes a thread that has nothing of its program but one descriptor.
+pub(crate) fn keep_only(kept: Option<u32>) -> Result<(), u32> {
+    // The program's files are not ours: none must stay open because of us.
+    close_all_but(kept)?;
+    // Nor must a directory of the program stay in use.
+    let _ = ask(call::CHDIR, [c"/".as_ptr().addr(), 0, 0, 0, 0, 0]);
+    const PR_SET_NAME: usize = 15;
+    // Without it the supervisor would not know the helper.
+    ask(call::PRCTL, [PR_SET_NAME, c"uzswap-helper".as_ptr().addr(), 0, 0, 0, 0]).map(|_| ())
 }
 
 /// Closes all descriptors of this thread but one.
@@ -225,6 +259,12 @@ fn users() -> [u32; 3] {
 /// The helper's user is drawn, and the helper can start no process: none but root can trace it or
 /// send it signals.
 fn give_up_rights() {
+    give_up_user();
+    filter::confine();
+}
+
+/// Likewise, but for the filter: the thread may do what the program may.
+pub(crate) fn give_up_user() {
     const SAME: usize = u32::MAX as usize;
     const CAPABILITY_VERSION_3: u64 = 0x2008_0522;
     const PR_SET_DUMPABLE: usize = 4;
@@ -251,7 +291,6 @@ fn give_up_rights() {
     let (header, none) = (header.as_ptr().addr(), none.as_ptr().addr());
     let _ = ask(call::CAPSET, [header, none, 0, 0, 0, 0]);
     let _ = ask(call::PRCTL, [PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0]);
-    filter::confine();
 }
 
 /// A user of no program, of 2^28, which nobody can tell before: the number of a thread would come
@@ -299,6 +338,7 @@ struct Helper {
     socket: usize,
     userfaultfd: usize,
     control: &'static Control,
+    stack: usize,
 }
 
 /// `struct sockaddr_un`.
@@ -433,26 +473,58 @@ impl Helper {
             for_forks.door.store(door as usize, Ordering::Relaxed);
             for_forks.control.store(ptr::from_ref(control).cast_mut(), Ordering::Release);
         }
-        Ok(Helper { socket, userfaultfd, control })
+        Ok(Helper { socket, userfaultfd, control, stack })
     }
 
     fn work(&self) -> ! {
         loop {
-            match receive(self.socket) {
-                Some((message, _)) if message.kind == kind::WORK => {
-                    WATCHED.store(true, Ordering::Relaxed);
-                    self.carry_out();
-                    if send(self.socket, Message::new(kind::DONE, []), None).is_some() {
-                        continue;
-                    }
+            self.hear();
+        }
+    }
+
+    /// Waits for a message, and does what it says.
+    fn hear(&self) {
+        match receive(self.socket) {
+            Some((message, _)) if message.kind == kind::WORK => {
+                WATCHED.store(true, Ordering::Relaxed);
+                self.carry_out();
+                if send(self.socket, Message::new(kind::DONE, []), None).is_some() {
+                    return;
                 }
-                Some((message, _)) if message.kind == kind::END => {
-                    let _ = ask(call::EXIT, [message.words[0] as usize, 0, 0, 0, 0, 0]);
-                }
-                Some(_) => continue,
-                None => {}
             }
-            end_program(SUPERVISOR_GONE);
+            Some((message, _)) if message.kind == kind::APART => return self.part(),
+            Some((message, _)) if message.kind == kind::END => {
+                let _ = ask(call::EXIT, [message.words[0] as usize, 0, 0, 0, 0, 0]);
+            }
+            Some(_) => return,
+            None => {}
+        }
+        end_program(SUPERVISOR_GONE);
+    }
+
+    /// Goes on as a process apart; comes back where that is not to be had.
+    fn part(&self) {
+        // SAFETY: null, or memory that stays mapped and is all atomics.
+        let for_forks = unsafe { FOR_FORKS.load(Ordering::Relaxed).as_ref() };
+        let Some(for_forks) = for_forks else { return };
+        let Helper { socket, userfaultfd, control, stack } = *self;
+        if !advance(&for_forks.stage, stage::PARTS) {
+            return;
+        }
+        let started = take_pipe(&for_forks.pipe).and_then(|pipe| {
+            // The helper needs less than half of its stack until it ends. What it wrote there at
+            // first is not used any more.
+            let first: *mut Apart = ptr::with_exposed_provenance_mut(stack);
+            // SAFETY: the lowest part of this helper's own stack.
+            unsafe { first.write(Apart { socket, userfaultfd, control, pipe, stack }) };
+            // SAFETY: the lower half of the stack is that process's from now on.
+            unsafe { start_thread(APART, stack + STACK_BYTES / 2, go_on_apart, stack) }
+        });
+        match started {
+            Ok(_) => {
+                let _ = ask(call::EXIT, [0; 6]);
+            }
+            Err(_) => for_forks.stage.store(stage::REFUSED, Ordering::Release),
         }
     }
 
@@ -587,6 +659,35 @@ impl Helper {
             }
         }
         run.error.store(u64::from(error), Ordering::Relaxed);
+    }
+}
+
+/// The process apart.
+extern "C" fn go_on_apart(stack: usize) -> ! {
+    let first: *const Apart = ptr::with_exposed_provenance(stack);
+    // SAFETY: the helper wrote it there; it stays mapped.
+    let Apart { socket, userfaultfd, control, pipe, stack } = *unsafe { &*first };
+    let helper = Helper { socket, userfaultfd, control, stack };
+    let own = ask(call::GETTID, [0; 6]).unwrap_or(0);
+    control.apart.store(own as u32, Ordering::Relaxed);
+    // SAFETY: null, or memory that stays mapped and is all atomics.
+    if let Some(for_forks) = unsafe { FOR_FORKS.load(Ordering::Relaxed).as_ref() } {
+        for_forks.thread.store(own, Ordering::Relaxed);
+    }
+    let byte = 1_u8;
+    let _ = ask(call::WRITE, [pipe, ptr::from_ref(&byte).addr(), 1, 0, 0, 0]);
+    loop {
+        // Two of `struct pollfd`: the descriptor, what is asked for (POLLIN), what is so.
+        let mut polled = [socket as u64 | 1 << 32, pipe as u64];
+        let _ = ask(call::POLL, [polled.as_mut_ptr().addr(), 2, usize::MAX, 0, 0, 0]);
+        let [heard, ended] = polled.map(|one| one >> 48 != 0);
+        if ended {
+            // The program has ended, or is another one.
+            let _ = ask(call::EXIT_GROUP, [0; 6]);
+        }
+        if heard {
+            helper.hear();
+        }
     }
 }
 

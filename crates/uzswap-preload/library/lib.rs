@@ -10,10 +10,13 @@
 
 mod call;
 mod filter;
+mod filtered;
 mod helper;
+mod memory;
 #[allow(dead_code, reason = "the supervisor uses the rest")]
 #[path = "../src/protocol.rs"]
 mod protocol;
+mod sanitizer;
 
 use core::arch::asm;
 use core::cell::UnsafeCell;
@@ -47,6 +50,12 @@ struct ForForks {
     /// The helper's thread, and the door in its table of files.
     thread: AtomicUsize,
     door: AtomicUsize,
+    /// 1 while a helper comes that is not ready.
+    comes: AtomicU32,
+    /// Of [`filtered::stage`]: whether the helper is a process apart.
+    stage: AtomicU32,
+    /// The helper's end of the pipe, in the program's table of files, while it becomes that.
+    pipe: AtomicU32,
 }
 
 /// The door in the program's table of files, while threads fork that lend it to their children.

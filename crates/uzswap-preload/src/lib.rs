@@ -4,6 +4,7 @@
 #![warn(missing_docs, clippy::missing_errors_doc)]
 
 pub mod protocol;
+mod stub;
 
 use std::fs::File;
 use std::io;
@@ -12,6 +13,8 @@ use std::os::fd::{AsRawFd, FromRawFd};
 use std::ptr::NonNull;
 
 use protocol::Control;
+
+pub use stub::STUB_32;
 
 /// The library, a shared object. Empty on a machine it is not made for.
 pub static LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libuzswap_preload.so"));
@@ -98,5 +101,21 @@ mod tests {
         assert_eq!(sealed, -1);
         control.work.store(7, Ordering::Relaxed);
         assert_eq!(control.work.load(Ordering::Relaxed), 7);
+    }
+
+    #[test]
+    fn the_helper_calls_no_function_of_the_program() {
+        let asks_for = |name: &[u8]| LIBRARY.windows(name.len()).any(|part| part == name);
+        assert!(asks_for(b"\0__errno_location\0"), "how names are told has changed");
+        for name in [
+            &b"\0memcpy\0"[..],
+            b"\0memset\0",
+            b"\0memmove\0",
+            b"\0memcmp\0",
+            b"\0bcmp\0",
+            b"\0strlen\0",
+        ] {
+            assert!(!asks_for(name), "{}", String::from_utf8_lossy(name));
+        }
     }
 }

@@ -55,6 +55,8 @@ pub mod kind {
     pub const END: u32 = 10;
     /// From the helper, through the door: a connection comes along.
     pub const CONNECT: u32 = 11;
+    /// From the supervisor: go on as a process apart.
+    pub const APART: u32 = 12;
 }
 
 /// A packet. The words mean something else in each kind.
@@ -157,6 +159,10 @@ pub struct Control {
     /// From this number on, counted from 1, forks are announced by a touch of the last page of
     /// staging; 0: never.
     pub tell_forks_from: AtomicU32,
+    /// 1 where the program asks, by a touch of that page, for a helper that is no thread of it.
+    pub wants_apart: AtomicU32,
+    /// That helper, as its PID namespace numbers it; 0 before.
+    pub apart: AtomicU32,
     /// Of [`work`].
     pub work: AtomicU32,
     /// Runs of the command.

@@ -335,7 +335,10 @@ impl Server {
                 drop(drawn.take());
                 // At the fork, both sides keep the processors busy.
                 desk.company.leave();
-                self.will_fork(&mut space, address);
+                match space.wants_helper_apart() {
+                    true => self.will_part(&mut space, address),
+                    false => self.will_fork(&mut space, address),
+                }
                 continue;
             }
             let known = space.thread_told(thread);
@@ -346,7 +349,8 @@ impl Server {
                 (false, true) => Access::Write,
                 (false, false) => Access::Read,
             };
-            let is_helper = known.is_some() && known == space.thread;
+            let is_helper =
+                known.is_some() && known == space.thread || space.is_helper_apart(thread);
             let by = if is_helper { By::Helper } else { By::Program };
             let round = self.pager.rounds.load(Ordering::Relaxed);
             let fault = Waiting {

@@ -248,11 +248,8 @@ impl Space {
         files: ProcessFiles,
         release: &mut dyn FnMut(u32),
     ) -> io::Result<()> {
-        let (pid, thread) = (peer.pid(), files.thread);
-        self.thread = Some(thread);
-        let renumbered = |here| number_in_namespace(here).map(|there| (there, here));
-        self.renumbered = [thread, pid].into_iter().map_while(renumbered).collect();
-        self.files = Some(Arc::new(files));
+        let pid = peer.pid();
+        self.look_by(files, pid);
         self.left = self.own.clone();
         self.pid = Some(pid);
         self.peer = Some(peer);
@@ -269,6 +266,35 @@ impl Space {
             self.watch_and(false, release)?;
         }
         Ok(())
+    }
+
+    /// Looks at its process by these files from now on.
+    fn look_by(&mut self, files: ProcessFiles, pid: u32) {
+        let renumbered = |here| number_in_namespace(here).map(|there| (there, here));
+        self.renumbered = [files.thread, pid].into_iter().map_while(renumbered).collect();
+        self.thread = Some(files.thread);
+        self.files = Some(Arc::new(files));
+    }
+
+    /// Whether a touch of the page that tells of forks asks for a helper that is no thread of the
+    /// program.
+    pub(crate) fn wants_helper_apart(&self) -> bool {
+        self.helper.as_ref().is_some_and(|helper| helper.is_wanted_apart())
+    }
+
+    /// Has the helper go on as a process apart. A thread of it that stays takes its place here.
+    pub(crate) fn part_from_helper(&mut self) -> io::Result<()> {
+        let parts = (self.peer.clone(), self.thread, self.helper());
+        let (Some(peer), Some(thread), Some(helper)) = parts else { return Ok(()) };
+        helper.note_wish_to_part();
+        let files = ProcessFiles::of_witness(&peer, thread)?;
+        self.look_by(files, peer.pid());
+        helper.part()
+    }
+
+    /// Whether the userfaultfd tells of a helper that is a process apart by this number.
+    pub(crate) fn is_helper_apart(&self, number: u32) -> bool {
+        self.helper.as_ref().is_some_and(|helper| helper.is_process(number))
     }
 
     /// The thread that the userfaultfd tells of by this number; `None` where that is not known, or

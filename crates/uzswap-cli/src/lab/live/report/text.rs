@@ -483,7 +483,7 @@ pub(super) fn sentences(report: &LiveReport) -> Vec<String> {
         if run.stored_pages == 0 {
             sentences.push(format!(
                 "{}: no page was evicted. The limit was not reached, or the programs are unmanaged \
-                 (static, setuid); see `uzswap doctor`, or use a smaller --limit.",
+                 (static, 32-bit, setuid); see `uzswap doctor`, or use a smaller --limit.",
                 findings.label
             ));
         }

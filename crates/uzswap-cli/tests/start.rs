@@ -1,0 +1,229 @@
+//! Goal: programs that are particular about their threads or about other libraries start under
+//! `uzswap run`, do the same as without, and are managed where they can be.
+//! Method: small programs, compiled here; kinds that this machine cannot compile or run are counted
+//! as ignored, with the reason.
+//! Blind to: sanitizers of clang; loaders other than glibc's and musl's.
+
+#[allow(dead_code, reason = "what is not used here is in other tests")]
+mod process_tree;
+use uzswap_testing::trials;
+
+use std::fs;
+use std::io::Read;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Output, Stdio};
+
+use tempfile::TempDir;
+
+fn main() -> ExitCode {
+    let missing = no_run();
+    let mut all = Vec::new();
+    let mut add = |name: &str, missing: Option<String>, test: fn()| {
+        all.push(trials::trial(name, missing, test));
+    };
+    let gcc = missing.clone().or_else(|| cannot_compile("gcc", &[]));
+    let with = |sanitizer| gcc.clone().or_else(|| cannot_compile("gcc", &[sanitizer]));
+    add("address_sanitizer", with("-fsanitize=address"), address_sanitizer);
+    add("thread_sanitizer", with("-fsanitize=thread"), thread_sanitizer);
+    add("leak_sanitizer", with("-fsanitize=leak"), leak_sanitizer);
+    add("a_filter_of_one_thread", gcc.clone(), || filtered("alone", "own 1, other 0\n"));
+    add("a_filter_of_all_threads", gcc.clone(), || filtered("all", "own 1, other 1\n"));
+    add("a_filter_of_all_threads_then_exec", gcc.clone(), filtered_exec);
+    add("a_filter_of_all_threads_and_no_helper", gcc.clone(), filtered_without_helper);
+    let musl = gcc.clone().or_else(|| cannot_compile("musl-gcc", &[]));
+    add("musl_starts_glibc_and_the_reverse", musl, both_libraries);
+    add("programs_of_32_bits", missing.or_else(no_programs_of_32_bits), programs_of_32_bits);
+    trials::run(all)
+}
+
+/// Of `uzswap run`; one that hangs is ended, and fails with 137.
+fn run_in(limit: &str, options: &[&str], program: &str, arguments: &[&str]) -> Command {
+    let mut command = Command::new("timeout");
+    command.args(["-s", "KILL", "100", env!("CARGO_BIN_EXE_uzswap"), "run", "--limit", limit]);
+    command.args(options).args(["--", program]).args(arguments);
+    command
+}
+
+/// Why nothing can be run here.
+fn no_run() -> Option<String> {
+    match run_in("64M", &[], "true", &[]).output() {
+        Ok(output) if output.status.success() => None,
+        Ok(output) => Some(text(&output.stderr).trim().replace('\n', " ")),
+        Err(error) => Some(format!("timeout: {error}")),
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A program of tests/programs, compiled.
+struct Compiled {
+    folder: TempDir,
+    program: PathBuf,
+}
+
+impl Compiled {
+    fn new(compiler: &str, name: &str, options: &[&str]) -> Compiled {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join(name);
+        let source = format!("{}/tests/programs/{name}.c", env!("CARGO_MANIFEST_DIR"));
+        compile(compiler, Path::new(&source), &program, options).unwrap();
+        Compiled { folder, program }
+    }
+
+    fn path(&self) -> &str {
+        self.program.to_str().unwrap()
+    }
+}
+
+fn compile(compiler: &str, source: &Path, to: &Path, options: &[&str]) -> Result<(), String> {
+    let mut command = Command::new(compiler);
+    command.args(["-w", "-O1", "-g", "-pthread"]).args(options).arg("-o").arg(to).arg(source);
+    match command.output() {
+        Ok(output) if output.status.success() => Ok(()),
+        Ok(output) => Err(text(&output.stderr)),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+fn cannot_compile(compiler: &str, options: &[&str]) -> Option<String> {
+    let folder = tempfile::tempdir().unwrap();
+    let [source, program] = ["a.c", "a"].map(|name| folder.path().join(name));
+    fs::write(&source, "int main(void) { return 0; }\n").unwrap();
+    let error = compile(compiler, &source, &program, options).err()?;
+    Some(format!("{compiler} {}: {}", options.join(" "), error.trim().replace('\n', " ")))
+}
+
+/// Runs it, and expects this exit code, and words on standard error.
+fn expect(command: &mut Command, code: i32, stdout: &str, words: &[&str]) -> String {
+    let Output { status, stdout: out, stderr } = command.output().unwrap();
+    let (out, stderr) = (text(&out), text(&stderr));
+    let found = status.code().or(status.signal().map(|signal| 128 + signal));
+    assert_eq!(found, Some(code), "{out}\n{stderr}");
+    assert_eq!(out, stdout, "{stderr}");
+    words.iter().for_each(|word| assert!(stderr.contains(word), "no {word} in: {stderr}"));
+    stderr
+}
+
+/// The program runs and finds a bug, also where a shell starts it with options of its own.
+fn address_sanitizer() {
+    let program = Compiled::new("gcc", "sanitized", &["-fsanitize=address"]);
+    let run = |arguments: &[&str]| run_in("1G", &[], program.path(), arguments);
+    expect(&mut run(&["none"]), 0, "failed 0\n", &[]);
+    let freed = ["heap-use-after-free"];
+    expect(&mut run(&["freed"]), 1, "failed 0\n", &freed);
+    expect(run(&["freed"]).env("ASAN_OPTIONS", "exitcode=42"), 42, "failed 0\n", &freed);
+    expect(&mut run(&["leaked"]), 1, "failed 0\n", &["1234 byte(s) leaked"]);
+    let command = format!("ASAN_OPTIONS=exitcode=43 {} freed", program.path());
+    expect(&mut run_in("1G", &[], "sh", &["-c", &command]), 43, "failed 0\n", &freed);
+}
+
+fn thread_sanitizer() {
+    let program = Compiled::new("gcc", "sanitized", &["-fsanitize=thread"]);
+    let run = |bug| run_in("1G", &[], program.path(), &[bug]);
+    expect(&mut run("none"), 0, "failed 0\n", &[]);
+    expect(&mut run("race"), 66, "failed 0\n", &["data race"]);
+}
+
+fn leak_sanitizer() {
+    let program = Compiled::new("gcc", "sanitized", &["-fsanitize=leak"]);
+    let run = |bug| run_in("1G", &[], program.path(), &[bug]);
+    expect(&mut run("none"), 0, "failed 0\n", &[]);
+    expect(&mut run("leaked"), 23, "failed 0\n", &["1234 byte(s) leaked"]);
+}
+
+/// A program that is larger than the limit sets its filter, and is managed after that.
+fn filtered(threads: &str, said: &str) {
+    let program = Compiled::new("gcc", "filtered", &[]);
+    let stats = program.folder.path().join("stats");
+    let options = ["--stats", stats.to_str().unwrap()];
+    let arguments = [threads, "60", "exit"];
+    let stderr = expect(&mut run_in("36M", &options, program.path(), &arguments), 7, said, &[]);
+    assert!(!stderr.contains("unmanaged"), "{stderr}");
+    let told: serde_json::Value = serde_json::from_slice(&fs::read(stats).unwrap()).unwrap();
+    // The program reads all of its memory four times, and a third does not fit.
+    let stored = told["store"]["zswpout"].as_u64().unwrap();
+    assert!(stored > 60 * 256, "{told}");
+}
+
+/// Nothing stays behind where such a program becomes another one.
+fn filtered_exec() {
+    let program = Compiled::new("gcc", "filtered", &[]);
+    let said = "own 1, other 1\nanother\n";
+    expect(&mut run_in("36M", &[], program.path(), &["all", "60", "exec"]), 0, said, &[]);
+}
+
+/// A program ends if its helper, a process, is killed: pages would be missing.
+fn filtered_without_helper() {
+    let program = Compiled::new("gcc", "filtered", &[]);
+    let said = "own 1, other 1\n";
+    let mut run = run_in("36M", &[], program.path(), &["all", "60", "wait"]);
+    run.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut run: Child = run.spawn().unwrap();
+    let mut out = vec![0; said.len()];
+    run.stdout.as_mut().unwrap().read_exact(&mut out).unwrap();
+    assert_eq!(text(&out), said);
+    let below = process_tree::all_below(run.id());
+    let helper = below.into_iter().find(|pid| process_tree::name(*pid) == "uzswap-helper");
+    let helper = helper.expect("a helper that is a process").to_string();
+    assert!(Command::new("kill").args(["-KILL", &helper]).status().unwrap().success());
+    let output = run.wait_with_output().unwrap();
+    let found = output.status.code().or(output.status.signal().map(|signal| 128 + signal));
+    assert_eq!(found, Some(128 + 9), "{}", text(&output.stderr));
+}
+
+fn both_libraries() {
+    let [glibc, musl] = ["gcc", "musl-gcc"].map(|it| Compiled::new(it, "started", &[]));
+    let (glibc, musl) = (glibc.path(), musl.path());
+    let said = |programs: [&str; 2]| programs.map(|it| format!("{it} is managed\n")).concat();
+    for [first, second] in [[glibc, musl], [musl, glibc]] {
+        expect(&mut run_in("1G", &[], first, &[second]), 0, &said([first, second]), &[]);
+    }
+}
+
+/// The loader of programs of 32 bits: this one, or that of UZSWAP_LOADER_32.
+fn loader_of_32() -> String {
+    std::env::var("UZSWAP_LOADER_32").unwrap_or("/lib/ld-linux.so.2".to_owned())
+}
+
+/// A program of 32 bits that has a loader and ends with 7.
+fn assemble_32(folder: &Path) -> Result<PathBuf, String> {
+    let [source, object, program] = ["a.s", "a.o", "a"].map(|name| folder.join(name));
+    let text_of_program = ".globl _start\n_start: mov $1, %eax\nmov $7, %ebx\nint $0x80\n";
+    fs::write(&source, text_of_program).unwrap();
+    let loader = loader_of_32();
+    let mut assemble = Command::new("as");
+    assemble.arg("--32").arg("-o").arg(&object).arg(source);
+    let mut link = Command::new("ld");
+    link.args(["-m", "elf_i386", "-pie", "-dynamic-linker", &loader, "-o"]);
+    link.arg(&program).arg(object);
+    for command in [&mut assemble, &mut link] {
+        let output = command.output().map_err(|error| format!("as, ld: {error}"))?;
+        if !output.status.success() {
+            return Err(text(&output.stderr).trim().replace('\n', " "));
+        }
+    }
+    match Command::new(&program).status() {
+        Ok(status) if status.code() == Some(7) => Ok(program),
+        Ok(status) => Err(format!("a program of 32 bits: {status}")),
+        Err(error) => Err(format!("{loader}: {error}")),
+    }
+}
+
+fn no_programs_of_32_bits() -> Option<String> {
+    assemble_32(tempfile::tempdir().unwrap().path()).err()
+}
+
+/// Their loader says nothing, also where a shell starts them.
+fn programs_of_32_bits() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = assemble_32(folder.path()).unwrap();
+    let program = program.to_str().unwrap();
+    let shell = ["-c", program];
+    for (program, arguments) in [(program, &[][..]), ("sh", &shell)] {
+        let mut run = run_in("1G", &["--quiet"], program, arguments);
+        assert_eq!(expect(&mut run, 7, "", &[]), "");
+    }
+}

@@ -1,0 +1,36 @@
+//! Functions that the compiler calls to copy and fill memory, for this library alone. Those of
+//! another library may be the thread sanitizer's, which would take the helper for the thread whose
+//! thread-local memory the helper has.
+
+core::arch::global_asm!(
+    ".globl memcpy",
+    ".hidden memcpy",
+    ".type memcpy, @function",
+    "memcpy:",
+    "mov rax, rdi",
+    "mov rcx, rdx",
+    "rep movsb",
+    "ret",
+    ".globl memset",
+    ".hidden memset",
+    ".type memset, @function",
+    "memset:",
+    "mov r8, rdi",
+    "mov eax, esi",
+    "mov rcx, rdx",
+    "rep stosb",
+    "mov rax, r8",
+    "ret",
+    ".globl strlen",
+    ".hidden strlen",
+    ".type strlen, @function",
+    "strlen:",
+    "xor eax, eax",
+    "2:",
+    "cmp byte ptr [rdi + rax], 0",
+    "je 3f",
+    "inc rax",
+    "jmp 2b",
+    "3:",
+    "ret",
+);
