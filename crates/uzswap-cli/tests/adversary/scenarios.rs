@@ -91,6 +91,7 @@ fn many_small_maps() {
 
 /// 32 MiB that compress, where this tells: filled once, and checked three times.
 fn fill_and_check(at: impl Fn(usize) -> usize) {
+    thread::sleep(Duration::from_millis(300)); // until it is looked at: all this takes 30 ms
     for page in 0..PAGES {
         let words = raw::page(at(page));
         words[..64].fill(word(page));
