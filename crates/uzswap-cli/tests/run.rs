@@ -61,6 +61,10 @@ fn main() -> ExitCode {
     add(name, missing.clone(), Box::new(usual_limit));
     let name = "faults_downwards_bring_several_pages".to_owned();
     add(name, missing.clone(), Box::new(faults_downwards));
+    for scenario in ["huge-maps", "every-16th", "one-in-3400-kib", "many-small-maps"] {
+        let name = format!("what_is_sparse_costs_as_what_is_dense_{}", scenario.replace('-', "_"));
+        add(name, missing.clone(), Box::new(move || sparse(scenario)));
+    }
     let name = "threads_that_end_are_not_held_up".to_owned();
     add(name, missing.clone(), Box::new(threads_that_end));
     let name = "growth_after_forks_is_held_back".to_owned();
@@ -363,6 +367,17 @@ fn usual_limit() {
 fn faults_downwards() {
     let (pages, faults, told) = pages_and_faults("down");
     assert!(pages > 8192 && faults * 4 < pages, "{told}");
+}
+
+/// 32 MiB are touched four times, which is some pages more than half of that each time.
+fn sparse(scenario: &str) {
+    let told = report("20M", scenario);
+    let count = |name: &str| told["counts"][name].as_u64().unwrap();
+    assert!(count("stored_pages") > 4096 && count("stored_pages") < 8192 * 5, "{told}");
+    assert!(count("fresh_pages") < 8192 * 11 / 10, "{told}");
+    assert!(told["metadata_peak_bytes"].as_u64().unwrap() < 2 << 20, "{told}");
+    let tables = told["page_tables_peak_bytes"].as_u64().unwrap();
+    assert!(scenario != "one-in-3400-kib" || tables >= 8192 * 4096, "{told}");
 }
 
 /// Their stacks are not watched, so pages are filled at once: no thread is about to drop one.

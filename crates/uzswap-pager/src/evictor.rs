@@ -369,22 +369,23 @@ impl Evictor {
             (tray, files)
         };
         let mut elsewhere = self.kept_elsewhere(space, &tray);
-        let mut slots = Vec::with_capacity(tray.staged.len());
-        let mut unfit = Vec::new();
-        let mut all = self.store(&files.memory, &tray, &mut elsewhere, &mut slots, &mut unfit);
+        let mut done = Emptied::default();
+        let mut all = self.store(&files.memory, &tray, &mut elsewhere, &mut done);
         elsewhere.into_values().for_each(|slot| self.pager.release(slot));
         // All at once: faults are served under this lock, and whoever waits for it costs them more
         // than what is done under it.
         let mut space = lock(space);
         let mut stored = 0;
-        for (staged, slot) in slots {
+        space.fresh.see(done.slots_ahead, done.untouched.len());
+        done.untouched.into_iter().for_each(|staged| space.taken_back(staged));
+        for (staged, slot) in done.slots {
             if space.stored(staged, slot) {
                 stored += 1;
             } else {
                 self.pager.release(slot);
             }
         }
-        for (staged, page) in unfit {
+        for (staged, page) in done.unfit {
             match space.give_back(staged, &page) {
                 Ok(is_back) => self.pager.charge(usize::from(is_back), 0),
                 Err(error) => all = Err(error),
@@ -420,20 +421,23 @@ impl Evictor {
         found
     }
 
-    /// Stores the pages of a tray; the slot of each page of staging, in `slots`, and those that do
-    /// not fit the pool, in `unfit`. What is the same page `elsewhere` is not stored once more.
+    /// Stores the pages of a tray. What is the same page `elsewhere` is not stored once more.
     fn store(
         &mut self,
         memory: &ProcessMemory,
         tray: &Tray,
         elsewhere: &mut BTreeMap<u64, u32>,
-        slots: &mut Vec<(u32, u32)>,
-        unfit: &mut Vec<(u32, Box<Page>)>,
+        done: &mut Emptied,
     ) -> io::Result<()> {
         for run in tray.staged.chunk_by(|a, b| a.number + 1 == b.number) {
             let pages = &mut self.buffer[..run.len()];
             memory.read(run[0].address, pages.as_flattened_mut())?;
             for (staged, page) in run.iter().zip(pages.iter()) {
+                if staged.ahead && *page == [0; PAGE_SIZE] {
+                    done.untouched.push(staged.number);
+                    continue;
+                }
+                done.slots_ahead += usize::from(staged.ahead);
                 let is_same = |slot: &u32| {
                     self.pager.load(*slot, &mut self.other).is_ok() && *self.other == *page
                 };
@@ -442,14 +446,29 @@ impl Evictor {
                     None => self.pager.store(page),
                 };
                 match stored {
-                    Ok(slot) => slots.push((staged.number, slot)),
-                    Err(NotStored::DoesNotShrink) => unfit.push((staged.number, Box::new(*page))),
+                    Ok(slot) => done.slots.push((staged.number, slot)),
+                    Err(NotStored::DoesNotShrink) => {
+                        done.unfit.push((staged.number, Box::new(*page)));
+                    }
                     Err(NotStored::Failed(why)) => return Err(io::Error::other(why)),
                 }
             }
         }
         Ok(())
     }
+}
+
+/// What became of the pages of a tray, by page of staging.
+#[derive(Debug, Default)]
+struct Emptied {
+    /// The slot of each that is in the store.
+    slots: Vec<(u32, u32)>,
+    /// Those that do not fit the pool.
+    unfit: Vec<(u32, Box<Page>)>,
+    /// Those that were filled with zeros ahead of any touch, and are so still.
+    untouched: Vec<u32>,
+    /// How many others were filled so.
+    slots_ahead: usize,
 }
 
 /// Pages that leave a space at once that has so many bytes resident, in bytes.

@@ -7,6 +7,7 @@
 
 use std::io;
 use std::ops::Range;
+use std::time::Duration;
 
 use super::ranges::Ranges;
 use super::table::{HEAT_MAX, PageTable, Place};
@@ -14,14 +15,38 @@ use uzswap::page::PAGE_SIZE;
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
-/// Bytes of address space that one search for pages walks over at most: 1 GiB.
-const SEARCH_BYTES: u64 = 1 << 30;
+/// What one search for pages takes at most: entries of the table that it looks at, those of 1 GiB;
+/// and what the kernel takes to tell which pages are there. Faults of the process wait meanwhile.
+const LOOKED_MAX: u64 = 1 << 18;
+const ASKED_MAX: Duration = Duration::from_millis(2);
+
+/// What the kernel is asked about at once: address space, and how many times 2 MiB of it of which
+/// something is known. It passes over a whole GiB that has no table of pages, and looks at each
+/// entry of those that there are, be they empty: some 0.1 ms here. An unknown table is one of
+/// pages that the program has dropped, or only read.
+const ASKED_BYTES: u64 = 16 << 30;
+const ASKED_CHUNKS: usize = 128;
+
+/// Between parts of memory that the kernel is asked about at once, which may be many: a gap of so
+/// many bytes at most, which has a table of pages or two.
+const GAP_BYTES: u64 = 2 << 20;
+const ASKED_PARTS: usize = 64;
 
 /// Neighbours that are picked in the same turn: it is cheaper to move them together.
 const NEIGHBOURS: u64 = 64;
 
-/// Tells which pages of a range are resident: their runs, and where it has stopped.
-pub(super) type Resident<'a> = dyn FnMut(Range<u64>) -> io::Result<(Vec<Range<u64>>, u64)> + 'a;
+/// Tells which pages of a range are resident.
+pub(super) type Resident<'a> = dyn FnMut(Range<u64>) -> io::Result<Answer> + 'a;
+
+/// The first resident pages of a range.
+#[derive(Debug)]
+pub(super) struct Answer {
+    /// Runs of them.
+    pub(super) runs: Vec<Range<u64>>,
+    /// Where it has stopped.
+    pub(super) to: u64,
+    pub(super) took: Duration,
+}
 
 /// What is known of pages.
 #[derive(Debug, Clone, Copy)]
@@ -49,15 +74,48 @@ struct Search {
     most: usize,
     /// Also about pages that are known to be there.
     asks_always: bool,
-    walked: u64,
+    /// Entries of the table that were looked at, and what the kernel took to answer.
+    looked: u64,
+    asked: Duration,
     /// The next turn in which some page is picked that was spared now.
     soonest: u64,
+}
+
+impl Search {
+    /// Whether it has found enough, or taken enough.
+    fn is_over(&self) -> bool {
+        self.pages.len() == self.most || self.looked > LOOKED_MAX || self.asked > ASKED_MAX
+    }
+}
+
+impl Known<'_> {
+    /// The parts of some addresses whose pages may leave.
+    fn leaving(&self, addresses: Range<u64>) -> impl Iterator<Item = Range<u64>> {
+        self.watched.within(addresses).flat_map(|part| self.left.outside(part))
+    }
+
+    /// The first addresses that are looked at together: with parts whose pages may leave, and
+    /// whatever is between them; and whether all is known of them.
+    fn next(&self, addresses: Range<u64>) -> Option<(Range<u64>, bool)> {
+        let mut parts = self.leaving(addresses).take(ASKED_PARTS);
+        let Range { start, mut end } = parts.next()?;
+        while end - start < ASKED_BYTES
+            && let Some(next) = parts.next().filter(|next| next.start - end <= GAP_BYTES)
+        {
+            end = next.end;
+        }
+        let end = end.min(start + ASKED_BYTES);
+        let (page_end, is_known) = self.table.known_stretch(start / PAGE, end / PAGE, ASKED_CHUNKS);
+        Some((start..page_end * PAGE, is_known))
+    }
 }
 
 impl Hand {
     /// Picks at most `most` watched pages, in the order of the hand; none of those that are left
     /// where they are, or that the program is about to drop. `resident` tells of those that may be
-    /// picked; it `asks_always` where that leaves out some that are there.
+    /// picked; it `asks_always` where that leaves out some that are there. What it
+    /// takes is bounded, however much memory there is: then it finds fewer, and goes on from there
+    /// the next time.
     pub(super) fn pick(
         &mut self,
         most: usize,
@@ -66,7 +124,14 @@ impl Hand {
         asks_always: bool,
     ) -> io::Result<Vec<u64>> {
         let pages = Vec::new();
-        let mut search = Search { pages, most, asks_always, walked: 0, soonest: u64::MAX };
+        let mut search = Search {
+            pages,
+            most,
+            asks_always,
+            looked: 0,
+            asked: Duration::ZERO,
+            soonest: u64::MAX,
+        };
         let start = self.at;
         // Around, so that each page is seen once; again where all were spared, in the next turn
         // that some are not.
@@ -74,10 +139,10 @@ impl Hand {
             for part in [start..u64::MAX, 0..start] {
                 self.at = part.start;
                 let is_first = part.end == u64::MAX && !again;
-                let ranges: Vec<Range<u64>> = known.watched.within(part).collect();
-                for range in ranges.into_iter().flat_map(|range| known.left.outside(range)) {
-                    self.walk(range, known, resident, &mut search)?;
-                    if search.pages.len() == most || search.walked > SEARCH_BYTES {
+                while let Some((stretch, is_known)) = known.next(self.at..part.end) {
+                    self.at = stretch.start;
+                    self.walk(stretch, is_known, known, resident, &mut search)?;
+                    if search.is_over() {
                         return Ok(search.pages);
                     }
                 }
@@ -92,47 +157,43 @@ impl Hand {
         Ok(search.pages)
     }
 
+    /// Looks at some addresses, or the first of them. The kernel is not asked where all is known.
     fn walk(
         &mut self,
-        range: Range<u64>,
-        Known { table, removing, .. }: Known<'_>,
+        stretch: Range<u64>,
+        is_known: bool,
+        known: Known<'_>,
         resident: &mut Resident<'_>,
         search: &mut Search,
     ) -> io::Result<()> {
-        self.at = range.start;
-        while self.at < range.end && search.walked <= SEARCH_BYTES {
-            let end = range.end.min(self.at + SEARCH_BYTES);
-            let (page_end, is_known) = table.known_stretch(self.at / PAGE, end / PAGE);
-            let stretch = self.at..page_end * PAGE;
-            let is_known = is_known && !search.asks_always;
-            // Where all is known, the kernel is not asked.
-            let (runs, walked_to) = match is_known {
-                true => (vec![stretch.clone()], stretch.end),
-                false => resident(stretch)?,
-            };
-            for run in runs {
-                for (page, entry) in table.entries(run.start / PAGE..run.end / PAGE) {
-                    let is_there = entry.returned || !is_known;
-                    let may_leave = is_there && !removing.contains(page * PAGE);
-                    if entry.place != Place::Program || !may_leave {
-                        continue;
-                    }
-                    let every = 1 << entry.heat;
-                    let passed = (self.turn + page / NEIGHBOURS) % every;
-                    if passed != 0 {
-                        search.soonest = search.soonest.min(self.turn + every - passed);
-                        continue;
-                    }
-                    search.pages.push(page);
-                    if search.pages.len() == search.most {
-                        self.at = (page + 1) * PAGE;
-                        return Ok(());
-                    }
+        let is_known = is_known && !search.asks_always;
+        let answer = match is_known {
+            true => Answer { to: stretch.end, runs: vec![stretch], took: Duration::ZERO },
+            false => resident(stretch)?,
+        };
+        search.asked += answer.took;
+        for part in answer.runs.into_iter().flat_map(|run| known.leaving(run)) {
+            search.looked += (part.end - part.start) / PAGE;
+            for (page, entry) in known.table.entries(part.start / PAGE..part.end / PAGE) {
+                let is_there = entry.returned || !is_known;
+                let may_leave = is_there && !known.removing.contains(page * PAGE);
+                if entry.place != Place::Program || !may_leave {
+                    continue;
+                }
+                let every = 1 << entry.heat;
+                let passed = (self.turn + page / NEIGHBOURS) % every;
+                if passed != 0 {
+                    search.soonest = search.soonest.min(self.turn + every - passed);
+                    continue;
+                }
+                search.pages.push(page);
+                if search.pages.len() == search.most {
+                    self.at = (page + 1) * PAGE;
+                    return Ok(());
                 }
             }
-            search.walked += walked_to.saturating_sub(self.at);
-            self.at = walked_to.max(self.at + PAGE);
         }
+        self.at = answer.to.max(self.at + PAGE);
         Ok(())
     }
 }
@@ -168,6 +229,10 @@ mod tests {
 
     const TRAY: usize = 32;
 
+    fn answer(runs: Vec<Range<u64>>, to: u64) -> Answer {
+        Answer { runs, to, took: Duration::ZERO }
+    }
+
     impl Model {
         fn new(pages: u64, room: usize) -> Model {
             let mut model = Model {
@@ -195,7 +260,7 @@ mod tests {
             let found = &mut |range: Range<u64>| {
                 let pages = resident.range(range.start / PAGE..range.end / PAGE);
                 let runs = pages.map(|page| page * PAGE..(page + 1) * PAGE).collect();
-                Ok((runs, range.end))
+                Ok(answer(runs, range.end))
             };
             let none = Ranges::new();
             let known = Known { table, watched, left: &none, removing: &none };
@@ -317,8 +382,9 @@ mod tests {
         watched.insert(0..COUNT * PAGE);
         (0..COUNT).for_each(|page| table.set(page, Entry { returned: true, ..UNKNOWN }));
         let known = Known { table: &table, watched: &watched, left: &none, removing: &none };
-        let alone =
-            &mut |range: Range<u64>| Ok((vec![3 * PAGE..4 * PAGE, 7 * PAGE..8 * PAGE], range.end));
+        let alone = &mut |range: Range<u64>| {
+            Ok(answer(vec![3 * PAGE..4 * PAGE, 7 * PAGE..8 * PAGE], range.end))
+        };
         let mut pick = |asks_always| Hand::default().pick(600, known, alone, asks_always).unwrap();
         assert_eq!(pick(true), [3, 7]);
         assert_eq!(pick(false), Vec::from_iter(0..COUNT));
@@ -332,9 +398,9 @@ mod tests {
         (table, watched)
     }
 
-    fn everything(range: Range<u64>) -> io::Result<(Vec<Range<u64>>, u64)> {
+    fn everything(range: Range<u64>) -> io::Result<Answer> {
         let end = range.end;
-        Ok((vec![range], end))
+        Ok(answer(vec![range], end))
     }
 
     #[test]
@@ -369,23 +435,104 @@ mod tests {
         assert_eq!(all.len(), 1024, "each page in one of four turns");
     }
 
-    #[test]
-    fn a_search_of_much_that_is_not_there_ends_and_goes_on() {
-        const SPACE: u64 = 5 * SEARCH_BYTES / 2;
-        let (table, mut watched, none) = (PageTable::default(), Ranges::new(), Ranges::new());
-        watched.insert(0..SPACE);
-        let known = Known { table: &table, watched: &watched, left: &none, removing: &none };
-        let (mut hand, mut walked) = (Hand::default(), Vec::new());
-        // The kernel tells of some of it at a time.
-        const TOLD: u64 = SEARCH_BYTES / 8;
-        for _ in 0..2 {
-            let resident = &mut |range: Range<u64>| {
-                walked.push(range.start);
-                Ok((Vec::new(), range.end.min(range.start + TOLD)))
-            };
-            assert!(hand.pick(1, known, resident, false).unwrap().is_empty());
+    const TIB: u64 = 1 << 40;
+
+    /// A program with so much watched memory, of which these pages are there, and the kernel.
+    struct Sparse {
+        table: PageTable,
+        watched: Ranges,
+        there: BTreeSet<u64>,
+        /// What the kernel was asked, and what it takes for each answer.
+        asked: Vec<Range<u64>>,
+        took: Duration,
+    }
+
+    impl Sparse {
+        fn new(watched: impl IntoIterator<Item = Range<u64>>) -> Sparse {
+            let mut ranges = Ranges::new();
+            watched.into_iter().for_each(|range| ranges.insert(range));
+            let (there, asked, took) = (BTreeSet::new(), Vec::new(), Duration::ZERO);
+            Sparse { table: PageTable::default(), watched: ranges, there, asked, took }
         }
-        assert_eq!(walked, (0..18).map(|asked| asked * TOLD).collect::<Vec<u64>>());
+
+        fn pick(&mut self, hand: &mut Hand, most: usize) -> Vec<u64> {
+            let Sparse { table, watched, there, asked, took } = self;
+            let none = Ranges::new();
+            let known = Known { table, watched, left: &none, removing: &none };
+            let found = &mut |range: Range<u64>| {
+                asked.push(range.clone());
+                let mut pages = there.range(range.start / PAGE..range.end / PAGE);
+                let runs = pages.by_ref().take(64).map(|page| page * PAGE..(page + 1) * PAGE);
+                let runs: Vec<Range<u64>> = runs.collect();
+                let to = if pages.next().is_some() { runs[63].end } else { range.end };
+                Ok(Answer { took: *took, ..answer(runs, to) })
+            };
+            hand.pick(most, known, found, false).unwrap()
+        }
+    }
+
+    #[test]
+    fn what_there_is_in_the_midst_of_a_huge_mapping_is_found_at_once() {
+        let mut sparse = Sparse::new([0..16 * TIB, 20 * TIB..23 * TIB]);
+        let there = [8 * TIB / PAGE..8 * TIB / PAGE + 300, 22 * TIB / PAGE..22 * TIB / PAGE + 5];
+        sparse.there.extend(there.into_iter().flatten());
+        let mut hand = Hand::default();
+        assert_eq!(
+            sparse.pick(&mut hand, 200),
+            Vec::from_iter(sparse.there.iter().take(200).copied())
+        );
+        assert_eq!(
+            sparse.pick(&mut hand, 105),
+            Vec::from_iter(sparse.there.iter().skip(200).copied())
+        );
+        let all = 19 * TIB / ASKED_BYTES;
+        assert!((sparse.asked.len() as u64) < all + 10, "{} of {all}", sparse.asked.len());
+        sparse.there.clear();
+        assert!(sparse.pick(&mut hand, 1).is_empty());
+    }
+
+    #[test]
+    fn a_search_is_as_long_as_the_kernel_takes_and_goes_on_where_it_ended() {
+        let mut sparse = Sparse::new([0..TIB]);
+        sparse.there.insert(TIB / PAGE - 1);
+        sparse.took = ASKED_MAX / 8; // tables of dropped pages, all over
+        let (mut hand, mut searches) = (Hand::default(), 1);
+        while sparse.pick(&mut hand, 1).is_empty() {
+            assert!(sparse.asked.len() <= searches * 9, "search {searches}");
+            searches += 1;
+        }
+        assert!(sparse.asked.windows(2).all(|two| two[0].end == two[1].start));
+        assert_eq!(searches as u64, (TIB / ASKED_BYTES).div_ceil(9));
+    }
+
+    #[test]
+    fn the_kernel_is_asked_about_few_tables_of_which_something_is_known_at_once() {
+        let mut sparse = Sparse::new([0..TIB]);
+        // One page of each 4 MiB is in the store.
+        for at in 0..TIB >> 22 {
+            let entry = Entry { place: Place::Stored(at as u32), ..UNKNOWN };
+            sparse.table.set((at << 22) / PAGE, entry);
+        }
+        assert!(sparse.pick(&mut Hand::default(), 1).is_empty());
+        assert_eq!(sparse.asked.len() as u64, (TIB >> 22).div_ceil(ASKED_CHUNKS as u64 + 1));
+    }
+
+    #[test]
+    fn many_small_mappings_are_asked_about_together() {
+        const COUNT: u64 = 65_000;
+        let parts = |at: u64| at * 5 * PAGE..(at * 5 + 4) * PAGE; // above a guard each
+        let mut sparse = Sparse::new((0..COUNT).map(parts));
+        sparse.there.extend((0..COUNT / 10).map(|at| at * 50));
+        // One that is not watched.
+        sparse.there.insert(54);
+        let (mut hand, mut picked) = (Hand::default(), Vec::new());
+        let watched = sparse.there.len() - 1;
+        while picked.len() < watched {
+            picked.extend(sparse.pick(&mut hand, 128.min(watched - picked.len())));
+        }
+        assert!(picked.is_sorted() && picked.iter().all(|page| sparse.there.contains(page)));
+        assert!(picked.len() == watched && !picked.contains(&54));
+        assert!(sparse.asked.len() as u64 <= COUNT / 60, "{}", sparse.asked.len());
     }
 
     #[test]

@@ -196,6 +196,7 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
         pool_peak: AtomicU64::new(0),
         stored_at_pool_peak: AtomicU64::new(0),
         metadata_peak: AtomicU64::new(0),
+        page_tables_peak: AtomicU64::new(0),
         meter: Meter::new(),
         out_of_memory_kills: AtomicU64::new(0),
         stop: AtomicBool::new(false),

@@ -164,6 +164,8 @@ struct Pager {
     /// Pages in the store then.
     stored_at_pool_peak: AtomicU64,
     metadata_peak: AtomicU64,
+    /// The most that page tables of programs took, in bytes, as the tree was looked at.
+    page_tables_peak: AtomicU64,
     meter: Meter,
     out_of_memory_kills: AtomicU64,
     stop: AtomicBool,
@@ -657,11 +659,21 @@ impl Pager {
             self.unmanaged.load(Ordering::Relaxed) + self.outside.load(Ordering::Relaxed);
         let uncounted = self.uncounted.get().text(|bytes| format!("{:.1} MiB", mib(bytes)));
         let uncounted = uncounted.map_or(String::new(), |text| format!("; not counted: {text}"));
+        let tables = tree::page_table_bytes(self);
+        self.page_tables_peak.fetch_max(tables, Ordering::Relaxed);
+        let beside = match report::are_page_tables_large(tables, self.limit_bytes) {
+            true => format!(
+                " The kernel's page tables of the programs are {:.1} MiB, beside the limit: the \
+                 programs touch few pages of each 2 MiB.",
+                mib(tables)
+            ),
+            false => String::new(),
+        };
         let file = if self.write_back.is_some() { "" } else { " or a --backing file" };
         log(&format!(
-            "out of memory: {1:.1} MiB in use of {0:.1} ({2:.1} resident, of which {7:.1} cannot be \
-             evicted, {3:.1} pool, {4:.1} page tables, {5:.1} unmanaged programs{uncounted}), and \
-             {why}; process {6} was ended. Use a larger --limit{file}.",
+            "out of memory: {1:.1} MiB in use of {0:.1} ({2:.1} resident, of which {7:.1} cannot \
+             be evicted, {3:.1} pool, {4:.1} metadata, {5:.1} unmanaged programs{uncounted}), and \
+             {why}; process {6} was ended. Use a larger --limit{file}.{beside}",
             mib(self.limit_bytes),
             (mib(used) * 10.0).ceil() / 10.0, // more than the limit, by however little
             mib(resident),

@@ -291,6 +291,12 @@ fn in_status(pid: u32, name: &str) -> Option<String> {
     line.map(|line| line.trim().to_owned())
 }
 
+/// What the kernel's page tables of a process take, in bytes.
+pub(super) fn page_table_bytes_of(thread: u32) -> Option<u64> {
+    let kib: u64 = in_status(thread, "VmPTE:")?.strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024)
+}
+
 /// As [`ProcessFiles::part_of_anonymous`], of a process without a helper.
 pub(super) fn part_of_anonymous_of(pid: u32) -> Option<u64> {
     part_of_anonymous(&fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?)
@@ -339,6 +345,7 @@ mod tests {
         let size = files.size().unwrap();
         assert!(size.anonymous >= 600 && size.mapped > size.anonymous);
         assert!(files.part_of_anonymous().unwrap() >= 600 * page);
+        assert!(page_table_bytes_of(std::process::id()).unwrap() >= 4 * page);
         let [none] = files.mappings_with(["no such flag"]).unwrap();
         assert_eq!(none, Ranges::new());
         if files.resident(range.clone()).is_err_and(|error| is_unknown_call(&error)) {

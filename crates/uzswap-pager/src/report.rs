@@ -31,6 +31,10 @@ pub struct RunReport {
     pub ratio: Option<f64>,
     /// The most that was known of pages: index, tables, descriptors.
     pub metadata_peak_bytes: u64,
+    /// The most that the kernel's page tables of all programs took (`VmPTE`), as they were looked
+    /// at twice a second; beside the limit. 0 for runs that ended before.
+    #[serde(default)]
+    pub page_tables_peak_bytes: u64,
     /// Pages in and out.
     pub counts: PagerCounts,
     /// Of faults of watched memory.
@@ -63,6 +67,18 @@ pub struct RunReport {
     pub trace: Option<RecordReport>,
 }
 
+impl RunReport {
+    /// Whether the page tables of programs are worth a word: 1/16 of the limit or more.
+    pub fn has_large_page_tables(&self) -> bool {
+        are_page_tables_large(self.page_tables_peak_bytes, self.limit_bytes)
+    }
+}
+
+/// Whether page tables are much, for this limit: 1/16 of it. Dense memory has 1/512 of its size.
+pub(super) fn are_page_tables_large(bytes: u64, limit_bytes: u64) -> bool {
+    bytes >= limit_bytes / 16 && bytes >= 1 << 20
+}
+
 impl Pager {
     pub(super) fn report(&self, trace: Option<RecordReport>) -> RunReport {
         let own = [Some(std::process::id()), self.guard_pid()].into_iter().flatten();
@@ -79,6 +95,7 @@ impl Pager {
             pages_at_pool_peak,
             ratio: ratio(pages_at_pool_peak, pool_peak_bytes),
             metadata_peak_bytes: self.metadata_peak.load(Ordering::Relaxed),
+            page_tables_peak_bytes: self.page_tables_peak.load(Ordering::Relaxed),
             counts: self.meter.counts(),
             faults,
             own_bytes: own_pages * PAGE_SIZE as u64,

@@ -14,7 +14,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::peer::Peer;
-use super::process_files::{children_of, part_of_anonymous_of, threads};
+use super::process_files::{children_of, page_table_bytes_of, part_of_anonymous_of, threads};
 use super::{Pager, lock, status};
 use uzswap_sys::process;
 
@@ -97,6 +97,7 @@ impl Tree {
         }
         self.pager.drop_changed_outsiders();
         let outsiders = self.pager.outsiders();
+        self.pager.page_tables_peak.fetch_max(page_table_bytes(&self.pager), Relaxed);
         let mut without = BTreeMap::new();
         let mut each = BTreeMap::new();
         let mut largest = (0, None);
@@ -222,6 +223,11 @@ fn thread_and_program_of(pid: u32) -> Option<(u32, PathBuf)> {
 /// The file of the program that a process runs.
 fn program_of(pid: u32) -> Option<PathBuf> {
     fs::read_link(format!("/proc/{pid}/exe")).ok()
+}
+
+/// What the kernel's page tables of all programs with a helper take, in bytes.
+pub(super) fn page_table_bytes(pager: &Pager) -> u64 {
+    helpers(pager).filter_map(|(_, thread)| page_table_bytes_of(thread)).sum()
 }
 
 /// Processes with a helper, and that thread.

@@ -283,6 +283,14 @@ fn summary(report: &RunReport, wall: Duration) -> String {
         0 => String::new(),
         pages => format!(", {pages} recompressed"),
     };
+    let tables = match report.has_large_page_tables() {
+        true => format!(
+            "uzswap: {} of page tables in the kernel, beside the limit: few pages of each 2 MiB \
+             are in use\n",
+            size(report.page_tables_peak_bytes)
+        ),
+        false => String::new(),
+    };
     let limit = size(report.limit_bytes);
     let peak = match report.peak_bytes {
         0 => format!("ended before the first sample of its memory; limit {limit}"),
@@ -301,7 +309,7 @@ fn summary(report: &RunReport, wall: Duration) -> String {
         "uzswap: {:.2} s; {peak}\n\
          uzswap: {} pages stored, {} restored, {} rescued, {} fresh{recompressed}\n\
          uzswap: {} faults, p50 {:.1} us, p99 {:.1} us, {:.2} s in all; our own: {:.2} s of \
-         processor, {}\n{uncounted}{written}{recorded}",
+         processor, {}\n{uncounted}{tables}{written}{recorded}",
         wall.as_secs_f64(),
         counts.stored_pages,
         counts.restored_pages,

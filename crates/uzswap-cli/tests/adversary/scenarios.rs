@@ -70,6 +70,60 @@ fn check_in_order(at: usize, pages: impl Iterator<Item = usize>) {
     }
 }
 
+/// As many pages in the midst of 16 TiB, and in three more such mappings, as sanitizers have;
+/// dense where there are any.
+fn huge_maps() {
+    const TIB: usize = 1 << 40;
+    let starts: Vec<usize> = [16 * TIB, TIB, 4 * TIB, 8 * TIB]
+        .map(|bytes| (raw::map(0, bytes, raw::READ_WRITE, raw::PRIVATE, -1).expect("mmap"), bytes))
+        .map(|(at, bytes)| at + bytes / 2)
+        .to_vec();
+    let part = PAGES / starts.len();
+    fill_and_check(|page| starts[page / part] + page % part * PAGE);
+}
+
+/// As many pages, each so many after the last one.
+fn spread(step: usize) {
+    let bytes = PAGES * step * PAGE;
+    let at = raw::map(0, bytes, raw::READ_WRITE, raw::PRIVATE, -1).expect("mmap");
+    fill_and_check(|page| at + page * step * PAGE);
+    // What lies between was never touched.
+    for page in 0..PAGES {
+        let found = raw::page(at + (page * step + 1) * PAGE)[0];
+        if found != 0 {
+            super::wrong(&format!("the page after page {page} is {found:#x}"));
+        }
+    }
+}
+
+/// As many pages, in twos between guards.
+fn many_small_maps() {
+    const PART: usize = 2;
+    let bytes = PAGES / PART * (PART + 1) * PAGE;
+    let at = raw::map(0, bytes, raw::READ_WRITE, raw::PRIVATE, -1).expect("mmap");
+    for part in 0..PAGES / PART {
+        raw::protect(at + (part * (PART + 1) + PART) * PAGE, PAGE, 0).expect("mprotect");
+    }
+    fill_and_check(|page| at + (page / PART * (PART + 1) + page % PART) * PAGE);
+}
+
+/// 32 MiB that compress, where this tells: filled once, and checked three times.
+fn fill_and_check(at: impl Fn(usize) -> usize) {
+    thread::sleep(Duration::from_millis(300)); // until it is looked at: all this takes 30 ms
+    for page in 0..PAGES {
+        let words = raw::page(at(page));
+        words[..64].fill(word(page));
+        words[511] = page as u64;
+    }
+    for page in (0..3).flat_map(|_| 0..PAGES) {
+        let words = raw::page(at(page));
+        let is_right = words[..64].iter().all(|&found| found == word(page));
+        if !is_right || words[511] != page as u64 || words[64] != 0 {
+            super::wrong(&format!("page {page} of {PAGES} is wrong: {:#x}", words[0]));
+        }
+    }
+}
+
 /// Runs one by its name.
 pub(crate) fn run(name: &str) -> ! {
     match name {
@@ -78,6 +132,10 @@ pub(crate) fn run(name: &str) -> ! {
             let at = filled_in_order((0..PAGES).rev());
             (0..3).for_each(|_| check_in_order(at, (0..PAGES).rev()));
         }
+        "huge-maps" => huge_maps(),
+        "every-16th" => spread(16),
+        "one-in-3400-kib" => spread(850),
+        "many-small-maps" => many_small_maps(),
         "code-7" => {
             check(filled());
             raw::exit(7);

@@ -11,7 +11,7 @@ use crate::lock;
 use crate::ranges::count;
 use crate::reader::Reader;
 use crate::space::Space;
-use crate::table::Place;
+use crate::table::{Place, UNKNOWN};
 use uzswap::page::Page;
 use uzswap_sys::userfaultfd::Stopped;
 
@@ -166,14 +166,16 @@ impl Server {
         }
         // What is stored to make room may take as much as it did: one page, where there is none.
         let most = self.pager.pages_to_limit().clamp(1, FRESH_MAX);
-        let window = space.streams.window(page, most);
+        let Space { fresh, table, .. } = space;
+        let window = fresh.window(page, most, |page| table.get(page) != UNKNOWN);
         let window = space.not_commanded(page, window);
         let wanted = run_around(space, page, window, |place| place == Place::Program);
         let filled = fill(space, wanted.start, &self.zeros[..count(&wanted)]);
         let done = self.filled(space, fault, filled);
+        space.fresh.filled(page, &done);
         self.pager.charge(count(&done), 0);
         self.pager.meter.fresh(count(&done));
-        done.for_each(|page| space.returned(page, 0));
+        done.for_each(|at| space.filled_fresh(at, at != page));
     }
 
     /// A page that was aside or in the store. Where it is being read: the pages that are to be

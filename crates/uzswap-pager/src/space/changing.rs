@@ -93,9 +93,7 @@ impl Space {
     /// Forgets all pages.
     pub(crate) fn forget_all(&mut self, release: &mut dyn FnMut(u32)) {
         self.forget(0..u64::MAX - PAGE, release);
-        while let Some((&page, _)) = self.elder.first_key_value() {
-            self.drop_aside(page, release);
-        }
+        self.drop_all_aside(0..u64::MAX - PAGE, release);
     }
 
     /// The program drops a range of pages, now or in a moment (P4).
@@ -141,9 +139,7 @@ impl Space {
             departed.outside(part).into_iter().for_each(|part| self.has_gone(part, release));
         }
         for part in late.within(range) {
-            for page in pages(part) {
-                self.drop_aside(page, release);
-            }
+            self.drop_all_aside(part, release);
         }
     }
 
@@ -200,9 +196,12 @@ impl Space {
         for part in late.within(from.clone()) {
             watched.extend(self.elder_watched.within(part.clone()));
             self.elder_watched.remove(part.clone());
-            for page in pages(part) {
-                entries.extend(self.elder.remove(&page).map(|entry| (page, entry)));
+            let elder: Vec<(u64, Entry)> =
+                self.elder.range(pages(part)).map(|(&page, &entry)| (page, entry)).collect();
+            for (page, _) in &elder {
+                self.elder.remove(page);
             }
+            entries.extend(elder);
         }
         self.set_aside(into.clone(), release);
         for (page, entry) in entries {
@@ -300,7 +299,7 @@ impl Space {
     fn is_at(&self, kernel: &impl Kernel, part: &Range<u64>, at: u64) -> Option<bool> {
         let there = kernel.pages_in(&(at..at + (part.end - part.start)))?;
         let mut is_at = None;
-        for (page, entry) in self.table.entries(pages(part.clone())) {
+        for (page, entry) in self.table.known(pages(part.clone())) {
             match (entry.place, there.contains(page * PAGE - part.start + at)) {
                 (Place::Stored(_) | Place::Staged(_), true) => return Some(false),
                 (Place::Program, false) if entry.returned => return Some(false),
@@ -382,6 +381,12 @@ impl Space {
             }
         }
         self.departed.remove(from.clone());
+    }
+
+    fn drop_all_aside(&mut self, part: Range<u64>, release: &mut dyn FnMut(u32)) {
+        while let Some((&page, _)) = self.elder.range(pages(part.clone())).next() {
+            self.drop_aside(page, release);
+        }
     }
 
     fn drop_aside(&mut self, page: u64, release: &mut dyn FnMut(u32)) {

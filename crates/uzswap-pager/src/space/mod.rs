@@ -43,7 +43,7 @@ use super::process_files::{ProcessFiles, Size, has_locked_memory, number_in_name
 use super::ranges::Ranges;
 use super::source_mix::SourceMix;
 use super::status::ProcessStatus;
-use super::streams::Streams;
+use super::streams::{FreshStreams, Streams};
 use super::table::{Entry, HEAT_MAX, PageTable, Place, UNKNOWN};
 use uzswap::page::PAGE_SIZE;
 use uzswap_sys::process;
@@ -136,6 +136,8 @@ pub(super) struct Space {
     pub(super) counted: u64,
     pub(super) gone: bool,
     pub(super) streams: Streams,
+    /// Of memory that was never touched.
+    pub(super) fresh: FreshStreams,
     /// First writes to protected pages.
     writes: Streams,
     /// Threads whose faults came last.
@@ -202,6 +204,7 @@ impl Space {
             counted: 0,
             gone: false,
             streams: Streams::default(),
+            fresh: FreshStreams::default(),
             writes: Streams::default(),
             threads: SourceMix::default(),
             has_all_workers: false,
@@ -443,6 +446,14 @@ impl Space {
         self.table.set(page, Entry { heat, returned: true, ..UNKNOWN });
         self.told_pages += 1;
         self.was_missing(page);
+    }
+
+    /// A page of zeros is there, which a thread has asked for, or which was filled ahead of that.
+    pub(super) fn filled_fresh(&mut self, page: u64, ahead: bool) {
+        self.returned(page, 0);
+        if ahead {
+            self.table.set(page, Entry { ahead, returned: true, ..UNKNOWN });
+        }
     }
 
     /// The kernel's page of zeros is there: it takes no memory, and there is nothing to move.

@@ -2,10 +2,11 @@
 
 use std::io;
 use std::ops::Range;
+use std::time::Instant;
 
 use super::staging::TRAY_PAGES;
 use super::{PAGE, Space};
-use crate::hand::Known;
+use crate::hand::{Answer, Known};
 use crate::helper::{Command, Helper, MoveRun, add_page};
 use crate::table::{Entry, Place, UNKNOWN};
 use uzswap_preload::protocol::work;
@@ -232,9 +233,13 @@ impl Space {
     fn next_pages(&mut self, tray: usize, most: usize, alone: bool) -> io::Result<Vec<MoveRun>> {
         let Some(files) = &self.files else { return Ok(Vec::new()) };
         let Space { hand, table, watched, left, removing, .. } = self;
-        let resident = &mut |range| match alone {
-            true => files.resident_alone(range),
-            false => files.resident(range),
+        let resident = &mut |range| {
+            let start = Instant::now();
+            let (runs, to) = match alone {
+                true => files.resident_alone(range)?,
+                false => files.resident(range)?,
+            };
+            Ok(Answer { runs, to, took: start.elapsed() })
         };
         let known = Known { table, watched, left, removing };
         let pages = hand.pick(most, known, resident, alone)?;

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io;
 
 use super::{PAGE, Space};
-use crate::table::{Entry, Place};
+use crate::table::{Entry, Place, UNKNOWN};
 use uzswap::page::{PAGE_SIZE, Page};
 
 /// Pages that are moved by one command: the kernel flushes the TLB once for more than 33, and page
@@ -103,6 +103,8 @@ pub(crate) struct StagedPage {
     pub(crate) address: u64,
     /// The page of the program that it was when it was asked for.
     pub(crate) owner: u64,
+    /// No thread has asked for it: see [`Entry::ahead`].
+    pub(crate) ahead: bool,
 }
 
 impl Staging {
@@ -143,6 +145,7 @@ impl Space {
                 number: staged,
                 address: helper.staged_at(staged as usize),
                 owner,
+                ahead: self.table.get(owner).ahead,
             })
             .collect();
         Some(Tray { number, staged })
@@ -153,11 +156,22 @@ impl Space {
         let Some(owner) = self.staging.owners.take(staged) else { return false };
         let entry = self.table.get(owner);
         if entry.place == Place::Staged(staged) {
-            self.table.set(owner, Entry { place: Place::Stored(slot), ..entry });
+            self.table.set(owner, Entry { place: Place::Stored(slot), ahead: false, ..entry });
         } else if let Some(entry) = self.elder.get_mut(&owner) {
             entry.place = Place::Stored(slot);
         }
         true
+    }
+
+    /// A page of a tray that was filled with zeros ahead of any touch, and is as it was filled, is
+    /// taken back: the next touch fills it again.
+    pub(crate) fn taken_back(&mut self, staged: u32) {
+        let Some(owner) = self.staging.owners.take(staged) else { return };
+        if self.table.get(owner).place == Place::Staged(staged) {
+            self.table.set(owner, UNKNOWN);
+        } else if let Some(entry) = self.elder.get_mut(&owner) {
+            *entry = UNKNOWN;
+        }
     }
 
     /// A page of a tray that cannot be stored goes back to where it was, and is left there for a

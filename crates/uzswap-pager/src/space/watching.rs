@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::forking::PROTECT_MAX;
 use super::{PAGE, Space, pages};
 use crate::mappings::Mapping;
-use crate::process_files::{ProcessFiles, Size};
+use crate::process_files::{ProcessFiles, Size, threads};
 use crate::ranges::{Ranges, count};
 use crate::{SpaceLock, lock};
 use uzswap_sys::process;
@@ -17,6 +17,10 @@ use uzswap_sys::userfaultfd::Userfaultfd;
 /// Where no more pages are resident of what may be a thread's stack, it is not watched: there is
 /// little to win, and each thread that ends would be held up to tell that it drops its stack.
 const STACK_PAGES: u64 = 16;
+
+/// How many there may be beside those of threads that there are, of which one may have left a
+/// second: what an allocator puts between guards is like them, too.
+const STACKS_MIN: usize = 32;
 
 /// How much of a program's arguments and environment stays, in bytes.
 const ARGUMENTS_MAX: u64 = 16 * PAGE;
@@ -290,8 +294,13 @@ fn register(
     unwatched: Vec<Unwatched>,
 ) -> io::Result<Vec<Range<u64>>> {
     let mut registered = Vec::new();
+    let (mut stacks, mut most) = (0, STACKS_MIN);
     for Unwatched { mapping, parts, may_be_stack } in unwatched {
-        if may_be_stack && files.has_at_most(mapping, STACK_PAGES) {
+        if may_be_stack && stacks == STACKS_MIN && most == STACKS_MIN {
+            most += threads(files.thread).map_or(0, |threads| threads.count() * 2);
+        }
+        if may_be_stack && stacks < most && files.has_at_most(mapping, STACK_PAGES) {
+            stacks += 1;
             continue;
         }
         for part in parts {
