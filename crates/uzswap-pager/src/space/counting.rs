@@ -112,7 +112,8 @@ impl Space {
         }
     }
 
-    /// Bytes of pages that were found to stay, as they cannot be moved: locked, read-only.
+    /// Bytes of pages that were found to stay, as they cannot be moved: locked or sealed. By its
+    /// rights no other memory stays.
     pub(crate) fn staying_bytes(&self) -> u64 {
         let bytes = |ranges: &Ranges| ranges.iter().map(|range| range.end - range.start).sum();
         let (all, own, words): (u64, u64, u64) =

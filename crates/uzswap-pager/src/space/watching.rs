@@ -82,8 +82,9 @@ impl Looks {
 pub(super) struct Unwatched {
     mapping: Range<u64>,
     pub(super) parts: Vec<Range<u64>>,
-    /// It may be a thread's stack.
-    may_be_stack: bool,
+    /// With so few pages resident it is not to be: it may be a thread's stack, or
+    /// be a guard, or reserved.
+    spared_pages: Option<u64>,
 }
 
 impl Space {
@@ -129,10 +130,14 @@ impl Space {
         for mapping in mappings {
             let parts = self.watched.outside(mapping.range.clone());
             let may_be_stack = mapping.is_above_guard && parts == [mapping.range.clone()];
+            let spared_pages = match mapping.has_no_access {
+                true => Some(0),
+                false => may_be_stack.then_some(STACK_PAGES),
+            };
             found.push(Unwatched {
                 parts: parts.into_iter().flat_map(|part| self.left.outside(part)).collect(),
                 mapping: mapping.range,
-                may_be_stack,
+                spared_pages,
             });
         }
         found
@@ -290,8 +295,8 @@ fn register(
     unwatched: Vec<Unwatched>,
 ) -> io::Result<Vec<Range<u64>>> {
     let mut registered = Vec::new();
-    for Unwatched { mapping, parts, may_be_stack } in unwatched {
-        if may_be_stack && files.has_at_most(mapping, STACK_PAGES) {
+    for Unwatched { mapping, parts, spared_pages } in unwatched {
+        if spared_pages.is_some_and(|pages| files.has_at_most(mapping, pages)) {
             continue;
         }
         for part in parts {
