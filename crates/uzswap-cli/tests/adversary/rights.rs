@@ -257,17 +257,7 @@ impl Changing {
                     self.versions[part.clone()].fill(None);
                     raw::advise(place, part.len() * PAGE, libc::MADV_DONTNEED).expect("madvise");
                 }
-                // Another thread may map something there at once.
-                60 => {
-                    let bytes = Changing::PAGES * PAGE;
-                    self.set(0..Changing::PAGES, raw::READ);
-                    raw::unmap(self.at, bytes).expect("munmap");
-                    self.at = raw::map(0, bytes, ALL, raw::PRIVATE, -1).expect("mmap");
-                    self.versions.fill(None);
-                    self.rights.fill(ALL);
-                    self.fill(0..Changing::PAGES);
-                }
-                61 => self.move_away(),
+                60..62 => self.renew(),
                 _ => {
                     self.set(0..Changing::PAGES, raw::READ);
                     self.check(0..Changing::PAGES);
@@ -277,18 +267,27 @@ impl Changing {
         self.read(0..Changing::PAGES);
     }
 
-    /// All of it moves, be it in many mappings, to where nothing was.
-    fn move_away(&mut self) {
+    /// All of it is new, and moves to where nothing was.
+    fn renew(&mut self) {
+        let bytes = Changing::PAGES * PAGE;
+        self.set(0..Changing::PAGES, raw::READ);
+        raw::unmap(self.at, bytes).expect("munmap");
+        // Another thread may map something there at once.
+        self.at = raw::map(0, bytes, ALL, raw::PRIVATE, -1).expect("mmap");
+        self.versions.fill(None);
+        self.rights.fill(ALL);
+        self.fill(0..Changing::PAGES);
         let rights = KEPT[self.random.below(KEPT.len())];
         self.set(0..Changing::PAGES, rights);
-        let bytes = Changing::PAGES * PAGE;
+        self.check(0..Changing::PAGES);
         let to = raw::map(0, bytes, libc::PROT_NONE, raw::PRIVATE, -1).expect("mmap");
-        // One by one: of several mappings, the kernel moves some and then fails.
-        for at in (0..bytes).step_by(PAGE) {
-            let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-            raw::remap(self.at + at, PAGE, PAGE, flags, to + at).expect("mremap");
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        match raw::remap(self.at, bytes, bytes, flags, to) {
+            Ok(to) => self.at = to,
+            // It was joined with a neighbour and is registered in part.
+            Err(libc::EFAULT) => raw::unmap(to, bytes).expect("munmap"),
+            Err(errno) => wrong(&format!("mremap {errno}")),
         }
-        self.at = to;
     }
 }
 
