@@ -105,7 +105,7 @@ fn main() -> ExitCode {
 }
 
 /// Name, limit, exit code, what it prints. Each has 32 MiB of its own.
-const SCENARIOS: [(&str, &str, i32, &str); 29] = [
+const SCENARIOS: [(&str, &str, i32, &str); 36] = [
     ("fill", "16M", 0, ""),
     ("code-7", "16M", 7, ""),
     ("abort", "16M", 128 + 6, ""),
@@ -119,6 +119,14 @@ const SCENARIOS: [(&str, &str, i32, &str); 29] = [
     ("grows-over", "16M", 0, ""),
     ("cannot-unmap", "16M", 0, ""),
     ("guards-stay", "16M", 0, ""),
+    // Other rights than to be read and written.
+    ("executable", "16M", 0, ""),
+    ("read-only", "16M", 0, ""),
+    ("no-access", "24M", 0, ""),
+    ("code", "16M", 0, ""),
+    ("write-barrier", "20M", 0, ""),
+    ("rights-change", "24M", 0, ""),
+    ("read-only-forked", "48M", 0, ""),
     ("locked-all", "16M", 0, ""),
     ("enters-namespace", "16M", 0, ""),
     ("threads-end-one-by-one", "16M", 5, ""),

@@ -22,7 +22,7 @@ use super::family::Family;
 use super::helper::{Heard, Helper};
 use super::outsiders::without_pages_of;
 use super::pressure::{Pressure, Seen};
-use super::space::{Moved, Space, TRAY_PAGES, Tray, leave_words_of_threads, resident_bytes};
+use super::space::{Moved, Space, TRAY_PAGES, Tray, Way, leave_words_of_threads, resident_bytes};
 use super::table::Place;
 use super::{NotStored, Pager, SpaceLock, lock, untouched_pages};
 use uzswap::page::{PAGE_SIZE, Page};
@@ -239,12 +239,15 @@ impl Evictor {
             }
             moved.shared = self.worth_evicting(space, moved.shared);
             let (moved_then, dropped) =
-                self.carry_out(space, |space| Ok(space.give_move_of(&moved)))?;
+                self.carry_out(space, |space| Ok(space.give_move_shared(&moved.shared)))?;
             freed += dropped;
-            if moved_then.pages > 0 && !moved.shared.is_empty() && !alone {
+            if moved_then.pages > 0 && !alone {
                 freed += self.empty_all_of(space, &moved.shared)?;
             }
-            let moved_any = moved.pages + moved_then.pages > 0;
+            moved.refused.extend(moved_then.refused);
+            let (refused_moved, dropped) = self.move_refused(space, moved.refused, alone)?;
+            freed += dropped;
+            let moved_any = moved.pages + moved_then.pages + refused_moved > 0;
             let (filled, has_empty) = {
                 let space = lock(space);
                 (space.filled_trays(), space.has_empty_tray())
@@ -257,6 +260,37 @@ impl Evictor {
                 return Ok(freed);
             }
         }
+    }
+
+    /// Moves pages aside that were refused, by each way that there is: how many, and how many were
+    /// freed meanwhile.
+    fn move_refused(
+        &mut self,
+        space: &SpaceLock,
+        mut refused: Vec<(u64, usize)>,
+        alone: bool,
+    ) -> io::Result<(usize, usize)> {
+        let (mut count, mut freed) = (0, 0);
+        for way in Way::ALL {
+            let is_of_all = way == Way::RemapShared;
+            if refused.is_empty() || is_of_all && (alone || !self.may_leave_many(space)) {
+                break;
+            }
+            let before = if is_of_all { refused.clone() } else { Vec::new() };
+            let (moved, dropped) =
+                self.carry_out(space, |space| space.give_refused(&mut refused, way))?;
+            (count, freed) = (count + moved.pages, freed + dropped);
+            if is_of_all && moved.pages > 0 {
+                freed += self.empty_all_by(space, |space| {
+                    space.give_refused(&mut before.clone(), Way::RemapShared)
+                })?;
+            }
+            refused.extend(moved.refused);
+            if way == Way::EXECUTABLE {
+                refused.extend(moved.shared);
+            }
+        }
+        Ok((count, freed))
     }
 
     /// Whether pages may leave that several processes have. What many have comes back as many, so
@@ -310,6 +344,14 @@ impl Evictor {
                     self.pager.frees();
                 }
                 self.pager.meter.moved(moved.pages);
+                if let Some(address) = moved.astray {
+                    self.pager.end(
+                        &lock(space),
+                        &format!(
+                            "the mapping at {address:#x} was replaced while its pages were evicted"
+                        ),
+                    );
+                }
                 Ok((moved, freed))
             }
             Heard::Late => Err(io::ErrorKind::WouldBlock.into()),
@@ -321,12 +363,21 @@ impl Evictor {
     /// left all of them there are more than before: they do so at once, without a second chance.
     /// Pages that were freed.
     fn empty_all_of(&mut self, space: &SpaceLock, pages: &[(u64, usize)]) -> io::Result<usize> {
+        self.empty_all_by(space, |space| Ok(space.give_move_shared(pages)))
+    }
+
+    /// As that; so each of the others is given what it is to move.
+    fn empty_all_by(
+        &mut self,
+        space: &SpaceLock,
+        give: impl Fn(&mut Space) -> io::Result<bool>,
+    ) -> io::Result<usize> {
         let freed = self.empty_newest(space)?;
         let mut others = 0;
         for relative in self.relatives(space) {
             leave_words_of_threads(&relative);
             // One that has ended is told of by its helper.
-            let moved = self.carry_out(&relative, |space| Ok(space.give_move_after(pages)));
+            let moved = self.carry_out(&relative, &give);
             let moved = moved.map_or(0, |(moved, _)| moved.pages);
             if moved > 0 {
                 // As one less has them, they were in others' count, but for one's.

@@ -11,11 +11,12 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
+use super::mappings::Rights;
 use super::polled::Polled;
 use super::space::TRAY_PAGES;
 use uzswap::page::PAGE_SIZE;
 use uzswap_preload::SharedControl;
-use uzswap_preload::protocol::{MESSAGE_BYTES, Message, RUNS_MAX, holder, kind};
+use uzswap_preload::protocol::{MAP_ANEW, MESSAGE_BYTES, Message, RUNS_MAX, holder, kind};
 use uzswap_sys::foreign::Foreign;
 use uzswap_sys::peer;
 
@@ -54,6 +55,10 @@ pub(super) enum Heard {
 #[derive(Debug)]
 pub(super) struct Command {
     pub(super) number: u32,
+    /// Of [`uzswap_preload::protocol::work`].
+    pub(super) work: u32,
+    /// The tray is mapped anew first, with these rights.
+    pub(super) anew: Option<Rights>,
     /// The tray that is filled.
     pub(super) tray: Option<usize>,
     pub(super) runs: Vec<MoveRun>,
@@ -70,12 +75,19 @@ pub(super) struct MoveRun {
     pub(super) staged: usize,
     /// How many of them were moved, as far as it was noted.
     pub(super) moved: usize,
+    /// Those among them that were missing.
+    pub(super) missing: usize,
+    /// The kernel has reported that they were moved, by mremap.
+    pub(super) is_reported: bool,
+    /// Before that it has reported that something else there was changed.
+    pub(super) is_doubted: bool,
 }
 
 impl MoveRun {
     /// Of one page, of which it is not known that it was moved.
     pub(super) fn new(page: u64, staged: usize) -> MoveRun {
-        MoveRun { page, count: 1, staged, moved: 0 }
+        let (is_reported, is_doubted) = (false, false);
+        MoveRun { page, count: 1, staged, moved: 0, missing: 0, is_reported, is_doubted }
     }
 
     pub(super) fn pages(&self) -> Range<u64> {
@@ -156,14 +168,39 @@ impl Helper {
 
     /// Keeps it from moving pages; `false` where it does just now.
     pub(super) fn hold(&self) -> bool {
-        let lock = &self.control.lock;
-        let (acquire, relaxed) = (Ordering::Acquire, Ordering::Relaxed);
-        lock.compare_exchange(holder::NONE, holder::SUPERVISOR, acquire, relaxed).is_ok()
+        self.takes_lock(holder::NONE)
     }
 
     /// Holds it although it moves pages, or was about to. The caller has seen to it that it cannot.
     pub(super) fn hold_at_work(&self) {
         self.control.lock.store(holder::SUPERVISOR, Ordering::Release);
+    }
+
+    /// As [`Helper::hold_at_work`], where that is certain only if it has the lock; whether it had.
+    pub(super) fn take_from_work(&self) -> bool {
+        self.takes_lock(holder::HELPER)
+    }
+
+    /// The run that it is about to move by mremap, or has moved and waits for that to be read.
+    pub(super) fn remapped_run(&self) -> Option<usize> {
+        let is_remapping = self.control.lock.load(Ordering::Acquire) == holder::REMAPPING;
+        is_remapping.then(|| self.control.remapped_run.load(Ordering::Relaxed) as usize)
+    }
+
+    /// Holds it while it waits for that to be read; `false` where it does so no more.
+    pub(super) fn hold_remapping(&self, number: usize, run: &MoveRun) -> bool {
+        let held = self.takes_lock(holder::REMAPPING);
+        if held {
+            let bytes = run.count as u64 * PAGE;
+            self.control.runs[number].moved.store(bytes, Ordering::Relaxed); // as it does itself
+        }
+        held
+    }
+
+    fn takes_lock(&self, from: u32) -> bool {
+        let lock = &self.control.lock;
+        let (acquire, relaxed) = (Ordering::Acquire, Ordering::Relaxed);
+        lock.compare_exchange(from, holder::SUPERVISOR, acquire, relaxed).is_ok()
     }
 
     /// Lets it go on; `changed` where the program's mappings are not what they were.
@@ -173,7 +210,7 @@ impl Helper {
     }
 
     /// Tells it a command, of which it begins nothing before [`Helper::carry_out`].
-    pub(super) fn give(&self, command: &Command, what: u32) {
+    pub(super) fn give(&self, command: &Command) {
         let control = &self.control;
         for (run, told) in command.runs.iter().zip(&control.runs) {
             told.from.store(run.page * PAGE, Ordering::Relaxed);
@@ -186,11 +223,13 @@ impl Helper {
         let (filled, dropped) = (memory_of(command.tray), memory_of(command.drops));
         control.fill_from.store(filled.start, Ordering::Relaxed);
         control.fill_bytes.store(filled.end - filled.start, Ordering::Relaxed);
+        let anew = command.anew.map_or(0, |rights| MAP_ANEW | rights);
+        control.fill_anew.store(anew, Ordering::Relaxed);
         control.drop_from.store(dropped.start, Ordering::Relaxed);
         control.drop_bytes.store(dropped.end - dropped.start, Ordering::Relaxed);
         control.run_count.store(command.runs.len() as u32, Ordering::Relaxed); // <= RUNS_MAX
         control.given.store(command.number, Ordering::Relaxed);
-        control.work.store(what, Ordering::Release);
+        control.work.store(command.work, Ordering::Release);
     }
 
     /// Takes back what a command would do in a range of addresses, and what it has found there: it
@@ -203,6 +242,11 @@ impl Helper {
                 told.error.store(0, Ordering::Relaxed);
             }
         }
+    }
+
+    /// Whether the tray of a command was mapped anew, if it was to be.
+    pub(super) fn has_mapped_anew(&self) -> bool {
+        self.control.fill_anew.load(Ordering::Relaxed) == 0
     }
 
     /// Whether a command is done.
@@ -308,8 +352,9 @@ mod tests {
         let connection = Polled::add(&epolls, connection, epoll::EventData::new_u64(1)).unwrap();
         let helper = Helper::new(connection, SharedControl::new().unwrap().0, 1 << 30);
         let runs = vec![MoveRun::new(10, 0), MoveRun::new(12, 1), MoveRun::new(14, 2)];
-        let command = Command { number: 1, tray: Some(0), runs, drops: None };
-        helper.give(&command, 0);
+        let (tray, drops) = (Some(0), None);
+        let command = Command { number: 1, work: 0, anew: None, tray, runs, drops };
+        helper.give(&command);
         // It has moved the first, was refused two, and pauses; then the second is unmapped.
         helper.control.runs[0].moved.store(PAGE, Ordering::Relaxed);
         for run in &helper.control.runs[1..3] {

@@ -12,13 +12,22 @@ use std::ops::Range;
 use super::process_files::read_to_string;
 use uzswap_sys::maps::{self, Mapped};
 
-/// A mapping of private anonymous memory that can be read.
+/// A mapping of private anonymous memory that can be read, or that cannot be touched at all: it may
+/// have data that is protected for a while.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Mapping {
     pub(super) range: Range<u64>,
     /// What lies just below it cannot be touched: so are the stacks of threads.
     pub(super) is_above_guard: bool,
+    /// It cannot be touched: a guard, memory that is reserved, or such data.
+    pub(super) has_no_access: bool,
 }
+
+/// Rights of memory, as of mmap(2): `PROT_READ` and so on.
+pub(super) type Rights = u32;
+
+/// Those of most memory.
+pub(super) const READ_WRITE: Rights = (libc::PROT_READ | libc::PROT_WRITE) as Rights;
 
 /// Longer than any name that the kernel gives to memory without a file: `[anon:...]`, of up to 80
 /// bytes.
@@ -37,7 +46,7 @@ impl Found {
         let is_above_guard = self.guard_end == Some(range.start);
         self.guard_end = is_guard.then_some(range.end);
         if is_anonymous {
-            self.mappings.push(Mapping { range, is_above_guard });
+            self.mappings.push(Mapping { range, is_above_guard, has_no_access: is_guard });
         }
     }
 }
@@ -67,7 +76,7 @@ impl Mappings {
         or_by_text(by_query.collect(), || self.all_by_text())
     }
 
-    /// Whether a page is private anonymous memory that can be read.
+    /// Whether a page is private anonymous memory.
     ///
     /// # Errors
     ///
@@ -81,6 +90,36 @@ impl Mappings {
     pub(super) fn has_some_in(&self, range: &Range<u64>) -> bool {
         let next = maps::query(&self.0, range.start, &mut []);
         next.map_or(true, |next| next.is_some_and(|next| next.range.start < range.end))
+    }
+
+    /// The private mappings without a file in a range, cut to it, and the rights of each.
+    pub(super) fn rights_in(&self, range: Range<u64>) -> io::Result<Vec<(Range<u64>, Rights)>> {
+        let by_query = self.rights_by_query(&range);
+        or_by_text(by_query, || Ok(rights_in_text(&read_to_string(&self.0)?, &range)))
+    }
+
+    fn rights_by_query(&self, range: &Range<u64>) -> io::Result<Vec<(Range<u64>, Rights)>> {
+        let (mut found, mut at) = (Vec::new(), range.start);
+        while at < range.end {
+            let Some(mapped) = maps::query(&self.0, at, &mut [])? else { break };
+            let part = mapped.range.start.max(at)..mapped.range.end.min(range.end);
+            at = mapped.range.end;
+            if !part.is_empty() && mapped.inode == 0 && !mapped.is_shared() {
+                found.push((part, mapped.rights()));
+            }
+        }
+        Ok(found)
+    }
+
+    /// Where the mapping ends that has an address.
+    pub(super) fn end_of(&self, address: u64) -> io::Result<Option<u64>> {
+        let by_query = maps::query(&self.0, address, &mut []);
+        let end = by_query.map(|mapped| mapped.map(|mapped| mapped.range));
+        let range = or_by_text(end, || {
+            let text = read_to_string(&self.0)?;
+            Ok(text.lines().filter_map(addresses).find(|range| range.end > address))
+        });
+        Ok(range?.filter(|range| range.contains(&address)).map(|range| range.end))
     }
 
     fn all_by_query(&self) -> io::Result<Vec<Mapping>> {
@@ -99,11 +138,14 @@ impl Mappings {
         let Some(mapped) = maps::query(&self.0, address, &mut [])? else { return Ok(None) };
         // What is below it was told when it was found.
         let is_there = mapped.range.contains(&address) && self.is_anonymous(&mapped)?;
-        Ok(is_there.then_some(Mapping { range: mapped.range, is_above_guard: false }))
+        let has_no_access = mapped.is_guard();
+        let range = mapped.range;
+        Ok(is_there.then_some(Mapping { range, is_above_guard: false, has_no_access }))
     }
 
     fn is_anonymous(&self, mapped: &Mapped) -> io::Result<bool> {
-        if mapped.inode != 0 || mapped.is_shared() || !mapped.is_readable() {
+        let is_any = mapped.is_readable() || mapped.is_guard();
+        if mapped.inode != 0 || mapped.is_shared() || !is_any {
             return Ok(false);
         }
         // What the kernel puts there itself (vdso) cannot be written.
@@ -143,14 +185,34 @@ fn in_text(maps: &str) -> Vec<Mapping> {
     found.mappings
 }
 
-/// Whether a line of /proc/PID/maps, if it is whole, is private anonymous memory that can be read.
+/// As [`Mappings::rights_in`], of the text.
+fn rights_in_text(maps: &str, range: &Range<u64>) -> Vec<(Range<u64>, Rights)> {
+    let all = maps.lines().filter_map(|line| {
+        let (mapped, rights) = (addresses(line)?, private_rights(line)?);
+        let part = mapped.start.max(range.start)..mapped.end.min(range.end);
+        (!part.is_empty()).then_some((part, rights))
+    });
+    all.collect()
+}
+
+/// The rights on a line of /proc/PID/maps that is a private mapping without a file.
+fn private_rights(line: &str) -> Option<Rights> {
+    let mut fields = line.split_ascii_whitespace().skip(1);
+    let (letters, inode) = (fields.next()?.as_bytes(), fields.nth(2)?);
+    let bit = |(at, wanted): (usize, u8)| Rights::from(letters.get(at) == Some(&wanted)) << at;
+    let is_private = letters.get(3) == Some(&b'p') && inode == "0";
+    is_private.then(|| b"rwx".iter().copied().enumerate().map(bit).sum())
+}
+
+/// Whether a line of /proc/PID/maps, if it is whole, is private anonymous memory that can be read,
+/// or cannot be touched at all.
 fn is_anonymous(line: &str) -> Option<bool> {
     let mut fields = line.split_ascii_whitespace().skip(1);
     let rights = fields.next()?.as_bytes();
     let inode = fields.nth(2)?;
     let name = fields.next().unwrap_or("");
     Some(
-        rights.first() == Some(&b'r')
+        (rights.first() == Some(&b'r') || rights == b"---p")
             && rights.last() == Some(&b'p')
             && inode == "0"
             && is_name_of_anonymous(name),
@@ -218,6 +280,24 @@ mod tests {
     }
 
     #[test]
+    fn rights_are_told_by_the_kernel_and_by_the_text() {
+        let maps = "1000-3000 rw-p 00000000 00:00 0\n3000-4000 r-xp 00000000 00:00 0 [anon:x]\n\
+                    4000-5000 rw-s 00000000 00:01 9\n6000-7000 ---p 00000000 00:00 0\n\
+                    7000-9000 rwxp 00000000 fe:00 7 /bin/sh\n";
+        let found = rights_in_text(maps, &(0x2000..0x8000));
+        assert_eq!(found, [(0x2000..0x3000, 3), (0x3000..0x4000, 5), (0x6000..0x7000, 0)]);
+        let still = Still::start();
+        let mappings = Mappings::new(File::open(format!("/proc/{}/maps", still.0.id())).unwrap());
+        let text = read_to_string(&mappings.0).unwrap();
+        let all = 0..1 << 47;
+        assert!(rights_in_text(&text, &all).len() > 3);
+        assert_eq!(mappings.rights_in(all.clone()).unwrap(), rights_in_text(&text, &all));
+        let first = text.lines().find_map(addresses).unwrap();
+        assert_eq!(mappings.end_of(first.start).unwrap(), Some(first.end));
+        assert_eq!(mappings.end_of(first.start - 1).unwrap(), None);
+    }
+
+    #[test]
     fn the_text_is_read_where_the_kernel_cannot_be_asked() {
         let failed = |errno| Err(io::Error::from_raw_os_error(errno));
         assert_eq!(or_by_text(failed(libc::ENOTTY), || Ok(1)).unwrap(), 1);
@@ -232,7 +312,8 @@ mod tests {
         assert!(is("7f00-8000 rw-p 00000000 00:00 0 "));
         assert!(is("7f00-8000 rw-p 00000000 00:00 0      [heap]"));
         assert!(is("7f00-8000 r--p 00000000 00:00 0      [anon:name]"));
-        assert!(!is("7f00-8000 ---p 00000000 00:00 0 "));
+        assert!(is("7f00-8000 ---p 00000000 00:00 0 "));
+        assert!(!is("7f00-8000 --xp 00000000 00:00 0      [vsyscall]"));
         assert!(!is("7f00-8000 rw-s 00000000 00:00 0 "));
         assert!(!is("7f00-8000 r--p 00000000 00:00 0      [vvar]"));
         assert!(!is("7f00-8000 rw-p 00000000 fe:00 1234  /lib/libc.so"));
@@ -241,9 +322,17 @@ mod tests {
         let maps = "1000-2000 ---p 00000000 00:00 0\n2000-4000 rw-p 00000000 00:00 0\n\
                     5000-6000 rw-p 00000000 00:00 0\n6000-7000 r-xp 00000000 fe:00 7 /bin/sh\n\
                     7000-8000 ---p 00000000 00:00 0\n9000-a000 rw-p 00000000 00:00 0\n";
-        let found: Vec<_> =
-            in_text(maps).into_iter().map(|m| (m.range, m.is_above_guard)).collect();
-        let expected = [(0x2000..0x4000, true), (0x5000..0x6000, false), (0x9000..0xa000, false)];
+        let found: Vec<_> = in_text(maps)
+            .into_iter()
+            .map(|m| (m.range, m.is_above_guard, m.has_no_access))
+            .collect();
+        let expected = [
+            (0x1000..0x2000, false, true),
+            (0x2000..0x4000, true, false),
+            (0x5000..0x6000, false, false),
+            (0x7000..0x8000, false, true),
+            (0x9000..0xa000, false, false),
+        ];
         assert_eq!(found, expected);
     }
 }

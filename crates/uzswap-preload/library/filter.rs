@@ -28,12 +28,14 @@ const SPEC_ALLOW: usize = 1 << 2;
 const AF_UNIX: u32 = 1;
 
 /// All that the helper does after that, and what the kernel does in its name when it is continued.
-const ALLOWED: [usize; 23] = [
+const ALLOWED: [usize; 25] = [
     call::WRITE,
     call::CLOSE,
     call::POLL,
     call::MMAP,
+    call::MPROTECT,
     call::MUNMAP,
+    call::MREMAP,
     call::IOCTL,
     call::YIELD,
     call::MINCORE,

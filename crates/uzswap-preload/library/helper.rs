@@ -7,7 +7,9 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::call::{self, call, start_thread};
 use crate::filter;
 use crate::filtered::{Apart, advance, stage, take_pipe};
-use crate::protocol::{Control, MESSAGE_BYTES, Message, RUNS_MAX, Run, holder, kind, work};
+use crate::protocol::{
+    Control, MAP_ANEW, MESSAGE_BYTES, Message, RUNS_MAX, Run, holder, kind, work,
+};
 use crate::{FOR_FORKS, ForForks, PATH_BYTES, SOCKET_PATH, WATCHED};
 
 /// The helper's stack, all the memory that is its own.
@@ -31,10 +33,14 @@ pub(crate) const THREAD: usize = CLONE_VM | CLONE_SIGHAND | CLONE_THREAD | CLONE
 pub(crate) const APART: usize = CLONE_VM | CLONE_FILES | CLONE_FS;
 const CLONE_FS: usize = 0x200;
 
+const PROT_READ: usize = 1;
 const PROT_READ_WRITE: usize = 3;
 const MAP_SHARED: usize = 1;
 const MAP_PRIVATE_ANONYMOUS: usize = 0x22;
+const MAP_FIXED: usize = 0x10;
 const MAP_NORESERVE: usize = 0x4000;
+/// MREMAP_MAYMOVE, _FIXED and _DONTUNMAP.
+const MREMAP_PAGES_TO: usize = 1 | 2 | 4;
 const MADV_DONTNEED: usize = 4;
 const MADV_DONTFORK: usize = 10;
 const MADV_NOHUGEPAGE: usize = 15;
@@ -58,6 +64,7 @@ const MSG_PEEK_DONTWAIT: usize = 2 | 0x40;
 const UFFDIO_REGISTER: usize = 0xc020_aa00;
 const REGISTER_MISSING: u64 = 1;
 const UFFDIO_UNREGISTER: usize = 0x8010_aa01;
+const UFFDIO_COPY: usize = 0xc028_aa03;
 const UFFDIO_MOVE: usize = 0xc028_aa05;
 const MOVE_DONTWAKE: u64 = 1;
 const USERFAULTFD_IOC_NEW: usize = 0xaa00;
@@ -438,16 +445,10 @@ impl Helper {
             _ => return Err(Failed::Refused),
         };
         let staging_bytes = welcome.words[0] as usize;
-        let staging = map(staging_bytes, MAP_PRIVATE_ANONYMOUS | MAP_NORESERVE, usize::MAX)
-            .and_then(|at| {
-                ask(call::MADVISE, [at, staging_bytes, MADV_DONTFORK, 0, 0, 0])?;
-                let _ = ask(call::MADVISE, [at, staging_bytes, MADV_NOHUGEPAGE, 0, 0, 0]);
-                // Of a program that locks all of its memory (mlockall), it is filled by now.
-                let _ = ask(call::MUNLOCK, [at, staging_bytes, 0, 0, 0, 0]);
-                let last = at + staging_bytes - PAGE_BYTES as usize;
-                let _ = ask(call::MADVISE, [last, PAGE_BYTES as usize, MADV_DONTNEED, 0, 0, 0]);
-                Ok(at)
-            });
+        let staging = map_staging(None, staging_bytes, PROT_READ_WRITE).inspect(|at| {
+            let last = at + staging_bytes - PAGE_BYTES as usize;
+            let _ = ask(call::MADVISE, [last, PAGE_BYTES as usize, MADV_DONTNEED, 0, 0, 0]);
+        });
         let (userfaultfd, staging) = match (made, staging) {
             (Ok(made), Ok(staging)) => (made, staging),
             (Err(errno), _) | (_, Err(errno)) => {
@@ -539,22 +540,41 @@ impl Helper {
                 let _ = advise(&run.from, &run.bytes, MADV_POPULATE_WRITE);
             }
         }
-        let registered = self.register(true);
+        let is_remap = what == work::REMAP;
+        let is_ready = self.map_anew().and_then(|()| match is_remap {
+            true => Ok(()), // the kernel would report that staging is mapped over
+            false => self.register(true),
+        });
         self.lock();
         let mut pauses = PAUSES_MAX;
-        for run in runs {
-            match registered {
+        for (at, run) in runs.iter().enumerate() {
+            match is_ready {
+                Ok(()) if is_remap => self.remap_run(at as u32, run, &mut pauses),
                 Ok(()) => self.move_run(run, &mut pauses),
                 Err(errno) => run.error.store(u64::from(errno), Ordering::Relaxed),
             }
         }
         control.done.store(control.given.load(Ordering::Relaxed), Ordering::Release);
         self.unlock();
-        // Memory that stays registered is discarded all the same.
+        // What mremap has moved is registered as before. Memory that stays registered is discarded
+        // all the same.
         let _ = self.register(false);
         if control.drop_bytes.load(Ordering::Relaxed) > 0 {
             let _ = advise(&control.drop_from, &control.drop_bytes, MADV_DONTNEED);
         }
+    }
+
+    /// Maps the memory that the runs go to anew, if it needs other rights. It is empty.
+    fn map_anew(&self) -> Result<(), u32> {
+        let control = self.control;
+        let rights = control.fill_anew.load(Ordering::Relaxed);
+        if rights & MAP_ANEW != 0 {
+            let from = control.fill_from.load(Ordering::Relaxed) as usize;
+            let bytes = control.fill_bytes.load(Ordering::Relaxed) as usize;
+            map_staging(Some(from), bytes, (rights & !MAP_ANEW) as usize)?;
+            control.fill_anew.store(0, Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     /// Registers the memory that the runs go to with the userfaultfd, or does so no longer. The
@@ -573,11 +593,9 @@ impl Helper {
     }
 
     fn lock(&self) {
-        let lock = &self.control.lock;
         let mut turns = 0_u32;
-        while lock
-            .compare_exchange(holder::NONE, holder::HELPER, Ordering::Acquire, Ordering::Relaxed)
-            .is_err()
+        while !self.changes_lock(holder::NONE, holder::HELPER)
+            && !self.changes_lock(holder::REMAPPING, holder::HELPER)
         {
             let _ = ask(call::YIELD, [0; 6]);
             turns = turns.wrapping_add(1);
@@ -589,9 +607,13 @@ impl Helper {
 
     /// Lets go of the lock, unless the supervisor has taken it away.
     fn unlock(&self) {
-        let (from, to) = (holder::HELPER, holder::NONE);
+        let _ = self.changes_lock(holder::HELPER, holder::NONE);
+    }
+
+    /// Gives the lock to another holder; `false` where it has a third one.
+    fn changes_lock(&self, from: u32, to: u32) -> bool {
         let lock = &self.control.lock;
-        let _ = lock.compare_exchange(from, to, Ordering::Release, Ordering::Relaxed);
+        lock.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
     /// Whether the supervisor is gone. While a command is carried out, it says nothing.
@@ -660,6 +682,46 @@ impl Helper {
         }
         run.error.store(u64::from(error), Ordering::Relaxed);
     }
+
+    /// Moves the pages of a run, all of them or none, whatever their rights. The lock as in
+    /// [`Helper::move_run`]; the supervisor may also take it once they have moved.
+    ///
+    /// mremap(2) moves whatever is at the address. So it follows at once on the kernel's word that
+    /// nothing is to be read. Pages that are not of registered memory move without a report: by
+    /// that the supervisor sees that another mapping came between the two.
+    fn remap_run(&self, number: u32, run: &Run, pauses: &mut u32) {
+        let to = run.to.load(Ordering::Relaxed) as usize;
+        let from = run.from.load(Ordering::Relaxed) as usize;
+        while *pauses > 0 && self.is_changing() {
+            *pauses -= 1;
+            self.pause();
+        }
+        self.control.remapped_run.store(number, Ordering::Relaxed);
+        let bytes = run.bytes.load(Ordering::Relaxed) as usize; // 0 once taken back
+        let mut error = if *pauses > 0 { 0 } else { EAGAIN };
+        if error == 0 && bytes > 0 && self.changes_lock(holder::HELPER, holder::REMAPPING) {
+            let asked = ask(call::MREMAP, [from, bytes, bytes, MREMAP_PAGES_TO, to, 0]);
+            match asked {
+                Ok(_) => run.moved.store(bytes as u64, Ordering::Relaxed),
+                Err(errno) => error = errno,
+            }
+            self.lock();
+            if asked.is_ok() {
+                // The supervisor reads it, whatever rights it had, and no child needs it.
+                let _ = ask(call::MPROTECT, [to, bytes, PROT_READ, 0, 0, 0]);
+                let _ = ask(call::MADVISE, [to, bytes, MADV_DONTFORK, 0, 0, 0]);
+            }
+        }
+        run.error.store(u64::from(error), Ordering::Relaxed);
+    }
+
+    /// Whether the kernel has something to be read about changed mappings: then it refuses a copy
+    /// of nothing for that.
+    fn is_changing(&self) -> bool {
+        let mut order = Move { to: 0, from: 0, bytes: 0, mode: 0, moved: 0 };
+        let address = ptr::from_mut(&mut order).addr();
+        ask(call::IOCTL, [self.userfaultfd, UFFDIO_COPY, address, 0, 0, 0]) == Err(EAGAIN)
+    }
 }
 
 /// The process apart.
@@ -713,6 +775,18 @@ fn is_resident(page: u64) -> bool {
             Err(_) => end_program(UNTOLD),
         }
     }
+}
+
+/// Maps staging, where the kernel finds room or over what was there.
+fn map_staging(at: Option<usize>, bytes: usize, rights: usize) -> Result<usize, u32> {
+    let fixed = at.map_or(0, |_| MAP_FIXED);
+    let flags = MAP_PRIVATE_ANONYMOUS | MAP_NORESERVE | fixed;
+    let at = ask(call::MMAP, [at.unwrap_or(0), bytes, rights, flags, usize::MAX, 0])?;
+    ask(call::MADVISE, [at, bytes, MADV_DONTFORK, 0, 0, 0])?;
+    let _ = ask(call::MADVISE, [at, bytes, MADV_NOHUGEPAGE, 0, 0, 0]);
+    // Of a program that locks all of its memory (mlockall), it is filled by now.
+    let _ = ask(call::MUNLOCK, [at, bytes, 0, 0, 0, 0]);
+    Ok(at)
 }
 
 /// Memory that is all zero, in each child of a fork again: a page for [`ForForks`], and the page of

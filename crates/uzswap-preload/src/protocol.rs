@@ -22,7 +22,7 @@
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Of this protocol: the first word of every message.
-pub const MAGIC: u32 = 0x757a_0002;
+pub const MAGIC: u32 = 0x757a_0003;
 
 /// The variable that names the supervisor's socket.
 pub const SOCKET_VARIABLE: &str = "UZSWAP_SOCKET";
@@ -119,6 +119,9 @@ pub mod holder {
     pub const HELPER: u32 = 1;
     /// The supervisor, which reads what the userfaultfd has.
     pub const SUPERVISOR: u32 = 2;
+    /// The helper, which is in mremap(2): the kernel reports the move, and the helper goes on once
+    /// the report was read. The supervisor takes the lock after the pages have moved.
+    pub const REMAPPING: u32 = 3;
 }
 
 /// What a command does with its runs of pages.
@@ -127,7 +130,13 @@ pub mod work {
     pub const MOVE: u32 = 1;
     /// As that, once the pages are the program's alone: MADV_POPULATE_WRITE.
     pub const OWN_AND_MOVE: u32 = 2;
+    /// Moves pages to staging whatever their rights: mremap(2) with MREMAP_DONTUNMAP. UFFDIO_MOVE
+    /// takes pages that can be written alone.
+    pub const REMAP: u32 = 3;
 }
+
+/// Staging is mapped anew before it is filled; the bits below are its rights (PROT_READ ...).
+pub const MAP_ANEW: u32 = 1 << 31;
 
 /// Memory that both map: one command at a time, and the lock that keeps a command and the news of
 /// the userfaultfd apart.
@@ -174,6 +183,11 @@ pub struct Control {
     pub fill_from: AtomicU64,
     /// Its bytes; 0 where there are no runs.
     pub fill_bytes: AtomicU64,
+    /// [`MAP_ANEW`] and the rights that it needs, where it has others. The helper stores 0 once it
+    /// is mapped.
+    pub fill_anew: AtomicU32,
+    /// With [`holder::REMAPPING`]: the run that is moved.
+    pub remapped_run: AtomicU32,
     /// Memory of staging that is given back to the kernel afterwards, in any case: its start.
     pub drop_from: AtomicU64,
     /// Its bytes; 0 for none.

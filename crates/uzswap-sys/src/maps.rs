@@ -51,6 +51,11 @@ pub struct Mapped {
 }
 
 impl Mapped {
+    /// Its rights, as of mmap(2): `PROT_READ` and so on.
+    pub fn rights(&self) -> u32 {
+        (self.flags & (READABLE | WRITABLE | EXECUTABLE)) as u32 // the same bits
+    }
+
     /// Whether it can be read.
     pub fn is_readable(&self) -> bool {
         self.flags & READABLE != 0

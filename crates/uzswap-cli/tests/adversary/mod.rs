@@ -6,6 +6,7 @@
 //! which, and what the thread had done before.
 
 pub(crate) mod raw;
+mod rights;
 pub(crate) mod scenarios;
 
 use std::cell::RefCell;
@@ -66,6 +67,10 @@ struct Object {
 pub(crate) struct Random(u64);
 
 impl Random {
+    pub(crate) fn new(seed: u64) -> Random {
+        Random(seed)
+    }
+
     pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         mix(self.0)

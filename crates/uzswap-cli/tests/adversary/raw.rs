@@ -38,6 +38,14 @@ pub(crate) fn unmap(at: usize, bytes: usize) -> Result<(), i32> {
     told(unsafe { libc::munmap(ptr::with_exposed_provenance_mut(at), bytes) })
 }
 
+/// Calls code that the caller has written, which returns a number.
+pub(crate) fn call(at: usize) -> u32 {
+    let code: *const () = ptr::with_exposed_provenance(at);
+    // SAFETY: the caller has written such a function there.
+    let code = unsafe { std::mem::transmute::<*const (), extern "C" fn() -> u32>(code) };
+    code()
+}
+
 /// mremap(2).
 pub(crate) fn remap(
     at: usize,

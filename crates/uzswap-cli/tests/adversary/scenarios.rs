@@ -14,6 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::raw::{self, PAGE};
+use super::rights;
 use uzswap::random::SplitMix64;
 
 const PAGES: usize = 8192;
@@ -210,6 +211,13 @@ pub(crate) fn run(name: &str) -> ! {
         "grows-over" => grows_over(),
         "cannot-unmap" => cannot_unmap(),
         "guards-stay" => guards_stay(),
+        "executable" => rights::executable(),
+        "read-only" => rights::read_only(),
+        "no-access" => rights::no_access(),
+        "code" => rights::code(),
+        "write-barrier" => rights::write_barrier(),
+        "rights-change" => rights::rights_change(),
+        "read-only-forked" => rights::forked(),
         // The helper's memory for pages that leave was locked, too, and is filled since.
         "locked-all" => {
             thread::sleep(Duration::from_millis(100));

@@ -313,6 +313,8 @@ impl Server {
         let events = room[..count].iter_mut().filter_map(Told::take);
         let (faults, changes): (Vec<Event>, Vec<Event>) =
             events.partition(|event| matches!(event, Event::PageFault { .. }));
+        let changes: Vec<Event> =
+            changes.into_iter().filter(|change| !space.is_own_change(change)).collect();
         let has_forked = changes.iter().any(|change| matches!(change, Event::Fork { .. }));
         for range in changes.iter().flat_map(addresses_of) {
             space.take_back(range);

@@ -12,6 +12,7 @@ mod counting;
 mod forking;
 mod identity;
 mod moving;
+mod refused;
 mod staging;
 mod watching;
 mod words;
@@ -27,6 +28,7 @@ pub(super) use counting::{Part, Told, process_size, resident_bytes};
 use forking::{Forks, Prepared};
 use identity::Identity;
 pub(super) use moving::Moved;
+pub(super) use refused::Way;
 use staging::Staging;
 pub(super) use staging::{STAGING_BYTES, TRAY_PAGES, Tray};
 use watching::Looks;
@@ -46,6 +48,7 @@ use super::status::ProcessStatus;
 use super::streams::{FreshStreams, Streams};
 use super::table::{Entry, HEAT_MAX, PageTable, Place, UNKNOWN};
 use uzswap::page::PAGE_SIZE;
+use uzswap_preload::protocol::work;
 use uzswap_sys::process;
 use uzswap_sys::userfaultfd::Userfaultfd;
 
@@ -76,7 +79,7 @@ pub(super) struct Space {
     pub(super) watched: Ranges,
     /// Never to be moved: staging, the helper's stack, the page of identity.
     pub(super) own: Ranges,
-    /// Not to be moved for now, [`Space::own`] among it: locked, read-only.
+    /// Not to be moved for now, [`Space::own`] among it: locked, sealed.
     left: Ranges,
     left_since: Instant,
     /// Pages of which the kernel uses some words past any userfaultfd, and which are never moved:
@@ -333,6 +336,8 @@ impl Space {
         let held = helper.hold();
         if held {
             self.collect(helper.has_paused());
+        } else if self.hold_remapping(&helper) {
+            return true;
         }
         let is_in_the_way = !held || self.command.is_some();
         if is_in_the_way && helper.is_late() && self.is_stopped() {
@@ -347,7 +352,12 @@ impl Space {
         // What it begins from now on has no pages.
         self.take_back(0..u64::MAX);
         let tray = self.command.as_ref().and_then(|command| command.tray);
-        if let (Some(tray), false) = (tray, held) {
+        let is_remap = self.command.as_ref().is_some_and(|command| command.work == work::REMAP);
+        if is_remap && !held {
+            if !helper.take_from_work() {
+                return false; // it is in mremap, or about to be
+            }
+        } else if let (Some(tray), false) = (tray, held) {
             // It may be about to move some: none are moved to what is not registered.
             if self.uffd.unregister(helper.tray_at(tray)).is_err() {
                 return false;

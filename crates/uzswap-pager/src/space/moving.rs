@@ -8,6 +8,7 @@ use super::staging::TRAY_PAGES;
 use super::{PAGE, Space};
 use crate::hand::{Answer, Known};
 use crate::helper::{Command, Helper, MoveRun, add_page};
+use crate::mappings::{READ_WRITE, Rights};
 use crate::table::{Entry, Place, UNKNOWN};
 use uzswap_preload::protocol::work;
 
@@ -17,8 +18,10 @@ pub(crate) struct Moved {
     pub(crate) pages: usize,
     /// Pages that are not the program's alone, or may not be: the first, and how many.
     pub(crate) shared: Vec<(u64, usize)>,
-    /// Pages that are not all of one mapping.
-    pub(crate) split: Vec<(u64, usize)>,
+    /// Pages that were refused: not all of one mapping, or not with the rights of the tray.
+    pub(crate) refused: Vec<(u64, usize)>,
+    /// An address where something else may have been moved (P5).
+    pub(crate) astray: Option<u64>,
 }
 
 impl Space {
@@ -35,23 +38,12 @@ impl Space {
             self.staging.empty.extend(tray.take());
         }
         let runs = runs?;
-        Ok(self.give(&helper, work::MOVE, tray, runs))
+        Ok(self.give(&helper, work::MOVE, tray.map(|tray| (tray, READ_WRITE)), runs))
     }
 
-    /// Tells the helper to move pages of which that failed: those that are shared with a process
-    /// that was forked, once they are this process's alone; those of several mappings one by one.
-    pub(crate) fn give_move_of(&mut self, failed: &Moved) -> bool {
-        let is_shared = !failed.shared.is_empty();
-        let wanted = if is_shared { &failed.shared } else { &failed.split };
-        self.give_move_these(wanted, is_shared)
-    }
-
-    /// Tells the helper to move pages that another process had as well, and that have left that.
-    pub(crate) fn give_move_after(&mut self, pages: &[(u64, usize)]) -> bool {
-        self.give_move_these(pages, true)
-    }
-
-    fn give_move_these(&mut self, wanted: &[(u64, usize)], is_shared: bool) -> bool {
+    /// Tells the helper to move pages that are shared with a process that was forked, once they are
+    /// this process's alone; or that another process had as well, and that have left that.
+    pub(crate) fn give_move_shared(&mut self, wanted: &[(u64, usize)]) -> bool {
         if wanted.is_empty() || !self.may_move() {
             return false;
         }
@@ -59,41 +51,44 @@ impl Space {
         let Some(tray) = self.staging.empty.pop() else { return false };
         let first = tray * TRAY_PAGES;
         let mut runs: Vec<MoveRun> = Vec::new();
-        let mut count = 0;
-        for page in wanted.iter().flat_map(|&(page, count)| page..page + count as u64) {
-            let address = page * PAGE;
-            let entry = self.table.get(page);
-            let is_here = entry.place == Place::Program
-                && !self.removing.contains(address)
-                && !self.words.contains(address)
-                && self.watched.has_some_of(&(address..address + PAGE));
-            if is_here && count < TRAY_PAGES {
-                match is_shared {
-                    true => add_page(&mut runs, page, first + count),
-                    false => runs.push(MoveRun::new(page, first + count)),
-                }
-                count += 1;
-            }
+        let pages = wanted.iter().flat_map(|&(page, count)| page..page + count as u64);
+        let pages = pages.filter(|&page| self.is_here(page)).take(TRAY_PAGES);
+        for (page, staged) in pages.zip(first..) {
+            add_page(&mut runs, page, staged);
         }
         if runs.is_empty() {
             self.staging.empty.push(tray);
             return self.give(&helper, work::MOVE, None, runs);
         }
-        if is_shared && self.protects {
+        if self.protects {
             // The helper is not to wait for room.
             for run in &runs {
                 let _ = self.uffd.write_unprotect(run.addresses(), true);
             }
         }
-        let what = if is_shared { work::OWN_AND_MOVE } else { work::MOVE };
-        self.give(&helper, what, Some(tray), runs)
+        self.give(&helper, work::OWN_AND_MOVE, Some((tray, READ_WRITE)), runs)
     }
 
-    fn give(
+    /// Whether a page is in the program, as far as is known, and is none that never leaves.
+    fn is_here(&self, page: u64) -> bool {
+        let address = page * PAGE;
+        self.table.get(page).place == Place::Program
+            && !self.removing.contains(address)
+            && !self.words.contains(address)
+            && self.watched.has_some_of(&(address..address + PAGE))
+    }
+
+    /// Likewise, and it was not found to stay.
+    pub(super) fn may_leave(&self, page: u64) -> bool {
+        self.is_here(page) && !self.left.contains(page * PAGE)
+    }
+
+    /// Gives a command that fills a tray, which then has these rights.
+    pub(super) fn give(
         &mut self,
         helper: &Helper,
-        what: u32,
-        tray: Option<usize>,
+        work: u32,
+        filled: Option<(usize, Rights)>,
         runs: Vec<MoveRun>,
     ) -> bool {
         let drops = self.staging.spent.take();
@@ -101,14 +96,17 @@ impl Space {
             return false;
         }
         self.commands = self.commands.wrapping_add(1);
-        let command = Command { number: self.commands, tray, runs, drops };
-        helper.give(&command, what);
+        let others = |&(tray, rights): &(usize, Rights)| self.staging.rights[tray] != Some(rights);
+        let anew = filled.filter(others).map(|(_, rights)| rights);
+        let tray = filled.map(|(tray, _)| tray);
+        let command = Command { number: self.commands, work, anew, tray, runs, drops };
+        helper.give(&command);
         self.command = Some(command);
         true
     }
 
     /// Whether pages may leave now.
-    fn may_move(&self) -> bool {
+    pub(super) fn may_move(&self) -> bool {
         self.knows_words && !self.is_about_to_fork()
     }
 
@@ -165,7 +163,10 @@ impl Space {
         };
         let Some(command) = &self.command else { return Ok(()) };
         let mut counts = Vec::with_capacity(command.runs.len());
-        for run in &command.runs {
+        if command.work == work::REMAP {
+            counts = helper.answers(command).map(|(count, _)| count).collect();
+        }
+        for run in &command.runs[counts.len()..] {
             let mut count = run.moved;
             while count < run.count && files.is_there(helper.staged_at(run.staged + count))? {
                 count += 1;
@@ -181,8 +182,17 @@ impl Space {
 
     /// Of each run of a command so many pages were moved.
     fn note_moved(&mut self, command: &mut Command, counts: impl Iterator<Item = usize>) {
+        let is_remap = command.work == work::REMAP;
         for (run, count) in command.runs.iter_mut().zip(counts) {
-            for at in run.moved..count {
+            let is_new = is_remap && run.moved < count;
+            let there = is_new.then(|| self.staged_of(run, run.moved, count)).flatten();
+            let address = |staged| self.helper.as_ref().map_or(0, |it| it.staged_at(staged));
+            let is_there =
+                |staged| there.as_ref().is_none_or(|there| there.contains(address(staged)));
+            let missing: Vec<usize> =
+                (run.moved..count).filter(|at| !is_there(run.staged + at)).collect();
+            run.missing += missing.len();
+            for at in (run.moved..count).filter(|at| missing.binary_search(at).is_err()) {
                 let (page, staged) = (run.page + at as u64, run.staged + at);
                 let place = Place::Staged(staged as u32);
                 self.table.set(page, Entry { place, ..self.table.get(page) });
@@ -195,20 +205,24 @@ impl Space {
     /// A command is done, and all that it moved is noted; why each run stopped, an errno or 0.
     fn done(&mut self, command: Command, errors: impl Iterator<Item = i32>) {
         self.dropping = command.drops;
-        let mut moved = Moved::default();
+        let mut moved = Moved { astray: self.astray(&command), ..Moved::default() };
+        let is_remap = command.work == work::REMAP;
         let mut is_in_the_way = false;
         for (run, error) in command.runs.iter().zip(errors) {
-            moved.pages += run.moved;
+            moved.pages += run.moved - run.missing;
             if run.moved == run.count {
                 continue;
             }
             let (stopped_at, rest) = (run.page + run.moved as u64, run.count - run.moved);
             match error {
                 libc::EBUSY => moved.shared.push((stopped_at, rest)),
-                // A border between mappings is in it.
-                libc::EINVAL if rest > 1 => moved.split.push((stopped_at, rest)),
-                // Locked in memory, read-only, or of a special kind.
-                libc::EINVAL => self.left.insert(stopped_at * PAGE..(stopped_at + 1) * PAGE),
+                // A border between mappings is in it, or it has other rights, or is locked; or the
+                // system allows no such staging.
+                libc::EINVAL | libc::EACCES | libc::EPERM if !is_remap => {
+                    moved.refused.push((stopped_at, rest));
+                }
+                // Of a special kind, or sealed.
+                libc::EINVAL | libc::EPERM => self.left.insert(run.addresses()),
                 libc::EEXIST => is_in_the_way = true,
                 // It is not there any more (MADV_FREE).
                 libc::ENOENT => self.table.set(stopped_at, UNKNOWN),
@@ -216,6 +230,10 @@ impl Space {
             }
         }
         if let Some(tray) = command.tray {
+            if command.anew.is_some() {
+                let is_anew = self.helper.as_ref().is_some_and(|it| it.has_mapped_anew());
+                self.staging.rights[tray] = command.anew.filter(|_| is_anew && !is_remap);
+            }
             self.staging.moved[tray] = moved.pages;
             match moved.pages {
                 // The kernel has filled staging (mlockall): it gives that back first.

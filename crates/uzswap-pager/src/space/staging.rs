@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::io;
 
 use super::{PAGE, Space};
+use crate::mappings::{READ_WRITE, Rights};
 use crate::table::{Entry, Place, UNKNOWN};
 use uzswap::page::{PAGE_SIZE, Page};
 
@@ -31,6 +32,8 @@ pub(super) struct Staging {
     pub(super) empty: Vec<usize>,
     /// How many pages were moved to each when it was filled.
     pub(super) moved: [usize; TRAYS],
+    /// The rights of each; none where parts of it may have others.
+    pub(super) rights: [Option<Rights>; TRAYS],
     /// A tray of which all is in the store, and that has its memory still.
     pub(super) spent: Option<usize>,
 }
@@ -114,6 +117,7 @@ impl Staging {
             filled: VecDeque::new(),
             empty: (0..TRAYS).rev().collect(),
             moved: [0; TRAYS],
+            rights: [Some(READ_WRITE); TRAYS],
             spent: None,
         }
     }

@@ -86,8 +86,9 @@ impl Looks {
 pub(super) struct Unwatched {
     mapping: Range<u64>,
     pub(super) parts: Vec<Range<u64>>,
-    /// It may be a thread's stack.
-    may_be_stack: bool,
+    /// With so few pages resident it is not to be: it may be a thread's stack, or
+    /// be a guard, or reserved.
+    spared_pages: Option<u64>,
 }
 
 impl Space {
@@ -133,10 +134,14 @@ impl Space {
         for mapping in mappings {
             let parts = self.watched.outside(mapping.range.clone());
             let may_be_stack = mapping.is_above_guard && parts == [mapping.range.clone()];
+            let spared_pages = match mapping.has_no_access {
+                true => Some(0),
+                false => may_be_stack.then_some(STACK_PAGES),
+            };
             found.push(Unwatched {
                 parts: parts.into_iter().flat_map(|part| self.left.outside(part)).collect(),
                 mapping: mapping.range,
-                may_be_stack,
+                spared_pages,
             });
         }
         found
@@ -295,12 +300,14 @@ fn register(
 ) -> io::Result<Vec<Range<u64>>> {
     let mut registered = Vec::new();
     let (mut stacks, mut most) = (0, STACKS_MIN);
-    for Unwatched { mapping, parts, may_be_stack } in unwatched {
+    for Unwatched { mapping, parts, spared_pages } in unwatched {
+        let may_be_stack = spared_pages == Some(STACK_PAGES);
         if may_be_stack && stacks == STACKS_MIN && most == STACKS_MIN {
             most += threads(files.thread).map_or(0, |threads| threads.count() * 2);
         }
-        if may_be_stack && stacks < most && files.has_at_most(mapping, STACK_PAGES) {
-            stacks += 1;
+        let is_too_many = may_be_stack && stacks >= most;
+        if !is_too_many && spared_pages.is_some_and(|pages| files.has_at_most(mapping, pages)) {
+            stacks += usize::from(may_be_stack);
             continue;
         }
         for part in parts {

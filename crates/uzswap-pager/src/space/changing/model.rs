@@ -627,8 +627,11 @@ impl World {
         let World { space, machine, kept, .. } = self;
         let release = &mut |slot| _ = kept.remove(&slot).expect("a slot that is kept");
         let all = |machine: &Machine| -> Vec<Mapping> {
-            let to_watch =
-                |at: Range<usize>| Mapping { range: addresses(&at), is_above_guard: false };
+            let to_watch = |at: Range<usize>| Mapping {
+                range: addresses(&at),
+                is_above_guard: false,
+                has_no_access: false,
+            };
             machine.mappings().into_iter().map(to_watch).collect()
         };
         self.watcher = match std::mem::take(&mut self.watcher) {
