@@ -122,11 +122,11 @@ const SCENARIOS: [(&str, &str, i32, &str); 36] = [
     // Other rights than to be read and written.
     ("executable", "16M", 0, ""),
     ("read-only", "16M", 0, ""),
-    ("no-access", "24M", 0, ""),
+    ("no-access", "16M", 0, ""),
     ("code", "16M", 0, ""),
     ("write-barrier", "20M", 0, ""),
     ("rights-change", "24M", 0, ""),
-    ("read-only-forked", "48M", 0, ""),
+    ("read-only-forked", "24M", 0, ""),
     ("locked-all", "16M", 0, ""),
     ("enters-namespace", "16M", 0, ""),
     ("threads-end-one-by-one", "16M", 5, ""),
