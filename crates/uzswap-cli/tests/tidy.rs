@@ -50,7 +50,7 @@ const LAB: &[&str] = &[
     "sys", "named_enum", "page", "files", "budget", "same_filled", "compressor", "backing", "zpool",
     "index", "zswap", "trace", "pager", "kernel_swap", "random",
 ];
-const PAGER: &[&str] = &["sys", "preload", "page", "backing", "doctor", "zswap", "trace"];
+const PAGER: &[&str] = &["sys", "preload", "page", "random", "backing", "doctor", "zswap", "trace"];
 #[rustfmt::skip]
 const CLI: &[&str] = &[
     "sys", "named_enum", "page", "files", "budget", "same_filled", "compressor", "backing", "zpool",

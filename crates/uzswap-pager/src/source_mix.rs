@@ -1,9 +1,12 @@
 //! Whether faults come from one source or from several in turn: threads of a space, or spaces.
 
-/// Faults after which it is said, and the parts of them that come from another source than the one
-/// before: from one in so many on, sources are several; up to one in so many, it is one.
+/// Faults that are counted before their sources are reported.
 const FAULTS: u32 = 32;
+
+/// Sources are several if one fault in so many, or more, has another source than the one before.
 const SEVERAL_PART: u32 = 4;
+
+/// The source is one if at most one fault in so many has another source than the one before.
 const ONE_PART: u32 = 16;
 
 /// Where the last faults came from.

@@ -6,8 +6,8 @@
 //! and where a worker sees that spaces take turns, it hands one over to a worker that has none.
 //!
 //! Where threads of one space take turns, no worker can be beside each of them. All workers read
-//! faults of this space then, the kernel wakes one of them for each, and they run anywhere: with
-//! one worker two processors were idle for 45 % of the time, as each fault woke one of them.
+//! faults of this space then. The kernel wakes one of them for each fault, on any processor. A
+//! single worker left two processors idle for 45 % of the time, because each fault woke one.
 
 use std::collections::BTreeSet;
 use std::io;
