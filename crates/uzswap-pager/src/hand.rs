@@ -493,7 +493,7 @@ mod tests {
 
     #[test]
     fn a_search_is_as_long_as_the_kernel_takes_and_goes_on_where_it_ended() {
-        let mut sparse = Sparse::new([0..TIB]);
+        let mut sparse = Sparse::new(Some(0..TIB));
         sparse.there.insert(TIB / PAGE - 1);
         sparse.took = ASKED_MAX / 8; // tables of dropped pages, all over
         let (mut hand, mut searches) = (Hand::default(), 1);
@@ -507,7 +507,7 @@ mod tests {
 
     #[test]
     fn the_kernel_is_asked_about_few_tables_of_which_something_is_known_at_once() {
-        let mut sparse = Sparse::new([0..TIB]);
+        let mut sparse = Sparse::new(Some(0..TIB));
         // One page of each 4 MiB is in the store.
         for at in 0..TIB >> 22 {
             let entry = Entry { place: Place::Stored(at as u32), ..UNKNOWN };

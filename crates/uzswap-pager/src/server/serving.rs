@@ -170,7 +170,7 @@ impl Server {
         let window = fresh.window(page, most, |page| table.get(page) != UNKNOWN);
         let window = space.not_commanded(page, window);
         let wanted = run_around(space, page, window, |place| place == Place::Program);
-        let filled = fill(space, wanted.start, &self.zeros[..count(&wanted)]);
+        let filled = fill_or_one(space, page, wanted.start, &self.zeros[..count(&wanted)]);
         let done = self.filled(space, fault, filled);
         space.fresh.filled(page, &done);
         self.pager.charge(count(&done), 0);
@@ -215,7 +215,7 @@ impl Server {
         self.read_ahead(space, wanted.start..ready.start);
         self.read_ahead(space, ready.end..wanted.end);
         let contents = &self.buffer[count(&(wanted.start..ready.start))..][..count(&ready)];
-        let filled = fill(space, ready.start, contents);
+        let filled = fill_or_one(space, page, ready.start, contents);
         let done = self.filled(space, fault, filled);
         let (mut restored, mut rescued) = (0, 0);
         for at in done {
@@ -326,6 +326,23 @@ impl Server {
                 self.pager.lose(space, fault.page(), &text);
             }
         }
+    }
+}
+
+/// Copies contents to missing pages from `first` on, or to `page` alone where a border between
+/// mappings is among them; those that were filled.
+fn fill_or_one(
+    space: &Space,
+    page: u64,
+    first: u64,
+    contents: &[Page],
+) -> Result<Range<u64>, Stopped> {
+    match fill(space, first, contents) {
+        Err(stopped) if stopped.errno == libc::ENOENT && contents.len() > 1 => {
+            let at = count(&(first..page));
+            fill(space, page, &contents[at..=at])
+        }
+        filled => filled,
     }
 }
 
