@@ -290,12 +290,14 @@ fn start(limit: &str, before: &[&str], name: &str) -> (Child, ChildStdout) {
 fn supervisor_is_killed(before: &[&str], name: &str, with_guard: bool) {
     for round in 0..12 {
         let (mut child, mut stdout) = start("24M", before, name);
+        // It is started before the first page leaves: until then the program lacks nothing, and
+        // runs on without a supervisor.
+        let guard = process_tree::wait_for("a guard", || {
+            let processes = process_tree::all_below(child.id());
+            processes.into_iter().find(|pid| process_tree::name(*pid) == "uzswap-guard")
+        });
         thread::sleep(Duration::from_millis(100 + round * 7));
         if with_guard {
-            let guard = process_tree::wait_for("a guard", || {
-                let processes = process_tree::all_below(child.id());
-                processes.into_iter().find(|pid| process_tree::name(*pid) == "uzswap-guard")
-            });
             let killed = Command::new("sh").args(["-c", &format!("kill -KILL {guard}")]).status();
             assert!(killed.unwrap().success());
         }
