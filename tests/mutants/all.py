@@ -400,7 +400,7 @@ def try_mutant(folder, programs, mutant, tests, killers):
     order = sorted(tests, key=lambda test: (-killers[key][test["test"]] * (test["seconds"] < 20),
                                             test["seconds"]))
     for test in order:
-        seconds = math.ceil(test["seconds"] * 6 + 10)
+        seconds = math.ceil(test["seconds"] * 5 + 3)
         verdict, used, _ = run_test(folder, programs[test["program"]], test["test"],
                                     {"UZSWAP_MUTANT": str(mutant["number"])}, seconds)
         spent += used
