@@ -176,3 +176,40 @@ impl MemoryUse {
         ]
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::zswap::LatencyBucket;
+
+    fn with_loads(count: u64, sum_ns: u64, buckets: &[(u64, u64)]) -> Stats {
+        let buckets = buckets.iter().map(|&(below_ns, count)| LatencyBucket { below_ns, count });
+        let load = LatencyCounts { count, sum_ns, buckets: buckets.collect() };
+        Stats { latencies: LatencyStats { load, ..Default::default() }, ..Default::default() }
+    }
+
+    fn with_pool(pool_bytes: u64) -> Stats {
+        Stats { memory: MemoryUse { pool_bytes, ..Default::default() }, ..Default::default() }
+    }
+
+    #[test]
+    fn numbers_that_cannot_be_are_told() {
+        const MAX: u64 = COUNT_MAX;
+        for stats in
+            [with_pool(MAX), with_loads(MAX, MAX, &[(1, MAX)]), with_loads(3, 9, &[(2, 1), (8, 2)])]
+        {
+            assert_eq!(stats.check(), Ok(()));
+        }
+        for (stats, told) in [
+            (with_pool(MAX + 1), "over the maximum"),
+            (with_loads(MAX + 1, 0, &[(1, MAX + 1)]), "do not add up"),
+            (with_loads(0, MAX + 1, &[]), "do not add up"),
+            (with_loads(2, 0, &[(1, 1)]), "do not add up"),
+            (with_loads(2, 0, &[(2, 1), (1, 1)]), "not in order"),
+            (with_loads(2, 0, &[(1, 1), (1, 1)]), "not in order"),
+        ] {
+            let said = stats.check().unwrap_err();
+            assert!(said.contains(told), "{said}");
+        }
+    }
+}
