@@ -293,8 +293,7 @@ fn in_status(pid: u32, name: &str) -> Option<String> {
 
 /// What the kernel's page tables of a process take, in bytes.
 pub(super) fn page_table_bytes_of(thread: u32) -> Option<u64> {
-    let kib: u64 = in_status(thread, "VmPTE:")?.strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kib * 1024)
+    bytes_in(&fs::read_to_string(format!("/proc/{thread}/status")).ok()?, "VmPTE:")
 }
 
 /// As [`ProcessFiles::part_of_anonymous`], of a process without a helper.
