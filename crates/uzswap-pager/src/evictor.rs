@@ -509,7 +509,7 @@ impl Evictor {
     }
 }
 
-/// What became of the pages of a tray, by page of staging.
+/// The outcome for each page of a tray, by page of staging.
 #[derive(Debug, Default)]
 struct Emptied {
     /// The slot of each that is in the store.

@@ -15,8 +15,8 @@ use uzswap::page::PAGE_SIZE;
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
-/// What one search for pages takes at most: entries of the table that it looks at, those of 1 GiB;
-/// and what the kernel takes to tell which pages are there. Faults of the process wait meanwhile.
+/// A search for pages ends after so many entries of the table, those of 1 GiB, or after the kernel
+/// has taken so long to tell which pages are there. Faults of the process wait meanwhile.
 const LOOKED_MAX: u64 = 1 << 18;
 const ASKED_MAX: Duration = Duration::from_millis(2);
 

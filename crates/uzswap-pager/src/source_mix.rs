@@ -64,7 +64,8 @@ mod tests {
         };
         assert_eq!(see(&[1]), Some(Sources::One));
         assert_eq!(see(&[1, 2]), Some(Sources::Several));
-        // Each fourth time, to another one and back.
+        assert_eq!(see(&[1, 1, 1, 2]), Some(Sources::Several));
+        // Each fourth time, to another one.
         assert_eq!(see(&[1, 1, 1, 1, 2, 2, 2, 2]), Some(Sources::Several));
         // More seldom, but not by much: it stays as it was.
         assert_eq!(see(&[2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 1, 1, 1, 1, 1, 1, 1]), None);

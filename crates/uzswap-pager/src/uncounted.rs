@@ -10,8 +10,8 @@ use super::process_files::uncounted_of;
 /// With less of a kind, in bytes, no line names it.
 const NAMED_MIN: u64 = 1 << 20;
 
-/// How much more memory other than anonymous is to be mapped before it is surveyed at once: so many
-/// bytes, and one part in so many of what there was.
+/// Growth of memory other than anonymous after which it is surveyed at once: so many bytes, and one
+/// part in so many of what there was.
 const GROWN_BYTES: u64 = 8 << 20;
 const GROWN_PART: u64 = 16;
 

@@ -686,9 +686,9 @@ impl Helper {
     /// Moves the pages of a run, all of them or none, whatever their rights. The lock as in
     /// [`Helper::move_run`]; the supervisor may also take it once they have moved.
     ///
-    /// mremap(2) moves whatever is at the address. So it follows at once on the kernel's word that
-    /// nothing is to be read. Pages that are not of registered memory move without a report: by
-    /// that the supervisor sees that another mapping came between the two.
+    /// mremap(2) moves whatever is at the address. The helper calls it at once after the kernel has
+    /// said that no event is pending. Pages that are not of registered memory move without a
+    /// report: by that the supervisor sees that another mapping came between the two.
     fn remap_run(&self, number: u32, run: &Run, pauses: &mut u32) {
         let to = run.to.load(Ordering::Relaxed) as usize;
         let from = run.from.load(Ordering::Relaxed) as usize;

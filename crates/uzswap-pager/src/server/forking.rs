@@ -51,8 +51,8 @@ const SPARE_CHILDREN: usize = 16;
 const OVERTAKING_FOR: Duration = Duration::from_millis(100);
 
 impl Server {
-    /// The process above one that says that it was forked when nothing of its parent was watched;
-    /// `None` where the two have no memory in common that is known.
+    /// Relatives of a process that was forked before its parent was watched; `None` where it has no
+    /// memory in common with any that is known.
     ///
     /// # Errors
     ///

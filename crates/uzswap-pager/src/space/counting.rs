@@ -68,8 +68,8 @@ impl Part {
         self.common_bytes
     }
 
-    /// What is in its own count where what all have in common is in the count `of` so many; and
-    /// what of that others have, too.
+    /// Bytes in its own count, if `of` members count all shared pages; and how many of them are
+    /// shared.
     pub(crate) fn counted_of(&self, of: u32) -> (u64, u64) {
         let part_bytes = self.common_bytes / u64::from(of.max(1));
         (self.own_bytes + part_bytes, part_bytes)

@@ -41,8 +41,8 @@ impl Space {
         Ok(self.give(&helper, work::MOVE, tray.map(|tray| (tray, READ_WRITE)), runs))
     }
 
-    /// Tells the helper to move pages that are shared with a process that was forked, once they are
-    /// this process's alone; or that another process had as well, and that have left that.
+    /// Tells the helper to make pages exclusive that a forked process shares, and to move them. The
+    /// same serves pages that were evicted from the other process already.
     pub(crate) fn give_move_shared(&mut self, wanted: &[(u64, usize)]) -> bool {
         if wanted.is_empty() || !self.may_move() {
             return false;

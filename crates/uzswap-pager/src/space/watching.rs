@@ -18,8 +18,8 @@ use uzswap_sys::userfaultfd::Userfaultfd;
 /// little to win, and each thread that ends would be held up to tell that it drops its stack.
 const STACK_PAGES: u64 = 16;
 
-/// How many there may be beside those of threads that there are, of which one may have left a
-/// second: what an allocator puts between guards is like them, too.
+/// Mappings that are spared as stacks at most, beside two for each thread. An allocator may put its
+/// memory between guards, too.
 const STACKS_MIN: usize = 32;
 
 /// How much of a program's arguments and environment stays, in bytes.
