@@ -349,7 +349,7 @@ fn endings() {
 }
 
 fn statistics() {
-    let told = report("16M", "fill");
+    let told = report("16M", "fill-and-leave");
     assert_eq!(told["limit_bytes"], 16 << 20);
     let number = |value: &serde_json::Value| value.as_f64().unwrap();
     assert!(number(&told["counts"]["stored_pages"]) > 0.0, "{told}");

@@ -57,6 +57,18 @@ fn private_file() {
     }
 }
 
+/// Waits until an eighth of the memory has left: to fill and check it takes 30 ms, in which the
+/// supervisor may get no processor.
+fn await_leaving() {
+    let start = Instant::now();
+    while resident_pages() > PAGES * 7 / 8 {
+        if start.elapsed() > Duration::from_secs(60) {
+            super::wrong(&format!("{} pages of {PAGES} are resident", resident_pages()));
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
 fn check(at: usize) {
     check_in_order(at, 0..PAGES);
 }
@@ -110,12 +122,12 @@ fn many_small_maps() {
 
 /// 32 MiB that compress, where this tells: filled once, and checked three times.
 fn fill_and_check(at: impl Fn(usize) -> usize) {
-    thread::sleep(Duration::from_millis(300)); // until it is looked at: all this takes 30 ms
     for page in 0..PAGES {
         let words = raw::page(at(page));
         words[..64].fill(word(page));
         words[511] = page as u64;
     }
+    await_leaving();
     for page in (0..3).flat_map(|_| 0..PAGES) {
         let words = raw::page(at(page));
         let is_right = words[..64].iter().all(|&found| found == word(page));
@@ -129,8 +141,14 @@ fn fill_and_check(at: impl Fn(usize) -> usize) {
 pub(crate) fn run(name: &str) -> ! {
     match name {
         "fill" => check(filled()),
+        "fill-and-leave" => {
+            let at = filled();
+            await_leaving();
+            check(at);
+        }
         "down" => {
             let at = filled_in_order((0..PAGES).rev());
+            await_leaving();
             (0..3).for_each(|_| check_in_order(at, (0..PAGES).rev()));
         }
         "huge-maps" => huge_maps(),
@@ -142,7 +160,9 @@ pub(crate) fn run(name: &str) -> ! {
             raw::exit(7);
         }
         "abort" => {
-            check(filled());
+            let at = filled();
+            await_leaving();
+            check(at);
             std::process::abort();
         }
         "close-all" => {
@@ -245,6 +265,7 @@ pub(crate) fn run(name: &str) -> ! {
         "outlived" => {
             OUTLIVING.store(filled(), Ordering::Relaxed);
             filled();
+            await_leaving();
             OUTLIVED.store(std::process::id() as i32, Ordering::Relaxed);
             raw::share_memory(outlive);
         }
@@ -323,6 +344,7 @@ fn own_userfaultfd() {
 /// memory at its end.
 fn threads_end() {
     let at = filled();
+    await_leaving();
     let checker = thread::spawn(move || {
         for _ in 0..6 {
             check(at);
@@ -470,13 +492,7 @@ fn child_changes() {
         raw::advise(small + round % 64 * PAGE, PAGE, libc::MADV_DONTNEED).expect("madvise");
     }
     (0..PAGES).for_each(|page| raw::page(at + page * PAGE)[65] = 1);
-    let start = Instant::now();
-    while resident_pages() > PAGES * 7 / 8 {
-        if start.elapsed() > Duration::from_secs(60) {
-            super::wrong(&format!("{} pages of {PAGES} are resident", resident_pages()));
-        }
-        thread::sleep(Duration::from_millis(1));
-    }
+    await_leaving();
     if (0..PAGES).any(|page| raw::page(at + page * PAGE)[65] != 1) {
         super::wrong("what was written is not there");
     }
@@ -712,6 +728,7 @@ fn unfit() {
             }
         }
     };
+    await_leaving();
     check(0..PAGES);
     for (fork, pages) in [(raw::fork as fn() -> i32, 0..PAGES), (raw::fork_directly, 0..512)] {
         for _ in 0..2 {
@@ -847,6 +864,7 @@ fn many_write() {
                     *word = words.next_word();
                 }
             }
+            await_leaving();
             raw::exit(0);
         }
         child
