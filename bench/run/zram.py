@@ -236,7 +236,7 @@ def anonymous_below(pid):
     all_bytes = {pid: anonymous(pid) for pid in below(pid)}
     programs = {pid: program(pid) for pid, size in all_bytes.items() if size > 4 << 20}
     parents = {pid: parent(pid) for pid in programs}
-    # To ask for it takes long: those of a parallel build have nothing in common.
+    # The kernel takes long to answer, and processes of a parallel build share nothing.
     is_forked = lambda pid: parents[pid] in programs and programs[parents[pid]] == programs[pid]
     forked = [pid for pid in programs if is_forked(pid)]
     for pid in {*forked, *(parents[pid] for pid in forked)}:

@@ -1,6 +1,8 @@
 #!/bin/sh
-# Kills a process 1000 times, or as often as is said, while it takes snapshots and writes pages back,
-# and checks each time that the snapshot has the last complete state: tests/kill/run.sh [KILLS]
+# tests/kill/run.sh [KILLS]
+#
+# Kills a process KILLS times (1000) while it takes snapshots and writes pages back. The test checks
+# each time that the snapshot has the last complete state.
 set -eu
 cd "$(dirname "$0")/../.."
 UZSWAP_KILLS="${1:-1000}" exec cargo test --test snapshot_kill -- --exact \

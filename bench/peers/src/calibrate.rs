@@ -1,6 +1,6 @@
 //! The search for the capacity at which a cache takes a given amount of real memory.
 //!
-//! A cache counts the bytes it was told of; its table, its links and the heap's waste come on top.
+//! A cache counts the bytes of its entries; its table, its links and the heap's waste come on top.
 //! Real memory is about linear in the capacity, with an offset: false position finds it in few runs.
 
 use anyhow::{Result, bail};
@@ -22,7 +22,7 @@ pub(crate) struct Fit {
 ///
 /// # Errors
 ///
-/// Those of `memory_of`, and where no capacity that was tried comes close enough.
+/// The errors of `memory_of`; another where no capacity that was tried comes close enough.
 pub(crate) fn calibrate(
     target: u64,
     tolerance: f64,
@@ -65,8 +65,8 @@ pub(crate) fn calibrate(
     )
 }
 
-/// The capacity at which the line through both meets the target, kept away from both by a tenth of
-/// their distance, so that noise and steps do not stop the search.
+/// The capacity at which the line through both meets the target. It keeps a tenth of their distance
+/// from both, so that noise and steps do not stop the search.
 fn between(low: Fit, high: Fit, target: u64) -> u64 {
     let span = high.capacity as f64 - low.capacity as f64;
     let share = (target - low.memory) as f64 / (high.memory - low.memory) as f64;

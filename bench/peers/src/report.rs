@@ -1,4 +1,4 @@
-//! What the runs found: a table for people, JSON for programs.
+//! The result of the runs: a table for people, JSON for programs.
 
 use std::fmt;
 
@@ -23,7 +23,7 @@ pub(crate) struct Report {
     pages: u64,
     /// Sum of the pages' compressed sizes.
     object_bytes: u64,
-    /// What the memory of every bounded contender was brought to.
+    /// The memory that every bounded contender was brought to.
     memory_target: u64,
     compressor: String,
     zipf: f64,

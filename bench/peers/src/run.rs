@@ -148,9 +148,9 @@ pub(crate) fn run(spec: &Spec) -> Result<Outcome> {
     })
 }
 
-/// Fills the cache, warms it up and then times it, each reader in one thread throughout: the C heap
-/// has an arena per thread, and pages of a thread that is gone would count as the cache's. From the
-/// start of the first reader to the end of the last.
+/// Fills the cache, warms it up and then times it, from the start of the first reader to the end of
+/// the last. Each reader is one thread throughout: the C heap has an arena per thread, and pages of
+/// a thread that is gone would count as the cache's.
 fn read_all(
     spec: &Spec,
     cache: &dyn PageCache,

@@ -1,4 +1,4 @@
-//! What a program writes first: the `lru` crate's map under one mutex, and a count of bytes.
+//! The first try of many programs: the `lru` crate's map under one mutex, and a count of bytes.
 
 use std::sync::Mutex;
 

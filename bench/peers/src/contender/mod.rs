@@ -104,7 +104,7 @@ impl Contender {
     }
 }
 
-/// What a peer keeps: shared, so that a reader decompresses it without a lock of the cache.
+/// The object that a peer keeps: shared, so a reader decompresses it without a lock of the cache.
 type Object = Arc<[u8]>;
 
 /// Pages to objects and back, with the compressor that the store uses.
