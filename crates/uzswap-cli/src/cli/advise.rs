@@ -7,11 +7,12 @@ use std::time::Duration;
 use anyhow::{Context, anyhow};
 
 use super::Failure;
-use super::compare::{terminal_columns, with_progress};
+use super::compare::with_progress;
 use super::corpus::Source;
 use super::json::JsonOutput;
 use super::live::parse_time;
 use super::sample::{self, SampleSize};
+use super::window;
 use crate::lab::advise::machine::SwapState;
 use crate::lab::advise::{AdviceReport, Runtime, Target};
 use crate::lab::capture::{
@@ -89,7 +90,7 @@ impl Advise {
         let report = self.advice();
         interrupt::end_if_noted();
         let report = report?;
-        let screen = Screen::new(terminal_columns(), false);
+        let screen = Screen::new(window::columns(), false);
         output.print_document(&report, || report.to_text(screen))
     }
 

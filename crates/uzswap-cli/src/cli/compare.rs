@@ -19,6 +19,7 @@ use super::live::{self, LiveArguments, LiveChoice};
 use super::report_args::ReportArgs;
 use super::sample::{self, SampleSize};
 use super::size::parse_size;
+use super::window;
 use crate::lab::capture::{CaptureOptions, capture_command, capture_pid};
 use crate::lab::experiment::{Combination, Experiment, ExperimentError, Settings, child};
 use crate::lab::replay::FreedHalf;
@@ -243,7 +244,7 @@ impl Compare {
             )));
         }
         let mut output = JsonOutput::open(self.json.as_ref())?;
-        let screen = Screen::new(terminal_columns(), self.details);
+        let screen = Screen::new(window::columns(), self.details);
         let mut page = self.report.open()?;
         if let Some(experiment) = experiment {
             let baseline = self.open_baseline(Schema::CompareLimit)?;
@@ -434,12 +435,6 @@ pub(super) fn with_progress(experiment: &Experiment) -> Result<Vec<Combination>,
     });
     bar.finish_and_clear();
     result
-}
-
-/// Columns of the terminal on standard output; 80 where that is another file.
-pub(super) fn terminal_columns() -> usize {
-    let size = rustix::termios::tcgetwinsize(io::stdout());
-    size.map_or(80, |size| usize::from(size.ws_col))
 }
 
 fn parse_header(text: &str) -> Result<(ZpoolKind, usize), String> {
