@@ -311,6 +311,7 @@ pub(super) mod tests {
                 accessed: None,
                 traced: None,
                 unit_sums: Vec::new(),
+                open_bytes: 0,
             }
         };
         let runs = seconds.map(run).to_vec();
