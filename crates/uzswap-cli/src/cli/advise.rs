@@ -11,6 +11,7 @@ use super::compare::with_progress;
 use super::corpus::Source;
 use super::json::JsonOutput;
 use super::live::parse_time;
+use super::report_args::ReportArgs;
 use super::sample::{self, SampleSize};
 use super::window;
 use crate::lab::advise::machine::SwapState;
@@ -89,6 +90,8 @@ pub(super) struct Advise {
     /// Print one JSON document instead, or write it to FILE beside the text
     #[arg(long, value_name = "FILE", num_args = 0..=1)]
     json: Option<Option<PathBuf>>,
+    #[command(flatten)]
+    report: ReportArgs,
 }
 
 impl Advise {
@@ -98,11 +101,13 @@ impl Advise {
             return Err(Failure::Usage(anyhow!("--tree needs --pid")));
         }
         let mut output = JsonOutput::open(self.json.as_ref())?;
+        let mut page = self.report.open()?;
         let report = self.advice();
         interrupt::end_if_noted();
         let report = report?;
         let screen = Screen::new(window::columns(), false);
-        output.print_document(&report, || report.to_text(screen))
+        let printed = output.print_document(&report, || report.to_text(screen));
+        page.write(&report).and(printed)
     }
 
     fn advice(&self) -> Result<AdviceReport, Failure> {
