@@ -119,7 +119,7 @@ fn wrong_targets_are_refused_in_words() {
         (&["--system", "--pid", "1"], 2, "cannot be used with"),
         (&["--tree", "--corpus", &none], 2, "--pid"),
         (&["--budget", "0s"], 2, "expected a time"),
-        (&["--sample", "1K"], 2, "two runs"),
+        (&["--sample", "1K"], 2, "least of 1M"),
         (&["--", "/nope/program"], 2, "/nope/program"),
     ] {
         expect_error(&advise(arguments), code, &[words]);

@@ -29,6 +29,7 @@ fn main() -> ExitCode {
     trials::run([
         trial("the_checks_find_what_is_wrong", None, checks),
         trial("a_comparison", None, comparison),
+        trial("advice", None, advice),
         trial("studies", None, studies),
         trial("a_run_and_a_command_under_a_limit", no_run.clone(), runs),
         trial("text_of_others_is_no_markup", None, hostile_names),
@@ -294,6 +295,21 @@ fn comparison() {
     let drawn: f64 = lengths.chunks(3).map(|row| row[2]).sum();
     assert_eq!(drawn as u64, counted);
     assert!(page.contains("compare --corpus "), "no command line");
+}
+
+fn advice() {
+    let lab = Lab::new();
+    let path = lab.path("<b>");
+    pages(&path);
+    let page = page_of(&["advise", "--corpus", path.to_str().unwrap()]);
+    let document = check(&page);
+    let measured = &document["measured"];
+    let ends = ["/bytes/estimate", "/bytes/low", "/bytes/high"];
+    let memory = numbers(&page, "Memory of all pages");
+    let all = document["target"]["bytes"].as_f64().unwrap();
+    assert_same(&memory, &[expected(measured, &ends), vec![all]].concat());
+    let sentence = document["verdict"][0].as_str().unwrap();
+    assert!(page.contains(sentence), "{sentence}");
 }
 
 fn studies() {

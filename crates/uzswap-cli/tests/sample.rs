@@ -16,12 +16,13 @@ use std::process::{Child, Command, Stdio};
 use serde_json::Value;
 use support::{Lab, capture_to, expect_success, has_note, small_core};
 use uzswap::page::{PAGE_SIZE, Page};
-use uzswap_cli::lab::capture::capture_workload;
+use uzswap_cli::lab::capture::{capture_workload, thin_page_set};
 use uzswap_cli::lab::page_set::{About, PageSet};
+use uzswap_cli::lab::sample::SamplePlan;
 use uzswap_cli::lab::workload::Workload;
 use uzswap_sys::process::peak_bytes_of_children;
 
-const UNIT: u64 = 128 * PAGE_SIZE as u64;
+const UNIT: u64 = 16 * PAGE_SIZE as u64;
 
 fn text(path: &Path) -> &str {
     path.to_str().unwrap()
@@ -108,11 +109,11 @@ fn a_file_of_64_gib_takes_little_memory() {
     (0..64).for_each(|at| file.write_all_at(&[7; 100_000], at << 30).unwrap());
     let document = compare(&path, &["--sample", "16M", "--zpool", "zsmalloc"]);
     let sample = &document["corpus"]["sample"];
-    assert_eq!((sample["of_pages"].as_u64(), sample["units"].as_u64()), (Some(1 << 24), Some(32)));
+    assert_eq!((sample["of_pages"].as_u64(), sample["units"].as_u64()), (Some(1 << 24), Some(256)));
     let whole = &document["combinations"][0]["whole"];
     assert!(whole["same_filled_pages"]["high"].as_u64().unwrap() > (1 << 24) * 9 / 10, "{whole}");
     let page = uzswap(&["compare", "--runs", "1", "--sample", "16M", "--corpus", text(&path)]);
-    assert!(page.contains("sample    4,096 of 16,777,216 pages (0.024 %), runs of 128, seed 1"));
+    assert!(page.contains("sample    4,096 of 16,777,216 pages (0.024 %), runs of 16, seed 1"));
     assert!(
         page.contains("SCALED TO ALL PAGES") && page.contains("sha256 of the sample"),
         "{page}"
@@ -188,6 +189,27 @@ fn a_process_is_sampled_by_its_units() {
 }
 
 #[test]
+fn a_smaller_sample_of_a_page_set_has_units_of_all_of_it() {
+    let lab = Lab::new();
+    let [whole, some, few] = ["whole", "some", "few"].map(|name| lab.path(name));
+    let about = capture_workload(Workload::Mixed, 1, 8 << 20, &whole).unwrap();
+    let all = PageSet::read(&whole).unwrap();
+    let plan = |pages, seed| SamplePlan { pages_max: Some(pages), seed };
+    let thin = |from: &Path, about: &About, to: &Path, plan: SamplePlan| {
+        thin_page_set(from, about, to, plan).unwrap()
+    };
+    assert_eq!(thin(&whole, &about, &some, plan(about.page_count, 1)), None);
+    let about = thin(&whole, &about, &some, plan(800, 1)).unwrap();
+    is_part_of(&PageSet::read(&some).unwrap(), &all);
+    assert!((600..=1000).contains(&about.page_count), "{:?}", about.sample);
+    // Again, from pages that are a sample already.
+    let about = thin(&some, &about, &few, plan(200, 2)).unwrap();
+    is_part_of(&PageSet::read(&few).unwrap(), &all);
+    assert!((100..=300).contains(&about.page_count), "{:?}", about.sample);
+    assert_eq!(PageSet::read(&few).unwrap().about, about);
+}
+
+#[test]
 fn a_command_is_sampled_at_its_peak() {
     let lab = Lab::new();
     let program = env!("CARGO_BIN_EXE_uzswap");
@@ -197,8 +219,8 @@ fn a_command_is_sampled_at_its_peak() {
     let set = lab.read();
     let sample = set.about.sample.unwrap();
     // Units are part-filled in the small processes beside it.
-    assert!(sample.of_pages > 4000 && (2..16).contains(&sample.units), "{sample:?}");
-    assert!(sample.pages <= sample.units * 128 && sample.pages == set.about.page_count);
+    assert!(sample.of_pages > 4000 && (16..128).contains(&sample.units), "{sample:?}");
+    assert!(sample.pages <= sample.units * 16 && sample.pages == set.about.page_count);
     assert!(has_note(&set.about, "of the peak"), "{:?}", set.about.notes);
 }
 

@@ -2,16 +2,18 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
 
 use super::Failure;
-use super::compare::{terminal_columns, with_progress};
+use super::compare::with_progress;
 use super::corpus::Source;
 use super::json::JsonOutput;
 use super::live::parse_time;
+use super::report_args::ReportArgs;
 use super::sample::{self, SampleSize};
+use super::window;
 use crate::lab::advise::machine::SwapState;
 use crate::lab::advise::{AdviceReport, Runtime, Target};
 use crate::lab::capture::{
@@ -20,6 +22,7 @@ use crate::lab::capture::{
 use crate::lab::experiment::{Experiment, Settings};
 use crate::lab::html::shell_line;
 use crate::lab::report::{Report, Screen};
+use crate::lab::sample::SamplePlan;
 use uzswap::compressor::CompressorKind;
 use uzswap::index::IndexKind;
 use uzswap::page::PAGE_SIZE;
@@ -38,6 +41,15 @@ const RUNS: usize = 1;
 /// The sample of a command, whose user waits, and of anything else.
 const SAMPLE_OF_COMMAND: u64 = 64 << 20;
 const SAMPLE: u64 = 256 << 20;
+
+/// The time of the measurement is one part in so many of the command's own.
+const COMMAND_SHARE: u32 = 10;
+
+/// One page in all of the compressors, stored and loaded: some 30 us on a processor of 2020.
+const PAGE_TIME: Duration = Duration::from_micros(40);
+
+/// Pages that are measured however short a command is: fewer are little more than a guess.
+const PAGES_MIN: u64 = 1 << 11; // 2,048
 
 /// What `uzswap advise` is asked for.
 ///
@@ -68,7 +80,8 @@ pub(super) struct Advise {
     /// Most time for reading the processes of --system: 500ms, 30s
     #[arg(long, value_name = "TIME", value_parser = parse_time, default_value = "10s")]
     budget: Duration,
-    /// Memory to measure, or all of it [default: 256M, of a command 64M]
+    /// Memory to measure, or all of it [default: 256M; of a command at most 64M, and in a tenth of
+    /// its time]
     #[arg(long, value_name = "SIZE")]
     sample: Option<SampleSize>,
     /// Seed of the sample: same seed, same pages
@@ -77,6 +90,8 @@ pub(super) struct Advise {
     /// Print one JSON document instead, or write it to FILE beside the text
     #[arg(long, value_name = "FILE", num_args = 0..=1)]
     json: Option<Option<PathBuf>>,
+    #[command(flatten)]
+    report: ReportArgs,
 }
 
 impl Advise {
@@ -86,11 +101,13 @@ impl Advise {
             return Err(Failure::Usage(anyhow!("--tree needs --pid")));
         }
         let mut output = JsonOutput::open(self.json.as_ref())?;
+        let mut page = self.report.open()?;
         let report = self.advice();
         interrupt::end_if_noted();
         let report = report?;
-        let screen = Screen::new(terminal_columns(), false);
-        output.print_document(&report, || report.to_text(screen))
+        let screen = Screen::new(window::columns(), false);
+        let printed = output.print_document(&report, || report.to_text(screen));
+        page.write(&report).and(printed)
     }
 
     fn advice(&self) -> Result<AdviceReport, Failure> {
@@ -107,6 +124,7 @@ impl Advise {
             mappings: vec![ObjectMapping::default()],
             compressors: COMPRESSORS.to_vec(),
             runs: RUNS,
+            is_brief: true,
             settings,
             object_headers: Vec::new(),
             limits: None,
@@ -135,9 +153,14 @@ impl Advise {
             });
         }
         if !self.command.is_empty() {
-            return Source::captured("", |path| {
+            let start = Instant::now();
+            let source = Source::captured("", |path| {
                 capture_command(&self.command, CaptureAt::Peak, path, &options)
-            });
+            })?;
+            return match self.sample {
+                Some(_) => Ok(source),
+                None => source.thinned(plan_for(start.elapsed(), self.seed)),
+            };
         }
         Source::captured("sampling all processes", |path| {
             capture_system(path, &options, self.budget)
@@ -157,5 +180,25 @@ impl Advise {
             is_machine: self.command.is_empty() && self.pid.is_none() && self.corpus.is_none(),
             runtime: names.chain(mappings).find_map(Runtime::of),
         }
+    }
+}
+
+/// The pages to measure of a command that took so long.
+fn plan_for(taken: Duration, seed: u64) -> SamplePlan {
+    let pages = (taken / COMMAND_SHARE).as_nanos() / PAGE_TIME.as_nanos();
+    let pages = u64::try_from(pages).unwrap_or(u64::MAX).max(PAGES_MIN);
+    SamplePlan { pages_max: Some(pages), seed }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_short_command_is_measured_in_a_tenth_of_its_time() {
+        let pages = |millis| plan_for(Duration::from_millis(millis), 1).pages_max.unwrap();
+        assert_eq!(pages(0), PAGES_MIN);
+        assert_eq!(pages(2000), 5000, "0.2 s of 40 us a page");
+        assert_eq!(pages(20_000), 50_000);
     }
 }

@@ -63,7 +63,7 @@ pub(super) struct Capture {
     no_trace: bool,
     /// Read about this much of memory above it: 1G, or all [default: 1G]
     ///
-    /// The sample has runs of 128 adjacent pages. `compare` scales its figures to all pages.
+    /// The sample has runs of 16 adjacent pages. `compare` scales its figures to all pages.
     #[arg(long, value_name = "SIZE")]
     sample: Option<SampleSize>,
     /// Seed of the sample: same seed, same runs of pages

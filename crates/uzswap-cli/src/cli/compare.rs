@@ -19,6 +19,7 @@ use super::live::{self, LiveArguments, LiveChoice};
 use super::report_args::ReportArgs;
 use super::sample::{self, SampleSize};
 use super::size::parse_size;
+use super::window;
 use crate::lab::capture::{CaptureOptions, capture_command, capture_pid};
 use crate::lab::experiment::{Combination, Experiment, ExperimentError, Settings, child};
 use crate::lab::replay::FreedHalf;
@@ -97,7 +98,7 @@ pub(super) struct Compare {
     size: usize,
     /// Read about this much of memory above it: 1G, or all [default: 1G]
     ///
-    /// The sample has runs of 128 adjacent pages of --pid, --corpus or a command. Sizes are scaled
+    /// The sample has runs of 16 adjacent pages of --pid, --corpus or a command. Sizes are scaled
     /// to all pages, with the interval in which they lie with 95 % confidence.
     #[arg(long, value_name = "SIZE", conflicts_with_all = ["sizes", "trace", "workload", "size"],
           help_heading = "Pages", hide_short_help = true)]
@@ -136,10 +137,10 @@ pub(super) struct Compare {
     #[arg(long, hide_short_help = true, help_heading = "Comparison", value_name = "NAMES",
           value_delimiter = ',', default_value = IndexKind::default().name())]
     index: Vec<IndexKind>,
-    /// Runs of each combination, each in a process of its own
-    #[arg(long, help_heading = "Comparison", value_name = "N", default_value_t = 5,
+    /// Runs of each combination, each in a process of its own [default: 5, of a sample 3]
+    #[arg(long, help_heading = "Comparison", value_name = "N",
           value_parser = RangedU64ValueParser::<usize>::new().range(1..=1000))]
-    runs: usize,
+    runs: Option<usize>,
     /// Pages to free once all are stored: half (random) or odd
     #[arg(long, hide_short_help = true, help_heading = "Comparison",
           value_name = "WHICH", default_value_t = FreedHalf::Random)]
@@ -222,6 +223,10 @@ pub(super) struct Compare {
     report: ReportArgs,
 }
 
+/// Runs of each combination. A sample is 1 GiB by default, and three runs show what five do.
+const RUNS: usize = 5;
+const RUNS_OF_SAMPLE: usize = 3;
+
 /// Compressors of a replay, and of a live study, whose runs take as long as the command.
 const REPLAY_COMPRESSORS: [CompressorKind; 2] = [CompressorKind::Lz4, CompressorKind::Zstd(3)];
 const LIVE_COMPRESSORS: [CompressorKind; 1] = [CompressorKind::Lz4];
@@ -234,7 +239,7 @@ impl Compare {
             zpools: &self.zpool,
             compressors: self.compressors(&LIVE_COMPRESSORS),
             indexes: &self.index,
-            runs: self.runs,
+            runs: self.runs.unwrap_or(RUNS),
         };
         let experiment = self.live.experiment(&choice)?;
         if self.csv && matches!(self.json, Some(None)) {
@@ -243,7 +248,7 @@ impl Compare {
             )));
         }
         let mut output = JsonOutput::open(self.json.as_ref())?;
-        let screen = Screen::new(terminal_columns(), self.details);
+        let screen = Screen::new(window::columns(), self.details);
         let mut page = self.report.open()?;
         if let Some(experiment) = experiment {
             let baseline = self.open_baseline(Schema::CompareLimit)?;
@@ -321,6 +326,7 @@ impl Compare {
             same_filled: self.same_filled,
             same_filled_zero_only: self.same_filled_zero_only,
         };
+        let runs = if source.info.sample.is_some() { RUNS_OF_SAMPLE } else { RUNS };
         let experiment = Experiment {
             corpus: source.file.clone(),
             pages: source.count(),
@@ -330,7 +336,8 @@ impl Compare {
             indexes: distinct(&self.index),
             mappings: distinct(&self.mapping),
             compressors: distinct(self.compressors(&REPLAY_COMPRESSORS)),
-            runs: self.runs,
+            runs: self.runs.unwrap_or(runs),
+            is_brief: false,
             settings,
             object_headers: self.object_header.clone(),
             limits,
@@ -434,12 +441,6 @@ pub(super) fn with_progress(experiment: &Experiment) -> Result<Vec<Combination>,
     });
     bar.finish_and_clear();
     result
-}
-
-/// Columns of the terminal on standard output; 80 where that is another file.
-pub(super) fn terminal_columns() -> usize {
-    let size = rustix::termios::tcgetwinsize(io::stdout());
-    size.map_or(80, |size| usize::from(size.ws_col))
 }
 
 fn parse_header(text: &str) -> Result<(ZpoolKind, usize), String> {

@@ -15,10 +15,12 @@ use tempfile::TempDir;
 use super::Failure;
 use super::capture::failure;
 use super::size::check_available;
-use crate::lab::capture::{CaptureError, capture_file, capture_workload, sample_page_set};
+use crate::lab::capture::{
+    CaptureError, capture_file, capture_workload, sample_page_set, thin_page_set,
+};
 use crate::lab::compressed_lengths::KindPages;
 use crate::lab::experiment::CorpusFile;
-use crate::lab::page_set::{About, PageSet, PageSetError, hex};
+use crate::lab::page_set::{About, PageSet, PageSetError, Place, hex};
 use crate::lab::replay::Trace;
 use crate::lab::report::CorpusInfo;
 use crate::lab::sample::SamplePlan;
@@ -40,6 +42,8 @@ pub(super) struct Source {
     pub(super) mappings: Vec<String>,
     /// The most resident pages of a command that was captured.
     pub(super) peak_pages: Option<u64>,
+    /// The description of pages.
+    about: Option<About>,
     /// Where the file is, if it was made for this command.
     _made: Option<TempDir>,
 }
@@ -58,7 +62,7 @@ impl Source {
         }
         let made = temporary_directory()?;
         let output = made.path().join("pages");
-        match sample_page_set(path, &output, plan).map_err(not_captured)? {
+        match sample_page_set(path, Place::temporary(&output), plan).map_err(not_captured)? {
             Some(about) => Ok(Source::of_pages(output.into(), about, Some(made))),
             None => Source::of_page_set(path),
         }
@@ -79,7 +83,7 @@ impl Source {
     /// The page set that `capture` writes; `waiting` is shown meanwhile.
     pub(super) fn captured(
         waiting: &str,
-        capture: impl FnOnce(&Path) -> Result<About, CaptureError>,
+        capture: impl FnOnce(Place<'_>) -> Result<About, CaptureError>,
     ) -> Result<Source, Failure> {
         let made = temporary_directory()?;
         let path = made.path().join("pages");
@@ -87,9 +91,24 @@ impl Source {
         if !waiting.is_empty() {
             bar.set_message(escaped(waiting).into_owned());
         }
-        let about = capture(&path);
+        let about = capture(Place::temporary(&path));
         bar.finish_and_clear();
         Ok(Source::of_pages(path.into(), about.map_err(not_captured)?, Some(made)))
+    }
+
+    /// A smaller sample of captured pages; the same where `plan` has room for all of them.
+    pub(super) fn thinned(self, plan: SamplePlan) -> Result<Source, Failure> {
+        let Some(about) = &self.about else { return Ok(self) };
+        let made = temporary_directory()?;
+        let path = made.path().join("pages");
+        let thin = thin_page_set(self.file.path(), about, Place::temporary(&path), plan);
+        match thin.map_err(not_captured)? {
+            Some(about) => {
+                let thin = Source::of_pages(path.into(), about, Some(made));
+                Ok(Source { mappings: self.mappings, ..thin }) // those of all pages that were read
+            }
+            None => Ok(self),
+        }
     }
 
     /// The page set at `path`, checked.
@@ -103,7 +122,8 @@ impl Source {
         let kinds = KindPages::of_ranges(&about.ranges, about.page_count);
         let (units, mappings) = (about.unit_pages(), mappings(&about));
         let (file, peak_pages) = (CorpusFile::Pages(path), about.peak_pages);
-        Source { file, info: info(about), kinds, units, mappings, peak_pages, _made: made }
+        let info = info(about.clone());
+        Source { file, info, kinds, units, mappings, peak_pages, about: Some(about), _made: made }
     }
 
     /// The list of sizes at `path`, checked.
@@ -134,7 +154,8 @@ impl Source {
         made: Option<TempDir>,
     ) -> Source {
         let (units, mappings) = (Vec::new(), Vec::new());
-        Source { file, info, kinds, units, mappings, peak_pages: None, _made: made }
+        let (peak_pages, about) = (None, None);
+        Source { file, info, kinds, units, mappings, peak_pages, about, _made: made }
     }
 
     /// The trace at `path`, checked.

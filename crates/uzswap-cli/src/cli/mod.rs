@@ -21,6 +21,7 @@ mod stat;
 mod top;
 mod torture;
 mod use_memory;
+mod window;
 mod workload;
 
 use std::borrow::Cow;

@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use super::size::parse_size;
-use crate::lab::sample::{SamplePlan, UNIT_BYTES, UNITS_MIN};
+use crate::lab::sample::SamplePlan;
 use uzswap::page::PAGE_SIZE;
 
 /// How much to read, as it is given on the command line.
@@ -25,15 +25,14 @@ impl FromStr for SampleSize {
     type Err = String;
 
     fn from_str(text: &str) -> Result<SampleSize, String> {
-        const BYTES_MIN: u64 = UNITS_MIN * UNIT_BYTES;
+        const BYTES_MIN: u64 = 1 << 20; // a smaller one says nothing
         if text == "all" {
             return Ok(SampleSize::All);
         }
         match parse_size(text)? as u64 {
             bytes @ BYTES_MIN.. => Ok(SampleSize::Bytes(bytes)),
             bytes => Err(format!(
-                "a sample of {bytes} bytes is below the least of {}M, two runs of 128 pages; give \
-                 a larger size, or all",
+                "a sample of {bytes} bytes is below the least of {}M; give a larger size, or all",
                 BYTES_MIN >> 20
             )),
         }
@@ -54,10 +53,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn samples_are_all_or_two_units_at_least() {
+    fn samples_are_all_or_a_mebibyte_at_least() {
         assert_eq!("all".parse(), Ok(SampleSize::All));
         assert_eq!("1M".parse(), Ok(SampleSize::Bytes(1 << 20)));
-        for (text, word) in [("0", "at least 1 byte"), ("100", "two runs"), ("1023K", "two runs")] {
+        for (text, word) in
+            [("0", "at least 1 byte"), ("100", "least of 1M"), ("1023K", "least of 1M")]
+        {
             let error = text.parse::<SampleSize>().unwrap_err();
             assert!(error.contains(word), "{error}");
         }

@@ -73,6 +73,8 @@ pub struct Experiment {
     pub compressors: Vec<CompressorKind>,
     /// Runs of each combination.
     pub runs: usize,
+    /// Whether a run ends once all pages were stored and loaded.
+    pub is_brief: bool,
     /// Settings shared by all of them.
     pub settings: Settings,
     /// Bytes in front of each object, by allocator; 0 for those that are not named.
@@ -147,7 +149,7 @@ pub struct RunSpec {
     pub corpus: CorpusFile,
     /// How many there must be.
     pub pages: u64,
-    /// Pages of each unit of a sample.
+    /// Pages of each unit of a sample, where their sums are wanted: of the first run alone.
     #[serde(default)]
     pub units: Vec<u64>,
     /// The parts beside the compressor.
@@ -155,6 +157,9 @@ pub struct RunSpec {
     /// The compressor; of no matter to a list of sizes.
     #[serde(with = "by_name")]
     pub compressor: CompressorKind,
+    /// Whether it ends once all pages were stored and loaded.
+    #[serde(default)]
+    pub is_brief: bool,
     /// Bytes in front of each object.
     pub object_header_bytes: usize,
     /// Settings shared by all combinations.
@@ -248,9 +253,10 @@ impl Experiment {
                 let spec = RunSpec {
                     corpus: self.corpus.clone(),
                     pages: self.pages,
-                    units: self.units.clone(),
+                    units: if run == 0 { self.units.clone() } else { Vec::new() },
                     parts: combination.parts,
                     compressor: *compressor,
+                    is_brief: self.is_brief,
                     object_header_bytes: combination.object_header_bytes,
                     settings: self.settings,
                     limit_settings: self.limits.as_ref().map(|limits| limits.settings.clone()),
@@ -442,7 +448,8 @@ fn replay_spec(spec: &RunSpec, corpus: &Corpus) -> Result<RunResult, Refusal> {
     let compressor = || compressor_of(spec, corpus);
     let (Some(parts), Some(limit)) = (spec.parts.limit, &spec.limit_settings) else {
         let build = || store(Zswap::with_compressor(options, compressor()));
-        return replay(corpus, &spec.units, settings.free, &name, build).map_err(refusal);
+        let freed = (!spec.is_brief).then_some(settings.free);
+        return replay(corpus, &spec.units, freed, &name, build).map_err(refusal);
     };
     let meter = Arc::new(Meter::default());
     let backing = limited_pool::open(limit, parts, &meter)

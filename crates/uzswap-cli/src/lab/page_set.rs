@@ -22,12 +22,15 @@ use sha2::{Digest, Sha256};
 use tempfile::NamedTempFile;
 use thiserror::Error;
 
-use super::sample::{Sample, UNIT_PAGES, UnitWalk, pieces};
+use super::sample::{Sample, UNIT_PAGES, pieces};
 use uzswap::files::create_private;
 use uzswap::page::{PAGE_SIZE, Page};
 
 /// The side file's format that this version reads and writes.
 pub const FORMAT: u32 = 1;
+
+/// Pages of a unit in samples that earlier versions drew.
+const UNIT_PAGES_BEFORE: u64 = 1 << 7; // 128
 
 /// Pages that are read or written at a time.
 const CHUNK_PAGES: usize = 1 << 8; // 1 MiB
@@ -63,7 +66,7 @@ pub struct About {
 impl About {
     /// Pages of each unit, in the order of the file; empty where the pages are not a sample.
     pub fn unit_pages(&self) -> Vec<u64> {
-        if self.sample.is_some() { units_of(&self.ranges) } else { Vec::new() }
+        self.sample.map_or(Vec::new(), |sample| units_of(&self.ranges, sample.unit_pages))
     }
 
     /// The description of a file of pages that has none.
@@ -94,10 +97,13 @@ impl About {
             differs("the sum of the ranges", known, page_count)
         });
         let Some(sample) = self.sample.filter(|_| of_pages.is_none()) else { return of_pages };
-        let units = units_of(&self.ranges);
+        let of_unit = differs("sample.unit_pages", sample.unit_pages, UNIT_PAGES);
+        if of_unit.is_some() && sample.unit_pages != UNIT_PAGES_BEFORE {
+            return of_unit;
+        }
+        let units = units_of(&self.ranges, sample.unit_pages);
         differs("the sum of the ranges", units.iter().sum(), page_count)
             .or_else(|| differs("sample.pages", sample.pages, page_count))
-            .or_else(|| differs("sample.unit_pages", sample.unit_pages, UNIT_PAGES))
             .or_else(|| differs("sample.units", sample.units, units.len() as u64))
             .or_else(|| {
                 differs("sample.of_pages", sample.of_pages, sample.of_pages.max(page_count))
@@ -105,17 +111,19 @@ impl About {
     }
 }
 
-/// Pages of each unit that the ranges have.
-fn units_of(ranges: &[PageRange]) -> Vec<u64> {
-    let (mut walk, mut units) = (UnitWalk::counting(), Vec::new());
+/// Pages of each unit that the ranges have, of at most so many pages.
+fn units_of(ranges: &[PageRange], unit_pages: u64) -> Vec<u64> {
+    let window_bytes = unit_pages * PAGE_SIZE as u64;
+    let (mut last, mut units) = (None, Vec::new());
     for range in ranges {
-        for piece in pieces(range.start..range.end()) {
-            walk.meets(range.pid, &range.name, &piece);
+        for piece in pieces(range.start..range.end(), window_bytes) {
             let pages = (piece.end - piece.start).div_ceil(PAGE_SIZE as u64);
-            match walk.met().units as usize > units.len() {
-                true => units.push(pages),
-                false => *units.last_mut().expect("a walk that met a piece has a unit") += pages,
+            let unit = Some((range.pid, &range.name, piece.start / window_bytes));
+            match units.last_mut() {
+                Some(unit_pages) if unit == last => *unit_pages += pages,
+                _ => units.push(pages),
             }
+            last = unit;
         }
     }
     units
@@ -400,6 +408,28 @@ pub(super) fn read_full(file: &mut impl Read, buffer: &mut [u8]) -> io::Result<u
     Ok(filled)
 }
 
+/// The place of a page set that is written.
+#[derive(Debug, Clone, Copy)]
+pub struct Place<'a> {
+    path: &'a Path,
+    /// Whether the set is to outlast a crash of the machine.
+    is_lasting: bool,
+}
+
+impl<'a> Place<'a> {
+    /// A place for the time of one command, which does not wait for the disk.
+    pub fn temporary(path: &'a Path) -> Place<'a> {
+        Place { path, is_lasting: false }
+    }
+}
+
+impl<'a, P: AsRef<Path> + ?Sized> From<&'a P> for Place<'a> {
+    /// A place that lasts.
+    fn from(path: &'a P) -> Place<'a> {
+        Place { path: path.as_ref(), is_lasting: true }
+    }
+}
+
 /// Writes a page set, page by page, so that it appears under its name whole or not at all.
 ///
 /// Until [`finish`](PageSetWriter::finish) the pages are in a hidden temporary file of the same
@@ -408,6 +438,7 @@ pub(super) fn read_full(file: &mut impl Read, buffer: &mut [u8]) -> io::Result<u
 #[derive(Debug)]
 pub struct PageSetWriter {
     path: PathBuf,
+    is_lasting: bool,
     file: NamedTempFile,
     hash: Sha256,
     page_count: u64,
@@ -418,14 +449,15 @@ pub struct PageSetWriter {
 }
 
 impl PageSetWriter {
-    /// A writer for the page set at `path`, which is replaced only when this one is complete.
+    /// A writer for the page set at `place`, which is replaced only when this one is complete.
     ///
     /// # Errors
     ///
     /// [`PageSetError::Directory`] or [`PageSetError::NotAFile`] if the path is not a file;
     /// [`PageSetError::SideFile`] if the name of the side file belongs to another file;
     /// [`PageSetError::Create`] if its directory is not writable.
-    pub fn create(path: &Path) -> Result<PageSetWriter, PageSetError> {
+    pub fn create<'a>(place: impl Into<Place<'a>>) -> Result<PageSetWriter, PageSetError> {
+        let Place { path, is_lasting } = place.into();
         if path.as_os_str().as_bytes().ends_with(b"/") {
             return Err(PageSetError::Directory { path: path.to_owned() });
         }
@@ -448,6 +480,7 @@ impl PageSetWriter {
         read_side_file(&side)?;
         Ok(PageSetWriter {
             path: path.to_owned(),
+            is_lasting,
             file,
             hash: Sha256::new(),
             page_count: 0,
@@ -517,7 +550,7 @@ impl PageSetWriter {
             of_pages: of_pages.max(self.page_count),
             pages: self.page_count,
             unit_pages: UNIT_PAGES,
-            units: units_of(&self.ranges).len() as u64,
+            units: units_of(&self.ranges, UNIT_PAGES).len() as u64,
             seed,
         });
         let about = About {
@@ -531,7 +564,7 @@ impl PageSetWriter {
             sample,
             peak_pages: self.peak_pages,
         };
-        place(self.file, &about, &self.path)
+        publish(self.file, &about, &self.path, self.is_lasting)
             .map_err(|error| PageSetError::Write { path: self.path.clone(), error })?;
         Ok(about)
     }
@@ -541,13 +574,15 @@ impl PageSetWriter {
 ///
 /// An old side file goes first. So an interrupted write leaves an old set or a new one without a
 /// side file, never a file with the side file of another.
-fn place(pages: NamedTempFile, about: &About, path: &Path) -> io::Result<()> {
+fn publish(pages: NamedTempFile, about: &About, path: &Path, is_lasting: bool) -> io::Result<()> {
     let side = side_path(path);
     let mut side_file = temporary_beside(&side)?;
     let text = serde_json::to_string_pretty(about)? + "\n";
     side_file.as_file_mut().write_all(text.as_bytes())?;
-    side_file.as_file().sync_all()?;
-    pages.as_file().sync_all()?;
+    if is_lasting {
+        side_file.as_file().sync_all()?;
+        pages.as_file().sync_all()?;
+    }
     match fs::remove_file(&side) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -558,7 +593,7 @@ fn place(pages: NamedTempFile, about: &About, path: &Path) -> io::Result<()> {
         return Err(error.error);
     }
     // The names are on disk too. Some file systems cannot sync a directory: theirs to lose.
-    if let Ok(directory) = File::open(directory_of(path)) {
+    if is_lasting && let Ok(directory) = File::open(directory_of(path)) {
         let _ = directory.sync_all();
     }
     Ok(())
@@ -725,7 +760,7 @@ mod tests {
         writer.push(range(at + 3 * PAGE_SIZE as u64, "[heap]"), &pages[..1]).unwrap();
         writer.set_sample(5000, 7);
         let about = writer.finish("a test".to_owned(), Vec::new()).unwrap();
-        let sample = Sample { of_pages: 5000, pages: 6, unit_pages: 128, units: 3, seed: 7 };
+        let sample = Sample { of_pages: 5000, pages: 6, unit_pages: 16, units: 3, seed: 7 };
         assert_eq!((about.sample, about.unit_pages()), (Some(sample), vec![2, 3, 1]));
         assert_eq!(PageSet::read(&path).unwrap().about, about);
         assert_eq!(describe(&path).unwrap(), about);
@@ -737,8 +772,16 @@ mod tests {
             message
         };
         assert!(wrong(Sample { units: 2, ..sample }).contains("its sample.units is 2"));
+        assert!(wrong(Sample { unit_pages: 0, ..sample }).contains("its sample.unit_pages is 0"));
         assert!(wrong(Sample { pages: 7, ..sample }).contains("its sample.pages is 7"));
         assert!(wrong(Sample { of_pages: 5, ..sample }).contains("its sample.of_pages is 5"));
+        // Two ranges in one window of the longer units of earlier versions.
+        let of = |start| PageRange { pages: 3, ..range(start, "anon") };
+        let sample = Some(Sample { unit_pages: 128, units: 1, ..sample });
+        let before =
+            About { ranges: vec![of(0), of(32 * PAGE_SIZE as u64)], sample, ..about.clone() };
+        fs::write(side_path(&path), serde_json::to_vec(&before).unwrap()).unwrap();
+        assert_eq!(PageSet::read(&path).unwrap().about.unit_pages(), [6]);
     }
 
     #[test]

@@ -1,17 +1,18 @@
 //! A sample of large memory: how it is drawn, and how figures of it are scaled to all pages.
 //!
 //! ```text
-//!  memory     | unit | unit | unit | unit | unit | unit | unit | unit |   windows of 128 pages
+//!  memory     | unit | unit | unit | unit | unit | unit | unit | unit |   windows of 16 pages
 //!  first walk    1      2      3      4      5      6      7      8       counts units and pages
 //!  strata     |                           |                           |   as many units in each
 //!  second walk          x             x      x             x              takes two of each
 //! ```
 //!
-//! A unit has the pages of one mapping in one window of 512 KiB, so neighbours stay neighbours.
-//! Each unit has the same chance, and none is drawn twice. Strata are stretches of memory, whose
-//! pages are more alike than those of all memory. So two units from each are closer to the whole
-//! than as many units from anywhere. The draw is one pass in constant memory: algorithm S of Knuth,
-//! The Art of Computer Programming, volume 2, section 3.4.2, in each stratum.
+//! A unit has the pages of one mapping in one window of 64 KiB. Neighbours compress alike, so that
+//! a page more of a unit tells less than a page from elsewhere: units are as short as reading them
+//! allows. Each unit has the same chance, and none is drawn twice. Strata are stretches of memory,
+//! whose pages are more alike than those of all memory. So two units from each are closer to the
+//! whole than as many units from anywhere. The draw is one pass in constant memory: algorithm S of
+//! Knuth, The Art of Computer Programming, volume 2, section 3.4.2, in each stratum.
 //!
 //! Totals are combined ratio estimates: the mean of a page in the sample, times all pages. Their
 //! variance is the linearised one of two units from each stratum, corrected for a finite
@@ -29,10 +30,10 @@ use super::student;
 use uzswap::page::PAGE_SIZE;
 
 /// Pages of a unit that is full.
-pub const UNIT_PAGES: u64 = 1 << 7; // 128
+pub const UNIT_PAGES: u64 = 1 << 4; // 16
 
 /// Bytes of a unit's window.
-pub const UNIT_BYTES: u64 = UNIT_PAGES * PAGE_SIZE as u64; // 512 KiB
+pub const UNIT_BYTES: u64 = UNIT_PAGES * PAGE_SIZE as u64; // 64 KiB
 
 /// Units of a stratum, and so of the smallest sample: one does not show how much units vary.
 pub const UNITS_MIN: u64 = 2;
@@ -69,7 +70,7 @@ pub struct Sample {
     pub of_pages: u64,
     /// Pages in the sample.
     pub pages: u64,
-    /// The most pages in a unit: [`UNIT_PAGES`].
+    /// The most pages in a unit: [`UNIT_PAGES`], and 128 in sets of earlier versions.
     pub unit_pages: u64,
     /// Units in the sample.
     pub units: u64,
@@ -170,11 +171,11 @@ impl UnitWalk {
     }
 }
 
-/// Cuts a range of bytes at the borders of windows.
-pub fn pieces(range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
+/// Cuts a range of bytes at the borders of windows of so many bytes, not 0.
+pub fn pieces(range: Range<u64>, window_bytes: u64) -> impl Iterator<Item = Range<u64>> {
     let mut at = range.start;
     std::iter::from_fn(move || {
-        let border = (at / UNIT_BYTES + 1).saturating_mul(UNIT_BYTES);
+        let border = (at / window_bytes + 1).saturating_mul(window_bytes);
         let piece = at..border.min(range.end);
         at = piece.end;
         (piece.start < piece.end).then_some(piece)
@@ -192,7 +193,7 @@ pub struct UnitSums {
     pub same_filled_pages: u64,
     /// Pages that the store did not take.
     pub rejected_pages: u64,
-    /// Growth of the pool: host pages that its pages made the store take, in bytes.
+    /// Growth of the pool, without the slots that are free.
     pub pool_bytes: u64,
 }
 
@@ -246,6 +247,12 @@ impl Estimate {
             low: bounded(total - reach),
             high: bounded(total + reach),
         }
+    }
+
+    /// With a part that is the same for any number of pages.
+    pub fn plus(self, bytes: u64) -> Estimate {
+        let Estimate { estimate, low, high } = self;
+        Estimate { estimate: estimate + bytes, low: low + bytes, high: high + bytes }
     }
 
     /// The longer side of the interval, in percent of the estimate; `None` of none.
@@ -378,7 +385,7 @@ mod tests {
 
     #[test]
     fn units_are_windows_of_a_mapping() {
-        let cut: Vec<_> = pieces(UNIT_BYTES - 4096..2 * UNIT_BYTES + 1).collect();
+        let cut: Vec<_> = pieces(UNIT_BYTES - 4096..2 * UNIT_BYTES + 1, UNIT_BYTES).collect();
         assert_eq!(
             cut,
             [
@@ -387,8 +394,8 @@ mod tests {
                 2 * UNIT_BYTES..2 * UNIT_BYTES + 1
             ]
         );
-        assert_eq!(pieces(u64::MAX - 5..u64::MAX).count(), 1);
-        assert_eq!(pieces(7..7).count(), 0);
+        assert_eq!(pieces(u64::MAX - 5..u64::MAX, UNIT_BYTES).count(), 1);
+        assert_eq!(pieces(7..7, UNIT_BYTES).count(), 0);
         let mut walk = UnitWalk::counting();
         for (pid, name, start) in
             [(1, "a", 0), (1, "a", 8192), (1, "b", 16384), (2, "b", 20480), (2, "b", UNIT_BYTES)]

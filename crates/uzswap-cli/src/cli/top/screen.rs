@@ -1,7 +1,6 @@
 //! The view on a terminal: draws each sample, and answers keys at once.
 
 use std::collections::BTreeSet;
-use std::io;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -10,7 +9,7 @@ use super::sampler::{Sample, Sampler};
 use super::state::{Key, State, Then};
 use super::terminal::Terminal;
 use super::view::{About, Size, picture};
-use crate::cli::{Failure, write_out};
+use crate::cli::{Failure, window, write_out};
 use uzswap_pager::NoAnswer;
 use uzswap_sys::interrupt;
 
@@ -165,8 +164,5 @@ impl Screen {
 
 /// The terminal's size.
 fn size() -> Size {
-    let size = rustix::termios::tcgetwinsize(io::stdout()).ok();
-    let size = size
-        .map(|size| Size { columns: usize::from(size.ws_col), lines: usize::from(size.ws_row) });
-    size.filter(|size| size.columns > 0 && size.lines > 0).unwrap_or(Size::TERMINAL)
+    window::size().map_or(Size::TERMINAL, |(columns, lines)| Size { columns, lines })
 }

@@ -16,8 +16,8 @@ pub use recommend::{Advice, Recommendation, Setting, Tool, recommend};
 
 use super::choice::{Candidate, GOAL};
 use super::report::format::thousands;
-use super::report::{CorpusInfo, Envelope, Findings, Report, Schema, Screen};
-use super::sample::Estimate;
+use super::report::{CorpusInfo, Envelope, Findings, Report, Schema, Screen, Whole};
+use super::sample::{Estimate, Sample};
 use machine::SwapState;
 use uzswap::page::PAGE_SIZE;
 
@@ -162,24 +162,33 @@ impl Measured {
         }
     }
 
-    /// Of a combination on a sample, or on all of the target's pages.
-    fn of(findings: &Findings, target: &Target) -> Measured {
+    /// Of a combination on the sample, or on all pages that were captured. The target may have had
+    /// more at its peak.
+    fn of(findings: &Findings, target: &Target, sample: Option<&Sample>) -> Measured {
+        const PAGE: u64 = PAGE_SIZE as u64;
         let pages = findings.figures.stored_pages + findings.rejected_pages;
-        let scale = target.bytes as f64 / (pages * PAGE_SIZE as u64).max(1) as f64;
-        let estimate = findings.bytes_with_rejected as f64 * scale;
-        // Of the pool, which is most of it.
-        let interval = findings.whole.map_or((1.0, 1.0), |whole| {
-            let of_pool = |end: u64| end as f64 / whole.pool_bytes.estimate.max(1) as f64;
-            (of_pool(whole.pool_bytes.low), of_pool(whole.pool_bytes.high))
-        });
+        let all_pages = sample.map_or(pages, |sample| sample.of_pages);
+        let share = |of: u64, part: u64| of as f64 / part.max(1) as f64;
+        let (scale, growth) = (share(all_pages, pages), share(target.bytes, all_pages * PAGE));
+        let metadata = findings.figures.metadata_bytes() as f64 * scale;
+        // Part-filled zspages do not grow with the pages, so that a small pool is not to scale.
+        let bytes = |of: fn(Estimate) -> u64| {
+            let captured = match findings.whole {
+                Some(Whole { pool_bytes, rejected_pages, .. }) => {
+                    (of(pool_bytes) + rejected_pages.estimate * PAGE) as f64 + metadata
+                }
+                None => findings.bytes_with_rejected as f64 * scale,
+            };
+            (captured * growth) as u64
+        };
         let us = |ns: u64| ns as f64 / 1e3;
         Measured {
             compressor: findings.compressor.clone(),
             pages,
             bytes: Estimate {
-                estimate: estimate as u64,
-                low: (estimate * interval.0) as u64,
-                high: (estimate * interval.1) as u64,
+                estimate: bytes(|it| it.estimate),
+                low: bytes(|it| it.low),
+                high: bytes(|it| it.high),
             },
             of_bytes: target.bytes,
             store_us: us(findings.store_ns.p50),
@@ -216,8 +225,9 @@ pub struct AdviceReport {
 impl AdviceReport {
     /// The advice from a comparison of compressors on the target's pages.
     pub fn new(target: Target, report: Report, swap: SwapState) -> AdviceReport {
-        let measured: Vec<Measured> =
-            report.combinations.iter().map(|findings| Measured::of(findings, &target)).collect();
+        let of =
+            |findings: &Findings| Measured::of(findings, &target, report.corpus.sample.as_ref());
+        let measured: Vec<Measured> = report.combinations.iter().map(of).collect();
         let recommendation = recommend(&target, &measured, &swap);
         AdviceReport {
             envelope: Envelope::new(Schema::Advise),

@@ -3,7 +3,6 @@
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 use std::process::{Command, ExitStatus};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,7 +11,7 @@ use procfs::process::Process;
 
 use super::process::{self, Frozen};
 use super::{CaptureAt, CaptureError, CaptureOptions};
-use crate::lab::page_set::{About, PageSetWriter};
+use crate::lab::page_set::{About, PageSetWriter, Place};
 use crate::lab::sample::SamplePlan;
 use uzswap::page::PAGE_SIZE;
 use uzswap_sys::ptrace::{self, Event};
@@ -35,7 +34,7 @@ const GROWTH_PAGES_MIN: u64 = 1 << 8; // 1 MiB
 pub(super) fn capture(
     argv: &[OsString],
     at: CaptureAt,
-    out: &Path,
+    out: Place<'_>,
     options: &CaptureOptions,
 ) -> Result<About, CaptureError> {
     let signals = SignalsHeld::new();
@@ -250,7 +249,7 @@ impl Drop for Running {
 
 /// Takes captures and keeps the largest.
 struct Taker<'a> {
-    out: &'a Path,
+    out: Place<'a>,
     tree: bool,
     plan: SamplePlan,
     signals: &'a SignalsHeld,

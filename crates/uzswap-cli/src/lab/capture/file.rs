@@ -11,8 +11,8 @@ use object::read::elf::{FileHeader, ProgramHeader};
 use object::{Endianness, ReadCache, ReadRef};
 
 use super::{CaptureError, finish};
-use crate::lab::page_set::{self, About, PageRange, PageSetWriter, read_full};
-use crate::lab::sample::{Population, SamplePlan, UNIT_PAGES, UnitWalk, pieces};
+use crate::lab::page_set::{self, About, PageRange, PageSetWriter, Place, read_full};
+use crate::lab::sample::{Population, SamplePlan, UNIT_BYTES, UNIT_PAGES, UnitWalk, pieces};
 use uzswap::page::{PAGE_SIZE, Page};
 use uzswap_sys::files;
 use uzswap_sys::signals::SignalsHeld;
@@ -20,7 +20,11 @@ use uzswap_sys::signals::SignalsHeld;
 /// Pages of a file that are read at a time.
 const CHUNK_PAGES: usize = 1 << 8; // 1 MiB
 
-pub(super) fn capture(from: &Path, out: &Path, plan: SamplePlan) -> Result<About, CaptureError> {
+pub(super) fn capture(
+    from: &Path,
+    out: Place<'_>,
+    plan: SamplePlan,
+) -> Result<About, CaptureError> {
     let signals = SignalsHeld::new();
     let bad =
         |reason: &str| CaptureError::BadInput { path: from.to_owned(), reason: reason.to_owned() };
@@ -53,7 +57,7 @@ pub(super) fn capture(from: &Path, out: &Path, plan: SamplePlan) -> Result<About
 
 pub(super) fn sample_page_set(
     from: &Path,
-    out: &Path,
+    out: Place<'_>,
     plan: SamplePlan,
 ) -> Result<Option<About>, CaptureError> {
     let signals = SignalsHeld::new();
@@ -74,6 +78,49 @@ pub(super) fn sample_page_set(
     let notes = about.notes.into_iter().chain(sampled.unwrap_or_default()).collect();
     let taken = finish(writer, about.origin, notes)?;
     Ok(Some(About { captured_at: about.captured_at, ..taken }))
+}
+
+pub(super) fn thin(
+    from: &Path,
+    about: &About,
+    out: Place<'_>,
+    plan: SamplePlan,
+) -> Result<Option<About>, CaptureError> {
+    let signals = SignalsHeld::new();
+    let failed = |error| CaptureError::Input { path: from.to_owned(), error };
+    let mut counting = UnitWalk::counting();
+    pieces_of_ranges(about).for_each(|(range, piece)| {
+        counting.meets(range.pid, &range.name, &piece);
+    });
+    let Some(mut walk) = UnitWalk::drawing(counting.met(), plan) else { return Ok(None) };
+    let file = File::open(from).map_err(failed)?;
+    let mut writer = PageSetWriter::create(out)?;
+    let mut chunk: Vec<Page> = vec![[0; PAGE_SIZE]; UNIT_PAGES as usize];
+    let mut offset = 0;
+    for (range, piece) in pieces_of_ranges(about) {
+        let bytes = (piece.end - piece.start) as usize; // one window
+        if walk.meets(range.pid, &range.name, &piece) {
+            if let Some(signal) = signals.pending() {
+                return Err(CaptureError::Interrupted(signal));
+            }
+            let pages = &mut chunk[..bytes / PAGE_SIZE];
+            file.read_exact_at(pages.as_flattened_mut(), offset).map_err(failed)?;
+            writer.push(PageRange { start: piece.start, ..range.clone() }, pages)?;
+        }
+        offset += bytes as u64;
+    }
+    writer.set_sample(about.sample.map_or(about.page_count, |sample| sample.of_pages), plan.seed);
+    about.peak_pages.into_iter().for_each(|pages| writer.set_peak(pages));
+    let taken = finish(writer, about.origin.clone(), about.notes.clone())?;
+    Ok(Some(About { captured_at: about.captured_at.clone(), ..taken }))
+}
+
+/// The ranges of a page set, cut at the borders of units, in the order of its file.
+fn pieces_of_ranges(about: &About) -> impl Iterator<Item = (&PageRange, Range<u64>)> {
+    about.ranges.iter().flat_map(|range| {
+        let pages = range.start..range.start + range.pages * PAGE_SIZE as u64;
+        pieces(pages, UNIT_BYTES).map(move |piece| (range, piece))
+    })
 }
 
 /// Whole pages of a file.
@@ -144,7 +191,7 @@ impl Source<'_> {
         let mut notes = Vec::new();
         let mut chunk: Vec<Page> = vec![[0; PAGE_SIZE]; UNIT_PAGES as usize];
         let name = self.path.display().to_string();
-        for piece in pieces(0..bytes) {
+        for piece in pieces(0..bytes, UNIT_BYTES) {
             if walk.meets(None, &name, &piece) {
                 self.check_signals()?;
                 let wanted = (piece.end - piece.start) as usize; // one window
@@ -311,7 +358,7 @@ impl Source<'_> {
             let until = end.saturating_sub(segment.offset).min(segment.file_bytes);
             let wanted = (until - done).next_multiple_of(page).min(segment.file_bytes - done);
             let base = segment.base();
-            for piece in pieces(base + done..base + done + wanted) {
+            for piece in pieces(base + done..base + done + wanted, UNIT_BYTES) {
                 visit(self, piece)?;
             }
             done += wanted;

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
-use crate::lab::page_set::{About, PageRange, PageSetError, PageSetWriter};
+use crate::lab::page_set::{About, PageRange, PageSetError, PageSetWriter, Place};
 use crate::lab::sample::SamplePlan;
 use crate::lab::workload::Workload;
 use uzswap::page::PAGE_SIZE;
@@ -197,7 +197,11 @@ impl CaptureError {
 ///
 /// [`CaptureError`]. A process that ends while it is read is not an error if any page was read: the
 /// notes tell.
-pub fn capture_pid(pid: i32, out: &Path, options: &CaptureOptions) -> Result<About, CaptureError> {
+pub fn capture_pid<'a>(
+    pid: i32,
+    out: impl Into<Place<'a>>,
+    options: &CaptureOptions,
+) -> Result<About, CaptureError> {
     let signals = SignalsHeld::new();
     let mut writer = PageSetWriter::create(out)?;
     let name = process::check(pid)?;
@@ -215,8 +219,8 @@ pub fn capture_pid(pid: i32, out: &Path, options: &CaptureOptions) -> Result<Abo
 /// # Errors
 ///
 /// [`CaptureError::NoPages`] where there is none that it may read; of the output.
-pub fn capture_system(
-    out: &Path,
+pub fn capture_system<'a>(
+    out: impl Into<Place<'a>>,
     options: &CaptureOptions,
     budget: Duration,
 ) -> Result<About, CaptureError> {
@@ -234,13 +238,13 @@ pub fn capture_system(
 /// # Errors
 ///
 /// [`CaptureError`]. The command has ended then.
-pub fn capture_command(
+pub fn capture_command<'a>(
     argv: &[OsString],
     at: CaptureAt,
-    out: &Path,
+    out: impl Into<Place<'a>>,
     options: &CaptureOptions,
 ) -> Result<About, CaptureError> {
-    command::capture(argv, at, out, options)
+    command::capture(argv, at, out.into(), options)
 }
 
 /// Takes the pages of a file: those of the writable segments if it is an ELF core dump, all of its
@@ -250,8 +254,12 @@ pub fn capture_command(
 ///
 /// [`CaptureError::Input`], [`CaptureError::BadInput`], [`CaptureError::BadCore`] and
 /// [`CaptureError::Output`].
-pub fn capture_file(from: &Path, out: &Path, plan: SamplePlan) -> Result<About, CaptureError> {
-    file::capture(from, out, plan)
+pub fn capture_file<'a>(
+    from: &Path,
+    out: impl Into<Place<'a>>,
+    plan: SamplePlan,
+) -> Result<About, CaptureError> {
+    file::capture(from, out.into(), plan)
 }
 
 /// Takes a sample of a page set, with its origin and time. `None` where `plan` has room for all of
@@ -260,12 +268,27 @@ pub fn capture_file(from: &Path, out: &Path, plan: SamplePlan) -> Result<About, 
 /// # Errors
 ///
 /// As [`capture_file`], and [`CaptureError::Output`] for a side file that does not fit.
-pub fn sample_page_set(
+pub fn sample_page_set<'a>(
     from: &Path,
-    out: &Path,
+    out: impl Into<Place<'a>>,
     plan: SamplePlan,
 ) -> Result<Option<About>, CaptureError> {
-    file::sample_page_set(from, out, plan)
+    file::sample_page_set(from, out.into(), plan)
+}
+
+/// Takes a smaller sample of a page set, of which `about` is the description: some of its units.
+/// `None` where `plan` has room for all of its pages.
+///
+/// # Errors
+///
+/// [`CaptureError::Input`], [`CaptureError::Output`], [`CaptureError::Interrupted`].
+pub fn thin_page_set<'a>(
+    from: &Path,
+    about: &About,
+    out: impl Into<Place<'a>>,
+    plan: SamplePlan,
+) -> Result<Option<About>, CaptureError> {
+    file::thin(from, about, out.into(), plan)
 }
 
 /// Builds a workload, and writes the pages of its heap. Its bytes are the same on any machine.
@@ -273,11 +296,11 @@ pub fn sample_page_set(
 /// # Errors
 ///
 /// [`CaptureError::Interrupted`] and [`CaptureError::Output`].
-pub fn capture_workload(
+pub fn capture_workload<'a>(
     workload: Workload,
     seed: u64,
     bytes: usize,
-    out: &Path,
+    out: impl Into<Place<'a>>,
 ) -> Result<About, CaptureError> {
     let signals = SignalsHeld::new();
     let mut writer = PageSetWriter::create(out)?;

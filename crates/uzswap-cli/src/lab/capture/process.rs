@@ -14,15 +14,18 @@ use super::residency::PageMap;
 use super::{CaptureError, CaptureOptions};
 use crate::lab::page_set::{PageRange, PageSetWriter};
 use crate::lab::report::format::human_size;
-use crate::lab::sample::{Population, SamplePlan, UNIT_BYTES, UNIT_PAGES, UnitWalk, pieces};
+use crate::lab::sample::{Population, SamplePlan, UNIT_BYTES, UnitWalk, pieces};
 use uzswap::page::{PAGE_SIZE, Page};
 use uzswap_sys::signals::{self, RunsAgain, SignalNumber, SignalsHeld};
 
 /// Pages read at a time.
-const CHUNK_PAGES: usize = UNIT_PAGES as usize;
+const CHUNK_PAGES: usize = 1 << 7; // 128
+
+/// Their bytes.
+const CHUNK_BYTES: u64 = (CHUNK_PAGES * PAGE_SIZE) as u64;
 
 /// Addresses looked at together: half a million runs of pages at most. Whole windows of units.
-const LOOK_BYTES: u64 = UNIT_BYTES << 13; // 4 GiB
+const LOOK_BYTES: u64 = UNIT_BYTES << 16; // 4 GiB
 
 /// How long a process may take to stop; one in an uninterruptible wait takes for ever.
 const STOP_WAIT: Duration = Duration::from_millis(500);
@@ -181,7 +184,7 @@ fn count_until(
             for addresses in looks(map.address) {
                 check_signals(signals)?;
                 let Ok(look) = page_map.look(addresses) else { break };
-                for piece in look.resident.into_iter().flat_map(pieces) {
+                for piece in look.resident.into_iter().flat_map(units) {
                     walk.meets(Some(pid as u32), &name, &piece); // checked to be positive
                 }
             }
@@ -249,6 +252,11 @@ fn processes_by_memory() -> Vec<ByMemory> {
         .collect();
     all.sort_by_key(|it| std::cmp::Reverse(it.anonymous_bytes));
     all
+}
+
+/// The parts of a run of pages that are of one unit each.
+fn units(run: Range<u64>) -> impl Iterator<Item = Range<u64>> {
+    pieces(run, UNIT_BYTES)
 }
 
 /// The parts of a mapping that are looked at one by one: lists of their pages stay small.
@@ -379,8 +387,9 @@ impl Reader<'_> {
             let failed = |error| io_failed(pid, "pagemap", error);
             let look = self.page_map.look(addresses).map_err(failed)?;
             self.lost.swapped += look.swapped;
-            // A piece has 128 pages at most, and a chunk has room for it.
-            for piece in look.resident.into_iter().flat_map(pieces) {
+            let window_bytes = if self.walk.is_some() { UNIT_BYTES } else { CHUNK_BYTES };
+            // A chunk has room for a piece.
+            for piece in look.resident.into_iter().flat_map(|run| pieces(run, window_bytes)) {
                 check_signals(self.signals)?;
                 let pid = Some(pid as u32); // checked to be positive
                 let is_wanted =

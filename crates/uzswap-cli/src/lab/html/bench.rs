@@ -29,6 +29,47 @@ impl Spread {
     }
 }
 
+/// Which end of the values is better.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Better {
+    Less,
+    More,
+}
+
+/// The verdict of a study: the best bar of each group, by `words` in front of it, and the next one.
+fn verdict(words: &str, unit: Unit, better: Better, groups: &[Group]) -> Vec<String> {
+    groups.iter().filter_map(|group| best(words, unit, better, group)).collect()
+}
+
+fn best(words: &str, unit: Unit, better: Better, group: &Group) -> Option<String> {
+    let mut order: Vec<&Bar> = group.bars.iter().filter(|bar| bar.value.is_finite()).collect();
+    order.sort_by(|one, other| match better {
+        Better::Less => one.value.total_cmp(&other.value),
+        Better::More => other.value.total_cmp(&one.value),
+    });
+    let [first, next, ..] = order[..] else { return None };
+    let of = if group.name.is_empty() { String::new() } else { format!("{}: ", group.name) };
+    let value = |bar: &Bar| format!("{} ({})", bar.name, unit.text(bar.value));
+    let meet = |(low, high): (f64, f64), (other_low, other_high): (f64, f64)| {
+        low <= other_high && other_low <= high
+    };
+    let is_noise = first.range.zip(next.range).is_none_or(|(one, other)| meet(one, other));
+    Some(match is_noise {
+        true => format!(
+            "{of}{words}: no difference between {} and {} that these rounds show.",
+            value(first),
+            value(next)
+        ),
+        false => format!("{of}{words}: {}; next is {}.", value(first), value(next)),
+    })
+}
+
+/// The section that a page begins with.
+fn verdict_section(sentences: Vec<String>) -> Option<Section> {
+    let parts = vec![Part::List(sentences.clone())];
+    (!sentences.is_empty()).then_some(Section { heading: "Verdict", parts })
+}
+
 /// A section per size and order of keys, from the study of indexes.
 #[derive(Debug, Deserialize)]
 pub(super) struct Index {
@@ -59,20 +100,25 @@ struct Times {
 impl Index {
     pub(super) fn sections(&self) -> Vec<Section> {
         let cells = self.cells.chunk_by(|a, b| (a.keys, &a.order) == (b.keys, &b.order));
-        let (mut times, mut bytes) = (Vec::new(), Vec::new());
+        let (mut times, mut bytes, mut lookups) = (Vec::new(), Vec::new(), Vec::new());
         for cells in cells {
             let title =
                 format!("{} keys, {}", Unit::Count.text(cells[0].keys as f64), cells[0].order);
             times.push(index_times(&title, cells));
             let all = cells.iter().map(|cell| cell.resident_bytes_per_entry.bar(&cell.index));
+            let fast = cells.iter().map(|cell| cell.lookup.ns.bar(&cell.index));
+            lookups.push(Group { name: title.clone(), bars: fast.collect() });
             bytes.push(Group { name: title, bars: all.collect() });
         }
+        let mut sentences = verdict("fastest lookup", Unit::Nanoseconds, Better::Less, &lookups);
+        sentences.extend(verdict("smallest", Unit::Bytes, Better::Less, &bytes));
         let caption = format!("What the process grew by, over the number of keys. {RANGE}");
         let memory = bars("Bytes an entry", &caption, Unit::Bytes, ("bytes", None), &bytes);
-        vec![
+        let figures = [
             Section::of_figures("Times", times, "There is no cell."),
             Section { heading: "Memory", parts: vec![Part::Figure(memory)] },
-        ]
+        ];
+        verdict_section(sentences).into_iter().chain(figures).collect()
     }
 }
 
@@ -123,15 +169,11 @@ impl Map {
             };
             modes.iter().map(of).collect()
         };
+        let cycles_of = groups(|method| method.cycles_per_map.bar(&method.mapping));
+        let sentences = verdict("fewest cycles", Unit::Count, Better::Less, &cycles_of);
         let cycles = format!("RO reads, WO writes, RW does both; {}. {RANGE}", self.cycles);
         let figures = vec![
-            bars(
-                "Cycles a mapping",
-                &cycles,
-                Unit::Count,
-                ("cycles", None),
-                &groups(|method| method.cycles_per_map.bar(&method.mapping)),
-            ),
+            bars("Cycles a mapping", &cycles, Unit::Count, ("cycles", None), &cycles_of),
             bars(
                 "Cycles against those of copy",
                 RANGE,
@@ -151,7 +193,8 @@ impl Map {
                 }),
             ),
         ];
-        vec![Section::of_figures("Times", figures, "")]
+        let figures = Section::of_figures("Times", figures, "");
+        verdict_section(sentences).into_iter().chain([figures]).collect()
     }
 }
 
@@ -204,6 +247,7 @@ impl SameFilled {
         let groups: Vec<Group> = settings.map(group).into_iter().collect();
         let groups: Vec<Group> = groups.into_iter().filter(|it| !it.bars.is_empty()).collect();
         let times = bars("Nanoseconds a page", RANGE, Unit::Nanoseconds, ("time", None), &groups);
+        let sentences = verdict("fastest", Unit::Nanoseconds, Better::Less, &groups);
         let Census { pages, zero_pages, same_filled_pages, duplicate_pages } = self.census;
         let counts = [
             ("all", pages),
@@ -223,7 +267,8 @@ impl SameFilled {
             ("pages", None),
             &[Group { name: String::new(), bars: counts.to_vec() }],
         );
-        vec![Section::of_figures("Times and pages", vec![times, census], "")]
+        let figures = Section::of_figures("Times and pages", vec![times, census], "");
+        verdict_section(sentences).into_iter().chain([figures]).collect()
     }
 }
 
@@ -268,21 +313,13 @@ impl Swapload {
         }
         const MEAN: &str = "A bar is the mean of the runs, the thin line their range. More is \
                             better.";
+        let io = groups(|cell| rate(&cell.io, &cell.index));
+        let vm = groups(|cell| rate(&cell.vm, &cell.index));
+        let mut sentences = verdict("most io-like operations", Unit::Count, Better::More, &io);
+        sentences.extend(verdict("most vm-like operations", Unit::Count, Better::More, &vm));
         let figures = vec![
-            bars(
-                "io-like operations a second",
-                MEAN,
-                Unit::Count,
-                ("operations", None),
-                &groups(|cell| rate(&cell.io, &cell.index)),
-            ),
-            bars(
-                "vm-like operations a second",
-                MEAN,
-                Unit::Count,
-                ("operations", None),
-                &groups(|cell| rate(&cell.vm, &cell.index)),
-            ),
+            bars("io-like operations a second", MEAN, Unit::Count, ("operations", None), &io),
+            bars("vm-like operations a second", MEAN, Unit::Count, ("operations", None), &vm),
             bars(
                 "Time of an operation of the index",
                 RANGE,
@@ -291,6 +328,37 @@ impl Swapload {
                 &groups(|cell| cell.index_ns.bar(&cell.index)),
             ),
         ];
-        vec![Section::of_figures("Rates", figures, "")]
+        let figures = Section::of_figures("Rates", figures, "");
+        verdict_section(sentences).into_iter().chain([figures]).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn group(values: &[(&str, f64, Option<(f64, f64)>)]) -> Group {
+        let bar = |&(name, value, range): &(&str, f64, _)| Bar {
+            name: name.to_owned(),
+            value,
+            range,
+            ..Bar::default()
+        };
+        Group { name: "RO".to_owned(), bars: values.iter().map(bar).collect() }
+    }
+
+    #[test]
+    fn the_best_is_named_where_the_rounds_show_it() {
+        let words = |better, values: &[(&str, f64, Option<(f64, f64)>)]| {
+            best("fastest", Unit::Count, better, &group(values)).unwrap()
+        };
+        let apart = [("a", 3.0, Some((2.5, 3.5))), ("b", 1.0, Some((0.5, 1.5)))];
+        assert_eq!(words(Better::Less, &apart), "RO: fastest: b (1); next is a (3).");
+        assert_eq!(words(Better::More, &apart), "RO: fastest: a (3); next is b (1).");
+        let near = [("a", 3.0, Some((1.5, 3.5))), ("b", 1.0, Some((0.5, 1.5)))];
+        assert!(words(Better::Less, &near).contains("no difference between b (1) and a (3)"));
+        let unknown = [("a", 3.0, None), ("b", 1.0, None), ("c", f64::NAN, None)];
+        assert!(words(Better::Less, &unknown).contains("no difference"));
+        assert_eq!(best("x", Unit::Count, Better::Less, &group(&apart[..1])), None);
     }
 }

@@ -2,13 +2,14 @@
 //! document itself.
 //!
 //! ```text
-//!   document (JSON) -> compare, live, run, bench: picks figures -> section -> page
+//!   document (JSON) -> advise, compare, live, run, bench: picks figures -> section -> page
 //!                                                   |
 //!                         charts: values -> figure = picture (svg, scale) + table (unit)
 //! ```
 //!
 //! A page loads nothing and runs no script. The same document always makes the same page.
 
+mod advise;
 mod bench;
 mod changes;
 mod charts;
@@ -68,8 +69,8 @@ struct Machine {
 ///
 /// # Errors
 ///
-/// Of a document that is not of a schema with a page: `compare`, `compare --limit`, `run`,
-/// `bench`.
+/// Of a document that is not of a schema with a page: `advise`, `compare`, `compare --limit`,
+/// `run`, `bench`.
 pub fn page(document: &Value, command_line: &str) -> serde_json::Result<String> {
     let envelope: Envelope = view(document)?;
     let (title, mut sections) = content(&envelope.schema, document, command_line)?;
@@ -122,6 +123,10 @@ fn content(
         "uzswap-compare-limit/1" => {
             let live: live::Live = view(document)?;
             (live.title(), live.sections())
+        }
+        "uzswap-advise/1" => {
+            let advise: advise::Advise = view(document)?;
+            (advise.title(), advise.sections())
         }
         "uzswap-run/1" => (own, run::sections(&view(document)?)),
         "uzswap-bench-index/1" => (own, view::<bench::Index>(document)?.sections()),

@@ -35,6 +35,8 @@ use super::sample::UnitSums;
 use super::size_list::SizeList;
 use uzswap::named_enum::named;
 use uzswap::page::{PAGE_SIZE, Page, PageKey};
+use uzswap::zpool::Zpool;
+use uzswap::zpool::zsmalloc::ClassStats;
 use uzswap::zswap::{Counters, LoadError, Shrinker, Zswap};
 use uzswap_sys::process::{CpuTime, anonymous_bytes, cpu_time, trim_heap};
 
@@ -281,6 +283,9 @@ pub struct RunResult {
     /// Sums by unit, where the pages are a sample.
     #[serde(default)]
     pub unit_sums: Vec<UnitSums>,
+    /// Bytes of the pool that wait for more objects, with every page stored: [`open_bytes`].
+    #[serde(default)]
+    pub open_bytes: u64,
 }
 
 /// Why a run was given up.
@@ -362,8 +367,8 @@ impl ReplayError {
 
 /// Replays `corpus` into the store that `build` makes.
 ///
-/// `units` has the pages of each unit of a sample, whose sums are returned. `compressor` is the
-/// compressor's name, for messages.
+/// `units` has the pages of each unit of a sample, whose sums are returned. Without a half to free,
+/// the run ends after the loads. `compressor` is the compressor's name, for messages.
 ///
 /// # Errors
 ///
@@ -371,7 +376,7 @@ impl ReplayError {
 pub fn replay(
     corpus: &Corpus,
     units: &[u64],
-    freed: FreedHalf,
+    freed: impl Into<Option<FreedHalf>>,
     compressor: &str,
     build: impl FnOnce() -> Zswap,
 ) -> Result<RunResult, ReplayError> {
@@ -386,7 +391,7 @@ pub fn replay(
 pub fn replay_and_access(
     corpus: &Corpus,
     units: &[u64],
-    freed: FreedHalf,
+    freed: impl Into<Option<FreedHalf>>,
     compressor: &str,
     mut accesses: Option<Accesses>,
     build: impl FnOnce() -> Option<Zswap>,
@@ -421,34 +426,20 @@ pub fn replay_and_access(
         ..Figures::of_counters(&counters)
     };
     let mut resident = Rss { full: rss()?, ..Rss::default() };
+    let open_bytes = open_bytes(zswap.zpool());
 
     if let (Some(accesses), Some(accessed)) = (&mut accesses, &mut accessed) {
         run.access(accesses, accessed)?;
     }
 
     let (load, verified_pages) = run.load_all(Some(&mut load_ns), "loaded after storing")?;
-
-    let (free, freed_pages) = run.free(freed)?;
-    figures.freed_pages = freed_pages;
-    let memory = zswap.memory();
-    figures.pool_after_free_bytes = memory.pool_bytes;
-    figures.kept_compressed_bytes = memory.compressed_bytes;
-    resident.after_free = rss()?;
-
-    let compact = timed(|| zswap.compact());
-    figures.pool_after_compact_bytes = zswap.memory().pool_bytes;
-    resident.after_compact = rss()?;
-
-    let refill = run.store(|number| freed.holds(number), None, &mut UnitCounter::new(&[]));
-    figures.pool_after_refill_bytes = zswap.memory().pool_bytes;
-    resident.after_refill = rss()?;
-
-    // The pages that stayed were moved by compaction; the others are new.
-    run.load_all(None, "loaded after refilling")?;
+    let access = accessed.as_ref().map(|accessed| accessed.spent);
+    let mut phases = Phases { store, access, load, ..Phases::default() };
+    if let Some(freed) = freed.into() {
+        run.free_and_refill(freed, &rss, &mut figures, &mut resident, &mut phases)?;
+    }
     drop(shrinker); // the audit needs a store at rest
     zswap.audit().map_err(|error| ReplayError::Audit(error.into()))?;
-    let access = accessed.as_ref().map(|accessed| accessed.spent);
-    let phases = Phases { store, access, trace: None, load, free, compact, refill };
     Ok(RunResult {
         figures,
         rss: resident,
@@ -459,7 +450,18 @@ pub fn replay_and_access(
         accessed,
         traced: None,
         unit_sums: unit_sums.sums,
+        open_bytes,
     })
+}
+
+/// Bytes of a pool in free slots of its zspages. There is about one part-filled zspage for each
+/// class, however many objects the pool has. Allocators without classes have none.
+pub fn open_bytes(zpool: &dyn Zpool) -> u64 {
+    let open = |class: &ClassStats| {
+        let free = class.slots_allocated - class.slots_used;
+        (class.pool_pages * PAGE_SIZE * free).checked_div(class.slots_allocated).unwrap_or(0) as u64
+    };
+    zpool.class_stats().iter().map(open).sum()
 }
 
 /// Sums by unit, as differences of what the store counts at the end of each.
@@ -497,7 +499,7 @@ impl UnitCounter<'_> {
             compressed_bytes: memory.compressed_bytes,
             same_filled_pages: counters.same_filled_pages,
             rejected_pages: Figures::of_counters(&counters).rejected_pages(),
-            pool_bytes: memory.pool_bytes,
+            pool_bytes: memory.pool_bytes.saturating_sub(open_bytes(zswap.zpool())),
         };
         self.sums.push(now.less(&self.before));
         (self.units, self.stored, self.before) = (rest, 0, now);
@@ -539,6 +541,35 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
+    /// Frees half of the pages, compacts, stores that half again, and looks at all of them.
+    fn free_and_refill(
+        &mut self,
+        freed: FreedHalf,
+        rss: &impl Fn() -> Result<u64, ReplayError>,
+        figures: &mut Figures,
+        resident: &mut Rss,
+        phases: &mut Phases,
+    ) -> Result<(), ReplayError> {
+        (phases.free, figures.freed_pages) = self.free(freed)?;
+        let memory = self.zswap.memory();
+        figures.pool_after_free_bytes = memory.pool_bytes;
+        figures.kept_compressed_bytes = memory.compressed_bytes;
+        resident.after_free = rss()?;
+
+        phases.compact = timed(|| self.zswap.compact());
+        figures.pool_after_compact_bytes = self.zswap.memory().pool_bytes;
+        resident.after_compact = rss()?;
+
+        let wanted = |number| freed.holds(number);
+        phases.refill = self.store(wanted, None, &mut UnitCounter::new(&[]));
+        figures.pool_after_refill_bytes = self.zswap.memory().pool_bytes;
+        resident.after_refill = rss()?;
+
+        // The pages that stayed were moved by compaction; the others are new.
+        self.load_all(None, "loaded after refilling")?;
+        Ok(())
+    }
+
     /// Stores the pages that are `wanted`. A batch ends where a unit does.
     fn store(
         &mut self,
@@ -791,12 +822,15 @@ mod tests {
             Zswap::with_compressor(options, strip).unwrap()
         };
         let run = replay(&corpus, &[70, 128, 102], FreedHalf::Odd, "sizes", build).unwrap();
+        assert!(run.open_bytes > 0, "102 objects do not fill their zspages");
+        let filled = run.figures.pool_total_size - run.open_bytes;
+        assert!(filled > run.figures.compressed_bytes, "{filled}");
         let sums = |pages, compressed_bytes, same_filled_pages, rejected_pages| UnitSums {
             pages,
             compressed_bytes,
             same_filled_pages,
             rejected_pages,
-            pool_bytes: if compressed_bytes > 0 { run.figures.pool_total_size } else { 0 },
+            pool_bytes: if compressed_bytes > 0 { filled } else { 0 },
         };
         let last = run.figures.compressed_bytes;
         assert!(last >= 102 * 500, "{last}");
@@ -805,6 +839,17 @@ mod tests {
             [sums(70, 0, 0, 70), sums(128, 0, 128, 0), sums(102, last, 0, 0)]
         );
         assert_eq!(replay(&corpus, &[], FreedHalf::Odd, "sizes", build).unwrap().unit_sums, []);
+    }
+
+    #[test]
+    fn a_run_without_a_half_ends_after_the_loads() {
+        let build = || Zswap::new(ZswapOptions::default()).unwrap();
+        let run = replay(&text_pages(300), &[], None, "lz4", build).unwrap();
+        let whole = replay(&text_pages(300), &[], FreedHalf::Odd, "lz4", build).unwrap();
+        assert_eq!((run.verified_pages, run.figures.freed_pages), (300, 0));
+        assert_eq!(run.figures.pool_total_size, whole.figures.pool_total_size);
+        assert_eq!(run.phases.refill, Spent::default());
+        assert!(run.phases.load.real_s > 0.0);
     }
 
     #[test]

@@ -347,6 +347,7 @@ pub fn replay_trace(
         accessed: None,
         traced: Some(traced),
         unit_sums: Vec::new(),
+        open_bytes: 0,
     })
 }
 

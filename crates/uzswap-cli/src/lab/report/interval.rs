@@ -7,6 +7,7 @@
 
 use serde::Serialize;
 
+use super::stats;
 use crate::lab::{SplitMix64, student};
 
 /// Fewer rounds say nothing about how much runs vary.
@@ -35,7 +36,7 @@ impl Difference {
         if count == 0 {
             return None;
         }
-        let mean = mean(&differences);
+        let mean = stats::mean(&differences);
         if count < ROUNDS_MIN {
             return Some(Difference { mean, low: None, high: None });
         }
@@ -54,7 +55,7 @@ impl Difference {
         if values.is_empty() || base.is_empty() {
             return None;
         }
-        let mean = mean(values) - self::mean(base);
+        let mean = stats::mean(values) - stats::mean(base);
         if values.len().min(base.len()) < ROUNDS_MIN {
             return Some(Difference { mean, low: None, high: None });
         }
@@ -77,12 +78,8 @@ impl Difference {
 
 /// The square of a mean's standard error.
 fn error_squared(values: &[f64]) -> f64 {
-    let (count, mean) = (values.len() as f64, mean(values));
+    let (count, mean) = (values.len() as f64, stats::mean(values));
     values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (count - 1.0) / count
-}
-
-fn mean(values: &[f64]) -> f64 {
-    values.iter().sum::<f64>() / values.len() as f64
 }
 
 /// The 2.5 % and the 97.5 % point of the means of resamples.

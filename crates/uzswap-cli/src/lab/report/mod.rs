@@ -30,7 +30,7 @@ pub use envelope::{Document, Envelope, Schema};
 pub use format::Screen;
 pub use interval::Difference;
 pub(crate) use interval::ROUNDS_MIN;
-pub use stats::{Stats, percent_change};
+pub use stats::{Stats, mean, percent_change};
 pub(crate) use text::opening;
 pub use trace_section::TraceFindings;
 use uzswap::page::PAGE_SIZE;
@@ -243,6 +243,11 @@ impl Findings {
     /// Whether this is what its percentages refer to.
     pub fn is_base(&self) -> bool {
         self.name == self.base
+    }
+
+    /// Mean time of a run, in seconds.
+    pub(super) fn mean_real_s(&self) -> f64 {
+        mean(&self.real_s)
     }
 
     fn new(combination: &Combination, base: &str, sample: Option<&Sample>) -> Findings {

@@ -28,7 +28,7 @@ impl Stats {
             panic!("no values, no statistics");
         };
         let count = sorted.len();
-        let mean = sorted.iter().sum::<f64>() / count as f64;
+        let mean = mean(values);
         let squares = sorted.iter().map(|value| (value - mean).powi(2)).sum::<f64>();
         Stats {
             min,
@@ -43,6 +43,11 @@ impl Stats {
     pub fn overlaps(&self, other: &Stats) -> bool {
         self.min <= other.max && other.min <= self.max
     }
+}
+
+/// The mean of some values; 0 of none.
+pub fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len().max(1) as f64
 }
 
 /// By how many percent `value` is over (or, negative, under) `base`; `None` where the base is 0.
@@ -61,6 +66,7 @@ mod tests {
         assert!((stats.stddev - 5.0_f64.sqrt()).abs() < 1e-12);
         assert!((Stats::of(&[1.0, 2.0]).median - 1.5).abs() < 1e-12);
         assert!(Stats::of(&[3.0]).stddev.abs() < 1e-12);
+        assert!(mean(&[]).abs() < 1e-12, "no values are no error");
     }
 
     #[test]

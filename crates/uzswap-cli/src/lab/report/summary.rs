@@ -160,18 +160,17 @@ fn medians(all: &[&Findings], compressor: &str) -> Option<String> {
 
 /// The extremes over all compressors.
 fn overall(runs: &[Findings]) -> Option<String> {
-    let mean = |findings: &Findings| Stats::of(&findings.real_s).mean;
     let some = || runs.iter().filter(|findings| findings.figures.compressed_bytes > 0);
     let dense = some().min_by_key(|findings| findings.bytes_with_rejected)?;
-    let fast = some().min_by(|one, other| mean(one).total_cmp(&mean(other)))?;
+    let fast = some().min_by(|one, other| one.mean_real_s().total_cmp(&other.mean_real_s()))?;
     Some(format!(
         "Over all compressors: {} is the densest ({}, {:.3} s), {} the fastest by mean ({:.3} s, \
          {}).",
         dense.label(),
         mib(dense.bytes_with_rejected),
-        mean(dense),
+        dense.mean_real_s(),
         fast.label(),
-        mean(fast),
+        fast.mean_real_s(),
         mib(fast.bytes_with_rejected),
     ))
 }
@@ -207,8 +206,7 @@ fn densest(all: &[&Findings], compressor: &str) -> String {
 
 /// Cost of the densest in time against the fastest.
 fn trade(all: &[&Findings]) -> Option<String> {
-    let mean = |findings: &Findings| Stats::of(&findings.real_s).mean;
-    let fast = all.iter().min_by(|one, other| mean(one).total_cmp(&mean(other)))?;
+    let fast = all.iter().min_by(|one, other| one.mean_real_s().total_cmp(&other.mean_real_s()))?;
     let dense = all.iter().min_by_key(|findings| findings.bytes_with_rejected)?;
     if fast.bytes_with_rejected == dense.bytes_with_rejected {
         return Some(format!(
@@ -230,7 +228,7 @@ fn trade(all: &[&Findings]) -> Option<String> {
              noise."
         ));
     }
-    let time = percent_change(mean(dense), mean(fast))?;
+    let time = percent_change(dense.mean_real_s(), fast.mean_real_s())?;
     Some(format!("The trade: {saves} and takes {time:.1}% more time."))
 }
 
@@ -313,6 +311,7 @@ pub(super) mod tests {
                 accessed: None,
                 traced: None,
                 unit_sums: Vec::new(),
+                open_bytes: 0,
             }
         };
         let runs = seconds.map(run).to_vec();

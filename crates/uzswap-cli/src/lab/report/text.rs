@@ -3,7 +3,7 @@
 use super::format::{
     Screen, beside, counted, fitted, mib, nanoseconds, pictures, section, table, thousands, wrapped,
 };
-use super::stats::Stats;
+use super::stats::{Stats, mean};
 use super::summary::against_base;
 use super::{Findings, Report, access_section, base_of, label, trace_section, whole};
 use crate::lab::experiment::Settings;
@@ -213,20 +213,21 @@ fn phases(report: &Report, screen: Screen) -> String {
     }
     let mut table = table(&head);
     for findings in &report.combinations {
-        let mean = |of: fn(&Phases) -> Spent| {
-            let seconds = findings.phases.iter().map(|phases| of(phases).real_s);
-            format!("{:.3}", seconds.sum::<f64>() / findings.phases.len() as f64)
+        let mean_of = |of: fn(&Phases) -> Spent| {
+            let seconds: Vec<f64> =
+                findings.phases.iter().map(|phases| of(phases).real_s).collect();
+            format!("{:.3}", mean(&seconds))
         };
         let mut row = vec![
             label(findings),
-            mean(|phases| phases.store),
-            mean(|phases| phases.load),
-            mean(|phases| phases.free),
-            mean(|phases| phases.compact),
-            mean(|phases| phases.refill),
+            mean_of(|phases| phases.store),
+            mean_of(|phases| phases.load),
+            mean_of(|phases| phases.free),
+            mean_of(|phases| phases.compact),
+            mean_of(|phases| phases.refill),
         ];
         if has_accesses {
-            row.insert(2, mean(|phases| phases.access.unwrap_or_default()));
+            row.insert(2, mean_of(|phases| phases.access.unwrap_or_default()));
         }
         table.add_row(row);
     }

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::format::{Screen, fitted, mib, section, share, table, thousands, wrapped};
+use super::stats::mean;
 use super::{CorpusInfo, Findings, Report, label};
 use crate::lab::replay::{RunResult, Traced};
 use uzswap::page::PAGE_SIZE;
@@ -89,9 +90,7 @@ pub(super) fn verbs(report: &Report, screen: Screen) -> String {
         table(&["MEAN real", "STORES", "s", "REFUSED", "LOADS", "s", "LEFT OUT", "FREES", "s"]);
     for findings in &report.combinations {
         let Some(trace) = &findings.trace else { continue };
-        let mean = |seconds: &[f64]| {
-            format!("{:.3}", seconds.iter().sum::<f64>() / seconds.len().max(1) as f64)
-        };
+        let mean = |seconds: &[f64]| format!("{:.3}", mean(seconds));
         table.add_row([
             label(findings),
             thousands(trace.stores),

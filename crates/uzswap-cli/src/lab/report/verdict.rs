@@ -3,7 +3,7 @@
 
 use super::format::{counted, thousands};
 use super::interval::Difference;
-use super::stats::{Stats, percent_change};
+use super::stats::{Stats, mean, percent_change};
 use super::{Findings, Report};
 use crate::lab::choice::{Candidate, RATIO_MIN, choose};
 use uzswap::page::PAGE_SIZE;
@@ -90,7 +90,7 @@ fn run_time(one: &Findings, other: &Findings) -> String {
     let runs = one.real_s.len();
     match Difference::of(&one.real_s, &other.real_s) {
         Some(difference) if difference.is_real() => {
-            let times = Stats::of(&one.real_s).mean / Stats::of(&other.real_s).mean.max(1e-9);
+            let times = one.mean_real_s() / other.mean_real_s().max(1e-9);
             format!("the replay takes {times:.2} times as long")
         }
         _ => format!("no difference in run time that {} could show", counted(runs, "run")),
@@ -163,10 +163,7 @@ fn of_limited(report: &Report) -> Vec<String> {
     let rates = |findings: &Findings| {
         findings.access.as_ref().map_or(Vec::new(), |access| access.accesses_per_s.clone())
     };
-    let mean = |findings: &Findings| {
-        let rates = rates(findings);
-        rates.iter().sum::<f64>() / rates.len().max(1) as f64
-    };
+    let mean = |findings: &Findings| mean(&rates(findings));
     let limited = report.combinations.iter().filter(|findings| findings.access.is_some());
     let mut order: Vec<&Findings> = limited.collect();
     order.sort_by(|one, other| mean(other).total_cmp(&mean(one)));

@@ -11,7 +11,7 @@ use uzswap::page::PAGE_SIZE;
 /// Totals of all pages, of which a sample was replayed.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Whole {
-    /// Host pages of the pool, in bytes, from its growth unit by unit.
+    /// Host pages of the pool, in bytes: its growth unit by unit, and part-filled zspages once.
     pub pool_bytes: Estimate,
     /// Sum of the compressed lengths.
     pub compressed_bytes: Estimate,
@@ -32,8 +32,9 @@ impl Whole {
         };
         const PAGE: u64 = PAGE_SIZE as u64;
         Some(Whole {
-            // A stored page takes a host page at most, and begins a zspage of several at times.
-            pool_bytes: total(|unit| unit.pool_bytes, 2 * PAGE),
+            // A stored page takes a host page at most. Part-filled zspages do not grow with the
+            // number of pages.
+            pool_bytes: total(|unit| unit.pool_bytes, 2 * PAGE).plus(run.open_bytes),
             compressed_bytes: total(|unit| unit.compressed_bytes, PAGE),
             same_filled_pages: total(|unit| unit.same_filled_pages, 1),
             rejected_pages: total(|unit| unit.rejected_pages, 1),
@@ -41,7 +42,7 @@ impl Whole {
     }
 }
 
-/// The sample in words: `262,144 of 3,145,728 pages (8.3 %), runs of 128, seed 1`.
+/// The sample in words: `262,144 of 3,145,728 pages (8.3 %), runs of 16, seed 1`.
 pub fn sample_in_words(sample: &Sample) -> String {
     let percent = 100.0 * sample.pages as f64 / sample.of_pages.max(1) as f64;
     let decimals = if percent < 1.0 { 3 } else { 1 };

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::engine::{LiveParts, LiveRun};
 use super::{Failure, LiveCommand, LiveExperiment, LiveLimit, LiveResults, SmallestLimit};
-use crate::lab::report::{Changes, Difference, Envelope, Schema, Screen};
+use crate::lab::report::{Changes, Difference, Envelope, Schema, Screen, mean};
 use uzswap::page::PAGE_SIZE;
 use uzswap::zswap::{LatencyBucket, LatencyCounts};
 use uzswap_pager::RunSample;
@@ -153,6 +153,11 @@ impl LiveFindings {
     /// A figure of each run.
     pub(super) fn each<T>(&self, of: impl Fn(&LiveRun) -> T) -> Vec<T> {
         self.runs.iter().map(of).collect()
+    }
+
+    /// Mean time of a run, in seconds.
+    pub(super) fn mean_real_s(&self) -> f64 {
+        mean(&self.each(|run| run.real_s))
     }
 
     /// Bytes of the pages that the pool held at its peak.

@@ -9,7 +9,7 @@ use crate::lab::report::format::{
     Screen, beside, counted, fitted, human_size, mib, nanoseconds, pictures, section, share, table,
     thousands, wrapped,
 };
-use crate::lab::report::{Difference, ROUNDS_MIN, Stats, opening, percent_change};
+use crate::lab::report::{Difference, ROUNDS_MIN, Stats, mean, opening, percent_change};
 use uzswap::zswap::LatencyCounts;
 
 /// The run times of the study's first table.
@@ -444,13 +444,12 @@ pub(super) fn sentences(report: &LiveReport) -> Vec<String> {
         sentences.extend(fate(findings, report.settings.rounds));
     }
     let alone = report.warm_up.real_s;
-    let mean = |findings: &LiveFindings| Stats::of(&findings.each(|run| run.real_s)).mean;
     sentences.push(format!(
         "Under the limit the command takes {:.2} times its time without one with {} ({:.2} s to \
          {alone:.2} s).",
-        mean(base) / alone.max(1e-9),
+        base.mean_real_s() / alone.max(1e-9),
         base.label,
-        mean(base),
+        base.mean_real_s(),
     ));
     let others: Vec<&LiveFindings> = ended(report).filter(|findings| !findings.is_base()).collect();
     for findings in &others {
@@ -512,8 +511,7 @@ fn fate(findings: &LiveFindings, rounds: usize) -> Option<String> {
 fn compared(findings: &LiveFindings, base: &LiveFindings) -> Option<String> {
     let difference = findings.differences?.real_s;
     let of_base = base.each(|run| run.real_s);
-    let of_base = &of_base[..findings.runs.len().min(of_base.len())];
-    let base_mean = of_base.iter().sum::<f64>() / of_base.len().max(1) as f64;
+    let base_mean = mean(&of_base[..findings.runs.len().min(of_base.len())]);
     let percent = difference.mean / base_mean.max(1e-9) * 100.0;
     let word = if difference.mean >= 0.0 { "more" } else { "less" };
     let by = format!(

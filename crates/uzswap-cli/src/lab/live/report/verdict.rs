@@ -2,13 +2,15 @@
 
 use super::{LiveFindings, LiveReport};
 use crate::lab::report::format::{counted, human_size};
-use crate::lab::report::{Difference, ROUNDS_MIN, Stats};
+use crate::lab::report::{Difference, ROUNDS_MIN};
 
 /// The verdict, one sentence an element.
 pub(super) fn sentences(report: &LiveReport) -> Vec<String> {
     let ended: Vec<&LiveFindings> =
         report.combinations.iter().filter(|findings| !findings.runs.is_empty()).collect();
-    let Some(best) = ended.iter().copied().min_by(|a, b| mean(a).total_cmp(&mean(b))) else {
+    let Some(best) =
+        ended.iter().copied().min_by(|a, b| a.mean_real_s().total_cmp(&b.mean_real_s()))
+    else {
         return vec![format!(
             "No combination lives in {}: use a larger --limit.",
             human_size(report.settings.limit_bytes)
@@ -26,15 +28,11 @@ fn seconds(findings: &LiveFindings) -> Vec<f64> {
     findings.each(|run| run.real_s)
 }
 
-fn mean(findings: &LiveFindings) -> f64 {
-    Stats::of(&seconds(findings)).mean
-}
-
 /// The fastest, against the command without a limit.
 fn advice(report: &LiveReport, best: &LiveFindings) -> String {
     let alone = report.warm_up.real_s;
     let (limit, peak) = (report.settings.limit_bytes, report.warm_up.peak_bytes);
-    let mean = mean(best);
+    let mean = best.mean_real_s();
     format!(
         "Use {}: {:.2} times the run time without a limit ({mean:.2} s to {alone:.2} s), in {} of \
          {} ({:.0}%).",
@@ -56,7 +54,7 @@ fn compared(best: &LiveFindings, others: &[&LiveFindings]) -> Option<String> {
         .iter()
         .filter_map(|other| {
             let it = difference(other)?;
-            let percent = it.mean / mean(best).max(1e-9) * 100.0;
+            let percent = it.mean / best.mean_real_s().max(1e-9) * 100.0;
             let (low, high) = (it.low?, it.high?);
             Some(format!("{} takes {percent:+.1}% ({low:+.2} to {high:+.2} s)", other.label))
         })
