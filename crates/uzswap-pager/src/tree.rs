@@ -34,8 +34,8 @@ const LOOKS_AT_FORKED: u32 = 20;
 const SURVEY_PART: u32 = 10;
 const SURVEY_REST_MIN: Duration = Duration::from_millis(10);
 
-/// How long the part of a process without a helper is taken to be what it was: so many times what it
-/// took the kernel to tell it, where that took longer than this. A process may make its own
+/// How long the part of a process without a helper is taken to be what it was: so many times what
+/// it took the kernel to tell it, where that took longer than this. A process may make its own
 /// meanwhile what others have too, so it is not for long.
 const PART_PART: u32 = 20;
 const PART_QUICK: Duration = Duration::from_millis(5);
