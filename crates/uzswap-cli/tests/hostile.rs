@@ -64,6 +64,8 @@ fn main() -> ExitCode {
     let setpriv = root.clone().or_else(|| lacks("setpriv"));
     add("a_door_is_of_one_process".into(), root.clone(), Box::new(door_of_one));
     add("an_unmanaged_program_is_ended_first".into(), setpriv, Box::new(unmanaged_first));
+    let deep = missing.clone().or_else(|| lacks("python3"));
+    add("memory_counts_wherever_its_program_is".into(), deep, Box::new(deep_program));
     add("memory_counts_when_its_helper_is_gone".into(), missing.clone(), Box::new(helper_gone));
     let python = missing.clone().or_else(|| lacks("python3"));
     add("one_memory_of_many_counts_once".into(), python.clone(), Box::new(one_memory));
@@ -353,6 +355,30 @@ fn unmanaged_first() {
     let script = format!(
         "(setpriv {nobody} env -u LD_PRELOAD '{program}' --hold 60; echo it ends: $? >&2) | \
          '{program}' --victim 10"
+    );
+    let output = run("48M", &["sh", "-c", &script]).output().unwrap();
+    expect(&output, 0);
+    let told = text(&output.stderr);
+    assert!(text(&output.stdout).contains(" touches, ") && told.contains("it ends: 137"), "{told}");
+}
+
+/// The kernel tells no path of a program that is longer than a page.
+fn deep_program() {
+    let place = open_folder();
+    let deep = r#"
+import os, shutil, sys
+os.chdir(sys.argv[2])
+for i in range(25):
+    os.mkdir("d" * 200)
+    os.chdir("d" * 200)
+shutil.copy(sys.argv[1], "this")
+os.environ.pop("LD_PRELOAD")
+os.execv("./this", ["./this", "--hold", "60"])
+"#;
+    let (this, place) = (this(), place.path().display());
+    // The victim's input ends with the other.
+    let script = format!(
+        "(python3 -c '{deep}' '{this}' '{place}'; echo it ends: $? >&2) | '{this}' --victim 10"
     );
     let output = run("48M", &["sh", "-c", &script]).output().unwrap();
     expect(&output, 0);

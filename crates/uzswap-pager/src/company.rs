@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
 
-use super::process_files::is_helper;
+use super::process_files::{is_helper, is_of_same_process};
 use super::turns::Turns;
 use uzswap_sys::process;
 
@@ -126,7 +126,13 @@ impl Company {
             self.part(&anywhere);
             return None;
         }
+        // The kernel tells a thread's number in its own PID namespace. In another one, which the
+        // program can make, it may be a number that a stranger has here.
+        let is_its_own = || helper.is_some_and(|helper| is_of_same_process(helper, thread));
         let Some(place) = &self.place else {
+            if !is_its_own() {
+                return None;
+            }
             let mut place = CpuSet::new();
             place.set(process::last_processor(thread)?);
             self.place = Some(place);
@@ -134,7 +140,7 @@ impl Company {
             self.stay(&place);
             return None;
         };
-        if !std::mem::take(&mut self.has_missed) {
+        if !std::mem::take(&mut self.has_missed) || !is_its_own() {
             return None;
         }
         // What the program may not be moved by (`EPERM`) leaves it where it is.
@@ -208,6 +214,24 @@ mod tests {
     }
 
     #[test]
+    fn a_thread_of_another_process_is_left_alone() {
+        let mut company = Company::new(Arc::default());
+        let Some(all) = company.anywhere else { return }; // one processor: nothing to choose
+        let mut child = std::process::Command::new("sleep").arg("100").spawn().unwrap();
+        let stranger = Pid::from_child(&child);
+        let own = Some(raw(rustix::thread::gettid()));
+        for _ in 0..2 * FAULTS_IN_A_ROW {
+            company.woke = Instant::now() + ELSEWHERE;
+            company.goes_on();
+            assert!(company.keep(Some(raw(stranger)), own).is_none());
+        }
+        assert!(company.place.is_none());
+        assert_eq!((count(None), count(Some(stranger))), (all.count(), all.count()));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
     fn a_thread_is_kept_company_while_it_alone_faults() {
         let mut company = Company::new(Arc::default());
         let Some(all) = company.anywhere else { return }; // one processor: nothing to choose
@@ -215,34 +239,35 @@ mod tests {
             return;
         }
         let other = other();
+        let own = Some(raw(rustix::thread::gettid()));
         for _ in 1..FAULTS_IN_A_ROW {
-            assert!(company.keep(Some(raw(other.number)), None).is_none());
+            assert!(company.keep(Some(raw(other.number)), own).is_none());
             company.give_way();
             assert!(!company.gives_way());
         }
-        company.keep(Some(raw(other.number)), None);
+        company.keep(Some(raw(other.number)), own);
         company.give_way();
         assert!(company.gives_way());
         assert_eq!((count(None), count(Some(other.number))), (1, all.count()));
         // It runs here, and then it went away.
         company.woke = Instant::now() - ELSEWHERE;
         company.goes_on();
-        assert!(company.keep(Some(raw(other.number)), None).is_none());
+        assert!(company.keep(Some(raw(other.number)), own).is_none());
         company.woke = Instant::now() + ELSEWHERE;
         company.goes_on();
-        let drawn = company.keep(Some(raw(other.number)), None);
+        let drawn = company.keep(Some(raw(other.number)), own);
         if process::run_first().is_ok() {
             assert!(drawn.is_some());
             assert_eq!(count(Some(other.number)), 1);
         }
         drop(drawn);
         assert_eq!(count(Some(other.number)), all.count());
-        assert!(company.keep(Some(raw(other.number)), None).is_none());
+        assert!(company.keep(Some(raw(other.number)), own).is_none());
         // One that is not known, or another one: back to where all was.
         company.keep(None, None);
         assert!(!company.gives_way());
         assert_eq!(count(None), all.count());
-        company.keep(Some(raw(other.number) + 1), None);
+        company.keep(Some(raw(other.number) + 1), own);
         assert!(!company.gives_way());
         assert_eq!(count(None), all.count());
     }

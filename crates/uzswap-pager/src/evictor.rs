@@ -13,13 +13,13 @@ use std::collections::btree_map::Entry;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::evictable::Evictable;
 use super::family::Family;
-use super::helper::{Heard, Helper};
+use super::helper::{Heard, Helper, Patience};
 use super::outsiders::without_pages_of;
 use super::pressure::{Pressure, Seen};
 use super::space::{Moved, Space, TRAY_PAGES, Tray, Way, leave_words_of_threads, resident_bytes};
@@ -87,6 +87,7 @@ pub(super) struct Evictor {
     held_up: u32,
     pressure: Pressure,
     evictable: Evictable,
+    patience: Mutex<Patience>,
     /// The first round in which it may be what one of many has alone that leaves.
     alone_from: u64,
 }
@@ -105,6 +106,7 @@ impl Evictor {
             held_up: 0,
             pressure: Pressure::default(),
             evictable: Evictable::new(Instant::now()),
+            patience: Mutex::new(Patience::new(Instant::now())),
             alone_from: 0,
         }
     }
@@ -133,7 +135,10 @@ impl Evictor {
             let _ =
                 self.pager.guard.get_or_init(|| DeathGuard::start(&self.library, SUPERVISOR_GONE));
             let freed = self.evict();
-            self.pager.rounds.fetch_add(1, Ordering::Relaxed);
+            // Who waits for room waits for what a helper has in hand, too.
+            if freed > 0 || !self.is_any_awaited() {
+                self.pager.rounds.fetch_add(1, Ordering::Relaxed);
+            }
             if self.pager.is_awaited.load(Ordering::Relaxed) {
                 self.pager.wake_server();
             }
@@ -170,6 +175,12 @@ impl Evictor {
             let is_late = space.helper().is_some_and(|helper| helper.is_late());
             space.uffd.is_changing() || is_late && !space.is_stopped()
         })
+    }
+
+    fn is_any_awaited(&self) -> bool {
+        let is_awaited =
+            |space: &SpaceLock| lock(space).helper().is_some_and(|helper| helper.is_awaited());
+        self.pager.spaces().iter().any(is_awaited)
     }
 
     fn seen(&mut self) -> Seen {
@@ -332,7 +343,10 @@ impl Evictor {
         if !give(&mut lock(space))? {
             return Ok((Moved::default(), 0));
         }
-        self.hear(space, helper.carry_out(|| lock(space).is_stopped()))
+        let mut patience = self.patience.lock().unwrap_or_else(PoisonError::into_inner);
+        let heard = helper.carry_out(&mut patience, || lock(space).is_stopped());
+        drop(patience);
+        self.hear(space, heard)
     }
 
     /// Notes what a helper has done.

@@ -5,7 +5,8 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
@@ -24,19 +25,50 @@ const _: () = assert!(TRAY_PAGES <= RUNS_MAX);
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
-/// How long a command is waited for: others have pages too.
-const PATIENCE: Duration = Duration::from_millis(100);
-
 /// After so long it is looked whether the process was stopped, and does nothing before it goes on.
 const LOOK_AFTER: Duration = Duration::from_millis(2);
+
+/// From then on, the evictor goes on as if the helper had nothing to do. A busy machine makes some
+/// so late.
+const LATE: Duration = Duration::from_millis(100);
+
+/// How long the evictor waits at most for helpers that are late, and one part in so many of its
+/// time: others have pages too, and wait for it.
+const WAIT_MAX: Duration = Duration::from_millis(20);
+const WAIT_PART: u32 = 8;
+
+/// What the evictor has left of the time that it may wait for helpers that are late.
+#[derive(Debug)]
+pub(super) struct Patience {
+    /// When the part of the time is over that its waits until now are.
+    used_up_to: Instant,
+}
+
+impl Patience {
+    /// All of it.
+    pub(super) fn new(now: Instant) -> Patience {
+        Patience { used_up_to: now }
+    }
+
+    fn left(&self, now: Instant) -> Duration {
+        let used = self.used_up_to.saturating_duration_since(now) / WAIT_PART;
+        WAIT_MAX.saturating_sub(used)
+    }
+
+    fn waited(&mut self, now: Instant, time: Duration) {
+        self.used_up_to = self.used_up_to.max(now) + time * WAIT_PART;
+    }
+}
 
 #[derive(Debug)]
 pub(super) struct Helper {
     connection: Polled<Foreign>,
     control: SharedControl,
     staging: u64,
-    /// It was waited for as long as it may take, and has not said that it is done.
+    /// It was waited for, and has not said that it is done.
     is_late: AtomicBool,
+    /// When it was told its last command.
+    told: Mutex<Option<Instant>>,
     /// Its program has asked for a helper that is a process apart.
     is_apart: AtomicBool,
 }
@@ -111,7 +143,7 @@ impl Helper {
     /// A helper that is ready, with its memory for pages that are aside.
     pub(super) fn new(connection: Polled<Foreign>, control: SharedControl, staging: u64) -> Helper {
         let [is_late, is_apart] = [false; 2].map(AtomicBool::new);
-        Helper { connection, control, staging, is_late, is_apart }
+        Helper { connection, control, staging, is_late, told: Mutex::new(None), is_apart }
     }
 
     pub(super) fn connection(&self) -> &Polled<Foreign> {
@@ -267,13 +299,24 @@ impl Helper {
         })
     }
 
-    /// Has a command done; not waited for where the process `is_stopped`.
-    pub(super) fn carry_out(&self, is_stopped: impl FnOnce() -> bool) -> Heard {
+    /// Has a command done; waited for as long as there is `patience`, and not where the process
+    /// `is_stopped`.
+    pub(super) fn carry_out(
+        &self,
+        patience: &mut Patience,
+        is_stopped: impl FnOnce() -> bool,
+    ) -> Heard {
         if send(&self.connection, Message::new(kind::WORK, []), &[]).is_err() {
             return Heard::Gone;
         }
+        *self.told.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
         match self.hear(LOOK_AFTER) {
-            Heard::Late if !is_stopped() => self.hear(PATIENCE),
+            Heard::Late if !is_stopped() => {
+                let since = Instant::now();
+                let heard = self.hear(patience.left(since));
+                patience.waited(Instant::now(), since.elapsed());
+                heard
+            }
             heard => heard,
         }
     }
@@ -281,6 +324,12 @@ impl Helper {
     /// Whether it was told something and has not said that it is done, after some time.
     pub(super) fn is_late(&self) -> bool {
         self.is_late.load(Ordering::Relaxed)
+    }
+
+    /// Whether it is late, and may have done soon what it was told.
+    pub(super) fn is_awaited(&self) -> bool {
+        let told = *self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        self.is_late() && told.is_some_and(|told| told.elapsed() < LATE)
     }
 
     /// Hears of what it was told last.
@@ -342,6 +391,27 @@ pub(super) fn send(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn helpers_that_are_late_are_waited_for_a_part_of_the_time() {
+        let start = Instant::now();
+        let mut patience = Patience::new(start);
+        let (mut now, mut waited) = (start, Duration::ZERO);
+        let mut longest = Duration::ZERO;
+        // Whatever helpers do: each wait takes all that there is, and work takes a millisecond.
+        while now < start + Duration::from_secs(8) {
+            let time = patience.left(now);
+            now += time;
+            patience.waited(now, time);
+            (waited, longest) = (waited + time, longest.max(time));
+            now += Duration::from_millis(1);
+        }
+        assert_eq!(longest, WAIT_MAX);
+        assert!(waited <= Duration::from_secs(1) + WAIT_MAX, "{waited:?}");
+        assert!(waited >= Duration::from_millis(800), "{waited:?}");
+        let later = now + WAIT_MAX * WAIT_PART;
+        assert_eq!(patience.left(later), WAIT_MAX, "there is no more at once");
+    }
 
     #[test]
     fn what_was_found_in_a_run_that_is_taken_back_is_forgotten() {

@@ -230,7 +230,7 @@ impl Pager {
         *unmanaged = each;
     }
 
-    fn unmanaged_each(&self) -> MutexGuard<'_, BTreeMap<u32, u64>> {
+    pub(super) fn unmanaged_each(&self) -> MutexGuard<'_, BTreeMap<u32, u64>> {
         self.unmanaged_each.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -79,10 +79,7 @@ impl ProcessFiles {
     pub(super) fn size(&self) -> Option<Size> {
         let mut text = [0; 128];
         let length = self.statm.read_at(&mut text, 0).ok()?;
-        let text = std::str::from_utf8(&text[..length]).ok()?;
-        let mut numbers = text.split(' ').map_while(|number| number.parse::<u64>().ok());
-        let (mapped, resident, files) = (numbers.next()?, numbers.next()?, numbers.next()?);
-        Some(Size { mapped, anonymous: resident.saturating_sub(files), others: files })
+        size(std::str::from_utf8(&text[..length]).ok()?)
     }
 
     /// Bytes of anonymous memory, of pages that others have too its part. The kernel walks all
@@ -231,6 +228,11 @@ pub(super) fn threads(thread: u32) -> io::Result<impl Iterator<Item = u32>> {
     Ok(tasks.filter_map(|task| task.ok()?.file_name().to_str()?.parse().ok()))
 }
 
+/// Whether two threads are of one process.
+pub(super) fn is_of_same_process(one: u32, other: u32) -> bool {
+    fs::exists(format!("/proc/{one}/task/{other}")).unwrap_or(false)
+}
+
 /// Whether a thread is a helper.
 pub(super) fn is_helper(thread: u32) -> io::Result<bool> {
     Ok(fs::read(format!("/proc/{thread}/comm"))? == b"uzswap-helper\n")
@@ -282,6 +284,18 @@ pub(super) fn children_of(pid: u32) -> Vec<u32> {
 /// The user of a process, by its real number.
 pub(super) fn user_of(pid: u32) -> Option<u32> {
     in_status(pid, "Uid:")?.split_ascii_whitespace().next()?.parse().ok()
+}
+
+/// As `statm` in /proc tells it.
+fn size(statm: &str) -> Option<Size> {
+    let mut numbers = statm.split(' ').map_while(|number| number.parse::<u64>().ok());
+    let (mapped, resident, files) = (numbers.next()?, numbers.next()?, numbers.next()?);
+    Some(Size { mapped, anonymous: resident.saturating_sub(files), others: files })
+}
+
+/// The size of the process of a thread, which the kernel tells at once; `None` where it has ended.
+pub(super) fn size_of(thread: u32) -> Option<Size> {
+    size(&fs::read_to_string(format!("/proc/{thread}/statm")).ok()?)
 }
 
 /// What a line of /proc/PID/status says.

@@ -14,8 +14,10 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::peer::Peer;
-use super::process_files::{children_of, page_table_bytes_of, part_of_anonymous_of, threads};
-use super::{Pager, lock, status};
+use super::process_files::{
+    children_of, page_table_bytes_of, part_of_anonymous_of, size_of, threads,
+};
+use super::{PAGE_SIZE, Pager, lock, status};
 use uzswap_sys::process;
 
 /// How often it looks.
@@ -31,6 +33,18 @@ const LOOKS_AT_FORKED: u32 = 20;
 /// where it took long.
 const SURVEY_PART: u32 = 10;
 const SURVEY_REST_MIN: Duration = Duration::from_millis(10);
+
+/// How long the part of a process without a helper is taken to be what it was: so many times what
+/// it took the kernel to tell it, where that took longer than this. A process may make its own
+/// meanwhile what others have too, so it is not for long.
+const PART_PART: u32 = 20;
+const PART_QUICK: Duration = Duration::from_millis(5);
+const PART_FOR_MAX: Duration = Duration::from_secs(2);
+
+/// Pages that are not anonymous with which the part of a process is not asked for, and how long a
+/// look may ask for parts. All that such a process has counts as its own.
+const PART_OTHERS_MAX: u64 = 1 << 20;
+const PARTS_MAX: Duration = Duration::from_millis(200);
 
 /// A process without a helper.
 #[derive(Debug)]
@@ -50,45 +64,74 @@ struct Tree {
     without: BTreeMap<u32, u32>,
     /// Programs of which that was told.
     told: BTreeSet<PathBuf>,
+    /// Processes without a helper whose part takes the kernel long to tell.
+    slow: BTreeMap<u32, SlowPart>,
+}
+
+/// The part of anonymous memory of a process whose part takes the kernel long to tell: that walks
+/// all that a process maps, some of it a million times.
+struct SlowPart {
+    until: Instant,
+    /// Bytes of anonymous memory that others have too, as of then.
+    of_others: u64,
 }
 
 /// Starts the thread. To be unparked at the end.
 pub(super) fn start(pager: &Arc<Pager>) -> io::Result<JoinHandle<()>> {
     let pager = Arc::clone(pager);
-    let tree =
-        Tree { pager, managed: BTreeSet::new(), without: BTreeMap::new(), told: BTreeSet::new() };
+    let tree = Tree {
+        pager,
+        managed: BTreeSet::new(),
+        without: BTreeMap::new(),
+        told: BTreeSet::new(),
+        slow: BTreeMap::new(),
+    };
     thread::Builder::new().name("uzswap-tree".to_owned()).spawn(move || tree.run())
 }
 
 impl Tree {
     fn run(mut self) {
+        process::prefer_no_thread();
         status::remove_left_overs();
+        let surveys = start_surveys(&self.pager);
         let mut next_look = Instant::now();
         while !self.pager.stop.load(Relaxed) {
             if Instant::now() >= next_look {
                 next_look = Instant::now() + LOOK_EVERY;
                 self.look();
             }
-            self.survey_uncounted();
+            let _ = surveys.as_ref().map(|surveys| surveys.thread().unpark());
             thread::park_timeout(next_look.saturating_duration_since(Instant::now()));
         }
     }
 
-    /// Sees how much memory does not count. The next time may come at any moment, by another
-    /// thread: not before this one has rested.
-    fn survey_uncounted(&self) {
-        let since = Instant::now();
-        let managed = helpers(&self.pager).map(|(_, thread)| thread);
-        self.pager.uncounted.survey(managed.chain(self.without.keys().copied()));
-        let rest = since.elapsed() * SURVEY_PART;
-        if rest >= SURVEY_REST_MIN && !self.pager.stop.load(Relaxed) {
-            thread::sleep(rest.min(LOOK_EVERY));
+    /// Bytes of anonymous memory of a process without a helper: its part of them; all of them where
+    /// the kernel would take long to tell its part.
+    fn part_of(&mut self, pid: u32, thread: u32, may_take: bool) -> u64 {
+        let now = Instant::now();
+        let Some(size) = size_of(thread) else { return 0 };
+        let all = size.anonymous * PAGE_SIZE as u64;
+        if let Some(slow) = self.slow.get(&pid).filter(|slow| now < slow.until) {
+            return all.saturating_sub(slow.of_others);
         }
+        if !may_take || size.others > PART_OTHERS_MAX {
+            return all;
+        }
+        let part = part_of_anonymous_of(thread).unwrap_or(all);
+        let took = now.elapsed();
+        if took > PART_QUICK {
+            let until = Instant::now() + (took * PART_PART).min(PART_FOR_MAX);
+            self.slow.insert(pid, SlowPart { until, of_others: all.saturating_sub(part) });
+        } else {
+            self.slow.remove(&pid);
+        }
+        part
     }
 
     /// Looks for processes without a helper: static and setuid programs. Their memory counts, and
     /// stays.
     fn look(&mut self) {
+        let since = Instant::now();
         let mut counted = AddressSpaces::new(process::compare_memory);
         let mut managed = BTreeSet::new();
         for (pid, thread) in helpers(&self.pager) {
@@ -100,7 +143,7 @@ impl Tree {
         self.pager.page_tables_peak.fetch_max(page_table_bytes(&self.pager), Relaxed);
         let mut without = BTreeMap::new();
         let mut each = BTreeMap::new();
-        let mut largest = (0, None);
+        let mut largest: Option<Unmanaged> = None;
         for pid in processes(&self.pager) {
             if managed.contains(&pid) {
                 continue;
@@ -121,13 +164,16 @@ impl Tree {
             if outsider.is_none() && process::runs_what_was_forked(pid) {
                 self.pager.see_without_helper(pid);
             }
+            let peer = Peer::open(pid);
             let own = match outsider {
                 Some(outsider) => outsider.counted_bytes(),
-                None => part_of_anonymous_of(thread).unwrap_or(0),
+                None => self.part_of(pid, thread, since.elapsed() < PARTS_MAX),
             };
             each.insert(pid, own);
-            if own > largest.0 {
-                largest = (own, Some((pid, thread)));
+            // What was read is of this process if it has not ended since: a number comes again.
+            let is_larger = own > largest.as_ref().map_or(0, |largest| largest.bytes);
+            if let Some(peer) = peer.filter(|peer| is_larger && peer.is_alive()) {
+                largest = Some(Unmanaged { bytes: own, peer, thread });
             }
             if looks < LOOKS {
                 continue;
@@ -147,17 +193,32 @@ impl Tree {
                 ));
             }
         }
+        self.slow.retain(|pid, _| without.contains_key(pid));
         (self.managed, self.without) = (managed, without);
-        let opened = |(pid, thread)| Some((Peer::open(pid)?, thread));
-        let largest = largest.1.and_then(opened).map(|(peer, thread)| Unmanaged {
-            bytes: largest.0,
-            peer,
-            thread,
-        });
         let largest = largest.filter(|it| it.peer.descends_from(std::process::id()));
         *self.pager.largest_unmanaged.lock().unwrap_or_else(PoisonError::into_inner) = largest;
         self.pager.see_unmanaged(each);
     }
+}
+
+/// Starts a thread that sees how much memory does not count, now and each time that it is unparked,
+/// but for a rest. Nobody waits for its end: the kernel may walk for seconds.
+fn start_surveys(pager: &Arc<Pager>) -> io::Result<JoinHandle<()>> {
+    let pager = Arc::clone(pager);
+    let survey = move || {
+        while !pager.stop.load(Relaxed) {
+            let since = Instant::now();
+            let managed = helpers(&pager).map(|(_, thread)| thread);
+            let unmanaged: Vec<u32> = pager.unmanaged_each().keys().copied().collect();
+            pager.uncounted.survey(managed.chain(unmanaged));
+            let rest = since.elapsed() * SURVEY_PART;
+            if rest >= SURVEY_REST_MIN {
+                thread::sleep(rest);
+            }
+            thread::park();
+        }
+    };
+    thread::Builder::new().name("uzswap-survey".to_owned()).spawn(survey)
 }
 
 /// Threads of processes, one for each address space.
@@ -220,9 +281,16 @@ fn thread_and_program_of(pid: u32) -> Option<(u32, PathBuf)> {
     with_program(pid).or_else(|| threads(pid).ok()?.find_map(with_program))
 }
 
-/// The file of the program that a process runs.
+/// The file of the program that a process runs; `None` where it has no memory any more. The kernel
+/// tells no path that is longer than a page.
 fn program_of(pid: u32) -> Option<PathBuf> {
-    fs::read_link(format!("/proc/{pid}/exe")).ok()
+    match fs::read_link(format!("/proc/{pid}/exe")) {
+        Ok(path) => Some(path),
+        Err(_) if size_of(pid).is_some_and(|size| size.mapped > 0) => {
+            Some("a program whose path is unknown".into())
+        }
+        Err(_) => None,
+    }
 }
 
 /// What the kernel's page tables of all programs with a helper take, in bytes.

@@ -32,6 +32,7 @@ pub(crate) const SETGROUPS: usize = 116;
 pub(crate) const SETRESUID: usize = 117;
 pub(crate) const GETRESUID: usize = 118;
 pub(crate) const SETRESGID: usize = 119;
+pub(crate) const CAPGET: usize = 125;
 pub(crate) const CAPSET: usize = 126;
 pub(crate) const MUNLOCK: usize = 150;
 pub(crate) const GETTID: usize = 186;

@@ -47,6 +47,9 @@ const MADV_NOHUGEPAGE: usize = 15;
 const MADV_WIPEONFORK: usize = 18;
 const MADV_POPULATE_WRITE: usize = 23;
 
+/// Of linux/capability.h.
+const CAPABILITY_VERSION_3: u64 = 0x2008_0522;
+
 const FUTEX_WAIT_PRIVATE: usize = 128;
 const FUTEX_WAKE_PRIVATE: usize = 129;
 
@@ -124,7 +127,7 @@ pub(crate) fn start(hello: u32, door: Option<u32>) {
         let _ = ask(call::MUNMAP, [stack, STACK_BYTES, 0, 0, 0, 0]);
         return;
     }
-    if users().contains(&0) {
+    if users().contains(&0) || has_capabilities() {
         // SAFETY: written above; it stays mapped, and what changes is atomic.
         let Start { has_no_rights, .. } = unsafe { &*first };
         // The program goes on once no thread of it has rights that it may give up.
@@ -260,6 +263,16 @@ fn users() -> [u32; 3] {
     users
 }
 
+/// Whether the calling thread has rights of root, or may take some: not root alone has (see
+/// capabilities(7), ambient ones).
+fn has_capabilities() -> bool {
+    // `struct __user_cap_header_struct` of the calling thread; effective, permitted, inheritable.
+    let (header, mut sets) = ([CAPABILITY_VERSION_3], [0_u32; 6]);
+    let (header, told) = (header.as_ptr().addr(), sets.as_mut_ptr().addr());
+    let asked = ask(call::CAPGET, [header, told, 0, 0, 0, 0]);
+    asked.is_ok() && [0, 1, 3, 4].iter().any(|at| sets[*at] != 0)
+}
+
 /// Gives up what the program has of root's rights: it may give them up itself later, and whoever
 /// takes it over then has the helper, too. A refused request changes nothing. The program waits.
 ///
@@ -273,7 +286,6 @@ fn give_up_rights() {
 /// Likewise, but for the filter: the thread may do what the program may.
 pub(crate) fn give_up_user() {
     const SAME: usize = u32::MAX as usize;
-    const CAPABILITY_VERSION_3: u64 = 0x2008_0522;
     const PR_SET_DUMPABLE: usize = 4;
     const PR_GET_DUMPABLE: usize = 3;
     const PR_SET_NO_NEW_PRIVS: usize = 38;

@@ -27,9 +27,10 @@ const PAGE: usize = 4096;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Attacks of an enemy, each a test of its own.
-pub(crate) const ATTACKS: [&str; 12] = [
+pub(crate) const ATTACKS: [&str; 13] = [
     "truncate",
     "scribble",
+    "late",
     "flood",
     "silent",
     "descriptors",
@@ -144,6 +145,7 @@ pub(crate) fn run(attack: &str, seconds: u64, seed: u64) -> ExitCode {
         match attack {
             "truncate" => truncate(),
             "scribble" => scribble(&mut random, until),
+            "late" => late(until),
             "flood" => flood(),
             "silent" => silent(until),
             "descriptors" => descriptors(),
@@ -194,6 +196,40 @@ fn scribble(random: &mut Random, until: Instant) {
         }
         std::thread::sleep(Duration::from_micros(value % 500));
     }
+}
+
+/// A helper with most memory of all, that answers each command just before it is given up, and has
+/// moved nothing.
+fn late(until: Instant) {
+    let Ok(mut enemy) = Enemy::connect() else { return };
+    if !enemy.become_helper() {
+        return;
+    }
+    let mut memory = vec![0_u8; 30 << 20];
+    memory.iter_mut().step_by(PAGE).for_each(|byte| *byte = 1);
+    let control = enemy.got.pop_front().expect("control memory comes along");
+    let words = |at: u64| {
+        let mut word = [0; 4];
+        rustix::io::pread(&control, &mut word, at).map(|_| word)
+    };
+    let timeout = Timespec::try_from(Duration::from_millis(100)).unwrap();
+    while Instant::now() < until {
+        let mut ready = [PollFd::new(&enemy.socket, PollFlags::IN)];
+        if poll(&mut ready, Some(&timeout)) == Ok(0) {
+            continue;
+        }
+        if enemy.hear().is_none_or(|message| message.kind != kind::WORK) {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(95));
+        // See `Control`: what is done is what was given.
+        let Ok(given) = words(8) else { return };
+        let _ = rustix::io::pwrite(&control, &given, 12);
+        if enemy.say(kind::DONE, []).is_err() {
+            return;
+        }
+    }
+    std::hint::black_box(memory);
 }
 
 /// Says hello and reads nothing.
