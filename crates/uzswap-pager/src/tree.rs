@@ -62,6 +62,8 @@ pub(super) fn start(pager: &Arc<Pager>) -> io::Result<JoinHandle<()>> {
 
 impl Tree {
     fn run(mut self) {
+        let pager = Arc::clone(&self.pager);
+        let _raised = pager.raised.raise_this();
         status::remove_left_overs();
         let mut next_look = Instant::now();
         while !self.pager.stop.load(Relaxed) {
