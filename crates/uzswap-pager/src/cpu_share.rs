@@ -2,9 +2,10 @@
 //!
 //! Its threads run before all others of their session (nice -20), or of the machine (`SCHED_FIFO`).
 //! That costs nobody anything while no thread waits for a processor. While one does, the supervisor
-//! pays for its processor time from a credit, which grows by its share of the time. Without credit
-//! its threads run at ordinary priority, until the credit of a second is saved. Likewise while its
-//! work is in vain, however much it has saved.
+//! pays from a credit, which grows by its share of the time. It pays for the time in which its
+//! threads run or are runnable: then others of the session do not run, however little of the
+//! machine the session has. Without credit its threads run at ordinary priority, until the credit
+//! of a second is saved. Likewise while its work is in vain, however much it has saved.
 
 use std::time::{Duration, Instant};
 
@@ -17,22 +18,20 @@ const SAVED: Duration = Duration::from_secs(1);
 /// What the supervisor is and does at one time.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CpuSample {
-    /// Processor time of the supervisor since its start.
-    pub(super) used: Duration,
     /// More threads are runnable than there are processors.
     pub(super) is_contended: bool,
     /// Evictions bring programs nothing.
     pub(super) is_in_vain: bool,
 }
 
-/// The account of the supervisor's processor time.
+/// The account of time that threads of the supervisor run or are runnable.
 #[derive(Debug)]
 pub(super) struct CpuShare {
     /// Processors that it may take at raised priority.
     processors: f64,
-    /// Since when the period is, and what was used then.
+    /// Since when the period is, and that time of all threads up to then.
     since: Instant,
-    used: Duration,
+    demanded: Duration,
     /// Samples in this period, and those of them with contention.
     samples: u32,
     contended: u32,
@@ -50,7 +49,7 @@ impl CpuShare {
         CpuShare {
             processors,
             since: now,
-            used: Duration::ZERO,
+            demanded: Duration::ZERO,
             samples: 0,
             contended: 0,
             credit: processors * SAVED.as_secs_f64(),
@@ -60,13 +59,19 @@ impl CpuShare {
     }
 
     /// Adds a sample; whether threads of the supervisor may run at raised priority from now on.
-    pub(super) fn see(&mut self, now: Instant, sample: CpuSample) -> bool {
+    /// `demanded` is how long they ran or were runnable since their start, in sum.
+    pub(super) fn see(
+        &mut self,
+        now: Instant,
+        sample: CpuSample,
+        demanded: impl FnOnce() -> Duration,
+    ) -> bool {
         self.samples += 1;
         self.contended += u32::from(sample.is_contended);
         let time = now.duration_since(self.since);
         if time >= PERIOD {
-            self.end_period(time, sample);
-            (self.since, self.used) = (now, sample.used);
+            self.end_period(time, sample.is_in_vain, demanded());
+            self.since = now;
             (self.samples, self.contended) = (0, 0);
         }
         self.is_raised
@@ -77,9 +82,11 @@ impl CpuShare {
         self.ordinary
     }
 
-    fn end_period(&mut self, time: Duration, sample: CpuSample) {
+    fn end_period(&mut self, time: Duration, is_in_vain: bool, demanded: Duration) {
         let is_contended = self.contended * 2 >= self.samples;
-        let used = sample.used.saturating_sub(self.used);
+        // Less than before where a thread has ended.
+        let before = std::mem::replace(&mut self.demanded, demanded);
+        let used = demanded.saturating_sub(before);
         let most = self.processors * SAVED.as_secs_f64();
         if self.is_raised && is_contended {
             self.credit -= used.as_secs_f64();
@@ -89,7 +96,7 @@ impl CpuShare {
             self.ordinary += time;
         }
         let has_credit = self.credit > 0.0 && (self.is_raised || self.credit >= most);
-        self.is_raised = !is_contended || has_credit && !sample.is_in_vain;
+        self.is_raised = !is_contended || has_credit && !is_in_vain;
     }
 }
 
@@ -97,8 +104,7 @@ impl CpuShare {
 mod tests {
     use super::*;
 
-    const IDLE: CpuSample =
-        CpuSample { used: Duration::ZERO, is_contended: false, is_in_vain: false };
+    const IDLE: CpuSample = CpuSample { is_contended: false, is_in_vain: false };
     const CONTENDED: CpuSample = CpuSample { is_contended: true, ..IDLE };
 
     /// For so many seconds, a supervisor with a share in percent of two processors would use so
@@ -121,8 +127,7 @@ mod tests {
                 used_raised += part / 1e3;
                 time_raised += 1e-3;
             }
-            let sample = CpuSample { used, ..at(ms) };
-            is_raised = share.see(start + Duration::from_millis(ms), sample);
+            is_raised = share.see(start + Duration::from_millis(ms), at(ms), || used);
         }
         let time = seconds as f64;
         assert!((share.ordinary().as_secs_f64() - (time - time_raised)).abs() < 0.2);
@@ -170,12 +175,12 @@ mod tests {
     fn threads_are_raised_within_a_period_once_nobody_waits() {
         let start = Instant::now();
         let mut share = CpuShare::new(5, 2, start);
-        let mut see = |ms: u64, sample| share.see(start + Duration::from_millis(ms), sample);
-        let used = Duration::from_secs(1);
-        assert!(!see(100, CpuSample { used, ..CONTENDED }));
-        assert!(!see(150, CpuSample { used, ..IDLE }));
-        assert!(see(200, CpuSample { used, ..IDLE }));
+        let used = || Duration::from_secs(1);
+        let mut see = |ms: u64, sample| share.see(start + Duration::from_millis(ms), sample, used);
+        assert!(!see(100, CONTENDED));
+        assert!(!see(150, IDLE));
+        assert!(see(200, IDLE));
         // What was used then is owed still.
-        assert!(!see(300, CpuSample { used, ..CONTENDED }));
+        assert!(!see(300, CONTENDED));
     }
 }

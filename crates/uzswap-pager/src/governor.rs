@@ -8,7 +8,6 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::thread::sched_getaffinity;
-use rustix::time::{ClockId, clock_gettime};
 
 use super::census::Census;
 use super::cpu_share::{CpuSample, CpuShare};
@@ -133,10 +132,10 @@ impl Governor {
         let is_raised = share.account.see(
             Instant::now(),
             CpuSample {
-                used: processor_time(),
                 is_contended: share.run_queue.is_contended(),
                 is_in_vain: pager.is_in_vain(),
             },
+            || pager.raised.demanded(),
         );
         if is_raised == std::mem::replace(&mut share.is_raised, is_raised) {
             return;
@@ -203,12 +202,6 @@ impl Share {
             is_raised: true,
         }
     }
-}
-
-/// What all threads of this process have had of processors.
-fn processor_time() -> Duration {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// How a thread has ended.

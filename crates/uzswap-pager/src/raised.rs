@@ -1,6 +1,8 @@
 //! The supervisor's threads that run before others, and at ordinary priority while they may not.
 
+use std::fs;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use rustix::process::{getpriority_process, setpriority_process};
 use rustix::thread::{Pid, gettid};
@@ -54,6 +56,17 @@ impl RaisedThreads {
         Raised { all: self, thread }
     }
 
+    /// How long all of them have run or were runnable, in sum; how much of processors this process
+    /// has had where the kernel does not say.
+    pub(super) fn demanded(&self) -> Duration {
+        let times: Option<Vec<Duration>> = self.state().threads.iter().map(demanded_by).collect();
+        let used = || {
+            let used = process::cpu_time();
+            used.user + used.sys
+        };
+        times.map_or_else(used, |times| times.iter().sum())
+    }
+
     /// Has all of them run before others, or at ordinary priority.
     pub(super) fn set_raised(&self, is_raised: bool) {
         let mut state = self.state();
@@ -68,6 +81,14 @@ impl Drop for Raised<'_> {
         // Its number may be that of another process soon.
         self.all.state().threads.retain(|thread| *thread != self.thread);
     }
+}
+
+/// How long a thread of this process has run or was runnable: the first two numbers of its file.
+fn demanded_by(thread: &Pid) -> Option<Duration> {
+    let text = fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).ok()?;
+    let ns: Option<Vec<u64>> =
+        text.split_whitespace().take(2).map(|number| number.parse().ok()).collect();
+    Some(Duration::from_nanos(ns?.iter().sum()))
 }
 
 /// Best effort: what is refused stays as it is. A thread that the kernel did not raise is ordinary
@@ -94,6 +115,7 @@ mod tests {
             }
             all.set_raised(false);
             assert_eq!(niceness(), all.ordinary);
+            assert!(all.demanded() > Duration::ZERO);
             std::thread::scope(|scope| {
                 let others = || {
                     let _raised = all.raise_this();

@@ -109,8 +109,8 @@ pub(super) struct Run {
     /// Record all stores, loads and frees in a trace, for compare --trace
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
-    /// Share of all processors that the supervisor takes before others while threads wait, in percent
-    #[arg(long, value_name = "PERCENT", default_value_t = 3, value_parser = clap::value_parser!(u8).range(..=100))]
+    /// Share of all processors that the supervisor may take first while others wait, in percent
+    #[arg(long, value_name = "PERCENT", default_value_t = 5, value_parser = clap::value_parser!(u8).range(..=100))]
     cpu_share: u8,
     /// Print only errors of uzswap itself
     #[arg(long)]
