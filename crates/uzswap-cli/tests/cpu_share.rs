@@ -113,7 +113,7 @@ fn print_part(is_ordinary: bool, stats: &[String]) -> ExitCode {
         let runs: Vec<_> = stats
             .iter()
             .map(|stats| {
-                let options = ["--limit", "30M", "--stats", stats];
+                let options = ["--limit", "48M", "--stats", stats];
                 run(&options, &[&program, "--thrash"]).spawn().unwrap()
             })
             .collect();
@@ -130,10 +130,10 @@ fn print_part(is_ordinary: bool, stats: &[String]) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Reads pages at random in two threads: 48 MiB, which shrink to less than half.
+/// Reads pages at random in two threads: 96 MiB, which shrink to two fifths.
 fn thrash() -> ExitCode {
     const SECONDS: u64 = 3;
-    const PAGES: usize = 12 << 10;
+    const PAGES: usize = 24 << 10;
     let end = Instant::now() + Duration::from_secs(SECONDS);
     let next = |state: &mut u64| {
         *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -142,7 +142,7 @@ fn thrash() -> ExitCode {
     let mut pages = vec![[0_u64; 512]; PAGES];
     let mut state = 7;
     for page in &mut pages {
-        page[..160].fill_with(|| next(&mut state) << 31 | next(&mut state));
+        page[..200].fill_with(|| next(&mut state) << 31 | next(&mut state));
         page[511] = page[0];
     }
     let read = |mut state: u64| {

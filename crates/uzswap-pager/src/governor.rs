@@ -132,7 +132,7 @@ impl Governor {
         let is_raised = share.account.see(
             Instant::now(),
             CpuSample {
-                is_contended: share.run_queue.is_contended(),
+                is_contended: share.run_queue.is_contended(pager.turns.giving_way()),
                 is_in_vain: pager.is_in_vain(),
             },
             || pager.raised.demanded(),

@@ -16,13 +16,13 @@ impl RunQueue {
         RunQueue { file: File::open("/proc/loadavg").ok(), processors }
     }
 
-    /// Whether more threads are runnable, without the calling one, than may run at once. They are
-    /// taken to be where the kernel does not say.
-    pub(super) fn is_contended(&self) -> bool {
+    /// Whether more threads are runnable, without the calling one and so many that run where nobody
+    /// else would, than may run at once. They are taken to be where the kernel does not say.
+    pub(super) fn is_contended(&self, giving_way: u32) -> bool {
         let mut text = [0; 128];
         let read = self.file.as_ref().and_then(|file| file.read_at(&mut text, 0).ok());
         let runnable = read.and_then(|bytes| runnable(&text[..bytes]));
-        runnable.is_none_or(|runnable| runnable > self.processors + 1)
+        runnable.is_none_or(|runnable| runnable > self.processors + 1 + giving_way)
     }
 }
 
@@ -41,9 +41,9 @@ mod tests {
         assert_eq!(runnable(b"0.51 1.03 2.45 3/109 29862\n"), Some(3));
         assert_eq!(runnable(b""), None);
         assert_eq!(runnable(b"0.51 1.03 2.45 x/109 29862\n"), None);
-        let mut queue = RunQueue::new(u32::MAX - 1);
-        assert!(!queue.is_contended());
+        let mut queue = RunQueue::new(1 << 30);
+        assert!(!queue.is_contended(1));
         queue.file = None;
-        assert!(queue.is_contended());
+        assert!(queue.is_contended(1));
     }
 }

@@ -55,6 +55,11 @@ impl AllTurns {
         locked
     }
 
+    /// Threads of the server that run when nobody else would.
+    pub(super) fn giving_way(&self) -> u32 {
+        self.0.iter().map(|turns| u32::from(turns.gives_way())).sum()
+    }
+
     /// Lets the server go before all for some microseconds, or has it not do so from now on.
     pub(super) fn let_go_first(&self, may: bool) {
         self.0.iter().for_each(|turns| turns.may_not_go_first.store(!may, Ordering::Relaxed));
