@@ -27,7 +27,6 @@ use super::table::Place;
 use super::{NotStored, Pager, SpaceLock, lock, untouched_pages};
 use uzswap::page::{PAGE_SIZE, Page};
 use uzswap_sys::death_guard::DeathGuard;
-use uzswap_sys::process;
 use uzswap_sys::process_memory::ProcessMemory;
 
 /// Pages that leave a space at once, and the part of its resident pages that these are: a thread
@@ -112,7 +111,8 @@ impl Evictor {
     }
 
     pub(super) fn run(mut self) -> io::Result<()> {
-        process::prefer_this_thread();
+        let pager = Arc::clone(&self.pager);
+        let _raised = pager.raised.raise_this();
         while !self.pager.stop.load(Ordering::Relaxed) {
             self.pager.free_released();
             if self.pager.sample() <= self.pager.goal_bytes() {
@@ -129,7 +129,7 @@ impl Evictor {
                 );
             }
             if seen.is_full() {
-                self.pager.is_full();
+                self.pager.note_full();
             }
             // Where there can be none, the helpers end their programs.
             let _ =
@@ -147,6 +147,7 @@ impl Evictor {
                 (self.in_vain, self.held_up) = (0, 0);
                 continue;
             }
+            self.pager.note_vain();
             match self.held_up < ROUNDS_IN_VAIN && self.is_any_held_up() {
                 true => self.held_up += 1,
                 false => self.in_vain += 1,

@@ -7,7 +7,11 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use rustix::thread::sched_getaffinity;
+
 use super::census::Census;
+use super::cpu_share::{CpuSample, CpuShare};
+use super::run_queue::RunQueue;
 use super::server::Workers;
 use super::turns::Watch;
 use super::{Pager, tree, watcher};
@@ -24,6 +28,10 @@ const LOOK_MIN: Duration = Duration::from_millis(1);
 const LOOK_FAR: Duration = Duration::from_millis(10);
 const LOOK_PART: u32 = 100;
 const LOOK_MAX: Duration = Duration::from_millis(50);
+
+/// While its share of the processors is used up, the supervisor goes on to look before all others
+/// run, but looks take one part in so many of a processor at most.
+const ORDINARY_PART: u32 = 10;
 
 /// How often far below the limit at first, and for how long: a program may be over by then.
 const LOOK_NEW: Duration = Duration::from_millis(2);
@@ -46,6 +54,7 @@ pub(super) struct Governor {
     /// It runs before all others, but for what takes long.
     goes_first: bool,
     census: Census,
+    share: Share,
     /// Slots that the last look found released.
     released: usize,
 }
@@ -53,6 +62,7 @@ pub(super) struct Governor {
 impl Governor {
     pub(super) fn new(pager: Arc<Pager>, server: Arc<Workers>) -> Governor {
         let turns = pager.turns.each().iter().map(|_| Watch::new()).collect();
+        let share = Share::new(pager.cpu_share_percent);
         Governor {
             pager,
             server,
@@ -63,6 +73,7 @@ impl Governor {
             start: Instant::now(),
             goes_first: false,
             census: Census::new(),
+            share,
             released: 0,
         }
     }
@@ -86,27 +97,53 @@ impl Governor {
             } else {
                 self.census.rest(&self.pager);
             }
-            let is_watched = self.looks_at_turns();
+            self.keep_to_share();
+            let is_watched = self.look_at_turns();
             let room_ms = goal.saturating_sub(used) / BYTES_PER_MS_MAX / 2;
             let most = match self.start.elapsed() < NEW_FOR {
                 true => LOOK_NEW,
                 false => (looked * LOOK_PART).clamp(LOOK_FAR, LOOK_MAX),
             };
             let pause = Duration::from_millis(room_ms).clamp(LOOK_MIN, most);
-            self.pager.pause(if is_watched { LOOK_MIN } else { pause });
+            let pause = if is_watched { LOOK_MIN } else { pause };
+            let least = if self.share.is_raised { Duration::ZERO } else { looked * ORDINARY_PART };
+            self.pager.pause(pause.max(least));
         }
         if let Some(tree) = &self.tree {
             tree.thread().unpark();
         }
+        let ordinary_ns = self.share.account.ordinary().as_nanos() as u64;
+        self.pager.ordinary_priority_ns.store(ordinary_ns, Ordering::Relaxed);
         self.workers.drain(..).try_for_each(end_of)
     }
 
     /// Looks whether a worker of the server starves; whether it is to be looked again soon.
-    fn looks_at_turns(&mut self) -> bool {
+    fn look_at_turns(&mut self) -> bool {
         let Governor { pager, server, turns, .. } = self;
         let each = turns.iter_mut().zip(pager.turns.each()).enumerate();
         let looks = each.map(|(at, (watch, turns))| watch.look(turns, || server.is_asked(at)));
         looks.fold(false, |any, is_watched| any | is_watched)
+    }
+
+    /// Has all threads but those that keep watch over growth run at ordinary priority while the
+    /// supervisor's share of the processors is used up, and before others again once it is not.
+    fn keep_to_share(&mut self) {
+        let Governor { pager, share, .. } = self;
+        let is_raised = share.account.see(
+            Instant::now(),
+            CpuSample {
+                is_contended: share.run_queue.is_contended(pager.turns.giving_way()),
+                is_in_vain: pager.is_in_vain(),
+            },
+            || pager.raised.demanded(),
+        );
+        if is_raised == std::mem::replace(&mut share.is_raised, is_raised) {
+            return;
+        }
+        let ordinary_ns = share.account.ordinary().as_nanos() as u64;
+        pager.ordinary_priority_ns.store(ordinary_ns, Ordering::Relaxed);
+        pager.turns.let_go_first(is_raised);
+        pager.raised.set_raised(is_raised);
     }
 
     /// Whether what was released is to be freed, though there is room.
@@ -145,6 +182,25 @@ impl Governor {
         let done = work(self);
         self.goes_first = self.goes_first && process::run_first().is_ok();
         done
+    }
+}
+
+/// The supervisor's share of the processors, and what it goes by.
+struct Share {
+    account: CpuShare,
+    run_queue: RunQueue,
+    is_raised: bool,
+}
+
+impl Share {
+    /// In percent of the processors that this process may use.
+    fn new(percent: u8) -> Share {
+        let processors = sched_getaffinity(None).map_or(1, |set| set.count());
+        Share {
+            account: CpuShare::new(percent, processors, Instant::now()),
+            run_queue: RunQueue::new(processors),
+            is_raised: true,
+        }
     }
 }
 

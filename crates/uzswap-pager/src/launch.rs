@@ -19,6 +19,7 @@ use super::governor::Governor;
 use super::growth::Growth;
 use super::meter::Meter;
 use super::metrics::{self, MetricsAddress, MetricsSocket};
+use super::raised::RaisedThreads;
 use super::run_dir::RunDir;
 use super::server::{Workers, count_of_workers};
 use super::slots::Slots;
@@ -54,6 +55,9 @@ pub struct RunOptions {
     pub write_back: Option<WriteBackOptions>,
     /// Where what is done to the store is to be recorded, and what the trace says of itself.
     pub record: Option<(PathBuf, TraceAbout)>,
+    /// How much of all processors the supervisor's threads may take before others while threads
+    /// wait for one, in percent.
+    pub cpu_share_percent: u8,
     /// No warnings.
     pub quiet: bool,
     /// Where the run answers Prometheus, if it is to.
@@ -204,9 +208,13 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
         start: Instant::now(),
         frees_until: AtomicU64::new(0),
         full_until: AtomicU64::new(0),
+        vain_until: AtomicU64::new(0),
         rounds: AtomicU64::new(0),
         is_awaited: AtomicBool::new(false),
         turns: Arc::new(AllTurns::of(count_of_workers())),
+        raised: RaisedThreads::new(),
+        cpu_share_percent: options.cpu_share_percent,
+        ordinary_priority_ns: AtomicU64::new(0),
         has_lost_helper: AtomicBool::new(false),
         wake: setup("create an eventfd", wake_descriptor())?,
         over: setup("create an eventfd", wake_descriptor())?,

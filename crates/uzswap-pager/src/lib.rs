@@ -23,6 +23,7 @@ mod answerer;
 mod bucket;
 mod census;
 mod company;
+mod cpu_share;
 mod density;
 mod evictable;
 mod evictor;
@@ -42,10 +43,12 @@ mod polled;
 mod pressure;
 mod process_files;
 mod query;
+mod raised;
 mod ranges;
 mod reader;
 mod report;
 mod run_dir;
+mod run_queue;
 mod server;
 mod shared;
 mod slots;
@@ -77,6 +80,7 @@ pub use meter::{FaultTimes, FreeTimes, PagerCounts};
 pub use metrics::MetricsAddress;
 use outsiders::Outsider;
 pub use query::{NoAnswer, Survey, find_run, survey};
+use raised::RaisedThreads;
 pub use report::RunReport;
 use report::ratio;
 use shared::{SharedSpace, SpaceLock, lock};
@@ -105,6 +109,9 @@ const UNTOLD_PART: u64 = 8;
 
 /// How long what the evictor has found is taken to be so still: some of its rounds.
 const EXPECTED_FOR: Duration = Duration::from_millis(20);
+
+/// Likewise that its work is in vain: longer than the periods of the supervisor's share.
+const VAIN_FOR: Duration = Duration::from_millis(200);
 
 /// Where what is stored leaves hardly any to run in, programs may have one part in so many of the
 /// limit beyond it: those that go on so do, one page after the other.
@@ -176,12 +183,20 @@ struct Pager {
     /// is stored is taken to leave hardly any to run in.
     frees_until: AtomicU64,
     full_until: AtomicU64,
+    /// Until when the work of the evictor is taken to bring nothing, in ms since the start.
+    vain_until: AtomicU64,
     /// Rounds of the evictor: a fault waits for room for two of them at most.
     rounds: AtomicU64,
     /// Some fault waits for room.
     is_awaited: AtomicBool,
     /// Of the server.
     turns: Arc<AllTurns>,
+    /// Threads that run before others.
+    raised: RaisedThreads,
+    /// How much of the processors they may take so while others wait, in percent.
+    cpu_share_percent: u8,
+    /// How long they have run at ordinary priority for that, in ns.
+    ordinary_priority_ns: AtomicU64,
     /// Some helper has ended, and its connection has not.
     has_lost_helper: AtomicBool,
     /// Rung for the server.
@@ -434,8 +449,19 @@ impl Pager {
     }
 
     /// The evictor finds that what is stored leaves hardly any to run in.
-    fn is_full(&self) {
+    fn note_full(&self) {
         self.full_until.store(self.ms_later(EXPECTED_FOR), Ordering::Relaxed);
+        self.note_vain();
+    }
+
+    /// The evictor has freed nothing, or what it frees is of no use.
+    fn note_vain(&self) {
+        self.vain_until.store(self.ms_later(VAIN_FOR), Ordering::Relaxed);
+    }
+
+    /// Whether the evictor's last rounds were in vain.
+    fn is_in_vain(&self) -> bool {
+        self.ms_later(Duration::ZERO) < self.vain_until.load(Ordering::Relaxed)
     }
 
     /// Whether a fault is to wait on though the evictor had time for it: pages leave, or somebody

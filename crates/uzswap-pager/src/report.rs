@@ -44,6 +44,10 @@ pub struct RunReport {
     /// Processor time of the supervisor, in nanoseconds: of all threads, in user mode and in the
     /// kernel.
     pub own_cpu_ns: u64,
+    /// How long its threads ran at ordinary priority because others waited for a processor, and its
+    /// share was used up or its work in vain, in nanoseconds. 0 for runs that ended before.
+    #[serde(default)]
+    pub ordinary_priority_ns: u64,
     /// What the store did.
     pub store: Counters,
     /// How long stores and loads took; one in 16 is timed, and none without `--stats`.
@@ -100,6 +104,7 @@ impl Pager {
             faults,
             own_bytes: own_pages * PAGE_SIZE as u64,
             own_cpu_ns: (cpu.user + cpu.sys).as_nanos() as u64,
+            ordinary_priority_ns: self.ordinary_priority_ns.load(Ordering::Relaxed),
             store: self.zswap.counters(),
             latencies: self.zswap.latencies(),
             fault_latencies,

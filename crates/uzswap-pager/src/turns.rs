@@ -51,8 +51,18 @@ impl AllTurns {
             let _waits: Vec<Waits<'_>> = self.0.iter().map(|turns| turns.wait()).collect();
             mutex.lock().unwrap_or_else(PoisonError::into_inner)
         });
-        self.0.iter().for_each(|turns| turns.has_locked());
+        self.0.iter().for_each(|turns| turns.take_part_if_awaited());
         locked
+    }
+
+    /// Threads of the server that run when nobody else would.
+    pub(super) fn giving_way(&self) -> u32 {
+        self.0.iter().map(|turns| u32::from(turns.gives_way())).sum()
+    }
+
+    /// Lets the server go before all for some microseconds, or has it not do so from now on.
+    pub(super) fn let_go_first(&self, may: bool) {
+        self.0.iter().for_each(|turns| turns.may_not_go_first.store(!may, Ordering::Relaxed));
     }
 }
 
@@ -90,6 +100,8 @@ pub(super) struct Turns {
     is_fed: AtomicBool,
     /// It runs before all others, for some microseconds.
     goes_first: AtomicBool,
+    /// It may not: the supervisor's share of the processors is used up.
+    may_not_go_first: AtomicBool,
     /// Threads that wait for what it may have locked.
     waiting: AtomicU32,
 }
@@ -136,7 +148,7 @@ impl Turns {
 
     /// The calling thread has locked something. The server runs as others do then where somebody
     /// waits: who does so from now on sees to it.
-    pub(super) fn has_locked(&self) {
+    pub(super) fn take_part_if_awaited(&self) {
         let is_server =
             || gettid().as_raw_nonzero().get() as u32 == self.thread.load(Ordering::Relaxed);
         if self.gives_way() && self.waiting.load(Ordering::SeqCst) > 0 && is_server() {
@@ -167,6 +179,9 @@ impl Turns {
 
     /// From now on the server, which calls this, goes before all; `false` where it may not.
     pub(super) fn go_first(&self) -> bool {
+        if self.may_not_go_first.load(Ordering::Relaxed) {
+            return false;
+        }
         self.goes_first.store(true, Ordering::Relaxed);
         let may = process::run_first().is_ok();
         self.goes_first.store(may, Ordering::Relaxed);
@@ -290,15 +305,15 @@ mod tests {
         assert!(turns.give_way());
         let waits = turns.wait();
         assert!(!turns.gives_way());
-        turns.has_locked();
+        turns.take_part_if_awaited();
         assert!(turns.give_way() && turns.gives_way());
-        std::thread::scope(|scope| drop(scope.spawn(|| turns.has_locked())));
+        std::thread::scope(|scope| drop(scope.spawn(|| turns.take_part_if_awaited())));
         assert!(turns.gives_way(), "another thread has locked something");
-        turns.has_locked();
+        turns.take_part_if_awaited();
         assert!(!turns.gives_way());
         drop(waits);
         assert!(turns.give_way());
-        turns.has_locked();
+        turns.take_part_if_awaited();
         assert!(turns.gives_way());
         if turns.go_first() {
             drop(turns.wait());

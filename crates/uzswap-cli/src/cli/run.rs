@@ -109,6 +109,9 @@ pub(super) struct Run {
     /// Record all stores, loads and frees in a trace, for compare --trace
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
+    /// Share of all processors that the supervisor may take first while others wait, in percent
+    #[arg(long, value_name = "PERCENT", default_value_t = 5, value_parser = clap::value_parser!(u8).range(..=100))]
+    cpu_share: u8,
     /// Print only errors of uzswap itself
     #[arg(long)]
     quiet: bool,
@@ -166,6 +169,7 @@ impl Run {
                 .latencies(self.stats.is_some() || self.report.is_given()),
             write_back,
             record: self.record.clone().map(|path| (path, self.about(limit))),
+            cpu_share_percent: self.cpu_share,
             quiet: self.quiet,
             metrics: self.metrics.clone(),
         };

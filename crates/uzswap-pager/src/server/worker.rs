@@ -30,7 +30,6 @@ use crate::lock;
 use crate::source_mix::{SourceMix, Sources};
 use crate::space::Space;
 use crate::turns::Turns;
-use uzswap_sys::process;
 use uzswap_sys::userfaultfd::Userfaultfd;
 
 /// Workers at most.
@@ -237,9 +236,9 @@ impl Worker {
 
     /// Answers until the pager is told to stop.
     fn run(mut self) -> io::Result<()> {
-        process::prefer_this_thread();
-        self.desk.turns.start();
         let workers = Arc::clone(&self.workers);
+        let _raised = workers.pager.raised.raise_this();
+        self.desk.turns.start();
         let epoll = &workers.epolls[self.desk.number];
         let mut events = [const { MaybeUninit::uninit() }; 64];
         let mut looked = Instant::now();
