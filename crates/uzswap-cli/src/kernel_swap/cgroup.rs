@@ -19,9 +19,14 @@ const PAGE: u64 = 4096;
 /// takes anonymous pages alone (200 since Linux 5.8).
 const SWAPPINESS: [&str; 2] = ["200", "100"];
 
-/// Bytes that one call reclaims. In version 1 the kernel lowers a limit once usage is below it,
-/// which programs can delay by tenths of a second.
-const RECLAIM_STEP: u64 = 2 << 20;
+/// Bytes that one call reclaims at most: the pool may grow meanwhile, and is not looked at.
+const RECLAIM_MAX: u64 = 256 << 10;
+
+/// Bytes by which one write lowers a limit of version 1: those that the kernel reclaims at once
+/// (`SWAP_CLUSTER_MAX`). The kernel takes the new limit at a moment at which usage is below it.
+/// Programs take at once what is reclaimed for them, so a large step waits for such a moment for
+/// tenths of a second.
+const LIMIT_STEP: u64 = 32 * PAGE;
 
 /// Swappiness for one call of memory.reclaim: `max` since Linux 6.17, numbers since 6.10.
 const RECLAIM_SWAPPINESS: [&str; 3] = [" swappiness=max", " swappiness=200", ""];
@@ -214,8 +219,8 @@ impl MemoryCgroup {
 
     /// Limits the anonymous memory in it, in bytes: its limit becomes what all of it takes now and
     /// what is left for anonymous memory. Page cache, tmpfs and tables are not limited. Where less
-    /// than nothing is left, the kernel reclaims in this thread, at most 2 MiB in a call: programs
-    /// take memory meanwhile, and the pool grows. To be called again and again.
+    /// than nothing is left, the kernel reclaims in this thread, at most 256 KiB in a call: the
+    /// pool grows meanwhile. To be called again and again.
     ///
     /// # Errors
     ///
@@ -223,9 +228,9 @@ impl MemoryCgroup {
     pub fn hold(&self, limit_bytes: u64) -> io::Result<Held> {
         let usage = self.usage()?;
         let limit = (usage.all + limit_bytes).saturating_sub(usage.anonymous) / PAGE * PAGE;
-        let next = limit.max(usage.all.saturating_sub(RECLAIM_STEP) / PAGE * PAGE);
+        let next = limit.max(usage.all.saturating_sub(RECLAIM_MAX) / PAGE * PAGE);
         let is_done = match self.version {
-            Version::V1 => self.write_limit(next)?,
+            Version::V1 => self.lower_limit(usage.all, next)?,
             Version::V2 => {
                 let is_done = next >= usage.all || self.reclaim(usage.all - next)?;
                 // Below what is used the kernel would kill.
@@ -235,6 +240,19 @@ impl MemoryCgroup {
             }
         };
         Ok(Held { usage, is_reached: is_done && next == limit, is_refused: !is_done })
+    }
+
+    /// Of version 1: sets a limit, step by step where it is below what is used; `false` where the
+    /// kernel could not reclaim one of them.
+    fn lower_limit(&self, used: u64, limit: u64) -> io::Result<bool> {
+        let mut next = used.max(limit);
+        loop {
+            next = next.saturating_sub(LIMIT_STEP).max(limit);
+            match self.write_limit(next)? {
+                true if next > limit => {}
+                is_done => return Ok(is_done),
+            }
+        }
     }
 
     fn write_limit(&self, bytes: u64) -> io::Result<bool> {
@@ -462,9 +480,63 @@ mod tests {
         assert_eq!(read("memory.reclaim"), "");
         // 4 MiB too much: reclaimed step by step, and never a limit below what is used.
         assert!(!cgroup.hold(mib(6)).unwrap().is_reached);
-        assert_eq!(read("memory.reclaim"), format!("{} swappiness=max", mib(2)));
+        assert_eq!(read("memory.reclaim"), format!("{RECLAIM_MAX} swappiness=max"));
         assert!(read("memory.max").starts_with(&mib(100).to_string()));
         assert_eq!(cgroup.oom_kills().unwrap(), 2);
+    }
+
+    #[test]
+    fn version_1_lowers_its_limit_step_by_step() {
+        let root = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: &str| fs::write(root.path().join(name), text).unwrap();
+        file("memory.stat", "rss 1\ntotal_rss 10485760\n");
+        file("memory.usage_in_bytes", "104857600\n");
+        file("memory.limit_in_bytes", "");
+        let cgroup = MemoryCgroup::open(root.path().to_owned(), Version::V1).unwrap();
+        let limit = || fs::read_to_string(root.path().join("memory.limit_in_bytes")).unwrap();
+        // 10 MiB of 100 MiB are anonymous.
+        let held = cgroup.hold(30 << 20).unwrap();
+        assert_eq!((held.is_reached, limit()), (true, (120_u64 << 20).to_string()));
+        let held = cgroup.hold(10 << 20).unwrap();
+        assert_eq!((held.is_reached, limit()), (true, (100_u64 << 20).to_string()));
+        let held = cgroup.hold(6 << 20).unwrap();
+        assert_eq!((held.is_reached, held.is_refused), (false, false));
+        assert!(limit().starts_with(&((100 << 20) - RECLAIM_MAX).to_string()), "{}", limit());
+        // A step is no further than the end.
+        let held = cgroup.hold((10 << 20) - LIMIT_STEP - PAGE).unwrap();
+        assert!(held.is_reached);
+        assert!(limit().starts_with(&((100 << 20) - LIMIT_STEP - PAGE).to_string()), "{}", limit());
+    }
+
+    #[test]
+    fn version_2_without_the_memory_controller_is_none() {
+        let root = machine("cpu\n");
+        fs::write(root.path().join("sys/fs/cgroup/cgroup.controllers"), "cpu pids\n").unwrap();
+        let journals = private_folder();
+        let journal = Journal::open_in(journals.path()).unwrap();
+        let error = MemoryCgroup::make_below(root.path(), &journal).unwrap_err();
+        assert!(matches!(error, KernelSwapError::NoMemoryCgroup), "{error}");
+        // Nothing was changed.
+        let read = |path: &str| fs::read_to_string(root.path().join(path)).unwrap();
+        assert_eq!(read("proc/sys/vm/swappiness").trim(), "60");
+        assert_eq!(read("sys/fs/cgroup/cgroup.subtree_control"), "cpu\n");
+    }
+
+    #[test]
+    fn of_two_mounts_of_version_2_the_one_with_memory_is_taken() {
+        let root = machine("cpu memory\n");
+        let file = |path: &str, text: &str| {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        file("mnt/other/cgroup.controllers", "\n");
+        file(
+            "proc/mounts",
+            "cgroup2 /mnt/other cgroup2 rw 0 0\ncgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n",
+        );
+        let found = Hierarchy::find(root.path()).unwrap().unwrap();
+        assert_eq!(found.folder, root.path().join("sys/fs/cgroup"));
     }
 
     #[test]

@@ -3,25 +3,34 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::thread::{self, JoinHandle};
+use std::thread::{self, JoinHandle, available_parallelism};
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
-use uzswap_sys::process::prefer_this_thread;
+use uzswap_sys::process::{prefer_this_thread, run_first};
 
-use super::{KernelPool, KernelSwap, KernelSwapError, MemoryCgroup, MemoryUsage, PoolReader};
+use super::{Held, KernelPool, KernelSwap, KernelSwapError, MemoryCgroup, MemoryUsage, PoolReader};
 
-/// How often it looks.
-const PERIOD: Duration = Duration::from_millis(10);
+/// How often it looks at the pool.
+const PERIOD: Duration = Duration::from_millis(1);
 
-/// How often it looks while more is used than the limit allows.
-const PERIOD_OVER: Duration = Duration::from_millis(1);
+/// How often it looks at all, whether the pool has changed or not.
+const PERIOD_OF_ALL: Duration = Duration::from_millis(10);
 
-/// For so long the pool may grow before the limit is lowered by as much: one thread of the kernel
-/// reclaims some 150 MiB/s, as fast as a program may allocate.
-const HORIZON: Duration = Duration::from_millis(40);
+/// For so long it waits where the kernel could not reclaim.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// Bytes of the limit for each processor that are left free: the pool's growth until the next look.
+/// One processor stores 100 to 300 MiB/s.
+const RESERVE_PER_PROCESSOR: u64 = 512 << 10;
+
+/// No more than this part of a limit is left free.
+const RESERVE_PART: u64 = 32;
+
+/// If the pool grows as it did, it may grow for so long until the limit is lowered.
+const HORIZON: Duration = Duration::from_millis(5);
 
 /// Samples of the timeline that are kept.
 const SAMPLES_MAX: usize = 512;
@@ -54,6 +63,8 @@ pub struct KeeperReport {
     pub stored_pages_at_peak: u64,
     /// Looks at the figures.
     pub looks: u64,
+    /// Looks at which more was used than the limit allows.
+    pub over: u64,
     /// Looks at which the kernel could not reclaim what was too much.
     pub refused: u64,
     /// Looks at which a file could not be read or written; the last error is in `error`.
@@ -93,17 +104,13 @@ impl Keeper {
         let thread = thread::Builder::new()
             .name("uzswap-keeper".to_owned())
             .spawn(move || {
-                prefer_this_thread();
-                let mut next = Instant::now() + PERIOD;
-                loop {
-                    let wait = next.saturating_duration_since(Instant::now());
-                    if stopped.recv_timeout(wait) != Err(RecvTimeoutError::Timeout) {
-                        return watch.finish();
-                    }
-                    let period = if watch.try_look() { PERIOD } else { PERIOD_OVER };
-                    // A look that took longer is not made up for.
-                    next = (next + period).max(Instant::now());
+                // Programs must not keep it from a processor.
+                run_first().unwrap_or_else(|_| prefer_this_thread());
+                let mut wait = PERIOD;
+                while stopped.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
+                    wait = watch.try_look();
                 }
+                watch.finish()
             })
             .map_err(cannot)?;
         Ok(Keeper { stop: Some(stop), thread: Some(thread) })
@@ -134,52 +141,76 @@ struct Watch {
     cgroup: Arc<MemoryCgroup>,
     pool: PoolReader,
     start: Instant,
-    /// When it was the last look, and what the pool and its tables took then, in bytes.
-    memory_before: Option<(Instant, u64)>,
+    reserve: u64,
+    /// The last look at all.
+    last: Option<Last>,
     timeline: Timeline,
     report: KeeperReport,
+}
+
+#[derive(Clone, Copy)]
+struct Last {
+    time: Instant,
+    /// Bytes that the pool and its tables took.
+    memory: u64,
+    is_reached: bool,
 }
 
 impl Watch {
     fn new(cgroup: Arc<MemoryCgroup>, pool: PoolReader, limit_bytes: u64) -> Watch {
         let report = KeeperReport { limit_bytes, ..KeeperReport::default() };
         let (start, timeline) = (Instant::now(), Timeline::new());
-        Watch { cgroup, pool, start, memory_before: None, timeline, report }
+        let reserve = reserve(limit_bytes, available_parallelism().map_or(1, usize::from));
+        Watch { cgroup, pool, start, reserve, last: None, timeline, report }
     }
 
-    /// Whether the limit is reached; also where a file could not be read.
-    fn try_look(&mut self) -> bool {
+    /// How long to wait for the next look; longer where a file could not be read.
+    fn try_look(&mut self) -> Duration {
         self.look().unwrap_or_else(|error| {
             self.report.failed += 1;
             self.report.error = Some(error.to_string());
-            true
+            PAUSE
         })
     }
 
-    fn look(&mut self) -> io::Result<bool> {
+    fn look(&mut self) -> io::Result<Duration> {
         let pool = self.pool.memory()?;
-        let memory = pool.memory_bytes();
-        let growth = self.expected_growth(memory);
-        let left = self.report.limit_bytes.saturating_sub(memory + growth);
-        let held = self.cgroup.hold(left)?;
         self.report.looks += 1;
-        self.report.refused += u64::from(held.is_refused);
-        self.note(&pool, held.usage);
-        Ok(held.is_reached)
+        if !self.is_due(pool.memory_bytes()) {
+            return Ok(PERIOD);
+        }
+        self.look_at_all(&pool)
     }
 
-    /// How much the pool will have grown in a while, in bytes, if it grows as since the last look.
-    fn expected_growth(&mut self, memory: u64) -> u64 {
-        let now = Instant::now();
-        let Some((then, before)) = self.memory_before.replace((now, memory)) else { return 0 };
-        let growth = memory.saturating_sub(before);
-        let elapsed_us = (now - then).as_micros().max(1);
-        (u128::from(growth) * HORIZON.as_micros() / elapsed_us.max(PERIOD.as_micros())) as u64
+    /// The pool is cheap to read, the cgroup is not.
+    fn is_due(&self, memory: u64) -> bool {
+        self.last.is_none_or(|last| {
+            let has_grown = memory > last.memory + self.reserve / 4;
+            !last.is_reached || has_grown || last.time.elapsed() >= PERIOD_OF_ALL
+        })
+    }
+
+    fn look_at_all(&mut self, pool: &KernelPool) -> io::Result<Duration> {
+        let (memory, time) = (pool.memory_bytes(), Instant::now());
+        let growth = self.last.map_or(0, |last| {
+            expected_growth(memory.saturating_sub(last.memory), time - last.time)
+        });
+        let left = self.report.limit_bytes.saturating_sub(memory + self.reserve + growth);
+        let held = self.cgroup.hold(left)?;
+        self.last = Some(Last { time, memory, is_reached: held.is_reached });
+        self.report.refused += u64::from(held.is_refused);
+        self.note(pool, held.usage);
+        Ok(match held {
+            Held { is_refused: true, .. } => PAUSE,
+            Held { is_reached: true, .. } => PERIOD,
+            _ => Duration::ZERO,
+        })
     }
 
     fn note(&mut self, pool: &KernelPool, usage: MemoryUsage) {
-        let report = &mut self.report;
-        report.peak_bytes = report.peak_bytes.max(usage.anonymous + pool.memory_bytes());
+        let (report, used) = (&mut self.report, usage.anonymous + pool.memory_bytes());
+        report.peak_bytes = report.peak_bytes.max(used);
+        report.over += u64::from(used > report.limit_bytes);
         report.peak_anonymous_bytes = report.peak_anonymous_bytes.max(usage.anonymous);
         if pool.pool_bytes > report.peak_pool_bytes {
             report.peak_pool_bytes = pool.pool_bytes;
@@ -195,12 +226,24 @@ impl Watch {
 
     fn finish(mut self) -> KeeperReport {
         // What came after the last look.
+        self.last = None;
         self.try_look();
         let time = clock_gettime(ClockId::ThreadCPUTime);
         self.report.cpu_ns = time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64;
         self.report.timeline = self.timeline.samples;
         self.report
     }
+}
+
+/// Bytes of a limit that are left free on a machine.
+fn reserve(limit_bytes: u64, processors: usize) -> u64 {
+    (RESERVE_PER_PROCESSOR * processors as u64).min(limit_bytes / RESERVE_PART)
+}
+
+/// How much a pool will grow in the horizon, in bytes, that has grown so much in such a time.
+fn expected_growth(growth: u64, time: Duration) -> u64 {
+    let time = time.max(PERIOD).as_micros();
+    (u128::from(growth) * HORIZON.as_micros() / time) as u64 // at most five times as much
 }
 
 /// Samples at an interval that doubles whenever there are too many.
@@ -240,6 +283,21 @@ impl Timeline {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_reserve_is_a_small_part_of_a_limit() {
+        assert_eq!(reserve(1 << 30, 2), 1 << 20);
+        assert_eq!(reserve(16 << 20, 2), 512 << 10);
+        assert_eq!(reserve(16 << 20, 64), 512 << 10);
+    }
+
+    #[test]
+    fn a_pool_that_grows_is_expected_to_grow_on() {
+        let growth = |ms| expected_growth(1000, Duration::from_millis(ms));
+        assert_eq!((growth(5), growth(10)), (1000, 500));
+        // A look at once after another tells little of the speed.
+        assert_eq!((growth(0), growth(1)), (5000, 5000));
+    }
 
     #[test]
     fn a_timeline_gets_coarser_as_it_gets_longer() {

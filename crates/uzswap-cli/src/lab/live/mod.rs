@@ -101,6 +101,24 @@ pub struct LiveRow {
     pub smallest_limit: Option<SmallestLimit>,
 }
 
+impl LiveRow {
+    /// Of the kernel's engine, if its runs used more than the limit: by how much. Nobody can stop
+    /// the kernel's pool at a limit, so this says whether the comparison is fair.
+    fn over_limit(&self, limit_bytes: u64) -> Option<String> {
+        let over = self.runs.iter().map(|run| run.peak_bytes.saturating_sub(limit_bytes));
+        let over: Vec<u64> = over.filter(|&bytes| bytes > 0).collect();
+        let most = over.iter().max().filter(|_| self.parts.is_kernel())?;
+        Some(format!(
+            "{}: {} of {} runs used more than the limit, by at most {}: the kernel had more memory \
+             than uzswap.",
+            self.parts,
+            over.len(),
+            self.runs.len(),
+            human_size(*most)
+        ))
+    }
+}
+
 /// Where the least memory lies that a command needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct SmallestLimit {
@@ -231,11 +249,12 @@ impl LiveExperiment {
         let mut notes = Vec::new();
         if self.parts.iter().any(LiveParts::is_kernel) {
             notes.push(format!(
-                "The kernel has the same limit as uzswap: every 10 ms a thread sets the cgroup's \
-                 limit so that anonymous memory, pool and known tables together stay below it. \
-                 Page cache and tmpfs are not limited. A probe of {} runs in the cgroup.",
+                "The kernel has the same limit as uzswap: as its pool grows, a thread lowers the \
+                 cgroup's limit so that anonymous memory, pool and known tables together stay \
+                 below it. Page cache and tmpfs are not limited. A probe of {} runs in the cgroup.",
                 human_size(PROBE_BYTES)
             ));
+            notes.extend(rows.iter().filter_map(|row| row.over_limit(limit_bytes)));
         }
         notes.extend(self.command.preset.and_then(|preset| preset.note()));
         if !warm_up.is_never_swapped {
@@ -352,5 +371,31 @@ impl LiveExperiment {
             try_bytes = (fails_bytes + fits_bytes) / 2 / MIB * MIB;
         }
         Ok(fits.map(|fits_bytes| SmallestLimit { fits_bytes, fails_bytes }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel_swap::KernelEngine;
+
+    #[test]
+    fn runs_of_the_kernel_that_used_more_than_the_limit_are_told() {
+        const MIB: u64 = 1 << 20;
+        let row = |parts: LiveParts, peaks: &[u64]| {
+            let run = |&peak_bytes: &u64| LiveRun { peak_bytes, ..LiveRun::default() };
+            let runs = peaks.iter().map(run).collect();
+            LiveRow { parts, runs, failure: None, smallest_limit: None }.over_limit(8 * MIB)
+        };
+        let (kernel, compressor) = (KernelEngine::Zram, "lzo".to_owned());
+        let zram = LiveParts::Kernel { kernel, compressor, zpool: None };
+        assert_eq!(row(zram.clone(), &[]), None);
+        assert_eq!(row(zram.clone(), &[8 * MIB, 7 * MIB]), None);
+        let told = row(zram, &[10 * MIB, 8 * MIB, 9 * MIB]).unwrap();
+        assert!(told.starts_with("zram lzo: 2 of 3 runs used more"), "{told}");
+        assert!(told.contains("by at most 2.0 MiB"), "{told}");
+        let (zpool, compressor) = (ZpoolKind::Zsmalloc, CompressorKind::Lz4);
+        let own = LiveParts::Uzswap { zpool, compressor, index: IndexKind::default() };
+        assert_eq!(row(own, &[9 * MIB]), None);
     }
 }

@@ -125,6 +125,50 @@ mod tests {
         }
     }
 
+    /// Studies of two combinations that differ by `difference` on average: how many call it real
+    /// that the first is slower, and how many that it is faster.
+    fn called_real(difference: f64, rounds: usize, studies: usize) -> (usize, usize) {
+        let mut random = SplitMix64::new(11);
+        let (mut slower, mut faster) = (0, 0);
+        for _ in 0..studies {
+            let (one, base): (Vec<f64>, Vec<f64>) = (0..rounds)
+                .map(|_| {
+                    // Run times have a lower end, and a long tail above it.
+                    let mut run = || 0.5 * normal(&mut random).exp();
+                    (10.0 + difference + run(), 10.0 + run())
+                })
+                .unzip();
+            let found = Difference::of(&one, &base).unwrap();
+            slower += usize::from(found.is_real() && found.mean > 0.0);
+            faster += usize::from(found.is_real() && found.mean < 0.0);
+        }
+        (slower, faster)
+    }
+
+    #[test]
+    fn of_equal_combinations_one_in_twenty_is_called_different_at_most() {
+        for rounds in [3, 5, 9, 20] {
+            let studies = 400;
+            let (slower, faster) = called_real(0.0, rounds, studies);
+            assert!((slower + faster) * 20 <= studies, "{slower} and {faster}, {rounds} rounds");
+        }
+    }
+
+    #[test]
+    fn studies_that_call_a_difference_real_agree_on_its_sign() {
+        for (difference, rounds) in [(0.5, 3), (0.5, 5), (0.5, 9), (1.0, 5), (2.0, 5)] {
+            let studies = 200;
+            let (slower, faster) = called_real(difference, rounds, studies);
+            assert!(
+                slower > 0 && faster * 10 <= slower,
+                "{slower} and {faster}, {difference} in {rounds} rounds"
+            );
+        }
+        // What is large beside the spread is found.
+        let (slower, faster) = called_real(4.0, 5, 100);
+        assert!(slower >= 90 && faster == 0, "{slower} and {faster}");
+    }
+
     #[test]
     fn so_do_those_of_runs_at_other_times() {
         let mut random = SplitMix64::new(9);
