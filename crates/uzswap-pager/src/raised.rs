@@ -56,6 +56,12 @@ impl RaisedThreads {
         Raised { all: self, thread }
     }
 
+    /// Has the calling thread, which has inherited more from the one that started it, run at
+    /// ordinary priority.
+    pub(super) fn lower_this(&self) {
+        set_niceness(gettid(), self.ordinary);
+    }
+
     /// How long all of them have run or were runnable, in sum; how much of processors this process
     /// has had where the kernel does not say.
     pub(super) fn demanded(&self) -> Duration {
@@ -125,6 +131,13 @@ mod tests {
             });
             all.set_raised(true);
             assert_eq!(niceness(), RAISED);
+            let started_by_it = || {
+                all.lower_this();
+                niceness()
+            };
+            std::thread::scope(|scope| {
+                assert_eq!(scope.spawn(started_by_it).join().unwrap(), all.ordinary);
+            });
             drop(raised);
             all.set_raised(false);
             assert_eq!(niceness(), RAISED, "it is none of them any more");

@@ -91,7 +91,7 @@ pub(super) fn start(pager: &Arc<Pager>) -> io::Result<JoinHandle<()>> {
 
 impl Tree {
     fn run(mut self) {
-        process::prefer_no_thread();
+        self.pager.raised.lower_this();
         status::remove_left_overs();
         let surveys = start_surveys(&self.pager);
         let mut next_look = Instant::now();

@@ -256,13 +256,6 @@ pub fn prefer_this_thread() {
     });
 }
 
-/// Has the kernel run this thread as those of programs: it has inherited more from the thread that
-/// started it.
-pub fn prefer_no_thread() {
-    // SAFETY: changes how the calling thread is scheduled; no pointers are passed.
-    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 0) };
-}
-
 /// Gives up the capabilities of this thread, but for four that serve to look after processes of
 /// other users. `CAP_SYS_PTRACE` and `CAP_DAC_READ_SEARCH` read their files in /proc, `CAP_KILL`
 /// ends them, `CAP_SYS_NICE` schedules them. Threads that it starts have no others. Best effort.
