@@ -105,7 +105,7 @@ fn main() -> ExitCode {
 }
 
 /// Name, limit, exit code, what it prints. Each has 32 MiB of its own.
-const SCENARIOS: [(&str, &str, i32, &str); 36] = [
+const SCENARIOS: [(&str, &str, i32, &str); 38] = [
     ("fill", "16M", 0, ""),
     ("code-7", "16M", 7, ""),
     ("abort", "16M", 128 + 6, ""),
@@ -123,6 +123,8 @@ const SCENARIOS: [(&str, &str, i32, &str); 36] = [
     ("executable", "16M", 0, ""),
     ("read-only", "16M", 0, ""),
     ("no-access", "16M", 0, ""),
+    ("execute-only", "16M", 0, ""),
+    ("write-only", "16M", 0, ""),
     ("code", "16M", 0, ""),
     ("write-barrier", "20M", 0, ""),
     ("rights-change", "24M", 0, ""),

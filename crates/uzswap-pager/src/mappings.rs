@@ -144,8 +144,7 @@ impl Mappings {
     }
 
     fn is_anonymous(&self, mapped: &Mapped) -> io::Result<bool> {
-        let is_any = mapped.is_readable() || mapped.is_guard();
-        if mapped.inode != 0 || mapped.is_shared() || !is_any {
+        if mapped.inode != 0 || mapped.is_shared() {
             return Ok(false);
         }
         // What the kernel puts there itself (vdso) cannot be written.
@@ -204,19 +203,14 @@ fn private_rights(line: &str) -> Option<Rights> {
     is_private.then(|| b"rwx".iter().copied().enumerate().map(bit).sum())
 }
 
-/// Whether a line of /proc/PID/maps, if it is whole, is private anonymous memory that can be read,
-/// or cannot be touched at all.
+/// Whether a line of /proc/PID/maps, if it is whole, is private anonymous memory. Its rights are of
+/// no concern: pages stay in memory that can only be written, or not be touched at all.
 fn is_anonymous(line: &str) -> Option<bool> {
     let mut fields = line.split_ascii_whitespace().skip(1);
     let rights = fields.next()?.as_bytes();
     let inode = fields.nth(2)?;
     let name = fields.next().unwrap_or("");
-    Some(
-        (rights.first() == Some(&b'r') || rights == b"---p")
-            && rights.last() == Some(&b'p')
-            && inode == "0"
-            && is_name_of_anonymous(name),
-    )
+    Some(rights.last() == Some(&b'p') && inode == "0" && is_name_of_anonymous(name))
 }
 
 /// Whether memory without a file that has this name, or none, is the program's.
@@ -313,6 +307,8 @@ mod tests {
         assert!(is("7f00-8000 rw-p 00000000 00:00 0      [heap]"));
         assert!(is("7f00-8000 r--p 00000000 00:00 0      [anon:name]"));
         assert!(is("7f00-8000 ---p 00000000 00:00 0 "));
+        assert!(is("7f00-8000 -w-p 00000000 00:00 0 "));
+        assert!(is("7f00-8000 --xp 00000000 00:00 0 "));
         assert!(!is("7f00-8000 --xp 00000000 00:00 0      [vsyscall]"));
         assert!(!is("7f00-8000 rw-s 00000000 00:00 0 "));
         assert!(!is("7f00-8000 r--p 00000000 00:00 0      [vvar]"));

@@ -64,13 +64,22 @@ pub(crate) fn read_only() {
     (0..PAGES).for_each(|page| check(at, page, 1));
 }
 
-/// Data that cannot be touched as soon as it was filled, and can be read in the end.
-pub(crate) fn no_access() {
+/// Memory that can only be written, as far as its mapping says.
+pub(crate) fn write_only() {
+    let at = map(libc::PROT_WRITE);
+    (0..PAGES).for_each(|page| fill(at, page, 0));
+    (0..PAGES).for_each(|page| fill(at, page, 1));
+    protect(at, 0..PAGES, raw::READ);
+    (0..PAGES).for_each(|page| check(at, page, 1));
+}
+
+/// Data that cannot be read, with such rights, as soon as it was filled, and can be in the end.
+pub(crate) fn unreadable(rights: i32) {
     const PART: usize = 256;
     let at = map(raw::READ_WRITE);
     for first in (0..PAGES).step_by(PART) {
         (first..first + PART).for_each(|page| fill(at, page, 0));
-        protect(at, first..first + PART, libc::PROT_NONE);
+        protect(at, first..first + PART, rights);
     }
     protect(at, 0..PAGES, raw::READ);
     (0..PAGES).for_each(|page| check(at, page, 0));
