@@ -57,7 +57,7 @@ enum With {
 
 const LIMITS: &[(u64, With)] = &[(50, With::Nothing), (30, With::Nothing), (30, With::File)];
 
-const PROGRAMS: [Program; 11] = [
+const PROGRAMS: [Program; 24] = [
     Program {
         name: "python_with_dicts_and_lists",
         needs: &["python3"],
@@ -107,13 +107,7 @@ const PROGRAMS: [Program; 11] = [
         name: "c_with_musl",
         needs: &["musl-gcc"],
         gib: 1,
-        command: |folder, scale| {
-            let (program, source) = (folder.join("heap"), data("heap.c"));
-            let mut compiler = Command::new("musl-gcc");
-            let compiled = compiler.args(["-O1", "-o"]).arg(&program).arg(source).status();
-            assert!(compiled.unwrap().success());
-            vec![program.to_str().unwrap().to_owned(), scale.to_string()]
-        },
+        command: |folder, scale| heap(folder, scale, &["musl-gcc", "-O1"]),
         limits: LIMITS,
     },
     Program {
@@ -126,7 +120,32 @@ const PROGRAMS: [Program; 11] = [
         },
         limits: LIMITS,
     },
+    more("ruby", &["ruby"], |_, scale| script("ruby", "trees.rb", scale)),
+    more("php", &["php"], |_, scale| script("php", "tables.php", scale)),
+    more("lua", &["lua"], |_, scale| script("lua", "tables.lua", scale)),
+    more("luajit", &["luajit"], |_, scale| script("luajit", "tables.lua", scale)),
+    more("guile", &["guile"], |_, scale| script("guile", "tables.scm", scale)),
+    more("sbcl", &["sbcl"], sbcl),
+    more("erlang_with_ten_thousand_processes", &["erl", "erlc"], erlang),
+    more("ocaml", &["ocamlopt"], ocaml),
+    more("go_with_c", &["go", "gcc"], go),
+    more("address_sanitizer", &["gcc"], |folder, scale| {
+        heap(folder, scale, &["gcc", "-O1", "-fsanitize=address"])
+    }),
+    more("nginx_with_a_hundred_workers", &["nginx", "curl"], nginx),
+    more("postgres", &["psql", "pg_isready", "setpriv"], postgres),
+    more("chromium", &["chromium"], chromium),
 ];
+
+/// A program that is only tried at the limits at which it should be as good as without.
+const fn more(
+    name: &'static str,
+    needs: &'static [&'static str],
+    command: fn(&Path, u64) -> Vec<String>,
+) -> Program {
+    let limits = &[(60, With::Nothing), (50, With::Nothing)];
+    Program { name, needs, gib: 1, command, limits }
+}
 
 fn data(name: &str) -> String {
     format!("{}/tests/programs/{name}", env!("CARGO_MANIFEST_DIR"))
@@ -206,6 +225,66 @@ fn redis(folder: &Path, scale: u64) -> Vec<String> {
     }
     let requests = (2000 * scale).to_string();
     vec!["sh".to_owned(), data("redis.sh"), folder.to_str().unwrap().to_owned(), requests]
+}
+
+/// Ends with success, or shows why not.
+fn must(command: &mut Command) {
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    assert!(status.success(), "{}\n{}", text(&stdout), text(&stderr));
+}
+
+/// `heap.c`, compiled by such a command.
+fn heap(folder: &Path, scale: u64, compiler: &[&str]) -> Vec<String> {
+    let program = folder.join("heap");
+    let mut command = Command::new(compiler[0]);
+    must(command.args(&compiler[1..]).arg("-o").arg(&program).arg(data("heap.c")));
+    vec![program.to_str().unwrap().to_owned(), scale.to_string()]
+}
+
+fn sbcl(_folder: &Path, scale: u64) -> Vec<String> {
+    ["sbcl", "--script", &data("tables.lisp"), &scale.to_string()].map(str::to_owned).into()
+}
+
+fn erlang(folder: &Path, scale: u64) -> Vec<String> {
+    must(Command::new("erlc").arg("-o").arg(folder).arg(data("processes.erl")));
+    let (folder, scale) = (folder.to_str().unwrap(), scale.to_string());
+    let start = ["erl", "-noshell", "-pa", folder, "-run", "processes", "main", &scale];
+    start.map(str::to_owned).into()
+}
+
+fn ocaml(folder: &Path, scale: u64) -> Vec<String> {
+    let (source, program) = (folder.join("trees.ml"), folder.join("trees"));
+    fs::copy(data("trees.ml"), &source).unwrap();
+    must(Command::new("ocamlopt").arg(source).arg("-o").arg(&program));
+    vec![program.to_str().unwrap().to_owned(), scale.to_string()]
+}
+
+fn go(folder: &Path, scale: u64) -> Vec<String> {
+    let program = folder.join("tables");
+    let mut compiler = Command::new("go");
+    compiler.env("CGO_ENABLED", "1").env("GO111MODULE", "off");
+    must(compiler.args(["build", "-o"]).arg(&program).arg(data("tables.go")));
+    vec![program.to_str().unwrap().to_owned(), scale.to_string()]
+}
+
+fn nginx(folder: &Path, scale: u64) -> Vec<String> {
+    let requests = (40 * scale).to_string();
+    vec!["sh".to_owned(), data("nginx.sh"), folder.to_str().unwrap().to_owned(), requests]
+}
+
+/// As a user without rights, if there is one for it: the server refuses root.
+fn postgres(folder: &Path, scale: u64) -> Vec<String> {
+    let (folder, rows) = (folder.to_str().unwrap(), (40_000 * scale).to_string());
+    ["sh", &data("postgres.sh"), folder, &rows, "postgres"].map(str::to_owned).into()
+}
+
+/// Its zygotes fork the processes that make the page.
+fn chromium(folder: &Path, scale: u64) -> Vec<String> {
+    let (folder, page) = (folder.display(), data("page.html"));
+    shell(format!(
+        "chromium --headless --no-sandbox --disable-gpu --user-data-dir={folder}/user \
+         --virtual-time-budget=600000 --dump-dom 'file://{page}?{scale}' | cksum"
+    ))
 }
 
 fn setting(name: &str) -> u64 {
