@@ -102,7 +102,7 @@ fn print_part(is_ordinary: bool, stats: &[String]) -> ExitCode {
     }
     let program = this_program();
     let is_over = AtomicBool::new(false);
-    thread::scope(|scope| {
+    let ended_well = thread::scope(|scope| {
         for _ in 0..sched_getaffinity(None).unwrap().count() {
             scope.spawn(|| {
                 while !is_over.load(Ordering::Relaxed) {
@@ -117,11 +117,14 @@ fn print_part(is_ordinary: bool, stats: &[String]) -> ExitCode {
                 run(&options, &[&program, "--thrash"]).spawn().unwrap()
             })
             .collect();
-        for mut run in runs {
-            assert!(run.wait().unwrap().success());
-        }
-        is_over.store(true, Ordering::Relaxed);
+        let ended = runs.into_iter().map(|mut run| run.wait());
+        let ended: Vec<bool> = ended.map(|ended| ended.is_ok_and(|it| it.success())).collect();
+        is_over.store(true, Ordering::Relaxed); // before anything fails: the threads would go on
+        ended.into_iter().all(|is_well| is_well)
     });
+    if !ended_well {
+        return ExitCode::FAILURE;
+    }
     let own = process::cpu_time();
     let own = (own.user + own.sys).as_secs_f64();
     let children = process::cpu_time_of_children();
