@@ -392,7 +392,9 @@ fn every_cut_and_every_changed_byte_is_noticed() {
         }
     }
     changed.push(0);
-    assert!(matches!(read_all(&changed).unwrap_err(), SnapshotFault::Trailing { .. }));
+    let fault = read_all(&changed).unwrap_err();
+    let end = bytes.len() as u64;
+    assert!(matches!(fault, SnapshotFault::Trailing { at } if at == end), "{fault}");
 }
 
 #[test]
