@@ -5,6 +5,7 @@
     tests/mutants/all.py run FOLDER [PART...]    tries mutants in a random order, until all are done
     tests/mutants/all.py score FOLDER            the score of each part, with its 95 % interval
     tests/mutants/all.py left FOLDER [PART...]   the survivors
+    tests/mutants/all.py again FOLDER [PART...]  tries caught mutants and their tests once more
 
 Needs cargo-mutants, which names the mutants. docs/experiments/2026-11-26-mutation.md says more.
 """
@@ -32,8 +33,12 @@ HANG_SECONDS = 40
 MEMORY_BYTES = 4 << 30
 # The compiler takes minutes to optimise a function of more lines, with those of its mutants.
 OPTIMISED_LINES = 200
-# A test that takes longer without a mutant is left out.
+# Exit code of a program with a failed test.
+FAILED = 101
+# Runs of a test without a mutant, to see that it does not fail by chance.
+REPEATS = 3
 JOBS = int(os.environ.get("UZSWAP_JOBS", "1"))
+# A test that takes longer without a mutant is left out.
 MEASURE_SECONDS = int(os.environ.get("UZSWAP_MEASURE_SECONDS", "60"))
 
 # Chooses the mutant of this process, and notes which functions a test reaches.
@@ -279,7 +284,8 @@ def ticks(pid):
 
 
 def run_test(folder, program, test, extra, seconds):
-    """A test in a process: passed, failed, slow, hangs or memory; its seconds, and the clock's."""
+    """A test in a process: passed, failed, crashed, slow, hangs or memory; its seconds, and the
+    clock's. A failed assertion is `failed`; other ends of the process are `crashed`."""
     def limit():
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -326,7 +332,7 @@ def run_test(folder, program, test, extra, seconds):
         if ended in (signal.SIGXCPU, signal.SIGKILL):
             verdict = "slow"
         else:
-            verdict = "passed" if status == 0 else "failed"
+            verdict = {0: "passed", -FAILED: "failed"}.get(ended, "crashed")
     return verdict, usage.ru_utime + usage.ru_stime, time.monotonic() - began
 
 
@@ -462,11 +468,48 @@ def score(folder):
         killed = sum(result["verdict"] not in ("survived", "unreached") for result in tried)
         unreached = sum(result["verdict"] == "unreached" for result in tried)
         low, high = interval(killed, len(tried))
+        counts = collections.Counter(result["verdict"] for result in tried)
+        ways = ", ".join(f"{counts[way]} {way}" for way in
+                         ["failed", "crashed", "slow", "hangs", "memory"] if counts[way])
         unviable = len(set(numbers) & set(notes["unviable"]))
         alone = len(set(numbers) & set(notes["alone"]))
         print(f"{name}: {len(numbers)} mutants, {unviable} do not compile, {alone} need a build; "
-              f"{len(tried)} tried, {killed} killed, {len(tried) - killed} survived "
+              f"{len(tried)} tried, {killed} killed ({ways}), {len(tried) - killed} survived "
               f"({unreached} unreached): {killed / max(len(tried), 1):.1%} [{low:.1%}, {high:.1%}]")
+
+
+def again(folder, chosen):
+    """Tries each caught mutant once more with the test that caught it, and those tests without a
+    mutant: a test that fails by chance catches nothing."""
+    mutants, programs = read(folder, "mutants.json"), read(folder, "programs.json")
+    known = [test for name in programs for test in read(folder, f"tests-{name}.json")]
+    known = {test["test"]: test for test in known}
+    caught = [result for number, result in results(folder).items()
+              if result["verdict"] not in ("survived", "unreached")
+              and part(mutants[number - 1]) in (chosen or PARTS)]
+
+    def verdict(test, extra):
+        seconds = math.ceil(known[test]["seconds"] * 5 + 3)
+        return run_test(folder, programs[known[test]["program"]], test, extra, seconds)[0]
+
+    def with_mutant(result):
+        found = verdict(result["test"], {"UZSWAP_MUTANT": str(result["number"])})
+        if found != result["verdict"]:
+            print(f"{result['number']} {result['verdict']}, then {found}: {result['name']}; "
+                  f"{result['test']}", flush=True)
+        return found
+
+    def without(test):
+        found = [verdict(test, {"UZSWAP_MUTANT": "0"}) for _ in range(REPEATS)]
+        if set(found) != {"passed"}:
+            print(f"{test} without a mutant: {found}", flush=True)
+
+    with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
+        counts = collections.Counter(pool.map(with_mutant, caught))
+        tests = sorted({result["test"] for result in caught})
+        list(pool.map(without, tests))
+    print(f"{len(caught)} caught before; now {dict(counts)}; {len(tests)} tests, {REPEATS} times "
+          "each without a mutant")
 
 
 def main():
@@ -477,6 +520,8 @@ def main():
         build(folder)
     elif command == "run":
         run(folder, chosen)
+    elif command == "again":
+        again(folder, chosen)
     elif command == "score":
         score(folder)
     else:

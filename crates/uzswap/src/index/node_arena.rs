@@ -186,4 +186,34 @@ mod tests {
         }
         assert_eq!((chunks.used(), bytes), (0, 0));
     }
+
+    #[test]
+    fn a_chunk_stays_beside_those_in_use_and_the_table_until_it_is_half_empty() {
+        let mut nodes: NodeArena<u64> = NodeArena::new(&Arc::default());
+        nodes.reserve(20 * CHUNK_NODES, &0).unwrap();
+        (0..20 * CHUNK_NODES as u64).for_each(|n| _ = nodes.add(n));
+        let full = nodes.chunks.capacity();
+        for used in (1..20 * CHUNK_NODES).rev() {
+            nodes.remove(used as u32);
+            let chunks = (used.div_ceil(CHUNK_NODES) + 1).min(20);
+            assert_eq!(nodes.chunks.len(), chunks, "{used} nodes");
+            let capacity = nodes.chunks.capacity();
+            if chunks >= full / 2 {
+                assert_eq!(capacity, full, "{used} nodes");
+            } else {
+                assert!((chunks..=2 * chunks + 4).contains(&capacity), "{used}: {capacity}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_charged_goes_back_with_the_nodes() {
+        let budget: Arc<Budget> = Arc::default();
+        let mut nodes: NodeArena<u64> = NodeArena::new(&budget);
+        nodes.reserve(100, &0).unwrap();
+        assert_eq!(budget.metadata_bytes(), nodes.bytes() as u64);
+        assert!(nodes.bytes() >= 100 * size_of::<u64>());
+        drop(nodes);
+        assert_eq!(budget.metadata_bytes(), 0);
+    }
 }

@@ -204,3 +204,53 @@ impl LoadError {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::budget::{Counted, OverBudget};
+
+    #[test]
+    fn a_refusal_says_whether_the_limit_is_its_reason() {
+        let key = PageKey(1);
+        let over =
+            OverBudget { asked_bytes: 1, used_bytes: 2, max_bytes: 2, counted: Counted::Pool };
+        let no_memory = || ZpoolError::NoTables(GrowError::NoMemory { bytes: 1 });
+        let limits = || {
+            let pages = ArenaError::Limit { pages: 1, source: over };
+            [
+                StoreError::PoolLimit { key, pool_bytes: 2, max_bytes: 2, accept_bytes: 1 },
+                StoreError::AllocFail { key, source: ZpoolError::NoPages(pages) },
+                StoreError::AllocFail {
+                    key,
+                    source: ZpoolError::NoTables(GrowError::OverBudget(over)),
+                },
+                StoreError::IndexFull { key, source: IndexError::OverBudget(over) },
+            ]
+        };
+        let others = || {
+            let tenant = TenantId::ROOT;
+            let at_limit = OverTenantLimit { tenant, bytes: 1, current_bytes: 2, max_bytes: 2 };
+            let too_large = TooLarge::Compressor(CompressError::TooBig);
+            [
+                StoreError::CompressPoor { key, reason: too_large },
+                StoreError::CompressFail { key, reason: String::new() },
+                StoreError::TenantLimit { key, source: at_limit },
+                StoreError::NoTenant { key, tenant },
+                StoreError::AllocFail { key, source: no_memory() },
+                StoreError::AllocFail { key, source: ZpoolError::Empty },
+                StoreError::IndexFull { key, source: IndexError::NoMemory },
+            ]
+        };
+        let in_backing = |refused| {
+            let source = io::ErrorKind::StorageFull.into();
+            StoreError::Backing { key, backing: String::new(), refused: Box::new(refused), source }
+        };
+        for error in limits().into_iter().chain(limits().map(in_backing)) {
+            assert!(error.is_pool_limit(), "{error:?}");
+        }
+        for error in others().into_iter().chain(others().map(in_backing)) {
+            assert!(!error.is_pool_limit(), "{error:?}");
+        }
+    }
+}

@@ -522,6 +522,10 @@ impl Lru {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::page::PageKey;
+    use crate::zpool::Handle;
+    use crate::zswap::entry::{Content, Held};
+    use crate::zswap::parts::StoreId;
 
     #[test]
     fn an_epoch_ends_after_some_loads_for_each_page() {
@@ -549,5 +553,158 @@ mod tests {
         list.pages = 0;
         list.protect();
         assert!(list.protected <= 7);
+    }
+
+    /// A list of one tenant and its records, with pages whose keys are their numbers.
+    struct Listed {
+        lists: Lists,
+        records: Records,
+    }
+
+    impl Listed {
+        fn new(lru: Lru, pages: u64) -> Listed {
+            let order = Arc::new(Order::new(Tenants::new(StoreId::new(), 1)));
+            let mut lists = Lists::new(lru, 0, order, &Arc::default());
+            let mut records = Records::new(&Arc::default());
+            lists.reserve(TenantNumber::ROOT).unwrap();
+            for key in 0..pages {
+                let number = records.insert(PageKey(key), object()).unwrap();
+                assert_eq!(u64::from(number), key);
+                lists.add(&mut records, number);
+            }
+            Listed { lists, records }
+        }
+
+        fn note_uses(&mut self, uses: &[(u32, usize)]) {
+            for &(number, count) in uses {
+                (0..count).for_each(|_| self.lists.note_use(&mut self.records, number));
+            }
+        }
+
+        fn take(&mut self, until: u64, looks: &mut usize) -> Option<u32> {
+            let taken =
+                self.lists.take_coldest(&mut self.records, TenantNumber::ROOT, until, looks);
+            self.lists.audit(&self.records).unwrap();
+            taken
+        }
+
+        /// All pages in the order in which they are taken, and the looks that took.
+        fn take_all(mut self) -> (Vec<u32>, usize) {
+            let mut looks = usize::MAX;
+            let taken = std::iter::from_fn(|| self.take(u64::MAX, &mut looks)).collect();
+            (taken, usize::MAX - looks)
+        }
+    }
+
+    fn object() -> Held {
+        Held::of_root(Content::Compressed { handle: Handle::from_bits(1), bytes: 1 })
+    }
+
+    #[test]
+    fn each_order_takes_its_coldest_page_first() {
+        let taken = |lru, uses: &[(u32, usize)]| {
+            let mut listed = Listed::new(lru, 4);
+            listed.note_uses(uses);
+            listed.take_all()
+        };
+        let uses = [(2, 4), (1, 1), (0, 2)];
+        // Every page is spared once, since it was stored or used.
+        assert_eq!(taken(Lru::SecondChance, &uses), (vec![0, 1, 2, 3], 8));
+        // Each time that a page is spared its uses are halved.
+        assert_eq!(taken(Lru::Frequency, &uses), (vec![3, 1, 0, 2], 10));
+        for lru in [Lru::Plain, Lru::Protected] {
+            assert_eq!(taken(lru, &uses), (vec![3, 2, 1, 0], 4));
+            assert_eq!(taken(lru, &[]), (vec![0, 1, 2, 3], 4));
+        }
+    }
+
+    #[test]
+    fn a_page_is_spared_again_if_it_was_used_since() {
+        for lru in Lru::ALL {
+            let mut listed = Listed::new(lru, 4);
+            let first = listed.take(u64::MAX, &mut { usize::MAX }).unwrap();
+            listed.note_uses(&[(1, 1)]);
+            let (others, _) = listed.take_all();
+            assert_eq!((first, &others[..]), (0, &[2, 3, 1][..]), "{lru}");
+        }
+    }
+
+    #[test]
+    fn pages_are_taken_as_far_as_a_time_and_for_so_many_looks() {
+        let mut listed = Listed::new(Lru::Plain, 40);
+        let mut looks = 100;
+        let mut take = |until| {
+            let taken = std::iter::from_fn(|| listed.take(until, &mut looks));
+            (taken.collect::<Vec<u32>>(), looks)
+        };
+        let per_tick = TICK_PAGES;
+        assert_eq!(take(0), ((0..per_tick - 1).collect(), 85));
+        assert_eq!(take(0), (vec![], 85));
+        assert_eq!(take(1), ((per_tick - 1..2 * per_tick - 1).collect(), 69));
+        let mut listed = Listed::new(Lru::Frequency, 3);
+        listed.note_uses(&[(0, 8), (1, 8), (2, 8)]);
+        assert_eq!(listed.take(u64::MAX, &mut 0), None);
+        let mut looks = 7;
+        assert_eq!((listed.take(u64::MAX, &mut looks), looks), (None, 0));
+        // Seven looks at three pages: two halvings for each, and one more for the first.
+        let uses = |number| listed.lists.uses(&mut listed.records, number);
+        assert_eq!([0, 1, 2].map(uses), [1, 2, 2]);
+    }
+
+    #[test]
+    fn a_page_gives_way_to_one_with_more_uses() {
+        for (uses, below, taken) in [(3, 4, true), (3, 3, false), (0, 1, true), (0, 0, false)] {
+            let mut listed = Listed::new(Lru::Frequency, 2);
+            listed.note_uses(&[(0, uses)]);
+            let Listed { mut lists, mut records } = listed;
+            let found = lists.take_coldest_below(&mut records, TenantNumber::ROOT, below);
+            assert_eq!(found, taken.then_some(0), "{uses} uses, below {below}");
+            // One that stays is at the hot end.
+            let coldest = lists.take_coldest_below(&mut records, TenantNumber::ROOT, 1);
+            assert_eq!(coldest, Some(1));
+        }
+        let mut listed = Listed::new(Lru::SecondChance, 2);
+        let root = TenantNumber::ROOT;
+        assert_eq!(listed.lists.take_coldest_below(&mut listed.records, root, 0), Some(0));
+    }
+
+    #[test]
+    fn uses_count_half_for_each_epoch_since() {
+        let epoch = Epoch::default();
+        let mut records = Records::new(&Arc::default());
+        let number = records.insert(PageKey(1), object()).unwrap();
+        let record = records.get_mut(number);
+        let most = 1 << EPOCH_BITS;
+        for start in [0, 1, most - 1, most, 5 * most - 2] {
+            for (epochs, uses) in [(0, 12), (1, 6), (2, 3), (3, 1), (4, 0)] {
+                epoch.number.store(start, Ordering::Relaxed);
+                epoch.age(record);
+                record.set_uses(12);
+                epoch.number.store(start + epochs, Ordering::Relaxed);
+                // They are halved once, however often they are asked for.
+                assert_eq!([(); 2].map(|()| epoch.age(record)), [uses; 2], "{start}, {epochs}");
+                assert_eq!((record.uses(), record.epoch()), (uses, (start + epochs) % most));
+                assert_eq!(record.tenant(), TenantNumber::ROOT);
+            }
+        }
+    }
+
+    #[test]
+    fn an_epoch_is_as_long_as_the_pages_that_are_known() {
+        let order = Order::new(Tenants::new(StoreId::new(), 1));
+        (0..3 * EPOCH_PAGES_MIN).for_each(|_| order.count_page());
+        (0..EPOCH_PAGES_MIN).for_each(|_| order.uncount_page());
+        order.epoch.count(EPOCH_LOADS * 2 * EPOCH_PAGES_MIN - 1);
+        assert_eq!(order.epoch.number.load(Ordering::Relaxed), 0);
+        order.epoch.count(1);
+        assert_eq!(order.epoch.number.load(Ordering::Relaxed), 1);
+        // A shard tells of its loads many at a time.
+        let mut listed = Listed::new(Lru::Frequency, 1);
+        let epochs = |listed: &Listed| listed.lists.order.epoch.number.load(Ordering::Relaxed);
+        let loads = (EPOCH_LOADS * EPOCH_PAGES_MIN) as usize;
+        listed.note_uses(&[(0, loads - 1)]);
+        assert_eq!(epochs(&listed), 0);
+        listed.note_uses(&[(0, 1)]);
+        assert_eq!(epochs(&listed), 1);
     }
 }

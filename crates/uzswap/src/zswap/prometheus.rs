@@ -156,6 +156,7 @@ fn seconds(ns: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::zswap::{BackingStats, OptionNames, TenantOptions, TenantStats};
 
     #[test]
     fn seconds_are_exact() {
@@ -165,5 +166,77 @@ mod tests {
             assert_eq!(seconds(ns), text);
         }
         assert_eq!(seconds(2_000_000_000), "2");
+    }
+
+    /// The help, the type and the samples of each family, in the order of the text.
+    fn families(text: &str) -> Vec<(&str, &str, &str, Vec<&str>)> {
+        let mut families: Vec<(&str, &str, &str, Vec<&str>)> = Vec::new();
+        let mut help = ("", "");
+        for line in text.lines() {
+            if let Some(rest) = line.strip_prefix("# HELP uzswap_") {
+                help = rest.split_once(' ').unwrap();
+            } else if let Some(rest) = line.strip_prefix("# TYPE uzswap_") {
+                let (name, kind) = rest.split_once(' ').unwrap();
+                assert_eq!(name, help.0, "help and type are of one family");
+                families.push((name, kind, help.1, Vec::new()));
+            } else {
+                families.last_mut().unwrap().3.push(line.strip_prefix("uzswap_").unwrap());
+            }
+        }
+        families
+    }
+
+    #[test]
+    fn each_family_is_there_once_with_a_help_of_its_own() {
+        let stats = Stats {
+            options: OptionNames { max_pool_bytes: Some(77), ..Default::default() },
+            backing: Some(BackingStats {
+                name: "a \"disk\"".to_owned(),
+                blocks: 9,
+                used_blocks: 3,
+            }),
+            tenants: vec![TenantStats {
+                number: 0,
+                parent: None,
+                options: TenantOptions::default().max_bytes(5).writeback(false),
+                current_bytes: 3,
+                peak_bytes: 4,
+            }],
+            ..Default::default()
+        };
+        let text = stats.prometheus();
+        let families = families(&text);
+        for (place, (name, _, help, samples)) in families.iter().enumerate() {
+            assert!(!samples.is_empty() && !help.is_empty(), "{name}");
+            let others = &families[..place];
+            assert!(others.iter().all(|other| other.0 != *name && other.2 != *help), "{name}");
+        }
+        let of = |name| families.iter().find(|family| family.0 == name).unwrap();
+        for (name, kind, help) in [
+            ("zswpout_total", "counter", "Stores that kept the page, in memory or in the backing."),
+            ("pool_total_size_bytes", "gauge", "Bytes of host pages that the pool owns."),
+            ("stored_pages", "gauge", "Pages held in memory now, same-filled ones included."),
+            ("store_seconds", "histogram", "Latency of stores that were accepted."),
+            ("load_seconds", "histogram", "Latency of loads from memory."),
+            ("backing_load_seconds", "histogram", "Latency of loads from the backing."),
+            (
+                "writeback_seconds",
+                "histogram",
+                "Latency of written-back batches of up to 64 pages.",
+            ),
+        ] {
+            assert_eq!((of(name).1, of(name).2), (kind, help));
+        }
+        let backing = r#"backing_used_blocks{backing="a \"disk\""} 3"#;
+        for (name, sample) in [
+            ("max_pool_bytes", "max_pool_bytes 77"),
+            ("backing_used_blocks", backing),
+            ("tenant_current_bytes", r#"tenant_current_bytes{tenant="0",name=""} 3"#),
+            ("tenant_peak_bytes", r#"tenant_peak_bytes{tenant="0",name=""} 4"#),
+            ("tenant_max_bytes", r#"tenant_max_bytes{tenant="0",name=""} 5"#),
+            ("tenant_writeback", r#"tenant_writeback{tenant="0",name=""} 0"#),
+        ] {
+            assert_eq!(of(name).3, [sample]);
+        }
     }
 }

@@ -470,4 +470,19 @@ mod tests {
         assert_eq!(records.insert(PageKey(0), held(0)).unwrap(), 0);
         assert_eq!(records.number_if_current(entry), None);
     }
+
+    #[test]
+    fn the_tables_shrink_with_the_records() {
+        let mut records = Records::new(&Arc::default());
+        let count = 200 * CHUNK_RECORDS as u64;
+        (0..count).for_each(|n| _ = records.insert(PageKey(n), held(n)).unwrap());
+        let full = records.chunks.capacity();
+        for number in (1..count as u32).rev() {
+            records.remove(number);
+            let (chunks, capacity) = (records.chunks.len(), records.chunks.capacity());
+            assert!(capacity <= (2 * chunks + 1).max(8), "{capacity} places for {chunks} chunks");
+            assert!(capacity == full || chunks < full / 2, "{chunks} chunks need no smaller table");
+            assert!(records.with_room.capacity() <= capacity, "{chunks} chunks");
+        }
+    }
 }

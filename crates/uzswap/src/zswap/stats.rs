@@ -180,7 +180,7 @@ impl MemoryUse {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::zswap::LatencyBucket;
+    use crate::zswap::{LatencyBucket, TenantOptions};
 
     fn with_loads(count: u64, sum_ns: u64, buckets: &[(u64, u64)]) -> Stats {
         let buckets = buckets.iter().map(|&(below_ns, count)| LatencyBucket { below_ns, count });
@@ -211,5 +211,62 @@ mod tests {
             let said = stats.check().unwrap_err();
             assert!(said.contains(told), "{said}");
         }
+    }
+
+    fn with_tenants(tenants: &[(usize, Option<usize>)]) -> Stats {
+        let of = |&(number, parent)| TenantStats {
+            number,
+            parent,
+            options: TenantOptions::default(),
+            current_bytes: 0,
+            peak_bytes: 0,
+        };
+        Stats { tenants: tenants.iter().map(of).collect(), ..Default::default() }
+    }
+
+    #[test]
+    fn tenants_are_a_tree_in_the_order_of_their_numbers() {
+        let many = |count| (0..count).map(|n| (n, (n > 0).then_some(n / 2))).collect::<Vec<_>>();
+        for tenants in [&[][..], &[(0, None)], &[(0, None), (1, Some(0)), (2, Some(1))]] {
+            assert_eq!(with_tenants(tenants).check(), Ok(()));
+        }
+        assert_eq!(with_tenants(&many(TENANTS_MAX)).check(), Ok(()));
+        for (tenants, told) in [
+            (&[(1, None)][..], "tenant 0 has number 1"),
+            (&[(0, Some(0))], "tenant 0 has number 0 and is below Some(0)"),
+            (&[(0, None), (1, None)], "tenant 1 has number 1 and is below None"),
+            (&[(0, None), (1, Some(1))], "is below Some(1)"),
+            (&[(0, None), (1, Some(2)), (2, Some(0))], "is below Some(2)"),
+            (&[(0, None), (2, Some(0))], "tenant 1 has number 2"),
+            (&many(TENANTS_MAX + 1), "1025 tenants exceed the maximum of 1024"),
+        ] {
+            let said = with_tenants(tenants).check().unwrap_err();
+            assert!(said.contains(told), "{said}");
+        }
+    }
+
+    #[test]
+    fn memory_is_told_by_its_parts_and_their_sum() {
+        let parts = [1, 2, 4, 8, 16, 32, 64];
+        let [
+            pool_bytes,
+            pool_peak_bytes,
+            compressed_bytes,
+            index_bytes,
+            policy_bytes,
+            zpool_metadata_bytes,
+            reserve_bytes,
+        ] = parts;
+        let memory = MemoryUse {
+            pool_bytes,
+            pool_peak_bytes,
+            compressed_bytes,
+            index_bytes,
+            policy_bytes,
+            zpool_metadata_bytes,
+            reserve_bytes,
+        };
+        assert_eq!(memory.list().map(|(_, bytes)| bytes), parts);
+        assert_eq!(memory.metadata_bytes(), 8 + 16 + 32);
     }
 }

@@ -533,3 +533,25 @@ fn what_is_left_of_dense_keys_takes_bounded_memory_in_the_default_index() {
     println!("{:.1} bytes an entry at most, {}", worst.0, worst.1);
     assert!(worst.0 <= 100.0, "{worst:?}");
 }
+
+#[test]
+fn a_range_over_scattered_keys_is_taken_whole_and_visited_whole() {
+    const PLACES: u64 = 200;
+    // Keys alone, in pairs and in rows, far from each other.
+    for (kind, row) in IndexKind::ALL.into_iter().flat_map(|kind| [1, 2, 20].map(|n| (kind, n))) {
+        for order in [0, 1, 2] {
+            let mut modelled = Modelled::new(kind.build(), format!("rows of {row}, {order}"));
+            for place in 0..PLACES {
+                (0..row).for_each(|n| modelled.insert(place << 20 | n));
+            }
+            let (first, last) = (3 << 20, (PLACES - 2) << 20 | 0xf_ffff);
+            modelled.for_each(first, last);
+            match order {
+                0 => modelled.take_range(first, last, usize::MAX),
+                1 => (0..4).for_each(|_| modelled.take_range(first, last, 50)),
+                _ => modelled.take_range(0, u64::MAX, (PLACES * row) as usize),
+            }
+            modelled.check();
+        }
+    }
+}

@@ -3,17 +3,20 @@
 
 mod backing_extents;
 mod common;
+mod counters;
 mod golden_kernel_6_1;
 mod golden_kernel_6_18;
 mod golden_lzo;
 mod index_model;
 mod lzo;
+mod object_header;
 mod parts;
 mod public_face;
 mod recompress;
 mod restore_into;
 mod snapshot;
 mod tenants;
+mod when_full;
 mod zpool_exhaustive;
 mod zpool_model;
 mod zsmalloc_classes;

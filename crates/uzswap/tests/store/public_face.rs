@@ -1,6 +1,7 @@
 //! Goal: the face of the library: options out of their range are refused by name, tenants are of
 //! one store, and a store answers simple questions.
-//! Method: each option at the ends of its range and beyond them.
+//! Method: each option at the ends of its range and beyond them; statistics of stores with all
+//! options set, as whole values.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -9,12 +10,19 @@ use std::time::Duration;
 
 use uzswap::OptionError;
 use uzswap::backing::{BackingError, FileBacking, FileBackingOptions, MemoryBacking};
-use uzswap::compressor::CompressorKind;
+use uzswap::compressor::{
+    CompressError, Compressor, CompressorKind, Corrupt, OUTPUT_BYTES, ObjectFormat,
+};
+use uzswap::index::IndexKind;
 use uzswap::page::{PAGE_SIZE, Page, PageKey};
+use uzswap::same_filled::{SameFilled, SameFilledCheck};
 use uzswap::zpool::zsmalloc::ZsmallocOptions;
+use uzswap::zpool::{Arena, HostPages, ZpoolKind};
+use uzswap::zswap::snapshot::SnapshotSummary;
 use uzswap::zswap::{
-    BuildError, RecordOptions, Shrinker, ShrinkerOptions, StoreError, TenantError, TenantId,
-    TenantOptions, Zswap, ZswapOptions,
+    BackingStats, BuildError, Incompressible, Lru, OptionNames, RecordOptions, Shrinker,
+    ShrinkerOptions, Shrunk, StoreError, TenantError, TenantId, TenantOptions, WhenFull, WrittenAs,
+    Zswap, ZswapOptions,
 };
 
 fn page(number: u64) -> Page {
@@ -176,4 +184,162 @@ fn options_are_written_and_read_by_their_names() {
     let json = serde_json::to_string(&file).unwrap();
     let back: FileBackingOptions = serde_json::from_str(&json).unwrap();
     assert_eq!((back.path, back.in_flight), (file.path, 3));
+}
+
+#[test]
+fn each_part_has_the_name_it_is_chosen_by() {
+    for kind in ZpoolKind::ALL {
+        let pool = kind.build(Arc::new(Arena::new()), ZsmallocOptions::default());
+        assert_eq!((pool.name(), pool.name().parse()), (kind.name(), Ok(kind)));
+    }
+    for kind in IndexKind::ALL {
+        assert_eq!((kind.build().name(), kind.name().parse()), (kind.name(), Ok(kind)));
+    }
+    let with_levels = ["zstd:19", "zstd:-5", "deflate:12"];
+    for &name in CompressorKind::NAMES.iter().chain(&with_levels) {
+        let kind: CompressorKind = name.parse().unwrap();
+        let built = kind.build();
+        assert_eq!((kind.to_string(), built.name()), (name.to_owned(), name.to_owned()));
+        assert_eq!(built.format(), kind.format());
+        assert_eq!(built.format().decoder().unwrap().format(), kind.format());
+    }
+}
+
+#[test]
+fn statistics_tell_the_options_by_their_names() {
+    let told = Zswap::new(ZswapOptions::bare()).unwrap().stats();
+    let bare = OptionNames {
+        zpool: "zsmalloc".to_owned(),
+        compressor: "lz4".to_owned(),
+        index: "radix".to_owned(),
+        shards: 64,
+        incompressible: "reject".to_owned(),
+        object_header_bytes: 0,
+        max_pool_bytes: None,
+        accept_threshold_percent: 90,
+        when_full: "reclaim".to_owned(),
+        host_pages: "small".to_owned(),
+        same_filled_check: SameFilledCheck::default().name().to_owned(),
+        same_filled_zero_only: false,
+        lru: None,
+        checksum: false,
+        written_as: "pages".to_owned(),
+    };
+    assert_eq!((told.options, told.backing), (bare, None));
+    assert!(told.tenants.is_empty());
+
+    let same_filled = SameFilled { check: SameFilledCheck::Backward, zero_only: true };
+    let options = ZswapOptions::default()
+        .zpool(ZpoolKind::Z3fold)
+        .compressor("zstd:19".parse().unwrap())
+        .index(IndexKind::RbTree)
+        .shards(2)
+        .incompressible(Incompressible::StoreAsIs)
+        .object_header_bytes(8)
+        .max_pool_bytes(u64::MAX - 1)
+        .accept_threshold_percent(7)
+        .when_full(WhenFull::Bypass)
+        .host_pages(HostPages::Huge)
+        .same_filled(same_filled)
+        .records(Some(RecordOptions::default().lru(Lru::Protected).checksum(true)))
+        .written_as(WrittenAs::Objects);
+    let zswap = Zswap::with_backing(options, Box::new(MemoryBacking::new(33).unwrap())).unwrap();
+    (0..3).for_each(|key| _ = zswap.store(PageKey(key), &page(key)).unwrap());
+    zswap.shrink(TenantId::ROOT, 3);
+    let told = zswap.stats();
+    let others = OptionNames {
+        zpool: "z3fold".to_owned(),
+        compressor: "zstd:19".to_owned(),
+        index: "rbtree".to_owned(),
+        shards: 2,
+        incompressible: "store-as-is".to_owned(),
+        object_header_bytes: 8,
+        max_pool_bytes: Some(u64::MAX - 1),
+        accept_threshold_percent: 7,
+        when_full: "bypass".to_owned(),
+        host_pages: "huge".to_owned(),
+        same_filled_check: "backward".to_owned(),
+        same_filled_zero_only: true,
+        lru: Some("protected".to_owned()),
+        checksum: true,
+        written_as: "objects".to_owned(),
+    };
+    let name = zswap.backing().unwrap().name();
+    // Three small objects are in one block.
+    let backing = BackingStats { name, blocks: 33, used_blocks: 1 };
+    assert_eq!((told.options, told.backing), (others, Some(backing)));
+    assert_eq!((told.tenants.len(), told.counters), (1, zswap.counters()));
+}
+
+#[test]
+fn sums_are_of_their_parts() {
+    let shrunk = Shrunk { written_back: 1, dropped_clean: 2, failed: 4, kept: 8 };
+    assert_eq!(shrunk.pages(), 3);
+    let summary = SnapshotSummary {
+        same_filled_pages: 1,
+        pool_objects: 2,
+        pool_as_is_pages: 4,
+        backing_objects: 8,
+        backing_as_is_pages: 16,
+        data_bytes: 32,
+        skipped_pages: 64,
+        file_bytes: 128,
+    };
+    assert_eq!((summary.pages(), summary.backing_pages()), (31, 24));
+}
+
+#[test]
+fn each_policy_takes_its_memory() {
+    let policy_bytes = |zswap: Zswap| zswap.memory().policy_bytes;
+    let with_backing = |options: ZswapOptions, blocks| {
+        let backing = Box::new(MemoryBacking::new(blocks).unwrap());
+        policy_bytes(Zswap::with_backing(options, backing).unwrap())
+    };
+    let latencies = policy_bytes(Zswap::new(ZswapOptions::bare()).unwrap());
+    assert!((1..128 << 10).contains(&latencies), "{latencies}");
+    let options = ZswapOptions::default();
+    let tenants = policy_bytes(Zswap::new(options).unwrap()) - latencies;
+    assert!((1 << 10..64 << 10).contains(&tenants), "{tenants}");
+    // A batch of 256 KiB, and places of pages that are staged.
+    let batch = with_backing(options, 64) - tenants - latencies;
+    assert!((256 << 10..300 << 10).contains(&batch), "{batch}");
+    let small = with_backing(options.max_pool_bytes(1 << 18), 64) - tenants - latencies;
+    assert!((256 << 10..batch).contains(&small), "{small}");
+    // Two bytes a block.
+    let blocks = with_backing(options, 64 + (1 << 20)) - batch - tenants - latencies;
+    assert!((2 << 20..3 << 20).contains(&blocks), "{blocks}");
+}
+
+/// A compressor of others that has no other way for pages that are to take little room.
+#[derive(Debug)]
+struct Single(Box<dyn Compressor>);
+
+impl Compressor for Single {
+    fn name(&self) -> String {
+        "single".to_owned()
+    }
+
+    fn compress(&self, page: &Page, out: &mut [u8; OUTPUT_BYTES]) -> Result<usize, CompressError> {
+        self.0.compress(page, out)
+    }
+
+    fn decompress(&self, object: &[u8], page: &mut Page) -> Result<(), Corrupt> {
+        self.0.decompress(object, page)
+    }
+}
+
+#[test]
+fn a_compressor_alone_is_as_dense_as_it_can() {
+    let single = Single(CompressorKind::Lz4.build());
+    assert_eq!(single.format(), ObjectFormat::Other("single".to_owned()));
+    let mut outs = [[0; OUTPUT_BYTES]; 2];
+    let page = page(77);
+    let bytes = single.compress(&page, &mut outs[0]).unwrap();
+    assert_eq!(single.compress_densely(&page, &mut outs[1]).unwrap(), bytes);
+    assert!(outs[0][..bytes] == outs[1][..bytes] && single.is_dense(&outs[0][..bytes]));
+    let zswap = Zswap::with_compressor(ZswapOptions::default(), Box::new(single)).unwrap();
+    zswap.store_densely(PageKey(1), &page).unwrap();
+    assert_eq!(zswap.recompress(PageKey(1)).unwrap(), 0);
+    let mut loaded = [0; PAGE_SIZE];
+    assert!(zswap.load(PageKey(1), &mut loaded).unwrap() && loaded == page);
 }

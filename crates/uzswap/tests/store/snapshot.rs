@@ -392,7 +392,9 @@ fn every_cut_and_every_changed_byte_is_noticed() {
         }
     }
     changed.push(0);
-    assert!(matches!(read_all(&changed).unwrap_err(), SnapshotFault::Trailing { .. }));
+    let fault = read_all(&changed).unwrap_err();
+    let end = bytes.len() as u64;
+    assert!(matches!(fault, SnapshotFault::Trailing { at } if at == end), "{fault}");
 }
 
 #[test]
@@ -423,6 +425,23 @@ fn blocks_that_are_moved_doubled_or_left_out_are_noticed() {
         assert!(read_all(&changed).unwrap_err().is_damage());
     }
     assert_eq!(read_all(&[start, one, two, rest].concat()).unwrap(), 300);
+    // A fault names the block that it is in, and where that begins.
+    let blocks = [first, second, third, bytes.len()];
+    for (number, at) in blocks.into_iter().take(3).enumerate() {
+        let mut changed = bytes.clone();
+        changed[at + 100] ^= 1;
+        let fault = read_all(&changed).unwrap_err();
+        let told = format!("damaged in block {number} of pages, which begins at byte {at}: ");
+        assert!(fault.to_string().starts_with(&told), "{fault}");
+        let fault = read_all(&bytes[..at + 100]).unwrap_err().to_string();
+        assert!(fault.contains(&format!("before the end of block {number} of pages")), "{fault}");
+    }
+    let trailer = bytes.len() - 84;
+    let mut changed = bytes.clone();
+    changed[trailer + 13] ^= 1;
+    let fault = read_all(&changed).unwrap_err().to_string();
+    assert!(fault.starts_with("damaged in the trailer, which begins at byte "), "{fault}");
+    assert!(fault.contains(&format!("others from byte {} on", trailer + 13)), "{fault}");
 }
 
 /// Takes so many calls of `write`, then fails.

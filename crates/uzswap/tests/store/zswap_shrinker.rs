@@ -7,7 +7,7 @@
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use uzswap::backing::{Backing, Block, BlockWrite, MemoryBacking};
@@ -238,6 +238,20 @@ fn the_shrinker_compacts_a_pool_with_holes_first() {
     assert_eq!(zswap.counters().written_back_pages, 0);
     assert!(zswap.zpool().stats().pages_compacted > 0);
     check_all(&zswap, left.into_iter());
+}
+
+#[test]
+fn a_turn_compacts_no_pool_below_the_threshold_and_none_with_few_holes() {
+    for (pool_bytes, part) in [(POOL_BYTES * 2 / 5, 2), (POOL_BYTES * 9 / 10, 8)] {
+        let (zswap, _) = store();
+        let left = with_holes(&zswap, pool_bytes, part);
+        let is_crowded = !is_at_threshold(&zswap);
+        assert_eq!(is_crowded, pool_bytes > POOL_BYTES / 2);
+        zswap.shrinker_turn(ShrinkerOptions::default(), &AtomicBool::new(false));
+        assert_eq!(zswap.counters().written_back_pages > 0, is_crowded);
+        assert_eq!(zswap.zpool().stats().pages_compacted, 0, "{pool_bytes} bytes");
+        check_all(&zswap, left.into_iter());
+    }
 }
 
 #[test]

@@ -270,7 +270,9 @@ fn share_keys(zswap: &Zswap, seed: u64, steps: usize) {
 #[test]
 fn a_backing_full_of_copies_of_pages_in_the_pool_takes_others() {
     let backing = Box::new(MemoryBacking::new(8).unwrap());
-    let zswap = Zswap::with_backing(ZswapOptions::default(), backing).unwrap();
+    // A load moves a page to the hot end, so that others leave before it.
+    let records = Some(RecordOptions::default().lru(Lru::Plain));
+    let zswap = Zswap::with_backing(ZswapOptions::default().records(records), backing).unwrap();
     let store = |key: u64| zswap.store(PageKey(key), &page_of(key * 8 + 2)).unwrap();
     let mut page = [0; PAGE_SIZE];
     for key in 0..4 {
@@ -283,12 +285,11 @@ fn a_backing_full_of_copies_of_pages_in_the_pool_takes_others() {
     // Four pages in the pool with copies, in half of the blocks; eight others want to be written.
     let counters = zswap.counters();
     assert_eq!((counters.clean_pages, counters.backing_pages), (4, 0));
-    for key in 0..4 {
-        // Used since, so that they are not the coldest.
-        assert!(zswap.load(PageKey(key), &mut page).unwrap());
-    }
     for key in 4..12 {
         store(key);
+    }
+    for key in 0..4 {
+        assert!(zswap.load(PageKey(key), &mut page).unwrap());
     }
     let mut left = 0;
     while left < 8 {
@@ -297,7 +298,9 @@ fn a_backing_full_of_copies_of_pages_in_the_pool_takes_others() {
         left += shrunk.pages();
         zswap.audit().unwrap();
     }
-    assert_eq!(zswap.counters().backing_pages, 8);
+    let counters = zswap.counters();
+    assert_eq!((counters.backing_pages, counters.clean_pages), (8, 0));
+    assert_eq!((counters.written_back_pages, counters.dropped_clean_pages), (12, 0));
     for key in 0..12 {
         assert!(zswap.load(PageKey(key), &mut page).unwrap() && page == page_of(key * 8 + 2));
     }

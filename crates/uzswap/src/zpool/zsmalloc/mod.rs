@@ -312,4 +312,22 @@ mod tests {
             assert_eq!(compacted(&[4, 4, 3]), [3, 4, 4]); // not a page to gain: nothing moves
         }
     }
+
+    #[test]
+    fn a_class_counts_its_slots_and_pages() {
+        let pool = pool_with::<Contiguous>(&[4, 1, 1]);
+        let used_class = *pool.table().class_of(3200);
+        let stats = pool.class_stats();
+        assert!(stats.is_sorted_by(|a, b| a.class.slot_bytes > b.class.slot_bytes));
+        for class in stats {
+            let SizeClass { slots, pages, .. } = class.class;
+            let zspages = class.group_zspages.iter().sum::<usize>();
+            assert_eq!(class.slots_allocated, zspages * slots);
+            assert_eq!(class.pool_pages, zspages * pages);
+            let is_used = class.class == used_class;
+            let (used, freeable) = if is_used { (6, pages) } else { (0, 0) };
+            assert_eq!((class.slots_used, class.freeable_pages), (used, freeable));
+            assert_eq!(zspages, if is_used { 3 } else { 0 });
+        }
+    }
 }

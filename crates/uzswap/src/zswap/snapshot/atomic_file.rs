@@ -169,4 +169,17 @@ mod tests {
         assert!(matches!(PartFile::create(&file), Err(SnapshotError::Create { .. })));
         assert_eq!(names(directory.path()), [".file.part", "file", "link"]);
     }
+
+    #[test]
+    fn a_file_is_the_one_under_a_path_or_that_cannot_be_told() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        fs::write(path("other"), "").unwrap();
+        let file = File::create(path("file")).unwrap();
+        assert!(is_same(&file, &path("file")).unwrap());
+        assert!(!is_same(&file, &path("other")).unwrap());
+        assert!(!is_same(&file, &path("missing")).unwrap());
+        let error = is_same(&file, &path("file/below")).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotADirectory);
+    }
 }

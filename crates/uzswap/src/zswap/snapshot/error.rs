@@ -310,3 +310,48 @@ pub enum RestoreError {
     #[error("cannot allocate memory to restore a snapshot")]
     NoMemory(#[from] TryReserveError),
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fault_is_the_files_or_the_machines() {
+        let io = |kind: io::ErrorKind| SnapshotFault::Io { at: 7, error: kind.into() };
+        let no_memory = Vec::<u64>::new().try_reserve_exact(usize::MAX).unwrap_err();
+        let (part, text) = (Part::Block(3), String::new);
+        for (fault, is_damage, is_machine) in [
+            (io(io::ErrorKind::TimedOut), false, true),
+            (io(io::ErrorKind::PermissionDenied), false, true),
+            (io(io::ErrorKind::NotFound), false, false),
+            (io(io::ErrorKind::IsADirectory), false, false),
+            (io(io::ErrorKind::NotADirectory), false, false),
+            (SnapshotFault::NoMemory(no_memory), false, true),
+            (SnapshotFault::Magic { found: [0; 8] }, false, false),
+            (SnapshotFault::Version { found: 99 }, false, false),
+            (SnapshotFault::Truncated { at: 1, part, missing: 2 }, true, false),
+            (SnapshotFault::Damaged { at: 1, part, expected: text(), found: text() }, true, false),
+            (SnapshotFault::Trailing { at: 1 }, true, false),
+        ] {
+            assert_eq!((fault.is_damage(), fault.is_machine()), (is_damage, is_machine), "{fault}");
+        }
+    }
+
+    #[test]
+    fn an_error_of_the_kernel_has_its_advice() {
+        for (kind, advice) in [
+            (io::ErrorKind::StorageFull, "free some space"),
+            (io::ErrorKind::QuotaExceeded, "free some space"),
+            (io::ErrorKind::FileTooLarge, "ulimit -f"),
+            (io::ErrorKind::ReadOnlyFilesystem, "a writable path"),
+            (io::ErrorKind::PermissionDenied, "must be writable"),
+            (io::ErrorKind::NotFound, "create its directory"),
+        ] {
+            let error = SnapshotError::Create { path: "/x/s".into(), source: kind.into() };
+            let told = error.to_string();
+            assert!(told.starts_with("cannot create /x/s (") && told.contains(advice), "{told}");
+        }
+        let error = SnapshotError::Write { at: 5, source: io::ErrorKind::TimedOut.into() };
+        assert_eq!(error.to_string(), "cannot write byte 5 of the snapshot");
+    }
+}
