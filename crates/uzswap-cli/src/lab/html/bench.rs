@@ -337,8 +337,11 @@ impl Swapload {
 mod tests {
     use super::*;
 
-    fn group(values: &[(&str, f64, Option<(f64, f64)>)]) -> Group {
-        let bar = |&(name, value, range): &(&str, f64, _)| Bar {
+    /// A name, a value, and the range of its rounds.
+    type Measured<'a> = (&'a str, f64, Option<(f64, f64)>);
+
+    fn group(values: &[Measured<'_>]) -> Group {
+        let bar = |&(name, value, range): &Measured<'_>| Bar {
             name: name.to_owned(),
             value,
             range,
@@ -349,7 +352,7 @@ mod tests {
 
     #[test]
     fn the_best_is_named_where_the_rounds_show_it() {
-        let words = |better, values: &[(&str, f64, Option<(f64, f64)>)]| {
+        let words = |better, values: &[Measured<'_>]| {
             best("fastest", Unit::Count, better, &group(values)).unwrap()
         };
         let apart = [("a", 3.0, Some((2.5, 3.5))), ("b", 1.0, Some((0.5, 1.5)))];
