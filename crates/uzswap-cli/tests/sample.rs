@@ -206,7 +206,8 @@ fn a_smaller_sample_of_a_page_set_has_units_of_all_of_it() {
     let about = thin(&some, &about, &few, plan(200, 2)).unwrap();
     is_part_of(&PageSet::read(&few).unwrap(), &all);
     assert!((100..=300).contains(&about.page_count), "{:?}", about.sample);
-    assert_eq!(PageSet::read(&few).unwrap().about, about);
+    let read = PageSet::read(&few).unwrap().about;
+    assert_eq!((read.sample, read.ranges, read.sha256), (about.sample, about.ranges, about.sha256));
 }
 
 #[test]
