@@ -240,6 +240,12 @@ mod tests {
         }
         zswap.remove_tenant(removed).unwrap();
         assert_eq!(zswap.evictable_pages(), scaled(500 - 50, 600));
+        // A turn writes a share of them.
+        let (before, evictable) = (zswap.counters().backing_pages, zswap.evictable_pages());
+        zswap.shrink_dynamically();
+        let written = zswap.counters().backing_pages - before;
+        assert_eq!(written, evictable / DYNAMIC_SHARE);
+        assert!(written > 0, "a share of {evictable}");
         zswap.audit().unwrap();
     }
 }

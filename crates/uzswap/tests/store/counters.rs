@@ -447,4 +447,10 @@ fn what_was_compressed_once_more_is_counted() {
     zswap.step(dense, &[("stored_pages", 1), ("zswpout", 1)]).unwrap();
     assert_eq!(zswap.zswap.memory().compressed_bytes, 2 * (before - saved as u64));
     assert_eq!(zswap.step(|zswap| zswap.recompress(PageKey(2)).unwrap(), &[]), 0);
+    // A result that is no smaller is not kept.
+    let (zstd, lz4) = (CompressorKind::Zstd(3), CompressorKind::Lz4);
+    let options = ZswapOptions::default().compressor(zstd).dense(Some(lz4));
+    let mut zswap = Watched::new(Zswap::new(options).unwrap());
+    zswap.store(1, &page, &[("stored_pages", 1), ("zswpout", 1)]);
+    assert_eq!(zswap.step(again, &[]), 0);
 }

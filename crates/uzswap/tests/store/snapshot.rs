@@ -373,8 +373,10 @@ fn every_cut_and_every_changed_byte_is_noticed() {
     assert_eq!(read_all(&bytes).unwrap(), 7);
     for length in 0..bytes.len() {
         let fault = read_all(&bytes[..length]).unwrap_err();
+        let end = bytes.len() as u64;
         assert!(
-            matches!(fault, SnapshotFault::Truncated { at, .. } if at == length as u64),
+            matches!(fault, SnapshotFault::Truncated { at, missing, .. }
+                if at == length as u64 && (1..=end - at).contains(&missing)),
             "{length}: {fault}"
         );
     }
