@@ -173,7 +173,11 @@ impl Watched {
 
     #[track_caller]
     fn shrink(&mut self, pages: usize, changed: &[(&str, i64)]) {
-        self.step(|zswap| zswap.shrink(TenantId::ROOT, pages), changed);
+        let shrunk = self.step(|zswap| zswap.shrink(TenantId::ROOT, pages), changed);
+        let change = |name| changed.iter().find(|change| change.0 == name).map_or(0, |c| c.1);
+        let names = ["written_back_pages", "dropped_clean_pages", "reject_reclaim_fail"];
+        let found = [shrunk.written_back, shrunk.dropped_clean, shrunk.failed];
+        assert_eq!(found.map(|pages| pages as i64), names.map(change), "{shrunk:?}");
     }
 }
 

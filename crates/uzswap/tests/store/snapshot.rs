@@ -205,6 +205,49 @@ fn what_was_in_the_store_is_in_the_restored_one() {
     }
 }
 
+/// The keys of a snapshot and whose they are.
+fn owners(zswap: &Zswap) -> Vec<(PageKey, usize)> {
+    let mut bytes = Vec::new();
+    zswap.snapshot_to(&mut bytes, SnapshotOptions::default()).unwrap();
+    let mut reader = SnapshotReader::new("bytes", &bytes[..]).unwrap();
+    let mut owners = Vec::new();
+    while let Some(block) = reader.next_block().unwrap() {
+        owners.extend(block.pages().map(|page| (page.key, page.tenant)));
+    }
+    owners.sort_unstable();
+    owners
+}
+
+#[test]
+fn each_page_is_of_its_tenant_in_the_restored_store() {
+    let place = Place::new();
+    let zswap = Zswap::with_backing(ZswapOptions::default(), memory(64).unwrap()).unwrap();
+    let add = || zswap.add_tenant(TenantId::ROOT, TenantOptions::default()).unwrap();
+    let tenants = [TenantId::ROOT, add(), add()];
+    // A word, an object and one in the backing for each.
+    for (number, &tenant) in tenants.iter().enumerate() {
+        for kind in 0..3_u8 {
+            let mut page = [number as u8 + 1; PAGE_SIZE];
+            page[0] += kind;
+            let key = PageKey((number * 3) as u64 + u64::from(kind));
+            zswap.store_for(tenant, key, &page).unwrap();
+            if kind == 1 {
+                zswap.shrink(tenant, 1);
+            }
+        }
+    }
+    let expected: Vec<_> = (0..9).map(|key| (PageKey(key), key as usize / 3)).collect();
+    assert_eq!(zswap.counters().same_filled_pages, 3);
+    assert_eq!((zswap.counters().backing_pages, owners(&zswap)), (3, expected.clone()));
+    zswap.snapshot(place.path("s")).unwrap();
+    for blocks in [None, memory(64)] {
+        let (restored, _) =
+            Zswap::from_snapshot(ZswapOptions::default(), blocks, place.path("s")).unwrap();
+        assert_eq!(owners(&restored), expected);
+        restored.audit().unwrap();
+    }
+}
+
 #[test]
 fn a_store_without_records_has_snapshots_too() {
     let place = Place::new();
