@@ -57,7 +57,7 @@ enum With {
 
 const LIMITS: &[(u64, With)] = &[(50, With::Nothing), (30, With::Nothing), (30, With::File)];
 
-const PROGRAMS: [Program; 24] = [
+const PROGRAMS: [Program; 22] = [
     Program {
         name: "python_with_dicts_and_lists",
         needs: &["python3"],
@@ -123,19 +123,20 @@ const PROGRAMS: [Program; 24] = [
     more("ruby", &["ruby"], |_, scale| script("ruby", "trees.rb", scale)),
     more("php", &["php"], |_, scale| script("php", "tables.php", scale)),
     more("lua", &["lua"], |_, scale| script("lua", "tables.lua", scale)),
-    more("luajit", &["luajit"], |_, scale| script("luajit", "tables.lua", scale)),
     more("guile", &["guile"], |_, scale| script("guile", "tables.scm", scale)),
     more("sbcl", &["sbcl"], sbcl),
     more("erlang_with_ten_thousand_processes", &["erl", "erlc"], erlang),
-    more("ocaml", &["ocamlopt"], ocaml),
+    Program { limits: SIXTY, ..more("ocaml", &["ocamlopt"], ocaml) },
     more("go_with_c", &["go", "gcc"], go),
     more("address_sanitizer", &["gcc"], |folder, scale| {
         heap(folder, scale, &["gcc", "-O1", "-fsanitize=address"])
     }),
-    more("nginx_with_a_hundred_workers", &["nginx", "curl"], nginx),
-    more("postgres", &["psql", "pg_isready", "setpriv"], postgres),
-    more("chromium", &["chromium"], chromium),
+    Program { limits: SIXTY, ..more("postgres", &["psql", "pg_isready", "setpriv"], postgres) },
+    Program { limits: SIXTY, ..more("chromium", &["chromium"], chromium) },
 ];
+
+/// Less takes these minutes.
+const SIXTY: &[(u64, With)] = &[(60, With::Nothing)];
 
 /// A program that is only tried at the limits at which it should be as good as without.
 const fn more(
@@ -265,11 +266,6 @@ fn go(folder: &Path, scale: u64) -> Vec<String> {
     compiler.env("CGO_ENABLED", "1").env("GO111MODULE", "off");
     must(compiler.args(["build", "-o"]).arg(&program).arg(data("tables.go")));
     vec![program.to_str().unwrap().to_owned(), scale.to_string()]
-}
-
-fn nginx(folder: &Path, scale: u64) -> Vec<String> {
-    let requests = (40 * scale).to_string();
-    vec!["sh".to_owned(), data("nginx.sh"), folder.to_str().unwrap().to_owned(), requests]
 }
 
 /// As a user without rights, if there is one for it: the server refuses root.

@@ -1,6 +1,5 @@
--- Tables, strings and C arrays of LuaJIT, with its compiler on; prints what they come to.
+-- Tables and strings of Lua; prints what they come to.
 local count = 60000 * tonumber(arg[1])
-local is_jit, ffi = pcall(require, "ffi")
 
 local function mix(sum, text)
   for at = 1, #text, 7 do
@@ -9,7 +8,6 @@ local function mix(sum, text)
   return sum
 end
 
--- LuaJIT hashes a few letters of a text only: those at its ends differ.
 local function name(i)
   local key = ("%08x"):format(i * 2654435761 % 4294967296)
   return key .. ("row %d of a table "):format(i):rep(16) .. key
@@ -20,7 +18,7 @@ for i = 1, count do
   rows[i] = { number = i, name = name(i), list = { i, i / 7, i * 3 } }
   names["key " .. i] = rows[i]
 end
-local words = is_jit and ffi.new("uint32_t[?]", count * 40) or {}
+local words = {}
 for i = 0, count * 40 - 1 do
   words[i] = i % 1000
 end
