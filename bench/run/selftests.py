@@ -82,9 +82,7 @@ TESTS = [
 # Why a test may differ: docs/reference/selftests.md has the same in words.
 THREAD = "the helper may map memory where the test has just found a place"
 BUSY = "EBUSY: the program's own userfaultfd on memory that is registered"
-WRITE_ONLY = "memory that is mapped write-only is not evicted"
 KNOWN = {
-    "ksm_tests -P -s 100": WRITE_ONLY,
     "ksm_functional_tests": BUSY,
     "map_fixed_noreplace": THREAD,
     "pagemap_ioctl": BUSY,

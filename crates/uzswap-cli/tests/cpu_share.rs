@@ -2,8 +2,8 @@
 //! supervisors have to do.
 //! Method: threads that count, one for each processor, beside two runs that thrash, all in one
 //! session. They must have four fifths of what they have beside supervisors that may not raise
-//! their priority, as a part of all processor time of the session: other load of the machine
-//! takes from both.
+//! their priority. Both are parts of all processor time of the session, because other load of the
+//! machine takes from both.
 //! Blind to: programs that wait for events, and what they wait.
 
 use uzswap_testing::trials;

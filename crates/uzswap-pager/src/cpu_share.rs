@@ -1,11 +1,11 @@
 //! How long the supervisor may run before others: its share of the processors.
 //!
 //! Its threads run before all others of their session (nice -20), or of the machine (`SCHED_FIFO`).
-//! That costs nobody anything while no thread waits for a processor. While one does, the supervisor
-//! pays from a credit, which grows by its share of the time. It pays for the time in which its
-//! threads run or are runnable: then others of the session do not run, however little of the
-//! machine the session has. Without credit its threads run at ordinary priority, until the credit
-//! of a second is saved. Likewise while its work is in vain, however much it has saved.
+//! This priority costs nobody anything while no thread waits for a processor. While one does, the
+//! supervisor pays from a credit, which grows by its share of the time. The supervisor pays for the
+//! time in which its threads run or are runnable, because others of the session do not run then.
+//! Without credit its threads run at ordinary priority until the credit of a second is saved. They
+//! also do while its work is in vain, however much it has saved.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ const PERIOD: Duration = Duration::from_millis(100);
 /// The credit of so much time is saved at most.
 const SAVED: Duration = Duration::from_secs(1);
 
-/// What the supervisor is and does at one time.
+/// The state of the machine and of the supervisor's work at one time.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CpuSample {
     /// More threads are runnable than there are processors.

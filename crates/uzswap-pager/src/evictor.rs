@@ -135,7 +135,7 @@ impl Evictor {
             let _ =
                 self.pager.guard.get_or_init(|| DeathGuard::start(&self.library, SUPERVISOR_GONE));
             let freed = self.evict();
-            // Who waits for room waits for what a helper has in hand, too.
+            // A fault that waits for room also waits for the pages that a helper is about to move.
             if freed > 0 || !self.is_any_awaited() {
                 self.pager.rounds.fetch_add(1, Ordering::Relaxed);
             }

@@ -32,12 +32,12 @@ const LOOK_AFTER: Duration = Duration::from_millis(2);
 /// so late.
 const LATE: Duration = Duration::from_millis(100);
 
-/// How long the evictor waits at most for helpers that are late, and one part in so many of its
-/// time: others have pages too, and wait for it.
+/// How long the evictor waits at most for late helpers, and one part in so many of its time. Others
+/// have pages, too, and wait for the evictor.
 const WAIT_MAX: Duration = Duration::from_millis(20);
 const WAIT_PART: u32 = 8;
 
-/// What the evictor has left of the time that it may wait for helpers that are late.
+/// The rest of the time that the evictor may wait for late helpers.
 #[derive(Debug)]
 pub(super) struct Patience {
     /// When the part of the time is over that its waits until now are.
@@ -65,9 +65,9 @@ pub(super) struct Helper {
     connection: Polled<Foreign>,
     control: SharedControl,
     staging: u64,
-    /// It was waited for, and has not said that it is done.
+    /// The evictor has waited for it, and no answer has come.
     is_late: AtomicBool,
-    /// When it was told its last command.
+    /// When the supervisor sent its last command.
     told: Mutex<Option<Instant>>,
     /// Its program has asked for a helper that is a process apart.
     is_apart: AtomicBool,
@@ -326,7 +326,7 @@ impl Helper {
         self.is_late.load(Ordering::Relaxed)
     }
 
-    /// Whether it is late, and may have done soon what it was told.
+    /// Whether it is late, and may soon answer its last command.
     pub(super) fn is_awaited(&self) -> bool {
         let told = *self.told.lock().unwrap_or_else(PoisonError::into_inner);
         self.is_late() && told.is_some_and(|told| told.elapsed() < LATE)

@@ -110,7 +110,7 @@ const UNTOLD_PART: u64 = 8;
 /// How long what the evictor has found is taken to be so still: some of its rounds.
 const EXPECTED_FOR: Duration = Duration::from_millis(20);
 
-/// Likewise that its work is in vain: longer than the periods of the supervisor's share.
+/// How long its work is taken to be in vain: longer than the periods of the supervisor's share.
 const VAIN_FOR: Duration = Duration::from_millis(200);
 
 /// Where what is stored leaves hardly any to run in, programs may have one part in so many of the

@@ -34,9 +34,9 @@ const LOOKS_AT_FORKED: u32 = 20;
 const SURVEY_PART: u32 = 10;
 const SURVEY_REST_MIN: Duration = Duration::from_millis(10);
 
-/// How long the part of a process without a helper is taken to be what it was: so many times what
-/// it took the kernel to tell it, where that took longer than this. A process may make its own
-/// meanwhile what others have too, so it is not for long.
+/// How long the part of a process without a helper is taken as unchanged: so many times as long as
+/// the kernel took to report it, where the report took longer than this. The process may get COW
+/// copies meanwhile, so there is an upper bound.
 const PART_PART: u32 = 20;
 const PART_QUICK: Duration = Duration::from_millis(5);
 const PART_FOR_MAX: Duration = Duration::from_secs(2);
@@ -68,8 +68,8 @@ struct Tree {
     slow: BTreeMap<u32, SlowPart>,
 }
 
-/// The part of anonymous memory of a process whose part takes the kernel long to tell: that walks
-/// all that a process maps, some of it a million times.
+/// The part of anonymous memory of a process whose part takes the kernel long to report. The kernel
+/// walks all mappings of the process.
 struct SlowPart {
     until: Instant,
     /// Bytes of anonymous memory that others have too, as of then.
@@ -170,7 +170,7 @@ impl Tree {
                 None => self.part_of(pid, thread, since.elapsed() < PARTS_MAX),
             };
             each.insert(pid, own);
-            // What was read is of this process if it has not ended since: a number comes again.
+            // A number comes again: these figures are of this process if it has not ended since.
             let is_larger = own > largest.as_ref().map_or(0, |largest| largest.bytes);
             if let Some(peer) = peer.filter(|peer| is_larger && peer.is_alive()) {
                 largest = Some(Unmanaged { bytes: own, peer, thread });

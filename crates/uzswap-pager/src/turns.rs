@@ -100,7 +100,7 @@ pub(super) struct Turns {
     is_fed: AtomicBool,
     /// It runs before all others, for some microseconds.
     goes_first: AtomicBool,
-    /// It may not: the supervisor's share of the processors is used up.
+    /// The supervisor's share of the processors is used up, so it may not.
     may_not_go_first: AtomicBool,
     /// Threads that wait for what it may have locked.
     waiting: AtomicU32,

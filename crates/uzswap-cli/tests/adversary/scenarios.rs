@@ -57,8 +57,8 @@ fn private_file() {
     }
 }
 
-/// Waits until an eighth of the memory has left: to fill and check it takes 30 ms, in which the
-/// supervisor may get no processor.
+/// Waits until an eighth of the memory was evicted. A scenario fills and checks it in 30 ms, in
+/// which the supervisor may get no processor.
 fn await_leaving() {
     let start = Instant::now();
     while resident_pages() > PAGES * 7 / 8 {
