@@ -214,8 +214,14 @@ fn a_smaller_sample_of_a_page_set_has_units_of_all_of_it() {
 fn a_command_is_sampled_at_its_peak() {
     let lab = Lab::new();
     let program = env!("CARGO_BIN_EXE_uzswap");
-    // The workload holds its memory until its input ends.
-    let script = format!("sleep 1 | {program} workload numeric --size 16M --hold");
+    // The workload holds its memory until its input ends: a second after it has all.
+    let input = lab.path("input");
+    let script = format!(
+        "set -e; mkfifo {input}; {program} workload numeric --size 16M --hold < {input} & exec 3> {input}
+         until grep -q 'RssAnon:.* 1[6-9]... kB' /proc/$!/status; do kill -0 $!; sleep 0.05; done
+         sleep 1; exec 3>&-; wait",
+        input = text(&input)
+    );
     expect_success(&lab.capture(&["--sample", "2M", "--tree", "--", "sh", "-c", &script]));
     let set = lab.read();
     let sample = set.about.sample.unwrap();
