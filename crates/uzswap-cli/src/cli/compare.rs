@@ -137,7 +137,9 @@ pub(super) struct Compare {
     #[arg(long, hide_short_help = true, help_heading = "Comparison", value_name = "NAMES",
           value_delimiter = ',', default_value = IndexKind::default().name())]
     index: Vec<IndexKind>,
-    /// Runs of each combination, each in a process of its own [default: 5, of a sample 3]
+    /// Runs of each combination [default: 5, of a sample 3]
+    ///
+    /// Each run is a process of its own.
     #[arg(long, help_heading = "Comparison", value_name = "N",
           value_parser = RangedU64ValueParser::<usize>::new().range(1..=1000))]
     runs: Option<usize>,
