@@ -217,7 +217,8 @@ fn a_command_is_sampled_at_its_peak() {
     // The workload holds its memory until its input ends: a second after it has all.
     let input = lab.path("input");
     let script = format!(
-        "set -e; mkfifo {input}; {program} workload numeric --size 16M --hold < {input} & exec 3> {input}
+        "set -e; mkfifo {input}
+         {program} workload numeric --size 16M --hold < {input} & exec 3> {input}
          until grep -q 'RssAnon:.* 1[6-9]... kB' /proc/$!/status; do kill -0 $!; sleep 0.05; done
          sleep 1; exec 3>&-; wait",
         input = text(&input)
