@@ -26,7 +26,6 @@ use super::slots::Slots;
 use super::status::{self, LIBRARY_NAME, Reporter};
 use super::timeline::Timeline;
 use super::turns::AllTurns;
-use super::uncounted::UncountedPeak;
 use super::watcher::ToWatch;
 use super::written::{WriteBack, WriteBackOptions};
 use super::{Bell, Pager, RunReport, Sampling, too_many_files, wake_descriptor};
@@ -222,7 +221,7 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
         end: Bell::default(),
         unmanaged: AtomicU64::new(0),
         unmanaged_each: Mutex::default(),
-        uncounted: UncountedPeak::default(),
+        uncounted: Arc::default(),
         others: AtomicU64::new(0),
         family_changes: AtomicU64::new(0),
         outsiders: Mutex::default(),

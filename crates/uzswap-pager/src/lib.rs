@@ -211,7 +211,7 @@ struct Pager {
     unmanaged: AtomicU64,
     unmanaged_each: Mutex<BTreeMap<u32, u64>>,
     /// Memory that does not count, and what may be such: resident, and not anonymous.
-    uncounted: UncountedPeak,
+    uncounted: Arc<UncountedPeak>,
     others: AtomicU64,
     /// By this it is known that processes have come or gone that share pages.
     family_changes: AtomicU64,

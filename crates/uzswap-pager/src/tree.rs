@@ -202,15 +202,20 @@ impl Tree {
 }
 
 /// Starts a thread that sees how much memory does not count, now and each time that it is unparked,
-/// but for a rest. Nobody waits for its end: the kernel may walk for seconds.
+/// but for a rest. Nobody waits for its end, as the kernel may walk for seconds: the thread keeps
+/// nothing of the run alive that has an end of its own, as the file of the backing.
 fn start_surveys(pager: &Arc<Pager>) -> io::Result<JoinHandle<()>> {
-    let pager = Arc::clone(pager);
+    let uncounted = Arc::clone(&pager.uncounted);
+    let pager = Arc::downgrade(pager);
+    let threads = move || -> Option<Vec<u32>> {
+        let pager = pager.upgrade().filter(|pager| !pager.stop.load(Relaxed))?;
+        let managed = helpers(&pager).map(|(_, thread)| thread);
+        Some(managed.chain(pager.unmanaged_each().keys().copied()).collect())
+    };
     let survey = move || {
-        while !pager.stop.load(Relaxed) {
+        while let Some(threads) = threads() {
             let since = Instant::now();
-            let managed = helpers(&pager).map(|(_, thread)| thread);
-            let unmanaged: Vec<u32> = pager.unmanaged_each().keys().copied().collect();
-            pager.uncounted.survey(managed.chain(unmanaged));
+            uncounted.survey(threads.into_iter());
             let rest = since.elapsed() * SURVEY_PART;
             if rest >= SURVEY_REST_MIN {
                 thread::sleep(rest);
