@@ -180,7 +180,7 @@ mod tests {
         assert!(!see(100, CONTENDED));
         assert!(!see(150, IDLE));
         assert!(see(200, IDLE));
-        // What was used then is owed still.
+        // The supervisor still owes the time that it used then.
         assert!(!see(300, CONTENDED));
     }
 }

@@ -247,26 +247,16 @@ mod tests {
 
     #[test]
     fn memory_is_told_by_its_parts_and_their_sum() {
-        let parts = [1, 2, 4, 8, 16, 32, 64];
-        let [
-            pool_bytes,
-            pool_peak_bytes,
-            compressed_bytes,
-            index_bytes,
-            policy_bytes,
-            zpool_metadata_bytes,
-            reserve_bytes,
-        ] = parts;
         let memory = MemoryUse {
-            pool_bytes,
-            pool_peak_bytes,
-            compressed_bytes,
-            index_bytes,
-            policy_bytes,
-            zpool_metadata_bytes,
-            reserve_bytes,
+            pool_bytes: 1,
+            pool_peak_bytes: 2,
+            compressed_bytes: 4,
+            index_bytes: 8,
+            policy_bytes: 16,
+            zpool_metadata_bytes: 32,
+            reserve_bytes: 64,
         };
-        assert_eq!(memory.list().map(|(_, bytes)| bytes), parts);
+        assert_eq!(memory.list().map(|(_, bytes)| bytes), [1, 2, 4, 8, 16, 32, 64]);
         assert_eq!(memory.metadata_bytes(), 8 + 16 + 32);
     }
 }

@@ -88,7 +88,7 @@ fn a_store_without_room_in_the_index_writes_back_all_that_it_can_before_it_refus
         let in_pool = counters.stored_pages - counters.same_filled_pages;
         assert_eq!((in_pool == 0, counters.written_back_pages == 100), (leaves, leaves));
         assert_eq!(in_pool + counters.backing_pages, 100);
-        // What the pool gave up is of use to the index only once it is given back.
+        // The index can use memory that the pool gave up only once the budget has it back.
         assert_eq!(zswap.memory().reserve_bytes, 0);
         let mut page = [0; PAGE_SIZE];
         for key in 0..100 {

@@ -164,7 +164,7 @@ mod tests {
                 "{slower} and {faster}, {difference} in {rounds} rounds"
             );
         }
-        // What is large beside the spread is found.
+        // A study finds a difference that is large beside the spread.
         let (slower, faster) = called_real(4.0, 5, 100);
         assert!(slower >= 90 && faster == 0, "{slower} and {faster}");
     }
