@@ -38,6 +38,7 @@ mod mappings;
 mod meter;
 mod metrics;
 mod outsiders;
+mod parts;
 mod peer;
 mod polled;
 mod pressure;

@@ -13,6 +13,7 @@ use std::sync::{Arc, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use super::parts::{Parts, Seen};
 use super::peer::Peer;
 use super::process_files::{
     children_of, page_table_bytes_of, part_of_anonymous_of, size_of, threads,
@@ -34,18 +35,6 @@ const LOOKS_AT_FORKED: u32 = 20;
 const SURVEY_PART: u32 = 10;
 const SURVEY_REST_MIN: Duration = Duration::from_millis(10);
 
-/// How long the part of a process without a helper is taken as unchanged: so many times as long as
-/// the kernel took to report it, where the report took longer than this. The process may get COW
-/// copies meanwhile, so there is an upper bound.
-const PART_PART: u32 = 20;
-const PART_QUICK: Duration = Duration::from_millis(5);
-const PART_FOR_MAX: Duration = Duration::from_secs(2);
-
-/// Pages that are not anonymous with which the part of a process is not asked for, and how long a
-/// look may ask for parts. All that such a process has counts as its own.
-const PART_OTHERS_MAX: u64 = 1 << 20;
-const PARTS_MAX: Duration = Duration::from_millis(200);
-
 /// A process without a helper.
 #[derive(Debug)]
 pub(super) struct Unmanaged {
@@ -64,16 +53,8 @@ struct Tree {
     without: BTreeMap<u32, u32>,
     /// Programs of which that was told.
     told: BTreeSet<PathBuf>,
-    /// Processes without a helper whose part takes the kernel long to tell.
-    slow: BTreeMap<u32, SlowPart>,
-}
-
-/// The part of anonymous memory of a process whose part takes the kernel long to report. The kernel
-/// walks all mappings of the process.
-struct SlowPart {
-    until: Instant,
-    /// Bytes of anonymous memory that others have too, as of then.
-    of_others: u64,
+    /// What is known of their parts of anonymous memory.
+    parts: Parts,
 }
 
 /// Starts the thread. To be unparked at the end.
@@ -84,7 +65,7 @@ pub(super) fn start(pager: &Arc<Pager>) -> io::Result<JoinHandle<()>> {
         managed: BTreeSet::new(),
         without: BTreeMap::new(),
         told: BTreeSet::new(),
-        slow: BTreeMap::new(),
+        parts: Parts::default(),
     };
     thread::Builder::new().name("uzswap-tree".to_owned()).spawn(move || tree.run())
 }
@@ -105,33 +86,9 @@ impl Tree {
         }
     }
 
-    /// Bytes of anonymous memory of a process without a helper: its part of them; all of them where
-    /// the kernel would take long to tell its part.
-    fn part_of(&mut self, pid: u32, thread: u32, may_take: bool) -> u64 {
-        let now = Instant::now();
-        let Some(size) = size_of(thread) else { return 0 };
-        let all = size.anonymous * PAGE_SIZE as u64;
-        if let Some(slow) = self.slow.get(&pid).filter(|slow| now < slow.until) {
-            return all.saturating_sub(slow.of_others);
-        }
-        if !may_take || size.others > PART_OTHERS_MAX {
-            return all;
-        }
-        let part = part_of_anonymous_of(thread).unwrap_or(all);
-        let took = now.elapsed();
-        if took > PART_QUICK {
-            let until = Instant::now() + (took * PART_PART).min(PART_FOR_MAX);
-            self.slow.insert(pid, SlowPart { until, of_others: all.saturating_sub(part) });
-        } else {
-            self.slow.remove(&pid);
-        }
-        part
-    }
-
     /// Looks for processes without a helper: static and setuid programs. Their memory counts, and
     /// stays.
     fn look(&mut self) {
-        let since = Instant::now();
         let mut counted = AddressSpaces::new(process::compare_memory);
         let mut managed = BTreeSet::new();
         for (pid, thread) in helpers(&self.pager) {
@@ -142,8 +99,7 @@ impl Tree {
         let outsiders = self.pager.outsiders();
         self.pager.page_tables_peak.fetch_max(page_table_bytes(&self.pager), Relaxed);
         let mut without = BTreeMap::new();
-        let mut each = BTreeMap::new();
-        let mut largest: Option<Unmanaged> = None;
+        let (mut found, mut outside) = (Vec::new(), Vec::new());
         for pid in processes(&self.pager) {
             if managed.contains(&pid) {
                 continue;
@@ -164,16 +120,10 @@ impl Tree {
             if outsider.is_none() && process::runs_what_was_forked(pid) {
                 self.pager.see_without_helper(pid);
             }
-            let peer = Peer::open(pid);
-            let own = match outsider {
-                Some(outsider) => outsider.counted_bytes(),
-                None => self.part_of(pid, thread, since.elapsed() < PARTS_MAX),
-            };
-            each.insert(pid, own);
-            // A number comes again: these figures are of this process if it has not ended since.
-            let is_larger = own > largest.as_ref().map_or(0, |largest| largest.bytes);
-            if let Some(peer) = peer.filter(|peer| is_larger && peer.is_alive()) {
-                largest = Some(Unmanaged { bytes: own, peer, thread });
+            let Some(seen) = seen(pid, thread, looks) else { continue };
+            match outsider {
+                Some(outsider) => outside.push((seen, outsider.counted_bytes())),
+                None => found.push(seen),
             }
             if looks < LOOKS {
                 continue;
@@ -193,12 +143,55 @@ impl Tree {
                 ));
             }
         }
-        self.slow.retain(|pid, _| without.contains_key(pid));
         (self.managed, self.without) = (managed, without);
-        let largest = largest.filter(|it| it.peer.descends_from(std::process::id()));
-        *self.pager.largest_unmanaged.lock().unwrap_or_else(PoisonError::into_inner) = largest;
-        self.pager.see_unmanaged(each);
+        let now = Instant::now();
+        self.parts.look(now, &found, |seen| {
+            let since = Instant::now();
+            (part_of_anonymous_of(seen.thread), since.elapsed())
+        });
+        let found = found.into_iter().map(|seen| (seen, self.parts.bytes_of(now, &seen)));
+        let counted: Vec<(Seen, u64)> = found.chain(outside).collect();
+        *self.pager.largest_unmanaged.lock().unwrap_or_else(PoisonError::into_inner) =
+            largest(&counted);
+        let each = counted.into_iter().map(|(seen, bytes)| (seen.process.0, bytes));
+        self.pager.see_unmanaged(each.collect());
     }
+}
+
+/// The largest of the processes that were seen and so many bytes counted of. A number comes again:
+/// it has not ended since.
+fn largest(counted: &[(Seen, u64)]) -> Option<Unmanaged> {
+    let mut largest: Option<Unmanaged> = None;
+    for (seen, bytes) in counted {
+        if *bytes <= largest.as_ref().map_or(0, |largest| largest.bytes) {
+            continue;
+        }
+        let (pid, start) = seen.process;
+        let is_it = |peer: &Peer| start_of(pid) == Some(start) && peer.is_alive();
+        if let Some(peer) = Peer::open(pid).filter(is_it) {
+            largest = Some(Unmanaged { bytes: *bytes, peer, thread: seen.thread });
+        }
+    }
+    largest.filter(|it| it.peer.descends_from(std::process::id()))
+}
+
+/// A process without a helper, as it is now; `None` where it has ended.
+fn seen(pid: u32, thread: u32, looks: u32) -> Option<Seen> {
+    let process = (pid, start_of(pid)?);
+    let size = size_of(thread)?;
+    Some(Seen {
+        process,
+        thread,
+        anonymous_bytes: size.anonymous * PAGE_SIZE as u64,
+        other_pages: size.others,
+        is_forked: process::runs_what_was_forked(pid),
+        looks,
+    })
+}
+
+/// When a process started; its first thread may have ended before others.
+fn start_of(pid: u32) -> Option<u64> {
+    process::parent_and_start(pid).map(|(_, start)| start)
 }
 
 /// Starts a thread that sees how much memory does not count, now and each time that it is unparked,
