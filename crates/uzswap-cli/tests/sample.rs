@@ -12,6 +12,7 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use serde_json::Value;
 use support::{Lab, capture_to, expect_success, has_note, small_core};
@@ -84,6 +85,11 @@ impl Holder {
             .unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         assert!(lines.any(|line| line.unwrap() == "ready"));
+        // It changes no page any more once it sleeps in its read.
+        let stat = format!("/proc/{}/stat", child.id());
+        while !fs::read_to_string(&stat).unwrap().contains(") S ") {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         Holder { child }
     }
 
