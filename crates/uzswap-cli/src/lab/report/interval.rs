@@ -49,6 +49,15 @@ impl Difference {
         })
     }
 
+    /// Of the logarithms of times to those of the base, round by round: how many times as long is
+    /// `mean.exp()`. A round that something disturbed counts for less so than in a difference of
+    /// times. `None` without any.
+    pub(crate) fn of_logarithms(times: &[f64], base: &[f64]) -> Option<Difference> {
+        let logarithms =
+            |times: &[f64]| times.iter().map(|time| time.max(1e-9).ln()).collect::<Vec<_>>();
+        Difference::of(&logarithms(times), &logarithms(base))
+    }
+
     /// Of values to those of the base, which had rounds of their own: the interval of Welch's test
     /// (Biometrika 34, 1947). `None` without any.
     pub(crate) fn of_unpaired(values: &[f64], base: &[f64]) -> Option<Difference> {
@@ -128,6 +137,15 @@ mod tests {
     /// Studies of two combinations that differ by `difference` on average: how many call it real
     /// that the first is slower, and how many that it is faster.
     fn called_real(difference: f64, rounds: usize, studies: usize) -> (usize, usize) {
+        called_real_by(Difference::of, difference, rounds, studies)
+    }
+
+    fn called_real_by(
+        by: fn(&[f64], &[f64]) -> Option<Difference>,
+        difference: f64,
+        rounds: usize,
+        studies: usize,
+    ) -> (usize, usize) {
         let mut random = SplitMix64::new(11);
         let (mut slower, mut faster) = (0, 0);
         for _ in 0..studies {
@@ -138,7 +156,7 @@ mod tests {
                     (10.0 + difference + run(), 10.0 + run())
                 })
                 .unzip();
-            let found = Difference::of(&one, &base).unwrap();
+            let found = by(&one, &base).unwrap();
             slower += usize::from(found.is_real() && found.mean > 0.0);
             faster += usize::from(found.is_real() && found.mean < 0.0);
         }
@@ -167,6 +185,21 @@ mod tests {
         // A study finds a difference that is large beside the spread.
         let (slower, faster) = called_real(4.0, 5, 100);
         assert!(slower >= 90 && faster == 0, "{slower} and {faster}");
+    }
+
+    #[test]
+    fn ratios_are_called_real_as_seldom_and_in_spite_of_one_disturbed_round() {
+        for rounds in [3, 5, 9, 20] {
+            let (slower, faster) = called_real_by(Difference::of_logarithms, 0.0, rounds, 400);
+            assert!((slower + faster) * 20 <= 400, "{slower} and {faster}, {rounds} rounds");
+        }
+        let (slower, faster) = called_real_by(Difference::of_logarithms, 4.0, 5, 100);
+        assert!(slower >= 90 && faster == 0, "{slower} and {faster}");
+        // Each run is slower than any of the base, one of them far slower.
+        let (base, slower) = ([0.36, 0.45, 0.42, 0.76, 0.48], [0.95, 1.52, 4.50, 1.34, 1.36]);
+        assert!(!Difference::of(&slower, &base).unwrap().is_real());
+        let found = Difference::of_logarithms(&slower, &base).unwrap();
+        assert!(found.is_real() && (3.0..4.0).contains(&found.mean.exp()), "{found:?}");
     }
 
     #[test]

@@ -88,9 +88,9 @@ fn advice(best: &Findings, all: &[&Findings]) -> String {
 /// The run time against another's, as far as the runs show it.
 fn run_time(one: &Findings, other: &Findings) -> String {
     let runs = one.real_s.len();
-    match Difference::of(&one.real_s, &other.real_s) {
+    match Difference::of_logarithms(&one.real_s, &other.real_s) {
         Some(difference) if difference.is_real() => {
-            let times = one.mean_real_s() / other.mean_real_s().max(1e-9);
+            let times = difference.mean.exp();
             format!("the replay takes {times:.2} times as long")
         }
         _ => format!("no difference in run time that {} could show", counted(runs, "run")),
@@ -106,7 +106,7 @@ fn other_allocators(best: &Findings, all: &[&Findings]) -> Option<String> {
         .map(|other| {
             let change =
                 percent_change(other.bytes_with_rejected as f64, best.bytes_with_rejected as f64);
-            let is_faster = Difference::of(&other.real_s, &best.real_s)
+            let is_faster = Difference::of_logarithms(&other.real_s, &best.real_s)
                 .is_some_and(|difference| difference.is_real() && difference.mean < 0.0);
             let memory = match change.unwrap_or(0.0) {
                 more @ 0.0.. => format!("{} takes {more:.1}% more memory", other.name),
@@ -178,7 +178,7 @@ fn of_limited(report: &Report) -> Vec<String> {
         hits(best)
     );
     if let Some(next) = others.first() {
-        let is_real = Difference::of(&rates(best), &rates(next))
+        let is_real = Difference::of_logarithms(&rates(best), &rates(next))
             .is_some_and(|difference| difference.is_real());
         text += &format!(
             "; {} has {} at {:.1}%{}",
