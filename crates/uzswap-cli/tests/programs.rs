@@ -57,7 +57,7 @@ enum With {
 
 const LIMITS: &[(u64, With)] = &[(50, With::Nothing), (30, With::Nothing), (30, With::File)];
 
-const PROGRAMS: [Program; 22] = [
+const PROGRAMS: [Program; 23] = [
     Program {
         name: "python_with_dicts_and_lists",
         needs: &["python3"],
@@ -133,6 +133,11 @@ const PROGRAMS: [Program; 22] = [
     }),
     Program { limits: SIXTY, ..more("postgres", &["psql", "pg_isready", "setpriv"], postgres) },
     Program { limits: SIXTY, ..more("chromium", &["chromium"], chromium) },
+    Program {
+        // A third of it is what each of a hundred processes needs to run at all.
+        limits: &[(80, With::Nothing)],
+        ..more("nginx_with_a_hundred_workers", &["nginx", "curl"], nginx)
+    },
 ];
 
 /// Less takes these minutes.
@@ -272,6 +277,14 @@ fn go(folder: &Path, scale: u64) -> Vec<String> {
 fn postgres(folder: &Path, scale: u64) -> Vec<String> {
     let (folder, rows) = (folder.to_str().unwrap(), (40_000 * scale).to_string());
     ["sh", &data("postgres.sh"), folder, &rows, "postgres"].map(str::to_owned).into()
+}
+
+fn nginx(folder: &Path, scale: u64) -> Vec<String> {
+    let times = (40 * scale).to_string();
+    let (folder, script) = (folder.display(), data("nginx.sh"));
+    shell(format!(
+        "rm -rf {folder}/server && mkdir {folder}/server && sh {script} {folder}/server {times}"
+    ))
 }
 
 /// Its zygotes fork the processes that make the page.

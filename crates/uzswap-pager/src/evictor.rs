@@ -22,7 +22,7 @@ use super::family::Family;
 use super::helper::{Heard, Helper, Patience};
 use super::outsiders::without_pages_of;
 use super::pressure::{Pressure, Seen};
-use super::space::{Moved, Space, TRAY_PAGES, Tray, Way, leave_words_of_threads, resident_bytes};
+use super::space::{Moved, Space, TRAY_PAGES, Tray, Way, leave_words_of_threads};
 use super::table::Place;
 use super::{NotStored, Pager, SpaceLock, lock, untouched_pages};
 use uzswap::page::{PAGE_SIZE, Page};
@@ -197,38 +197,60 @@ impl Evictor {
 
     /// Frees some memory; pages that left it.
     fn evict(&mut self) -> usize {
-        let mut by_size: Vec<(u64, SpaceLock)> =
-            self.pager.spaces().into_iter().map(|space| (resident_bytes(&space), space)).collect();
-        by_size.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
+        let mut most = 1;
+        let mut spaces: Vec<(u64, u64, SpaceLock)> = Vec::new();
+        for shared in self.pager.spaces() {
+            let space = lock(&shared);
+            let bytes = space.seen_bytes();
+            let discounted = space.refaults.discount(bytes);
+            most = most.max(space.members());
+            drop(space);
+            spaces.push((discounted, bytes, shared));
+        }
+        spaces.sort_by_key(|(discounted, ..)| std::cmp::Reverse(*discounted));
         let round = self.pager.rounds.load(Ordering::Relaxed) + 1; // this one
-        let most = by_size.iter().map(|(_, space)| lock(space).members()).max().unwrap_or(1);
         let is_turn_of_many = round.is_multiple_of(most.max(MANY_TURN_MIN).into());
         if most > FEW && !is_turn_of_many && round >= self.alone_from {
-            let freed = self.evict_from_one_of(&by_size, true);
+            let freed = self.evict_from_some_of(&spaces, true);
             if freed > 0 {
                 return freed;
             }
             self.alone_from = round + ALONE_PAUSE;
         }
-        self.evict_from_one_of(&by_size, false)
+        self.evict_from_some_of(&spaces, false)
     }
 
-    /// Frees some memory of the first of some spaces that has any; pages that left it. Where it
-    /// `spares_common`, none of those that many processes have.
-    fn evict_from_one_of(&mut self, by_size: &[(u64, SpaceLock)], spares_common: bool) -> usize {
+    /// Takes pages from some spaces, of each of which the resident bytes are given, until so many
+    /// are free as are above the goal; how many. Where it `spares_common`, none that many processes
+    /// have. To sample all processes after each would take longer than to evict: of a hundred, each
+    /// gives a few pages.
+    fn evict_from_some_of(
+        &mut self,
+        spaces: &[(u64, u64, SpaceLock)],
+        spares_common: bool,
+    ) -> usize {
+        let above =
+            self.pager.sampled.load(Ordering::Relaxed).saturating_sub(self.pager.goal_bytes());
+        let wanted = ((above / PAGE_SIZE as u64) as usize).clamp(1, LEAVE_MIN);
         let mut is_any_late = false;
-        for (resident, space) in by_size {
+        let mut freed = 0;
+        for (_, resident, space) in spaces {
             if is_any_late && *resident <= KEPT_MAX {
-                break; // it may be whom that waits for: a debugger
+                continue; // it may be whom that waits for: a debugger
             }
             let alone = spares_common && lock(space).members() > FEW;
             match self.evict_from(space, *resident, alone) {
-                Ok(freed) if freed > 0 => return freed,
-                Ok(_) => {} // it has nothing
+                Ok(pages) => freed += pages,
                 Err(error) => is_any_late |= error.kind() == io::ErrorKind::WouldBlock,
             }
+            if freed >= wanted {
+                break;
+            }
+            if freed > 0 && self.pager.is_awaited.load(Ordering::Relaxed) {
+                self.pager.wake_server();
+            }
         }
-        0
+        freed
     }
 
     /// Moves pages of one space aside and stores those that were longest, until some memory is
@@ -359,6 +381,7 @@ impl Evictor {
                     self.pager.frees();
                 }
                 self.pager.meter.moved(moved.pages);
+                lock(space).refaults.leave(moved.pages);
                 if let Some(address) = moved.astray {
                     self.pager.end(
                         &lock(space),

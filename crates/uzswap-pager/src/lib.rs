@@ -47,6 +47,7 @@ mod query;
 mod raised;
 mod ranges;
 mod reader;
+mod refaults;
 mod report;
 mod run_dir;
 mod run_queue;

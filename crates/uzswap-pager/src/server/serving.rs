@@ -223,12 +223,18 @@ impl Server {
                 Place::Stored(slot) => {
                     // Others came along, and were not asked for.
                     let heat = if at == page { self.pager.heat_of_restored(slot) } else { 0 };
+                    if heat > 0 {
+                        space.refaults.refault();
+                    }
                     space.returned(at, heat);
                     self.pager.release(slot);
                     restored += 1;
                 }
                 _ => {
                     space.returned(at, 0);
+                    if at == page {
+                        space.refaults.refault();
+                    }
                     rescued += 1;
                 }
             }

@@ -110,6 +110,11 @@ impl Space {
         self.bytes_of(self.files.as_ref().and_then(|files| files.size()))
     }
 
+    /// Likewise, when it was looked at last.
+    pub(crate) fn seen_bytes(&self) -> u64 {
+        self.was_resident.map_or_else(|| self.resident_bytes(), |pages| pages * PAGE)
+    }
+
     /// Likewise, if it has this size.
     pub(crate) fn bytes_of(&self, size: Option<Size>) -> u64 {
         match (size, &self.files) {

@@ -43,6 +43,7 @@ use super::helper::{Command, Helper};
 use super::peer::Peer;
 use super::process_files::{ProcessFiles, Size, has_locked_memory, number_in_namespace, threads};
 use super::ranges::Ranges;
+use super::refaults::Refaults;
 use super::source_mix::SourceMix;
 use super::status::ProcessStatus;
 use super::streams::{FreshStreams, Streams};
@@ -149,6 +150,7 @@ pub(super) struct Space {
     pub(super) has_all_workers: bool,
     /// Faults that were served.
     pub(super) faults: u64,
+    pub(super) refaults: Refaults,
     /// Children that may join it, of which its userfaultfd has not told.
     pub(super) joins: Bucket,
 }
@@ -212,6 +214,7 @@ impl Space {
             threads: SourceMix::default(),
             has_all_workers: false,
             faults: 0,
+            refaults: Refaults::default(),
             joins: Bucket::new(JOINS_AT_ONCE, JOINS_EACH_SECOND),
         }
     }
