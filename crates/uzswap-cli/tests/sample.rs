@@ -85,7 +85,7 @@ impl Holder {
             .unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         assert!(lines.any(|line| line.unwrap() == "ready"));
-        // It changes no page any more once it sleeps in its read.
+        // The holder changes no page any more once it sleeps in its read.
         let stat = format!("/proc/{}/stat", child.id());
         while !fs::read_to_string(&stat).unwrap().contains(") S ") {
             std::thread::sleep(Duration::from_millis(1));

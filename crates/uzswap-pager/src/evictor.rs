@@ -220,10 +220,10 @@ impl Evictor {
         self.evict_from_some_of(&spaces, false)
     }
 
-    /// Takes pages from some spaces, of each of which the resident bytes are given, until so many
-    /// are free as are above the goal; how many. Where it `spares_common`, none that many processes
-    /// have. To sample all processes after each would take longer than to evict: of a hundred, each
-    /// gives a few pages.
+    /// Evicts pages of some spaces (discounted size, resident bytes, space) until the goal is
+    /// reached; returns how many. Where it `spares_common`, it leaves pages that many processes
+    /// share. Each of a hundred small processes gives a few pages, so a sample of all after each
+    /// would take longer than the eviction.
     fn evict_from_some_of(
         &mut self,
         spaces: &[(u64, u64, SpaceLock)],
@@ -381,7 +381,7 @@ impl Evictor {
                     self.pager.frees();
                 }
                 self.pager.meter.moved(moved.pages);
-                lock(space).refaults.leave(moved.pages);
+                lock(space).refaults.evict(moved.pages);
                 if let Some(address) = moved.astray {
                     self.pager.end(
                         &lock(space),

@@ -1,8 +1,8 @@
-//! The parts of anonymous memory of processes without a helper: of pages that a process has in
-//! common with others since a fork, its part counts.
+//! Counts the anonymous memory of processes without a helper. Of a page that several processes
+//! share since a fork, each counts its part (`Pss_Anon`).
 //!
-//! The kernel walks all mappings and pages of a process to report its part, so one look asks for a
-//! bounded time, and first for those that it knows least of.
+//! The kernel walks all mappings and pages of a process to report its part. So a look asks for a
+//! bounded time. It begins with the processes that it has not asked, or asked longest ago.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};

@@ -53,7 +53,7 @@ struct Tree {
     without: BTreeMap<u32, u32>,
     /// Programs of which that was told.
     told: BTreeSet<PathBuf>,
-    /// What is known of their parts of anonymous memory.
+    /// Their parts of anonymous memory, as far as the kernel was asked.
     parts: Parts,
 }
 

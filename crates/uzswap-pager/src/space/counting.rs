@@ -110,7 +110,7 @@ impl Space {
         self.bytes_of(self.files.as_ref().and_then(|files| files.size()))
     }
 
-    /// Likewise, when it was looked at last.
+    /// Bytes of anonymous memory at the last sample.
     pub(crate) fn seen_bytes(&self) -> u64 {
         self.was_resident.map_or_else(|| self.resident_bytes(), |pages| pages * PAGE)
     }
