@@ -4,7 +4,9 @@
 Needs root, a memory cgroup of version 1, zram and a C compiler. Pages are touched at random, with
 nothing and with some time between two touches; both take turns, with the same real memory about.
 
-    bench/run/latency.py [--rounds N]
+    bench/run/latency.py [--rounds N] [--before UZSWAP]
+
+With `--before`, another build of uzswap takes its turns, too.
 """
 
 import argparse
@@ -13,7 +15,7 @@ import statistics
 import subprocess
 import tempfile
 
-from zram import CGROUP, HERE, UZSWAP, Run, Zram, cgroup
+from zram import CGROUP, HERE, Run, Zram, accept_before, cgroup, managed_by_each
 
 PAGES = 60000  # 234 MiB
 LIMIT = 175 << 20
@@ -25,33 +27,35 @@ COLUMNS = ["faults", "mean", "p50", "p90", "p99", "p99.9"]
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rounds", type=int, default=5)
-    rounds = parser.parse_args().rounds
+    accept_before(parser)
+    arguments = parser.parse_args()
     print(f"us, {'':16}" + "".join(f"{name:>9}" for name in COLUMNS))
     with cgroup() as enter, tempfile.TemporaryDirectory() as folder:
         touch = os.path.join(folder, "touch")
         source = os.path.join(HERE, "touch.c")
         subprocess.run(["cc", "-O2", "-o", touch, source], check=True)
         for touches, think in SETTINGS:
-            measure([touch, str(PAGES), str(touches), str(think)], think, rounds, enter)
+            measure([touch, str(PAGES), str(touches), str(think)], think, arguments, enter)
 
 
-def measure(command, think, rounds, enter):
+def measure(command, think, arguments, enter):
     zram = Zram(4096)
     try:
         options = ["--quiet", "--compressor", "lz4", "--limit", str(LIMIT)]
-        uzswap = [UZSWAP, "run", *options, "--", *command]
+        managed = managed_by_each(arguments.before, options, command)
         limit = LIMIT
 
         def kernel():
             Zram.write(f"{CGROUP}/memory.limit_in_bytes", str(limit // 4096 * 4096))
             return Run(command, zram.used, enter)
 
-        ours = Run(uzswap)
+        ours = Run(managed["uzswap"])
         for _ in range(3):
             limit += ours.peak - kernel().peak
-        rows = {"uzswap": [], "zram": []}
-        for _ in range(rounds):
-            for label, run in (("uzswap", Run(uzswap)), ("zram", kernel())):
+        rows = {label: [] for label in [*managed, "zram"]}
+        for _ in range(arguments.rounds):
+            for label in rows:
+                run = kernel() if label == "zram" else Run(managed[label])
                 if run.code == 0:
                     rows[label].append([float(number) for number in run.output.split()])
         medians = {}

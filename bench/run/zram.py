@@ -7,7 +7,9 @@ anonymous memory of the program and its children, where pages that several have 
 pool: the supervisor's own anonymous memory, or mem_used_total of the zram device. The cgroup's limit
 is chosen, by trial runs and after each round, so that the kernel takes as much as uzswap did.
 
-    bench/run/zram.py [--rounds N] [--percent P] [--compressor NAME] [NAME...]
+    bench/run/zram.py [--rounds N] [--percent P] [--compressor NAME] [--before UZSWAP] [NAME...]
+
+With `--before`, another build of uzswap runs each load in turns with this one.
 """
 
 import argparse
@@ -332,12 +334,30 @@ def cgroup():
             print(f"cannot remove {CGROUP}: processes are in it still", file=sys.stderr)
 
 
+def accept_before(parser):
+    """Adds the option that names another build."""
+
+    def build(path):
+        if not os.access(path, os.X_OK):
+            raise argparse.ArgumentTypeError(f"cannot run {path}")
+        return path
+
+    parser.add_argument("--before", metavar="UZSWAP", type=build, help="another build, to run in turns with this one")
+
+
+def managed_by_each(before, options, command):
+    """The command under this build and, if there is one, under the build before."""
+    builds = {"uzswap": UZSWAP} | ({"before": before} if before else {})
+    return {label: [build, "run", *options, "--", *command] for label, build in builds.items()}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--percent", type=int, help="limit, in percent of the peak (each load has its own)")
     parser.add_argument("--compressor", default="lz4", help="of uzswap; zram has lz4")
     parser.add_argument("--command", help="a shell command of yours, instead of the loads here")
+    accept_before(parser)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(LOADS))
     arguments = parser.parse_args()
     unknown = [name for name in arguments.names if name not in LOADS]
@@ -348,7 +368,7 @@ def main():
         loads = {"yours": Load(lambda _: ["sh", "-c", arguments.command])}
     with cgroup() as enter:
         print(f"{'':10} {'limit':>6} {'alone':>7} {'uzswap':>16} {'zram':>16} {'uzswap/zram':>12}"
-              f" {'real memory, MiB':>18}")
+              f" {'real memory, MiB':>18}" + (f" {'before':>16} {'now/before':>11}" if arguments.before else ""))
         for name, load in loads.items():
             if missing := load.missing():
                 print(f"{name:10} skipped: {missing} is not installed", flush=True)
@@ -365,13 +385,13 @@ def measure(name, command, arguments, percent, enter):
         return
     limit = alone.peak * percent // 100
     options = ["--quiet", "--compressor", arguments.compressor, "--limit", str(limit)]
-    uzswap = [UZSWAP, "run", *options, "--", *command]
+    managed = managed_by_each(arguments.before, options, command)
     zram = Zram(4096)
     try:
         cgroup_limit = limit
         killed = 0
-        times = {"alone": [], "uzswap": [], "zram": []}
-        peaks = {"uzswap": [], "zram": []}
+        times = {"alone": [], "zram": [], **{label: [] for label in managed}}
+        peaks = {label: [] for label in times}
 
         def kernel():
             nonlocal killed
@@ -387,13 +407,14 @@ def measure(name, command, arguments, percent, enter):
             nonlocal cgroup_limit
             cgroup_limit = max(cgroup_limit + int(ours - theirs), 8 << 20)
 
-        first = Run(uzswap)
+        first = Run(managed["uzswap"])
         for _ in range(3):
             take_as_much(first.peak, kernel().peak)
         for _ in range(arguments.rounds):
             run = Run(command)
             times["alone"].append(run.seconds)
-            for label, run in (("uzswap", Run(uzswap)), ("zram", kernel())):
+            for label in [*managed, "zram"]:
+                run = kernel() if label == "zram" else Run(managed[label])
                 if run.code != 0 or run.digest != alone.digest:
                     print(f"{name}: {label} ended with {run.code}: {run.errors[-300:]}", flush=True)
                     continue
@@ -405,12 +426,19 @@ def measure(name, command, arguments, percent, enter):
         median = {label: statistics.median(all) if all else float("nan") for label, all in times.items()}
         ratios = [a / b for a, b in zip(times["uzswap"], times["zram"])]
         spread = lambda all: f"{min(all):.1f}-{max(all):.1f}" if all else ""
+        against = [a / b for a, b in zip(times["uzswap"], times["before"])] if arguments.before else []
+        before = (
+            f" {median['before']:6.1f}s {spread(times['before']):>8} {statistics.median(against):11.2f}"
+            if against
+            else ""
+        )
         memory = {label: statistics.median(all) / 2**20 if all else 0 for label, all in peaks.items()}
         print(
             f"{name:10} {limit >> 20:5}M {median['alone']:6.1f}s {median['uzswap']:6.1f}s"
             f" {spread(times['uzswap']):>8} {median['zram']:6.1f}s {spread(times['zram']):>8}"
             f" {statistics.median(ratios) if ratios else float('nan'):12.2f}"
             f" {memory['uzswap']:9.0f} {memory['zram']:8.0f}"
+            + before
             + (f"  zram's cgroup killed {killed} more" if killed else ""),
             flush=True,
         )
