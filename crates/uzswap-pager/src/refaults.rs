@@ -1,9 +1,9 @@
 //! Counts the refaults of a process: evicted pages that it touches again soon.
 //!
-//! The evictor takes pages from the largest process first. A process that uses all of its pages gets
-//! each of them back at once, while others keep pages that nobody uses. So the evictor discounts
-//! the size of a process by its refaults. The kernel weighs file pages against anonymous pages by
-//! refaults, too (mm/workingset.c).
+//! The evictor takes pages from the largest process first. A process that uses all of its pages
+//! gets each of them back at once, while others keep pages that nobody uses. So the evictor
+//! discounts the size of a process by its refaults. The kernel weighs file pages against anonymous
+//! pages by refaults, too (mm/workingset.c).
 
 /// After so many evicted pages, earlier ones count for half.
 const PERIOD: u32 = 1024;
@@ -22,7 +22,7 @@ pub(super) struct Refaults {
 }
 
 impl Refaults {
-    /// Pages were evicted, or moved aside for that.
+    /// Pages were evicted, or staged for that.
     pub(super) fn evict(&mut self, pages: usize) {
         self.evicted = self.evicted.saturating_add(pages.try_into().unwrap_or(u32::MAX));
         while self.evicted >= 2 * PERIOD {
