@@ -65,7 +65,7 @@ pub(crate) fn calibrate(
     )
 }
 
-/// The capacity at which the line through both meets the target. It keeps a tenth of their distance
+/// The capacity at which the line through both meets the target, at least a tenth of their distance
 /// from both, so that noise and steps do not stop the search.
 fn between(low: Fit, high: Fit, target: u64) -> u64 {
     let span = high.capacity as f64 - low.capacity as f64;

@@ -381,7 +381,6 @@ impl Evictor {
                     self.pager.frees();
                 }
                 self.pager.meter.moved(moved.pages);
-                lock(space).refaults.evict(moved.pages);
                 if let Some(address) = moved.astray {
                     self.pager.end(
                         &lock(space),

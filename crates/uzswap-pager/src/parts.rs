@@ -2,7 +2,7 @@
 //! share since a fork, each counts its part (`Pss_Anon`).
 //!
 //! The kernel walks all mappings and pages of a process to report its part. So a look asks for a
-//! bounded time. It begins with the processes that it has not asked, or asked longest ago.
+//! bounded time, first for processes whose part is unknown, then for the oldest parts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};

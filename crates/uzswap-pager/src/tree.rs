@@ -117,10 +117,10 @@ impl Tree {
                 continue;
             }
             let outsider = outsiders.iter().find(|outsider| outsider.pid() == pid);
-            if outsider.is_none() && process::runs_what_was_forked(pid) {
+            let Some(seen) = seen(pid, thread, looks) else { continue };
+            if outsider.is_none() && seen.is_forked {
                 self.pager.see_without_helper(pid);
             }
-            let Some(seen) = seen(pid, thread, looks) else { continue };
             match outsider {
                 Some(outsider) => outside.push((seen, outsider.counted_bytes())),
                 None => found.push(seen),
@@ -195,8 +195,8 @@ fn start_of(pid: u32) -> Option<u64> {
 }
 
 /// Starts a thread that sees how much memory does not count, now and each time that it is unparked,
-/// but for a rest. Nobody waits for its end, as the kernel may walk for seconds: the thread keeps
-/// nothing of the run alive that has an end of its own, as the file of the backing.
+/// but for a rest. Nobody waits for its end, as the kernel may walk for seconds. So the thread
+/// keeps nothing of the run alive that has an end of its own, as the file of the backing.
 fn start_surveys(pager: &Arc<Pager>) -> io::Result<JoinHandle<()>> {
     let uncounted = Arc::clone(&pager.uncounted);
     let pager = Arc::downgrade(pager);

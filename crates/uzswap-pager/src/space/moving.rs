@@ -114,6 +114,7 @@ impl Space {
     pub(crate) fn dropped(&mut self) -> (Moved, usize) {
         self.collect(false);
         let moved = std::mem::take(&mut self.collected);
+        self.refaults.evict(moved.pages);
         match self.dropping.take() {
             Some(tray) => {
                 self.staging.empty.push(tray);
