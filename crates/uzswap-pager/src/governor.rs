@@ -35,7 +35,7 @@ const ORDINARY_PART: u32 = 10;
 
 /// How often far below the limit at first, and for how long: a program may be over by then.
 const LOOK_NEW: Duration = Duration::from_millis(2);
-const NEW_FOR: Duration = Duration::from_millis(20);
+const NEW_FOR: Duration = Duration::from_millis(100);
 
 /// Slots that are released and not freed yet, where nothing is to leave: fewer are freed only once
 /// a look finds as many as the one before.
