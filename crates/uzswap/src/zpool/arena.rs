@@ -498,6 +498,20 @@ mod tests {
     }
 
     #[test]
+    fn all_retired_pages_go_back_and_are_used_again() {
+        let arena = Arena::new();
+        let runs: Vec<PageRun> = (0..RETIRED_PAGES_MAX).map(|_| arena.alloc(1).unwrap()).collect();
+        let longest = arena.alloc(RUN_PAGES_MAX).unwrap();
+        runs.into_iter().for_each(|run| arena.free(run));
+        assert_eq!(arena.stats().reserve_pages, RETIRED_PAGES_MAX);
+        arena.free(longest); // one run over the most that are kept
+        assert_eq!(arena.stats().reserve_pages, 0);
+        let free = arena.lock();
+        let pages = free.returned.iter().flat_map(|list| list.iter()).map(PageRun::page_count);
+        assert_eq!(pages.sum::<usize>(), RETIRED_PAGES_MAX + RUN_PAGES_MAX);
+    }
+
+    #[test]
     fn pages_are_given_all_or_none_and_counted_with_runs() {
         for sharing in [Sharing::Private, Sharing::Shared] {
             let arena = Arena::with_limit(10, HostPages::Small);

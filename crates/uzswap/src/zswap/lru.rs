@@ -526,6 +526,7 @@ mod tests {
     use crate::zpool::Handle;
     use crate::zswap::entry::{Content, Held};
     use crate::zswap::parts::StoreId;
+    use crate::zswap::{TenantId, TenantOptions};
 
     #[test]
     fn an_epoch_ends_after_some_loads_for_each_page() {
@@ -666,6 +667,31 @@ mod tests {
         let mut listed = Listed::new(Lru::SecondChance, 2);
         let root = TenantNumber::ROOT;
         assert_eq!(listed.lists.take_coldest_below(&mut listed.records, root, 0), Some(0));
+    }
+
+    #[test]
+    fn the_pages_of_a_tenant_that_goes_are_spared_by_the_other() {
+        let tenants = Tenants::new(StoreId::new(), 1);
+        let gone = tenants.add(TenantId::ROOT, TenantOptions::default()).unwrap().number;
+        let mut lists =
+            Lists::new(Lru::Protected, 0, Arc::new(Order::new(tenants)), &Arc::default());
+        let mut records = Records::new(&Arc::default());
+        for (tenant, pages, loads) in [(TenantNumber::ROOT, 40, 3), (gone, 40, 5)] {
+            lists.reserve(tenant).unwrap();
+            for _ in 0..pages {
+                let held = Held { tenant, ..object() };
+                let number = records.insert(PageKey(u64::MAX), held).unwrap();
+                lists.add(&mut records, number);
+            }
+            (0..loads).for_each(|_| lists.note_backing_load(tenant));
+        }
+        let [(_, kept), (_, protected)] = [TenantNumber::ROOT, gone].map(|it| lists.pages(it));
+        assert!(kept > 0 && protected > 0);
+        lists.merge(&mut records, gone, TenantNumber::ROOT);
+        let pages = [TenantNumber::ROOT, gone].map(|it| lists.pages(it));
+        assert_eq!(pages, [(80, kept + protected), (0, 0)]);
+        records.iter_mut().for_each(|record| record.set_tenant(TenantNumber::ROOT));
+        lists.audit(&records).unwrap();
     }
 
     #[test]

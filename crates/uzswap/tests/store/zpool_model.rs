@@ -299,11 +299,17 @@ fn an_empty_pool_that_is_compacted_takes_what_a_new_one_does() {
         let arena = Arc::new(Arena::new());
         let pool = (subject.build)(Arc::clone(&arena));
         let new = pool.stats();
+        let fixed_bytes = new.metadata_bytes + arena.stats().metadata_bytes;
+        assert!(new.metadata_bytes < 128 << 10, "{}: {}", subject.name, new.metadata_bytes);
         for _ in 0..2 {
             let sizes = (0..2000).map(|number| 20 + number % 20 * 190);
             let handles: Vec<Handle> =
                 sizes.map(|bytes| pool.insert(&vec![1; bytes]).unwrap()).collect();
             assert!(pool.stats().metadata_bytes > new.metadata_bytes + 8 * handles.len());
+            // Each byte of a table is charged.
+            let metadata_bytes = pool.stats().metadata_bytes + arena.stats().metadata_bytes;
+            let grown_bytes = (metadata_bytes - fixed_bytes) as u64;
+            assert_eq!(arena.budget().metadata_bytes(), grown_bytes, "{}", subject.name);
             handles.into_iter().for_each(|handle| pool.remove(handle).unwrap());
             pool.compact();
             let after = pool.stats();

@@ -365,3 +365,38 @@ impl<R: Read> Input<R> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compressor::CompressorKind;
+    use crate::page::{PAGE_SIZE, PageKey};
+    use crate::zswap::snapshot::SnapshotOptions;
+    use crate::zswap::{Zswap, ZswapOptions};
+
+    #[test]
+    fn a_page_that_cannot_be_valid_is_told_with_its_block() {
+        let options = ZswapOptions::default().compressor(CompressorKind::None);
+        let zswap = Zswap::new(options).unwrap();
+        let mut page = [0; PAGE_SIZE];
+        for key in 0..300 {
+            page[0] = key as u8 | 1;
+            zswap.store(PageKey(key), &page).unwrap();
+        }
+        let mut bytes = Vec::new();
+        zswap.snapshot_to(&mut bytes, SnapshotOptions::default()).unwrap();
+        let mut reader = SnapshotReader::new("bytes", &bytes[..]).unwrap();
+        let mut number = 0;
+        loop {
+            let at = reader.input.at;
+            if reader.next_block().unwrap().is_none() {
+                break;
+            }
+            let told = reader.wrong_page("each page once", "page 0 twice".to_owned()).to_string();
+            let place = format!("in block {number} of pages, which begins at byte {at}: ");
+            assert!(told.contains(&place), "{told}");
+            number += 1;
+        }
+        assert!(number > 1);
+    }
+}
