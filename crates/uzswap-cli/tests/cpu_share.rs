@@ -113,7 +113,7 @@ fn print_part(is_ordinary: bool, stats: &[String]) -> ExitCode {
         let runs: Vec<_> = stats
             .iter()
             .map(|stats| {
-                let options = ["--limit", "48M", "--cpu-share", "5", "--stats", stats];
+                let options = ["--limit", "48M", "--stats", stats];
                 run(&options, &[&program, "--thrash"]).spawn().unwrap()
             })
             .collect();

@@ -1,11 +1,12 @@
 //! How long the supervisor may run before others: its share of the processors.
 //!
 //! Its threads run before all others of their session (nice -20), or of the machine (`SCHED_FIFO`).
-//! This priority costs nobody anything while no thread waits for a processor. While one does, the
-//! supervisor pays from a credit, which grows by its share of the time. The supervisor pays for the
-//! time in which its threads run or are runnable, because others of the session do not run then.
-//! Without credit its threads run at ordinary priority until the credit of a second is saved. They
-//! also do while its work is in vain, however much it has saved.
+//! This priority costs nobody anything while no thread waits for a processor, or only threads of
+//! the run do. While a thread of others does, the supervisor pays from a credit, which grows by its
+//! share of the time. The supervisor pays for the time in which its threads run or are runnable,
+//! because others of the session do not run then. Without credit its threads run at ordinary
+//! priority until the credit of a second is saved. They also do while its work is in vain, however
+//! much it has saved.
 
 use std::time::{Duration, Instant};
 
@@ -20,6 +21,8 @@ const SAVED: Duration = Duration::from_secs(1);
 pub(super) struct CpuSample {
     /// More threads are runnable than there are processors.
     pub(super) is_contended: bool,
+    /// Some of those are not the run's, as far as is known.
+    pub(super) is_beside_others: bool,
     /// Evictions bring programs nothing.
     pub(super) is_in_vain: bool,
 }
@@ -70,7 +73,7 @@ impl CpuShare {
         self.contended += u32::from(sample.is_contended);
         let time = now.duration_since(self.since);
         if time >= PERIOD {
-            self.end_period(time, sample.is_in_vain, demanded());
+            self.end_period(time, sample, demanded());
             self.since = now;
             (self.samples, self.contended) = (0, 0);
         }
@@ -82,13 +85,13 @@ impl CpuShare {
         self.ordinary
     }
 
-    fn end_period(&mut self, time: Duration, is_in_vain: bool, demanded: Duration) {
+    fn end_period(&mut self, time: Duration, last: CpuSample, demanded: Duration) {
         let is_contended = self.contended * 2 >= self.samples;
         // Less than before where a thread has ended.
         let before = std::mem::replace(&mut self.demanded, demanded);
         let used = demanded.saturating_sub(before);
         let most = self.processors * SAVED.as_secs_f64();
-        if self.is_raised && is_contended {
+        if self.is_raised && is_contended && last.is_beside_others {
             self.credit -= used.as_secs_f64();
         }
         self.credit = (self.credit + self.processors * time.as_secs_f64()).min(most);
@@ -96,7 +99,8 @@ impl CpuShare {
             self.ordinary += time;
         }
         let has_credit = self.credit > 0.0 && (self.is_raised || self.credit >= most);
-        self.is_raised = !is_contended || has_credit && !is_in_vain;
+        let may_be_raised = has_credit || !last.is_beside_others;
+        self.is_raised = !is_contended || may_be_raised && !last.is_in_vain;
     }
 }
 
@@ -104,8 +108,10 @@ impl CpuShare {
 mod tests {
     use super::*;
 
-    const IDLE: CpuSample = CpuSample { is_contended: false, is_in_vain: false };
+    const IDLE: CpuSample =
+        CpuSample { is_contended: false, is_beside_others: true, is_in_vain: false };
     const CONTENDED: CpuSample = CpuSample { is_contended: true, ..IDLE };
+    const ALONE: CpuSample = CpuSample { is_beside_others: false, ..CONTENDED };
 
     /// For so many seconds, a supervisor with a share in percent of two processors would use so
     /// much of one at raised priority, and `ordinary` of one otherwise. How much it used at raised
@@ -142,6 +148,9 @@ mod tests {
         assert_eq!(run(20, 5, [2.0; 2], |_| in_vain).map(f64::round), [2.0, 1.0]);
         // A thread that waits now and then is no contention.
         let now_and_then = |ms: u64| CpuSample { is_contended: ms.is_multiple_of(3), ..IDLE };
+        // Nor are threads of the run.
+        assert_eq!(run(20, 5, [2.0; 2], |_| ALONE).map(f64::round), [2.0, 1.0]);
+        assert_eq!(run(20, 0, [2.0; 2], |_| ALONE).map(f64::round), [2.0, 1.0]);
         assert_eq!(run(20, 5, [2.0; 2], now_and_then).map(f64::round), [2.0, 1.0]);
     }
 
@@ -166,6 +175,8 @@ mod tests {
         let in_vain = CpuSample { is_in_vain: true, ..CONTENDED };
         for percent in [5, 100] {
             assert!(run(20, percent, [0.01; 2], |_| in_vain)[1] < 0.01);
+            let alone = CpuSample { is_in_vain: true, ..ALONE };
+            assert!(run(20, percent, [0.01; 2], |_| alone)[1] < 0.01);
         }
         let first_half = |ms| if ms < 10_000 { in_vain } else { CONTENDED };
         assert!((run(20, 5, [0.01; 2], first_half)[1] - 0.5).abs() < 0.02);

@@ -133,6 +133,7 @@ impl Governor {
             Instant::now(),
             CpuSample {
                 is_contended: share.run_queue.is_contended(pager.turns.giving_way()),
+                is_beside_others: pager.is_beside_others.load(Ordering::Relaxed),
                 is_in_vain: pager.is_in_vain(),
             },
             || pager.raised.demanded(),

@@ -223,6 +223,7 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
         unmanaged_each: Mutex::default(),
         uncounted: Arc::default(),
         others: AtomicU64::new(0),
+        is_beside_others: AtomicBool::new(false),
         family_changes: AtomicU64::new(0),
         outsiders: Mutex::default(),
         outside: AtomicU64::new(0),

@@ -37,6 +37,7 @@ mod lineage;
 mod mappings;
 mod meter;
 mod metrics;
+mod other_load;
 mod outsiders;
 mod parts;
 mod peer;
@@ -215,6 +216,8 @@ struct Pager {
     /// Memory that does not count, and what may be such: resident, and not anonymous.
     uncounted: Arc<UncountedPeak>,
     others: AtomicU64,
+    /// Whether threads of others keep the processors busy, as far as is known.
+    is_beside_others: AtomicBool,
     /// By this it is known that processes have come or gone that share pages.
     family_changes: AtomicU64,
     /// Processes without a helper that share pages with managed ones.

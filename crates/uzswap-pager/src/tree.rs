@@ -13,6 +13,7 @@ use std::sync::{Arc, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use super::other_load::OtherLoad;
 use super::parts::{Parts, Seen};
 use super::peer::Peer;
 use super::process_files::{
@@ -23,6 +24,9 @@ use uzswap_sys::process;
 
 /// How often it looks.
 pub(super) const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// When it looks a second time at the load of others: two looks tell it.
+const LOAD_AFTER: Duration = Duration::from_millis(200);
 
 /// Looks that find a process without a helper until it is told: a program that has just started
 /// says hello in a moment, or ends. What a managed program has forked waits for pages before, where
@@ -55,6 +59,7 @@ struct Tree {
     told: BTreeSet<PathBuf>,
     /// Their parts of anonymous memory, as far as the kernel was asked.
     parts: Parts,
+    other_load: OtherLoad,
 }
 
 /// Starts the thread. To be unparked at the end.
@@ -66,6 +71,7 @@ pub(super) fn start(pager: &Arc<Pager>) -> io::Result<JoinHandle<()>> {
         without: BTreeMap::new(),
         told: BTreeSet::new(),
         parts: Parts::default(),
+        other_load: OtherLoad::default(),
     };
     thread::Builder::new().name("uzswap-tree".to_owned()).spawn(move || tree.run())
 }
@@ -76,14 +82,23 @@ impl Tree {
         status::remove_left_overs();
         let surveys = start_surveys(&self.pager);
         let mut next_look = Instant::now();
+        let mut load_after = Some(next_look + LOAD_AFTER);
         while !self.pager.stop.load(Relaxed) {
             if Instant::now() >= next_look {
                 next_look = Instant::now() + LOOK_EVERY;
                 self.look();
             }
+            if load_after.take_if(|at| Instant::now() >= *at).is_some() {
+                self.look_at_load(&processes(&self.pager));
+            }
             let _ = surveys.as_ref().map(|surveys| surveys.thread().unpark());
-            thread::park_timeout(next_look.saturating_duration_since(Instant::now()));
+            let next = load_after.unwrap_or(next_look).min(next_look);
+            thread::park_timeout(next.saturating_duration_since(Instant::now()));
         }
+    }
+
+    fn look_at_load(&mut self, processes: &[u32]) {
+        self.pager.is_beside_others.store(self.other_load.look(processes), Relaxed);
     }
 
     /// Looks for processes without a helper: static and setuid programs. Their memory counts, and
@@ -100,7 +115,9 @@ impl Tree {
         self.pager.page_tables_peak.fetch_max(page_table_bytes(&self.pager), Relaxed);
         let mut without = BTreeMap::new();
         let (mut found, mut outside) = (Vec::new(), Vec::new());
-        for pid in processes(&self.pager) {
+        let processes = processes(&self.pager);
+        self.look_at_load(&processes);
+        for pid in processes {
             if managed.contains(&pid) {
                 continue;
             }

@@ -6,6 +6,8 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::time::Duration;
 
+use rustix::param::clock_ticks_per_second;
+
 /// Processor time this process has used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CpuTime {
@@ -134,6 +136,18 @@ pub fn parent_and_start(pid: u32) -> Option<(u32, u64)> {
 pub fn runs_what_was_forked(pid: u32) -> bool {
     const PF_FORKNOEXEC: u32 = 0x40; // of linux/sched.h
     stat_field(pid, 9).is_some_and(|flags: u32| flags & PF_FORKNOEXEC != 0)
+}
+
+/// Processor time of a process and of the children that it has waited for, in clock ticks, as
+/// [`time_of_ticks`] takes them. `None` once it was waited for itself.
+pub fn cpu_ticks(pid: u32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    (14..=17).map(|number| field::<u64>(&text, number)).sum()
+}
+
+/// So many clock ticks of the kernel.
+pub fn time_of_ticks(ticks: u64) -> Duration {
+    Duration::from_secs_f64(ticks as f64 / clock_ticks_per_second() as f64)
 }
 
 /// Where the code and the stack of a process's program are: code's start and end, and the stack's

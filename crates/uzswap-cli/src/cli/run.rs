@@ -110,7 +110,7 @@ pub(super) struct Run {
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
     /// Share of all processors that the supervisor may take first while others wait, in percent
-    #[arg(long, value_name = "PERCENT", default_value_t = 100)]
+    #[arg(long, value_name = "PERCENT", default_value_t = 5)]
     #[arg(value_parser = clap::value_parser!(u8).range(..=100))]
     cpu_share: u8,
     /// Print only errors of uzswap itself
