@@ -321,6 +321,7 @@ impl Evictor {
             }
             refused.extend(moved.refused);
             if way == Way::EXECUTABLE {
+                // Shared or pinned: the next way tells.
                 refused.extend(moved.shared);
             }
         }

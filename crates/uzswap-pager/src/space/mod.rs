@@ -243,8 +243,7 @@ impl Space {
         self.files = Some(Arc::new(ProcessFiles::of_thread(std::process::id()).unwrap()));
     }
 
-    /// Its pages in this range are never moved.
-    #[cfg(test)]
+    /// Its pages in this range are left alone for a while.
     pub(super) fn stays(&mut self, range: Range<u64>) {
         self.left.insert(range);
     }

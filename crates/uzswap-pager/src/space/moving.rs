@@ -44,6 +44,11 @@ impl Space {
     /// Tells the helper to make pages exclusive that a forked process shares, and to move them. The
     /// same serves pages that were evicted from the other process already.
     pub(crate) fn give_move_shared(&mut self, wanted: &[(u64, usize)]) -> bool {
+        self.give_own(wanted, READ_WRITE)
+    }
+
+    /// As that, of memory that has these rights.
+    pub(super) fn give_own(&mut self, wanted: &[(u64, usize)], rights: Rights) -> bool {
         if wanted.is_empty() || !self.may_move() {
             return false;
         }
@@ -66,7 +71,7 @@ impl Space {
                 let _ = self.uffd.write_unprotect(run.addresses(), true);
             }
         }
-        self.give(&helper, work::OWN_AND_MOVE, Some((tray, READ_WRITE)), runs)
+        self.give(&helper, work::OWN_AND_MOVE, Some((tray, rights)), runs)
     }
 
     /// Whether a page is in the program, as far as is known, and is none that never leaves.
@@ -216,6 +221,10 @@ impl Space {
             }
             let (stopped_at, rest) = (run.page + run.moved as u64, run.count - run.moved);
             match error {
+                // The kernel itself has the first, pinned for its I/O. It stays, but keeps no other.
+                libc::EBUSY if command.work == work::OWN_AND_MOVE => {
+                    self.stays(stopped_at * PAGE..(stopped_at + 1) * PAGE);
+                }
                 libc::EBUSY => moved.shared.push((stopped_at, rest)),
                 // A border between mappings is in it, or it has other rights, or is locked; or the
                 // system allows no such staging.
@@ -267,5 +276,28 @@ impl Space {
             add_page(&mut runs, page, staged);
         }
         Ok(runs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pinned_page_stays_and_keeps_no_other() {
+        let done = |work| {
+            let mut space = Space::of_nothing();
+            space.watched.insert(0..100 * PAGE);
+            let mut run = MoveRun::new(10, 0);
+            (run.count, run.moved) = (8, 3);
+            let runs = vec![run];
+            let command = Command { number: 1, work, anew: None, tray: None, runs, drops: None };
+            space.done(command, std::iter::once(libc::EBUSY));
+            let stay: Vec<u64> = (10..18).filter(|page| !space.may_leave(*page)).collect();
+            (space.collected.shared, stay)
+        };
+        // It may be shared, and is made the program's own first.
+        assert_eq!(done(work::MOVE), (vec![(13, 5)], vec![]));
+        assert_eq!(done(work::OWN_AND_MOVE), (vec![], vec![13]));
     }
 }

@@ -32,6 +32,9 @@ const REMAPPED_PAGES: usize = TRAY_PAGES - 1;
 pub(crate) enum Way {
     /// By UFFDIO_MOVE, those that have these rights, mapping by mapping.
     Move(Rights),
+    /// Likewise, once they are the program's alone, those that no other process has: a page that
+    /// the kernel refuses then is pinned, and stays. It would write to where mremap moves it.
+    Own(Rights),
     /// By mremap, those that no other process has.
     Remap,
     /// By mremap, whoever has them.
@@ -40,8 +43,13 @@ pub(crate) enum Way {
 
 impl Way {
     /// In this order: what one way refuses again is left for the next.
-    pub(crate) const ALL: [Way; 4] =
-        [Way::Move(READ_WRITE), Way::EXECUTABLE, Way::Remap, Way::RemapShared];
+    pub(crate) const ALL: [Way; 5] = [
+        Way::Move(READ_WRITE),
+        Way::EXECUTABLE,
+        Way::Own(READ_WRITE | libc::PROT_EXEC as Rights),
+        Way::Remap,
+        Way::RemapShared,
+    ];
 
     /// Memory of programs that write code and execute it.
     pub(crate) const EXECUTABLE: Way = Way::Move(READ_WRITE | libc::PROT_EXEC as Rights);
@@ -66,8 +74,10 @@ impl Space {
         for range in all.iter().map(|&(page, count)| page * PAGE..(page + count as u64) * PAGE) {
             for (part, rights) in files.mappings.rights_in(range)? {
                 match way {
-                    Way::Move(wanted) if rights != wanted => refused.push(numbered(&part)),
-                    Way::Remap if self.members() > 1 => {
+                    Way::Move(wanted) | Way::Own(wanted) if rights != wanted => {
+                        refused.push(numbered(&part));
+                    }
+                    Way::Own(_) | Way::Remap if self.members() > 1 => {
                         let mut shared = Ranges::default();
                         shared.insert(part.clone());
                         for run in files.resident_alone(part)?.0 {
@@ -80,8 +90,12 @@ impl Space {
                 }
             }
         }
-        if !matches!(way, Way::Move(_)) {
+        if matches!(way, Way::Remap | Way::RemapShared) {
             self.leave_locked(&mut fitting)?;
+        }
+        if let Way::Own(rights) = way {
+            let fitting: Vec<_> = fitting.iter().map(numbered).collect();
+            return Ok(self.give_own(&fitting, rights));
         }
         Ok(self.give_parts(&helper, fitting, way))
     }
@@ -102,7 +116,7 @@ impl Space {
     fn give_parts(&mut self, helper: &Helper, parts: Vec<Range<u64>>, way: Way) -> bool {
         let Some(tray) = self.staging.empty.pop() else { return false };
         let (runs_max, pages_max) = match way {
-            Way::Move(_) => (TRAY_PAGES, TRAY_PAGES),
+            Way::Move(_) | Way::Own(_) => (TRAY_PAGES, TRAY_PAGES),
             Way::Remap | Way::RemapShared => (REMAPPED_RUNS, REMAPPED_PAGES),
         };
         let runs = self.runs_of(parts, tray * TRAY_PAGES, runs_max, pages_max);
@@ -111,7 +125,9 @@ impl Space {
             return false;
         }
         match way {
-            Way::Move(rights) => self.give(helper, work::MOVE, Some((tray, rights)), runs),
+            Way::Move(rights) | Way::Own(rights) => {
+                self.give(helper, work::MOVE, Some((tray, rights)), runs)
+            }
             Way::Remap | Way::RemapShared => {
                 self.staging.rights[tray] = None; // it is to be one mapping
                 self.give(helper, work::REMAP, Some((tray, READ_WRITE)), runs)
@@ -243,5 +259,13 @@ mod tests {
         assert_eq!(runs(64, 511), all);
         assert_eq!(runs(2, 511), all[..2]);
         assert_eq!(runs(64, 4), [(2, 3, 100), (6, 1, 103)]);
+    }
+
+    #[test]
+    fn pages_that_may_be_pinned_are_owned_before_they_are_remapped() {
+        let at = |wanted: &dyn Fn(&Way) -> bool| Way::ALL.iter().position(wanted).unwrap();
+        let owned = at(&|way| matches!(way, Way::Own(_)));
+        assert_eq!(owned, at(&|way| *way == Way::EXECUTABLE) + 1);
+        assert!(owned < at(&|way| *way == Way::Remap));
     }
 }
