@@ -135,7 +135,7 @@ fn print_part(is_ordinary: bool, stats: &[String]) -> ExitCode {
 
 /// Reads pages at random in two threads: 96 MiB, which shrink to two fifths.
 fn thrash() -> ExitCode {
-    const SECONDS: u64 = 3;
+    const SECONDS: u64 = 5;
     const PAGES: usize = 24 << 10;
     let end = Instant::now() + Duration::from_secs(SECONDS);
     let next = |state: &mut u64| {
