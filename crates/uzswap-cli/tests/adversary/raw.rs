@@ -1,8 +1,12 @@
 //! System calls that the standard library does not have, for memory that a test maps itself.
 
+use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::ptr;
 use std::sync::atomic::AtomicBool;
+
+use io_uring::{IoUring, opcode, types};
 
 pub(crate) const PAGE: usize = 4096;
 pub(crate) const WORDS: usize = PAGE / 8;
@@ -444,4 +448,32 @@ pub(crate) fn lock_robust_mutex(at: usize) -> i32 {
     until.tv_sec += 2;
     // SAFETY: a mutex was made there, and is not moved.
     unsafe { libc::pthread_mutex_timedlock(mutex, &raw const until) }
+}
+
+/// Memory that the kernel has pinned, to read files into.
+pub(crate) struct Pinned {
+    ring: IoUring,
+    at: usize,
+    bytes: usize,
+}
+
+impl Pinned {
+    pub(crate) fn new(at: usize, bytes: usize) -> io::Result<Pinned> {
+        let ring = IoUring::new(1)?;
+        let buffer = libc::iovec { iov_base: at as *mut _, iov_len: bytes };
+        // SAFETY: it stays mapped until the process ends.
+        unsafe { ring.submitter().register_buffers(&[buffer]) }?;
+        Ok(Pinned { ring, at, bytes })
+    }
+
+    /// Reads the file's first bytes into all of it; how many it has.
+    pub(crate) fn read(mut self, file: &File) -> io::Result<usize> {
+        let file = types::Fd(file.as_raw_fd());
+        let read = opcode::ReadFixed::new(file, self.at as *mut u8, self.bytes as u32, 0).build();
+        // SAFETY: nothing else uses the memory until the read has ended.
+        unsafe { self.ring.submission().push(&read) }.map_err(io::Error::other)?;
+        self.ring.submit_and_wait(1)?;
+        let read = self.ring.completion().next().expect("one has ended").result();
+        usize::try_from(read).map_err(|_| io::Error::from_raw_os_error(-read))
+    }
 }

@@ -1,5 +1,6 @@
 //! Programs with memory of other rights than to be read and written, which leaves all the same.
 
+use std::io::Write;
 use std::ops::Range;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -123,6 +124,23 @@ pub(crate) fn code() {
             });
         }
     });
+}
+
+/// Memory that the kernel writes to later, at the pages that it had at first. Some of it can be
+/// executed. Ends at once where the kernel has no such buffers for this user.
+pub(crate) fn pinned() {
+    const PINNED: usize = 1024;
+    let mut file = tempfile::tempfile().unwrap();
+    let at = map(raw::READ_WRITE);
+    (0..PINNED).for_each(|page| fill(at, page, 1));
+    file.write_all(raw::bytes(at, PINNED * PAGE)).unwrap();
+    (0..PAGES).for_each(|page| fill(at, page, 0));
+    let Ok(pinned) = raw::Pinned::new(at, PINNED * PAGE) else { return };
+    (0..PINNED).step_by(8).for_each(|page| protect(at, page..page + 1, ALL));
+    (0..2).for_each(|_| (PINNED..PAGES).for_each(|page| check(at, page, 0)));
+    assert_eq!(pinned.read(&file).unwrap(), PINNED * PAGE);
+    (0..PINNED).for_each(|page| check(at, page, 1));
+    (PINNED..PAGES).for_each(|page| check(at, page, 0));
 }
 
 static BARRIER_AT: AtomicUsize = AtomicUsize::new(0);

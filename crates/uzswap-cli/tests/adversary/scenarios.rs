@@ -237,6 +237,7 @@ pub(crate) fn run(name: &str) -> ! {
         "execute-only" => rights::unreadable(libc::PROT_EXEC),
         "write-only" => rights::write_only(),
         "code" => rights::code(),
+        "pinned" => rights::pinned(),
         "write-barrier" => rights::write_barrier(),
         "rights-change" => rights::rights_change(),
         "read-only-forked" => rights::forked(),
