@@ -105,7 +105,7 @@ fn main() -> ExitCode {
 }
 
 /// Name, limit, exit code, what it prints. Each has 32 MiB of its own.
-const SCENARIOS: [(&str, &str, i32, &str); 39] = [
+const SCENARIOS: [(&str, &str, i32, &str); 40] = [
     ("fill", "16M", 0, ""),
     ("code-7", "16M", 7, ""),
     ("abort", "16M", 128 + 6, ""),
@@ -127,6 +127,7 @@ const SCENARIOS: [(&str, &str, i32, &str); 39] = [
     ("write-only", "16M", 0, ""),
     ("code", "16M", 0, ""),
     ("pinned", "24M", 0, ""),
+    ("no-more-mappings", "16M", 0, ""),
     ("write-barrier", "20M", 0, ""),
     ("rights-change", "24M", 0, ""),
     ("read-only-forked", "24M", 0, ""),

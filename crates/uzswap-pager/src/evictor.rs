@@ -154,7 +154,13 @@ impl Evictor {
             }
             if self.in_vain >= ROUNDS_IN_VAIN && self.pager.sample() > self.pager.limit_bytes {
                 self.in_vain = 0;
-                self.pager.is_out_of_memory("no page can be evicted");
+                self.pager.is_out_of_memory(match self.has_no_memory() {
+                    true => {
+                        "no page can be evicted: the kernel refuses mappings to a program \
+                         (ENOMEM; vm.max_map_count, ulimit -v and -d)"
+                    }
+                    false => "no page can be evicted",
+                });
             }
             std::thread::sleep(PAUSE);
         }
@@ -166,6 +172,11 @@ impl Evictor {
         let Pager { density: Some(density), zswap, slots, .. } = &*self.pager else { return };
         density.look(zswap.budget().used_bytes(), self.pager.limit_bytes);
         density.recompress_some(zswap, slots.count());
+    }
+
+    /// Whether the kernel has no memory or mappings for moves of some program's pages.
+    fn has_no_memory(&self) -> bool {
+        self.pager.spaces().iter().any(|space| lock(space).has_no_memory())
     }
 
     /// Whether pages of some space may leave soon that cannot now: a thread is held up while it

@@ -233,6 +233,7 @@ pub(crate) struct Apart {
     pub(crate) control: &'static Control,
     pub(crate) pipe: usize,
     pub(crate) stack: usize,
+    pub(crate) staging: (usize, usize),
 }
 
 /// The end of the pipe that the program has for its helper, in the helper's table of files.

@@ -358,6 +358,8 @@ struct Helper {
     userfaultfd: usize,
     control: &'static Control,
     stack: usize,
+    /// Where staging begins and ends, without the page by which the supervisor knows the program.
+    staging: (usize, usize),
 }
 
 /// `struct sockaddr_un`.
@@ -486,7 +488,8 @@ impl Helper {
             for_forks.door.store(door as usize, Ordering::Relaxed);
             for_forks.control.store(ptr::from_ref(control).cast_mut(), Ordering::Release);
         }
-        Ok(Helper { socket, userfaultfd, control, stack })
+        let staging = (staging, staging + staging_bytes - PAGE_BYTES as usize);
+        Ok(Helper { socket, userfaultfd, control, stack, staging })
     }
 
     fn work(&self) -> ! {
@@ -520,7 +523,7 @@ impl Helper {
         // SAFETY: null, or memory that stays mapped and is all atomics.
         let for_forks = unsafe { FOR_FORKS.load(Ordering::Relaxed).as_ref() };
         let Some(for_forks) = for_forks else { return };
-        let Helper { socket, userfaultfd, control, stack } = *self;
+        let Helper { socket, userfaultfd, control, stack, staging } = *self;
         if !advance(&for_forks.stage, stage::PARTS) {
             return;
         }
@@ -529,7 +532,7 @@ impl Helper {
             // first is not used any more.
             let first: *mut Apart = ptr::with_exposed_provenance_mut(stack);
             // SAFETY: the lowest part of this helper's own stack.
-            unsafe { first.write(Apart { socket, userfaultfd, control, pipe, stack }) };
+            unsafe { first.write(Apart { socket, userfaultfd, control, pipe, stack, staging }) };
             // SAFETY: the lower half of the stack is that process's from now on.
             unsafe { start_thread(APART, stack + STACK_BYTES / 2, go_on_apart, stack) }
         });
@@ -590,17 +593,29 @@ impl Helper {
     }
 
     /// Registers the memory that the runs go to with the userfaultfd, or does so no longer. The
-    /// kernel refuses this if the program has its maximum number of mappings.
+    /// kernel makes that a mapping of its own, and refuses if the program has its maximum number of
+    /// mappings; all of staging needs no other mapping.
     fn register(&self, on: bool) -> Result<(), u32> {
         let from = self.control.fill_from.load(Ordering::Relaxed);
         let bytes = self.control.fill_bytes.load(Ordering::Relaxed);
-        if bytes > 0 {
-            // The argument begins with the range, and UFFDIO_UNREGISTER reads nothing else.
-            let mut order = Register { from, bytes, mode: REGISTER_MISSING, can: 0 };
-            let request = if on { UFFDIO_REGISTER } else { UFFDIO_UNREGISTER };
-            let address = ptr::from_mut(&mut order).addr();
-            ask(call::IOCTL, [self.userfaultfd, request, address, 0, 0, 0])?;
+        if bytes == 0 {
+            return Ok(());
         }
+        match self.register_range(on, from, bytes) {
+            Err(ENOMEM) => {
+                let (from, to) = self.staging;
+                self.register_range(on, from as u64, (to - from) as u64)
+            }
+            result => result,
+        }
+    }
+
+    fn register_range(&self, on: bool, from: u64, bytes: u64) -> Result<(), u32> {
+        // The argument begins with the range, and UFFDIO_UNREGISTER reads nothing else.
+        let mut order = Register { from, bytes, mode: REGISTER_MISSING, can: 0 };
+        let request = if on { UFFDIO_REGISTER } else { UFFDIO_UNREGISTER };
+        let address = ptr::from_mut(&mut order).addr();
+        ask(call::IOCTL, [self.userfaultfd, request, address, 0, 0, 0])?;
         Ok(())
     }
 
@@ -740,8 +755,8 @@ impl Helper {
 extern "C" fn go_on_apart(stack: usize) -> ! {
     let first: *const Apart = ptr::with_exposed_provenance(stack);
     // SAFETY: the helper wrote it there; it stays mapped.
-    let Apart { socket, userfaultfd, control, pipe, stack } = *unsafe { &*first };
-    let helper = Helper { socket, userfaultfd, control, stack };
+    let Apart { socket, userfaultfd, control, pipe, stack, staging } = *unsafe { &*first };
+    let helper = Helper { socket, userfaultfd, control, stack, staging };
     let own = ask(call::GETTID, [0; 6]).unwrap_or(0);
     control.apart.store(own as u32, Ordering::Relaxed);
     // SAFETY: null, or memory that stays mapped and is all atomics.

@@ -143,6 +143,20 @@ pub(crate) fn pinned() {
     (PINNED..PAGES).for_each(|page| check(at, page, 0));
 }
 
+/// A program with as many mappings as the kernel allows by default, where that is so.
+pub(crate) fn no_more_mappings() {
+    const MAPPINGS: usize = 65_600;
+    let at = map(raw::READ_WRITE);
+    let many = raw::map(0, MAPPINGS * PAGE, raw::READ_WRITE, raw::PRIVATE, -1).expect("mmap");
+    let _ = (0..MAPPINGS)
+        .step_by(2)
+        .try_for_each(|page| raw::protect(many + page * PAGE, PAGE, raw::READ));
+    for version in 0..2 {
+        (0..PAGES).for_each(|page| fill(at, page, version));
+        (0..PAGES).for_each(|page| check(at, page, version));
+    }
+}
+
 static BARRIER_AT: AtomicUsize = AtomicUsize::new(0);
 
 /// The first write to a page that the collector has protected.

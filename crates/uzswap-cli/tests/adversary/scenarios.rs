@@ -238,6 +238,7 @@ pub(crate) fn run(name: &str) -> ! {
         "write-only" => rights::write_only(),
         "code" => rights::code(),
         "pinned" => rights::pinned(),
+        "no-more-mappings" => rights::no_more_mappings(),
         "write-barrier" => rights::write_barrier(),
         "rights-change" => rights::rights_change(),
         "read-only-forked" => rights::forked(),

@@ -82,6 +82,8 @@ pub(super) struct Space {
     pub(super) own: Ranges,
     /// Not to be moved for now, [`Space::own`] among it: locked, sealed.
     left: Ranges,
+    /// Whether the kernel refused the last move for want of memory or of mappings (ENOMEM).
+    has_no_memory: bool,
     left_since: Instant,
     /// Pages of which the kernel uses some words past any userfaultfd, and which are never moved:
     /// of those at the end of a thread (see [`leave_words_of_threads`]), and arguments.
@@ -175,6 +177,7 @@ impl Space {
             watched: Ranges::default(),
             own: Ranges::default(),
             left: Ranges::default(),
+            has_no_memory: false,
             left_since: Instant::now(),
             words: Words::default(),
             knows_arguments: false,
@@ -241,6 +244,11 @@ impl Space {
     #[cfg(test)]
     pub(super) fn is_this_process(&mut self) {
         self.files = Some(Arc::new(ProcessFiles::of_thread(std::process::id()).unwrap()));
+    }
+
+    /// Whether the kernel refused the last move for want of memory or of mappings (ENOMEM).
+    pub(super) fn has_no_memory(&self) -> bool {
+        self.has_no_memory
     }
 
     /// Its pages in this range are left alone for a while.

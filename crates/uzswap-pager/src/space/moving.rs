@@ -213,7 +213,7 @@ impl Space {
         self.dropping = command.drops;
         let mut moved = Moved { astray: self.astray(&command), ..Moved::default() };
         let is_remap = command.work == work::REMAP;
-        let mut is_in_the_way = false;
+        let (mut is_in_the_way, mut has_no_memory) = (false, false);
         for (run, error) in command.runs.iter().zip(errors) {
             moved.pages += run.moved - run.missing;
             if run.moved == run.count {
@@ -234,11 +234,13 @@ impl Space {
                 // Of a special kind, or sealed.
                 libc::EINVAL | libc::EPERM => self.left.insert(run.addresses()),
                 libc::EEXIST => is_in_the_way = true,
+                libc::ENOMEM => has_no_memory = true,
                 // It is not there any more (MADV_FREE).
                 libc::ENOENT => self.table.set(stopped_at, UNKNOWN),
                 _ => {} // it went, or will be tried again
             }
         }
+        self.has_no_memory = has_no_memory && moved.pages == 0;
         if let Some(tray) = command.tray {
             if command.anew.is_some() {
                 let is_anew = self.helper.as_ref().is_some_and(|it| it.has_mapped_anew());
@@ -284,20 +286,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pinned_page_stays_and_keeps_no_other() {
-        let done = |work| {
+    fn refused_moves_are_told_apart_by_their_errno() {
+        let done = |work, moved, errno| {
             let mut space = Space::of_nothing();
             space.watched.insert(0..100 * PAGE);
             let mut run = MoveRun::new(10, 0);
-            (run.count, run.moved) = (8, 3);
+            (run.count, run.moved) = (8, moved);
             let runs = vec![run];
             let command = Command { number: 1, work, anew: None, tray: None, runs, drops: None };
-            space.done(command, std::iter::once(libc::EBUSY));
+            space.done(command, std::iter::once(errno));
             let stay: Vec<u64> = (10..18).filter(|page| !space.may_leave(*page)).collect();
-            (space.collected.shared, stay)
+            let has_no_memory = space.has_no_memory();
+            (space.collected.shared, stay, has_no_memory)
         };
         // It may be shared, and is made the program's own first.
-        assert_eq!(done(work::MOVE), (vec![(13, 5)], vec![]));
-        assert_eq!(done(work::OWN_AND_MOVE), (vec![], vec![13]));
+        assert_eq!(done(work::MOVE, 3, libc::EBUSY), (vec![(13, 5)], vec![], false));
+        assert_eq!(done(work::OWN_AND_MOVE, 3, libc::EBUSY), (vec![], vec![13], false));
+        // The kernel refuses more mappings, and nothing went.
+        assert_eq!(done(work::MOVE, 0, libc::ENOMEM), (vec![], vec![], true));
+        assert_eq!(done(work::MOVE, 3, libc::ENOMEM), (vec![], vec![], false));
     }
 }
