@@ -221,7 +221,7 @@ impl Space {
             }
             let (stopped_at, rest) = (run.page + run.moved as u64, run.count - run.moved);
             match error {
-                // The kernel itself has the first, pinned for its I/O. It stays, but keeps no other.
+                // The first is pinned for I/O of the kernel. It stays, but keeps no other.
                 libc::EBUSY if command.work == work::OWN_AND_MOVE => {
                     self.stays(stopped_at * PAGE..(stopped_at + 1) * PAGE);
                 }
