@@ -66,11 +66,7 @@ pub fn anonymous_bytes() -> io::Result<u64> {
         })
     };
     let anonymous = kib("Anonymous:").ok_or_else(|| {
-        io::Error::new(
-            io::ErrorKind::InvalidData,
-            "smaps_rollup has no line \
-                                                                   'Anonymous'",
-        )
+        io::Error::new(io::ErrorKind::InvalidData, "smaps_rollup has no line 'Anonymous'")
     })?;
     // Kernels before 5.3 do not tell it from files.
     Ok((anonymous + kib("Pss_Shmem:").unwrap_or(0)) * 1024)
@@ -89,8 +85,7 @@ pub fn private_pages(pid: u32) -> io::Result<u64> {
     let (Some(resident), Some(files)) = (pages(1), pages(2)) else {
         return Err(io::Error::new(
             io::ErrorKind::InvalidData,
-            "statm does not have the expected \
-                                                               fields",
+            "statm does not have the expected fields",
         ));
     };
     Ok(resident.saturating_sub(files))

@@ -43,8 +43,7 @@ impl UseMemory {
             match is_right {
                 true => Ok(()),
                 false => Err(Failure::Check(anyhow!(
-                    "memory does not contain the values that were \
-                                                written"
+                    "memory does not contain the values that were written"
                 ))),
             }
         })

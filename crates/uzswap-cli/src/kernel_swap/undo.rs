@@ -19,6 +19,9 @@ use uzswap_sys::swap::{loop_detach, loop_remove, swap_off};
 /// Mounts on top of each other that are unmounted.
 const MOUNTS_MAX: usize = 4;
 
+/// Advice, where a device is busy.
+const END_ITS_USERS: &str = "end the processes that have it open";
+
 /// What became of a change.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
@@ -153,8 +156,7 @@ fn undo_mount(folder: &Path) -> Result<Outcome, UndoError> {
         UndoError::new(
             format!("unmount {}", folder.display()),
             error,
-            "end the processes that \
-                                                                        have files in it",
+            "end the processes that have files in it",
         )
     };
     for unmounted in 0..MOUNTS_MAX {
@@ -177,14 +179,7 @@ fn undo_loop_device(number: u32, backing: &Path) -> Result<Outcome, UndoError> {
     if !folder.exists() {
         return Ok(Outcome::Nothing);
     }
-    let cannot = |error| {
-        UndoError::new(
-            format!("detach {device}"),
-            error,
-            "end the processes that \
-                                                                            have it open",
-        )
-    };
+    let cannot = |error| UndoError::new(format!("detach {device}"), error, END_ITS_USERS);
     if let Some(attached) = loop_file(number) {
         if attached != backing {
             return Ok(Outcome::Left(format!("{device} has {} by now", attached.display())));
@@ -222,21 +217,14 @@ fn undo_zram(number: u32, sequence: u64, bytes: u64) -> Result<Outcome, UndoErro
     if zram_sequence(number).is_none_or(|now| now != sequence) {
         return Ok(Outcome::Nothing);
     }
-    let cannot = |error| {
-        UndoError::new(
-            format!("remove {}", device.display()),
-            error,
-            "end the processes that have \
-                                                                       it open",
-        )
-    };
+    let cannot =
+        |error| UndoError::new(format!("remove {}", device.display()), error, END_ITS_USERS);
     let size = PathBuf::from(format!("/sys/block/zram{number}/disksize"));
     let size: u64 = read_setting(&size).map_err(cannot)?.parse().unwrap_or(0);
     if size != 0 && size != bytes {
         let shown = device.display();
         return Ok(Outcome::Left(format!(
-            "{shown} stays: it has {size} bytes, so another process \
-                                         uses it"
+            "{shown} stays: it has {size} bytes, so another process uses it"
         )));
     }
     if swap_areas().map_err(cannot)?.contains(&device) {

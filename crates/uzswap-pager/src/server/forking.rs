@@ -282,12 +282,9 @@ impl Server {
         space.watched = parent.watched.clone();
         let unprotected = parent.take_unprotected();
         // What the kernel does not give to children, and what it gives as zeros.
-        let [not_copied, wiped, stacks] = parent.fork_advice().map_err(|error| {
-            format!(
-                "cannot read the mappings of its parent: \
-                                                          {error}"
-            )
-        })?;
+        let [not_copied, wiped, stacks] = parent
+            .fork_advice()
+            .map_err(|error| format!("cannot read the mappings of its parent: {error}"))?;
         space.inherit_advice(wiped.clone(), stacks.clone());
         // Both run on by now.
         let unprotected = unprotected.map(|rest| parent.without_spared(rest, stacks.clone()));

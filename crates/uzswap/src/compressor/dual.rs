@@ -69,10 +69,9 @@ impl Compressor for Dual {
         match object.split_last() {
             Some((&FAST, object)) => self.fast.decompress(object, page),
             Some((&DENSE, object)) => self.dense.decompress(object, page),
-            Some((which, _)) => Err(Corrupt(format!(
-                "the object names compressor {which}; expected \
-                                                     0 or 1"
-            ))),
+            Some((which, _)) => {
+                Err(Corrupt(format!("the object names compressor {which}; expected 0 or 1")))
+            }
             None => Err(Corrupt("the object is empty".to_owned())),
         }
     }

@@ -104,8 +104,7 @@ impl CompressError {
             0 => CompressError::Failed("it returned an object of 0 bytes".to_owned()),
             1..=OUTPUT_BYTES => CompressError::TooBig,
             _ => CompressError::Failed(format!(
-                "it returned {bytes} bytes in a buffer of \
-                                               {OUTPUT_BYTES}"
+                "it returned {bytes} bytes in a buffer of {OUTPUT_BYTES}"
             )),
         }
     }
