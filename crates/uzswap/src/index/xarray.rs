@@ -441,3 +441,29 @@ impl Index for XArray {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU64;
+
+    use super::*;
+
+    #[test]
+    fn a_key_takes_no_chunk_of_nodes_that_it_does_not_need() {
+        const CHUNK_NODES: usize = 16;
+        for lowest in 1..=CHUNK_NODES as u64 {
+            // Some nodes on the lowest level; one level more each time; nodes on all levels.
+            let low = (0..lowest).map(|n| n << WAY_BITS);
+            let levels = (2..LEVELS_MAX as u32).map(|level| 1 << (level * WAY_BITS));
+            let others = (1..100).map(|n| n << 30 | n << 8);
+            let mut index = XArray::new();
+            for key in low.chain(levels).chain(others) {
+                assert_eq!(index.insert_or_replace(PageKey(key), Entry(NonZeroU64::MIN)), Ok(None));
+                // Their table takes less than a chunk.
+                let chunks = index.nodes.bytes() / size_of::<[Node; CHUNK_NODES]>();
+                assert_eq!(chunks, index.nodes.used().div_ceil(CHUNK_NODES), "key {key:#x}");
+                assert_eq!(index.audit(), Ok(()));
+            }
+        }
+    }
+}

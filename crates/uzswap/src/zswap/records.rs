@@ -485,4 +485,23 @@ mod tests {
             assert!(records.with_room.capacity() <= capacity, "{chunks} chunks");
         }
     }
+
+    #[test]
+    fn places_that_were_given_back_are_taken_again_in_their_order() {
+        const COUNT: u32 = 130 * CHUNK_RECORDS as u32; // their bitmap has three words
+        let mut records = Records::new(&Arc::default());
+        let fill = |records: &mut Records, from| {
+            for number in from..COUNT {
+                let key = PageKey(u64::from(number));
+                assert_eq!(records.insert(key, held(key.0)).unwrap(), number);
+            }
+            records.audit().unwrap();
+        };
+        fill(&mut records, 0);
+        for kept in [129, 128, 127, 66, 65, 64, 63, 2, 1].map(|kept| kept * CHUNK_RECORDS as u32) {
+            (kept..COUNT).rev().for_each(|number| _ = records.remove(number));
+            records.audit().unwrap();
+            fill(&mut records, kept);
+        }
+    }
 }

@@ -564,6 +564,10 @@ impl Keeping {
 mod tests {
     use super::*;
     use crate::index::radix::Radix;
+    use crate::zpool::Handle;
+    use crate::zswap::parts::StoreId;
+    use crate::zswap::tenant::Tenants;
+    use crate::zswap::{TenantId, TenantOptions};
 
     #[test]
     fn a_range_has_the_shards_of_its_keys_once_each() {
@@ -584,5 +588,54 @@ mod tests {
             assert!(expected == 0 || found.contains(&of(start)) && found.contains(&of(end)));
             assert!((1..found.len()).all(|n| !found[..n].contains(&found[n])));
         }
+    }
+
+    #[test]
+    fn shards_take_memory_each_with_its_index() {
+        let bytes = |count| {
+            let shards = Shards::new(count, &Arc::default(), || Box::new(Radix::new()), None);
+            shards.bytes()
+        };
+        assert_eq!(bytes(1), size_of::<ShardLock>() + Radix::new().bytes());
+        assert_eq!(bytes(64), 64 * bytes(1));
+    }
+
+    #[test]
+    fn a_staged_page_is_taken_once_and_only_as_it_was_staged() {
+        let order = Arc::new(Order::new(Tenants::new(StoreId::new(), 1)));
+        let records = Some((Lru::Plain, order));
+        let shards = Shards::new(1, &Arc::default(), || Box::new(Radix::new()), records);
+        let key = PageKey(7);
+        let mut shard = shards.of(key).lock();
+        let handle = Handle::from_bits(1);
+        let staged = Held { checksum: 1, ..Held::of_root(Content::AsIs { handle }) };
+        shard.put(key, staged).unwrap();
+        let other = Held { checksum: 2, ..staged };
+        assert!(shard.take_listed(PageKey(8), staged).is_none(), "not there");
+        assert!(shard.take_listed(key, other).is_none(), "stored again since");
+        assert_eq!(shard.listed_pages(TenantNumber::ROOT).0, 1);
+        let victim = shard.take_listed(key, staged).unwrap();
+        assert_eq!((victim.key, victim.held), (key, staged));
+        assert_eq!(shard.listed_pages(TenantNumber::ROOT).0, 0);
+        assert!(shard.take_listed(key, staged).is_none(), "being written");
+        shard.end_writing(victim.entry);
+        assert_eq!(shard.audit(&[]), Ok(()));
+    }
+
+    #[test]
+    fn a_page_begun_for_a_tenant_that_is_removed_is_of_the_one_above() {
+        let order = Arc::new(Order::new(Tenants::new(StoreId::new(), 1)));
+        let removed = order.tenants.add(TenantId::ROOT, TenantOptions::default()).unwrap();
+        let tenant = removed.as_number();
+        let handle = Handle::from_bits(1);
+        let held = Held { tenant, ..Held::of_root(Content::AsIs { handle }) };
+        order.tenants.charge(tenant, held.content.compressed_bytes()).unwrap();
+        order.tenants.begin_removal(removed).unwrap().begin();
+        let records = Some((Lru::Plain, order));
+        let shards = Shards::new(1, &Arc::default(), || Box::new(Radix::new()), records);
+        let mut shard = shards.of(PageKey(7)).lock();
+        shard.put(PageKey(7), held).unwrap();
+        assert_eq!(shard.get(PageKey(7)).unwrap().1.tenant, TenantNumber::ROOT);
+        assert_eq!(shard.listed_pages(TenantNumber::ROOT).0, 1);
     }
 }

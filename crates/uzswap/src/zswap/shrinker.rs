@@ -189,6 +189,7 @@ mod tests {
     use crate::backing::MemoryBacking;
     use crate::page::{Page, PageKey};
     use crate::random::SplitMix64;
+    use crate::zpool::ZpoolKind;
     use crate::zswap::{RecordOptions, TenantOptions, ZswapOptions};
 
     /// A page of which `noise` bytes do not shrink.
@@ -247,5 +248,41 @@ mod tests {
         assert_eq!(written, evictable / DYNAMIC_SHARE);
         assert!(written > 0, "a share of {evictable}");
         zswap.audit().unwrap();
+    }
+
+    #[test]
+    fn pages_that_are_protected_do_not_go() {
+        let records = Some(RecordOptions { lru: Lru::Protected, ..RecordOptions::default() });
+        let options = ZswapOptions { records, shards: 1, ..ZswapOptions::default() };
+        let zswap = Zswap::new(options).unwrap();
+        for key in 0..600 {
+            zswap.store(PageKey(key), &page_of(key, 1000)).unwrap();
+        }
+        let root = TenantId::ROOT.as_number();
+        let (pages, protected) = zswap.shards.number(0).lock().listed_pages(root);
+        assert!(pages == 600 && (50..=150).contains(&protected), "{protected} of {pages}");
+        let left = 600 - protected as u64;
+        let scaled = left * zswap.memory().compressed_bytes / (600 * PAGE_SIZE as u64);
+        // No call uses the protection up.
+        assert_eq!([(); 2].map(|()| zswap.evictable_pages()), [scaled; 2]);
+    }
+
+    #[test]
+    fn a_pool_is_fragmented_from_one_batch_of_unused_bytes_on() {
+        // Two objects of a quarter page in each page.
+        let options = ZswapOptions { zpool: ZpoolKind::Zbud, ..ZswapOptions::default() };
+        let zswap = Zswap::new(options).unwrap();
+        let unused = || {
+            let memory = zswap.memory();
+            memory.pool_bytes - memory.compressed_bytes
+        };
+        let mut keys = 0..1000;
+        while !zswap.is_fragmented(25) {
+            let key = keys.next().expect("many have enough unused bytes");
+            zswap.store(PageKey(key), &page_of(key, 1000)).unwrap();
+        }
+        let batch = (BATCH_PAGES * PAGE_SIZE) as u64;
+        assert!((batch..batch + PAGE_SIZE as u64).contains(&unused()), "{}", unused());
+        assert!(!zswap.is_fragmented(75) && !zswap.is_fragmented(100));
     }
 }

@@ -585,4 +585,21 @@ mod tests {
         let unknown = TenantId { store: None, number: TenantNumber(TENANTS_MAX as u16), life: 1 };
         assert_eq!(tenants.set(unknown, limit(1)), Err(TenantError::Unknown(unknown)));
     }
+
+    #[test]
+    fn each_tenant_takes_its_memory_and_a_time_for_each_shard() {
+        let bytes = |shards, more| {
+            let tenants = Tenants::new(StoreId::new(), shards);
+            for _ in 0..more {
+                tenants.add(TenantId::ROOT, TenantOptions::default()).unwrap();
+            }
+            tenants.bytes()
+        };
+        for shards in [1, 64] {
+            let each = size_of::<Tenant>() + 8 * shards;
+            assert_eq!(bytes(shards, 1), bytes(shards, 0) + each);
+            assert_eq!(bytes(shards, 5), bytes(shards, 0) + 5 * each);
+            assert!(bytes(shards, 0) >= each + TENANTS_MAX * size_of::<usize>());
+        }
+    }
 }

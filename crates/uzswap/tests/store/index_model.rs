@@ -368,6 +368,27 @@ fn the_ends_of_the_key_space_are_keys_like_any_other() {
 }
 
 #[test]
+fn few_keys_are_counted_and_valid_wherever_they_are() {
+    for kind in IndexKind::ALL {
+        let max = key_max(kind);
+        for key in [0, 1, 63, 64, 511, 512, max - 1, max] {
+            let index = kind.build();
+            let empty_bytes = index.bytes();
+            let mut modelled = Modelled::new(index, format!("key {key:#x}"));
+            modelled.check_key(key);
+            for key in [key, max / 2, 1000] {
+                modelled.insert(key);
+                modelled.check_key(key);
+                modelled.check();
+            }
+            modelled.take(max / 2);
+            modelled.check_key(key);
+            modelled.finish(empty_bytes);
+        }
+    }
+}
+
+#[test]
 fn ranges_end_where_nodes_do() {
     for kind in IndexKind::ALL {
         let mut modelled = Modelled::new(kind.build(), "borders".to_owned());

@@ -589,6 +589,7 @@ fn errors_say_which_part_did_what() {
             matches!(&error, StoreError::AllocFail { source: ZpoolError::Failed(_), .. });
         assert!(is_failed, "{error:?}");
         assert_eq!(scene.zswap.lost_objects(), 1);
+        scene.zswap.audit().unwrap();
     }
     for (method, deed) in [
         (Decompress, Deed::Panic),
@@ -614,8 +615,23 @@ fn errors_say_which_part_did_what() {
         let shrunk = scene.zswap.shrink(TenantId::ROOT, 10);
         assert_eq!((shrunk.pages(), shrunk.failed), (0, 10), "{deed:?}");
     }
+    let error = of(false, Audit, Deed::Panic).zswap.audit().unwrap_err();
+    assert!(error.to_string().contains("told to"), "{error}");
+    // An object that is not shown stays where it is, and counts as corrupt.
+    for deed in [Deed::Panic, Deed::Nothing, Deed::Length(usize::MAX)] {
+        let scene = of(true, ReadObject, deed);
+        let before = scene.zswap.counters();
+        let shrunk = scene.zswap.shrink(TenantId::ROOT, 10);
+        scene.orders.give(None);
+        let after = scene.zswap.counters();
+        assert_eq!((shrunk.pages(), shrunk.failed), (0, 10), "{deed:?}");
+        assert_eq!(after.decompress_fail - before.decompress_fail, 10, "{deed:?}");
+        assert_eq!(after.backing_pages, before.backing_pages);
+        scene.zswap.audit().unwrap();
+    }
     let scene = of(false, Remove, Deed::Nothing);
     assert!(scene.zswap.invalidate(PageKey(250)) && scene.zswap.lost_objects() == 1);
+    scene.zswap.audit().unwrap();
 }
 
 /// Blocks that could not be discarded can be taken again: none is lost, and nobody waits.

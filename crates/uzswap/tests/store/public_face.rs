@@ -246,6 +246,7 @@ fn statistics_tell_the_options_by_their_names() {
     let zswap = Zswap::with_backing(options, Box::new(MemoryBacking::new(33).unwrap())).unwrap();
     (0..3).for_each(|key| _ = zswap.store(PageKey(key), &page(key)).unwrap());
     zswap.shrink(TenantId::ROOT, 3);
+    assert_eq!(zswap.options(), &options);
     let told = zswap.stats();
     let others = OptionNames {
         zpool: "z3fold".to_owned(),
@@ -308,6 +309,25 @@ fn each_policy_takes_its_memory() {
     // Two bytes a block.
     let blocks = with_backing(options, 64 + (1 << 20)) - batch - tenants - latencies;
     assert!((2 << 20..3 << 20).contains(&blocks), "{blocks}");
+}
+
+#[test]
+fn one_verb_in_sixteen_is_timed_if_any_is() {
+    let timed = |options: ZswapOptions| {
+        // A thread of its own, whose first verb is timed.
+        let work = move || {
+            let zswap = Zswap::new(options).unwrap();
+            (0..160).for_each(|key| _ = zswap.store(PageKey(key), &page(key)).unwrap());
+            let mut loaded = [0; PAGE_SIZE];
+            (0..160).for_each(|key| assert!(zswap.load(PageKey(key), &mut loaded).unwrap()));
+            zswap.latencies().verbs().map(|(_, counts)| counts.count)
+        };
+        std::thread::spawn(work).join().unwrap()
+    };
+    assert_eq!(timed(ZswapOptions::default().latencies(true)), [10, 10, 0, 0]);
+    for options in [ZswapOptions::default().latencies(false), ZswapOptions::bare()] {
+        assert_eq!(timed(options), [0; 4]);
+    }
 }
 
 /// A compressor of others that has no other way for pages that are to take little room.

@@ -299,3 +299,28 @@ fn a_restored_store_is_in_its_budget_from_the_first_byte() {
     println!("{restored} restored");
     assert!(restored >= 2 * 2 * IndexKind::ALL.len());
 }
+
+#[test]
+fn pages_give_way_to_the_index_of_a_restored_store() {
+    const MANY: u64 = 500;
+    const STRIDE: u64 = 1 << 20;
+    let full = Zswap::new(ZswapOptions::default()).unwrap();
+    for number in 0..MANY {
+        full.store(PageKey(number * STRIDE), &page_of(number)).unwrap();
+    }
+    let snapshot = snapshot_of(&full);
+    for index in [IndexKind::Radix, IndexKind::BTree, IndexKind::RbTree] {
+        for kib in [300, 320, 340] {
+            let options = ZswapOptions::default()
+                .index(index)
+                .shards(1)
+                .max_pool_bytes(kib << 10)
+                .counted(Counted::PoolAndMetadata);
+            let new = Zswap::with_backing(options, backing(Some(MANY as u32)).unwrap()).unwrap();
+            let reader = SnapshotReader::new("snapshot", &snapshot[..]).unwrap();
+            let (restored, told) = new.restore_from(reader).unwrap();
+            assert!(told.backing_pages > 0 && restored.budget().peak_bytes() <= kib << 10);
+            check_all(&restored, MANY, STRIDE, &|| format!("{index}, {kib} KiB"));
+        }
+    }
+}

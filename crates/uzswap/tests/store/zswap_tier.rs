@@ -334,3 +334,27 @@ fn a_page_that_comes_back_leaves_its_copy_while_half_of_the_blocks_are_free() {
         zswap.audit().unwrap();
     }
 }
+
+#[test]
+fn free_blocks_apart_from_each_other_take_as_many_pages() {
+    const BLOCKS: u64 = 64;
+    let backing = Box::new(MemoryBacking::new(BLOCKS as u32).unwrap());
+    let options = ZswapOptions::default().shards(1).written_as(WrittenAs::Pages);
+    let zswap = Zswap::with_backing(options, backing).unwrap();
+    let page = |key: u64| page_of(key * 8 + 2);
+    let write_all = |keys: std::ops::Range<u64>| {
+        let count = (keys.end - keys.start) as usize;
+        keys.for_each(|key| _ = zswap.store(PageKey(key), &page(key)).unwrap());
+        let shrunk = zswap.shrink(TenantId::ROOT, count);
+        assert_eq!((shrunk.written_back, shrunk.failed), (count, 0));
+    };
+    write_all(0..BLOCKS);
+    // Every other block is free.
+    (0..BLOCKS).step_by(2).for_each(|key| assert!(zswap.invalidate(PageKey(key))));
+    write_all(100..100 + BLOCKS / 2);
+    let mut loaded = [0; PAGE_SIZE];
+    for key in (1..BLOCKS).step_by(2).chain(100..100 + BLOCKS / 2) {
+        assert!(zswap.load_in_place(PageKey(key), &mut loaded).unwrap() && loaded == page(key));
+    }
+    zswap.audit().unwrap();
+}

@@ -678,3 +678,85 @@ impl<K: Key, const LEAF: usize, const INNER: usize> Index for BTree<K, LEAF, INN
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU64;
+
+    use super::*;
+
+    fn insert<const LEAF: usize, const INNER: usize>(tree: &mut BTree<u64, LEAF, INNER>, key: u64) {
+        let put = tree.insert_or_replace(PageKey(key), Entry(NonZeroU64::MIN));
+        assert_eq!((put, tree.audit()), (Ok(None), Ok(())), "key {key}");
+    }
+
+    fn filled<const LEAF: usize, const INNER: usize>(
+        keys: impl Iterator<Item = u64>,
+    ) -> BTree<u64, LEAF, INNER> {
+        let mut tree = BTree::new();
+        keys.for_each(|key| insert(&mut tree, key));
+        tree
+    }
+
+    #[test]
+    fn a_run_of_keys_fills_its_leaves() {
+        for (count, expected) in [(31, vec![31]), (32, vec![1, 31]), (100, vec![7, 31, 31, 31])] {
+            let up: BTree64 = filled((0..count).map(|n| n * 2));
+            let down: BTree64 = filled((0..count).rev().map(|n| n * 2));
+            for tree in [up, down] {
+                let leaves = 0..tree.leaves.used() as u32;
+                let mut pairs: Vec<usize> = leaves.map(|id| tree.leaves.get(id).len()).collect();
+                pairs.sort_unstable();
+                assert_eq!(pairs, expected);
+            }
+        }
+    }
+
+    #[test]
+    fn a_full_leaf_gives_to_the_one_beside_it() {
+        // 31 keys in the first leaf and 9 in the second; and the other way round.
+        let up: BTree64 = filled((0..40).map(|n| n * 2));
+        let down: BTree64 = filled((0..40).rev().map(|n| n * 2));
+        for (mut tree, key) in [(up, 21), (down, 61)] {
+            insert(&mut tree, key);
+            assert_eq!(tree.leaves.used(), 2, "key {key}");
+        }
+    }
+
+    #[test]
+    fn a_run_between_full_leaves_leaves_none_too_empty() {
+        const STRIDE: u64 = 1000;
+        for place in 0..31 {
+            let before = (4 * 31 + place) * STRIDE;
+            let up: Vec<u64> = (1..100).map(|n| before + n).collect();
+            let down = up.iter().rev().copied().collect();
+            for run in [up, down] {
+                let mut tree: BTree64 = filled((0..310).map(|n| n * STRIDE));
+                run.into_iter().for_each(|key| insert(&mut tree, key));
+            }
+        }
+    }
+
+    /// Fills and empties trees in several orders, the latter from the middle on.
+    fn fill_and_empty<const LEAF: usize, const INNER: usize>() {
+        const KEYS: u64 = 211; // a prime
+        let strides = [1, 2, 40, KEYS - 1];
+        for (a, b) in strides.into_iter().flat_map(|a| strides.map(|b| (a, b))) {
+            let mut tree: BTree<u64, LEAF, INNER> = filled((0..KEYS).map(|n| n * a % KEYS));
+            for key in (0..KEYS).map(|n| (n * b + KEYS / 2) % KEYS) {
+                assert!(tree.take(PageKey(key)).is_some());
+                assert_eq!(tree.audit(), Ok(()), "{LEAF}, {INNER}: strides {a}, {b}; {key} gone");
+            }
+            assert_eq!((tree.count(), tree.bytes()), (0, size_of_val(&tree)));
+        }
+    }
+
+    #[test]
+    fn nodes_that_lose_pairs_stay_full_enough() {
+        fill_and_empty::<2, 3>();
+        fill_and_empty::<3, 4>();
+        fill_and_empty::<10, 3>();
+        fill_and_empty::<9, 9>();
+        fill_and_empty::<31, 42>();
+    }
+}

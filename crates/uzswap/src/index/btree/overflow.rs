@@ -156,4 +156,46 @@ mod tests {
         assert_eq!(random.remedy(), Remedy::Split(16));
         assert_eq!(Overflow { left: Some(21), ..random }.remedy(), Remedy::Left(26));
     }
+
+    const HALF: Overflow = Overflow {
+        capacity: 31,
+        fewest: (7, 7),
+        place: 12,
+        last_insert: None,
+        left: Some(31),
+        right: Some(31),
+    };
+
+    #[test]
+    fn two_neighbouring_inserts_are_a_run() {
+        let run = |last_insert| Overflow { last_insert, ..HALF }.run();
+        for (last, expected) in
+            [(10, Run::None), (11, Run::Up), (12, Run::Down), (13, Run::None), (30, Run::None)]
+        {
+            assert_eq!(run(Some(last)), expected, "{last}");
+        }
+        assert_eq!(run(None), Run::None);
+    }
+
+    #[test]
+    fn a_neighbour_takes_what_is_worth_the_move() {
+        let remedy = |last_insert, place, left, right| {
+            let (left, right) = (Some(left), Some(right));
+            Overflow { last_insert, place, left, right, ..HALF }.remedy()
+        };
+        // Random keys: half of the room, from an eighth of a node on, where there is more of it.
+        assert_eq!(remedy(None, 12, 29, 29), Remedy::Split(16));
+        assert_eq!(remedy(None, 12, 29, 28), Remedy::Right(30));
+        assert_eq!(remedy(None, 12, 28, 29), Remedy::Left(30));
+        assert_eq!(remedy(None, 12, 21, 11), Remedy::Right(22));
+        // A run up: all that is behind it to the left, else what is ahead of it to the right.
+        assert_eq!(remedy(Some(24), 25, 21, 11), Remedy::Left(31));
+        assert_eq!(remedy(Some(24), 25, 30, 11), Remedy::Left(31));
+        assert_eq!(remedy(Some(24), 25, 31, 20), Remedy::Right(26));
+        assert_eq!(remedy(Some(29), 30, 31, 31), Remedy::Split(25));
+        // A run down: the same, mirrored.
+        assert_eq!(remedy(Some(4), 4, 20, 20), Remedy::Right(21));
+        assert_eq!(remedy(Some(4), 4, 20, 31), Remedy::Left(24));
+        assert_eq!(remedy(Some(4), 4, 31, 31), Remedy::Split(7));
+    }
 }

@@ -65,4 +65,20 @@ mod tests {
             assert_eq!((scale(0, end), scale(u64::MAX, end)), (0, end - 1));
         }
     }
+
+    #[test]
+    fn each_bit_counts_of_numbers_and_of_bytes() {
+        let of_numbers = |numbers: &[u64]| {
+            let mut hasher = MultiplyHasher::default();
+            numbers.iter().for_each(|&number| hasher.write_u64(number));
+            hasher.finish()
+        };
+        let mut hashes = std::collections::HashSet::new();
+        for first in [0, 1, GOLDEN, u64::MAX] {
+            assert!((0..64).all(|bit| hashes.insert(of_numbers(&[first, 1 << bit]))), "{first}");
+        }
+        let mut hasher = MultiplyHasher::default();
+        hasher.write(&[7, 0, 255]);
+        assert_eq!(hasher.finish(), of_numbers(&[7, 0, 255]));
+    }
 }

@@ -322,4 +322,16 @@ mod tests {
         }
         assert_eq!((lone.used(), lone.bytes()), (0, 0));
     }
+
+    #[test]
+    fn a_table_shrinks_however_many_entries_go_at_once() {
+        for kept in [1, 2, 5, 20, 100, 200] {
+            let mut lone = filled((0..1000).map(|n| n << 20));
+            let wanted = |key: PageKey| key.0 >> 20 >= kept;
+            assert_eq!(lone.take_where(wanted, usize::MAX, &mut |_, _| ()) as u64, 1000 - kept);
+            lone.audit().unwrap();
+            let allowed = 43 * lone.used() + 3 * SLOTS_MIN * size_of::<Slot>();
+            assert!(lone.bytes() <= allowed, "{} for {kept}", lone.bytes());
+        }
+    }
 }

@@ -374,17 +374,77 @@ mod tests {
     use crate::zswap::snapshot::SnapshotOptions;
     use crate::zswap::{Zswap, ZswapOptions};
 
-    #[test]
-    fn a_page_that_cannot_be_valid_is_told_with_its_block() {
+    /// A snapshot of so many pages of 4096 bytes each.
+    fn snapshot_of(pages: u64) -> Vec<u8> {
         let options = ZswapOptions::default().compressor(CompressorKind::None);
         let zswap = Zswap::new(options).unwrap();
         let mut page = [0; PAGE_SIZE];
-        for key in 0..300 {
+        for key in 0..pages {
             page[0] = key as u8 | 1;
             zswap.store(PageKey(key), &page).unwrap();
         }
         let mut bytes = Vec::new();
         zswap.snapshot_to(&mut bytes, SnapshotOptions::default()).unwrap();
+        bytes
+    }
+
+    #[test]
+    fn no_block_is_empty() {
+        // 64 pages fill a block.
+        for (pages, expected) in
+            [(0, &[][..]), (1, &[1]), (64, &[64]), (65, &[64, 1]), (128, &[64, 64])]
+        {
+            let bytes = snapshot_of(pages);
+            let mut reader = SnapshotReader::new("bytes", &bytes[..]).unwrap();
+            let mut blocks = Vec::new();
+            while let Some(block) = reader.next_block().unwrap() {
+                blocks.push(block.pages().count());
+            }
+            assert_eq!(blocks, expected, "{pages} pages");
+        }
+    }
+
+    #[test]
+    fn a_wrong_checksum_is_told_beside_the_right_one() {
+        let mut bytes = snapshot_of(1);
+        let end = PREFIX_BYTES + u32_at(&bytes, MAGIC.len() + 4) as usize;
+        bytes[PREFIX_BYTES] ^= 1;
+        let (right, wrong) = (u64_at(&bytes, end), checksum(0, &bytes[..end]));
+        let told = SnapshotReader::new("bytes", &bytes[..]).unwrap_err().to_string();
+        for sum in [right, wrong] {
+            assert!(told.contains(&format!("the checksum {sum:#018x}")), "{told}");
+        }
+    }
+
+    /// Is interrupted before each read, which gives few bytes.
+    struct Interrupted<'a> {
+        bytes: &'a [u8],
+        is_next: bool,
+    }
+
+    impl Read for Interrupted<'_> {
+        fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+            self.is_next = !self.is_next;
+            if self.is_next {
+                return Err(io::ErrorKind::Interrupted.into());
+            }
+            let few = room.len().min(1000);
+            self.bytes.read(&mut room[..few])
+        }
+    }
+
+    #[test]
+    fn a_read_that_is_interrupted_is_made_again() {
+        let bytes = snapshot_of(70);
+        let input = Interrupted { bytes: &bytes, is_next: false };
+        let mut reader = SnapshotReader::new("bytes", input).unwrap();
+        while reader.next_block().unwrap().is_some() {}
+        assert_eq!(reader.summary().unwrap().pages(), 70);
+    }
+
+    #[test]
+    fn a_page_that_cannot_be_valid_is_told_with_its_block() {
+        let bytes = snapshot_of(300);
         let mut reader = SnapshotReader::new("bytes", &bytes[..]).unwrap();
         let mut number = 0;
         loop {
