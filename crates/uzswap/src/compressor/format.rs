@@ -130,4 +130,14 @@ mod tests {
             assert_eq!(serde_json::from_str::<ObjectFormat>(&json).unwrap(), nested, "{json}");
         }
     }
+
+    #[test]
+    fn objects_of_two_compressors_have_two_degrees_of_density() {
+        for name in ["lz4+zstd", "zstd:1+zstd:19", "lz4+lz4"] {
+            assert!(ObjectFormat::of_name(name).is_pair(), "{name}");
+        }
+        for name in ["lz4", "lzo-rle", "zstd:3", "deflate", "none", "mine", "lz4+mine"] {
+            assert!(!ObjectFormat::of_name(name).is_pair(), "{name}");
+        }
+    }
 }

@@ -283,3 +283,56 @@ impl FromStr for CompressorKind {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_is_refused_is_told_with_the_reason() {
+        for (text, told) in [
+            ("lz4:1", "compressor 'lz4' has no levels"),
+            ("none:", "compressor 'none' has no levels"),
+            #[cfg(feature = "lzo")]
+            ("lzo:1", "compressor 'lzo' has no levels"),
+            #[cfg(feature = "lzo")]
+            ("lzo-rle:9", "compressor 'lzo-rle' has no levels"),
+            #[cfg(feature = "deflate")]
+            ("deflate:13", "level of compressor 'deflate' must be 0 to 12, got '13'"),
+            #[cfg(feature = "deflate")]
+            ("deflate:", "level of compressor 'deflate' must be 0 to 12, got ''"),
+        ] {
+            assert_eq!(text.parse::<CompressorKind>().unwrap_err().to_string(), told);
+        }
+        for text in ["", "lz5", "lz5:1", ":1"] {
+            let error = text.parse::<CompressorKind>().unwrap_err();
+            assert!(matches!(error, CompressorNameError::Unknown(_)), "{text}: {error}");
+        }
+    }
+
+    /// A thread keeps its working state from page to page, and each level has its own.
+    #[cfg(all(feature = "zstd", feature = "deflate"))]
+    #[test]
+    fn levels_that_take_turns_give_the_lengths_that_each_gives_alone() {
+        fn length(kind: CompressorKind) -> usize {
+            let mut words = crate::random::SplitMix64::new(1);
+            let mut page = [0; PAGE_SIZE];
+            for at in 0..PAGE_SIZE {
+                let word = words.next_word() as usize;
+                let again = page[at.saturating_sub(1 + word % 300)];
+                page[at] = if word >> 32 & 3 == 0 { (word >> 40) as u8 } else { again };
+            }
+            kind.build().compress(&page, &mut [0; OUTPUT_BYTES]).unwrap()
+        }
+        let alone = |kind| std::thread::spawn(move || length(kind)).join().unwrap();
+        for kinds in [
+            [CompressorKind::Deflate(1), CompressorKind::Deflate(12)],
+            [CompressorKind::Zstd(1), CompressorKind::Zstd(19)],
+        ] {
+            let [fast, dense] = kinds.map(alone);
+            assert!(dense < fast, "{kinds:?}: {fast} and {dense} bytes");
+            let turns = [0, 1, 0, 0, 1, 1].map(|level| length(kinds[level]));
+            assert_eq!(turns, [fast, dense, fast, fast, dense, dense], "{kinds:?}");
+        }
+    }
+}

@@ -536,4 +536,19 @@ mod tests {
             assert!(again.iter().all(|page| page.page_count() == 1 && page[0] == 0));
         }
     }
+
+    #[test]
+    fn the_rest_of_a_huge_page_in_use_is_in_reserve() {
+        let huge = HUGE_PAGE_SIZE / HOST_PAGE_SIZE;
+        let arena = Arena::on(Arc::new(Budget::unlimited()), HostPages::Huge);
+        let mut runs = Vec::new();
+        for used in (7..huge * 2).step_by(7) {
+            runs.push(arena.alloc(7).unwrap());
+            let stats = arena.stats();
+            let expected = (used, used.next_multiple_of(huge) - used);
+            assert_eq!((stats.used_pages, stats.reserve_pages), expected);
+        }
+        assert_eq!(runs[0].pages_to_huge_border(), 0);
+        runs.into_iter().for_each(|run| arena.free(run));
+    }
 }

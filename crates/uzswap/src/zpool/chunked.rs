@@ -303,3 +303,63 @@ impl<S> IndexMut<PageId> for ChunkPages<S> {
         &mut self.pages[id as usize].state
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Table = ChunkPages<Option<u8>>;
+
+    /// Pages 1 and 0 on list 5, page 2 on none, entry 3 vacant.
+    fn table() -> Table {
+        let mut table = Table::new(&Arc::default());
+        for state in [Some(5), Some(5), None, None] {
+            table.reserve().unwrap();
+            let id = table.add(PageRun::map(1).unwrap(), state);
+            state.into_iter().for_each(|list| table.link(id, list));
+        }
+        table.take(3);
+        table
+    }
+
+    #[test]
+    fn an_audit_tells_each_fault() {
+        let faults: [(fn(&mut Table), &str); 13] = [
+            (|table| table.pages[2].list = 5, "C1: page 2 is marked for list 5, not None"),
+            (|table| table.pages[0].list = 4, "C1: page 0 is marked for list 4, not Some(5)"),
+            (|table| table.used = 4, "C3: 3 entries have pages, 4 are counted"),
+            (|table| table.occupied |= 1 << 7, "C2: the bit of list 7 is wrong"),
+            (|table| table.pages[0].next = 9, "C1: a list leaves the table"),
+            (
+                |table| {
+                    (table.pages[3].list, table.pages[3].previous) = (5, 0);
+                    table.pages[0].next = 3;
+                },
+                "C1: page 3 does not belong on list 5",
+            ),
+            (
+                |table| {
+                    table.heads.swap(5, 6);
+                    table.occupied = 1 << 6;
+                },
+                "C1: page 1 does not belong on list 6",
+            ),
+            (|table| table.pages[1].previous = 2, "C1: page 1 does not belong on list 5"),
+            (
+                |table| (table.heads[5], table.occupied) = (NONE, 0),
+                "C1: 0 pages listed, 1 not, of 3",
+            ),
+            (|table| table.vacant_head = 9, "C3: the vacant list leaves the table"),
+            (|table| table.vacant_head = 0, "C3: entry 0 does not belong on the vacant list"),
+            (|table| table.pages[3].next = 3, "C3: entry 3 does not belong on the vacant list"),
+            (|table| table.vacant_head = NONE, "C3: 0 entries vacant, 3 used of 4"),
+        ];
+        table().audit(|&state| state).unwrap();
+        for (plant, told) in faults {
+            let mut table = table();
+            plant(&mut table);
+            let error = table.audit(|&state| state).unwrap_err().to_string();
+            assert!(error.contains(told), "no '{told}' in: {error}");
+        }
+    }
+}

@@ -280,4 +280,28 @@ mod tests {
         assert_eq!(table.used(), held.len());
         table.audit().unwrap();
     }
+
+    #[test]
+    fn an_audit_tells_each_fault() {
+        let faults: [(fn(&mut HandleTable), &str); 5] = [
+            (|table| table.free_head = 7, "free list leaves the handle table"),
+            (|table| table.free_head = 0, "free list reaches the used handle cell 0"),
+            (|table| table.cells[1] = FREE | 1, "free list of the handle table has a cycle"),
+            (|table| table.free_head = NO_CELL, "2 cells, 1 used, 1 free, 0 on the free list"),
+            (|table| table.used = 2, "2 cells, 2 used, 1 free, 1 on the free list"),
+        ];
+        for (plant, told) in faults {
+            let mut table = HandleTable::new(0, &Arc::default());
+            // As if this location were the end of a free list.
+            let handles = [u64::from(NO_CELL), 5].map(|location| {
+                table.reserve().unwrap();
+                table.insert(location)
+            });
+            table.remove(handles[1]).unwrap();
+            table.audit().unwrap();
+            plant(&mut table);
+            let error = table.audit().unwrap_err().to_string();
+            assert!(error.contains(told), "no '{told}' in: {error}");
+        }
+    }
 }

@@ -543,4 +543,73 @@ mod tests {
         headless.into_iter().for_each(|handle| pool.remove(handle).unwrap());
         assert_eq!(pool.stats().pool_pages, 1);
     }
+
+    #[test]
+    fn a_middle_left_alone_moves_to_a_page_with_room() {
+        let (pool, [first, middle, last]) = page_of_three([20, 10, 20]);
+        pool.insert(&[3; 40 * CHUNK_BYTES]).unwrap();
+        pool.remove(first).unwrap();
+        pool.remove(last).unwrap();
+        assert_eq!((place(&pool, middle), pool.stats().pool_pages), ((1, Last), 1));
+        check(&pool, middle, 1, 64 - 10);
+    }
+
+    #[test]
+    fn a_middle_that_becomes_first_may_leave_if_it_is_at_home() {
+        let (pool, [first, middle, last]) = page_of_three([20, 10, 20]);
+        let [_, end, _] = [30, 20, 5].map(|chunks| pool.insert(&vec![3; chunks * CHUNK_BYTES]));
+        [first, last].into_iter().for_each(|handle| pool.remove(handle).unwrap());
+        assert_eq!(place(&pool, middle), (0, First)); // the other page is full
+        pool.remove(end.unwrap()).unwrap();
+        assert_eq!((pool.compact(), place(&pool, middle)), (1, (1, Last)));
+        check(&pool, middle, 1, 64 - 10);
+    }
+
+    #[test]
+    fn a_middle_that_becomes_first_stays_if_it_is_foreign() {
+        let pool = Z3fold::new(Arc::new(Arena::new()));
+        let [first, last, beside, moved] = [(20, 0), (20, 2), (50, 3), (10, 1)]
+            .map(|(chunks, n)| pool.insert(&vec![n; chunks * CHUNK_BYTES]).unwrap());
+        assert_eq!(place(&pool, moved), (1, Last));
+        pool.remove(beside).unwrap();
+        assert_eq!(place(&pool, moved), (0, Middle));
+        // A page with room for it, which nothing leaves.
+        for chunks in [40, 10] {
+            pool.insert(&vec![4; chunks * CHUNK_BYTES]).unwrap();
+        }
+        [first, last].into_iter().for_each(|handle| pool.remove(handle).unwrap());
+        assert_eq!((place(&pool, moved), pool.compact()), ((0, First), 0));
+        check(&pool, moved, 1, 2);
+    }
+
+    #[test]
+    fn an_audit_tells_each_fault() {
+        // Page 0 has three objects, page 1 one of 61 chunks, page 2 a headless one.
+        let faults: [(fn(&mut Pages<Buddies>), &str); 9] = [
+            (|pages| pages.table[2].chunks[0] = 1, "T1: objects beside a headless one"),
+            (|pages| pages.table[0].middle_start = 21, "T1: Middle does not fit"),
+            (|pages| pages.table[0].middle_start = 60, "T1: Middle does not fit"),
+            (|pages| pages.table[0].chunks[2] = 40, "T1: Last does not fit"),
+            (|pages| pages.table[0].cells.swap(0, 2), "T3: First names cell"),
+            (|pages| pages.table[1].chunks = [0; 3], "T1: no object"),
+            (|pages| pages.table[1].foreign = 2, "T3: Middle is foreign and absent"),
+            (
+                |pages| {
+                    pages.handles.reserve().unwrap();
+                    pages.handles.insert(location(0, First));
+                },
+                "T3: 5 objects, 6 handles",
+            ),
+            (|pages| pages.table.unlink(1), "T2: C1: page 1 is marked"),
+        ];
+        for (plant, told) in faults {
+            let (pool, _) = page_of_three([20, 10, 20]);
+            pool.insert(&[3; 61 * CHUNK_BYTES]).unwrap();
+            pool.insert(&[3; 4096]).unwrap();
+            pool.audit().unwrap();
+            plant(&mut pool.pages().write());
+            let error = pool.audit().unwrap_err().to_string();
+            assert!(error.contains(told), "no '{told}' in: {error}");
+        }
+    }
 }

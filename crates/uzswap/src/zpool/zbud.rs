@@ -198,4 +198,45 @@ mod tests {
         drop(pool);
         assert_eq!(arena.stats().used_pages, 0);
     }
+
+    #[test]
+    fn an_audit_tells_each_fault() {
+        // Cells 0 and 1 name the objects of page 0, cell 2 that of page 1; page 2 is gone.
+        let faults: [(fn(&mut Pages<Buddies>), &str); 6] = [
+            (|pages| pages.table[1].first = 64, "B1: page 1 has 64 and 0 chunks"),
+            (|pages| pages.table.unlink(1), "B2: C1: page 1 is marked"),
+            (
+                |pages| pages.handles.relocate(2, location(1, End::Last)),
+                "B3: a handle names the Last of page 1, wrongly",
+            ),
+            (
+                |pages| {
+                    pages.table[2].first = 1;
+                    pages.handles.relocate(2, location(2, End::First));
+                },
+                "B3: a handle names the First of page 2, wrongly",
+            ),
+            (
+                |pages| pages.handles.relocate(1, location(0, End::First)),
+                "B3: a handle names the First of page 0, wrongly",
+            ),
+            (
+                |pages| {
+                    pages.table.unlink(1);
+                    pages.table[1].last = 1;
+                },
+                "B3: 4 objects, 3 handles",
+            ),
+        ];
+        for (plant, told) in faults {
+            let pool = Zbud::new(Arc::new(Arena::new()));
+            let handles =
+                [20, 20, 62, 62].map(|chunks| pool.insert(&vec![1; chunks * CHUNK_BYTES]));
+            pool.remove(*handles[3].as_ref().unwrap()).unwrap();
+            pool.audit().unwrap();
+            plant(&mut pool.pages().write());
+            let error = pool.audit().unwrap_err().to_string();
+            assert!(error.contains(told), "no '{told}' in: {error}");
+        }
+    }
 }

@@ -117,6 +117,38 @@ fn runs_of_zeros_are_four_bytes() {
     assert!(lzo_bytes < 60, "{lzo_bytes}");
 }
 
+/// A run ends 20 bytes before the end of the page, and no later than a run of 4 has to.
+#[test]
+fn runs_that_reach_the_end_of_the_page_are_cut_there() {
+    let [_, lzo_rle] = both();
+    for start in PAGE_SIZE - 40..PAGE_SIZE - 20 {
+        let mut page = [1; PAGE_SIZE];
+        page[start..].fill(0);
+        // Header, 5 literals, a match of over 4000 bytes, the run, literals, the last instruction.
+        let literals = PAGE_SIZE - (PAGE_SIZE - 20).max(start + 4);
+        let literals = literals + if literals > 18 { 2 } else { 1 };
+        assert_eq!(object(&*lzo_rle, &page).unwrap().len(), 2 + 6 + 19 + 4 + literals + 3);
+        check(&page, &format!("zeros from {start} on"));
+    }
+}
+
+/// The step to the next place that is looked at grows with the literals since the last match.
+#[test]
+fn a_match_close_behind_another_is_found_anywhere_in_the_page() {
+    let [lzo, lzo_rle] = both();
+    for start in [100, 1000, 2000, 3000] {
+        let mut page = [1; PAGE_SIZE];
+        page[start..start + 8].copy_from_slice(b"no match");
+        for at in start + 8..PAGE_SIZE {
+            page[at] = page[at - 8];
+        }
+        for compressor in [&lzo, &lzo_rle] {
+            let bytes = object(&**compressor, &page).unwrap().len();
+            assert!(bytes < 80, "{start}: {bytes} bytes");
+        }
+    }
+}
+
 #[test]
 fn what_is_wrong_with_a_stream_is_told() {
     let literals = [&[0_u8; 17][..], &[1], &[7; 4099]].concat();
@@ -137,7 +169,10 @@ fn what_is_wrong_with_a_stream_is_told() {
         stream
     };
     let with = |count: usize, end: &[u8]| [&whole(count)[..], end].concat();
-    assert!(decode(&with(4096, &[17, 0, 0])) == Ok([7; PAGE_SIZE]));
+    for version in [&[][..], &[17, 0], &[17, 1]] {
+        let stream = [version, &with(4096, &[17, 0, 0])].concat();
+        assert!(decode(&stream) == Ok([7; PAGE_SIZE]), "{version:?}");
+    }
     for (stream, words) in [
         (vec![], "ends before"),
         (vec![17, 0, 0], "to 0 bytes instead of 4096"),
@@ -159,6 +194,18 @@ fn what_is_wrong_with_a_stream_is_told() {
     ] {
         let message = decode(&stream).unwrap_err();
         assert!(message.contains(words), "no '{words}' in: {message}");
+    }
+    // Only with all its marks is it a run in version 1, far from the end of a stream and near it.
+    for (instruction, words) in [
+        ([17, 0xfc, 0xff, 1], "4 of the page starts 32767 bytes before"),
+        ([25, 0xf8, 0xff, 1], "4 of the page starts 49150 bytes before"),
+        ([25, 0xfc, 0xfe, 1], "4 of the page starts 49087 bytes before"),
+    ] {
+        for rest in [0, 40] {
+            let stream = [&[17, 1, 21, 7, 7, 7, 7][..], &instruction, &vec![0; rest]].concat();
+            let message = decode(&stream).unwrap_err();
+            assert!(message.contains(words), "no '{words}' in: {message}");
+        }
     }
     // In version 1 the same is a run of 99 zeros.
     let run = [&[17, 1][..], &with(4000, &[31, 0xfc, 0xff, 11, 17, 0, 0])].concat();

@@ -135,7 +135,9 @@ fn growth_calls_the_shrinker_before_the_pool_is_full() {
     // Two pages take a host page: some more than three quarters.
     let end = POOL_BYTES / 4096 * 2 * 13 / 16;
     (0..end).for_each(|key| _ = zswap.store(PageKey(key), &half_noise(key)).unwrap());
-    wait_until("the pool is at its threshold", || is_at_threshold(&zswap));
+    // The shrinker is called at 12/16, and may be done before the last 1/16 is stored.
+    let most_bytes = POOL_BYTES / 2 + POOL_BYTES / 16;
+    wait_until("the pool is near its threshold", || zswap.budget().pool_bytes() <= most_bytes);
     drop(shrinker);
     let counters = zswap.counters();
     assert_eq!(counters.pool_limit_hit + counters.reject_alloc_fail, 0);

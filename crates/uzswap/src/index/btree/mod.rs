@@ -54,7 +54,7 @@ type Inner<K, const INNER: usize> = Node<K, u32, INNER>;
 const LEVELS_MAX: usize = 16;
 
 /// The index as a B+-tree with keys of type `K`, `LEAF` entries a leaf (from 2) and `INNER`
-/// children an inner node (from 3).
+/// children an inner node (from 3). Neither is a multiple of 8.
 pub struct BTree<K, const LEAF: usize, const INNER: usize> {
     leaves: NodeArena<Leaf<K, LEAF>>,
     inners: NodeArena<Inner<K, INNER>>,

@@ -216,3 +216,19 @@ pub fn fullness_group(used: usize, slots: usize) -> usize {
         _ => used * 100 / slots / 10 + 1,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_tells_the_options_that_it_was_made_from() {
+        let other = ZsmallocOptions::default()
+            .chain_size(CHAIN_SIZE_MIN)
+            .handle_header(HandleHeader::Beside)
+            .mapping(ObjectMapping::Copy);
+        for options in [ZsmallocOptions::default(), other] {
+            assert_eq!(ClassTable::new(options).options(), options);
+        }
+    }
+}

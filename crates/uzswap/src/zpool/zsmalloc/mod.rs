@@ -310,6 +310,7 @@ mod tests {
             assert_eq!(compacted(&[4, 4, 4, 1]), [4, 4, 5]); // not 3, 5, 5: from the emptiest
             assert_eq!(compacted(&[4, 1, 1]), [1, 5]); // not 2, 4: into the fullest
             assert_eq!(compacted(&[4, 4, 3]), [3, 4, 4]); // not a page to gain: nothing moves
+            assert_eq!(compacted(&[3, 2, 1]), [2, 4]); // not 1, 5: no more is moved than has to be
         }
     }
 
@@ -328,6 +329,81 @@ mod tests {
             let (used, freeable) = if is_used { (6, pages) } else { (0, 0) };
             assert_eq!((class.slots_used, class.freeable_pages), (used, freeable));
             assert_eq!(zspages, if is_used { 3 } else { 0 });
+        }
+    }
+
+    /// 5 slots of 3264 bytes in 4 pages: all but the first and the last are in two pages.
+    #[test]
+    fn an_object_in_two_pages_is_moved_whole() {
+        fn move_two<P: ZspagePages>() {
+            let pool = Zsmalloc::<P>::new(Arc::new(Arena::new()), ZsmallocOptions::default());
+            let object = |n: usize| Vec::from_iter((0..3200).map(|at| (at / 16 + at + n) as u8));
+            let handles = Vec::from_iter((0..10).map(|n| pool.insert(&object(n)).unwrap()));
+            for gone in [0, 3, 4, 6, 8] {
+                pool.remove(handles[gone]).unwrap();
+            }
+            assert_eq!(pool.compact(), 4);
+            for n in [1, 2, 5, 7, 9] {
+                pool.read(handles[n], |slot| assert!(slot[..3200] == object(n))).unwrap();
+            }
+        }
+        move_two::<Contiguous>();
+        move_two::<CopiedPages>();
+        move_two::<MappedPages>();
+    }
+
+    #[test]
+    fn an_object_crosses_pages_by_its_slot() {
+        let pool = Zsmalloc::<CopiedPages>::new(Arc::new(Arena::new()), ZsmallocOptions::default());
+        for (bytes, crosses) in [
+            (3200, vec![false, true, true, true, false]),
+            (2700, vec![false, true, false]),
+            (2040, vec![false, false]), // each ends at a border or begins there
+            (4096, vec![false]),
+        ] {
+            assert_eq!(pool.table().class_of(bytes).slots, crosses.len());
+            for crosses in crosses {
+                let handle = pool.insert(&vec![7; bytes]).unwrap();
+                assert_eq!(pool.crosses_pages(handle), Ok(crosses), "{bytes} bytes");
+            }
+        }
+        let gone = pool.insert(&[7; 64]).unwrap();
+        pool.remove(gone).unwrap();
+        assert_eq!(pool.crosses_pages(gone), Err(UnknownHandle(gone)));
+    }
+
+    #[test]
+    fn an_empty_pool_counts_each_lock_and_each_class_once() {
+        let pool = Zsmalloc::<Contiguous>::new(Arc::new(Arena::new()), ZsmallocOptions::default());
+        let lock_bytes = size_of::<PoolLock<ClassPages<Contiguous>>>();
+        // A group for each number of slots in use, from none to all.
+        let class_bytes = |class: &SizeClass| lock_bytes + size_of_val(class) + class.slots + 1;
+        let bytes = pool.table().classes().iter().map(class_bytes).sum::<usize>();
+        let fixed_bytes = size_of::<Zsmalloc<Contiguous>>();
+        assert_eq!(pool.stats().metadata_bytes, fixed_bytes + bytes);
+    }
+
+    #[test]
+    fn an_audit_tells_a_class_and_a_count_that_are_wrong() {
+        let faults: [(fn(&Zsmalloc<Contiguous>), &str); 2] = [
+            (
+                |pool| pool.pool_pages.store(5, Ordering::Relaxed),
+                "zspages own 4 host pages, 5 are counted",
+            ),
+            (
+                |pool| {
+                    for class in &pool.classes {
+                        class.write().take_pages().for_each(|pages| pages.give_back(&pool.arena));
+                    }
+                },
+                "class 3264: 0 slots in use for 2 handles",
+            ),
+        ];
+        for (plant, told) in faults {
+            let pool = pool_with::<Contiguous>(&[2]);
+            pool.audit().unwrap();
+            plant(&pool);
+            assert_eq!(pool.audit().unwrap_err().to_string(), told);
         }
     }
 }

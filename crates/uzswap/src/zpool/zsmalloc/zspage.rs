@@ -566,3 +566,83 @@ fn location(id: ZspageId, slot: u32) -> Location {
 fn zspage_and_slot(location: Location) -> (ZspageId, u32) {
     ((location >> 8) as u32, (location & 0xff) as u32)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::ZsmallocOptions;
+    use super::super::class::ClassTable;
+    use super::*;
+    use crate::zpool::Arena;
+
+    type Pages = ClassPages<Contiguous>;
+
+    /// A class of 5 slots: slots 0 and 2 of zspage 0, one slot of zspage 1, zspage 2 is gone.
+    fn class(arena: &Arena) -> Pages {
+        let class = *ClassTable::new(ZsmallocOptions::default()).class_of(3200);
+        assert_eq!(class.slots, 5);
+        let mut pages = Pages::new(0, class, true, arena.budget());
+        let mut handles = Vec::new();
+        for objects in [3, 1, 1] {
+            pages.reserve().unwrap();
+            let id = pages.add_zspage(Contiguous::take(arena, class.pages).unwrap());
+            for _ in 0..objects {
+                pages.reserve().unwrap();
+                handles.push(pages.place(id, &[7; 3200]));
+            }
+        }
+        for number in [1, 4] {
+            let emptied = pages.remove(handles[number]).unwrap();
+            emptied.into_iter().for_each(|pages| pages.give_back(arena));
+        }
+        pages
+    }
+
+    #[test]
+    fn an_audit_tells_each_fault() {
+        // Lists 5 and 3 hold zspages of 2 and of 1 slot in use.
+        let faults: [(fn(&mut Pages), &str); 21] = [
+            (|pages| pages.class.pages += 1, "pages, its class"),
+            (|pages| pages.zspages[0].used = 0, "Z3: 0 of 5 slots in use"),
+            (|pages| pages.zspages[0].used = 6, "Z3: 6 of 5 slots in use"),
+            (|pages| pages.handles.relocate(0, location(1, 0)), "Z1: slot 0 names cell 0"),
+            (|pages| pages.zspages[0].used = 3, "Z1: 2 words in use, 3 counted"),
+            (|pages| pages.set_word(0, 2, LAST << 1), "Z1: 1 words in use, 2 counted"),
+            (|pages| pages.zspages[0].free_head = 0, "Z2: the free list holds slot 0"),
+            (|pages| pages.zspages[0].free_head = 4, "Z2: the free list holds slot 4"),
+            (|pages| pages.zspages[0].free_head = LAST, "Z2: 2 free, 2 used of 5"),
+            (|pages| pages.set_word(0, 1, 1 << 1), "Z2: the free list has a cycle"),
+            (
+                |pages| {
+                    pages.handles.reserve().unwrap();
+                    pages.handles.insert(location(0, 0));
+                },
+                "3 slots in use for 4 handles",
+            ),
+            (|pages| pages.vacant_head = 9, "the vacant list leaves the table"),
+            (|pages| pages.vacant_head = 1, "entry 1 does not belong on the vacant list"),
+            (|pages| pages.zspages[2].next = 2, "entry 2 does not belong on the vacant list"),
+            (|pages| pages.vacant_head = NONE, "1 vacant entries, 0 on their list"),
+            (|pages| pages.zspage_count = 3, "2 zspages have pages, 3 are counted"),
+            (|pages| pages.heads.swap(3, 5), "Z3: zspage 0 does not belong on list 3"),
+            (|pages| pages.zspages[1].previous = 0, "Z3: zspage 1 does not belong on list 3"),
+            (
+                |pages| (pages.zspages[2].used, pages.heads[3]) = (1, 2),
+                "Z3: zspage 2 does not belong on list 3",
+            ),
+            (|pages| pages.group_counts[3] = 2, "Z3: list 3 has 1 zspages, 2 counted"),
+            (
+                |pages| (pages.heads[3], pages.group_counts[3]) = (NONE, 0),
+                "Z3: a zspage is on no list",
+            ),
+        ];
+        let arena = Arena::new();
+        for (plant, told) in faults {
+            let mut pages = class(&arena);
+            pages.audit().unwrap();
+            plant(&mut pages);
+            let error = pages.audit().unwrap_err().to_string();
+            assert!(error.contains(told), "no '{told}' in: {error}");
+            pages.take_pages().for_each(|pages| pages.give_back(&arena));
+        }
+    }
+}
