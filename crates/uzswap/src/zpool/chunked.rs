@@ -324,7 +324,8 @@ mod tests {
 
     #[test]
     fn an_audit_tells_each_fault() {
-        let faults: [(fn(&mut Table), &str); 13] = [
+        type Fault = (fn(&mut Table), &'static str);
+        let faults: [Fault; 13] = [
             (|table| table.pages[2].list = 5, "C1: page 2 is marked for list 5, not None"),
             (|table| table.pages[0].list = 4, "C1: page 0 is marked for list 4, not Some(5)"),
             (|table| table.used = 4, "C3: 3 entries have pages, 4 are counted"),

@@ -283,7 +283,8 @@ mod tests {
 
     #[test]
     fn an_audit_tells_each_fault() {
-        let faults: [(fn(&mut HandleTable), &str); 5] = [
+        type Fault = (fn(&mut HandleTable), &'static str);
+        let faults: [Fault; 5] = [
             (|table| table.free_head = 7, "free list leaves the handle table"),
             (|table| table.free_head = 0, "free list reaches the used handle cell 0"),
             (|table| table.cells[1] = FREE | 1, "free list of the handle table has a cycle"),

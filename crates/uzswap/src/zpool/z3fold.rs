@@ -584,8 +584,9 @@ mod tests {
 
     #[test]
     fn an_audit_tells_each_fault() {
+        type Fault = (fn(&mut Pages<Buddies>), &'static str);
         // Page 0 has three objects, page 1 one of 61 chunks, page 2 a headless one.
-        let faults: [(fn(&mut Pages<Buddies>), &str); 9] = [
+        let faults: [Fault; 9] = [
             (|pages| pages.table[2].chunks[0] = 1, "T1: objects beside a headless one"),
             (|pages| pages.table[0].middle_start = 21, "T1: Middle does not fit"),
             (|pages| pages.table[0].middle_start = 60, "T1: Middle does not fit"),

@@ -201,8 +201,9 @@ mod tests {
 
     #[test]
     fn an_audit_tells_each_fault() {
+        type Fault = (fn(&mut Pages<Buddies>), &'static str);
         // Cells 0 and 1 name the objects of page 0, cell 2 that of page 1; page 2 is gone.
-        let faults: [(fn(&mut Pages<Buddies>), &str); 6] = [
+        let faults: [Fault; 6] = [
             (|pages| pages.table[1].first = 64, "B1: page 1 has 64 and 0 chunks"),
             (|pages| pages.table.unlink(1), "B2: C1: page 1 is marked"),
             (

@@ -385,7 +385,8 @@ mod tests {
 
     #[test]
     fn an_audit_tells_a_class_and_a_count_that_are_wrong() {
-        let faults: [(fn(&Zsmalloc<Contiguous>), &str); 2] = [
+        type Fault = (fn(&Zsmalloc<Contiguous>), &'static str);
+        let faults: [Fault; 2] = [
             (
                 |pool| pool.pool_pages.store(5, Ordering::Relaxed),
                 "zspages own 4 host pages, 5 are counted",

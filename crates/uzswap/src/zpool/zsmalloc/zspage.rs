@@ -599,8 +599,9 @@ mod tests {
 
     #[test]
     fn an_audit_tells_each_fault() {
+        type Fault = (fn(&mut Pages), &'static str);
         // Lists 5 and 3 hold zspages of 2 and of 1 slot in use.
-        let faults: [(fn(&mut Pages), &str); 21] = [
+        let faults: [Fault; 21] = [
             (|pages| pages.class.pages += 1, "pages, its class"),
             (|pages| pages.zspages[0].used = 0, "Z3: 0 of 5 slots in use"),
             (|pages| pages.zspages[0].used = 6, "Z3: 6 of 5 slots in use"),
