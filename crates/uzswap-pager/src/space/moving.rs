@@ -299,7 +299,7 @@ mod tests {
             let has_no_memory = space.has_no_memory();
             (space.collected.shared, stay, has_no_memory)
         };
-        // It may be shared, and is made the program's own first.
+        // The page may be shared, and is made the program's own first.
         assert_eq!(done(work::MOVE, 3, libc::EBUSY), (vec![(13, 5)], vec![], false));
         assert_eq!(done(work::OWN_AND_MOVE, 3, libc::EBUSY), (vec![], vec![13], false));
         // The kernel refuses more mappings, and nothing went.

@@ -32,8 +32,9 @@ const REMAPPED_PAGES: usize = TRAY_PAGES - 1;
 pub(crate) enum Way {
     /// By UFFDIO_MOVE, those that have these rights, mapping by mapping.
     Move(Rights),
-    /// Likewise, once they are the program's alone, those that no other process has: a page that
-    /// the kernel refuses then is pinned, and stays. It would write to where mremap moves it.
+    /// By UFFDIO_MOVE, those that no other process has, once they are the program's alone. A page
+    /// that the kernel refuses then is pinned, and stays: after mremap the kernel would write to
+    /// the page in staging.
     Own(Rights),
     /// By mremap, those that no other process has.
     Remap,
