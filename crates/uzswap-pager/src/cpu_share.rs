@@ -148,10 +148,10 @@ mod tests {
         assert_eq!(run(20, 5, [2.0; 2], |_| in_vain).map(f64::round), [2.0, 1.0]);
         // A thread that waits now and then is no contention.
         let now_and_then = |ms: u64| CpuSample { is_contended: ms.is_multiple_of(3), ..IDLE };
+        assert_eq!(run(20, 5, [2.0; 2], now_and_then).map(f64::round), [2.0, 1.0]);
         // Nor are threads of the run.
         assert_eq!(run(20, 5, [2.0; 2], |_| ALONE).map(f64::round), [2.0, 1.0]);
         assert_eq!(run(20, 0, [2.0; 2], |_| ALONE).map(f64::round), [2.0, 1.0]);
-        assert_eq!(run(20, 5, [2.0; 2], now_and_then).map(f64::round), [2.0, 1.0]);
     }
 
     #[test]
