@@ -85,6 +85,8 @@ fn main() -> ExitCode {
     add("what_a_core_file_lacks_is_told".to_owned(), missing_core, Box::new(core_file));
     let name = "who_shares_memory_is_shown_no_zeros".to_owned();
     add(name, missing.clone(), Box::new(no_zeros));
+    let name = "a_message_waits_for_no_program".to_owned();
+    add(name, missing.clone(), Box::new(messages_beside_writes));
     let name = "what_does_not_fit_the_pool_stays".to_owned();
     add(name, missing.clone(), Box::new(unfit_pages));
     add("pages_that_stay_are_named".to_owned(), missing.clone(), Box::new(pages_that_stay));
@@ -507,6 +509,19 @@ fn no_zeros() {
         read.is_empty() && said.contains("the process or its helper has ended"),
         "{read}{said}"
     );
+}
+
+/// A program and its supervisor have one pipe. Programs with too little address space for a helper
+/// get a message each.
+fn messages_beside_writes() {
+    let script = "\"$0\" --scenario writes-to-stderr & \
+                  for size in $(seq 9000 50 14000); do \
+                  sh -c \"ulimit -v $size; exec true\" >/dev/null 2>&1; done; wait $!";
+    let arguments = ["-c", script, &this_program()];
+    let output = run_in("24M", "sh", &arguments).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "it ended with {}", output.status);
+    let message = b"is unmanaged: it cannot create";
+    assert!(output.stderr.windows(message.len()).any(|words| words == message));
 }
 
 /// ps and others find a program by its arguments, while all else leaves it.

@@ -30,6 +30,7 @@ use super::watcher::ToWatch;
 use super::written::{WriteBack, WriteBackOptions};
 use super::{Bell, Pager, RunReport, Sampling, too_many_files, wake_descriptor};
 use crate::doctor::{self, Finding};
+use crate::messages::{Messages, log};
 use uzswap::backing::BackingError;
 use uzswap::trace::{Recorder, TraceAbout, TraceError};
 use uzswap::zswap::{BuildError, Zswap, ZswapOptions};
@@ -39,7 +40,6 @@ use uzswap_sys::foreign;
 use uzswap_sys::process;
 use uzswap_sys::signals::{self, SignalNumber};
 use uzswap_sys::spawn;
-use uzswap_sys::stderr::log;
 use uzswap_sys::wait::{self, Waiter};
 
 /// How a program is run.
@@ -157,6 +157,7 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
 
     // Before any thread is started.
     let waiter = Waiter::new();
+    let _messages = setup("start a thread", Messages::start())?;
     let record = |((path, about), file): (&(PathBuf, TraceAbout), File)| {
         Recorder::begin(path, file, about, |error| {
             log(&format!("{error}; the recording ends here, the program continues"));

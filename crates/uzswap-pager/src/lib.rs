@@ -35,6 +35,7 @@ mod helper;
 mod launch;
 mod lineage;
 mod mappings;
+mod messages;
 mod meter;
 mod metrics;
 mod other_load;
@@ -100,11 +101,11 @@ use watcher::{Due, ToWatch};
 use written::WriteBack;
 pub use written::{WriteBackOptions, WriteBackReport};
 
+use crate::messages::log;
 use uzswap::page::{PAGE_SIZE, Page};
 use uzswap::trace::Recorder;
 use uzswap::zswap::{StoreError, Zswap};
 use uzswap_sys::death_guard::DeathGuard;
-use uzswap_sys::stderr::log;
 
 /// Programs may grow untold by one part in so many of the limit at most: what is kept free for that
 /// is not theirs.

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
+use crate::messages::log;
 use uzswap_sys::foreign::Maker;
-use uzswap_sys::stderr::log;
 use uzswap_sys::{peer, process};
 
 /// Generations between the supervisor and a process at most.

@@ -206,6 +206,7 @@ pub(crate) fn run(name: &str) -> ! {
         "words-of-threads" => words_of_threads(),
         "owners-end" => owners_end(),
         "both-write" => both_write(),
+        "writes-to-stderr" => writes_to_stderr(),
         "many-read" => many_read(),
         "many-small" => many_small(),
         "many-write" => many_write(),
@@ -303,6 +304,22 @@ pub(crate) fn run(name: &str) -> ! {
         _ => super::wrong("no such scenario"),
     }
     std::process::exit(0)
+}
+
+/// Writes its memory to the pipe that its supervisor has, too. The kernel locks the pipe while it
+/// waits for a page.
+fn writes_to_stderr() {
+    let at = filled();
+    for _ in 0..6 {
+        let (mut from, end) = (at, at + PAGES * PAGE);
+        while from < end {
+            match raw::write(2, from, (end - from).min(16 * PAGE)) {
+                ..=0 => super::wrong("cannot write to the pipe"),
+                written => from += written as usize,
+            }
+        }
+    }
+    check(at);
 }
 
 /// Memory that the program registers itself stays its own; if the supervisor has registered it

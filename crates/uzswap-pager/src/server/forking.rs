@@ -10,6 +10,7 @@ use rustix::process::{Resource, getrlimit};
 use super::handshake::leaves_spare_files;
 use super::{PAGE, Server};
 use crate::family::Family;
+use crate::messages::log;
 use crate::outsiders::{Outsider, same_program_above};
 use crate::process_files::children_of;
 use crate::ranges::Ranges;
@@ -18,7 +19,6 @@ use crate::space::Space;
 use crate::table::{Entry, Place, UNKNOWN};
 use crate::{SpaceLock, lock, too_many_files};
 use uzswap_sys::process;
-use uzswap_sys::stderr::log;
 use uzswap_sys::userfaultfd::Userfaultfd;
 
 /// A fork that may be told before what other threads of the parent had done to the mappings. As

@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 
 use super::{PAGE, Server, Token};
 use crate::lock;
+use crate::messages::log;
 use crate::peer::Peer;
 use crate::polled::Polled;
-use uzswap_sys::stderr::log;
 use uzswap_sys::userfaultfd::{Event, Message, Userfaultfd};
 
 /// How long nothing is told: at an exec(2) or the end of a process nobody misses the page.
