@@ -82,9 +82,10 @@ impl Governor {
         process::prefer_this_thread();
         self.goes_first = process::run_first().is_ok();
         while !self.pager.stop.load(Ordering::Relaxed) {
-            let since = Instant::now();
+            let since = process::thread_time();
             let used = self.pager.sample();
-            let looked = since.elapsed();
+            // Not by the clock: on a busy machine a look waits, and programs grow meanwhile.
+            let looked = process::thread_time().saturating_sub(since);
             let goal = self.pager.goal_bytes();
             if used > goal || self.is_to_be_freed() {
                 self.pager.ring();
@@ -107,7 +108,7 @@ impl Governor {
             let pause = Duration::from_millis(room_ms).clamp(LOOK_MIN, most);
             let pause = if is_watched { LOOK_MIN } else { pause };
             let least = if self.share.is_raised { Duration::ZERO } else { looked * ORDINARY_PART };
-            self.pager.pause(pause.max(least));
+            self.pager.pause(pause.max(least.min(LOOK_MAX)));
         }
         if let Some(tree) = &self.tree {
             tree.thread().unpark();

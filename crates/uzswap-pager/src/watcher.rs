@@ -11,8 +11,6 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use rustix::time::{ClockId, clock_gettime};
-
 use super::process_files::Size;
 use super::space::{Look, Space, watch};
 use super::{Pager, SpaceLock, lock};
@@ -135,21 +133,15 @@ impl Due {
     }
 }
 
-/// What the calling thread has had of a processor. What it waits for is not at others' cost.
-fn processor_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
-}
-
 /// Starts them.
 pub(super) fn start(pager: &Arc<Pager>) -> io::Result<Vec<JoinHandle<()>>> {
     let work = |pager: Arc<Pager>| {
         process::prefer_this_thread();
         while let Some(space) = pager.to_watch.next() {
-            let before = processor_time();
+            let before = process::thread_time();
             // One that has just ended is told of by its helper.
             let _ = watch(&space, &mut |slot| pager.release(slot));
-            let took = processor_time() - before;
+            let took = process::thread_time() - before;
             lock(&space).looks.end(took);
             pager.to_watch.looked(took, part(pager.untold.load(Ordering::Relaxed)));
         }

@@ -7,6 +7,7 @@ use std::mem::MaybeUninit;
 use std::time::Duration;
 
 use rustix::param::clock_ticks_per_second;
+use rustix::time::{ClockId, clock_gettime};
 
 /// Processor time this process has used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -31,6 +32,12 @@ pub fn cpu_time_of_children() -> CpuTime {
 /// in bytes.
 pub fn peak_bytes_of_children() -> u64 {
     u64::try_from(usage_of(libc::RUSAGE_CHILDREN).ru_maxrss).unwrap_or(0) * 1024
+}
+
+/// Processor time that the calling thread has used. Waits do not count.
+pub fn thread_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 fn usage_of(who: libc::c_int) -> libc::rusage {

@@ -6,10 +6,9 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle, available_parallelism};
 use std::time::{Duration, Instant};
 
-use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
-use uzswap_sys::process::{prefer_this_thread, run_first};
+use uzswap_sys::process::{self, prefer_this_thread, run_first};
 
 use super::{Held, KernelPool, KernelSwap, KernelSwapError, MemoryCgroup, MemoryUsage, PoolReader};
 
@@ -228,8 +227,7 @@ impl Watch {
         // What came after the last look.
         self.last = None;
         self.try_look();
-        let time = clock_gettime(ClockId::ThreadCPUTime);
-        self.report.cpu_ns = time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64;
+        self.report.cpu_ns = process::thread_time().as_nanos() as u64;
         self.report.timeline = self.timeline.samples;
         self.report
     }
