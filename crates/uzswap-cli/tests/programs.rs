@@ -57,7 +57,7 @@ enum With {
 
 const LIMITS: &[(u64, With)] = &[(50, With::Nothing), (30, With::Nothing), (30, With::File)];
 
-const PROGRAMS: [Program; 23] = [
+const PROGRAMS: [Program; 25] = [
     Program {
         name: "python_with_dicts_and_lists",
         needs: &["python3"],
@@ -110,6 +110,13 @@ const PROGRAMS: [Program; 23] = [
         command: |folder, scale| heap(folder, scale, &["musl-gcc", "-O1"]),
         limits: LIMITS,
     },
+    // Each thread takes a lock of musl when it ends, which the kernel then releases.
+    more("threads_with_musl", &["musl-gcc"], |folder, scale| {
+        of_c("threads.c", folder, scale, &["musl-gcc", "-O1"])
+    }),
+    more("threads_with_glibc", &["gcc"], |folder, scale| {
+        of_c("threads.c", folder, scale, &["gcc", "-O1", "-pthread"])
+    }),
     Program {
         name: "rust_with_an_allocator_of_its_own",
         needs: &[],
@@ -241,9 +248,14 @@ fn must(command: &mut Command) {
 
 /// `heap.c`, compiled by such a command.
 fn heap(folder: &Path, scale: u64, compiler: &[&str]) -> Vec<String> {
-    let program = folder.join("heap");
+    of_c("heap.c", folder, scale, compiler)
+}
+
+/// A program of this folder, compiled.
+fn of_c(source: &str, folder: &Path, scale: u64, compiler: &[&str]) -> Vec<String> {
+    let program = folder.join("program");
     let mut command = Command::new(compiler[0]);
-    must(command.args(&compiler[1..]).arg("-o").arg(&program).arg(data("heap.c")));
+    must(command.args(&compiler[1..]).arg("-o").arg(&program).arg(data(source)));
     vec![program.to_str().unwrap().to_owned(), scale.to_string()]
 }
 

@@ -10,7 +10,7 @@ use crate::filtered::{Apart, advance, stage, take_pipe};
 use crate::protocol::{
     Control, MAP_ANEW, MESSAGE_BYTES, Message, RUNS_MAX, Run, holder, kind, work,
 };
-use crate::{FOR_FORKS, ForForks, PATH_BYTES, SOCKET_PATH, WATCHED};
+use crate::{END_WORD, FOR_FORKS, ForForks, PATH_BYTES, SOCKET_PATH, WATCHED};
 
 /// The helper's stack, all the memory that is its own.
 const STACK_BYTES: usize = 64 << 10;
@@ -136,6 +136,16 @@ pub(crate) fn start(hello: u32, door: Option<u32>) {
             let _ = ask(call::FUTEX, [at, FUTEX_WAIT_PRIVATE, 0, 0, 0, 0]);
         }
     }
+}
+
+/// Address of the word that the kernel clears when the calling thread ends; 0 where the kernel does
+/// not tell it (without CONFIG_CHECKPOINT_RESTORE).
+pub(crate) fn end_word() -> usize {
+    const PR_GET_TID_ADDRESS: usize = 40;
+    let mut address = 0_usize;
+    let to = ptr::from_mut(&mut address).addr();
+    let told = ask(call::PRCTL, [PR_GET_TID_ADDRESS, to, 0, 0, 0, 0]);
+    told.map_or(0, |_| address)
 }
 
 /// Memory for the stack of a thread, which a child of a fork does not have.
@@ -476,7 +486,8 @@ impl Helper {
         // SAFETY: null, or memory that stays mapped and is all atomics.
         let for_forks = unsafe { FOR_FORKS.load(Ordering::Relaxed).as_ref() };
         let identity = for_forks.map_or(0, page_of_identity);
-        let ready = [staging as u64, staging_bytes as u64, identity as u64];
+        let end_word = END_WORD.load(Ordering::Relaxed);
+        let ready = [staging, staging_bytes, identity, end_word].map(|word| word as u64);
         // The helper keeps it open too: with the supervisor gone, memory that is not there must not
         // read as zeros.
         send(socket, Message::new(kind::READY, ready), Some(userfaultfd as i32))

@@ -40,6 +40,11 @@ static SOCKET_PATH: SocketPath = SocketPath(UnsafeCell::new([0; PATH_BYTES]));
 /// Parts of the program's memory are watched. In the program's own memory, so that a fork has it.
 static WATCHED: AtomicBool = AtomicBool::new(false);
 
+/// Address of the word that the kernel clears when the program's first thread ends; 0 where it is
+/// not known. In musl it is a lock that each thread takes before it ends. Written once, before the
+/// program's `main`.
+static END_WORD: AtomicUsize = AtomicUsize::new(0);
+
 /// State of the helper that a fork needs. All zero means no helper; a child of any kind of fork
 /// finds this memory all zero.
 struct ForForks {
@@ -186,6 +191,7 @@ extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *cons
     let room = unsafe { &mut *SOCKET_PATH.0.get() };
     room[..path.len()].copy_from_slice(path);
     at_fork(will_fork, has_forked, forked);
+    END_WORD.store(helper::end_word(), Ordering::Relaxed);
     FOR_FORKS.store(helper::memory_for_forks(), Ordering::Relaxed);
     // Its children have helpers in any case.
     if !insists_on_one_thread() {

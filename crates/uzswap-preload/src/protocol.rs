@@ -22,7 +22,7 @@
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Of this protocol: the first word of every message.
-pub const MAGIC: u32 = 0x757a_0003;
+pub const MAGIC: u32 = 0x757a_0004;
 
 /// The variable that names the supervisor's socket.
 pub const SOCKET_VARIABLE: &str = "UZSWAP_SOCKET";
@@ -69,7 +69,8 @@ pub struct Message {
     pub kind: u32,
     /// HELLO: address and bytes of the helper's own memory, and the secret that it read on the page
     /// of identity, 0 and 0 for none. WELCOME: bytes of staging wanted. READY: address and bytes of
-    /// staging, address of the page of identity. CANNOT: an errno. END: an exit code.
+    /// staging, address of the page of identity, address of the word that the kernel clears when
+    /// the first thread ends (0: not known). CANNOT: an errno. END: an exit code.
     pub words: [u64; WORDS],
 }
 

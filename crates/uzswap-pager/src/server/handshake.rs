@@ -398,7 +398,7 @@ impl Server {
         ready: Message,
         fd: Option<Foreign>,
     ) -> io::Result<Option<Stage>> {
-        let [start, bytes, identity, _] = ready.words;
+        let [start, bytes, identity, end_word] = ready.words;
         let staging = memory(start, bytes)?;
         if bytes != STAGING_BYTES {
             return Err(io::ErrorKind::InvalidData.into());
@@ -462,6 +462,7 @@ impl Server {
         child.identify_by(identity);
         let helper = Helper::new(pending.connection, welcomed.control, start);
         let met = child.meet(peer, helper, files, release);
+        child.leave_end_word(end_word);
         if could_exceed {
             let _ = child.watch_shared(release);
         }

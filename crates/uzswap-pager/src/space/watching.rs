@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::forking::PROTECT_MAX;
+use super::words::LISTS;
 use super::{PAGE, Space, pages};
 use crate::mappings::Mapping;
 use crate::process_files::{ProcessFiles, Size, threads};
@@ -212,7 +213,20 @@ impl Space {
         let Some(range) = self.thread.and_then(process::arguments_of) else { return };
         let start = range.start / PAGE * PAGE;
         let pages = start..range.end.next_multiple_of(PAGE).min(start + ARGUMENTS_MAX);
-        self.words.insert_arguments(pages.clone());
+        self.leave_for_good(pages);
+    }
+
+    /// Leaves the word where it is that the kernel clears when the first thread ends. A thread that
+    /// ends has no faults served. In musl the word is a lock that all threads take when they end.
+    pub(crate) fn leave_end_word(&mut self, address: u64) {
+        if LISTS.contains(&address) {
+            let start = address / PAGE * PAGE;
+            self.leave_for_good(start..(address + 4).next_multiple_of(PAGE));
+        }
+    }
+
+    fn leave_for_good(&mut self, pages: Range<u64>) {
+        self.words.insert_lasting(pages.clone());
         self.left.insert(pages);
     }
 

@@ -30,9 +30,10 @@ const FOUND_MAX: usize = 4096;
 /// Pages that are never moved.
 #[derive(Debug, Default)]
 pub(super) struct Words {
-    /// All of them: those of `arguments`, and those that were found lately.
+    /// All of them: those of `lasting`, and those that were found lately.
     all: Ranges,
-    arguments: Ranges,
+    /// Of arguments, and of the word that is cleared when the first thread ends.
+    lasting: Ranges,
     /// That were found since they last grew older.
     found: Ranges,
     /// Threads whose entries were looked at.
@@ -40,8 +41,8 @@ pub(super) struct Words {
 }
 
 impl Words {
-    pub(super) fn insert_arguments(&mut self, pages: Range<u64>) {
-        self.arguments.insert(pages.clone());
+    pub(super) fn insert_lasting(&mut self, pages: Range<u64>) {
+        self.lasting.insert(pages.clone());
         self.all.insert(pages);
     }
 
@@ -58,11 +59,11 @@ impl Words {
     /// Forgets what was found before, and was not found again since this was called last.
     pub(super) fn grow_older(&mut self) {
         self.all = std::mem::take(&mut self.found);
-        self.arguments.iter().for_each(|pages| self.all.insert(pages));
+        self.lasting.iter().for_each(|pages| self.all.insert(pages));
     }
 
     pub(super) fn remove(&mut self, range: Range<u64>) {
-        for set in [&mut self.all, &mut self.arguments, &mut self.found] {
+        for set in [&mut self.all, &mut self.lasting, &mut self.found] {
             set.remove(range.clone());
         }
     }
@@ -81,7 +82,7 @@ impl Words {
 
     /// Memory that they take, in bytes, about.
     pub(super) fn bytes(&self) -> usize {
-        self.all.bytes() + self.arguments.bytes() + self.found.bytes()
+        self.all.bytes() + self.lasting.bytes() + self.found.bytes()
     }
 }
 
@@ -194,7 +195,7 @@ mod tests {
     fn what_a_program_names_is_bounded_and_forgotten() {
         let page = |number: u64| number * 2 * PAGE..(number * 2 + 1) * PAGE;
         let mut words = Words::default();
-        words.insert_arguments(page(0));
+        words.insert_lasting(page(0));
         let found = (1..10_000).filter(|&number| words.insert_found(page(number))).count();
         assert_eq!(found, FOUND_MAX);
         assert!(words.contains(page(1).start) && words.contains(page(0).start));
