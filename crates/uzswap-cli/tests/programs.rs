@@ -57,7 +57,7 @@ enum With {
 
 const LIMITS: &[(u64, With)] = &[(50, With::Nothing), (30, With::Nothing), (30, With::File)];
 
-const PROGRAMS: [Program; 25] = [
+const PROGRAMS: [Program; 27] = [
     Program {
         name: "python_with_dicts_and_lists",
         needs: &["python3"],
@@ -137,6 +137,12 @@ const PROGRAMS: [Program; 25] = [
     more("go_with_c", &["go", "gcc"], go),
     more("address_sanitizer", &["gcc"], |folder, scale| {
         heap(folder, scale, &["gcc", "-O1", "-fsanitize=address"])
+    }),
+    more("leak_check_of_the_address_sanitizer", &["gcc"], |folder, scale| {
+        of_c("kept.c", folder, scale, &["gcc", "-O1", "-fsanitize=address"])
+    }),
+    more("leak_sanitizer", &["gcc"], |folder, scale| {
+        of_c("kept.c", folder, scale, &["gcc", "-O1", "-fsanitize=leak"])
     }),
     Program { limits: SIXTY, ..more("postgres", &["psql", "pg_isready", "setpriv"], postgres) },
     Program { limits: SIXTY, ..more("chromium", &["chromium"], chromium) },

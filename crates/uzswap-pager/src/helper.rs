@@ -177,6 +177,11 @@ impl Helper {
         self.is_apart.store(true, Ordering::Relaxed);
     }
 
+    /// Whether it is a process apart, or becomes one.
+    pub(super) fn is_apart(&self) -> bool {
+        self.is_apart.load(Ordering::Relaxed)
+    }
+
     /// Has it go on as a process apart.
     pub(super) fn part(&self) -> io::Result<()> {
         send(&self.connection, Message::new(kind::APART, []), &[])

@@ -1,5 +1,6 @@
-//! A program that sets a seccomp filter for all of its threads (`SECCOMP_FILTER_FLAG_TSYNC`). The
-//! kernel refuses that while the helper, which has a filter of its own, is one of them. So the
+//! A program that cannot have the helper among its threads: one that sets a seccomp filter for all
+//! of them (`SECCOMP_FILTER_FLAG_TSYNC`), and one that stops them all (the leak sanitizer). The
+//! kernel refuses such a filter while the helper, which has one of its own, is one of them. So the
 //! helper becomes a process *apart*, which has the same memory, and a *witness* stays behind: a
 //! thread without a filter of its own that does nothing.
 //!
@@ -108,6 +109,11 @@ pub unsafe extern "C" fn syscall() -> isize {
 /// Runs before a filter is set for all threads. Where the helper cannot leave, the kernel refuses
 /// the filter.
 extern "C" fn will_filter_all() {
+    part_from_helper();
+}
+
+/// Has the helper become a process apart, if there is one.
+pub(crate) fn part_from_helper() {
     // SAFETY: null, or memory that stays mapped and is all atomics.
     let Some(for_forks) = (unsafe { FOR_FORKS.load(Ordering::Relaxed).as_ref() }) else { return };
     let stage = &for_forks.stage;

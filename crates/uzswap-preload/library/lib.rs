@@ -136,7 +136,11 @@ unsafe extern "C" {
 
 // glibc has the first one alone, musl the second. The address of a weak symbol that the program's
 // libraries lack is null.
-core::arch::global_asm!(".weak __register_atfork", ".weak pthread_atfork");
+core::arch::global_asm!(
+    ".weak __register_atfork",
+    ".weak pthread_atfork",
+    ".weak __lsan_do_leak_check"
+);
 
 /// A function of fork's that runs before it or after it.
 type AtFork = extern "C" fn();
@@ -196,6 +200,18 @@ extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *cons
     // Its children have helpers in any case.
     if !insists_on_one_thread() {
         helper::start(kind::HELLO_EXEC, None);
+        part_where_threads_are_stopped();
+    }
+}
+
+/// The leak sanitizer stops all threads of the program (ptrace(2)), and then reads all of its
+/// memory. The helper has to be none of them.
+fn part_where_threads_are_stopped() {
+    let sanitizer: usize;
+    // SAFETY: reads an entry of this library's own table of addresses.
+    unsafe { asm!("mov {}, qword ptr [rip + __lsan_do_leak_check@GOTPCREL]", out(reg) sanitizer) };
+    if sanitizer != 0 {
+        filtered::part_from_helper();
     }
 }
 
@@ -240,6 +256,7 @@ extern "C" fn has_forked() {
 extern "C" fn forked() {
     let door = LENT_DOOR.take_in_child();
     helper::start(kind::HELLO_FORK, door);
+    part_where_threads_are_stopped();
     door.into_iter().for_each(helper::close);
 }
 

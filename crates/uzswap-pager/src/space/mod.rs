@@ -400,9 +400,11 @@ impl Space {
         self.uffd.is_memory_gone()
     }
 
-    /// Whether its process, or the helper alone, was stopped.
+    /// Whether its process, or the helper alone, was stopped. A helper that is a process apart
+    /// works on, while a sanitizer has stopped all threads of the program.
     pub(super) fn is_stopped(&self) -> bool {
-        self.thread.is_some_and(process::is_stopped)
+        let is_apart = self.helper.as_ref().is_some_and(|helper| helper.is_apart());
+        !is_apart && self.thread.is_some_and(process::is_stopped)
     }
 
     /// The helper ends where it alone is left of its process: threads that end one by one leave it
