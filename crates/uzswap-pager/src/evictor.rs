@@ -11,8 +11,6 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -26,7 +24,7 @@ use super::space::{Moved, Space, TRAY_PAGES, Tray, Way, leave_words_of_threads};
 use super::table::Place;
 use super::{NotStored, Pager, SpaceLock, lock, untouched_pages};
 use uzswap::page::{PAGE_SIZE, Page};
-use uzswap_sys::death_guard::DeathGuard;
+use uzswap_sys::death_guard::{DeathGuard, MappedFile};
 use uzswap_sys::process_memory::ProcessMemory;
 
 /// Pages that leave a space at once, and the part of its resident pages that these are: a thread
@@ -76,8 +74,8 @@ const SUPERVISOR_GONE: &[u8] =
 
 pub(super) struct Evictor {
     pager: Arc<Pager>,
-    /// What all programs of this run have mapped, and none of another.
-    library: Vec<u8>,
+    /// What all programs of this run execute, and none of another.
+    library: MappedFile,
     buffer: Box<[Page]>,
     /// What a relative has in the store.
     other: Box<Page>,
@@ -93,12 +91,10 @@ pub(super) struct Evictor {
 
 impl Evictor {
     /// In programs, `library` is preloaded.
-    pub(super) fn new(pager: Arc<Pager>, library: &Path) -> Evictor {
-        // Without what is above its folder, which a mount namespace may have elsewhere.
-        let parts: Vec<&[u8]> = library.iter().rev().take(2).map(OsStrExt::as_bytes).collect();
+    pub(super) fn new(pager: Arc<Pager>, library: MappedFile) -> Evictor {
         Evictor {
             pager,
-            library: [parts[1], b"/", parts[0]].concat(),
+            library,
             buffer: untouched_pages(TRAY_PAGES),
             other: Box::new([0; PAGE_SIZE]),
             in_vain: 0,

@@ -1,11 +1,13 @@
 //! The guard: a small process that acts if this process is killed. The guard shares this process's
 //! table of files, so descriptors stay open until the guard has done its work: killing every
-//! process that maps a certain file.
+//! process that runs code of a certain file. The guard knows the file by device and inode: anybody
+//! can give a file any name.
 
 use std::ffi::CStr;
+use std::fs::{self, File};
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -23,6 +25,47 @@ const PAUSE_MAX: Duration = Duration::from_millis(100);
 /// microseconds later.
 const QUIET_LOOKS: u32 = 3;
 
+/// A file as the kernel's `maps` name it in a mapping: device, inode, with the spaces around them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MappedFile(Vec<u8>);
+
+impl MappedFile {
+    /// That of a file which this process may map to be executed.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's: `EPERM` on a file system that is mounted noexec.
+    pub fn of(file: &File) -> io::Result<MappedFile> {
+        let (rights, kind) = (libc::PROT_READ | libc::PROT_EXEC, libc::MAP_PRIVATE);
+        // SAFETY: a new mapping where the kernel likes, of a file that is open.
+        let at =
+            unsafe { libc::mmap(std::ptr::null_mut(), PAGE, rights, kind, file.as_raw_fd(), 0) };
+        if at == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let maps = fs::read_to_string("/proc/self/maps");
+        // SAFETY: the mapping that was made above, which nobody else has.
+        unsafe { libc::munmap(at, PAGE) };
+        let start = format!("{:x}-", at.addr());
+        let maps = maps?;
+        let line = maps.lines().find(|line| line.starts_with(&start));
+        let fields = line.map(|line| line.split(' ').skip(3).take(2).collect::<Vec<&str>>());
+        match fields.as_deref() {
+            Some([device, inode]) => Ok(MappedFile(format!(" {device} {inode} ").into_bytes())),
+            _ => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+}
+
+/// Bytes of a mapping.
+const PAGE: usize = 4096;
+
+/// Rights and offset of a mapping before device and inode: `r-xp 00001000`. An offset has more
+/// digits from 4 GiB on, where no library has code.
+const RIGHTS_BYTES: usize = 13;
+/// The place of the `x` in it.
+const EXECUTABLE_AT: usize = 2;
+
 /// The process beside this one. It ends when this is dropped.
 #[derive(Debug)]
 pub struct DeathGuard {
@@ -36,18 +79,14 @@ pub struct DeathGuard {
 type Spare = [OwnedFd; 4];
 
 impl DeathGuard {
-    /// Starts one. If this process ends before the guard, the guard kills all processes that map a
-    /// file with `mapped` in its path. If it found one, it writes `message` to standard error.
+    /// Starts one. If this process ends before the guard, the guard kills all processes that have a
+    /// part of the file `mapped` to be executed. If it found one, it writes `message` to standard
+    /// error.
     ///
     /// # Errors
     ///
     /// The kernel's: `EAGAIN` or `ENOMEM` where there can be no more processes.
-    ///
-    /// # Panics
-    ///
-    /// If `mapped` is empty or has more than 1000 bytes.
-    pub fn start(mapped: &[u8], message: &[u8]) -> io::Result<DeathGuard> {
-        assert!((1..=1000).contains(&mapped.len()), "{} bytes to look for", mapped.len());
+    pub fn start(mapped: &MappedFile, message: &[u8]) -> io::Result<DeathGuard> {
         let watched = pidfd_open(rustix::process::getpid(), PidfdFlags::empty())?;
         let spare = || watched.try_clone();
         let spare = [spare()?, spare()?, spare()?, spare()?];
@@ -56,7 +95,7 @@ impl DeathGuard {
         // calls only, allocates nothing and does not return.
         let pid = unsafe { libc::syscall(libc::SYS_clone, libc::CLONE_FILES, 0, 0, 0, 0) };
         match pid {
-            0 => guard(watched.as_fd(), spare, mapped, message),
+            0 => guard(watched.as_fd(), spare, &mapped.0, message),
             -1 => Err(io::Error::last_os_error()),
             pid => Ok(DeathGuard { pid: pid as i32, _watched: watched, _spare: spare }), // a pid_t
         }
@@ -139,15 +178,16 @@ fn number(name: &CStr) -> Option<Pid> {
     Pid::from_raw(name.parse().ok()?)
 }
 
-/// Whether a process has it mapped, by its folder in `/proc`. Its memory is not looked at, which
-/// may be waiting to be filled.
+/// Whether a process has it mapped to be executed, by its folder in `/proc`. Its memory is not
+/// looked at, which may be waiting to be filled.
 fn has_mapped(process: BorrowedFd<'_>, mapped: &[u8]) -> Result<bool, Errno> {
     let file = openat(process, c"maps", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-    contains(mapped, |room| rustix::io::read(&file, room))
+    has_line(mapped, |room| rustix::io::read(&file, room))
 }
 
-/// Whether a part is in what is read, piece by piece.
-fn contains(
+/// Whether a line of `maps`, which are read piece by piece, has this part, and a mapping that is
+/// to be executed.
+fn has_line(
     part: &[u8],
     mut read: impl FnMut(&mut [u8]) -> rustix::io::Result<usize>,
 ) -> Result<bool, Errno> {
@@ -161,10 +201,11 @@ fn contains(
             Err(Errno::INTR) => continue,
             Err(error) => return Err(error),
         };
-        if room[..known].windows(part.len()).any(|window| window == part) {
+        let mut windows = room[..known].windows(RIGHTS_BYTES + part.len());
+        if windows.any(|it| it[EXECUTABLE_AT] == b'x' && it[RIGHTS_BYTES..] == *part) {
             return Ok(true);
         }
-        kept = known.min(part.len() - 1);
+        kept = known.min(RIGHTS_BYTES + part.len() - 1);
         room.copy_within(known - kept..known, 0);
     }
 }
@@ -182,46 +223,68 @@ fn tell(message: &[u8]) {
 mod tests {
     use super::*;
 
+    const FILE: &[u8] = b" fe:00 4711 ";
+
     #[test]
-    fn a_part_is_found_wherever_it_is_cut() {
-        let text = b"0-1 r-xp /lib/libc.so\n1-2 r--p /tmp/uzswap-abc/library.so\n2-3 rw-p [heap]\n";
+    fn a_file_is_found_wherever_its_line_is_cut() {
+        let text = b"7f00-7f01 r--p 00000000 fe:00 4711      /tmp/library.so\n\
+            7f01-7f02 r-xp 00001000 fe:00 4711      /tmp/library.so\n7f02-7f03 rw-p 0 0 0\n";
         for piece in 1..text.len() {
             let found = |part: &[u8]| {
                 let mut rest = &text[..];
-                contains(part, |room| {
+                has_line(part, |room| {
                     let size = piece.min(room.len()).min(rest.len());
                     room[..size].copy_from_slice(&rest[..size]);
                     rest = &rest[size..];
                     Ok(size)
                 })
             };
-            assert_eq!(found(b"uzswap-abc/library.so"), Ok(true), "{piece}");
-            assert_eq!(found(b"[heap]"), Ok(true), "{piece}");
-            assert_eq!(found(b"0"), Ok(true), "{piece}");
-            assert_eq!(found(b"uzswap-abd/library.so"), Ok(false), "{piece}");
+            assert_eq!(found(FILE), Ok(true), "{piece}");
+            assert_eq!(found(b" fe:00 471 "), Ok(false), "{piece}");
+            assert_eq!(found(b" fe:01 4711 "), Ok(false), "{piece}");
         }
         // Longer than the room: a process with many mappings.
         let long = [&b"7f00-7f01 rw-p 00000000 00:00 0\n".repeat(1000)[..], text].concat();
         let mut rest = &long[..];
-        let found = contains(b"uzswap-abc/library.so", |room| {
+        let found = has_line(FILE, |room| {
             use std::io::Read;
             Ok(rest.read(room).unwrap())
         });
         assert_eq!(found, Ok(true));
-        assert_eq!(contains(b"any", |_| Err(Errno::ACCESS)), Err(Errno::ACCESS));
+        assert_eq!(has_line(FILE, |_| Err(Errno::ACCESS)), Err(Errno::ACCESS));
+    }
+
+    /// The name of a file and a mapping that is only read are nobody's reason to end.
+    #[test]
+    fn a_name_and_a_reader_are_not_found() {
+        let texts = [
+            &b"7f00-7f01 r-xp 00000000 00:01 99      /memfd: fe:00 4711  (deleted)\n"[..],
+            b"7f00-7f01 r--p 00000000 fe:00 4711      /tmp/uzswap-abc/library.so\n",
+        ];
+        for text in texts {
+            let mut rest = text;
+            let found = has_line(FILE, |room| {
+                use std::io::Read;
+                Ok(rest.read(room).unwrap())
+            });
+            assert_eq!(found, Ok(false), "{}", text.escape_ascii());
+        }
     }
 
     #[test]
     fn own_mappings_are_found() {
         let folder = OFlags::RDONLY | OFlags::DIRECTORY;
         let own = openat(CWD, c"/proc/self", folder, Mode::empty()).unwrap();
-        assert_eq!(has_mapped(own.as_fd(), b"[stack]"), Ok(true));
-        assert_eq!(has_mapped(own.as_fd(), b"no/such/library.so"), Ok(false));
+        let file_of = |path| MappedFile::of(&File::open(path).unwrap()).unwrap().0;
+        let program = std::env::current_exe().unwrap();
+        assert_eq!(has_mapped(own.as_fd(), &file_of(program.to_str().unwrap())), Ok(true));
+        let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
+        assert_eq!(has_mapped(own.as_fd(), &file_of(manifest)), Ok(false));
     }
 
     #[test]
     fn a_guard_ends_with_its_owner_and_is_seen_by_nobody() {
-        let guard = DeathGuard::start(b"no/such/library.so", b"").unwrap();
+        let guard = DeathGuard::start(&MappedFile(FILE.to_vec()), b"").unwrap();
         let pid = guard.pid();
         let folder = format!("/proc/{pid}");
         assert!(std::fs::exists(&folder).unwrap());
