@@ -248,6 +248,7 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
         RunError::Program { program: argv[0].to_string_lossy().into_owned(), source }
     });
     allow_many_files();
+    allow_processor_time();
     let others = Others::start(&pager, workers, folder.path());
     let others = others.inspect_err(|_| {
         if let Ok(child) = child {
@@ -358,6 +359,15 @@ fn allow_many_files() {
     };
     // More than is allowed, for root; then what is.
     let _ = may_have(MANY.max(maximum.unwrap_or(0))) || maximum.is_some_and(may_have);
+}
+
+/// Allows this process as much processor time as it may have: its programs have limits of their
+/// own, and would all end with it.
+fn allow_processor_time() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let Rlimit { maximum, .. } = getrlimit(Resource::Cpu);
+    let _ = setrlimit(Resource::Cpu, Rlimit { current: None, maximum: None }) // for root
+        .or_else(|_| setrlimit(Resource::Cpu, Rlimit { current: maximum, maximum }));
 }
 
 /// The libraries to preload: ours, and those that are preloaded anyway, but for that of another run
