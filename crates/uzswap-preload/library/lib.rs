@@ -113,12 +113,15 @@ impl LentDoor {
         self.take()
     }
 
+    /// Without signals: a handler may fork.
     fn locked(&self, change: impl FnOnce()) {
-        while self.lock.swap(1, Ordering::Acquire) != 0 {
-            core::hint::spin_loop();
-        }
-        change();
-        self.lock.store(0, Ordering::Release);
+        helper::without_signals(|| {
+            while self.lock.swap(1, Ordering::Acquire) != 0 {
+                core::hint::spin_loop();
+            }
+            change();
+            self.lock.store(0, Ordering::Release);
+        });
     }
 }
 
