@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -282,9 +283,15 @@ impl Server {
         space.watched = parent.watched.clone();
         let unprotected = parent.take_unprotected();
         // What the kernel does not give to children, and what it gives as zeros.
-        let [not_copied, wiped, stacks] = parent
+        let [mut not_copied, wiped, stacks] = parent
             .fork_advice()
             .map_err(|error| format!("cannot read the mappings of its parent: {error}"))?;
+        // Another thread may have changed that since the fork (MADV_DONTFORK reports nothing). The
+        // kernel registers memory that the child has, and no other.
+        let watched = not_copied.iter().flat_map(|range| parent.watched.within(range));
+        let is_there = |part: &Range<u64>| space.uffd.register(part.clone(), true, true).is_ok();
+        let copied: Vec<Range<u64>> = watched.filter(is_there).collect();
+        copied.into_iter().for_each(|part| not_copied.remove(part));
         space.inherit_advice(wiped.clone(), stacks.clone());
         // Both run on by now.
         let unprotected = unprotected.map(|rest| parent.without_spared(rest, stacks.clone()));
