@@ -165,7 +165,7 @@ impl Governor {
         let is_grown = self.pager.uncounted.is_due(self.pager.others.load(Ordering::Relaxed));
         match &self.tree {
             Some(tree) if is_grown => tree.thread().unpark(),
-            None if is_grown || self.start.elapsed() >= tree::LOOK_EVERY => {
+            None if is_grown || self.start.elapsed() >= tree::LOOK_SOON => {
                 self.tree = Some(self.beside_others(|governor| tree::start(&governor.pager))?);
             }
             _ => {}

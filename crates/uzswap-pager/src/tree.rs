@@ -19,11 +19,17 @@ use super::peer::Peer;
 use super::process_files::{
     children_of, page_table_bytes_of, part_of_anonymous_of, size_of, threads,
 };
+use super::status::LIBRARY_NAME;
 use super::{PAGE_SIZE, Pager, lock, status};
 use uzswap_sys::process;
 
 /// How often it looks.
 pub(super) const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// How soon it looks again at processes that it saw for the first time, if a look takes less than
+/// one part in so many of that: a program may be short, and take the whole limit.
+pub(super) const LOOK_SOON: Duration = Duration::from_millis(100);
+const LOOK_PART: u32 = 20;
 
 /// When it looks a second time at the load of others: two looks tell it.
 const LOAD_AFTER: Duration = Duration::from_millis(200);
@@ -33,6 +39,9 @@ const LOAD_AFTER: Duration = Duration::from_millis(200);
 /// there are hardly any; or it has none, and is unmanaged.
 const LOOKS: u32 = 2;
 const LOOKS_AT_FORKED: u32 = 20;
+
+/// Programs that are named as unmanaged. What is there more counts all the same.
+const TOLD_MAX: usize = 100;
 
 /// How long it rests after a survey of memory that does not count: so many times what that took,
 /// where it took long.
@@ -81,12 +90,18 @@ impl Tree {
         self.pager.raised.lower_this();
         status::remove_left_overs();
         let surveys = start_surveys(&self.pager);
-        let mut next_look = Instant::now();
+        let (mut next_look, mut next_full_look) = (Instant::now(), Instant::now());
         let mut load_after = Some(next_look + LOAD_AFTER);
         while !self.pager.stop.load(Relaxed) {
             if Instant::now() >= next_look {
-                next_look = Instant::now() + LOOK_EVERY;
-                self.look();
+                let (began, is_full) = (process::thread_time(), Instant::now() >= next_full_look);
+                let has_newcomers = self.look(is_full);
+                if is_full {
+                    next_full_look = Instant::now() + LOOK_EVERY;
+                }
+                let took = process::thread_time().saturating_sub(began);
+                let soon = Instant::now() + LOOK_SOON.max(took * LOOK_PART);
+                next_look = if has_newcomers { soon.min(next_full_look) } else { next_full_look };
             }
             if load_after.take_if(|at| Instant::now() >= *at).is_some() {
                 self.look_at_load(&processes(&self.pager));
@@ -102,8 +117,9 @@ impl Tree {
     }
 
     /// Looks for processes without a helper: static and setuid programs. Their memory counts, and
-    /// stays.
-    fn look(&mut self) {
+    /// stays. Returns whether it saw some for the first time. Between full looks only these matter.
+    fn look(&mut self, is_full: bool) -> bool {
+        let mut has_newcomers = false;
         let mut counted = AddressSpaces::new(process::compare_memory);
         let mut managed = BTreeSet::new();
         for (pid, thread) in helpers(&self.pager) {
@@ -123,7 +139,9 @@ impl Tree {
             }
             // One that ended, or that the kernel lets nobody look at, has no program.
             let Some((thread, program)) = thread_and_program_of(pid) else { continue };
-            let looks = self.without.get(&pid).unwrap_or(&0) + 1;
+            let before = *self.without.get(&pid).unwrap_or(&0);
+            let looks = before + u32::from(is_full || before < LOOKS);
+            has_newcomers |= looks < LOOKS;
             without.insert(pid, looks);
             // One that had a helper is no newcomer.
             if looks < LOOKS && !self.managed.contains(&pid) {
@@ -151,12 +169,17 @@ impl Tree {
                 continue;
             }
             // What is stopped may say hello when it goes on.
-            if !process::is_stopped(pid) && self.told.insert(program.clone()) {
+            if process::is_stopped(pid) || self.told.contains(&program) {
+                continue;
+            }
+            let Some(why) = why_unmanaged(pid, looks) else { continue };
+            if self.told.len() < TOLD_MAX {
+                self.told.insert(program.clone());
                 let program = program.to_string_lossy();
                 let program = program.escape_debug(); // a name of a file may be anything
                 self.pager.warn(&format!(
-                    "process {pid} ({program}) is unmanaged: preload library not loaded (static, \
-                     32-bit, setuid or LD_PRELOAD cleared); its memory counts but cannot be evicted"
+                    "process {pid} ({program}) is unmanaged: {why}; its memory counts but cannot \
+                     be evicted"
                 ));
             }
         }
@@ -172,7 +195,40 @@ impl Tree {
             largest(&counted);
         let each = counted.into_iter().map(|(seen, bytes)| (seen.process.0, bytes));
         self.pager.see_unmanaged(each.collect());
+        has_newcomers
     }
+}
+
+/// Why a process has no helper after so many looks; `None` while one may come.
+fn why_unmanaged(pid: u32, looks: u32) -> Option<&'static str> {
+    const NOT_LOADED: &str = "preload library not loaded (static, 32-bit, setuid or LD_PRELOAD \
+                              changed)";
+    const NO_HELPER: &str = "it has no helper (valgrind, a zygote of chromium)";
+    let (maps, environment) = (read(pid, "maps"), read(pid, "environ"));
+    match has_library(&maps, &environment) {
+        Some(false) => Some(NOT_LOADED),
+        _ if looks < LOOKS_AT_FORKED => None,
+        Some(true) => Some(NO_HELPER),
+        None => Some(NOT_LOADED),
+    }
+}
+
+/// Whether a process has the preload library; `None` while its loader may not have come so far.
+fn has_library(maps: &[u8], environment: &[u8]) -> Option<bool> {
+    let has = |text: &[u8], part: &[u8]| text.windows(part.len()).any(|window| window == part);
+    let library = LIBRARY_NAME.as_bytes();
+    if has(maps, library) {
+        return Some(true);
+    }
+    // A loader maps preloaded libraries before those that the program names.
+    let has_c_library = has(maps, b"/libc.so") || has(maps, b"/libc-");
+    let has_loader = has(maps, b"/ld-") || has(maps, b"/ld.so");
+    (has_c_library || !has_loader || !has(environment, library)).then_some(false)
+}
+
+/// A file of a process in /proc; nothing of one that is another user's, or has ended.
+fn read(pid: u32, file: &str) -> Vec<u8> {
+    fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default()
 }
 
 /// The largest of the processes that were seen and so many bytes counted of. A number comes again:
@@ -344,6 +400,27 @@ fn below(pid: u32) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_program_that_is_being_loaded_is_not_unmanaged_yet() {
+        let ours = format!("7f00-7f01 r-xp 0 fe:00 1 /tmp/uzswap-x/{LIBRARY_NAME}\n");
+        let program = "5500-5501 r-xp 0 fe:00 2 /bin/cat\n";
+        let loader = "7f02-7f03 r-xp 0 fe:00 3 /lib64/ld-linux-x86-64.so.2\n";
+        let c_library = "7f04-7f05 r-xp 0 fe:00 4 /lib/x86_64-linux-gnu/libc.so.6\n";
+        let set = format!("LD_PRELOAD=/tmp/uzswap-x/{LIBRARY_NAME}\0HOME=/\0");
+        for (maps, environment, expected) in [
+            (vec![program, loader], &*set, None),
+            (vec![program, loader, &ours], &set, Some(true)),
+            (vec![program, loader, &ours, c_library], &set, Some(true)),
+            (vec![program, loader, c_library], &set, Some(false)), // of 32 bits
+            (vec![program, loader], "LD_PRELOAD=libjemalloc.so\0", Some(false)),
+            (vec![program], &set, Some(false)), // static
+            (vec![], "", Some(false)),          // setuid
+        ] {
+            let maps = maps.concat();
+            assert_eq!(has_library(maps.as_bytes(), environment.as_bytes()), expected, "{maps}");
+        }
+    }
 
     #[test]
     fn an_address_space_counts_once() {
