@@ -80,6 +80,10 @@ pub(super) struct Advise {
     /// Most time for reading the processes of --system: 500ms, 30s
     #[arg(long, value_name = "TIME", value_parser = parse_time, default_value = "10s")]
     budget: Duration,
+    /// Time to watch which pages a process of --pid touches
+    #[arg(long, value_name = "TIME", value_parser = parse_time, default_value = "1s",
+          requires = "pid")]
+    observe: Duration,
     /// Memory to measure, or all of it [default: 256M; of a command at most 64M, and in a tenth of
     /// its time]
     #[arg(long, value_name = "SIZE")]
@@ -131,7 +135,7 @@ impl Advise {
         };
         let combinations = with_progress(&experiment).map_err(super::compare::failure)?;
         let report = Report::new(source.info, settings, None, &combinations);
-        Ok(AdviceReport::new(target, report, SwapState::of_this_machine()))
+        Ok(AdviceReport::new(target, report, source.windows, SwapState::of_this_machine()))
     }
 
     fn source(&self) -> Result<Source, Failure> {
@@ -142,6 +146,7 @@ impl Advise {
             // A command is often a shell or make, whose children have the memory.
             tree: self.tree || !self.command.is_empty(),
             stdout_to_stderr: true,
+            touches: Some(self.observe),
             ..CaptureOptions::default()
         };
         if let Some(path) = &self.corpus {

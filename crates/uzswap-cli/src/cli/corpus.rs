@@ -25,6 +25,7 @@ use crate::lab::replay::Trace;
 use crate::lab::report::CorpusInfo;
 use crate::lab::sample::SamplePlan;
 use crate::lab::size_list::{SizeList, SizesError};
+use crate::lab::working_set::Window;
 use crate::lab::workload::Workload;
 use uzswap::files::create_private;
 use uzswap::page::PAGE_SIZE;
@@ -42,6 +43,8 @@ pub(super) struct Source {
     pub(super) mappings: Vec<String>,
     /// The most resident pages of a command that was captured.
     pub(super) peak_pages: Option<u64>,
+    /// The pages that were touched, where that was asked for.
+    pub(super) windows: Vec<Window>,
     /// The description of pages.
     about: Option<About>,
     /// Where the file is, if it was made for this command.
@@ -121,9 +124,18 @@ impl Source {
     fn of_pages(path: OsString, about: About, made: Option<TempDir>) -> Source {
         let kinds = KindPages::of_ranges(&about.ranges, about.page_count);
         let (units, mappings) = (about.unit_pages(), mappings(&about));
-        let (file, peak_pages) = (CorpusFile::Pages(path), about.peak_pages);
         let info = info(about.clone());
-        Source { file, info, kinds, units, mappings, peak_pages, about: Some(about), _made: made }
+        Source {
+            file: CorpusFile::Pages(path),
+            info,
+            kinds,
+            units,
+            mappings,
+            peak_pages: about.peak_pages,
+            windows: about.windows.clone(),
+            about: Some(about),
+            _made: made,
+        }
     }
 
     /// The list of sizes at `path`, checked.
@@ -153,9 +165,17 @@ impl Source {
         kinds: Vec<KindPages>,
         made: Option<TempDir>,
     ) -> Source {
-        let (units, mappings) = (Vec::new(), Vec::new());
-        let (peak_pages, about) = (None, None);
-        Source { file, info, kinds, units, mappings, peak_pages, about, _made: made }
+        Source {
+            file,
+            info,
+            kinds,
+            units: Vec::new(),
+            mappings: Vec::new(),
+            peak_pages: None,
+            windows: Vec::new(),
+            about: None,
+            _made: made,
+        }
     }
 
     /// The trace at `path`, checked.

@@ -23,6 +23,7 @@ use tempfile::NamedTempFile;
 use thiserror::Error;
 
 use super::sample::{Sample, UNIT_PAGES, pieces};
+use super::working_set::Window;
 use uzswap::files::create_private;
 use uzswap::page::{PAGE_SIZE, Page};
 
@@ -61,6 +62,9 @@ pub struct About {
     /// at the peak may have some percent less.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peak_pages: Option<u64>,
+    /// The pages that the processes touched, where that was asked for. Not in the side file.
+    #[serde(skip)]
+    pub windows: Vec<Window>,
 }
 
 impl About {
@@ -81,6 +85,7 @@ impl About {
             notes: Vec::new(),
             sample: None,
             peak_pages: None,
+            windows: Vec::new(),
         }
     }
 
@@ -563,6 +568,7 @@ impl PageSetWriter {
             notes,
             sample,
             peak_pages: self.peak_pages,
+            windows: Vec::new(),
         };
         publish(self.file, &about, &self.path, self.is_lasting)
             .map_err(|error| PageSetError::Write { path: self.path.clone(), error })?;

@@ -2,22 +2,25 @@
 //!
 //! ```text
 //!  pages (a sample) --> replay: lz4, lzo-rle, zstd on zsmalloc --> Measured
-//!  /proc, /sys ------> SwapState                                      |
-//!                          '------------> recommend <-----------------'  --> text, JSON
+//!  accessed bits -----> windows ---> WorkingSet --.                   |
+//!  /proc, /sys -------> SwapState ----------> recommend <-------------'  --> text, JSON
 //! ```
 
 pub mod machine;
+mod outlook;
 mod recommend;
 mod text;
 
 use serde::Serialize;
 
+pub use outlook::{Outlook, WorkingSet};
 pub use recommend::{Advice, Recommendation, Setting, Tool, recommend};
 
 use super::choice::{Candidate, GOAL};
 use super::report::format::thousands;
 use super::report::{CorpusInfo, Envelope, Findings, Report, Schema, Screen, Whole};
 use super::sample::{Estimate, Sample};
+use super::working_set::Window;
 use machine::SwapState;
 use uzswap::page::PAGE_SIZE;
 
@@ -215,6 +218,9 @@ pub struct AdviceReport {
     pub goal: &'static str,
     /// One element a compressor.
     pub measured: Vec<Measured>,
+    /// The memory that the program touches; absent where that was not sampled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub working_set: Option<WorkingSet>,
     /// The machine's memory and swap.
     pub swap: SwapState,
     /// The advice.
@@ -223,18 +229,26 @@ pub struct AdviceReport {
 }
 
 impl AdviceReport {
-    /// The advice from a comparison of compressors on the target's pages.
-    pub fn new(target: Target, report: Report, swap: SwapState) -> AdviceReport {
+    /// The advice from a comparison of compressors on the target's pages, and from the windows in
+    /// which it was seen to touch them.
+    pub fn new(
+        target: Target,
+        report: Report,
+        windows: Vec<Window>,
+        swap: SwapState,
+    ) -> AdviceReport {
         let of =
             |findings: &Findings| Measured::of(findings, &target, report.corpus.sample.as_ref());
         let measured: Vec<Measured> = report.combinations.iter().map(of).collect();
-        let recommendation = recommend(&target, &measured, &swap);
+        let working_set = WorkingSet::of(windows);
+        let recommendation = recommend(&target, &measured, working_set.as_ref(), &swap);
         AdviceReport {
             envelope: Envelope::new(Schema::Advise),
             target,
             corpus: report.corpus,
             goal: GOAL,
             measured,
+            working_set,
             swap,
             recommendation,
         }

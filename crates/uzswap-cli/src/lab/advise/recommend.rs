@@ -3,13 +3,10 @@
 use serde::Serialize;
 
 use super::machine::{SwapState, ZramState, ZswapState};
+use super::outlook::{Kept, Outlook, WorkingSet, limit_bytes};
 use super::{Confidence, Measured, Target};
 use crate::lab::choice::{RATIO_MIN, choose};
 use crate::lab::report::format::{human_size, thousands};
-
-/// The share of a program's pages that stay as they are, for the pages that the program works on.
-/// With a third, programs took several times as long (bench/advise).
-const KEPT_SHARE: f64 = 1.0 / 2.0;
 
 /// The kernel's part of a machine for compressed pages: a quarter of its memory.
 const MACHINE_SHARE: f64 = 0.25;
@@ -74,6 +71,9 @@ pub struct Advice {
     pub assumes: String,
     /// Percent of a processor for each 1,000 pages a second that leave memory and come back.
     pub cpu_percent_per_1000_pages: f64,
+    /// The program's time over its time without, at least; absent where nothing shows it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub least_time_factor: Option<f64>,
     /// How sure the figures are.
     pub confidence: Confidence,
     /// The reason, in words.
@@ -98,36 +98,52 @@ pub struct Recommendation {
     pub verdict: Vec<String>,
     /// One element a tool that can help here.
     pub advice: Vec<Advice>,
+    /// The time of the program under some limits, the highest first. Empty where nothing shows it.
+    pub outlook: Vec<Outlook>,
     /// Remarks: states of the machine that are wrong, and lacks that are no lack of memory.
     pub warnings: Vec<String>,
 }
 
 /// The advice.
-pub fn recommend(target: &Target, measured: &[Measured], machine: &SwapState) -> Recommendation {
+pub fn recommend(
+    target: &Target,
+    measured: &[Measured],
+    working_set: Option<&WorkingSet>,
+    machine: &SwapState,
+) -> Recommendation {
     let mut warnings = warnings(target, machine);
+    let none = |warnings, outlook, verdict| Recommendation {
+        verdict: vec![verdict],
+        advice: Vec::new(),
+        outlook,
+        warnings,
+    };
     let Some(best) = choose(measured) else {
-        let verdict = vec!["No page was measured: there is nothing to advise.".to_owned()];
-        return Recommendation { verdict, advice: Vec::new(), warnings };
+        let verdict = "No page was measured: there is nothing to advise.".to_owned();
+        return none(warnings, Vec::new(), verdict);
     };
     if best.pages < PAGES_MIN {
-        let verdict = vec![format!(
-            "Do not bother: there are {} pages, too few to save memory with.",
-            best.pages
-        )];
-        return Recommendation { verdict, advice: Vec::new(), warnings };
+        let pages = best.pages;
+        let verdict =
+            format!("Do not bother: there are {pages} pages, too few to save memory with.");
+        return none(warnings, Vec::new(), verdict);
     }
     if best.ratio() < RATIO_MIN {
-        let verdict = vec![format!(
+        let verdict = format!(
             "Do not bother: these pages do not compress ({:.2} to 1 at best, with {}).",
             best.ratio(),
             best.compressor
-        )];
-        return Recommendation { verdict, advice: Vec::new(), warnings };
+        );
+        return none(warnings, Vec::new(), verdict);
+    }
+    let outlook = working_set.map_or(Vec::new(), |it| it.outlooks(target.bytes, best));
+    if let (Kept::All(most), Some(set)) = (Kept::of(target.bytes, best, working_set), working_set) {
+        return none(warnings, outlook, needs_all(target, set, most));
     }
     let advice: Vec<Advice> = [
-        for_run(target, measured),
-        for_zram(target, measured, machine),
-        for_zswap(target, measured, machine),
+        for_run(target, measured, working_set),
+        for_zram(target, measured, working_set, machine),
+        for_zswap(target, measured, working_set, machine),
     ]
     .into_iter()
     .flatten()
@@ -142,7 +158,20 @@ pub fn recommend(target: &Target, measured: &[Measured], machine: &SwapState) ->
         verdict.push(first.cost());
     }
     warnings.extend(advice.iter().filter_map(|it| denser_elsewhere(it, best)));
-    Recommendation { verdict, advice, warnings }
+    Recommendation { verdict, advice, outlook, warnings }
+}
+
+/// A sentence where the program works on all of its memory all the time.
+fn needs_all(target: &Target, set: &WorkingSet, most: Outlook) -> String {
+    format!(
+        "Do not limit this program: it touches {} of its {} in {:.0} ms. In {} it takes at least \
+         {:.1} times as long.",
+        human_size(set.touched_bytes),
+        human_size(target.bytes),
+        set.window_ms,
+        human_size(most.limit_bytes),
+        most.least_time_factor
+    )
 }
 
 /// A sentence where there is memory enough.
@@ -197,9 +226,12 @@ impl Advice {
 
     /// The price, and how sure all of it is.
     pub(super) fn cost(&self) -> String {
+        let time = self
+            .least_time_factor
+            .map_or(String::new(), |factor| format!("at least {factor:.2} times its time alone; "));
         format!(
-            "Cost: {:.1}% of a CPU for 1,000 pages of 4 KiB a second, out and back. Confidence: {} \
-             ({}).",
+            "Cost: {time}{:.1}% of a CPU for 1,000 pages of 4 KiB a second, out and back. \
+             Confidence: {} ({}).",
             self.cpu_percent_per_1000_pages,
             self.confidence.word(),
             self.confidence_because
@@ -234,6 +266,7 @@ fn advice(
         assumes,
         // us a page are 0.1 % of a processor for 1,000 pages a second.
         cpu_percent_per_1000_pages: best.us_per_page() / 10.0,
+        least_time_factor: None,
         confidence,
         confidence_because,
         because: format!(
@@ -259,7 +292,7 @@ fn confidence(tool: Tool, best: &Measured, pages_bytes: u64) -> (Confidence, Str
         return (Confidence::Low, words);
     }
     match (tool, best.confidence()) {
-        // Sizes are measured; the program's own speed in less memory is not.
+        // Sizes are measured; of the time in less memory, the least is known at best.
         (Tool::Run, (Confidence::Medium | Confidence::High, _)) => {
             (Confidence::Medium, "only a run shows how fast the program is then".to_owned())
         }
@@ -267,13 +300,20 @@ fn confidence(tool: Tool, best: &Measured, pages_bytes: u64) -> (Confidence, Str
     }
 }
 
-/// For one program: a limit that leaves half of its pages as they are.
-fn for_run(target: &Target, measured: &[Measured]) -> Option<Advice> {
+/// For one program: a limit that leaves its working set as it is.
+fn for_run(
+    target: &Target,
+    measured: &[Measured],
+    working_set: Option<&WorkingSet>,
+) -> Option<Advice> {
     if target.is_machine {
         return None;
     }
     let best = choose(measured)?;
-    let limit = limit_bytes(target.bytes, best.ratio()).next_multiple_of(MIB).max(MIB);
+    let kept = Kept::of(target.bytes, best, working_set);
+    let kept_bytes = kept.bytes(target.bytes);
+    let limit = limit_bytes(target.bytes, kept_bytes, best.ratio());
+    let limit = limit.next_multiple_of(MIB).max(MIB);
     let command = target.command.as_deref().unwrap_or("COMMAND");
     let line = format!(
         "uzswap run --limit {}M --compressor {} -- {command}",
@@ -281,35 +321,47 @@ fn for_run(target: &Target, measured: &[Measured]) -> Option<Advice> {
         best.compressor
     );
     let settings = vec![Setting { place: "in a shell", lines: vec![line] }];
-    let assumes = "half of the pages as they are, the others compressed".to_owned();
-    Some(advice(Tool::Run, best, settings, (target.bytes, limit), assumes))
-}
-
-/// The limit that keeps a share of the pages, and has room for the others compressed.
-fn limit_bytes(bytes: u64, ratio: f64) -> u64 {
-    (bytes as f64 * (KEPT_SHARE + (1.0 - KEPT_SHARE) / ratio)) as u64
+    let assumes = match kept {
+        Kept::Half => "half of the pages as they are, the others compressed".to_owned(),
+        _ => format!("{} as they are, the other pages compressed", human_size(kept_bytes)),
+    };
+    let advice = advice(Tool::Run, best, settings, (target.bytes, limit), assumes);
+    Some(Advice { least_time_factor: kept.least_time_factor(), ..advice })
 }
 
 /// Real memory for compressed pages, and the uncompressed pages that fit in it.
-fn room(target: &Target, best: &Measured, machine: &SwapState) -> (u64, u64) {
+fn room(
+    target: &Target,
+    best: &Measured,
+    working_set: Option<&WorkingSet>,
+    machine: &SwapState,
+) -> (u64, u64) {
     let real = match target.is_machine {
         true => machine.memory_bytes as f64 * MACHINE_SHARE,
         // For the pages of this program that do not stay.
-        false => target.bytes as f64 * (1.0 - KEPT_SHARE) / best.ratio() * RESERVE,
+        false => {
+            let kept = Kept::of(target.bytes, best, working_set).bytes(target.bytes);
+            (target.bytes - kept) as f64 / best.ratio() * RESERVE
+        }
     };
     let real = (real as u64).next_multiple_of(MIB).max(MIB);
     let pages = (real as f64 * best.ratio() / RESERVE) as u64 / MIB * MIB;
     (real, pages.max(MIB))
 }
 
-fn for_zram(target: &Target, measured: &[Measured], machine: &SwapState) -> Option<Advice> {
+fn for_zram(
+    target: &Target,
+    measured: &[Measured],
+    working_set: Option<&WorkingSet>,
+    machine: &SwapState,
+) -> Option<Advice> {
     let zram: &ZramState = machine.zram.as_ref()?;
     let is_there = |name: &str| {
         is_of_kernel(name)
             && (zram.compressors.is_empty() || zram.compressors.iter().any(|it| it == name))
     };
     let best = best_of(measured, is_there)?;
-    let (real, pages) = room(target, best, machine);
+    let (real, pages) = room(target, best, working_set, machine);
     let name = &best.compressor;
     let mut generator = vec![
         "[zram0]".to_owned(),
@@ -349,7 +401,7 @@ fn for_zram(target: &Target, measured: &[Measured], machine: &SwapState) -> Opti
 fn assumption(target: &Target) -> String {
     match target.is_machine {
         true => "once so many pages are swapped out, if they compress as those measured".to_owned(),
-        false => "once half of these pages are swapped out; other programs need more".to_owned(),
+        false => "once these pages are swapped out; other programs need more".to_owned(),
     }
 }
 
@@ -364,13 +416,18 @@ fn second(
     (densest.ratio() > best.ratio() * 1.1).then(|| densest.compressor.clone())
 }
 
-fn for_zswap(target: &Target, measured: &[Measured], machine: &SwapState) -> Option<Advice> {
+fn for_zswap(
+    target: &Target,
+    measured: &[Measured],
+    working_set: Option<&WorkingSet>,
+    machine: &SwapState,
+) -> Option<Advice> {
     let zswap: &ZswapState = machine.zswap.as_ref()?;
     if !machine.has_disk_swap() {
         return None; // a warning says so
     }
     let best = best_of(measured, is_of_kernel)?;
-    let (real, pages) = room(target, best, machine);
+    let (real, pages) = room(target, best, working_set, machine);
     let percent = (real * 100).div_ceil(machine.memory_bytes.max(1)).clamp(1, 50);
     let mut lines = vec![
         format!("echo {} > /sys/module/zswap/parameters/compressor", best.compressor),
@@ -423,6 +480,7 @@ mod tests {
     use super::*;
     use crate::lab::advise::Runtime;
     use crate::lab::advise::machine::SwapArea;
+    use crate::lab::advise::outlook::tests::touching;
     use crate::lab::sample::Estimate;
 
     const GIB: u64 = 1 << 30;
@@ -473,7 +531,7 @@ mod tests {
 
     #[test]
     fn a_program_gets_a_limit_with_room_for_its_compressed_pages() {
-        let found = recommend(&program(3 * GIB), &both(), &machine(GIB));
+        let found = recommend(&program(3 * GIB), &both(), None, &machine(GIB));
         let run = tool(&found, Tool::Run).unwrap();
         // A half of 3 GiB, and the other at 4 to 1.
         assert_eq!(
@@ -497,10 +555,31 @@ mod tests {
     }
 
     #[test]
+    fn a_program_that_touches_all_of_its_memory_gets_no_limit() {
+        let target = program(100 * MIB);
+        let found = recommend(&target, &both(), Some(&touching(100)), &machine(GIB));
+        assert!(
+            found.verdict[0].starts_with(
+                "Do not limit this program: it touches 100 MiB of its 100 MiB in 25 ms. In "
+            ),
+            "{found:?}"
+        );
+        assert_eq!((found.advice, found.outlook.len()), (Vec::new(), 4));
+
+        // Its pages that it touches stay, those alone.
+        let found = recommend(&target, &both(), Some(&touching(30)), &machine(GIB));
+        let run = tool(&found, Tool::Run).unwrap();
+        assert!((47 * MIB..50 * MIB).contains(&run.takes_bytes), "{run:?}");
+        assert!(run.least_time_factor.unwrap() <= 1.1, "{run:?}");
+        assert!(run.cost().starts_with("Cost: at least 1."), "{run:?}");
+        assert!(run.effect().contains("MiB as they are, the other pages compressed"), "{run:?}");
+    }
+
+    #[test]
     fn advice_for_far_more_pages_than_were_measured_is_a_guess() {
         let large = SwapState { memory_bytes: 100 * GIB, ..machine(GIB) };
         let target = Target { is_machine: true, ..program(3 * GIB) };
-        let found = recommend(&target, &both(), &large);
+        let found = recommend(&target, &both(), None, &large);
         let zram = tool(&found, Tool::Zram).unwrap();
         assert_eq!(zram.confidence, Confidence::Low, "{zram:?}");
         assert!(zram.confidence_because.contains("3.0 GiB are there to measure"), "{zram:?}");
@@ -509,20 +588,20 @@ mod tests {
 
     #[test]
     fn pages_that_do_not_compress_get_no_setting() {
-        let found = recommend(&program(GIB), &[measured("lz4", 1.02, 3.0)], &machine(GIB));
+        let found = recommend(&program(GIB), &[measured("lz4", 1.02, 3.0)], None, &machine(GIB));
         assert!(found.verdict[0].starts_with("Do not bother"), "{found:?}");
         assert_eq!(found.advice, []);
     }
 
     #[test]
     fn enough_memory_is_said_first() {
-        let found = recommend(&program(GIB), &both(), &machine(5 * GIB));
+        let found = recommend(&program(GIB), &both(), None, &machine(5 * GIB));
         assert!(found.verdict[0].starts_with("Now: change nothing."), "{found:?}");
-        let found = recommend(&program(3 * GIB), &both(), &machine(5 * GIB));
+        let found = recommend(&program(3 * GIB), &both(), None, &machine(5 * GIB));
         assert!(found.verdict[0].starts_with("Use"), "{found:?}");
         let busy = SwapArea { path: "/swap".into(), bytes: GIB, used_bytes: GIB / 2 };
         let machine = SwapState { areas: vec![busy], ..machine(5 * GIB) };
-        assert!(recommend(&program(GIB), &both(), &machine).verdict[0].starts_with("Use"));
+        assert!(recommend(&program(GIB), &both(), None, &machine).verdict[0].starts_with("Use"));
     }
 
     #[test]
@@ -536,7 +615,7 @@ mod tests {
             ..ZramState::default()
         });
         let target = Target { is_machine: true, ..program(3 * GIB) };
-        let found = recommend(&target, &both(), &old);
+        let found = recommend(&target, &both(), None, &old);
         assert_eq!(tool(&found, Tool::Run), None);
         // It has no zstd.
         assert_eq!(tool(&found, Tool::Zram).unwrap().compressor, "lz4");
@@ -546,7 +625,7 @@ mod tests {
             lines.contains(&"echo 25 > /sys/module/zswap/parameters/max_pool_percent".to_owned())
         );
         old.zswap = Some(ZswapState { has_shrinker: true, ..ZswapState::default() });
-        let found = recommend(&target, &both(), &old);
+        let found = recommend(&target, &both(), None, &old);
         let lines = tool(&found, Tool::Zswap).unwrap().settings[0].lines.join("\n");
         assert!(!lines.contains("/zpool") && lines.contains("shrinker_enabled"), "{lines}");
     }
@@ -557,7 +636,7 @@ mod tests {
         let slow = [measured("lz4", 2.5, 3.0), measured("zstd", 3.0, 100.0)];
         let mut state = machine(GIB);
         let lines = |state: &SwapState| {
-            let found = recommend(&program(3 * GIB), &slow, state);
+            let found = recommend(&program(3 * GIB), &slow, None, state);
             let zram = tool(&found, Tool::Zram).unwrap();
             zram.settings.iter().flat_map(|it| it.lines.clone()).collect::<Vec<_>>().join("\n")
         };
@@ -573,7 +652,7 @@ mod tests {
         state.zswap.as_mut().unwrap().is_enabled = true;
         state.areas = vec![SwapArea { path: "/dev/zram0".into(), bytes: GIB, used_bytes: 0 }];
         let target = Target { runtime: Some(Runtime::V8), ..program(3 * GIB) };
-        let warnings = recommend(&target, &both(), &state).warnings.join("\n");
+        let warnings = recommend(&target, &both(), None, &state).warnings.join("\n");
         assert!(warnings.contains("compressed twice"), "{warnings}");
         assert!(warnings.contains("--max-old-space-size"), "{warnings}");
     }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use procfs::process::Process;
 
 use super::process::{self, Frozen};
+use super::touches::{self, Touches};
 use super::{CaptureAt, CaptureError, CaptureOptions};
 use crate::lab::page_set::{About, PageSetWriter, Place};
 use crate::lab::sample::SamplePlan;
@@ -49,6 +50,7 @@ pub(super) fn capture(
         spare: Some(first_writer),
         kept: None,
         peak_pages: 0,
+        touches: options.touches.map(|_| Touches::new()),
     };
     let mut notes = Vec::new();
     // Whether the moment that was asked for came, which ended the command.
@@ -101,6 +103,7 @@ pub(super) fn capture(
             looked = Instant::now();
             taker.look(&mut running)?;
         }
+        taker.watch(running.pid);
         thread::sleep(pause);
         pause = (pause * 2).min(POLL_IDLE);
     };
@@ -258,6 +261,8 @@ struct Taker<'a> {
     kept: Option<Kept>,
     /// The most resident anonymous pages seen.
     peak_pages: u64,
+    /// Samples the memory that is touched, if that was asked for.
+    touches: Option<Touches>,
 }
 
 struct Kept {
@@ -268,6 +273,15 @@ struct Kept {
 }
 
 impl Taker<'_> {
+    /// Ends a window of touched pages that is over.
+    fn watch(&mut self, pid: i32) {
+        if let Some(touches) = &mut self.touches
+            && touches.is_due()
+        {
+            touches.turn(&touches::processes(pid, self.tree));
+        }
+    }
+
     /// Captures if the memory has grown enough since the last capture.
     fn look(&mut self, running: &mut Running) -> Result<(), CaptureError> {
         let resident = self.resident(running.pid);
@@ -316,6 +330,9 @@ impl Taker<'_> {
         };
         let mut notes = Vec::new();
         let pid = running.pid;
+        if let Some(touches) = &mut self.touches {
+            touches.end(&touches::processes(pid, self.tree));
+        }
         let frozen = Frozen::stop(pid, self.tree, &mut notes, &mut || running.pump());
         let taken = frozen.and_then(|frozen| {
             let resident_pages = self.resident(pid);
@@ -364,7 +381,8 @@ impl Taker<'_> {
         }
         notes.extend(ended.map(ended_with));
         notes.extend(kept.notes);
-        super::finish(kept.writer, origin, notes)
+        let windows = self.touches.map_or(Vec::new(), Touches::into_windows);
+        Ok(About { windows, ..super::finish(kept.writer, origin, notes)? })
     }
 }
 

@@ -15,6 +15,7 @@ mod command;
 mod file;
 mod process;
 mod residency;
+mod touches;
 
 use std::ffi::OsString;
 use std::io;
@@ -45,6 +46,9 @@ pub struct CaptureOptions {
     /// Do not trace a command that is run, for one that traces others itself or that gains rights
     /// when it starts. Memory at its exit is then seen by polling only.
     pub untraced: bool,
+    /// Sample the memory that the processes touch, too: those of a command while it runs, a process
+    /// for this long before its capture.
+    pub touches: Option<Duration>,
     /// A command's standard output goes to our standard error: ours carries results only.
     pub stdout_to_stderr: bool,
 }
@@ -209,8 +213,12 @@ pub fn capture_pid<'a>(
     if options.tree {
         origin.push_str(" and its children");
     }
+    let windows = match options.touches {
+        Some(time) => touches::watch(pid, options.tree, time, &signals)?,
+        None => Vec::new(),
+    };
     let notes = process::capture(pid, options, &mut writer, &signals)?;
-    finish(writer, origin, notes)
+    Ok(About { windows, ..finish(writer, origin, notes)? })
 }
 
 /// Takes a sample of all processes that this one may read, the largest first. Processes
