@@ -74,7 +74,7 @@ const SUPERVISOR_GONE: &[u8] =
 
 pub(super) struct Evictor {
     pager: Arc<Pager>,
-    /// What all programs of this run execute, and none of another.
+    /// The file that all programs of this run execute, and none of another.
     library: MappedFile,
     buffer: Box<[Page]>,
     /// What a relative has in the store.

@@ -26,8 +26,8 @@ use uzswap_sys::process;
 /// How often it looks.
 pub(super) const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// How soon it looks again at processes that it saw for the first time, if a look takes less than
-/// one part in so many of that: a program may be short, and take the whole limit.
+/// The thread looks again so soon at processes that it saw for the first time: a program may be
+/// short, and take the whole limit. Looks take one part in so many of a processor at most.
 pub(super) const LOOK_SOON: Duration = Duration::from_millis(100);
 const LOOK_PART: u32 = 20;
 
@@ -40,7 +40,7 @@ const LOAD_AFTER: Duration = Duration::from_millis(200);
 const LOOKS: u32 = 2;
 const LOOKS_AT_FORKED: u32 = 20;
 
-/// Programs that are named as unmanaged. What is there more counts all the same.
+/// Programs that are named as unmanaged. All others count as well.
 const TOLD_MAX: usize = 100;
 
 /// How long it rests after a survey of memory that does not count: so many times what that took,

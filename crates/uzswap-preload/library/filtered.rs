@@ -1,5 +1,5 @@
-//! A program that cannot have the helper among its threads: one that sets a seccomp filter for all
-//! of them (`SECCOMP_FILTER_FLAG_TSYNC`), and one that stops them all (the leak sanitizer). The
+//! Some programs cannot have the helper among their threads: those that set a seccomp filter for
+//! all of them (`SECCOMP_FILTER_FLAG_TSYNC`), and those that stop them all (leak sanitizer). The
 //! kernel refuses such a filter while the helper, which has one of its own, is one of them. So the
 //! helper becomes a process *apart*, which has the same memory, and a *witness* stays behind: a
 //! thread without a filter of its own that does nothing.

@@ -30,7 +30,7 @@ const QUIET_LOOKS: u32 = 3;
 pub struct MappedFile(Vec<u8>);
 
 impl MappedFile {
-    /// That of a file which this process may map to be executed.
+    /// The name of a file that this process may map as executable.
     ///
     /// # Errors
     ///
@@ -178,15 +178,15 @@ fn number(name: &CStr) -> Option<Pid> {
     Pid::from_raw(name.parse().ok()?)
 }
 
-/// Whether a process has it mapped to be executed, by its folder in `/proc`. Its memory is not
+/// Whether a process has it mapped as executable, by its folder in `/proc`. Its memory is not
 /// looked at, which may be waiting to be filled.
 fn has_mapped(process: BorrowedFd<'_>, mapped: &[u8]) -> Result<bool, Errno> {
     let file = openat(process, c"maps", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
     has_line(mapped, |room| rustix::io::read(&file, room))
 }
 
-/// Whether a line of `maps`, which are read piece by piece, has this part, and a mapping that is
-/// to be executed.
+/// Whether a line of `maps`, which are read piece by piece, has this part and an executable
+/// mapping.
 fn has_line(
     part: &[u8],
     mut read: impl FnMut(&mut [u8]) -> rustix::io::Result<usize>,

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use uzswap::page::PAGE_SIZE;
 
-/// What a program touched in a short time.
+/// The pages that a program touched in a short time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Window {
     /// Its length.

@@ -46,12 +46,12 @@ pub(super) struct Touches {
     /// Time between its start and its end.
     length: Duration,
     /// The text of smaps, kept for its memory.
-    text: String,
+    text: Vec<u8>,
 }
 
 impl Touches {
     pub(super) fn new() -> Touches {
-        Touches { windows: Vec::new(), since: None, length: WINDOW, text: String::new() }
+        Touches { windows: Vec::new(), since: None, length: WINDOW, text: Vec::new() }
     }
 
     /// Whether a window is over, or none has begun.
@@ -82,9 +82,9 @@ impl Touches {
             self.text.clear();
             // A process that has ended has no text; its memory is gone.
             let read = File::open(format!("/proc/{pid}/smaps"))
-                .and_then(|mut file| file.read_to_string(&mut self.text));
+                .and_then(|mut file| file.read_to_end(&mut self.text));
             if read.is_ok() {
-                add(&mut window, &self.text);
+                add(&mut window, &String::from_utf8_lossy(&self.text)); // names may be anything
             }
         }
         if window.resident_pages > 0 {
