@@ -70,7 +70,8 @@ fn the_ratio_of_the_pages_decides() {
 
 #[test]
 fn a_command_gets_a_line_to_paste_that_works_as_it_is() {
-    let script = "x=$(head -c 40000000 /dev/zero | tr '\\0' 'a b'); echo ${#x}";
+    // It rests, so that a limit is worth it on a slow machine, too.
+    let script = "x=$(head -c 40000000 /dev/zero | tr '\\0' 'a b'); sleep 2; echo ${#x}";
     let found = document(&["--sample", "16M", "--", "sh", "-c", script]);
     assert!(found["target"]["bytes"].as_u64().unwrap() > 30_000_000, "{found}");
     let lines = found["advice"][0]["settings"][0]["lines"].as_array().unwrap();
@@ -98,6 +99,13 @@ fn a_process_and_the_machine_are_sampled() {
     let sampled = found["corpus"]["sample"]["pages"].as_u64().unwrap() * PAGE_SIZE as u64;
     assert!(sampled < 12 << 20, "{found}");
     assert_eq!(found["target"]["is_machine"], false);
+    // It rests, so that it touches hardly any page in a window.
+    assert!(found["working_set"]["windows"].as_u64().unwrap() >= 8, "{found}");
+    assert!(found["working_set"]["touched_bytes"].as_u64().unwrap() < bytes / 8, "{found}");
+    let outlook = found["outlook"].as_array().unwrap();
+    assert!(outlook.iter().all(|it| it["least_time_factor"] == 1.0), "{found}");
+    let kept = outlook.last().unwrap()["kept_bytes"].as_u64().unwrap();
+    assert_eq!(kept, bytes / 4, "{found}");
 
     let found = document(&["--system", "--sample", "8M", "--budget", "20s"]);
     assert_eq!(found["target"]["is_machine"], true);
