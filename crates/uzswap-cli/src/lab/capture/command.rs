@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use procfs::process::Process;
 
 use super::process::{self, Frozen};
-use super::touches::{self, Touches};
+use super::touches::Touches;
 use super::{CaptureAt, CaptureError, CaptureOptions};
 use crate::lab::page_set::{About, PageSetWriter, Place};
 use crate::lab::sample::SamplePlan;
@@ -278,7 +278,7 @@ impl Taker<'_> {
         if let Some(touches) = &mut self.touches
             && touches.is_due()
         {
-            touches.turn(&touches::processes(pid, self.tree));
+            touches.turn(&process::processes(pid, self.tree, &mut Vec::new()));
         }
     }
 
@@ -331,12 +331,12 @@ impl Taker<'_> {
         let mut notes = Vec::new();
         let pid = running.pid;
         if let Some(touches) = &mut self.touches {
-            touches.end(&touches::processes(pid, self.tree));
+            touches.end(&process::processes(pid, self.tree, &mut Vec::new()));
         }
         let frozen = Frozen::stop(pid, self.tree, &mut notes, &mut || running.pump());
         let taken = frozen.and_then(|frozen| {
             let resident_pages = self.resident(pid);
-            let pids = if self.tree { process::tree(pid, &mut notes) } else { vec![pid] };
+            let pids = process::processes(pid, self.tree, &mut notes);
             process::read_all(&pids, self.plan, &mut writer, self.signals, &mut notes)?;
             drop(frozen);
             Ok(resident_pages)
@@ -354,7 +354,7 @@ impl Taker<'_> {
 
     /// Resident anonymous pages of the process or the tree.
     fn resident(&self, pid: i32) -> u64 {
-        let pids = if self.tree { process::tree(pid, &mut Vec::new()) } else { vec![pid] };
+        let pids = process::processes(pid, self.tree, &mut Vec::new());
         pids.into_iter().filter_map(resident_anonymous).sum()
     }
 

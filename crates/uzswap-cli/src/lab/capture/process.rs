@@ -98,7 +98,7 @@ pub(super) fn capture(
     } else {
         None
     };
-    let pids = if options.tree { tree(pid, &mut notes) } else { vec![pid] };
+    let pids = processes(pid, options.tree, &mut notes);
     read_all(&pids, options.sample, writer, signals, &mut notes)?;
     drop(frozen);
     Ok(notes)
@@ -456,6 +456,11 @@ impl Reader<'_> {
         self.lost.unmapped += (pages - kept) as u64;
         Ok(Piece::Done)
     }
+}
+
+/// A process, and those below it where it `has_tree`.
+pub(super) fn processes(pid: i32, has_tree: bool, notes: &mut Vec<String>) -> Vec<i32> {
+    if has_tree { tree(pid, notes) } else { vec![pid] }
 }
 
 /// `pid` and everything below it, parents first. This process is left out: the tree of a shell has

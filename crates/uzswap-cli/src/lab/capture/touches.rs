@@ -17,7 +17,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::CaptureError;
-use super::process::tree;
+use super::process::processes;
 use crate::lab::working_set::Window;
 use uzswap::page::PAGE_SIZE;
 use uzswap_sys::signals::SignalsHeld;
@@ -107,21 +107,20 @@ pub(super) fn watch(
     signals: &SignalsHeld,
 ) -> Result<Vec<Window>, CaptureError> {
     let (start, mut touches) = (Instant::now(), Touches::new());
-    while is_possible(pid) && start.elapsed() < time {
+    while start.elapsed() < time {
         if let Some(signal) = signals.pending() {
             return Err(CaptureError::Interrupted(signal));
         }
         if touches.is_due() {
-            touches.turn(&processes(pid, has_tree));
+            if !is_possible(pid) {
+                break;
+            }
+            touches.turn(&processes(pid, has_tree, &mut Vec::new()));
         }
         thread::sleep(POLL);
     }
-    touches.end(&processes(pid, has_tree));
+    touches.end(&processes(pid, has_tree, &mut Vec::new()));
     Ok(touches.into_windows())
-}
-
-pub(super) fn processes(pid: i32, has_tree: bool) -> Vec<i32> {
-    if has_tree { tree(pid, &mut Vec::new()) } else { vec![pid] }
 }
 
 /// Whether the kernel says which pages a process touches: one without CONFIG_PROC_PAGE_MONITOR does
