@@ -10,6 +10,7 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::fs::File;
 use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -75,7 +76,7 @@ const SUPERVISOR_GONE: &[u8] =
 pub(super) struct Evictor {
     pager: Arc<Pager>,
     /// The file that all programs of this run execute, and none of another.
-    library: MappedFile,
+    library: File,
     buffer: Box<[Page]>,
     /// What a relative has in the store.
     other: Box<Page>,
@@ -91,7 +92,7 @@ pub(super) struct Evictor {
 
 impl Evictor {
     /// In programs, `library` is preloaded.
-    pub(super) fn new(pager: Arc<Pager>, library: MappedFile) -> Evictor {
+    pub(super) fn new(pager: Arc<Pager>, library: File) -> Evictor {
         Evictor {
             pager,
             library,
@@ -128,8 +129,9 @@ impl Evictor {
                 self.pager.note_full();
             }
             // Where there can be none, the helpers end their programs.
-            let _ =
-                self.pager.guard.get_or_init(|| DeathGuard::start(&self.library, SUPERVISOR_GONE));
+            let _ = self.pager.guard.get_or_init(|| {
+                DeathGuard::start(&MappedFile::of(&self.library)?, SUPERVISOR_GONE)
+            });
             let freed = self.evict();
             // A fault that waits for room also waits for the pages that a helper is about to move.
             if freed > 0 || !self.is_any_awaited() {

@@ -36,7 +36,6 @@ use uzswap::trace::{Recorder, TraceAbout, TraceError};
 use uzswap::zswap::{BuildError, Zswap, ZswapOptions};
 use uzswap_preload::LIBRARY;
 use uzswap_preload::protocol::SOCKET_VARIABLE;
-use uzswap_sys::death_guard::MappedFile;
 use uzswap_sys::foreign;
 use uzswap_sys::process;
 use uzswap_sys::signals::{self, SignalNumber};
@@ -279,8 +278,7 @@ struct Others {
 
 impl Others {
     fn start(pager: &Arc<Pager>, workers: Arc<Workers>, folder: &Path) -> Result<Others, RunError> {
-        let library = File::open(folder.join(LIBRARY_NAME)).and_then(|it| MappedFile::of(&it));
-        let library = setup("map the preload library", library)?;
+        let library = setup("open the preload library", File::open(folder.join(LIBRARY_NAME)))?;
         let evictor = Evictor::new(Arc::clone(pager), library);
         let evictor = setup("start a thread", spawn("uzswap-evictor", || evictor.run()))?;
         let governor = Governor::new(Arc::clone(pager), workers);
