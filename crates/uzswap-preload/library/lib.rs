@@ -145,17 +145,25 @@ core::arch::global_asm!(
     ".weak __lsan_do_leak_check"
 );
 
+/// The address of a weak symbol; 0 if the program's libraries lack it.
+macro_rules! weak_address {
+    ($symbol:literal) => {{
+        let address: usize;
+        // SAFETY: reads an entry of this library's own table of addresses.
+        unsafe {
+            asm!(concat!("mov {}, qword ptr [rip + ", $symbol, "@GOTPCREL]"), out(reg) address)
+        };
+        address
+    }};
+}
+
 /// A function of fork's that runs before it or after it.
 type AtFork = extern "C" fn();
 
 /// `pthread_atfork(3)`; nothing where the program has no C library of the two.
 fn at_fork(prepare: AtFork, parent: AtFork, child: AtFork) {
-    let glibc: usize;
-    let musl: usize;
-    // SAFETY: reads an entry of this library's own table of addresses.
-    unsafe { asm!("mov {}, qword ptr [rip + __register_atfork@GOTPCREL]", out(reg) glibc) };
-    // SAFETY: as above.
-    unsafe { asm!("mov {}, qword ptr [rip + pthread_atfork@GOTPCREL]", out(reg) musl) };
+    let glibc = weak_address!("__register_atfork");
+    let musl = weak_address!("pthread_atfork");
     if glibc != 0 {
         type Register = unsafe extern "C" fn(AtFork, AtFork, AtFork, *const c_void) -> c_int;
         // SAFETY: this is its type. The last argument names a library with which the handlers go;
@@ -210,10 +218,7 @@ extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *cons
 /// The leak sanitizer stops all threads of the program (ptrace(2)), and then reads all of its
 /// memory. The helper has to be none of them.
 fn part_where_threads_are_stopped() {
-    let sanitizer: usize;
-    // SAFETY: reads an entry of this library's own table of addresses.
-    unsafe { asm!("mov {}, qword ptr [rip + __lsan_do_leak_check@GOTPCREL]", out(reg) sanitizer) };
-    if sanitizer != 0 {
+    if weak_address!("__lsan_do_leak_check") != 0 {
         filtered::part_from_helper();
     }
 }

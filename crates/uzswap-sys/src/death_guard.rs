@@ -225,6 +225,11 @@ mod tests {
 
     const FILE: &[u8] = b" fe:00 4711 ";
 
+    /// In a text that is read in pieces of the room's size.
+    fn is_found_in(mut text: &[u8]) -> Result<bool, Errno> {
+        has_line(FILE, |room| Ok(io::Read::read(&mut text, room).unwrap()))
+    }
+
     #[test]
     fn a_file_is_found_wherever_its_line_is_cut() {
         let text = b"7f00-7f01 r--p 00000000 fe:00 4711      /tmp/library.so\n\
@@ -245,12 +250,7 @@ mod tests {
         }
         // Longer than the room: a process with many mappings.
         let long = [&b"7f00-7f01 rw-p 00000000 00:00 0\n".repeat(1000)[..], text].concat();
-        let mut rest = &long[..];
-        let found = has_line(FILE, |room| {
-            use std::io::Read;
-            Ok(rest.read(room).unwrap())
-        });
-        assert_eq!(found, Ok(true));
+        assert_eq!(is_found_in(&long), Ok(true));
         assert_eq!(has_line(FILE, |_| Err(Errno::ACCESS)), Err(Errno::ACCESS));
     }
 
@@ -262,12 +262,7 @@ mod tests {
             b"7f00-7f01 r--p 00000000 fe:00 4711      /tmp/uzswap-abc/library.so\n",
         ];
         for text in texts {
-            let mut rest = text;
-            let found = has_line(FILE, |room| {
-                use std::io::Read;
-                Ok(rest.read(room).unwrap())
-            });
-            assert_eq!(found, Ok(false), "{}", text.escape_ascii());
+            assert_eq!(is_found_in(text), Ok(false), "{}", text.escape_ascii());
         }
     }
 
