@@ -70,7 +70,7 @@ fn the_ratio_of_the_pages_decides() {
 
 #[test]
 fn a_command_gets_a_line_to_paste_that_works_as_it_is() {
-    // It rests, so that a limit is worth it on a slow machine, too.
+    // The command rests, so that a limit is worth it on a slow machine, too.
     let script = "x=$(head -c 40000000 /dev/zero | tr '\\0' 'a b'); sleep 2; echo ${#x}";
     let found = document(&["--sample", "16M", "--", "sh", "-c", script]);
     assert!(found["target"]["bytes"].as_u64().unwrap() > 30_000_000, "{found}");
@@ -99,7 +99,7 @@ fn a_process_and_the_machine_are_sampled() {
     let sampled = found["corpus"]["sample"]["pages"].as_u64().unwrap() * PAGE_SIZE as u64;
     assert!(sampled < 12 << 20, "{found}");
     assert_eq!(found["target"]["is_machine"], false);
-    // It rests, so that it touches hardly any page in a window.
+    // The process rests, so that it touches hardly any page in a window.
     assert!(found["working_set"]["windows"].as_u64().unwrap() >= 8, "{found}");
     assert!(found["working_set"]["touched_bytes"].as_u64().unwrap() < bytes / 8, "{found}");
     let outlook = found["outlook"].as_array().unwrap();
