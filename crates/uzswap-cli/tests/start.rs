@@ -169,7 +169,10 @@ fn filtered_without_helper() {
     let helper = below.into_iter().find(|pid| process_tree::name(*pid) == "uzswap-helper");
     let helper = helper.expect("a helper that is a process").to_string();
     assert!(Command::new("kill").args(["-KILL", &helper]).status().unwrap().success());
+    // The program would read the end of its input, and end by itself, if this were closed now.
+    let input = run.stdin.take();
     let output = run.wait_with_output().unwrap();
+    drop(input);
     let found = output.status.code().or(output.status.signal().map(|signal| 128 + signal));
     assert_eq!(found, Some(128 + 9), "{}", text(&output.stderr));
 }
