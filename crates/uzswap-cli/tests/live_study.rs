@@ -500,8 +500,11 @@ fn killed_study() {
     let before = machine();
     let mut random = SplitMix64::new(u64::from(std::process::id()));
     let mut was_changed = 0;
+    // Nobody removes the folder of a killed study.
+    let temporary = tempfile::tempdir().unwrap();
     for _ in 0..10 {
         let mut study = Command::new(env!("CARGO_BIN_EXE_uzswap"));
+        study.env("TMPDIR", temporary.path());
         study.args(["compare", "--limit", "60%", "--runs", "9", "--engine", "zram,zswap"]);
         study.args(["--compressor", "lzo-rle", "--tmpfs", "1M", "--"]).args(own("shrinks", "32"));
         let mut study = study.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
