@@ -118,6 +118,12 @@ impl Machine {
             assert!(text.contains(word), "'{word}' is not in '{text}'");
         }
     }
+
+    #[track_caller]
+    fn says_nothing(&self, topic: &str) {
+        let report = self.report();
+        assert!(report.findings.iter().all(|finding| finding.topic != topic), "{report:?}");
+    }
 }
 
 #[test]
@@ -280,14 +286,25 @@ fn settings_around_are_noted() {
     Machine::new()
         .file("proc/sys/vm/overcommit_memory", "2\n")
         .notes("overcommit", &["strict", "vm.overcommit_memory=0"]);
-    let files = |soft: u32, hard: u32, user: &str| {
+    let files = |soft: u32, hard: u32, capabilities: &str| {
         let limits = format!("Max open files            {soft}     {hard}     files\n");
-        Machine::new().file("proc/self/limits", &limits).status(user, ALL, 0)
+        Machine::new().file("proc/self/limits", &limits).status("0", capabilities, 0)
     };
-    files(256, 600, "1000").notes("open files", &["600", "some 60 processes", "prlimit --pid"]);
-    files(256, 6000, "1000").says("open files", State::Ok, &["6000", "some 600 processes"]);
-    files(63, 63, "0").says("open files", State::Missing, &["63", "64 at least", "ulimit -n"]);
-    files(256, 600, "0").says("open files", State::Ok, &["600", "large process trees"]);
+    let in_container = "000001fffeffffff"; // without CAP_SYS_RESOURCE
+    files(256, 600, in_container)
+        .notes("open files", &["600", "some 60 processes", "prlimit --pid"]);
+    files(256, 6000, in_container).says("open files", State::Ok, &["6000", "some 600 processes"]);
+    files(63, 63, ALL).says("open files", State::Missing, &["63", "64 at least", "ulimit -n"]);
+    files(256, 600, ALL).says("open files", State::Ok, &["600", "large process trees"]);
+    let memory = |name: &str, capabilities: &str| {
+        let limits = format!("{name:<26}65536     8192000     bytes\n");
+        Machine::new().file("proc/self/limits", &limits).status("0", capabilities, 0)
+    };
+    let wanted = ["8000 KiB", "256 MiB at least", "ulimit -v unlimited"];
+    memory("Max address space", in_container).says("address space", State::Missing, &wanted);
+    let wanted = ["8000 KiB", "256 MiB at least", "ulimit -d unlimited"];
+    memory("Max data size", in_container).says("data segment", State::Missing, &wanted);
+    memory("Max data size", ALL).says_nothing("data segment");
     Machine::new()
         .file("proc/swaps", "Filename Type Size Used Priority\n/dev/zram0 partition 1 0 100\n")
         .notes("zram", &["1 in use as swap"]);

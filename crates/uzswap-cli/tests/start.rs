@@ -33,6 +33,7 @@ fn main() -> ExitCode {
     add("a_filter_of_all_threads_and_no_helper", gcc.clone(), filtered_without_helper);
     let musl = gcc.clone().or_else(|| cannot_compile("musl-gcc", &[]));
     add("musl_starts_glibc_and_the_reverse", musl, both_libraries);
+    add("limits_of_memory", missing.clone(), limits_of_memory);
     add("programs_of_32_bits", missing.or_else(no_programs_of_32_bits), programs_of_32_bits);
     trials::run(all)
 }
@@ -183,6 +184,37 @@ fn both_libraries() {
     let said = |programs: [&str; 2]| programs.map(|it| format!("{it} is managed\n")).concat();
     for [first, second] in [[glibc, musl], [musl, glibc]] {
         expect(&mut run_in("1G", &[], first, &[second]), 0, &said([first, second]), &[]);
+    }
+}
+
+/// A soft limit of memory is for the program alone. A hard one that is too small for the supervisor
+/// is told before anything is started, unless it may be raised.
+fn limits_of_memory() {
+    let run = format!("exec {} run --limit 64M -- sh", env!("CARGO_BIN_EXE_uzswap"));
+    // The command itself is mapped before it can raise anything.
+    for (option, name, kib) in [("-v", "address space", 100_000), ("-d", "data segment", 8000)] {
+        let limited = |kind: &str, script: &str| {
+            let mut shell = Command::new("sh");
+            shell.args(["-c", &format!("ulimit {kind} {option} {kib}; {run} -c '{script}'")]);
+            shell
+        };
+        let script = format!("ulimit {option}; sleep 0.5");
+        // Where the program has no room for a helper, it runs on by itself.
+        let why = match option {
+            "-d" => "limits (ulimit -v, -d) leave no 16 MiB of addresses for the helper",
+            _ => "",
+        };
+        let told = expect(&mut limited("-S", &script), 0, &format!("{kib}\n"), &[why]);
+        assert_eq!(told.contains("unmanaged"), !why.is_empty(), "{told}");
+        let output = limited("", "echo ran").output().unwrap();
+        let (out, errors) = (text(&output.stdout), text(&output.stderr));
+        match output.status.code() {
+            Some(0) => assert_eq!(out, "ran\n"),
+            code => {
+                assert_eq!((code, &*out), (Some(3), ""), "{errors}");
+                assert!(errors.contains(&format!("{name}: {kib} KiB; run needs")), "{errors}");
+            }
+        }
     }
 }
 

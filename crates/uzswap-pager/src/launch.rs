@@ -12,6 +12,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
 use super::answerer::Answerer;
 use super::density::Density;
 use super::evictor::Evictor;
@@ -147,6 +149,7 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
     if LIBRARY.is_empty() {
         return Err(RunError::Processor);
     }
+    let limits_of_user = allow_memory();
     doctor::what_run_needs().map_err(RunError::Machine)?;
     // It may be a pipe that nobody reads: before signals are held back.
     let trace = options.record.as_ref().map(|(path, _)| Recorder::make_file(path)).transpose()?;
@@ -233,7 +236,7 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
         guard: OnceLock::new(),
         quiet: options.quiet,
     });
-    foreign::start();
+    setup("start a thread", foreign::start())?;
     setup("become the reaper of orphaned processes", wait::adopt_orphans())?;
     let workers = setup("start the fault server", Workers::new(Arc::clone(&pager), listener))?;
     let first = Arc::clone(&workers);
@@ -243,8 +246,10 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
     let changed = [(SOCKET_VARIABLE, socket.as_os_str()), ("LD_PRELOAD", &preloads)];
     // Before the program: a user who sees it run may query the run.
     let _answerers = start_answerers(&pager, metrics_socket, argv, options, folder.path())?;
-    let child = spawn::spawn(argv, &changed, waiter.mask_before()).map_err(|source| {
-        RunError::Program { program: argv[0].to_string_lossy().into_owned(), source }
+    let child = spawn::spawn(argv, &changed, waiter.mask_before(), &limits_of_user);
+    let child = child.map_err(|source| RunError::Program {
+        program: argv[0].to_string_lossy().into_owned(),
+        source,
     });
     allow_many_files();
     allow_processor_time();
@@ -347,7 +352,6 @@ fn spawn(
 /// Allows this process as many open files as it may have: there are ten for each process that it
 /// looks after. What it has started by now keeps its own limit.
 fn allow_many_files() {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     const MANY: u64 = 1 << 20; // the kernel's own limit (fs.nr_open), if nobody changed it
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let may_have = |maximum: u64| {
@@ -362,10 +366,23 @@ fn allow_many_files() {
 /// Allows this process as much processor time as it may have: its programs have limits of their
 /// own, and would all end with it.
 fn allow_processor_time() {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let Rlimit { maximum, .. } = getrlimit(Resource::Cpu);
-    let _ = setrlimit(Resource::Cpu, Rlimit { current: None, maximum: None }) // for root
-        .or_else(|_| setrlimit(Resource::Cpu, Rlimit { current: maximum, maximum }));
+    raise(Resource::Cpu, getrlimit(Resource::Cpu).maximum);
+}
+
+/// Allows this process as much memory as it may have: it may need more than one of its programs.
+/// The limits that were changed, for the program to have.
+fn allow_memory() -> Vec<(Resource, Rlimit)> {
+    let limits = [Resource::As, Resource::Data].map(|resource| (resource, getrlimit(resource)));
+    let mut changed = limits.to_vec();
+    changed.retain(|(resource, limit)| limit.current.is_some() && raise(*resource, limit.maximum));
+    changed
+}
+
+/// Takes a limit away, for root, or makes it the largest that is allowed.
+fn raise(resource: Resource, maximum: Option<u64>) -> bool {
+    setrlimit(resource, Rlimit { current: None, maximum: None })
+        .or_else(|_| setrlimit(resource, Rlimit { current: maximum, maximum }))
+        .is_ok()
 }
 
 /// The libraries to preload: ours, and those that are preloaded anyway, but for that of another run

@@ -475,8 +475,11 @@ impl Helper {
         });
         let (userfaultfd, staging) = match (made, staging) {
             (Ok(made), Ok(staging)) => (made, staging),
-            (Err(errno), _) | (_, Err(errno)) => {
-                send(socket, Message::new(kind::CANNOT, [u64::from(errno)]), None);
+            (made, staging) => {
+                let is_of_staging = made.is_ok();
+                let errno = made.err().or(staging.err()).unwrap_or(0);
+                let words = [u64::from(errno), u64::from(is_of_staging)];
+                send(socket, Message::new(kind::CANNOT, words), None);
                 return Err(Failed::Refused);
             }
         };

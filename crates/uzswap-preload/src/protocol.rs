@@ -70,7 +70,8 @@ pub struct Message {
     /// HELLO: address and bytes of the helper's own memory, and the secret that it read on the page
     /// of identity, 0 and 0 for none. WELCOME: bytes of staging wanted. READY: address and bytes of
     /// staging, address of the page of identity, address of the word that the kernel clears when
-    /// the first thread ends (0: not known). CANNOT: an errno. END: an exit code.
+    /// the first thread ends (0: not known). CANNOT: an errno, and 1 if it is of the
+    /// memory for staging, 0 if of the userfaultfd. END: an exit code.
     pub words: [u64; WORDS],
 }
 

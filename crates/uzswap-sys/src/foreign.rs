@@ -7,9 +7,10 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::thread::{JoinHandleExt, RawPthread};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -76,7 +77,7 @@ impl AsFd for Foreign {
 impl Drop for Foreign {
     fn drop(&mut self) {
         if let Some(fd) = self.fd.take() {
-            start();
+            start().expect("the threads that close have been started");
             QUEUE.lock().waiting.push_back((fd, self.maker.take()));
             QUEUE.has_more.notify_one();
         }
@@ -160,25 +161,29 @@ extern "C" fn nothing(_signal: libc::c_int) {}
 
 /// Starts the threads, once. They keep the processors and the priority that the caller has then.
 ///
-/// # Panics
+/// # Errors
 ///
 /// If the kernel starts no thread: the caller must not close such a file itself.
-pub fn start() {
-    static STARTED: Once = Once::new();
-    STARTED.call_once(|| {
-        signals::handle(SIGNAL, nothing, libc::SA_RESTART).expect("SIGURG can be handled");
-        let spawn = |work: Box<dyn FnOnce() + Send>| {
-            let thread = thread::Builder::new().name("uzswap-closer".to_owned());
-            let work = || {
-                process::keep_capabilities_for_programs();
-                work();
-            };
-            thread.spawn(work).expect("a thread can be started")
-        };
-        let closers = (0..CLOSERS).map(|number| spawn(Box::new(move || QUEUE.close_all(number))));
-        let threads: Vec<RawPthread> = closers.map(|closer| closer.as_pthread_t()).collect();
-        spawn(Box::new(move || QUEUE.interrupt_all(&threads)));
-    });
+pub fn start() -> io::Result<()> {
+    static IS_STARTED: Mutex<bool> = Mutex::new(false);
+    let mut is_started = IS_STARTED.lock().unwrap_or_else(PoisonError::into_inner);
+    if *is_started {
+        return Ok(());
+    }
+    signals::handle(SIGNAL, nothing, libc::SA_RESTART)?;
+    let spawn = |work: Box<dyn FnOnce() + Send>| {
+        let thread = thread::Builder::new().name("uzswap-closer".to_owned());
+        thread.spawn(|| {
+            process::keep_capabilities_for_programs();
+            work();
+        })
+    };
+    let closers = (0..CLOSERS).map(|number| spawn(Box::new(move || QUEUE.close_all(number))));
+    let closers: Vec<_> = closers.collect::<io::Result<_>>()?;
+    let threads: Vec<RawPthread> = closers.iter().map(JoinHandleExt::as_pthread_t).collect();
+    spawn(Box::new(move || QUEUE.interrupt_all(&threads)))?;
+    *is_started = true;
+    Ok(())
 }
 
 #[cfg(test)]

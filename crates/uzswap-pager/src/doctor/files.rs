@@ -4,8 +4,9 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// `CAP_SYS_PTRACE` of linux/capability.h.
+/// From linux/capability.h.
 const CAP_SYS_PTRACE: u32 = 19;
+const CAP_SYS_RESOURCE: u32 = 24;
 
 /// A limit of memory cgroup v1 at or above this is none: the largest multiple of a page, or what
 /// the kernel makes of it.
@@ -90,8 +91,17 @@ impl Files {
 
     /// Whether a set of capabilities of /proc/self/status has `CAP_SYS_PTRACE`.
     pub(super) fn may_trace(&self, set: &str) -> bool {
+        self.has_capability(set, CAP_SYS_PTRACE)
+    }
+
+    /// Whether this process may raise its hard limits: root in a container may not, as a rule.
+    pub(super) fn may_raise_limits(&self) -> bool {
+        self.has_capability("CapEff", CAP_SYS_RESOURCE)
+    }
+
+    fn has_capability(&self, set: &str, capability: u32) -> bool {
         let bits = self.status(set).and_then(|bits| u64::from_str_radix(&bits, 16).ok());
-        bits.is_some_and(|bits| bits >> CAP_SYS_PTRACE & 1 == 1)
+        bits.is_some_and(|bits| bits >> capability & 1 == 1)
     }
 
     /// Whether a filter of system calls is on this process.

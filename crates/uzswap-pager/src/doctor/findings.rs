@@ -1,6 +1,7 @@
 //! What the facts mean for `run`.
 
 use libc::{EINVAL, ENOSYS, ENOTTY, EPERM};
+use rustix::process::Resource;
 
 use super::files::Files;
 use super::probes::{Failure, Outcome, Probes};
@@ -37,6 +38,9 @@ pub(super) fn all(files: &Files, probes: &Probes) -> Vec<Finding> {
     found.push(huge_pages(files));
     found.push(overcommit(files));
     found.push(open_files(files));
+    found.extend(MEMORY_LIMITS.iter().filter_map(|limit| {
+        little_memory(limit, files.hard_limit(limit.in_proc).filter(|_| !files.may_raise_limits()))
+    }));
     found.push(locked_memory(files));
     found.push(zram(files));
     found.push(zswap(files));
@@ -319,6 +323,48 @@ pub(super) fn few_open_files(limit: Option<u64>) -> Option<Finding> {
     Some(finding(OPEN_FILES, State::Missing, limit.to_string(), means).fixed_by(&[&raise]))
 }
 
+/// A limit of the memory that a process may have.
+pub(super) struct MemoryLimit {
+    topic: &'static str,
+    pub(super) resource: Resource,
+    /// Its name in `/proc/self/limits`.
+    in_proc: &'static str,
+    /// Its option of `ulimit`.
+    option: &'static str,
+}
+
+pub(super) const MEMORY_LIMITS: [MemoryLimit; 2] = [
+    MemoryLimit {
+        topic: "address space",
+        resource: Resource::As,
+        in_proc: "Max address space",
+        option: "-v",
+    },
+    MemoryLimit {
+        topic: "data segment",
+        resource: Resource::Data,
+        in_proc: "Max data size",
+        option: "-d",
+    },
+];
+
+/// The supervisor's threads have stacks of 2 MiB, and their allocator 64 MiB of addresses each.
+const MEMORY_MIN: u64 = 256 << 20;
+
+/// Where so little memory is allowed, as a hard limit in bytes, that the supervisor would fail.
+pub(super) fn little_memory(limit: &MemoryLimit, bytes: Option<u64>) -> Option<Finding> {
+    let bytes = bytes.filter(|&bytes| bytes < MEMORY_MIN)?;
+    let means = format!(
+        "run needs {} MiB at least; its programs may have less: uzswap run ... -- sh -c 'ulimit {} \
+         KIB; exec COMMAND'",
+        MEMORY_MIN / MIB,
+        limit.option
+    );
+    let raise = format!("ulimit {} unlimited", limit.option);
+    let found = format!("{} KiB", bytes / 1024);
+    Some(finding(limit.topic, State::Missing, found, means).fixed_by(&[&raise]))
+}
+
 const OPEN_FILES: &str = "open files";
 
 fn open_files(files: &Files) -> Finding {
@@ -327,9 +373,9 @@ fn open_files(files: &Files) -> Finding {
     if let Some(finding) = few_open_files(limit) {
         return finding;
     }
-    // As many as may be are taken, and root may have more.
+    // As many as may be are taken, and more where hard limits may be raised.
     let limit = match limit {
-        Some(limit) if !files.is_root() => limit,
+        Some(limit) if !files.may_raise_limits() => limit,
         limit => {
             let found = limit.map_or("no limit".to_owned(), |limit| limit.to_string());
             return finding(topic, State::Ok, found, "enough for large process trees");

@@ -116,6 +116,12 @@ pub fn what_run_needs() -> Result<(), Vec<Finding>> {
     if let Some(finding) = findings::few_open_files(open_files.maximum) {
         return Err(vec![finding]);
     }
+    let little = findings::MEMORY_LIMITS.iter().find_map(|limit| {
+        findings::little_memory(limit, rustix::process::getrlimit(limit.resource).maximum)
+    });
+    if let Some(finding) = little {
+        return Err(vec![finding]);
+    }
     let fd = userfaultfd::create(false);
     let has_features = fd.and_then(|fd| Userfaultfd::from_fd(fd).api(RUN_FEATURES)).is_ok();
     let files = Files::below(Path::new("/"));

@@ -183,7 +183,10 @@ enum Stage {
     /// It has said that it is ready, with a userfaultfd; the proof is due once no mapping changes.
     Proving(Welcomed, Message, Option<Foreign>),
     /// The kernel has refused it something, with this errno.
-    Unable(u64),
+    Unable {
+        errno: u64,
+        is_of_staging: bool,
+    },
 }
 
 /// What is known of a helper that was welcomed.
@@ -302,13 +305,18 @@ impl Server {
         let done = match stage {
             Stage::Greeting(hello) => self.welcome(id, hello).map(Some),
             Stage::Proving(welcomed, ready, fd) => self.meet(id, welcomed, ready, fd),
-            Stage::Unable(errno) => {
+            Stage::Unable { errno, is_of_staging } => {
                 let error = io::Error::from_raw_os_error(errno as i32);
                 let pid = self.pending[&id].peer.pid();
-                self.pager.warn(&format!(
-                    "process {pid} is unmanaged: it cannot create a \
-                                          userfaultfd: {error}"
-                ));
+                let cause = if is_of_staging {
+                    format!(
+                        "its limits (ulimit -v, -d) leave no {} MiB of addresses for the helper",
+                        STAGING_BYTES >> 20
+                    )
+                } else {
+                    "it cannot create a userfaultfd".to_owned()
+                };
+                self.pager.warn(&format!("process {pid} is unmanaged: {cause}: {error}"));
                 Err(error)
             }
             stage => Ok(Some(stage)),
@@ -527,7 +535,10 @@ impl Stage {
             (Stage::Welcomed(welcomed), kind::READY) if is_alone => {
                 Ok(Stage::Proving(welcomed, message, fd))
             }
-            (Stage::Welcomed(_), kind::CANNOT) if is_alone => Ok(Stage::Unable(message.words[0])),
+            (Stage::Welcomed(_), kind::CANNOT) if is_alone => {
+                let [errno, is_of_staging, ..] = message.words;
+                Ok(Stage::Unable { errno, is_of_staging: is_of_staging == 1 })
+            }
             _ => Err(io::ErrorKind::InvalidData.into()),
         }
     }

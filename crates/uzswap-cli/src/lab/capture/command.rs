@@ -137,12 +137,16 @@ impl Running {
         if options.stdout_to_stderr {
             command.stdout(io::stderr());
         }
-        let child =
-            ptrace::spawn(command.args(arguments), signals.mask_before(), !options.untraced)
-                .map_err(|error| CaptureError::Command {
-                    program: program.to_string_lossy().into_owned(),
-                    error: found_nowhere(program, error),
-                })?;
+        let child = ptrace::spawn(
+            command.args(arguments),
+            signals.mask_before(),
+            Vec::new(),
+            !options.untraced,
+        )
+        .map_err(|error| CaptureError::Command {
+            program: program.to_string_lossy().into_owned(),
+            error: found_nowhere(program, error),
+        })?;
         let started = Instant::now();
         let untraced = if options.untraced {
             Some("as asked for".to_owned())
