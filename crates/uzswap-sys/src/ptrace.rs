@@ -48,7 +48,7 @@ pub fn spawn(
     let before_exec = move || {
         mask.apply();
         for (resource, limit) in &limits {
-            setrlimit(*resource, limit.clone())?;
+            setrlimit(*resource, *limit)?;
         }
         if traced {
             // SAFETY: the request takes no pointers. `attach` sees a refusal.
