@@ -107,7 +107,7 @@ fn main() -> ExitCode {
 }
 
 /// Name, limit, exit code, what it prints. Each has 32 MiB of its own.
-const SCENARIOS: [(&str, &str, i32, &str); 40] = [
+const SCENARIOS: [(&str, &str, i32, &str); 41] = [
     ("fill", "16M", 0, ""),
     ("code-7", "16M", 7, ""),
     ("abort", "16M", 128 + 6, ""),
@@ -151,6 +151,7 @@ const SCENARIOS: [(&str, &str, i32, &str); 40] = [
     ("both-write", "34M", 0, ""),
     // Watched, and nothing has to leave: forks are fast.
     ("threads-end-in-forks", "38M", 0, ""),
+    ("advice-beside-forks", "16M", 0, ""),
 ];
 
 /// Each takes some tens of MiB, and prints what depends on all of it.

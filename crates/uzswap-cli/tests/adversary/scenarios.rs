@@ -203,6 +203,7 @@ pub(crate) fn run(name: &str) -> ! {
         }
         "threads-end" => threads_end(),
         "threads-end-in-forks" => threads_end_in_forks(),
+        "advice-beside-forks" => advice_beside_forks(),
         "words-of-threads" => words_of_threads(),
         "owners-end" => owners_end(),
         "both-write" => both_write(),
@@ -484,6 +485,49 @@ fn threads_end_in_forks() {
         is_over.store(true, Ordering::Relaxed);
     });
     check(at);
+}
+
+/// A thread decides anew and anew whether children get some evicted pages. Children that get them
+/// get all of them.
+fn advice_beside_forks() {
+    const FEW: usize = 256;
+    let few = raw::map(0, FEW * PAGE, raw::READ_WRITE, raw::PRIVATE, -1).expect("mmap");
+    fill_in_order(few, 0..FEW);
+    let at = filled();
+    let is_over = AtomicBool::new(false);
+    let mut copied = 0;
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                raw::advise(few, FEW * PAGE, libc::MADV_DONTFORK).expect("madvise");
+                thread::sleep(Duration::from_micros(20));
+                raw::advise(few, FEW * PAGE, libc::MADV_DOFORK).expect("madvise");
+                thread::sleep(Duration::from_micros(200));
+            }
+        });
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_secs(2) {
+            match raw::fork() {
+                0 => {
+                    // Advice that changes nothing fails where some of it is not mapped.
+                    if raw::advise_directly(few, FEW * PAGE, libc::MADV_KEEPONFORK).is_err() {
+                        raw::exit(3);
+                    }
+                    check_in_order(few, 0..FEW);
+                    raw::exit(0);
+                }
+                child => match raw::wait(child) {
+                    0 => copied += 1,
+                    status if status == 3 << 8 => {}
+                    status => raw::exit(status >> 8),
+                },
+            }
+            // The next child finds none of them resident.
+            check(at);
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    assert!(copied > 5, "{copied} children had the pages");
 }
 
 /// Children that end before the next one comes.
