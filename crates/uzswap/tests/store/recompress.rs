@@ -57,6 +57,35 @@ fn options() -> impl Iterator<Item = ZswapOptions> {
     })
 }
 
+/// Random bytes and many short matches: zstd makes more of it than lz4.
+fn page_of_matches(seed: u64) -> Page {
+    let mut random = SplitMix64::new(seed);
+    let (mut page, word) = ([0; PAGE_SIZE], random.next_word());
+    for (at, part) in page.chunks_exact_mut(8).enumerate() {
+        let repeated = word.wrapping_add(at as u64 % 8);
+        let value = if at < PAGE_SIZE / 32 { random.next_word() } else { repeated };
+        part.copy_from_slice(&value.to_le_bytes());
+    }
+    page
+}
+
+#[test]
+fn a_page_that_the_dense_compressor_makes_longer_stays_short() {
+    const PAGES: u64 = 2000;
+    let pool_bytes = |compressor: CompressorKind, dense: Option<CompressorKind>| {
+        let options = ZswapOptions::default().compressor(compressor).dense(dense);
+        let zswap = Zswap::new(options).unwrap();
+        for index in 0..PAGES {
+            zswap.store_densely(PageKey(index), &page_of_matches(index)).unwrap();
+        }
+        zswap.budget().pool_bytes()
+    };
+    let [lz4, zstd] = [CompressorKind::Lz4, DENSE].map(|alone| pool_bytes(alone, None));
+    assert!(zstd > lz4 * 5 / 4, "zstd takes {zstd} bytes, lz4 {lz4}");
+    let both = pool_bytes(CompressorKind::Lz4, Some(DENSE));
+    assert!(both < lz4 * 101 / 100, "both take {both} bytes, lz4 {lz4}");
+}
+
 #[test]
 fn a_pair_gives_back_what_either_made() {
     let pair = pair();
@@ -73,9 +102,9 @@ fn a_pair_gives_back_what_either_made() {
         pair.decompress(&out[..dense], &mut page).unwrap();
         assert!(page == original, "seed {seed}, densely");
         // The last byte names the compressor.
-        out[dense - 1] = 2;
+        out[dense - 1] = 3;
         let error = pair.decompress(&out[..dense], &mut page).unwrap_err();
-        assert!(error.to_string().contains("names compressor 2; expected 0 or 1"), "{error}");
+        assert!(error.to_string().contains("names compressor 3; expected 0, 1 or 2"), "{error}");
         out[dense - 1] = 0;
         assert!(pair.decompress(&out[..dense], &mut page).is_err());
         assert!(pair.decompress(&[], &mut page).is_err());
