@@ -34,6 +34,9 @@ fn main() -> ExitCode {
     let musl = gcc.clone().or_else(|| cannot_compile("musl-gcc", &[]));
     add("musl_starts_glibc_and_the_reverse", musl, both_libraries);
     add("limits_of_memory", missing.clone(), limits_of_memory);
+    let perl = Command::new("perl").arg("-e1").status();
+    let no_perl = perl.is_err().then(|| "perl is not installed".to_owned());
+    add("an_alarm_that_is_set_before", missing.clone().or(no_perl), alarm);
     add("programs_of_32_bits", missing.or_else(no_programs_of_32_bits), programs_of_32_bits);
     trials::run(all)
 }
@@ -187,8 +190,8 @@ fn both_libraries() {
     }
 }
 
-/// A soft limit of memory is for the program alone. A hard one that is too small for the supervisor
-/// is told before anything is started, unless it may be raised.
+/// The program alone has a soft limit of memory. The supervisor refuses a hard one that is too
+/// small for itself, before it starts anything, unless it may raise it.
 fn limits_of_memory() {
     let run = format!("exec {} run --limit 64M -- sh", env!("CARGO_BIN_EXE_uzswap"));
     // The command itself is mapped before it can raise anything.
@@ -216,6 +219,19 @@ fn limits_of_memory() {
             }
         }
     }
+}
+
+/// A timer that exec keeps is the program's.
+fn alarm() {
+    let uzswap = env!("CARGO_BIN_EXE_uzswap");
+    let run = |script: &str| {
+        let mut perl = Command::new("perl");
+        perl.args(["-e", "alarm 1; exec @ARGV", uzswap, "run", "--limit", "64M", "--"]);
+        perl.args(["perl", "-e", script]);
+        perl
+    };
+    expect(&mut run("sleep 50"), 128 + 14, "", &["peak"]);
+    expect(&mut run("alarm 0; sleep 2; print 'has waited'"), 0, "has waited", &[]);
 }
 
 /// The loader of programs of 32 bits: this one, or that of UZSWAP_LOADER_32.

@@ -39,6 +39,7 @@ use uzswap::zswap::{BuildError, Zswap, ZswapOptions};
 use uzswap_preload::LIBRARY;
 use uzswap_preload::protocol::SOCKET_VARIABLE;
 use uzswap_sys::foreign;
+use uzswap_sys::inherited::Inherited;
 use uzswap_sys::process;
 use uzswap_sys::signals::{self, SignalNumber};
 use uzswap_sys::spawn;
@@ -149,7 +150,7 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
     if LIBRARY.is_empty() {
         return Err(RunError::Processor);
     }
-    let limits_of_user = allow_memory();
+    let inherited = Inherited::take(allow_memory());
     doctor::what_run_needs().map_err(RunError::Machine)?;
     // It may be a pipe that nobody reads: before signals are held back.
     let trace = options.record.as_ref().map(|(path, _)| Recorder::make_file(path)).transpose()?;
@@ -246,7 +247,7 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
     let changed = [(SOCKET_VARIABLE, socket.as_os_str()), ("LD_PRELOAD", &preloads)];
     // Before the program: a user who sees it run may query the run.
     let _answerers = start_answerers(&pager, metrics_socket, argv, options, folder.path())?;
-    let child = spawn::spawn(argv, &changed, waiter.mask_before(), &limits_of_user);
+    let child = spawn::spawn(argv, &changed, waiter.mask_before(), &inherited);
     let child = child.map_err(|source| RunError::Program {
         program: argv[0].to_string_lossy().into_owned(),
         source,

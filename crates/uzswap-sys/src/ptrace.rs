@@ -8,8 +8,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus};
 use std::ptr;
 
-use rustix::process::{Resource, Rlimit, setrlimit};
-
+use crate::inherited::Inherited;
 use crate::signals::{self, SignalMask, SignalNumber};
 
 /// The event of a stop that is a group stop or the first one: linux/ptrace.h. libc has it for some
@@ -32,7 +31,7 @@ pub enum Event {
     Handled,
 }
 
-/// Starts a command with the signal mask `mask` and these resource limits; with `traced`, it offers
+/// Starts a command with the signal mask `mask` and what it inherits; with `traced`, it offers
 /// itself for tracing. Where it cannot (a sandbox), it runs as any other. The kernel kills a traced
 /// command if the thread that calls this ends before it.
 ///
@@ -42,14 +41,12 @@ pub enum Event {
 pub fn spawn(
     command: &mut Command,
     mask: SignalMask,
-    limits: Vec<(Resource, Rlimit)>,
+    inherited: Inherited,
     traced: bool,
 ) -> io::Result<Child> {
     let before_exec = move || {
         mask.apply();
-        for (resource, limit) in &limits {
-            setrlimit(*resource, *limit)?;
-        }
+        inherited.give()?;
         if traced {
             // SAFETY: the request takes no pointers. `attach` sees a refusal.
             unsafe { libc::ptrace(libc::PTRACE_TRACEME, 0, ptr::null_mut::<u8>(), 0_usize) };

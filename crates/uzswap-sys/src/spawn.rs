@@ -7,14 +7,13 @@ use std::os::unix::ffi::OsStringExt;
 use std::process::Command;
 use std::ptr;
 
-use rustix::process::{Resource, Rlimit};
-
+use super::inherited::Inherited;
 use super::ptrace;
 use super::signals::SignalMask;
 
 /// Starts a command and returns its PID. The command is found as a shell finds it; it gets the
 /// signal mask `mask`, SIGPIPE by default, this process's environment with these variables changed,
-/// and these resource limits. To set a mask or a limit, the standard library forks and copies the
+/// and what is to be inherited. To set a mask or a limit, the standard library forks and copies the
 /// page tables, which takes 0.2 ms; `posix_spawn` can set a mask alone.
 ///
 /// # Errors
@@ -28,15 +27,15 @@ pub fn spawn(
     argv: &[OsString],
     changed: &[(&str, &OsStr)],
     mask: SignalMask,
-    limits: &[(Resource, Rlimit)],
+    inherited: &Inherited,
 ) -> io::Result<u32> {
     assert!(!argv.is_empty(), "a command has a name");
     let fork = || {
         let mut command = Command::new(&argv[0]);
         command.args(&argv[1..]).envs(changed.iter().copied());
-        Ok(ptrace::spawn(&mut command, mask, limits.to_vec(), false)?.id())
+        Ok(ptrace::spawn(&mut command, mask, inherited.clone(), false)?.id())
     };
-    if !limits.is_empty() {
+    if !inherited.is_empty() {
         return fork();
     }
     let words = strings(argv.iter().cloned())?;
@@ -94,27 +93,27 @@ fn done(errno: libc::c_int) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::process::getrlimit;
+    use rustix::process::{Resource, Rlimit, getrlimit};
     use std::fs::{self, Permissions};
     use std::os::unix::fs::PermissionsExt;
 
     /// Output of a command, started with a signal held back, to the file named by its last argument
     /// and by a variable.
     fn output(argv: &[&str], changed: &[(&str, &OsStr)]) -> io::Result<String> {
-        limited_output(argv, changed, Vec::new())
+        output_of_heir(argv, changed, &Inherited::default())
     }
 
-    fn limited_output(
+    fn output_of_heir(
         argv: &[&str],
         changed: &[(&str, &OsStr)],
-        limits: Vec<(Resource, Rlimit)>,
+        inherited: &Inherited,
     ) -> io::Result<String> {
         let folder = tempfile::tempdir()?;
         let path = folder.path().join("output");
         let last = [path.clone().into_os_string()];
         let argv: Vec<OsString> = argv.iter().map(OsString::from).chain(last).collect();
         let changed = [changed, &[("OUTPUT", path.as_os_str())]].concat();
-        let pid = spawn(&argv, &changed, SignalMask::of(libc::SIGUSR1), &limits)?;
+        let pid = spawn(&argv, &changed, SignalMask::of(libc::SIGUSR1), inherited)?;
         let mut status = 0;
         // SAFETY: the pointer is to an integer of our own.
         assert_eq!(unsafe { libc::waitpid(pid as i32, &raw mut status, 0) }, pid as i32);
@@ -138,11 +137,12 @@ mod tests {
             (resource, Rlimit { current: Some(1 << 30), maximum })
         };
         let limits = vec![half(Resource::As), half(Resource::Data)];
-        let told = limited_output(&["cp", "/proc/self/limits"], &[], limits.clone()).unwrap();
+        let inherited = Inherited::take(limits);
+        let told = output_of_heir(&["cp", "/proc/self/limits"], &[], &inherited).unwrap();
         let has =
             |name| told.lines().any(|line| line.starts_with(name) && line.contains(" 1073741824 "));
         assert!(has("Max address space") && has("Max data size"), "{told}");
-        let told = limited_output(&["cp", "/proc/self/status"], &[], limits).unwrap();
+        let told = output_of_heir(&["cp", "/proc/self/status"], &[], &inherited).unwrap();
         assert!(told.contains("SigBlk:\t0000000000000200\n"), "{told}");
     }
 

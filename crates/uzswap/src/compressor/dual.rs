@@ -14,12 +14,12 @@ use crate::page::{PAGE_SIZE, Page};
 const FAST: u8 = 0;
 /// The dense one's.
 const DENSE: u8 = 1;
-/// The fast one's, of a page that is to be dense and that the dense one makes longer.
+/// The fast one's, of a page of which the dense one made more.
 const SHORTER: u8 = 2;
 
-/// Of so many pages that are made dense, one is compressed by the fast one as well. The shorter
-/// object stays: of text with many short matches zstd can make a third more than lz4. To do so with
-/// each page took a thrashing program 8 to 20 % longer.
+/// The fast one compresses one of so many dense pages as well, and the shorter object stays: of
+/// pages with many short matches zstd can make a third more than lz4. With each page, a thrashing
+/// program took 8 to 20 % longer.
 const TRY_EVERY: u32 = 16;
 
 /// So many pages after one of which the fast one made less.

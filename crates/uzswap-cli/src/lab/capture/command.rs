@@ -15,6 +15,7 @@ use super::{CaptureAt, CaptureError, CaptureOptions};
 use crate::lab::page_set::{About, PageSetWriter, Place};
 use crate::lab::sample::SamplePlan;
 use uzswap::page::PAGE_SIZE;
+use uzswap_sys::inherited::Inherited;
 use uzswap_sys::ptrace::{self, Event};
 use uzswap_sys::signals::{self, SignalNumber, SignalsHeld};
 
@@ -140,7 +141,7 @@ impl Running {
         let child = ptrace::spawn(
             command.args(arguments),
             signals.mask_before(),
-            Vec::new(),
+            Inherited::take(Vec::new()),
             !options.untraced,
         )
         .map_err(|error| CaptureError::Command {
