@@ -35,7 +35,7 @@ fn main() -> ExitCode {
         _ => {}
     }
     let missing = no_run();
-    let tests: [Case; 25] = [
+    let tests: [Case; 26] = [
         ("signals_reach_the_program", &[], signals_reach_the_program),
         ("interrupts_reach_the_program", &["SIGINT"], || signal_reaches("INT")),
         ("hang_ups_reach_the_program", &["SIGHUP"], || signal_reaches("HUP")),
@@ -55,6 +55,7 @@ fn main() -> ExitCode {
         ("who_insists_on_one_thread_has_one", &[], zygotes),
         ("programs_without_the_environment_are_told", &["env", "sleep"], no_environment),
         ("static_programs_are_told", &["static"], static_programs),
+        ("children_of_static_programs_count", &["static"], static_program_that_forks),
         ("stopped_programs_are_not_told", &["env", "sleep"], stopped_programs),
         ("programs_of_valgrind_run", &["valgrind"], programs_of_valgrind),
         ("setuid_programs_are_told", &["setpriv", "sleep", "root"], setuid_programs),
@@ -430,14 +431,47 @@ fn no_environment() {
     is_unmanaged(&["env", "-i", "sleep", "2"], Path::new("/"));
 }
 
+/// Builds a program that the preload library is not loaded into.
+fn static_program(folder: &Path, name: &str, source: &str) {
+    fs::write(folder.join("source.c"), source).unwrap();
+    let mut command = Command::new("gcc");
+    command.args(["-O1", "-static", "-o", name, "source.c"]).current_dir(folder);
+    expect(&command.output().unwrap(), 0);
+}
+
 fn static_programs() {
     let folder = open_folder();
-    let source = folder.path().join("wait.c");
-    fs::write(&source, "#include <unistd.h>\nint main(void) { sleep(2); return 0; }\n").unwrap();
-    let mut command = Command::new("gcc");
-    command.args(["-static", "-o", "wait", "wait.c"]).current_dir(folder.path());
-    expect(&command.output().unwrap(), 0);
+    let source = "#include <unistd.h>\nint main(void) { sleep(2); return 0; }\n";
+    static_program(folder.path(), "wait", source);
     is_unmanaged(&["./wait"], folder.path());
+}
+
+/// The kernel divides its pages among children that end before the second look at them.
+fn static_program_that_forks() {
+    const SOURCE: &str = r#"
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+int main(void)
+{
+    volatile char *memory = memset(malloc(100 << 20), 1, 100 << 20);
+    signal(SIGCHLD, SIG_IGN);
+    for (int i = 0; i < 300; i++) {
+        if (!fork()) {
+            usleep(200000);
+            _exit(0);
+        }
+        usleep(20000);
+    }
+    return memory[50 << 20] - 1;
+}
+"#;
+    let folder = open_folder();
+    static_program(folder.path(), "forks", SOURCE);
+    let output = run("40M", &["./forks"]).current_dir(folder.path()).output().unwrap();
+    expect(&output, 128 + 9);
+    assert!(text(&output.stderr).contains("out of memory"), "{}", told(&output));
 }
 
 fn setuid_programs() {

@@ -140,7 +140,10 @@ impl Tree {
             // One that ended, or that the kernel lets nobody look at, has no program.
             let Some((thread, program)) = thread_and_program_of(pid) else { continue };
             let before = *self.without.get(&pid).unwrap_or(&0);
-            let looks = before + u32::from(is_full || before < LOOKS);
+            let looks = match before {
+                0 if self.is_forked_by_unmanaged(pid, &without) => LOOKS,
+                _ => before + u32::from(is_full || before < LOOKS),
+            };
             has_newcomers |= looks < LOOKS;
             without.insert(pid, looks);
             // One that had a helper is no newcomer.
@@ -196,6 +199,16 @@ impl Tree {
         let each = counted.into_iter().map(|(seen, bytes)| (seen.process.0, bytes));
         self.pager.see_unmanaged(each.collect());
         has_newcomers
+    }
+}
+
+impl Tree {
+    /// Whether no helper will come: an unmanaged process has forked it, and it runs the same
+    /// program. It counts at once, as its parent's part is the less for it.
+    fn is_forked_by_unmanaged(&self, pid: u32, seen_now: &BTreeMap<u32, u32>) -> bool {
+        let looks = |parent: &u32| seen_now.get(parent).or_else(|| self.without.get(parent));
+        let is_unmanaged = |parent: &u32| looks(parent).is_some_and(|&looks| looks >= LOOKS);
+        process::parent_of(pid).filter(is_unmanaged).is_some() && process::runs_what_was_forked(pid)
     }
 }
 
