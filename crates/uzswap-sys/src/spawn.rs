@@ -132,11 +132,11 @@ mod tests {
 
     #[test]
     fn a_program_has_the_limits_that_it_is_given() {
-        let half = |resource| {
+        let one_gib = |resource| {
             let maximum = getrlimit(resource).maximum;
             (resource, Rlimit { current: Some(1 << 30), maximum })
         };
-        let limits = vec![half(Resource::As), half(Resource::Data)];
+        let limits = vec![one_gib(Resource::As), one_gib(Resource::Data)];
         let inherited = Inherited::take(limits);
         let told = output_of_heir(&["cp", "/proc/self/limits"], &[], &inherited).unwrap();
         let has =
