@@ -521,7 +521,7 @@ fn messages_beside_writes() {
     let arguments = ["-c", script, &this_program()];
     let output = run_in("24M", "sh", &arguments).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "it ended with {}", output.status);
-    let message = b"is unmanaged: it cannot create";
+    let message = b"is unmanaged: its limits";
     assert!(output.stderr.windows(message.len()).any(|words| words == message));
 }
 
