@@ -189,7 +189,7 @@ extern "C" fn bear_witness(stack: usize) -> ! {
     // SAFETY: the thread that started the witness wrote it there; it stays mapped.
     let Witness { for_forks, pipe } = unsafe { &*first };
     // SAFETY: memory that stays mapped and is all atomics.
-    let stage = unsafe { &(**for_forks).stage };
+    let ForForks { stage, has_written, .. } = unsafe { &**for_forks };
     let pipe = *pipe as usize;
     const F_SETFL: usize = 4;
     const F_SETOWN: usize = 8;
@@ -208,7 +208,10 @@ extern "C" fn bear_witness(stack: usize) -> ! {
     if came.is_ok() {
         helper::give_up_user();
         stage.store(stage::WITNESSED, Ordering::Release);
-        if read() && set(F_SETFL, ASYNC).is_ok() {
+        // The kernel signals a write after the byte can be read: not before the writer is back from
+        // its call may the signal be one that ends the program.
+        let is_written = || has_written.load(Ordering::Acquire) == 1;
+        if read() && wait(is_written).is_some() && set(F_SETFL, ASYNC).is_ok() {
             stage.store(stage::APART, Ordering::Release);
             let _ = read(); // for ever
             let _ = ask(call::EXIT_GROUP, [128 + helper::SIGKILL, 0, 0, 0, 0, 0]);

@@ -774,11 +774,15 @@ extern "C" fn go_on_apart(stack: usize) -> ! {
     let own = ask(call::GETTID, [0; 6]).unwrap_or(0);
     control.apart.store(own as u32, Ordering::Relaxed);
     // SAFETY: null, or memory that stays mapped and is all atomics.
-    if let Some(for_forks) = unsafe { FOR_FORKS.load(Ordering::Relaxed).as_ref() } {
+    let for_forks = unsafe { FOR_FORKS.load(Ordering::Relaxed).as_ref() };
+    if let Some(for_forks) = for_forks {
         for_forks.thread.store(own, Ordering::Relaxed);
     }
     let byte = 1_u8;
     let _ = ask(call::WRITE, [pipe, ptr::from_ref(&byte).addr(), 1, 0, 0, 0]);
+    if let Some(for_forks) = for_forks {
+        for_forks.has_written.store(1, Ordering::Release);
+    }
     loop {
         // Two of `struct pollfd`: the descriptor, what is asked for (POLLIN), what is so.
         let mut polled = [socket as u64 | 1 << 32, pipe as u64];

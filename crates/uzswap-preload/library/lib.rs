@@ -61,6 +61,8 @@ struct ForForks {
     stage: AtomicU32,
     /// The helper's end of the pipe, in the program's table of files, while it becomes that.
     pipe: AtomicU32,
+    /// 1 once the process apart has written to it.
+    has_written: AtomicU32,
 }
 
 /// The door in the program's table of files, while threads fork that lend it to their children.

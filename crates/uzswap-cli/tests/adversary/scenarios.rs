@@ -491,7 +491,11 @@ fn threads_end_in_forks() {
 /// get all of them.
 fn advice_beside_forks() {
     const FEW: usize = 256;
-    let few = raw::map(0, FEW * PAGE, raw::READ_WRITE, raw::PRIVATE, -1).expect("mmap");
+    // Between two pages that no child lacks: in a child without the memory, the kernel has the
+    // helper's mappings elsewhere, which need more room.
+    let guard = raw::map(0, (FEW + 2) * PAGE, 0, raw::PRIVATE, -1).expect("mmap");
+    let few = guard + PAGE;
+    raw::protect(few, FEW * PAGE, raw::READ_WRITE).expect("mprotect");
     fill_in_order(few, 0..FEW);
     let at = filled();
     let is_over = AtomicBool::new(false);
