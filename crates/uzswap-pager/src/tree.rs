@@ -204,7 +204,7 @@ impl Tree {
 
 impl Tree {
     /// Whether no helper will come: an unmanaged process has forked it, and it runs the same
-    /// program. It counts at once, as its parent's part is the less for it.
+    /// program. The child counts at once, as the parent's part is the less for it.
     fn is_forked_by_unmanaged(&self, pid: u32, seen_now: &BTreeMap<u32, u32>) -> bool {
         let looks = |parent: &u32| seen_now.get(parent).or_else(|| self.without.get(parent));
         let is_unmanaged = |parent: &u32| looks(parent).is_some_and(|&looks| looks >= LOOKS);

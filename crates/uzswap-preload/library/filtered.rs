@@ -208,8 +208,8 @@ extern "C" fn bear_witness(stack: usize) -> ! {
     if came.is_ok() {
         helper::give_up_user();
         stage.store(stage::WITNESSED, Ordering::Release);
-        // The kernel signals a write after the byte can be read: not before the writer is back from
-        // its call may the signal be one that ends the program.
+        // The kernel sends the signal of a write after the byte can be read. The writer must be
+        // back from its call before a signal may end the program.
         let is_written = || has_written.load(Ordering::Acquire) == 1;
         if read() && wait(is_written).is_some() && set(F_SETFL, ASYNC).is_ok() {
             stage.store(stage::APART, Ordering::Release);

@@ -17,7 +17,7 @@ const DENSE: u8 = 1;
 /// The fast one's, of a page of which the dense one made more.
 const SHORTER: u8 = 2;
 
-/// The fast one compresses one of so many dense pages as well, and the shorter object stays: of
+/// The fast one compresses one of so many dense pages as well, and the shorter object stays. Of
 /// pages with many short matches zstd can make a third more than lz4. With each page, a thrashing
 /// program took 8 to 20 % longer.
 const TRY_EVERY: u32 = 16;
