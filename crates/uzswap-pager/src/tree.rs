@@ -200,9 +200,7 @@ impl Tree {
         self.pager.see_unmanaged(each.collect());
         has_newcomers
     }
-}
 
-impl Tree {
     /// Whether no helper will come: an unmanaged process has forked it, and it runs the same
     /// program. The child counts at once, as the parent's part is the less for it.
     fn is_forked_by_unmanaged(&self, pid: u32, seen_now: &BTreeMap<u32, u32>) -> bool {

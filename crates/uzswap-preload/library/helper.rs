@@ -473,13 +473,12 @@ impl Helper {
             let last = at + staging_bytes - PAGE_BYTES as usize;
             let _ = ask(call::MADVISE, [last, PAGE_BYTES as usize, MADV_DONTNEED, 0, 0, 0]);
         });
+        let made = made.map_err(|errno| [errno, 0]);
+        let staging = staging.map_err(|errno| [errno, 1]);
         let (userfaultfd, staging) = match (made, staging) {
             (Ok(made), Ok(staging)) => (made, staging),
-            (made, staging) => {
-                let is_of_staging = made.is_ok();
-                let errno = made.err().or(staging.err()).unwrap_or(0);
-                let words = [u64::from(errno), u64::from(is_of_staging)];
-                send(socket, Message::new(kind::CANNOT, words), None);
+            (Err(words), _) | (_, Err(words)) => {
+                send(socket, Message::new(kind::CANNOT, words.map(u64::from)), None);
                 return Err(Failed::Refused);
             }
         };
