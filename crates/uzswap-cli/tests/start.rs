@@ -34,6 +34,7 @@ fn main() -> ExitCode {
     let musl = gcc.clone().or_else(|| cannot_compile("musl-gcc", &[]));
     add("musl_starts_glibc_and_the_reverse", musl, both_libraries);
     add("limits_of_memory", missing.clone(), limits_of_memory);
+    add("limits_of_the_stack", missing.clone(), limits_of_the_stack);
     let perl = Command::new("perl").arg("-e1").status();
     let no_perl = perl.is_err().then(|| "perl is not installed".to_owned());
     add("an_alarm_that_is_set_before", missing.clone().or(no_perl), alarm);
@@ -219,6 +220,18 @@ fn limits_of_memory() {
             }
         }
     }
+}
+
+/// A small soft limit of the stack is the program's; a small hard one is told.
+fn limits_of_the_stack() {
+    let run = format!("{} run --limit 64M -- sh -c 'ulimit -s'", env!("CARGO_BIN_EXE_uzswap"));
+    let limited = |option: &str| {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!("ulimit {option} 100; exec {run}")]);
+        shell
+    };
+    expect(&mut limited("-Ss"), 0, "100\n", &["faults"]);
+    expect(&mut limited("-s"), 3, "", &["allows a stack of 100 KiB, and 1024 KiB are needed"]);
 }
 
 /// A timer that exec keeps is the program's.

@@ -78,6 +78,32 @@ fn arguments_are_escaped() {
     expect_escaped(&uzswap(&["run", "--metrics", EVIL, "--", "true"]), 2, false);
 }
 
+/// A process that ends its name, and with it our line, forges no line of ours.
+#[test]
+fn names_of_processes_are_a_part_of_a_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("a\nuzswap: b");
+    std::os::unix::fs::symlink("/bin/sleep", &program).unwrap();
+    let mut process = Command::new(&program).arg("100").spawn().unwrap();
+    let pid = process.id().to_string();
+    let page_set = folder.path().join("pages");
+    let capture = || uzswap(&["capture", "--pid", &pid, "-o", text(&page_set)]);
+    let alive = capture();
+    process.kill().unwrap();
+    let stat = format!("/proc/{pid}/stat");
+    while !fs::read_to_string(&stat).unwrap().contains(") Z ") {
+        std::thread::yield_now();
+    }
+    let ended = capture();
+    process.wait().unwrap();
+    let compare = ["compare", "--corpus", text(&page_set), "--zpool", "zbud", "--runs", "1"];
+    for (output, code) in [(alive, 0), (ended, 2), (uzswap(&compare), 0)] {
+        expect_escaped(&output, code, false);
+        let told = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        assert!(told.contains(r"a\u000auzswap: b"), "{told}");
+    }
+}
+
 #[test]
 fn snapshots_of_others_are_escaped() {
     let folder = tempfile::tempdir().unwrap();

@@ -21,6 +21,7 @@ use super::process_files::{
 };
 use super::status::LIBRARY_NAME;
 use super::{PAGE_SIZE, Pager, lock, status};
+use uzswap_sys::escape::one_line;
 use uzswap_sys::process;
 
 /// How often it looks.
@@ -179,7 +180,7 @@ impl Tree {
             if self.told.len() < TOLD_MAX {
                 self.told.insert(program.clone());
                 let program = program.to_string_lossy();
-                let program = program.escape_debug(); // a name of a file may be anything
+                let program = one_line(&program); // a name of a file may be anything
                 self.pager.warn(&format!(
                     "process {pid} ({program}) is unmanaged: {why}; its memory counts but cannot \
                      be evicted"

@@ -7,6 +7,15 @@ use std::fmt::Write;
 /// (bidirectional ones, zero-width ones, tags). The notation is that of JSON, `\u001b`, so a JSON
 /// document stays the same document.
 pub fn escaped(text: &str) -> Cow<'_, str> {
+    escape(text, is_unsafe)
+}
+
+/// The same for a text that is a part of a line, as the name of a process: newlines and tabs too.
+pub fn one_line(text: &str) -> Cow<'_, str> {
+    escape(text, |c| is_unsafe(c) || c.is_control())
+}
+
+fn escape(text: &str, is_unsafe: fn(char) -> bool) -> Cow<'_, str> {
     if !text.contains(is_unsafe) {
         return Cow::Borrowed(text);
     }
@@ -55,5 +64,13 @@ mod tests {
         ] {
             assert_eq!(escaped(text), expected);
         }
+    }
+
+    #[test]
+    fn a_part_of_a_line_ends_no_line() {
+        assert_eq!(
+            one_line("it's\t\u{e4}\nuzswap: \x1b[m"),
+            "it's\\u0009\u{e4}\\u000auzswap: \\u001b[m"
+        );
     }
 }

@@ -2,8 +2,26 @@
 
 use std::io;
 use std::ptr;
+use std::sync::OnceLock;
 
-use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// The limit of the stack that this process was started with, if it was raised.
+static STACK: OnceLock<Rlimit> = OnceLock::new();
+
+/// Raises a smaller soft limit of the stack to so many bytes, for this process alone: the kernel
+/// reads the limit whenever the first thread's stack grows. The hard limit, where that is smaller.
+pub fn raise_stack(bytes: u64) -> Result<(), u64> {
+    let limit = getrlimit(Resource::Stack);
+    if limit.current.is_none_or(|current| current >= bytes) {
+        return Ok(());
+    }
+    let maximum = limit.maximum;
+    let raised = setrlimit(Resource::Stack, Rlimit { current: Some(bytes), maximum });
+    raised.map_err(|_| maximum.unwrap_or(u64::MAX))?;
+    let _ = STACK.set(limit);
+    Ok(())
+}
 
 /// Limits and timers that a program would have if it had been started in the place of this process.
 #[derive(Debug, Clone, Default)]
@@ -15,8 +33,10 @@ pub struct Inherited {
 }
 
 impl Inherited {
-    /// Takes the timers from this process; for a program that is to have these resource limits.
-    pub fn take(limits: Vec<(Resource, Rlimit)>) -> Inherited {
+    /// Takes the timers from this process; for a program that is to have these resource limits,
+    /// and that of the stack as it was before [`raise_stack`].
+    pub fn take(mut limits: Vec<(Resource, Rlimit)>) -> Inherited {
+        limits.extend(STACK.get().map(|limit| (Resource::Stack, *limit)));
         let mut timers = Vec::new();
         let none = libc::timeval { tv_sec: 0, tv_usec: 0 };
         let disarmed = libc::itimerval { it_interval: none, it_value: none };

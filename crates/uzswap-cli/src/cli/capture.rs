@@ -19,6 +19,7 @@ use crate::lab::page_set::{About, PageSetError, side_path};
 use crate::lab::report::format::human_size;
 use crate::lab::report::{Schema, sample_in_words};
 use uzswap::page::PAGE_SIZE;
+use uzswap_sys::escape::{escaped, one_line};
 
 /// What `uzswap capture` is asked for.
 #[derive(Debug, clap::Args)]
@@ -138,7 +139,7 @@ impl Capture {
         let line = |text: &mut String, name: &str, value: &dyn std::fmt::Display| {
             writeln!(text, "{name:<9}{value}").expect("a String takes everything");
         };
-        line(&mut text, "origin", &about.origin);
+        line(&mut text, "origin", &one_line(&about.origin));
         let pages = format!("{} ({})", about.page_count, human_size(bytes));
         line(&mut text, "pages", &pages);
         if let Some(sample) = &about.sample {
@@ -146,7 +147,7 @@ impl Capture {
         }
         line(&mut text, "ranges", &by_name(about));
         for note in &about.notes {
-            line(&mut text, "note", note);
+            line(&mut text, "note", &one_line(note));
         }
         let side = side_path(&self.output);
         line(&mut text, "written", &format!("{}, {}", self.output.display(), side.display()));
@@ -156,7 +157,7 @@ impl Capture {
 
 /// Prints to standard error.
 fn print_beside(text: &str) -> Result<(), Failure> {
-    let written = io::stderr().lock().write_all(text.as_bytes());
+    let written = io::stderr().lock().write_all(escaped(text).as_bytes());
     written.context("cannot write the summary").map_err(Failure::Check)
 }
 
@@ -175,7 +176,7 @@ fn by_name(about: &About) -> String {
     let shown: Vec<_> = names
         .iter()
         .take(NAMES_MAX)
-        .map(|(name, pages)| format!("{name} {:.1} %", percent(*pages)))
+        .map(|(name, pages)| format!("{} {:.1} %", one_line(name), percent(*pages)))
         .collect();
     let more = if names.len() > NAMES_MAX { ", ..." } else { "" };
     format!("{} ({}{more})", about.ranges.len(), shown.join(", "))

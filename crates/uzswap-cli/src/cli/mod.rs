@@ -33,6 +33,7 @@ use anyhow::Error;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use uzswap_sys::escape::escaped;
+use uzswap_sys::inherited::raise_stack;
 use uzswap_sys::signals::report_size_limit_as_error;
 use uzswap_sys::stderr::{self, log};
 
@@ -217,10 +218,21 @@ fn parse<C: Parser>() -> Result<C, ExitCode> {
     })
 }
 
+/// The parser of the command line takes most of it, up to 200 KiB without optimisation.
+const STACK_BYTES: u64 = 1 << 20;
+
 /// Parses the command line, runs the command, reports what went wrong.
 #[must_use]
 pub fn main() -> ExitCode {
     report_size_limit_as_error();
+    if let Err(bytes) = raise_stack(STACK_BYTES) {
+        log(&format!(
+            "a hard limit allows a stack of {} KiB, and {} KiB are needed; raise it (ulimit -Hs)",
+            bytes >> 10,
+            STACK_BYTES >> 10,
+        ));
+        return ExitCode::from(3);
+    }
     let result = match InnerCommand::is_called() {
         true => parse::<InnerCli>().map(|cli| cli.command.run()),
         false => parse::<Cli>().map(|cli| cli.command.run()),

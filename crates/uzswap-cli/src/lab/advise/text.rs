@@ -1,5 +1,7 @@
 //! The advice for a terminal: the answer, the settings, the measurements.
 
+use uzswap_sys::escape::one_line;
+
 use super::{Advice, AdviceReport, Tool};
 use crate::lab::report::format::{Screen, fitted, human_size, section, table, thousands, wrapped};
 use crate::lab::report::opening;
@@ -81,7 +83,7 @@ fn measurements(report: &AdviceReport, screen: Screen) -> String {
     }
     let caption = format!(
         "{}, {}; {} pages compressed with zsmalloc; chosen: {}",
-        report.target.origin,
+        one_line(&report.target.origin),
         human_size(report.target.bytes),
         thousands(report.corpus.pages),
         report.goal

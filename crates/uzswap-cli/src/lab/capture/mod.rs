@@ -28,6 +28,7 @@ use crate::lab::page_set::{About, PageRange, PageSetError, PageSetWriter, Place}
 use crate::lab::sample::SamplePlan;
 use crate::lab::workload::Workload;
 use uzswap::page::PAGE_SIZE;
+use uzswap_sys::escape::one_line;
 use uzswap_sys::signals::{SignalNumber, SignalsHeld};
 
 /// Bytes of a workload written between two looks for signals.
@@ -92,7 +93,10 @@ pub enum CaptureError {
         error: io::Error,
     },
     /// A kernel thread has no memory of its own.
-    #[error("process {pid} ({name}) is a kernel thread: it has no address space to capture")]
+    #[error(
+        "process {pid} ({}) is a kernel thread: it has no address space to capture",
+        one_line(name)
+    )]
     KernelThread {
         /// Its id.
         pid: i32,
@@ -100,7 +104,7 @@ pub enum CaptureError {
         name: String,
     },
     /// The process has ended and its parent has not waited for it yet.
-    #[error("process {pid} ({name}) is a zombie: it has ended and its memory is gone")]
+    #[error("process {pid} ({}) is a zombie: it has ended and its memory is gone", one_line(name))]
     Zombie {
         /// Its id.
         pid: i32,
@@ -139,7 +143,7 @@ pub enum CaptureError {
     #[error("give a command to run")]
     NoCommand,
     /// The command does not start.
-    #[error("cannot run '{program}': {error}")]
+    #[error("cannot run '{}': {error}", one_line(program))]
     Command {
         /// The program.
         program: String,
@@ -209,7 +213,7 @@ pub fn capture_pid<'a>(
     let signals = SignalsHeld::new();
     let mut writer = PageSetWriter::create(out)?;
     let name = process::check(pid)?;
-    let mut origin = format!("process {pid} ({name})");
+    let mut origin = format!("process {pid} ({})", one_line(&name));
     if options.tree {
         origin.push_str(" and its children");
     }

@@ -10,6 +10,7 @@ use crate::lab::experiment::Settings;
 use crate::lab::histogram::LatencySummary;
 use crate::lab::replay::{FreedHalf, Phases, Spent};
 use uzswap::page::PAGE_SIZE;
+use uzswap_sys::escape::one_line;
 
 /// The whole report.
 pub(super) fn page(report: &Report, screen: Screen) -> String {
@@ -68,7 +69,7 @@ fn header(report: &Report, screen: Screen) -> String {
         "          ",
         &format!(
             "{what}{}, {} {pages} ({}), sha256{} {}",
-            corpus.origin,
+            one_line(&corpus.origin),
             thousands(corpus.pages),
             mib(corpus.pages * PAGE_SIZE as u64),
             if corpus.sample.is_some() { " of the sample" } else { "" },
