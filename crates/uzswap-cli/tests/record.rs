@@ -30,10 +30,11 @@ fn main() -> ExitCode {
     }
     let run = no_run();
     let disk = run.clone().or_else(no_tmpfs);
-    let tests: [Test; 11] = [
+    let tests: [Test; 12] = [
         ("a_run_is_replayed_as_it_was", run.clone(), a_run_is_replayed),
         ("a_killed_run_leaves_what_it_did", run.clone(), a_killed_run),
         ("a_disk_that_is_full_ends_the_recording_alone", run.clone(), a_full_disk),
+        ("a_pipe_that_nobody_reads_ends_the_recording_alone", run.clone(), nobody_reads),
         ("a_trace_that_cannot_be_made_is_told_before", run.clone(), no_trace),
         ("what_does_not_shrink_goes_to_the_backing", run.clone(), backing),
         ("a_backing_that_cannot_be_had_is_told_before", run.clone(), no_backing),
@@ -243,6 +244,20 @@ fn a_full_disk() {
     assert_eq!(stats["trace"]["complete"], false, "{stats}");
     assert!(stats["trace"]["error"].as_str().unwrap().contains("os error 32"), "{stats}");
     assert!(number(&stats["counts"]["stored_pages"]) > 1000, "{stats}");
+}
+
+/// A program of the run holds the pipe that it would have to read.
+fn nobody_reads() {
+    let room = Room::new();
+    let trace = room.name("trace");
+    assert!(Command::new("mkfifo").arg(&trace).status().unwrap().success());
+    let reader = std::fs::OpenOptions::new().read(true).write(true).open(&trace).unwrap();
+    let output = run_in("12M", &["--record", &trace], "plain", "24").output().unwrap();
+    drop(reader);
+    expect(&output, 1);
+    let said = text(&output.stderr);
+    let words = format!("{trace}: its reader took nothing for 5s; the recording ends here");
+    assert!(said.contains(&words), "{said}");
 }
 
 fn no_trace() {

@@ -1,7 +1,7 @@
 //! Records the operations on a store, from any thread, as they happen.
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use twox_hash::XxHash3_128;
+use uzswap_sys::files::{set_nonblocking, write_all_within};
 use zstd_safe::CCtx;
 
 use super::dedup_cache::DedupCache;
@@ -28,6 +29,10 @@ const WAITING_BLOCKS: usize = 1 << 4;
 
 /// A block with an event older than this is written, full or not.
 const BLOCK_AGE: Duration = Duration::from_secs(1);
+
+/// A pipe whose reader takes nothing for so long ends the recording. All that is recorded waits
+/// meanwhile, and the reader may be a program that waits for one of these pages.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The fastest that still finds what is the same in a block.
 const ZSTD_LEVEL: i32 = 1;
@@ -139,7 +144,7 @@ impl Recorder {
     /// [`TraceError::Write`], and [`TraceError::Create`] where there is no thread.
     pub fn begin(
         path: &Path,
-        mut file: File,
+        file: File,
         about: &TraceAbout,
         warn: impl FnOnce(&str) + Send + 'static,
     ) -> Result<Recorder, TraceError> {
@@ -150,7 +155,8 @@ impl Recorder {
             json = serde_json::to_vec(&about).expect("strings");
         }
         let (header, chain) = format::header(&json);
-        file.write_all(&header)
+        set_nonblocking(&file)
+            .and_then(|()| write_all_within(&file, &header, PATIENCE))
             .map_err(|error| TraceError::Write { path: path.to_owned(), error })?;
         let stopped = Arc::new(AtomicBool::new(false));
         let mut writer = Writer {
@@ -338,7 +344,7 @@ impl Writer {
 
     /// Adds to the file all of it, or nothing.
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let written = self.file.write_all(bytes);
+        let written = write_all_within(&self.file, bytes, PATIENCE);
         match written {
             Ok(()) => self.written.bytes += bytes.len() as u64,
             // The output may be no file, and a reader accepts a part of a block.
