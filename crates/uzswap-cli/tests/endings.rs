@@ -35,12 +35,13 @@ fn main() -> ExitCode {
         _ => {}
     }
     let missing = no_run();
-    let tests: [Case; 26] = [
+    let tests: [Case; 27] = [
         ("signals_reach_the_program", &[], signals_reach_the_program),
         ("interrupts_reach_the_program", &["SIGINT"], || signal_reaches("INT")),
         ("hang_ups_reach_the_program", &["SIGHUP"], || signal_reaches("HUP")),
         ("ctrl_c_hits_once", &["SIGINT", "script"], ctrl_c_hits_once),
         ("no_program_outlives_the_supervisor", &[], none_outlives_the_supervisor),
+        ("no_message_is_written_into_data", &[], no_message_is_written_into_data),
         ("a_killed_program_leaves_nothing", &[], a_killed_program_leaves_nothing),
         ("a_program_that_ends_has_lost_nothing", &[], an_end_is_no_loss),
         ("a_limit_that_is_too_small_is_told", &[], too_small_is_told),
@@ -258,6 +259,28 @@ fn none_outlives_the_supervisor() {
         let output = ended(child, stdout);
         expect(&output, 128 + 9);
         assert!(text(&output.stderr).contains("the supervisor is gone"), "{}", told(&output));
+    }
+}
+
+/// The helper says why the program ends where the guard cannot: on its standard error, if it is one.
+fn no_message_is_written_into_data() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    for (how, is_log) in [("2>", true), ("2>>", true), ("2<>", false)] {
+        fs::write(&file, "").unwrap();
+        let script = format!("exec {how} {}; exec {} --fill 48 wait", file.display(), this());
+        let (child, stdout) = start(&mut run("32M", &["sh", "-c", &script]));
+        let guard = process_tree::wait_for("a guard", || {
+            let mut pids = process_tree::all_below(child.id()).into_iter();
+            pids.find(|pid| process_tree::name(*pid) == "uzswap-guard")
+        });
+        kill("KILL", guard);
+        kill("KILL", child.id());
+        let output = ended(child, stdout);
+        expect(&output, 128 + 9);
+        let said = fs::read_to_string(&file).unwrap();
+        assert_eq!(said.contains("the supervisor is gone"), is_log, "{how}: {said}");
+        assert!(is_log || said.is_empty(), "{said}");
     }
 }
 

@@ -998,12 +998,17 @@ fn receive(socket: usize) -> Option<(Message, [i32; DESCRIPTORS_MAX])> {
 }
 
 /// The program's standard error, as it is: the helper may open nothing. An error where a write may
-/// have to wait.
+/// have to wait, and where the file is one of data: a database may have been opened as number 2.
 fn standard_error() -> Result<usize, u32> {
     const POLLOUT: u64 = 4;
+    const MAP_SHARED: usize = 1;
     let pid = ask(call::GETPID, [0; 6])?;
     let pidfd = ask(call::PIDFD_OPEN, [pid, 0, 0, 0, 0, 0])?;
     let file = ask(call::PIDFD_GETFD, [pidfd, 2, 0, 0, 0, 0])?;
+    // Files and disks can be mapped if they are open for reading, too: a log is not.
+    if ask(call::MMAP, [0, PAGE_BYTES as usize, PROT_READ, MAP_SHARED, file, 0]).is_ok() {
+        return Err(EEXIST);
+    }
     // `struct pollfd`: the descriptor, what is asked for, what is so.
     let mut ready = [file as u64 | POLLOUT << 32];
     match ask(call::POLL, [ready.as_mut_ptr().addr(), 1, 0, 0, 0, 0])? {
