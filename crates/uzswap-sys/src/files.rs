@@ -1,14 +1,10 @@
 //! Data and holes of a file, and free space of its file system.
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
-use std::time::Duration;
-
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
 /// Where the next data at or after `offset` begins, in bytes; `None` when only a hole follows.
 /// A file system that does not know says that all is data.
@@ -31,40 +27,6 @@ pub fn next_data(file: &File, offset: u64) -> io::Result<Option<u64>> {
 /// The kernel's error; `ENXIO` for an offset after the end.
 pub fn next_hole(file: &File, offset: u64) -> io::Result<u64> {
     seek(file, offset, libc::SEEK_HOLE)
-}
-
-/// Has writes to a pipe or a terminal wait for no reader: see [`write_all_within`].
-///
-/// # Errors
-///
-/// The kernel's.
-pub fn set_nonblocking(file: &File) -> io::Result<()> {
-    Ok(fcntl_setfl(file, fcntl_getfl(file)? | OFlags::NONBLOCK)?)
-}
-
-/// Writes all bytes to a file that is [not blocking](set_nonblocking). Waits `patience` at most
-/// each time that a reader has to make room.
-///
-/// # Errors
-///
-/// The kernel's; `TimedOut` where the reader took nothing.
-pub fn write_all_within(mut file: &File, mut bytes: &[u8], patience: Duration) -> io::Result<()> {
-    while !bytes.is_empty() {
-        match file.write(bytes) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(written) => bytes = &bytes[written..],
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                let time = Timespec::try_from(patience).map_err(io::Error::other)?;
-                if poll(&mut [PollFd::new(file, PollFlags::OUT)], Some(&time))? == 0 {
-                    let text = format!("its reader took nothing for {patience:?}");
-                    return Err(io::Error::new(io::ErrorKind::TimedOut, text));
-                }
-            }
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
 }
 
 fn seek(file: &File, offset: u64, whence: libc::c_int) -> io::Result<u64> {

@@ -10,6 +10,7 @@
 //! The rules are checked on the descriptor that is used, never on a path alone. The kernel has some
 //! of them as `fs.protected_symlinks`, `_hardlinks`, `_regular` and `_fifos`, which may be off.
 
+mod patient;
 mod rules;
 
 use std::ffi::{OsStr, OsString};
@@ -21,6 +22,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, fchmod, fstat, openat, statat};
 use rustix::io::Errno;
+
+pub use patient::PatientFile;
 
 /// The mode of a file of pages.
 const PAGES_MODE: u32 = 0o600;

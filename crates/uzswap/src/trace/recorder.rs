@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use twox_hash::XxHash3_128;
-use uzswap_sys::files::{set_nonblocking, write_all_within};
 use zstd_safe::CCtx;
 
 use super::dedup_cache::DedupCache;
@@ -20,7 +19,7 @@ use super::format::{
     HEADER_BYTES_MAX,
 };
 use super::{Content, Event, Operation, TraceAbout, TraceError, TraceTotals};
-use crate::files::{Contents, open_output};
+use crate::files::{Contents, PatientFile, open_output};
 use crate::page::{PAGE_SIZE, Page, PageKey};
 use crate::same_filled::SameFilled;
 
@@ -155,9 +154,9 @@ impl Recorder {
             json = serde_json::to_vec(&about).expect("strings");
         }
         let (header, chain) = format::header(&json);
-        set_nonblocking(&file)
-            .and_then(|()| write_all_within(&file, &header, PATIENCE))
-            .map_err(|error| TraceError::Write { path: path.to_owned(), error })?;
+        let cannot_write = |error| TraceError::Write { path: path.to_owned(), error };
+        let mut file = PatientFile::new(file, PATIENCE).map_err(cannot_write)?;
+        file.write_all(&header).map_err(cannot_write)?;
         let stopped = Arc::new(AtomicBool::new(false));
         let mut writer = Writer {
             path: path.to_owned(),
@@ -289,7 +288,7 @@ impl Recorder {
 /// The thread that writes.
 struct Writer {
     path: PathBuf,
-    file: File,
+    file: PatientFile,
     chain: u64,
     /// Of the last block, before it was compressed and after.
     raw: Vec<u8>,
@@ -344,7 +343,7 @@ impl Writer {
 
     /// Adds to the file all of it, or nothing.
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let written = write_all_within(&self.file, bytes, PATIENCE);
+        let written = self.file.write_all(bytes);
         match written {
             Ok(()) => self.written.bytes += bytes.len() as u64,
             // The output may be no file, and a reader accepts a part of a block.
