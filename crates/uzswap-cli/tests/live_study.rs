@@ -500,7 +500,6 @@ fn killed_study() {
     let before = machine();
     let mut random = SplitMix64::new(u64::from(std::process::id()));
     let mut was_changed = 0;
-    // Nobody removes the folder of a killed study.
     let temporary = tempfile::tempdir().unwrap();
     for _ in 0..10 {
         let mut study = Command::new(env!("CARGO_BIN_EXE_uzswap"));
@@ -519,6 +518,12 @@ fn killed_study() {
     assert!(was_changed >= 3, "killed before anything was changed: {was_changed} of 10");
     let output = uzswap().args(["doctor", "--restore"]).output().unwrap();
     expect(&output, 0);
+    // The next study removes the folders of those that were killed.
+    let mut study = uzswap();
+    study.args(["compare", "--limit", "60%", "--runs", "1", "--zpool", "zsmalloc", "--"]);
+    expect(&study.args(own("shrinks", "16")).env("TMPDIR", temporary.path()).output().unwrap(), 0);
+    let left: Vec<_> = std::fs::read_dir(temporary.path()).unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
 }
 
 fn without_root() {

@@ -205,14 +205,14 @@ impl Asked {
 
 #[cfg(test)]
 mod tests {
-    use super::super::status::FOLDER_PREFIX;
     use super::*;
     use std::io::Write;
     use std::os::unix::net::UnixListener;
+    use uzswap_sys::held_folder::PREFIX;
 
     /// A folder where this process listens as a supervisor does.
     fn listen() -> (tempfile::TempDir, UnixListener) {
-        let folder = tempfile::Builder::new().prefix(FOLDER_PREFIX).tempdir().unwrap();
+        let folder = tempfile::Builder::new().prefix(PREFIX).tempdir().unwrap();
         let listener = UnixListener::bind(folder.path().join(SOCKET_NAME)).unwrap();
         (folder, listener)
     }

@@ -1,7 +1,8 @@
 //! The folder of a run. Every user may enter it, as programs change their user; nobody may list it.
 //!
 //! ```text
-//!  uzswap-XXXXXX/            0711
+//!  uzswap-XXXXXXXXXXXX/      0711
+//!    .lock                   0600   locked while the run goes on
 //!    libuzswap_preload.so    0555   what programs load
 //!    x86_64 and others              this folder
 //!    i686, i586 and others   0711   with a stub of that name, for programs of 32 bits
@@ -21,8 +22,9 @@ use std::path::{Path, PathBuf};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen};
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use super::status::{self, FOLDER_PREFIX, LIBRARY_NAME, SOCKET_NAME};
+use super::status::{self, LIBRARY_NAME, SOCKET_NAME};
 use uzswap_preload::{LIBRARY, STUB_32};
+use uzswap_sys::held_folder::{HeldFolder, LOCK_NAME};
 
 /// The loader puts the platform of the program here, in LD_PRELOAD: see ld.so(8).
 const PLATFORM: &str = "$PLATFORM";
@@ -43,7 +45,7 @@ const UNREADY_NAME: &str = "unready";
 /// The folder, which goes with this.
 #[derive(Debug)]
 pub(super) struct RunDir {
-    path: PathBuf,
+    folder: HeldFolder,
     socket_name: String,
 }
 
@@ -52,41 +54,39 @@ impl RunDir {
     pub(super) fn new() -> io::Result<RunDir> {
         let place = status::place_for_library()?;
         // Nobody else may enter it before all is there.
-        let mut builder = tempfile::Builder::new();
-        builder.prefix(FOLDER_PREFIX).permissions(Permissions::from_mode(0o700));
-        let path = builder.tempdir_in(place)?.keep();
+        let folder = HeldFolder::new(&place, 0o700)?;
         let socket_name = random_bytes()?.map(|byte| format!("{byte:02x}")).concat();
-        let folder = RunDir { path, socket_name };
+        let folder = RunDir { folder, socket_name };
         write_library(&folder.library(), LIBRARY)?;
-        let of_32 = folder.path.join(PLATFORMS_32[0]);
+        let of_32 = folder.path().join(PLATFORMS_32[0]);
         fs::create_dir(&of_32)?;
         fs::set_permissions(&of_32, Permissions::from_mode(0o711))?;
         write_library(&of_32.join(LIBRARY_NAME), &STUB_32)?;
         let links = PLATFORMS_64.map(|name| (name, "."));
         let links_32 = PLATFORMS_32[1..].iter().map(|name| (*name, PLATFORMS_32[0]));
         for (name, target) in links.into_iter().chain(links_32) {
-            symlink(target, folder.path.join(name))?;
+            symlink(target, folder.path().join(name))?;
         }
         Ok(folder)
     }
 
     pub(super) fn path(&self) -> &Path {
-        &self.path
+        self.folder.path()
     }
 
     /// What is preloaded into programs.
     fn library(&self) -> PathBuf {
-        self.path.join(LIBRARY_NAME)
+        self.path().join(LIBRARY_NAME)
     }
 
     /// The name of that for LD_PRELOAD: in a program of 32 bits, of a library that does nothing.
     pub(super) fn preloaded(&self) -> PathBuf {
-        self.path.join(PLATFORM).join(LIBRARY_NAME)
+        self.path().join(PLATFORM).join(LIBRARY_NAME)
     }
 
     /// The socket that helpers connect to.
     pub(super) fn socket(&self) -> PathBuf {
-        self.path.join(&self.socket_name)
+        self.path().join(&self.socket_name)
     }
 
     /// Listens there, and lets all users enter.
@@ -94,12 +94,12 @@ impl RunDir {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let kind = SocketType::SEQPACKET;
         let listener = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)?;
-        let unready = self.path.join(UNREADY_NAME);
+        let unready = self.path().join(UNREADY_NAME);
         bind(&listener, &SocketAddrUnix::new(&unready)?)?;
         fs::set_permissions(&unready, Permissions::from_mode(0o666))?;
         listen(&listener, BACKLOG)?;
         fs::rename(unready, self.socket())?;
-        fs::set_permissions(&self.path, Permissions::from_mode(0o711))?;
+        fs::set_permissions(self.path(), Permissions::from_mode(0o711))?;
         SocketAddrUnix::new(self.socket())?; // the path may be too long
         Ok(listener)
     }
@@ -108,16 +108,14 @@ impl RunDir {
 /// It is removed file by file: to list it takes a descriptor, of which there may be none left.
 impl Drop for RunDir {
     fn drop(&mut self) {
-        let of_32 = self.path.join(PLATFORMS_32[0]);
+        let of_32 = self.path().join(PLATFORMS_32[0]);
         let _ = fs::remove_file(of_32.join(LIBRARY_NAME));
         let _ = fs::remove_dir(of_32);
-        let files = [LIBRARY_NAME, SOCKET_NAME, UNREADY_NAME, &self.socket_name];
+        let files = [LIBRARY_NAME, SOCKET_NAME, UNREADY_NAME, &self.socket_name, LOCK_NAME];
         for name in files.into_iter().chain(PLATFORMS_64).chain(PLATFORMS_32) {
-            let _ = fs::remove_file(self.path.join(name)); // it was not there yet
+            let _ = fs::remove_file(self.path().join(name)); // it was not there yet
         }
-        if fs::remove_dir(&self.path).is_err() {
-            let _ = fs::remove_dir_all(&self.path);
-        }
+        let _ = fs::remove_dir(self.path()); // else the folder does it
     }
 }
 

@@ -22,9 +22,7 @@ use serde::{Deserialize, Serialize};
 use super::answerer::{Answerer, More, Speaker, Verdict};
 use super::{FaultTimes, Pager, PagerCounts, lock, ratio};
 use uzswap::zswap::{LatencyCounts, Stats};
-
-/// What the names of the folders of runs begin with.
-pub(super) const FOLDER_PREFIX: &str = "uzswap-";
+use uzswap_sys::held_folder::PREFIX;
 
 /// The preloaded library, in the folder of a run.
 pub(super) const LIBRARY_NAME: &str = "libuzswap_preload.so";
@@ -300,7 +298,7 @@ pub(super) fn folders() -> Vec<(PathBuf, Metadata)> {
     places.dedup();
     let entries = places.iter().filter_map(|place| fs::read_dir(place).ok()).flatten().flatten();
     entries
-        .filter(|entry| entry.file_name().as_encoded_bytes().starts_with(FOLDER_PREFIX.as_bytes()))
+        .filter(|entry| entry.file_name().as_encoded_bytes().starts_with(PREFIX.as_bytes()))
         .filter_map(|entry| Some((entry.path(), fs::symlink_metadata(entry.path()).ok()?)))
         .filter(|(_, metadata)| metadata.is_dir())
         .collect()

@@ -10,7 +10,11 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 static STACK: OnceLock<Rlimit> = OnceLock::new();
 
 /// Raises a smaller soft limit of the stack to so many bytes, for this process alone: the kernel
-/// reads the limit whenever the first thread's stack grows. The hard limit, where that is smaller.
+/// reads the limit whenever the first thread's stack grows.
+///
+/// # Errors
+///
+/// The hard limit in bytes, where that is smaller.
 pub fn raise_stack(bytes: u64) -> Result<(), u64> {
     let limit = getrlimit(Resource::Stack);
     if limit.current.is_none_or(|current| current >= bytes) {

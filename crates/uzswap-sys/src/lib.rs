@@ -15,6 +15,7 @@ pub mod death_guard;
 pub mod escape;
 pub mod files;
 pub mod foreign;
+pub mod held_folder;
 pub mod inherited;
 pub mod interrupt;
 pub mod lz4;

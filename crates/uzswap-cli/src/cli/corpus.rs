@@ -4,13 +4,11 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, IsTerminal, Read, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use sha2::{Digest, Sha256};
-use tempfile::TempDir;
 
 use super::Failure;
 use super::capture::failure;
@@ -30,6 +28,7 @@ use crate::lab::workload::Workload;
 use uzswap::files::create_private;
 use uzswap::page::PAGE_SIZE;
 use uzswap_sys::escape::escaped;
+use uzswap_sys::held_folder::HeldFolder;
 
 /// The pages, and what is known of them.
 pub(super) struct Source {
@@ -48,7 +47,7 @@ pub(super) struct Source {
     /// The description of pages.
     about: Option<About>,
     /// Where the file is, if it was made for this command.
-    _made: Option<TempDir>,
+    _made: Option<HeldFolder>,
 }
 
 impl Source {
@@ -121,7 +120,7 @@ impl Source {
         Ok(Source::of_pages(path, set.about, made))
     }
 
-    fn of_pages(path: OsString, about: About, made: Option<TempDir>) -> Source {
+    fn of_pages(path: OsString, about: About, made: Option<HeldFolder>) -> Source {
         let kinds = KindPages::of_ranges(&about.ranges, about.page_count);
         let (units, mappings) = (about.unit_pages(), mappings(&about));
         let info = info(about.clone());
@@ -163,7 +162,7 @@ impl Source {
         file: CorpusFile,
         info: CorpusInfo,
         kinds: Vec<KindPages>,
-        made: Option<TempDir>,
+        made: Option<HeldFolder>,
     ) -> Source {
         Source {
             file,
@@ -272,7 +271,7 @@ fn is_core_dump(path: &Path) -> bool {
 }
 
 /// A file that every run can read: the one given, or a copy of its contents where it is a pipe.
-fn lasting(path: &Path, contents: &[u8]) -> Result<(OsString, Option<TempDir>), Failure> {
+fn lasting(path: &Path, contents: &[u8]) -> Result<(OsString, Option<HeldFolder>), Failure> {
     // By its own name: /dev/stdin is another file in another process.
     let own = fs::canonicalize(path).unwrap_or_default();
     if fs::metadata(&own).is_ok_and(|metadata| metadata.is_file()) {
@@ -287,11 +286,8 @@ fn lasting(path: &Path, contents: &[u8]) -> Result<(OsString, Option<TempDir>), 
     Ok((copy.into(), Some(made)))
 }
 
-fn temporary_directory() -> Result<TempDir, Failure> {
-    tempfile::Builder::new()
-        .prefix("uzswap-")
-        .permissions(fs::Permissions::from_mode(0o700))
-        .tempdir()
+fn temporary_directory() -> Result<HeldFolder, Failure> {
+    HeldFolder::new(&std::env::temp_dir(), 0o700)
         .context(
             "cannot create a temporary directory for the pages; set TMPDIR to a writable \
                   folder",

@@ -127,6 +127,8 @@ impl Drop for Folder {
 #[derive(Debug)]
 pub(super) struct Place<'a> {
     command: &'a LiveCommand,
+    /// The folder of the study.
+    base: &'a Path,
     // Unmounted before it is removed.
     tmpfs: Option<Tmpfs>,
     folder: Option<Folder>,
@@ -135,7 +137,7 @@ pub(super) struct Place<'a> {
 
 impl<'a> Place<'a> {
     /// Makes the folder and prepares it.
-    pub(super) fn make(command: &'a LiveCommand, base: &Path) -> Result<Place<'a>, Failure> {
+    pub(super) fn make(command: &'a LiveCommand, base: &'a Path) -> Result<Place<'a>, Failure> {
         let cannot = |what: &str, error: io::Error| {
             Failure::machine(format!("cannot create {what} for a run: {error}"))
         };
@@ -148,11 +150,16 @@ impl<'a> Place<'a> {
             .transpose()
             .map_err(|error| cannot(&format!("a tmpfs ({DIR}; --tmpfs needs root)"), error))?;
         let output = tempfile::tempfile().map_err(|error| cannot("a file", error))?;
-        let place = Place { command, tmpfs, folder, output };
+        let place = Place { command, base, tmpfs, folder, output };
         if let Some(prepare) = &command.prepare {
             place.shell(prepare, "--prepare", false)?;
         }
         Ok(place)
+    }
+
+    /// Where the engine's statistics go.
+    pub(super) fn stats(&self) -> PathBuf {
+        self.base.join("stats")
     }
 
     /// The command, with its folder in it.

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::fmt;
 use std::fs::File;
+use std::path::Path;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -87,6 +88,8 @@ pub(super) struct Request<'a> {
     pub(super) timeout: Option<Duration>,
     /// Where standard output and standard error go.
     pub(super) output: &'a File,
+    /// Where the engine may write its statistics.
+    pub(super) stats: &'a Path,
 }
 
 /// The figures of a run.

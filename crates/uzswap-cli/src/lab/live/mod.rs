@@ -20,12 +20,9 @@ mod preset;
 pub mod report;
 mod schedule;
 
-use std::fs::Permissions;
 use std::io;
-use std::os::unix::fs::PermissionsExt;
 
 use serde::Serialize;
-use tempfile::TempDir;
 
 pub use command::{DIR, LiveCommand};
 use command::{Place, find_program};
@@ -42,6 +39,7 @@ use crate::lab::report::format::human_size;
 use uzswap::compressor::CompressorKind;
 use uzswap::index::IndexKind;
 use uzswap::zpool::ZpoolKind;
+use uzswap_sys::held_folder::HeldFolder;
 use uzswap_sys::mounts;
 
 /// The least limit that a study takes, in bytes, as `uzswap run` has it.
@@ -159,7 +157,7 @@ struct WarmUp {
     check: Option<Vec<u8>>,
     is_never_swapped: bool,
     /// In which each run has its folder.
-    base: TempDir,
+    base: HeldFolder,
     kernel: Kernel,
 }
 
@@ -271,9 +269,7 @@ impl LiveExperiment {
     /// of `--check` that each other run must have.
     fn warm_up(&self) -> Result<WarmUp, Failure> {
         // The same path in each run: programs write it into files that --check may read.
-        let mut builder = tempfile::Builder::new();
-        let builder = builder.prefix("uzswap-live-").permissions(Permissions::from_mode(0o755));
-        let base = builder.tempdir().map_err(|error| {
+        let base = HeldFolder::new(&std::env::temp_dir(), 0o755).map_err(|error| {
             Failure::machine(format!(
                 "cannot create a folder for the runs: {error}; set TMPDIR to \
                                       a writable folder"
@@ -331,9 +327,9 @@ impl LiveExperiment {
         limit_bytes: Option<u64>,
         kernel: Option<&mut Kernel>,
     ) -> Result<LiveRun, Failure> {
-        let argv = place.argv();
-        let timeout = self.command.timeout;
-        let request = Request { argv: &argv, limit_bytes, timeout, output: place.output() };
+        let (argv, stats) = (place.argv(), place.stats());
+        let (timeout, output) = (self.command.timeout, place.output());
+        let request = Request { argv: &argv, limit_bytes, timeout, output, stats: &stats };
         let run = match kernel {
             Some(kernel) if parts.is_kernel() => kernel.run(parts, &request),
             _ => Uzswap.run(parts, &request),

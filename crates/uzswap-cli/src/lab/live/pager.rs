@@ -27,19 +27,20 @@ impl Engine for Uzswap {
         };
         let cannot =
             |error: io::Error| Failure::machine(format!("cannot start uzswap run: {error}"));
-        let stats = tempfile::NamedTempFile::new().map_err(cannot)?;
+        let _ = fs::remove_file(request.stats); // of the run before
         let limit = request.limit_bytes.unwrap_or(NO_LIMIT);
         let exe = std::env::current_exe().map_err(cannot)?;
         let mut command = Command::new(exe);
         command.args(["run", "--quiet", "--limit", &limit.to_string()]);
         command.args(["--zpool", &zpool.to_string(), "--compressor", &compressor.to_string()]);
-        command.args(["--index", &index.to_string(), "--stats"]).arg(stats.path());
+        command.args(["--index", &index.to_string(), "--stats"]).arg(request.stats);
         command.arg("--").args(request.argv).stdin(Stdio::null());
         command.stdout(request.output.try_clone().map_err(cannot)?);
         command.stderr(request.output.try_clone().map_err(cannot)?);
         let ended = run_to_end(&mut command, request.timeout).map_err(cannot)?;
-        let report = fs::read(stats.path()).map_err(cannot)?;
-        let report: Option<RunReport> = serde_json::from_slice(&report).ok();
+        let report = fs::read(request.stats).ok();
+        let report: Option<RunReport> =
+            report.and_then(|report| serde_json::from_slice(&report).ok());
         let status = match ended.exit {
             Exit::Status(status) => status,
             Exit::TimedOut => {

@@ -1,0 +1,157 @@
+//! Folders that go with their process. The next process to make one removes those whose process
+//! was killed.
+
+use std::fs::{self, DirBuilder, File, Permissions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::rand::{GetRandomFlags, getrandom};
+
+/// Names of these folders begin so.
+pub const PREFIX: &str = "uzswap-";
+
+/// A file in each, which its process has locked (flock(2)).
+pub const LOCK_NAME: &str = ".lock";
+
+/// Its name until it is locked: nobody takes the folder for one that was left.
+const UNLOCKED_NAME: &str = ".lock.new";
+
+/// A folder, which is removed with all that is in it when this is dropped.
+#[derive(Debug)]
+pub struct HeldFolder {
+    path: PathBuf,
+    /// Also open in processes that were forked: they may need the folder for longer.
+    _lock: File,
+}
+
+impl HeldFolder {
+    /// A new one in the folder `place`, with these permissions whatever the umask is. Removes
+    /// those of the same user there that no process holds any more.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's, of the new folder.
+    pub fn new(place: &Path, mode: u32) -> io::Result<HeldFolder> {
+        remove_left(place);
+        let path = make(place)?;
+        let held = lock(&path).and_then(|lock| {
+            fs::set_permissions(&path, Permissions::from_mode(mode))?;
+            Ok(lock)
+        });
+        match held {
+            Ok(lock) => Ok(HeldFolder { path, _lock: lock }),
+            Err(error) => {
+                let _ = fs::remove_dir_all(&path);
+                Err(error)
+            }
+        }
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for HeldFolder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.path); // it may be gone
+    }
+}
+
+/// A folder with a new name that nobody else may enter.
+fn make(place: &Path) -> io::Result<PathBuf> {
+    loop {
+        let mut bytes = [0; 6];
+        getrandom(&mut bytes, GetRandomFlags::empty())?;
+        let name = bytes.map(|byte| format!("{byte:02x}")).concat();
+        let path = place.join(format!("{PREFIX}{name}"));
+        match DirBuilder::new().mode(0o700).create(&path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            made => return made.map(|()| path),
+        }
+    }
+}
+
+/// The lock of a new folder. A file system without locks gives a folder that stays if its process
+/// is killed.
+fn lock(folder: &Path) -> io::Result<File> {
+    let unlocked = folder.join(UNLOCKED_NAME);
+    let file = File::options().write(true).create_new(true).mode(0o600).open(&unlocked)?;
+    match file.try_lock() {
+        Ok(()) => fs::rename(unlocked, folder.join(LOCK_NAME))?,
+        Err(_) => fs::remove_file(unlocked)?,
+    }
+    Ok(file)
+}
+
+/// Removes folders of this user whose process was killed.
+fn remove_left(place: &Path) {
+    let user = rustix::process::geteuid().as_raw();
+    for entry in fs::read_dir(place).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let is_own = || {
+            let found = entry.metadata(); // of the name itself, were it a link
+            found.is_ok_and(|found| found.is_dir() && found.uid() == user)
+        };
+        if entry.file_name().as_encoded_bytes().starts_with(PREFIX.as_bytes())
+            && is_own()
+            && let Ok(lock) = File::open(path.join(LOCK_NAME))
+            && lock.try_lock().is_ok()
+        {
+            let _ = fs::remove_dir_all(path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(place: &Path) -> Vec<PathBuf> {
+        fs::read_dir(place).unwrap().map(|entry| entry.unwrap().path()).collect()
+    }
+
+    /// As a process leaves it that is killed.
+    fn leave(held: HeldFolder) -> PathBuf {
+        let path = held.path.clone();
+        let moved = path.with_extension("moved");
+        fs::rename(&path, &moved).unwrap();
+        drop(held);
+        fs::rename(moved, &path).unwrap();
+        path
+    }
+
+    #[test]
+    fn a_folder_goes_with_its_process_or_with_the_next() {
+        let place = tempfile::tempdir().unwrap();
+        let held = HeldFolder::new(place.path(), 0o755).unwrap();
+        let mode = fs::metadata(held.path()).unwrap().mode() & 0o7777;
+        assert_eq!(mode, 0o755);
+        let left = leave(HeldFolder::new(place.path(), 0o700).unwrap());
+        fs::create_dir(left.join("folder")).unwrap();
+        fs::write(left.join("folder/file"), "pages").unwrap();
+        assert_eq!(names(place.path()).len(), 2);
+        let next = HeldFolder::new(place.path(), 0o700).unwrap();
+        assert!(held.path().exists() && next.path().exists() && !left.exists());
+        drop((held, next));
+        assert!(names(place.path()).is_empty());
+    }
+
+    #[test]
+    fn other_folders_and_links_stay() {
+        let place = tempfile::tempdir().unwrap();
+        let [unlocked, other, target] =
+            ["uzswap-cache", "other", "target"].map(|name| place.path().join(name));
+        let left = leave(HeldFolder::new(place.path(), 0o700).unwrap());
+        fs::rename(left, &target).unwrap();
+        std::os::unix::fs::symlink(&target, place.path().join("uzswap-link")).unwrap();
+        fs::create_dir(&unlocked).unwrap();
+        fs::create_dir(&other).unwrap();
+        fs::write(other.join(LOCK_NAME), "").unwrap();
+        drop(HeldFolder::new(place.path(), 0o700).unwrap());
+        assert!(unlocked.exists() && other.exists() && target.join(LOCK_NAME).exists());
+    }
+}
