@@ -35,7 +35,7 @@ fn main() -> ExitCode {
         _ => {}
     }
     let missing = no_run();
-    let tests: [Case; 28] = [
+    let tests: [Case; 27] = [
         ("signals_reach_the_program", &[], signals_reach_the_program),
         ("interrupts_reach_the_program", &["SIGINT"], || signal_reaches("INT")),
         ("hang_ups_reach_the_program", &["SIGHUP"], || signal_reaches("HUP")),
@@ -43,7 +43,6 @@ fn main() -> ExitCode {
         ("no_program_outlives_the_supervisor", &[], none_outlives_the_supervisor),
         ("no_message_is_written_into_data", &[], no_message_is_written_into_data),
         ("a_killed_program_leaves_nothing", &[], a_killed_program_leaves_nothing),
-        ("the_folder_of_a_killed_run_goes", &[], the_folder_of_a_killed_run_goes),
         ("a_program_that_ends_has_lost_nothing", &[], an_end_is_no_loss),
         ("a_limit_that_is_too_small_is_told", &[], too_small_is_told),
         ("what_does_not_shrink_is_kept_to_its_limit", &[], too_small_is_kept_to),
@@ -261,28 +260,6 @@ fn none_outlives_the_supervisor() {
         expect(&output, 128 + 9);
         assert!(text(&output.stderr).contains("the supervisor is gone"), "{}", told(&output));
     }
-}
-
-/// The next run removes it, and no folder of a run that goes on.
-fn the_folder_of_a_killed_run_goes() {
-    let folder = tempfile::tempdir().unwrap();
-    let begin = || {
-        let mut command = run("32M", &[&this(), "--fill", "1", "wait"]);
-        start(command.env("TMPDIR", folder.path()))
-    };
-    let count = || fs::read_dir(folder.path()).unwrap().count();
-    let (killed, of_killed) = begin();
-    let (other, of_other) = begin();
-    kill("KILL", killed.id());
-    expect(&ended(killed, of_killed), 128 + 9);
-    assert_eq!(count(), 2);
-    let (next, of_next) = begin();
-    assert_eq!(count(), 2);
-    for (child, stdout) in [(other, of_other), (next, of_next)] {
-        kill("TERM", process_tree::all_below(child.id())[0]);
-        ended(child, stdout);
-    }
-    assert_eq!(count(), 0);
 }
 
 /// The helper says why the program ends where the guard cannot: on its standard error, if that is

@@ -58,6 +58,8 @@ fn main() -> ExitCode {
     add("interrupted_it_is_as_before", &zram, Box::new(interrupted));
     add("killed_at_any_time_it_is_as_before", &both, Box::new(killed_at_any_time));
     add("killed_with_its_watcher_it_is_restored_by_doctor", &both, Box::new(killed_with_watcher));
+    let missing = both.clone().or_else(|| no_program("unshare"));
+    add("killed_in_a_namespace_it_is_restored", &missing, Box::new(killed_in_a_namespace));
     let missing = both.or_else(|| ["losetup", "mkswap", "swapon"].into_iter().find_map(no_program));
     add("what_others_have_is_let_be", &missing, Box::new(of_others));
     // The machine is one.
@@ -329,8 +331,18 @@ impl Drop for Endless {
     }
 }
 
-fn start_endless(engine: &str, backing: &str) -> Endless {
-    let child = kernel_run(engine, backing)
+/// One that is started by another command, if one is given.
+fn start_endless(engine: &str, backing: &str, by: &[&str]) -> Endless {
+    let run = kernel_run(engine, backing);
+    let mut command = match by {
+        [] => run,
+        [program, options @ ..] => {
+            let mut command = Command::new(program);
+            command.args(options).arg(run.get_program()).args(run.get_args());
+            command
+        }
+    };
+    let child = command
         .args(["--", "sleep", "1000"])
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -373,7 +385,7 @@ fn interrupted() {
         return;
     }
     let before = Machine::now();
-    let mut run = start_endless("zram", "loop");
+    let mut run = start_endless("zram", "loop", &[]);
     kill(run.id(), 2);
     let status = run.wait().unwrap();
     assert_eq!(status.signal(), Some(2));
@@ -448,7 +460,7 @@ fn doctor(arguments: &[&str]) -> Output {
 fn killed_with_watcher() {
     let before = Machine::now();
     for (engine, backing) in [("zram", "loop"), ("zswap", "loop"), ("zswap", "zram")] {
-        let mut run = start_endless(engine, backing);
+        let mut run = start_endless(engine, backing, &[]);
         let at_work = doctor(&["--restore"]);
         let text = String::from_utf8(at_work.stdout).unwrap();
         assert!(at_work.status.success() && text.contains("which still runs"), "{text}");
@@ -474,10 +486,25 @@ fn killed_with_watcher() {
     assert!(!String::from_utf8(doctor(&[]).stdout).unwrap().contains("kernel's swap"));
 }
 
+/// The kernel forgets the folder of a swap area with the mount namespace that it was turned on in.
+fn killed_in_a_namespace() {
+    let before = Machine::now();
+    for (engine, backing) in [("zram", "loop"), ("zswap", "loop"), ("zswap", "zram")] {
+        let mut run = start_endless(engine, backing, &["unshare", "-m"]);
+        kill_with_watcher(&mut run);
+        // It is gone with its last process.
+        thread::sleep(Duration::from_millis(100));
+        let output = doctor(&["--restore"]);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{errors}");
+        before.wait_until_as_before(engine);
+    }
+}
+
 fn one_at_a_time() {
     let before = Machine::now();
     let other = if before.0["zswap compressor"].trim() == "lzo" { "lzo-rle" } else { "lzo" };
-    let mut run = start_endless("zswap", "loop");
+    let mut run = start_endless("zswap", "loop", &[]);
     let second = |expected: i32| {
         let mut command = kernel_run("zswap", "loop");
         let output = command.args(["--compressor", other, "--", "true"]).output().unwrap();
@@ -598,7 +625,7 @@ fn of_others() {
         let report: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(report["other_areas"], serde_json::json!([others.device()]));
         before.is_as_before(engine);
-        let mut run = start_endless(engine, backing);
+        let mut run = start_endless(engine, backing, &[]);
         kill_with_watcher(&mut run);
         assert!(doctor(&["--restore"]).status.success());
         before.is_as_before(engine);
@@ -606,7 +633,7 @@ fn of_others() {
     foreign_names(&others);
     before.is_as_before("a journal that names devices of others");
     // A device that was added meanwhile, and has no size yet, is somebody's too.
-    let mut run = start_endless("zram", "loop");
+    let mut run = start_endless("zram", "loop", &[]);
     let added = fs::read_to_string("/sys/class/zram-control/hot_add").unwrap();
     kill_with_watcher(&mut run);
     assert!(doctor(&["--restore"]).status.success());

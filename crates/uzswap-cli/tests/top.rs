@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use serde_json::Value;
 use support::{Lab, expect_error, expect_success, is_root, open_to_all, send, wait_for};
@@ -812,11 +812,6 @@ fn metrics_at_a_path() {
     assert_eq!(lab.files(), ["metrics"]);
 }
 
-fn make_old(folder: &Path) {
-    let minute_ago = SystemTime::now() - Duration::from_secs(60);
-    fs::File::open(folder).unwrap().set_modified(minute_ago).unwrap();
-}
-
 fn left_overs() {
     let lab = Lab::new();
     let mut run = Run::start(&lab, &[]);
@@ -831,33 +826,26 @@ fn left_overs() {
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(!text.contains(&format!("\"pid\":{},", run.pid())), "{text}");
 
-    // These are not to be removed: too young, alive, not of a run.
-    let mut keep = vec![killed.clone()];
+    // These are not to be removed: held by a process, or not known to be of one that has ended.
+    let mut keep = BTreeSet::new();
     let mut make = |name: &str, files: &[&str]| {
         let folder = lab.path(name);
         fs::create_dir(&folder).unwrap();
         files.iter().for_each(|file| fs::write(folder.join(file), "").unwrap());
-        keep.push(folder.clone());
+        keep.insert(folder.clone());
         folder
     };
     let library = "libuzswap_preload.so";
-    let empty = make("uzswap-empty", &[]);
-    let starting = make("uzswap-starting", &[library]);
-    let a_file = make("uzswap-file", &[library, "status"]);
-    let alive = make("uzswap-alive", &[library]);
-    let listener = UnixListener::bind(alive.join("status")).unwrap();
-    let other = make("uzswap-other", &["notes"]);
-    drop(UnixListener::bind(other.join("status")).unwrap());
-    let named = make("named", &[library]);
-    drop(UnixListener::bind(named.join("status")).unwrap());
-    let elsewhere = make("elsewhere", &[library]);
-    drop(UnixListener::bind(elsewhere.join("status")).unwrap());
+    make("uzswap-empty", &[]);
+    make("uzswap-starting", &[library, ".lock.new"]);
+    make("named", &[library, ".lock"]);
+    let held = make("uzswap-held", &[library, ".lock"]);
+    let lock = fs::File::open(held.join(".lock")).unwrap();
+    lock.lock().unwrap();
+    let elsewhere = make("elsewhere", &[library, ".lock"]);
     let link = lab.path("uzswap-link");
     std::os::unix::fs::symlink(&elsewhere, &link).unwrap();
-    keep.push(link);
-    for folder in [&empty, &starting, &a_file, &alive, &other, &named, &elsewhere] {
-        make_old(folder);
-    }
+    keep.insert(link);
     // Short programs do not wait for that.
     let run_a_while = || {
         let argv = ["run", "--limit", LIMIT, "--", "sleep", "1"];
@@ -866,14 +854,11 @@ fn left_overs() {
         let found: BTreeSet<PathBuf> = lab.files().iter().map(|name| lab.path(name)).collect();
         found
     };
-    assert_eq!(run_a_while(), keep.iter().cloned().collect());
-    make_old(&killed);
-    keep.remove(0);
-    assert_eq!(run_a_while(), keep.iter().cloned().collect());
-    drop(listener);
-    make_old(&alive);
-    keep.retain(|folder| *folder != alive);
-    assert_eq!(run_a_while(), keep.into_iter().collect());
+    assert!(killed.exists());
+    assert_eq!(run_a_while(), keep);
+    drop(lock);
+    keep.remove(&held);
+    assert_eq!(run_a_while(), keep);
 }
 
 /// Whether a process runs: one that was killed may wait for its parent yet.

@@ -111,8 +111,9 @@ impl Drop for RunDir {
         let of_32 = self.path().join(PLATFORMS_32[0]);
         let _ = fs::remove_file(of_32.join(LIBRARY_NAME));
         let _ = fs::remove_dir(of_32);
-        let files = [LIBRARY_NAME, SOCKET_NAME, UNREADY_NAME, &self.socket_name, LOCK_NAME];
-        for name in files.into_iter().chain(PLATFORMS_64).chain(PLATFORMS_32) {
+        let files = [LIBRARY_NAME, SOCKET_NAME, UNREADY_NAME, &self.socket_name];
+        // The lock is last: a process that is killed meanwhile leaves a folder with it.
+        for name in files.into_iter().chain(PLATFORMS_64).chain(PLATFORMS_32).chain([LOCK_NAME]) {
             let _ = fs::remove_file(self.path().join(name)); // it was not there yet
         }
         let _ = fs::remove_dir(self.path()); // else the folder does it

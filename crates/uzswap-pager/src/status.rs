@@ -8,11 +8,11 @@ use std::ffi::OsString;
 use std::fs::{self, Metadata, Permissions};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustix::fs::Mode;
 use rustix::net::sockopt::socket_peercred;
@@ -32,9 +32,6 @@ pub(super) const SOCKET_NAME: &str = "status";
 
 /// Connections that wait to be accepted at most. The thread that accepts them waits for no peer.
 pub(super) const BACKLOG: i32 = 128;
-
-/// A folder that nobody answers in is a left-over once it is so old.
-const LEFT_OVER_AFTER: Duration = Duration::from_secs(5);
 
 /// The present state of a run. Its parts are taken one after the other while it goes on: their sums
 /// are exact only while it stands still.
@@ -230,25 +227,8 @@ pub(super) fn connect(path: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Removes the folders of this user's runs that were killed.
-pub(super) fn remove_left_overs() {
-    for (folder, metadata) in folders() {
-        let age = metadata.modified().ok().and_then(|at| at.elapsed().ok());
-        let socket = folder.join(SOCKET_NAME);
-        let is_ours = metadata.uid() == own_user()
-            && age.is_some_and(|age| age >= LEFT_OVER_AFTER)
-            && folder.join(LIBRARY_NAME).is_file()
-            && fs::symlink_metadata(&socket).is_ok_and(|found| found.file_type().is_socket());
-        let is_refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
-        if is_ours && connect(&socket).is_err_and(is_refused) {
-            // Another run may be doing the same.
-            let _ = fs::remove_dir_all(&folder);
-        }
-    }
-}
-
 /// Where folders of runs may be, the best one first.
-fn places() -> impl Iterator<Item = PathBuf> {
+pub(super) fn places() -> impl Iterator<Item = PathBuf> {
     const OTHERS: [&str; 4] = ["/tmp", "/var/tmp", "/run", "/dev/shm"];
     std::iter::once(std::env::temp_dir()).chain(OTHERS.map(PathBuf::from))
 }

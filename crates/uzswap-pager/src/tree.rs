@@ -22,6 +22,7 @@ use super::process_files::{
 use super::status::LIBRARY_NAME;
 use super::{PAGE_SIZE, Pager, lock, status};
 use uzswap_sys::escape::one_line;
+use uzswap_sys::held_folder::remove_left;
 use uzswap_sys::process;
 
 /// How often it looks.
@@ -89,7 +90,7 @@ pub(super) fn start(pager: &Arc<Pager>) -> io::Result<JoinHandle<()>> {
 impl Tree {
     fn run(mut self) {
         self.pager.raised.lower_this();
-        status::remove_left_overs();
+        status::places().for_each(|place| remove_left(&place));
         let surveys = start_surveys(&self.pager);
         let (mut next_look, mut next_full_look) = (Instant::now(), Instant::now());
         let mut load_after = Some(next_look + LOAD_AFTER);

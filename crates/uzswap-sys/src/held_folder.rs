@@ -1,5 +1,4 @@
-//! Folders that go with their process. The next process to make one removes those whose process
-//! was killed.
+//! Folders that go with their process. A later process removes those whose process was killed.
 
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io;
@@ -26,14 +25,12 @@ pub struct HeldFolder {
 }
 
 impl HeldFolder {
-    /// A new one in the folder `place`, with these permissions whatever the umask is. Removes
-    /// those of the same user there that no process holds any more.
+    /// A new one in the folder `place`, with these permissions whatever the umask is.
     ///
     /// # Errors
     ///
     /// The kernel's, of the new folder.
     pub fn new(place: &Path, mode: u32) -> io::Result<HeldFolder> {
-        remove_left(place);
         let path = make(place)?;
         let held = lock(&path).and_then(|lock| {
             fs::set_permissions(&path, Permissions::from_mode(mode))?;
@@ -55,9 +52,20 @@ impl HeldFolder {
     }
 }
 
+/// A new one in `TMPDIR`, or in `/tmp`; there [`remove_left`] comes first.
+///
+/// # Errors
+///
+/// As of [`HeldFolder::new`].
+pub fn temporary_folder(mode: u32) -> io::Result<HeldFolder> {
+    let place = std::env::temp_dir();
+    remove_left(&place);
+    HeldFolder::new(&place, mode)
+}
+
 impl Drop for HeldFolder {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.path); // it may be gone
+        remove(&self.path);
     }
 }
 
@@ -87,8 +95,8 @@ fn lock(folder: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Removes folders of this user whose process was killed.
-fn remove_left(place: &Path) {
+/// Removes folders of this user in `place` that no process holds any more.
+pub fn remove_left(place: &Path) {
     let user = rustix::process::geteuid().as_raw();
     for entry in fs::read_dir(place).into_iter().flatten().flatten() {
         let path = entry.path();
@@ -101,8 +109,25 @@ fn remove_left(place: &Path) {
             && let Ok(lock) = File::open(path.join(LOCK_NAME))
             && lock.try_lock().is_ok()
         {
-            let _ = fs::remove_dir_all(path);
+            remove(&path);
         }
+    }
+}
+
+/// Removes a folder, which may be gone. Its lock stays as long as anything else does: a process
+/// that is killed meanwhile, or a file that cannot be removed now, leaves a folder with its lock.
+fn remove(folder: &Path) {
+    let mut is_all = true;
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let is_folder = entry.file_type().is_ok_and(|found| found.is_dir());
+        is_all &= match is_folder {
+            true => fs::remove_dir_all(entry.path()).is_ok(),
+            false => entry.file_name() == LOCK_NAME || fs::remove_file(entry.path()).is_ok(),
+        };
+    }
+    if is_all {
+        let _ = fs::remove_file(folder.join(LOCK_NAME));
+        let _ = fs::remove_dir(folder);
     }
 }
 
@@ -134,6 +159,7 @@ mod tests {
         fs::create_dir(left.join("folder")).unwrap();
         fs::write(left.join("folder/file"), "pages").unwrap();
         assert_eq!(names(place.path()).len(), 2);
+        remove_left(place.path());
         let next = HeldFolder::new(place.path(), 0o700).unwrap();
         assert!(held.path().exists() && next.path().exists() && !left.exists());
         drop((held, next));
@@ -151,7 +177,7 @@ mod tests {
         fs::create_dir(&unlocked).unwrap();
         fs::create_dir(&other).unwrap();
         fs::write(other.join(LOCK_NAME), "").unwrap();
-        drop(HeldFolder::new(place.path(), 0o700).unwrap());
+        remove_left(place.path());
         assert!(unlocked.exists() && other.exists() && target.join(LOCK_NAME).exists());
     }
 }

@@ -28,7 +28,7 @@ use crate::lab::workload::Workload;
 use uzswap::files::create_private;
 use uzswap::page::PAGE_SIZE;
 use uzswap_sys::escape::escaped;
-use uzswap_sys::held_folder::HeldFolder;
+use uzswap_sys::held_folder::{HeldFolder, temporary_folder};
 
 /// The pages, and what is known of them.
 pub(super) struct Source {
@@ -287,7 +287,7 @@ fn lasting(path: &Path, contents: &[u8]) -> Result<(OsString, Option<HeldFolder>
 }
 
 fn temporary_directory() -> Result<HeldFolder, Failure> {
-    HeldFolder::new(&std::env::temp_dir(), 0o700)
+    temporary_folder(0o700)
         .context(
             "cannot create a temporary directory for the pages; set TMPDIR to a writable \
                   folder",

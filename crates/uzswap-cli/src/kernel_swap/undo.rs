@@ -181,7 +181,7 @@ fn undo_loop_device(number: u32, backing: &Path) -> Result<Outcome, UndoError> {
     }
     let cannot = |error| UndoError::new(format!("detach {device}"), error, END_ITS_USERS);
     if let Some(attached) = loop_file(number) {
-        if attached != backing {
+        if !is_path_of(&attached, backing) {
             return Ok(Outcome::Left(format!("{device} has {} by now", attached.display())));
         }
         let open = File::options().read(true).write(true).open(&device).map_err(cannot)?;
@@ -195,6 +195,13 @@ fn undo_loop_device(number: u32, backing: &Path) -> Result<Outcome, UndoError> {
         Err(error) if error.raw_os_error() != Some(libc::ENODEV) => Err(cannot(error)),
         _ => Ok(Outcome::Undone(format!("{device} removed"))),
     }
+}
+
+/// Whether the kernel tells this path of a file. Once the mount of the file has gone with its
+/// namespace, the path begins at that mount.
+fn is_path_of(told: &Path, file: &Path) -> bool {
+    let is_tail = || told.strip_prefix("/").is_ok_and(|tail| file.ends_with(tail));
+    told == file || is_tail() && !told.exists()
 }
 
 /// The file of a loop device, if it has one.
@@ -242,14 +249,18 @@ fn undo_swap_area(path: &Path, uuid: &str) -> Result<Outcome, UndoError> {
     let shown = path.display();
     let advice = "end programs with much memory";
     let cannot = |error| UndoError::new(format!("turn swap area {shown} off"), error, advice);
-    if !swap_areas().map_err(cannot)?.iter().any(|area| area == path) {
-        return Ok(Outcome::Nothing);
-    }
-    if uuid_of(path).map_err(cannot)?.as_deref() != Some(uuid) {
-        return Ok(Outcome::Left(format!("swap area {shown} stays on: its UUID has changed")));
+    // The kernel tells another path once its mount namespace is gone: the UUID decides.
+    match uuid_of(path) {
+        Ok(found) if found.as_deref() == Some(uuid) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Outcome::Nothing),
+        Err(error) => return Err(cannot(error)),
+        Ok(_) if swap_areas().map_err(cannot)?.iter().any(|area| area == path) => {
+            return Ok(Outcome::Left(format!("swap area {shown} stays on: its UUID has changed")));
+        }
+        Ok(_) => return Ok(Outcome::Nothing),
     }
     match swap_off(path) {
-        // Somebody else was faster.
+        // It is off, or somebody else was faster.
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(Outcome::Nothing),
         Err(error) => Err(cannot(error)),
         Ok(()) => Ok(Outcome::Undone(format!("swap area {shown} is off"))),

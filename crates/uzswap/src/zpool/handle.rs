@@ -145,13 +145,8 @@ impl HandleTable {
 
     /// Where every object is, in no order.
     pub(super) fn locations(&self) -> impl Iterator<Item = Location> {
-        self.used_cells().map(|(_, location)| location)
-    }
-
-    /// Every cell in use, and where its object is.
-    pub(super) fn used_cells(&self) -> impl Iterator<Item = (u32, Location)> {
-        let used = (0..).zip(self.cells.iter()).filter(|(_, value)| **value & FREE == 0);
-        used.map(|(cell, value)| (cell, value & LOCATION_MASK))
+        let used = self.cells.iter().filter(|value| **value & FREE == 0);
+        used.map(|value| value & LOCATION_MASK)
     }
 
     /// The location in a cell that is known to be in use.

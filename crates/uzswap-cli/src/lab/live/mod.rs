@@ -39,7 +39,7 @@ use crate::lab::report::format::human_size;
 use uzswap::compressor::CompressorKind;
 use uzswap::index::IndexKind;
 use uzswap::zpool::ZpoolKind;
-use uzswap_sys::held_folder::HeldFolder;
+use uzswap_sys::held_folder::{HeldFolder, temporary_folder};
 use uzswap_sys::mounts;
 
 /// The least limit that a study takes, in bytes, as `uzswap run` has it.
@@ -269,7 +269,7 @@ impl LiveExperiment {
     /// of `--check` that each other run must have.
     fn warm_up(&self) -> Result<WarmUp, Failure> {
         // The same path in each run: programs write it into files that --check may read.
-        let base = HeldFolder::new(&std::env::temp_dir(), 0o755).map_err(|error| {
+        let base = temporary_folder(0o755).map_err(|error| {
             Failure::machine(format!(
                 "cannot create a folder for the runs: {error}; set TMPDIR to \
                                       a writable folder"
