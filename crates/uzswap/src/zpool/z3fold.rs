@@ -455,6 +455,26 @@ mod tests {
     }
 
     #[test]
+    fn an_object_that_has_moved_stays_whatever_comes_beside_it() {
+        let pool = Z3fold::new(Arc::new(Arena::new()));
+        let insert =
+            |chunks: usize| pool.insert(&vec![chunks as u8; chunks * CHUNK_BYTES]).unwrap();
+        let [a, d, b, c] = [36, 20, 30, 25].map(insert);
+        pool.remove(d).unwrap();
+        pool.remove(b).unwrap(); // c moves to a
+        assert_eq!([a, c].map(|handle| place(&pool, handle)), [(0, First), (0, Last)]);
+        pool.remove(a).unwrap();
+        let again = insert(37); // too large for a third beside it
+        assert_eq!(place(&pool, again), (0, First));
+        let e = [insert(60), insert(20)][1];
+        assert_ne!(place(&pool, e).0, 0);
+        pool.remove(again).unwrap();
+        assert_eq!((place(&pool, c), pool.compact()), ((0, Last), 1));
+        assert_eq!((place(&pool, c).0, place(&pool, e).0), (0, 0)); // e moved to it
+        check(&pool, c, 25, 64 - 25);
+    }
+
+    #[test]
     fn an_object_left_alone_moves_once_only() {
         let pool = Z3fold::new(Arc::new(Arena::new()));
         let [a, d, b, c] = [36, 20, 30, 25]

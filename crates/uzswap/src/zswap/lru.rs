@@ -660,7 +660,9 @@ mod tests {
             let Listed { mut lists, mut records } = listed;
             let found = lists.take_coldest_below(&mut records, TenantNumber::ROOT, below);
             assert_eq!(found, taken.then_some(0), "{uses} uses, below {below}");
-            // One that stays is at the hot end.
+            // One that stays is at the hot end, and one that is taken on no list.
+            lists.audit(&records).unwrap();
+            assert_eq!(records.get(0).is_listed(), !taken);
             let coldest = lists.take_coldest_below(&mut records, TenantNumber::ROOT, 1);
             assert_eq!(coldest, Some(1));
         }

@@ -477,15 +477,13 @@ impl Shard {
         }
     }
 
-    /// A page is on a list while it is in the pool and not being written back (S5).
+    /// A page is on a list while it is in the pool and not being written back (S5). It leaves the
+    /// list as a [`Victim`], before anything else.
     fn relist(records: &mut Records, lists: &mut Lists, number: u32) {
         let record = records.get(number);
         let is_in_pool = record.held().content.handle().is_some();
-        let belongs = is_in_pool && !record.is_being_written();
-        match (record.is_listed(), belongs) {
-            (false, true) => lists.put_hot(records, number),
-            (true, false) => lists.remove(records, number),
-            _ => {}
+        if is_in_pool && !record.is_being_written() && !record.is_listed() {
+            lists.put_hot(records, number);
         }
     }
 
@@ -563,6 +561,7 @@ impl Keeping {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backing::Location;
     use crate::index::radix::Radix;
     use crate::zpool::Handle;
     use crate::zswap::parts::StoreId;
@@ -620,6 +619,28 @@ mod tests {
         assert!(shard.take_listed(key, staged).is_none(), "being written");
         shard.end_writing(victim.entry);
         assert_eq!(shard.audit(&[]), Ok(()));
+    }
+
+    #[test]
+    fn as_many_copies_are_given_up_as_are_asked_for() {
+        let order = Arc::new(Order::new(Tenants::new(StoreId::new(), 1)));
+        let records = Some((Lru::Plain, order));
+        let shards = Shards::new(1, &Arc::default(), || Box::new(Radix::new()), records);
+        let mut shard = shards.of(PageKey(0)).lock();
+        for number in 0..5 {
+            let at = Location::new(number, 0).unwrap();
+            let written = Some(Written { at, bytes: 4096, as_is: true, checksum: 0 });
+            let content = Content::AsIs { handle: Handle::from_bits(1 + u64::from(number)) };
+            let held = Held { written, ..Held::of_root(content) };
+            shard.put(PageKey(number.into()), held).unwrap();
+        }
+        let mut dropped = Vec::new();
+        shard.drop_copies(3, &mut dropped);
+        assert_eq!((dropped.len(), shard.counters.clean_pages), (3, 2));
+        shard.drop_copies(3, &mut dropped);
+        assert_eq!((dropped.len(), shard.counters.clean_pages), (3, 2));
+        shard.drop_copies(9, &mut dropped);
+        assert_eq!((dropped.len(), shard.counters.clean_pages), (5, 0));
     }
 
     #[test]

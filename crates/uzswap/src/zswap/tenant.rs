@@ -602,4 +602,19 @@ mod tests {
             assert!(bytes(shards, 0) >= each + TENANTS_MAX * size_of::<usize>());
         }
     }
+
+    #[test]
+    fn a_number_is_free_once_nothing_is_held_by_it_or_below_it() {
+        let tenants = Tenants::new(StoreId::new(), 1);
+        let above = tenants.add(TenantId::ROOT, TenantOptions::default()).unwrap();
+        let below = tenants.add(above, TenantOptions::default()).unwrap();
+        let held = tenants.hold(below).unwrap();
+        for id in [below, above] {
+            tenants.begin_removal(id).unwrap().begin();
+        }
+        let add = || tenants.add(TenantId::ROOT, TenantOptions::default()).unwrap().number();
+        assert_eq!(add(), 3);
+        drop(held);
+        assert_eq!([add(), add(), add()], [above.number(), below.number(), 4]);
+    }
 }

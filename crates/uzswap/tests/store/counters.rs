@@ -451,6 +451,28 @@ fn what_was_compressed_once_more_is_counted() {
     zswap.step(dense, &[("stored_pages", 1), ("zswpout", 1)]).unwrap();
     assert_eq!(zswap.zswap.memory().compressed_bytes, 2 * (before - saved as u64));
     assert_eq!(zswap.step(|zswap| zswap.recompress(PageKey(2)).unwrap(), &[]), 0);
+    // The copy in the backing is that of the page still.
+    let backing = Box::new(MemoryBacking::new(4).unwrap());
+    let mut zswap = Watched::new(Zswap::with_backing(options, backing).unwrap());
+    zswap.store(1, &page, &[("stored_pages", 1), ("zswpout", 1)]);
+    zswap.shrink(1, &[("stored_pages", -1), ("backing_pages", 1), ("written_back_pages", 1)]);
+    let promoted = [
+        ("stored_pages", 1),
+        ("backing_pages", -1),
+        ("clean_pages", 1),
+        ("backing_loads", 1),
+        ("promoted_pages", 1),
+    ];
+    zswap.load(Zswap::load, 1, &page, &promoted);
+    assert!(zswap.step(again, &[("recompressed_pages", 1)]) > 300);
+    let dropped = [
+        ("stored_pages", -1),
+        ("backing_pages", 1),
+        ("clean_pages", -1),
+        ("dropped_clean_pages", 1),
+    ];
+    zswap.shrink(1, &dropped);
+    zswap.load(Zswap::load_in_place, 1, &page, &[("backing_loads", 1)]);
     // A result that is no smaller is not kept.
     let (zstd, lz4) = (CompressorKind::Zstd(3), CompressorKind::Lz4);
     let options = ZswapOptions::default().compressor(zstd).dense(Some(lz4));

@@ -135,6 +135,8 @@ fn a_store_says_what_it_has() {
         zswap.store(key, &page(key.0)).unwrap();
     }
     zswap.store(PageKey(u64::MAX), &[0; PAGE_SIZE]).unwrap();
+    assert!(!zswap.is_empty());
+    assert_eq!(zswap.lost_objects(), 0);
     zswap.shrink(TenantId::ROOT, 100);
     assert!(zswap.counters().backing_pages > 0);
     assert_eq!(zswap.len(), 301);

@@ -14,6 +14,7 @@ use uzswap::backing::{Backing, Block, BlockWrite, MemoryBacking};
 use uzswap::budget::Counted;
 use uzswap::page::{PAGE_SIZE, Page, PageKey};
 use uzswap::random::SplitMix64;
+use uzswap::zpool::ZpoolKind;
 use uzswap::zswap::{
     Lru, RecordOptions, Shrinker, ShrinkerOptions, TenantId, TenantOptions, Zswap, ZswapOptions,
 };
@@ -70,7 +71,12 @@ impl Backing for Failing {
 /// A pool whose shrinker works down to half of it, and is called at three quarters. No page is
 /// spared: a search for cold ones finds some each time.
 fn store() -> (Arc<Zswap>, Arc<Calls>) {
+    store_with(ZpoolKind::Zsmalloc)
+}
+
+fn store_with(zpool: ZpoolKind) -> (Arc<Zswap>, Arc<Calls>) {
     let options = ZswapOptions::default()
+        .zpool(zpool)
         .records(Some(RecordOptions::default().lru(Lru::Plain).checksum(true)))
         .max_pool_bytes(POOL_BYTES)
         .accept_threshold_percent(50)
@@ -196,6 +202,16 @@ fn a_backing_that_comes_back_is_written_to() {
     check_all(&zswap, 0..end);
 }
 
+#[test]
+fn a_turn_ends_after_sixteen_writes_that_failed() {
+    let (zswap, calls) = store();
+    let end = fill(&zswap, 0, POOL_BYTES * 3 / 4);
+    calls.failures.store(u32::MAX, Ordering::Relaxed);
+    zswap.shrinker_turn(ShrinkerOptions::default(), &AtomicBool::new(false));
+    assert_eq!(calls.failed.load(Ordering::Relaxed), 16);
+    check_all(&zswap, 0..end);
+}
+
 /// Fills a pool to so many bytes, and removes one page in `part`; the keys that are left.
 fn with_holes(zswap: &Zswap, pool_bytes: u64, part: u64) -> Vec<u64> {
     let end = fill(zswap, 0, pool_bytes);
@@ -217,6 +233,27 @@ fn holes_are_filled_before_pages_are_written() {
     assert!(zswap.budget().pool_bytes() <= before * 2 / 3);
     assert!(zswap.zpool().stats().pages_compacted > 0);
     check_all(&zswap, left.into_iter());
+}
+
+/// One object of 2600 bytes a page: two fifths of it are in none, and stay so.
+#[test]
+fn a_pool_that_no_compaction_helps_is_written_back() {
+    let (zswap, _) = store_with(ZpoolKind::Zbud);
+    let page = |key: u64| {
+        let mut page = half_noise(key);
+        let mut random = SplitMix64::new(!key);
+        page[1950..2550].fill_with(|| random.next_word() as u8);
+        page
+    };
+    (0..500).for_each(|key| _ = zswap.store(PageKey(key), &page(key)).unwrap());
+    assert_eq!(zswap.budget().pool_bytes(), 500 * PAGE_SIZE as u64);
+    let shrunk = zswap.shrink_to(200 * PAGE_SIZE as u64);
+    assert!((300..364).contains(&shrunk.written_back), "{shrunk:?}");
+    assert!(zswap.budget().pool_bytes() <= 200 * PAGE_SIZE as u64);
+    for key in 0..500 {
+        let mut loaded = [0; PAGE_SIZE];
+        assert!(zswap.load_in_place(PageKey(key), &mut loaded).unwrap() && loaded == page(key));
+    }
 }
 
 #[test]
@@ -277,6 +314,13 @@ fn the_shrinker_gives_blocks_back_that_are_free() {
     assert_eq!(zswap.shrink(ROOT, end as usize).written_back, end as usize);
     (0..end).for_each(|key| assert!(zswap.invalidate(PageKey(key))));
     assert_eq!(calls.discarded.load(Ordering::Relaxed), 0);
+    let discarded = zswap.discard();
+    assert!(discarded as u64 >= end - 64, "{discarded} of {end} blocks");
+    assert_eq!(calls.discarded.swap(0, Ordering::Relaxed) as usize, discarded);
+    assert_eq!(zswap.discard(), 0);
+    let end = fill(&zswap, 0, POOL_BYTES / 3);
+    assert_eq!(zswap.shrink(ROOT, end as usize).written_back, end as usize);
+    (0..end).for_each(|key| assert!(zswap.invalidate(PageKey(key))));
     let shrinker = shrinker(&zswap);
     let again = POOL_BYTES / 4096 * 2 * 13 / 16; // as many as call it
     (0..again).for_each(|key| _ = zswap.store(PageKey(key), &half_noise(key)).unwrap());

@@ -332,6 +332,17 @@ fn a_snapshot_has_staged_pages_and_they_are_as_others_then() {
 }
 
 #[test]
+fn a_turn_of_the_shrinker_writes_all_that_is_staged() {
+    let (zswap, _) = store_of(ZswapOptions::default());
+    let all = 2 * BATCH as u64;
+    store_all(&zswap, 0..all, noise);
+    assert_eq!(held(&zswap), (all, all, 0));
+    zswap.shrinker_turn(ShrinkerOptions::default(), &AtomicBool::new(false));
+    assert_eq!(held(&zswap), (0, 0, all));
+    (0..all).for_each(|key| check(&zswap, key, &noise(key)));
+}
+
+#[test]
 fn the_shrinker_is_called_for_a_batch() {
     let (zswap, _) = store_of(ZswapOptions::default());
     let zswap = Arc::new(zswap);

@@ -3,13 +3,16 @@
 //! Method: seeded random histories of every operation, writeback among them, against a `HashMap` of
 //! whole pages, for each eviction order, form of writing and behaviour when full. Tenants with
 //! limits; audits on the way; threads that store, load and write back the same keys at once.
-//! Blind to: backings that fail (the torture test has those).
+//! Writes fail for some runs of a batch, and pages go while they are written.
+//! Blind to: backings that fail at any moment (the torture test has those).
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::io;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
 
-use uzswap::backing::MemoryBacking;
+use uzswap::backing::{Backing, Block, BlockWrite, MemoryBacking};
 use uzswap::budget::Counted;
 use uzswap::page::{PAGE_SIZE, Page, PageKey};
 use uzswap::random::SplitMix64;
@@ -307,6 +310,28 @@ fn a_backing_full_of_copies_of_pages_in_the_pool_takes_others() {
     zswap.audit().unwrap();
 }
 
+#[test]
+fn a_page_that_is_stored_again_counts_as_used_as_before() {
+    for (lru, first) in [(Lru::Frequency, 1), (Lru::SecondChance, 0), (Lru::Plain, 0)] {
+        let records = Some(RecordOptions::default().lru(lru));
+        let options = ZswapOptions::default().shards(1).records(records);
+        let backing = Box::new(MemoryBacking::new(8).unwrap());
+        let zswap = Zswap::with_backing(options, backing).unwrap();
+        let store = |key: u64| _ = zswap.store(PageKey(key), &page_of(key * 8 + 2)).unwrap();
+        let is_written = |key: u64| {
+            let before = zswap.counters().backing_loads;
+            assert!(zswap.load_in_place(PageKey(key), &mut [0; PAGE_SIZE]).unwrap());
+            zswap.counters().backing_loads > before
+        };
+        (0..4).for_each(store);
+        (0..8).for_each(|_| assert!(zswap.load(PageKey(0), &mut [0; PAGE_SIZE]).unwrap()));
+        (0..4).for_each(store);
+        assert_eq!(zswap.shrink(TenantId::ROOT, 1).written_back, 1);
+        let written: Vec<u64> = (0..4).filter(|&key| is_written(key)).collect();
+        assert_eq!(written, [first], "{lru}");
+    }
+}
+
 /// As the kernel frees swap slots once more than half of them are in use.
 #[test]
 fn a_page_that_comes_back_leaves_its_copy_while_half_of_the_blocks_are_free() {
@@ -331,6 +356,97 @@ fn a_page_that_comes_back_leaves_its_copy_while_half_of_the_blocks_are_free() {
         let counters = zswap.counters();
         assert_eq!(counters.dropped_clean_pages, kept, "{blocks} blocks");
         assert_eq!(counters.written_back_pages, 6 + 1 - kept, "{blocks} blocks");
+        zswap.audit().unwrap();
+    }
+}
+
+/// A backing that asks before each write, by its first block, whether it succeeds.
+struct Asking<F>(MemoryBacking, F);
+
+impl<F> std::fmt::Debug for Asking<F> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Asking")
+    }
+}
+
+impl<F: Fn(u32) -> bool + Send + Sync> Backing for Asking<F> {
+    fn name(&self) -> String {
+        self.0.name()
+    }
+
+    fn block_count(&self) -> u32 {
+        self.0.block_count()
+    }
+
+    fn write(&self, writes: &mut [BlockWrite<'_>]) {
+        for write in writes {
+            match self.1(write.first) {
+                true => self.0.write(std::slice::from_mut(write)),
+                false => write.outcome = Err(io::ErrorKind::Other.into()),
+            }
+        }
+    }
+
+    fn read(&self, first: u32, blocks: &mut [Block]) -> io::Result<()> {
+        self.0.read(first, blocks)
+    }
+
+    fn discard(&self, blocks: Range<u32>) -> io::Result<()> {
+        self.0.discard(blocks)
+    }
+}
+
+#[test]
+fn pages_of_a_run_that_fails_stay_in_the_pool_and_others_leave() {
+    const BLOCKS: u64 = 64;
+    let fails = Arc::new(AtomicBool::new(false));
+    let may_fail = Arc::clone(&fails);
+    let succeeds = move |first: u32| first % 4 != 3 || !may_fail.load(Ordering::Relaxed);
+    let backing = Box::new(Asking(MemoryBacking::new(BLOCKS as u32).unwrap(), succeeds));
+    let options = ZswapOptions::default().shards(1).written_as(WrittenAs::Pages);
+    let zswap = Zswap::with_backing(options, backing).unwrap();
+    let page = |key: u64| page_of(key * 8 + 2);
+    let store = |key: u64| _ = zswap.store(PageKey(key), &page(key)).unwrap();
+    (0..BLOCKS).for_each(store);
+    assert_eq!(zswap.shrink(TenantId::ROOT, BLOCKS as usize).written_back, BLOCKS as usize);
+    // Blocks 1, 3, 5 and so on are free: a run of one block each.
+    (1..BLOCKS).step_by(2).for_each(|key| assert!(zswap.invalidate(PageKey(key))));
+    (100..116).for_each(store);
+    fails.store(true, Ordering::Relaxed);
+    let shrunk = zswap.shrink(TenantId::ROOT, 8);
+    assert!(shrunk.failed > 0 && shrunk.written_back > 0, "{shrunk:?}");
+    zswap.audit().unwrap();
+    let mut loaded = [0; PAGE_SIZE];
+    for key in (0..BLOCKS).step_by(2).chain(100..116) {
+        assert!(zswap.load_in_place(PageKey(key), &mut loaded).unwrap() && loaded == page(key));
+    }
+}
+
+/// A page goes while it is written; whether the write succeeds does not matter to it.
+#[test]
+fn a_page_that_is_removed_while_it_is_written_is_gone_and_kept_by_none() {
+    for succeeds in [true, false] {
+        let (begun, has_begun) = mpsc::channel();
+        let (go_on, may_go_on) = mpsc::channel();
+        let ends = Mutex::new((begun, may_go_on));
+        let ask = move |_| {
+            let ends = ends.lock().unwrap();
+            ends.0.send(()).unwrap();
+            ends.1.recv().unwrap();
+            succeeds
+        };
+        let backing = Box::new(Asking(MemoryBacking::new(8).unwrap(), ask));
+        let zswap = Zswap::with_backing(ZswapOptions::default(), backing).unwrap();
+        zswap.store(PageKey(1), &page_of(2)).unwrap();
+        let shrunk = std::thread::scope(|scope| {
+            let shrinks = scope.spawn(|| zswap.shrink(TenantId::ROOT, 1));
+            has_begun.recv().unwrap();
+            assert!(zswap.invalidate(PageKey(1)));
+            go_on.send(()).unwrap();
+            shrinks.join().unwrap()
+        });
+        assert_eq!((shrunk.kept, shrunk.failed, shrunk.pages()), (1, 0, 0), "{succeeds}");
+        assert!(zswap.is_empty());
         zswap.audit().unwrap();
     }
 }
