@@ -22,17 +22,17 @@ use uzswap::zswap::{
 /// Calls of a part that fail.
 const COMPRESS: u32 = 1;
 const DECOMPRESS: u32 = 2;
-const WRITE: u32 = 4;
+pub(crate) const WRITE: u32 = 4;
 const READ: u32 = 8;
 /// A read that gives other bytes.
 const MISREAD: u32 = 16;
 
 /// Those that fail now.
 #[derive(Debug, Clone, Default)]
-struct Faults(Arc<AtomicU32>);
+pub(crate) struct Faults(Arc<AtomicU32>);
 
 impl Faults {
-    fn are(&self, calls: u32) {
+    pub(crate) fn are(&self, calls: u32) {
         self.0.store(calls, Ordering::Relaxed);
     }
 
@@ -65,7 +65,7 @@ impl Compressor for FaultyCompressor {
 }
 
 #[derive(Debug)]
-struct FaultyBacking(MemoryBacking, Faults);
+pub(crate) struct FaultyBacking(pub(crate) MemoryBacking, pub(crate) Faults);
 
 impl Backing for FaultyBacking {
     fn name(&self) -> String {

@@ -21,7 +21,7 @@ use uzswap::compressor::{
 };
 use uzswap::page::{PAGE_SIZE, Page, PageKey};
 use uzswap::zpool::{Handle, UnknownHandle, Zpool, ZpoolError, ZpoolStats};
-use uzswap::zswap::snapshot::SnapshotOptions;
+use uzswap::zswap::snapshot::{SnapshotError, SnapshotOptions};
 use uzswap::zswap::{
     Incompressible, LoadError, StoreError, Stored, TenantId, TenantOptions, WhenFull, WrittenAs,
     Zswap, ZswapOptions, ZswapParts,
@@ -632,6 +632,27 @@ fn errors_say_which_part_did_what() {
     let scene = of(false, Remove, Deed::Nothing);
     assert!(scene.zswap.invalidate(PageKey(250)) && scene.zswap.lost_objects() == 1);
     scene.zswap.audit().unwrap();
+}
+
+#[test]
+fn a_snapshot_counts_each_object_that_it_finds_corrupt_once() {
+    keep_quiet();
+    let options = |skip_corrupt| SnapshotOptions { skip_corrupt };
+    for deed in [Deed::Panic, Deed::Nothing, Deed::Twice, Deed::Length(usize::MAX)] {
+        let scene = scene(ZswapOptions::default(), false);
+        let (zswap, pages) = (&scene.zswap, scene.model.len() as u64);
+        let failures = || zswap.counters().decompress_fail;
+        scene.orders.give(Some((ReadObject, deed)));
+        let error = zswap.snapshot_to(io::sink(), options(false)).unwrap_err();
+        assert!(matches!(error, SnapshotError::Page { .. }), "{deed:?}: {error}");
+        assert_eq!(failures(), 1, "{deed:?}: the first one ends it");
+        let summary = zswap.snapshot_to(io::sink(), options(true)).unwrap();
+        assert_eq!((summary.pages(), summary.skipped_pages), (0, pages), "{deed:?}");
+        assert_eq!(failures(), 1 + pages, "{deed:?}");
+        scene.orders.give(None);
+        assert_eq!(zswap.snapshot_to(io::sink(), options(false)).unwrap().pages(), pages);
+        assert_eq!(failures(), 1 + pages, "{deed:?}: none is corrupt");
+    }
 }
 
 /// Blocks that could not be discarded can be taken again: none is lost, and nobody waits.

@@ -1,5 +1,6 @@
 //! Goal: a snapshot restores into a store of any other compressors with every page right, or is
-//! refused by the names of both. A restored store stays in its budget at every instant.
+//! refused by the names of both. A restored store stays in its budget at every instant. Each page
+//! goes to the pool or to the backing by where it was, and by what takes it.
 //! Method: all ordered pairs of a list of configurations, foreign compressors among them. Every
 //! index, on dense and sparse keys, with and without a backing, with a budget that counts all
 //! memory.
@@ -9,6 +10,7 @@ use uzswap_testing::varied_pages;
 
 use std::io::{self, Read};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use uzswap::backing::{Backing, MemoryBacking};
 use uzswap::budget::{Budget, Counted};
@@ -17,9 +19,15 @@ use uzswap::compressor::{
 };
 use uzswap::index::IndexKind;
 use uzswap::page::{PAGE_SIZE, Page, PageKey};
-use uzswap::zswap::snapshot::{RestoreError, SnapshotOptions, SnapshotReader};
-use uzswap::zswap::{Incompressible, TenantId, WrittenAs, Zswap, ZswapOptions, ZswapParts};
+use uzswap::zswap::snapshot::{
+    RestoreError, RestoreSummary, SnapshotOptions, SnapshotReader, SnapshotSummary,
+};
+use uzswap::zswap::{
+    Incompressible, StoreError, TenantId, TenantOptions, WrittenAs, Zswap, ZswapOptions, ZswapParts,
+};
 use varied_pages::{Random, varied_page};
+
+use crate::counters::{Faults, FaultyBacking, WRITE};
 
 const PAGES: u64 = 24;
 
@@ -323,4 +331,218 @@ fn pages_give_way_to_the_index_of_a_restored_store() {
             check_all(&restored, MANY, STRIDE, &|| format!("{index}, {kib} KiB"));
         }
     }
+}
+
+/// A store with [`PAGES`] pages of a tenant.
+fn full_of(options: ZswapOptions, tenant: TenantOptions) -> (Zswap, TenantId) {
+    let full = Zswap::with_backing(options, backing(Some(64)).unwrap()).unwrap();
+    let tenant = full.add_tenant(TenantId::ROOT, tenant).unwrap();
+    for number in 0..PAGES {
+        full.store_for(tenant, PageKey(number), &page_of(number)).unwrap();
+    }
+    (full, tenant)
+}
+
+fn write_all_back(zswap: &Zswap) {
+    assert_eq!(zswap.shrink(TenantId::ROOT, PAGES as usize).pages(), PAGES as usize);
+}
+
+/// A snapshot with [`PAGES`] pages, all of them in the backing or none.
+fn snapshot_with(options: ZswapOptions, in_backing: bool) -> Vec<u8> {
+    let (full, _) = full_of(options, TenantOptions::default());
+    if in_backing {
+        write_all_back(&full);
+    }
+    snapshot_of(&full)
+}
+
+fn restore(
+    snapshot: &[u8],
+    options: ZswapOptions,
+    backing: Option<Box<dyn Backing>>,
+) -> Result<(Zswap, RestoreSummary), RestoreError> {
+    restore_by(snapshot, options, ZswapParts { backing, ..ZswapParts::of(options).unwrap() })
+}
+
+fn restore_by(
+    snapshot: &[u8],
+    options: ZswapOptions,
+    parts: ZswapParts,
+) -> Result<(Zswap, RestoreSummary), RestoreError> {
+    let new = Zswap::from_parts(options, parts, |budget| options.index.build_on(budget));
+    new.unwrap().restore_from(SnapshotReader::new("snapshot", snapshot).unwrap())
+}
+
+/// The pages of a snapshot that was refused, and how many of them found no place.
+fn refused(restored: Result<(Zswap, RestoreSummary), RestoreError>) -> (u64, u64) {
+    match restored {
+        Err(RestoreError::DoesNotFit { pages, of_pages, .. }) => (of_pages, pages),
+        Err(other) => panic!("{other}"),
+        Ok((_, told)) => panic!("{told:?}"),
+    }
+}
+
+/// Pages in memory and in the backing.
+fn places(told: &RestoreSummary) -> (u64, u64) {
+    (told.memory_pages, told.backing_pages)
+}
+
+/// Its pool takes no page.
+fn without_room() -> ZswapOptions {
+    ZswapOptions::default().max_pool_bytes(0).counted(Counted::Pool)
+}
+
+/// A backing that takes no page.
+fn failing_backing() -> Option<Box<dyn Backing>> {
+    let faults = Faults::default();
+    faults.are(WRITE);
+    Some(Box::new(FaultyBacking(MemoryBacking::new(64).unwrap(), faults)))
+}
+
+#[test]
+fn a_tenant_above_its_limit_is_restored_whole() {
+    let (full, tenant) = full_of(ZswapOptions::default(), TenantOptions::default());
+    let limit = TenantOptions::default().max_bytes(1);
+    full.set_tenant(tenant, limit.clone()).unwrap();
+    let snapshot = snapshot_of(&full);
+    for blocks in [None, Some(64)] {
+        let (restored, told) =
+            restore(&snapshot, ZswapOptions::default(), backing(blocks)).unwrap();
+        assert_eq!(places(&told), (PAGES, 0), "{blocks:?} blocks");
+        let tenants = restored.tenants();
+        assert_eq!(tenants[1].options, limit);
+        assert_eq!(tenants[1].current_bytes, full.tenants()[1].current_bytes);
+        check_all(&restored, PAGES, 1, &|| format!("{blocks:?} blocks"));
+        if blocks.is_none() {
+            let low = restored.tenant_id(tenants[1].number).unwrap();
+            let more = restored.store_for(low, PageKey(PAGES), &page_of(PAGES));
+            assert!(matches!(more, Err(StoreError::TenantLimit { .. })), "{more:?}");
+        }
+    }
+}
+
+#[test]
+fn a_page_that_the_pool_refuses_goes_to_the_backing_if_its_tenant_may() {
+    for may in [true, false] {
+        let tenant = TenantOptions::default().writeback(may);
+        let (full, _) = full_of(ZswapOptions::default(), tenant);
+        full.store(PageKey(PAGES), &page_of(PAGES)).unwrap(); // of the root, which may
+        let snapshot = snapshot_of(&full);
+        let restored = restore(&snapshot, without_room(), backing(Some(64)));
+        if may {
+            let (restored, told) = restored.unwrap();
+            assert_eq!(places(&told), (0, PAGES + 1));
+            check_all(&restored, PAGES + 1, 1, &|| "into the backing".to_owned());
+        } else {
+            assert_eq!(refused(restored), (PAGES + 1, PAGES));
+        }
+        assert_eq!(refused(restore(&snapshot, without_room(), None)), (PAGES + 1, PAGES + 1));
+    }
+}
+
+#[test]
+fn a_page_of_the_backing_is_compressed_again_in_the_pool() {
+    let (full, _) = full_of(ZswapOptions::default(), TenantOptions::default());
+    let compressed_bytes = full.memory().compressed_bytes;
+    assert!(compressed_bytes < PAGES * PAGE_SIZE as u64);
+    write_all_back(&full);
+    let snapshot = snapshot_of(&full);
+    for backing in [None, failing_backing()] {
+        let (restored, told) = restore(&snapshot, ZswapOptions::default(), backing).unwrap();
+        assert_eq!(told.snapshot.backing_as_is_pages, PAGES);
+        assert_eq!(places(&told), (PAGES, 0));
+        assert_eq!(restored.memory().compressed_bytes, compressed_bytes);
+        assert_eq!(restored.counters().stored_incompressible_pages, 0);
+        check_all(&restored, PAGES, 1, &|| "compressed again".to_owned());
+    }
+}
+
+#[test]
+fn a_page_of_the_backing_goes_to_the_pool_where_the_new_backing_does_not_take_it() {
+    for written_as in WrittenAs::ALL {
+        let options = ZswapOptions::default().written_as(written_as);
+        let snapshot = snapshot_with(options, true);
+        for (backing, in_backing) in [(backing(Some(1)), 1..PAGES), (failing_backing(), 0..1)] {
+            let (restored, told) = restore(&snapshot, options, backing).unwrap();
+            let what = || format!("{written_as}, {told:?}");
+            assert!(in_backing.contains(&told.backing_pages), "{}", what());
+            assert_eq!(told.memory_pages + told.backing_pages, PAGES, "{}", what());
+            check_all(&restored, PAGES, 1, &what);
+        }
+    }
+}
+
+/// Counts the pages that it compresses.
+#[derive(Debug)]
+struct Counting(Arc<AtomicU64>);
+
+impl Compressor for Counting {
+    fn name(&self) -> String {
+        "counting".to_owned()
+    }
+
+    fn compress(&self, page: &Page, out: &mut [u8; OUTPUT_BYTES]) -> Result<usize, CompressError> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        CompressorKind::Lz4.build().compress(page, out)
+    }
+
+    fn decompress(&self, object: &[u8], page: &mut Page) -> Result<(), Corrupt> {
+        CompressorKind::Lz4.build().decompress(object, page)
+    }
+}
+
+#[test]
+fn a_page_without_a_place_was_offered_to_the_pool_once() {
+    for in_backing in [false, true] {
+        let snapshot = snapshot_with(ZswapOptions::default(), in_backing);
+        let compressed = Arc::new(AtomicU64::new(0));
+        let options = without_room();
+        let parts = ZswapParts {
+            compressor: Box::new(Counting(Arc::clone(&compressed))),
+            backing: failing_backing(),
+            ..ZswapParts::of(options).unwrap()
+        };
+        assert_eq!(refused(restore_by(&snapshot, options, parts)), (PAGES, PAGES));
+        assert_eq!(compressed.load(Ordering::Relaxed), PAGES, "in the backing: {in_backing}");
+    }
+}
+
+#[test]
+fn an_object_of_the_backing_stays_one_only_where_the_store_reads_it() {
+    let options = ZswapOptions::default().written_as(WrittenAs::Objects);
+    let snapshot = snapshot_with(options, true);
+    let again = |to: &str| {
+        let options = options.compressor(to.parse().unwrap());
+        let (restored, told) = restore(&snapshot, options, backing(Some(64))).unwrap();
+        assert_eq!(told.snapshot.backing_objects, PAGES, "{to}");
+        assert_eq!(places(&told), (0, PAGES), "{to}");
+        let summary = restored.snapshot_to(io::sink(), SnapshotOptions::default()).unwrap();
+        check_all(&restored, PAGES, 1, &|| format!("lz4 into {to}"));
+        let SnapshotSummary { backing_objects, backing_as_is_pages, .. } = summary;
+        (backing_objects, backing_as_is_pages)
+    };
+    assert_eq!([again("lz4"), again("zstd")], [(PAGES, 0), (0, PAGES)]);
+}
+
+#[test]
+fn a_page_is_as_dense_in_another_pair_as_it_was() {
+    let (from, into) = (Known("lz4", Some("zstd:1")), Known("lzo", Some("deflate:6")));
+    let bytes = [false, true].map(|is_dense| {
+        let filled = |zswap: Zswap| {
+            for key in (0..PAGES).map(PageKey) {
+                match is_dense {
+                    false => zswap.store(key, &page_of(key.0)).unwrap(),
+                    true => zswap.store_densely(key, &page_of(key.0)).unwrap(),
+                };
+            }
+            zswap
+        };
+        let snapshot = snapshot_of(&filled(from.store()));
+        let reader = SnapshotReader::new("snapshot", &snapshot[..]).unwrap();
+        let (restored, _) = into.store().restore_from(reader).unwrap();
+        let bytes = restored.memory().compressed_bytes;
+        assert_eq!(bytes, filled(into.store()).memory().compressed_bytes, "dense: {is_dense}");
+        bytes
+    });
+    assert!(bytes[1] < bytes[0], "{bytes:?}");
 }

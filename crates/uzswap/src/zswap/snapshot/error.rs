@@ -338,6 +338,18 @@ mod tests {
     }
 
     #[test]
+    fn a_snapshot_that_gives_no_byte_is_told_as_one_that_does_not_open() {
+        let told = |at, kind: io::ErrorKind| {
+            let fault = SnapshotFault::Io { at, error: kind.into() };
+            SnapshotReadError { name: "/x/s".to_owned(), fault }.to_string()
+        };
+        let kind = io::ErrorKind::NotFound;
+        assert_eq!(told(0, kind), "cannot open snapshot /x/s: entity not found");
+        let kind = io::ErrorKind::TimedOut;
+        assert_eq!(told(1, kind), "snapshot /x/s: cannot read byte 1: timed out");
+    }
+
+    #[test]
     fn an_error_of_the_kernel_has_its_advice() {
         for (kind, advice) in [
             (io::ErrorKind::StorageFull, "free some space"),

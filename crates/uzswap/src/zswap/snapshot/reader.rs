@@ -416,30 +416,97 @@ mod tests {
         }
     }
 
-    /// Is interrupted before each read, which gives few bytes.
-    struct Interrupted<'a> {
+    /// Gives few bytes at a time, and fails once before each of these reads.
+    struct Failing<'a> {
         bytes: &'a [u8],
-        is_next: bool,
+        kind: io::ErrorKind,
+        /// Reads that do not fail, at first.
+        reads: usize,
+        has_failed: bool,
     }
 
-    impl Read for Interrupted<'_> {
+    impl<'a> Failing<'a> {
+        fn new(bytes: &'a [u8], kind: io::ErrorKind, reads: usize) -> Failing<'a> {
+            Failing { bytes, kind, reads, has_failed: false }
+        }
+    }
+
+    impl Read for Failing<'_> {
         fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
-            self.is_next = !self.is_next;
-            if self.is_next {
-                return Err(io::ErrorKind::Interrupted.into());
+            self.has_failed = self.reads == 0 && !self.has_failed;
+            if self.has_failed {
+                return Err(self.kind.into());
             }
+            self.reads = self.reads.saturating_sub(1);
             let few = room.len().min(1000);
             self.bytes.read(&mut room[..few])
         }
     }
 
+    /// Reads a snapshot to its end; how many pages are in it.
+    fn read_all(input: impl Read) -> Result<u64, SnapshotFault> {
+        let mut reader = SnapshotReader::new("bytes", input).map_err(|error| error.fault)?;
+        while reader.next_block().map_err(|error| error.fault)?.is_some() {}
+        Ok(reader.summary().expect("all of it was read").pages())
+    }
+
     #[test]
     fn a_read_that_is_interrupted_is_made_again() {
         let bytes = snapshot_of(70);
-        let input = Interrupted { bytes: &bytes, is_next: false };
-        let mut reader = SnapshotReader::new("bytes", input).unwrap();
-        while reader.next_block().unwrap().is_some() {}
-        assert_eq!(reader.summary().unwrap().pages(), 70);
+        let input = Failing::new(&bytes, io::ErrorKind::Interrupted, 0);
+        assert_eq!(read_all(input).unwrap(), 70);
+    }
+
+    #[test]
+    fn a_read_that_fails_ends_the_snapshot_at_its_byte() {
+        let bytes = snapshot_of(3);
+        let mut reads = 0;
+        let mut at_before = None;
+        loop {
+            let mut input = Failing::new(&bytes, io::ErrorKind::TimedOut, reads);
+            match read_all(&mut input) {
+                Ok(pages) => {
+                    assert_eq!(pages, 3);
+                    break;
+                }
+                Err(SnapshotFault::Io { at, error }) => {
+                    assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+                    assert!(at_before.is_none_or(|before| before <= at));
+                    // Nothing was read after the one that failed.
+                    assert_eq!(at as usize, bytes.len() - input.bytes.len());
+                    at_before = Some(at);
+                }
+                Err(other) => panic!("after {reads} reads: {other}"),
+            }
+            reads += 1;
+        }
+        assert_eq!(at_before, Some(bytes.len() as u64));
+    }
+
+    #[test]
+    fn a_length_above_the_maximum_is_refused_before_the_part_is_read() {
+        let bytes = snapshot_of(1);
+        let at = PREFIX_BYTES + u32_at(&bytes, MAGIC.len() + 4) as usize + CHECKSUM_BYTES;
+        let header = (MAGIC.len() + 4, 0, HEADER_BYTES_MAX, "the header");
+        let block = (at + 8, at, BLOCK_BYTES_MAX, "block 0 of pages");
+        for (place, start, max, part) in [header, block] {
+            for length in [max as u32 + 1, u32::MAX] {
+                // The bytes end with the length: one that is read on is cut.
+                let mut cut = bytes[..place + 4].to_vec();
+                cut[place..].copy_from_slice(&length.to_le_bytes());
+                let told = read_all(&cut[..]).unwrap_err().to_string();
+                let expected = format!(
+                    "damaged in {part}, which begins at byte {start}: expected a length of at \
+                     most {max} bytes, found {length}; use an older copy"
+                );
+                assert_eq!(told, expected);
+            }
+            // The maximum itself is not refused.
+            let mut cut = bytes[..place + 4].to_vec();
+            cut[place..].copy_from_slice(&(max as u32).to_le_bytes());
+            let fault = read_all(&cut[..]).unwrap_err();
+            assert!(matches!(fault, SnapshotFault::Truncated { .. }), "{fault}");
+        }
     }
 
     #[test]
