@@ -156,6 +156,7 @@ fn seconds(ns: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::zswap::latency::LatencyBucket;
     use crate::zswap::{BackingStats, OptionNames, TenantOptions, TenantStats};
 
     #[test]
@@ -184,6 +185,28 @@ mod tests {
             }
         }
         families
+    }
+
+    #[test]
+    fn a_bucket_counts_all_below_its_end() {
+        let bucket = |below_ns, count| LatencyBucket { below_ns, count };
+        let buckets = vec![bucket(256, 3), bucket(257, 2), bucket(1 << 20, 1), bucket(1 << 35, 1)];
+        let mut stats = Stats::default();
+        stats.latencies.store = LatencyCounts { count: 7, sum_ns: 2_000_000_000, buckets };
+        let text = stats.prometheus();
+        let samples = &families(&text).into_iter().find(|family| family.0 == "store_seconds");
+        let count = |le: &str| {
+            let sample = format!("store_seconds_bucket{{le=\"{le}\"}} ");
+            let samples = &samples.as_ref().unwrap().3;
+            samples.iter().find_map(|line| line.strip_prefix(&*sample)).unwrap().to_owned()
+        };
+        let counts = ["0.000000256", "0.000000512", "0.001048576", "17.179869184", "+Inf"];
+        assert_eq!(counts.map(count), ["3", "5", "6", "6", "7"]);
+        let samples = &samples.as_ref().unwrap().3;
+        assert!(samples.contains(&"store_seconds_sum 2"), "{samples:?}");
+        assert!(samples.contains(&"store_seconds_count 7"), "{samples:?}");
+        let version = format!("info{{version=\"{}\",", env!("CARGO_PKG_VERSION"));
+        assert!(families(&text)[0].3[0].starts_with(&version), "{text}");
     }
 
     #[test]

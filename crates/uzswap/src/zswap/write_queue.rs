@@ -157,3 +157,17 @@ impl Zswap {
         taken
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_takes_the_memory_of_its_places() {
+        for (pool_pages, places) in [(0, 0), (16, 2), (160, 20), (1 << 40, 2 * BATCH_PAGES)] {
+            let queue = WriteQueue::new(pool_pages * PAGE_SIZE as u64).unwrap();
+            assert_eq!(queue.queue().capacity(), places);
+            assert_eq!(queue.bytes(), places * size_of::<Victim>());
+        }
+    }
+}
