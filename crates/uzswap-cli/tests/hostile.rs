@@ -302,12 +302,13 @@ fn modes() {
             let found = paths.filter(is_ready).map(|path| (mode(&path), path == run.socket));
             let mut found: Vec<(u32, bool)> = found.collect();
             found.sort_unstable();
-            if found.len() == 4 || since.elapsed() > Duration::from_secs(20) {
+            if found.len() == 5 || since.elapsed() > Duration::from_secs(20) {
                 break found;
             }
         };
-        // The library, the socket of `top`, that of helpers, and the folder for 32 bits.
-        let expected = [(0o555, false), (0o600, false), (0o666, true), (0o711, false)];
+        // The library, the lock and the socket of `top`, that of helpers, the folder for 32 bits.
+        let expected =
+            [(0o555, false), (0o600, false), (0o600, false), (0o666, true), (0o711, false)];
         assert_eq!(found, expected, "umask {umask}");
         run.end();
     }

@@ -222,7 +222,7 @@ fn limits_of_memory() {
     }
 }
 
-/// A small soft limit of the stack is the program's; a small hard one is told.
+/// A small soft limit of the stack is the program's; a small hard one is refused.
 fn limits_of_the_stack() {
     let run = format!("{} run --limit 64M -- sh -c 'ulimit -s'", env!("CARGO_BIN_EXE_uzswap"));
     let limited = |option: &str| {

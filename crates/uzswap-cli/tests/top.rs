@@ -836,14 +836,14 @@ fn left_overs() {
         folder
     };
     let library = "libuzswap_preload.so";
-    make("uzswap-empty", &[]);
-    make("uzswap-starting", &[library, ".lock.new"]);
-    make("named", &[library, ".lock"]);
-    let held = make("uzswap-held", &[library, ".lock"]);
-    let lock = fs::File::open(held.join(".lock")).unwrap();
+    make("uzswap-000000000000", &[]);
+    make("uzswap-000000000001", &[library, ".uzswap-lock.new"]);
+    make("uzswap-named", &[library, ".uzswap-lock"]);
+    let held = make("uzswap-000000000002", &[library, ".uzswap-lock"]);
+    let lock = fs::File::open(held.join(".uzswap-lock")).unwrap();
     lock.lock().unwrap();
-    let elsewhere = make("elsewhere", &[library, ".lock"]);
-    let link = lab.path("uzswap-link");
+    let elsewhere = make("elsewhere", &[library, ".uzswap-lock"]);
+    let link = lab.path("uzswap-000000000003");
     std::os::unix::fs::symlink(&elsewhere, &link).unwrap();
     keep.insert(link);
     // Short programs do not wait for that.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  uzswap-XXXXXXXXXXXX/      0711
-//!    .lock                   0600   locked while the run goes on
+//!    .uzswap-lock            0600   locked while the run goes on
 //!    libuzswap_preload.so    0555   what programs load
 //!    x86_64 and others              this folder
 //!    i686, i586 and others   0711   with a stub of that name, for programs of 32 bits

@@ -1,6 +1,7 @@
 //! Folders that go with their process. A later process removes those whose process was killed.
 
-use std::fs::{self, DirBuilder, File, Permissions};
+use std::ffi::OsStr;
+use std::fs::{self, DirBuilder, File, Metadata, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -10,11 +11,17 @@ use rustix::rand::{GetRandomFlags, getrandom};
 /// Names of these folders begin so.
 pub const PREFIX: &str = "uzswap-";
 
+/// And end in so many hexadecimal digits.
+const DIGITS: usize = 12;
+
 /// A file in each, which its process has locked (flock(2)).
-pub const LOCK_NAME: &str = ".lock";
+pub const LOCK_NAME: &str = ".uzswap-lock";
 
 /// Its name until it is locked: nobody takes the folder for one that was left.
-const UNLOCKED_NAME: &str = ".lock.new";
+const UNLOCKED_NAME: &str = ".uzswap-lock.new";
+
+/// The permission of the group and of others to write.
+const OTHERS_WRITE: u32 = 0o022;
 
 /// A folder, which is removed with all that is in it when this is dropped.
 #[derive(Debug)]
@@ -72,13 +79,17 @@ impl Drop for HeldFolder {
 /// A folder with a new name that nobody else may enter.
 fn make(place: &Path) -> io::Result<PathBuf> {
     loop {
-        let mut bytes = [0; 6];
+        let mut bytes = [0; DIGITS / 2];
         getrandom(&mut bytes, GetRandomFlags::empty())?;
         let name = bytes.map(|byte| format!("{byte:02x}")).concat();
         let path = place.join(format!("{PREFIX}{name}"));
         match DirBuilder::new().mode(0o700).create(&path) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            made => return made.map(|()| path),
+            made => {
+                // The umask may have taken our own rights.
+                made.and_then(|()| fs::set_permissions(&path, Permissions::from_mode(0o700)))?;
+                return Ok(path);
+            }
         }
     }
 }
@@ -88,6 +99,7 @@ fn make(place: &Path) -> io::Result<PathBuf> {
 fn lock(folder: &Path) -> io::Result<File> {
     let unlocked = folder.join(UNLOCKED_NAME);
     let file = File::options().write(true).create_new(true).mode(0o600).open(&unlocked)?;
+    file.set_permissions(Permissions::from_mode(0o600))?; // whatever the umask is
     match file.try_lock() {
         Ok(()) => fs::rename(unlocked, folder.join(LOCK_NAME))?,
         Err(_) => fs::remove_file(unlocked)?,
@@ -95,23 +107,32 @@ fn lock(folder: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Removes folders of this user in `place` that no process holds any more.
+/// Removes folders of this user in `place` that no process holds any more. No other user can write
+/// to one of these.
 pub fn remove_left(place: &Path) {
     let user = rustix::process::geteuid().as_raw();
+    let is_of_us = |found: &Metadata| found.uid() == user && found.mode() & OTHERS_WRITE == 0;
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     for entry in fs::read_dir(place).into_iter().flatten().flatten() {
         let path = entry.path();
-        let is_own = || {
-            let found = entry.metadata(); // of the name itself, were it a link
-            found.is_ok_and(|found| found.is_dir() && found.uid() == user)
-        };
-        if entry.file_name().as_encoded_bytes().starts_with(PREFIX.as_bytes())
-            && is_own()
-            && let Ok(lock) = File::open(path.join(LOCK_NAME))
+        // Of the name itself, were it a link.
+        let is_folder = || entry.metadata().is_ok_and(|found| found.is_dir() && is_of_us(&found));
+        if has_name(&entry.file_name())
+            && is_folder()
+            && let Ok(lock) =
+                File::options().read(true).custom_flags(flags).open(path.join(LOCK_NAME))
+            && lock.metadata().is_ok_and(|found| found.is_file() && is_of_us(&found))
             && lock.try_lock().is_ok()
         {
             remove(&path);
         }
     }
+}
+
+/// Whether it is the name of one of these folders.
+fn has_name(name: &OsStr) -> bool {
+    let digits = name.as_encoded_bytes().strip_prefix(PREFIX.as_bytes());
+    digits.is_some_and(|digits| digits.len() == DIGITS && digits.iter().all(u8::is_ascii_hexdigit))
 }
 
 /// Removes a folder, which may be gone. Its lock stays as long as anything else does: a process
@@ -133,6 +154,8 @@ fn remove(folder: &Path) {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::symlink;
+
     use super::*;
 
     fn names(place: &Path) -> Vec<PathBuf> {
@@ -169,15 +192,29 @@ mod tests {
     #[test]
     fn other_folders_and_links_stay() {
         let place = tempfile::tempdir().unwrap();
-        let [unlocked, other, target] =
-            ["uzswap-cache", "other", "target"].map(|name| place.path().join(name));
-        let left = leave(HeldFolder::new(place.path(), 0o700).unwrap());
-        fs::rename(left, &target).unwrap();
-        std::os::unix::fs::symlink(&target, place.path().join("uzswap-link")).unwrap();
+        let name = |text: &str| place.path().join(text);
+        let digits = "0123456789ab";
+        let [short, long, target, shared] = [&digits[1..], "0123456789abc", "target", digits]
+            .map(|text| name(&format!("uzswap-{text}")));
+        for folder in [&short, &long, &target, &shared] {
+            fs::create_dir(folder).unwrap();
+            fs::write(folder.join(LOCK_NAME), "").unwrap();
+        }
+        let others = Permissions::from_mode(0o777);
+        fs::set_permissions(&shared, others).unwrap();
+        let [unlocked, by_link] = ["uzswap-aaaaaaaaaaaa", "uzswap-bbbbbbbbbbbb"].map(name);
         fs::create_dir(&unlocked).unwrap();
-        fs::create_dir(&other).unwrap();
-        fs::write(other.join(LOCK_NAME), "").unwrap();
+        fs::create_dir(&by_link).unwrap();
+        symlink(target.join(LOCK_NAME), by_link.join(LOCK_NAME)).unwrap();
+        symlink(&target, name("uzswap-cccccccccccc")).unwrap();
+        let before = names(place.path()).len();
         remove_left(place.path());
-        assert!(unlocked.exists() && other.exists() && target.join(LOCK_NAME).exists());
+        assert_eq!(names(place.path()).len(), before);
+        assert!(target.join(LOCK_NAME).exists());
+        // Without others' rights it is one that was left.
+        fs::set_permissions(&shared, Permissions::from_mode(0o755)).unwrap();
+        remove_left(place.path());
+        assert!(!shared.exists());
+        assert_eq!(names(place.path()).len(), before - 1);
     }
 }
