@@ -492,7 +492,7 @@ fn killed_in_a_namespace() {
     for (engine, backing) in [("zram", "loop"), ("zswap", "loop"), ("zswap", "zram")] {
         let mut run = start_endless(engine, backing, &["unshare", "-m"]);
         kill_with_watcher(&mut run);
-        // It is gone with its last process.
+        // The kernel removes the namespace with its last process.
         thread::sleep(Duration::from_millis(100));
         let output = doctor(&["--restore"]);
         let errors = String::from_utf8_lossy(&output.stderr);

@@ -135,8 +135,8 @@ fn has_name(name: &OsStr) -> bool {
     digits.is_some_and(|digits| digits.len() == DIGITS && digits.iter().all(u8::is_ascii_hexdigit))
 }
 
-/// Removes a folder, which may be gone. Its lock stays as long as anything else does: a process
-/// that is killed meanwhile, or a file that cannot be removed now, leaves a folder with its lock.
+/// Removes a folder, which may be gone. The lock goes last, and stays if a file cannot be removed:
+/// a later process finds the folder by it.
 fn remove(folder: &Path) {
     let mut is_all = true;
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {

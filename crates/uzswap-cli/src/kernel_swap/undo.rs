@@ -260,7 +260,7 @@ fn undo_swap_area(path: &Path, uuid: &str) -> Result<Outcome, UndoError> {
         Ok(_) => return Ok(Outcome::Nothing),
     }
     match swap_off(path) {
-        // It is off, or somebody else was faster.
+        // The area is off already; another process may have been faster.
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(Outcome::Nothing),
         Err(error) => Err(cannot(error)),
         Ok(()) => Ok(Outcome::Undone(format!("swap area {shown} is off"))),

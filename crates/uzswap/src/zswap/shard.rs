@@ -477,8 +477,8 @@ impl Shard {
         }
     }
 
-    /// A page is on a list while it is in the pool and not being written back (S5). It leaves the
-    /// list as a [`Victim`], before anything else.
+    /// A page is on a list while it is in the pool and not being written back (S5). Only a
+    /// [`Victim`] leaves the pool, and a victim is on no list.
     fn relist(records: &mut Records, lists: &mut Lists, number: u32) {
         let record = records.get(number);
         let is_in_pool = record.held().content.handle().is_some();

@@ -202,6 +202,19 @@ fn with_faults(options: ZswapOptions) -> (Watched, Faults) {
     (Watched::new(zswap.unwrap()), faults)
 }
 
+/// A page comes from the backing into the pool, and its copy stays.
+const PROMOTED: [(&str, i64); 5] = [
+    ("stored_pages", 1),
+    ("backing_pages", -1),
+    ("clean_pages", 1),
+    ("backing_loads", 1),
+    ("promoted_pages", 1),
+];
+
+/// A page with a copy leaves the pool.
+const DROPPED: [(&str, i64); 4] =
+    [("stored_pages", -1), ("backing_pages", 1), ("clean_pages", -1), ("dropped_clean_pages", 1)];
+
 #[test]
 fn what_is_in_the_pool_comes_and_goes() {
     let (mut zswap, _) = with_faults(ZswapOptions::default());
@@ -250,24 +263,11 @@ fn what_is_in_the_backing_comes_and_goes() {
     let written = [("stored_pages", -3), ("backing_pages", 3), ("written_back_pages", 3)];
     zswap.shrink(3, &written);
     zswap.load(load_in_place, 1, &text(1), &[("backing_loads", 1)]);
-    let promoted = [
-        ("stored_pages", 1),
-        ("backing_pages", -1),
-        ("clean_pages", 1),
-        ("backing_loads", 1),
-        ("promoted_pages", 1),
-    ];
-    zswap.load(load, 1, &text(1), &promoted);
-    let dropped = [
-        ("stored_pages", -1),
-        ("backing_pages", 1),
-        ("clean_pages", -1),
-        ("dropped_clean_pages", 1),
-    ];
-    zswap.shrink(1, &dropped);
+    zswap.load(load, 1, &text(1), &PROMOTED);
+    zswap.shrink(1, &DROPPED);
     let taken = [("backing_pages", -1), ("backing_loads", 1), ("exclusive_loads", 1)];
     zswap.load(load_exclusive, 1, &text(1), &taken);
-    zswap.load(load, 0, &text(0), &promoted);
+    zswap.load(load, 0, &text(0), &PROMOTED);
     zswap.store(0, &text(9), &[("clean_pages", -1), ("zswpout", 1), ("duplicate_entry", 1)]);
 
     for (is_exclusive, verb) in [(false, load), (false, load_in_place), (true, load_exclusive)] {
@@ -456,22 +456,9 @@ fn what_was_compressed_once_more_is_counted() {
     let mut zswap = Watched::new(Zswap::with_backing(options, backing).unwrap());
     zswap.store(1, &page, &[("stored_pages", 1), ("zswpout", 1)]);
     zswap.shrink(1, &[("stored_pages", -1), ("backing_pages", 1), ("written_back_pages", 1)]);
-    let promoted = [
-        ("stored_pages", 1),
-        ("backing_pages", -1),
-        ("clean_pages", 1),
-        ("backing_loads", 1),
-        ("promoted_pages", 1),
-    ];
-    zswap.load(Zswap::load, 1, &page, &promoted);
+    zswap.load(Zswap::load, 1, &page, &PROMOTED);
     assert!(zswap.step(again, &[("recompressed_pages", 1)]) > 300);
-    let dropped = [
-        ("stored_pages", -1),
-        ("backing_pages", 1),
-        ("clean_pages", -1),
-        ("dropped_clean_pages", 1),
-    ];
-    zswap.shrink(1, &dropped);
+    zswap.shrink(1, &DROPPED);
     zswap.load(Zswap::load_in_place, 1, &page, &[("backing_loads", 1)]);
     // A result that is no smaller is not kept.
     let (zstd, lz4) = (CompressorKind::Zstd(3), CompressorKind::Lz4);
