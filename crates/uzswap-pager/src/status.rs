@@ -228,7 +228,7 @@ pub(super) fn connect(path: &Path) -> io::Result<OwnedFd> {
 }
 
 /// Where folders of runs may be, the best one first.
-pub(super) fn places() -> impl Iterator<Item = PathBuf> {
+fn places() -> impl Iterator<Item = PathBuf> {
     const OTHERS: [&str; 4] = ["/tmp", "/var/tmp", "/run", "/dev/shm"];
     std::iter::once(std::env::temp_dir()).chain(OTHERS.map(PathBuf::from))
 }
@@ -270,12 +270,18 @@ fn is_safe_from_others(folder: &Path) -> bool {
     fs::canonicalize(folder).is_ok_and(|path| path.ancestors().all(is_safe))
 }
 
-/// What may be folders of runs.
-pub(super) fn folders() -> Vec<(PathBuf, Metadata)> {
+/// The places that are there, each once.
+pub(super) fn distinct_places() -> Vec<PathBuf> {
     let mut places: Vec<PathBuf> =
         places().filter_map(|place| fs::canonicalize(place).ok()).collect();
     places.sort();
     places.dedup();
+    places
+}
+
+/// What may be folders of runs.
+pub(super) fn folders() -> Vec<(PathBuf, Metadata)> {
+    let places = distinct_places();
     let entries = places.iter().filter_map(|place| fs::read_dir(place).ok()).flatten().flatten();
     entries
         .filter(|entry| entry.file_name().as_encoded_bytes().starts_with(PREFIX.as_bytes()))

@@ -90,7 +90,7 @@ pub(super) fn start(pager: &Arc<Pager>) -> io::Result<JoinHandle<()>> {
 impl Tree {
     fn run(mut self) {
         self.pager.raised.lower_this();
-        status::places().for_each(|place| remove_left(&place));
+        status::distinct_places().iter().for_each(|place| remove_left(place));
         let surveys = start_surveys(&self.pager);
         let (mut next_look, mut next_full_look) = (Instant::now(), Instant::now());
         let mut load_after = Some(next_look + LOAD_AFTER);
