@@ -1,7 +1,6 @@
 //! `uzswap capture`: the pages of a process, a command or a file, as a page set.
 
 use std::ffi::OsString;
-use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -16,7 +15,7 @@ use crate::lab::capture::{
     CaptureAt, CaptureError, CaptureOptions, capture_command, capture_file, capture_pid,
 };
 use crate::lab::page_set::{About, PageSetError, side_path};
-use crate::lab::report::format::human_size;
+use crate::lab::report::format::{human_size, in_brief, wrapped};
 use crate::lab::report::{Schema, sample_in_words};
 use uzswap::page::PAGE_SIZE;
 use uzswap_sys::escape::{escaped, one_line};
@@ -136,22 +135,22 @@ impl Capture {
     fn summary(&self, about: &About) -> String {
         let mut text = String::new();
         let bytes = about.page_count * PAGE_SIZE as u64;
-        let line = |text: &mut String, name: &str, value: &dyn std::fmt::Display| {
-            writeln!(text, "{name:<9}{value}").expect("a String takes everything");
+        let mut line = |name: &str, value: &str| {
+            text += &wrapped(&format!("{name:<9}"), &" ".repeat(9), value);
         };
-        line(&mut text, "origin", &one_line(&about.origin));
+        line("origin", &in_brief(&about.origin));
         let pages = format!("{} ({})", about.page_count, human_size(bytes));
-        line(&mut text, "pages", &pages);
+        line("pages", &pages);
         if let Some(sample) = &about.sample {
-            line(&mut text, "sample", &sample_in_words(sample));
+            line("sample", &sample_in_words(sample));
         }
-        line(&mut text, "ranges", &by_name(about));
+        line("ranges", &by_name(about));
         for note in &about.notes {
-            line(&mut text, "note", &one_line(note));
+            line("note", &one_line(note));
         }
         let side = side_path(&self.output);
-        line(&mut text, "written", &format!("{}, {}", self.output.display(), side.display()));
-        text
+        // Whole, as a path is copied.
+        text + &format!("written  {}, {}\n", self.output.display(), side.display())
     }
 }
 

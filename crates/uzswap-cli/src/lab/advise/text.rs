@@ -1,9 +1,9 @@
 //! The advice for a terminal: the answer, the settings, the measurements.
 
-use uzswap_sys::escape::one_line;
-
 use super::{Advice, AdviceReport, Tool};
-use crate::lab::report::format::{Screen, fitted, human_size, section, table, thousands, wrapped};
+use crate::lab::report::format::{
+    Screen, fitted, human_size, in_brief, section, table, thousands, wrapped,
+};
 use crate::lab::report::opening;
 
 pub(super) fn page(report: &AdviceReport, screen: Screen) -> String {
@@ -83,7 +83,7 @@ fn measurements(report: &AdviceReport, screen: Screen) -> String {
     }
     let caption = format!(
         "{}, {}; {} pages compressed with zsmalloc; chosen: {}",
-        one_line(&report.target.origin),
+        in_brief(&report.target.origin),
         human_size(report.target.bytes),
         thousands(report.corpus.pages),
         report.goal

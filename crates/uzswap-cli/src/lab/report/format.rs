@@ -6,12 +6,16 @@ use comfy_table::{
 };
 
 use crate::lab::histogram::{Bucket, draw_row};
+use uzswap_sys::escape::one_line;
 
 /// Columns that every terminal has: text is wrapped there.
 const COLUMNS: usize = 80;
 
 /// The widest line of a report.
 const COLUMNS_MAX: usize = 120;
+
+/// Characters of a command that a line of a summary shows.
+const BRIEF_CHARACTERS: usize = 120;
 
 /// Columns of a histogram's row beside its bar.
 const ROW_COLUMNS: usize = 27;
@@ -167,6 +171,16 @@ pub(crate) fn wrapped(first: &str, rest: &str, words: &str) -> String {
     text + &line + "\n"
 }
 
+/// Text that may be long, as a command with a script in it, in one line of at most
+/// [`BRIEF_CHARACTERS`].
+pub(crate) fn in_brief(text: &str) -> String {
+    let line = one_line(text);
+    match line.char_indices().nth(BRIEF_CHARACTERS) {
+        None => line.into_owned(),
+        Some(_) => line.chars().take(BRIEF_CHARACTERS - 3).chain("...".chars()).collect(),
+    }
+}
+
 /// A number with commas.
 pub(crate) fn thousands(number: u64) -> String {
     let digits = number.to_string();
@@ -245,6 +259,14 @@ mod tests {
         assert_eq!(texts, ["1.0 MiB", "100 MiB", "300 MiB"]);
         let texts = [0, 17, 4096, 400 << 10, 3 << 29, u64::MAX].map(human_size);
         assert_eq!(texts, ["0 bytes", "17 bytes", "4.0 KiB", "400 KiB", "1.5 GiB", "16777216 TiB"]);
+    }
+
+    #[test]
+    fn long_commands_are_cut() {
+        assert_eq!(in_brief("cc -o a\tb"), "cc -o a\\u0009b");
+        let of = |count| "\u{e4}".repeat(count);
+        assert_eq!(in_brief(&of(BRIEF_CHARACTERS)), of(BRIEF_CHARACTERS));
+        assert_eq!(in_brief(&of(BRIEF_CHARACTERS + 1)), of(BRIEF_CHARACTERS - 3) + "...");
     }
 
     #[test]

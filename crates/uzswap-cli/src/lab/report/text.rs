@@ -1,7 +1,8 @@
 //! The report for a terminal.
 
 use super::format::{
-    Screen, beside, counted, fitted, mib, nanoseconds, pictures, section, table, thousands, wrapped,
+    Screen, beside, counted, fitted, in_brief, mib, nanoseconds, pictures, section, table,
+    thousands, wrapped,
 };
 use super::stats::{Stats, mean};
 use super::summary::against_base;
@@ -10,7 +11,6 @@ use crate::lab::experiment::Settings;
 use crate::lab::histogram::LatencySummary;
 use crate::lab::replay::{FreedHalf, Phases, Spent};
 use uzswap::page::PAGE_SIZE;
-use uzswap_sys::escape::one_line;
 
 /// The whole report.
 pub(super) fn page(report: &Report, screen: Screen) -> String {
@@ -69,7 +69,7 @@ fn header(report: &Report, screen: Screen) -> String {
         "          ",
         &format!(
             "{what}{}, {} {pages} ({}), sha256{} {}",
-            one_line(&corpus.origin),
+            in_brief(&corpus.origin),
             thousands(corpus.pages),
             mib(corpus.pages * PAGE_SIZE as u64),
             if corpus.sample.is_some() { " of the sample" } else { "" },
