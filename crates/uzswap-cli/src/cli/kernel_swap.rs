@@ -2,12 +2,10 @@
 //! into a cgroup, the latency probe, and a run of one command.
 
 use std::ffi::OsString;
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Error, anyhow};
 use serde::Serialize;
@@ -16,9 +14,10 @@ use super::json::json;
 use super::size::parse_size;
 use super::{Failure, print};
 use crate::kernel_swap::{
-    Journal, Keeper, KeeperReport, KernelEngine, KernelPool, KernelSwap, KernelSwapError,
-    KernelSwapOptions, MemoryCgroup, SwapBacking, probe, restore_when_ended,
+    Journal, KeeperReport, KernelEngine, KernelPool, KernelSwapError, KernelSwapOptions,
+    ProbeReport, RunningProbe, Session, SwapBacking, probe, restore_when_ended,
 };
+use crate::lab::live::{Exit, run_to_end};
 use uzswap_sys::interrupt;
 use uzswap_sys::stderr::log;
 
@@ -26,8 +25,6 @@ use uzswap_sys::stderr::log;
 const FAILED: u8 = 125;
 const NOT_RUN: u8 = 126;
 const NOT_FOUND: u8 = 127;
-
-const TICK: Duration = Duration::from_millis(5);
 
 /// Why it did not work, for the exit code.
 pub(super) fn failure(error: KernelSwapError) -> Failure {
@@ -131,14 +128,13 @@ struct KernelRunReport {
     engine: KernelEngine,
     area: PathBuf,
     other_areas: Vec<PathBuf>,
-    real_ns: u64,
     /// Of the command; 128 and the signal where one ended it.
     exit_code: i32,
     oom_kills: u64,
     /// Of the pool when the command had ended.
     pool_at_end: KernelPool,
     keeper: KeeperReport,
-    probe: Option<serde_json::Value>,
+    probe: Option<ProbeReport>,
 }
 
 impl KernelRun {
@@ -164,79 +160,39 @@ impl KernelRun {
             backing: self.backing.clone(),
             size_bytes: self.size as u64,
         };
-        let swap = KernelSwap::set_up(&options, &journal).map_err(failure)?;
-        let cgroup = Arc::new(MemoryCgroup::make(&journal).map_err(failure)?);
-        let keeper = Keeper::start(&cgroup, &swap, self.limit as u64).map_err(failure)?;
-        let result = self.run_in(&cgroup, &swap);
-        // Also where it failed.
-        let killed = cgroup.kill_all();
-        let keeper = keeper.finish();
-        let (status, real, pool_at_end, oom_kills, probe) = result?;
-        killed.map_err(|error| Failure::Machine(error.into()))?;
-        let report = KernelRunReport {
-            engine: self.engine,
-            area: swap.area().to_owned(),
-            other_areas: swap.other_areas().to_vec(),
-            real_ns: real.as_nanos() as u64, // for 500 years
-            exit_code: status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)),
+        let session = Session::set_up(&options, &journal, self.limit as u64).map_err(failure)?;
+        let result = self.run_in(&session);
+        let area = session.swap().area().to_owned();
+        let other_areas = session.swap().other_areas().to_vec();
+        let keeper = session.end().map_err(failure)?;
+        journal.undo_all().map_err(failure)?;
+        let (exit_code, pool_at_end, oom_kills, probe) =
+            result.map_err(|error| Failure::Machine(error.into()))?;
+        let engine = self.engine;
+        Ok(KernelRunReport {
+            engine,
+            area,
+            other_areas,
+            exit_code,
             oom_kills,
             pool_at_end,
             keeper,
             probe,
-        };
-        Arc::into_inner(cgroup).expect("the keeper has ended").remove().map_err(failure)?;
-        swap.tear_down().map_err(failure)?;
-        journal.undo_all().map_err(failure)?;
-        Ok(report)
+        })
     }
 
-    fn run_in(
-        &self,
-        cgroup: &MemoryCgroup,
-        swap: &KernelSwap,
-    ) -> Result<(ExitStatus, Duration, KernelPool, u64, Option<serde_json::Value>), Failure> {
-        let machine = |error: io::Error| Failure::Machine(error.into());
-        let exe = std::env::current_exe().map_err(machine)?;
-        let enter = |command: &[OsString]| {
-            let mut entering = Command::new(&exe);
-            entering.arg("in-cgroup").arg(cgroup.folder()).arg("--").args(command);
-            entering
-        };
-        let mut probe = None;
-        if self.probe {
-            let mut command = enter(&[exe.clone().into(), "probe-latency".into()]);
-            command.stdin(Stdio::piped()).stdout(Stdio::piped());
-            probe = Some(command.spawn().map_err(machine)?);
-        }
-        let start = Instant::now();
+    fn run_in(&self, session: &Session) -> io::Result<(i32, KernelPool, u64, Option<ProbeReport>)> {
+        let probe = self.probe.then(|| session.start_probe()).transpose()?;
+        let mut command = session.entering()?;
         // Its output is not part of the report.
-        let mut child = enter(&self.command).stdout(Stdio::null()).spawn().map_err(machine)?;
-        let status = loop {
-            match child.try_wait().map_err(machine)? {
-                Some(status) => break status,
-                None if interrupt::noted() => {
-                    cgroup.kill_all().map_err(machine)?;
-                    break child.wait().map_err(machine)?;
-                }
-                None => std::thread::sleep(TICK),
-            }
+        command.args(&self.command).stdout(Stdio::null());
+        let exit = run_to_end(&mut command, None)?.exit;
+        let (pool, oom_kills) = session.figures()?;
+        let probe = probe.map(RunningProbe::finish).transpose()?;
+        let code = match exit {
+            Exit::Status(status) => status.code().or(status.signal().map(|signal| 128 + signal)),
+            Exit::TimedOut | Exit::Interrupted => None,
         };
-        let real = start.elapsed();
-        let pool = swap.pool().map_err(machine)?;
-        let probe = probe.map(probe_report).transpose()?;
-        Ok((status, real, pool, cgroup.oom_kills().map_err(machine)?, probe))
+        Ok((code.unwrap_or(FAILED.into()), pool, oom_kills, probe))
     }
-}
-
-/// Output of a probe when its input ends.
-fn probe_report(mut probe: Child) -> Result<serde_json::Value, Failure> {
-    drop(probe.stdin.take());
-    let mut text = Vec::new();
-    let read = probe.stdout.take().expect("it is piped").read_to_end(&mut text);
-    let status = probe.wait().map_err(|error| Failure::Machine(error.into()))?;
-    if !status.success() {
-        return Err(Failure::Check(anyhow!("the probe of latencies ended: {status}")));
-    }
-    read.map_err(|error| Failure::Machine(error.into()))?;
-    serde_json::from_slice(&text).map_err(|error| Failure::Check(error.into()))
 }

@@ -1,6 +1,7 @@
 //! Sets up the kernel's own compressed swap for a measurement, and restores the machine afterwards.
 //!
 //! ```text
+//!  Session      all of it, for one command                     session.rs
 //!  KernelSwap   zswap or zram, a swap area, the settings       engine.rs, device.rs
 //!  MemoryCgroup programs under a limit                         cgroup.rs
 //!  Keeper       the limit is of programs and pool together     keeper.rs
@@ -25,6 +26,7 @@ mod kernel_files;
 mod log;
 mod probe;
 mod restore;
+mod session;
 mod swap_header;
 mod undo;
 
@@ -36,4 +38,5 @@ pub use journal::{Journal, WATCHER_COMMAND};
 pub use keeper::{Keeper, KeeperReport, Sample};
 pub use probe::{PAGES as PROBE_PAGES, ProbeReport, probe};
 pub use restore::{LeftOver, left_over, restore, restore_when_ended};
+pub use session::{RunningProbe, Session};
 pub use undo::Restored;

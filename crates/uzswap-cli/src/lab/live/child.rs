@@ -19,7 +19,7 @@ const TERM_FOR: Duration = Duration::from_secs(3);
 
 /// How a process ended.
 #[derive(Debug)]
-pub(super) enum Exit {
+pub(crate) enum Exit {
     /// By itself, or by a signal that somebody else sent.
     Status(ExitStatus),
     /// The study killed it, as it took longer than `--timeout`.
@@ -30,12 +30,12 @@ pub(super) enum Exit {
 
 /// A process that has ended.
 #[derive(Debug)]
-pub(super) struct Ended {
-    pub(super) exit: Exit,
+pub(crate) struct Ended {
+    pub(crate) exit: Exit,
     /// From before it was started until after it was waited for.
-    pub(super) real: Duration,
+    pub(crate) real: Duration,
     /// Its own, and that of all descendants that were waited for.
-    pub(super) cpu: CpuTime,
+    pub(crate) cpu: CpuTime,
 }
 
 /// Starts a command in a process group of its own and waits for it. After `timeout`, or an
@@ -46,7 +46,7 @@ pub(super) struct Ended {
 /// # Errors
 ///
 /// The kernel's, of starting it or of waiting; `NotFound` for a program that is not there.
-pub(super) fn run_to_end(command: &mut Command, timeout: Option<Duration>) -> io::Result<Ended> {
+pub(crate) fn run_to_end(command: &mut Command, timeout: Option<Duration>) -> io::Result<Ended> {
     let cpu_before = cpu_time_of_children();
     let start = Instant::now();
     let mut child = command.process_group(0).spawn()?;

@@ -12,7 +12,8 @@ pub enum FailureKind {
     Command,
     /// It took longer than `--timeout`.
     TimedOut,
-    /// `--check` printed something else than after the run without a limit.
+    /// `--check` printed something else than after the run without a limit, or pages of the probe
+    /// came back from the kernel's swap with other contents.
     Wrong,
     /// The machine does not allow it.
     Machine,

@@ -1,9 +1,8 @@
 //! The kernel's engine: its own zswap or zram, with the command in a memory cgroup.
 
 use std::fs;
-use std::io::{self, Read};
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::Arc;
+use std::io;
+use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use super::child::{Ended, Exit, run_to_end};
@@ -11,16 +10,12 @@ use super::engine::{Engine, LiveParts, LiveRun, Request};
 use super::failure::Failure;
 use super::pager::failed;
 use crate::kernel_swap::{
-    Journal, Keeper, KeeperReport, KernelEngine, KernelPool, KernelSwap, KernelSwapError,
-    KernelSwapOptions, MemoryCgroup, PROBE_PAGES, ProbeReport, SwapBacking,
+    Journal, KeeperReport, KernelEngine, KernelPool, KernelSwapError, KernelSwapOptions,
+    PROBE_PAGES, ProbeReport, Session, SwapBacking,
 };
 use uzswap::page::PAGE_SIZE;
 use uzswap::zswap::{LatencyBucket, LatencyCounts};
 use uzswap_pager::RunSample;
-
-/// The hidden subcommands that enter a cgroup and measure in it.
-const ENTER: &str = "in-cgroup";
-const PROBE: &str = "probe-latency";
 
 /// The kernel's swap and a cgroup, set up anew for each run and removed after it.
 #[derive(Debug)]
@@ -63,33 +58,16 @@ impl Engine for Kernel {
             size_bytes: self.size_bytes,
         };
         let journal = self.journal().map_err(refused)?;
-        let swap = KernelSwap::set_up(&options, &journal).map_err(refused)?;
-        let cgroup = Arc::new(MemoryCgroup::make(&journal).map_err(refused)?);
         let limit_bytes = request.limit_bytes.unwrap_or(u64::MAX);
-        let keeper = Keeper::start(&cgroup, &swap, limit_bytes).map_err(refused)?;
+        let session = Session::set_up(&options, &journal, limit_bytes).map_err(refused)?;
         let before = Swapped::now(*kernel);
-        let result = run_in(&cgroup, &swap, request);
+        let result = run_in(&session, request);
         let swapped = Swapped::now(*kernel).since(before);
-        let killed = cgroup.kill_all();
-        let keeper = keeper.finish();
-        // The machine is put back before the result is looked at.
-        let removed = Arc::into_inner(cgroup).expect("the keeper has ended").remove();
-        swap.tear_down().map_err(refused)?;
-        removed.map_err(refused)?;
-        killed.map_err(|error| machine("end the processes of the cgroup", &error))?;
-        let Measured { ended, pool, oom_kills, probe } = result?;
-        let status = status_of(&ended.exit)?;
-        if oom_kills > 0 {
-            return Err(Failure::did_not_fit(format!(
-                "needs more than the limit: the kernel killed {oom_kills} of its processes"
-            )));
-        }
-        if let Some(error) = &keeper.error {
-            return Err(Failure::machine(format!("cannot hold the limit of the cgroup: {error}")));
-        }
-        if !status.success() {
-            return Err(Failure::command(failed(status)));
-        }
+        // The machine is restored before the result is looked at.
+        let keeper = session.end().map_err(refused)?;
+        let measured = result?;
+        check(&measured, &keeper)?;
+        let Measured { ended, pool, probe, .. } = measured;
         Ok(run_of(&ended, &keeper, &pool, swapped, &probe))
     }
 }
@@ -126,45 +104,43 @@ struct Measured {
     probe: ProbeReport,
 }
 
-fn run_in(
-    cgroup: &MemoryCgroup,
-    swap: &KernelSwap,
-    request: &Request<'_>,
-) -> Result<Measured, Failure> {
+/// The first reason for which the figures of a run do not count.
+fn check(measured: &Measured, keeper: &KeeperReport) -> Result<(), Failure> {
+    let status = status_of(&measured.ended.exit)?;
+    let (oom_kills, wrong) = (measured.oom_kills, measured.probe.wrong);
+    if oom_kills > 0 {
+        return Err(Failure::did_not_fit(format!(
+            "needs more than the limit: the kernel killed {oom_kills} of its processes"
+        )));
+    }
+    if let Some(error) = &keeper.error {
+        return Err(Failure::machine(format!("cannot hold the limit of the cgroup: {error}")));
+    }
+    if wrong > 0 {
+        return Err(Failure::wrong(format!(
+            "ran on a broken swap: {wrong} pages of the probe came back with other contents"
+        )));
+    }
+    if !status.success() {
+        return Err(Failure::command(failed(status)));
+    }
+    Ok(())
+}
+
+fn run_in(session: &Session, request: &Request<'_>) -> Result<Measured, Failure> {
     let cannot = |error: io::Error| machine("start the command in its cgroup", &error);
-    let exe = std::env::current_exe().map_err(cannot)?;
-    let entering = || {
-        let mut command = Command::new(&exe);
-        command.arg(ENTER).arg(cgroup.folder()).arg("--");
-        command
-    };
-    let mut probe = entering();
-    probe.arg(&exe).arg(PROBE).stdin(Stdio::piped()).stdout(Stdio::piped());
-    let probe = probe.spawn().map_err(cannot)?;
-    let mut command = entering();
+    let probe = session.start_probe().map_err(cannot)?;
+    let mut command = session.entering().map_err(cannot)?;
     command.args(request.argv).stdin(Stdio::null());
     command.stdout(request.output.try_clone().map_err(cannot)?);
     command.stderr(request.output.try_clone().map_err(cannot)?);
     let ended = run_to_end(&mut command, request.timeout);
-    let pool = swap.pool();
-    let oom_kills = cgroup.oom_kills();
-    // Where memory ran out, the probe may have been killed for it: no figures then.
-    let probe = report_of(probe).unwrap_or_default();
-    Ok(Measured {
-        ended: ended.map_err(cannot)?,
-        pool: pool.map_err(|error| machine("read the statistics of the pool", &error))?,
-        oom_kills: oom_kills.map_err(|error| machine("read the events of the cgroup", &error))?,
-        probe,
-    })
-}
-
-/// The report of a probe, which ends with its input.
-fn report_of(mut probe: Child) -> io::Result<ProbeReport> {
-    drop(probe.stdin.take());
-    let mut text = Vec::new();
-    probe.stdout.take().expect("it is piped").read_to_end(&mut text)?;
-    probe.wait()?;
-    Ok(serde_json::from_slice(&text)?)
+    let figures = session.figures();
+    // Where memory ran out, the kernel may have killed the probe: no figures then.
+    let probe = probe.finish().unwrap_or_default();
+    let (pool, oom_kills) =
+        figures.map_err(|error| machine("read the statistics of the kernel's swap", &error))?;
+    Ok(Measured { ended: ended.map_err(cannot)?, pool, oom_kills, probe })
 }
 
 /// Pages that the machine has moved to its swap, and back.
@@ -243,3 +219,31 @@ fn run_of(
 
 /// Bytes of the probe, which runs beside the command and counts against its limit.
 pub(super) const PROBE_BYTES: u64 = (PROBE_PAGES * PAGE_SIZE) as u64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lab::live::FailureKind;
+    use std::os::unix::process::ExitStatusExt;
+
+    #[test]
+    fn a_run_counts_if_memory_sufficed_and_swap_was_right() {
+        let kind = |exit: Exit, oom_kills: u64, wrong: u64, error: Option<&str>| {
+            let ended = Ended { exit, real: Duration::ZERO, cpu: Default::default() };
+            let probe = ProbeReport { wrong, ..ProbeReport::default() };
+            let measured = Measured { ended, pool: KernelPool::default(), oom_kills, probe };
+            let error = error.map(str::to_owned);
+            let keeper = KeeperReport { error, ..KeeperReport::default() };
+            check(&measured, &keeper).err().map(|failure| failure.kind)
+        };
+        let status = |code: i32| Exit::Status(ExitStatus::from_raw(code << 8));
+        assert_eq!(kind(status(0), 0, 0, None), None);
+        assert_eq!(kind(status(7), 0, 0, None), Some(FailureKind::Command));
+        assert_eq!(kind(status(0), 0, 1, None), Some(FailureKind::Wrong));
+        assert_eq!(kind(status(7), 0, 1, None), Some(FailureKind::Wrong));
+        assert_eq!(kind(status(0), 0, 1, Some("EIO")), Some(FailureKind::Machine));
+        assert_eq!(kind(status(7), 1, 0, None), Some(FailureKind::DidNotFit));
+        assert_eq!(kind(Exit::TimedOut, 1, 0, None), Some(FailureKind::TimedOut));
+        assert_eq!(kind(Exit::Interrupted, 0, 0, None), Some(FailureKind::Interrupted));
+    }
+}

@@ -24,6 +24,7 @@ use std::io;
 
 use serde::Serialize;
 
+pub(crate) use child::{Exit, run_to_end};
 pub use command::{DIR, LiveCommand};
 use command::{Place, find_program};
 use engine::{Engine, Request};
