@@ -14,6 +14,7 @@ use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Bytes in one host page. Checked against the running kernel when a mapping is made.
 pub const HOST_PAGE_SIZE: usize = 4096;
@@ -277,11 +278,10 @@ impl PageRun {
         if self.count == 0 {
             return Ok(());
         }
-        let address = self.start().as_ptr().cast();
-        let bytes = self.page_count() * HOST_PAGE_SIZE;
+        let range = self.range();
         // SAFETY: the range lies in our mapping and belongs to this run alone, which is borrowed
         // mutably: nobody else sees its contents change.
-        match unsafe { libc::madvise(address, bytes, advice) } {
+        match unsafe { libc::madvise(range.iov_base, range.iov_len, advice) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
         }
@@ -308,10 +308,93 @@ impl PageRun {
         result == 0 && state & 1 == 1
     }
 
+    fn range(&self) -> libc::iovec {
+        let iov_len = self.page_count() * HOST_PAGE_SIZE;
+        libc::iovec { iov_base: self.start().as_ptr().cast(), iov_len }
+    }
+
     fn start(&self) -> NonNull<u8> {
         // SAFETY: `first` is a page of the mapping, or its end when the run is empty.
         unsafe { self.mapping.base.add(self.first as usize * HOST_PAGE_SIZE) }
     }
+}
+
+/// Gives the memory of runs back to the kernel; they read as zeros from now on. Locked memory stays
+/// as it is.
+///
+/// Neighbours go together. From Linux 6.16 on, one system call takes all of them, and interrupts
+/// each processor that runs another thread of this process once, not once for each run.
+pub fn discard_all(runs: &mut [Option<PageRun>]) {
+    for runs in runs.chunks_mut(RANGES_MAX) {
+        let mut ranges = [NO_RANGE; RANGES_MAX];
+        let mut count = 0;
+        for run in runs.iter_mut().flatten() {
+            if run.is_shared() {
+                let _ = run.discard(); // refused where it is locked
+            } else if !run.is_empty() {
+                ranges[count] = run.range();
+                count += 1;
+            }
+        }
+        let count = join_neighbours(&mut ranges[..count]);
+        let ranges = &ranges[..count];
+        let discard = |range: &libc::iovec| {
+            // SAFETY: the runs of these bytes are borrowed mutably: nobody sees them change.
+            unsafe { libc::madvise(range.iov_base, range.iov_len, libc::MADV_DONTNEED) == 0 }
+        };
+        if !discard_at_once(ranges) && !ranges.iter().all(discard) {
+            // The kernel ends with the first page that is locked.
+            runs.iter_mut().flatten().for_each(|run| drop(run.discard()));
+        }
+    }
+}
+
+/// Ranges that one system call takes here; the kernel takes 1024.
+const RANGES_MAX: usize = 128;
+
+const NO_RANGE: libc::iovec = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+
+/// Joins ranges that touch each other; how many are left, in the order of their addresses.
+fn join_neighbours(ranges: &mut [libc::iovec]) -> usize {
+    ranges.sort_unstable_by_key(|range| range.iov_base);
+    let mut count = 0;
+    for next in 0..ranges.len() {
+        let range = ranges[next];
+        match ranges[..count].last_mut() {
+            Some(last) if last.iov_base.addr() + last.iov_len == range.iov_base.addr() => {
+                last.iov_len += range.iov_len;
+            }
+            _ => {
+                ranges[count] = range;
+                count += 1;
+            }
+        }
+    }
+    count
+}
+
+/// Drops the pages of ranges of private memory by one system call; `false` where some may be left,
+/// as before Linux 6.13, or with locked memory.
+fn discard_at_once(ranges: &[libc::iovec]) -> bool {
+    /// This process, in place of a descriptor (include/uapi/linux/pidfd.h).
+    const PIDFD_SELF: libc::c_int = -10_000;
+    static IS_REFUSED: AtomicBool = AtomicBool::new(false);
+    if ranges.len() < 2 || IS_REFUSED.load(Ordering::Relaxed) {
+        return false;
+    }
+    let (first, count) = (ranges.as_ptr(), ranges.len());
+    // SAFETY: the runs of these bytes are borrowed mutably by `discard_all`: nobody sees them
+    // change.
+    let bytes = unsafe {
+        libc::syscall(libc::SYS_process_madvise, PIDFD_SELF, first, count, libc::MADV_DONTNEED, 0)
+    };
+    if bytes < 0 {
+        // A kernel without it, or a seccomp filter; EINVAL is of locked memory, or of 6.12.
+        let error = io::Error::last_os_error();
+        let is_known = !matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOMEM));
+        IS_REFUSED.fetch_or(is_known, Ordering::Relaxed);
+    }
+    usize::try_from(bytes) == Ok(ranges.iter().map(|range| range.iov_len).sum())
 }
 
 impl Deref for PageRun {
@@ -383,6 +466,57 @@ mod tests {
             run.discard().unwrap();
             assert!(run.iter().all(|&byte| byte == 0));
         }
+    }
+
+    #[test]
+    fn all_runs_are_discarded_but_locked_ones() {
+        for locks in [false, true] {
+            // Of each three pages, two or all three go: neighbours, and others between those kept.
+            let mut rest = PageRun::map(600).unwrap();
+            let (mut gone, mut kept) = (vec![None], Vec::new());
+            while !rest.is_empty() {
+                let mut three = rest.split_front(3);
+                three.fill(7);
+                gone.push(Some(three.split_front(2)));
+                match gone.len() % 2 {
+                    0 => gone.push(Some(three)),
+                    _ => kept.push(three),
+                }
+            }
+            let mut shared = PageRun::map_shared(2).unwrap();
+            shared.fill(7);
+            gone.push(Some(shared));
+            if locks {
+                let page = gone[gone.len() / 2].as_ref().unwrap();
+                // SAFETY: mlock changes nothing but that the pages stay in memory.
+                assert_eq!(unsafe { libc::mlock(page.as_ptr().cast(), page.len()) }, 0);
+            }
+            gone.reverse(); // their order is no matter
+            discard_all(&mut gone);
+            let are = |run: &PageRun, byte: u8| run.iter().all(|&found| found == byte);
+            assert!(kept.iter().all(|run| are(run, 7)));
+            let stayed = gone.iter().flatten().filter(|run| !are(run, 0)).count();
+            assert_eq!(stayed, usize::from(locks));
+        }
+    }
+
+    #[test]
+    fn neighbours_become_one_range() {
+        let range = |first: usize, pages: usize| libc::iovec {
+            iov_base: std::ptr::without_provenance_mut(first * HOST_PAGE_SIZE),
+            iov_len: pages * HOST_PAGE_SIZE,
+        };
+        let joined = |mut ranges: Vec<libc::iovec>| -> Vec<(usize, usize)> {
+            let count = join_neighbours(&mut ranges);
+            let ranges = ranges[..count].iter();
+            let pages = |range: &libc::iovec| range.iov_len / HOST_PAGE_SIZE;
+            ranges.map(|range| (range.iov_base.addr() / HOST_PAGE_SIZE, pages(range))).collect()
+        };
+        assert_eq!(joined(vec![]), []);
+        assert_eq!(joined(vec![range(5, 2)]), [(5, 2)]);
+        assert_eq!(joined(vec![range(7, 1), range(5, 2), range(9, 1)]), [(5, 3), (9, 1)]);
+        let all = [range(8, 2), range(6, 2), range(1, 4), range(5, 1)];
+        assert_eq!(joined(all.into()), [(1, 9)]);
     }
 
     impl PageRun {

@@ -28,7 +28,7 @@ use thiserror::Error;
 use crate::budget::{Budget, Counted, OverBudget};
 use crate::budgeted_vec::BudgetedVec;
 use crate::named_enum::named;
-use uzswap_sys::pages::{HOST_PAGE_SIZE, HUGE_PAGE_SIZE, PageRun};
+use uzswap_sys::pages::{HOST_PAGE_SIZE, HUGE_PAGE_SIZE, PageRun, discard_all};
 
 /// The longest run an arena gives, in host pages: zsmalloc's longest chain.
 pub const RUN_PAGES_MAX: usize = 16;
@@ -324,10 +324,8 @@ impl Arena {
         batch.iter_mut().zip(retired).for_each(|(place, run)| *place = Some(run));
         let pages = std::mem::take(&mut free.retired_pages);
         drop(free);
-        for run in batch.iter_mut().flatten() {
-            // Only locked memory (mlockall) refuses: then it stays resident, as its owner asked.
-            let _ = run.discard();
-        }
+        // Locked memory (mlockall) stays resident, as its owner asked.
+        discard_all(&mut batch);
         self.budget.uncharge_reserve(bytes_of(pages));
         let mut free = self.lock();
         batch.into_iter().flatten().for_each(|run| free.keep_returned(run));
