@@ -12,7 +12,7 @@ trap 'rm -rf "$out"' EXIT
 trap 'exit 130' INT TERM
 export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-$root/target}"
 # This tries the contents of packages, not their speed.
-export CARGO_PROFILE_RELEASE_OPT_LEVEL=1
+export CARGO_PROFILE_RELEASE_OPT_LEVEL=0
 packages="uzswap-sys uzswap uzswap-preload uzswap-pager uzswap-cli"
 
 cd "$root"

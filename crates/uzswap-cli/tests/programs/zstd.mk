@@ -1,7 +1,9 @@
 # Builds the C sources of libzstd that Cargo has unpacked for zstd-sys, below the current folder, and
-# prints a checksum of all objects. Variables: ZSTD, the folder with them; LEVEL, of optimisation.
+# prints a checksum of all objects. Variables: ZSTD, the folder with them; PARTS, some of its folders;
+# LEVEL, of optimisation.
 LEVEL = 1
-SOURCES := $(sort $(wildcard $(addprefix $(ZSTD)/, common/*.c compress/*.c decompress/*.c dictBuilder/*.c)))
+PARTS = common compress decompress dictBuilder
+SOURCES := $(sort $(wildcard $(PARTS:%=$(ZSTD)/%/*.c)))
 OBJECTS := $(subst /,_,$(patsubst $(ZSTD)/%.c, %.o, $(SOURCES)))
 
 all: $(OBJECTS)
