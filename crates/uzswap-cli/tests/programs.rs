@@ -204,8 +204,8 @@ fn sort_lines(folder: &Path, count: u64, words: usize) -> Vec<String> {
     shell(format!("LC_ALL=C sort -S 50% -T {folder} --parallel=2 {path} | cksum"))
 }
 
-/// The C library that one of our dependencies brings, or the half that decompresses; its objects are
-/// the same to the bit.
+/// The C library that one of our dependencies brings, or the half of it that decompresses; its
+/// objects are the same to the bit.
 fn c_build(folder: &Path, scale: u64) -> Vec<String> {
     let (folder, rules, zstd) = (folder.display(), data("zstd.mk"), zstd_sources());
     let parts = if scale == 1 { "PARTS='common decompress'" } else { "" };

@@ -128,6 +128,7 @@ impl Advise {
             mappings: vec![ObjectMapping::default()],
             compressors: COMPRESSORS.to_vec(),
             runs: RUNS,
+            time_max: None,
             is_brief: true,
             settings,
             object_headers: Vec::new(),

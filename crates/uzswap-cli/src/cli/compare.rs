@@ -139,7 +139,8 @@ pub(super) struct Compare {
     index: Vec<IndexKind>,
     /// Runs of each combination [default: 5, of a sample 3]
     ///
-    /// Each run is a process of its own.
+    /// Each run is a process of its own. Without this, a sample has fewer than 3 runs where they
+    /// would take more than 105 seconds.
     #[arg(long, help_heading = "Comparison", value_name = "N",
           value_parser = RangedU64ValueParser::<usize>::new().range(1..=1000))]
     runs: Option<usize>,
@@ -225,9 +226,11 @@ pub(super) struct Compare {
     report: ReportArgs,
 }
 
-/// Runs of each combination. A sample is 1 GiB by default, and three runs show what five do.
+/// Runs of each combination. A sample is 1 GiB by default, and three runs show what five do. A
+/// sample of a process of any size is compared in two minutes: the rest of them is for the capture.
 const RUNS: usize = 5;
 const RUNS_OF_SAMPLE: usize = 3;
+const TIME_OF_SAMPLE: Duration = Duration::from_secs(105);
 
 /// Compressors of a replay, and of a live study, whose runs take as long as the command.
 const REPLAY_COMPRESSORS: [CompressorKind; 2] = [CompressorKind::Lz4, CompressorKind::Zstd(3)];
@@ -328,7 +331,8 @@ impl Compare {
             same_filled: self.same_filled,
             same_filled_zero_only: self.same_filled_zero_only,
         };
-        let runs = if source.info.sample.is_some() { RUNS_OF_SAMPLE } else { RUNS };
+        let is_sample = source.info.sample.is_some();
+        let runs = if is_sample { RUNS_OF_SAMPLE } else { RUNS };
         let experiment = Experiment {
             corpus: source.file.clone(),
             pages: source.count(),
@@ -339,6 +343,7 @@ impl Compare {
             mappings: distinct(&self.mapping),
             compressors: distinct(self.compressors(&REPLAY_COMPRESSORS)),
             runs: self.runs.unwrap_or(runs),
+            time_max: self.runs.is_none().then_some(TIME_OF_SAMPLE).filter(|_| is_sample),
             is_brief: false,
             settings,
             object_headers: self.object_header.clone(),

@@ -8,6 +8,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -71,8 +72,11 @@ pub struct Experiment {
     pub mappings: Vec<ObjectMapping>,
     /// The compressors; a list of sizes has its own instead.
     pub compressors: Vec<CompressorKind>,
-    /// Runs of each combination.
+    /// Runs of each combination, at most.
     pub runs: usize,
+    /// No run begins, after the first of each combination, with which the experiment would take
+    /// longer.
+    pub time_max: Option<Duration>,
     /// Whether a run ends once all pages were stored and loaded.
     pub is_brief: bool,
     /// Settings shared by all of them.
@@ -243,7 +247,11 @@ impl Experiment {
         let mut combinations = self.combinations();
         let total = combinations.len() * self.runs;
         let mut done = 0;
+        let start = Instant::now();
         for run in 0..self.runs {
+            if !has_time(self.time_max, run, start.elapsed()) {
+                break;
+            }
             let mut counted: Vec<CompressorKind> = Vec::new();
             for (combination, compressor) in &mut combinations {
                 let label = combination.label();
@@ -493,6 +501,13 @@ fn read_pages(path: &Path) -> io::Result<Vec<Page>> {
     Ok(pages)
 }
 
+/// Whether one more run of each combination ends in time, if it takes as long as each of those
+/// before, which took `elapsed` together. The first does.
+fn has_time(time_max: Option<Duration>, runs_before: usize, elapsed: Duration) -> bool {
+    let each = elapsed.div_f64(runs_before.max(1) as f64);
+    runs_before == 0 || time_max.is_none_or(|most| elapsed + each <= most)
+}
+
 /// An error and its causes on one line.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
@@ -502,4 +517,19 @@ fn chain(error: &dyn std::error::Error) -> String {
         cause = error.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_run_begins_that_would_end_too_late() {
+        let seconds = Duration::from_secs;
+        let has_time = |runs, elapsed| has_time(Some(seconds(100)), runs, seconds(elapsed));
+        assert!(has_time(0, 500));
+        assert!(has_time(1, 50) && !has_time(1, 51));
+        assert!(has_time(2, 66) && !has_time(2, 67));
+        assert!(super::has_time(None, 4, seconds(5000)));
+    }
 }
