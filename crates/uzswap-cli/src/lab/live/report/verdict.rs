@@ -40,14 +40,14 @@ fn bytes_of_page(findings: &LiveFindings) -> f64 {
 /// show nothing: then the fastest. Each has seconds of its runs, and bytes of the pool for each
 /// page; the place is that in the list.
 fn choice(figures: &[(Vec<f64>, f64)]) -> Option<usize> {
-    let by_time = |a: &&(Vec<f64>, f64), b: &&(Vec<f64>, f64)| mean(&a.0).total_cmp(&mean(&b.0));
-    let (fastest, _) = figures.iter().min_by(by_time)?;
+    let by_time = |a: &(Vec<f64>, f64), b: &(Vec<f64>, f64)| mean(&a.0).total_cmp(&mean(&b.0));
+    let (fastest, _) = figures.iter().min_by(|a, b| by_time(a, b))?;
     let is_equal = |seconds: &[f64]| match seconds.len() < ROUNDS_MIN {
         true => seconds == fastest,
         false => !Difference::of(seconds, fastest).is_some_and(|it| it.is_real()),
     };
     let equal = figures.iter().enumerate().filter(|(_, (seconds, _))| is_equal(seconds));
-    let best = equal.min_by(|(_, a), (_, b)| a.1.total_cmp(&b.1).then_with(|| by_time(&a, &b)));
+    let best = equal.min_by(|(_, a), (_, b)| a.1.total_cmp(&b.1).then_with(|| by_time(a, b)));
     best.map(|(place, _)| place)
 }
 
@@ -105,8 +105,6 @@ fn missing(report: &LiveReport) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-
     #[test]
     fn of_equal_times_the_densest_is_chosen() {
         let (fast, noisy, slow) = ([1.0, 1.1, 0.9], [1.0, 1.4, 0.8], [2.0, 2.1, 1.9]);
