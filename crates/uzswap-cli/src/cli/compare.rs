@@ -343,7 +343,7 @@ impl Compare {
             mappings: distinct(&self.mapping),
             compressors: distinct(self.compressors(&REPLAY_COMPRESSORS)),
             runs: self.runs.unwrap_or(runs),
-            time_max: self.runs.is_none().then_some(TIME_OF_SAMPLE).filter(|_| is_sample),
+            time_max: (is_sample && self.runs.is_none()).then_some(TIME_OF_SAMPLE),
             is_brief: false,
             settings,
             object_headers: self.object_header.clone(),

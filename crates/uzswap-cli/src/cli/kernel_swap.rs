@@ -168,9 +168,8 @@ impl KernelRun {
         journal.undo_all().map_err(failure)?;
         let (exit_code, pool_at_end, oom_kills, probe) =
             result.map_err(|error| Failure::Machine(error.into()))?;
-        let engine = self.engine;
         Ok(KernelRunReport {
-            engine,
+            engine: self.engine,
             area,
             other_areas,
             exit_code,
