@@ -41,7 +41,7 @@ echo "uzswap compiles $default crates with default features, $least with none"
 (cd "$out" && cargo install -q --path "uzswap-cli-$version" --root "$out/installed")
 tried() {
     "$1" --version
-    "$1" compare --workload text --runs 1 --json > "$out/compare.json"
+    "$1" compare --workload text --size 16M --runs 1 --json > "$out/compare.json"
     grep -q '"zsmalloc"' "$out/compare.json"
     if "$1" doctor > /dev/null 2>&1; then
         "$1" run --limit 64M --quiet -- sh -c 'exit 7' || [ $? = 7 ]
@@ -72,7 +72,7 @@ if ! command -v dpkg-deb > /dev/null; then
 elif ! cargo deb --version > /dev/null 2>&1; then
     echo "skipped: the package for Debian, as there is no cargo-deb here; cargo install cargo-deb"
 else
-    package=$(cd "$root" && env -u CARGO_PROFILE_RELEASE_OPT_LEVEL packaging/deb.sh)
+    package=$(cd "$root" && packaging/deb.sh)
     dpkg-deb -x "$package" "$out/debian"
     tried "$out/debian/usr/bin/uzswap"
     for page in uzswap uzswap-run uzswap-compare; do
