@@ -251,8 +251,10 @@ fn pagemap_scan() -> Outcome {
 }
 
 fn read_memory() -> Outcome {
+    let mut shell = Command::new("/bin/sh");
+    let child = shell.args(["-c", "read line"]).stdin(Stdio::piped()).spawn();
     let mut child =
-        Command::new("/bin/sh").args(["-c", "read line"]).stdin(Stdio::piped()).spawn()?;
+        child.map_err(|_| Failure::Wrong("no program to try it on: cannot start /bin/sh"))?;
     let read = ProcessMemory::open(child.id()).map(drop);
     // It ends when its input does.
     drop(child.stdin.take());
