@@ -9,6 +9,7 @@ mod process_tree;
 use uzswap::random::SplitMix64;
 use uzswap_testing::trials;
 
+use std::collections::BTreeMap;
 use std::fs::{self, File, Permissions};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -35,12 +36,13 @@ fn main() -> ExitCode {
         _ => {}
     }
     let missing = no_run();
-    let tests: [Case; 27] = [
+    let tests: [Case; 28] = [
         ("signals_reach_the_program", &[], signals_reach_the_program),
         ("interrupts_reach_the_program", &["SIGINT"], || signal_reaches("INT")),
         ("hang_ups_reach_the_program", &["SIGHUP"], || signal_reaches("HUP")),
         ("ctrl_c_hits_once", &["SIGINT", "script"], ctrl_c_hits_once),
         ("no_program_outlives_the_supervisor", &[], none_outlives_the_supervisor),
+        ("a_program_that_starts_without_its_supervisor_ends", &["sleep"], starts_too_late),
         ("no_message_is_written_into_data", &[], no_message_is_written_into_data),
         ("a_killed_program_leaves_nothing", &[], a_killed_program_leaves_nothing),
         ("a_program_that_ends_has_lost_nothing", &[], an_end_is_no_loss),
@@ -64,7 +66,7 @@ fn main() -> ExitCode {
         ("background_programs_are_waited_for", &[], background),
         ("the_program_reads_and_writes_pipes", &[], pipes),
     ];
-    trials::run(tests.into_iter().map(|(name, needs, test)| {
+    trials::run_those_that_wait(tests.into_iter().map(|(name, needs, test)| {
         let missing = missing.clone().or_else(|| needs.iter().find_map(|need| lacks(need)));
         trials::trial(name, missing, test)
     }))
@@ -262,6 +264,32 @@ fn none_outlives_the_supervisor() {
     }
 }
 
+/// A program that starts as its supervisor is killed: the socket is there, or the folder was removed
+/// since.
+fn starts_too_late() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = run("32M", &[&this(), "--fill", "1", "wait"]);
+    let (child, stdout) = start(command.env("TMPDIR", folder.path()));
+    let pids = process_tree::all_below(child.id());
+    let environment = fs::read(format!("/proc/{}/environ", pids.last().unwrap())).unwrap();
+    let of_run = environment.split(|byte| *byte == 0).filter_map(|variable| {
+        let (name, value) = std::str::from_utf8(variable).unwrap().split_once('=')?;
+        ["LD_PRELOAD", "UZSWAP_SOCKET"].contains(&name).then_some((name, value))
+    });
+    let of_run: BTreeMap<&str, &str> = of_run.collect();
+    kill("KILL", child.id());
+    all_end(&pids);
+    expect(&ended(child, stdout), 128 + 9);
+    for is_removed in [false, true] {
+        if is_removed {
+            fs::remove_file(of_run["UZSWAP_SOCKET"]).unwrap();
+        }
+        let output = Command::new("sleep").arg("10").envs(&of_run).output().unwrap();
+        expect(&output, 128 + 9);
+        assert!(text(&output.stderr).contains("the supervisor is gone"), "{}", told(&output));
+    }
+}
+
 /// The helper says why the program ends where the guard cannot: on its standard error, if that is
 /// no file of data.
 fn no_message_is_written_into_data() {
@@ -404,7 +432,7 @@ fn stats_that_fail() {
 fn folder_that_does_not_fit() {
     let folder = tempfile::Builder::new().prefix("a b:c").tempdir().unwrap();
     let this = this();
-    let output = run("16M", &[&this, "--fill", "24", "check"])
+    let output = run("16M", &[&this, "--fill", "96", "check"])
         .env("TMPDIR", folder.path())
         .output()
         .unwrap();

@@ -60,7 +60,7 @@ fn main() -> ExitCode {
     let no_interrupt = missing.clone().or_else(|| trials::no_signal(SIGINT));
     let interrupted = trials::trial("interrupted_it_ends_well", no_interrupt, interrupted);
     let tests = tests.map(|(name, test)| trials::trial(name, missing.clone(), test));
-    trials::run(tests.into_iter().chain([interrupted, other_user]))
+    trials::run_those_that_wait(tests.into_iter().chain([interrupted, other_user]))
 }
 
 /// Fills its memory and says so; for each line it reads, touches all of it once more.

@@ -56,6 +56,7 @@ const FUTEX_WAKE_PRIVATE: usize = 129;
 const SIG_SETMASK: usize = 2;
 pub(crate) const SIGKILL: usize = 9;
 const EPERM: u32 = 1;
+const ENOENT: u32 = 2;
 pub(crate) const EINTR: u32 = 4;
 const EAGAIN: u32 = 11;
 const ENOMEM: u32 = 12;
@@ -84,6 +85,9 @@ const LOOK_EVERY: u32 = 1024;
 const SUPERVISOR_GONE: &[u8] =
     b"uzswap: the supervisor is gone; this program was ended, because it held parts of its \
       memory\n";
+
+const NO_SUPERVISOR: &[u8] =
+    b"uzswap: the supervisor is gone; this program was ended, as are all that it ran\n";
 
 const UNTOLD: &[u8] =
     b"uzswap: mincore does not report which pages the kernel moved; this program was ended, \
@@ -199,17 +203,48 @@ extern "C" fn main(stack: usize) -> ! {
             Ok(helper) => helper.work(),
             Err(failed) => failed,
         },
-        Err(ECONNREFUSED) => Failed::Lost,
+        Err(errno) if is_deserted(hello, errno) => Failed::Lost,
         Err(_) => Failed::Refused,
     };
-    // Parts of the memory may be kept by the supervisor since before the fork.
-    let needs_us = hello == kind::HELLO_FORK && WATCHED.load(Ordering::Relaxed);
-    if needs_us && failed == Failed::Lost && connect(None).is_err() {
-        end_program(SUPERVISOR_GONE);
+    if failed == Failed::Lost
+        && let Err(errno) = look_for_supervisor()
+    {
+        // Parts of the memory may be kept by the supervisor since before the fork.
+        if hello == kind::HELLO_FORK && WATCHED.load(Ordering::Relaxed) {
+            end_program(SUPERVISOR_GONE);
+        }
+        if is_deserted(hello, errno) {
+            end_program(NO_SUPERVISOR);
+        }
     }
     set_coming(false);
     let _ = ask(call::EXIT, [0; 6]);
     unreachable!()
+}
+
+/// The error of a connection to the supervisor, if there is none. One that is being killed may have
+/// closed the helper's connection, and not yet the socket that new ones come to.
+fn look_for_supervisor() -> Result<(), u32> {
+    const TRIES: usize = 3;
+    const PATIENCE_MS: usize = 1000;
+    for _ in 0..TRIES {
+        let socket = connect(None)?;
+        // `struct pollfd`: the descriptor. That it is closed shows without being asked for.
+        let mut closed = [socket as u64];
+        let lasts = ask(call::POLL, [closed.as_mut_ptr().addr(), 1, PATIENCE_MS, 0, 0, 0]) == Ok(0);
+        close(socket as u32);
+        if lasts {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Whether the supervisor ended, by an error of connect(2). It removes its folder at its end, and the
+/// next run removes that of a killed one. A program that starts has loaded this library from
+/// there; one that forks may have another root by now.
+fn is_deserted(hello: u32, errno: u32) -> bool {
+    errno == ECONNREFUSED || errno == ENOENT && hello == kind::HELLO_EXEC
 }
 
 /// Resources of a helper that took its program's credentials.

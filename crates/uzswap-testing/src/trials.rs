@@ -24,8 +24,19 @@ pub fn trial(
 
 /// Runs those that the command line asks for.
 pub fn run(trials: impl IntoIterator<Item = Trial>) -> ExitCode {
-    let trials = trials.into_iter().collect();
-    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+    run_with(Arguments::from_args(), trials)
+}
+
+/// The same for tests that wait most of their time: four for each processor at a time.
+pub fn run_those_that_wait(trials: impl IntoIterator<Item = Trial>) -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    arguments.test_threads.get_or_insert(4 * processors);
+    run_with(arguments, trials)
+}
+
+fn run_with(arguments: Arguments, trials: impl IntoIterator<Item = Trial>) -> ExitCode {
+    libtest_mimic::run(&arguments, trials.into_iter().collect()).exit_code()
 }
 
 /// Why a signal reaches nothing that is started here: it is ignored, as SIGINT is in the background
