@@ -107,7 +107,7 @@ fn main() -> ExitCode {
 }
 
 /// Name, limit, exit code, what it prints. Each has 32 MiB of its own.
-const SCENARIOS: [(&str, &str, i32, &str); 41] = [
+const SCENARIOS: [(&str, &str, i32, &str); 42] = [
     ("fill", "16M", 0, ""),
     ("code-7", "16M", 7, ""),
     ("abort", "16M", 128 + 6, ""),
@@ -142,6 +142,7 @@ const SCENARIOS: [(&str, &str, i32, &str); 41] = [
     ("owners-end", "16M", 0, ""),
     ("processors-stay", "16M", 0, ""),
     ("stack-is-told", "16M", 0, ""),
+    ("stacks-come", "16M", 0, ""),
     ("child-changes", "24M", 0, ""),
     ("private-file", "48M", 0, ""),
     ("forks-in-forks", "40M", 0, ""),

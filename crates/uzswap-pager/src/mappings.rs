@@ -86,6 +86,15 @@ impl Mappings {
         Ok(self.at(std::slice::from_ref(&page))?.iter().any(is_in))
     }
 
+    /// Whether all of a range lies in one private mapping without a file that cannot be touched.
+    pub(super) fn has_no_access(&self, range: &Range<u64>) -> bool {
+        let is_it = |mapping: &Mapping| {
+            let within = mapping.range.start <= range.start && range.end <= mapping.range.end;
+            within && mapping.has_no_access
+        };
+        self.at(std::slice::from_ref(range)).is_ok_and(|found| found.iter().any(is_it))
+    }
+
     /// Whether there is any mapping in a range; or there may be, where the kernel does not tell.
     pub(super) fn has_some_in(&self, range: &Range<u64>) -> bool {
         let next = maps::query(&self.0, range.start, &mut []);

@@ -25,6 +25,8 @@ fn told(result: i32) -> Result<(), i32> {
 pub(crate) const READ: i32 = libc::PROT_READ;
 pub(crate) const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
 pub(crate) const PRIVATE: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+/// As glibc maps the stack of a thread.
+pub(crate) const STACK: i32 = PRIVATE | libc::MAP_STACK;
 pub(crate) const PRIVATE_FILE: i32 = libc::MAP_PRIVATE;
 pub(crate) const SHARED: i32 = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
 

@@ -202,6 +202,7 @@ pub(crate) fn run(name: &str) -> ! {
             }
         }
         "threads-end" => threads_end(),
+        "stacks-come" => stacks_come(),
         "threads-end-in-forks" => threads_end_in_forks(),
         "advice-beside-forks" => advice_beside_forks(),
         "words-of-threads" => words_of_threads(),
@@ -381,6 +382,40 @@ fn threads_end() {
         }
     }
     checker.join().expect("all pages are right");
+}
+
+/// Stacks are mapped as by glibc, without rights at first. None is registered, or each thread that
+/// ends would be held up.
+fn stacks_come() {
+    const BYTES: usize = 2 << 20;
+    const STACKS: usize = 24;
+    let at = filled();
+    await_leaving();
+    for _ in 0..250 {
+        let stacks = [(); STACKS].map(|()| {
+            let stack = raw::map(0, BYTES, libc::PROT_NONE, raw::STACK, -1).expect("mmap");
+            raw::protect(stack + PAGE, BYTES - PAGE, raw::READ_WRITE).expect("mprotect");
+            for page in [1, 2] {
+                raw::page(stack + BYTES - page * PAGE)[0] = 1;
+            }
+            stack
+        });
+        let mappings = fs::read_to_string("/proc/self/smaps").expect("smaps");
+        let mut start = 0;
+        for line in mappings.lines() {
+            let first = line.split('-').next().unwrap_or_default();
+            if let Ok(address) = usize::from_str_radix(first, 16) {
+                start = address;
+            } else if line.starts_with("VmFlags:") && line.contains(" um ") {
+                let is_stack = stacks.contains(&(start - PAGE));
+                assert!(!is_stack, "the stack at {start:x} is registered:\n{mappings}");
+            }
+        }
+        for stack in stacks {
+            raw::unmap(stack, BYTES).expect("munmap");
+        }
+    }
+    check(at);
 }
 
 /// A thread ends with mutexes that it has held for long. A waiter of them is woken, in private

@@ -320,7 +320,12 @@ fn register(
             most += threads(files.thread).map_or(0, |threads| threads.count() * 2);
         }
         let is_too_many = may_be_stack && stacks >= most;
-        if !is_too_many && spared_pages.is_some_and(|pages| files.has_at_most(mapping, pages)) {
+        let is_spared = spared_pages.is_some_and(|pages| {
+            // A stack is mapped without rights: it may have got them since, and pages.
+            let has_rights_now = || pages == 0 && !files.mappings.has_no_access(&mapping);
+            files.has_at_most(mapping.clone(), pages) || has_rights_now()
+        });
+        if !is_too_many && is_spared {
             stacks += usize::from(may_be_stack);
             continue;
         }
