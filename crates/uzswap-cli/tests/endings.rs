@@ -264,8 +264,7 @@ fn none_outlives_the_supervisor() {
     }
 }
 
-/// A program that starts as its supervisor is killed: the socket is there, or the folder was removed
-/// since.
+/// A program that starts as its supervisor is killed: its socket is there, or was removed since.
 fn starts_too_late() {
     let folder = tempfile::tempdir().unwrap();
     let mut command = run("32M", &[&this(), "--fill", "1", "wait"]);
