@@ -240,8 +240,8 @@ fn look_for_supervisor() -> Result<(), u32> {
     Ok(())
 }
 
-/// Whether the supervisor ended, by an error of connect(2). It removes its folder at its end, and the
-/// next run removes that of a killed one. A program that starts has loaded this library from
+/// Whether the supervisor ended, by an error of connect(2). It removes its folder at its end, and
+/// the next run removes that of a killed one. A program that starts has loaded this library from
 /// there; one that forks may have another root by now.
 fn is_deserted(hello: u32, errno: u32) -> bool {
     errno == ECONNREFUSED || errno == ENOENT && hello == kind::HELLO_EXEC
