@@ -28,12 +28,6 @@ pub fn cpu_time_of_children() -> CpuTime {
     cpu_time_of(libc::RUSAGE_CHILDREN)
 }
 
-/// The most memory that was resident in one of the descendants that have ended and were waited for,
-/// in bytes.
-pub fn peak_bytes_of_children() -> u64 {
-    u64::try_from(usage_of(libc::RUSAGE_CHILDREN).ru_maxrss).unwrap_or(0) * 1024
-}
-
 /// Processor time that the calling thread has used. Waits do not count.
 pub fn thread_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);

@@ -3,12 +3,10 @@
 //! Method: the real binary on small files made here, a full disk on a small tmpfs.
 //! Blind to: core dumps of 32 bits and of other byte orders.
 
-mod support;
-
 use std::fs;
 use std::path::Path;
 
-use support::{Lab, capture_to, expect_error, expect_success, has_note, small_core};
+use crate::support::{Lab, capture_to, expect_error, expect_success, has_note, small_core};
 use uzswap::page::PAGE_SIZE;
 use uzswap_cli::lab::sample::SamplePlan;
 

@@ -4,8 +4,6 @@
 //! pages of a sample are looked up in the whole.
 //! Blind to: times, and processes that change while they are read.
 
-mod support;
-
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -14,15 +12,14 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use crate::support::{Lab, capture_to, expect_success, has_note, small_core};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde_json::Value;
-use support::{Lab, capture_to, expect_success, has_note, small_core};
 use uzswap::page::{PAGE_SIZE, Page};
 use uzswap_cli::lab::capture::{capture_workload, thin_page_set};
 use uzswap_cli::lab::page_set::{About, PageSet};
 use uzswap_cli::lab::sample::SamplePlan;
 use uzswap_cli::lab::workload::Workload;
-use uzswap_sys::process::peak_bytes_of_children;
 
 const UNIT: u64 = 16 * PAGE_SIZE as u64;
 
@@ -39,6 +36,16 @@ fn uzswap(arguments: &[&str]) -> String {
 fn compare(corpus: &Path, flags: &[&str]) -> Value {
     let arguments = ["compare", "--runs", "1", "--json", "--corpus", text(corpus)];
     serde_json::from_str(&uzswap(&[&arguments, flags].concat())).unwrap()
+}
+
+/// As [`uzswap`], in 400 MiB of addresses for each process.
+fn uzswap_in_little(arguments: &[&str]) -> String {
+    let script = "ulimit -v 409600; exec \"$0\" \"$@\"";
+    let mut shell = Command::new("sh");
+    let output = shell.args(["-c", script, env!("CARGO_BIN_EXE_uzswap")]).args(arguments).output();
+    let output = output.unwrap();
+    expect_success(&output);
+    String::from_utf8(output.stdout).unwrap()
 }
 
 /// Each page of a set by its mapping and address.
@@ -114,7 +121,6 @@ impl Drop for Holder {
     }
 }
 
-/// The tests of this file start nothing large: the peak is that of each `uzswap` so far.
 #[test]
 fn a_file_of_64_gib_takes_little_memory() {
     let lab = Lab::new();
@@ -122,23 +128,23 @@ fn a_file_of_64_gib_takes_little_memory() {
     let file = File::create(&path).unwrap();
     file.set_len(64 << 30).unwrap();
     (0..64).for_each(|at| file.write_all_at(&[7; 100_000], at << 30).unwrap());
-    let document = compare(&path, &["--sample", "16M", "--zpool", "zsmalloc"]);
+    let source = ["compare", "--runs", "1", "--corpus", text(&path), "--sample"];
+    let compared = |flags: &[&str]| uzswap_in_little(&[&source, flags].concat());
+    let document: Value =
+        serde_json::from_str(&compared(&["16M", "--zpool", "zsmalloc", "--json"])).unwrap();
     let sample = &document["corpus"]["sample"];
     assert_eq!((sample["of_pages"].as_u64(), sample["units"].as_u64()), (Some(1 << 24), Some(256)));
     let whole = &document["combinations"][0]["whole"];
     assert!(whole["same_filled_pages"]["high"].as_u64().unwrap() > (1 << 24) * 9 / 10, "{whole}");
-    let page = uzswap(&["compare", "--runs", "1", "--sample", "16M", "--corpus", text(&path)]);
+    let page = compared(&["16M"]);
     assert!(page.contains("sample    4,096 of 16,777,216 pages (0.024 %), runs of 16, seed 1"));
     assert!(
         page.contains("SCALED TO ALL PAGES") && page.contains("sha256 of the sample"),
         "{page}"
     );
     assert!(page.lines().all(|line| line.chars().count() <= 100), "{page}");
-    let csv = ["compare", "--runs", "1", "--sample", "2M", "--csv", "--corpus", text(&path)];
-    let csv = uzswap(&csv);
+    let csv = compared(&["2M", "--csv"]);
     assert!(csv.lines().next().unwrap().ends_with(",whole_pool_low_bytes,whole_pool_high_bytes"));
-    let peak = peak_bytes_of_children();
-    assert!(peak < 400 << 20, "{peak} bytes");
 }
 
 #[test]
@@ -310,5 +316,5 @@ fn a_side_file_that_does_not_fit_is_refused_before_the_pages_are_read() {
         .args(["compare", "--sample", "1M", "--corpus", text(&path)])
         .output()
         .unwrap();
-    support::expect_error(&output, 2, &["does not belong to", "its page_count is"]);
+    crate::support::expect_error(&output, 2, &["does not belong to", "its page_count is"]);
 }

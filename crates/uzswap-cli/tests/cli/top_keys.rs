@@ -2,8 +2,6 @@
 //! Method: the real binary on a pseudo-terminal. Runs are sockets that this process answers, with
 //! figures of its own. Runs of others may be there.
 
-mod support;
-
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
@@ -13,10 +11,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
+use crate::support::{Lab, send, wait_for};
 use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
 use rustix::termios::{Winsize, tcgetattr, tcsetwinsize};
 use serde_json::json;
-use support::{Lab, send, wait_for};
 
 /// Runs: the number, MiB of the pool, the ratio.
 const RUNS: [(u32, u64, f64); 3] = [(4_100_001, 9, 2.0), (4_100_002, 20, 3.0), (4_100_003, 5, 5.0)];

@@ -3,14 +3,12 @@
 //! Method: the command on files that were made here; a parser of the exposition format, written
 //! after its specification, with the checks that Prometheus' own linter makes.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use support::{Lab, expect_error, expect_success};
+use crate::support::{Lab, expect_error, expect_success};
 use uzswap::backing::MemoryBacking;
 use uzswap::page::{PAGE_SIZE, PageKey};
 use uzswap::zswap::{TenantId, TenantOptions, Zswap, ZswapOptions};

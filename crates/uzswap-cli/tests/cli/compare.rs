@@ -321,7 +321,8 @@ fn sizes_are_stored_as_given() {
 fn a_list_of_sizes_gives_the_figures_of_kernel_6_1() {
     let folder = TempDir::new().unwrap();
     let list = folder.path().join("sizes");
-    let kernel = golden::Line::all(include_str!("../../uzswap-testing/data/kernel-6.1-zswap.csv"));
+    let kernel =
+        golden::Line::all(include_str!("../../../uzswap-testing/data/kernel-6.1-zswap.csv"));
     for corpus in ["mixed", "cc1"] {
         let sizes = golden::sizes(corpus, "lz4");
         let lines: Vec<String> = sizes.iter().map(u16::to_string).collect();

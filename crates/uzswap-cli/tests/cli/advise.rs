@@ -3,14 +3,12 @@
 //! Method: pages that compress well, badly and not at all; programs of a known size.
 //! Blind to: whether a machine does better with it (bench/advise measures that).
 
-mod support;
-
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use crate::support::{Lab, expect_error, expect_success};
 use serde_json::Value;
-use support::{Lab, expect_error, expect_success};
 use uzswap::page::PAGE_SIZE;
 use uzswap::random::SplitMix64;
 

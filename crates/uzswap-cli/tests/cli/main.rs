@@ -1,0 +1,18 @@
+//! The command line, end to end: each module has its goal. One program, which takes less time to
+//! build than a dozen, and whose tests run beside each other.
+
+mod advise;
+mod bench_index;
+mod bench_map;
+mod bench_same_filled;
+mod capture_file;
+mod classes;
+mod compare;
+mod doctor;
+mod sample;
+mod stat;
+#[path = "../support/mod.rs"]
+mod support;
+mod terminal;
+mod top_keys;
+mod workload;
