@@ -439,13 +439,18 @@ fn stopped() {
     let pid = run.pid().to_string();
     send("-STOP", run.pid());
     wait_for("the stop", || (state_of(&pid) == Some('T')).then_some(()));
-    let output = top(&lab, &[&pid, "--count", "1"]);
-    expect_error(&output, 3, &[&format!("run {pid} did not answer within 10 s"), "stopped"]);
-    assert!(output.stdout.is_empty());
-    // One of many is not there, and is named.
-    let output = top(&lab, &["--json", "--count", "1"]);
-    expect_error(&output, 0, &[&pid, "did not answer"]);
-    assert!(!String::from_utf8(output.stdout).unwrap().contains(&format!("\"pid\":{pid},")));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let output = top(&lab, &[&pid, "--count", "1"]);
+            let told = format!("run {pid} did not answer within 10 s");
+            expect_error(&output, 3, &[&told, "stopped"]);
+            assert!(output.stdout.is_empty());
+        });
+        // One of many is not there, and is named.
+        let output = top(&lab, &["--json", "--count", "1"]);
+        expect_error(&output, 0, &[&pid, "did not answer"]);
+        assert!(!String::from_utf8(output.stdout).unwrap().contains(&format!("\"pid\":{pid},")));
+    });
     // Ctrl-C does not wait for it.
     let mut top = uzswap(&lab).args(["top", &pid]).stderr(Stdio::piped()).spawn().unwrap();
     wait_for("a thread that waits for the run", || {
