@@ -298,7 +298,7 @@ fn start(limit: &str, before: &[&str], name: &str) -> (Child, ChildStdout) {
 fn supervisor_is_killed(before: &[&str], name: &str, with_guard: bool) {
     for round in 0..12 {
         let (mut child, mut stdout) = start("24M", before, name);
-        // It is started before the first page leaves. Until then each helper ends its program.
+        // The guard starts before the first eviction. Until then each helper ends its program.
         let guard = process_tree::wait_for("a guard", || {
             let processes = process_tree::all_below(child.id());
             processes.into_iter().find(|pid| process_tree::name(*pid) == "uzswap-guard")

@@ -229,7 +229,7 @@ fn look_for_supervisor() -> Result<(), u32> {
     const PATIENCE_MS: usize = 1000;
     for _ in 0..TRIES {
         let socket = connect(None)?;
-        // `struct pollfd`: the descriptor. That it is closed shows without being asked for.
+        // `struct pollfd`: the descriptor. poll(2) reports a closed peer without being asked to.
         let mut closed = [socket as u64];
         let lasts = ask(call::POLL, [closed.as_mut_ptr().addr(), 1, PATIENCE_MS, 0, 0, 0]) == Ok(0);
         close(socket as u32);
@@ -240,9 +240,9 @@ fn look_for_supervisor() -> Result<(), u32> {
     Ok(())
 }
 
-/// Whether the supervisor ended, by an error of connect(2). It removes its folder at its end, and
-/// the next run removes that of a killed one. A program that starts has loaded this library from
-/// there; one that forks may have another root by now.
+/// Whether the supervisor ended, by an error of connect(2). A supervisor removes its folder at its
+/// end, and the next run removes that of a killed one. A program that starts has loaded this
+/// library from there; one that forks may have another root by now.
 fn is_deserted(hello: u32, errno: u32) -> bool {
     errno == ECONNREFUSED || errno == ENOENT && hello == kind::HELLO_EXEC
 }
