@@ -57,8 +57,8 @@ fn this_program() -> String {
     std::env::current_exe().unwrap().to_str().unwrap().to_owned()
 }
 
-/// Rounds with each kind of supervisor, in turns: so many, and up to so many where a part of a tenth
-/// more or less decides. Parts of one kind differ by a tenth from round to round.
+/// Rounds with each kind of supervisor, in turns: more than the first number only while too little
+/// of the share seems to be left. Shares of one kind differ by a tenth from round to round.
 const ROUNDS: std::ops::RangeInclusive<usize> = 3..=9;
 
 fn keeps_its_share() {
