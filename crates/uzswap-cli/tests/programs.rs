@@ -247,7 +247,7 @@ fn redis(folder: &Path, scale: u64) -> Vec<String> {
             writeln!(file, "SET key:{number} {value}").unwrap();
         }
     }
-    let requests = (1000 * scale).to_string();
+    let requests = (500 * scale).to_string();
     vec!["sh".to_owned(), data("redis.sh"), folder.to_str().unwrap().to_owned(), requests]
 }
 

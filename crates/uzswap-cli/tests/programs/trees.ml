@@ -1,7 +1,7 @@
 (* Trees, hash tables and arrays of OCaml, which compacts its heap; prints what they come to. *)
 module Texts = Map.Make (String)
 
-let count = 50_000 * int_of_string Sys.argv.(1)
+let count = 30_000 * int_of_string Sys.argv.(1)
 let name number = Printf.sprintf "key %08d" (number * 7919 mod 1_000_003)
 let text number = String.concat "" (List.init 12 (fun part -> Printf.sprintf "%d of %d " part number))
 
