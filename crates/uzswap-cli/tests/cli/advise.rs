@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use crate::support::{Lab, expect_error, expect_success};
+use crate::support::{Lab, expect_error, stdout_of_success};
 use serde_json::Value;
 use uzswap::page::PAGE_SIZE;
 use uzswap::random::SplitMix64;
@@ -17,9 +17,7 @@ fn advise(arguments: &[&str]) -> Output {
 }
 
 fn text_of(arguments: &[&str]) -> String {
-    let output = advise(arguments);
-    expect_success(&output);
-    String::from_utf8(output.stdout).unwrap()
+    stdout_of_success(advise(arguments))
 }
 
 fn document(arguments: &[&str]) -> Value {

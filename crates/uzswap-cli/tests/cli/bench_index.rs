@@ -4,6 +4,7 @@
 
 use std::process::{Command, Output, Stdio};
 
+use crate::support::stdout_alone;
 use serde_json::Value;
 
 fn uzswap(arguments: &[&str]) -> Output {
@@ -17,10 +18,7 @@ fn bench(arguments: &[&str]) -> Output {
 
 /// What a run that succeeds prints.
 fn stdout(arguments: &[&str]) -> String {
-    let output = bench(arguments);
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && stderr.is_empty(), "{arguments:?}: {stderr}");
-    String::from_utf8(output.stdout).expect("ASCII")
+    stdout_alone(bench(arguments))
 }
 
 fn json(arguments: &[&str]) -> Value {

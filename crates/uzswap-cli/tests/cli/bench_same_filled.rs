@@ -3,9 +3,9 @@
 //! its JSON, its exit codes. Blind to: times.
 
 use std::fs;
-use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use crate::support::{stdout_alone, text};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -23,11 +23,7 @@ fn run(args: &[&str]) -> Output {
 
 /// Standard output of a run that must end well and keep standard error empty.
 fn stdout_of(args: &[&str]) -> String {
-    let output = run(args);
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{args:?}: {}: {stderr}", output.status);
-    assert_eq!(stderr, "", "{args:?}");
-    String::from_utf8(output.stdout).expect("output is text")
+    stdout_alone(run(args))
 }
 
 /// A page of `fill` with another byte in each of `words`.
@@ -35,10 +31,6 @@ fn page(fill: u8, words: &[usize]) -> Vec<u8> {
     let mut page = vec![fill; PAGE];
     words.iter().for_each(|word| page[word * 8 + 3] ^= 1);
     page
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("temporary paths are text")
 }
 
 #[test]

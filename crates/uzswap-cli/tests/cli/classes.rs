@@ -4,6 +4,8 @@
 
 use std::process::{Command, Output, Stdio};
 
+use crate::support::stdout_alone;
+
 fn uzswap(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_uzswap"));
     command.arg("classes").args(arguments);
@@ -16,10 +18,7 @@ fn output(arguments: &[&str]) -> Output {
 
 /// What a run that succeeds prints.
 fn stdout(arguments: &[&str]) -> String {
-    let output = output(arguments);
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && stderr.is_empty(), "{arguments:?}: {stderr}");
-    String::from_utf8(output.stdout).expect("ASCII")
+    stdout_alone(output(arguments))
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //! killed, an interrupt.
 //! Blind to: times.
 
+use crate::support::{stdout_alone, text};
 use uzswap::random::SplitMix64;
 use uzswap_testing::golden;
 
@@ -33,11 +34,15 @@ fn run(args: &[&str]) -> Output {
 
 /// Standard output of a run that must end well and keep standard error empty.
 fn stdout_of(args: &[&str]) -> String {
-    let output = run(args);
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{args:?}: {}: {stderr}", output.status);
-    assert_eq!(stderr, "", "{args:?}");
-    String::from_utf8(output.stdout).expect("output is text")
+    stdout_alone(run(args))
+}
+
+/// The lines of a page fit a terminal of 80 columns.
+fn expect_narrow(page: &str) {
+    for line in page.lines() {
+        assert!(line.len() <= 80 && line.is_ascii(), "{line}");
+        assert_eq!(line, line.trim_end());
+    }
 }
 
 /// 300 pages: some of one word, some of text, some that do not shrink.
@@ -58,10 +63,6 @@ fn corpus(folder: &TempDir) -> PathBuf {
     let path = folder.path().join("pages");
     fs::write(&path, bytes).expect("the temporary folder is writable");
     path
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("temporary paths are text")
 }
 
 #[test]
@@ -116,10 +117,7 @@ fn the_details_have_every_section_and_fit_80_columns() {
     ] {
         assert!(page.contains(part), "'{part}' is missing:\n{page}");
     }
-    for line in page.lines() {
-        assert!(line.len() <= 80 && line.is_ascii(), "{line}");
-        assert_eq!(line, line.trim_end());
-    }
+    expect_narrow(&page);
 }
 
 /// Against an older document: equal sizes hold, others break a bound, and CI sees it.
@@ -573,9 +571,7 @@ fn limits_are_in_the_text_and_the_csv() {
     ] {
         assert!(page.contains(part), "'{part}' is missing:\n{page}");
     }
-    for line in page.lines() {
-        assert!(line.len() <= 80 && line.is_ascii(), "{line}");
-    }
+    expect_narrow(&page);
     let rows: Vec<String> =
         stdout_of(&[&args[..], &["--csv"]].concat()).lines().map(str::to_owned).collect();
     assert_eq!(rows.len(), 1 + 2 * 2 * 5);

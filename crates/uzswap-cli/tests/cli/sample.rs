@@ -12,7 +12,9 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use crate::support::{Lab, capture_to, expect_success, has_note, small_core};
+use crate::support::{
+    Lab, capture_to, expect_error, expect_success, has_note, small_core, stdout_of_success, text,
+};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde_json::Value;
 use uzswap::page::{PAGE_SIZE, Page};
@@ -23,14 +25,9 @@ use uzswap_cli::lab::workload::Workload;
 
 const UNIT: u64 = 16 * PAGE_SIZE as u64;
 
-fn text(path: &Path) -> &str {
-    path.to_str().unwrap()
-}
-
 fn uzswap(arguments: &[&str]) -> String {
-    let output = Command::new(env!("CARGO_BIN_EXE_uzswap")).args(arguments).output().unwrap();
-    expect_success(&output);
-    String::from_utf8(output.stdout).unwrap()
+    let mut command = Command::new(env!("CARGO_BIN_EXE_uzswap"));
+    stdout_of_success(command.args(arguments).output().unwrap())
 }
 
 fn compare(corpus: &Path, flags: &[&str]) -> Value {
@@ -43,9 +40,7 @@ fn uzswap_in_little(arguments: &[&str]) -> String {
     let script = "ulimit -v 409600; exec \"$0\" \"$@\"";
     let mut shell = Command::new("sh");
     let output = shell.args(["-c", script, env!("CARGO_BIN_EXE_uzswap")]).args(arguments).output();
-    let output = output.unwrap();
-    expect_success(&output);
-    String::from_utf8(output.stdout).unwrap()
+    stdout_of_success(output.unwrap())
 }
 
 /// Each page of a set by its mapping and address.
@@ -316,5 +311,5 @@ fn a_side_file_that_does_not_fit_is_refused_before_the_pages_are_read() {
         .args(["compare", "--sample", "1M", "--corpus", text(&path)])
         .output()
         .unwrap();
-    crate::support::expect_error(&output, 2, &["does not belong to", "its page_count is"]);
+    expect_error(&output, 2, &["does not belong to", "its page_count is"]);
 }

@@ -5,9 +5,10 @@
 //! Blind to: what the program under `run` prints itself, and progress bars, which need a terminal.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Output};
 
+use crate::support::text;
 use serde_json::Value;
 use tempfile::TempDir;
 use uzswap::zswap::{RecordOptions, TenantId, TenantOptions, Zswap, ZswapOptions};
@@ -33,10 +34,6 @@ fn expect_escaped(output: &Output, code: i32, is_named: bool) {
     assert_eq!(all.chars().find(is_raw), None, "{}", all.escape_debug());
     let escaped = r"a\u001b[31m\u009b2J\u202eb\u007f";
     assert!(!is_named || all.contains(escaped), "{}", all.escape_debug());
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().unwrap()
 }
 
 #[test]

@@ -71,6 +71,25 @@ pub(crate) fn expect_success(output: &Output) {
     assert!(output.status.success(), "{}: {message}", output.status);
 }
 
+/// Standard output of a run that must end well.
+#[track_caller]
+pub(crate) fn stdout_of_success(output: Output) -> String {
+    expect_success(&output);
+    String::from_utf8(output.stdout).expect("output is text")
+}
+
+/// Likewise, of one that must keep standard error empty.
+#[track_caller]
+pub(crate) fn stdout_alone(output: Output) -> String {
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{}", output.status);
+    stdout_of_success(output)
+}
+
+/// A path of these tests, as an argument.
+pub(crate) fn text(path: &Path) -> &str {
+    path.to_str().expect("temporary paths are text")
+}
+
 pub(crate) fn has_note(about: &About, words: &str) -> bool {
     about.notes.iter().any(|note| note.contains(words))
 }
