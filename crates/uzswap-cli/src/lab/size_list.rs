@@ -125,9 +125,12 @@ impl SizeList {
         let size = usize::from(self.0[number]);
         page[size..].fill(PAD);
         let seed = (number as u64) << 16 | size as u64;
-        for (place, word) in page[..size].chunks_mut(8).enumerate() {
-            word.copy_from_slice(&mix(seed ^ (place as u64) << 48).to_le_bytes()[..word.len()]);
+        let word_at = |place: usize| mix(seed ^ (place as u64) << 48).to_le_bytes();
+        let (words, rest) = page[..size].as_chunks_mut();
+        for (place, word) in words.iter_mut().enumerate() {
+            *word = word_at(place);
         }
+        rest.copy_from_slice(&word_at(size / 8)[..rest.len()]);
         // Not padding at its end, and not one repeated word: the first word differs from the last.
         if let Some(last) = size.checked_sub(1) {
             page[last] |= 2;

@@ -1,24 +1,24 @@
 //! The document inside of a page: whole, or thinned where it would make the page too large.
 
+use std::io::{self, ErrorKind, Write};
+
 use serde_json::{Map, Value};
 
 use super::charts::lines::thinned;
-use super::escape::json;
+use super::escape::for_script;
 
 /// The most bytes of a document in a page.
 const BYTES_MAX: usize = 250_000;
 
 /// The text of a document for a script element, and a remark if something is left out of it.
 pub(super) fn embedded(document: &Value) -> (String, Option<String>) {
-    let text = json(document);
-    if text.len() <= BYTES_MAX {
+    if let Some(text) = small_text(document) {
         return (text, None);
     }
     let mut document = document.clone();
     for samples in [256, 128, 64, 32, 16] {
         thin(&mut document, samples);
-        let text = json(&document);
-        if text.len() <= BYTES_MAX {
+        if let Some(text) = small_text(&document) {
             let remark = format!(
                 "The document in this page has at most {samples} samples of a timeline. \
                  --json=FILE writes all of them."
@@ -27,15 +27,38 @@ pub(super) fn embedded(document: &Value) -> (String, Option<String>) {
         }
     }
     clear_buckets_of_runs(&mut document);
-    let text = json(&document);
-    if text.len() <= BYTES_MAX {
+    if let Some(text) = small_text(&document) {
         let remark = "The document in this page has 16 samples of a timeline, and no buckets of \
                       single runs. --json=FILE writes all of them.";
         return (text, Some(remark.to_owned()));
     }
     let remark = "The document is too large for this page, which has its first fields alone. \
                   --json=FILE writes all of it.";
-    (json(&envelope(&document)), Some(remark.to_owned()))
+    (for_script(&envelope(&document).to_string()), Some(remark.to_owned()))
+}
+
+/// The text of a document for a script element, unless it would make the page too large.
+fn small_text(document: &Value) -> Option<String> {
+    let mut plain = Bounded(Vec::new());
+    serde_json::to_writer(&mut plain, document).ok()?;
+    let plain = String::from_utf8(plain.0).ok()?;
+    Some(for_script(&plain)).filter(|text| text.len() <= BYTES_MAX)
+}
+
+/// Refuses bytes once they are too many for a page: escapes only make a text longer.
+struct Bounded(Vec<u8>);
+
+impl Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.0.len() + bytes.len() > BYTES_MAX {
+            return Err(ErrorKind::FileTooLarge.into());
+        }
+        self.0.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Leaves at most so many samples in each timeline.

@@ -3,8 +3,6 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
-use serde_json::Value;
-
 use uzswap_sys::escape::escaped;
 
 /// Text that shows as itself in an element or in a quoted attribute. Control characters show as
@@ -25,9 +23,9 @@ pub(super) fn html(text: &str) -> String {
 }
 
 /// JSON for a script element: no text in it can end the element or begin a comment.
-pub(super) fn json(document: &Value) -> String {
+pub(super) fn for_script(json: &str) -> String {
     // A `<` is inside of a string, where this escape means the same.
-    escaped(&document.to_string()).replace('<', "\\u003c")
+    escaped(json).replace('<', "\\u003c")
 }
 
 /// Words as a shell takes them, on one line.
@@ -60,6 +58,7 @@ fn shell_byte(byte: u8) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::Value;
 
     #[test]
     fn markup_is_text() {
@@ -70,7 +69,7 @@ mod tests {
     #[test]
     fn json_cannot_leave_its_element() {
         let text = "</script><!--<script>";
-        let safe = json(&Value::from(text));
+        let safe = for_script(&Value::from(text).to_string());
         assert!(!safe.contains('<'), "{safe}");
         assert_eq!(serde_json::from_str::<String>(&safe).unwrap(), text);
     }

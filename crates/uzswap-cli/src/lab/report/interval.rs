@@ -101,8 +101,10 @@ fn bootstrap(values: &[f64]) -> (f64, f64) {
             drawn.sum::<f64>() / count as f64
         })
         .collect();
-    means.sort_by(f64::total_cmp);
-    (means[RESAMPLES / 40], means[RESAMPLES - 1 - RESAMPLES / 40])
+    let (low, high) = (RESAMPLES / 40, RESAMPLES - 1 - RESAMPLES / 40);
+    let (below, &mut high, _) = means.select_nth_unstable_by(high, f64::total_cmp);
+    let (_, &mut low, _) = below.select_nth_unstable_by(low, f64::total_cmp);
+    (low, high)
 }
 
 #[cfg(test)]

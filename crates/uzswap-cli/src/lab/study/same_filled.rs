@@ -45,6 +45,9 @@ pub const FEW_PAGES: u64 = 1 << 8;
 /// The last-level cache where the kernel does not tell, in bytes.
 const CACHE_BYTES: usize = 32 << 20;
 
+/// Bytes of a line of a processor's caches: of every x86-64, and of most others.
+const CACHE_LINE: usize = 64;
+
 /// A page where a kernel would have it: at a page's border. Wide loads cross no cache line there.
 #[derive(Debug, Clone)]
 #[repr(align(4096))]
@@ -174,10 +177,11 @@ pub fn measure(
     let hot = vec![&zero.0; HOT_PAGES];
     let evict_bytes = 2 * last_level_cache_bytes();
     // Written once: what was never written is one page of zeros, again and again.
-    let other = vec![1_u64; evict_bytes / size_of::<u64>()];
+    let other = vec![1_u8; evict_bytes];
     let evict = || {
-        // A word of each line.
-        black_box(other.iter().step_by(8).sum::<u64>());
+        for line in other.as_chunks::<CACHE_LINE>().0 {
+            black_box(line[0]);
+        }
     };
     let keep = || {};
     let mut all_ns: Samples = Default::default();
