@@ -181,9 +181,9 @@ fn shell(text: String) -> Vec<String> {
     vec!["sh".to_owned(), "-c".to_owned(), text]
 }
 
-/// 12 MB of lines.
+/// 8 MB of lines.
 fn sort(folder: &Path, scale: u64) -> Vec<String> {
-    sort_lines(folder, 80_000 * scale, 8)
+    sort_lines(folder, 50_000 * scale, 8)
 }
 
 /// Lines of half a page: each is some faults, as they are put in order. A scale of 8 sorts a
@@ -242,7 +242,7 @@ fn java(folder: &Path, scale: u64) -> Vec<String> {
 fn redis(folder: &Path, scale: u64) -> Vec<String> {
     for (name, step) in [("first", 1), ("second", 3)] {
         let mut file = BufWriter::new(File::create(folder.join(name)).unwrap());
-        for number in (0..40_000 * scale).step_by(step) {
+        for number in (0..25_000 * scale).step_by(step) {
             let value = format!("the_{name}_value_of_{number}_").repeat(20);
             writeln!(file, "SET key:{number} {value}").unwrap();
         }
