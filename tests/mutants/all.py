@@ -234,8 +234,10 @@ def build(folder):
     text = text.replace("#![warn", "#![feature(optimize_attribute)]\n#![warn", 1)
     text += "#[doc(hidden)]\n#[allow(missing_docs)]\npub mod mutant;\n"
     (tree / "lib.rs").write_text(text)
-    with open(folder / "tree" / "Cargo.toml", "a") as manifest:
-        manifest.write("\n[profile.dev.package.uzswap]\ndebug = false\n")
+    manifest = folder / "tree" / "Cargo.toml"
+    section = "[profile.dev.package.uzswap]\n"
+    before, after = manifest.read_text().split(section)
+    manifest.write_text(f"{before}{section}debug = false\n{after}")
     unviable, unplanted = set(), set()
     while True:
         lines, alone = plant_all(folder, mutants, unviable | unplanted)
