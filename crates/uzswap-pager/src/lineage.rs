@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use super::bucket::Bucket;
-use super::peer::Peer;
+use super::peer::{Peer, Walk, arrives};
 use super::process_files::user_of;
 use uzswap_sys::process;
 
@@ -54,8 +54,6 @@ impl Lineage {
         self.finds(peer.pid(), process::parent_and_start, user, Instant::now()) && peer.is_alive()
     }
 
-    /// As it is read upwards, and then once more downwards. A process that has the same parent, and
-    /// has started at the same time, at two times was there all the time between.
     fn finds(
         &mut self,
         pid: u32,
@@ -63,30 +61,46 @@ impl Lineage {
         user: impl Fn() -> u32,
         now: Instant,
     ) -> bool {
+        arrives(|| self.walk(pid, &mut link_of, &user, now))
+    }
+
+    /// The line is read upwards, and then once more downwards. A process that has the same parent,
+    /// and has started at the same time, at two times was there all the time between.
+    fn walk(
+        &mut self,
+        pid: u32,
+        link_of: &mut impl FnMut(u32) -> Option<Link>,
+        user: &impl Fn() -> u32,
+        now: Instant,
+    ) -> Walk {
         let mut line: Vec<(u32, Link)> = Vec::new();
         let mut at = pid;
         while at != self.root {
             if line.len() == FEW_GENERATIONS && !self.may_walk_on(user(), now) {
-                return false;
+                return Walk::Strays;
             }
-            let Some(link @ (parent @ 1.., start)) = link_of(at) else { return false };
-            line.push((at, link));
+            let (parent, start) = match link_of(at) {
+                Some(link @ (1.., _)) => link,
+                None if at != pid => return Walk::Changes,
+                _ => return Walk::Strays,
+            };
+            line.push((at, (parent, start)));
             if self.known.get(&at) == Some(&start) {
                 break;
             }
             if line.len() >= GENERATIONS_MAX {
-                return false;
+                return Walk::Strays;
             }
             at = parent;
         }
-        let holds = line.iter().rev().all(|(pid, link)| link_of(*pid) == Some(*link));
-        if holds {
-            if self.known.len() + line.len() > KNOWN_MAX {
-                self.known.clear();
-            }
-            self.known.extend(line.into_iter().map(|(pid, (_, start))| (pid, start)));
+        if line.iter().rev().any(|(pid, link)| link_of(*pid) != Some(*link)) {
+            return Walk::Changes;
         }
-        holds
+        if self.known.len() + line.len() > KNOWN_MAX {
+            self.known.clear();
+        }
+        self.known.extend(line.into_iter().map(|(pid, (_, start))| (pid, start)));
+        Walk::Arrives
     }
 
     /// Whether a long walk may be done for a user.
@@ -151,6 +165,26 @@ mod tests {
         assert!(!Lineage::of(7).finds(11, changes, || 0, now));
         let circle = |pid| Some((pid, 1));
         assert!(!lineage.finds(99, circle, || 0, now), "a circle ends");
+    }
+
+    #[test]
+    fn descent_is_found_although_parents_end() {
+        // 11 ends before it is asked for, or after.
+        for ends_before in [true, false] {
+            let (has_ended, asked) = (Cell::new(false), Cell::new(0));
+            let ends = |pid| {
+                asked.set(asked.get() + 1);
+                has_ended.set(asked.get() > if ends_before { 1 } else { 2 });
+                match (pid, has_ended.get()) {
+                    (12, true) => Some((10, 12)),
+                    (11, true) => None,
+                    _ => link_of(pid),
+                }
+            };
+            let mut lineage = Lineage::of(7);
+            let now = lineage.walks_of_all.start();
+            assert!(lineage.finds(12, ends, || 0, now), "{ends_before}");
+        }
     }
 
     #[test]

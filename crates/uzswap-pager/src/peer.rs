@@ -85,22 +85,45 @@ impl Maker for Peer {
     }
 }
 
+/// The end of a walk from a process to its parents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Walk {
+    Arrives,
+    Strays,
+    /// A process of the line has ended meanwhile: its children have another parent now.
+    Changes,
+}
+
+/// Walks at most: each further one is because a process of the line has ended.
+const WALKS_MAX: usize = 8;
+
+/// Whether a walk arrives, once nothing changes meanwhile.
+pub(super) fn arrives(mut walk: impl FnMut() -> Walk) -> bool {
+    (0..WALKS_MAX).map(|_| walk()).find(|found| *found != Walk::Changes) == Some(Walk::Arrives)
+}
+
 /// Whether the parents of a process lead to another.
 ///
 /// The kernel gives the number of a process that has ended to another one, and its children another
 /// parent. So each link is read twice, upwards and then downwards. A process that has the same
 /// parent at two times had it all the time between. A parent that was read meanwhile is that one's.
 fn descends(pid: u32, ancestor: u32, mut parent_of: impl FnMut(u32) -> Option<u32>) -> bool {
-    let mut line = vec![pid];
-    while let Some(&last) = line.last()
-        && last != ancestor
-    {
-        match parent_of(last) {
-            Some(parent @ 1..) if line.len() < GENERATIONS_MAX => line.push(parent),
-            _ => return false,
+    arrives(|| {
+        let mut line = vec![pid];
+        while let Some(&last) = line.last()
+            && last != ancestor
+        {
+            match parent_of(last) {
+                Some(parent @ 1..) if line.len() < GENERATIONS_MAX => line.push(parent),
+                None if last != pid => return Walk::Changes,
+                _ => return Walk::Strays,
+            }
         }
-    }
-    line.windows(2).rev().all(|link| parent_of(link[0]) == Some(link[1]))
+        match line.windows(2).rev().all(|link| parent_of(link[0]) == Some(link[1])) {
+            true => Walk::Arrives,
+            false => Walk::Changes,
+        }
+    })
 }
 
 #[cfg(test)]
@@ -131,6 +154,30 @@ mod tests {
             }
         };
         assert!(!descends(9, 7, reused));
+    }
+
+    #[test]
+    fn descent_is_found_although_parents_end() {
+        // 8 ends before it is asked for, or after.
+        for ends_before in [true, false] {
+            let (mut has_ended, mut asked) = (false, 0);
+            let parent_of = |pid| {
+                asked += 1;
+                has_ended |= asked > if ends_before { 1 } else { 2 };
+                match (pid, has_ended) {
+                    (9, false) => Some(8),
+                    (9, true) | (8, false) => Some(7),
+                    _ => None,
+                }
+            };
+            assert!(descends(9, 7, parent_of), "{ends_before}");
+        }
+        let mut asked = 0;
+        let changes = |_| {
+            asked += 1;
+            Some(asked)
+        };
+        assert!(!descends(9, 1 << 20, changes), "it ends where all changes for ever");
     }
 
     #[test]
