@@ -54,6 +54,7 @@ impl Lineage {
         self.finds(peer.pid(), process::parent_and_start, user, Instant::now()) && peer.is_alive()
     }
 
+    /// As [`Lineage::has`], by links that this tells; walks again where a parent ends meanwhile.
     fn finds(
         &mut self,
         pid: u32,
@@ -171,11 +172,11 @@ mod tests {
     fn descent_is_found_although_parents_end() {
         // 11 ends before it is asked for, or after.
         for ends_before in [true, false] {
-            let (has_ended, asked) = (Cell::new(false), Cell::new(0));
+            let mut asked = 0;
             let ends = |pid| {
-                asked.set(asked.get() + 1);
-                has_ended.set(asked.get() > if ends_before { 1 } else { 2 });
-                match (pid, has_ended.get()) {
+                asked += 1;
+                let has_ended = asked > if ends_before { 1 } else { 2 };
+                match (pid, has_ended) {
                     (12, true) => Some((10, 12)),
                     (11, true) => None,
                     _ => link_of(pid),

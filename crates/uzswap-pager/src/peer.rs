@@ -160,10 +160,10 @@ mod tests {
     fn descent_is_found_although_parents_end() {
         // 8 ends before it is asked for, or after.
         for ends_before in [true, false] {
-            let (mut has_ended, mut asked) = (false, 0);
+            let mut asked = 0;
             let parent_of = |pid| {
                 asked += 1;
-                has_ended |= asked > if ends_before { 1 } else { 2 };
+                let has_ended = asked > if ends_before { 1 } else { 2 };
                 match (pid, has_ended) {
                     (9, false) => Some(8),
                     (9, true) | (8, false) => Some(7),

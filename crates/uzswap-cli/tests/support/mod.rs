@@ -78,7 +78,7 @@ pub(crate) fn stdout_of_success(output: Output) -> String {
     String::from_utf8(output.stdout).expect("output is text")
 }
 
-/// Likewise, of one that must keep standard error empty.
+/// Standard output of a run that must end well and write nothing to standard error.
 #[track_caller]
 pub(crate) fn stdout_alone(output: Output) -> String {
     assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{}", output.status);
