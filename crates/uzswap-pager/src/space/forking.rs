@@ -69,19 +69,35 @@ impl Forks {
 }
 
 impl Space {
-    /// Memory that children of a fork do not get (MADV_DONTFORK), such that they get as zeros
-    /// (MADV_WIPEONFORK), and stacks. Nothing where no process is known: no page has left it.
+    /// Memory that children of a fork do not get (MADV_DONTFORK), memory that they get as zeros
+    /// (MADV_WIPEONFORK), and stacks. Nothing where no process is known: no page has left it. What
+    /// was known last where the process has ended meanwhile.
     pub(crate) fn fork_advice(&mut self) -> io::Result<[Ranges; 3]> {
         let was_told = self.is_about_to_fork();
-        let before = self.advice.take();
-        if was_told && !self.has_threads() {
-            return Ok(before.map(|(_, advice)| advice).unwrap_or_default());
-        }
-        // Other threads may have changed it since; of one that has ended, part is told or nothing.
-        let now = self.ask_fork_advice();
-        match before {
-            Some((_, advice)) if now.is_err() || self.is_dead() => Ok(advice),
-            _ => now,
+        let before = self.advice.take().map(|(_, advice)| advice);
+        let advice = match before {
+            Some(advice) if was_told && !self.has_threads() => advice,
+            // Other threads may have changed it since; of one that has ended, part is told or
+            // nothing.
+            before => match (self.ask_fork_advice(), before) {
+                (now, Some(advice)) if now.is_err() || self.cannot_tell() => advice,
+                (now, _) => now?,
+            },
+        };
+        self.advice = Some((None, advice.clone()));
+        Ok(advice)
+    }
+
+    /// Whether nothing or a part is told of its mappings: its process is not known, or has ended.
+    fn cannot_tell(&self) -> bool {
+        self.files.is_none() || self.is_dead()
+    }
+
+    /// Asks before anything is watched: a fork that began before it had to be told may be read only
+    /// when the process has ended.
+    pub(super) fn know_fork_advice(&mut self) {
+        if self.advice.is_none() {
+            self.advice = self.ask_fork_advice().ok().map(|advice| (None, advice));
         }
     }
 
@@ -351,7 +367,38 @@ fn copies_that_fit(resident_bytes: u64, room: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::process::{Command, Stdio};
+    use std::sync::Arc;
+
     use super::*;
+    use crate::process_files::ProcessFiles;
+
+    #[test]
+    fn children_of_a_process_that_has_ended_have_what_was_known_last() {
+        let mut process = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let mut space = Space::of_nothing();
+        space.files = Some(Arc::new(ProcessFiles::of_thread(process.id()).unwrap()));
+        space.watch(&mut |_| {}).unwrap();
+        process.kill().unwrap();
+        process.wait().unwrap();
+        assert!(space.ask_fork_advice().is_err());
+        // Each fork that was not told; several may be read so late.
+        assert!(space.fork_advice().is_ok());
+        assert!(space.fork_advice().is_ok());
+    }
+
+    #[test]
+    fn children_of_an_unknown_process_have_what_it_inherited() {
+        let mut space = Space::of_nothing();
+        let page = |number| {
+            let mut page = Ranges::new();
+            page.insert(number * PAGE..(number + 1) * PAGE);
+            page
+        };
+        space.inherit_advice(page(1), page(2));
+        let [not_copied, wiped, stacks] = space.fork_advice().unwrap();
+        assert_eq!([not_copied, wiped, stacks], [Ranges::new(), page(1), page(2)]);
+    }
 
     #[test]
     fn forks_are_known_when_their_children_had_time_to_come() {

@@ -116,6 +116,7 @@ impl Space {
         }
         self.settle(release);
         self.register_identity();
+        self.know_fork_advice();
         let parts = self.unwatched(files.mappings.all()?);
         let registered = register(&self.uffd, &files, parts)?;
         let now = files.mappings.at(&registered)?;
@@ -267,6 +268,7 @@ pub(crate) fn watch(space: &SpaceLock, release: &mut dyn FnMut(u32)) -> io::Resu
         }
         let Some(files) = space.files.clone() else { return Ok(()) };
         space.register_identity();
+        space.know_fork_advice();
         (files, Arc::clone(&space.uffd))
     };
     let size = files.size().map(|size| size.mapped);
