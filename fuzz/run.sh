@@ -1,7 +1,7 @@
 #!/bin/sh
 # Fuzzes each target for so many seconds, guided by coverage; what it finds, it keeps.
 #
-#   fuzz/run.sh SECONDS [TARGET...]    all targets, one after the other
+#   fuzz/run.sh SECONDS [TARGET...]    all targets, as many at a time as there are processors
 #
 # Begins with fuzz/seeds, which `cargo test --test fuzz_seeds` checks, and with what earlier runs
 # came to in fuzz/corpus. An input that fails is in fuzz/artifacts: give it a name in fuzz/seeds.
@@ -24,20 +24,4 @@ export TMPDIR
 export RUSTC_BOOTSTRAP=1
 cd "$here/.."
 cargo fuzz build
-failed=0
-for target; do
-    mkdir -p "$here/corpus/$target"
-    # One allocation of 64 MiB is more than any parser needs of such inputs.
-    if cargo fuzz run "$target" "$here/corpus/$target" "$here/seeds/$target" -- \
-        -max_total_time="$seconds" -max_len=16384 -timeout=20 -malloc_limit_mb=64 \
-        -rss_limit_mb=2048 -print_final_stats=1 > "$TMPDIR/log" 2>&1; then
-        runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$TMPDIR/log")
-        edges=$(grep -o 'cov: [0-9]*' "$TMPDIR/log" | tail -n 1)
-        echo "$target: $runs inputs, $edges"
-    else
-        failed=1
-        echo "$target: FAILED"
-        tail -n 60 "$TMPDIR/log"
-    fi
-done
-exit $failed
+printf '%s\n' "$@" | xargs -n 1 -P "$(nproc)" "$here/target.sh" "$seconds" || exit 1
