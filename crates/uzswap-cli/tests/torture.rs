@@ -1,8 +1,9 @@
 //! Goal: the store loses, mixes up and leaks nothing in a world in which everything fails, and
 //! reports the reason of each refusal. The torture that shows this also finds planted bugs.
-//! Method: seeded histories on doubles of the store's parts, by one thread and by several, a minute
-//! of them in all; planted bugs; the command.
+//! Method: seeded histories on doubles of the store's parts, by one thread and by several; planted
+//! bugs; the command.
 //! Blind to: a kernel that gives no memory (see `out_of_memory`), crashes.
+//! Longer: UZSWAP_TORTURE_SECONDS, for the histories of one thread and those of several (15).
 
 use std::collections::BTreeMap;
 use std::process::{Command, Output, Stdio};
@@ -11,8 +12,11 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use uzswap_cli::lab::torture::{Fault, FaultSet, PlantedBug, Torture};
 
-/// How long each of the two large tests looks for new histories.
-const TIME: Duration = Duration::from_secs(29);
+/// How long each of the two large tests runs new histories.
+fn time() -> Duration {
+    let seconds = std::env::var("UZSWAP_TORTURE_SECONDS");
+    Duration::from_secs(seconds.map_or(15, |seconds| seconds.parse().unwrap()))
+}
 
 /// Answers of the store, and faults, in some seeds together.
 #[derive(Default)]
@@ -24,9 +28,9 @@ struct Seen {
 
 /// Runs seeds from `first` on, `least` of them and more until the time is over.
 fn torture(torture: Torture, first: u64, least: u64) -> Seen {
-    let start = Instant::now();
+    let (start, time) = (Instant::now(), time());
     let mut seen = Seen::default();
-    for seed in (first..).take_while(|seed| seed - first < least || start.elapsed() < TIME) {
+    for seed in (first..).take_while(|seed| seed - first < least || start.elapsed() < time) {
         let outcome = torture.run(seed);
         if let Some(failure) = outcome.failure {
             panic!("{}\n{}\nreplay: {}", failure.what, failure.steps.join("\n"), failure.replay);

@@ -146,12 +146,12 @@ fn a_file_of_64_gib_takes_little_memory() {
 fn intervals_of_a_sample_have_the_figures_of_the_whole() {
     let lab = Lab::new();
     let whole = lab.path("whole");
-    capture_workload(Workload::Mixed, 1, 64 << 20, &whole).unwrap();
+    capture_workload(Workload::Mixed, 1, 32 << 20, &whole).unwrap();
     let all = compare(&whole, &["--sample", "all"]);
     assert!(all["corpus"]["sample"].is_null() && all["combinations"][0]["whole"].is_null());
     assert_eq!(compare(&whole, &[])["corpus"], all["corpus"], "it is below the default");
     assert_eq!(compare(&whole, &["--sample", "9G"])["corpus"], all["corpus"]);
-    let sampled = compare(&whole, &["--sample", "16M"]);
+    let sampled = compare(&whole, &["--sample", "8M"]);
     assert_eq!(sampled["corpus"]["sample"]["of_pages"], all["corpus"]["pages"]);
     assert_eq!(sampled["corpus"]["origin"], all["corpus"]["origin"]);
     assert_ne!(sampled["corpus"]["sha256"], all["corpus"]["sha256"]);
@@ -170,7 +170,7 @@ fn intervals_of_a_sample_have_the_figures_of_the_whole() {
             assert!(low < high && low <= number(&found["estimate"]), "{found}");
         }
     }
-    let limited = ["--sample", "16M", "--max-pool", "1M", "--zpool", "zbud"];
+    let limited = ["--sample", "8M", "--max-pool", "1M", "--zpool", "zbud"];
     assert!(compare(&whole, &limited)["combinations"][0]["whole"].is_null());
 }
 
