@@ -227,6 +227,45 @@ fn a_tree_is_its_children_too() {
 }
 
 #[test]
+fn pages_that_a_fork_shares_are_there_once() {
+    let script = "x=$(head -c 8388608 /dev/zero | tr '\\0' a); (echo ready; read line); : $x";
+    let mut shell = Command::new("sh");
+    let shell = shell.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut shell = shell.spawn().unwrap();
+    let mut ready = String::new();
+    BufReader::new(shell.stdout.as_mut().unwrap()).read_line(&mut ready).unwrap();
+    assert_eq!(ready, "ready\n");
+    let (lab, pid) = (Lab::new(), shell.id().to_string());
+    // The kernel tells frames of pages to those who have CAP_SYS_ADMIN.
+    for without in [&[][..], &["setpriv", "--bounding-set=-sys_admin"]] {
+        let mut words = without.iter().map(|word| (*word).to_owned()).collect::<Vec<String>>();
+        words.push(env!("CARGO_BIN_EXE_uzswap").to_owned());
+        words.extend(["capture", "--tree", "--pid", &pid, "-o"].map(str::to_owned));
+        let mut command = Command::new(&words[0]);
+        let output = command.args(&words[1..]).arg(lab.path("pages")).output();
+        if output.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound) {
+            println!("SKIP without CAP_SYS_ADMIN: there is no setpriv here");
+            continue;
+        }
+        expect_success(&output.unwrap());
+        let is_of_it = |page: &&Page| page.iter().all(|byte| *byte == b'a');
+        let count = lab.read().pages.iter().filter(is_of_it).count();
+        // The shell may hold a copy of its own, but not one for each process.
+        let all = resident_pages(&pid);
+        assert!(count >= 2040 && count <= all, "{count} pages; {all} are resident");
+    }
+    drop(shell.stdin.take());
+    shell.wait().unwrap();
+}
+
+/// Resident anonymous pages of one process.
+fn resident_pages(pid: &str) -> usize {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() / 4
+}
+
+#[test]
 fn memory_that_comes_and_goes_does_not_stop_a_capture() {
     let helper = Helper::start("churn");
     for freeze in [false, true] {

@@ -27,6 +27,11 @@ const LOOK_EVERY: Duration = Duration::from_millis(8);
 const POLL_IDLE: Duration = Duration::from_millis(2);
 const POLL_BUSY: Duration = Duration::from_micros(50);
 
+/// Pages of several processes are counted for one part in so many of the time, and of the time of
+/// processes that end: a tree may be largest then.
+const COUNT_PART: u32 = 20;
+const COUNT_PART_AT_EXIT: u32 = 4;
+
 /// Time between the signal that ends a command and SIGKILL.
 const END_WAIT: Duration = Duration::from_secs(1);
 
@@ -51,6 +56,7 @@ pub(super) fn capture(
         spare: Some(first_writer),
         kept: None,
         peak_pages: 0,
+        counted: None,
         touches: options.touches.map(|_| Touches::new()),
     };
     let mut notes = Vec::new();
@@ -102,7 +108,7 @@ pub(super) fn capture(
         }
         if polls && looked.elapsed() >= LOOK_EVERY {
             looked = Instant::now();
-            taker.look(&mut running)?;
+            taker.look(&mut running, COUNT_PART)?;
         }
         taker.watch(running.pid);
         thread::sleep(pause);
@@ -266,6 +272,8 @@ struct Taker<'a> {
     kept: Option<Kept>,
     /// The most resident anonymous pages seen.
     peak_pages: u64,
+    /// Start and length of the last count of pages that processes may have in common.
+    counted: Option<(Instant, Duration)>,
     /// Samples the memory that is touched, if that was asked for.
     touches: Option<Touches>,
 }
@@ -288,8 +296,8 @@ impl Taker<'_> {
     }
 
     /// Captures if the memory has grown enough since the last capture.
-    fn look(&mut self, running: &mut Running) -> Result<(), CaptureError> {
-        let resident = self.resident(running.pid);
+    fn look(&mut self, running: &mut Running, part: u32) -> Result<(), CaptureError> {
+        let Some(resident) = self.resident(running.pid, part) else { return Ok(()) };
         self.peak_pages = self.peak_pages.max(resident);
         let worth = match &self.kept {
             Some(kept) => {
@@ -311,9 +319,12 @@ impl Taker<'_> {
         at: CaptureAt,
     ) -> Result<(), CaptureError> {
         if pid != running.pid {
-            return if at == CaptureAt::Peak { self.look(running) } else { Ok(()) };
+            return match at {
+                CaptureAt::Peak => self.look(running, COUNT_PART_AT_EXIT),
+                CaptureAt::Exit | CaptureAt::After(_) => Ok(()),
+            };
         }
-        let resident = self.resident(pid);
+        let resident = self.resident(pid, 0).unwrap_or(0);
         self.peak_pages = self.peak_pages.max(resident);
         if at == CaptureAt::Peak {
             // The kernel's own record of the peak, which polling may have missed.
@@ -340,7 +351,7 @@ impl Taker<'_> {
         }
         let frozen = Frozen::stop(pid, self.tree, &mut notes, &mut || running.pump());
         let taken = frozen.and_then(|frozen| {
-            let resident_pages = self.resident(pid);
+            let resident_pages = self.resident(pid, 0).unwrap_or(0);
             let pids = process::processes(pid, self.tree, &mut notes);
             process::read_all(&pids, self.plan, &mut writer, self.signals, &mut notes)?;
             drop(frozen);
@@ -357,10 +368,23 @@ impl Taker<'_> {
         }
     }
 
-    /// Resident anonymous pages of the process or the tree.
-    fn resident(&self, pid: i32) -> u64 {
+    /// Resident anonymous pages of the process or the tree, each once. The kernel walks all pages
+    /// of several processes to count them: `None` where that would take more than one `part` in so
+    /// many of the time since the last count.
+    fn resident(&mut self, pid: i32, part: u32) -> Option<u64> {
         let pids = process::processes(pid, self.tree, &mut Vec::new());
-        pids.into_iter().filter_map(resident_anonymous).sum()
+        if let [one] = pids[..] {
+            return Some(resident_anonymous(one).unwrap_or(0));
+        }
+        if self.counted.is_some_and(|(at, took)| at.elapsed() < took * part) {
+            return None;
+        }
+        let start = Instant::now();
+        // Where the kernel does not tell the parts, what they have in common counts for each.
+        let count = |pid| part_of_anonymous(pid).or_else(|| resident_anonymous(pid));
+        let pages = pids.into_iter().filter_map(count).sum();
+        self.counted = Some((start, start.elapsed()));
+        Some(pages)
     }
 
     /// Completes the page set of the largest capture. `ended` is the command's status if it ended
@@ -394,6 +418,13 @@ impl Taker<'_> {
 fn resident_anonymous(pid: i32) -> Option<u64> {
     let memory = Process::new(pid).and_then(|process| process.statm()).ok()?;
     Some(memory.resident.saturating_sub(memory.shared))
+}
+
+/// The part of a process in anonymous pages that it may have in common with others. In pages.
+fn part_of_anonymous(pid: i32) -> Option<u64> {
+    let rollup = Process::new(pid).and_then(|process| process.smaps_rollup()).ok()?;
+    let all = rollup.memory_map_rollup.0.first()?;
+    Some(all.extension.map.get("Pss_Anon")? / PAGE_SIZE as u64) // procfs gives bytes
 }
 
 /// The peak that the kernel keeps (VmHWM), less the file pages of now: about the anonymous peak.

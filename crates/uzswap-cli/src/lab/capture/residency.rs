@@ -1,5 +1,6 @@
 //! Finds the resident anonymous pages of an address range.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
@@ -21,6 +22,27 @@ pub(super) struct Look {
     pub(super) resident: Vec<Range<u64>>,
     /// Private pages that are in swap.
     pub(super) swapped: u64,
+}
+
+/// Pages that several processes may have in common, since a fork or by KSM: those that were met.
+/// A bit for each, so that memory of any size takes a 32,768th of it at most.
+#[derive(Debug, Default)]
+pub(super) struct Common(BTreeMap<u64, Box<[u64; WORDS]>>);
+
+/// Words of bits that are together.
+const WORDS: usize = 64;
+
+impl Common {
+    /// Whether this number was not met before.
+    fn meets(&mut self, number: u64) -> bool {
+        let bits = u64::from(u64::BITS);
+        let (word, bit) = (number / bits, 1 << (number % bits));
+        let words = self.0.entry(word / WORDS as u64).or_insert_with(|| Box::new([0; WORDS]));
+        let word = &mut words[(word % WORDS as u64) as usize];
+        let is_new = *word & bit == 0;
+        *word |= bit;
+        is_new
+    }
 }
 
 /// A process's page map.
@@ -67,6 +89,33 @@ impl PageMap {
         self.read(addresses)
     }
 
+    /// Those of some runs of pages that no process had that was looked at before. A page that
+    /// others have, too, is known by its frame; to a user without CAP_SYS_ADMIN, to whom the kernel
+    /// does not tell frames, by its address.
+    pub(super) fn once(
+        &self,
+        runs: Vec<Range<u64>>,
+        common: &mut Common,
+    ) -> io::Result<Vec<Range<u64>>> {
+        // Documentation/admin-guide/mm/pagemap.rst.
+        const HAS_ONE_PROCESS: u64 = 1 << 56;
+        const FRAME: u64 = (1 << 55) - 1;
+
+        let mut kept = Vec::new();
+        for run in runs {
+            self.each_entry(run, |at, entry| {
+                let number = match entry & FRAME {
+                    0 => at / PAGE_SIZE as u64,
+                    frame => frame,
+                };
+                if entry & HAS_ONE_PROCESS != 0 || common.meets(number) {
+                    add(&mut kept, at..at + PAGE_SIZE as u64);
+                }
+            })?;
+        }
+        Ok(kept)
+    }
+
     fn scan(&self, addresses: Range<u64>) -> io::Result<Look> {
         let mut look = Look::default();
         let mut found = [Found::default(); RUNS];
@@ -95,7 +144,20 @@ impl PageMap {
         const FILE_OR_SHARED: u64 = 1 << 61;
 
         let mut look = Look::default();
-        let mut bytes = vec![0; ENTRIES * 8];
+        self.each_entry(addresses, |at, entry| {
+            if entry & FILE_OR_SHARED == 0 && entry & PRESENT != 0 {
+                add(&mut look.resident, at..at + PAGE_SIZE as u64);
+            } else if entry & SWAPPED != 0 {
+                look.swapped += 1;
+            }
+        })?;
+        Ok(look)
+    }
+
+    /// Calls with the address of each page and its entry, as long as there is the process.
+    fn each_entry(&self, addresses: Range<u64>, mut call: impl FnMut(u64, u64)) -> io::Result<()> {
+        let all = (addresses.end - addresses.start) / PAGE_SIZE as u64;
+        let mut bytes = vec![0; all.min(ENTRIES as u64) as usize * 8];
         let mut at = addresses.start;
         while at < addresses.end {
             let pages = ((addresses.end - at) / PAGE_SIZE as u64).min(ENTRIES as u64) as usize;
@@ -106,16 +168,11 @@ impl PageMap {
                 break; // the process is gone
             }
             for entry in entries {
-                let entry = u64::from_ne_bytes(*entry);
-                if entry & FILE_OR_SHARED == 0 && entry & PRESENT != 0 {
-                    add(&mut look.resident, at..at + PAGE_SIZE as u64);
-                } else if entry & SWAPPED != 0 {
-                    look.swapped += 1;
-                }
+                call(at, u64::from_ne_bytes(*entry));
                 at += PAGE_SIZE as u64;
             }
         }
-        Ok(look)
+        Ok(())
     }
 }
 
@@ -131,6 +188,16 @@ fn add(runs: &mut Vec<Range<u64>>, run: Range<u64>) {
 mod tests {
     use super::*;
     use uzswap_sys::pages::PageRun;
+
+    #[test]
+    fn numbers_are_met_once() {
+        let mut common = Common::default();
+        for number in [0, 1, 63, 64, 4095, 4096, FAR] {
+            assert!(common.meets(number) && !common.meets(number), "{number}");
+        }
+        assert_eq!(common.0.len(), 3);
+        const FAR: u64 = (1 << 55) - 1;
+    }
 
     #[test]
     fn written_pages_are_resident_and_only_they() {

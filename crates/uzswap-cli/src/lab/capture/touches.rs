@@ -130,21 +130,26 @@ fn is_possible(pid: i32) -> bool {
 }
 
 /// Adds the anonymous pages of a text of smaps. The text counts touched pages of a mapping together
-/// with those of its file; the anonymous ones have their share.
+/// with those of its file; the anonymous ones have their share. Of pages that several processes
+/// have, each has its part (`Pss`), where no file's are among them.
 fn add(window: &mut Window, smaps: &str) {
-    let (mut resident, mut touched) = (0, 0);
+    let (mut resident, mut part, mut touched) = (0, 0, 0);
     for line in smaps.lines() {
         let Some((name, value)) = line.split_once(':') else { continue };
         let kib = || value.trim_ascii().strip_suffix(" kB")?.parse::<u64>().ok();
         match name {
             "Rss" => resident = kib().unwrap_or(0),
+            "Pss" => part = kib().unwrap_or(0),
             "Referenced" => touched = kib().unwrap_or(0),
             // The last of the three.
             "Anonymous" => {
-                let anonymous = kib().unwrap_or(0);
+                let anonymous = match kib().unwrap_or(0) {
+                    anonymous if anonymous == resident => part,
+                    anonymous => anonymous,
+                };
                 window.resident_pages += pages(anonymous);
                 window.touched_pages += pages(touched * anonymous / resident.max(1));
-                (resident, touched) = (0, 0);
+                (resident, part, touched) = (0, 0, 0);
             }
             _ => {}
         }
@@ -163,15 +168,17 @@ mod tests {
     fn anonymous_pages_have_their_share_of_the_touched_ones() {
         let text = "\
 55d0-55d1 rw-p 00000000 00:00 0  [heap]\n\
-Size:                400 kB\nRss:                 400 kB\nReferenced:          100 kB\n\
-Anonymous:           400 kB\nLazyFree:              0 kB\nVmFlags: rd wr mr\n\
+Size:                400 kB\nRss:                 400 kB\nPss:                 200 kB\n\
+Referenced:          100 kB\nAnonymous:           400 kB\n\
+LazyFree:              0 kB\nVmFlags: rd wr mr\n\
 7f00-7f01 r-xp 00000000 fe:01 42  /usr/lib/x.so\n\
 Rss:                 800 kB\nReferenced:          800 kB\nAnonymous:             0 kB\n\
 7f02-7f03 rw-p 00000000 fe:01 42  /usr/lib/x.so\n\
-Rss:                  80 kB\nReferenced:           40 kB\nAnonymous:            40 kB\n";
+Rss:                  80 kB\nPss:                  60 kB\n\
+Referenced:           40 kB\nAnonymous:            40 kB\n";
         let mut window = Window::default();
         add(&mut window, text);
-        assert_eq!((window.touched_pages, window.resident_pages), (25 + 5, 110));
+        assert_eq!((window.touched_pages, window.resident_pages), (12 + 5, 50 + 10));
     }
 
     /// The pages that this process touches, and no other, count in the next window.
