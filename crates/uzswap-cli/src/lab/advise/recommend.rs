@@ -164,8 +164,8 @@ pub fn recommend(
 /// A sentence where the program works on all of its memory all the time.
 fn needs_all(target: &Target, set: &WorkingSet, most: Outlook) -> String {
     format!(
-        "Do not limit this program: it touches {} of its {} in {:.0} ms. In {} it takes at least \
-         {:.1} times as long.",
+        "Do not limit this program: it touches {} of its {} in {:.0} ms. In {} it waits for pages \
+         all the time, and takes {:.2} times as long or far more.",
         human_size(set.touched_bytes),
         human_size(target.bytes),
         set.window_ms,
