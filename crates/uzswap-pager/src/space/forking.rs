@@ -70,17 +70,17 @@ impl Forks {
 
 impl Space {
     /// Memory that children of a fork do not get (MADV_DONTFORK), memory that they get as zeros
-    /// (MADV_WIPEONFORK), and stacks. Nothing where no process is known: no page has left it. What
-    /// was known last where the process has ended meanwhile.
+    /// (MADV_WIPEONFORK), and stacks. Nothing where no process is known: no page of it is evicted.
+    /// The last answer where the process has ended meanwhile.
     pub(crate) fn fork_advice(&mut self) -> io::Result<[Ranges; 3]> {
         let was_told = self.is_about_to_fork();
         let before = self.advice.take().map(|(_, advice)| advice);
         let advice = match before {
             Some(advice) if was_told && !self.has_threads() => advice,
-            // Other threads may have changed it since; of one that has ended, part is told or
-            // nothing.
+            // Other threads may have changed it since. The mappings of a process that has ended are
+            // partly there, or not at all.
             before => match (self.ask_fork_advice(), before) {
-                (now, Some(advice)) if now.is_err() || self.cannot_tell() => advice,
+                (now, Some(advice)) if now.is_err() || self.hides_mappings() => advice,
                 (now, _) => now?,
             },
         };
@@ -88,13 +88,13 @@ impl Space {
         Ok(advice)
     }
 
-    /// Whether nothing or a part is told of its mappings: its process is not known, or has ended.
-    fn cannot_tell(&self) -> bool {
+    /// Whether its mappings cannot all be read: its process is not known, or has ended.
+    fn hides_mappings(&self) -> bool {
         self.files.is_none() || self.is_dead()
     }
 
-    /// Asks before anything is watched: a fork that began before it had to be told may be read only
-    /// when the process has ended.
+    /// Asks before anything is watched. Of a fork that began before, the supervisor may read the
+    /// event only when the process has ended.
     pub(super) fn know_fork_advice(&mut self) {
         if self.advice.is_none() {
             self.advice = self.ask_fork_advice().ok().map(|advice| (None, advice));
@@ -382,7 +382,7 @@ mod tests {
         process.kill().unwrap();
         process.wait().unwrap();
         assert!(space.ask_fork_advice().is_err());
-        // Each fork that was not told; several may be read so late.
+        // The events of several forks may be read so late.
         assert!(space.fork_advice().is_ok());
         assert!(space.fork_advice().is_ok());
     }

@@ -19,10 +19,10 @@ const PARTS_MOST: u32 = PARTS / 8 * 7;
 /// Shares of an outlook, in the same parts.
 const SHOWN: [u32; 4] = [PARTS / 8 * 7, PARTS / 4 * 3, PARTS / 2, PARTS / 4];
 
-/// The least time factor of an advised limit. The pages that stay also hold those that the program
-/// touches in nine of ten windows: without two in a hundred of these, xz took more than twelve
-/// times as long, where its least was 1.05 (bench/advise). Other programs took up to three times as
-/// long as their least (docs/experiments/2026-11-27-working-set.md).
+/// The least time factor of an advised limit, which also keeps the pages that the program touches
+/// in nine of ten windows. Without two in a hundred of these, xz took more than twelve times as
+/// long; its least was 1.05 (bench/advise). Other programs took up to three times as long as their
+/// least (docs/experiments/2026-11-27-working-set.md).
 const FACTOR_MAX: f64 = 1.1;
 
 /// Time of a fault of `uzswap run` beside the store and the load of a page: the userfaultfd, two

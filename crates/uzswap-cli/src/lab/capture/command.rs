@@ -27,8 +27,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(8);
 const POLL_IDLE: Duration = Duration::from_millis(2);
 const POLL_BUSY: Duration = Duration::from_micros(50);
 
-/// Pages of several processes are counted for one part in so many of the time, and of the time of
-/// processes that end: a tree may be largest then.
+/// The kernel counts the pages of several processes for one part in so many of the time. It counts
+/// more often as processes end, because a tree may be largest then.
 const COUNT_PART: u32 = 20;
 const COUNT_PART_AT_EXIT: u32 = 4;
 
@@ -272,7 +272,7 @@ struct Taker<'a> {
     kept: Option<Kept>,
     /// The most resident anonymous pages seen.
     peak_pages: u64,
-    /// Start and length of the last count of pages that processes may have in common.
+    /// Start and length of the last count of pages that processes may share.
     counted: Option<(Instant, Duration)>,
     /// Samples the memory that is touched, if that was asked for.
     touches: Option<Touches>,
@@ -368,9 +368,9 @@ impl Taker<'_> {
         }
     }
 
-    /// Resident anonymous pages of the process or the tree, each once. The kernel walks all pages
-    /// of several processes to count them: `None` where that would take more than one `part` in so
-    /// many of the time since the last count.
+    /// Resident anonymous pages of the process or the tree, each once. To count those of several
+    /// processes, the kernel walks them all. `None` where that would take more than one `part` in
+    /// so many of the time since the last count.
     fn resident(&mut self, pid: i32, part: u32) -> Option<u64> {
         let pids = process::processes(pid, self.tree, &mut Vec::new());
         if let [one] = pids[..] {
@@ -380,7 +380,7 @@ impl Taker<'_> {
             return None;
         }
         let start = Instant::now();
-        // Where the kernel does not tell the parts, what they have in common counts for each.
+        // Where the kernel does not count parts, a shared page counts for each process.
         let count = |pid| part_of_anonymous(pid).or_else(|| resident_anonymous(pid));
         let pages = pids.into_iter().filter_map(count).sum();
         self.counted = Some((start, start.elapsed()));
@@ -420,7 +420,7 @@ fn resident_anonymous(pid: i32) -> Option<u64> {
     Some(memory.resident.saturating_sub(memory.shared))
 }
 
-/// The part of a process in anonymous pages that it may have in common with others. In pages.
+/// The part of a process in anonymous pages that it may share with others. In pages.
 fn part_of_anonymous(pid: i32) -> Option<u64> {
     let rollup = Process::new(pid).and_then(|process| process.smaps_rollup()).ok()?;
     let all = rollup.memory_map_rollup.0.first()?;

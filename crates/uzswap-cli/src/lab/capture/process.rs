@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use procfs::ProcError;
 use procfs::process::{MMPermissions, MMapPath, MemoryMap, Process, Stat};
 
-use super::residency::{Common, Look, PageMap};
+use super::residency::{Look, PageMap, SharedPages};
 use super::{CaptureError, CaptureOptions};
 use crate::lab::page_set::{PageRange, PageSetWriter};
 use crate::lab::report::format::human_size;
@@ -132,9 +132,9 @@ fn read_counted(
 ) -> Result<(), CaptureError> {
     let mut walk = UnitWalk::drawing(counted, plan);
     let mut lost = Lost::default();
-    let mut common = common_to(pids);
+    let mut shared = shared_by(pids);
     for (index, &pid) in pids.iter().enumerate() {
-        match read_process(pid, walk.as_mut(), common.as_mut(), writer, signals, &mut lost) {
+        match read_process(pid, walk.as_mut(), shared.as_mut(), writer, signals, &mut lost) {
             Ok(()) => {}
             // One of many: the others are still of use.
             Err(
@@ -174,7 +174,7 @@ fn count_until(
     deadline: Option<Instant>,
 ) -> Result<(Population, usize), CaptureError> {
     let mut walk = UnitWalk::counting();
-    let mut common = common_to(pids);
+    let mut shared = shared_by(pids);
     for (index, &pid) in pids.iter().enumerate() {
         if index > 0 && deadline.is_some_and(|deadline| Instant::now() >= deadline) {
             return Ok((walk.met(), index));
@@ -185,7 +185,7 @@ fn count_until(
             let name = mapping_name(&map);
             for addresses in looks(map.address) {
                 check_signals(signals)?;
-                let look = look(&mut page_map, addresses, common.as_mut());
+                let look = look(&mut page_map, addresses, shared.as_mut());
                 let Ok(look) = look else { break };
                 for piece in look.resident.into_iter().flat_map(units) {
                     walk.meets(Some(pid as u32), &name, &piece); // checked to be positive
@@ -316,8 +316,8 @@ struct Reader<'a> {
     page_map: PageMap,
     /// Of a sample: which units to take.
     walk: Option<&'a mut UnitWalk>,
-    /// Of several processes: what those before had, too.
-    common: Option<&'a mut Common>,
+    /// Of several processes: the shared pages of those before.
+    shared: Option<&'a mut SharedPages>,
     writer: &'a mut PageSetWriter,
     signals: &'a SignalsHeld,
     lost: &'a mut Lost,
@@ -334,7 +334,7 @@ enum Piece {
 fn read_process(
     pid: i32,
     walk: Option<&mut UnitWalk>,
-    common: Option<&mut Common>,
+    shared: Option<&mut SharedPages>,
     writer: &mut PageSetWriter,
     signals: &SignalsHeld,
     lost: &mut Lost,
@@ -349,7 +349,7 @@ fn read_process(
     let page_map = PageMap::open(pid).map_err(|error| io_failed(pid, "pagemap", error))?;
     let before = writer.page_count();
     let chunk = vec![[0; PAGE_SIZE]; CHUNK_PAGES];
-    let mut reader = Reader { pid, memory, page_map, walk, common, writer, signals, lost, chunk };
+    let mut reader = Reader { pid, memory, page_map, walk, shared, writer, signals, lost, chunk };
     for map in maps.into_iter().filter(is_private_memory) {
         if reader.read_mapping(&map)? == Piece::ProcessEnded {
             if reader.writer.page_count() == before {
@@ -363,20 +363,20 @@ fn read_process(
     Ok(())
 }
 
-/// Nothing yet, where pages may be those of several processes.
-fn common_to(pids: &[i32]) -> Option<Common> {
-    (pids.len() > 1).then(Common::default)
+/// None so far, where several processes may share pages.
+fn shared_by(pids: &[i32]) -> Option<SharedPages> {
+    (pids.len() > 1).then(SharedPages::default)
 }
 
-/// Looks at addresses of one of several processes: pages that they have in common are there once.
+/// Looks at addresses of one of several processes. It finds a page that they share once.
 fn look(
     page_map: &mut PageMap,
     addresses: Range<u64>,
-    common: Option<&mut Common>,
+    shared: Option<&mut SharedPages>,
 ) -> io::Result<Look> {
     let look = page_map.look(addresses)?;
-    match common {
-        Some(common) => Ok(Look { resident: page_map.once(look.resident, common)?, ..look }),
+    match shared {
+        Some(shared) => Ok(Look { resident: page_map.once(look.resident, shared)?, ..look }),
         None => Ok(look),
     }
 }
@@ -409,8 +409,8 @@ impl Reader<'_> {
         let pid = self.pid;
         for addresses in looks(map.address) {
             let failed = |error| io_failed(pid, "pagemap", error);
-            let common = self.common.as_deref_mut();
-            let look = look(&mut self.page_map, addresses, common).map_err(failed)?;
+            let shared = self.shared.as_deref_mut();
+            let look = look(&mut self.page_map, addresses, shared).map_err(failed)?;
             self.lost.swapped += look.swapped;
             let window_bytes = if self.walk.is_some() { UNIT_BYTES } else { CHUNK_BYTES };
             // A chunk has room for a piece.
@@ -650,7 +650,7 @@ mod tests {
             memory: File::open("/proc/self/mem").unwrap(),
             page_map: PageMap::open(pid).unwrap(),
             walk: None,
-            common: None,
+            shared: None,
             writer: &mut writer,
             signals: &signals,
             lost: &mut lost,

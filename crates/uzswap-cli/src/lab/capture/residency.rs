@@ -24,15 +24,15 @@ pub(super) struct Look {
     pub(super) swapped: u64,
 }
 
-/// Pages that several processes may have in common, since a fork or by KSM: those that were met.
-/// A bit for each, so that memory of any size takes a 32,768th of it at most.
+/// Pages that several processes share, since a fork or by KSM, and that were met. One bit for each:
+/// a 32,768th of their memory.
 #[derive(Debug, Default)]
-pub(super) struct Common(BTreeMap<u64, Box<[u64; WORDS]>>);
+pub(super) struct SharedPages(BTreeMap<u64, Box<[u64; WORDS]>>);
 
 /// Words of bits that are together.
 const WORDS: usize = 64;
 
-impl Common {
+impl SharedPages {
     /// Whether this number was not met before.
     fn meets(&mut self, number: u64) -> bool {
         let bits = u64::from(u64::BITS);
@@ -89,13 +89,13 @@ impl PageMap {
         self.read(addresses)
     }
 
-    /// Those of some runs of pages that no process had that was looked at before. A page that
-    /// others have, too, is known by its frame; to a user without CAP_SYS_ADMIN, to whom the kernel
-    /// does not tell frames, by its address.
+    /// The pages of these runs without those that a process before shares. A shared page is known
+    /// by its frame. The kernel shows frames only to CAP_SYS_ADMIN; without it, the page is known
+    /// by its address, which is the same after a fork.
     pub(super) fn once(
         &self,
         runs: Vec<Range<u64>>,
-        common: &mut Common,
+        shared: &mut SharedPages,
     ) -> io::Result<Vec<Range<u64>>> {
         // Documentation/admin-guide/mm/pagemap.rst.
         const HAS_ONE_PROCESS: u64 = 1 << 56;
@@ -108,7 +108,7 @@ impl PageMap {
                     0 => at / PAGE_SIZE as u64,
                     frame => frame,
                 };
-                if entry & HAS_ONE_PROCESS != 0 || common.meets(number) {
+                if entry & HAS_ONE_PROCESS != 0 || shared.meets(number) {
                     add(&mut kept, at..at + PAGE_SIZE as u64);
                 }
             })?;
@@ -191,11 +191,11 @@ mod tests {
 
     #[test]
     fn numbers_are_met_once() {
-        let mut common = Common::default();
+        let mut shared = SharedPages::default();
         for number in [0, 1, 63, 64, 4095, 4096, FAR] {
-            assert!(common.meets(number) && !common.meets(number), "{number}");
+            assert!(shared.meets(number) && !shared.meets(number), "{number}");
         }
-        assert_eq!(common.0.len(), 3);
+        assert_eq!(shared.0.len(), 3);
         const FAR: u64 = (1 << 55) - 1;
     }
 
