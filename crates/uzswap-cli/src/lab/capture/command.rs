@@ -27,8 +27,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(8);
 const POLL_IDLE: Duration = Duration::from_millis(2);
 const POLL_BUSY: Duration = Duration::from_micros(50);
 
-/// The kernel counts the pages of several processes for one part in so many of the time. It counts
-/// more often as processes end, because a tree may be largest then.
+/// The kernel counts the pages of several processes for one part in so many of the time. A process
+/// that ends has them counted more often, because a tree may be largest then.
 const COUNT_PART: u32 = 20;
 const COUNT_PART_AT_EXIT: u32 = 4;
 

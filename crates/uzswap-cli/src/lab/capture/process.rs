@@ -368,7 +368,7 @@ fn shared_by(pids: &[i32]) -> Option<SharedPages> {
     (pids.len() > 1).then(SharedPages::default)
 }
 
-/// Looks at addresses of one of several processes. It finds a page that they share once.
+/// Looks at addresses of one of several processes, and finds a page that these share once.
 fn look(
     page_map: &mut PageMap,
     addresses: Range<u64>,
