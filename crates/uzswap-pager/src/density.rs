@@ -6,7 +6,7 @@
 //! of the evictor.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use super::slots::key;
 use uzswap::zswap::Zswap;
@@ -15,8 +15,9 @@ use uzswap::zswap::Zswap;
 /// instead, programs in half of their memory took as long, those in 30 % passed their limit more.
 const DENSE_ABOVE: u64 = 2;
 
-/// The pool has one part in so many below which they are not any more: less than what is left of
-/// the other part once it is dense.
+/// The fast compressor would have made a pool of one part in so many of the limit: pages are not
+/// made dense any more. The size of the dense pool tells nothing: where pages get three times as
+/// dense it falls under any such part, and the pool changes between the two states for ever.
 const FAST_BELOW: u64 = 4;
 
 /// Slots that are looked at in a round: some ms of work at most.
@@ -29,6 +30,8 @@ const NONE: u32 = u32::MAX;
 #[derive(Debug)]
 pub(super) struct Density {
     is_dense: AtomicBool,
+    /// Bytes of the pool for each page when pages began to be made dense.
+    fast_page_bytes: AtomicU64,
     /// The next slot whose page may have to be compressed once more; [`NONE`] once there is none.
     next: AtomicU32,
 }
@@ -36,7 +39,11 @@ pub(super) struct Density {
 impl Density {
     /// Pages are not made dense yet.
     pub(super) fn new() -> Density {
-        Density { is_dense: AtomicBool::new(false), next: AtomicU32::new(NONE) }
+        Density {
+            is_dense: AtomicBool::new(false),
+            fast_page_bytes: AtomicU64::new(0),
+            next: AtomicU32::new(NONE),
+        }
     }
 
     pub(super) fn is_dense(&self) -> bool {
@@ -44,12 +51,19 @@ impl Density {
     }
 
     /// Sees whether pages are to be dense from now on, where the pool has so many bytes of the
-    /// limit.
-    pub(super) fn look(&self, pool_bytes: u64, limit_bytes: u64) {
+    /// limit for so many pages.
+    pub(super) fn look(&self, pool_bytes: u64, pages: usize, limit_bytes: u64) {
+        let pages = pages as u64;
         let was_dense = self.is_dense();
-        let part = if was_dense { FAST_BELOW } else { DENSE_ABOVE };
-        let is_dense = pool_bytes > limit_bytes / part;
+        let is_dense = match was_dense {
+            false => pool_bytes > limit_bytes / DENSE_ABOVE,
+            true => {
+                let fast_page_bytes = self.fast_page_bytes.load(Ordering::Relaxed);
+                fast_page_bytes.saturating_mul(pages) > limit_bytes / FAST_BELOW
+            }
+        };
         if is_dense != was_dense {
+            self.fast_page_bytes.store(pool_bytes / pages.max(1), Ordering::Relaxed);
             self.is_dense.store(is_dense, Ordering::Relaxed);
             self.next.store(if is_dense { 0 } else { NONE }, Ordering::Relaxed);
         }
@@ -101,13 +115,16 @@ mod tests {
     }
 
     #[test]
-    fn pages_are_dense_from_half_of_the_limit_to_a_quarter() {
+    fn pages_are_dense_from_half_of_the_limit_until_a_fast_pool_would_have_a_quarter() {
         let density = Density::new();
-        let look = |pool| {
-            density.look(pool, 100);
+        let look = |(pool, pages)| {
+            density.look(pool, pages, 100);
             density.is_dense()
         };
-        assert_eq!([50, 51, 40, 26, 25, 40].map(look), [false, true, true, true, false, false]);
+        // A fast page takes 2 bytes, a dense one none.
+        let looks = [(50, 25), (51, 25), (40, 20), (1, 13), (0, 12), (40, 20), (51, 51), (26, 26)];
+        let is_dense = [false, true, true, true, false, false, true, true];
+        assert_eq!(looks.map(look), is_dense);
     }
 
     #[test]
@@ -127,7 +144,7 @@ mod tests {
         let density = Density::new();
         density.recompress_some(&zswap, SLOTS);
         assert_eq!(zswap.counters().recompressed_pages, 0, "nobody has asked for it");
-        density.look(pool_bytes, pool_bytes);
+        density.look(pool_bytes, SLOTS as usize, pool_bytes);
         let mut rounds = 0;
         while !density.is_done() {
             density.recompress_some(&zswap, SLOTS);
@@ -150,22 +167,22 @@ mod tests {
         let density = Density::new();
         assert_eq!(density.next_slots(1000), None);
         for _ in 0..2 {
-            density.look(60, 100);
+            density.look(60, 60, 100);
             let mut told = Vec::new();
             // There are more of them with time, never fewer.
             for count in [100, 130, 130] {
                 assert!(!density.is_done());
                 told.extend(density.next_slots(count).unwrap());
-                density.look(60, 100);
+                density.look(60, 60, 100);
             }
             assert_eq!(told, (0..130).collect::<Vec<u32>>());
             assert!(density.is_done());
             assert_eq!(density.next_slots(1000), None);
             // Half of the way, and it is not dense any more.
-            density.look(10, 100);
-            density.look(60, 100);
+            density.look(10, 10, 100);
+            density.look(60, 60, 100);
             assert_eq!(density.next_slots(1000), Some(0..SLOTS_A_ROUND));
-            density.look(10, 100);
+            density.look(10, 10, 100);
             assert_eq!(density.next_slots(1000), None);
         }
     }

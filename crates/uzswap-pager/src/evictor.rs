@@ -168,7 +168,7 @@ impl Evictor {
     /// Sees whether pages are to be dense, and compresses some once more that are not.
     fn recompress(&self) {
         let Pager { density: Some(density), zswap, slots, .. } = &*self.pager else { return };
-        density.look(zswap.budget().used_bytes(), self.pager.limit_bytes);
+        density.look(zswap.budget().used_bytes(), slots.used(), self.pager.limit_bytes);
         density.recompress_some(zswap, slots.count());
     }
 
