@@ -16,8 +16,8 @@ use uzswap::zswap::Zswap;
 const DENSE_ABOVE: u64 = 2;
 
 /// The fast compressor would have made a pool of one part in so many of the limit: pages are not
-/// made dense any more. The size of the dense pool tells nothing: where pages get three times as
-/// dense it falls under any such part, and the pool changes between the two states for ever.
+/// made dense any more. The size of the dense pool decides nothing: it falls below this part where
+/// pages get three times as dense. Then the compressor would change for ever.
 const FAST_BELOW: u64 = 4;
 
 /// Slots that are looked at in a round: some ms of work at most.

@@ -61,6 +61,7 @@ mod space;
 mod status;
 mod streams;
 mod table;
+mod thrashing;
 mod timeline;
 mod tree;
 mod turns;
@@ -683,7 +684,6 @@ impl Pager {
         let unmanaged = unmanaged.map(|it| (it.bytes, Arc::new(it.peer), it.thread, it.bytes));
         let largest = managed.into_iter().chain(unmanaged).max_by_key(|(bytes, ..)| *bytes);
         let Some((_, largest, thread, unmanaged_bytes)) = largest else { return };
-        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
         let used = self.sampled.load(Ordering::Relaxed);
         let resident = self.resident.load(Ordering::Relaxed);
         let pool = self.zswap.budget().used_bytes();
@@ -754,4 +754,9 @@ fn wake_descriptor() -> io::Result<OwnedFd> {
 fn wake(descriptor: &OwnedFd) {
     // Its counter overflows after 2^64.
     let _ = rustix::io::write(descriptor, &1_u64.to_ne_bytes());
+}
+
+/// So many bytes in MiB.
+fn mib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
 }

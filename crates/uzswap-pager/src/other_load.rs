@@ -11,23 +11,25 @@ const PART: u32 = 8;
 
 /// Processor time since the machine, or the run, began.
 #[derive(Debug, Clone, Copy)]
-struct Used {
-    at: Instant,
+pub(super) struct Used {
+    pub(super) at: Instant,
     /// In which no processor of the machine had work for this machine, of all of them.
     idle: Duration,
     processors: u32,
-    /// Of the supervisor, of the run's processes, and of those that they have waited for.
-    run: Duration,
+    own: Duration,
+    /// Of the run's processes, and of those that they have waited for.
+    pub(super) programs: Duration,
 }
 
 impl Used {
-    fn now(processes: &[u32]) -> Option<Used> {
+    /// `processes` are those of the run. `None` where the kernel does not say.
+    pub(super) fn now(processes: &[u32]) -> Option<Used> {
         let at = Instant::now();
         let (idle, processors) = idle(&fs::read_to_string("/proc/stat").ok()?)?;
-        let own = [process::cpu_time(), process::cpu_time_of_children()];
-        let own: Duration = own.into_iter().map(|used| used.user + used.sys).sum();
+        let times = [process::cpu_time(), process::cpu_time_of_children()];
+        let [own, ended] = times.map(|used| used.user + used.sys);
         let ticks = processes.iter().filter_map(|pid| process::cpu_ticks(*pid)).sum();
-        Some(Used { at, idle, processors, run: own + process::time_of_ticks(ticks) })
+        Some(Used { at, idle, processors, own, programs: ended + process::time_of_ticks(ticks) })
     }
 
     /// The processor time of others since then.
@@ -35,7 +37,7 @@ impl Used {
         let all = (self.at - before.at) * self.processors;
         let idle = self.idle.saturating_sub(before.idle);
         // Less than before, if a process has ended that nobody waits for: its time is others'.
-        let run = self.run.saturating_sub(before.run);
+        let run = (self.own + self.programs).saturating_sub(before.own + before.programs);
         all.saturating_sub(idle + run)
     }
 }
@@ -47,14 +49,9 @@ pub(super) struct OtherLoad {
 }
 
 impl OtherLoad {
-    /// Whether others had a part of a processor since the last look. `processes` are those of the
-    /// run. `false` at the first look, and `true` where the kernel does not say.
-    pub(super) fn look(&mut self, processes: &[u32]) -> bool {
-        let now = Used::now(processes);
-        self.see(now)
-    }
-
-    fn see(&mut self, now: Option<Used>) -> bool {
+    /// Whether others had a part of a processor since the last look, by what is used now. `false`
+    /// at the first look, and `true` where the kernel does not say.
+    pub(super) fn see(&mut self, now: Option<Used>) -> bool {
         let before = std::mem::replace(&mut self.before, now);
         match (before, now) {
             (Some(before), Some(now)) => now.by_others_since(&before) * PART >= now.at - before.at,
@@ -95,7 +92,8 @@ mod tests {
         let start = Instant::now();
         let at = |ms: u64, idle: u64, run: u64| {
             let [idle, run] = [idle, run].map(Duration::from_millis);
-            Some(Used { at: start + Duration::from_millis(ms), idle, processors: 2, run })
+            let [own, programs] = [run / 2; 2];
+            Some(Used { at: start + Duration::from_millis(ms), idle, processors: 2, own, programs })
         };
         let mut load = OtherLoad::default();
         assert!(!load.see(at(0, 5000, 700)), "the first look");
@@ -111,16 +109,13 @@ mod tests {
 
     #[test]
     fn the_time_of_this_process_is_not_others() {
-        let mut load = OtherLoad::default();
-        load.look(&[]);
-        let before = load.before.unwrap();
+        let before = Used::now(&[]).unwrap();
         while before.at.elapsed() < Duration::from_millis(50) {
             std::hint::spin_loop();
         }
-        load.look(&[]);
-        let now = load.before.unwrap();
-        assert!(now.run > before.run && now.processors == before.processors);
-        let beside = Used { run: before.run, ..now }.by_others_since(&before);
+        let now = Used::now(&[]).unwrap();
+        assert!(now.own > before.own && now.processors == before.processors);
+        let beside = Used { own: before.own, ..now }.by_others_since(&before);
         assert!(now.by_others_since(&before) < beside || beside.is_zero());
     }
 }

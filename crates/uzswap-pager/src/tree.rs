@@ -13,14 +13,15 @@ use std::sync::{Arc, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::other_load::OtherLoad;
+use super::other_load::{OtherLoad, Used};
 use super::parts::{Parts, Seen};
 use super::peer::Peer;
 use super::process_files::{
     children_of, page_table_bytes_of, part_of_anonymous_of, size_of, threads,
 };
 use super::status::LIBRARY_NAME;
-use super::{PAGE_SIZE, Pager, lock, status};
+use super::thrashing::{self, Thrashing, Times};
+use super::{PAGE_SIZE, Pager, lock, mib, status};
 use uzswap_sys::escape::one_line;
 use uzswap_sys::held_folder::remove_left;
 use uzswap_sys::process;
@@ -71,6 +72,7 @@ struct Tree {
     /// Their parts of anonymous memory, as far as the kernel was asked.
     parts: Parts,
     other_load: OtherLoad,
+    thrashing: Thrashing,
 }
 
 /// Starts the thread. To be unparked at the end.
@@ -83,6 +85,7 @@ pub(super) fn start(pager: &Arc<Pager>) -> io::Result<JoinHandle<()>> {
         told: BTreeSet::new(),
         parts: Parts::default(),
         other_load: OtherLoad::default(),
+        thrashing: Thrashing::default(),
     };
     thread::Builder::new().name("uzswap-tree".to_owned()).spawn(move || tree.run())
 }
@@ -115,7 +118,18 @@ impl Tree {
     }
 
     fn look_at_load(&mut self, processes: &[u32]) {
-        self.pager.is_beside_others.store(self.other_load.look(processes), Relaxed);
+        let used = Used::now(processes);
+        self.pager.is_beside_others.store(self.other_load.see(used), Relaxed);
+        let Some(Used { at, programs: ran, .. }) = used else { return };
+        let waited = Duration::from_nanos(self.pager.meter.faults().sum_ns);
+        if let Some(times) = self.thrashing.see(Times { at, waited, ran }) {
+            self.pager.warn(&format!(
+                "for {} s programs have waited for pages {times} times as long as they ran; they \
+                 would run faster with a --limit above {:.1} MiB",
+                thrashing::WINDOW.as_secs(),
+                mib(self.pager.limit_bytes),
+            ));
+        }
     }
 
     /// Looks for processes without a helper: static and setuid programs. Their memory counts, and
