@@ -69,6 +69,8 @@ fn main() -> ExitCode {
     add(name, missing.clone(), Box::new(threads_that_end));
     let name = "growth_after_forks_is_held_back".to_owned();
     add(name, missing.clone(), Box::new(growth_after_forks));
+    let name = "growth_beside_barriers_is_held_back".to_owned();
+    add(name, missing.clone(), Box::new(growth_beside_barriers));
     let name = "copies_that_do_not_fit_are_held_back".to_owned();
     add(name, missing.clone(), Box::new(copies_that_do_not_fit));
     let name = "children_that_have_ended_take_nothing".to_owned();
@@ -423,6 +425,13 @@ fn growth_after_forks() {
     let told = report("38M", "both-write");
     let peak = told["peak_bytes"].as_u64().unwrap();
     assert!(peak < (38 << 20) * 6 / 5, "{told}");
+}
+
+/// 64 MiB, of a program with 8192 mappings that are known: a look at them takes milliseconds.
+fn growth_beside_barriers() {
+    let told = report("32M", "grow-beside-barriers");
+    let peak = told["peak_bytes"].as_u64().unwrap();
+    assert!(peak < (32 << 20) * 6 / 5, "{told}");
 }
 
 /// Four children with 32 MiB each, in a pool of which there were up to 44 MiB: some are ended.

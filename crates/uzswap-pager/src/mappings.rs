@@ -10,6 +10,7 @@ use std::io;
 use std::ops::Range;
 
 use super::process_files::read_to_string;
+use super::ranges::Ranges;
 use uzswap_sys::maps::{self, Mapped};
 
 /// A mapping of private anonymous memory that can be read, or that cannot be touched at all: it may
@@ -61,9 +62,10 @@ impl Mappings {
         Mappings(maps)
     }
 
-    /// All, in the order of their addresses.
-    pub(super) fn all(&self) -> io::Result<Vec<Mapping>> {
-        or_by_text(self.all_by_query(), || self.all_by_text())
+    /// All of which something is not in `known`, and perhaps others, in the order of addresses. A
+    /// collector that protects single pages has thousands of mappings, most of them known.
+    pub(super) fn outside(&self, known: &Ranges) -> io::Result<Vec<Mapping>> {
+        or_by_text(self.outside_by_query(known), || self.all_by_text())
     }
 
     /// Those in which these ranges begin, which are in the order of their addresses; or more of
@@ -131,13 +133,17 @@ impl Mappings {
         Ok(range?.filter(|range| range.contains(&address)).map(|range| range.end))
     }
 
-    fn all_by_query(&self) -> io::Result<Vec<Mapping>> {
+    fn outside_by_query(&self, known: &Ranges) -> io::Result<Vec<Mapping>> {
         let mut found = Found::default();
-        let mut at = 0;
-        while let Some(mapped) = maps::query(&self.0, at, &mut [])? {
+        let (mut at, mut end) = (0, 0);
+        loop {
+            while let Some(known_end) = known.end_around(at) {
+                at = known_end;
+            }
+            let Some(mapped) = maps::query(&self.0, at, &mut [])? else { break };
             // It may have grown downwards since the one before was asked for.
-            let range = mapped.range.start.max(at)..mapped.range.end;
-            at = range.end;
+            let range = mapped.range.start.max(end)..mapped.range.end;
+            (at, end) = (range.end, range.end);
             found.add(range, mapped.is_guard(), self.is_anonymous(&mapped)?);
         }
         Ok(found.mappings)
@@ -269,7 +275,25 @@ mod tests {
         let mappings = Mappings::new(maps);
         let by_text = mappings.all_by_text().unwrap();
         assert!(by_text.len() >= 3, "{by_text:?}");
-        assert_eq!(mappings.all().unwrap(), by_text);
+        assert_eq!(mappings.outside(&Ranges::new()).unwrap(), by_text);
+        let text = read_to_string(&mappings.0).unwrap();
+        let is_adjacent = |at| text.lines().filter_map(addresses).any(|range| range.end == at);
+        let outside = |known: Range<u64>| {
+            let mut set = Ranges::new();
+            set.insert(known);
+            mappings.outside(&set).unwrap()
+        };
+        for mapping in &by_text {
+            let Range { start, end } = mapping.range;
+            let is_it = |found: &Mapping| found.range == mapping.range;
+            assert!(outside(0..start).iter().any(is_it) && outside(end..1 << 56).iter().any(is_it));
+            if end - start > 4096 {
+                assert!(outside(start..start + 4096).iter().any(is_it), "a part of it is known");
+            }
+            // With nothing below it that is asked for, the kernel may tell it nevertheless.
+            assert!(!is_adjacent(start) || !outside(start..end).iter().any(is_it));
+        }
+        assert!(by_text.iter().any(|mapping| is_adjacent(mapping.range.start)));
         let starts = |found: &[Mapping]| Vec::from_iter(found.iter().map(|m| m.range.clone()));
         let ranges = starts(&by_text);
         assert_eq!(starts(&mappings.at(&ranges).unwrap()), ranges);
@@ -279,7 +303,7 @@ mod tests {
         let found = mappings.at(std::slice::from_ref(&below)).unwrap();
         assert!(!found.iter().any(|found| found.range.contains(&below.start)));
         drop(still);
-        assert!(mappings.all().is_err(), "it has ended");
+        assert!(mappings.outside(&Ranges::new()).is_err(), "it has ended");
     }
 
     #[test]

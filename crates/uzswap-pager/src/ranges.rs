@@ -97,7 +97,12 @@ impl Ranges {
     }
 
     pub(super) fn contains(&self, at: u64) -> bool {
-        self.0.range(..=at).next_back().is_some_and(|(_, &end)| at < end)
+        self.end_around(at).is_some()
+    }
+
+    /// The end of the range that has an address.
+    pub(super) fn end_around(&self, at: u64) -> Option<u64> {
+        self.0.range(..=at).next_back().map(|(_, &end)| end).filter(|&end| at < end)
     }
 
     /// How many ranges they are.

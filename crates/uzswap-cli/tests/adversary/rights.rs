@@ -203,6 +203,24 @@ pub(crate) fn write_barrier() {
     });
 }
 
+/// Grows in steps, beside barriers that make each page a mapping of its own.
+pub(crate) fn grow_beside_barriers() {
+    const STEPS: usize = 8;
+    let barriers = map(raw::READ_WRITE);
+    (0..PAGES).for_each(|page| fill(barriers, page, 0));
+    (0..PAGES).step_by(2).for_each(|page| protect(barriers, page..page + 1, raw::READ));
+    let step = || {
+        let at = raw::map(0, PAGES / 4 * PAGE, raw::READ_WRITE, raw::PRIVATE, -1).expect("mmap");
+        (0..PAGES / 4).for_each(|page| fill(at, page, 1));
+        at
+    };
+    let steps: Vec<usize> = (0..STEPS).map(|_| step()).collect();
+    (0..PAGES).for_each(|page| check(barriers, page, 0));
+    for at in steps {
+        (0..PAGES / 4).for_each(|page| check(at, page, 1));
+    }
+}
+
 /// Threads change the rights of their memory all the time, and map, unmap and move it: whatever
 /// leaves at that moment.
 pub(crate) fn rights_change() {

@@ -243,6 +243,7 @@ pub(crate) fn run(name: &str) -> ! {
         "pinned" => rights::pinned(),
         "no-more-mappings" => rights::no_more_mappings(),
         "write-barrier" => rights::write_barrier(),
+        "grow-beside-barriers" => rights::grow_beside_barriers(),
         "rights-change" => rights::rights_change(),
         "read-only-forked" => rights::forked(),
         // The helper's memory for pages that leave was locked, too, and is filled since.

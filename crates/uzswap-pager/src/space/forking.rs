@@ -68,6 +68,10 @@ impl Forks {
     }
 }
 
+/// Memory that a fork does not copy, memory that it wipes, and stacks, as /proc/PID/smaps names
+/// them.
+pub(super) const FORK_ADVICE: [&str; 3] = ["dc", "wf", "nh"];
+
 impl Space {
     /// Memory that children of a fork do not get (MADV_DONTFORK), memory that they get as zeros
     /// (MADV_WIPEONFORK), and stacks. Nothing where no process is known: no page of it is evicted.
@@ -93,11 +97,23 @@ impl Space {
         self.files.is_none() || self.is_dead()
     }
 
-    /// Asks before anything is watched. Of a fork that began before, the supervisor may read the
-    /// event only when the process has ended.
+    /// Asks for it, unless it is known, before the supervisor reads the event of a fork. The
+    /// process may end a moment later.
     pub(super) fn know_fork_advice(&mut self) {
-        if self.advice.is_none() {
-            self.advice = self.ask_fork_advice().ok().map(|advice| (None, advice));
+        if !self.has_fork_advice() {
+            let told = self.ask_fork_advice();
+            self.note_fork_advice(told);
+        }
+    }
+
+    pub(super) fn has_fork_advice(&self) -> bool {
+        self.advice.is_some()
+    }
+
+    /// The kernel was asked for it; there may be an answer of later than that.
+    pub(super) fn note_fork_advice(&mut self, told: io::Result<[Ranges; 3]>) {
+        if !self.has_fork_advice() {
+            self.advice = told.ok().map(|advice| (None, advice));
         }
     }
 
@@ -107,7 +123,7 @@ impl Space {
     }
 
     fn ask_fork_advice(&self) -> io::Result<[Ranges; 3]> {
-        self.mappings_with(["dc", "wf", "nh"])
+        self.mappings_with(FORK_ADVICE)
     }
 
     /// Whether a touch of this address tells of a fork.
@@ -372,19 +388,28 @@ mod tests {
 
     use super::*;
     use crate::process_files::ProcessFiles;
+    use crate::shared::{SharedSpace, lock};
+    use crate::turns::AllTurns;
 
     #[test]
     fn children_of_a_process_that_has_ended_have_what_was_known_last() {
-        let mut process = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
-        let mut space = Space::of_nothing();
-        space.files = Some(Arc::new(ProcessFiles::of_thread(process.id()).unwrap()));
-        space.watch(&mut |_| {}).unwrap();
-        process.kill().unwrap();
-        process.wait().unwrap();
-        assert!(space.ask_fork_advice().is_err());
-        // The events of several forks may be read so late.
-        assert!(space.fork_advice().is_ok());
-        assert!(space.fork_advice().is_ok());
+        for is_locked in [true, false] {
+            let mut process = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+            let mut space = Space::of_nothing();
+            space.files = Some(Arc::new(ProcessFiles::of_thread(process.id()).unwrap()));
+            let space = SharedSpace::new(space, Arc::new(AllTurns::of(1)));
+            match is_locked {
+                true => lock(&space).watch(&mut |_| {}).unwrap(),
+                false => super::super::watch(&space, &mut |_| {}).unwrap(),
+            }
+            process.kill().unwrap();
+            process.wait().unwrap();
+            let mut space = lock(&space);
+            assert!(space.ask_fork_advice().is_err());
+            // The events of several forks may be read so late.
+            assert!(space.fork_advice().is_ok());
+            assert!(space.fork_advice().is_ok());
+        }
     }
 
     #[test]

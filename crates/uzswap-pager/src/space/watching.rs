@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::forking::PROTECT_MAX;
+use super::forking::{FORK_ADVICE, PROTECT_MAX};
 use super::words::LISTS;
 use super::{PAGE, Space, pages};
 use crate::mappings::Mapping;
@@ -117,7 +117,7 @@ impl Space {
         self.settle(release);
         self.register_identity();
         self.know_fork_advice();
-        let parts = self.unwatched(files.mappings.all()?);
+        let parts = self.unwatched(files.mappings.outside(&self.watched)?);
         let registered = register(&self.uffd, &files, parts)?;
         let now = files.mappings.at(&registered)?;
         self.watch_registered(registered, &now, may_protect);
@@ -260,7 +260,7 @@ impl Space {
 /// thread that changes mappings does not get to run. What it does is not read meanwhile: of what
 /// is told to have moved to where it was unmapped, the kernel is asked whether it is registered.
 pub(crate) fn watch(space: &SpaceLock, release: &mut dyn FnMut(u32)) -> io::Result<()> {
-    let (files, uffd) = {
+    let (files, uffd, known, has_advice) = {
         let mut space = lock(space);
         space.looks.began = Some(Instant::now());
         if space.shares_unwatched {
@@ -268,14 +268,15 @@ pub(crate) fn watch(space: &SpaceLock, release: &mut dyn FnMut(u32)) -> io::Resu
         }
         let Some(files) = space.files.clone() else { return Ok(()) };
         space.register_identity();
-        space.know_fork_advice();
-        (files, Arc::clone(&space.uffd))
+        (files, Arc::clone(&space.uffd), space.watched.clone(), space.has_fork_advice())
     };
     let size = files.size().map(|size| size.mapped);
-    let mappings = files.mappings.all()?;
+    let mappings = files.mappings.outside(&known)?;
     let events = space.lock_events();
-    let (parts, protects, is_settled) = {
+    let (parts, protects, is_settled, is_all) = {
         let mut space = lock(space);
+        // Where some went that was known, something else may have come meanwhile.
+        let is_all = known.iter().all(|part| space.watched.outside(part).is_empty());
         let is_settled = !uffd.is_changing();
         if is_settled {
             space.settle(release);
@@ -285,9 +286,14 @@ pub(crate) fn watch(space: &SpaceLock, release: &mut dyn FnMut(u32)) -> io::Resu
         if !is_settled {
             space.leave_uncertain(&mut parts);
         }
-        (parts, space.protects, is_settled)
+        (parts, space.protects, is_settled, is_all)
     };
     let registered = register(&uffd, &files, parts);
+    if !has_advice {
+        // The kernel looks at all pages for it: the program grows by faults meanwhile.
+        let told = files.mappings_with(FORK_ADVICE);
+        lock(space).note_fork_advice(told);
+    }
     drop(events);
     if !is_settled {
         // It grows by faults now, but does not count before it is certain what it is.
@@ -303,7 +309,7 @@ pub(crate) fn watch(space: &SpaceLock, release: &mut dyn FnMut(u32)) -> io::Resu
     let (gone, there): (Vec<Range<u64>>, Vec<Range<u64>>) =
         registered.into_iter().partition(|part| changed.has_some_of(part));
     if space.watch_registered(there, &now, false) && gone.is_empty() {
-        space.looks.watched_at_size = size;
+        space.looks.watched_at_size = size.filter(|_| is_all);
     }
     Ok(())
 }

@@ -635,7 +635,12 @@ impl World {
             machine.mappings().into_iter().map(to_watch).collect()
         };
         self.watcher = match std::mem::take(&mut self.watcher) {
-            Watcher::Waits => Watcher::Looked(all(machine)),
+            Watcher::Waits => {
+                let mut mappings = all(machine);
+                // The kernel is not asked for what is known.
+                mappings.retain(|it| !space.watched.outside(it.range.clone()).is_empty());
+                Watcher::Looked(mappings)
+            }
             Watcher::Looked(mappings) => {
                 self.is_locked = true;
                 let is_settled = machine.changing == 0;
