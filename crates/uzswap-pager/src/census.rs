@@ -7,14 +7,17 @@
 //! which is asked for where there is little room, is in its own count from then on.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::family::Family;
 use super::outsiders::Outsider;
 use super::space::{Part, Space, Told};
 use super::{PAGE_SIZE, Pager, SpaceLock, lock, resident_bytes};
+use uzswap_sys::process;
 
 /// Time that it may take at once where nothing was asked for long; and how long answers count at
 /// most, where the limit is near.
@@ -35,7 +38,7 @@ const REST_MAX: Duration = Duration::from_millis(160);
 /// What answers of a family may be apart: some grow while they are asked.
 const APART_BYTES: u64 = 1 << 20;
 
-/// How long it goes on at once: nobody looks for what is new meanwhile.
+/// How long it goes on at once, before it looks again how much is used.
 const AT_ONCE: Duration = Duration::from_millis(2);
 
 /// How much of the time it may take.
@@ -249,9 +252,27 @@ impl Known {
     }
 }
 
+/// Starts the thread that asks. It goes on whenever the governor rings: an answer may take
+/// milliseconds, in which the governor goes on to look.
+pub(super) fn start(pager: &Arc<Pager>) -> io::Result<JoinHandle<()>> {
+    let pager = Arc::clone(pager);
+    let work = move || {
+        process::prefer_this_thread();
+        let mut census = Census::new();
+        while !pager.stop.load(Ordering::Relaxed) {
+            match pager.is_census_due() {
+                true => census.go_on(&pager),
+                false => census.rest(&pager),
+            }
+            pager.census_bell.wait(Duration::from_secs(1));
+        }
+    };
+    thread::Builder::new().name("uzswap-census".to_owned()).spawn(work)
+}
+
 /// Asks all that have pages in common, some at each look.
 #[derive(Debug)]
-pub(super) struct Census {
+struct Census {
     looked: Instant,
     /// Time that it may take, in ns; less than none where the last answer took longer.
     left: i64,
@@ -272,7 +293,7 @@ pub(super) struct Census {
 }
 
 impl Census {
-    pub(super) fn new() -> Census {
+    fn new() -> Census {
         Census {
             looked: Instant::now(),
             left: nanoseconds(SOON),
@@ -288,10 +309,10 @@ impl Census {
         }
     }
 
-    /// Goes on with it, or begins anew where the last one is old; so many bytes are used, as far as
-    /// is known. Where the limit is not near, that is for the peak that is reported.
-    pub(super) fn go_on(&mut self, pager: &Pager, used: u64, is_near: bool) {
-        let urgency = match used {
+    /// Goes on with it, or begins anew where the last one is old. Where the limit is not near, that
+    /// is for the peak that is reported.
+    fn go_on(&mut self, pager: &Pager) {
+        let urgency = match pager.sampled.load(Ordering::Relaxed) {
             used if used > pager.limit_bytes => Urgency::High,
             used if used > pager.limit_bytes / 2 => Urgency::Usual,
             _ => Urgency::Low,
@@ -304,7 +325,7 @@ impl Census {
         if std::mem::replace(&mut self.changes, changes) != changes {
             self.rest = REST_MIN;
         }
-        if !is_near && self.is_resting() {
+        if !pager.may_be_over_apart() && self.is_resting() {
             return;
         }
         let is_urgent = self.begin(&pager.spaces(), &pager.outsiders(), urgency);
@@ -345,7 +366,7 @@ impl Census {
     }
 
     /// It does not matter any more what is shared.
-    pub(super) fn rest(&mut self, pager: &Pager) {
+    fn rest(&mut self, pager: &Pager) {
         self.to_ask.clear();
         self.answers.clear();
         self.families.clear();

@@ -9,12 +9,11 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::sched_getaffinity;
 
-use super::census::Census;
 use super::cpu_share::{CpuSample, CpuShare};
 use super::run_queue::RunQueue;
 use super::server::Workers;
 use super::turns::Watch;
-use super::{Pager, tree, watcher};
+use super::{Pager, census, tree, watcher};
 use uzswap_sys::process;
 
 /// Programs are taken to touch new memory at most this fast: what decides how often they are looked
@@ -53,7 +52,10 @@ pub(super) struct Governor {
     start: Instant,
     /// It runs before all others, but for what takes long.
     goes_first: bool,
-    census: Census,
+    /// Once something is shared that has to be known.
+    census: Option<JoinHandle<()>>,
+    /// Whether the census was due at the last look.
+    was_census_due: bool,
     share: Share,
     /// Slots that the last look found released.
     released: usize,
@@ -72,7 +74,8 @@ impl Governor {
             tree: None,
             start: Instant::now(),
             goes_first: false,
-            census: Census::new(),
+            census: None,
+            was_census_due: false,
             share,
             released: 0,
         }
@@ -91,12 +94,9 @@ impl Governor {
                 self.pager.ring();
             }
             self.keep_others()?;
-            // What programs have in common may be made their own by all of them.
-            let is_near = self.pager.apart.load(Ordering::Relaxed) > goal;
-            if self.pager.shares() && (is_near || self.pager.may_pass_peak()) {
-                self.beside_others(|it| it.census.go_on(&it.pager, used, is_near));
-            } else {
-                self.census.rest(&self.pager);
+            let is_census_due = self.pager.is_census_due();
+            if std::mem::replace(&mut self.was_census_due, is_census_due) || is_census_due {
+                self.pager.census_bell.ring();
             }
             self.keep_to_share();
             let is_watched = self.look_at_turns();
@@ -162,6 +162,9 @@ impl Governor {
             self.watchers = self.beside_others(|governor| watcher::start(&governor.pager))?;
             self.workers = self.beside_others(|governor| governor.server.start_others());
         }
+        if self.census.is_none() && self.pager.is_census_due() {
+            self.census = Some(self.beside_others(|governor| census::start(&governor.pager))?);
+        }
         let is_grown = self.pager.uncounted.is_due(self.pager.others.load(Ordering::Relaxed));
         match &self.tree {
             Some(tree) if is_grown => tree.thread().unpark(),
@@ -171,7 +174,9 @@ impl Governor {
             _ => {}
         }
         let ended = self.watchers.extract_if(.., |thread| thread.is_finished());
-        ended.chain(self.tree.take_if(|thread| thread.is_finished())).for_each(end_of);
+        let single = [&mut self.tree, &mut self.census];
+        let single = single.map(|thread| thread.take_if(|thread| thread.is_finished()));
+        ended.chain(single.into_iter().flatten()).for_each(end_of);
         let mut ended = self.workers.extract_if(.., |thread| thread.is_finished());
         ended.try_for_each(end_of)
     }

@@ -210,6 +210,8 @@ struct Pager {
     over: OwnedFd,
     /// Rung for the evictor.
     bell: Bell,
+    /// The census is due, or not any more.
+    census_bell: Bell,
     /// Rung for the governor, at the end.
     end: Bell,
     /// Anonymous memory of processes without a helper, but for outsiders; and of each.
@@ -391,6 +393,17 @@ impl Pager {
             Some(bytes)
         });
         resident.sum()
+    }
+
+    /// Whether programs would pass what the evictor works down to if they had nothing in common.
+    /// All of them may make that their own.
+    fn may_be_over_apart(&self) -> bool {
+        self.apart.load(Ordering::Relaxed) > self.goal_bytes()
+    }
+
+    /// Whether it is to be known what each has of what they have in common.
+    fn is_census_due(&self) -> bool {
+        self.shares() && (self.may_be_over_apart() || self.may_pass_peak())
     }
 
     /// Whether the most that programs may take is more than the peak that is known, where they
@@ -629,6 +642,7 @@ impl Pager {
     fn stop_all(&self) {
         self.stop.store(true, Ordering::Relaxed);
         self.bell.ring();
+        self.census_bell.ring();
         self.end.ring();
         self.to_watch.end();
         wake(&self.over);
