@@ -252,8 +252,8 @@ impl Known {
     }
 }
 
-/// Starts the thread that asks. It goes on whenever the governor rings: an answer may take
-/// milliseconds, in which the governor goes on to look.
+/// Starts the thread that asks, whenever the governor rings. An answer may take milliseconds, in
+/// which the governor goes on to look.
 pub(super) fn start(pager: &Arc<Pager>) -> io::Result<JoinHandle<()>> {
     let pager = Arc::clone(pager);
     let work = move || {

@@ -395,13 +395,13 @@ impl Pager {
         resident.sum()
     }
 
-    /// Whether programs would pass what the evictor works down to if they had nothing in common.
-    /// All of them may make that their own.
+    /// Whether programs would pass what the evictor works down to if they shared nothing: all may
+    /// make shared pages their own.
     fn may_be_over_apart(&self) -> bool {
         self.apart.load(Ordering::Relaxed) > self.goal_bytes()
     }
 
-    /// Whether it is to be known what each has of what they have in common.
+    /// Whether the supervisor must know each program's part of the shared pages.
     fn is_census_due(&self) -> bool {
         self.shares() && (self.may_be_over_apart() || self.may_pass_peak())
     }
