@@ -22,7 +22,7 @@ pub(super) struct Times {
     pub(super) ran: Duration,
 }
 
-/// Compares waits and work until it was told once that programs thrash.
+/// Compares waits and work, until it has reported once that programs thrash.
 #[derive(Debug, Default)]
 pub(super) struct Thrashing {
     /// Times at the start of the window.
@@ -56,7 +56,8 @@ impl Thrashing {
 mod tests {
     use super::*;
 
-    /// What was told, and in which second, where in each second programs wait and run so long.
+    /// The seconds of all reports, and their factors. In each second, programs wait and run for the
+    /// milliseconds that `each` returns.
     fn told(seconds: u64, each: impl Fn(u64) -> (u64, u64)) -> Vec<(u64, u64)> {
         let (start, mut thrashing) = (Instant::now(), Thrashing::default());
         let (mut waited, mut ran) = (0, 0);
