@@ -7,6 +7,7 @@ use std::mem::MaybeUninit;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::ExitCode;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -60,8 +61,6 @@ impl Random {
 struct Enemy {
     socket: OwnedFd,
     got: VecDeque<OwnedFd>,
-    /// Memory that is said to be staging.
-    staging: &'static [u8],
 }
 
 impl Enemy {
@@ -70,7 +69,7 @@ impl Enemy {
         let kind = SocketType::SEQPACKET;
         let socket = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
         connect(&socket, &SocketAddrUnix::new(path)?)?;
-        Ok(Enemy { socket, got: VecDeque::new(), staging: &[] })
+        Ok(Enemy { socket, got: VecDeque::new() })
     }
 
     fn send(&self, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
@@ -111,17 +110,22 @@ impl Enemy {
     fn become_helper_by(&mut self, hello: u32) -> bool {
         let _ = rustix::thread::set_name(c"uzswap-helper");
         let Some(welcome) = self.hello_by(hello) else { return false };
-        let bytes = welcome.words[0] as usize;
-        let memory = vec![0_u8; bytes + PAGE].leak();
-        let skipped = memory.as_ptr().addr().next_multiple_of(PAGE) - memory.as_ptr().addr();
-        self.staging = &memory[skipped..skipped + bytes];
+        let staging = staging(welcome.words[0] as usize);
         let Ok(uffd) = userfaultfd::create(false) else { return false };
-        let words = [self.staging.as_ptr().addr() as u64, bytes as u64, 0, 0];
+        let words = [staging.as_ptr().addr() as u64, staging.len() as u64, 0, 0];
         let ready = Message::new(kind::READY, words).to_bytes();
         let sent = self.send(&ready, &[uffd.as_fd()]).is_ok();
         self.got.push_back(uffd);
         sent
     }
+}
+
+/// Memory that is said to be staging, the same for all connections: each would take a page more.
+fn staging(bytes: usize) -> &'static [u8] {
+    static MEMORY: OnceLock<Vec<u8>> = OnceLock::new();
+    let memory = MEMORY.get_or_init(|| vec![0; bytes + PAGE]);
+    let skipped = memory.as_ptr().addr().next_multiple_of(PAGE) - memory.as_ptr().addr();
+    &memory[skipped..skipped + bytes]
 }
 
 fn send(socket: &OwnedFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
@@ -363,7 +367,7 @@ fn returning() {
         let mut ready = [PollFd::new(&enemy.socket, PollFlags::IN)];
         let wait = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
         let is_refused = poll(&mut ready, Some(&wait)).is_ok_and(|ready| ready > 0);
-        let Enemy { socket, got, .. } = enemy;
+        let Enemy { socket, got } = enemy;
         if !is_refused {
             kept.push(got);
         }
