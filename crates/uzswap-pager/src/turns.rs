@@ -191,8 +191,12 @@ impl Turns {
     /// The server, which calls this, does not go before all any more.
     pub(super) fn go_on(&self) {
         self.goes_first.store(false, Ordering::SeqCst);
-        let _ = process::run_when_idle(None, true); // it was tried before
-        self.is_as_said();
+        // As others do first: see `process::run_first`. All of it was tried before.
+        let _ = process::run_when_idle(None, false);
+        if self.gives_way() {
+            let _ = process::run_when_idle(None, true);
+            self.is_as_said();
+        }
     }
 
     /// From now on the server, which calls this, runs as others do.
