@@ -16,7 +16,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ChildStdout, Command, ExitCode, Output, Stdio};
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -71,6 +71,8 @@ fn main() -> ExitCode {
     add(name, missing.clone(), Box::new(growth_after_forks));
     let name = "growth_beside_barriers_is_held_back".to_owned();
     add(name, missing.clone(), Box::new(growth_beside_barriers));
+    let name = "faults_that_are_told_again_count_once".to_owned();
+    add(name, missing.clone(), Box::new(repeated_faults));
     let name = "copies_that_do_not_fit_are_held_back".to_owned();
     add(name, missing.clone(), Box::new(copies_that_do_not_fit));
     let name = "children_that_have_ended_take_nothing".to_owned();
@@ -432,6 +434,16 @@ fn growth_beside_barriers() {
     let told = report("32M", "grow-beside-barriers");
     let peak = told["peak_bytes"].as_u64().unwrap();
     assert!(peak < (32 << 20) * 6 / 5, "{told}");
+}
+
+/// The kernel tells the fault of a thread once more for each signal that comes in the meantime. The
+/// two threads of the scenario wait for as long as it runs at most.
+fn repeated_faults() {
+    let start = Instant::now();
+    let told = report("30M", "signals-while-waiting");
+    let waited = Duration::from_nanos(told["faults"]["sum_ns"].as_u64().unwrap());
+    assert!(waited > Duration::from_millis(500), "it was to wait for room: {told}");
+    assert!(waited < start.elapsed() * 2, "{told}");
 }
 
 /// Four children with 32 MiB each, in a pool of which there were up to 44 MiB: some are ended.

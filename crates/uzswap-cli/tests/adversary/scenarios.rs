@@ -1,12 +1,13 @@
 //! Programs that do one odd thing, while the limit keeps their memory moving.
 
 use std::fs::{self, File};
+use std::io::Read;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::sync::mpsc;
@@ -290,6 +291,13 @@ pub(crate) fn run(name: &str) -> ! {
                 check(at);
             }
         }
+        "signals-while-waiting" => signals_while_waiting(),
+        "stay-a-while" => {
+            let at = filled();
+            println!("ready");
+            thread::sleep(Duration::from_millis(1500));
+            check(at);
+        }
         // Where memory is locked, the kernel fills what grows before it tells of the move.
         "grow-locked" => {
             let at = filled();
@@ -307,6 +315,42 @@ pub(crate) fn run(name: &str) -> ! {
         _ => super::wrong("no such scenario"),
     }
     std::process::exit(0)
+}
+
+/// A thread waits for pages in the kernel, and for room, as a program without a helper has all of
+/// it; signals come in the meantime.
+fn signals_while_waiting() {
+    extern "C" fn nothing(_: i32) {}
+    let at = filled();
+    let mut other = Command::new(std::env::current_exe().unwrap());
+    other.args(["--scenario", "stay-a-while"]).env_remove("LD_PRELOAD");
+    let mut other = other.stdout(Stdio::piped()).spawn().unwrap();
+    other.stdout.as_mut().unwrap().read_exact(&mut [0; 6]).unwrap(); // "ready\n"
+    raw::handle(libc::SIGUSR1, nothing);
+    let (file, is_over) = (tempfile::tempfile().unwrap(), AtomicBool::new(false));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                raw::signal(std::process::id() as i32, libc::SIGUSR1);
+                thread::sleep(Duration::from_micros(100));
+            }
+        });
+        // The supervisor sees the other program after 0.3 s, and would end it 3 s later.
+        let start = Instant::now();
+        for page in (0..PAGES).step_by(97).cycle() {
+            if start.elapsed() > Duration::from_millis(1500) {
+                break;
+            }
+            if raw::write_at(file.as_raw_fd(), at + page * PAGE, 8, 0) != 8 {
+                super::wrong("cannot write to a file");
+            }
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    if !other.wait().unwrap().success() {
+        super::wrong("the other program has failed");
+    }
+    check(at);
 }
 
 /// Writes its memory to the pipe that its supervisor has, too. The kernel locks the pipe while it

@@ -343,14 +343,17 @@ impl Server {
                 }
                 continue;
             }
-            let known = space.thread_told(thread);
-            self.see(desk, id, &mut space, thread, start);
-            drawn = desk.company.keep(known.filter(|_| !space.has_all_workers), space.thread);
             let access = match (wp, write) {
                 (true, _) => Access::FirstWrite,
                 (false, true) => Access::Write,
                 (false, false) => Access::Read,
             };
+            if self.waiting.iter().any(|it| it.is(id, thread, address, access)) {
+                continue; // a signal has come: the thread tells its fault again, and again
+            }
+            let known = space.thread_told(thread);
+            self.see(desk, id, &mut space, thread, start);
+            drawn = desk.company.keep(known.filter(|_| !space.has_all_workers), space.thread);
             let is_helper =
                 known.is_some() && known == space.thread || space.is_helper_apart(thread);
             let by = if is_helper { By::Helper } else { By::Program };

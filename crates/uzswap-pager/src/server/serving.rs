@@ -74,6 +74,12 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
+    /// Whether it is the fault of this thread, for the same page and in the same way.
+    pub(super) fn is(&self, space: u32, thread: u32, address: u64, access: Access) -> bool {
+        let told = (space, thread, address / PAGE, access);
+        (self.space, self.thread, self.page(), self.access) == told
+    }
+
     fn page(&self) -> u64 {
         self.address / PAGE
     }
