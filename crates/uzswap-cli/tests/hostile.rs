@@ -64,6 +64,8 @@ fn main() -> ExitCode {
     let setpriv = root.clone().or_else(|| lacks("setpriv"));
     add("a_door_is_of_one_process".into(), root.clone(), Box::new(door_of_one));
     add("an_unmanaged_program_is_ended_first".into(), setpriv, Box::new(unmanaged_first));
+    let name = "a_program_that_has_ended_costs_no_other".to_owned();
+    add(name, missing.clone().or_else(|| lacks("timeout")), Box::new(ended_by_itself));
     let deep = missing.clone().or_else(|| lacks("python3"));
     add("memory_counts_wherever_its_program_is".into(), deep, Box::new(deep_program));
     add("memory_counts_when_its_helper_is_gone".into(), missing.clone(), Box::new(helper_gone));
@@ -361,6 +363,23 @@ fn unmanaged_first() {
     expect(&output, 0);
     let told = text(&output.stderr);
     assert!(text(&output.stdout).contains(" touches, ") && told.contains("it ends: 137"), "{told}");
+}
+
+/// An unmanaged program ends when the supervisor is about to end the largest one, or before the
+/// supervisor has seen that: it was enough.
+fn ended_by_itself() {
+    let this = this();
+    for seconds in ["3.1", "3.16", "3.22"] {
+        // The victim's input ends with the other.
+        let script = format!(
+            "(env -u LD_PRELOAD timeout {seconds} '{this}' --hold 75; echo it ends: $? >&2) | \
+             '{this}' --victim 60"
+        );
+        let output = run("40M", &["sh", "-c", &script]).output().unwrap();
+        expect(&output, 0);
+        let told = text(&output.stderr);
+        assert!(told.contains("it ends: 124") || told.contains("it ends: 137"), "{told}");
+    }
 }
 
 /// The kernel tells no path of a program that is longer than a page.

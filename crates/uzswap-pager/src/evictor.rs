@@ -120,7 +120,7 @@ impl Evictor {
             }
             let seen = self.seen();
             if self.pressure.is_hopeless(Instant::now(), seen) {
-                self.pager.is_out_of_memory(
+                self.pager.end_largest(
                     "compressed and unevictable pages leave under 1/8 of --limit \
                                        as working set",
                 );
@@ -152,7 +152,7 @@ impl Evictor {
             }
             if self.in_vain >= ROUNDS_IN_VAIN && self.pager.sample() > self.pager.limit_bytes {
                 self.in_vain = 0;
-                self.pager.is_out_of_memory(match self.has_no_memory() {
+                self.pager.end_largest(match self.has_no_memory() {
                     true => {
                         "no page can be evicted: the kernel refuses mappings to a program \
                          (ENOMEM; vm.max_map_count, ulimit -v and -d)"

@@ -681,23 +681,28 @@ impl Pager {
     }
 
     /// The programs need more than the limit, and that cannot be helped: the largest is ended, as a
-    /// memory cgroup does, be it managed or not.
-    fn is_out_of_memory(&self, why: &str) {
+    /// memory cgroup does, be it managed or not. None is ended where a program without a helper has
+    /// freed enough since it was found, as by its own end.
+    fn end_largest(&self, why: &str) {
+        let room = pressure::none_bytes(self.limit_bytes);
+        if self.recount_unmanaged() >= room && self.sample() <= self.limit_bytes - room {
+            return;
+        }
         let spaces = self.spaces();
         let by_size = spaces.iter().filter_map(|space| {
             let space = lock(space);
             // Mostly, a family has it in common.
             let members = u64::from(space.members());
             let stored = space.table.stored_pages() * PAGE_SIZE as u64 / members;
-            Some((space.resident_bytes() + stored, space.peer.clone()?, space.thread?, 0))
+            Some((space.resident_bytes() + stored, space.peer.clone()?, space.thread?))
         });
         let managed = by_size.max_by_key(|(bytes, ..)| *bytes);
         let unmanaged =
             self.largest_unmanaged.lock().unwrap_or_else(PoisonError::into_inner).take();
         let unmanaged = unmanaged.filter(|it| it.peer.is_alive());
-        let unmanaged = unmanaged.map(|it| (it.bytes, Arc::new(it.peer), it.thread, it.bytes));
+        let unmanaged = unmanaged.map(|it| (it.bytes, Arc::new(it.peer), it.thread));
         let largest = managed.into_iter().chain(unmanaged).max_by_key(|(bytes, ..)| *bytes);
-        let Some((_, largest, thread, unmanaged_bytes)) = largest else { return };
+        let Some((_, largest, thread)) = largest else { return };
         let used = self.sampled.load(Ordering::Relaxed);
         let resident = self.resident.load(Ordering::Relaxed);
         let pool = self.zswap.budget().used_bytes();
@@ -732,8 +737,7 @@ impl Pager {
         self.out_of_memory_kills.fetch_add(1, Ordering::Relaxed);
         tree::end_with_memory(self, &largest, thread);
         // Until the next look at the tree, no other program is to be ended for the same bytes.
-        let less = |bytes: u64| Some(bytes.saturating_sub(unmanaged_bytes));
-        let _ = self.unmanaged.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        self.forget_unmanaged(largest.pid());
     }
 
     /// The process that guards this one, if there is one yet.

@@ -13,9 +13,10 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 
 use super::family::{Family, Member};
 use super::peer::Peer;
-use super::process_files::ProcessFiles;
+use super::process_files::{ProcessFiles, size_of};
 use super::ranges::Ranges;
 use super::space::Part;
+use super::tree::thread_and_program_of;
 use super::{PAGE_SIZE, Pager, SpaceLock, lock};
 use uzswap_sys::process;
 
@@ -194,9 +195,7 @@ impl Pager {
             return;
         }
         outsiders.push(Arc::new(opened));
-        // It counts by itself from now on.
-        let bytes = self.unmanaged_each().remove(&pid).unwrap_or(0);
-        self.unmanaged.fetch_sub(bytes, Ordering::Relaxed);
+        self.forget_unmanaged(pid); // it counts by itself from now on
     }
 
     /// A process without a helper was found. If it was forked by a managed one of which nothing is
@@ -228,6 +227,24 @@ impl Pager {
         let mut unmanaged = self.unmanaged_each();
         self.unmanaged.store(each.values().sum(), Ordering::Relaxed);
         *unmanaged = each;
+    }
+
+    /// The bytes of one of them count no more.
+    pub(super) fn forget_unmanaged(&self, pid: u32) {
+        let mut unmanaged = self.unmanaged_each();
+        unmanaged.remove(&pid);
+        self.unmanaged.store(unmanaged.values().sum(), Ordering::Relaxed);
+    }
+
+    /// Takes off what they have freed since they were found; returns the bytes.
+    pub(super) fn recount_unmanaged(&self) -> u64 {
+        let mut unmanaged = self.unmanaged_each();
+        let freed = take_off_freed(&mut unmanaged, |pid| {
+            let (thread, _) = thread_and_program_of(pid)?;
+            Some(size_of(thread)?.anonymous * PAGE)
+        });
+        self.unmanaged.store(unmanaged.values().sum(), Ordering::Relaxed);
+        freed
     }
 
     pub(super) fn unmanaged_each(&self) -> MutexGuard<'_, BTreeMap<u32, u64>> {
@@ -274,9 +291,34 @@ pub(super) fn bequeath(rest: &[&SpaceLock], lent_bytes: u64) {
     }
 }
 
+/// Lowers what counts of each process to what it has now, which is none once it has ended; returns
+/// the bytes that are freed.
+fn take_off_freed(each: &mut BTreeMap<u32, u64>, now: impl Fn(u32) -> Option<u64>) -> u64 {
+    let mut freed = 0;
+    for (pid, bytes) in each {
+        let left = now(*pid).unwrap_or(0).min(*bytes);
+        freed += *bytes - left;
+        *bytes = left;
+    }
+    freed
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bytes_of_a_process_that_has_ended_or_shrunk_are_taken_off() {
+        let now = |pid| match pid {
+            1 => Some(70), // has grown: the next look counts that
+            2 => Some(30),
+            _ => None,
+        };
+        let mut each = BTreeMap::from([(1, 60), (2, 50), (3, 40)]);
+        assert_eq!(take_off_freed(&mut each, now), 60);
+        assert_eq!(each, BTreeMap::from([(1, 60), (2, 30), (3, 0)]));
+        assert_eq!(take_off_freed(&mut each, now), 0);
+    }
 
     #[test]
     fn a_line_of_one_program_ends_at_another_program() {

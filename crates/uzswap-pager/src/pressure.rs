@@ -17,6 +17,11 @@ pub(super) const LEAST_PART: u64 = 8;
 /// And one in so many is none, to run in or that could be had.
 const NONE_PART: u64 = 64;
 
+/// Bytes of a limit that are none.
+pub(super) fn none_bytes(limit_bytes: u64) -> u64 {
+    limit_bytes / NONE_PART
+}
+
 /// How long there must have been no hope.
 const LOOKED_FOR: Duration = Duration::from_secs(3);
 
@@ -84,8 +89,8 @@ impl Pressure {
         let start = Since { at: now, faults, is_over: true, has_none: true, is_tight: true };
         let since = self.since.get_or_insert(start);
         since.is_over &= used_bytes > limit_bytes;
-        since.has_none &= leaving_bytes < limit_bytes / NONE_PART;
-        since.is_tight &= used_bytes > limit_bytes - limit_bytes / NONE_PART;
+        since.has_none &= leaving_bytes < none_bytes(limit_bytes);
+        since.is_tight &= used_bytes > limit_bytes - none_bytes(limit_bytes);
         if now.duration_since(since.at) <= LOOKED_FOR {
             return false;
         }

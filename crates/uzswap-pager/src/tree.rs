@@ -374,7 +374,7 @@ pub(super) fn end_with_memory(pager: &Pager, peer: &Peer, thread: u32) {
 
 /// A thread of a process that has its memory, and the file of the program that it runs: the first
 /// thread may have ended before others.
-fn thread_and_program_of(pid: u32) -> Option<(u32, PathBuf)> {
+pub(super) fn thread_and_program_of(pid: u32) -> Option<(u32, PathBuf)> {
     let with_program = |thread| Some((thread, program_of(thread)?));
     with_program(pid).or_else(|| threads(pid).ok()?.find_map(with_program))
 }
