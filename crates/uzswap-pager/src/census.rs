@@ -173,12 +173,12 @@ impl Answer {
                 let mut space = lock(space);
                 match told {
                     _ if !is_of_family(&space, self.family) => {}
-                    Some(told) => space.has_part(told, of),
-                    None => space.has_no_part(),
+                    Some(told) => space.count_part(told, of),
+                    None => space.count_no_part(),
                 }
             }
             (Asked::Outsider(outsider), Some(told)) => {
-                outsider.has_part(told.resident, told.part, of);
+                outsider.count_part(told.resident, told.part, of);
             }
             (Asked::Outsider(_), None) => {} // it is found to have ended
         }
@@ -618,7 +618,7 @@ mod tests {
         let mut census = Census::new();
         assert!(!census.begin(&spaces, &[], Urgency::Usual));
         assert_eq!(census.to_ask.len(), 0, "they have no files to be asked by");
-        spaces.iter().for_each(|space| lock(space).is_this_process());
+        spaces.iter().for_each(|space| lock(space).take_this_process());
         let asked =
             |census: &Census| census.families.values().map(|known| known.asked).sum::<u32>();
         assert!(!census.begin(&spaces, &[], Urgency::Usual));

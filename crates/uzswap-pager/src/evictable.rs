@@ -75,7 +75,7 @@ mod tests {
         let pages = vec![[1_u8; PAGE_SIZE]; 66];
         let start = (pages.as_ptr().addr() as u64).next_multiple_of(PAGE);
         let mut space = Space::of_nothing();
-        space.is_this_process();
+        space.take_this_process();
         let files = space.files().unwrap();
         if files.resident(start..start + PAGE).is_err() {
             return; // before Linux 6.7

@@ -114,7 +114,7 @@ impl Evictor {
             self.pager.free_released();
             if self.pager.sample() <= self.pager.goal_bytes() {
                 (self.in_vain, self.held_up) = (0, 0);
-                self.pressure.is_gone();
+                self.pressure.reset();
                 self.pager.wait();
                 continue;
             }

@@ -94,8 +94,9 @@ impl Outsider {
         self.files.part_of_anonymous()
     }
 
-    /// All of its family were queried: what they share is in the count `of` so many.
-    pub(super) fn has_part(&self, resident: u64, part: Part, of: u32) {
+    /// Counts its part, as all of its family were queried: what they share is in the count `of` so
+    /// many.
+    pub(super) fn count_part(&self, resident: u64, part: Part, of: u32) {
         let (counted, lent) = part.counted_of(of);
         self.shared.store(resident.saturating_sub(counted), Ordering::Relaxed);
         self.lent.store(lent, Ordering::Relaxed);

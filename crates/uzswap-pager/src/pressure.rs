@@ -73,7 +73,7 @@ pub(super) struct Pressure {
 
 impl Pressure {
     /// Nothing is to leave: there is room.
-    pub(super) fn is_gone(&mut self) {
+    pub(super) fn reset(&mut self) {
         self.since = None;
     }
 
@@ -156,7 +156,7 @@ mod tests {
         // And once it was said, it is looked for as long again.
         let seen = [6_050, 9_000, 9_060, 20_000].map(|ms| look(&mut pressure, ms, 801));
         assert_eq!(seen, [false, false, true, false]);
-        pressure.is_gone();
+        pressure.reset();
         let seen = [23_010, 26_000, 26_020].map(|ms| look(&mut pressure, ms, 801));
         assert_eq!(seen, [false, false, true], "there was room between");
     }

@@ -395,7 +395,7 @@ impl Server {
         for Overtaking { child, .. } in self.overtaking.extract_if(.., has_ended) {
             // What it has done itself since is told after that.
             if let Some(child) = self.spaces.get(&child) {
-                lock(child).has_all_told(&mut |slot| self.pager.release(slot));
+                lock(child).forget_changes(&mut |slot| self.pager.release(slot));
             }
         }
     }

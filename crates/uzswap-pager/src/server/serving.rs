@@ -143,7 +143,7 @@ impl Server {
         }
         if access == Access::FirstWrite {
             let freed = space.let_write(page, room.clamp(UNASKED_MAX, FRESH_MAX));
-            self.is_to_wake(space, freed.start..freed.end.max(page + 1));
+            self.wake_later(space, freed.start..freed.end.max(page + 1));
             self.pager.charge(count(&freed), 0);
         } else if place != Place::Program {
             if let Some(window) = self.serve_kept(space, fault) {
@@ -152,7 +152,7 @@ impl Server {
         } else if by != By::Helper && space.not_commanded(page, page..page + 1).is_empty() {
             // It came back since the fault, and is on its way out again: not fresh. Who waits looks
             // again. The helper itself has not begun to move anything while it waits for a page.
-            self.is_to_wake(space, page..page + 1);
+            self.wake_later(space, page..page + 1);
         } else {
             self.serve_fresh(space, fault);
         }
@@ -294,10 +294,10 @@ impl Server {
         let page = fault.page();
         match filled {
             Ok(done) => {
-                self.is_to_wake(space, done.clone());
+                self.wake_later(space, done.clone());
                 if !done.contains(&page) {
                     // It asks again, for this page alone.
-                    self.is_to_wake(space, page..page + 1);
+                    self.wake_later(space, page..page + 1);
                 }
                 done
             }
@@ -308,8 +308,8 @@ impl Server {
         }
     }
 
-    /// Who waits for one of these pages is to be woken.
-    fn is_to_wake(&mut self, space: &Space, pages: Range<u64>) {
+    /// Wakes the threads that wait for one of these pages, once nothing is locked.
+    fn wake_later(&mut self, space: &Space, pages: Range<u64>) {
         self.to_wake.push((Arc::clone(&space.uffd), pages.start * PAGE..pages.end * PAGE));
     }
 
@@ -329,7 +329,7 @@ impl Server {
             // It is there already, or no longer mapped, or something has happened that is to be
             // read first: who waits looks again.
             libc::EEXIST | libc::ENOENT | libc::EAGAIN | libc::EINVAL => {
-                self.is_to_wake(space, fault.page()..fault.page() + 1);
+                self.wake_later(space, fault.page()..fault.page() + 1);
             }
             errno => {
                 let pid = space.pid.unwrap_or(0);

@@ -102,8 +102,8 @@ impl Space {
         self.removing.insert(range);
     }
 
-    /// What is watched of a range is not what it was.
-    fn has_changed(&mut self, range: Range<u64>) {
+    /// A look in progress sees that this range is not as it was.
+    fn note_change(&mut self, range: Range<u64>) {
         if let Some(changed) = &mut self.looks.changed {
             changed.insert(range);
         }
@@ -120,7 +120,7 @@ impl Space {
         range: Range<u64>,
         release: &mut dyn FnMut(u32),
     ) {
-        self.has_changed(range.clone());
+        self.note_change(range.clone());
         self.doubted.retain(|doubted| !doubted.has_some_of(&range));
         let (late, departed) = self.late(kernel, range.clone());
         self.untold.remove(range.clone());
@@ -136,15 +136,15 @@ impl Space {
                 self.untold.insert(part.clone());
                 self.departed.insert(part);
             }
-            departed.outside(part).into_iter().for_each(|part| self.has_gone(part, release));
+            departed.outside(part).into_iter().for_each(|part| self.forget_gone(part, release));
         }
         for part in late.within(range) {
             self.drop_all_aside(part, release);
         }
     }
 
-    /// What was there is no more, whatever came there before.
-    fn has_gone(&mut self, part: Range<u64>, release: &mut dyn FnMut(u32)) {
+    /// Forgets a part that is no more, whatever came there before.
+    fn forget_gone(&mut self, part: Range<u64>, release: &mut dyn FnMut(u32)) {
         self.moved_in.remove(part.clone());
         let watched = self.watched.within(part.clone()).map(|part| count(&pages(part))).sum();
         self.looks.unmapped(watched);
@@ -171,7 +171,7 @@ impl Space {
         let has_departed = self.departed.has_some_of(&from); // and is aside
         self.end_doubt(kernel, &from, &into, release);
         for range in [from.clone(), into.clone()] {
-            self.has_changed(range.clone());
+            self.note_change(range.clone());
             self.to_protect.remove(range.clone());
             self.removing.remove(range.clone());
             self.words.remove(range);
@@ -354,7 +354,7 @@ impl Space {
         let is_gone = |doubted: &mut Ranges| doubted.has_some_of(&(into.start..end));
         self.doubted.retain(|doubted| !doubted.has_some_of(from));
         let gone: Vec<Ranges> = self.doubted.extract_if(.., is_gone).collect();
-        gone.iter().flat_map(Ranges::iter).for_each(|range| self.has_gone(range, release));
+        gone.iter().flat_map(Ranges::iter).for_each(|range| self.forget_gone(range, release));
     }
 
     /// Likewise, of what may have moved on: from where it was, as is told now; or something has
@@ -406,12 +406,12 @@ impl Space {
     fn settle_with(&mut self, kernel: &impl Kernel, release: &mut dyn FnMut(u32)) {
         let is_settled = self.moved_in == Ranges::default() && self.doubted.is_empty();
         if !is_settled && !kernel.is_changing() {
-            self.has_all_told(release);
+            self.forget_changes(release);
         }
     }
 
-    /// Nothing that was done is untold.
-    pub(crate) fn has_all_told(&mut self, release: &mut dyn FnMut(u32)) {
+    /// Forgets what was done and untold: all of it is told.
+    pub(crate) fn forget_changes(&mut self, release: &mut dyn FnMut(u32)) {
         self.moved_in = Ranges::default();
         self.untold = Ranges::default();
         self.departed = Ranges::default();
@@ -512,7 +512,7 @@ impl Space {
         }
         for part in unknown.iter() {
             let _ = self.uffd.unregister(part.clone());
-            self.has_changed(part.clone());
+            self.note_change(part.clone());
             self.watched.remove(part.clone());
             self.to_protect.remove(part.clone());
             self.take_back(part);

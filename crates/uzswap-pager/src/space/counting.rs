@@ -187,9 +187,9 @@ impl Space {
         self.shared.is_unsure
     }
 
-    /// It has told its part, as all of its family have; what they have in common is in the count
-    /// `of` so many.
-    pub(crate) fn has_part(&mut self, told: &Told, of: u32) {
+    /// Counts the part that it has told, as all of its family have; what they have in common is in
+    /// the count `of` so many.
+    pub(crate) fn count_part(&mut self, told: &Told, of: u32) {
         let Told { at, resident, part, made_own_bytes } = *told;
         let (counted, part_bytes) = part.counted_of(of);
         let since = self.shared.made_own_bytes.saturating_sub(made_own_bytes);
@@ -205,9 +205,9 @@ impl Space {
         self.count(resident); // were it to end before it is looked at
     }
 
-    /// It has ended: what it had in common with others is in the count of those that have told
-    /// their part.
-    pub(crate) fn has_no_part(&mut self) {
+    /// Counts nothing in common with others for a process that has ended: that is in the count of
+    /// those that have told their part.
+    pub(crate) fn count_no_part(&mut self) {
         let lent = self.lent_bytes();
         self.shared.lent_bytes = 0;
         self.shared.bytes += lent;
@@ -347,7 +347,7 @@ mod tests {
         space.count(100);
         assert_eq!(space.lent_bytes(), 100);
         // It has 40 alone, and a third of 60.
-        space.has_part(&told(100, Part::of(60, 100, 3), 0), 3);
+        space.count_part(&told(100, Part::of(60, 100, 3), 0), 3);
         assert_eq!((space.count(100), space.lent_bytes()), (60, 20));
         space.inherits(30);
         assert_eq!((space.count(100), space.lent_bytes()), (90, 50));
@@ -369,10 +369,10 @@ mod tests {
         let counts = |spaces: [&mut Space; 3]| spaces.map(|space| space.count(100));
         assert_eq!(counts([&mut asked, &mut newcomer, &mut gone]), [0, 60, 40]);
         // One of the three was asked, one has come since, and of one there is nothing left.
-        asked.has_part(&told(100, Part::of(50, 100, 2), 0), 1);
+        asked.count_part(&told(100, Part::of(50, 100, 2), 0), 1);
         newcomer.gives_back_inherited(100);
         gone.gives_back_inherited(100);
-        gone.has_no_part();
+        gone.count_no_part();
         assert_eq!(counts([&mut asked, &mut newcomer, &mut gone]), [100, 0, 0]);
         assert_eq!([asked, newcomer, gone].map(|space| space.lent_bytes()), [100, 0, 0]);
     }
@@ -386,7 +386,7 @@ mod tests {
         let told = told(100, Part::of(85, 100, 2), 0);
         parent.joins(&family, 100);
         child.shares_all(true);
-        parent.has_part(&told, 2);
+        parent.count_part(&told, 2);
         assert_eq!(parent.lent_bytes(), 85);
         // It ends before another census: what the child alone has now is not given back.
         child.count(100);
@@ -403,7 +403,7 @@ mod tests {
         // It has told that it has all in common with one other; then it writes to ten pages.
         let part = Part::of(50 * PAGE, 100 * PAGE, 2);
         space.made_own(10);
-        space.has_part(&told(100 * PAGE, part, made_own), 2);
+        space.count_part(&told(100 * PAGE, part, made_own), 2);
         assert_eq!(space.count(100 * PAGE), 60 * PAGE);
         // Of pages in nobody else's count it takes none more.
         assert_eq!(space.counts_itself(50), 10);

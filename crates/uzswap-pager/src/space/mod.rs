@@ -242,7 +242,7 @@ impl Space {
 
     /// Takes this process for the space's.
     #[cfg(test)]
-    pub(super) fn is_this_process(&mut self) {
+    pub(super) fn take_this_process(&mut self) {
         self.files = Some(Arc::new(ProcessFiles::of_thread(std::process::id()).unwrap()));
     }
 

@@ -393,7 +393,7 @@ impl World {
         }
     }
 
-    fn is_unmapped(&mut self, thread: usize, range: &Range<usize>) {
+    fn tell_unmap(&mut self, thread: usize, range: &Range<usize>) {
         if self.machine.has_registered(range) {
             self.threads[thread].untold.push_back(Told::Unmap(range.clone()));
         }
@@ -403,14 +403,14 @@ impl World {
     fn unmap(&mut self, thread: usize) {
         let Some((region, part)) = self.part(thread) else { return };
         self.note(format!("{thread} unmaps {part:?}"));
-        self.is_unmapped(thread, &part);
+        self.tell_unmap(thread, &part);
         self.cut(thread, region, &part);
     }
 
     fn map_over(&mut self, thread: usize) {
         let Some((region, part)) = self.part(thread) else { return };
         self.note(format!("{thread} maps over {part:?}"));
-        self.is_unmapped(thread, &part);
+        self.tell_unmap(thread, &part);
         self.new_memory(part.clone());
         self.cut(thread, region, &part);
         self.threads[thread].regions.push(part);
@@ -437,7 +437,7 @@ impl World {
             0 if length < from.len() => {
                 let tail = from.start + length..from.end;
                 self.note(format!("{thread} shrinks {from:?} to {length}"));
-                self.is_unmapped(thread, &tail);
+                self.tell_unmap(thread, &tail);
                 self.cut(thread, region, &tail);
             }
             1 if length > from.len() && self.machine.is_free(&grown) => {
@@ -461,7 +461,7 @@ impl World {
                 self.note(format!("{thread} moves {from:?} to {to}, {length} pages"));
                 let into = to..to + length;
                 if !self.machine.is_free(&into) {
-                    self.is_unmapped(thread, &into);
+                    self.tell_unmap(thread, &into);
                     let is_under = |other: &Range<usize>| other.contains(&to);
                     let under = self.threads[thread].regions.iter().position(is_under);
                     self.cut(thread, under.expect("room in a region"), &into);
