@@ -27,6 +27,7 @@ use super::server::{Workers, count_of_workers};
 use super::slots::Slots;
 use super::status::{self, LIBRARY_NAME, Reporter};
 use super::timeline::Timeline;
+use super::tree::AskedLooks;
 use super::turns::AllTurns;
 use super::watcher::ToWatch;
 use super::written::{WriteBack, WriteBackOptions};
@@ -234,6 +235,7 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
         outsiders: Mutex::default(),
         outside: AtomicU64::new(0),
         in_use: AtomicU64::new(0),
+        asked_looks: AskedLooks::default(),
         largest_unmanaged: Mutex::default(),
         guard: OnceLock::new(),
         quiet: options.quiet,

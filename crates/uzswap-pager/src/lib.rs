@@ -94,7 +94,7 @@ use space::{Space, process_size, resident_bytes};
 pub use status::{ProcessStatus, RunStatus};
 pub use timeline::RunSample;
 use timeline::Timeline;
-use tree::Unmanaged;
+use tree::{AskedLooks, Unmanaged};
 use turns::AllTurns;
 pub use uncounted::Uncounted;
 use uncounted::UncountedPeak;
@@ -231,6 +231,7 @@ struct Pager {
     /// What was used when it was last looked at, each page once as far as is known. Where the
     /// limit is far, `sampled` may be more.
     in_use: AtomicU64,
+    asked_looks: AskedLooks,
     /// The largest of these.
     largest_unmanaged: Mutex<Option<Unmanaged>>,
     /// From the moment on in which pages leave: were the supervisor killed, and no descriptor of
@@ -682,11 +683,14 @@ impl Pager {
 
     /// The programs need more than the limit, and that cannot be helped: the largest is ended, as a
     /// memory cgroup does, be it managed or not. None is ended where a program without a helper has
-    /// freed enough since it was found, as by its own end.
+    /// freed enough since it was found, as by its own end, and has left no children that take it.
     fn end_largest(&self, why: &str) {
         let room = pressure::none_bytes(self.limit_bytes);
-        if self.recount_unmanaged() >= room && self.sample() <= self.limit_bytes - room {
-            return;
+        if self.recount_unmanaged() >= room {
+            self.asked_looks.look_now();
+            if self.sample() <= self.limit_bytes - room {
+                return;
+            }
         }
         let spaces = self.spaces();
         let by_size = spaces.iter().filter_map(|space| {

@@ -8,9 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::PathBuf;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::{Arc, OnceLock, PoisonError};
+use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
 use super::other_load::{OtherLoad, Used};
@@ -60,6 +61,30 @@ pub(super) struct Unmanaged {
     pub(super) thread: u32,
 }
 
+/// Looks that others ask for.
+#[derive(Debug, Default)]
+pub(super) struct AskedLooks {
+    /// The thread that looks, once there is one.
+    thread: OnceLock<Thread>,
+    asked: AtomicU64,
+    done: AtomicU64,
+}
+
+impl AskedLooks {
+    /// How long a look is waited for at most.
+    const PATIENCE: Duration = Duration::from_secs(1);
+
+    /// Has the thread look now, and waits until it has.
+    pub(super) fn look_now(&self) {
+        let Some(thread) = self.thread.get() else { return };
+        let (since, number) = (Instant::now(), self.asked.fetch_add(1, Relaxed) + 1);
+        thread.unpark();
+        while self.done.load(Acquire) < number && since.elapsed() < Self::PATIENCE {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
 /// What is known of the tree.
 struct Tree {
     pager: Arc<Pager>,
@@ -93,14 +118,20 @@ pub(super) fn start(pager: &Arc<Pager>) -> io::Result<JoinHandle<()>> {
 impl Tree {
     fn run(mut self) {
         self.pager.raised.lower_this();
+        let _ = self.pager.asked_looks.thread.set(thread::current()); // the only one
         status::distinct_places().iter().for_each(|place| remove_left(place));
         let surveys = start_surveys(&self.pager);
         let (mut next_look, mut next_full_look) = (Instant::now(), Instant::now());
         let mut load_after = Some(next_look + LOAD_AFTER);
         while !self.pager.stop.load(Relaxed) {
-            if Instant::now() >= next_look {
-                let (began, is_full) = (process::thread_time(), Instant::now() >= next_full_look);
+            let looks = &self.pager.asked_looks;
+            let asked = looks.asked.load(Relaxed);
+            let is_asked = asked > looks.done.load(Relaxed);
+            if is_asked || Instant::now() >= next_look {
+                let is_full = is_asked || Instant::now() >= next_full_look;
+                let began = process::thread_time();
                 let has_newcomers = self.look(is_full);
+                self.pager.asked_looks.done.store(asked, Release);
                 if is_full {
                     next_full_look = Instant::now() + LOOK_EVERY;
                 }
