@@ -326,10 +326,10 @@ pub fn run_when_idle(thread: Option<u32>, on: bool) -> io::Result<()> {
 /// Has the kernel run this thread before all usual ones (`SCHED_FIFO`), until
 /// [`run_when_idle`] has it run as others do.
 ///
-/// It must run as others do before it is to run when nobody else would. Linux 6.18 does not scale
-/// the load of a thread in this class to a new weight. Each step from here to `SCHED_IDLE` then
-/// multiplies the load of the session (autogroup) by the ratio of the weights, 341 at nice 0. After
-/// a few, the session's share of a processor is 2 of 1048576.
+/// The thread must run as others do before it is to run when nobody else would: Linux 6.18 does not
+/// scale the load of a thread in this class to a new weight. Each step from here to `SCHED_IDLE`
+/// then multiplies the load of the session (autogroup) by the ratio of the weights, 341 at nice 0.
+/// After a few, the session's share of a processor is 2 of 1048576.
 ///
 /// # Errors
 ///

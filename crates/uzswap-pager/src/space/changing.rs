@@ -410,7 +410,7 @@ impl Space {
         }
     }
 
-    /// Forgets what was done and untold: all of it is told.
+    /// Forgets changes that were pending: the events of all of them were read.
     pub(crate) fn forget_changes(&mut self, release: &mut dyn FnMut(u32)) {
         self.moved_in = Ranges::default();
         self.untold = Ranges::default();

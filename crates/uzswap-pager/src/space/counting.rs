@@ -187,8 +187,8 @@ impl Space {
         self.shared.is_unsure
     }
 
-    /// Counts the part that it has told, as all of its family have; what they have in common is in
-    /// the count `of` so many.
+    /// Counts the part that it has reported, as all of its family have; what they share is in the
+    /// count `of` so many.
     pub(crate) fn count_part(&mut self, told: &Told, of: u32) {
         let Told { at, resident, part, made_own_bytes } = *told;
         let (counted, part_bytes) = part.counted_of(of);
@@ -205,8 +205,8 @@ impl Space {
         self.count(resident); // were it to end before it is looked at
     }
 
-    /// Counts nothing in common with others for a process that has ended: that is in the count of
-    /// those that have told their part.
+    /// Counts no shared page of a process that has ended: those are in the count of processes that
+    /// have reported their part.
     pub(crate) fn count_no_part(&mut self) {
         let lent = self.lent_bytes();
         self.shared.lent_bytes = 0;
