@@ -682,8 +682,8 @@ impl Pager {
     }
 
     /// The programs need more than the limit, and that cannot be helped: the largest is ended, as a
-    /// memory cgroup does, be it managed or not. The supervisor ends none where an unmanaged program
-    /// has freed enough since it was found, as by its own end. Children of that program count.
+    /// memory cgroup does, be it managed or not. The supervisor ends none where an unmanaged
+    /// program has freed enough since it was found, as by its own end. Its children count.
     fn end_largest(&self, why: &str) {
         let room = pressure::none_bytes(self.limit_bytes);
         if self.recount_unmanaged() >= room {
