@@ -82,7 +82,9 @@ TESTS = [
 # Why a test may differ: docs/reference/selftests.md has the same in words.
 THREAD = "the helper may map memory where the test has just found a place"
 BUSY = "EBUSY: the program's own userfaultfd on memory that is registered"
+HUGE = "the kernel makes no huge page of registered memory where some of its pages are missing"
 KNOWN = {
+    "khugepaged": HUGE,
     "ksm_functional_tests": BUSY,
     "map_fixed_noreplace": THREAD,
     "pagemap_ioctl": BUSY,
