@@ -110,9 +110,6 @@ impl Governor {
             let least = if self.share.is_raised { Duration::ZERO } else { looked * ORDINARY_PART };
             self.pager.pause(pause.max(least.min(LOOK_MAX)));
         }
-        if let Some(tree) = &self.tree {
-            tree.thread().unpark();
-        }
         let ordinary_ns = self.share.account.ordinary().as_nanos() as u64;
         self.pager.ordinary_priority_ns.store(ordinary_ns, Ordering::Relaxed);
         self.workers.drain(..).try_for_each(end_of)
@@ -167,7 +164,7 @@ impl Governor {
         }
         let is_grown = self.pager.uncounted.is_due(self.pager.others.load(Ordering::Relaxed));
         match &self.tree {
-            Some(tree) if is_grown => tree.thread().unpark(),
+            Some(_) if is_grown => self.pager.tree_bell.ring(),
             None if is_grown || self.start.elapsed() >= tree::LOOK_SOON => {
                 self.tree = Some(self.beside_others(|governor| tree::start(&governor.pager))?);
             }

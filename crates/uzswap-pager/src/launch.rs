@@ -225,6 +225,7 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
         over: setup("create an eventfd", wake_descriptor())?,
         bell: Bell::default(),
         census_bell: Bell::default(),
+        tree_bell: Bell::default(),
         end: Bell::default(),
         unmanaged: AtomicU64::new(0),
         unmanaged_each: Mutex::default(),

@@ -212,6 +212,8 @@ struct Pager {
     bell: Bell,
     /// The census is due, or not any more.
     census_bell: Bell,
+    /// The thread that looks at the tree of processes is to go on.
+    tree_bell: Bell,
     /// Rung for the governor, at the end.
     end: Bell,
     /// Anonymous memory of processes without a helper, but for outsiders; and of each.
@@ -644,6 +646,7 @@ impl Pager {
         self.stop.store(true, Ordering::Relaxed);
         self.bell.ring();
         self.census_bell.ring();
+        self.tree_bell.ring();
         self.end.ring();
         self.to_watch.end();
         wake(&self.over);
@@ -687,7 +690,7 @@ impl Pager {
     fn end_largest(&self, why: &str) {
         let room = pressure::none_bytes(self.limit_bytes);
         if self.recount_unmanaged() >= room {
-            self.asked_looks.look_now();
+            self.look_at_tree();
             if self.sample() <= self.limit_bytes - room {
                 return;
             }

@@ -10,8 +10,8 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::{Arc, OnceLock, PoisonError};
-use std::thread::{self, JoinHandle, Thread};
+use std::sync::{Arc, PoisonError};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::other_load::{OtherLoad, Used};
@@ -61,25 +61,23 @@ pub(super) struct Unmanaged {
     pub(super) thread: u32,
 }
 
-/// Looks that others ask for.
+/// Looks that others ask for: how many, and how many of these were done.
 #[derive(Debug, Default)]
 pub(super) struct AskedLooks {
-    /// The thread that looks, once there is one.
-    thread: OnceLock<Thread>,
     asked: AtomicU64,
     done: AtomicU64,
 }
 
-impl AskedLooks {
-    /// How long a look is waited for at most.
-    const PATIENCE: Duration = Duration::from_secs(1);
+/// How long a look that was asked for is waited for at most.
+const PATIENCE: Duration = Duration::from_secs(1);
 
-    /// Has the thread look now, and waits until it has.
-    pub(super) fn look_now(&self) {
-        let Some(thread) = self.thread.get() else { return };
-        let (since, number) = (Instant::now(), self.asked.fetch_add(1, Relaxed) + 1);
-        thread.unpark();
-        while self.done.load(Acquire) < number && since.elapsed() < Self::PATIENCE {
+impl Pager {
+    /// Has the thread look at the tree now, and waits until it has.
+    pub(super) fn look_at_tree(&self) {
+        let AskedLooks { asked, done } = &self.asked_looks;
+        let (since, number) = (Instant::now(), asked.fetch_add(1, Relaxed) + 1);
+        self.tree_bell.ring();
+        while done.load(Acquire) < number && since.elapsed() < PATIENCE {
             thread::sleep(Duration::from_millis(1));
         }
     }
@@ -100,7 +98,7 @@ struct Tree {
     thrashing: Thrashing,
 }
 
-/// Starts the thread. To be unparked at the end.
+/// Starts the thread. Its bell is to be rung at the end.
 pub(super) fn start(pager: &Arc<Pager>) -> io::Result<JoinHandle<()>> {
     let pager = Arc::clone(pager);
     let tree = Tree {
@@ -118,15 +116,14 @@ pub(super) fn start(pager: &Arc<Pager>) -> io::Result<JoinHandle<()>> {
 impl Tree {
     fn run(mut self) {
         self.pager.raised.lower_this();
-        let _ = self.pager.asked_looks.thread.set(thread::current()); // the only one
         status::distinct_places().iter().for_each(|place| remove_left(place));
         let surveys = start_surveys(&self.pager);
         let (mut next_look, mut next_full_look) = (Instant::now(), Instant::now());
         let mut load_after = Some(next_look + LOAD_AFTER);
         while !self.pager.stop.load(Relaxed) {
-            let looks = &self.pager.asked_looks;
-            let asked = looks.asked.load(Relaxed);
-            let is_asked = asked > looks.done.load(Relaxed);
+            let AskedLooks { asked, done } = &self.pager.asked_looks;
+            let asked = asked.load(Relaxed);
+            let is_asked = asked > done.load(Relaxed);
             if is_asked || Instant::now() >= next_look {
                 let is_full = is_asked || Instant::now() >= next_full_look;
                 let began = process::thread_time();
@@ -144,7 +141,7 @@ impl Tree {
             }
             let _ = surveys.as_ref().map(|surveys| surveys.thread().unpark());
             let next = load_after.unwrap_or(next_look).min(next_look);
-            thread::park_timeout(next.saturating_duration_since(Instant::now()));
+            self.pager.tree_bell.wait(next.saturating_duration_since(Instant::now()));
         }
     }
 
