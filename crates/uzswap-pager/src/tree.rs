@@ -98,7 +98,7 @@ struct Tree {
     thrashing: Thrashing,
 }
 
-/// Starts the thread. Its bell is to be rung at the end.
+/// Starts the thread, which ends once its bell rings after `Pager::stop` was set.
 pub(super) fn start(pager: &Arc<Pager>) -> io::Result<JoinHandle<()>> {
     let pager = Arc::clone(pager);
     let tree = Tree {
