@@ -14,6 +14,10 @@
 //!
 //! The helper stays there, too: where it runs on another processor than the program, each run of
 //! pages that it moves interrupts the program (25 us for a single page).
+//!
+//! Where threads of one space take turns, a worker gives way to all of them, on any processor: as a
+//! rule, the thread that it has just woken needs the one that it has
+//! (docs/experiments/2026-11-26-run-threads.md).
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -37,6 +41,8 @@ pub(super) struct Company {
     /// The thread of the last fault, and how many of its faults were the last ones.
     thread: u32,
     in_a_row: u32,
+    /// It is that of several threads that take turns.
+    is_of_several: bool,
     /// Where server and helper stay.
     place: Option<CpuSet>,
     /// Of that thread's process.
@@ -73,6 +79,7 @@ impl Company {
             turns,
             thread: 0,
             in_a_row: 0,
+            is_of_several: false,
             place: None,
             helper: None,
             woke: Instant::now(),
@@ -91,7 +98,8 @@ impl Company {
     /// before it.
     pub(super) fn give_way(&mut self) {
         let Some(anywhere) = self.anywhere else { return };
-        if self.place.is_some() && !self.turns.give_way() {
+        let keeps_some = self.place.is_some() || self.is_of_several;
+        if keeps_some && !self.turns.give_way() {
             self.part(&anywhere);
         }
         self.woke = Instant::now();
@@ -120,9 +128,7 @@ impl Company {
         if self.in_a_row < FAULTS_IN_A_ROW {
             return None;
         }
-        if !*self.may_give_way.get_or_insert_with(process::may_return_from_idle)
-            || self.turns.is_fed()
-        {
+        if !self.may_give_way() {
             self.part(&anywhere);
             return None;
         }
@@ -153,6 +159,21 @@ impl Company {
         Some(Drawn { turns: Arc::clone(&self.turns), thread, anywhere })
     }
 
+    /// A thread waits for a page, of several that take turns and that all workers answer: keeps all
+    /// of them company, if the server may give way.
+    pub(super) fn keep_several(&mut self) {
+        if !self.is_of_several {
+            self.leave();
+            self.is_of_several = self.may_give_way();
+        }
+    }
+
+    /// Whether the server may run when nobody else would, and it is not fed.
+    fn may_give_way(&mut self) -> bool {
+        *self.may_give_way.get_or_insert_with(process::may_return_from_idle)
+            && !self.turns.is_fed()
+    }
+
     /// Something is to be done that takes longer than a fault: keeps nobody company for now.
     pub(super) fn leave(&mut self) {
         if let Some(anywhere) = self.anywhere {
@@ -163,7 +184,7 @@ impl Company {
 
     /// Server and helper may be anywhere again.
     fn part(&mut self, anywhere: &CpuSet) {
-        self.has_missed = false;
+        (self.has_missed, self.is_of_several) = (false, false);
         self.turns.take_part();
         if self.place.take().is_some() {
             // It may have ended since, and its number be another's.
@@ -270,5 +291,36 @@ mod tests {
         company.keep(Some(raw(other.number) + 1), own);
         assert!(!company.gives_way());
         assert_eq!(count(None), all.count());
+    }
+
+    #[test]
+    fn several_threads_are_kept_company_anywhere() {
+        let mut company = Company::new(Arc::default());
+        let Some(all) = company.anywhere else { return }; // one processor: nothing to choose
+        if !process::may_return_from_idle() {
+            return;
+        }
+        let other = other();
+        let own = Some(raw(rustix::thread::gettid()));
+        for _ in 0..FAULTS_IN_A_ROW {
+            company.keep(Some(raw(other.number)), own);
+        }
+        company.give_way();
+        assert!(company.gives_way());
+        assert_eq!(count(None), 1);
+        for _ in 0..2 {
+            company.keep_several();
+            company.give_way();
+            assert!(company.gives_way());
+            assert_eq!(count(None), all.count());
+        }
+        // The same thread, and now by itself.
+        company.keep(Some(raw(other.number)), own);
+        company.give_way();
+        assert!(!company.gives_way());
+        company.keep_several();
+        company.leave();
+        company.give_way();
+        assert!(!company.gives_way());
     }
 }

@@ -353,7 +353,11 @@ impl Server {
             }
             let known = space.thread_told(thread);
             self.see(desk, id, &mut space, thread, start);
-            drawn = desk.company.keep(known.filter(|_| !space.has_all_workers), space.thread);
+            if space.has_all_workers {
+                desk.company.keep_several();
+            } else {
+                drawn = desk.company.keep(known, space.thread);
+            }
             let is_helper =
                 known.is_some() && known == space.thread || space.is_helper_apart(thread);
             let by = if is_helper { By::Helper } else { By::Program };
