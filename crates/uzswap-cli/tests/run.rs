@@ -71,6 +71,8 @@ fn main() -> ExitCode {
     add(name, missing.clone(), Box::new(growth_after_forks));
     let name = "growth_beside_barriers_is_held_back".to_owned();
     add(name, missing.clone(), Box::new(growth_beside_barriers));
+    let name = "growth_beside_unknown_mappings_is_held_back".to_owned();
+    add(name, missing.clone(), Box::new(growth_beside_unknown));
     let name = "faults_that_are_told_again_count_once".to_owned();
     add(name, missing.clone(), Box::new(repeated_faults));
     let name = "copies_that_do_not_fit_are_held_back".to_owned();
@@ -434,6 +436,15 @@ fn growth_beside_barriers() {
     let told = report("32M", "grow-beside-barriers");
     let peak = told["peak_bytes"].as_u64().unwrap();
     assert!(peak < (32 << 20) * 6 / 5, "{told}");
+}
+
+/// 64 MiB, of a program with 16,384 mappings: the first look at all of them takes 30 ms.
+fn growth_beside_unknown() {
+    for scenario in ["grow-below-mappings", "grow-above-mappings"] {
+        let told = report("32M", scenario);
+        let peak = told["peak_bytes"].as_u64().unwrap();
+        assert!(peak < (32 << 20) * 11 / 10, "{scenario}: {told}");
+    }
 }
 
 /// The kernel tells the fault of a thread once more for each signal that comes in the meantime. The

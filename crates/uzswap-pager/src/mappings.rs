@@ -34,6 +34,9 @@ pub(super) const READ_WRITE: Rights = (libc::PROT_READ | libc::PROT_WRITE) as Ri
 /// bytes.
 const NAME_MAX: usize = 128;
 
+/// A mapping of so many bytes is large. A program fills as much in half a millisecond.
+const LARGE_BYTES: u64 = 1 << 20;
+
 /// Those that were found among all mappings, which come in the order of their addresses.
 #[derive(Debug, Default)]
 struct Found {
@@ -66,6 +69,12 @@ impl Mappings {
     /// collector that protects single pages has thousands of mappings, most of them known.
     pub(super) fn outside(&self, known: &Ranges) -> io::Result<Vec<Mapping>> {
         or_by_text(self.outside_by_query(known), || self.all_by_text())
+    }
+
+    /// The large ones, in the order of addresses; none where the kernel cannot be asked. The kernel
+    /// is asked at addresses this far apart, not for each of thousands of small ones.
+    pub(super) fn large(&self) -> io::Result<Vec<Mapping>> {
+        or_by_text(self.large_by_query(), || Ok(Vec::new()))
     }
 
     /// Those in which these ranges begin, which are in the order of their addresses; or more of
@@ -147,6 +156,23 @@ impl Mappings {
             found.add(range, mapped.is_guard(), self.is_anonymous(&mapped)?);
         }
         Ok(found.mappings)
+    }
+
+    fn large_by_query(&self) -> io::Result<Vec<Mapping>> {
+        let (mut found, mut at) = (Vec::new(), 0);
+        while let Some(mapped) = maps::query(&self.0, at, &mut [])? {
+            let range = mapped.range.clone();
+            // A large one that begins before this address has it.
+            at = range.end.max(range.start + LARGE_BYTES);
+            if at == range.end && self.is_anonymous(&mapped)? {
+                let below = maps::query(&self.0, range.start.saturating_sub(1), &mut [])?;
+                let is_guard = |below: Mapped| below.range.end == range.start && below.is_guard();
+                let (is_above_guard, has_no_access) =
+                    (below.is_some_and(is_guard), mapped.is_guard());
+                found.push(Mapping { range, is_above_guard, has_no_access });
+            }
+        }
+        Ok(found)
     }
 
     fn at_by_query(&self, address: u64) -> io::Result<Option<Mapping>> {
@@ -244,6 +270,9 @@ mod tests {
     use std::fs;
     use std::process::{Child, Command};
 
+    use uzswap::page::PAGE_SIZE;
+    use uzswap_sys::pages::PageRun;
+
     use super::*;
 
     /// A process whose mappings do not change while it is looked at.
@@ -298,12 +327,35 @@ mod tests {
         let ranges = starts(&by_text);
         assert_eq!(starts(&mappings.at(&ranges).unwrap()), ranges);
         assert_eq!(mappings.at(&[]).unwrap(), []);
+        let is_large = |mapping: &Mapping| mapping.range.end - mapping.range.start >= LARGE_BYTES;
+        let by_text: Vec<Mapping> = by_text.into_iter().filter(is_large).collect();
+        assert_eq!(mappings.large().unwrap(), by_text);
         // Where nothing is, what comes next is not meant.
         let below = ranges[0].start - 1..ranges[0].end;
         let found = mappings.at(std::slice::from_ref(&below)).unwrap();
         assert!(!found.iter().any(|found| found.range.contains(&below.start)));
         drop(still);
         assert!(mappings.outside(&Ranges::new()).is_err(), "it has ended");
+    }
+
+    #[test]
+    fn large_mappings_are_found_among_many() {
+        const COUNT: usize = LARGE_BYTES as usize / PAGE_SIZE;
+        // Side by side, they would be one mapping.
+        let map = |at: usize| match at.is_multiple_of(2) {
+            true => PageRun::map(COUNT),
+            false => PageRun::map_shared(1),
+        };
+        let runs: Vec<PageRun> = (0..40).map(|at| map(at).unwrap()).collect();
+        let mappings = Mappings::new(File::open("/proc/self/maps").unwrap());
+        let large = mappings.large().unwrap();
+        assert!(large.iter().all(|it| it.range.end - it.range.start >= LARGE_BYTES));
+        assert!(large.is_sorted_by_key(|it| it.range.start));
+        for run in &runs {
+            let start = run.as_ptr().addr() as u64;
+            let is_found = large.iter().any(|it| it.range.contains(&start));
+            assert_eq!(is_found, !run.is_shared(), "{start:x}");
+        }
     }
 
     #[test]

@@ -221,6 +221,20 @@ pub(crate) fn grow_beside_barriers() {
     }
 }
 
+/// Memory that is filled at once, below or above 16,384 mappings that nobody has looked at yet. The
+/// kernel maps from the top down.
+pub(crate) fn grow_beside_unknown(is_below: bool) {
+    let large = || raw::map(0, 2 * PAGES * PAGE, raw::READ_WRITE, raw::PRIVATE, -1).expect("mmap");
+    let above = (!is_below).then(large);
+    for _ in 0..2 {
+        let pieces = map(raw::READ);
+        (0..PAGES).step_by(2).for_each(|page| protect(pieces, page..page + 1, raw::READ_WRITE));
+    }
+    let at = above.unwrap_or_else(large);
+    (0..2 * PAGES).for_each(|page| fill(at, page, 1));
+    (0..2 * PAGES).for_each(|page| check(at, page, 1));
+}
+
 /// Threads change the rights of their memory all the time, and map, unmap and move it: whatever
 /// leaves at that moment.
 pub(crate) fn rights_change() {

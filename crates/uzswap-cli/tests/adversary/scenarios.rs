@@ -245,6 +245,8 @@ pub(crate) fn run(name: &str) -> ! {
         "no-more-mappings" => rights::no_more_mappings(),
         "write-barrier" => rights::write_barrier(),
         "grow-beside-barriers" => rights::grow_beside_barriers(),
+        "grow-below-mappings" => rights::grow_beside_unknown(true),
+        "grow-above-mappings" => rights::grow_beside_unknown(false),
         "rights-change" => rights::rights_change(),
         "read-only-forked" => rights::forked(),
         // The helper's memory for pages that leave was locked, too, and is filled since.

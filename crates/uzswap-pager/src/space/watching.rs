@@ -118,7 +118,9 @@ impl Space {
         self.register_identity();
         self.know_fork_advice();
         let parts = self.unwatched(files.mappings.outside(&self.watched)?);
-        let registered = register(&self.uffd, &files, parts)?;
+        let mut registering = Registering::default();
+        registering.register(&self.uffd, &files, parts)?;
+        let registered = registering.in_order();
         let now = files.mappings.at(&registered)?;
         self.watch_registered(registered, &now, may_protect);
         Ok(())
@@ -260,7 +262,7 @@ impl Space {
 /// thread that changes mappings does not get to run. What it does is not read meanwhile: of what
 /// is told to have moved to where it was unmapped, the kernel is asked whether it is registered.
 pub(crate) fn watch(space: &SpaceLock, release: &mut dyn FnMut(u32)) -> io::Result<()> {
-    let (files, uffd, known, has_advice) = {
+    let (files, uffd, mut known, has_advice) = {
         let mut space = lock(space);
         space.looks.began = Some(Instant::now());
         if space.shares_unwatched {
@@ -271,9 +273,11 @@ pub(crate) fn watch(space: &SpaceLock, release: &mut dyn FnMut(u32)) -> io::Resu
         (files, Arc::clone(&space.uffd), space.watched.clone(), space.has_fork_advice())
     };
     let size = files.size().map(|size| size.mapped);
-    let mappings = files.mappings.outside(&known)?;
+    // Where nothing is known yet, the large ones are registered first: they grow most.
+    let is_first = known == Ranges::default();
+    let found = if is_first { files.mappings.large() } else { files.mappings.outside(&known) }?;
     let events = space.lock_events();
-    let (parts, protects, is_settled, is_all) = {
+    let (protects, is_settled, is_all) = {
         let mut space = lock(space);
         // Where some went that was known, something else may have come meanwhile.
         let is_all = known.iter().all(|part| space.watched.outside(part).is_empty());
@@ -282,13 +286,27 @@ pub(crate) fn watch(space: &SpaceLock, release: &mut dyn FnMut(u32)) -> io::Resu
             space.settle(release);
             space.looks.changed = Some(Ranges::default());
         }
+        (space.protects, is_settled, is_all)
+    };
+    let mut registering = Registering::default();
+    let mut register = |mappings| {
+        let mut space = lock(space);
         let mut parts = space.unwatched(mappings);
         if !is_settled {
             space.leave_uncertain(&mut parts);
         }
-        (parts, space.protects, is_settled, is_all)
+        drop(space);
+        registering.register(&uffd, &files, parts)
     };
-    let registered = register(&uffd, &files, parts);
+    if is_first {
+        // But for guards: by a guard, the walk tells the stack above it.
+        let has_access = found.iter().filter(|mapping| !mapping.has_no_access);
+        has_access.for_each(|mapping| known.insert(mapping.range.clone()));
+    }
+    let mut registered = register(found);
+    if is_first {
+        registered = registered.and_then(|()| register(files.mappings.outside(&known)?));
+    }
     if !has_advice {
         // The kernel looks at all pages for it: the program grows by faults meanwhile.
         let told = files.mappings_with(FORK_ADVICE);
@@ -297,9 +315,12 @@ pub(crate) fn watch(space: &SpaceLock, release: &mut dyn FnMut(u32)) -> io::Resu
     drop(events);
     if !is_settled {
         // It grows by faults now, but does not count before it is certain what it is.
-        return registered.map(drop);
+        return registered;
     }
-    let found = registered.and_then(|parts| Ok((files.mappings.at(&parts)?, parts)));
+    let found = registered.and_then(|()| {
+        let parts = registering.in_order();
+        Ok((files.mappings.at(&parts)?, parts))
+    });
     let mut space = lock(space);
     let changed = space.looks.changed.take().unwrap_or_default();
     let (now, registered) = found?;
@@ -314,41 +335,66 @@ pub(crate) fn watch(space: &SpaceLock, release: &mut dyn FnMut(u32)) -> io::Resu
     Ok(())
 }
 
-/// Registers what is not watched; what was.
-fn register(
-    uffd: &Userfaultfd,
-    files: &ProcessFiles,
-    unwatched: Vec<Unwatched>,
-) -> io::Result<Vec<Range<u64>>> {
-    let mut registered = Vec::new();
-    let (mut stacks, mut most) = (0, STACKS_MIN);
-    for Unwatched { mapping, parts, spared_pages } in unwatched {
-        let may_be_stack = spared_pages == Some(STACK_PAGES);
-        if may_be_stack && stacks == STACKS_MIN && most == STACKS_MIN {
-            most += threads(files.thread).map_or(0, |threads| threads.count() * 2);
-        }
-        let is_too_many = may_be_stack && stacks >= most;
-        let is_spared = spared_pages.is_some_and(|pages| {
-            // A stack is mapped without rights: it may have got them since, and pages.
-            let has_rights_now = || pages == 0 && !files.mappings.has_no_access(&mapping);
-            files.has_at_most(mapping.clone(), pages) || has_rights_now()
-        });
-        if !is_too_many && is_spared {
-            stacks += usize::from(may_be_stack);
-            continue;
-        }
-        for part in parts {
-            // For write protection, too, from the start: to register it again before a fork would
-            // watch what is mapped there by then, and take it for what was.
-            match uffd.register(part.clone(), true, true) {
-                Ok(()) => registered.push(part),
-                // It went, or another userfaultfd has it, or it is of a special kind.
-                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Err(error),
-                Err(_) => {}
+/// Memory that a look registers.
+#[derive(Default)]
+struct Registering {
+    registered: Vec<Range<u64>>,
+    /// Mappings that were spared as stacks, and how many may be, where there are more than
+    /// [`STACKS_MIN`].
+    stacks: usize,
+    stacks_max: Option<usize>,
+}
+
+impl Registering {
+    /// Registers parts of mappings, but for guards and stacks.
+    fn register(
+        &mut self,
+        uffd: &Userfaultfd,
+        files: &ProcessFiles,
+        unwatched: Vec<Unwatched>,
+    ) -> io::Result<()> {
+        for Unwatched { mapping, parts, spared_pages } in unwatched {
+            let may_be_stack = spared_pages == Some(STACK_PAGES);
+            let is_too_many = may_be_stack && self.has_too_many_stacks(files);
+            let is_spared = spared_pages.is_some_and(|pages| {
+                // A stack is mapped without rights: it may have got them since, and pages.
+                let has_rights_now = || pages == 0 && !files.mappings.has_no_access(&mapping);
+                files.has_at_most(mapping.clone(), pages) || has_rights_now()
+            });
+            if !is_too_many && is_spared {
+                self.stacks += usize::from(may_be_stack);
+                continue;
+            }
+            for part in parts {
+                // For write protection, too, from the start: to register it again before a fork
+                // would watch what is mapped there by then, and take it for what was.
+                match uffd.register(part.clone(), true, true) {
+                    Ok(()) => self.registered.push(part),
+                    // It went, or another userfaultfd has it, or it is of a special kind.
+                    Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Err(error),
+                    Err(_) => {}
+                }
             }
         }
+        Ok(())
     }
-    Ok(registered)
+
+    /// All registered ranges, in the order of addresses.
+    fn in_order(mut self) -> Vec<Range<u64>> {
+        self.registered.sort_by_key(|part| part.start);
+        self.registered.dedup();
+        self.registered
+    }
+
+    /// Whether as many were spared as there may be stacks.
+    fn has_too_many_stacks(&mut self, files: &ProcessFiles) -> bool {
+        if self.stacks < STACKS_MIN {
+            return false;
+        }
+        let threads = || threads(files.thread).map_or(0, |threads| threads.count());
+        let most = self.stacks_max.get_or_insert_with(|| STACKS_MIN + threads() * 2);
+        self.stacks >= *most
+    }
 }
 
 #[cfg(test)]
