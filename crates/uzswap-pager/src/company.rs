@@ -170,8 +170,7 @@ impl Company {
 
     /// Whether the server may run when nobody else would, and it is not fed.
     fn may_give_way(&mut self) -> bool {
-        *self.may_give_way.get_or_insert_with(process::may_return_from_idle)
-            && !self.turns.is_fed()
+        *self.may_give_way.get_or_insert_with(process::may_return_from_idle) && !self.turns.is_fed()
     }
 
     /// Something is to be done that takes longer than a fault: keeps nobody company for now.
