@@ -15,8 +15,8 @@
 //! The helper stays there, too: where it runs on another processor than the program, each run of
 //! pages that it moves interrupts the program (25 us for a single page).
 //!
-//! Where threads of one space take turns, a worker gives way to all of them, on any processor: as a
-//! rule, the thread that it has just woken needs the one that it has
+//! Where threads of one space take turns, a worker gives way to all of them, on any processor. As a
+//! rule, the thread that it has just woken is to run where the worker is
 //! (docs/experiments/2026-11-26-run-threads.md).
 
 use std::sync::Arc;
@@ -41,7 +41,7 @@ pub(super) struct Company {
     /// The thread of the last fault, and how many of its faults were the last ones.
     thread: u32,
     in_a_row: u32,
-    /// It is that of several threads that take turns.
+    /// The worker gives way to several threads that take turns.
     is_of_several: bool,
     /// Where server and helper stay.
     place: Option<CpuSet>,

@@ -124,6 +124,7 @@ impl Desk {
     /// nothing locked: they may run before this goes on.
     fn wake(&mut self, mut server: MutexGuard<'_, Server>) {
         std::mem::swap(&mut self.to_wake, &mut server.to_wake);
+        // Threads that wait for room would be woken in vain each time.
         let may_join = server.waiting.is_empty();
         drop(server);
         if self.to_wake.is_empty() {
@@ -142,8 +143,8 @@ impl Desk {
     }
 }
 
-/// Makes one range of all that follow one another in a space, and of what is between them: a thread
-/// that waits there is woken in vain, and tells its fault again.
+/// Makes one range of those that follow one another in a space, with all that is between them. A
+/// thread that waits there is woken in vain, and tells its fault again.
 fn join_ranges<T>(to_wake: &mut Vec<(Arc<T>, Range<u64>)>) {
     to_wake.dedup_by(|(next, more), (space, range)| {
         let is_same = Arc::ptr_eq(next, space);
@@ -197,8 +198,8 @@ impl Server {
     }
 
     /// Has all workers read a userfaultfd that one has; whether more than one do. For a fault, the
-    /// kernel wakes both of two workers, because one may be where no processor is free for it. It
-    /// wakes one of more than two.
+    /// kernel wakes both of two workers, because one may be where no processor is free for it. Of
+    /// more than two, the kernel wakes one.
     fn give_to_all(&self, has_it: usize, id: u32, uffd: &Userfaultfd) -> bool {
         let token = || Token::Userfaultfd(id).data();
         let workers = self.busy.len();
