@@ -225,6 +225,15 @@ mod tests {
         Other { number: start.recv().unwrap(), _end: end }
     }
 
+    /// Company that may be kept, all processors, a thread to keep it with, and this one in the
+    /// place of its helper.
+    fn company() -> Option<(Company, CpuSet, Other, Option<u32>)> {
+        let company = Company::new(Arc::default());
+        let all = company.anywhere?; // one processor: nothing to choose
+        let own = Some(raw(rustix::thread::gettid()));
+        process::may_return_from_idle().then(|| (company, all, other(), own))
+    }
+
     fn raw(thread: Pid) -> u32 {
         thread.as_raw_nonzero().get() as u32
     }
@@ -253,13 +262,7 @@ mod tests {
 
     #[test]
     fn a_thread_is_kept_company_while_it_alone_faults() {
-        let mut company = Company::new(Arc::default());
-        let Some(all) = company.anywhere else { return }; // one processor: nothing to choose
-        if !process::may_return_from_idle() {
-            return;
-        }
-        let other = other();
-        let own = Some(raw(rustix::thread::gettid()));
+        let Some((mut company, all, other, own)) = company() else { return };
         for _ in 1..FAULTS_IN_A_ROW {
             assert!(company.keep(Some(raw(other.number)), own).is_none());
             company.give_way();
@@ -294,13 +297,7 @@ mod tests {
 
     #[test]
     fn several_threads_are_kept_company_anywhere() {
-        let mut company = Company::new(Arc::default());
-        let Some(all) = company.anywhere else { return }; // one processor: nothing to choose
-        if !process::may_return_from_idle() {
-            return;
-        }
-        let other = other();
-        let own = Some(raw(rustix::thread::gettid()));
+        let Some((mut company, all, other, own)) = company() else { return };
         for _ in 0..FAULTS_IN_A_ROW {
             company.keep(Some(raw(other.number)), own);
         }

@@ -167,8 +167,8 @@ impl Mappings {
             if at == range.end && self.is_anonymous(&mapped)? {
                 let below = maps::query(&self.0, range.start.saturating_sub(1), &mut [])?;
                 let is_guard = |below: Mapped| below.range.end == range.start && below.is_guard();
-                let (is_above_guard, has_no_access) =
-                    (below.is_some_and(is_guard), mapped.is_guard());
+                let is_above_guard = below.is_some_and(is_guard);
+                let has_no_access = mapped.is_guard();
                 found.push(Mapping { range, is_above_guard, has_no_access });
             }
         }

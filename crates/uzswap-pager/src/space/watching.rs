@@ -298,15 +298,14 @@ pub(crate) fn watch(space: &SpaceLock, release: &mut dyn FnMut(u32)) -> io::Resu
         drop(space);
         registering.register(&uffd, &files, parts)
     };
-    if is_first {
+    let registered = if is_first {
         // But for guards: by a guard, the walk tells the stack above it.
         let has_access = found.iter().filter(|mapping| !mapping.has_no_access);
         has_access.for_each(|mapping| known.insert(mapping.range.clone()));
-    }
-    let mut registered = register(found);
-    if is_first {
-        registered = registered.and_then(|()| register(files.mappings.outside(&known)?));
-    }
+        register(found).and_then(|()| register(files.mappings.outside(&known)?))
+    } else {
+        register(found)
+    };
     if !has_advice {
         // The kernel looks at all pages for it: the program grows by faults meanwhile.
         let told = files.mappings_with(FORK_ADVICE);
@@ -370,7 +369,7 @@ impl Registering {
                 // would watch what is mapped there by then, and take it for what was.
                 match uffd.register(part.clone(), true, true) {
                     Ok(()) => self.registered.push(part),
-                    // It went, or another userfaultfd has it, or it is of a special kind.
+                    // The part is gone, has another userfaultfd, or is of a special kind.
                     Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Err(error),
                     Err(_) => {}
                 }
