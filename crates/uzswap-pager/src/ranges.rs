@@ -72,6 +72,18 @@ impl Ranges {
             .filter(move |found| found.start.max(range.start) < found.end.min(range.end))
     }
 
+    /// Inserts all of another set.
+    pub(super) fn insert_all(&mut self, more: &Ranges) {
+        more.iter().for_each(|part| self.insert(part));
+    }
+
+    /// These without those.
+    pub(super) fn without(&self, less: &Ranges) -> Ranges {
+        let mut rest = self.clone();
+        less.iter().for_each(|part| rest.remove(part));
+        rest
+    }
+
     /// The parts of `range` that are in the set.
     pub(super) fn within(&self, range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
         let found = self.reaching_into(range.clone());

@@ -889,7 +889,7 @@ fn page_of_identity(for_forks: &ForForks) -> usize {
 }
 
 /// The secret of a child that the supervisor knows of since the fork; zeros where it does not.
-fn read_secret() -> [u64; 2] {
+pub(crate) fn read_secret() -> [u64; 2] {
     // SAFETY: null, or memory that stays mapped and is all atomics.
     let Some(for_forks) = (unsafe { FOR_FORKS.load(Ordering::Relaxed).as_ref() }) else {
         return [0; 2];

@@ -264,6 +264,9 @@ extern "C" fn has_forked() {
 
 /// Runs in the child of a fork, which has one thread.
 extern "C" fn forked() {
+    // The supervisor reads the child's mappings before it answers, and so before the child can
+    // change them.
+    helper::read_secret();
     let door = LENT_DOOR.take_in_child();
     helper::start(kind::HELLO_FORK, door);
     part_where_threads_are_stopped();

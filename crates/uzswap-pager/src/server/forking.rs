@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -16,11 +15,11 @@ use crate::outsiders::{Outsider, same_program_above};
 use crate::process_files::children_of;
 use crate::ranges::Ranges;
 use crate::run_dir::random_bytes;
-use crate::space::Space;
+use crate::space::{AdviceAtFork, FirstMessage, ForkAdvice, Space};
 use crate::table::{Entry, Place, UNKNOWN};
 use crate::{SpaceLock, lock, too_many_files};
 use uzswap_sys::process;
-use uzswap_sys::userfaultfd::Userfaultfd;
+use uzswap_sys::userfaultfd::{Event, Userfaultfd};
 
 /// A fork that may be told before what other threads of the parent had done to the mappings. As
 /// long, nothing of the child is answered.
@@ -47,6 +46,9 @@ const OUTSIDER_FILES: u64 = 8;
 /// it may have in any case.
 const QUOTA_PART: u64 = 8;
 const SPARE_CHILDREN: usize = 16;
+
+/// Processes that may be a child, and are asked whether they are.
+const CANDIDATES_MAX: usize = 64;
 
 /// How long that may be.
 const OVERTAKING_FOR: Duration = Duration::from_millis(100);
@@ -282,28 +284,33 @@ impl Server {
         let mut space = Space::of_child(child, parent, secret);
         space.watched = parent.watched.clone();
         let unprotected = parent.take_unprotected();
-        // What the kernel does not give to children, and what it gives as zeros.
-        let [mut not_copied, wiped, stacks] = parent
-            .fork_advice()
-            .map_err(|error| format!("cannot read the mappings of its parent: {error}"))?;
-        // Another thread may have changed that since the fork (MADV_DONTFORK reports nothing). The
-        // kernel registers memory that the child has, and no other.
-        let watched = not_copied.iter().flat_map(|range| parent.watched.within(range));
-        let is_there = |part: &Range<u64>| space.uffd.register(part.clone(), true, true).is_ok();
-        let copied: Vec<Range<u64>> = watched.filter(is_there).collect();
-        copied.into_iter().for_each(|part| not_copied.remove(part));
-        space.inherit_advice(wiped.clone(), stacks.clone());
+        let advice = parent.advice_at_fork();
+        let stacks = advice.stacks();
         // Both run on by now.
-        let unprotected = unprotected.map(|rest| parent.without_spared(rest, stacks.clone()));
-        let stacks = parent.thread.map(|_| stacks);
-        self.share(parent, &mut space, unprotected.as_ref(), stacks);
+        let unprotected = unprotected
+            .zip(stacks.clone())
+            .map(|(rest, stacks)| parent.without_spared(rest, stacks));
+        let shared_stacks = stacks.filter(|_| parent.thread.is_some());
+        self.share(parent, &mut space, unprotected.as_ref(), shared_stacks);
         space.expect();
-        not_copied.iter().for_each(|range| space.watched.remove(range));
+        // A child that is undecided has all, until it is asked.
+        let left_out = match advice {
+            AdviceAtFork::Known(advice) => {
+                space.inherit_advice(advice.clone());
+                advice.not_copied.iter().for_each(|range| space.watched.remove(range));
+                advice
+            }
+            AdviceAtFork::Uncertain(of) => {
+                of.answers.last().into_iter().for_each(|last| space.inherit_advice(last.clone()));
+                space.inherit_undecided(of);
+                ForkAdvice::default()
+            }
+        };
         let is_in = |ranges: &Ranges, page| ranges.has_some_of(&(page * PAGE..(page + 1) * PAGE));
         let stored = self.store_aside(parent);
         let mut is_any_aside = false;
         parent.table.for_each(&mut |page, entry| {
-            if is_in(&not_copied, page) || is_in(&wiped, page) {
+            if is_in(&left_out.not_copied, page) || is_in(&left_out.wiped, page) {
                 return;
             }
             match entry.place {
@@ -325,6 +332,36 @@ impl Server {
             return Err(format!("cannot store the staged pages of its parent: {why}"));
         }
         Ok(space)
+    }
+
+    /// A child has sent its first message, which waits for an answer: asks the child's own mappings
+    /// which memory the fork gave it.
+    pub(super) fn ask_child(&self, space: &mut Space, faults: &[Event], changes: &[Event]) {
+        let fault = faults.iter().find_map(|fault| match *fault {
+            Event::PageFault { address, thread, .. } => Some((address, thread)),
+            _ => None,
+        });
+        let first = match fault {
+            _ if !changes.is_empty() => FirstMessage::Change,
+            Some((address, _)) if space.asks_identity(address) => FirstMessage::AsksIdentity,
+            _ => FirstMessage::Fault,
+        };
+        let parent = space.root().unwrap_or(0);
+        // The newest child comes last. It may have another parent by now, or a number of its own
+        // PID namespace: a wrong process does not show the secret.
+        let mut candidates = children_of(parent);
+        candidates.extend(fault.map(|(_, thread)| thread));
+        candidates.reverse();
+        candidates.truncate(CANDIDATES_MAX);
+        let release = &mut |slot| self.pager.release(slot);
+        let doubtful = space.decide_inheritance(first, &candidates, release);
+        if doubtful > 0 {
+            log(&format!(
+                "a child of process {parent} may have {doubtful} evicted pages or not: the advice \
+                 about forks changed meanwhile (MADV_DONTFORK, MADV_WIPEONFORK); the child gets \
+                 SIGBUS or EFAULT there"
+            ));
+        }
     }
 
     /// Spaces that a process has forked and that have no helper, the oldest first.

@@ -315,6 +315,10 @@ impl Server {
             events.partition(|event| matches!(event, Event::PageFault { .. }));
         let changes: Vec<Event> =
             changes.into_iter().filter(|change| !space.is_own_change(change)).collect();
+        if count > 0 && space.is_undecided() {
+            self.ask_child(&mut space, &faults, &changes);
+        }
+        space.poison_doubtful();
         let has_forked = changes.iter().any(|change| matches!(change, Event::Fork { .. }));
         for range in changes.iter().flat_map(addresses_of) {
             space.take_back(range);
@@ -331,6 +335,11 @@ impl Server {
             if space.asks_identity(address) {
                 let page = space.tell_identity();
                 self.to_wake.push((Arc::clone(&space.uffd), page));
+                continue;
+            }
+            if space.awaits_poison(address) {
+                let page = address / PAGE * PAGE;
+                self.to_wake.push((Arc::clone(&space.uffd), page..page + PAGE));
                 continue;
             }
             if space.tells_fork(address) {

@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use super::counting::{Joined, Shared};
+use super::inheritance::{ForkAdvice, Uncertain};
 use super::staging::STAGING_PAGES;
 use super::words::LISTS;
 use super::{PAGE, Space};
@@ -68,28 +69,62 @@ impl Forks {
     }
 }
 
-/// Memory that a fork does not copy, memory that it wipes, and stacks, as /proc/PID/smaps names
-/// them.
-pub(super) const FORK_ADVICE: [&str; 3] = ["dc", "wf", "nh"];
+/// The last answer of the kernel about a process's advice.
+#[derive(Debug)]
+pub(super) struct LastAdvice {
+    pub(super) ranges: ForkAdvice,
+    /// When the process reported the fork before which the kernel gave it.
+    reported: Option<Instant>,
+    /// The process had one thread then, so nothing changes the advice before the fork.
+    holds_at_fork: bool,
+}
+
+impl LastAdvice {
+    /// An answer at no particular time.
+    pub(super) fn new(ranges: ForkAdvice) -> LastAdvice {
+        LastAdvice { ranges, reported: None, holds_at_fork: false }
+    }
+}
+
+/// A parent's advice, as far as it is known once the event of a fork was read.
+#[derive(Debug)]
+pub(crate) enum AdviceAtFork {
+    /// That of the moment of the fork.
+    Known(ForkAdvice),
+    /// The parent runs on, or other threads of it did.
+    Uncertain(Uncertain),
+}
+
+impl AdviceAtFork {
+    /// Stacks of threads; `None` where nothing is known.
+    pub(crate) fn stacks(&self) -> Option<Ranges> {
+        let last = match self {
+            AdviceAtFork::Known(advice) => Some(advice),
+            AdviceAtFork::Uncertain(uncertain) => uncertain.answers.last(),
+        };
+        last.map(|advice| advice.stacks.clone())
+    }
+}
 
 impl Space {
-    /// Memory that children of a fork do not get (MADV_DONTFORK), memory that they get as zeros
-    /// (MADV_WIPEONFORK), and stacks. Nothing where no process is known: no page of it is evicted.
-    /// The last answer where the process has ended meanwhile.
-    pub(crate) fn fork_advice(&mut self) -> io::Result<[Ranges; 3]> {
-        let was_told = self.is_about_to_fork();
-        let before = self.advice.take().map(|(_, advice)| advice);
-        let advice = match before {
-            Some(advice) if was_told && !self.has_threads() => advice,
-            // Other threads may have changed it since. The mappings of a process that has ended are
-            // partly there, or not at all.
-            before => match (self.ask_fork_advice(), before) {
-                (now, Some(advice)) if now.is_err() || self.hides_mappings() => advice,
-                (now, _) => now?,
-            },
-        };
-        self.advice = Some((None, advice.clone()));
-        Ok(advice)
+    /// The advice that its fork went by, of which the event was just read.
+    pub(crate) fn advice_at_fork(&mut self) -> AdviceAtFork {
+        let was_reported = self.is_about_to_fork();
+        match self.advice.take() {
+            Some(last) if was_reported && last.holds_at_fork => {
+                self.advice = Some(LastAdvice::new(last.ranges.clone()));
+                AdviceAtFork::Known(last.ranges)
+            }
+            last => {
+                let before = last.as_ref().filter(|_| was_reported).map(|last| last.ranges.clone());
+                // The mappings of a process that has ended are partly there, or not at all.
+                let now = self.ask_fork_advice().ok().filter(|_| !self.hides_mappings());
+                let now = now.or_else(|| last.map(|last| last.ranges));
+                self.advice = now.clone().map(LastAdvice::new);
+                let answers = before.into_iter().chain(now).collect();
+                AdviceAtFork::Uncertain(Uncertain { answers, was_reported })
+            }
+        }
     }
 
     /// Whether its mappings cannot all be read: its process is not known, or has ended.
@@ -111,19 +146,23 @@ impl Space {
     }
 
     /// The kernel was asked for it; there may be an answer of later than that.
-    pub(super) fn note_fork_advice(&mut self, told: io::Result<[Ranges; 3]>) {
+    pub(super) fn note_fork_advice(&mut self, told: io::Result<ForkAdvice>) {
         if !self.has_fork_advice() {
-            self.advice = told.ok().map(|advice| (None, advice));
+            self.advice = told.ok().map(LastAdvice::new);
         }
     }
 
     /// A child has what its parent had, as long as it says nothing else before a fork of its own.
-    pub(crate) fn inherit_advice(&mut self, wiped: Ranges, stacks: Ranges) {
-        self.advice = Some((None, [Ranges::new(), wiped, stacks]));
+    pub(crate) fn inherit_advice(&mut self, of_parent: ForkAdvice) {
+        let ranges = ForkAdvice { not_copied: Ranges::new(), ..of_parent };
+        self.advice = Some(LastAdvice::new(ranges));
     }
 
-    fn ask_fork_advice(&self) -> io::Result<[Ranges; 3]> {
-        self.mappings_with(FORK_ADVICE)
+    fn ask_fork_advice(&self) -> io::Result<ForkAdvice> {
+        match &self.files {
+            Some(files) => ForkAdvice::of(files),
+            None => Ok(ForkAdvice::default()),
+        }
     }
 
     /// Whether a touch of this address tells of a fork.
@@ -181,16 +220,19 @@ impl Space {
     /// know by then, when there is less time. No page leaves until it has.
     pub(crate) fn prepare_fork(&mut self, release: &mut dyn FnMut(u32)) {
         let _ = self.watch(release); // what is not watched is not protected
+        let holds_at_fork = !self.has_threads();
         let advice = self.ask_fork_advice().ok();
-        let stacks = advice.as_ref().map(|[.., stacks]| stacks.clone());
-        self.advice = advice.map(|advice| (Some(Instant::now()), advice));
+        let stacks = advice.as_ref().map(|advice| advice.stacks.clone());
+        let reported = Some(Instant::now());
+        self.advice = advice.map(|ranges| LastAdvice { ranges, reported, holds_at_fork });
         // What is protected by then is so in the child, too, from its first moment on.
         let spared = self.protect_all(self.resident_bytes(), stacks);
         self.prepared = spared.map(|spared| Prepared { spared, ..Prepared::default() });
     }
 
     pub(crate) fn is_about_to_fork(&self) -> bool {
-        matches!(&self.advice, Some((Some(told), _)) if told.elapsed() < ADVICE_FOR)
+        let reported = self.advice.as_ref().and_then(|last| last.reported);
+        reported.is_some_and(|at| at.elapsed() < ADVICE_FOR)
     }
 
     /// It has forked: what was to be protected, and is not; `None` where that was not prepared.
@@ -407,8 +449,10 @@ mod tests {
             let mut space = lock(&space);
             assert!(space.ask_fork_advice().is_err());
             // The events of several forks may be read so late.
-            assert!(space.fork_advice().is_ok());
-            assert!(space.fork_advice().is_ok());
+            for _ in 0..2 {
+                let advice = space.advice_at_fork();
+                assert!(matches!(advice, AdviceAtFork::Uncertain(of) if of.answers.len() == 1));
+            }
         }
     }
 
@@ -420,9 +464,10 @@ mod tests {
             page.insert(number * PAGE..(number + 1) * PAGE);
             page
         };
-        space.inherit_advice(page(1), page(2));
-        let [not_copied, wiped, stacks] = space.fork_advice().unwrap();
-        assert_eq!([not_copied, wiped, stacks], [Ranges::new(), page(1), page(2)]);
+        let of_parent = ForkAdvice { not_copied: page(0), wiped: page(1), stacks: page(2) };
+        space.inherit_advice(of_parent.clone());
+        let AdviceAtFork::Uncertain(of) = space.advice_at_fork() else { panic!() };
+        assert_eq!(of.answers, [ForkAdvice { not_copied: Ranges::new(), ..of_parent }]);
     }
 
     #[test]

@@ -11,6 +11,7 @@
 use std::ops::Range;
 
 use super::{PAGE, Space};
+use crate::process_files::ProcessFiles;
 use uzswap::page::PAGE_SIZE;
 
 /// The page and the secret that identify a process.
@@ -58,6 +59,15 @@ impl Space {
     pub(crate) fn has_secret(&self, words: [u64; 2]) -> bool {
         let [low, high] = words.map(u64::to_ne_bytes);
         self.identity.secret.is_some_and(|secret| secret[..8] == low && secret[8..] == high)
+    }
+
+    /// Whether the memory of a process shows the secret: it is the process of this space.
+    pub(super) fn shows_secret(&self, files: &ProcessFiles) -> bool {
+        let (Some(page), Some(secret)) = (self.identity.page, self.identity.secret) else {
+            return false;
+        };
+        let mut read = [0; 16];
+        files.memory.read(page, &mut read).is_ok() && read == secret
     }
 
     /// Whether a touch of this address asks for the secret.

@@ -11,6 +11,7 @@ mod changing;
 mod counting;
 mod forking;
 mod identity;
+mod inheritance;
 mod moving;
 mod refused;
 mod staging;
@@ -25,8 +26,11 @@ use std::time::Instant;
 
 use counting::{Joined, Shared};
 pub(super) use counting::{Part, Told, process_size, resident_bytes};
-use forking::{Forks, Prepared};
+pub(super) use forking::AdviceAtFork;
+use forking::{Forks, LastAdvice, Prepared};
 use identity::Identity;
+use inheritance::Uncertain;
+pub(super) use inheritance::{FirstMessage, ForkAdvice};
 pub(super) use moving::Moved;
 pub(super) use refused::Way;
 use staging::Staging;
@@ -117,8 +121,12 @@ pub(super) struct Space {
     files: Option<Arc<ProcessFiles>>,
     pub(super) looks: Looks,
     forks: Forks,
-    /// What was asked for before a fork, and when; of a child, what it has of its parent.
-    advice: Option<(Option<Instant>, [Ranges; 3])>,
+    /// Of a child: inherited of its parent, at first.
+    advice: Option<LastAdvice>,
+    /// Of a child that was not asked which memory of its parent it has.
+    undecided: Option<Uncertain>,
+    /// Evicted pages whose content is not known, until the kernel poisons them.
+    poison_later: Ranges,
     /// Some of its pages may be another process's as well.
     pub(super) family: Option<Member>,
     /// When it came into the family.
@@ -199,6 +207,8 @@ impl Space {
             looks: Looks::default(),
             forks: Forks::new(),
             advice: None,
+            undecided: None,
+            poison_later: Ranges::default(),
             family: None,
             joined: None,
             expected: false,

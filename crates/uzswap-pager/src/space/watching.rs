@@ -5,7 +5,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::forking::{FORK_ADVICE, PROTECT_MAX};
+use super::forking::PROTECT_MAX;
+use super::inheritance::ForkAdvice;
 use super::words::LISTS;
 use super::{PAGE, Space, pages};
 use crate::mappings::Mapping;
@@ -308,7 +309,7 @@ pub(crate) fn watch(space: &SpaceLock, release: &mut dyn FnMut(u32)) -> io::Resu
     };
     if !has_advice {
         // The kernel looks at all pages for it: the program grows by faults meanwhile.
-        let told = files.mappings_with(FORK_ADVICE);
+        let told = ForkAdvice::of(&files);
         lock(space).note_fork_advice(told);
     }
     drop(events);

@@ -1,0 +1,253 @@
+//! Which memory of its parent a child has: the child's own mappings decide.
+//!
+//! A fork skips memory with `MADV_DONTFORK` and empties memory with `MADV_WIPEONFORK`. The kernel
+//! reports neither advice, and a parent with threads may change it before and after the event of
+//! the fork. The flags of the child's mappings stay as the fork made them until the child changes
+//! them. So the supervisor reads them before it answers the first message of the child.
+
+use std::io;
+use std::ops::Range;
+
+use super::{PAGE, Space};
+use crate::process_files::ProcessFiles;
+use crate::ranges::Ranges;
+use crate::table::Place;
+
+/// Memory that a fork treats in a way of its own.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct ForkAdvice {
+    /// `MADV_DONTFORK`: the child does not have it.
+    pub(crate) not_copied: Ranges,
+    /// `MADV_WIPEONFORK`: the child has zeros.
+    pub(crate) wiped: Ranges,
+    /// Stacks of threads.
+    pub(crate) stacks: Ranges,
+}
+
+impl ForkAdvice {
+    /// The flags of such mappings in /proc/PID/smaps, in the order of the fields.
+    const FLAGS: [&str; 3] = ["dc", "wf", "nh"];
+
+    /// Asks the kernel for that of a process.
+    pub(super) fn of(files: &ProcessFiles) -> io::Result<ForkAdvice> {
+        let [not_copied, wiped, stacks] = files.mappings_with(ForkAdvice::FLAGS)?;
+        Ok(ForkAdvice { not_copied, wiped, stacks })
+    }
+}
+
+/// What is known of a parent's advice at a fork while which its threads ran.
+#[derive(Debug)]
+pub(crate) struct Uncertain {
+    /// The kernel's answers: from before the fork, if the parent reported that, and from after it.
+    pub(crate) answers: Vec<ForkAdvice>,
+    /// The fork was reported by the library, whose handler touches the page of identity in the child
+    /// before the program goes on there.
+    pub(crate) was_reported: bool,
+}
+
+/// What the mappings of a child say.
+#[derive(Debug)]
+struct OwnMappings {
+    /// Registered with its userfaultfd: the child has it since the fork.
+    registered: Ranges,
+    /// With `MADV_WIPEONFORK`.
+    wiped: Ranges,
+}
+
+impl OwnMappings {
+    fn of(files: &ProcessFiles) -> io::Result<OwnMappings> {
+        let [registered, wiped] = files.mappings_with(["um", "wf"])?;
+        Ok(OwnMappings { registered, wiped })
+    }
+}
+
+/// What a fork left out of a child's memory.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct LeftOut {
+    absent: Ranges,
+    wiped: Ranges,
+    /// Whether these are there, or wiped, is not known.
+    doubtful: Ranges,
+}
+
+/// Decides by the child's mappings, and by those of its parent before and after the fork. The child
+/// decides alone if its program has not run since the fork (`is_first`).
+fn decide(
+    watched: &Ranges,
+    own: Option<&OwnMappings>,
+    is_first: bool,
+    of_parent: &[ForkAdvice],
+) -> LeftOut {
+    let wiped_of_parent = of_parent.iter().map(|advice| &advice.wiped);
+    // A child that unmaps memory waits until the supervisor has read that.
+    let absent = match own {
+        Some(own) => Agreed::on(watched.without(&own.registered)),
+        None => Agreed::between(of_parent.iter().map(|advice| &advice.not_copied), watched),
+    };
+    let wiped = match own {
+        Some(own) if is_first => Agreed::on(own.wiped.clone()),
+        Some(own) => Agreed::between(wiped_of_parent.chain([&own.wiped]), watched),
+        None => Agreed::between(wiped_of_parent, watched),
+    };
+    let mut doubtful = absent.differing;
+    doubtful.insert_all(&wiped.differing);
+    LeftOut { absent: absent.all, wiped: wiped.all, doubtful }
+}
+
+/// Memory that all answers name, and memory that some of them name.
+struct Agreed {
+    all: Ranges,
+    differing: Ranges,
+}
+
+impl Agreed {
+    fn on(all: Ranges) -> Agreed {
+        Agreed { all, differing: Ranges::new() }
+    }
+
+    /// Nothing is agreed on without an answer.
+    fn between<'a>(mut answers: impl Iterator<Item = &'a Ranges>, whole: &Ranges) -> Agreed {
+        let Some(first) = answers.next() else {
+            return Agreed { all: Ranges::new(), differing: whole.clone() };
+        };
+        let (mut all, mut any) = (first.clone(), first.clone());
+        for answer in answers {
+            all = all.without(&all.without(answer));
+            any.insert_all(answer);
+        }
+        Agreed { differing: any.without(&all), all }
+    }
+}
+
+/// The first message of a child since the fork.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FirstMessage {
+    /// It asks for its secret, as the library does before the program goes on.
+    AsksIdentity,
+    /// Another fault.
+    Fault,
+    /// It has changed its mappings.
+    Change,
+}
+
+impl Space {
+    /// The child has all evicted pages of its parent until it is asked.
+    pub(crate) fn inherit_undecided(&mut self, of_parent: Uncertain) {
+        self.undecided = Some(of_parent);
+    }
+
+    /// Whether it is not known which memory of its parent it has.
+    pub(crate) fn is_undecided(&self) -> bool {
+        self.undecided.is_some()
+    }
+
+    /// Forgets pages that the fork left out, once the first message of the child was read, and
+    /// before that is answered. `candidates` are processes that may be the child. The number of
+    /// evicted pages of which nothing tells whether the child has them: they are poisoned.
+    pub(crate) fn decide_inheritance(
+        &mut self,
+        first: FirstMessage,
+        candidates: &[u32],
+        release: &mut dyn FnMut(u32),
+    ) -> usize {
+        let Some(of_parent) = self.undecided.take() else { return 0 };
+        let own = match first {
+            FirstMessage::Change => None,
+            _ => self.own_mappings(candidates),
+        };
+        let is_first = of_parent.was_reported || first == FirstMessage::AsksIdentity;
+        let left_out = decide(&self.watched, own.as_ref(), is_first, &of_parent.answers);
+        for part in left_out.absent.iter() {
+            self.watched.remove(part.clone());
+            self.forget(part, release);
+        }
+        left_out.wiped.iter().for_each(|part| self.forget(part, release));
+        if let Some(last) = &mut self.advice {
+            last.ranges.wiped = left_out.wiped;
+        }
+        let mut doubtful = Vec::new();
+        self.table.for_each(&mut |page, entry| {
+            if entry.place != Place::Program && left_out.doubtful.contains(page * PAGE) {
+                doubtful.push(page);
+            }
+        });
+        for &page in &doubtful {
+            self.poison_later.insert(page * PAGE..(page + 1) * PAGE);
+            self.forget(page * PAGE..(page + 1) * PAGE, release);
+        }
+        self.poison_doubtful();
+        doubtful.len()
+    }
+
+    /// Poisons pages whose content is not known. The kernel refuses that while mappings change.
+    pub(crate) fn poison_doubtful(&mut self) {
+        for part in self.poison_later.iter().collect::<Vec<Range<u64>>>() {
+            match self.uffd.poison(part.clone(), false) {
+                Err(stopped) if stopped.errno == libc::EAGAIN => return,
+                // Nothing is mapped there, or a page is there.
+                Ok(()) | Err(_) => self.poison_later.remove(part),
+            }
+        }
+    }
+
+    /// Whether the page of an address waits to be poisoned.
+    pub(crate) fn awaits_poison(&self, address: u64) -> bool {
+        self.poison_later.contains(address)
+    }
+
+    /// The mappings of the candidate that shows the secret of this space.
+    fn own_mappings(&self, candidates: &[u32]) -> Option<OwnMappings> {
+        self.tell_identity();
+        let open = |&pid: &u32| ProcessFiles::of_thread(pid).ok();
+        let files = candidates.iter().filter_map(open).find(|files| self.shows_secret(files))?;
+        OwnMappings::of(&files).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(pages: &[Range<u64>]) -> Ranges {
+        let mut set = Ranges::new();
+        pages.iter().for_each(|pages| set.insert(pages.start * PAGE..pages.end * PAGE));
+        set
+    }
+
+    fn advice(not_copied: Ranges, wiped: Ranges) -> ForkAdvice {
+        ForkAdvice { not_copied, wiped, stacks: Ranges::new() }
+    }
+
+    const NONE: &[Range<u64>] = &[];
+
+    #[test]
+    fn a_child_that_has_not_run_decides_alone() {
+        let own = OwnMappings { registered: set(&[0..6]), wiped: set(&[2..4]) };
+        let of_parent = [advice(set(NONE), set(&[0..1])), advice(set(&[1..2]), set(&[5..6]))];
+        let left_out = decide(&set(&[0..8]), Some(&own), true, &of_parent);
+        let expected = LeftOut { absent: set(&[6..8]), wiped: set(&[2..4]), doubtful: set(NONE) };
+        assert_eq!(left_out, expected);
+    }
+
+    #[test]
+    fn a_child_that_may_have_run_must_agree_with_its_parent() {
+        let own = OwnMappings { registered: set(&[0..6]), wiped: set(&[2..4]) };
+        let of_parent = [advice(set(NONE), set(&[3..5]))];
+        let left_out = decide(&set(&[0..8]), Some(&own), false, &of_parent);
+        // Memory that is not registered was not copied, in any case.
+        let expected =
+            LeftOut { absent: set(&[6..8]), wiped: set(&[3..4]), doubtful: set(&[2..3, 4..5]) };
+        assert_eq!(left_out, expected);
+    }
+
+    #[test]
+    fn without_the_child_the_answers_of_its_parent_must_agree() {
+        let answers = [advice(set(&[0..2]), set(&[4..6])), advice(set(&[1..3]), set(&[4..6]))];
+        let left_out = decide(&set(&[0..8]), None, true, &answers);
+        let expected =
+            LeftOut { absent: set(&[1..2]), wiped: set(&[4..6]), doubtful: set(&[0..1, 2..3]) };
+        assert_eq!(left_out, expected);
+        let nothing = decide(&set(&[0..8]), None, true, &[]);
+        assert_eq!(nothing, LeftOut { doubtful: set(&[0..8]), ..LeftOut::default() });
+    }
+}
