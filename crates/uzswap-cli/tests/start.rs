@@ -35,6 +35,7 @@ fn main() -> ExitCode {
     add("musl_starts_glibc_and_the_reverse", musl, both_libraries);
     add("limits_of_memory", missing.clone(), limits_of_memory);
     add("limits_of_the_stack", missing.clone(), limits_of_the_stack);
+    add("a_fork_and_semaphore_adjustments", gcc.or_else(no_kcmp), adjustments);
     let perl = Command::new("perl").arg("-e1").status();
     let no_perl = perl.is_err().then(|| "perl is not installed".to_owned());
     add("an_alarm_that_is_set_before", missing.clone().or(no_perl), alarm);
@@ -180,6 +181,20 @@ fn filtered_without_helper() {
     drop(input);
     let found = output.status.code().or(output.status.signal().map(|signal| 128 + signal));
     assert_eq!(found, Some(128 + 9), "{}", text(&output.stderr));
+}
+
+/// Why two processes cannot be compared here.
+fn no_kcmp() -> Option<String> {
+    let alone = Command::new(Compiled::new("gcc", "undo", &[]).path()).output().unwrap();
+    (!alone.status.success()).then(|| text(&alone.stdout).trim().to_owned())
+}
+
+/// The kernel compares a process and its child as it does without a helper.
+fn adjustments() {
+    let program = Compiled::new("gcc", "undo", &[]);
+    let alone = Command::new(program.path()).output().unwrap();
+    let said = text(&alone.stdout);
+    expect(&mut run_in("64M", &[], program.path(), &[]), 0, &said, &[]);
 }
 
 fn both_libraries() {

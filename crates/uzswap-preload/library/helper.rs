@@ -17,16 +17,16 @@ const STACK_BYTES: usize = 64 << 10;
 
 const PAGE_BYTES: u64 = 4096;
 
-// Of linux/sched.h: an ordinary thread except for the working directory (CLONE_FS). A thread that
-// shares it with another may not enter a mount namespace.
+// Of linux/sched.h: an ordinary thread except for the working directory (CLONE_FS) and the list of
+// semaphore adjustments (CLONE_SYSVSEM). A thread that shares its directory with another may not
+// enter a mount namespace. A thread that shares the list has one, which kcmp(2) shows.
 const CLONE_VM: usize = 0x100;
 const CLONE_FILES: usize = 0x400;
 const CLONE_SIGHAND: usize = 0x800;
 const CLONE_THREAD: usize = 0x1_0000;
-const CLONE_SYSVSEM: usize = 0x4_0000;
 
 /// A thread with a table of files of its own.
-pub(crate) const THREAD: usize = CLONE_VM | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM;
+pub(crate) const THREAD: usize = CLONE_VM | CLONE_SIGHAND | CLONE_THREAD;
 
 /// A process with the helper's memory, files and working directory, of whose end its parent is not
 /// told.
