@@ -40,8 +40,8 @@ impl ForkAdvice {
 pub(crate) struct Uncertain {
     /// The kernel's answers: from before the fork, if the parent reported that, and from after it.
     pub(crate) answers: Vec<ForkAdvice>,
-    /// The fork was reported by the library, whose handler touches the page of identity in the child
-    /// before the program goes on there.
+    /// The library reported the fork. Its handler touches the page of identity in the child before
+    /// the program goes on there.
     pub(crate) was_reported: bool,
 }
 
