@@ -208,9 +208,10 @@ impl Space {
 mod tests {
     use super::*;
 
-    fn set(pages: &[Range<u64>]) -> Ranges {
+    /// Pages from the first number of each pair up to the second.
+    fn set(pages: &[(u64, u64)]) -> Ranges {
         let mut set = Ranges::new();
-        pages.iter().for_each(|pages| set.insert(pages.start * PAGE..pages.end * PAGE));
+        pages.iter().for_each(|(start, end)| set.insert(start * PAGE..end * PAGE));
         set
     }
 
@@ -218,36 +219,43 @@ mod tests {
         ForkAdvice { not_copied, wiped, stacks: Ranges::new() }
     }
 
-    const NONE: &[Range<u64>] = &[];
-
     #[test]
     fn a_child_that_has_not_run_decides_alone() {
-        let own = OwnMappings { registered: set(&[0..6]), wiped: set(&[2..4]) };
-        let of_parent = [advice(set(NONE), set(&[0..1])), advice(set(&[1..2]), set(&[5..6]))];
-        let left_out = decide(&set(&[0..8]), Some(&own), true, &of_parent);
-        let expected = LeftOut { absent: set(&[6..8]), wiped: set(&[2..4]), doubtful: set(NONE) };
+        let own = OwnMappings { registered: set(&[(0, 6)]), wiped: set(&[(2, 4)]) };
+        let of_parent =
+            [advice(Ranges::new(), set(&[(0, 1)])), advice(set(&[(1, 2)]), set(&[(5, 6)]))];
+        let left_out = decide(&set(&[(0, 8)]), Some(&own), true, &of_parent);
+        let expected =
+            LeftOut { absent: set(&[(6, 8)]), wiped: set(&[(2, 4)]), doubtful: Ranges::new() };
         assert_eq!(left_out, expected);
     }
 
     #[test]
     fn a_child_that_may_have_run_must_agree_with_its_parent() {
-        let own = OwnMappings { registered: set(&[0..6]), wiped: set(&[2..4]) };
-        let of_parent = [advice(set(NONE), set(&[3..5]))];
-        let left_out = decide(&set(&[0..8]), Some(&own), false, &of_parent);
+        let own = OwnMappings { registered: set(&[(0, 6)]), wiped: set(&[(2, 4)]) };
+        let of_parent = [advice(Ranges::new(), set(&[(3, 5)]))];
+        let left_out = decide(&set(&[(0, 8)]), Some(&own), false, &of_parent);
         // Memory that is not registered was not copied, in any case.
-        let expected =
-            LeftOut { absent: set(&[6..8]), wiped: set(&[3..4]), doubtful: set(&[2..3, 4..5]) };
+        let expected = LeftOut {
+            absent: set(&[(6, 8)]),
+            wiped: set(&[(3, 4)]),
+            doubtful: set(&[(2, 3), (4, 5)]),
+        };
         assert_eq!(left_out, expected);
     }
 
     #[test]
     fn without_the_child_the_answers_of_its_parent_must_agree() {
-        let answers = [advice(set(&[0..2]), set(&[4..6])), advice(set(&[1..3]), set(&[4..6]))];
-        let left_out = decide(&set(&[0..8]), None, true, &answers);
-        let expected =
-            LeftOut { absent: set(&[1..2]), wiped: set(&[4..6]), doubtful: set(&[0..1, 2..3]) };
+        let answers =
+            [advice(set(&[(0, 2)]), set(&[(4, 6)])), advice(set(&[(1, 3)]), set(&[(4, 6)]))];
+        let left_out = decide(&set(&[(0, 8)]), None, true, &answers);
+        let expected = LeftOut {
+            absent: set(&[(1, 2)]),
+            wiped: set(&[(4, 6)]),
+            doubtful: set(&[(0, 1), (2, 3)]),
+        };
         assert_eq!(left_out, expected);
-        let nothing = decide(&set(&[0..8]), None, true, &[]);
-        assert_eq!(nothing, LeftOut { doubtful: set(&[0..8]), ..LeftOut::default() });
+        let nothing = decide(&set(&[(0, 8)]), None, true, &[]);
+        assert_eq!(nothing, LeftOut { doubtful: set(&[(0, 8)]), ..LeftOut::default() });
     }
 }
