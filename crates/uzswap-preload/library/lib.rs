@@ -298,7 +298,15 @@ fn variable(environment: *const *const c_char, name: &[u8]) -> Option<&'static [
 const MADV_DONTNEED: c_int = 4;
 const MADV_FREE: c_int = 8;
 
-/// madvise(2), with MADV_FREE turned into MADV_DONTNEED in registered memory: a later free by the
+const MADV_DONTFORK: c_int = 10;
+const MADV_DOFORK: c_int = 11;
+const MADV_WIPEONFORK: c_int = 18;
+const MADV_KEEPONFORK: c_int = 19;
+
+/// madvise(2). Before a child of a fork changes advice about forks, the supervisor reads the advice
+/// of that fork, as in [`forked`], which a fork by system call alone does not run.
+///
+/// With MADV_FREE turned into MADV_DONTNEED in registered memory: a later free by the
 /// kernel sends no event, so the supervisor could not evict such pages any more. The kernel may
 /// free them at once too.
 ///
@@ -309,6 +317,10 @@ const MADV_FREE: c_int = 8;
 pub unsafe extern "C" fn madvise(address: *mut c_void, length: usize, advice: c_int) -> c_int {
     let advice = match advice {
         MADV_FREE if WATCHED.load(Ordering::Relaxed) => MADV_DONTNEED,
+        MADV_DONTFORK | MADV_DOFORK | MADV_WIPEONFORK | MADV_KEEPONFORK => {
+            helper::read_secret();
+            advice
+        }
         other => other,
     };
     // SAFETY: it is the caller's call.

@@ -206,6 +206,7 @@ pub(crate) fn run(name: &str) -> ! {
         "stacks-come" => stacks_come(),
         "threads-end-in-forks" => threads_end_in_forks(),
         "advice-beside-forks" => advice_beside_forks(),
+        "advice-after-forks" => advice_after_forks(),
         "words-of-threads" => words_of_threads(),
         "owners-end" => owners_end(),
         "both-write" => both_write(),
@@ -614,6 +615,72 @@ fn advice_beside_forks() {
         is_over.store(true, Ordering::Relaxed);
     });
     assert!(copied > 5, "{copied} children had the pages");
+}
+
+/// A process with two threads changes its advice right after each fork, in turn by the C library and
+/// by the system call alone. A child has what held at the fork, or is told that nobody knows.
+fn advice_after_forks() {
+    // The supervisor takes long to read so many mappings.
+    const MAPPINGS: usize = 1000;
+    let many = raw::map(0, MAPPINGS * 2 * PAGE, 0, raw::PRIVATE, -1).expect("mmap");
+    for at in 0..MAPPINGS {
+        raw::protect(many + at * 2 * PAGE, PAGE, raw::READ).expect("mprotect");
+    }
+    let at = filled();
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                thread::sleep(Duration::from_millis(1));
+            }
+        });
+        for (before, after) in [
+            (libc::MADV_KEEPONFORK, libc::MADV_WIPEONFORK),
+            (libc::MADV_WIPEONFORK, libc::MADV_KEEPONFORK),
+            (libc::MADV_DOFORK, libc::MADV_DONTFORK),
+            (libc::MADV_DONTFORK, libc::MADV_DOFORK),
+        ] {
+            for is_direct in [false, true, false, false] {
+                fork_between(at, before, after, is_direct);
+            }
+            raw::advise(at, PAGES * PAGE, libc::MADV_DOFORK).expect("madvise");
+            raw::advise(at, PAGES * PAGE, libc::MADV_KEEPONFORK).expect("madvise");
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    check(at);
+}
+
+/// Forks after one advice for some memory, before another.
+fn fork_between(at: usize, before: i32, after: i32, is_direct: bool) {
+    raw::advise(at, PAGES * PAGE, before).expect("madvise");
+    match if is_direct { raw::fork_directly() } else { raw::fork() } {
+        0 => {
+            // The child's own advice is not that of the fork. After a fork by system call alone, the
+            // library sees the advice alone.
+            let advise = if is_direct { raw::advise } else { raw::advise_directly };
+            let is_there = advise(at, PAGES * PAGE, after).is_ok();
+            if !is_there {
+                let mapped = raw::map(at, PAGES * PAGE, raw::READ_WRITE, raw::PRIVATE, -1);
+                assert_eq!(mapped, Ok(at));
+            }
+            if before == libc::MADV_WIPEONFORK || !is_there {
+                let is_zero = |page| raw::page(at + page * PAGE).iter().all(|&word| word == 0);
+                raw::exit(if (0..PAGES).step_by(7).all(is_zero) { 0 } else { super::WRONG });
+            }
+            check_in_order(at, (0..PAGES).step_by(7));
+            raw::exit(0);
+        }
+        child => {
+            raw::advise(at, PAGES * PAGE, after).expect("madvise");
+            match raw::wait(child) {
+                0 => {}
+                status if is_direct && status & 0x7f == libc::SIGBUS => {}
+                status => super::wrong(&format!("a child ended so: {status:#x}")),
+            }
+        }
+    }
+    check(at);
 }
 
 /// Children that end before the next one comes.
