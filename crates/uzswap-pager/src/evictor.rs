@@ -8,6 +8,7 @@
 //! Pages that are touched while they are aside come back without compression: a second chance, as
 //! there is no accessed bit to ask.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fs::File;
@@ -83,6 +84,10 @@ pub(super) struct Evictor {
     /// Rounds without any page freed, and those before in which some might have been soon.
     in_vain: u32,
     held_up: u32,
+    /// Pages in the commands of this round, moved or not.
+    offered: Cell<usize>,
+    /// Since some were freed last, all pages were tried again.
+    has_tried_all: bool,
     pressure: Pressure,
     evictable: Evictable,
     patience: Mutex<Patience>,
@@ -100,6 +105,8 @@ impl Evictor {
             other: Box::new([0; PAGE_SIZE]),
             in_vain: 0,
             held_up: 0,
+            offered: Cell::new(0),
+            has_tried_all: false,
             pressure: Pressure::default(),
             evictable: Evictable::new(Instant::now()),
             patience: Mutex::new(Patience::new(Instant::now())),
@@ -113,7 +120,7 @@ impl Evictor {
         while !self.pager.stop.load(Ordering::Relaxed) {
             self.pager.free_released();
             if self.pager.sample() <= self.pager.goal_bytes() {
-                (self.in_vain, self.held_up) = (0, 0);
+                self.note_freed();
                 self.pressure.reset();
                 self.pager.wait();
                 continue;
@@ -132,6 +139,7 @@ impl Evictor {
             let _ = self.pager.guard.get_or_init(|| {
                 DeathGuard::start(&MappedFile::of(&self.library)?, SUPERVISOR_GONE)
             });
+            self.offered.set(0);
             let freed = self.evict();
             // A fault that waits for room also waits for the pages that a helper is about to move.
             if freed > 0 || !self.is_any_awaited() {
@@ -142,7 +150,7 @@ impl Evictor {
             }
             self.recompress();
             if freed > 0 {
-                (self.in_vain, self.held_up) = (0, 0);
+                self.note_freed();
                 continue;
             }
             self.pager.note_vain();
@@ -150,8 +158,8 @@ impl Evictor {
                 true => self.held_up += 1,
                 false => self.in_vain += 1,
             }
-            if self.in_vain >= ROUNDS_IN_VAIN && self.pager.sample() > self.pager.limit_bytes {
-                self.in_vain = 0;
+            if self.try_all_in_vain() && self.pager.sample() > self.pager.limit_bytes {
+                self.note_freed();
                 self.pager.end_largest(match self.has_no_memory() {
                     true => {
                         "no page can be evicted: the kernel refuses mappings to a program \
@@ -163,6 +171,25 @@ impl Evictor {
             std::thread::sleep(PAUSE);
         }
         Ok(())
+    }
+
+    /// Pages were freed, or none need to be.
+    fn note_freed(&mut self) {
+        (self.in_vain, self.held_up, self.has_tried_all) = (0, 0, false);
+    }
+
+    /// Once no page was freed for long, lets helpers try those again that were found to stay;
+    /// `true` where that was in vain, too.
+    fn try_all_in_vain(&mut self) -> bool {
+        if self.in_vain < ROUNDS_IN_VAIN {
+            return false;
+        }
+        if !self.has_tried_all {
+            self.has_tried_all = true;
+            self.pager.spaces().iter().for_each(|space| lock(space).try_all_again());
+            return false;
+        }
+        self.offered.get() == 0 || self.in_vain >= 2 * ROUNDS_IN_VAIN
     }
 
     /// Sees whether pages are to be dense, and compresses some once more that are not.
@@ -269,6 +296,7 @@ impl Evictor {
         let (leave, trays_aside) = trays(resident);
         loop {
             self.helper(space)?; // it may end at any time
+            lock(space).try_pinned_again();
             // A round may have filled two trays, and empties one.
             let is_ahead = lock(space).filled_trays() > trays_aside;
             let most = if is_ahead { 0 } else { leave };
@@ -281,16 +309,23 @@ impl Evictor {
                 moved.shared.clear();
             }
             moved.shared = self.worth_evicting(space, moved.shared);
-            let (moved_then, dropped) =
-                self.carry_out(space, |space| Ok(space.give_move_shared(&moved.shared)))?;
-            freed += dropped;
-            if moved_then.pages > 0 && !alone {
-                freed += self.empty_all_of(space, &moved.shared)?;
+            let mut moved_pages = moved.pages;
+            for is_by_page in [false, true] {
+                // The second time, those after a pinned page.
+                let pages = std::mem::take(&mut moved.shared);
+                let give = |space: &mut Space| Ok(space.give_move_shared(&pages, is_by_page));
+                let (moved_then, dropped) = self.carry_out(space, give)?;
+                freed += dropped;
+                if moved_then.pages > 0 && !alone {
+                    freed += self.empty_all_by(space, give)?;
+                }
+                moved_pages += moved_then.pages;
+                moved.shared = moved_then.shared;
+                moved.refused.extend(moved_then.refused);
             }
-            moved.refused.extend(moved_then.refused);
             let (refused_moved, dropped) = self.move_refused(space, moved.refused, alone)?;
             freed += dropped;
-            let moved_any = moved.pages + moved_then.pages + refused_moved > 0;
+            let moved_any = moved_pages + refused_moved > 0;
             let (filled, has_empty) = {
                 let space = lock(space);
                 (space.filled_trays(), space.has_empty_tray())
@@ -391,6 +426,7 @@ impl Evictor {
                     self.pager.frees();
                 }
                 self.pager.meter.moved(moved.pages);
+                self.offered.set(self.offered.get() + moved.offered);
                 if let Some(address) = moved.astray {
                     self.pager.end(
                         &lock(space),
@@ -408,12 +444,7 @@ impl Evictor {
 
     /// Pages that several processes had were made a space's own, and moved aside. Until they have
     /// left all of them there are more than before: they do so at once, without a second chance.
-    /// Pages that were freed.
-    fn empty_all_of(&mut self, space: &SpaceLock, pages: &[(u64, usize)]) -> io::Result<usize> {
-        self.empty_all_by(space, |space| Ok(space.give_move_shared(pages)))
-    }
-
-    /// As that; so each of the others is given what it is to move.
+    /// Pages that were freed. So each of the others is given what it is to move.
     fn empty_all_by(
         &mut self,
         space: &SpaceLock,

@@ -13,6 +13,7 @@ mod forking;
 mod identity;
 mod inheritance;
 mod moving;
+mod pinned;
 mod refused;
 mod staging;
 mod watching;
@@ -32,6 +33,7 @@ use identity::Identity;
 use inheritance::Uncertain;
 pub(super) use inheritance::{FirstMessage, ForkAdvice};
 pub(super) use moving::Moved;
+use pinned::Pinned;
 pub(super) use refused::Way;
 use staging::Staging;
 pub(super) use staging::{STAGING_BYTES, TRAY_PAGES, Tray};
@@ -86,6 +88,8 @@ pub(super) struct Space {
     pub(super) own: Ranges,
     /// Not to be moved for now, [`Space::own`] among it: locked, sealed.
     left: Ranges,
+    /// Pages that are in [`Space::left`] because the kernel holds them for I/O.
+    pinned: Pinned,
     /// Whether the kernel refused the last move for want of memory or of mappings (ENOMEM).
     has_no_memory: bool,
     left_since: Instant,
@@ -185,6 +189,7 @@ impl Space {
             watched: Ranges::default(),
             own: Ranges::default(),
             left: Ranges::default(),
+            pinned: Pinned::new(Instant::now()),
             has_no_memory: false,
             left_since: Instant::now(),
             words: Words::default(),
@@ -513,6 +518,7 @@ impl Space {
             &self.to_protect,
         ];
         let sets = sets.iter().map(|set| set.bytes()).sum::<usize>() + self.words.bytes();
+        let sets = sets + self.pinned.bytes();
         self.table.bytes() + self.staging.owners.bytes() + sets
     }
 }

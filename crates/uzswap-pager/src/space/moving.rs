@@ -16,6 +16,8 @@ use uzswap_preload::protocol::work;
 #[derive(Debug, Default)]
 pub(crate) struct Moved {
     pub(crate) pages: usize,
+    /// Pages of the command, moved or not.
+    pub(crate) offered: usize,
     /// Pages that are not the program's alone, or may not be: the first, and how many.
     pub(crate) shared: Vec<(u64, usize)>,
     /// Pages that were refused: not all of one mapping, or not with the rights of the tray.
@@ -43,12 +45,19 @@ impl Space {
 
     /// Tells the helper to make pages exclusive that a forked process shares, and to move them. The
     /// same serves pages that were evicted from the other process already.
-    pub(crate) fn give_move_shared(&mut self, wanted: &[(u64, usize)]) -> bool {
-        self.give_own(wanted, READ_WRITE)
+    ///
+    /// Page by page, a pinned page keeps no page after it.
+    pub(crate) fn give_move_shared(&mut self, wanted: &[(u64, usize)], is_by_page: bool) -> bool {
+        self.give_own(wanted, READ_WRITE, is_by_page)
     }
 
     /// As that, of memory that has these rights.
-    pub(super) fn give_own(&mut self, wanted: &[(u64, usize)], rights: Rights) -> bool {
+    pub(super) fn give_own(
+        &mut self,
+        wanted: &[(u64, usize)],
+        rights: Rights,
+        is_by_page: bool,
+    ) -> bool {
         if wanted.is_empty() || !self.may_move() {
             return false;
         }
@@ -59,7 +68,10 @@ impl Space {
         let pages = wanted.iter().flat_map(|&(page, count)| page..page + count as u64);
         let pages = pages.filter(|&page| self.is_here(page)).take(TRAY_PAGES);
         for (page, staged) in pages.zip(first..) {
-            add_page(&mut runs, page, staged);
+            match is_by_page {
+                true => runs.push(MoveRun::new(page, staged)),
+                false => add_page(&mut runs, page, staged),
+            }
         }
         if runs.is_empty() {
             self.staging.empty.push(tray);
@@ -216,6 +228,7 @@ impl Space {
         let (mut is_in_the_way, mut has_no_memory) = (false, false);
         for (run, error) in command.runs.iter().zip(errors) {
             moved.pages += run.moved - run.missing;
+            moved.offered += run.count;
             if run.moved == run.count {
                 continue;
             }
@@ -223,7 +236,10 @@ impl Space {
             match error {
                 // The first is pinned for I/O of the kernel. It stays, but keeps no other.
                 libc::EBUSY if command.work == work::OWN_AND_MOVE => {
-                    self.stays(stopped_at * PAGE..(stopped_at + 1) * PAGE);
+                    self.stays_pinned(stopped_at);
+                    if rest > 1 {
+                        moved.shared.push((stopped_at + 1, rest - 1));
+                    }
                 }
                 libc::EBUSY => moved.shared.push((stopped_at, rest)),
                 // A border between mappings is in it, or it has other rights, or is locked; or the
@@ -301,7 +317,8 @@ mod tests {
         };
         // The page may be shared, and is made the program's own first.
         assert_eq!(done(work::MOVE, 3, libc::EBUSY), (vec![(13, 5)], vec![], false));
-        assert_eq!(done(work::OWN_AND_MOVE, 3, libc::EBUSY), (vec![], vec![13], false));
+        // The page is pinned, and those after it are tried one by one.
+        assert_eq!(done(work::OWN_AND_MOVE, 3, libc::EBUSY), (vec![(14, 4)], vec![13], false));
         // The kernel refuses more mappings, and nothing went.
         assert_eq!(done(work::MOVE, 0, libc::ENOMEM), (vec![], vec![], true));
         assert_eq!(done(work::MOVE, 3, libc::ENOMEM), (vec![], vec![], false));

@@ -96,7 +96,7 @@ impl Space {
         }
         if let Way::Own(rights) = way {
             let fitting: Vec<_> = fitting.iter().map(numbered).collect();
-            return Ok(self.give_own(&fitting, rights));
+            return Ok(self.give_own(&fitting, rights, true));
         }
         Ok(self.give_parts(&helper, fitting, way))
     }

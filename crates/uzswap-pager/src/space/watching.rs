@@ -130,10 +130,8 @@ impl Space {
     /// What of these mappings is not watched, and not to be left alone.
     pub(super) fn unwatched(&mut self, mappings: Vec<Mapping>) -> Vec<Unwatched> {
         if self.left_since.elapsed() > LEFT_FOR {
-            self.left_since = Instant::now();
-            self.left = self.own.clone();
             self.words.grow_older();
-            self.words.iter().for_each(|word| self.left.insert(word));
+            self.try_all_again();
         }
         let mut found = Vec::new();
         for mapping in mappings {
