@@ -617,8 +617,8 @@ fn advice_beside_forks() {
     assert!(copied > 5, "{copied} children had the pages");
 }
 
-/// A process with two threads changes its advice right after each fork, in turn by the C library and
-/// by the system call alone. A child has what held at the fork, or is told that nobody knows.
+/// A process with two threads changes its advice right after each fork, by the C library or by the
+/// system call alone. A child has what held at the fork, or gets SIGBUS.
 fn advice_after_forks() {
     // The supervisor takes long to read so many mappings.
     const MAPPINGS: usize = 1000;
