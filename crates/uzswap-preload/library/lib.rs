@@ -303,12 +303,13 @@ const MADV_DOFORK: c_int = 11;
 const MADV_WIPEONFORK: c_int = 18;
 const MADV_KEEPONFORK: c_int = 19;
 
-/// madvise(2). Before a child of a fork changes advice about forks, the supervisor reads the advice
-/// of that fork, as in [`forked`], which a fork by system call alone does not run.
+/// madvise(2), with two changes:
 ///
-/// With MADV_FREE turned into MADV_DONTNEED in registered memory: a later free by the
-/// kernel sends no event, so the supervisor could not evict such pages any more. The kernel may
-/// free them at once too.
+/// - In registered memory, MADV_DONTNEED replaces MADV_FREE: a later free by the kernel sends no
+///   event, so the supervisor could not evict such pages any more. The kernel may free them at once
+///   too.
+/// - Before a child changes advice about forks, the supervisor reads the advice of the child's own
+///   fork, as in [`forked`]. A fork by system call alone does not run that.
 ///
 /// # Safety
 ///

@@ -656,8 +656,8 @@ fn fork_between(at: usize, before: i32, after: i32, is_direct: bool) {
     raw::advise(at, PAGES * PAGE, before).expect("madvise");
     match if is_direct { raw::fork_directly() } else { raw::fork() } {
         0 => {
-            // The child's own advice is not that of the fork. After a fork by system call alone, the
-            // library sees the advice alone.
+            // The child's own advice is not that of the fork. After a fork by system call alone,
+            // the library sees the advice alone.
             let advise = if is_direct { raw::advise } else { raw::advise_directly };
             let is_there = advise(at, PAGES * PAGE, after).is_ok();
             if !is_there {
