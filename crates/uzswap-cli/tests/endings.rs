@@ -36,7 +36,7 @@ fn main() -> ExitCode {
         _ => {}
     }
     let missing = no_run();
-    let tests: [Case; 28] = [
+    let tests: [Case; 29] = [
         ("signals_reach_the_program", &[], signals_reach_the_program),
         ("interrupts_reach_the_program", &["SIGINT"], || signal_reaches("INT")),
         ("hang_ups_reach_the_program", &["SIGHUP"], || signal_reaches("HUP")),
@@ -47,6 +47,7 @@ fn main() -> ExitCode {
         ("a_killed_program_leaves_nothing", &[], a_killed_program_leaves_nothing),
         ("a_program_that_ends_has_lost_nothing", &[], an_end_is_no_loss),
         ("a_limit_that_is_too_small_is_told", &[], too_small_is_told),
+        ("locked_memory_is_named", &["python3"], locked_memory_is_named),
         ("what_does_not_shrink_is_kept_to_its_limit", &[], too_small_is_kept_to),
         ("there_may_be_more_programs_than_descriptors", &[], more_than_descriptors),
         ("closed_streams_are_no_matter", &[], closed_streams),
@@ -348,6 +349,29 @@ fn too_small_is_told() {
     assert!(limit == 12.0 && used > limit * 63.0 / 64.0 && pool > limit / 2.0, "{said}");
     assert!((resident + pool + tables + unmanaged - used).abs() < 2.0, "{said}");
     assert!(stays <= resident, "{said}");
+}
+
+/// A program locks all of its memory once some of it was evicted, and staging with it. All that is
+/// locked does not fit.
+fn locked_memory_is_named() {
+    for flags in ["MCL_CURRENT", "MCL_CURRENT | MCL_FUTURE"] {
+        let lock = format!(
+            "import ctypes, time; MCL_CURRENT, MCL_FUTURE = 1, 2
+memory = bytearray(b'x' * (80 << 20))
+assert ctypes.CDLL(None).mlockall({flags}) == 0
+until = time.time() + 60
+while time.time() < until:
+    for at in range(0, len(memory), 4096):
+        memory[at] += memory[at] < 200"
+        );
+        let output = run("40M", &["python3", "-c", &lock]).output().unwrap();
+        let said = told(&output);
+        if said.contains("AssertionError") {
+            return; // its user may not lock as much
+        }
+        expect(&output, 128 + 9);
+        assert!(said.contains(" MiB of mappings are locked)"), "{said}");
+    }
 }
 
 /// The peak stays near the limit, too: an allocating thread gets a page at a time while evicted

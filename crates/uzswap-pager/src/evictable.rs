@@ -14,6 +14,9 @@ use super::{SpaceLock, lock};
 const HOLDS_FOR: Duration = Duration::from_millis(100);
 const HOLDS_TIMES: u32 = 50;
 
+/// Helpers try some 100 MiB of pages again in so long.
+const TRIED_FOR: Duration = Duration::from_millis(400);
+
 /// The last count.
 #[derive(Debug)]
 pub(super) struct Evictable {
@@ -25,6 +28,11 @@ impl Evictable {
     /// Nothing was counted yet.
     pub(super) fn new(now: Instant) -> Evictable {
         Evictable { bytes: 0, until: now }
+    }
+
+    /// Pages that were found to stay are tried again: until they were, the last count holds.
+    pub(super) fn holds_while_tried(&mut self, now: Instant) {
+        self.until = now + TRIED_FOR;
     }
 
     /// The bytes that could be evicted when they were counted last, which is done now if that is a

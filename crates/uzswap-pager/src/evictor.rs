@@ -21,7 +21,7 @@ use super::evictable::Evictable;
 use super::family::Family;
 use super::helper::{Heard, Helper, Patience};
 use super::outsiders::without_pages_of;
-use super::pressure::{Pressure, Seen};
+use super::pressure::{Outlook, Pressure, Seen};
 use super::space::{Moved, Space, TRAY_PAGES, Tray, Way, leave_words_of_threads};
 use super::table::Place;
 use super::{NotStored, Pager, SpaceLock, lock, untouched_pages};
@@ -126,11 +126,12 @@ impl Evictor {
                 continue;
             }
             let seen = self.seen();
-            if self.pressure.is_hopeless(Instant::now(), seen) {
-                self.pager.end_largest(
-                    "compressed and unevictable pages leave under 1/8 of --limit \
-                                       as working set",
-                );
+            match self.pressure.look(Instant::now(), seen) {
+                Outlook::Open => {}
+                Outlook::Retry => self.try_all_again(),
+                Outlook::Hopeless => self.pager.end_largest(
+                    "compressed and unevictable pages leave under 1/8 of --limit as working set",
+                ),
             }
             if seen.is_full() {
                 self.pager.note_full();
@@ -186,10 +187,15 @@ impl Evictor {
         }
         if !self.has_tried_all {
             self.has_tried_all = true;
-            self.pager.spaces().iter().for_each(|space| lock(space).try_all_again());
+            self.try_all_again();
             return false;
         }
         self.offered.get() == 0 || self.in_vain >= 2 * ROUNDS_IN_VAIN
+    }
+
+    fn try_all_again(&mut self) {
+        self.evictable.holds_while_tried(Instant::now());
+        self.pager.spaces().iter().for_each(|space| lock(space).try_all_again());
     }
 
     /// Sees whether pages are to be dense, and compresses some once more that are not.

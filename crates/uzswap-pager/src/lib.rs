@@ -84,6 +84,7 @@ use meter::Meter;
 pub use meter::{FaultTimes, FreeTimes, PagerCounts};
 pub use metrics::MetricsAddress;
 use outsiders::Outsider;
+use process_files::locked_bytes;
 pub use query::{NoAnswer, Survey, find_run, survey};
 use raised::RaisedThreads;
 pub use report::RunReport;
@@ -728,10 +729,15 @@ impl Pager {
             false => String::new(),
         };
         let file = if self.write_back.is_some() { "" } else { " or a --backing file" };
+        let locked = spaces.iter().filter_map(|space| lock(space).thread).map(locked_bytes).sum();
+        let locked = match locked {
+            0 => String::new(),
+            bytes => format!(" (mlock: {:.1} MiB of mappings are locked)", mib(bytes)),
+        };
         log(&format!(
             "out of memory: {1:.1} MiB in use of {0:.1} ({2:.1} resident, of which {7:.1} cannot \
-             be evicted, {3:.1} pool, {4:.1} metadata, {5:.1} unmanaged programs{uncounted}), and \
-             {why}; process {6} was ended. Use a larger --limit{file}.{beside}",
+             be evicted{locked}, {3:.1} pool, {4:.1} metadata, {5:.1} unmanaged \
+             programs{uncounted}), and {why}; process {6} was ended. Use a larger --limit{file}.{beside}",
             mib(self.limit_bytes),
             (mib(used) * 10.0).ceil() / 10.0, // more than the limit, by however little
             mib(resident),

@@ -25,6 +25,10 @@ pub(super) fn none_bytes(limit_bytes: u64) -> u64 {
 /// How long there must have been no hope.
 const LOOKED_FOR: Duration = Duration::from_secs(3);
 
+/// How long where memory that cannot be evicted passes the limit by itself (locked memory, memory
+/// of unmanaged programs): no eviction helps, and each fault makes it worse.
+const BEYOND_FOR: Duration = Duration::from_secs(1);
+
 /// Of so many faults that waited, one may not have, without any hope; there must be as many in that
 /// time at least.
 const WAITED_PART: u64 = 10;
@@ -52,11 +56,26 @@ impl Seen {
     }
 }
 
+/// What the looks so far say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Outlook {
+    /// There is hope, or it is too early to say.
+    Open,
+    /// Half of the time has passed without hope: pages that were found to stay are to be tried
+    /// again, so that no program is ended for them.
+    Retry,
+    /// A program is to be ended.
+    Hopeless,
+}
+
 /// Looks since a time at which there may have been no hope.
 #[derive(Debug)]
 struct Since {
     at: Instant,
     faults: Faults,
+    has_retried: bool,
+    /// At each look, memory that cannot be evicted passed the limit.
+    is_beyond: bool,
     /// At each look, the limit was passed.
     is_over: bool,
     /// Or there was nothing to run in.
@@ -77,35 +96,54 @@ impl Pressure {
         self.since = None;
     }
 
-    /// Whether what is stored has left hardly any to run in for some seconds, in which the limit
-    /// was passed all the time, or hardly a fault found room; or it has left none to run in, and
-    /// hardly a fault found room at once; or none free, and faults took long.
-    pub(super) fn is_hopeless(&mut self, now: Instant, seen: Seen) -> bool {
+    /// Hopeless is it where what is stored has left hardly any to run in for some seconds, in which
+    /// the limit was passed all the time, or hardly a fault found room; or it has left none to run
+    /// in, and hardly a fault found room at once; or none free, and faults took long. Sooner, where
+    /// no eviction helps.
+    pub(super) fn look(&mut self, now: Instant, seen: Seen) -> Outlook {
         let Seen { limit_bytes, used_bytes, leaving_bytes, faults } = seen;
         if !seen.is_full() {
             self.since = None;
-            return false;
+            return Outlook::Open;
         }
-        let start = Since { at: now, faults, is_over: true, has_none: true, is_tight: true };
-        let since = self.since.get_or_insert(start);
+        let since = self.since.get_or_insert(Since {
+            at: now,
+            faults,
+            has_retried: false,
+            is_beyond: true,
+            is_over: true,
+            has_none: true,
+            is_tight: true,
+        });
+        since.is_beyond &= used_bytes.saturating_sub(leaving_bytes) > limit_bytes;
         since.is_over &= used_bytes > limit_bytes;
         since.has_none &= leaving_bytes < none_bytes(limit_bytes);
         since.is_tight &= used_bytes > limit_bytes - none_bytes(limit_bytes);
-        if now.duration_since(since.at) <= LOOKED_FOR {
-            return false;
+        let looks_for = if since.is_beyond { BEYOND_FOR } else { LOOKED_FOR };
+        let looked_for = now.duration_since(since.at);
+        if looked_for <= looks_for {
+            let is_half = looked_for > looks_for / 2;
+            let retries = is_half && !std::mem::replace(&mut since.has_retried, is_half);
+            return if retries { Outlook::Retry } else { Outlook::Open };
         }
-        let all = faults.all - since.faults.all;
+        let is_hopeless = since.is_beyond || since.is_over || since.has_starved(seen);
+        self.since = None;
+        if is_hopeless { Outlook::Hopeless } else { Outlook::Open }
+    }
+}
+
+impl Since {
+    /// Whether faults since then say that programs hardly run.
+    fn has_starved(&self, seen: Seen) -> bool {
+        let all = seen.faults.all - self.faults.all;
         let are_all = |of_those: u64| {
             of_those >= WAITED_MIN && all.saturating_sub(of_those) <= of_those / WAITED_PART
         };
-        let waited = faults.waited - since.faults.waited;
-        let take = faults.sum_ns.saturating_sub(since.faults.sum_ns) / all.max(1);
-        let is_hopeless = since.is_over
-            || are_all(faults.in_vain - since.faults.in_vain)
-            || since.has_none && are_all(waited)
-            || since.is_tight && waited >= WAITED_MIN && take >= TAKES.as_nanos() as u64;
-        self.since = None;
-        is_hopeless
+        let waited = seen.faults.waited - self.faults.waited;
+        let take = seen.faults.sum_ns.saturating_sub(self.faults.sum_ns) / all.max(1);
+        are_all(seen.faults.in_vain - self.faults.in_vain)
+            || self.has_none && are_all(waited)
+            || self.is_tight && waited >= WAITED_MIN && take >= TAKES.as_nanos() as u64
     }
 }
 
@@ -117,9 +155,10 @@ mod tests {
     /// what is seen at a time.
     fn hopeless_at(ms: u64, at: impl Fn(u64) -> Seen) -> Option<u64> {
         let (start, mut pressure) = (Instant::now(), Pressure::default());
-        (0..ms)
-            .step_by(10)
-            .find(|ms| pressure.is_hopeless(start + Duration::from_millis(*ms), at(*ms)))
+        (0..ms).step_by(10).find(|ms| {
+            let now = start + Duration::from_millis(*ms);
+            pressure.look(now, at(*ms)) == Outlook::Hopeless
+        })
     }
 
     const FULL: Seen = Seen {
@@ -144,10 +183,33 @@ mod tests {
     }
 
     #[test]
+    fn memory_that_passes_the_limit_by_itself_is_hopeless_soon() {
+        assert_eq!(hopeless_at(9_000, |_| Seen { used_bytes: 891, ..FULL }), Some(1_010));
+        let at_first = |ms| Seen { used_bytes: if ms < 900 { 891 } else { 890 }, ..FULL };
+        assert_eq!(hopeless_at(9_000, at_first), Some(3_010));
+    }
+
+    #[test]
+    fn pages_that_stay_are_tried_again_once_at_half_time() {
+        for (used_bytes, half) in [(801, 1_510), (891, 510)] {
+            let (start, mut pressure) = (Instant::now(), Pressure::default());
+            let retries: Vec<u64> = (0..half * 2)
+                .step_by(10)
+                .filter(|ms| {
+                    let now = start + Duration::from_millis(*ms);
+                    pressure.look(now, Seen { used_bytes, ..FULL }) == Outlook::Retry
+                })
+                .collect();
+            assert_eq!(retries, [half]);
+        }
+    }
+
+    #[test]
     fn what_is_seen_counts_for_three_seconds_and_until_there_is_room() {
         let (start, mut pressure) = (Instant::now(), Pressure::default());
         let look = |pressure: &mut Pressure, ms: u64, used_bytes: u64| {
-            pressure.is_hopeless(start + Duration::from_millis(ms), Seen { used_bytes, ..FULL })
+            let now = start + Duration::from_millis(ms);
+            pressure.look(now, Seen { used_bytes, ..FULL }) == Outlook::Hopeless
         };
         // One look below the limit counts for the first three seconds alone.
         let below_once = [(0, 800), (3_010, 801), (3_020, 801), (6_040, 801)];

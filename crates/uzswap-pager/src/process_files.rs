@@ -269,7 +269,14 @@ fn last_of_several(numbers: &str) -> Option<u32> {
 
 /// Whether the process of a thread has memory that is locked.
 pub(super) fn has_locked_memory(thread: u32) -> bool {
-    in_status(thread, "VmLck:").is_some_and(|locked| locked != "0 kB")
+    locked_bytes(thread) > 0
+}
+
+/// Bytes of mappings that the process of a thread has locked.
+pub(super) fn locked_bytes(thread: u32) -> u64 {
+    let locked = in_status(thread, "VmLck:");
+    let kib = locked.and_then(|text| text.strip_suffix(" kB")?.parse::<u64>().ok());
+    kib.unwrap_or(0) << 10
 }
 
 /// The children of a process.

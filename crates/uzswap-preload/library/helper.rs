@@ -61,6 +61,7 @@ pub(crate) const EINTR: u32 = 4;
 const EAGAIN: u32 = 11;
 const ENOMEM: u32 = 12;
 const EEXIST: u32 = 17;
+const EINVAL: u32 = 22;
 const ECONNREFUSED: u32 = 111;
 const MSG_PEEK_DONTWAIT: usize = 2 | 0x40;
 
@@ -623,7 +624,20 @@ impl Helper {
         // all the same.
         let _ = self.register(false);
         if control.drop_bytes.load(Ordering::Relaxed) > 0 {
-            let _ = advise(&control.drop_from, &control.drop_bytes, MADV_DONTNEED);
+            self.drop_tray();
+        }
+    }
+
+    /// Gives memory of staging back to the kernel, which refuses that once the program has locked
+    /// all of its memory (mlockall). The helper then unlocks staging. From then on, the kernel
+    /// refuses to move locked pages there.
+    fn drop_tray(&self) {
+        let control = self.control;
+        let drop = || advise(&control.drop_from, &control.drop_bytes, MADV_DONTNEED);
+        if drop() == Err(EINVAL) {
+            let (from, to) = self.staging;
+            let _ = ask(call::MUNLOCK, [from, to - from, 0, 0, 0, 0]);
+            let _ = drop();
         }
     }
 

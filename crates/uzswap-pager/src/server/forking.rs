@@ -341,8 +341,10 @@ impl Server {
             Event::PageFault { address, thread, .. } => Some((address, thread)),
             _ => None,
         });
+        // A fork leaves the mappings of who forks as they are.
+        let is_change = |event: &Event| !matches!(event, Event::Fork { .. });
         let first = match fault {
-            _ if !changes.is_empty() => FirstMessage::Change,
+            _ if changes.iter().any(is_change) => FirstMessage::Change,
             Some((address, _)) if space.asks_identity(address) => FirstMessage::AsksIdentity,
             _ => FirstMessage::Fault,
         };

@@ -124,7 +124,7 @@ impl Agreed {
 pub(crate) enum FirstMessage {
     /// It asks for its secret, as the library does before the program goes on.
     AsksIdentity,
-    /// Another fault.
+    /// Another fault, or a fork of its own: it has not changed its mappings before.
     Fault,
     /// It has changed its mappings.
     Change,

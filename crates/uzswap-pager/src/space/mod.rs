@@ -88,6 +88,8 @@ pub(super) struct Space {
     pub(super) own: Ranges,
     /// Not to be moved for now, [`Space::own`] among it: locked, sealed.
     left: Ranges,
+    /// Locked mappings of it (mlock), as far as the kernel refused to move them.
+    locked: Ranges,
     /// Pages that are in [`Space::left`] because the kernel holds them for I/O.
     pinned: Pinned,
     /// Whether the kernel refused the last move for want of memory or of mappings (ENOMEM).
@@ -189,6 +191,7 @@ impl Space {
             watched: Ranges::default(),
             own: Ranges::default(),
             left: Ranges::default(),
+            locked: Ranges::default(),
             pinned: Pinned::new(Instant::now()),
             has_no_memory: false,
             left_since: Instant::now(),
@@ -518,7 +521,7 @@ impl Space {
             &self.to_protect,
         ];
         let sets = sets.iter().map(|set| set.bytes()).sum::<usize>() + self.words.bytes();
-        let sets = sets + self.pinned.bytes();
+        let sets = sets + self.pinned.bytes() + self.locked.bytes();
         self.table.bytes() + self.staging.owners.bytes() + sets
     }
 }

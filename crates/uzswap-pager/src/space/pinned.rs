@@ -79,10 +79,13 @@ impl Space {
         self.own.iter().for_each(|part| self.left.insert(part));
     }
 
-    /// Lets all pages leave that were found to stay, but for those that never leave.
+    /// Lets all pages leave that were found to stay, but for those that never leave, and locked
+    /// ones.
     pub(crate) fn try_all_again(&mut self) {
         self.left_since = Instant::now();
+        let locked = self.still_locked().clone();
         self.left = self.own.clone();
+        self.left.insert_all(&locked);
         self.words.iter().for_each(|word| self.left.insert(word));
     }
 }

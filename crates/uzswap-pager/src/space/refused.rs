@@ -103,15 +103,30 @@ impl Space {
 
     /// Locked pages stay: mremap would unlock them.
     fn leave_locked(&mut self, parts: &mut Vec<Range<u64>>) -> io::Result<()> {
-        if parts.is_empty() || !self.thread.is_some_and(has_locked_memory) {
+        if parts.is_empty() {
             return Ok(());
         }
-        let [locked] = self.mappings_with(["lo"])?;
+        self.locked = self.ask_locked()?;
         for part in std::mem::take(parts) {
-            locked.within(part.clone()).for_each(|part| self.left.insert(part));
-            parts.extend(locked.outside(part));
+            self.locked.within(part.clone()).for_each(|part| self.left.insert(part));
+            parts.extend(self.locked.outside(part));
         }
         Ok(())
+    }
+
+    fn ask_locked(&self) -> io::Result<Ranges> {
+        match self.thread.is_some_and(has_locked_memory) {
+            true => self.mappings_with(["lo"]).map(|[locked]| locked),
+            false => Ok(Ranges::default()),
+        }
+    }
+
+    /// Mappings that were locked when a move of theirs was refused last, and are still.
+    pub(super) fn still_locked(&mut self) -> &Ranges {
+        if self.locked != Ranges::default() {
+            self.locked = self.ask_locked().unwrap_or_default();
+        }
+        &self.locked
     }
 
     fn give_parts(&mut self, helper: &Helper, parts: Vec<Range<u64>>, way: Way) -> bool {
