@@ -113,7 +113,7 @@ fn main() -> ExitCode {
 }
 
 /// Name, limit, exit code, what it prints. Each has 32 MiB of its own.
-const SCENARIOS: [(&str, &str, i32, &str); 43] = [
+const SCENARIOS: [(&str, &str, i32, &str); 44] = [
     ("fill", "16M", 0, ""),
     ("code-7", "16M", 7, ""),
     ("abort", "16M", 128 + 6, ""),
@@ -151,6 +151,7 @@ const SCENARIOS: [(&str, &str, i32, &str); 43] = [
     ("stacks-come", "16M", 0, ""),
     ("child-changes", "24M", 0, ""),
     ("private-file", "48M", 0, ""),
+    ("freed-lazily", "80M", 0, ""),
     ("forks-in-forks", "40M", 0, ""),
     ("parents-end", "16M", 0, ""),
     ("workers", "48M", 0, ""),

@@ -300,6 +300,10 @@ impl Evictor {
     /// has.
     fn evict_from(&mut self, space: &SpaceLock, resident: u64, alone: bool) -> io::Result<usize> {
         let (leave, trays_aside) = trays(resident);
+        let lazily_freed = self.drop_lazily_freed(space)?;
+        if lazily_freed > 0 {
+            return Ok(lazily_freed);
+        }
         loop {
             self.helper(space)?; // it may end at any time
             lock(space).try_pinned_again();
@@ -344,6 +348,17 @@ impl Evictor {
                 return Ok(freed);
             }
         }
+    }
+
+    /// Has the kernel drop pages that the program has freed lazily; how many those were.
+    fn drop_lazily_freed(&self, space: &SpaceLock) -> io::Result<usize> {
+        let since = Instant::now();
+        let files = lock(space).start_lazy_look(since);
+        let Some(files) = files else { return Ok(0) };
+        let found = files.lazily_freed()?; // nothing is locked: the kernel walks all pages
+        self.carry_out(space, |space| Ok(space.give_drop_freed(&found, since)))?;
+        let bytes: u64 = found.iter().map(|(_, bytes)| bytes).sum();
+        Ok(bytes as usize / PAGE_SIZE)
     }
 
     /// Moves pages aside that were refused, by each way that there is: how many, and how many were

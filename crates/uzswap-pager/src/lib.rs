@@ -737,7 +737,8 @@ impl Pager {
         log(&format!(
             "out of memory: {1:.1} MiB in use of {0:.1} ({2:.1} resident, of which {7:.1} cannot \
              be evicted{locked}, {3:.1} pool, {4:.1} metadata, {5:.1} unmanaged \
-             programs{uncounted}), and {why}; process {6} was ended. Use a larger --limit{file}.{beside}",
+             programs{uncounted}), and {why}; process {6} was ended. Use a larger \
+             --limit{file}.{beside}",
             mib(self.limit_bytes),
             (mib(used) * 10.0).ceil() / 10.0, // more than the limit, by however little
             mib(resident),

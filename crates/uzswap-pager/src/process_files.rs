@@ -172,6 +172,12 @@ impl ProcessFiles {
         })
     }
 
+    /// Mappings with pages that were freed lazily (MADV_FREE) and not written since, and the bytes
+    /// of these pages: `LazyFree` of /proc/PID/smaps. The kernel walks all pages for this.
+    pub(super) fn lazily_freed(&self) -> io::Result<Vec<(Range<u64>, u64)>> {
+        Ok(lazily_freed(&read_to_string(&self.smaps)?))
+    }
+
     /// Mappings with each of these flags: `VmFlags` of /proc/PID/smaps. Each is a range of its own.
     pub(super) fn mappings_with<const N: usize>(
         &self,
@@ -192,6 +198,18 @@ impl ProcessFiles {
         }
         Ok(found)
     }
+}
+
+fn lazily_freed(smaps: &str) -> Vec<(Range<u64>, u64)> {
+    let (mut range, mut found) = (0..0, Vec::new());
+    for line in smaps.lines() {
+        if let Some(bytes) = bytes_in(line, "LazyFree:") {
+            found.extend((bytes > 0).then(|| (range.clone(), bytes)));
+        } else if let Some(mapping) = addresses(line) {
+            range = mapping;
+        }
+    }
+    found
 }
 
 /// All that a file of /proc says now, which is read from its start however often.

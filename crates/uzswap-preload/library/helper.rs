@@ -42,6 +42,7 @@ const MAP_NORESERVE: usize = 0x4000;
 /// MREMAP_MAYMOVE, _FIXED and _DONTUNMAP.
 const MREMAP_PAGES_TO: usize = 1 | 2 | 4;
 const MADV_DONTNEED: usize = 4;
+const MADV_PAGEOUT: usize = 21;
 const MADV_DONTFORK: usize = 10;
 const MADV_NOHUGEPAGE: usize = 15;
 const MADV_WIPEONFORK: usize = 18;
@@ -598,6 +599,14 @@ impl Helper {
         let what = control.work.load(Ordering::Acquire);
         let count = (control.run_count.load(Ordering::Relaxed) as usize).min(RUNS_MAX);
         let runs = &control.runs[..count];
+        if what == work::DROP_FREED {
+            // Without the lock: nothing of this is in staging.
+            for run in runs {
+                let _ = advise(&run.from, &run.bytes, MADV_PAGEOUT);
+            }
+            control.done.store(control.given.load(Ordering::Relaxed), Ordering::Release);
+            return;
+        }
         if what == work::OWN_AND_MOVE {
             // Without the lock: a page that is missing by now is asked for of the supervisor.
             for run in runs {

@@ -135,6 +135,9 @@ pub mod work {
     /// Moves pages to staging whatever their rights: mremap(2) with MREMAP_DONTUNMAP. UFFDIO_MOVE
     /// takes pages that can be written alone.
     pub const REMAP: u32 = 3;
+    /// Gives pages back to the kernel that the program has freed lazily (MADV_FREE) and not written
+    /// since: MADV_PAGEOUT. Without swap, the kernel keeps all other pages.
+    pub const DROP_FREED: u32 = 4;
 }
 
 /// Staging is mapped anew before it is filled; the bits below are its rights (PROT_READ ...).

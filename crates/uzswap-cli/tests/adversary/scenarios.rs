@@ -44,6 +44,28 @@ fn fill_in_order(at: usize, pages: impl Iterator<Item = usize>) {
     }
 }
 
+/// Memory that no compressor shrinks, freed lazily before it is registered, four times as much as
+/// is used at any time. The kernel may have dropped each page since, or not. Half of the last round
+/// is written again, and stays.
+fn freed_lazily() {
+    let mut words = SplitMix64::new(7);
+    let mut last = 0;
+    for _ in 0..4 {
+        last = raw::map(0, PAGES * PAGE, raw::READ_WRITE, raw::PRIVATE, -1).expect("mmap");
+        for page in 0..PAGES {
+            raw::page(last + page * PAGE).fill_with(|| words.next_word());
+        }
+        raw::advise(last, PAGES * PAGE, libc::MADV_FREE).expect("MADV_FREE");
+        thread::sleep(Duration::from_millis(200));
+    }
+    fill_in_order(last, 0..PAGES / 2);
+    let other = filled();
+    for _ in 0..3 {
+        check_in_order(last, 0..PAGES / 2);
+        check(other);
+    }
+}
+
 /// Half of the memory is of a private mapping of a file: its written pages are never evicted.
 fn private_file() {
     let file = tempfile::tempfile().unwrap();
@@ -230,6 +252,7 @@ pub(crate) fn run(name: &str) -> ! {
         "child-changes" => child_changes(),
         "unfit" => unfit(),
         "private-file" => private_file(),
+        "freed-lazily" => freed_lazily(),
         "processors-stay" => processors_stay(),
         "moves-take-long" => moves_take_long(),
         "moves-over-moves" => moves_over_moves(),

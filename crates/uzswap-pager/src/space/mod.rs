@@ -12,6 +12,7 @@ mod counting;
 mod forking;
 mod identity;
 mod inheritance;
+mod lazy;
 mod moving;
 mod pinned;
 mod refused;
@@ -32,6 +33,7 @@ use forking::{Forks, LastAdvice, Prepared};
 use identity::Identity;
 use inheritance::Uncertain;
 pub(super) use inheritance::{FirstMessage, ForkAdvice};
+use lazy::LazyLooks;
 pub(super) use moving::Moved;
 use pinned::Pinned;
 pub(super) use refused::Way;
@@ -90,6 +92,7 @@ pub(super) struct Space {
     left: Ranges,
     /// Locked mappings of it (mlock), as far as the kernel refused to move them.
     locked: Ranges,
+    lazy_looks: LazyLooks,
     /// Pages that are in [`Space::left`] because the kernel holds them for I/O.
     pinned: Pinned,
     /// Whether the kernel refused the last move for want of memory or of mappings (ENOMEM).
@@ -192,6 +195,7 @@ impl Space {
             own: Ranges::default(),
             left: Ranges::default(),
             locked: Ranges::default(),
+            lazy_looks: LazyLooks::new(Instant::now()),
             pinned: Pinned::new(Instant::now()),
             has_no_memory: false,
             left_since: Instant::now(),
@@ -521,7 +525,7 @@ impl Space {
             &self.to_protect,
         ];
         let sets = sets.iter().map(|set| set.bytes()).sum::<usize>() + self.words.bytes();
-        let sets = sets + self.pinned.bytes() + self.locked.bytes();
+        let sets = sets + self.pinned.bytes() + self.locked.bytes() + self.lazy_looks.bytes();
         self.table.bytes() + self.staging.owners.bytes() + sets
     }
 }

@@ -181,7 +181,9 @@ impl Space {
         };
         let Some(command) = &self.command else { return Ok(()) };
         let mut counts = Vec::with_capacity(command.runs.len());
-        if command.work == work::REMAP {
+        if command.work == work::DROP_FREED {
+            counts.resize(command.runs.len(), 0);
+        } else if command.work == work::REMAP {
             counts = helper.answers(command).map(|(count, _)| count).collect();
         }
         for run in &command.runs[counts.len()..] {
