@@ -20,9 +20,9 @@ use super::peer::Peer;
 use super::process_files::{
     children_of, page_table_bytes_of, part_of_anonymous_of, size_of, threads,
 };
-use super::status::LIBRARY_NAME;
 use super::thrashing::{self, Thrashing, Times};
 use super::{PAGE_SIZE, Pager, lock, mib, status};
+use uzswap_preload::protocol::LIBRARY_NAME;
 use uzswap_sys::escape::one_line;
 use uzswap_sys::held_folder::remove_left;
 use uzswap_sys::process;
