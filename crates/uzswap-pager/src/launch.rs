@@ -240,6 +240,7 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
         largest_unmanaged: Mutex::default(),
         guard: OnceLock::new(),
         quiet: options.quiet,
+        socket: socket.clone(),
     });
     setup("start a thread", foreign::start())?;
     setup("become the reaper of orphaned processes", wait::adopt_orphans())?;
