@@ -24,11 +24,14 @@ const GIVEN: [&str; 10] = [
 ];
 const OWN: [&str; 7] = ["execv", "execvp", "execl", "execl_of_ten", "execlp", "system", "popen"];
 
+/// A name, what it lacks here, and the test.
+type Case = (&'static str, Option<String>, fn());
+
 fn main() -> ExitCode {
     let folder = tempfile::tempdir().unwrap();
     let missing = no_run().or_else(|| compile(folder.path()));
     let python = lacks("python3");
-    let all: [(&str, Option<String>, fn()); 9] = [
+    let all: [Case; 9] = [
         ("each_function_keeps_it", None, || stay_managed("each")),
         ("no_environment_at_all", None, || stay_managed("null")),
         ("what_the_program_gives_stays", None, what_is_given),
