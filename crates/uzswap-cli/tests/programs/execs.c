@@ -22,17 +22,19 @@ static char *self;
 
 static int has_helper(void)
 {
+    int is_there = 0;
     DIR *tasks = opendir("/proc/self/task");
     for (struct dirent *task; (task = readdir(tasks)); ) {
         char path[600], name[32] = "";
         snprintf(path, sizeof path, "/proc/self/task/%s/comm", task->d_name);
         FILE *file = fopen(path, "r");
-        if (file && fgets(name, sizeof name, file) && !strcmp(name, "uzswap-helper\n"))
-            return 1;
-        if (file)
-            fclose(file);
+        if (!file)
+            continue;
+        is_there |= fgets(name, sizeof name, file) && !strcmp(name, "uzswap-helper\n");
+        fclose(file);
     }
-    return 0;
+    closedir(tasks);
+    return is_there;
 }
 
 // What was started: its way, its arguments, and its environment but for that of the run.
