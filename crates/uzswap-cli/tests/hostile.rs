@@ -185,10 +185,13 @@ fn check_all(memory: &[u64]) {
     println!("all is there");
 }
 
+/// Before a command in a shell: it has no helper of the library. An enemy knows the socket still.
+const UNMANAGED: &str = "env -u LD_PRELOAD UZSWAP_SOCKET= ENEMY_SOCKET=\"$UZSWAP_SOCKET\"";
+
 /// The enemy has no helper of the library, and says that it is one.
 fn a_victim_beside(attack: &str) {
     let (this, seconds, seed) = (this(), attack_seconds(), seed());
-    let enemy = format!("env -u LD_PRELOAD '{this}' --attack {attack} {seconds} {seed}");
+    let enemy = format!("{UNMANAGED} '{this}' --attack {attack} {seconds} {seed}");
     // The victim's input ends with the enemy.
     let script = format!("({enemy} >&2; echo the enemy ends: $? >&2) | '{this}' --victim 60");
     let output = run("40M", &["sh", "-c", &script]).output().unwrap();
@@ -356,7 +359,7 @@ fn unmanaged_first() {
     let (program, nobody) = (program.display(), NOBODY.join(" "));
     // The victim's input ends with the other.
     let script = format!(
-        "(setpriv {nobody} env -u LD_PRELOAD '{program}' --hold 60; echo it ends: $? >&2) | \
+        "(setpriv {nobody} {UNMANAGED} '{program}' --hold 60; echo it ends: $? >&2) | \
          '{program}' --victim 10"
     );
     let output = run("48M", &["sh", "-c", &script]).output().unwrap();
@@ -372,7 +375,7 @@ fn ended_by_itself() {
     for seconds in ["3.1", "3.16", "3.22"] {
         // The victim's input ends with the other.
         let script = format!(
-            "(env -u LD_PRELOAD timeout {seconds} '{this}' --hold 75; echo it ends: $? >&2) | \
+            "({UNMANAGED} timeout {seconds} '{this}' --hold 75; echo it ends: $? >&2) | \
              '{this}' --victim 60"
         );
         let output = run("40M", &["sh", "-c", &script]).output().unwrap();
@@ -392,7 +395,7 @@ for i in range(25):
     os.mkdir("d" * 200)
     os.chdir("d" * 200)
 shutil.copy(sys.argv[1], "this")
-os.environ.pop("LD_PRELOAD")
+os.environ["UZSWAP_SOCKET"] = ""
 os.execv("./this", ["./this", "--hold", "60"])
 "#;
     let (this, place) = (this(), place.path().display());
@@ -452,7 +455,7 @@ fn users_of_helpers() {
 fn helper_gone() {
     let this = this();
     let script = format!(
-        "(env -u LD_PRELOAD '{this}' --attack gone 8 1; echo it ends: $? >&2) | \
+        "({UNMANAGED} '{this}' --attack gone 8 1; echo it ends: $? >&2) | \
          '{this}' --victim 10"
     );
     let output = run("48M", &["sh", "-c", &script]).output().unwrap();
@@ -482,7 +485,7 @@ for pid in all:
 
 /// The exit code of an attack beside a victim, and the messages of the run.
 fn one_memory_beside_a_victim(without_helper: bool, numbers: &str) -> String {
-    let unset = if without_helper { "env -u LD_PRELOAD" } else { "" };
+    let unset = if without_helper { UNMANAGED } else { "" };
     let script = format!(
         "({unset} python3 -c '{ONE_MEMORY}' {numbers} >&2; echo it ends: $? >&2) | \
          '{}' --victim 40",
@@ -643,9 +646,8 @@ os.write(1, b"all is there\n")
 
 /// Nothing of it is registered, with so much memory: what it leaves is never poisoned.
 fn helpers_that_return() {
-    let this = this();
-    let argv = ["env", "-u", "LD_PRELOAD", &this, "--attack", "returning", "1", "1"];
-    expect(&run("1G", &argv).output().unwrap(), 0);
+    let script = format!("exec {UNMANAGED} '{}' --attack returning 1 1", this());
+    expect(&run("1G", &["sh", "-c", &script]).output().unwrap(), 0);
 }
 
 /// A program that forks past the library takes all descriptors. Another one forks still.

@@ -25,7 +25,7 @@ use super::raised::RaisedThreads;
 use super::run_dir::RunDir;
 use super::server::{Workers, count_of_workers};
 use super::slots::Slots;
-use super::status::{self, LIBRARY_NAME, Reporter};
+use super::status::{self, Reporter};
 use super::timeline::Timeline;
 use super::tree::AskedLooks;
 use super::turns::AllTurns;
@@ -38,7 +38,7 @@ use uzswap::backing::BackingError;
 use uzswap::trace::{Recorder, TraceAbout, TraceError};
 use uzswap::zswap::{BuildError, Zswap, ZswapOptions};
 use uzswap_preload::LIBRARY;
-use uzswap_preload::protocol::SOCKET_VARIABLE;
+use uzswap_preload::protocol::{LIBRARY_NAME, SOCKET_VARIABLE};
 use uzswap_sys::foreign;
 use uzswap_sys::inherited::Inherited;
 use uzswap_sys::process;
@@ -240,6 +240,7 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
         largest_unmanaged: Mutex::default(),
         guard: OnceLock::new(),
         quiet: options.quiet,
+        socket: socket.clone(),
     });
     setup("start a thread", foreign::start())?;
     setup("become the reaper of orphaned processes", wait::adopt_orphans())?;

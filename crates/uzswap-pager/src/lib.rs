@@ -49,6 +49,7 @@ mod query;
 mod raised;
 mod ranges;
 mod reader;
+mod reason;
 mod refaults;
 mod report;
 mod run_dir;
@@ -241,6 +242,8 @@ struct Pager {
     /// a userfaultfd left, they would read as zeros.
     guard: OnceLock<io::Result<DeathGuard>>,
     quiet: bool,
+    /// That helpers connect to.
+    socket: std::path::PathBuf,
 }
 
 /// The state between two samples.

@@ -24,9 +24,6 @@ use super::{FaultTimes, Pager, PagerCounts, lock, ratio};
 use uzswap::zswap::{LatencyCounts, Stats};
 use uzswap_sys::held_folder::PREFIX;
 
-/// The preloaded library, in the folder of a run.
-pub(super) const LIBRARY_NAME: &str = "libuzswap_preload.so";
-
 /// The socket, in the folder of a run.
 pub(super) const SOCKET_NAME: &str = "status";
 

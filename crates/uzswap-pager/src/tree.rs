@@ -20,7 +20,7 @@ use super::peer::Peer;
 use super::process_files::{
     children_of, page_table_bytes_of, part_of_anonymous_of, size_of, threads,
 };
-use super::status::LIBRARY_NAME;
+use super::reason::{self, Facts};
 use super::thrashing::{self, Thrashing, Times};
 use super::{PAGE_SIZE, Pager, lock, mib, status};
 use uzswap_sys::escape::one_line;
@@ -38,11 +38,11 @@ const LOOK_PART: u32 = 20;
 /// When it looks a second time at the load of others: two looks tell it.
 const LOAD_AFTER: Duration = Duration::from_millis(200);
 
-/// Looks that find a process without a helper until it is told: a program that has just started
-/// says hello in a moment, or ends. What a managed program has forked waits for pages before, where
-/// there are hardly any; or it has none, and is unmanaged.
+/// Looks that find a process without a helper until it is reported: a program that has just started
+/// says hello in a moment, or ends. Where nothing tells that no helper will come, one may wait for
+/// pages, of which there are hardly any: that of a managed program's child, above all.
 const LOOKS: u32 = 2;
-const LOOKS_AT_FORKED: u32 = 20;
+const LOOKS_WITHOUT_SIGN: u32 = 20;
 
 /// Programs that are named as unmanaged. All others count as well.
 const TOLD_MAX: usize = 100;
@@ -90,8 +90,10 @@ struct Tree {
     managed: BTreeSet<u32>,
     /// Processes without a helper, and how many looks in a row found them so.
     without: BTreeMap<u32, u32>,
-    /// Programs of which that was told.
-    told: BTreeSet<PathBuf>,
+    /// Those of which it is known why, and the program of each.
+    reported: BTreeMap<u32, PathBuf>,
+    /// Programs and reasons that were reported.
+    told: BTreeSet<(PathBuf, &'static str)>,
     /// Their parts of anonymous memory, as far as the kernel was asked.
     parts: Parts,
     other_load: OtherLoad,
@@ -105,6 +107,7 @@ pub(super) fn start(pager: &Arc<Pager>) -> io::Result<JoinHandle<()>> {
         pager,
         managed: BTreeSet::new(),
         without: BTreeMap::new(),
+        reported: BTreeMap::new(),
         told: BTreeSet::new(),
         parts: Parts::default(),
         other_load: OtherLoad::default(),
@@ -210,26 +213,13 @@ impl Tree {
             if looks < LOOKS {
                 continue;
             }
-            let is_parent =
-                |it: &u32| managed.contains(it) && program_of(*it).as_ref() == Some(&program);
-            if looks < LOOKS_AT_FORKED && process::parent_of(pid).filter(is_parent).is_some() {
-                continue;
-            }
-            // What is stopped may say hello when it goes on.
-            if process::is_stopped(pid) || self.told.contains(&program) {
-                continue;
-            }
-            let Some(why) = why_unmanaged(pid, looks) else { continue };
-            if self.told.len() < TOLD_MAX {
-                self.told.insert(program.clone());
-                let program = program.to_string_lossy();
-                let program = one_line(&program); // a name of a file may be anything
-                self.pager.warn(&format!(
-                    "process {pid} ({program}) is unmanaged: {why}; its memory counts but cannot \
-                     be evicted"
-                ));
+            if self.reported.get(&pid) != Some(&program)
+                && let Some(why) = self.why_unmanaged(&seen, &managed)
+            {
+                self.report(pid, program, why);
             }
         }
+        self.reported.retain(|pid, _| without.contains_key(pid));
         (self.managed, self.without) = (managed, without);
         let now = Instant::now();
         self.parts.look(now, &found, |seen| {
@@ -245,6 +235,33 @@ impl Tree {
         has_newcomers
     }
 
+    /// Why a process that was seen often enough has no helper; `None` while one may come.
+    fn why_unmanaged(&self, seen: &Seen, managed: &BTreeSet<u32>) -> Option<&'static str> {
+        let (pid, _) = seen.process;
+        let is_managed = |parent: &u32| managed.contains(parent);
+        // It has its parent's mappings, and these of a helper.
+        let is_child = || process::parent_of(pid).filter(is_managed).is_some();
+        let sign = match seen.is_forked && is_child() {
+            true => None,
+            false => Facts::of(pid).reason(&self.pager.socket),
+        };
+        // What is stopped may say hello when it goes on.
+        let is_late = || seen.looks >= LOOKS_WITHOUT_SIGN && !process::is_stopped(pid);
+        sign.or_else(|| is_late().then(|| reason::without_sign(seen.is_forked)))
+    }
+
+    fn report(&mut self, pid: u32, program: PathBuf, why: &'static str) {
+        self.reported.insert(pid, program.clone());
+        let name = program.to_string_lossy().into_owned();
+        let name = one_line(&name); // a name of a file may be anything
+        if self.told.len() < TOLD_MAX && self.told.insert((program, why)) {
+            self.pager.warn(&format!(
+                "process {pid} ({name}) is unmanaged: {why}; its memory counts but cannot be \
+                 evicted"
+            ));
+        }
+    }
+
     /// Whether no helper will come: an unmanaged process has forked it, and it runs the same
     /// program. The child counts at once, as the parent's part is the less for it.
     fn is_forked_by_unmanaged(&self, pid: u32, seen_now: &BTreeMap<u32, u32>) -> bool {
@@ -252,38 +269,6 @@ impl Tree {
         let is_unmanaged = |parent: &u32| looks(parent).is_some_and(|&looks| looks >= LOOKS);
         process::parent_of(pid).filter(is_unmanaged).is_some() && process::runs_what_was_forked(pid)
     }
-}
-
-/// Why a process has no helper after so many looks; `None` while one may come.
-fn why_unmanaged(pid: u32, looks: u32) -> Option<&'static str> {
-    const NOT_LOADED: &str = "preload library not loaded (static, 32-bit, setuid or LD_PRELOAD \
-                              changed)";
-    const NO_HELPER: &str = "it has no helper (valgrind, a zygote of chromium)";
-    let (maps, environment) = (read(pid, "maps"), read(pid, "environ"));
-    match has_library(&maps, &environment) {
-        Some(false) => Some(NOT_LOADED),
-        _ if looks < LOOKS_AT_FORKED => None,
-        Some(true) => Some(NO_HELPER),
-        None => Some(NOT_LOADED),
-    }
-}
-
-/// Whether a process has the preload library; `None` while its loader may not have come so far.
-fn has_library(maps: &[u8], environment: &[u8]) -> Option<bool> {
-    let has = |text: &[u8], part: &[u8]| text.windows(part.len()).any(|window| window == part);
-    let library = LIBRARY_NAME.as_bytes();
-    if has(maps, library) {
-        return Some(true);
-    }
-    // A loader maps preloaded libraries before those that the program names.
-    let has_c_library = has(maps, b"/libc.so") || has(maps, b"/libc-");
-    let has_loader = has(maps, b"/ld-") || has(maps, b"/ld.so");
-    (has_c_library || !has_loader || !has(environment, library)).then_some(false)
-}
-
-/// A file of a process in /proc; nothing of one that is another user's, or has ended.
-fn read(pid: u32, file: &str) -> Vec<u8> {
-    fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default()
 }
 
 /// The largest of the processes that were seen and so many bytes counted of. A number comes again:
@@ -455,27 +440,6 @@ fn below(pid: u32) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_program_that_is_being_loaded_is_not_unmanaged_yet() {
-        let ours = format!("7f00-7f01 r-xp 0 fe:00 1 /tmp/uzswap-x/{LIBRARY_NAME}\n");
-        let program = "5500-5501 r-xp 0 fe:00 2 /bin/cat\n";
-        let loader = "7f02-7f03 r-xp 0 fe:00 3 /lib64/ld-linux-x86-64.so.2\n";
-        let c_library = "7f04-7f05 r-xp 0 fe:00 4 /lib/x86_64-linux-gnu/libc.so.6\n";
-        let set = format!("LD_PRELOAD=/tmp/uzswap-x/{LIBRARY_NAME}\0HOME=/\0");
-        for (maps, environment, expected) in [
-            (vec![program, loader], &*set, None),
-            (vec![program, loader, &ours], &set, Some(true)),
-            (vec![program, loader, &ours, c_library], &set, Some(true)),
-            (vec![program, loader, c_library], &set, Some(false)), // of 32 bits
-            (vec![program, loader], "LD_PRELOAD=libjemalloc.so\0", Some(false)),
-            (vec![program], &set, Some(false)), // static
-            (vec![], "", Some(false)),          // setuid
-        ] {
-            let maps = maps.concat();
-            assert_eq!(has_library(maps.as_bytes(), environment.as_bytes()), expected, "{maps}");
-        }
-    }
 
     #[test]
     fn an_address_space_counts_once() {

@@ -22,6 +22,7 @@ use core::ptr;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::call::{self, start_thread};
+use crate::exec::{execve_by_call, execveat_by_call};
 use crate::helper::{self, THREAD, ask, close};
 use crate::protocol::Control;
 use crate::{FOR_FORKS, ForForks};
@@ -49,7 +50,7 @@ pub(crate) mod stage {
 }
 
 /// syscall(2) of the C library, for a program that sets a filter for all threads by it: the C
-/// libraries have no function for seccomp(2).
+/// libraries have no function for seccomp(2). Others start a program by it.
 ///
 /// # Safety
 ///
@@ -58,6 +59,10 @@ pub(crate) mod stage {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn syscall() -> isize {
     naked_asm!(
+        "cmp rdi, {execve}",
+        "je 4f",
+        "cmp rdi, {execveat}",
+        "je 5f",
         "cmp rdi, {seccomp}",
         "jne 2f",
         "cmp rsi, {set_filter}",
@@ -99,6 +104,23 @@ pub unsafe extern "C" fn syscall() -> isize {
         "mov dword ptr [rax], ecx",
         "mov rax, -1",
         "ret",
+        // The same arguments, each one place before.
+        "4:",
+        "mov rdi, rsi",
+        "mov rsi, rdx",
+        "mov rdx, rcx",
+        "jmp {execve_by_call}",
+        "5:",
+        "mov rdi, rsi",
+        "mov rsi, rdx",
+        "mov rdx, rcx",
+        "mov rcx, r8",
+        "mov r8, r9",
+        "jmp {execveat_by_call}",
+        execve = const call::EXECVE,
+        execveat = const call::EXECVEAT,
+        execve_by_call = sym execve_by_call,
+        execveat_by_call = sym execveat_by_call,
         seccomp = const call::SECCOMP,
         set_filter = const 1,
         all_threads = const 1,

@@ -5,12 +5,13 @@ use core::ptr;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::call::{self, call, start_thread};
+use crate::environment::socket_path;
 use crate::filter;
 use crate::filtered::{Apart, advance, stage, take_pipe};
 use crate::protocol::{
     Control, MAP_ANEW, MESSAGE_BYTES, Message, RUNS_MAX, Run, holder, kind, work,
 };
-use crate::{END_WORD, FOR_FORKS, ForForks, PATH_BYTES, SOCKET_PATH, WATCHED};
+use crate::{END_WORD, FOR_FORKS, ForForks, PATH_BYTES, WATCHED};
 
 /// The helper's stack, all the memory that is its own.
 const STACK_BYTES: usize = 64 << 10;
@@ -926,7 +927,7 @@ pub(crate) fn read_secret() -> [u64; 2] {
 fn reaches_socket() -> bool {
     const AT_FDCWD: usize = -100_isize as usize;
     const WRITE_OK: usize = 2;
-    let path = SOCKET_PATH.0.get().addr();
+    let path = socket_path().as_ptr().addr();
     ask(call::FACCESSAT, [AT_FDCWD, path, WRITE_OK, 0, 0, 0]).is_ok()
 }
 
@@ -971,9 +972,7 @@ const UNIX_PACKETS: [usize; 2] = [1, 5 | 0o2_000_000];
 
 fn connect_by_path() -> Result<usize, u32> {
     let socket = ask(call::SOCKET, [UNIX_PACKETS[0], UNIX_PACKETS[1], 0, 0, 0, 0])?;
-    // SAFETY: written once, before there was a helper.
-    let path = unsafe { *SOCKET_PATH.0.get() };
-    let address = Address { family: 1, path };
+    let address = Address { family: 1, path: *socket_path() };
     let bytes = size_of::<Address>();
     let connected = ask(call::CONNECT, [socket, ptr::from_ref(&address).addr(), bytes, 0, 0, 0]);
     if connected.is_err() {

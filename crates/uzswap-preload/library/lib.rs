@@ -9,6 +9,8 @@
 #![no_std]
 
 mod call;
+mod environment;
+mod exec;
 mod filter;
 mod filtered;
 mod helper;
@@ -18,8 +20,6 @@ mod memory;
 mod protocol;
 mod sanitizer;
 
-use core::arch::asm;
-use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
@@ -28,14 +28,6 @@ use protocol::{Control, SOCKET_VARIABLE, kind};
 
 /// Longest path of a socket: `sun_path` of unix(7).
 const PATH_BYTES: usize = 108;
-
-/// The supervisor's socket. Written once, before the program's `main`.
-struct SocketPath(UnsafeCell<[u8; PATH_BYTES]>);
-
-// SAFETY: written by the constructor alone, when there is one thread.
-unsafe impl Sync for SocketPath {}
-
-static SOCKET_PATH: SocketPath = SocketPath(UnsafeCell::new([0; PATH_BYTES]));
 
 /// Parts of the program's memory are watched. In the program's own memory, so that a fork has it.
 static WATCHED: AtomicBool = AtomicBool::new(false);
@@ -153,11 +145,15 @@ macro_rules! weak_address {
         let address: usize;
         // SAFETY: reads an entry of this library's own table of addresses.
         unsafe {
-            asm!(concat!("mov {}, qword ptr [rip + ", $symbol, "@GOTPCREL]"), out(reg) address)
+            core::arch::asm!(
+                concat!("mov {}, qword ptr [rip + ", $symbol, "@GOTPCREL]"),
+                out(reg) address
+            )
         };
         address
     }};
 }
+use weak_address;
 
 /// A function of fork's that runs before it or after it.
 type AtFork = extern "C" fn();
@@ -194,6 +190,7 @@ extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *cons
     // This library names no other one, so glibc may start it before its own start has set
     // `environ`. musl has set that before.
     let environment = if environ.is_null() { environment } else { environ };
+    exec::find_all();
     let Some(path) = variable(environment, SOCKET_VARIABLE.as_bytes()) else { return };
     if path.is_empty() || path.len() >= PATH_BYTES {
         return;
@@ -204,9 +201,7 @@ extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *cons
     if preloaded.windows(OF_VALGRIND.len()).any(|part| part == OF_VALGRIND) {
         return;
     }
-    // SAFETY: this is the only thread yet.
-    let room = unsafe { &mut *SOCKET_PATH.0.get() };
-    room[..path.len()].copy_from_slice(path);
+    environment::keep(path, preloaded);
     at_fork(will_fork, has_forked, forked);
     END_WORD.store(helper::end_word(), Ordering::Relaxed);
     FOR_FORKS.store(helper::memory_for_forks(), Ordering::Relaxed);

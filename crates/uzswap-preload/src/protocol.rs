@@ -27,6 +27,9 @@ pub const MAGIC: u32 = 0x757a_0004;
 /// The variable that names the supervisor's socket.
 pub const SOCKET_VARIABLE: &str = "UZSWAP_SOCKET";
 
+/// The file name of the preload library.
+pub const LIBRARY_NAME: &str = "libuzswap_preload.so";
+
 /// Runs of pages in one command.
 pub const RUNS_MAX: usize = 512;
 

@@ -17,7 +17,7 @@ use rustix::net::{
     SocketFlags, SocketType, connect, sendmsg, socket_with, socketpair,
 };
 use uzswap::random::SplitMix64;
-use uzswap_preload::protocol::{Message, SOCKET_VARIABLE, kind};
+use uzswap_preload::protocol::{Message, kind};
 use uzswap_sys::foreign::Foreign;
 use uzswap_sys::peer;
 use uzswap_sys::userfaultfd;
@@ -65,7 +65,7 @@ struct Enemy {
 
 impl Enemy {
     fn connect() -> io::Result<Enemy> {
-        let path = std::env::var_os(SOCKET_VARIABLE).expect("it is run by uzswap");
+        let path = std::env::var_os("ENEMY_SOCKET").expect("it is run by uzswap");
         let kind = SocketType::SEQPACKET;
         let socket = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
         connect(&socket, &SocketAddrUnix::new(path)?)?;
