@@ -13,6 +13,7 @@ pub(crate) mod levels;
 pub mod limited_pool;
 pub mod live;
 pub mod page_set;
+pub mod recompression;
 pub mod replay;
 pub mod report;
 pub mod sample;

@@ -6,6 +6,7 @@ use super::machine::{SwapState, ZramState, ZswapState};
 use super::outlook::{Kept, Outlook, WorkingSet, limit_bytes};
 use super::{Confidence, Measured, Target};
 use crate::lab::choice::{RATIO_MIN, choose};
+use crate::lab::recompression::{self, Timed};
 use crate::lab::report::format::{human_size, thousands};
 
 /// The kernel's part of a machine for compressed pages: a quarter of its memory.
@@ -158,6 +159,8 @@ pub fn recommend(
         verdict.push(first.cost());
     }
     warnings.extend(advice.iter().filter_map(|it| denser_elsewhere(it, best)));
+    let timed: Vec<Timed<'_>> = measured.iter().map(timed).collect();
+    warnings.extend(recompression::answer(&timed, None));
     Recommendation { verdict, advice, outlook, warnings }
 }
 
@@ -189,6 +192,12 @@ fn enough(target: &Target, machine: &SwapState) -> Option<String> {
             human_size(target.bytes)
         )
     })
+}
+
+fn timed(measured: &Measured) -> Timed<'_> {
+    let Measured { compressor, bytes, store_us, load_us, .. } = measured;
+    let bytes = bytes.estimate as f64;
+    Timed { compressor, bytes, store_us: *store_us, load_us: *load_us }
 }
 
 /// A sentence where a tool of this kernel lacks the compressor that the rule would choose.
