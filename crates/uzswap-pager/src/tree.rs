@@ -14,6 +14,7 @@ use std::sync::{Arc, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use super::manageable::has_loader;
 use super::other_load::{OtherLoad, Used};
 use super::parts::{Parts, Seen};
 use super::peer::Peer;
@@ -277,8 +278,7 @@ fn has_library(maps: &[u8], environment: &[u8]) -> Option<bool> {
     }
     // A loader maps preloaded libraries before those that the program names.
     let has_c_library = has(maps, b"/libc.so") || has(maps, b"/libc-");
-    let has_loader = has(maps, b"/ld-") || has(maps, b"/ld.so");
-    (has_c_library || !has_loader || !has(environment, library)).then_some(false)
+    (has_c_library || !has_loader(maps) || !has(environment, library)).then_some(false)
 }
 
 /// A file of a process in /proc; nothing of one that is another user's, or has ended.

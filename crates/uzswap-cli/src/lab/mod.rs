@@ -12,6 +12,7 @@ pub mod html;
 pub(crate) mod levels;
 pub mod limited_pool;
 pub mod live;
+pub mod observed;
 pub mod page_set;
 pub mod recompression;
 pub mod replay;

@@ -7,6 +7,10 @@
 /// Percent of memory below which recompression is not worth a change.
 const SAVING_MIN: f64 = 3.0;
 
+/// Percent of the pages above which it does not happen that so many come back early. The dense one
+/// alone costs hardly more then, or less.
+const EARLY_MAX: f64 = 90.0;
+
 /// Measurements of one compressor.
 #[derive(Debug, Clone, Copy)]
 pub struct Timed<'a> {
@@ -45,6 +49,12 @@ pub fn answer(all: &[Timed<'_>], returned: Option<f64>) -> Option<String> {
     }
     let (extra, dearer) = (fast.us_per_page(), dense.us_per_page() - fast.us_per_page());
     let share = extra / (extra + dearer).max(1e-9) * 100.0;
+    if share > EARLY_MAX {
+        let alone = dense.compressor;
+        return Some(format!(
+            "{pair} is of no use here: {alone} alone saves {saved:.1}% for {dearer:.1} us a page."
+        ));
+    }
     let than_alone = format!("takes less time than {} alone", dense.compressor);
     if let Some(returned) = returned.filter(|&returned| returned < share) {
         return Some(format!(
@@ -99,6 +109,9 @@ mod tests {
         let with = |bytes| answer(&[lz4, timed("zstd", bytes, 12.0, 4.0)], None).unwrap();
         assert!(with(1980.0).ends_with("here: zstd saves 1.0% of the memory of lz4."));
         assert!(with(2020.0).ends_with("here: zstd takes 1.0% more than the memory of lz4."));
+        // It costs hardly more.
+        let alone = answer(&[lz4, timed("zstd", 1000.0, 3.0, 1.2)], None).unwrap();
+        assert!(alone.ends_with("here: zstd alone saves 50.0% for 0.2 us a page."), "{alone}");
         assert_eq!(answer(&[lz4], None), None);
         assert_eq!(answer(&[lz4, lz4, timed("none", 4096.0, 0.1, 0.1)], None), None);
         assert_eq!(answer(&[], None), None);
