@@ -47,7 +47,7 @@ pub struct UncountedPeak {
 
 impl UncountedPeak {
     /// Sees that so many bytes are mapped which are not anonymous: whether a survey is due.
-    pub fn is_due(&self, mapped: u64) -> bool {
+    pub(super) fn is_due(&self, mapped: u64) -> bool {
         let before = self.mapped.load(Ordering::Relaxed);
         let is_due = mapped >= before + before / GROWN_PART + GROWN_BYTES;
         if is_due {

@@ -11,13 +11,12 @@ use procfs::process::Process;
 
 use super::process::{self, Frozen};
 use super::touches::Touches;
-use super::unmanaged::{survey_uncounted, unmanaged};
+use super::unmanaged::{UncountedSurvey, unmanaged};
 use super::{CaptureAt, CaptureError, CaptureOptions};
 use crate::lab::observed::{Observed, Unmanaged};
 use crate::lab::page_set::{About, PageSetWriter, Place};
 use crate::lab::sample::SamplePlan;
 use uzswap::page::PAGE_SIZE;
-use uzswap_pager::UncountedPeak;
 use uzswap_sys::inherited::Inherited;
 use uzswap_sys::ptrace::{self, Event};
 use uzswap_sys::signals::{self, SignalNumber, SignalsHeld};
@@ -61,7 +60,7 @@ pub(super) fn capture(
         peak_pages: 0,
         counted: None,
         touches: options.touches.map(|_| Touches::new()),
-        uncounted: UncountedPeak::default(),
+        uncounted: UncountedSurvey::default(),
     };
     let mut notes = Vec::new();
     // Whether the moment that was asked for came, which ended the command.
@@ -281,7 +280,7 @@ struct Taker<'a> {
     /// Samples the memory that is touched, if that was asked for.
     touches: Option<Touches>,
     /// Memory that is not anonymous, sampled with the touches.
-    uncounted: UncountedPeak,
+    uncounted: UncountedSurvey,
 }
 
 struct Kept {
@@ -300,7 +299,7 @@ impl Taker<'_> {
             && touches.is_due()
         {
             let pids = process::processes(pid, self.tree, &mut Vec::new());
-            survey_uncounted(&self.uncounted, &pids);
+            self.uncounted.look(&pids);
             touches.turn(&pids);
         }
     }
@@ -358,7 +357,7 @@ impl Taker<'_> {
         let pid = running.pid;
         if let Some(touches) = &mut self.touches {
             let pids = process::processes(pid, self.tree, &mut Vec::new());
-            survey_uncounted(&self.uncounted, &pids);
+            self.uncounted.look(&pids);
             touches.end(&pids);
         }
         let frozen = Frozen::stop(pid, self.tree, &mut notes, &mut || running.pump());
@@ -422,7 +421,7 @@ impl Taker<'_> {
         notes.extend(ended.map(ended_with));
         notes.extend(kept.notes);
         let windows = self.touches.map_or(Vec::new(), Touches::into_windows);
-        let (uncounted, unmanaged) = (self.uncounted.get(), kept.unmanaged);
+        let (uncounted, unmanaged) = (self.uncounted.peak(), kept.unmanaged);
         let observed = Observed { windows, uncounted, unmanaged };
         Ok(About { observed, ..super::finish(kept.writer, origin, notes)? })
     }

@@ -29,9 +29,8 @@ use crate::lab::observed::Observed;
 use crate::lab::page_set::{About, PageRange, PageSetError, PageSetWriter, Place};
 use crate::lab::sample::SamplePlan;
 use crate::lab::workload::Workload;
-use unmanaged::{survey_uncounted, unmanaged};
+use unmanaged::{UncountedSurvey, unmanaged};
 use uzswap::page::PAGE_SIZE;
-use uzswap_pager::UncountedPeak;
 use uzswap_sys::escape::one_line;
 use uzswap_sys::signals::{SignalNumber, SignalsHeld};
 
@@ -225,9 +224,9 @@ pub fn capture_pid<'a>(
     if let Some(time) = options.touches {
         observed.windows = touches::watch(pid, options.tree, time, &signals)?;
         let pids = process::processes(pid, options.tree, &mut Vec::new());
-        let peak = UncountedPeak::default();
-        survey_uncounted(&peak, &pids);
-        observed.uncounted = peak.get();
+        let mut survey = UncountedSurvey::default();
+        survey.look(&pids);
+        observed.uncounted = survey.peak();
         observed.unmanaged = unmanaged(&pids, command::pages_of);
     }
     let notes = process::capture(pid, options, &mut writer, &signals)?;

@@ -6,7 +6,7 @@ use procfs::process::Process;
 
 use crate::lab::observed::Unmanaged;
 use uzswap::page::PAGE_SIZE;
-use uzswap_pager::{UncountedPeak, why_unmanageable};
+use uzswap_pager::{Uncounted, UncountedPeak, why_unmanageable};
 
 /// The programs of some processes that `run` cannot manage, each once, with their anonymous memory
 /// by `pages_of`.
@@ -25,12 +25,30 @@ pub(super) fn unmanaged(pids: &[i32], pages_of: impl Fn(i32) -> u64) -> Vec<Unma
     all
 }
 
-/// Samples the memory of some processes that `run` neither counts nor evicts, where there may be
-/// more of it than before.
-pub(super) fn survey_uncounted(peak: &UncountedPeak, pids: &[i32]) {
-    let shared = |pid: i32| Process::new(pid).and_then(|it| it.statm()).map_or(0, |it| it.shared);
-    let mapped = pids.iter().map(|&pid| shared(pid) * PAGE_SIZE as u64).sum();
-    if peak.is_due(mapped) {
-        peak.survey(pids.iter().map(|pid| pid.unsigned_abs()));
+/// Growth that is worth a new survey: a 64th.
+const GROWN_PART: u64 = 64;
+
+/// The memory that `run` neither counts nor evicts, over time.
+#[derive(Debug, Default)]
+pub(super) struct UncountedSurvey {
+    peak: UncountedPeak,
+    /// Bytes that were resident and not anonymous at the last survey.
+    mapped_bytes: u64,
+}
+
+impl UncountedSurvey {
+    /// Looks at some processes, where there may be more of it than before.
+    pub(super) fn look(&mut self, pids: &[i32]) {
+        let shared = |pid| Process::new(pid).and_then(|it| it.statm()).map_or(0, |it| it.shared);
+        let mapped: u64 = pids.iter().map(|&pid| shared(pid) * PAGE_SIZE as u64).sum();
+        if mapped > self.mapped_bytes + self.mapped_bytes / GROWN_PART {
+            self.mapped_bytes = mapped;
+            self.peak.survey(pids.iter().map(|pid| pid.unsigned_abs()));
+        }
+    }
+
+    /// The most that there was.
+    pub(super) fn peak(&self) -> Uncounted {
+        self.peak.get()
     }
 }
