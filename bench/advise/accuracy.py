@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Is the advice of `uzswap advise` right? Eight programs, four of them not of this repository.
+"""Is the advice of `uzswap advise` right? Four programs of this repository, and others.
 
 For each program:
   advice  uzswap advise -- CMD: compressor, limit, predicted saving; seconds beyond the command's own
@@ -8,7 +8,7 @@ For each program:
   live    uzswap compare --limit LIMIT -- CMD: the saving that the runs show, against the prediction
 
 Usage: accuracy.py [--uzswap PATH] [--runs N] [NAME ...]
-Needs: root (as `uzswap run` does), python3, sqlite3, node, xz, sort, perl; a program that is not
+Needs: root (as `uzswap run` does), python3, sqlite3, node, xz, sort, perl, cc, g++, git, php; a program that is not
 installed is skipped.
 """
 
@@ -40,7 +40,26 @@ def programs(folder):
             out.write(f"{key:010} line {number} of a file that is sorted by {key:x}\n")
     perl = "my %h; $h{$_ * 7919 % 1000003} = \"value of $_\" for 1..400000; print scalar(keys %h), \"\\n\""
     numbers = "import array; a = array.array('d', (x * 0.5 for x in range(12_000_000))); print(sum(a))"
+    small = "my %h; $h{$_} = \"v$_\" for 1..60000; my $s = 0; $s += length $h{$_} for 1..60000; sleep 1"
+    source, static = (os.path.join(folder, name) for name in ("map.cpp", "static"))
+    with open(source, "w") as out:
+        out.write("#include <bits/stdc++.h>\nint main() { std::map<int, std::regex> m; return m.size(); }\n")
+    holder = "#include <stdlib.h>\n#include <unistd.h>\nint main(void) { char *p = malloc(90 << 20);\n" \
+        "for (long i = 0; i < 90 << 20; i++) p[i] = (i >> 12) * 7 + (i & 63); sleep(1); return p[1] == 9; }"
+    if shutil.which("cc"):
+        subprocess.run(["cc", "-O", "-static", "-xc", "-", "-o", static], input=holder.encode(), check=True)
+    repository = os.path.join(folder, "repository")
+    if shutil.which("git"):
+        copies = f"cp {lines} {repository}/lines; cd {repository}; split -n 300 lines part; git add ."
+        commit = "git -c user.email=a@b -c user.name=a commit -qm all"
+        subprocess.run(["sh", "-ec", f"git init -q {repository}; {copies}; {commit}"], check=True)
+    php = "$a = []; for ($i = 0; $i < 600000; $i++) $a[$i * 7919 % 1000003] = \"value $i\"; echo count($a);"
     return [
+        ("perl, small", False, ["perl", "-e", small]),
+        ("static", False, [static]),
+        ("c++", False, ["g++", "-O2", "-c", source, "-o", "/dev/null"]),
+        ("git gc", False, ["git", "-C", repository, "gc", "-q", "--aggressive"]),
+        ("php", False, ["php", "-r", php]),
         ("python lists", True, ["python3", os.path.join(OWN, "lists.py"), "4"]),
         ("node maps", True, ["node", os.path.join(OWN, "maps.js"), "1"]),
         ("sqlite", True, ["sh", "-c", f"sqlite3 :memory: <{table}"]),
@@ -97,9 +116,9 @@ def measure(uzswap, command, runs):
     for path in (capture, capture + ".json"):
         os.unlink(path)
     advice, seconds = answer(uzswap, "advise", "--json", "--", *command)
-    if not advice["advice"]:
-        return f"{advice['verdict'][0]}"
-    run = next(one for one in advice["advice"] if one["tool"] == "run")
+    run = next((one for one in advice["advice"] if one["tool"] == "run"), None)
+    if run is None:
+        return f" {advice['verdict'][0]}"
     limit = run["settings"][0]["lines"][0].split("--limit ")[1].split()[0]
     rows = sweep(uzswap, command)
     best = choose(rows)

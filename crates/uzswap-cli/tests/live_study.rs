@@ -30,7 +30,7 @@ fn main() -> ExitCode {
     let make = run.clone().or_else(|| no_program("make")).or_else(|| no_program("cc"));
     let kernel = run.clone().or_else(no_kernel_swap);
     let not_root = run.clone().or_else(no_nobody);
-    let tests: [Test; 16] = [
+    let tests: [Test; 17] = [
         ("a_study_has_every_table_and_holds_its_limit", run.clone(), whole_study),
         ("rows_are_there_in_text_and_csv_too", run.clone(), forms),
         ("a_combination_that_does_not_fit_is_a_row", run.clone(), does_not_fit),
@@ -41,6 +41,7 @@ fn main() -> ExitCode {
         ("a_tmpfs_is_gone_after_its_run", tmpfs, tmpfs_of_a_run),
         ("an_interrupt_leaves_nothing", signal, interrupted),
         ("the_kernel_is_compared_and_put_back", kernel.clone(), kernel_engine),
+        ("the_kernel_may_lack_the_usual_compressor", kernel.clone(), kernel_compressor),
         ("a_killed_study_leaves_the_machine_as_it_was", kernel, killed_study),
         ("without_root_there_are_our_own_figures", not_root, without_root),
         ("a_source_tree_is_built_the_same_each_time", make, preset_build),
@@ -488,6 +489,36 @@ fn kernel_engine() {
         assert!(of("pool_peak_bytes") > 1e6 && of("pool_peak_pages") > 1000.0, "{}", row["label"]);
         assert!(number(&row["store_ns"]["count"]) > 10.0, "{}", row["label"]);
         assert!(number(&row["load_ns"]["count"]) > 10.0, "{}", row["label"]);
+    }
+    put_back(&before);
+}
+
+/// Kernels lack the usual compressor here and there: the study takes another, and says which. A
+/// compressor that was named is never replaced.
+fn kernel_compressor() {
+    let _alone = SWAP.lock();
+    let before = machine();
+    for engine in ["zram", "zswap"] {
+        let options = ["--limit", "60%", "--runs", "1", "--zpool", "zsmalloc", "--engine", engine];
+        let (output, json) = study_of(&options, "shrinks", "16");
+        let row = &json["combinations"][0];
+        let failure = row["failure"]["message"].as_str().unwrap_or_default();
+        if failure.contains(&format!("no {engine}")) {
+            continue; // not in this kernel
+        }
+        expect(&output, 0);
+        let compressor = row["compressor"].as_str().unwrap();
+        assert_eq!(row["label"], format!("{engine} {compressor}"));
+        let lacks = format!("The {engine} of this kernel lacks lz4: its row has {compressor}");
+        let remark = |note: &Value| note.as_str().unwrap().starts_with(&lacks);
+        assert_eq!(list(&json["notes"]).iter().any(remark), compressor != "lz4", "{json}");
+        if compressor != "lz4" {
+            let named = [&options[..], &["--compressor", "lz4"]].concat();
+            let (output, json) = study_of(&named, "shrinks", "16");
+            expect(&output, 1);
+            let failure = json["combinations"][0]["failure"]["message"].as_str().unwrap();
+            assert!(failure.contains("'lz4'"), "{failure}");
+        }
     }
     put_back(&before);
 }

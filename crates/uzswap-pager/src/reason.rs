@@ -52,16 +52,10 @@ impl Facts {
         if self.maps.is_empty() {
             return None; // it has ended
         }
+        if let Some(kind) = self.reason_of_kind() {
+            return Some(kind);
+        }
         let is_mapped = |name: &str| has(&self.maps, name.as_bytes());
-        if self.program.get(CLASS_AT) == Some(&CLASS_32) {
-            return Some(OF_32_BITS);
-        }
-        if !is_mapped("/ld-") && !is_mapped("/ld.so") {
-            return Some(STATIC);
-        }
-        if self.is_secure() {
-            return Some(SETUID);
-        }
         if is_mapped("/vgpreload_") {
             return Some(VALGRIND);
         }
@@ -77,6 +71,17 @@ impl Facts {
         }
         // A loader maps preloaded libraries before those that the program names.
         (is_mapped("/libc.so") || is_mapped("/libc-")).then_some(NOT_FOUND)
+    }
+
+    /// Why no program of its kind is managed, in any run.
+    fn reason_of_kind(&self) -> Option<&'static str> {
+        if self.program.get(CLASS_AT) == Some(&CLASS_32) {
+            return Some(OF_32_BITS);
+        }
+        if !has(&self.maps, b"/ld-") && !has(&self.maps, b"/ld.so") {
+            return Some(STATIC);
+        }
+        self.is_secure().then_some(SETUID)
     }
 
     /// Whether the kernel tells its loader not to trust the environment.
@@ -96,6 +101,13 @@ impl Facts {
     }
 }
 
+/// The reason for which `run` cannot manage the program of a process, in words; `None` where it can,
+/// or the process is gone.
+pub fn why_unmanageable(pid: u32) -> Option<&'static str> {
+    let facts = Facts::of(pid);
+    if facts.maps.is_empty() { None } else { facts.reason_of_kind() }
+}
+
 /// The reason of a process of which nothing else decides, after long.
 pub(super) fn without_sign(is_forked: bool) -> &'static str {
     if is_forked { FORKED } else { NO_HELPER }
@@ -112,6 +124,12 @@ fn has(text: &[u8], part: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn this_process_can_be_managed_and_one_that_is_gone_is_not_judged() {
+        assert_eq!(why_unmanageable(std::process::id()), None);
+        assert_eq!(why_unmanageable(0), None);
+    }
 
     #[test]
     fn a_program_that_is_being_loaded_is_not_unmanaged_yet() {

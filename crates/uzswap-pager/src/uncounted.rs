@@ -36,9 +36,9 @@ impl Uncounted {
     }
 }
 
-/// The most that there was.
+/// The most that there was of it.
 #[derive(Debug, Default)]
-pub(super) struct UncountedPeak {
+pub struct UncountedPeak {
     shared: AtomicU64,
     huge: AtomicU64,
     /// Bytes mapped that are not anonymous, when a survey was due last.
@@ -57,14 +57,15 @@ impl UncountedPeak {
     }
 
     /// Surveys processes, by a thread of each.
-    pub(super) fn survey(&self, threads: impl Iterator<Item = u32>) {
+    pub fn survey(&self, threads: impl Iterator<Item = u32>) {
         let each: Vec<OfProcess> = threads.filter_map(uncounted_of).collect();
         let Uncounted { shared_bytes, huge_bytes } = sum(&each);
         self.shared.fetch_max(shared_bytes, Ordering::Relaxed);
         self.huge.fetch_max(huge_bytes, Ordering::Relaxed);
     }
 
-    pub(super) fn get(&self) -> Uncounted {
+    /// The most that surveys have seen.
+    pub fn get(&self) -> Uncounted {
         Uncounted {
             shared_bytes: self.shared.load(Ordering::Relaxed),
             huge_bytes: self.huge.load(Ordering::Relaxed),

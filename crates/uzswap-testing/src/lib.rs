@@ -11,13 +11,3 @@ use std::path::{Path, PathBuf};
 pub fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("data").join(name)
 }
-
-/// The examples of the texts for users.
-#[cfg(doctest)]
-mod texts {
-    #[doc = include_str!("../../../README.md")]
-    struct Readme;
-
-    #[doc = include_str!("../../../docs/tutorials/embed-a-store.md")]
-    struct EmbedAStore;
-}

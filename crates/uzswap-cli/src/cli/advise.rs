@@ -10,17 +10,19 @@ use super::Failure;
 use super::compare::with_progress;
 use super::corpus::Source;
 use super::json::JsonOutput;
-use super::live::parse_time;
+use super::live::{self, parse_time};
 use super::report_args::ReportArgs;
 use super::sample::{self, SampleSize};
 use super::window;
+use crate::kernel_swap::SwapBacking;
 use crate::lab::advise::machine::SwapState;
-use crate::lab::advise::{AdviceReport, Runtime, Target};
+use crate::lab::advise::{AdviceReport, Runtime, Target, Trial};
 use crate::lab::capture::{
     CaptureAt, CaptureOptions, capture_command, capture_pid, capture_system,
 };
 use crate::lab::experiment::{Experiment, Settings};
 use crate::lab::html::shell_line;
+use crate::lab::live::{LiveCommand, LiveExperiment, LiveLimit, LiveParts};
 use crate::lab::report::{Report, Screen};
 use crate::lab::sample::SamplePlan;
 use uzswap::compressor::CompressorKind;
@@ -37,6 +39,9 @@ const COMPRESSORS: [CompressorKind; 3] =
 /// Runs of each compressor: sizes are the same in each, and a median of thousands of stores and
 /// loads needs no more.
 const RUNS: usize = 1;
+
+/// Runs under the limit for `--try`.
+const TRIALS: usize = 3;
 
 /// The sample of a command, whose user waits, and of anything else.
 const SAMPLE_OF_COMMAND: u64 = 64 << 20;
@@ -88,6 +93,10 @@ pub(super) struct Advise {
     /// its time]
     #[arg(long, value_name = "SIZE")]
     sample: Option<SampleSize>,
+    /// Run the command again without a limit and three times under the advised one, and state the
+    /// times
+    #[arg(long = "try", requires = "command")]
+    is_tried: bool,
     /// Seed of the sample: same seed, same pages
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
@@ -106,7 +115,7 @@ impl Advise {
         }
         let mut output = JsonOutput::open(self.json.as_ref())?;
         let mut page = self.report.open()?;
-        let report = self.advice();
+        let report = self.advice().and_then(|report| self.tried(report));
         interrupt::end_if_noted();
         let report = report?;
         let screen = Screen::new(window::columns(), false);
@@ -136,7 +145,34 @@ impl Advise {
         };
         let combinations = with_progress(&experiment).map_err(super::compare::failure)?;
         let report = Report::new(source.info, settings, None, &combinations);
-        Ok(AdviceReport::new(target, report, source.windows, SwapState::of_this_machine()))
+        let windows = source.observed.windows;
+        Ok(AdviceReport::new(target, report, windows, SwapState::of_this_machine()))
+    }
+
+    /// Runs the command under the limit that was found, if that is asked for.
+    fn tried(&self, report: AdviceReport) -> Result<AdviceReport, Failure> {
+        let Some((limit_bytes, compressor)) = report.limit().filter(|_| self.is_tried) else {
+            return Ok(report);
+        };
+        let compressor = compressor.parse().expect("it is one of ours");
+        let experiment = LiveExperiment {
+            command: LiveCommand::new(self.command.clone()),
+            parts: vec![LiveParts::Uzswap {
+                zpool: ZpoolKind::Zsmalloc,
+                compressor,
+                index: IndexKind::default(),
+            }],
+            rounds: TRIALS,
+            limit: LiveLimit::Bytes(limit_bytes),
+            find_limit: false,
+            kernel_backing: SwapBacking::Loop,
+            has_usual_compressor: false,
+        };
+        let study = live::study(&experiment)?;
+        let row = &study.combinations[0];
+        let failure = row.failure.as_ref().map(|failure| failure.message.clone());
+        let trial = Trial::new(&study.warm_up, &row.runs, failure);
+        Ok(report.tried(trial))
     }
 
     fn source(&self) -> Result<Source, Failure> {
@@ -185,6 +221,8 @@ impl Advise {
             bytes: pages * PAGE_SIZE as u64,
             is_machine: self.command.is_empty() && self.pid.is_none() && self.corpus.is_none(),
             runtime: names.chain(mappings).find_map(Runtime::of),
+            uncounted: source.observed.uncounted,
+            unmanaged: source.observed.unmanaged.clone(),
         }
     }
 }

@@ -232,9 +232,8 @@ const RUNS: usize = 5;
 const RUNS_OF_SAMPLE: usize = 3;
 const TIME_OF_SAMPLE: Duration = Duration::from_secs(105);
 
-/// Compressors of a replay, and of a live study, whose runs take as long as the command.
+/// Compressors of a replay where none is named.
 const REPLAY_COMPRESSORS: [CompressorKind; 2] = [CompressorKind::Lz4, CompressorKind::Zstd(3)];
-const LIVE_COMPRESSORS: [CompressorKind; 1] = [CompressorKind::Lz4];
 
 impl Compare {
     pub(super) fn run(self) -> Result<(), Failure> {
@@ -242,7 +241,7 @@ impl Compare {
         let choice = LiveChoice {
             command: &self.command,
             zpools: &self.zpool,
-            compressors: self.compressors(&LIVE_COMPRESSORS),
+            compressors: &self.compressor,
             indexes: &self.index,
             runs: self.runs.unwrap_or(RUNS),
         };
@@ -292,11 +291,6 @@ impl Compare {
         baseline.map(Some).map_err(|why| Failure::Usage(anyhow!("--baseline: {why}")))
     }
 
-    /// The compressors asked for, or these.
-    fn compressors<'a>(&'a self, default: &'a [CompressorKind]) -> &'a [CompressorKind] {
-        if self.compressor.is_empty() { default } else { &self.compressor }
-    }
-
     fn compare(&self) -> Result<Report, Failure> {
         if self.tree && self.pid.is_none() && self.command.is_empty() {
             return Err(Failure::Usage(anyhow!("--tree needs --pid or a command")));
@@ -341,7 +335,10 @@ impl Compare {
             zpools: distinct(&self.zpool),
             indexes: distinct(&self.index),
             mappings: distinct(&self.mapping),
-            compressors: distinct(self.compressors(&REPLAY_COMPRESSORS)),
+            compressors: match &self.compressor[..] {
+                [] => REPLAY_COMPRESSORS.to_vec(),
+                named => distinct(named),
+            },
             runs: self.runs.unwrap_or(runs),
             time_max: (is_sample && self.runs.is_none()).then_some(TIME_OF_SAMPLE),
             is_brief: false,

@@ -18,12 +18,12 @@ use crate::lab::capture::{
 };
 use crate::lab::compressed_lengths::KindPages;
 use crate::lab::experiment::CorpusFile;
+use crate::lab::observed::Observed;
 use crate::lab::page_set::{About, PageSet, PageSetError, Place, hex};
 use crate::lab::replay::Trace;
 use crate::lab::report::CorpusInfo;
 use crate::lab::sample::SamplePlan;
 use crate::lab::size_list::{SizeList, SizesError};
-use crate::lab::working_set::Window;
 use crate::lab::workload::Workload;
 use uzswap::files::create_private;
 use uzswap::page::PAGE_SIZE;
@@ -42,8 +42,8 @@ pub(super) struct Source {
     pub(super) mappings: Vec<String>,
     /// The most resident pages of a command that was captured.
     pub(super) peak_pages: Option<u64>,
-    /// The pages that were touched, where that was asked for.
-    pub(super) windows: Vec<Window>,
+    /// What was seen beside the pages, where that was asked for.
+    pub(super) observed: Observed,
     /// The description of pages.
     about: Option<About>,
     /// Where the file is, if it was made for this command.
@@ -131,7 +131,7 @@ impl Source {
             units,
             mappings,
             peak_pages: about.peak_pages,
-            windows: about.windows.clone(),
+            observed: about.observed.clone(),
             about: Some(about),
             _made: made,
         }
@@ -171,7 +171,7 @@ impl Source {
             units: Vec::new(),
             mappings: Vec::new(),
             peak_pages: None,
-            windows: Vec::new(),
+            observed: Observed::default(),
             about: None,
             _made: made,
         }

@@ -108,6 +108,9 @@ const LIVE_ALONE: [&str; 19] = [
 /// The limit of a preset where none is given.
 const PRESET_LIMIT: LiveLimit = LiveLimit::Percent(60.0);
 
+/// The compressor where none is named: a run takes as long as the command, so there is one.
+const USUAL_COMPRESSOR: CompressorKind = CompressorKind::Lz4;
+
 /// How the command itself is run.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Live (the command itself, under a limit)")]
@@ -166,6 +169,7 @@ pub(super) struct LiveArguments {
 pub(super) struct LiveChoice<'a> {
     pub(super) command: &'a [OsString],
     pub(super) zpools: &'a [ZpoolKind],
+    /// Empty where none was named.
     pub(super) compressors: &'a [CompressorKind],
     pub(super) indexes: &'a [IndexKind],
     pub(super) runs: usize,
@@ -203,8 +207,13 @@ impl LiveArguments {
         command.tmpfs_bytes = self.tmpfs.map(|bytes| bytes as u64).or(command.tmpfs_bytes);
         command.timeout = self.timeout;
         let mut parts = Vec::new();
+        let has_usual_compressor = choice.compressors.is_empty();
+        let compressors = match has_usual_compressor {
+            true => &[USUAL_COMPRESSOR],
+            false => choice.compressors,
+        };
         for engine in distinct(&self.engine) {
-            for compressor in distinct(choice.compressors) {
+            for compressor in distinct(compressors) {
                 match engine.kernel() {
                     None => parts.extend(own_parts(choice, compressor)),
                     Some(kernel) => parts.extend(kernel_parts(choice, kernel, compressor)),
@@ -219,6 +228,7 @@ impl LiveArguments {
             limit,
             find_limit,
             kernel_backing: self.kernel_swap.clone(),
+            has_usual_compressor,
         }))
     }
 

@@ -112,6 +112,31 @@ impl Drop for Changes {
     }
 }
 
+/// The compressors that zram has, in the order in which it lists them.
+pub(super) fn zram_compressors(journal: &Journal) -> Result<Vec<String>, KernelSwapError> {
+    let mut changes = Changes::new(journal);
+    let folder = new_zram(&mut changes, 0)?.1;
+    compressors_in(&folder.join("comp_algorithm"))
+}
+
+/// `lzo [lzo-rle] lz4`: the chosen one is in brackets.
+fn compressors_in(setting: &Path) -> Result<Vec<String>, KernelSwapError> {
+    let names =
+        read_setting(setting).map_err(|error| KernelSwapError::on("read", setting, error))?;
+    Ok(names.split_whitespace().map(|word| word.trim_matches(['[', ']']).to_owned()).collect())
+}
+
+/// Number and folder of a new zram device, of which nothing is set.
+fn new_zram(changes: &mut Changes, bytes: u64) -> Result<(u32, PathBuf), KernelSwapError> {
+    if !Path::new("/sys/class/zram-control/hot_add").exists() {
+        let advice = "modprobe zram, or use a kernel with CONFIG_ZRAM";
+        return Err(KernelSwapError::NoEngine { engine: KernelEngine::Zram, advice });
+    }
+    let (ids, number) = changes.journal.make_zram(bytes)?;
+    changes.made.extend(ids);
+    Ok((number, PathBuf::from(format!("/sys/block/zram{number}"))))
+}
+
 /// A swap area that is not on yet.
 #[derive(Debug)]
 pub(super) struct Area {
@@ -139,19 +164,10 @@ pub(super) fn make_zram(
     bytes: u64,
     compressor: Option<&str>,
 ) -> Result<Area, KernelSwapError> {
-    if !Path::new("/sys/class/zram-control/hot_add").exists() {
-        let advice = "modprobe zram, or use a kernel with CONFIG_ZRAM";
-        return Err(KernelSwapError::NoEngine { engine: KernelEngine::Zram, advice });
-    }
-    let (ids, number) = changes.journal.make_zram(bytes)?;
-    changes.made.extend(ids);
-    let folder = PathBuf::from(format!("/sys/block/zram{number}"));
+    let (number, folder) = new_zram(changes, bytes)?;
     if let Some(name) = compressor {
         let setting = folder.join("comp_algorithm");
-        let known =
-            read_setting(&setting).map_err(|error| KernelSwapError::on("read", &setting, error))?;
-        let known: Vec<String> =
-            known.split_whitespace().map(|word| word.trim_matches(['[', ']']).to_owned()).collect();
+        let known = compressors_in(&setting)?;
         if !known.iter().any(|known| known == name) {
             let name = name.to_owned();
             let engine = KernelEngine::Zram;

@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use super::device::{
     Area, Changes, SwapBacking, check_size, make_file, make_loop, make_zram, turn_on,
+    zram_compressors,
 };
 use super::journal::Journal;
 use super::kernel_files::{Figures, number_of, read_setting, swap_areas};
@@ -252,6 +253,26 @@ fn unknown_zswap_compressor(name: &str) -> KernelSwapError {
         name: name.to_owned(),
         known: crypto_compressors(),
     }
+}
+
+/// The first of these compressors that an engine has; `None` if it has none of them.
+///
+/// # Errors
+///
+/// [`KernelSwapError`], if a zram device cannot be made to ask.
+pub fn known_compressor<'a>(
+    engine: KernelEngine,
+    names: &[&'a str],
+    journal: &Journal,
+) -> Result<Option<&'a str>, KernelSwapError> {
+    let mut names = names.iter().copied();
+    Ok(match engine {
+        KernelEngine::Zswap => names.find(|name| check_zswap_compressor(name).is_ok()),
+        KernelEngine::Zram => {
+            let known = zram_compressors(journal)?;
+            names.find(|name| known.iter().any(|other| other == name))
+        }
+    })
 }
 
 /// Refuses a name that is none. A module may have one that /proc/crypto does not list yet: its file

@@ -32,7 +32,9 @@ mod undo;
 
 pub use cgroup::{Held, MemoryCgroup, MemoryUsage};
 pub use device::SwapBacking;
-pub use engine::{KernelEngine, KernelPool, KernelSwap, KernelSwapOptions, PoolReader};
+pub use engine::{
+    KernelEngine, KernelPool, KernelSwap, KernelSwapOptions, PoolReader, known_compressor,
+};
 pub use error::{KernelSwapError, UndoError};
 pub use journal::{Journal, WATCHER_COMMAND};
 pub use keeper::{Keeper, KeeperReport, Sample};

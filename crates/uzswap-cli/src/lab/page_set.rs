@@ -22,8 +22,8 @@ use sha2::{Digest, Sha256};
 use tempfile::NamedTempFile;
 use thiserror::Error;
 
+use super::observed::Observed;
 use super::sample::{Sample, UNIT_PAGES, pieces};
-use super::working_set::Window;
 use uzswap::files::create_private;
 use uzswap::page::{PAGE_SIZE, Page};
 
@@ -62,9 +62,10 @@ pub struct About {
     /// at the peak may have some percent less.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peak_pages: Option<u64>,
-    /// The pages that the processes touched, where that was asked for. Not in the side file.
+    /// What was seen of the processes beside their pages, where that was asked for. Not in the side
+    /// file.
     #[serde(skip)]
-    pub windows: Vec<Window>,
+    pub observed: Observed,
 }
 
 impl About {
@@ -85,7 +86,7 @@ impl About {
             notes: Vec::new(),
             sample: None,
             peak_pages: None,
-            windows: Vec::new(),
+            observed: Observed::default(),
         }
     }
 
@@ -568,7 +569,7 @@ impl PageSetWriter {
             notes,
             sample,
             peak_pages: self.peak_pages,
-            windows: Vec::new(),
+            observed: Observed::default(),
         };
         publish(self.file, &about, &self.path, self.is_lasting)
             .map_err(|error| PageSetError::Write { path: self.path.clone(), error })?;

@@ -47,12 +47,15 @@ pub fn least_time_factor(windows: &[Window], budget: Budget) -> f64 {
     1.0 + faults.sum::<f64>() * budget.fault_us / 1e6 / seconds(windows).max(1e-9)
 }
 
-/// The pages that nine of ten windows do not pass, weighted by their time; the highest where there
-/// are few. 0 without windows.
-pub fn working_set_pages(windows: &[Window]) -> u64 {
+/// The share of the windows that do not pass the working set.
+pub const WORKING_SHARE: f64 = 0.9;
+
+/// The pages that such a share of the windows does not pass, weighted by their time; the highest
+/// where there are few. 0 without windows.
+pub fn working_set_pages(windows: &[Window], share: f64) -> u64 {
     let mut by_pages = windows.to_vec();
     by_pages.sort_by_key(|window| window.touched_pages);
-    let mut left = 0.9 * seconds(windows);
+    let mut left = share * seconds(windows);
     for window in &by_pages {
         left -= window.length.as_secs_f64();
         if left <= 0.0 {
@@ -107,8 +110,8 @@ mod tests {
     #[test]
     fn the_working_set_holds_nine_of_ten_windows() {
         let windows: Vec<Window> = (1..=20).map(|mib| window(mib, 100)).collect();
-        assert_eq!(working_set_pages(&windows), 18 * PAGES);
-        assert_eq!(working_set_pages(&[window(3, 9)]), 3 * PAGES);
-        assert_eq!(working_set_pages(&[]), 0);
+        assert_eq!(working_set_pages(&windows, WORKING_SHARE), 18 * PAGES);
+        assert_eq!(working_set_pages(&[window(3, 9)], WORKING_SHARE), 3 * PAGES);
+        assert_eq!(working_set_pages(&[], WORKING_SHARE), 0);
     }
 }

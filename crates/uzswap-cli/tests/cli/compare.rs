@@ -244,6 +244,26 @@ fn the_json_document_is_complete_and_adds_up() {
 }
 
 #[test]
+fn one_allocator_alone_has_its_compressors_compared_with_each_other() {
+    let folder = TempDir::new().unwrap();
+    let pages = corpus(&folder);
+    let of = |zpools: &str| {
+        let args = ["compare", "--corpus", text(&pages), "--runs", "1", "--zpool", zpools];
+        let args = [&args[..], &["--compressor", "lz4,zstd", "--json"]].concat();
+        let json: Value = serde_json::from_str(&stdout_of(&args)).unwrap();
+        let rows = json["combinations"].as_array().unwrap().clone();
+        rows.iter().map(|row| row["pool_percent_of_base"] == 100.0).collect::<Vec<bool>>()
+    };
+    assert_eq!(of("zsmalloc,zsmalloc"), [true, false]);
+    assert_eq!(of("zbud,zsmalloc"), [false, true, false, true]);
+    let args = ["compare", "--corpus", text(&pages), "--runs", "1", "--zpool", "zbud"];
+    let page = stdout_of(&[&args[..], &["--compressor", "lz4,zstd"]].concat());
+    let is_base = |line: &str| line.split('|').any(|cell| cell.trim() == "base");
+    let bases: Vec<&str> = page.lines().filter(|line| is_base(line)).collect();
+    assert!(bases.len() >= 2 && bases.iter().all(|line| line.contains("lz4")), "{page}");
+}
+
+#[test]
 fn the_csv_has_a_row_a_run() {
     let args = [
         "compare",

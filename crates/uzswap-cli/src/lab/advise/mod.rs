@@ -6,23 +6,30 @@
 //!  /proc, /sys -------> SwapState ----------> recommend <-------------'  --> text, JSON
 //! ```
 
+mod for_run;
 pub mod machine;
 mod outlook;
 mod recommend;
+mod setting;
 mod text;
+mod trial;
 
 use serde::Serialize;
 
-pub use outlook::{Outlook, WorkingSet};
-pub use recommend::{Advice, Recommendation, Setting, Tool, recommend};
+pub use outlook::{LimitRange, Outlook, WorkingSet};
+pub use recommend::{Recommendation, recommend};
+pub use setting::{Advice, Setting, Tool};
+pub use trial::Trial;
 
 use super::choice::{Candidate, GOAL};
+use super::observed::Unmanaged;
 use super::report::format::thousands;
 use super::report::{CorpusInfo, Envelope, Findings, Report, Schema, Screen, Whole};
 use super::sample::{Estimate, Sample};
 use super::working_set::Window;
 use machine::SwapState;
 use uzswap::page::PAGE_SIZE;
+use uzswap_pager::Uncounted;
 
 /// Pages from which on zsmalloc's classes are mostly filled.
 const PAGES_MANY: u64 = 10_000;
@@ -107,6 +114,17 @@ pub struct Target {
     /// A runtime that was recognised.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub runtime: Option<Runtime>,
+    /// Memory that `run` neither counts nor evicts.
+    pub uncounted: Uncounted,
+    /// Programs that `run` cannot manage.
+    pub unmanaged: Vec<Unmanaged>,
+}
+
+impl Target {
+    /// Bytes of programs that `run` cannot manage.
+    fn unmanaged_bytes(&self) -> u64 {
+        self.unmanaged.iter().map(|it| it.bytes).sum()
+    }
 }
 
 /// One compressor on the measured pages, with zsmalloc.
@@ -252,6 +270,19 @@ impl AdviceReport {
             swap,
             recommendation,
         }
+    }
+
+    /// The limit that is advised for `run`, in bytes, and the compressor.
+    pub fn limit(&self) -> Option<(u64, &str)> {
+        let mut all = self.recommendation.advice.iter();
+        let run = all.find(|it| it.tool == Tool::Run)?;
+        Some((run.takes_bytes, &run.compressor))
+    }
+
+    /// The same report with the outcome of a trial of that limit.
+    #[must_use]
+    pub fn tried(self, trial: Trial) -> AdviceReport {
+        AdviceReport { recommendation: self.recommendation.tried(trial), ..self }
     }
 
     /// For a terminal.

@@ -3,7 +3,10 @@
 use serde::Serialize;
 
 use super::Measured;
-use crate::lab::working_set::{Budget, Window, least_time_factor, seconds, working_set_pages};
+use crate::lab::SplitMix64;
+use crate::lab::working_set::{
+    Budget, WORKING_SHARE, Window, least_time_factor, seconds, working_set_pages,
+};
 use uzswap::page::PAGE_SIZE;
 
 /// The share of a program's pages that stay as they are where nothing shows which ones it needs.
@@ -32,6 +35,27 @@ const FAULT_US: f64 = 15.0;
 /// Fewer windows say little.
 const WINDOWS_MIN: usize = 8;
 
+/// The windows are drawn anew so many times, to see how far the limit depends on chance. They are
+/// drawn in so many runs of neighbours, as neighbours are alike.
+const DRAWS: usize = 100;
+const DRAWN_RUNS: usize = 8;
+
+/// Windows of a draw at most: the limits of fewer vary more, not less.
+const DRAWN_MAX: usize = 1 << 9; // 512
+
+/// One draw in so many may lie beyond each end of the range.
+const BEYOND: usize = 20;
+
+/// The share of the windows by which the highest limit is found, beside the draws. The windows of
+/// one run may miss those in which it needs most.
+const HIGHEST_SHARE: f64 = 29.0 / 30.0;
+
+/// Draws within this factor are of a program that needs the same all the time. Otherwise the limit
+/// of another run may be so many times as high: the limits of five runs were, of a compiler and of
+/// node on a busy machine, whose windows are longer.
+const STEADY: f64 = 1.1;
+const UNSTEADY: f64 = 1.4;
+
 /// The memory that a program touches. Its JSON form has the windows in sum.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct WorkingSet {
@@ -49,10 +73,15 @@ pub struct WorkingSet {
 impl WorkingSet {
     /// Of the windows of a program; `None` if they are too few.
     pub(super) fn of(windows: Vec<Window>) -> Option<WorkingSet> {
+        WorkingSet::with(windows, WORKING_SHARE)
+    }
+
+    /// The same by another share of the windows.
+    fn with(windows: Vec<Window>, share: f64) -> Option<WorkingSet> {
         (windows.len() >= WINDOWS_MIN).then(|| WorkingSet {
             count: windows.len(),
             window_ms: seconds(&windows) * 1e3 / windows.len() as f64,
-            touched_bytes: working_set_pages(&windows) * PAGE_SIZE as u64,
+            touched_bytes: working_set_pages(&windows, share) * PAGE_SIZE as u64,
             windows,
         })
     }
@@ -104,6 +133,14 @@ impl Kept {
         }
     }
 
+    /// The limit with them for so many bytes; `None` where all of them stay.
+    fn limit_bytes(self, of: u64, ratio: f64) -> Option<u64> {
+        match self {
+            Kept::All(_) => None,
+            _ => Some(limit_bytes(of, self.bytes(of), ratio)),
+        }
+    }
+
     /// The least time with them; `None` where nothing shows it.
     pub(super) fn least_time_factor(self) -> Option<f64> {
         match self {
@@ -113,7 +150,66 @@ impl Kept {
     }
 }
 
+/// The limits that other runs of a program may lead to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct LimitRange {
+    /// The lowest, in bytes; `None` where each run leads to no limit.
+    pub low_bytes: Option<u64>,
+    /// The highest; `None` where a run may lead to no limit.
+    pub high_bytes: Option<u64>,
+}
+
+impl LimitRange {
+    /// Of so many bytes, with one compressor. Without windows nothing shows which pages a program
+    /// needs: it may be any part that is ever advised.
+    pub(super) fn of(bytes: u64, best: &Measured, working_set: Option<&WorkingSet>) -> LimitRange {
+        let part = |parts: u32| {
+            let kept = (bytes as f64 / f64::from(PARTS) * f64::from(parts)) as u64;
+            limit_bytes(bytes, kept, best.ratio())
+        };
+        let (least, most) = (part(PARTS_LEAST), part(PARTS_MOST));
+        let Some(set) = working_set else {
+            return LimitRange { low_bytes: Some(least), high_bytes: Some(most) };
+        };
+        let mut random = SplitMix64::new(set.count as u64);
+        let limit_of = |set: &WorkingSet| {
+            let kept = Kept::of(bytes, best, Some(set));
+            kept.limit_bytes(bytes, best.ratio()).unwrap_or(u64::MAX)
+        };
+        let mut limits: Vec<u64> = (0..DRAWS).map(|_| limit_of(&set.drawn(&mut random))).collect();
+        let highest = WorkingSet::with(set.windows.clone(), HIGHEST_SHARE);
+        let highest = highest.map_or(0, |set| limit_of(&set));
+        limits.sort_unstable();
+        // A step of the parts to either side: the peaks of two runs differ, too.
+        let step = part(1) - part(0);
+        let low = limits[DRAWS / BEYOND];
+        let high = limits[DRAWS - 1 - DRAWS / BEYOND].max(highest);
+        let unsteady = (limit_of(set) as f64 * UNSTEADY) as u64;
+        let high = match high as f64 <= low as f64 * STEADY {
+            true => high,
+            false => high.max(unsteady.min(most)),
+        };
+        let high = high.checked_add(step);
+        LimitRange {
+            low_bytes: (low < u64::MAX).then(|| low.saturating_sub(step).max(least)),
+            high_bytes: high.filter(|&high| high <= most + step).map(|high| high.min(most)),
+        }
+    }
+}
+
 impl WorkingSet {
+    /// As many windows, or the most of a draw, in runs that are drawn by chance.
+    fn drawn(&self, random: &mut SplitMix64) -> WorkingSet {
+        let count = self.windows.len().min(DRAWN_MAX);
+        let run = count.div_ceil(DRAWN_RUNS);
+        let mut windows = Vec::with_capacity(count + run);
+        while windows.len() < count {
+            let start = (random.next_word() % self.windows.len() as u64) as usize;
+            windows.extend(self.windows.iter().cycle().skip(start).take(run));
+        }
+        WorkingSet::of(windows).expect("it had as many before")
+    }
+
     /// The outlook of some limits, the highest first.
     pub(super) fn outlooks(&self, bytes: u64, best: &Measured) -> Vec<Outlook> {
         SHOWN.iter().map(|parts| self.outlook(bytes, best, *parts)).collect()
@@ -189,6 +285,32 @@ pub(super) mod tests {
         );
         assert_eq!(kept(100).bytes(100 * MIB), 100 * MIB);
         assert_eq!(Kept::of(100 * MIB, &four_to_one(), None).bytes(100 * MIB), 50 * MIB);
+    }
+
+    #[test]
+    fn the_range_is_as_wide_as_the_windows_differ() {
+        let (bytes, best) = (100 * MIB, four_to_one());
+        let of = |set: &WorkingSet| LimitRange::of(bytes, &best, Some(set));
+        let step =
+            limit_bytes(bytes, bytes / 32, best.ratio()) - limit_bytes(bytes, 0, best.ratio());
+        let limit = |set: &WorkingSet| {
+            Kept::of(bytes, &best, Some(set)).limit_bytes(bytes, best.ratio()).unwrap()
+        };
+        // All windows alike: a step to each side.
+        let steady = touching(60);
+        let (low, high) = (limit(&steady) - step, limit(&steady) + step);
+        let found = of(&steady);
+        assert_eq!(found, LimitRange { low_bytes: Some(low), high_bytes: Some(high) });
+        // One in ten windows decides: without it the limit is lower, with two it is not.
+        let mut windows = touching(40).windows;
+        windows[9] = touching(70).windows[0];
+        let mixed = WorkingSet::of(windows).unwrap();
+        let found = of(&mixed);
+        assert!(found.low_bytes.unwrap() < limit(&touching(45)), "{found:?}");
+        assert!(found.high_bytes.unwrap() > limit(&touching(65)), "{found:?}");
+        assert_eq!(of(&touching(100)), LimitRange { low_bytes: None, high_bytes: None });
+        let found = LimitRange::of(bytes, &best, None);
+        assert!(found.low_bytes < Some(limit(&steady)) && found.high_bytes > Some(limit(&steady)));
     }
 
     #[test]

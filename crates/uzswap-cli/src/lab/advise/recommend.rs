@@ -2,11 +2,15 @@
 
 use serde::Serialize;
 
+use super::for_run::{self, for_run};
 use super::machine::{SwapState, ZramState, ZswapState};
-use super::outlook::{Kept, Outlook, WorkingSet, limit_bytes};
+use super::outlook::{Kept, LimitRange, Outlook, WorkingSet};
+use super::setting::{Advice, Setting, Tool, advice};
+use super::trial::Trial;
 use super::{Confidence, Measured, Target};
 use crate::lab::choice::{RATIO_MIN, choose};
-use crate::lab::report::format::{human_size, thousands};
+use crate::lab::recompression::{self, Timed};
+use crate::lab::report::format::human_size;
 
 /// The kernel's part of a machine for compressed pages: a quarter of its memory.
 const MACHINE_SHARE: f64 = 0.25;
@@ -20,76 +24,7 @@ const PAGES_MIN: u64 = 1 << 8; // 1 MiB
 /// A target of so many times less than the available memory has no lack of it.
 const ENOUGH_TIMES: u64 = 2;
 
-/// Advice for so many times the measured pages is a guess.
-const UNSEEN_MANY: u64 = 10;
-
 const MIB: u64 = 1 << 20;
-
-/// The tools that there is advice for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Tool {
-    /// `uzswap run`, which needs neither swap nor settings of the kernel.
-    Run,
-    /// The kernel's zram.
-    Zram,
-    /// The kernel's zswap.
-    Zswap,
-}
-
-impl Tool {
-    /// For people.
-    pub fn name(self) -> &'static str {
-        match self {
-            Tool::Run => "uzswap run",
-            Tool::Zram => "zram",
-            Tool::Zswap => "zswap",
-        }
-    }
-}
-
-/// Settings of one tool, and their worth.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Advice {
-    /// The tool.
-    pub tool: Tool,
-    /// The compressor that the rule chose among those that the tool has.
-    pub compressor: String,
-    /// Bytes of the pages over the memory that they take with it.
-    pub ratio: f64,
-    /// Forms of the settings, each ready to paste.
-    pub settings: Vec<Setting>,
-    /// Bytes of the pages that the settings are about, uncompressed.
-    pub pages_bytes: u64,
-    /// Bytes of real memory that they take with the settings.
-    pub takes_bytes: u64,
-    /// The difference.
-    pub saves_bytes: u64,
-    /// The same in percent of `pages_bytes`.
-    pub saves_percent: f64,
-    /// The condition under which they save that, in words.
-    pub assumes: String,
-    /// Percent of a processor for each 1,000 pages a second that leave memory and come back.
-    pub cpu_percent_per_1000_pages: f64,
-    /// The program's time over its time without, at least; absent where nothing shows it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub least_time_factor: Option<f64>,
-    /// How sure the figures are.
-    pub confidence: Confidence,
-    /// The reason, in words.
-    pub confidence_because: String,
-    /// The measurement behind it, in words.
-    pub because: String,
-}
-
-/// One form of settings.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Setting {
-    /// The place for it: a file's name, or a shell.
-    pub place: &'static str,
-    /// Its lines.
-    pub lines: Vec<String>,
-}
 
 /// The advice for a target, and remarks that may be worth more than any setting.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -112,6 +47,7 @@ pub fn recommend(
     machine: &SwapState,
 ) -> Recommendation {
     let mut warnings = warnings(target, machine);
+    warnings.extend(for_run::remarks(target));
     let none = |warnings, outlook, verdict| Recommendation {
         verdict: vec![verdict],
         advice: Vec::new(),
@@ -136,9 +72,18 @@ pub fn recommend(
         );
         return none(warnings, Vec::new(), verdict);
     }
+    if let Some(verdict) = for_run::too_few(target) {
+        return none(warnings, Vec::new(), verdict);
+    }
+    let unmanaged = for_run::unmanaged(target);
     let outlook = working_set.map_or(Vec::new(), |it| it.outlooks(target.bytes, best));
-    if let (Kept::All(most), Some(set)) = (Kept::of(target.bytes, best, working_set), working_set) {
-        return none(warnings, outlook, needs_all(target, set, most));
+    if let (Kept::All(most), Some(set), None) =
+        (Kept::of(target.bytes, best, working_set), working_set, &unmanaged)
+    {
+        let mut found = none(warnings, outlook, needs_all(target, set, most));
+        let range = LimitRange::of(target.bytes, best, working_set);
+        found.verdict.extend(for_run::range_in_words(LimitRange { high_bytes: None, ..range }));
+        return found;
     }
     let advice: Vec<Advice> = [
         for_run(target, measured, working_set),
@@ -148,7 +93,7 @@ pub fn recommend(
     .into_iter()
     .flatten()
     .collect();
-    let mut verdict = Vec::new();
+    let mut verdict: Vec<String> = unmanaged.into_iter().collect();
     let enough = enough(target, machine);
     let lead = if enough.is_some() { "If memory gets short: " } else { "Use: " };
     verdict.extend(enough);
@@ -156,8 +101,11 @@ pub fn recommend(
         verdict.push(format!("{lead}{}", first.action()));
         verdict.push(first.effect());
         verdict.push(first.cost());
+        verdict.extend(first.limit_range.and_then(for_run::range_in_words));
     }
     warnings.extend(advice.iter().filter_map(|it| denser_elsewhere(it, best)));
+    let timed: Vec<Timed<'_>> = measured.iter().map(timed).collect();
+    warnings.extend(recompression::answer(&timed, None));
     Recommendation { verdict, advice, outlook, warnings }
 }
 
@@ -165,12 +113,11 @@ pub fn recommend(
 fn needs_all(target: &Target, set: &WorkingSet, most: Outlook) -> String {
     format!(
         "Do not limit this program: it touches {} of its {} in {:.0} ms. In {} it waits for pages \
-         all the time, and takes {:.2} times as long or far more.",
+         all the time.",
         human_size(set.touched_bytes),
         human_size(target.bytes),
         set.window_ms,
-        human_size(most.limit_bytes),
-        most.least_time_factor
+        human_size(most.limit_bytes)
     )
 }
 
@@ -191,6 +138,12 @@ fn enough(target: &Target, machine: &SwapState) -> Option<String> {
     })
 }
 
+fn timed(measured: &Measured) -> Timed<'_> {
+    let Measured { compressor, bytes, store_us, load_us, .. } = measured;
+    let bytes = bytes.estimate as f64;
+    Timed { compressor, bytes, store_us: *store_us, load_us: *load_us }
+}
+
 /// A sentence where a tool of this kernel lacks the compressor that the rule would choose.
 fn denser_elsewhere(advice: &Advice, best: &Measured) -> Option<String> {
     (advice.compressor != best.compressor && is_of_kernel(&best.compressor)).then(|| {
@@ -203,130 +156,30 @@ fn denser_elsewhere(advice: &Advice, best: &Measured) -> Option<String> {
     })
 }
 
-impl Advice {
-    /// The setting in one line.
-    fn action(&self) -> String {
-        match (self.tool, &self.settings[..]) {
-            (Tool::Run, [setting, ..]) => setting.lines.join("; "),
-            _ => format!("{} with {}, by the lines below", self.tool.name(), self.compressor),
+impl Recommendation {
+    /// The same with the outcome of a trial of the limit of `run`.
+    pub(super) fn tried(mut self, trial: Trial) -> Recommendation {
+        let Some(run) = self.advice.iter_mut().find(|it| it.tool == Tool::Run) else { return self };
+        let sentence = trial.sentence(run.takes_bytes);
+        match trial.failure {
+            Some(_) => {
+                self.verdict = vec![sentence];
+                self.advice.retain(|it| it.tool != Tool::Run);
+            }
+            None => {
+                "it was tried".clone_into(&mut run.confidence_because);
+                run.confidence = Confidence::High;
+                self.verdict.push(sentence);
+                run.trial = Some(trial);
+            }
         }
-    }
-
-    /// The saving and its condition.
-    pub(super) fn effect(&self) -> String {
-        format!(
-            "Effect: {} instead of {} (saves {}, {:.0}%), {}.",
-            human_size(self.takes_bytes),
-            human_size(self.pages_bytes),
-            human_size(self.saves_bytes),
-            self.saves_percent,
-            self.assumes
-        )
-    }
-
-    /// The price, and how sure all of it is.
-    pub(super) fn cost(&self) -> String {
-        let time = self
-            .least_time_factor
-            .map_or(String::new(), |factor| format!("at least {factor:.2} times its time alone; "));
-        format!(
-            "Cost: {time}{:.1}% of a CPU for 1,000 pages of 4 KiB a second, out and back. \
-             Confidence: {} ({}).",
-            self.cpu_percent_per_1000_pages,
-            self.confidence.word(),
-            self.confidence_because
-        )
+        self
     }
 }
 
 /// The measurement of a tool's best compressor.
 fn best_of(measured: &[Measured], is_there: impl Fn(&str) -> bool) -> Option<&Measured> {
     choose(measured.iter().filter(|one| is_there(&one.compressor)))
-}
-
-fn advice(
-    tool: Tool,
-    best: &Measured,
-    settings: Vec<Setting>,
-    (pages_bytes, takes_bytes): (u64, u64),
-    assumes: String,
-) -> Advice {
-    let saves_bytes = pages_bytes.saturating_sub(takes_bytes);
-    let (low, high) = best.ratio_interval();
-    let (confidence, confidence_because) = confidence(tool, best, pages_bytes);
-    Advice {
-        tool,
-        compressor: best.compressor.clone(),
-        ratio: best.ratio(),
-        settings,
-        pages_bytes,
-        takes_bytes,
-        saves_bytes,
-        saves_percent: saves_bytes as f64 / pages_bytes.max(1) as f64 * 100.0,
-        assumes,
-        // us a page are 0.1 % of a processor for 1,000 pages a second.
-        cpu_percent_per_1000_pages: best.us_per_page() / 10.0,
-        least_time_factor: None,
-        confidence,
-        confidence_because,
-        because: format!(
-            "{} measured pages compress {:.2} to 1 ({low:.2} to {high:.2}) with {}; a store takes \
-             {:.1} us, a load {:.1} us",
-            thousands(best.pages),
-            best.ratio(),
-            best.compressor,
-            best.store_us,
-            best.load_us
-        ),
-    }
-}
-
-/// How sure a tool's figures are, and why.
-fn confidence(tool: Tool, best: &Measured, pages_bytes: u64) -> (Confidence, String) {
-    if pages_bytes / best.of_bytes.max(1) >= UNSEEN_MANY {
-        let words = format!(
-            "for {} of pages that may come, {} are there to measure",
-            human_size(pages_bytes),
-            human_size(best.of_bytes)
-        );
-        return (Confidence::Low, words);
-    }
-    match (tool, best.confidence()) {
-        // Sizes are measured; of the time in less memory, the least is known at best.
-        (Tool::Run, (Confidence::Medium | Confidence::High, _)) => {
-            (Confidence::Medium, "only a run shows how fast the program is then".to_owned())
-        }
-        (_, measured) => measured,
-    }
-}
-
-/// For one program: a limit that leaves its working set as it is.
-fn for_run(
-    target: &Target,
-    measured: &[Measured],
-    working_set: Option<&WorkingSet>,
-) -> Option<Advice> {
-    if target.is_machine {
-        return None;
-    }
-    let best = choose(measured)?;
-    let kept = Kept::of(target.bytes, best, working_set);
-    let kept_bytes = kept.bytes(target.bytes);
-    let limit = limit_bytes(target.bytes, kept_bytes, best.ratio());
-    let limit = limit.next_multiple_of(MIB).max(MIB);
-    let command = target.command.as_deref().unwrap_or("COMMAND");
-    let line = format!(
-        "uzswap run --limit {}M --compressor {} -- {command}",
-        limit / MIB,
-        best.compressor
-    );
-    let settings = vec![Setting { place: "in a shell", lines: vec![line] }];
-    let assumes = match kept {
-        Kept::Half => "half of the pages as they are, the others compressed".to_owned(),
-        _ => format!("{} as they are, the other pages compressed", human_size(kept_bytes)),
-    };
-    let advice = advice(Tool::Run, best, settings, (target.bytes, limit), assumes);
-    Some(Advice { least_time_factor: kept.least_time_factor(), ..advice })
 }
 
 /// Real memory for compressed pages, and the uncompressed pages that fit in it.
@@ -482,6 +335,7 @@ mod tests {
     use crate::lab::advise::machine::SwapArea;
     use crate::lab::advise::outlook::tests::touching;
     use crate::lab::sample::Estimate;
+    use uzswap_pager::Uncounted;
 
     const GIB: u64 = 1 << 30;
 
@@ -509,6 +363,8 @@ mod tests {
             bytes,
             is_machine: false,
             runtime: None,
+            uncounted: Uncounted::default(),
+            unmanaged: Vec::new(),
         }
     }
 
@@ -571,7 +427,7 @@ mod tests {
         let run = tool(&found, Tool::Run).unwrap();
         assert!((47 * MIB..50 * MIB).contains(&run.takes_bytes), "{run:?}");
         assert!(run.least_time_factor.unwrap() <= 1.1, "{run:?}");
-        assert!(run.cost().starts_with("Cost: at least 1."), "{run:?}");
+        assert!(run.limit_range.is_some_and(|it| it.low_bytes < Some(run.takes_bytes)), "{run:?}");
         assert!(run.effect().contains("MiB as they are, the other pages compressed"), "{run:?}");
     }
 

@@ -12,7 +12,6 @@ pub(super) fn page(report: &AdviceReport, screen: Screen) -> String {
     for (at, advice) in recommendation.advice.iter().enumerate() {
         page += &of_tool(advice, at > 0);
     }
-    page += &outlook(report, screen);
     page += &measurements(report, screen);
     for note in &report.corpus.notes {
         page += &wrapped("note    ", "        ", note);
@@ -43,29 +42,6 @@ fn of_tool(advice: &Advice, is_alternative: bool) -> String {
         text += &wrapped("  ", "  ", &advice.cost());
     }
     text + &wrapped("  ", "  ", &format!("Because {}.", advice.because)) + "\n"
-}
-
-/// The program's time under some limits.
-fn outlook(report: &AdviceReport, screen: Screen) -> String {
-    let Some(set) = &report.working_set else { return String::new() };
-    if report.recommendation.outlook.is_empty() {
-        return String::new();
-    }
-    let mut table = table(&["LIMIT", "AS THEY ARE", "TIME AT LEAST"]);
-    for outlook in &report.recommendation.outlook {
-        table.add_row([
-            human_size(outlook.limit_bytes),
-            human_size(outlook.kept_bytes),
-            format!("{:.2}", outlook.least_time_factor),
-        ]);
-    }
-    let caption = format!(
-        "in less memory, over the time alone: it touches up to {} in {:.0} ms, in nine tenths of \
-         its time",
-        human_size(set.touched_bytes),
-        set.window_ms
-    );
-    section("TIME", &caption, &fitted(table, &[1], screen)) + "\n"
 }
 
 fn measurements(report: &AdviceReport, screen: Screen) -> String {

@@ -11,7 +11,9 @@ use procfs::process::Process;
 
 use super::process::{self, Frozen};
 use super::touches::Touches;
+use super::unmanaged::{UncountedSurvey, unmanaged};
 use super::{CaptureAt, CaptureError, CaptureOptions};
+use crate::lab::observed::{Observed, Unmanaged};
 use crate::lab::page_set::{About, PageSetWriter, Place};
 use crate::lab::sample::SamplePlan;
 use uzswap::page::PAGE_SIZE;
@@ -58,6 +60,7 @@ pub(super) fn capture(
         peak_pages: 0,
         counted: None,
         touches: options.touches.map(|_| Touches::new()),
+        uncounted: UncountedSurvey::default(),
     };
     let mut notes = Vec::new();
     // Whether the moment that was asked for came, which ended the command.
@@ -276,11 +279,15 @@ struct Taker<'a> {
     counted: Option<(Instant, Duration)>,
     /// Samples the memory that is touched, if that was asked for.
     touches: Option<Touches>,
+    /// Memory that is not anonymous, sampled with the touches.
+    uncounted: UncountedSurvey,
 }
 
 struct Kept {
     writer: PageSetWriter,
     notes: Vec<String>,
+    /// Programs that `run` cannot manage.
+    unmanaged: Vec<Unmanaged>,
     /// Resident anonymous pages when it was taken.
     resident_pages: u64,
 }
@@ -291,7 +298,9 @@ impl Taker<'_> {
         if let Some(touches) = &mut self.touches
             && touches.is_due()
         {
-            touches.turn(&process::processes(pid, self.tree, &mut Vec::new()));
+            let pids = process::processes(pid, self.tree, &mut Vec::new());
+            self.uncounted.look(&pids);
+            touches.turn(&pids);
         }
     }
 
@@ -347,20 +356,23 @@ impl Taker<'_> {
         let mut notes = Vec::new();
         let pid = running.pid;
         if let Some(touches) = &mut self.touches {
-            touches.end(&process::processes(pid, self.tree, &mut Vec::new()));
+            let pids = process::processes(pid, self.tree, &mut Vec::new());
+            self.uncounted.look(&pids);
+            touches.end(&pids);
         }
         let frozen = Frozen::stop(pid, self.tree, &mut notes, &mut || running.pump());
         let taken = frozen.and_then(|frozen| {
             let resident_pages = self.resident(pid, 0).unwrap_or(0);
             let pids = process::processes(pid, self.tree, &mut notes);
+            let unmanaged = unmanaged(&pids, pages_of);
             process::read_all(&pids, self.plan, &mut writer, self.signals, &mut notes)?;
             drop(frozen);
-            Ok(resident_pages)
+            Ok((resident_pages, unmanaged))
         });
         match taken {
-            Ok(resident_pages) if writer.page_count() > 0 => {
+            Ok((resident_pages, unmanaged)) if writer.page_count() > 0 => {
                 self.peak_pages = self.peak_pages.max(resident_pages);
-                self.kept = Some(Kept { writer, notes, resident_pages });
+                self.kept = Some(Kept { writer, notes, unmanaged, resident_pages });
                 Ok(())
             }
             Ok(_) | Err(CaptureError::Gone { .. } | CaptureError::Ended { .. }) => Ok(()),
@@ -380,9 +392,7 @@ impl Taker<'_> {
             return None;
         }
         let start = Instant::now();
-        // Where the kernel does not count parts, a shared page counts for each process.
-        let count = |pid| part_of_anonymous(pid).or_else(|| resident_anonymous(pid));
-        let pages = pids.into_iter().filter_map(count).sum();
+        let pages = pids.into_iter().map(pages_of).sum();
         self.counted = Some((start, start.elapsed()));
         Some(pages)
     }
@@ -411,8 +421,16 @@ impl Taker<'_> {
         notes.extend(ended.map(ended_with));
         notes.extend(kept.notes);
         let windows = self.touches.map_or(Vec::new(), Touches::into_windows);
-        Ok(About { windows, ..super::finish(kept.writer, origin, notes)? })
+        let (uncounted, unmanaged) = (self.uncounted.peak(), kept.unmanaged);
+        let observed = Observed { windows, uncounted, unmanaged };
+        Ok(About { observed, ..super::finish(kept.writer, origin, notes)? })
     }
+}
+
+/// Anonymous pages of a process, of those that others have as well its part. Where the kernel does
+/// not count parts, all of them.
+pub(super) fn pages_of(pid: i32) -> u64 {
+    part_of_anonymous(pid).or_else(|| resident_anonymous(pid)).unwrap_or(0)
 }
 
 fn resident_anonymous(pid: i32) -> Option<u64> {

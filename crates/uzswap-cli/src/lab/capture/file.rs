@@ -112,8 +112,8 @@ pub(super) fn thin(
     writer.set_sample(about.sample.map_or(about.page_count, |sample| sample.of_pages), plan.seed);
     about.peak_pages.into_iter().for_each(|pages| writer.set_peak(pages));
     let taken = finish(writer, about.origin.clone(), about.notes.clone())?;
-    let (captured_at, windows) = (about.captured_at.clone(), about.windows.clone());
-    Ok(Some(About { captured_at, windows, ..taken }))
+    let (captured_at, observed) = (about.captured_at.clone(), about.observed.clone());
+    Ok(Some(About { captured_at, observed, ..taken }))
 }
 
 /// The ranges of a page set, cut at the borders of units, in the order of its file.

@@ -16,6 +16,7 @@ mod file;
 mod process;
 mod residency;
 mod touches;
+mod unmanaged;
 
 use std::ffi::OsString;
 use std::io;
@@ -24,9 +25,11 @@ use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
+use crate::lab::observed::Observed;
 use crate::lab::page_set::{About, PageRange, PageSetError, PageSetWriter, Place};
 use crate::lab::sample::SamplePlan;
 use crate::lab::workload::Workload;
+use unmanaged::{UncountedSurvey, unmanaged};
 use uzswap::page::PAGE_SIZE;
 use uzswap_sys::escape::one_line;
 use uzswap_sys::signals::{SignalNumber, SignalsHeld};
@@ -217,12 +220,17 @@ pub fn capture_pid<'a>(
     if options.tree {
         origin.push_str(" and its children");
     }
-    let windows = match options.touches {
-        Some(time) => touches::watch(pid, options.tree, time, &signals)?,
-        None => Vec::new(),
-    };
+    let mut observed = Observed::default();
+    if let Some(time) = options.touches {
+        observed.windows = touches::watch(pid, options.tree, time, &signals)?;
+        let pids = process::processes(pid, options.tree, &mut Vec::new());
+        let mut survey = UncountedSurvey::default();
+        survey.look(&pids);
+        observed.uncounted = survey.peak();
+        observed.unmanaged = unmanaged(&pids, command::pages_of);
+    }
     let notes = process::capture(pid, options, &mut writer, &signals)?;
-    Ok(About { windows, ..finish(writer, origin, notes)? })
+    Ok(About { observed, ..finish(writer, origin, notes)? })
 }
 
 /// Takes a sample of all processes that this one may read, the largest first. Processes

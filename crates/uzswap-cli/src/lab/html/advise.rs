@@ -6,7 +6,6 @@ use super::charts::bars::{Bar, Group, bars};
 use super::figure::Figure;
 use super::section::{Part, Section};
 use super::unit::Unit;
-use crate::lab::report::format::human_size;
 
 /// The fields of the document.
 #[derive(Debug, Deserialize)]
@@ -17,7 +16,6 @@ pub(super) struct Advise {
     warnings: Vec<String>,
     advice: Vec<Advice>,
     measured: Vec<Measured>,
-    outlook: Vec<Outlook>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -55,12 +53,6 @@ struct Measured {
 }
 
 #[derive(Debug, Deserialize)]
-struct Outlook {
-    limit_bytes: u64,
-    least_time_factor: f64,
-}
-
-#[derive(Debug, Deserialize)]
 struct Estimate {
     estimate: u64,
     low: u64,
@@ -87,28 +79,8 @@ impl Advise {
         }
         let figures = if self.measured.is_empty() { Vec::new() } else { self.figures() };
         sections.push(Section::of_figures("Measured", figures, "No page was measured."));
-        if !self.outlook.is_empty() {
-            let figures = vec![self.times()];
-            sections.push(Section::of_figures("Time in less memory", figures, ""));
-        }
         sections.extend(list("Notes", &self.corpus.notes));
         sections
-    }
-
-    fn times(&self) -> Figure {
-        let bar = |it: &Outlook| Bar {
-            name: human_size(it.limit_bytes),
-            value: it.least_time_factor,
-            ..Bar::default()
-        };
-        let bars_of = Group { name: String::new(), bars: self.outlook.iter().map(bar).collect() };
-        bars(
-            "Time under a limit",
-            "Over the time alone, at least: by the memory that the program touches.",
-            Unit::Ratio,
-            ("time", None),
-            &[bars_of],
-        )
     }
 
     fn figures(&self) -> Vec<Figure> {

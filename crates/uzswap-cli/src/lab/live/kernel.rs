@@ -11,11 +11,17 @@ use super::failure::Failure;
 use super::pager::failed;
 use crate::kernel_swap::{
     Journal, KeeperReport, KernelEngine, KernelPool, KernelSwapError, KernelSwapOptions,
-    PROBE_PAGES, ProbeReport, Session, SwapBacking,
+    PROBE_PAGES, ProbeReport, Session, SwapBacking, known_compressor,
 };
 use uzswap::page::PAGE_SIZE;
 use uzswap::zswap::{LatencyBucket, LatencyCounts};
 use uzswap_pager::RunSample;
+
+/// Compressors in the order in which a row takes them whose own the kernel lacks. lzo-rle and lzo
+/// are nearest to lz4: a replay of the same pages takes about as long, in a pool of about the same
+/// size. zstd and deflate are denser, and take several times as long for a page. 842 is neither
+/// without special hardware.
+const OTHERS: [&str; 6] = ["lz4", "lzo-rle", "lzo", "zstd", "deflate", "842"];
 
 /// The kernel's swap and a cgroup, set up anew for each run and removed after it.
 #[derive(Debug)]
@@ -34,6 +40,19 @@ impl Kernel {
         // the limit: zram has a table of its whole size.
         let size_bytes = peak_bytes + peak_bytes / 4 + (32 << 20);
         Kernel { journal: None, backing, size_bytes }
+    }
+
+    /// The compressor to use instead, where the kernel's engine is known to lack the given one.
+    /// `None` as well where the kernel does not say: the first run has the reason.
+    pub(super) fn other_compressor(
+        &mut self,
+        kernel: KernelEngine,
+        wanted: &str,
+    ) -> Option<String> {
+        let names: Vec<&str> = [wanted].into_iter().chain(OTHERS).collect();
+        let journal = self.journal().ok()?;
+        let known = known_compressor(kernel, &names, &journal).ok()??;
+        (known != wanted).then(|| known.to_owned())
     }
 
     fn journal(&mut self) -> Result<Journal, KernelSwapError> {

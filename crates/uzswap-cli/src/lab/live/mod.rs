@@ -84,6 +84,8 @@ pub struct LiveExperiment {
     pub find_limit: bool,
     /// What is behind the kernel's zswap.
     pub kernel_backing: SwapBacking,
+    /// Whether nobody named a compressor: the kernel's may then be another.
+    pub has_usual_compressor: bool,
 }
 
 /// A row of a study.
@@ -101,15 +103,15 @@ pub struct LiveRow {
 }
 
 impl LiveRow {
-    /// Of the kernel's engine, if its runs used more than the limit: by how much. Nobody can stop
-    /// the kernel's pool at a limit, so this says whether the comparison is fair.
+    /// If its runs used more than the limit: by how much. A row that had more memory than another
+    /// is no fair comparison, whichever engine it is of.
     fn over_limit(&self, limit_bytes: u64) -> Option<String> {
         let over = self.runs.iter().map(|run| run.peak_bytes.saturating_sub(limit_bytes));
         let over: Vec<u64> = over.filter(|&bytes| bytes > 0).collect();
-        let most = over.iter().max().filter(|_| self.parts.is_kernel())?;
+        let most = over.iter().max()?;
         Some(format!(
-            "{}: {} of {} runs used more than the limit, by at most {}: the kernel had more memory \
-             than uzswap.",
+            "{}: {} of {} runs used more than the limit, by at most {}: its times come from more \
+             memory.",
             self.parts,
             over.len(),
             self.runs.len(),
@@ -205,16 +207,7 @@ impl LiveExperiment {
                 ),
             }));
         }
-        let mut rows: Vec<LiveRow> = self
-            .parts
-            .iter()
-            .map(|parts| LiveRow {
-                parts: parts.clone(),
-                runs: Vec::new(),
-                failure: None,
-                smallest_limit: None,
-            })
-            .collect();
+        let (mut rows, other_compressors) = self.rows(&mut warm_up.kernel);
         let mut done = 1;
         for round in 0..self.rounds {
             for at in order_of_round(rows.len(), round) {
@@ -253,8 +246,9 @@ impl LiveExperiment {
                  below it. Page cache and tmpfs are not limited. A probe of {} runs in the cgroup.",
                 human_size(PROBE_BYTES)
             ));
-            notes.extend(rows.iter().filter_map(|row| row.over_limit(limit_bytes)));
         }
+        notes.extend(other_compressors);
+        notes.extend(rows.iter().filter_map(|row| row.over_limit(limit_bytes)));
         notes.extend(self.command.preset.and_then(|preset| preset.note()));
         if !warm_up.is_never_swapped {
             notes.push(
@@ -264,6 +258,31 @@ impl LiveExperiment {
             );
         }
         Ok(LiveResults { warm_up: warm_up.run, limit_bytes, rows, notes })
+    }
+
+    /// The rows before their first run. Where no compressor is named, and the kernel's engine lacks
+    /// the usual one, its rows have another, of which a remark tells.
+    fn rows(&self, kernel: &mut Kernel) -> (Vec<LiveRow>, Vec<String>) {
+        let mut remarks = Vec::new();
+        let mut rows = Vec::new();
+        for parts in &self.parts {
+            let mut parts = parts.clone();
+            if self.has_usual_compressor
+                && let LiveParts::Kernel { kernel: engine, compressor, .. } = &mut parts
+                && let Some(other) = kernel.other_compressor(*engine, compressor)
+            {
+                let remark = format!(
+                    "The {engine} of this kernel lacks {compressor}: its row has {other}, other \
+                     rows have {compressor}. --compressor {other} compares like with like."
+                );
+                if !remarks.contains(&remark) {
+                    remarks.push(remark);
+                }
+                *compressor = other;
+            }
+            rows.push(LiveRow { parts, runs: Vec::new(), failure: None, smallest_limit: None });
+        }
+        (rows, remarks)
     }
 
     /// The run without a limit: files are read into the cache, the peak is found, and the output
@@ -377,7 +396,7 @@ mod tests {
     use crate::kernel_swap::KernelEngine;
 
     #[test]
-    fn runs_of_the_kernel_that_used_more_than_the_limit_are_told() {
+    fn runs_that_used_more_than_the_limit_are_reported() {
         const MIB: u64 = 1 << 20;
         let row = |parts: LiveParts, peaks: &[u64]| {
             let run = |&peak_bytes: &u64| LiveRun { peak_bytes, ..LiveRun::default() };
@@ -386,13 +405,14 @@ mod tests {
         };
         let (kernel, compressor) = (KernelEngine::Zram, "lzo".to_owned());
         let zram = LiveParts::Kernel { kernel, compressor, zpool: None };
-        assert_eq!(row(zram.clone(), &[]), None);
-        assert_eq!(row(zram.clone(), &[8 * MIB, 7 * MIB]), None);
-        let told = row(zram, &[10 * MIB, 8 * MIB, 9 * MIB]).unwrap();
-        assert!(told.starts_with("zram lzo: 2 of 3 runs used more"), "{told}");
-        assert!(told.contains("by at most 2.0 MiB"), "{told}");
         let (zpool, compressor) = (ZpoolKind::Zsmalloc, CompressorKind::Lz4);
         let own = LiveParts::Uzswap { zpool, compressor, index: IndexKind::default() };
-        assert_eq!(row(own, &[9 * MIB]), None);
+        for (parts, name) in [(zram, "zram lzo"), (own, "zsmalloc lz4")] {
+            assert_eq!(row(parts.clone(), &[]), None);
+            assert_eq!(row(parts.clone(), &[8 * MIB, 7 * MIB]), None);
+            let reported = row(parts, &[10 * MIB, 8 * MIB, 9 * MIB]).unwrap();
+            let start = format!("{name}: 2 of 3 runs used more than the limit, by at most 2.0 MiB");
+            assert!(reported.starts_with(&start), "{reported}");
+        }
     }
 }

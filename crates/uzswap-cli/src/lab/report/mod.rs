@@ -173,6 +173,8 @@ pub struct Findings {
     pub bytes_with_rejected: u64,
     /// The name of the parts that percentages refer to.
     pub base: String,
+    /// The compressor of those: its own, if the comparison is one of allocators or other parts.
+    pub base_compressor: String,
     /// The pool against the base's, from bytes; `null` if that is empty.
     pub pool_percent_of_base: Option<f64>,
     /// Resident memory with every page stored; the median run.
@@ -242,7 +244,7 @@ impl Findings {
 
     /// Whether this is what its percentages refer to.
     pub fn is_base(&self) -> bool {
-        self.name == self.base
+        self.name == self.base && self.compressor == self.base_compressor
     }
 
     /// Mean time of a run, in seconds.
@@ -250,7 +252,7 @@ impl Findings {
         mean(&self.real_s)
     }
 
-    fn new(combination: &Combination, base: &str, sample: Option<&Sample>) -> Findings {
+    fn new(combination: &Combination, base: &Base<'_>, sample: Option<&Sample>) -> Findings {
         let runs = &combination.runs;
         let figures = runs[0].figures;
         let seconds = |of: fn(&Phases) -> f64| runs.iter().map(|run| of(&run.phases)).collect();
@@ -280,7 +282,8 @@ impl Findings {
             rejected_pages,
             effective_ratio: (figures.stored_pages * PAGE_SIZE as u64) as f64 / pool.max(1) as f64,
             bytes_with_rejected: pool + rejected_pages * PAGE_SIZE as u64,
-            base: base.to_owned(),
+            base: base.name.to_owned(),
+            base_compressor: base.compressor.unwrap_or(&combination.compressor).to_owned(),
             pool_percent_of_base: None,
             rss_bytes: rss(|run| run.rss.full),
             rss_bytes_by_run: runs.iter().map(|run| run.rss.full).collect(),
@@ -316,12 +319,9 @@ impl Report {
         limits: Option<LimitSettings>,
         combinations: &[Combination],
     ) -> Report {
-        let base = combinations
-            .iter()
-            .find(|combination| combination.parts.zpool == ZpoolKind::Zsmalloc)
-            .map_or(&combinations[0].name, |combination| &combination.name);
+        let base = Base::among(combinations);
         let sample = corpus.sample.as_ref();
-        let of = |combination| Findings::new(combination, base, sample);
+        let of = |combination| Findings::new(combination, &base, sample);
         let mut runs: Vec<Findings> = combinations.iter().map(of).collect();
         for place in 0..runs.len() {
             let base = base_of(&runs, &runs[place]).figures.pool_total_size;
@@ -366,9 +366,31 @@ fn label(findings: &Findings) -> String {
     }
 }
 
+/// The combinations that percentages refer to.
+struct Base<'a> {
+    /// The name of their parts.
+    name: &'a str,
+    /// Their compressor; `None` where each compressor has a base of its own.
+    compressor: Option<&'a str>,
+}
+
+impl Base<'_> {
+    /// Of several allocators or other parts, zsmalloc, compressor by compressor. Where there is one
+    /// alone, the compressors are compared with the first of them.
+    fn among(combinations: &[Combination]) -> Base<'_> {
+        let first = &combinations[0];
+        let is_zsmalloc = |it: &&Combination| it.parts.zpool == ZpoolKind::Zsmalloc;
+        let name = &combinations.iter().find(is_zsmalloc).unwrap_or(first).name;
+        let is_alone = combinations.iter().all(|it| it.name == *name);
+        Base { name, compressor: is_alone.then_some(&first.compressor) }
+    }
+}
+
 /// The base of the percentages of `of`.
 fn base_of<'a>(runs: &'a [Findings], of: &'a Findings) -> &'a Findings {
-    runs.iter().find(|other| other.is_base() && other.compressor == of.compressor).unwrap_or(of)
+    let is_its_base =
+        |other: &&Findings| other.name == of.base && other.compressor == of.base_compressor;
+    runs.iter().find(is_its_base).unwrap_or(of)
 }
 
 /// Warnings about the runs: figures that should be equal and differ, and run times that vary by

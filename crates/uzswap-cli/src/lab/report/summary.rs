@@ -279,6 +279,7 @@ pub(super) mod tests {
     use crate::lab::experiment::{Combination, Parts};
     use crate::lab::histogram::Latencies;
     use crate::lab::replay::{Figures, Phases, Rss, RunResult, Spent};
+    use crate::lab::report::Base;
     use uzswap::index::IndexKind;
     use uzswap::zpool::ZpoolKind;
 
@@ -320,7 +321,8 @@ pub(super) mod tests {
         let name = zpool.to_string();
         let combination =
             Combination { parts, name, compressor, object_header_bytes: 0, runs, lengths: None };
-        Findings::new(&combination, "zsmalloc", None)
+        let base = Base { name: "zsmalloc", compressor: None };
+        Findings::new(&combination, &base, None)
     }
 
     fn summary(runs: &[Findings]) -> String {

@@ -6,6 +6,7 @@ use super::interval::Difference;
 use super::stats::{Stats, mean, percent_change};
 use super::{Findings, Report};
 use crate::lab::choice::{Candidate, RATIO_MIN, choose};
+use crate::lab::recompression::{self, Timed};
 use uzswap::page::PAGE_SIZE;
 
 /// The verdict, one sentence an element. Empty for a comparison of limited pools without any.
@@ -30,6 +31,9 @@ pub(super) fn sentences(report: &Report) -> Vec<String> {
     let mut sentences = vec![advice(best, &some)];
     sentences.extend(other_allocators(best, &some));
     sentences.extend(denser(best, &some));
+    let of_best = some.iter().filter(|findings| findings.name == best.name);
+    let timed: Vec<Timed<'_>> = of_best.map(|findings| timed(findings)).collect();
+    sentences.extend(recompression::answer(&timed, None));
     sentences.push(certainty(report));
     sentences
 }
@@ -94,6 +98,15 @@ fn run_time(one: &Findings, other: &Findings) -> String {
             format!("the replay takes {times:.2} times as long")
         }
         _ => format!("no difference in run time that {} could show", counted(runs, "run")),
+    }
+}
+
+fn timed(findings: &Findings) -> Timed<'_> {
+    Timed {
+        compressor: &findings.compressor,
+        bytes: findings.bytes_with_rejected as f64,
+        store_us: findings.store_ns.p50 as f64 / 1e3,
+        load_us: findings.load_ns.p50 as f64 / 1e3,
     }
 }
 

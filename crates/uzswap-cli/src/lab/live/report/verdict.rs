@@ -1,8 +1,11 @@
 //! The first lines of a live study: which combination to use, its cost, and how sure that is.
 
 use super::{LiveFindings, LiveReport};
+use crate::lab::live::LiveParts;
+use crate::lab::recompression::{self, Timed};
 use crate::lab::report::format::{counted, human_size};
 use crate::lab::report::{Difference, ROUNDS_MIN, mean};
+use uzswap::zswap::LatencyCounts;
 
 /// The verdict, one sentence an element.
 pub(super) fn sentences(report: &LiveReport) -> Vec<String> {
@@ -20,6 +23,7 @@ pub(super) fn sentences(report: &LiveReport) -> Vec<String> {
         ended.into_iter().filter(|findings| findings.label != best.label).collect();
     let mut sentences = vec![advice(report, best)];
     sentences.extend(compared(best, &others));
+    sentences.extend(recompressed(best, &others));
     sentences.extend(missing(report));
     sentences
 }
@@ -94,6 +98,36 @@ fn compared(best: &LiveFindings, others: &[&LiveFindings]) -> Option<String> {
         parts.push(format!("{}: {why}", names.join(", ")));
     }
     (!parts.is_empty()).then(|| format!("{}.", parts.join("; ")))
+}
+
+/// Whether recompression is of use, where the allocator of the best has several compressors.
+fn recompressed(best: &LiveFindings, others: &[&LiveFindings]) -> Option<String> {
+    let parts = |findings: &LiveFindings| match findings.parts {
+        LiveParts::Uzswap { zpool, compressor, .. } => Some((zpool, compressor.to_string())),
+        LiveParts::Kernel { .. } => None,
+    };
+    let own = parts(best)?.0;
+    let named = |findings| {
+        let (_, compressor) = parts(findings).filter(|(zpool, _)| *zpool == own)?;
+        Some((compressor, findings))
+    };
+    let all = [best].into_iter().chain(others.iter().copied());
+    let all: Vec<(String, &LiveFindings)> = all.filter_map(named).collect();
+    let us = |counts: &LatencyCounts| counts.percentile_ns(50.0) as f64 / 1e3;
+    let timed: Vec<Timed<'_>> = all
+        .iter()
+        .map(|(compressor, findings)| Timed {
+            compressor,
+            bytes: bytes_of_page(findings),
+            store_us: us(&findings.store_ns),
+            load_us: us(&findings.load_ns),
+        })
+        .collect();
+    let runs = || all.iter().flat_map(|(_, findings)| &findings.runs);
+    let stored: u64 = runs().map(|run| run.stored_pages).sum();
+    let loaded: u64 = runs().map(|run| run.loaded_pages).sum();
+    let returned = (stored > 0).then(|| loaded as f64 / stored as f64 * 100.0);
+    recompression::answer(&timed, returned)
 }
 
 /// Combinations that never ended well.
