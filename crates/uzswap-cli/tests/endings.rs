@@ -36,7 +36,7 @@ fn main() -> ExitCode {
         _ => {}
     }
     let missing = no_run();
-    let tests: [Case; 30] = [
+    let tests: [Case; 31] = [
         ("signals_reach_the_program", &[], signals_reach_the_program),
         ("interrupts_reach_the_program", &["SIGINT"], || signal_reaches("INT")),
         ("hang_ups_reach_the_program", &["SIGHUP"], || signal_reaches("HUP")),
@@ -60,6 +60,7 @@ fn main() -> ExitCode {
         ("programs_may_refuse_to_be_managed", &["env", "sleep"], refused),
         ("static_programs_clear_the_environment", &["static"], cleared_by_a_static_program),
         ("static_programs_are_told", &["static"], static_programs),
+        ("unmanaged_programs_keep_to_the_limit", &["static"], static_program_that_grows),
         ("children_of_static_programs_count", &["static"], static_program_that_forks),
         ("stopped_programs_are_not_told", &["gcc"], stopped_programs),
         ("programs_of_valgrind_run", &["valgrind"], programs_of_valgrind),
@@ -548,6 +549,38 @@ fn static_programs() {
     let source = "#include <unistd.h>\nint main(void) { sleep(2); return 0; }\n";
     static_program(folder.path(), "wait", source);
     is_unmanaged(&["./wait"], folder.path(), "it is a static program");
+}
+
+/// A static program takes four times the limit in half a second, and ends soon after. Who insists
+/// is told before.
+fn static_program_that_grows() {
+    const SOURCE: &str = r#"
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+int main(void)
+{
+    for (int i = 0; i < 400; i++) {
+        memset(malloc(1 << 20), i, 1 << 20);
+        usleep(1000);
+    }
+    sleep(1);
+    return 0;
+}
+"#;
+    let folder = open_folder();
+    static_program(folder.path(), "grows", SOURCE);
+    for argv in [&["./grows"][..], &["sh", "-c", "sleep 0.3; ./grows"]] {
+        let output = run("100M", argv).current_dir(folder.path()).output().unwrap();
+        expect(&output, 128 + 9);
+        assert!(text(&output.stderr).contains("unmanaged programs alone pass --limit"));
+    }
+    let mut command = Command::new(env!("CARGO_BIN_EXE_uzswap"));
+    command.args(["run", "--require-managed", "--limit", "100M", "--", "./grows"]);
+    let output = command.current_dir(folder.path()).output().unwrap();
+    expect(&output, 3);
+    let why = "cannot manage ./grows: it is a static program";
+    assert!(text(&output.stderr).contains(why), "{}", told(&output));
 }
 
 /// The kernel divides its pages among children that end before the second look at them.

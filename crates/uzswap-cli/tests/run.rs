@@ -372,6 +372,8 @@ fn statistics() {
     let pool = number(&told["pool_peak_bytes"]);
     let ratio = number(&told["ratio"]);
     assert!(ratio > 1.0 && ratio * pool < stored + 1.0, "{told}");
+    let parts = told["at_peak"].as_object().unwrap().values().map(number).sum::<f64>();
+    assert_eq!(parts, number(&told["peak_bytes"]), "{told}");
     let metadata = number(&told["metadata_peak_bytes"]);
     assert!(metadata > 0.0 && metadata + pool < (16 << 20) as f64, "{told}");
     let waited = number(&told["faults"]["sum_ns"]);

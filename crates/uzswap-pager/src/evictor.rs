@@ -126,6 +126,7 @@ impl Evictor {
                 continue;
             }
             let seen = self.seen();
+            self.pager.end_unmanaged_over_limit();
             match self.pressure.look(Instant::now(), seen) {
                 Outlook::Open => {}
                 Outlook::Retry => self.try_all_again(),

@@ -31,7 +31,7 @@ use super::tree::AskedLooks;
 use super::turns::AllTurns;
 use super::watcher::ToWatch;
 use super::written::{WriteBack, WriteBackOptions};
-use super::{Bell, Pager, RunReport, Sampling, too_many_files, wake_descriptor};
+use super::{AtPeak, Bell, Pager, RunReport, Sampling, too_many_files, wake_descriptor};
 use crate::doctor::{self, Finding};
 use crate::messages::{Messages, log};
 use uzswap::backing::BackingError;
@@ -191,6 +191,7 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
         sampling: Mutex::new(Sampling {
             growth: Growth::new(Instant::now()),
             timeline: Timeline::new(),
+            at_peak: AtPeak::default(),
         }),
         untold: AtomicU64::new(0),
         to_watch: ToWatch::default(),

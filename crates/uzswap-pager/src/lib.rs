@@ -25,6 +25,7 @@ mod census;
 mod company;
 mod cpu_share;
 mod density;
+mod ending;
 mod evictable;
 mod evictor;
 mod family;
@@ -85,12 +86,11 @@ use meter::Meter;
 pub use meter::{FaultTimes, FreeTimes, PagerCounts};
 pub use metrics::MetricsAddress;
 use outsiders::Outsider;
-use process_files::locked_bytes;
 pub use query::{NoAnswer, Survey, find_run, survey};
 use raised::RaisedThreads;
 pub use reason::why_unmanageable;
-pub use report::RunReport;
 use report::ratio;
+pub use report::{AtPeak, RunReport};
 use shared::{SharedSpace, SpaceLock, lock};
 use slots::{Slots, key};
 use space::{Space, process_size, resident_bytes};
@@ -251,6 +251,7 @@ struct Pager {
 struct Sampling {
     growth: Growth,
     timeline: Timeline,
+    at_peak: AtPeak,
 }
 
 /// Wakes a thread that waits.
@@ -363,8 +364,16 @@ impl Pager {
         self.charged.fetch_sub(counted, Ordering::Release);
         self.resident.store(resident, Ordering::Relaxed);
         if sum.is_certain() {
-            self.peak.fetch_max(known, Ordering::Relaxed);
             let resident = sum.known_bytes().saturating_sub(outside);
+            if self.peak.fetch_max(known, Ordering::Relaxed) < known {
+                let pool_bytes = budget.pool_bytes().min(pool);
+                sampling.at_peak = AtPeak {
+                    resident_bytes: resident,
+                    unmanaged_bytes: known - rest - resident + unmanaged,
+                    pool_bytes,
+                    metadata_bytes: pool - pool_bytes + tables as u64,
+                };
+            }
             self.resident_peak.fetch_max(resident, Ordering::Relaxed);
         }
         let pool_bytes = budget.pool_bytes();
@@ -445,6 +454,14 @@ impl Pager {
     /// Whether some programs had pages in common when it was looked last.
     fn shares(&self) -> bool {
         self.shares.load(Ordering::Relaxed)
+    }
+
+    /// Bytes up to which programs may grow before the evictor works.
+    fn headroom_bytes(&self) -> u64 {
+        let programs = self.resident.load(Ordering::Relaxed) + self.outside.load(Ordering::Relaxed);
+        let used =
+            programs + self.zswap.budget().used_bytes() + self.unmanaged.load(Ordering::Relaxed);
+        self.goal_bytes().saturating_sub(used)
     }
 
     /// What the evictor works down to.
@@ -686,75 +703,6 @@ impl Pager {
             log(&format!("{text}; the process was ended"));
             peer.kill();
         }
-    }
-
-    /// The programs need more than the limit, and that cannot be helped: the largest is ended, as a
-    /// memory cgroup does, be it managed or not. The supervisor ends none where an unmanaged
-    /// program has freed enough since it was found, as by its own end. Its children count.
-    fn end_largest(&self, why: &str) {
-        let room = pressure::none_bytes(self.limit_bytes);
-        if self.recount_unmanaged() >= room {
-            self.look_at_tree();
-            if self.sample() <= self.limit_bytes - room {
-                return;
-            }
-        }
-        let spaces = self.spaces();
-        let by_size = spaces.iter().filter_map(|space| {
-            let space = lock(space);
-            // Mostly, a family has it in common.
-            let members = u64::from(space.members());
-            let stored = space.table.stored_pages() * PAGE_SIZE as u64 / members;
-            Some((space.resident_bytes() + stored, space.peer.clone()?, space.thread?))
-        });
-        let managed = by_size.max_by_key(|(bytes, ..)| *bytes);
-        let unmanaged =
-            self.largest_unmanaged.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let unmanaged = unmanaged.filter(|it| it.peer.is_alive());
-        let unmanaged = unmanaged.map(|it| (it.bytes, Arc::new(it.peer), it.thread));
-        let largest = managed.into_iter().chain(unmanaged).max_by_key(|(bytes, ..)| *bytes);
-        let Some((_, largest, thread)) = largest else { return };
-        let used = self.sampled.load(Ordering::Relaxed);
-        let resident = self.resident.load(Ordering::Relaxed);
-        let pool = self.zswap.budget().used_bytes();
-        let unmanaged =
-            self.unmanaged.load(Ordering::Relaxed) + self.outside.load(Ordering::Relaxed);
-        let uncounted = self.uncounted.get().text(|bytes| format!("{:.1} MiB", mib(bytes)));
-        let uncounted = uncounted.map_or(String::new(), |text| format!("; not counted: {text}"));
-        let tables = tree::page_table_bytes(self);
-        self.page_tables_peak.fetch_max(tables, Ordering::Relaxed);
-        let beside = match report::are_page_tables_large(tables, self.limit_bytes) {
-            true => format!(
-                " The kernel's page tables of the programs are {:.1} MiB, beside the limit: the \
-                 programs touch few pages of each 2 MiB.",
-                mib(tables)
-            ),
-            false => String::new(),
-        };
-        let file = if self.write_back.is_some() { "" } else { " or a --backing file" };
-        let locked = spaces.iter().filter_map(|space| lock(space).thread).map(locked_bytes).sum();
-        let locked = match locked {
-            0 => String::new(),
-            bytes => format!(" (mlock: {:.1} MiB of mappings are locked)", mib(bytes)),
-        };
-        log(&format!(
-            "out of memory: {1:.1} MiB in use of {0:.1} ({2:.1} resident, of which {7:.1} cannot \
-             be evicted{locked}, {3:.1} pool, {4:.1} metadata, {5:.1} unmanaged \
-             programs{uncounted}), and {why}; process {6} was ended. Use a larger \
-             --limit{file}.{beside}",
-            mib(self.limit_bytes),
-            (mib(used) * 10.0).ceil() / 10.0, // more than the limit, by however little
-            mib(resident),
-            mib(pool),
-            mib(used.saturating_sub(resident + pool + unmanaged)),
-            mib(unmanaged),
-            largest.pid(),
-            mib(resident.saturating_sub(self.evictable_bytes())),
-        ));
-        self.out_of_memory_kills.fetch_add(1, Ordering::Relaxed);
-        tree::end_with_memory(self, &largest, thread);
-        // Until the next look at the tree, no other program is to be ended for the same bytes.
-        self.forget_unmanaged(largest.pid());
     }
 
     /// The process that guards this one, if there is one yet.

@@ -200,16 +200,18 @@ impl Pager {
     }
 
     /// A process without a helper was found. If it was forked by a managed one of which nothing is
-    /// registered, by system call alone, it is an outsider from now on.
-    pub(super) fn see_without_helper(&self, pid: u32) {
-        let Some(places) = process::places_of_program(pid) else { return };
+    /// registered, by system call alone, it is an outsider from now on. Returns whether a space counts
+    /// its memory: the child of a managed process has one from its fork on, and asks before it makes
+    /// shared pages its own.
+    pub(super) fn see_without_helper(&self, pid: u32) -> bool {
+        let Some(places) = process::places_of_program(pid) else { return false };
         let above = same_program_above(pid);
         let is_above = |space: &&SpaceLock| lock(space).pid.is_some_and(|it| above.contains(&it));
         let spaces = self.spaces();
-        let Some(parent) = spaces.iter().find(is_above) else { return };
+        let Some(parent) = spaces.iter().find(is_above) else { return false };
         let mut parent = lock(parent);
         if parent.watched != Ranges::default() {
-            return; // the child has a space
+            return parent.protects;
         }
         let family = parent.family().cloned().unwrap_or_default();
         let resident = parent.resident_bytes();
@@ -219,6 +221,7 @@ impl Pager {
         if family.members() == 1 {
             self.lost(&family, 0, &spaces.iter().collect::<Vec<_>>()); // it could not be added
         }
+        false
     }
 
     /// Bytes of processes without a helper, as they were found; outsiders count by themselves.
@@ -226,8 +229,13 @@ impl Pager {
         let outsiders = self.outsiders.lock().unwrap_or_else(PoisonError::into_inner);
         outsiders.iter().for_each(|outsider| _ = each.remove(&outsider.pid()));
         let mut unmanaged = self.unmanaged_each();
-        self.unmanaged.store(each.values().sum(), Ordering::Relaxed);
+        let bytes: u64 = each.values().sum();
+        let is_growing = bytes > self.unmanaged.swap(bytes, Ordering::Relaxed);
         *unmanaged = each;
+        drop(unmanaged);
+        if is_growing && self.headroom_bytes() == 0 {
+            self.ring();
+        }
     }
 
     /// The bytes of one of them count no more.

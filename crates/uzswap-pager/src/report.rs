@@ -21,6 +21,9 @@ pub struct RunReport {
     pub limit_bytes: u64,
     /// The most that programs, pool and what is known of pages took at once, as it was sampled.
     pub peak_bytes: u64,
+    /// Its parts. Each may have had its own peak at another time. 0 for runs that ended before.
+    #[serde(default)]
+    pub at_peak: AtPeak,
     /// The most resident anonymous memory of all programs together, as it was sampled.
     pub resident_peak_bytes: u64,
     /// The most host pages of the pool.
@@ -71,6 +74,19 @@ pub struct RunReport {
     pub trace: Option<RecordReport>,
 }
 
+/// The parts of all that programs, pool and what is known of pages took at one time, in bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AtPeak {
+    /// Anonymous memory of managed programs.
+    pub resident_bytes: u64,
+    /// Anonymous memory of programs without a helper.
+    pub unmanaged_bytes: u64,
+    /// Host pages of the pool.
+    pub pool_bytes: u64,
+    /// Index, tables, descriptors.
+    pub metadata_bytes: u64,
+}
+
 impl RunReport {
     /// Whether the page tables of programs are worth a word: 1/16 of the limit or more.
     pub fn has_large_page_tables(&self) -> bool {
@@ -89,11 +105,13 @@ impl Pager {
         let own_pages: u64 = own.map(|pid| process::private_pages(pid).unwrap_or(0)).sum();
         let pool_peak_bytes = self.pool_peak.load(Ordering::Relaxed);
         let cpu = process::cpu_time();
+        let at_peak = self.sampling().at_peak; // the lock is taken again below
         let pages_at_pool_peak = self.stored_at_pool_peak.load(Ordering::Relaxed);
         let (faults, fault_latencies) = self.meter.times_and_counts();
         RunReport {
             limit_bytes: self.limit_bytes,
             peak_bytes: self.peak.load(Ordering::Relaxed),
+            at_peak,
             resident_peak_bytes: self.resident_peak.load(Ordering::Relaxed),
             pool_peak_bytes,
             pages_at_pool_peak,

@@ -35,6 +35,13 @@ pub(super) const LOOK_EVERY: Duration = Duration::from_millis(500);
 pub(super) const LOOK_SOON: Duration = Duration::from_millis(100);
 const LOOK_PART: u32 = 20;
 
+/// Between these it follows unmanaged memory, as soon as that may have taken the headroom: programs
+/// fill so many bytes a second at most, as a rule. Each look takes one part in so many of a
+/// processor at most.
+const FILLED_BYTES: u64 = 2 << 30;
+const FOLLOW_MIN: Duration = Duration::from_millis(10);
+const FOLLOW_PART: u32 = 100;
+
 /// When it looks a second time at the load of others: two looks tell it.
 const LOAD_AFTER: Duration = Duration::from_millis(200);
 
@@ -100,6 +107,71 @@ struct Tree {
     thrashing: Thrashing,
 }
 
+/// How much a look does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Depth {
+    /// Counts the memory of processes without a helper.
+    Follow,
+    /// Counts the look for those that were seen for the first time a moment ago.
+    Newcomers,
+    /// Counts the look for all.
+    Full,
+}
+
+impl Depth {
+    /// Whether it counts as a look at a process that had so many.
+    fn counts(self, looks: u32) -> bool {
+        match self {
+            Depth::Follow => false,
+            Depth::Newcomers => looks < LOOKS,
+            Depth::Full => true,
+        }
+    }
+}
+
+/// When to look next.
+#[derive(Debug)]
+struct Due {
+    follow: Instant,
+    newcomers: Option<Instant>,
+    full: Instant,
+}
+
+impl Due {
+    fn now(now: Instant) -> Due {
+        Due { follow: now, newcomers: None, full: now }
+    }
+
+    fn next(&self) -> Instant {
+        let others = self.newcomers.map_or(self.full, |newcomers| newcomers.min(self.full));
+        others.min(self.follow)
+    }
+
+    fn depth(&self, is_asked: bool, now: Instant) -> Option<Depth> {
+        if is_asked || now >= self.full {
+            return Some(Depth::Full);
+        }
+        let is_soon = self.newcomers.is_some_and(|newcomers| now >= newcomers);
+        let follows = now >= self.follow;
+        is_soon.then_some(Depth::Newcomers).or_else(|| follows.then_some(Depth::Follow))
+    }
+
+    /// A look took so long, and left so much headroom.
+    fn looked(&mut self, depth: Depth, has_newcomers: bool, took: Duration, headroom: u64) {
+        let now = Instant::now();
+        let until_filled = Duration::from_secs_f64(headroom as f64 / FILLED_BYTES as f64);
+        self.follow = now + until_filled.max(FOLLOW_MIN).max(took * FOLLOW_PART);
+        if depth == Depth::Full {
+            self.full = now + LOOK_EVERY;
+        }
+        let soon = now + LOOK_SOON.max(took * LOOK_PART);
+        self.newcomers = match depth {
+            Depth::Follow => self.newcomers.or(has_newcomers.then_some(soon)),
+            _ => has_newcomers.then_some(soon),
+        };
+    }
+}
+
 /// Starts the thread, which ends once its bell rings after `Pager::stop` was set.
 pub(super) fn start(pager: &Arc<Pager>) -> io::Result<JoinHandle<()>> {
     let pager = Arc::clone(pager);
@@ -121,29 +193,24 @@ impl Tree {
         self.pager.raised.lower_this();
         status::distinct_places().iter().for_each(|place| remove_left(place));
         let surveys = start_surveys(&self.pager);
-        let (mut next_look, mut next_full_look) = (Instant::now(), Instant::now());
-        let mut load_after = Some(next_look + LOAD_AFTER);
+        let mut due = Due::now(Instant::now());
+        let mut load_after = Some(Instant::now() + LOAD_AFTER);
         while !self.pager.stop.load(Relaxed) {
             let AskedLooks { asked, done } = &self.pager.asked_looks;
             let asked = asked.load(Relaxed);
             let is_asked = asked > done.load(Relaxed);
-            if is_asked || Instant::now() >= next_look {
-                let is_full = is_asked || Instant::now() >= next_full_look;
+            if let Some(depth) = due.depth(is_asked, Instant::now()) {
                 let began = process::thread_time();
-                let has_newcomers = self.look(is_full);
+                let has_newcomers = self.look(depth);
                 self.pager.asked_looks.done.store(asked, Release);
-                if is_full {
-                    next_full_look = Instant::now() + LOOK_EVERY;
-                }
                 let took = process::thread_time().saturating_sub(began);
-                let soon = Instant::now() + LOOK_SOON.max(took * LOOK_PART);
-                next_look = if has_newcomers { soon.min(next_full_look) } else { next_full_look };
+                due.looked(depth, has_newcomers, took, self.pager.headroom_bytes());
             }
             if load_after.take_if(|at| Instant::now() >= *at).is_some() {
                 self.look_at_load(&processes(&self.pager));
             }
             let _ = surveys.as_ref().map(|surveys| surveys.thread().unpark());
-            let next = load_after.unwrap_or(next_look).min(next_look);
+            let next = load_after.map_or(due.next(), |load| load.min(due.next()));
             self.pager.tree_bell.wait(next.saturating_duration_since(Instant::now()));
         }
     }
@@ -164,8 +231,8 @@ impl Tree {
     }
 
     /// Looks for processes without a helper: static and setuid programs. Their memory counts, and
-    /// stays. Returns whether it saw some for the first time. Between full looks only these matter.
-    fn look(&mut self, is_full: bool) -> bool {
+    /// stays. Returns whether it saw some for the first time.
+    fn look(&mut self, depth: Depth) -> bool {
         let mut has_newcomers = false;
         let mut counted = AddressSpaces::new(process::compare_memory);
         let mut managed = BTreeSet::new();
@@ -189,12 +256,13 @@ impl Tree {
             let before = *self.without.get(&pid).unwrap_or(&0);
             let looks = match before {
                 0 if self.is_forked_by_unmanaged(pid, &without) => LOOKS,
-                _ => before + u32::from(is_full || before < LOOKS),
+                _ => before + u32::from(depth.counts(before)),
             };
             has_newcomers |= looks < LOOKS;
             without.insert(pid, looks);
-            // One that had a helper is no newcomer.
-            if looks < LOOKS && !self.managed.contains(&pid) {
+            let Some(seen) = seen(pid, thread, looks) else { continue };
+            // One that had a helper is no newcomer. Memory of one that has called exec is its own.
+            if looks < LOOKS && seen.is_forked && !self.managed.contains(&pid) {
                 continue;
             }
             // Of several that have one memory (vfork, CLONE_VM), the first counts.
@@ -202,12 +270,11 @@ impl Tree {
                 continue;
             }
             let outsider = outsiders.iter().find(|outsider| outsider.pid() == pid);
-            let Some(seen) = seen(pid, thread, looks) else { continue };
-            if outsider.is_none() && seen.is_forked {
-                self.pager.see_without_helper(pid);
-            }
+            let has_space =
+                outsider.is_none() && seen.is_forked && self.pager.see_without_helper(pid);
             match outsider {
                 Some(outsider) => outside.push((seen, outsider.counted_bytes())),
+                None if has_space => {}
                 None => found.push(seen),
             }
             if looks < LOOKS {
@@ -222,10 +289,12 @@ impl Tree {
         self.reported.retain(|pid, _| without.contains_key(pid));
         (self.managed, self.without) = (managed, without);
         let now = Instant::now();
-        self.parts.look(now, &found, |seen| {
-            let since = Instant::now();
-            (part_of_anonymous_of(seen.thread), since.elapsed())
-        });
+        if depth != Depth::Follow {
+            self.parts.look(now, &found, |seen| {
+                let since = Instant::now();
+                (part_of_anonymous_of(seen.thread), since.elapsed())
+            });
+        }
         let found = found.into_iter().map(|seen| (seen, self.parts.bytes_of(now, &seen)));
         let counted: Vec<(Seen, u64)> = found.chain(outside).collect();
         *self.pager.largest_unmanaged.lock().unwrap_or_else(PoisonError::into_inner) =
@@ -383,6 +452,15 @@ pub(super) fn end_with_memory(pager: &Pager, peer: &Peer, thread: u32) {
         }
     }
     peer.kill();
+}
+
+/// Waits until a process that was killed has no memory any more; for a moment at most, as the
+/// kernel may keep it from ending.
+pub(super) fn await_end(thread: u32) {
+    let since = Instant::now();
+    while size_of(thread).is_some_and(|size| size.mapped > 0) && since.elapsed() < PATIENCE {
+        thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// A thread of a process that has its memory, and the file of the program that it runs: the first

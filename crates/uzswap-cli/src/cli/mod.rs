@@ -13,6 +13,7 @@ mod kernel_swap;
 mod limit_args;
 mod live;
 mod manual;
+mod program;
 mod report_args;
 mod run;
 mod sample;

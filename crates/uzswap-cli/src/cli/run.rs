@@ -11,6 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 use super::Failure;
 use super::json::{ReportFile, is_usage, json};
 use super::limit_args::no_backing;
+use super::program::why_unmanageable;
 use super::report_args::ReportArgs;
 use super::size::parse_size;
 use crate::lab::page_set::rfc3339;
@@ -113,6 +114,9 @@ pub(super) struct Run {
     #[arg(long, value_name = "PERCENT", default_value_t = 5)]
     #[arg(value_parser = clap::value_parser!(u8).range(..=100))]
     cpu_share: u8,
+    /// Fail before the start if the program cannot be managed (static, setuid, 32-bit)
+    #[arg(long)]
+    require_managed: bool,
     /// Print only errors of uzswap itself
     #[arg(long)]
     quiet: bool,
@@ -151,6 +155,15 @@ impl Run {
                 "--max-pool {} must be less than --limit {}",
                 human_size(max_pool),
                 human_size(limit)
+            )));
+        }
+        if self.require_managed
+            && let Some((program, why)) = why_unmanageable(&self.command[0])
+        {
+            return Err(Failure::Machine(anyhow::anyhow!(
+                "cannot manage {}: {why}; without --require-managed, its memory counts but cannot be \
+                 evicted",
+                program.display()
             )));
         }
         let write_back = self.backing.clone();
@@ -283,7 +296,9 @@ fn summary(report: &RunReport, wall: Duration) -> String {
             if trace.complete { "" } else { ", incomplete: the recording failed" }
         )
     });
-    let ratio = report.ratio.map_or(String::new(), |ratio| format!(" ({ratio:.1} to 1)"));
+    let pool = report.ratio.map_or(String::new(), |ratio| {
+        format!("; pool {} at most ({ratio:.1} to 1)", size(report.pool_peak_bytes))
+    });
     let recompressed = match report.store.recompressed_pages {
         0 => String::new(),
         pages => format!(", {pages} recompressed"),
@@ -299,20 +314,27 @@ fn summary(report: &RunReport, wall: Duration) -> String {
     let limit = size(report.limit_bytes);
     let peak = match report.peak_bytes {
         0 => format!("ended before the first sample of its memory; limit {limit}"),
-        peak => format!(
-            "peak {} of {limit}: {} resident, {} pool{ratio}, {} metadata",
-            size(peak),
-            size(report.resident_peak_bytes),
-            size(report.pool_peak_bytes),
-            size(report.metadata_peak_bytes),
-        ),
+        peak => {
+            let at = report.at_peak;
+            let unmanaged = match at.unmanaged_bytes {
+                0 => String::new(),
+                bytes => format!(" ({} of it unmanaged)", size(bytes)),
+            };
+            format!(
+                "peak {} of {limit}: {} resident{unmanaged}, {} pool, {} metadata",
+                size(peak),
+                size(at.resident_bytes + at.unmanaged_bytes),
+                size(at.pool_bytes),
+                size(at.metadata_bytes),
+            )
+        }
     };
     let uncounted = report.uncounted.text(size);
     let uncounted =
         uncounted.map_or(String::new(), |text| format!("uzswap: not counted: {text}\n"));
     format!(
         "uzswap: {:.2} s; {peak}\n\
-         uzswap: {} pages stored, {} restored, {} rescued, {} fresh{recompressed}\n\
+         uzswap: {} pages stored, {} restored, {} rescued, {} fresh{recompressed}{pool}\n\
          uzswap: {} faults, p50 {:.1} us, p99 {:.1} us, {:.2} s in all; our own: {:.2} s of \
          processor, {}\n{uncounted}{tables}{written}{recorded}",
         wall.as_secs_f64(),
