@@ -364,12 +364,13 @@ impl Pager {
         self.charged.fetch_sub(counted, Ordering::Release);
         self.resident.store(resident, Ordering::Relaxed);
         if sum.is_certain() {
-            let resident = sum.known_bytes().saturating_sub(outside);
+            let programs = sum.known_bytes();
+            let resident = programs.saturating_sub(outside);
             if self.peak.fetch_max(known, Ordering::Relaxed) < known {
                 let pool_bytes = budget.pool_bytes().min(pool);
                 sampling.at_peak = AtPeak {
                     resident_bytes: resident,
-                    unmanaged_bytes: known - rest - resident + unmanaged,
+                    unmanaged_bytes: programs - resident + unmanaged,
                     pool_bytes,
                     metadata_bytes: pool - pool_bytes + tables as u64,
                 };

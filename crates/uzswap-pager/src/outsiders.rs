@@ -200,9 +200,9 @@ impl Pager {
     }
 
     /// A process without a helper was found. If it was forked by a managed one of which nothing is
-    /// registered, by system call alone, it is an outsider from now on. Returns whether a space counts
-    /// its memory: the child of a managed process has one from its fork on, and asks before it makes
-    /// shared pages its own.
+    /// registered, by system call alone, it is an outsider from now on. Returns whether a space
+    /// counts its memory: the child of a managed process has one from its fork on, and asks before
+    /// it makes shared pages its own.
     pub(super) fn see_without_helper(&self, pid: u32) -> bool {
         let Some(places) = process::places_of_program(pid) else { return false };
         let above = same_program_above(pid);

@@ -101,8 +101,8 @@ impl Facts {
     }
 }
 
-/// The reason for which `run` cannot manage the program of a process, in words; `None` where it can,
-/// or the process is gone.
+/// The reason for which `run` cannot manage the program of a process, in words; `None` where it
+/// can, or the process is gone.
 pub fn why_unmanageable(pid: u32) -> Option<&'static str> {
     let facts = Facts::of(pid);
     if facts.maps.is_empty() { None } else { facts.reason_of_kind() }

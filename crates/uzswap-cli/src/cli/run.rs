@@ -161,8 +161,8 @@ impl Run {
             && let Some((program, why)) = why_unmanageable(&self.command[0])
         {
             return Err(Failure::Machine(anyhow::anyhow!(
-                "cannot manage {}: {why}; without --require-managed, its memory counts but cannot be \
-                 evicted",
+                "cannot manage {}: {why}; without --require-managed, its memory counts but cannot \
+                 be evicted",
                 program.display()
             )));
         }

@@ -1,0 +1,77 @@
+//! Goal: whatever the threads of a program do with their memory, in whatever order, under
+//! `uzswap run` each of its pages, and of its children's, holds what was written last.
+//! Method: a program in C, compiled here, draws operations from a seed: advice (also about forks,
+//! MADV_FREE), mremap, mprotect, mlock, forks by each way, pages pinned by process_vm_readv,
+//! O_DIRECT and io_uring. Shared memory, which `run` leaves alone, has the value of each page.
+//! Longer: UZSWAP_FUZZ_RUN_SECONDS, for each setting (2). Others: UZSWAP_FUZZ_RUN_SEED.
+//! Blind to: programs of one thread with much memory; see the adversary of the test `run`.
+
+use uzswap_testing::trials;
+
+use std::path::Path;
+use std::process::{Command, ExitCode};
+use std::time::SystemTime;
+
+/// Name, limit in MiB, threads, MiB in use at a time. Children that run beside need some more.
+const SETTINGS: [(&str, u32, u32, u32); 4] = [
+    ("one_thread", 20, 1, 24),
+    ("two_threads", 24, 2, 20),
+    ("three_threads", 30, 3, 24),
+    ("four_threads", 60, 4, 64),
+];
+
+fn main() -> ExitCode {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("fuzz_run");
+    let missing = compile(&program).or_else(no_run);
+    trials::run(SETTINGS.map(|(name, limit, threads, mib)| {
+        let program = program.clone();
+        let test = move || all_pages_are_right(&program, limit, threads, mib);
+        trials::trial(name, missing.clone(), test)
+    }))
+}
+
+/// Why the program cannot be compiled here.
+fn compile(program: &Path) -> Option<String> {
+    let sources = ["fuzz_run.c", "pinned.c"]
+        .map(|name| format!("{}/tests/fuzz_run/{name}", env!("CARGO_MANIFEST_DIR")));
+    let mut compiler = Command::new("cc");
+    compiler.args(["-O2", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"]).arg(program);
+    match compiler.args(sources).output() {
+        Ok(output) if output.status.success() => None,
+        Ok(output) => Some(String::from_utf8_lossy(&output.stderr).into_owned()),
+        Err(error) => Some(format!("no C compiler: {error}")),
+    }
+}
+
+/// Why nothing can be run here.
+fn no_run() -> Option<String> {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_uzswap"));
+    match command.args(["run", "--limit", "64M", "--", "true"]).output() {
+        Ok(output) if output.status.success() => None,
+        Ok(output) => Some(String::from_utf8_lossy(&output.stderr).trim().replace('\n', " ")),
+        Err(error) => Some(error.to_string()),
+    }
+}
+
+fn of_environment(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|error| panic!("{name}={text}: {error}")))
+}
+
+fn all_pages_are_right(program: &Path, limit: u32, threads: u32, mib: u32) {
+    let seconds = of_environment("UZSWAP_FUZZ_RUN_SECONDS").unwrap_or(2);
+    let now = || SystemTime::UNIX_EPOCH.elapsed().unwrap().as_micros() as u64;
+    let seed = of_environment("UZSWAP_FUZZ_RUN_SEED").unwrap_or_else(now);
+    // The program ends one that hangs, after a minute.
+    let mut command = Command::new("timeout");
+    command.args(["-s", "KILL", &(seconds + 200).to_string(), env!("CARGO_BIN_EXE_uzswap")]);
+    command.args(["run", "--limit", &format!("{limit}M"), "--"]).arg(program);
+    command.args([seed.to_string(), seconds.to_string(), threads.to_string(), mib.to_string()]);
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "UZSWAP_FUZZ_RUN_SEED={seed}: {}\n{said}", output.status);
+    let has_stored = mib < limit || !said.contains(" 0 pages stored");
+    assert!(has_stored && printed.contains(" pages checked"), "{printed}{said}");
+}
