@@ -32,7 +32,7 @@ pub(super) fn why_unmanageable(command: &OsStr) -> Option<(PathBuf, &'static str
         }
     }
     let mode = fs::metadata(&path).ok()?.permissions().mode();
-    // With root's rights already, setuid root changes nothing, but then few programs are started so.
+    // Root has the rights of a setuid program already, as a rule.
     let is_root = rustix::process::geteuid().is_root();
     if mode & (S_ISUID | S_ISGID) != 0 && !is_root {
         return Some((path, "it is a setuid program"));
