@@ -496,14 +496,6 @@ impl Census {
         true
     }
 
-    /// An answer has taken the time since then. Not by the clock: on a busy machine an answer waits,
-    /// and processes make pages their own meanwhile.
-    fn spend(&mut self, since: Duration) {
-        let took = process::thread_time().saturating_sub(since);
-        self.left -= nanoseconds(took);
-        self.took += took;
-    }
-
     /// Likewise.
     fn ask_outsider(&mut self, outsider: &Arc<Outsider>) -> bool {
         let (since, spent) = (Instant::now(), process::thread_time());
@@ -519,6 +511,14 @@ impl Census {
         let asked = Asked::Outsider(Arc::clone(outsider));
         self.answers.push(Answer { asked, family: family.number(), told });
         true
+    }
+
+    /// Charges an answer with the processor time since then. On a busy machine it waits, and
+    /// processes make pages their own meanwhile: the next one must not come later for that.
+    fn spend(&mut self, since: Duration) {
+        let took = process::thread_time().saturating_sub(since);
+        self.left -= nanoseconds(took);
+        self.took += took;
     }
 }
 
