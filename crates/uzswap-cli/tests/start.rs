@@ -31,6 +31,7 @@ fn main() -> ExitCode {
     add("a_filter_of_all_threads", gcc.clone(), || filtered("all", "own 1, other 1\n"));
     add("a_filter_of_all_threads_then_exec", gcc.clone(), filtered_exec);
     add("a_filter_of_all_threads_and_no_helper", gcc.clone(), filtered_without_helper);
+    add("its_memory_as_a_file", gcc.clone(), memory_as_file);
     let musl = gcc.clone().or_else(|| cannot_compile("musl-gcc", &[]));
     add("musl_starts_glibc_and_the_reverse", musl, both_libraries);
     add("limits_of_memory", missing.clone(), limits_of_memory);
@@ -152,6 +153,13 @@ fn filtered(threads: &str, said: &str) {
     // The program reads all of its memory four times, and a third does not fit.
     let stored = told["store"]["zswpout"].as_u64().unwrap();
     assert!(stored > 60 * 256, "{told}");
+}
+
+/// A program reads and writes evicted pages of its own through /proc/self/mem.
+fn memory_as_file() {
+    let program = Compiled::new("gcc", "own_memory", &[]);
+    let said = "0 failed, 0 wrong\n";
+    expect(&mut run_in("24M", &[], program.path(), &["40", "2400"]), 0, said, &[]);
 }
 
 /// Nothing stays behind where such a program becomes another one.

@@ -313,7 +313,10 @@ impl Pager {
             has_lost_helper |= space.has_lost_helper(size);
             let bytes = space.bytes_of(size);
             resident += bytes;
-            sum.add(&mut space, bytes);
+            match size.is_none_or(|size| size.mapped == 0) && space.files().is_some() {
+                true => sum.add_ended(&mut space, bytes),
+                false => sum.add(&mut space, bytes),
+            }
             tables += space.bytes();
             shares |= space.family().is_some();
             reserved = reserved.max(evictor::leaving_bytes(bytes));

@@ -10,6 +10,8 @@ pub(crate) const MPROTECT: usize = 10;
 pub(crate) const MUNMAP: usize = 11;
 pub(crate) const SIGNAL_MASK: usize = 14;
 pub(crate) const IOCTL: usize = 16;
+pub(crate) const PREAD: usize = 17; // pread64
+pub(crate) const PWRITE: usize = 18; // pwrite64
 pub(crate) const YIELD: usize = 24;
 pub(crate) const MREMAP: usize = 25;
 pub(crate) const MINCORE: usize = 27;
@@ -41,6 +43,7 @@ pub(crate) const FUTEX: usize = 202;
 pub(crate) const EXIT_GROUP: usize = 231;
 pub(crate) const TGKILL: usize = 234;
 pub(crate) const OPENAT: usize = 257;
+pub(crate) const READLINKAT: usize = 267;
 pub(crate) const WRITE: usize = 1;
 pub(crate) const RESTART: usize = 219;
 pub(crate) const SECCOMP: usize = 317;
@@ -54,6 +57,8 @@ pub(crate) const CLOSE_RANGE: usize = 436;
 pub(crate) const PIDFD_GETFD: usize = 438;
 pub(crate) const FACCESSAT: usize = 269;
 pub(crate) const PIPE: usize = 293; // pipe2
+pub(crate) const PREADV: usize = 295;
+pub(crate) const PWRITEV: usize = 296;
 
 pub(crate) const CLONE: usize = 56;
 

@@ -84,9 +84,8 @@ static IS_KEPT: AtomicBool = AtomicBool::new(false);
 /// preloaded this one. Runs before the program's `main`.
 pub(crate) fn keep(socket: &[u8], preloaded: &[u8]) {
     KEPT_SOCKET.keep(SOCKET, socket);
-    let is_ours = |entry: &&[u8]| {
-        entry.ends_with(LIBRARY_NAME.as_bytes()) && entry.len() < PATH_BYTES
-    };
+    let is_ours =
+        |entry: &&[u8]| entry.ends_with(LIBRARY_NAME.as_bytes()) && entry.len() < PATH_BYTES;
     if let Some(entry) = preloaded.split(|byte| is_separator(*byte)).find(is_ours) {
         KEPT_PRELOAD.keep(PRELOAD, entry);
         IS_KEPT.store(true, Ordering::Release);
@@ -138,9 +137,7 @@ pub(crate) fn put_back() {
     let Some(missing) = Missing::of(own()) else { return };
     let mut buffer = [0; TEXT_BYTES];
     let Some(preload) = missing.preload_text(&mut buffer) else { return };
-    for (name, variable) in
-        [(c"LD_PRELOAD", preload), (c"UZSWAP_SOCKET", KEPT_SOCKET.pointer())]
-    {
+    for (name, variable) in [(c"LD_PRELOAD", preload), (c"UZSWAP_SOCKET", KEPT_SOCKET.pointer())] {
         let value = variable.wrapping_add(name.count_bytes() + 1);
         // SAFETY: strings of C, which the function copies.
         unsafe { setenv(name.as_ptr(), value, 1) };
@@ -192,8 +189,10 @@ impl Missing {
         let (mut array, mut buffer) = ([ptr::null(); ROOM], [0; TEXT_BYTES]);
         let Some(preload) = self.preload_text(&mut buffer) else { return start(self.given) };
         for (at, variable) in array[..self.variables].iter_mut().enumerate() {
-            // SAFETY: it was read before, and another thread must not change it.
-            *variable = unsafe { self.given.add(at).read_unaligned() };
+            // SAFETY: one of the variables that were read before.
+            let given = unsafe { self.given.add(at) };
+            // SAFETY: likewise, and another thread must not change it.
+            *variable = unsafe { given.read_unaligned() };
         }
         let mut end = self.variables;
         let mut set = |at: Option<usize>, text| {

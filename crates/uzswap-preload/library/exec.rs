@@ -10,25 +10,25 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::call::{self, call};
 use crate::environment::{self, Variables, with_ours};
-use crate::{__errno_location, weak_address};
+use crate::{__errno_location, memory_file, weak_address};
 
 const ENOSYS: c_int = 38;
 
 core::arch::global_asm!(".weak dlsym", ".weak _dl_sym");
 
 /// The next function of a name.
-struct Next {
+pub(crate) struct Next {
     name: &'static CStr,
     address: AtomicUsize,
 }
 
 impl Next {
-    const fn new(name: &'static CStr) -> Next {
+    pub(crate) const fn new(name: &'static CStr) -> Next {
         Next { name, address: AtomicUsize::new(0) }
     }
 
     /// Its address; 0 in a program of no C library that is known.
-    fn address(&self) -> usize {
+    pub(crate) fn address(&self) -> usize {
         match self.address.load(Ordering::Relaxed) {
             0 => self.find(),
             address => address,
@@ -73,6 +73,9 @@ pub(crate) fn find_all() {
     for next in [&EXECVE, &EXECVPE, &FEXECVE, &SPAWN, &SPAWN_BY_PATH, &SYSTEM, &POPEN] {
         next.find();
     }
+    for next in memory_file::ALL {
+        next.find();
+    }
 }
 
 /// Calls the next function, of the type that is given; `$otherwise` where there is none.
@@ -89,9 +92,10 @@ macro_rules! next {
         }
     };
 }
+pub(crate) use next;
 
 /// Sets errno, and returns what a function does then.
-fn failed(errno: c_int) -> c_int {
+pub(crate) fn failed(errno: c_int) -> c_int {
     // SAFETY: a pointer to this thread's errno.
     unsafe { *__errno_location() = errno };
     -1
@@ -129,9 +133,7 @@ pub unsafe extern "C" fn execve(path: *const c_char, argv: Variables, given: Var
 /// As that of the C library.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execvpe(file: *const c_char, argv: Variables, given: Variables) -> c_int {
-    with_ours(given, &mut |variables| {
-        next!(EXECVPE: Exec, (file, argv, variables), failed(ENOSYS))
-    })
+    with_ours(given, &mut |variables| next!(EXECVPE: Exec, (file, argv, variables), failed(ENOSYS)))
 }
 
 /// execv(3).
@@ -165,7 +167,9 @@ unsafe extern "C" fn exec_list_and_environment(path: *const c_char, argv: Variab
         end = unsafe { end.add(1) };
     }
     // SAFETY: the argument after the null pointer.
-    let given = unsafe { *end.add(1) }.cast();
+    let given = unsafe { end.add(1) };
+    // SAFETY: likewise.
+    let given = unsafe { *given }.cast();
     // SAFETY: it is the caller's call.
     unsafe { execve(path, argv, given) }
 }
@@ -223,9 +227,10 @@ with_list! {
 /// As that of the C library.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fexecve(file: c_int, argv: Variables, given: Variables) -> c_int {
-    with_ours(given, &mut |variables| {
-        next!(FEXECVE: ExecFile, (file, argv, variables), failed(ENOSYS))
-    })
+    with_ours(
+        given,
+        &mut |variables| next!(FEXECVE: ExecFile, (file, argv, variables), failed(ENOSYS)),
+    )
 }
 
 /// execveat(2). Not each C library has it.
@@ -248,14 +253,9 @@ pub unsafe extern "C" fn execveat(
 }
 
 /// execve(2) by syscall(2).
-pub(crate) extern "C" fn execve_by_call(
-    path: usize,
-    argv: usize,
-    given: Variables,
-) -> isize {
-    with_ours(given, &mut |variables| {
-        exec(call::EXECVE, [path, argv, variables.addr(), 0, 0, 0])
-    }) as isize
+pub(crate) extern "C" fn execve_by_call(path: usize, argv: usize, given: Variables) -> isize {
+    with_ours(given, &mut |variables| exec(call::EXECVE, [path, argv, variables.addr(), 0, 0, 0]))
+        as isize
 }
 
 /// execveat(2) by syscall(2).

@@ -114,6 +114,14 @@ pub(crate) fn read_file(path: &CStr, into: &mut [u8]) -> usize {
     read.unwrap_or(0)
 }
 
+/// Where a link leads, by a path that ends with a zero; nothing where that cannot be read.
+pub(crate) fn read_link<'a>(path: &[u8], into: &'a mut [u8]) -> &'a [u8] {
+    const AT_FDCWD: usize = -100_isize as usize;
+    let (path, to) = (path.as_ptr().addr(), into.as_mut_ptr().addr());
+    let read = ask(call::READLINKAT, [AT_FDCWD, path, to, into.len(), 0, 0]);
+    &into[..read.unwrap_or(0)]
+}
+
 /// Starts the helper, which keeps the `door` if there is one, and closes all else. Where that fails
 /// the program runs as it would without us.
 pub(crate) fn start(hello: u32, door: Option<u32>) {

@@ -15,6 +15,7 @@ mod filter;
 mod filtered;
 mod helper;
 mod memory;
+mod memory_file;
 #[allow(dead_code, reason = "the supervisor uses the rest")]
 #[path = "../src/protocol.rs"]
 mod protocol;
