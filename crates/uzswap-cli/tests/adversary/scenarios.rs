@@ -361,7 +361,7 @@ fn signals_while_waiting() {
                 thread::sleep(Duration::from_micros(100));
             }
         });
-        // The supervisor sees the other program after 0.3 s, and would end it 3 s later.
+        // The other program alone takes nearly the limit. The supervisor would end it after 3 s.
         let start = Instant::now();
         for page in (0..PAGES).step_by(97).cycle() {
             if start.elapsed() > Duration::from_millis(1500) {
