@@ -47,7 +47,7 @@ impl Pager {
         if let Some(largest) = self.take_largest_unmanaged() {
             let thread = largest.thread;
             self.end_for_memory(largest, "unmanaged programs alone pass --limit");
-            // Its end frees the memory a while later, and no other is to be ended meanwhile.
+            // Its end frees the memory a while later. Until then, no other program must end.
             tree::await_end(thread);
             self.look_at_tree();
         }
@@ -61,7 +61,7 @@ impl Pager {
         let spaces = self.spaces();
         let by_size = spaces.iter().filter_map(|space| {
             let space = lock(space);
-            // Mostly, a family has it in common.
+            // Mostly, its family shares the stored pages.
             let members = u64::from(space.members());
             let stored = space.table.stored_pages() * PAGE_SIZE as u64 / members;
             let bytes = space.resident_bytes() + stored;
@@ -118,7 +118,7 @@ impl Pager {
         ));
         self.out_of_memory_kills.fetch_add(1, Ordering::Relaxed);
         tree::end_with_memory(self, &peer, thread);
-        // Until the next look at the tree, no other program is to be ended for the same bytes.
+        // Until the next look at the tree, no other program must end for the same bytes.
         self.forget_unmanaged(peer.pid());
     }
 }

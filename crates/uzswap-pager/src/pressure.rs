@@ -61,10 +61,10 @@ impl Seen {
 pub(super) enum Outlook {
     /// There is hope, or it is too early to say.
     Open,
-    /// Half of the time has passed without hope: pages that were found to stay are to be tried
-    /// again, so that no program is ended for them.
+    /// Half of the time has passed without hope: the evictor tries pages again that were found to
+    /// stay, so that no program is ended for them.
     Retry,
-    /// A program is to be ended.
+    /// The supervisor ends a program.
     Hopeless,
 }
 
@@ -96,10 +96,15 @@ impl Pressure {
         self.since = None;
     }
 
-    /// Hopeless is it where what is stored has left hardly any to run in for some seconds, in which
-    /// the limit was passed all the time, or hardly a fault found room; or it has left none to run
-    /// in, and hardly a fault found room at once; or none free, and faults took long. Sooner, where
-    /// no eviction helps.
+    /// Whether programs can run on beside stored and unevictable pages. They cannot if those took
+    /// 7/8 of the limit for some seconds, and one of these holds for all that time:
+    ///
+    /// - the limit was passed;
+    /// - hardly a fault found room;
+    /// - nothing was left to run in, and hardly a fault found room at once;
+    /// - nothing was free, and faults took long.
+    ///
+    /// The answer comes sooner where no eviction helps.
     pub(super) fn look(&mut self, now: Instant, seen: Seen) -> Outlook {
         let Seen { limit_bytes, used_bytes, leaving_bytes, faults } = seen;
         if !seen.is_full() {
