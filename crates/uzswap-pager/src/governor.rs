@@ -16,6 +16,9 @@ use super::turns::Watch;
 use super::{Pager, census, tree, watcher};
 use uzswap_sys::process;
 
+/// A program has a helper so soon, as a rule.
+const HELPER_AFTER: Duration = Duration::from_millis(20);
+
 /// Programs are taken to touch new memory at most this fast: what decides how often they are looked
 /// at.
 const BYTES_PER_MS_MAX: u64 = 4 << 20;
@@ -152,6 +155,12 @@ impl Governor {
         released >= MUCH_RELEASED || released > 0 && released == before
     }
 
+    /// When the tree of processes is looked at first. A managed program has a helper by the earlier
+    /// time; an unmanaged one may take the limit before the later time.
+    fn tree_after(&self) -> Duration {
+        if self.pager.spaces().is_empty() { HELPER_AFTER } else { tree::LOOK_SOON }
+    }
+
     /// Starts watchers and workers once there is something to watch, and who looks at the tree of
     /// processes once it is not a short program. Where one has failed, fails as well.
     fn keep_others(&mut self) -> io::Result<()> {
@@ -165,7 +174,7 @@ impl Governor {
         let is_grown = self.pager.uncounted.is_due(self.pager.others.load(Ordering::Relaxed));
         match &self.tree {
             Some(_) if is_grown => self.pager.tree_bell.ring(),
-            None if is_grown || self.start.elapsed() >= tree::LOOK_SOON => {
+            None if is_grown || self.start.elapsed() >= self.tree_after() => {
                 self.tree = Some(self.beside_others(|governor| tree::start(&governor.pager))?);
             }
             _ => {}

@@ -36,8 +36,8 @@ pub(super) const LOOK_SOON: Duration = Duration::from_millis(100);
 const LOOK_PART: u32 = 20;
 
 /// Between these it follows unmanaged memory, as soon as that may have taken the headroom: programs
-/// fill so many bytes a second at most, as a rule. Each look takes one part in so many of a
-/// processor at most.
+/// fill so many bytes a second at most, as a rule. Looks take one part in so many of a processor at
+/// most while no memory is unmanaged.
 const FILLED_BYTES: u64 = 2 << 30;
 const FOLLOW_MIN: Duration = Duration::from_millis(10);
 const FOLLOW_PART: u32 = 100;
@@ -156,11 +156,17 @@ impl Due {
         is_soon.then_some(Depth::Newcomers).or_else(|| follows.then_some(Depth::Follow))
     }
 
-    /// A look took so long, and left so much headroom.
-    fn looked(&mut self, depth: Depth, has_newcomers: bool, took: Duration, headroom: u64) {
+    /// A look took so long, is paused for so long after that at least, and left so much headroom.
+    fn looked(
+        &mut self,
+        depth: Depth,
+        has_newcomers: bool,
+        [took, pause]: [Duration; 2],
+        headroom: u64,
+    ) {
         let now = Instant::now();
         let until_filled = Duration::from_secs_f64(headroom as f64 / FILLED_BYTES as f64);
-        self.follow = now + until_filled.max(FOLLOW_MIN).max(took * FOLLOW_PART);
+        self.follow = now + until_filled.max(FOLLOW_MIN).max(pause);
         if depth == Depth::Full {
             self.full = now + LOOK_EVERY;
         }
@@ -204,7 +210,9 @@ impl Tree {
                 let has_newcomers = self.look(depth);
                 self.pager.asked_looks.done.store(asked, Release);
                 let took = process::thread_time().saturating_sub(began);
-                due.looked(depth, has_newcomers, took, self.pager.headroom_bytes());
+                let follows = self.pager.unmanaged.load(Relaxed) > 0;
+                let part = if follows { LOOK_PART } else { FOLLOW_PART };
+                due.looked(depth, has_newcomers, [took, took * part], self.pager.headroom_bytes());
             }
             if load_after.take_if(|at| Instant::now() >= *at).is_some() {
                 self.look_at_load(&processes(&self.pager));
@@ -242,11 +250,13 @@ impl Tree {
         }
         self.pager.drop_changed_outsiders();
         let outsiders = self.pager.outsiders();
-        self.pager.page_tables_peak.fetch_max(page_table_bytes(&self.pager), Relaxed);
         let mut without = BTreeMap::new();
         let (mut found, mut outside) = (Vec::new(), Vec::new());
         let processes = processes(&self.pager);
-        self.look_at_load(&processes);
+        if depth != Depth::Follow {
+            self.pager.page_tables_peak.fetch_max(page_table_bytes(&self.pager), Relaxed);
+            self.look_at_load(&processes);
+        }
         for pid in processes {
             if managed.contains(&pid) {
                 continue;
