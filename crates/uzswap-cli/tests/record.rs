@@ -100,7 +100,7 @@ fn no_run() -> Option<String> {
     match uzswap().args(["run", "--limit", "64M", "--", "true"]).output() {
         Ok(output) if output.status.success() => {
             let text = text(&output.stderr);
-            text.contains("unmanaged").then_some(text)
+            text.contains("is unmanaged").then_some(text)
         }
         Ok(output) => Some(text(&output.stderr).trim().replace('\n', " ")),
         Err(error) => Some(format!("timeout: {error}")),

@@ -235,7 +235,7 @@ fn no_run() -> Option<String> {
     match output {
         Ok(output) if output.status.success() => {
             let text = String::from_utf8_lossy(&output.stderr).into_owned();
-            text.contains("unmanaged").then_some(text)
+            text.contains("is unmanaged").then_some(text)
         }
         Ok(output) => Some(String::from_utf8_lossy(&output.stderr).trim().replace('\n', " ")),
         Err(error) => Some(format!("timeout: {error}")),

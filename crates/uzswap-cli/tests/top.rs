@@ -130,7 +130,7 @@ fn no_run() -> Option<String> {
     let lab = Lab::new();
     let output = uzswap(&lab).args(["run", "--limit", "64M", "--", "true"]).output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr).trim().replace('\n', " ");
-    (!output.status.success() || text.contains("unmanaged")).then_some(text)
+    (!output.status.success() || text.contains("is unmanaged")).then_some(text)
 }
 
 fn uzswap(lab: &Lab) -> Command {

@@ -318,7 +318,7 @@ fn summary(report: &RunReport, wall: Duration) -> String {
             let at = report.at_peak;
             let unmanaged = match at.unmanaged_bytes {
                 0 => String::new(),
-                bytes => format!(" ({} of it unmanaged)", size(bytes)),
+                bytes => format!(" ({} unmanaged)", size(bytes)),
             };
             format!(
                 "peak {} of {limit}: {} resident{unmanaged}, {} pool, {} metadata",
