@@ -357,9 +357,13 @@ impl Evictor {
         let files = lock(space).start_lazy_look(since);
         let Some(files) = files else { return Ok(0) };
         let found = files.lazily_freed()?; // nothing is locked: the kernel walks all pages
-        self.carry_out(space, |space| Ok(space.give_drop_freed(&found, since)))?;
+        let mut is_given = false;
+        self.carry_out(space, |space| {
+            is_given = space.give_drop_freed(&found, since);
+            Ok(is_given)
+        })?;
         let bytes: u64 = found.iter().map(|(_, bytes)| bytes).sum();
-        Ok(bytes as usize / PAGE_SIZE)
+        Ok(if is_given { bytes as usize / PAGE_SIZE } else { 0 })
     }
 
     /// Moves pages aside that were refused, by each way that there is: how many, and how many were

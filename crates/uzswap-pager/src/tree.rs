@@ -156,17 +156,19 @@ impl Due {
         is_soon.then_some(Depth::Newcomers).or_else(|| follows.then_some(Depth::Follow))
     }
 
-    /// A look took so long, is paused for so long after that at least, and left so much headroom.
+    /// A look took so long, which is to be one part in so many of the time, and found so much
+    /// headroom.
     fn looked(
         &mut self,
         depth: Depth,
         has_newcomers: bool,
-        [took, pause]: [Duration; 2],
+        took: Duration,
+        part: u32,
         headroom: u64,
     ) {
         let now = Instant::now();
         let until_filled = Duration::from_secs_f64(headroom as f64 / FILLED_BYTES as f64);
-        self.follow = now + until_filled.max(FOLLOW_MIN).max(pause);
+        self.follow = now + until_filled.max(FOLLOW_MIN).max(took * part);
         if depth == Depth::Full {
             self.full = now + LOOK_EVERY;
         }
@@ -212,7 +214,7 @@ impl Tree {
                 let took = process::thread_time().saturating_sub(began);
                 let follows = self.pager.unmanaged.load(Relaxed) > 0;
                 let part = if follows { LOOK_PART } else { FOLLOW_PART };
-                due.looked(depth, has_newcomers, [took, took * part], self.pager.headroom_bytes());
+                due.looked(depth, has_newcomers, took, part, self.pager.headroom_bytes());
             }
             if load_after.take_if(|at| Instant::now() >= *at).is_some() {
                 self.look_at_load(&processes(&self.pager));

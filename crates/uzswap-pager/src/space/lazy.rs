@@ -44,12 +44,12 @@ impl Space {
     /// Where to look for lazily freed pages, if there may be any by now.
     pub(crate) fn start_lazy_look(&mut self, now: Instant) -> Option<Arc<ProcessFiles>> {
         let LazyLooks { next, registered } = &self.lazy_looks;
-        if now < *next || *registered == self.watched || has_swap() {
+        if now < *next || *registered == self.watched {
             return None;
         }
         let (Some(_), None) = (self.helper(), &self.command) else { return None };
         self.lazy_looks.registered = self.watched.clone();
-        self.files()
+        self.files().filter(|_| !has_swap())
     }
 
     /// A look that began `since` found so many bytes in mappings: tells the helper to have the
