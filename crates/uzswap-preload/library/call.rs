@@ -62,6 +62,9 @@ pub(crate) const PWRITEV: usize = 296;
 
 pub(crate) const CLONE: usize = 56;
 
+/// The folder of a path that has none: the one of the process.
+pub(crate) const AT_FDCWD: usize = -100_isize as usize;
+
 /// A system call; its result, or its errno.
 ///
 /// # Safety

@@ -191,7 +191,7 @@ impl Missing {
         for (at, variable) in array[..self.variables].iter_mut().enumerate() {
             // SAFETY: one of the variables that were read before.
             let given = unsafe { self.given.add(at) };
-            // SAFETY: likewise, and another thread must not change it.
+            // SAFETY: that variable, which another thread must not change.
             *variable = unsafe { given.read_unaligned() };
         }
         let mut end = self.variables;
@@ -235,11 +235,10 @@ impl Missing {
 
 /// Whether the program's root has the library.
 fn is_library_there() -> bool {
-    const AT_FDCWD: usize = -100_isize as usize;
     const READ_OK: usize = 4;
     let path = KEPT_PRELOAD.value(PRELOAD).as_ptr().addr();
     // SAFETY: the kernel reads a string of C.
-    unsafe { call(call::FACCESSAT, [AT_FDCWD, path, READ_OK, 0, 0, 0]) }.is_ok()
+    unsafe { call(call::FACCESSAT, [call::AT_FDCWD, path, READ_OK, 0, 0, 0]) }.is_ok()
 }
 
 /// Reads memory of which a program says that it is there; `None` is the answer where it is not.

@@ -101,13 +101,18 @@ pub(crate) fn failed(errno: c_int) -> c_int {
     -1
 }
 
-/// A system call that returns where it fails alone.
-fn exec(number: usize, arguments: [usize; 6]) -> c_int {
+/// A system call with errno, as syscall(2) makes it.
+pub(crate) fn by_call(number: usize, arguments: [usize; 6]) -> isize {
     // SAFETY: it is the caller's call; the kernel checks each address.
     match unsafe { call(number, arguments) } {
-        Ok(_) => 0,
-        Err(errno) => failed(errno as c_int),
+        Ok(result) => result as isize,
+        Err(errno) => failed(errno as c_int) as isize,
     }
+}
+
+/// A system call that returns where it fails alone.
+fn exec(number: usize, arguments: [usize; 6]) -> c_int {
+    by_call(number, arguments) as c_int
 }
 
 type Exec = unsafe extern "C" fn(*const c_char, Variables, Variables) -> c_int;
@@ -168,7 +173,7 @@ unsafe extern "C" fn exec_list_and_environment(path: *const c_char, argv: Variab
     }
     // SAFETY: the argument after the null pointer.
     let given = unsafe { end.add(1) };
-    // SAFETY: likewise.
+    // SAFETY: the caller has given that argument.
     let given = unsafe { *given }.cast();
     // SAFETY: it is the caller's call.
     unsafe { execve(path, argv, given) }

@@ -105,10 +105,11 @@ pub(crate) fn ask(number: usize, arguments: [usize; 6]) -> Result<usize, u32> {
 
 /// The beginning of a file; how much was read: nothing where that is refused.
 pub(crate) fn read_file(path: &CStr, into: &mut [u8]) -> usize {
-    const AT_FDCWD: usize = -100_isize as usize;
     const O_RDONLY_CLOEXEC: usize = 0o2_000_000;
     let path = path.as_ptr().addr();
-    let Ok(file) = ask(call::OPENAT, [AT_FDCWD, path, O_RDONLY_CLOEXEC, 0, 0, 0]) else { return 0 };
+    let Ok(file) = ask(call::OPENAT, [call::AT_FDCWD, path, O_RDONLY_CLOEXEC, 0, 0, 0]) else {
+        return 0;
+    };
     let read = ask(call::READ, [file, into.as_mut_ptr().addr(), into.len(), 0, 0, 0]);
     let _ = ask(call::CLOSE, [file, 0, 0, 0, 0, 0]);
     read.unwrap_or(0)
@@ -116,9 +117,8 @@ pub(crate) fn read_file(path: &CStr, into: &mut [u8]) -> usize {
 
 /// Where a link leads, by a path that ends with a zero; nothing where that cannot be read.
 pub(crate) fn read_link<'a>(path: &[u8], into: &'a mut [u8]) -> &'a [u8] {
-    const AT_FDCWD: usize = -100_isize as usize;
     let (path, to) = (path.as_ptr().addr(), into.as_mut_ptr().addr());
-    let read = ask(call::READLINKAT, [AT_FDCWD, path, to, into.len(), 0, 0]);
+    let read = ask(call::READLINKAT, [call::AT_FDCWD, path, to, into.len(), 0, 0]);
     &into[..read.unwrap_or(0)]
 }
 
@@ -933,10 +933,9 @@ pub(crate) fn read_secret() -> [u64; 2] {
 
 /// Whether the program reaches the path of the supervisor's socket.
 fn reaches_socket() -> bool {
-    const AT_FDCWD: usize = -100_isize as usize;
     const WRITE_OK: usize = 2;
     let path = socket_path().as_ptr().addr();
-    ask(call::FACCESSAT, [AT_FDCWD, path, WRITE_OK, 0, 0, 0]).is_ok()
+    ask(call::FACCESSAT, [call::AT_FDCWD, path, WRITE_OK, 0, 0, 0]).is_ok()
 }
 
 /// The door, from the helper's table of files for that of the calling thread, where its children

@@ -24,7 +24,6 @@ mod sanitizer;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
-use call::call;
 use protocol::{Control, SOCKET_VARIABLE, kind};
 
 /// Longest path of a socket: `sun_path` of unix(7).
@@ -320,15 +319,7 @@ pub unsafe extern "C" fn madvise(address: *mut c_void, length: usize, advice: c_
         }
         other => other,
     };
-    // SAFETY: it is the caller's call.
-    match unsafe { call(call::MADVISE, [address.addr(), length, advice as usize, 0, 0, 0]) } {
-        Ok(_) => 0,
-        Err(errno) => {
-            // SAFETY: a pointer to this thread's errno.
-            unsafe { *__errno_location() = errno as c_int };
-            -1
-        }
-    }
+    exec::by_call(call::MADVISE, [address.addr(), length, advice as usize, 0, 0, 0]) as c_int
 }
 
 #[panic_handler]

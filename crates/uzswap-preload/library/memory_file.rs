@@ -12,7 +12,7 @@ use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering;
 
 use crate::call::{self, call};
-use crate::exec::{Next, failed, next};
+use crate::exec::{Next, by_call, next};
 use crate::helper::{ask, read_link};
 use crate::{__errno_location, WATCHED};
 
@@ -130,15 +130,6 @@ fn may_be_cut(result: isize, position: i64) -> bool {
                 && WATCHED.load(Ordering::Relaxed)
         }
         _ => false,
-    }
-}
-
-/// A system call, with errno.
-fn by_call(number: usize, arguments: [usize; 6]) -> isize {
-    // SAFETY: it is the caller's call.
-    match unsafe { call(number, arguments) } {
-        Ok(done) => done as isize,
-        Err(errno) => failed(errno as c_int) as isize,
     }
 }
 
