@@ -38,11 +38,7 @@ fn no_root() -> Option<String> {
 
 /// Why nothing can be run here.
 fn no_run() -> Option<String> {
-    match run(&["--limit", "64M"], &["true"]).output() {
-        Ok(output) if output.status.success() => None,
-        Ok(output) => Some(String::from_utf8_lossy(&output.stderr).trim().replace('\n', " ")),
-        Err(error) => Some(format!("timeout: {error}")),
-    }
+    trials::why_fails(&mut run(&["--limit", "64M"], &["true"]))
 }
 
 /// `uzswap run`; one that hangs is ended.

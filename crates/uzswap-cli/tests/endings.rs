@@ -77,11 +77,7 @@ fn main() -> ExitCode {
 
 /// Why nothing can be run here.
 fn no_run() -> Option<String> {
-    match run("64M", &["true"]).output() {
-        Ok(output) if output.status.success() => None,
-        Ok(output) => Some(text(&output.stderr).trim().replace('\n', " ")),
-        Err(error) => Some(error.to_string()),
-    }
+    trials::why_fails(&mut run("64M", &["true"]))
 }
 
 /// Why a test that needs this cannot run.
@@ -551,8 +547,8 @@ fn static_programs() {
     is_unmanaged(&["./wait"], folder.path(), "it is a static program");
 }
 
-/// A static program takes four times the limit in half a second, and ends soon after. Who insists
-/// is told before.
+/// A static program takes four times the limit in half a second, and the supervisor ends it soon
+/// after. With --require-managed, the command refuses to start the program.
 fn static_program_that_grows() {
     const SOURCE: &str = r#"
 #include <stdlib.h>

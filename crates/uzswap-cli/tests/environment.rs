@@ -58,11 +58,7 @@ fn run(argv: &[&str]) -> Command {
 
 /// Why nothing can be run here.
 fn no_run() -> Option<String> {
-    match run(&["true"]).output() {
-        Ok(output) if output.status.success() => None,
-        Ok(output) => Some(text(&output.stderr).trim().replace('\n', " ")),
-        Err(error) => Some(format!("timeout: {error}")),
-    }
+    trials::why_fails(&mut run(&["true"]))
 }
 
 fn lacks(program: &str) -> Option<String> {
@@ -80,19 +76,14 @@ static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
 fn compile(folder: &Path) -> Option<String> {
     let program = PROGRAM.get_or_init(|| folder.join("execs"));
     let source = format!("{}/tests/programs/execs.c", env!("CARGO_MANIFEST_DIR"));
-    let mut gcc = Command::new("gcc");
-    match gcc.args(["-w", "-O1", "-o"]).arg(program).arg(source).output() {
-        Ok(output) if output.status.success() => None,
-        Ok(output) => Some(text(&output.stderr)),
-        Err(error) => Some(format!("gcc: {error}")),
-    }
+    trials::why_fails(Command::new("gcc").args(["-w", "-O1", "-o"]).arg(program).arg(source))
 }
 
 fn program() -> &'static str {
     PROGRAM.get().unwrap().to_str().unwrap()
 }
 
-/// What a command prints, which must end well.
+/// The output of a command, which must end well.
 fn printed(command: &mut Command) -> String {
     let Output { status, stdout, stderr } = command.output().unwrap();
     let (stdout, stderr) = (text(&stdout), text(&stderr));
@@ -156,7 +147,7 @@ fn cleared_by_env() {
     }
 }
 
-/// It starts programs in other ways: by posix_spawn, by vfork, after a fork.
+/// Python starts programs in other ways: by posix_spawn, by vfork, after a fork.
 fn cleared_by_python() {
     const SCRIPT: &str = r#"
 import os, subprocess, sys

@@ -69,11 +69,7 @@ fn no_run() -> Option<String> {
 
 fn no_small_disk() -> Option<String> {
     let script = "mount -t tmpfs -o size=64k none /mnt";
-    match Command::new("unshare").args(["--mount", "sh", "-c", script]).output() {
-        Ok(output) if output.status.success() => None,
-        Ok(output) => Some(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
-        Err(error) => Some(format!("cannot run unshare: {error}")),
-    }
+    trials::why_fails(Command::new("unshare").args(["--mount", "sh", "-c", script]))
 }
 
 fn uzswap(arguments: &[&str]) -> Output {

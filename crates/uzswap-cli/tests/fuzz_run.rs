@@ -37,21 +37,13 @@ fn compile(program: &Path) -> Option<String> {
         .map(|name| format!("{}/tests/fuzz_run/{name}", env!("CARGO_MANIFEST_DIR")));
     let mut compiler = Command::new("cc");
     compiler.args(["-O2", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"]).arg(program);
-    match compiler.args(sources).output() {
-        Ok(output) if output.status.success() => None,
-        Ok(output) => Some(String::from_utf8_lossy(&output.stderr).into_owned()),
-        Err(error) => Some(format!("no C compiler: {error}")),
-    }
+    trials::why_fails(compiler.args(sources))
 }
 
 /// Why nothing can be run here.
 fn no_run() -> Option<String> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_uzswap"));
-    match command.args(["run", "--limit", "64M", "--", "true"]).output() {
-        Ok(output) if output.status.success() => None,
-        Ok(output) => Some(String::from_utf8_lossy(&output.stderr).trim().replace('\n', " ")),
-        Err(error) => Some(error.to_string()),
-    }
+    trials::why_fails(command.args(["run", "--limit", "64M", "--", "true"]))
 }
 
 fn of_environment(name: &str) -> Option<u64> {

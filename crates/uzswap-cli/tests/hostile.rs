@@ -88,11 +88,7 @@ fn main() -> ExitCode {
 }
 
 fn no_run() -> Option<String> {
-    match run("64M", &["true"]).output() {
-        Ok(output) if output.status.success() => None,
-        Ok(output) => Some(text(&output.stderr).trim().replace('\n', " ")),
-        Err(error) => Some(error.to_string()),
-    }
+    trials::why_fails(&mut run("64M", &["true"]))
 }
 
 fn lacks(need: &str) -> Option<String> {

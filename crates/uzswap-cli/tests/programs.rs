@@ -335,11 +335,7 @@ fn run_in(limit: u64, options: &[&str], argv: &[String]) -> Command {
 
 /// Why nothing can be run here.
 fn no_run() -> Option<String> {
-    match run_in(64 << 20, &[], &["true".to_owned()]).output() {
-        Ok(output) if output.status.success() => None,
-        Ok(output) => Some(text(&output.stderr).trim().replace('\n', " ")),
-        Err(error) => Some(format!("timeout: {error}")),
-    }
+    trials::why_fails(&mut run_in(64 << 20, &[], &["true".to_owned()]))
 }
 
 fn not_installed(programs: &[&str]) -> Option<String> {

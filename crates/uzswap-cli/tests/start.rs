@@ -54,11 +54,7 @@ fn run_in(limit: &str, options: &[&str], program: &str, arguments: &[&str]) -> C
 
 /// Why nothing can be run here.
 fn no_run() -> Option<String> {
-    match run_in("64M", &[], "true", &[]).output() {
-        Ok(output) if output.status.success() => None,
-        Ok(output) => Some(text(&output.stderr).trim().replace('\n', " ")),
-        Err(error) => Some(format!("timeout: {error}")),
-    }
+    trials::why_fails(&mut run_in("64M", &[], "true", &[]))
 }
 
 fn text(bytes: &[u8]) -> String {

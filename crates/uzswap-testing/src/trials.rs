@@ -1,7 +1,7 @@
 //! Trials that cannot run everywhere: they are counted as ignored, with the reason.
 
 use std::fs;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 use libtest_mimic::{Arguments, Trial};
 
@@ -37,6 +37,15 @@ pub fn run_those_that_wait(trials: impl IntoIterator<Item = Trial>) -> ExitCode 
 
 fn run_with(arguments: Arguments, trials: impl IntoIterator<Item = Trial>) -> ExitCode {
     libtest_mimic::run(&arguments, trials.into_iter().collect()).exit_code()
+}
+
+/// Why a command fails that a test needs; `None` where it ends well.
+pub fn why_fails(command: &mut Command) -> Option<String> {
+    match command.output() {
+        Ok(output) if output.status.success() => None,
+        Ok(output) => Some(String::from_utf8_lossy(&output.stderr).trim().replace('\n', " ")),
+        Err(error) => Some(format!("{}: {error}", command.get_program().to_string_lossy())),
+    }
 }
 
 /// Why a signal reaches nothing that is started here: it is ignored, as SIGINT is in the background

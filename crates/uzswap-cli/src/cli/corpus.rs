@@ -42,7 +42,7 @@ pub(super) struct Source {
     pub(super) mappings: Vec<String>,
     /// The most resident pages of a command that was captured.
     pub(super) peak_pages: Option<u64>,
-    /// What was seen beside the pages, where that was asked for.
+    /// Facts of the processes beside the pages, where the caller asked for them.
     pub(super) observed: Observed,
     /// The description of pages.
     about: Option<About>,

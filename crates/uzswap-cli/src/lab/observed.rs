@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::working_set::Window;
 use uzswap_pager::Uncounted;
 
-/// What was seen of some processes while they ran.
+/// Facts that a capture has of some processes while they ran.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Observed {
     /// The pages that they touched.

@@ -62,7 +62,7 @@ pub struct About {
     /// at the peak may have some percent less.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peak_pages: Option<u64>,
-    /// What was seen of the processes beside their pages, where that was asked for. Not in the side
+    /// Facts of the processes beside their pages, where the caller asked for them. Not in the side
     /// file.
     #[serde(skip)]
     pub observed: Observed,

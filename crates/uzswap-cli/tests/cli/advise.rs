@@ -106,7 +106,7 @@ fn a_limit_that_is_tried_has_times_that_were_measured() {
     assert!(high.as_u64().is_none_or(|high| limit <= high), "{run}");
     let verdict = found["verdict"].to_string();
     assert!(verdict.contains("Tried in ") && verdict.contains("times the time alone"), "{verdict}");
-    // What was not tried has no time.
+    // Without --try, the page states no time.
     let page = text_of(&["--sample", "16M", "--", "sh", "-c", script]);
     assert!(!page.contains("times its time") && page.contains("advise --try"), "{page}");
 }

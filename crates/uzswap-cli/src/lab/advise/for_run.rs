@@ -86,7 +86,7 @@ pub(super) fn for_run(
     }
     let best = choose(measured)?;
     let kept = Kept::of(target.bytes, best, working_set);
-    // What cannot be evicted stays beside what the others need.
+    // Memory of programs that `run` cannot manage stays beside what the others need.
     let kept_bytes = (kept.bytes(target.bytes) + target.unmanaged_bytes()).min(target.bytes);
     let limit = limit_bytes(target.bytes, kept_bytes, best.ratio());
     let limit = limit.next_multiple_of(MIB).max(LIMIT_MIN);

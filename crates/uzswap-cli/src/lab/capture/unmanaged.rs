@@ -1,4 +1,4 @@
-//! What `uzswap run` could not evict of the processes that are captured.
+//! Memory of captured processes that `uzswap run` could not evict.
 
 use std::fs;
 

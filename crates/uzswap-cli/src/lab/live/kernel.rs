@@ -17,10 +17,9 @@ use uzswap::page::PAGE_SIZE;
 use uzswap::zswap::{LatencyBucket, LatencyCounts};
 use uzswap_pager::RunSample;
 
-/// Compressors in the order in which a row takes them whose own the kernel lacks. lzo-rle and lzo
-/// are nearest to lz4: a replay of the same pages takes about as long, in a pool of about the same
-/// size. zstd and deflate are denser, and take several times as long for a page. 842 is neither
-/// without special hardware.
+/// A row whose compressor the kernel lacks takes the first of these that the kernel has. lzo-rle
+/// and lzo are nearest to lz4: the same pages take about as long, and a pool of about the same size.
+/// zstd and deflate are denser, and several times as slow. 842 needs special hardware.
 const OTHERS: [&str; 6] = ["lz4", "lzo-rle", "lzo", "zstd", "deflate", "842"];
 
 /// The kernel's swap and a cgroup, set up anew for each run and removed after it.
