@@ -18,8 +18,8 @@ use uzswap::zswap::{LatencyBucket, LatencyCounts};
 use uzswap_pager::RunSample;
 
 /// A row whose compressor the kernel lacks takes the first of these that the kernel has. lzo-rle
-/// and lzo are nearest to lz4: the same pages take about as long, and a pool of about the same size.
-/// zstd and deflate are denser, and several times as slow. 842 needs special hardware.
+/// and lzo are nearest to lz4: the same pages take about as long, and as much pool. zstd and
+/// deflate are denser, and several times as slow. 842 needs special hardware.
 const OTHERS: [&str; 6] = ["lz4", "lzo-rle", "lzo", "zstd", "deflate", "842"];
 
 /// The kernel's swap and a cgroup, set up anew for each run and removed after it.
