@@ -630,7 +630,7 @@ fn another_user() {
 /// Unmanaged: valgrind refuses threads that are not its own.
 fn programs_of_valgrind() {
     let output =
-        run("64M", &["valgrind", "-q", "sh", "-c", "(exit 3) || echo 3"]).output().unwrap();
+        run("256M", &["valgrind", "-q", "sh", "-c", "(exit 3) || echo 3"]).output().unwrap();
     expect(&output, 0);
     assert_eq!(text(&output.stdout), "3\n");
 }
