@@ -113,7 +113,7 @@ fn main() -> ExitCode {
 }
 
 /// Name, limit, exit code, what it prints. Each has 32 MiB of its own.
-const SCENARIOS: [(&str, &str, i32, &str); 44] = [
+const SCENARIOS: [(&str, &str, i32, &str); 45] = [
     ("fill", "16M", 0, ""),
     ("code-7", "16M", 7, ""),
     ("abort", "16M", 128 + 6, ""),
@@ -161,6 +161,7 @@ const SCENARIOS: [(&str, &str, i32, &str); 44] = [
     ("threads-end-in-forks", "38M", 0, ""),
     ("advice-beside-forks", "16M", 0, ""),
     ("advice-after-forks", "24M", 0, ""),
+    ("unmaps-after-forks", "24M", 0, ""),
 ];
 
 /// Each takes some tens of MiB, and prints what depends on all of it.

@@ -229,6 +229,7 @@ pub(crate) fn run(name: &str) -> ! {
         "threads-end-in-forks" => threads_end_in_forks(),
         "advice-beside-forks" => advice_beside_forks(),
         "advice-after-forks" => advice_after_forks(),
+        "unmaps-after-forks" => unmaps_after_forks(),
         "words-of-threads" => words_of_threads(),
         "owners-end" => owners_end(),
         "both-write" => both_write(),
@@ -616,7 +617,8 @@ fn advice_beside_forks() {
             }
         });
         let start = Instant::now();
-        while start.elapsed() < Duration::from_secs(2) {
+        let is_time_left = |seconds| start.elapsed() < Duration::from_secs(seconds);
+        while is_time_left(2) || copied < 6 && is_time_left(60) {
             match raw::fork() {
                 0 => {
                     // Advice that changes nothing fails where some of it is not mapped.
@@ -637,7 +639,7 @@ fn advice_beside_forks() {
         }
         is_over.store(true, Ordering::Relaxed);
     });
-    assert!(copied > 5, "{copied} children had the pages");
+    assert!(copied >= 6, "{copied} children had the pages");
 }
 
 /// A process with two threads changes its advice right after each fork, by the C library or by the
@@ -704,6 +706,50 @@ fn fork_between(at: usize, before: i32, after: i32, is_direct: bool) {
         }
     }
     check(at);
+}
+
+/// A process unmaps or moves memory right after each fork that did not copy the first pages, while
+/// another thread changes mappings all the time. The child has the rest of it.
+fn unmaps_after_forks() {
+    const SKIPPED: usize = 7;
+    const CHURN: usize = 64;
+    let churn = raw::map(0, CHURN * PAGE, raw::READ_WRITE, raw::PRIVATE, -1).expect("mmap");
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                raw::page(churn)[0] = 1;
+                raw::advise(churn, CHURN * PAGE, libc::MADV_DONTNEED).expect("madvise");
+            }
+        });
+        for round in 0..24 {
+            let at = filled();
+            await_leaving();
+            raw::advise(at, SKIPPED * PAGE, libc::MADV_DONTFORK).expect("madvise");
+            let child = raw::fork();
+            if child == 0 {
+                thread::sleep(Duration::from_millis(20));
+                check_in_order(at, (SKIPPED..PAGES).step_by(61));
+                raw::exit(0);
+            }
+            if round % 2 == 0 {
+                raw::unmap(at, PAGES * PAGE).expect("munmap");
+            } else {
+                let to = raw::map(0, SKIPPED * PAGE, raw::READ_WRITE, raw::PRIVATE, -1);
+                let to = to.expect("mmap");
+                let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+                raw::remap(at, SKIPPED * PAGE, SKIPPED * PAGE, flags, to).expect("mremap");
+                check_in_order(to, 0..SKIPPED);
+                raw::unmap(to, SKIPPED * PAGE).expect("munmap");
+                raw::unmap(at + SKIPPED * PAGE, (PAGES - SKIPPED) * PAGE).expect("munmap");
+            }
+            match raw::wait(child) {
+                0 => {}
+                status => super::wrong(&format!("a child ended so: {status:#x}")),
+            }
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
 }
 
 /// Children that end before the next one comes.

@@ -55,16 +55,14 @@ static void write_page(struct area *area, int page) {
     shared->lazy[area->id][page] = 0;
 }
 
-/* Of the area `id`: whether the page holds its value, or may hold zeros and does. */
+/* Whether the page holds its value: 1; or zeros where the kernel may drop it at any moment: 2. */
 static int check_words(const uint64_t *words, uint64_t value, int may_be_zero, int *at) {
-    if (may_be_zero && value && words[0] == 0 && words[WORDS - 1] == 0 && words[16] == 0) {
-        for (*at = 0; *at < WORDS; (*at)++)
-            if (words[*at]) return 0;
-        return 2;
-    }
     for (*at = 0; *at < WORDS; (*at)++)
-        if (words[*at] != (value ? word_of(value, *at) : 0)) return 0;
-    return 1;
+        if (words[*at] != (value ? word_of(value, *at) : 0)) break;
+    if (*at == WORDS) return 1;
+    for (int i = 0; i < WORDS; i++)
+        if (words[i] || !may_be_zero) return 0;
+    return 2;
 }
 
 /* Flags of the mapping at an address, as /proc/self/smaps has them. */

@@ -256,11 +256,13 @@ impl Server {
     /// parent runs on.
     pub(super) fn forked(&mut self, parent: &mut Space, child: Userfaultfd, worker: usize) {
         let child = Arc::new(child);
-        let followed = self
-            .child_of(parent, Arc::clone(&child))
-            .and_then(|space| self.add_space(space, worker).map_err(|error| error.to_string()));
+        let followed = self.child_of(parent, Arc::clone(&child)).and_then(|space| {
+            let is_undecided = space.is_undecided();
+            let added = self.add_space(space, worker).map_err(|error| error.to_string());
+            added.map(|child| (child, is_undecided))
+        });
         match followed {
-            Ok(child) if parent.has_threads() => {
+            Ok((child, true)) if parent.has_threads() => {
                 let parent = Arc::clone(&parent.uffd);
                 self.overtaking.push(Overtaking { child, parent, since: Instant::now() });
             }
@@ -359,9 +361,9 @@ impl Server {
         let doubtful = space.decide_inheritance(first, &candidates, release);
         if doubtful > 0 {
             log(&format!(
-                "a child of process {parent} may have {doubtful} evicted pages or not: the advice \
-                 about forks changed meanwhile (MADV_DONTFORK, MADV_WIPEONFORK); the child gets \
-                 SIGBUS or EFAULT there"
+                "a child of process {parent} may have {doubtful} evicted pages or not: its parent \
+                 changed mappings or advice about forks at the same time; the child gets SIGBUS \
+                 or EFAULT there"
             ));
         }
     }
@@ -428,15 +430,14 @@ impl Server {
 
     /// Lets children go on for whose parents' events no more time is given.
     pub(super) fn settle_forks(&mut self) {
-        let has_ended = |Overtaking { parent, since, .. }: &mut Overtaking| {
-            !parent.is_changing() || since.elapsed() >= OVERTAKING_FOR
-        };
-        for Overtaking { child, .. } in self.overtaking.extract_if(.., has_ended) {
-            // What it has done itself since is told after that.
-            if let Some(child) = self.spaces.get(&child) {
-                lock(child).forget_changes(&mut |slot| self.pager.release(slot));
+        let Server { overtaking, spaces, .. } = self;
+        overtaking.retain(|Overtaking { child, parent, since }| {
+            let is_over = since.elapsed() >= OVERTAKING_FOR;
+            if is_over && let Some(child) = spaces.get(child) {
+                lock(child).note_pending_of_parent();
             }
-        }
+            parent.is_changing() && !is_over
+        });
     }
 
     /// Whether something may still be reported that the parent of a space did before it forked.

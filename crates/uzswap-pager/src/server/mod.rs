@@ -418,12 +418,12 @@ impl Server {
             Event::Unmap { start, end } => {
                 space.unmapped(start..end, release);
                 let children = self.overtaking(space);
-                children.iter().for_each(|it| lock(it).parent_unmapped(start..end, release));
+                children.iter().for_each(|it| lock(it).note_unmapped_by_parent(start..end));
             }
             Event::Remap { from, to, len } => {
                 space.moved(from..from + len, to, release);
                 let children = self.overtaking(space);
-                children.iter().for_each(|it| lock(it).parent_moved(from..from + len, to, release));
+                children.iter().for_each(|it| lock(it).note_moved_by_parent(from..from + len, to));
             }
             Event::Fork { child } => {
                 desk.company.leave();

@@ -6,7 +6,6 @@ mod model;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::forking::is_busy;
 use super::{PAGE, Space, pages};
 use crate::process_files::{ProcessFiles, growth_under_way};
 use crate::ranges::{Ranges, count};
@@ -26,10 +25,6 @@ trait Kernel {
 
     /// Where in a range there are pages; `None` where that is not told.
     fn pages_in(&self, range: &Range<u64>) -> Option<Ranges>;
-
-    /// Whether a page is registered; or is mapped, where something is untold: then it is registered
-    /// from then on.
-    fn is_registered(&self, at: u64) -> bool;
 
     /// Whether a change is not told yet.
     fn is_changing(&self) -> bool;
@@ -60,14 +55,6 @@ impl Kernel for KernelOf {
 
     fn pages_in(&self, range: &Range<u64>) -> Option<Ranges> {
         self.files.as_ref()?.pages_in(range.clone()).ok()
-    }
-
-    fn is_registered(&self, at: u64) -> bool {
-        let page = at..at + PAGE;
-        match self.uffd.write_unprotect(page.clone(), true) {
-            Err(error) if is_busy(&error) => self.uffd.register(page, true, true).is_ok(),
-            told => told.is_ok(), // who writes to it makes it its own unasked
-        }
     }
 
     fn is_changing(&self) -> bool {
@@ -444,46 +431,35 @@ impl Space {
         is_any_aside
     }
 
-    /// Its parent has unmapped a range: before the fork, what is not registered here.
-    pub(crate) fn parent_unmapped(&mut self, range: Range<u64>, release: &mut dyn FnMut(u32)) {
-        self.parent_unmapped_with(&self.kernel(), range, release);
-    }
-
-    fn parent_unmapped_with(
+    /// Moves what is known of a child's memory, because its parent moved that memory before the
+    /// fork. `is_elder`: the memory that was at `from` before other memory came there.
+    pub(super) fn relocate(
         &mut self,
-        kernel: &impl Kernel,
-        range: Range<u64>,
+        (from, to): (Range<u64>, u64),
+        is_elder: bool,
         release: &mut dyn FnMut(u32),
     ) {
-        if kernel.is_changing() {
-            return;
+        let into = to..to + (from.end - from.start);
+        let mut entries = Vec::new();
+        let watched = if is_elder { &mut self.elder_watched } else { &mut self.watched };
+        let parts: Vec<Range<u64>> = watched.within(from.clone()).collect();
+        watched.remove(from.clone());
+        if is_elder {
+            self.untold.remove(from.clone());
+            entries
+                .extend(self.elder.range(pages(from.clone())).map(|(&page, &entry)| (page, entry)));
+            self.elder.retain(|&page, _| !pages(from.clone()).contains(&page));
+        } else {
+            let taken = &mut |page, entry| entries.push((page, entry));
+            self.table.take_range(pages(from.clone()), taken);
         }
-        let watched: Vec<Range<u64>> = self.watched.within(range).collect();
-        for part in watched.into_iter().filter(|part| !kernel.is_registered(part.start)) {
-            self.unmapped_with(kernel, part, release);
+        self.forget(into.clone(), release);
+        self.watched.remove(into);
+        for (page, entry) in entries {
+            self.table.set(page - from.start / PAGE + to / PAGE, entry);
         }
-    }
-
-    /// Its parent has moved a range: before the fork, if it is there here, and not where it was.
-    pub(crate) fn parent_moved(&mut self, from: Range<u64>, to: u64, release: &mut dyn FnMut(u32)) {
-        self.parent_moved_with(&self.kernel(), from, to, release);
-    }
-
-    fn parent_moved_with(
-        &mut self,
-        kernel: &impl Kernel,
-        from: Range<u64>,
-        to: u64,
-        release: &mut dyn FnMut(u32),
-    ) {
-        let is_untold = self.untold.has_some_of(&from);
-        if !is_untold && !self.watched.has_some_of(&from) {
-            return;
-        }
-        // What came there since may be there.
-        if (is_untold || !kernel.is_registered(from.start)) && kernel.is_registered(to) {
-            self.moved_with(kernel, from, to, release);
-        }
+        let moved = |part: Range<u64>| part.start - from.start + to..part.end - from.start + to;
+        parts.into_iter().for_each(|part| self.watched.insert(moved(part)));
     }
 
     /// A page is missing, and the mappings change. Where the thread that waits for it is in
@@ -555,10 +531,6 @@ mod tests {
             let mut pages = Ranges::default();
             pages.insert(self.1.start.max(range.start)..self.1.end.min(range.end).max(range.start));
             Some(pages)
-        }
-
-        fn is_registered(&self, at: u64) -> bool {
-            self.mapping_at(at).is_some()
         }
 
         fn is_changing(&self) -> bool {
@@ -757,32 +729,6 @@ mod tests {
         space.unmapped_with(ONE, AT + BYTES..AT + 2 * BYTES, &mut |slot| released.push(slot));
         assert_eq!(released, Vec::from_iter(300..308));
         assert_eq!(slots(&space, AT), Vec::from_iter(200..208));
-    }
-
-    #[test]
-    fn what_is_told_of_the_parent_may_have_been_before_the_fork() {
-        let [before, other, after] = ELSEWHERE;
-        let mut child = Space::of_nothing();
-        let mut released = Vec::new();
-        let mut release = |slot| released.push(slot);
-        have_left(&mut child, before, 100);
-        have_left(&mut child, other, 200);
-        // It was: what was moved is where it was moved to.
-        child.parent_moved_with(ONE, before..before + BYTES, AT, &mut release);
-        child.parent_unmapped_with(ONE, before..before + BYTES, &mut release);
-        child.parent_unmapped_with(ONE, other..other + BYTES, &mut release);
-        // It was not: it is still where it was.
-        child.parent_moved_with(ONE, AT..AT + BYTES, after, &mut release);
-        child.parent_moved_with(ONE, after..after + BYTES, AT, &mut release);
-        child.parent_unmapped_with(ONE, AT..AT + BYTES, &mut release);
-        // Nor where that begins with a hole.
-        child.parent_unmapped_with(ONE, AT - PAGE..AT + BYTES, &mut release);
-        assert_eq!(slots(&child, AT), Vec::from_iter(100..108));
-        // It was moved over that.
-        have_left(&mut child, before, 300);
-        child.parent_moved_with(ONE, before..before + BYTES, AT, &mut release);
-        assert_eq!(slots(&child, AT), Vec::from_iter(300..308));
-        assert_eq!(released, Vec::from_iter(200..208));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use super::counting::{Joined, Shared};
-use super::inheritance::{ForkAdvice, Uncertain};
+use super::inheritance::{ForkAdvice, LaterEvents, Uncertain};
 use super::staging::STAGING_PAGES;
 use super::words::LISTS;
 use super::{PAGE, Space};
@@ -122,7 +122,11 @@ impl Space {
                 let now = now.or_else(|| last.map(|last| last.ranges));
                 self.advice = now.clone().map(LastAdvice::new);
                 let answers = before.into_iter().chain(now).collect();
-                AdviceAtFork::Uncertain(Uncertain { answers, was_reported })
+                AdviceAtFork::Uncertain(Uncertain {
+                    answers,
+                    was_reported,
+                    later: LaterEvents::default(),
+                })
             }
         }
     }
@@ -413,7 +417,7 @@ impl Space {
 }
 
 /// The mappings are being changed.
-pub(crate) fn is_busy(error: &io::Error) -> bool {
+fn is_busy(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EAGAIN)
 }
 

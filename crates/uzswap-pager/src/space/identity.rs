@@ -70,9 +70,13 @@ impl Space {
         files.memory.read(page, &mut read).is_ok() && read == secret
     }
 
+    pub(super) fn identity_page(&self) -> Option<Range<u64>> {
+        self.identity.page.map(|page| page..page + PAGE)
+    }
+
     /// Whether a touch of this address asks for the secret.
     pub(crate) fn asks_identity(&self, address: u64) -> bool {
-        self.identity.page.is_some_and(|page| (page..page + PAGE).contains(&address))
+        self.identity_page().is_some_and(|page| page.contains(&address))
     }
 
     /// Fills the page, with zeros once the process is known. The caller must wake who faulted.

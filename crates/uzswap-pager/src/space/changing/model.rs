@@ -126,10 +126,6 @@ impl Kernel for Machine {
         Some(found)
     }
 
-    fn is_registered(&self, at: u64) -> bool {
-        self.registered().contains(at)
-    }
-
     fn is_changing(&self) -> bool {
         self.changing > 0
     }
