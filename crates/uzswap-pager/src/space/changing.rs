@@ -6,6 +6,7 @@ mod model;
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::later_events::Move;
 use super::{PAGE, Space, pages};
 use crate::process_files::{ProcessFiles, growth_under_way};
 use crate::ranges::{Ranges, count};
@@ -433,33 +434,26 @@ impl Space {
 
     /// Moves what is known of a child's memory, because its parent moved that memory before the
     /// fork. `is_elder`: the memory that was at `from` before other memory came there.
-    pub(super) fn relocate(
-        &mut self,
-        (from, to): (Range<u64>, u64),
-        is_elder: bool,
-        release: &mut dyn FnMut(u32),
-    ) {
-        let into = to..to + (from.end - from.start);
+    pub(super) fn relocate(&mut self, moved: &Move, is_elder: bool, release: &mut dyn FnMut(u32)) {
+        let Move { from, into } = moved;
         let mut entries = Vec::new();
         let watched = if is_elder { &mut self.elder_watched } else { &mut self.watched };
         let parts: Vec<Range<u64>> = watched.within(from.clone()).collect();
         watched.remove(from.clone());
         if is_elder {
             self.untold.remove(from.clone());
-            entries
-                .extend(self.elder.range(pages(from.clone())).map(|(&page, &entry)| (page, entry)));
+            entries.extend(self.elder.range(pages(from.clone())).map(|(&page, &it)| (page, it)));
             self.elder.retain(|&page, _| !pages(from.clone()).contains(&page));
         } else {
             let taken = &mut |page, entry| entries.push((page, entry));
             self.table.take_range(pages(from.clone()), taken);
         }
         self.forget(into.clone(), release);
-        self.watched.remove(into);
+        self.watched.remove(into.clone());
         for (page, entry) in entries {
-            self.table.set(page - from.start / PAGE + to / PAGE, entry);
+            self.table.set(page - from.start / PAGE + into.start / PAGE, entry);
         }
-        let moved = |part: Range<u64>| part.start - from.start + to..part.end - from.start + to;
-        parts.into_iter().for_each(|part| self.watched.insert(moved(part)));
+        parts.into_iter().for_each(|part| self.watched.insert(moved.moved(part)));
     }
 
     /// A page is missing, and the mappings change. Where the thread that waits for it is in

@@ -5,7 +5,8 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use super::counting::{Joined, Shared};
-use super::inheritance::{ForkAdvice, LaterEvents, Uncertain};
+use super::inheritance::{ForkAdvice, Uncertain};
+use super::later_events::LaterEvents;
 use super::staging::STAGING_PAGES;
 use super::words::LISTS;
 use super::{PAGE, Space};

@@ -8,6 +8,7 @@
 use std::io;
 use std::ops::Range;
 
+use super::later_events::LaterEvents;
 use super::{PAGE, Space};
 use crate::process_files::ProcessFiles;
 use crate::ranges::Ranges;
@@ -43,67 +44,24 @@ pub(crate) struct Uncertain {
     /// The library reported the fork. Its handler touches the page of identity in the child before
     /// the program goes on there.
     pub(crate) was_reported: bool,
-    pub(crate) later: LaterEvents,
-}
-
-/// Events of the parent that the supervisor read after that of the fork. The parent may have done
-/// it before: a thread reports a change some time after the change.
-#[derive(Debug, Default)]
-pub(crate) struct LaterEvents {
-    unmapped: Ranges,
-    /// From where, and to which address.
-    moved: Vec<(Range<u64>, u64)>,
-    /// The supervisor has waited for others long enough.
-    are_some_pending: bool,
+    pub(super) later: LaterEvents,
 }
 
 /// What the mappings of a child say.
-#[derive(Debug)]
-struct OwnMappings {
+pub(super) struct OwnMappings {
     /// Registered with its userfaultfd: the child has it since the fork.
-    registered: Ranges,
+    pub(super) registered: Ranges,
     /// With `MADV_WIPEONFORK`.
-    wiped: Ranges,
+    pub(super) wiped: Ranges,
+    /// Where in a range the child has pages in memory; `None` where the kernel does not tell.
+    pub(super) resident_in: Box<dyn Fn(Range<u64>) -> Option<Ranges>>,
 }
 
 impl OwnMappings {
-    fn of(files: &ProcessFiles) -> io::Result<OwnMappings> {
+    fn of(files: ProcessFiles) -> io::Result<OwnMappings> {
         let [registered, wiped] = files.mappings_with(["um", "wf"])?;
-        Ok(OwnMappings { registered, wiped })
-    }
-}
-
-/// Where memory of the parent was at the fork, of which a later event tells that it was moved.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum AtFork {
-    NotMoved,
-    Moved,
-    /// Both would leave the child's mappings as they are.
-    Unknown,
-}
-
-impl OwnMappings {
-    /// Decides that. The child's memory is registered where the fork left it. `watched` is what
-    /// the supervisor knew to be registered by the event of the fork.
-    fn place_at_fork(
-        &self,
-        (from, into): (&Range<u64>, &Range<u64>),
-        is_elder: bool,
-        watched: &Ranges,
-        of_parent: &[ForkAdvice],
-    ) -> AtFork {
-        let is_there = |range| self.registered.has_some_of(range);
-        let was_left_out = || of_parent.iter().any(|it| it.not_copied.has_some_of(from));
-        match (is_there(from), is_there(into)) {
-            (_, false) => AtFork::NotMoved,
-            // Other memory is where it was.
-            _ if is_elder => AtFork::Moved,
-            (true, true) if watched.has_some_of(into) => AtFork::NotMoved,
-            // By MREMAP_DONTUNMAP; or the memory there was just registered.
-            (true, true) => AtFork::Unknown,
-            (false, true) if watched.has_some_of(into) || was_left_out() => AtFork::Unknown,
-            (false, true) => AtFork::Moved,
-        }
+        let resident_in = Box::new(move |range| files.pages_in(range).ok());
+        Ok(OwnMappings { registered, wiped, resident_in })
     }
 }
 
@@ -187,90 +145,8 @@ impl Space {
         self.undecided.is_some()
     }
 
-    /// Notes for a child that is not decided that its parent has unmapped a range.
-    pub(crate) fn note_unmapped_by_parent(&mut self, range: Range<u64>) {
-        if let Some(undecided) = &mut self.undecided {
-            undecided.later.unmapped.insert(range);
-        }
-    }
-
-    /// Notes for a child that is not decided that its parent has moved a range.
-    pub(crate) fn note_moved_by_parent(&mut self, from: Range<u64>, to: u64) {
-        if let Some(undecided) = &mut self.undecided {
-            undecided.later.moved.push((from, to));
-        }
-    }
-
-    /// Notes that its parent may report more, and that nobody waits for that.
-    pub(crate) fn note_pending_of_parent(&mut self) {
-        if let Some(undecided) = &mut self.undecided {
-            undecided.later.are_some_pending = true;
-        }
-    }
-
-    /// Places the child's memory where the fork left it. The number of evicted pages whose place
-    /// is not known: the kernel must poison all missing pages at both addresses.
-    fn place_as_at_fork(
-        &mut self,
-        own: Option<&OwnMappings>,
-        moved: &[(Range<u64>, u64)],
-        of_parent: &[ForkAdvice],
-        release: &mut dyn FnMut(u32),
-    ) -> usize {
-        let into = |(from, to): &(Range<u64>, u64)| *to..*to + (from.end - from.start);
-        let meet = |a: &Range<u64>, b: &Range<u64>| a.start < b.end && b.start < a.end;
-        let mut doubtful = 0;
-        for one in moved {
-            let (from, to) = (one.0.clone(), into(one));
-            let goes_on = |it: &(Range<u64>, u64)| meet(&from, &into(it)) || meet(&to, &it.0);
-            let moves_once = !moved.iter().any(goes_on);
-            let is_elder = self.untold.has_some_of(&from);
-            if moves_once && !is_elder && !self.watched.has_some_of(&from) {
-                continue;
-            }
-            let at_fork = own.filter(|_| moves_once).map_or(AtFork::Unknown, |own| {
-                own.place_at_fork((&from, &to), is_elder, &self.watched, of_parent)
-            });
-            match at_fork {
-                AtFork::NotMoved => {}
-                AtFork::Moved => self.relocate(one.clone(), is_elder, release),
-                AtFork::Unknown => {
-                    for range in [from, to] {
-                        let elder = self.elder.range(super::pages(range.clone())).count();
-                        doubtful += self.evicted_in(&range).count() + elder;
-                        self.forget(range.clone(), release);
-                        self.poison_later.insert(range);
-                    }
-                }
-            }
-        }
-        doubtful
-    }
-
-    /// Evicted pages may be absent although no advice of the parent says so. Then a pending event
-    /// may have moved them to registered memory that the supervisor does not know: the kernel must
-    /// poison all of that. The number of these evicted pages.
-    fn doubt_unknown(
-        &mut self,
-        own: &OwnMappings,
-        absent: &Ranges,
-        of_parent: &[ForkAdvice],
-    ) -> usize {
-        let mut unknown = own.registered.without(&self.watched);
-        self.identity_page().into_iter().for_each(|page| unknown.remove(page));
-        let is_explained =
-            |page: &u64| of_parent.iter().any(|it| it.not_copied.contains(page * PAGE));
-        let unexplained = |part| self.evicted_in(&part).filter(|page| !is_explained(page)).count();
-        let unexplained: usize = absent.iter().map(unexplained).sum();
-        if unexplained == 0 || unknown == Ranges::new() {
-            return 0;
-        }
-        self.poison_later.insert_all(&unknown);
-        unexplained
-    }
-
     /// Pages of a range that were evicted.
-    fn evicted_in(&self, range: &Range<u64>) -> impl Iterator<Item = u64> {
+    pub(super) fn evicted_in(&self, range: &Range<u64>) -> impl Iterator<Item = u64> {
         let known = self.table.known(super::pages(range.clone()));
         known.filter(|(_, entry)| entry.place != Place::Program).map(|(page, _)| page)
     }
@@ -293,7 +169,7 @@ impl Space {
         self.decide_by(own.as_ref(), is_first, of_parent, release)
     }
 
-    fn decide_by(
+    pub(super) fn decide_by(
         &mut self,
         own: Option<&OwnMappings>,
         is_first: bool,
@@ -301,16 +177,12 @@ impl Space {
         release: &mut dyn FnMut(u32),
     ) -> usize {
         let Uncertain { answers, later, .. } = of_parent;
-        let mut doubtful = self.place_as_at_fork(own, &later.moved, &answers, release);
+        let mut doubtful = self.place_as_at_fork(own, &later, &answers, release);
         // From here on, its own events tell of changes after these.
         self.forget_changes(release);
         let mut left_out = decide(&self.watched, own, is_first, &answers);
-        match own {
-            Some(own) if later.are_some_pending => {
-                doubtful += self.doubt_unknown(own, &left_out.absent, &answers);
-            }
-            Some(_) => {}
-            None => left_out.doubtful.insert_all(&later.unmapped),
+        if own.is_none() {
+            left_out.doubtful.insert_all(&later.unmapped);
         }
         for part in left_out.absent.iter() {
             self.watched.remove(part.clone());
@@ -358,14 +230,13 @@ impl Space {
         self.tell_identity();
         let open = |&pid: &u32| ProcessFiles::of_thread(pid).ok();
         let files = candidates.iter().filter_map(open).find(|files| self.shows_secret(files))?;
-        OwnMappings::of(&files).ok()
+        OwnMappings::of(files).ok()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::{Entry, UNKNOWN};
 
     /// Pages from the first number of each pair up to the second.
     fn set(pages: &[(u64, u64)]) -> Ranges {
@@ -374,13 +245,17 @@ mod tests {
         set
     }
 
+    fn own(registered: Ranges, wiped: Ranges) -> OwnMappings {
+        OwnMappings { registered, wiped, resident_in: Box::new(|_| None) }
+    }
+
     fn advice(not_copied: Ranges, wiped: Ranges) -> ForkAdvice {
         ForkAdvice { not_copied, wiped, stacks: Ranges::new() }
     }
 
     #[test]
     fn a_child_that_has_not_run_decides_alone() {
-        let own = OwnMappings { registered: set(&[(0, 6)]), wiped: set(&[(2, 4)]) };
+        let own = own(set(&[(0, 6)]), set(&[(2, 4)]));
         let of_parent =
             [advice(Ranges::new(), set(&[(0, 1)])), advice(set(&[(1, 2)]), set(&[(5, 6)]))];
         let left_out = decide(&set(&[(0, 8)]), Some(&own), true, &of_parent);
@@ -391,7 +266,7 @@ mod tests {
 
     #[test]
     fn a_child_that_may_have_run_must_agree_with_its_parent() {
-        let own = OwnMappings { registered: set(&[(0, 6)]), wiped: set(&[(2, 4)]) };
+        let own = own(set(&[(0, 6)]), set(&[(2, 4)]));
         let of_parent = [advice(Ranges::new(), set(&[(3, 5)]))];
         let left_out = decide(&set(&[(0, 8)]), Some(&own), false, &of_parent);
         // Memory that is not registered was not copied, in any case.
@@ -401,107 +276,6 @@ mod tests {
             doubtful: set(&[(2, 3), (4, 5)]),
         };
         assert_eq!(left_out, expected);
-    }
-
-    /// A child whose parent had evicted some pages, with slots from 0 on.
-    fn undecided_child(
-        evicted: &[(u64, u64)],
-        watched: &[(u64, u64)],
-        later: LaterEvents,
-    ) -> Space {
-        let mut child = Space::of_nothing();
-        child.watched = set(watched);
-        let pages = evicted.iter().flat_map(|&(start, end)| start..end);
-        for (page, slot) in pages.zip(0..) {
-            child.table.set(page, Entry { place: Place::Stored(slot), ..UNKNOWN });
-        }
-        child.inherit_undecided(Uncertain {
-            answers: vec![ForkAdvice::default()],
-            was_reported: true,
-            later,
-        });
-        child
-    }
-
-    /// Evicted pages and pages to poison, once the child's mappings were read.
-    fn decided(mut child: Space, registered: Option<&[(u64, u64)]>) -> (Vec<u64>, Ranges) {
-        let own = registered
-            .map(|pages| OwnMappings { registered: set(pages), wiped: Ranges::default() });
-        let of_parent = child.undecided.take().unwrap();
-        child.decide_by(own.as_ref(), true, of_parent, &mut |_| {});
-        let poisoned = std::mem::take(&mut child.poison_later);
-        (child.evicted_in(&(0..1000 * PAGE)).collect(), poisoned)
-    }
-
-    fn moved(from: (u64, u64), to: u64) -> LaterEvents {
-        LaterEvents {
-            moved: vec![(from.0 * PAGE..from.1 * PAGE, to * PAGE)],
-            ..LaterEvents::default()
-        }
-    }
-
-    #[test]
-    fn a_child_has_what_its_parent_unmapped_after_the_fork() {
-        // The fork did not copy the first page.
-        let later = || LaterEvents { unmapped: set(&[(10, 18)]), ..LaterEvents::default() };
-        let child = || undecided_child(&[(10, 18)], &[(10, 18)], later());
-        assert_eq!(decided(child(), Some(&[(11, 18)])), ((11..18).collect(), Ranges::new()));
-        // The parent unmapped it before the fork, or the child's mappings are not known.
-        assert_eq!(decided(child(), Some(&[])), (Vec::new(), Ranges::new()));
-        assert_eq!(decided(child(), None), (Vec::new(), set(&[(10, 18)])));
-    }
-
-    #[test]
-    fn memory_that_the_parent_moved_is_where_the_fork_left_it() {
-        let child =
-            |watched: &[(u64, u64)]| undecided_child(&[(10, 14)], watched, moved((10, 14), 50));
-        // After the fork, over memory that was known or not there.
-        for registered in [&[(10, 14)][..], &[(10, 14), (50, 54)], &[(12, 14), (50, 54)]] {
-            let pages = (registered[0].0..14).collect();
-            let known = child(&[(10, 14), (50, 54)]);
-            assert_eq!(decided(known, Some(registered)), (pages, Ranges::new()));
-        }
-        // Before it.
-        let at_new_place = (50..54).collect::<Vec<u64>>();
-        assert_eq!(decided(child(&[(10, 14)]), Some(&[(50, 54)])), (at_new_place, Ranges::new()));
-        // By MREMAP_DONTUNMAP; or the supervisor was just registering the memory there.
-        let doubtful = (Vec::new(), set(&[(10, 14), (50, 54)]));
-        assert_eq!(decided(child(&[(10, 14)]), Some(&[(10, 14), (50, 54)])), doubtful);
-        // Over memory that was known: or the advice has changed for a moment.
-        assert_eq!(decided(child(&[(10, 14), (50, 54)]), Some(&[(50, 54)])), doubtful);
-        assert_eq!(decided(child(&[(10, 14)]), None), doubtful);
-        // It moved twice.
-        let mut later = moved((10, 14), 50);
-        later.moved.push((50 * PAGE..54 * PAGE, 90 * PAGE));
-        let child = undecided_child(&[(10, 14)], &[(10, 14)], later);
-        let (evicted, poisoned) = decided(child, Some(&[(90, 94)]));
-        assert!(evicted.is_empty() && poisoned.contains(90 * PAGE), "{poisoned:?}");
-    }
-
-    #[test]
-    fn memory_that_had_moved_before_something_else_came_is_found() {
-        let mut parent = Space::of_nothing();
-        parent.watched = set(&[(10, 14), (50, 54)]);
-        for (page, slot) in (10..14).chain(50..54).zip(0..) {
-            parent.table.set(page, Entry { place: Place::Stored(slot), ..UNKNOWN });
-        }
-        // The event of an older move, 10 to 90, is read after the fork.
-        parent.moved(50 * PAGE..54 * PAGE, 10 * PAGE, &mut |_| {});
-        let mut child = undecided_child(&[(10, 14)], &[(10, 14)], moved((10, 14), 90));
-        child.inherit_changes(&parent, &mut |_| {});
-        let expected = ((10..14).chain(90..94).collect(), Ranges::new());
-        assert_eq!(decided(child, Some(&[(10, 14), (90, 94)])), expected);
-    }
-
-    #[test]
-    fn events_that_were_not_waited_for_leave_no_page_in_doubt() {
-        let later = || LaterEvents { are_some_pending: true, ..LaterEvents::default() };
-        let child = || undecided_child(&[(10, 14)], &[(10, 14)], later());
-        let doubtful = (Vec::new(), set(&[(50, 54)]));
-        assert_eq!(decided(child(), Some(&[(50, 54)])), doubtful);
-        let evicted: Vec<u64> = (10..14).collect();
-        assert_eq!(decided(child(), Some(&[(10, 14), (50, 54)])), (evicted, Ranges::new()));
-        assert_eq!(decided(child(), Some(&[])), (Vec::new(), Ranges::new()));
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod counting;
 mod forking;
 mod identity;
 mod inheritance;
+mod later_events;
 mod lazy;
 mod moving;
 mod pinned;
