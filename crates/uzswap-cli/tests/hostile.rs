@@ -146,14 +146,14 @@ fn seed() -> u64 {
     std::env::var("UZSWAP_HOSTILE_SEED").map_or(1, |seed| seed.parse().unwrap())
 }
 
-/// This program again: memory that does not fit, of which each page is checked until the input
-/// ends; then it tells the longest time that a touch took.
+/// This program again: memory that does not fit, whose pages it checks at least once and until the
+/// input ends; then it tells the longest time that a touch took.
 fn victim(mib: usize) -> ExitCode {
     let (pages, memory) = (mib << 8, fill(mib));
     println!("ready");
     let over = std::thread::spawn(|| std::io::stdin().read_to_end(&mut Vec::new()).unwrap());
     let (mut words, mut longest, mut touches) = (SplitMix64::new(1), Duration::ZERO, 0_u64);
-    while !over.is_finished() {
+    while touches == 0 || !over.is_finished() {
         let number = words.next_word() as usize % pages;
         let before = Instant::now();
         let found = memory[(number << 9) + 7];
@@ -161,7 +161,6 @@ fn victim(mib: usize) -> ExitCode {
         assert_eq!(found, number as u64, "page {number}");
         touches += 1;
     }
-    assert!(touches > 0);
     println!("{touches} touches, {} ms at most", longest.as_millis());
     ExitCode::SUCCESS
 }
