@@ -111,10 +111,15 @@ impl Company {
         self.has_missed = self.woke.elapsed() < ELSEWHERE;
     }
 
-    /// A thread of the process with this helper waits for a page: keeps it company, if it is the
+    /// A thread of a process with a helper waits for a page: keeps it company, if it is the
     /// only one that does, and if the server may give way; draws it here, where it went away.
     /// Nobody where it is not known who waits.
-    pub(super) fn keep(&mut self, thread: Option<u32>, helper: Option<u32>) -> Option<Drawn> {
+    pub(super) fn keep(
+        &mut self,
+        thread: Option<u32>,
+        process: Option<u32>,
+        helper: Option<u32>,
+    ) -> Option<Drawn> {
         let anywhere = self.anywhere?;
         let Some(thread) = thread else {
             self.leave();
@@ -134,7 +139,7 @@ impl Company {
         }
         // The kernel tells a thread's number in its own PID namespace. In another one, which the
         // program can make, it may be a number that a stranger has here.
-        let is_its_own = || helper.is_some_and(|helper| is_of_same_process(helper, thread));
+        let is_its_own = || process.is_some_and(|process| is_of_same_process(process, thread));
         let Some(place) = &self.place else {
             if !is_its_own() {
                 return None;

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use rustix::thread::futex;
 
 use super::mappings::Rights;
 use super::polled::Polled;
@@ -69,8 +70,6 @@ pub(super) struct Helper {
     is_late: AtomicBool,
     /// When the supervisor sent its last command.
     told: Mutex<Option<Instant>>,
-    /// Its program has asked for a helper that is a process apart.
-    is_apart: AtomicBool,
 }
 
 /// What is heard of a command.
@@ -142,18 +141,25 @@ pub(super) fn add_page(runs: &mut Vec<MoveRun>, page: u64, staged: usize) {
 impl Helper {
     /// A helper that is ready, with its memory for pages that are aside.
     pub(super) fn new(connection: Polled<Foreign>, control: SharedControl, staging: u64) -> Helper {
-        let [is_late, is_apart] = [false; 2].map(AtomicBool::new);
-        Helper { connection, control, staging, is_late, told: Mutex::new(None), is_apart }
+        let is_late = AtomicBool::new(false);
+        Helper { connection, control, staging, is_late, told: Mutex::new(None) }
     }
 
     pub(super) fn connection(&self) -> &Polled<Foreign> {
         &self.connection
     }
 
-    /// Has it end, with an exit code.
+    /// Has it end, with an exit code. It is a thread.
     pub(super) fn end(&self, code: u32) {
-        let message = Message::new(kind::END, [u64::from(code)]);
-        let _ = send(&self.connection, message, &[]); // refused where it has
+        self.control.end.store(code + 1, Ordering::Relaxed); // at most 255
+        self.ring();
+    }
+
+    /// Has it look at the control memory.
+    fn ring(&self) {
+        self.control.bell.fetch_add(1, Ordering::Release);
+        // The word is there, so nothing is refused.
+        let _ = futex::wake(&self.control.bell, futex::Flags::empty(), 1);
     }
 
     /// Addresses of staging that a tray is.
@@ -164,33 +170,6 @@ impl Helper {
     /// The address of a page of staging.
     pub(super) fn staged_at(&self, staged: usize) -> u64 {
         self.staging + staged as u64 * PAGE
-    }
-
-    /// Whether its program asks for a helper that is none of its threads: once.
-    pub(super) fn is_wanted_apart(&self) -> bool {
-        self.control.wants_apart.load(Ordering::Acquire) != 0
-            && !self.is_apart.load(Ordering::Relaxed)
-    }
-
-    /// Notes that its program has asked for that.
-    pub(super) fn note_wish_to_part(&self) {
-        self.is_apart.store(true, Ordering::Relaxed);
-    }
-
-    /// Whether it is a process apart, or becomes one.
-    pub(super) fn is_apart(&self) -> bool {
-        self.is_apart.load(Ordering::Relaxed)
-    }
-
-    /// Has it go on as a process apart.
-    pub(super) fn part(&self) -> io::Result<()> {
-        send(&self.connection, Message::new(kind::APART, []), &[])
-    }
-
-    /// Whether it is that thread, as the userfaultfd numbers it, where it is a process apart.
-    pub(super) fn is_process(&self, number: u32) -> bool {
-        self.is_apart.load(Ordering::Relaxed)
-            && self.control.apart.load(Ordering::Relaxed) == number
     }
 
     /// Forks of its program that were about to be done so far.
@@ -311,9 +290,7 @@ impl Helper {
         patience: &mut Patience,
         is_stopped: impl FnOnce() -> bool,
     ) -> Heard {
-        if send(&self.connection, Message::new(kind::WORK, []), &[]).is_err() {
-            return Heard::Gone;
-        }
+        self.ring();
         *self.told.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
         match self.hear(LOOK_AFTER) {
             Heard::Late if !is_stopped() => {

@@ -1,5 +1,6 @@
 //! What /proc tells of a process with a helper.
 
+use std::cmp::Ordering;
 use std::fs::{self, File};
 use std::io;
 use std::ops::Range;
@@ -12,7 +13,7 @@ use super::space::TRAY_PAGES;
 use super::uncounted::OfProcess;
 use uzswap::page::PAGE_SIZE;
 use uzswap_sys::pagemap::{self, Found};
-use uzswap_sys::process;
+use uzswap_sys::process::compare_memory;
 use uzswap_sys::process_memory::ProcessMemory;
 
 /// Runs of resident pages that the kernel is asked for at once, and pages: faults wait meanwhile,
@@ -25,6 +26,8 @@ const FOUND_PAGES_MAX: u64 = TRAY_PAGES as u64;
 pub(super) struct ProcessFiles {
     /// The helper's: it has the memory as long as anybody has, unlike the first thread.
     pub(super) thread: u32,
+    /// The program's process.
+    process: u32,
     statm: File,
     pagemap: File,
     smaps: File,
@@ -43,22 +46,17 @@ pub(super) struct Size {
 }
 
 impl ProcessFiles {
-    /// Those of a process with a helper. The kernel has all but `statm` mean the address space that
-    /// the process has now, whatever it becomes; the last that is opened is its memory.
-    pub(super) fn open(peer: &Peer) -> io::Result<ProcessFiles> {
-        let files = ProcessFiles::of_thread(helper_thread(peer.pid())?)?;
+    /// Those of a process with a helper: of that, if it is a process. The kernel has all but `statm`
+    /// mean the address space that the process has now, whatever it becomes; the last that is opened
+    /// is its memory.
+    pub(super) fn open(peer: &Peer, helper: Option<&Peer>) -> io::Result<ProcessFiles> {
+        let thread = helper.map_or_else(|| helper_thread(peer.pid()), |helper| Ok(helper.pid()))?;
+        let files = ProcessFiles { process: peer.pid(), ..ProcessFiles::of_thread(thread)? };
+        let has_it = |thread| compare_memory(thread, files.thread).is_ok_and(Ordering::is_eq);
+        let is_its_own = helper.is_none() || threads(peer.pid())?.any(has_it);
         // Its number was its own until now.
-        if peer.is_alive() { Ok(files) } else { Err(io::ErrorKind::NotFound.into()) }
-    }
-
-    /// Likewise, by the thread that stays where the helper becomes a process apart.
-    pub(super) fn of_witness(peer: &Peer, helper: u32) -> io::Result<ProcessFiles> {
-        let is_witness = |thread: &u32| *thread != helper && is_helper(*thread).unwrap_or(false);
-        let witness = threads(peer.pid())?.find(is_witness).ok_or(io::ErrorKind::NotFound)?;
-        let files = ProcessFiles::of_thread(witness)?;
-        // They are of the memory that the helper has.
-        let has_it = process::compare_memory(witness, helper)?.is_eq();
-        if has_it && peer.is_alive() { Ok(files) } else { Err(io::ErrorKind::NotFound.into()) }
+        let are_alive = peer.is_alive() && helper.is_none_or(Peer::is_alive);
+        if is_its_own && are_alive { Ok(files) } else { Err(io::ErrorKind::NotFound.into()) }
     }
 
     /// The files of any process, by one of its threads.
@@ -66,6 +64,7 @@ impl ProcessFiles {
         let open = |name| File::open(format!("/proc/{thread}/{name}"));
         Ok(ProcessFiles {
             thread,
+            process: thread,
             statm: open("statm")?,
             pagemap: open("pagemap")?,
             smaps: open("smaps")?,
@@ -73,6 +72,17 @@ impl ProcessFiles {
             mappings: Mappings::new(open("maps")?),
             memory: ProcessMemory::open(thread)?,
         })
+    }
+
+    /// Whether the helper is one of the program's threads.
+    pub(super) fn has_helper_as_thread(&self) -> bool {
+        is_of_same_process(self.process, self.thread)
+    }
+
+    /// The program's threads, without the helper; none where it has ended.
+    pub(super) fn threads(&self) -> impl Iterator<Item = u32> {
+        let all = threads(self.process).into_iter().flatten();
+        all.filter(|thread| *thread != self.thread)
     }
 
     /// `None` where the process has ended.

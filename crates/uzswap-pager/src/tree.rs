@@ -247,7 +247,7 @@ impl Tree {
         let mut counted = AddressSpaces::new(process::compare_memory);
         let mut managed = BTreeSet::new();
         for (pid, thread) in helpers(&self.pager) {
-            managed.insert(pid);
+            managed.extend([pid, thread]); // the helper may be a process
             counted.add(thread);
         }
         self.pager.drop_changed_outsiders();
@@ -451,7 +451,7 @@ impl<C: FnMut(u32, u32) -> io::Result<Ordering>> AddressSpaces<C> {
 /// the memory stays. It has it by this thread.
 pub(super) fn end_with_memory(pager: &Pager, peer: &Peer, thread: u32) {
     let has_it = |other: u32| process::compare_memory(other, thread).is_ok_and(Ordering::is_eq);
-    let is_its_own = || threads(peer.pid()).is_ok_and(|mut own| own.any(|own| own == thread));
+    let is_its_own = || threads(peer.pid()).is_ok_and(|mut own| own.any(has_it));
     if peer.is_alive() && is_its_own() {
         for pid in processes(pager).into_iter().filter(|pid| *pid != peer.pid()) {
             // A process that has its number by then is not ended: it is asked once more.

@@ -4,7 +4,7 @@
 use core::ptr;
 
 use crate::call::{self, call};
-use crate::helper::APART;
+use crate::helper::CLONE_VM;
 
 // Of linux/bpf_common.h, seccomp.h and audit.h.
 const LOAD_WORD: u16 = 0x20;
@@ -28,7 +28,7 @@ const SPEC_ALLOW: usize = 1 << 2;
 const AF_UNIX: u32 = 1;
 
 /// All that the helper does after that, and what the kernel does in its name when it is continued.
-const ALLOWED: [usize; 25] = [
+const ALLOWED: [usize; 28] = [
     call::WRITE,
     call::CLOSE,
     call::POLL,
@@ -54,6 +54,9 @@ const ALLOWED: [usize; 25] = [
     call::PIDFD_OPEN,
     call::PIDFD_GETFD,
     call::GETTID,
+    call::FCNTL,
+    call::CLOCK_GETTIME,
+    call::FUTEX_WAITV,
 ];
 
 /// `struct sock_filter`.
@@ -92,9 +95,9 @@ const fn steps() -> [Step; STEPS] {
     all[2] = step(LOAD_WORD, NUMBER, 0, 0);
     all[3] = step(JUMP_IF_AT_LEAST, X32_BIT, deny - 4, 0);
     let sockets = BEFORE + ALLOWED.len();
-    let clones = sockets + 3;
+    let unshares = sockets + 3;
     all[4] = step(JUMP_IF_EQUAL, call::SOCKET as u32, sockets - 5, 0);
-    all[5] = step(JUMP_IF_EQUAL, call::CLONE as u32, clones - 6, 0);
+    all[5] = step(JUMP_IF_EQUAL, call::UNSHARE as u32, unshares - 6, 0);
     let mut at = 0;
     while at < ALLOWED.len() {
         let here = BEFORE + at;
@@ -105,9 +108,9 @@ const fn steps() -> [Step; STEPS] {
     all[sockets - 1].if_not = (deny - sockets) as u8;
     all[sockets] = step(LOAD_WORD, FIRST_ARGUMENT, 0, 0);
     all[sockets + 1] = step(JUMP_IF_EQUAL, AF_UNIX, allow - sockets - 2, 0);
-    // A process apart has this filter, too.
-    all[clones] = step(LOAD_WORD, FIRST_ARGUMENT, 0, 0);
-    all[clones + 1] = step(JUMP_IF_EQUAL, APART as u32, allow - clones - 2, 0);
+    // The question whether another process has this memory changes nothing.
+    all[unshares] = step(LOAD_WORD, FIRST_ARGUMENT, 0, 0);
+    all[unshares + 1] = step(JUMP_IF_EQUAL, CLONE_VM as u32, allow - unshares - 2, 0);
     all[allow] = step(RETURN, RETURN_ALLOW, 0, 0);
     all
 }

@@ -7,32 +7,33 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::call::{self, call, start_thread};
 use crate::environment::socket_path;
 use crate::filter;
-use crate::filtered::{Apart, advance, stage, take_pipe};
 use crate::protocol::{
     Control, MAP_ANEW, MESSAGE_BYTES, Message, RUNS_MAX, Run, holder, kind, work,
 };
-use crate::{END_WORD, FOR_FORKS, ForForks, PATH_BYTES, WATCHED};
+use crate::{FOR_FORKS, ForForks, PATH_BYTES, WATCHED};
 
 /// The helper's stack, all the memory that is its own.
 const STACK_BYTES: usize = 64 << 10;
 
 const PAGE_BYTES: u64 = 4096;
 
-// Of linux/sched.h: an ordinary thread except for the working directory (CLONE_FS) and the list of
-// semaphore adjustments (CLONE_SYSVSEM). A thread that shares its directory with another may not
-// enter a mount namespace. A thread that shares the list has one, which kcmp(2) shows.
-const CLONE_VM: usize = 0x100;
+// Of linux/sched.h.
+pub(crate) const CLONE_VM: usize = 0x100;
+const CLONE_FS: usize = 0x200;
 const CLONE_FILES: usize = 0x400;
 const CLONE_SIGHAND: usize = 0x800;
 const CLONE_THREAD: usize = 0x1_0000;
+const CLONE_UNTRACED: usize = 0x80_0000;
 
-/// A thread with a table of files of its own.
-pub(crate) const THREAD: usize = CLONE_VM | CLONE_SIGHAND | CLONE_THREAD;
+/// A process with the program's memory and files. No debugger follows it, and its parent gets no
+/// signal at its end.
+const PROCESS: usize = CLONE_VM | CLONE_FILES | CLONE_UNTRACED;
 
-/// A process with the helper's memory, files and working directory, of whose end its parent is not
-/// told.
-pub(crate) const APART: usize = CLONE_VM | CLONE_FILES | CLONE_FS;
-const CLONE_FS: usize = 0x200;
+/// A thread with a table of files of its own: an ordinary one except for the working directory
+/// (CLONE_FS) and the list of semaphore adjustments (CLONE_SYSVSEM). A thread that shares its
+/// directory with another may not enter a mount namespace. A thread that shares the list has one,
+/// which kcmp(2) shows.
+const THREAD: usize = CLONE_VM | CLONE_SIGHAND | CLONE_THREAD;
 
 const PROT_READ: usize = 1;
 const PROT_READ_WRITE: usize = 3;
@@ -54,16 +55,21 @@ const CAPABILITY_VERSION_3: u64 = 0x2008_0522;
 
 const FUTEX_WAIT_PRIVATE: usize = 128;
 const FUTEX_WAKE_PRIVATE: usize = 129;
+const FUTEX_WAKE: usize = 1;
+/// Of futex_waitv(2): a word of 32 bits, which another process may have mapped.
+const FUTEX_SHARED_32: u32 = 2;
+const CLOCK_MONOTONIC: usize = 1;
 
 const SIG_SETMASK: usize = 2;
-pub(crate) const SIGKILL: usize = 9;
+const SIGKILL: usize = 9;
 const EPERM: u32 = 1;
 const ENOENT: u32 = 2;
-pub(crate) const EINTR: u32 = 4;
+const EINTR: u32 = 4;
 const EAGAIN: u32 = 11;
 const ENOMEM: u32 = 12;
 const EEXIST: u32 = 17;
 const EINVAL: u32 = 22;
+const ETIMEDOUT: u32 = 110;
 const ECONNREFUSED: u32 = 111;
 const MSG_PEEK_DONTWAIT: usize = 2 | 0x40;
 
@@ -81,6 +87,10 @@ const O_CLOEXEC_NONBLOCK: usize = 0o2_000_000 | 0o4_000;
 /// long: in turns of others on this processor.
 const PAUSES_MAX: u32 = 1000;
 const YIELDS: u32 = 4;
+
+/// How long the helper waits for a command, in milliseconds, until it looks whether supervisor and
+/// program are there still. Both tell of their ends earlier, as a rule.
+const LOOK_AGAIN_MS: u64 = 1000;
 
 /// Turns between two checks that the supervisor which holds the lock still exists.
 const LOOK_EVERY: u32 = 1024;
@@ -123,34 +133,123 @@ pub(crate) fn read_link<'a>(path: &[u8], into: &'a mut [u8]) -> &'a [u8] {
 }
 
 /// Starts the helper, which keeps the `door` if there is one, and closes all else. Where that fails
-/// the program runs as it would without us.
+/// the program runs as it would without us. The program has one thread.
 pub(crate) fn start(hello: u32, door: Option<u32>) {
     let Some(stack) = new_stack(STACK_BYTES) else { return };
-    // A copy of the table of files takes longer, and is needed where the program closes the door.
-    let files = if door.is_some() { 0 } else { CLONE_FILES };
     // The lowest part of the stack tells what to begin with.
     let first: *mut Start = ptr::with_exposed_provenance_mut(stack);
+    let end_word = end_word();
+    let start = Start {
+        hello,
+        door,
+        end_word,
+        program: ask(call::GETPID, [0; 6]).unwrap_or(1),
+        tie: AtomicU64::new(0),
+        socket: AtomicU32::new(0),
+        has_started: AtomicU32::new(0),
+        has_no_rights: AtomicU32::new(0),
+    };
     // SAFETY: memory that was mapped just now, for this.
-    unsafe { first.write(Start { hello, door, has_no_rights: AtomicU32::new(0) }) };
-    set_coming(true);
+    unsafe { first.write(start) };
+    // SAFETY: written above; it stays mapped, and what changes is atomic.
+    let start = unsafe { &*first };
     let started = without_signals(|| {
-        // SAFETY: the stack is the helper's alone, and `main` keeps to it.
-        unsafe { start_thread(THREAD | files, stack + STACK_BYTES, main, stack) }
+        start_process(start, stack) || {
+            // A copy of the table of files takes longer, and is needed where the program closes the
+            // door.
+            let files = if door.is_some() { 0 } else { CLONE_FILES };
+            // SAFETY: the stack is the helper's alone, and `main` keeps to it.
+            unsafe { start_thread(THREAD | files, stack + STACK_BYTES, main, stack) }.is_ok()
+        }
     });
-    if started.is_err() {
-        set_coming(false);
+    if !started {
         let _ = ask(call::MUNMAP, [stack, STACK_BYTES, 0, 0, 0, 0]);
         return;
     }
     if users().contains(&0) || has_capabilities() {
-        // SAFETY: written above; it stays mapped, and what changes is atomic.
-        let Start { has_no_rights, .. } = unsafe { &*first };
         // The program goes on once no thread of it has rights that it may give up.
-        while has_no_rights.load(Ordering::Acquire) == 0 {
-            let at = ptr::from_ref(has_no_rights).addr();
+        while start.has_no_rights.load(Ordering::Acquire) == 0 {
+            let at = ptr::from_ref(&start.has_no_rights).addr();
             let _ = ask(call::FUTEX, [at, FUTEX_WAIT_PRIVATE, 0, 0, 0, 0]);
         }
     }
+}
+
+/// Starts the helper as a process; `false` where it has to be a thread:
+///
+/// - The program is the one that its orphans become children of, and might wait for the helper.
+/// - The kernel does not tell where the program's end can be seen.
+/// - There is no connection to the supervisor, or no descriptor for it in the program's table. The
+///   kernel names the supervisor the process that connects: it has to be the program.
+fn start_process(start: &Start, stack: usize) -> bool {
+    const WAIT_ALL: usize = 0x4000_0000;
+    if start.end_word == 0 || adopts_orphans(start.program) {
+        return false;
+    }
+    let Ok(socket) = connect(start.door) else { return false };
+    start.socket.store(socket as u32, Ordering::Relaxed);
+    // SAFETY: the stack is that process's alone, and `step_out` keeps to it.
+    let between = unsafe { start_thread(PROCESS, stack + STACK_BYTES, step_out, stack) };
+    if let Ok(between) = between {
+        while ask(call::WAIT4, [between, 0, WAIT_ALL, 0, 0, 0]) == Err(EINTR) {}
+    }
+    close(socket as u32);
+    start.has_started.load(Ordering::Acquire) == 1
+}
+
+/// Whether this process becomes the parent of descendants that lose theirs.
+fn adopts_orphans(own: usize) -> bool {
+    const PR_GET_CHILD_SUBREAPER: usize = 37;
+    let mut is_subreaper = 0_u32;
+    let at = ptr::from_mut(&mut is_subreaper).addr();
+    let _ = ask(call::PRCTL, [PR_GET_CHILD_SUBREAPER, at, 0, 0, 0, 0]);
+    own == 1 || is_subreaper != 0
+}
+
+/// A process between the program and the helper, which starts the helper and ends: so the helper is
+/// no child of the program's. The program waits for it.
+extern "C" fn step_out(stack: usize) -> ! {
+    let first: *const Start = ptr::with_exposed_provenance(stack);
+    // SAFETY: the program wrote it there; it stays mapped, and what changes is atomic.
+    let start = unsafe { &*first };
+    let tied = keep_only(Some(start.socket.load(Ordering::Relaxed))).and_then(|()| {
+        let _ = ask(call::SETPGID, [0; 6]);
+        tie(start.program)
+    });
+    if let Ok([one, other]) = tied {
+        start.tie.store(one as u64 | (other as u64) << 32, Ordering::Relaxed);
+        // SAFETY: the lower half of the stack is the helper's alone, and `main` keeps to it.
+        let helper = unsafe {
+            start_thread(PROCESS | CLONE_FS, stack + STACK_BYTES / 2, main, stack)
+        };
+        if helper.is_ok() {
+            start.has_started.store(1, Ordering::Release);
+        }
+    }
+    let _ = ask(call::EXIT_GROUP, [0; 6]);
+    unreachable!()
+}
+
+const F_SETFL: usize = 4;
+
+/// Ties the program's life to the helper's: a pair of sockets, both ends the helper's. If the
+/// helper ends by whatever cause, the kernel closes one end first, and kills the program by the
+/// signal that it sends for the other one.
+fn tie(program: usize) -> Result<[i32; 2], u32> {
+    const F_SETOWN: usize = 8;
+    const F_SETSIG: usize = 10;
+    const ASYNC: usize = 0o2_0000;
+    let mut pair = [0_i32; 2];
+    let at = pair.as_mut_ptr().addr();
+    ask(call::SOCKETPAIR, [UNIX_PACKETS[0], UNIX_PACKETS[1], 0, at, 0, 0])?;
+    for end in pair {
+        let set = |what, value| ask(call::FCNTL, [end as usize, what, value, 0, 0, 0]);
+        // With the program's rights: by these the kernel sends the signal.
+        set(F_SETOWN, program)?;
+        set(F_SETSIG, SIGKILL)?;
+        set(F_SETFL, ASYNC)?;
+    }
+    Ok(pair)
 }
 
 /// Address of the word that the kernel clears when the calling thread ends; 0 where the kernel does
@@ -183,34 +282,81 @@ pub(crate) fn without_signals<T>(start: impl FnOnce() -> T) -> T {
     started
 }
 
-/// Whether a helper is on its way.
-fn set_coming(comes: bool) {
-    // SAFETY: null, or memory that stays mapped and is all atomics.
-    if let Some(for_forks) = unsafe { FOR_FORKS.load(Ordering::Relaxed).as_ref() } {
-        for_forks.comes.store(u32::from(comes), Ordering::Release);
-    }
-}
-
 /// What a helper begins with.
 struct Start {
     hello: u32,
     door: Option<u32>,
+    /// As [`end_word`] tells it.
+    end_word: usize,
+    /// The program's process.
+    program: usize,
+    /// The two descriptors of [`tie`].
+    tie: AtomicU64,
+    /// A connection to the supervisor.
+    socket: AtomicU32,
+    /// 1 once the helper is a process.
+    has_started: AtomicU32,
     /// 1 once the helper has given up its rights, or ends: a futex.
     has_no_rights: AtomicU32,
+}
+
+impl Start {
+    fn tied(&self) -> Tied {
+        let tie = self.tie.load(Ordering::Relaxed);
+        let ends = (tie != 0).then(|| [tie as u32, (tie >> 32) as u32]);
+        Tied { end_word: self.end_word, ends }
+    }
+}
+
+/// How the helper and its program know of each other's end.
+#[derive(Clone, Copy)]
+struct Tied {
+    end_word: usize,
+    /// The ends of [`tie`]; `None` of a thread, which ends with its process.
+    ends: Option<[u32; 2]>,
+}
+
+impl Tied {
+    /// Ends the helper, whose program runs on, or has ended.
+    fn end(&self) -> ! {
+        for end in self.ends.into_iter().flatten() {
+            let _ = ask(call::FCNTL, [end as usize, F_SETFL, 0, 0, 0, 0]);
+        }
+        let _ = ask(call::EXIT, [0; 6]);
+        unreachable!()
+    }
+
+    /// What is at the word now; `None` of a thread.
+    fn word(&self) -> Option<u32> {
+        self.ends?;
+        let word: *const AtomicU32 = ptr::with_exposed_provenance(self.end_word);
+        // SAFETY: the program has it as long as its first thread; then it may have unmapped it,
+        // and the helper ends with its program.
+        Some(unsafe { &*word }.load(Ordering::Relaxed))
+    }
+
+    /// Whether no program has this memory any more: it has ended, or is another one.
+    fn is_alone(&self) -> bool {
+        // The kernel does nothing but answer: EINVAL where others have it.
+        self.ends.is_some() && ask(call::UNSHARE, [CLONE_VM, 0, 0, 0, 0, 0]).is_ok()
+    }
 }
 
 extern "C" fn main(stack: usize) -> ! {
     let first: *const Start = ptr::with_exposed_provenance(stack);
     // SAFETY: the thread that started the helper wrote it there; it stays mapped.
-    let Start { hello, door, has_no_rights } = unsafe { &*first };
-    let (hello, door) = (*hello, *door);
-    let come = come(hello, door);
+    let start = unsafe { &*first };
+    let (hello, tied) = (start.hello, start.tied());
+    let come = match tied.ends {
+        Some(_) => Ok(arrive(hello, start.socket.load(Ordering::Relaxed) as usize)),
+        None => come(hello, start.door),
+    };
     give_up_rights();
-    has_no_rights.store(1, Ordering::Release);
-    let at = ptr::from_ref(has_no_rights).addr();
+    start.has_no_rights.store(1, Ordering::Release);
+    let at = ptr::from_ref(&start.has_no_rights).addr();
     let _ = ask(call::FUTEX, [at, FUTEX_WAKE_PRIVATE, 1, 0, 0, 0]);
     let failed = match come {
-        Ok(come) => match Helper::meet(hello, stack, &come) {
+        Ok(come) => match Helper::meet(hello, stack, &come, tied) {
             Ok(helper) => helper.work(),
             Err(failed) => failed,
         },
@@ -228,9 +374,7 @@ extern "C" fn main(stack: usize) -> ! {
             end_program(NO_SUPERVISOR);
         }
     }
-    set_coming(false);
-    let _ = ask(call::EXIT, [0; 6]);
-    unreachable!()
+    tied.end()
 }
 
 /// The error of a connection to the supervisor, if there is none. One that is being killed may have
@@ -277,14 +421,18 @@ enum Failed {
 /// Does all that takes the program's rights.
 fn come(hello: u32, door: Option<u32>) -> Result<Come, u32> {
     keep_only(door)?;
-    run_soon();
     let socket = connect(door);
     // The variable belongs to the parent: this process gets its own.
     door.into_iter().for_each(close);
-    let socket = socket?;
+    Ok(arrive(hello, socket?))
+}
+
+/// Likewise, with a connection.
+fn arrive(hello: u32, socket: usize) -> Come {
+    run_soon();
     let is_known = hello == kind::HELLO_FORK && WATCHED.load(Ordering::Relaxed);
     let make = || ask(call::USERFAULTFD, [O_CLOEXEC_NONBLOCK, 0, 0, 0, 0, 0]).ok();
-    Ok(Come { socket, userfaultfd: if is_known { None } else { make() } })
+    Come { socket, userfaultfd: if is_known { None } else { make() } }
 }
 
 /// Becomes a thread that has nothing of its program but one descriptor.
@@ -413,7 +561,7 @@ struct Helper {
     socket: usize,
     userfaultfd: usize,
     control: &'static Control,
-    stack: usize,
+    tied: Tied,
     /// Where staging begins and ends, without the page by which the supervisor knows the program.
     staging: (usize, usize),
 }
@@ -484,7 +632,7 @@ struct Move {
 impl Helper {
     /// Makes itself known to the supervisor. Where that fails the program runs as it would without
     /// us.
-    fn meet(hello: u32, stack: usize, come: &Come) -> Result<Helper, Failed> {
+    fn meet(hello: u32, stack: usize, come: &Come, tied: Tied) -> Result<Helper, Failed> {
         let socket = come.socket;
         let refused = |_| Failed::Refused;
         let [secret, more] = if hello == kind::HELLO_FORK { read_secret() } else { [0; 2] };
@@ -534,12 +682,17 @@ impl Helper {
         // SAFETY: null, or memory that stays mapped and is all atomics.
         let for_forks = unsafe { FOR_FORKS.load(Ordering::Relaxed).as_ref() };
         let identity = for_forks.map_or(0, page_of_identity);
-        let end_word = END_WORD.load(Ordering::Relaxed);
-        let ready = [staging, staging_bytes, identity, end_word].map(|word| word as u64);
+        let ready = [staging, staging_bytes, identity, tied.end_word].map(|word| word as u64);
         // The helper keeps it open too: with the supervisor gone, memory that is not there must not
         // read as zeros.
-        send(socket, Message::new(kind::READY, ready), Some(userfaultfd as i32))
-            .ok_or(Failed::Lost)?;
+        let own = tied.ends.and_then(|_| {
+            let pid = ask(call::GETPID, [0; 6]).ok()?;
+            ask(call::PIDFD_OPEN, [pid, 0, 0, 0, 0, 0]).ok()
+        });
+        let descriptors = [userfaultfd as i32, own.map_or(-1, |own| own as i32)];
+        let ready = try_send(socket, Message::new(kind::READY, ready), descriptors);
+        own.into_iter().for_each(|own| close(own as u32));
+        ready.map_err(|_| Failed::Lost)?;
         if let Some(for_forks) = for_forks {
             let page = staging + staging_bytes - PAGE_BYTES as usize;
             for_forks.page.store(page, Ordering::Relaxed);
@@ -548,59 +701,62 @@ impl Helper {
             for_forks.control.store(ptr::from_ref(control).cast_mut(), Ordering::Release);
         }
         let staging = (staging, staging + staging_bytes - PAGE_BYTES as usize);
-        Ok(Helper { socket, userfaultfd, control, stack, staging })
+        Ok(Helper { socket, userfaultfd, control, tied, staging })
     }
 
+    /// Carries out commands until the program ends, or becomes another one.
     fn work(&self) -> ! {
+        let (mut rung, mut look_after) = (0, LOOK_AGAIN_MS);
         loop {
-            self.hear();
+            let bell = self.control.bell.load(Ordering::Acquire);
+            if bell != rung {
+                rung = bell;
+                self.answer_bell();
+                continue;
+            }
+            let word = self.tied.word();
+            // glibc has a thread's number there, musl a lock that is mostly free. The kernel clears
+            // the word before the memory is let go.
+            if word == Some(0) && self.tied.is_alone() {
+                self.tied.end();
+            }
+            let Err(errno) = self.wait(bell, word, look_after) else { continue };
+            look_after = LOOK_AGAIN_MS;
+            if errno == ETIMEDOUT && self.is_alone() {
+                end_program(SUPERVISOR_GONE);
+            }
         }
     }
 
-    /// Waits for a message, and does what it says.
-    fn hear(&self) {
-        match receive(self.socket) {
-            Some((message, _)) if message.kind == kind::WORK => {
-                WATCHED.store(true, Ordering::Relaxed);
-                self.carry_out();
-                if send(self.socket, Message::new(kind::DONE, []), None).is_some() {
-                    return;
-                }
-            }
-            Some((message, _)) if message.kind == kind::APART => return self.part(),
-            Some((message, _)) if message.kind == kind::END => {
-                let _ = ask(call::EXIT, [message.words[0] as usize, 0, 0, 0, 0, 0]);
-            }
-            Some(_) => return,
-            None => {}
+    fn answer_bell(&self) {
+        let code = self.control.end.load(Ordering::Relaxed);
+        if code != 0 {
+            let _ = ask(call::EXIT, [code as usize - 1, 0, 0, 0, 0, 0]);
         }
-        end_program(SUPERVISOR_GONE);
+        WATCHED.store(true, Ordering::Relaxed);
+        self.carry_out();
+        if send(self.socket, Message::new(kind::DONE, []), None).is_none() {
+            end_program(SUPERVISOR_GONE);
+        }
     }
 
-    /// Goes on as a process apart; comes back where that is not to be had.
-    fn part(&self) {
-        // SAFETY: null, or memory that stays mapped and is all atomics.
-        let for_forks = unsafe { FOR_FORKS.load(Ordering::Relaxed).as_ref() };
-        let Some(for_forks) = for_forks else { return };
-        let Helper { socket, userfaultfd, control, stack, staging } = *self;
-        if !advance(&for_forks.stage, stage::PARTS) {
-            return;
+    /// Waits until the bell is rung, or the first thread of the program ends.
+    fn wait(&self, bell: u32, word: Option<u32>, most_ms: u64) -> Result<(), u32> {
+        let until = monotonic_after(most_ms);
+        let at = ptr::from_ref(&self.control.bell).addr();
+        let awaited = |value, at| Awaited { value, at, flags: FUTEX_SHARED_32, rest: 0 };
+        let both = [
+            awaited(u64::from(bell), at as u64),
+            awaited(u64::from(word.unwrap_or(0)), self.tied.end_word as u64),
+        ];
+        let count = 1 + usize::from(word.is_some());
+        let until = until.as_ptr().addr();
+        let waited = [both.as_ptr().addr(), count, 0, until, CLOCK_MONOTONIC, 0];
+        if ask(call::FUTEX_WAITV, waited)? == 1 {
+            // Somebody else may wait for it, and the kernel, or musl, wakes but one.
+            let _ = ask(call::FUTEX, [self.tied.end_word, FUTEX_WAKE, 1, 0, 0, 0]);
         }
-        let started = take_pipe(&for_forks.pipe).and_then(|pipe| {
-            // The helper needs less than half of its stack until it ends. What it wrote there at
-            // first is not used any more.
-            let first: *mut Apart = ptr::with_exposed_provenance_mut(stack);
-            // SAFETY: the lowest part of this helper's own stack.
-            unsafe { first.write(Apart { socket, userfaultfd, control, pipe, stack, staging }) };
-            // SAFETY: the lower half of the stack is that process's from now on.
-            unsafe { start_thread(APART, stack + STACK_BYTES / 2, go_on_apart, stack) }
-        });
-        match started {
-            Ok(_) => {
-                let _ = ask(call::EXIT, [0; 6]);
-            }
-            Err(_) => for_forks.stage.store(stage::REFUSED, Ordering::Release),
-        }
+        Ok(())
     }
 
     fn carry_out(&self) {
@@ -831,37 +987,22 @@ impl Helper {
     }
 }
 
-/// The process apart.
-extern "C" fn go_on_apart(stack: usize) -> ! {
-    let first: *const Apart = ptr::with_exposed_provenance(stack);
-    // SAFETY: the helper wrote it there; it stays mapped.
-    let Apart { socket, userfaultfd, control, pipe, stack, staging } = *unsafe { &*first };
-    let helper = Helper { socket, userfaultfd, control, stack, staging };
-    let own = ask(call::GETTID, [0; 6]).unwrap_or(0);
-    control.apart.store(own as u32, Ordering::Relaxed);
-    // SAFETY: null, or memory that stays mapped and is all atomics.
-    let for_forks = unsafe { FOR_FORKS.load(Ordering::Relaxed).as_ref() };
-    if let Some(for_forks) = for_forks {
-        for_forks.thread.store(own, Ordering::Relaxed);
-    }
-    let byte = 1_u8;
-    let _ = ask(call::WRITE, [pipe, ptr::from_ref(&byte).addr(), 1, 0, 0, 0]);
-    if let Some(for_forks) = for_forks {
-        for_forks.has_written.store(1, Ordering::Release);
-    }
-    loop {
-        // Two of `struct pollfd`: the descriptor, what is asked for (POLLIN), what is so.
-        let mut polled = [socket as u64 | 1 << 32, pipe as u64];
-        let _ = ask(call::POLL, [polled.as_mut_ptr().addr(), 2, usize::MAX, 0, 0, 0]);
-        let [heard, ended] = polled.map(|one| one >> 48 != 0);
-        if ended {
-            // The program has ended, or is another one.
-            let _ = ask(call::EXIT_GROUP, [0; 6]);
-        }
-        if heard {
-            helper.hear();
-        }
-    }
+/// `struct futex_waitv`.
+#[repr(C)]
+struct Awaited {
+    value: u64,
+    at: u64,
+    flags: u32,
+    rest: u32,
+}
+
+/// `struct timespec`: so long after now.
+fn monotonic_after(milliseconds: u64) -> [u64; 2] {
+    let mut time = [0_u64; 2];
+    let _ = ask(call::CLOCK_GETTIME, [CLOCK_MONOTONIC, time.as_mut_ptr().addr(), 0, 0, 0, 0]);
+    let [seconds, nanoseconds] = time;
+    let nanoseconds = nanoseconds + milliseconds * 1_000_000;
+    [seconds + nanoseconds / 1_000_000_000, nanoseconds % 1_000_000_000]
 }
 
 /// Bytes that were moved and not counted, of a move that has failed: EEXIST, or EAGAIN where some
@@ -993,7 +1134,7 @@ fn connect_by_door(door: u32) -> Result<usize, u32> {
     let at = pair.as_mut_ptr().addr();
     ask(call::SOCKETPAIR, [UNIX_PACKETS[0], UNIX_PACKETS[1], 0, at, 0, 0])?;
     let [kept, given] = pair;
-    let sent = try_send(door as usize, Message::new(kind::CONNECT, []), Some(given));
+    let sent = try_send(door as usize, Message::new(kind::CONNECT, []), [given, -1]);
     let _ = ask(call::CLOSE, [given as usize, 0, 0, 0, 0, 0]);
     sent.map(|_| kept as usize)
 }
@@ -1006,25 +1147,27 @@ fn advise(from: &AtomicU64, bytes: &AtomicU64, advice: usize) -> Result<usize, u
 
 /// Sends a message, with a descriptor or none.
 fn send(socket: usize, message: Message, descriptor: Option<i32>) -> Option<()> {
-    try_send(socket, message, descriptor).ok()
+    try_send(socket, message, [descriptor.unwrap_or(-1), -1]).ok()
 }
 
-fn try_send(socket: usize, message: Message, descriptor: Option<i32>) -> Result<(), u32> {
+/// Sends a message, with the descriptors before a -1.
+fn try_send(socket: usize, message: Message, descriptors: [i32; 2]) -> Result<(), u32> {
     let mut bytes = message.to_bytes();
     let buffer = Buffer { base: bytes.as_mut_ptr().addr(), bytes: MESSAGE_BYTES };
+    let count = descriptors.iter().filter(|descriptor| **descriptor >= 0).count();
     let mut extra = Extra {
-        bytes: EXTRA_HEAD_BYTES + size_of::<i32>(),
+        bytes: EXTRA_HEAD_BYTES + count * size_of::<i32>(),
         level: SOL_SOCKET,
         kind: SCM_RIGHTS,
-        descriptors: [descriptor.unwrap_or(-1), -1, -1],
+        descriptors: [descriptors[0], descriptors[1], -1],
     };
     let header = Header {
         name: 0,
         name_bytes: 0,
         buffers: ptr::from_ref(&buffer).addr(),
         buffer_count: 1,
-        extra: descriptor.map_or(0, |_| ptr::from_mut(&mut extra).addr()),
-        extra_bytes: descriptor.map_or(0, |_| size_of::<Extra>()),
+        extra: if count > 0 { ptr::from_mut(&mut extra).addr() } else { 0 },
+        extra_bytes: if count > 0 { extra.bytes.next_multiple_of(8) } else { 0 },
         flags: 0,
     };
     loop {

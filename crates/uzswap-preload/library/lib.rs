@@ -1,18 +1,20 @@
-//! The preload library that `uzswap run` puts into a program. It starts a thread, the helper, which
-//! gives the supervisor a userfaultfd of the program's memory. The helper also does the work that
-//! only a thread of the program may do: it moves pages to staging and discards memory.
+//! The preload library that `uzswap run` puts into a program. It starts a process that has the
+//! program's memory, the helper, which gives the supervisor a userfaultfd of that memory. The helper
+//! also does the work that only who has the memory may do: it moves pages to staging and discards
+//! memory.
 //!
 //! The helper has its own table of files, so the program sees none of ours and may close all of its
 //! own. The helper uses its own stack and system calls alone: no C library, no thread-local memory,
-//! no memory of the program, because any of that may be evicted at that moment.
+//! no memory of the program, because any of that may be evicted at that moment. No count of the
+//! program's threads or children has the helper in it.
 
 #![no_std]
 
+mod by_call;
 mod call;
 mod environment;
 mod exec;
 mod filter;
-mod filtered;
 mod helper;
 mod memory;
 mod memory_file;
@@ -32,11 +34,6 @@ const PATH_BYTES: usize = 108;
 /// Parts of the program's memory are watched. In the program's own memory, so that a fork has it.
 static WATCHED: AtomicBool = AtomicBool::new(false);
 
-/// Address of the word that the kernel clears when the program's first thread ends; 0 where it is
-/// not known. In musl it is a lock that each thread takes before it ends. Written once, before the
-/// program's `main`.
-static END_WORD: AtomicUsize = AtomicUsize::new(0);
-
 /// State of the helper that a fork needs. All zero means no helper; a child of any kind of fork
 /// finds this memory all zero.
 struct ForForks {
@@ -47,14 +44,6 @@ struct ForForks {
     /// The helper's thread, and the door in its table of files.
     thread: AtomicUsize,
     door: AtomicUsize,
-    /// 1 while a helper comes that is not ready.
-    comes: AtomicU32,
-    /// Of [`filtered::stage`]: whether the helper is a process apart.
-    stage: AtomicU32,
-    /// The helper's end of the pipe, in the program's table of files, while it becomes that.
-    pipe: AtomicU32,
-    /// 1 once the process apart has written to it.
-    has_written: AtomicU32,
 }
 
 /// The door in the program's table of files, while threads fork that lend it to their children.
@@ -135,8 +124,7 @@ unsafe extern "C" {
 // libraries lack is null.
 core::arch::global_asm!(
     ".weak __register_atfork",
-    ".weak pthread_atfork",
-    ".weak __lsan_do_leak_check"
+    ".weak pthread_atfork"
 );
 
 /// The address of a weak symbol; 0 if the program's libraries lack it.
@@ -203,20 +191,10 @@ extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *cons
     }
     environment::keep(path, preloaded);
     at_fork(will_fork, has_forked, forked);
-    END_WORD.store(helper::end_word(), Ordering::Relaxed);
     FOR_FORKS.store(helper::memory_for_forks(), Ordering::Relaxed);
     // Its children have helpers in any case.
     if !insists_on_one_thread() {
         helper::start(kind::HELLO_EXEC, None);
-        part_where_threads_are_stopped();
-    }
-}
-
-/// The leak sanitizer stops all threads of the program (ptrace(2)), and then reads all of its
-/// memory. The helper has to be none of them.
-fn part_where_threads_are_stopped() {
-    if weak_address!("__lsan_do_leak_check") != 0 {
-        filtered::part_from_helper();
     }
 }
 
@@ -264,7 +242,6 @@ extern "C" fn forked() {
     helper::read_secret();
     let door = LENT_DOOR.take_in_child();
     helper::start(kind::HELLO_FORK, door);
-    part_where_threads_are_stopped();
     door.into_iter().for_each(helper::close);
 }
 

@@ -7,7 +7,7 @@
 //!                             <------    Welcome, with descriptors: control memory, the door, and
 //!                                        a userfaultfd or the device to make one
 //!   Ready, with the userfaultfd --->     (fills a page by it, and reads that of the process)
-//!                             <------    Work: a command is in the control memory
+//!                             <------    the bell: a command is in the control memory
 //!   Done                      ------>
 //! ```
 //!
@@ -49,17 +49,12 @@ pub mod kind {
     pub const READY: u32 = 6;
     /// From the helper: it cannot, and ends.
     pub const CANNOT: u32 = 7;
-    /// From the supervisor: there is a command.
-    pub const WORK: u32 = 8;
     /// From the helper: the command was carried out.
     pub const DONE: u32 = 9;
-    /// From the supervisor: all other threads have ended, each by itself. The program's exit code
-    /// is that of the last thread.
+    /// From the supervisor: the program runs as it would without a helper, which ends.
     pub const END: u32 = 10;
     /// From the helper, through the door: a connection comes along.
     pub const CONNECT: u32 = 11;
-    /// From the supervisor: go on as a process apart.
-    pub const APART: u32 = 12;
 }
 
 /// A packet. The words mean something else in each kind.
@@ -74,7 +69,7 @@ pub struct Message {
     /// of identity, 0 and 0 for none. WELCOME: bytes of staging wanted. READY: address and bytes of
     /// staging, address of the page of identity, address of the word that the kernel clears when
     /// the first thread ends (0: not known). CANNOT: an errno, and 1 if it is of the
-    /// memory for staging, 0 if of the userfaultfd. END: an exit code.
+    /// memory for staging, 0 if of the userfaultfd.
     pub words: [u64; WORDS],
 }
 
@@ -176,10 +171,11 @@ pub struct Control {
     /// From this number on, counted from 1, forks are announced by a touch of the last page of
     /// staging; 0: never.
     pub tell_forks_from: AtomicU32,
-    /// 1 where the program asks, by a touch of that page, for a helper that is no thread of it.
-    pub wants_apart: AtomicU32,
-    /// That helper, as its PID namespace numbers it; 0 before.
-    pub apart: AtomicU32,
+    /// The supervisor adds 1 for each command, and wakes the helper, which waits for that (futex).
+    pub bell: AtomicU32,
+    /// To a helper that is a thread: all other threads have ended, each by itself. An exit code and
+    /// 1: the program's is that of the last thread.
+    pub end: AtomicU32,
     /// Of [`work`].
     pub work: AtomicU32,
     /// Runs of the command.

@@ -214,21 +214,6 @@ impl Server {
         }
     }
 
-    /// A program is about to set a seccomp filter for all of its threads: its helper becomes a
-    /// process apart. Where it cannot, the kernel refuses the filter.
-    pub(super) fn will_part(&mut self, space: &mut Space, address: u64) {
-        let page = address / PAGE * PAGE..(address / PAGE + 1) * PAGE;
-        let is_let = space.let_fork(page.clone());
-        self.to_wake.push((Arc::clone(&space.uffd), page));
-        if is_let && let Err(error) = space.part_from_helper() {
-            let pid = space.pid.unwrap_or(0);
-            self.pager.warn(&format!(
-                "the helper of process {pid} cannot become a process of its own: {error}; the \
-                 kernel refuses a seccomp filter for all threads"
-            ));
-        }
-    }
-
     /// How many children of a process are none that are known.
     fn unknown_children(&self, space: &Space) -> u32 {
         let Some(pid) = space.pid else { return 0 };

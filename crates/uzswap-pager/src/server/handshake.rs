@@ -181,12 +181,20 @@ enum Stage {
     Greeting(Message),
     Welcomed(Welcomed),
     /// It has said that it is ready, with a userfaultfd; the proof is due once no mapping changes.
-    Proving(Welcomed, Message, Option<Foreign>),
+    Proving(Welcomed, Message, Sent),
     /// The kernel has refused it something, with this errno.
     Unable {
         errno: u64,
         is_of_staging: bool,
     },
+}
+
+/// What a helper that is ready sends along.
+#[derive(Debug)]
+struct Sent {
+    userfaultfd: Foreign,
+    /// The helper, if it is a process: its program has made the connection.
+    helper: Option<Foreign>,
 }
 
 /// What is known of a helper that was welcomed.
@@ -304,7 +312,7 @@ impl Server {
     fn go_on_with(&mut self, id: u32, stage: Stage) {
         let done = match stage {
             Stage::Greeting(hello) => self.welcome(id, hello).map(Some),
-            Stage::Proving(welcomed, ready, fd) => self.meet(id, welcomed, ready, fd),
+            Stage::Proving(welcomed, ready, sent) => self.meet(id, welcomed, ready, sent),
             Stage::Unable { errno, is_of_staging } => {
                 let error = io::Error::from_raw_os_error(errno as i32);
                 let pid = self.pending[&id].peer.pid();
@@ -404,7 +412,7 @@ impl Server {
         id: u32,
         welcomed: Welcomed,
         ready: Message,
-        fd: Option<Foreign>,
+        sent: Sent,
     ) -> io::Result<Option<Stage>> {
         let [start, bytes, identity, end_word] = ready.words;
         let staging = memory(start, bytes)?;
@@ -425,6 +433,8 @@ impl Server {
             return Err(io::Error::from_raw_os_error(libc::EMFILE));
         }
         let page = staging.end - PAGE;
+        let helper = sent.helper.as_ref().map(|helper| helper.as_fd().try_clone_to_owned());
+        let helper = helper.transpose()?.map(Peer::new).transpose()?;
         let (space, files) = match welcomed.space {
             Some(space) => {
                 // It may have ended, and been found dead, since it said hello.
@@ -433,20 +443,20 @@ impl Server {
                 if child.pid.is_some() {
                     return Err(io::ErrorKind::PermissionDenied.into());
                 }
-                let files = ProcessFiles::open(&peer)?;
+                let files = ProcessFiles::open(&peer, helper.as_ref())?;
                 match prove(&child.uffd, &files, page) {
                     Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {
                         drop(child);
-                        return Ok(Some(Stage::Proving(welcomed, ready, fd)));
+                        return Ok(Some(Stage::Proving(welcomed, ready, sent)));
                     }
                     proved => proved?,
                 }
                 (space, files)
             }
             None => {
-                let uffd = Userfaultfd::from_stranger(fd.ok_or(io::ErrorKind::InvalidData)?)?;
+                let uffd = Userfaultfd::from_stranger(sent.userfaultfd)?;
                 uffd.api(RUN_FEATURES)?;
-                let files = ProcessFiles::open(&peer)?;
+                let files = ProcessFiles::open(&peer, helper.as_ref())?;
                 prove(&uffd, &files, page)?;
                 if self.has_space_with_memory_of(files.thread) {
                     return Err(io::ErrorKind::AlreadyExists.into());
@@ -526,16 +536,17 @@ fn send_away(connection: &impl AsFd) {
 impl Stage {
     /// The stage after a message, if that was due.
     fn next(self, message: Message, mut descriptors: Vec<Foreign>) -> io::Result<Stage> {
-        let fd = descriptors.pop();
-        let is_alone = descriptors.is_empty();
+        let count = descriptors.len();
         match (self, message.kind) {
-            (Stage::Connected, kind::HELLO_EXEC | kind::HELLO_FORK) if fd.is_none() => {
+            (Stage::Connected, kind::HELLO_EXEC | kind::HELLO_FORK) if count == 0 => {
                 Ok(Stage::Greeting(message))
             }
-            (Stage::Welcomed(welcomed), kind::READY) if is_alone => {
-                Ok(Stage::Proving(welcomed, message, fd))
+            (Stage::Welcomed(welcomed), kind::READY) if (1..=2).contains(&count) => {
+                let userfaultfd = descriptors.remove(0);
+                let sent = Sent { userfaultfd, helper: descriptors.pop() };
+                Ok(Stage::Proving(welcomed, message, sent))
             }
-            (Stage::Welcomed(_), kind::CANNOT) if is_alone => {
+            (Stage::Welcomed(_), kind::CANNOT) if count == 0 => {
                 let [errno, is_of_staging, ..] = message.words;
                 Ok(Stage::Unable { errno, is_of_staging: is_of_staging == 1 })
             }

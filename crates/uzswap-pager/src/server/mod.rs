@@ -346,10 +346,7 @@ impl Server {
                 drop(drawn.take());
                 // At the fork, both sides keep the processors busy.
                 desk.company.leave();
-                match space.wants_helper_apart() {
-                    true => self.will_part(&mut space, address),
-                    false => self.will_fork(&mut space, address),
-                }
+                self.will_fork(&mut space, address);
                 continue;
             }
             let access = match (wp, write) {
@@ -365,10 +362,9 @@ impl Server {
             if space.has_all_workers {
                 desk.company.keep_several();
             } else {
-                drawn = desk.company.keep(known, space.thread);
+                drawn = desk.company.keep(known, space.pid, space.thread);
             }
-            let is_helper =
-                known.is_some() && known == space.thread || space.is_helper_apart(thread);
+            let is_helper = known.is_some() && known == space.thread;
             let by = if is_helper { By::Helper } else { By::Program };
             let round = self.pager.rounds.load(Ordering::Relaxed);
             let fault = Waiting {

@@ -11,7 +11,6 @@ use super::staging::STAGING_PAGES;
 use super::words::LISTS;
 use super::{PAGE, Space};
 use crate::family::Family;
-use crate::process_files::threads;
 use crate::ranges::{Ranges, count};
 use uzswap_sys::process;
 
@@ -357,10 +356,7 @@ impl Space {
             return Some(stacks);
         }
         let mut spared = stacks;
-        for thread in threads(self.thread?).ok()? {
-            if Some(thread) == self.thread {
-                continue;
-            }
+        for thread in self.files.as_ref()?.threads() {
             // None on its way in or out, or it is a thread of another kind.
             let list = process::robust_list(thread).ok().filter(|list| LISTS.contains(list))?;
             let page = list / PAGE * PAGE;
@@ -373,9 +369,9 @@ impl Space {
         Some(spared)
     }
 
-    /// Whether it has more threads than one and the helper.
+    /// Whether it has more threads than one.
     pub(crate) fn has_threads(&self) -> bool {
-        self.thread.is_some_and(|thread| threads(thread).is_ok_and(|threads| threads.count() > 2))
+        self.files.as_ref().is_some_and(|files| files.threads().count() > 1)
     }
 
     /// Nobody has pages of it any more.

@@ -50,7 +50,7 @@ use super::family::Member;
 use super::hand::Hand;
 use super::helper::{Command, Helper};
 use super::peer::Peer;
-use super::process_files::{ProcessFiles, Size, has_locked_memory, number_in_namespace, threads};
+use super::process_files::{ProcessFiles, Size, has_locked_memory, number_in_namespace};
 use super::ranges::Ranges;
 use super::refaults::Refaults;
 use super::source_mix::SourceMix;
@@ -315,27 +315,6 @@ impl Space {
         self.files = Some(Arc::new(files));
     }
 
-    /// Whether a touch of the page that tells of forks asks for a helper that is no thread of the
-    /// program.
-    pub(crate) fn wants_helper_apart(&self) -> bool {
-        self.helper.as_ref().is_some_and(|helper| helper.is_wanted_apart())
-    }
-
-    /// Has the helper go on as a process apart. A thread of it that stays takes its place here.
-    pub(crate) fn part_from_helper(&mut self) -> io::Result<()> {
-        let parts = (self.peer.clone(), self.thread, self.helper());
-        let (Some(peer), Some(thread), Some(helper)) = parts else { return Ok(()) };
-        helper.note_wish_to_part();
-        let files = ProcessFiles::of_witness(&peer, thread)?;
-        self.look_by(files, peer.pid());
-        helper.part()
-    }
-
-    /// Whether the userfaultfd tells of a helper that is a process apart by this number.
-    pub(crate) fn is_helper_apart(&self, number: u32) -> bool {
-        self.helper.as_ref().is_some_and(|helper| helper.is_process(number))
-    }
-
     /// The thread that the userfaultfd tells of by this number; `None` where that is not known, or
     /// costs more than a fault to find out: the kernel tells the number in the thread's own PID
     /// namespace.
@@ -354,7 +333,7 @@ impl Space {
                 return None;
             }
             let is_it = |&thread: &u32| number_in_namespace(thread) == Some(number);
-            threads(self.thread?).ok()?.find(is_it)
+            self.files.as_ref()?.threads().find(is_it)
         })
     }
 
@@ -423,23 +402,22 @@ impl Space {
         self.uffd.is_memory_gone()
     }
 
-    /// Whether its process, or the helper alone, was stopped. A helper that is a process apart
-    /// works on, while a sanitizer has stopped all threads of the program.
+    /// Whether the helper was stopped, alone or with its process.
     pub(super) fn is_stopped(&self) -> bool {
-        let is_apart = self.helper.as_ref().is_some_and(|helper| helper.is_apart());
-        !is_apart && self.thread.is_some_and(process::is_stopped)
+        self.thread.is_some_and(process::is_stopped)
     }
 
-    /// The helper ends where it alone is left of its process: threads that end one by one leave it
+    /// A helper that is a thread ends where it alone is left of its process: threads that end one by one leave it
     /// there. The exit code is that of the last one, of which the kernel keeps nothing: as a rule,
     /// it is the first one, of which it does.
     pub(super) fn end_helper_left_alone(&self) {
-        let (Some(pid), Some(thread), Some(helper)) = (self.pid, self.thread, self.helper()) else {
+        let (Some(pid), Some(files), Some(helper)) = (self.pid, &self.files, self.helper()) else {
             return;
         };
         // The first thread is told as long as there is another.
         if let Some(code) = process::first_thread_code(pid)
-            && threads(thread).is_ok_and(|all| all.count() <= 2)
+            && files.has_helper_as_thread()
+            && files.threads().count() <= 1
         {
             helper.end(code);
         }

@@ -10,7 +10,7 @@ use super::inheritance::ForkAdvice;
 use super::words::LISTS;
 use super::{PAGE, Space, pages};
 use crate::mappings::Mapping;
-use crate::process_files::{ProcessFiles, Size, threads};
+use crate::process_files::{ProcessFiles, Size};
 use crate::ranges::{Ranges, count};
 use crate::{SpaceLock, lock};
 use uzswap_sys::process;
@@ -389,8 +389,8 @@ impl Registering {
         if self.stacks < STACKS_MIN {
             return false;
         }
-        let threads = || threads(files.thread).map_or(0, |threads| threads.count());
-        let most = self.stacks_max.get_or_insert_with(|| STACKS_MIN + threads() * 2);
+        let most = || STACKS_MIN + files.threads().count() * 2;
+        let most = self.stacks_max.get_or_insert_with(most);
         self.stacks >= *most
     }
 }

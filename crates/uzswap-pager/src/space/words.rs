@@ -7,7 +7,6 @@ use std::io;
 use std::ops::Range;
 
 use super::PAGE;
-use crate::process_files::threads;
 use crate::ranges::Ranges;
 use crate::{SpaceLock, lock};
 use uzswap_sys::process;
@@ -98,9 +97,9 @@ pub(crate) fn leave_words_of_threads(space: &SpaceLock) {
         (space.files.clone(), space.words.looked_at)
     };
     let Some(files) = files else { return };
-    // Of one with no threads but its first and the helper nobody joins any, or waits for one.
-    let Some(threads) = threads(files.thread).ok().map(Vec::from_iter) else { return };
-    if threads.len() <= 2 {
+    let threads: Vec<u32> = files.threads().collect();
+    // Of one with no thread but its first nobody joins any, or waits for one.
+    if threads.len() <= 1 {
         return;
     }
     // An error where it has ended.
