@@ -5,6 +5,7 @@
 //! Longer: UZSWAP_HOSTILE_SECONDS, for each attack (2). Others: UZSWAP_HOSTILE_SEED.
 
 mod enemy;
+mod process_tree;
 use uzswap_testing::trials;
 
 use std::collections::BTreeSet;
@@ -316,30 +317,23 @@ fn modes() {
 
 /// No two helpers hold the same socket: one could connect it to itself.
 fn door_of_one() {
-    let sockets = |pid: &str| -> BTreeSet<PathBuf> {
-        let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
-        let is_helper = |task: &PathBuf| {
-            fs::read_to_string(task.join("comm")).is_ok_and(|name| name == "uzswap-helper\n")
-        };
-        let helpers = tasks.map(|task| task.unwrap().path()).filter(is_helper);
-        let files = helpers.flat_map(|task| fs::read_dir(task.join("fd")).into_iter().flatten());
+    let sockets = |pid: u32| -> BTreeSet<PathBuf> {
+        let files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten();
         let links = files.filter_map(|file| fs::read_link(file.unwrap().path()).ok());
         links.filter(|link| link.to_string_lossy().starts_with("socket:")).collect()
     };
     let place = open_folder();
     let run = Waiting::start_with("022", place.path(), "sleep 100 & echo ready; cat; kill $!");
-    let children = format!("/proc/{0}/task/{0}/children", run.child.id());
-    let shell = fs::read_to_string(children).unwrap().split_whitespace().next().unwrap().to_owned();
     let since = Instant::now();
     loop {
-        let children = format!("/proc/{shell}/task/{shell}/children");
-        let children = fs::read_to_string(children).unwrap();
-        let all: Vec<&str> = children.split_whitespace().chain([&*shell]).collect();
-        let held: Vec<BTreeSet<PathBuf>> = all.iter().map(|pid| sockets(pid)).collect();
-        // The shell, sleep and cat: each has its connection and its door.
-        if held.len() == 3 && held.iter().all(|held| held.len() == 2) {
+        let mut helpers = process_tree::all_below(run.child.id());
+        helpers.retain(|pid| process_tree::is_helper(*pid));
+        let held: Vec<BTreeSet<PathBuf>> = helpers.into_iter().map(sockets).collect();
+        // The shell, sleep and cat: each has its connection, its door, and the pair by which the
+        // program ends with the helper.
+        if held.len() == 3 && held.iter().all(|held| held.len() == 4) {
             let together: BTreeSet<&PathBuf> = held.iter().flatten().collect();
-            assert_eq!(together.len(), 6, "{held:?}");
+            assert_eq!(together.len(), 12, "{held:?}");
             break;
         }
         assert!(since.elapsed() < Duration::from_secs(20), "{held:?}");
@@ -556,7 +550,7 @@ for thread in threads:
     assert!(seconds / pages < 300e-6, "a page that leaves takes long: {told}");
 }
 
-/// A program that gives up root's rights must not have a thread that keeps them. The program can
+/// A program that gives up root's rights must not have a helper that keeps them. The program can
 /// still leave a core file.
 fn rights_of_helper() {
     let place = open_folder();
@@ -566,10 +560,10 @@ fn rights_of_helper() {
     let program = program.split_whitespace().next().unwrap().to_owned();
     let since = Instant::now();
     loop {
-        let tasks = fs::read_dir(format!("/proc/{program}/task")).unwrap();
-        let mut all = tasks.map(|task| task.unwrap().path().join("status"));
-        let status = all.find_map(|path| {
-            fs::read_to_string(path).ok().filter(|status| status.contains("uzswap-helper"))
+        let below = process_tree::all_below(run.child.id());
+        let status = below.into_iter().find_map(|pid| {
+            let status = fs::read_to_string(format!("/proc/{pid}/status")).ok();
+            status.filter(|status| status.contains("uzswap-helper"))
         });
         let status = status.expect("it has a helper");
         let line = |name: &str| {

@@ -15,7 +15,6 @@ const OTHER_SOCKET: &str = "its UZSWAP_SOCKET is not that of this run";
 const NOT_FOUND: &str = "its loader has not loaded the library of the run, as in another root \
                          folder";
 const VALGRIND: &str = "it runs under valgrind";
-const ZYGOTE: &str = "it is a zygote of chromium";
 const FORKED: &str = "it was forked and has no helper, as after a fork by system call";
 const NO_HELPER: &str = "it has no helper";
 
@@ -24,7 +23,6 @@ const NO_HELPER: &str = "it has no helper";
 pub(super) struct Facts {
     maps: Vec<u8>,
     environment: Vec<u8>,
-    arguments: Vec<u8>,
     auxiliary: Vec<u8>,
     /// The first bytes of its program.
     program: Vec<u8>,
@@ -41,7 +39,6 @@ impl Facts {
         Facts {
             maps: read("maps"),
             environment: read("environ"),
-            arguments: read("cmdline"),
             auxiliary: read("auxv"),
             program,
         }
@@ -64,7 +61,7 @@ impl Facts {
             return Some(OTHER_SOCKET);
         }
         if is_mapped(LIBRARY_NAME) {
-            return has(&self.arguments, b"\0--type=zygote\0").then_some(ZYGOTE);
+            return None;
         }
         if !self.variable("LD_PRELOAD").is_some_and(|value| has(value, LIBRARY_NAME.as_bytes())) {
             return Some(ENVIRONMENT);
@@ -166,8 +163,7 @@ mod tests {
             ..Facts::default()
         };
         let reason = |facts: Facts| facts.reason(Path::new("/tmp/uzswap-x/1"));
-        let arguments = b"chrome\0--type=zygote\0".to_vec();
-        assert_eq!(reason(Facts { arguments, ..loaded(ours) }), Some(ZYGOTE));
+        assert_eq!(reason(loaded(ours)), None);
         let program = b"\x7fELF\x01".to_vec();
         assert_eq!(reason(Facts { program, ..loaded(ours) }), Some(OF_32_BITS));
         for (value, expected) in [(0, None), (1, Some(SETUID))] {

@@ -1,6 +1,5 @@
 //! The helper: a thread in the program that carries out the supervisor's commands.
 
-use core::ffi::CStr;
 use core::ptr;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -55,6 +54,7 @@ const CAPABILITY_VERSION_3: u64 = 0x2008_0522;
 
 const FUTEX_WAIT_PRIVATE: usize = 128;
 const FUTEX_WAKE_PRIVATE: usize = 129;
+const FUTEX_WAIT: usize = 0;
 const FUTEX_WAKE: usize = 1;
 /// Of futex_waitv(2): a word of 32 bits, which another process may have mapped.
 const FUTEX_SHARED_32: u32 = 2;
@@ -304,13 +304,14 @@ impl Start {
     fn tied(&self) -> Tied {
         let tie = self.tie.load(Ordering::Relaxed);
         let ends = (tie != 0).then(|| [tie as u32, (tie >> 32) as u32]);
-        Tied { end_word: self.end_word, ends }
+        Tied { program: self.program, end_word: self.end_word, ends }
     }
 }
 
 /// How the helper and its program know of each other's end.
 #[derive(Clone, Copy)]
 struct Tied {
+    program: usize,
     end_word: usize,
     /// The ends of [`tie`]; `None` of a thread, which ends with its process.
     ends: Option<[u32; 2]>,
@@ -368,10 +369,10 @@ extern "C" fn main(stack: usize) -> ! {
     {
         // Parts of the memory may be kept by the supervisor since before the fork.
         if hello == kind::HELLO_FORK && WATCHED.load(Ordering::Relaxed) {
-            end_program(SUPERVISOR_GONE);
+            end_program(Some(tied), SUPERVISOR_GONE);
         }
         if is_deserted(hello, errno) {
-            end_program(NO_SUPERVISOR);
+            end_program(Some(tied), NO_SUPERVISOR);
         }
     }
     tied.end()
@@ -562,6 +563,7 @@ struct Helper {
     userfaultfd: usize,
     control: &'static Control,
     tied: Tied,
+    door: i32,
     /// Where staging begins and ends, without the page by which the supervisor knows the program.
     staging: (usize, usize),
 }
@@ -701,17 +703,25 @@ impl Helper {
             for_forks.control.store(ptr::from_ref(control).cast_mut(), Ordering::Release);
         }
         let staging = (staging, staging + staging_bytes - PAGE_BYTES as usize);
-        Ok(Helper { socket, userfaultfd, control, tied, staging })
+        Ok(Helper { socket, userfaultfd, control, tied, door, staging })
     }
 
     /// Carries out commands until the program ends, or becomes another one.
     fn work(&self) -> ! {
-        let (mut rung, mut look_after) = (0, LOOK_AGAIN_MS);
+        let (mut rung, mut lent, mut ends_in_ms) = (0, 0, 1);
         loop {
             let bell = self.control.bell.load(Ordering::Acquire);
             if bell != rung {
                 rung = bell;
                 self.answer_bell();
+                continue;
+            }
+            let wish = self.control.wish.load(Ordering::Acquire);
+            if wish != lent {
+                lent = wish;
+                let _ = self.lend_door();
+                self.control.lent.store(lent, Ordering::Release);
+                wake(&self.control.lent);
                 continue;
             }
             let word = self.tied.word();
@@ -720,10 +730,16 @@ impl Helper {
             if word == Some(0) && self.tied.is_alone() {
                 self.tied.end();
             }
-            let Err(errno) = self.wait(bell, word, look_after) else { continue };
-            look_after = LOOK_AGAIN_MS;
-            if errno == ETIMEDOUT && self.is_alone() {
-                end_program(SUPERVISOR_GONE);
+            let most_ms = match word {
+                Some(0) => {
+                    ends_in_ms = (ends_in_ms * 2).min(LOOK_AGAIN_MS);
+                    ends_in_ms
+                }
+                _ => LOOK_AGAIN_MS,
+            };
+            let waited = self.wait([bell, wish], word, most_ms);
+            if waited == Err(ETIMEDOUT) && self.is_alone() {
+                end_program(Some(self.tied), SUPERVISOR_GONE);
             }
         }
     }
@@ -736,27 +752,49 @@ impl Helper {
         WATCHED.store(true, Ordering::Relaxed);
         self.carry_out();
         if send(self.socket, Message::new(kind::DONE, []), None).is_none() {
-            end_program(SUPERVISOR_GONE);
+            end_program(Some(self.tied), SUPERVISOR_GONE);
         }
     }
 
-    /// Waits until the bell is rung, or the first thread of the program ends.
-    fn wait(&self, bell: u32, word: Option<u32>, most_ms: u64) -> Result<(), u32> {
+    /// Waits until the supervisor or the program wants something, or the first thread of the
+    /// program ends.
+    fn wait(&self, known: [u32; 2], word: Option<u32>, most_ms: u64) -> Result<(), u32> {
         let until = monotonic_after(most_ms);
-        let at = ptr::from_ref(&self.control.bell).addr();
-        let awaited = |value, at| Awaited { value, at, flags: FUTEX_SHARED_32, rest: 0 };
-        let both = [
-            awaited(u64::from(bell), at as u64),
-            awaited(u64::from(word.unwrap_or(0)), self.tied.end_word as u64),
+        let Control { bell, wish, .. } = self.control;
+        let awaited = |value: u32, at: usize| Awaited {
+            value: u64::from(value),
+            at: at as u64,
+            flags: FUTEX_SHARED_32,
+            rest: 0,
+        };
+        let all = [
+            awaited(known[0], ptr::from_ref(bell).addr()),
+            awaited(known[1], ptr::from_ref(wish).addr()),
+            awaited(word.unwrap_or(0), self.tied.end_word),
         ];
-        let count = 1 + usize::from(word.is_some());
+        let count = 2 + usize::from(word.is_some());
         let until = until.as_ptr().addr();
-        let waited = [both.as_ptr().addr(), count, 0, until, CLOCK_MONOTONIC, 0];
-        if ask(call::FUTEX_WAITV, waited)? == 1 {
+        let waited = [all.as_ptr().addr(), count, 0, until, CLOCK_MONOTONIC, 0];
+        if ask(call::FUTEX_WAITV, waited)? == 2 {
             // Somebody else may wait for it, and the kernel, or musl, wakes but one.
             let _ = ask(call::FUTEX, [self.tied.end_word, FUTEX_WAKE, 1, 0, 0, 0]);
         }
         Ok(())
+    }
+
+    /// Sends the door to the program, which has changed its user.
+    fn lend_door(&self) -> Result<(), u32> {
+        let name = self.control.lend_to.load(Ordering::Relaxed).to_ne_bytes();
+        let mut address = Address { family: 1, path: [0; PATH_BYTES] };
+        address.path[..NAME_BYTES].copy_from_slice(&name[..NAME_BYTES]);
+        let at = ptr::from_ref(&address).addr();
+        let socket = ask(call::SOCKET, [UNIX_PACKETS[0], UNIX_PACKETS[1], 0, 0, 0, 0])?;
+        let bytes = size_of::<u16>() + NAME_BYTES;
+        let sent = ask(call::CONNECT, [socket, at, bytes, 0, 0, 0]).and_then(|_| {
+            try_send(socket, Message::new(kind::CONNECT, []), [self.door, -1])
+        });
+        close(socket as u32);
+        sent
     }
 
     fn carry_out(&self) {
@@ -863,7 +901,7 @@ impl Helper {
             let _ = ask(call::YIELD, [0; 6]);
             turns = turns.wrapping_add(1);
             if turns.is_multiple_of(LOOK_EVERY) && self.is_alone() {
-                end_program(SUPERVISOR_GONE);
+                end_program(Some(self.tied), SUPERVISOR_GONE);
             }
         }
     }
@@ -926,7 +964,7 @@ impl Helper {
             if asked.is_err() {
                 // Before the supervisor may look.
                 let rest = moved + part;
-                part += moved_untold(to + rest, from + rest, bytes - rest);
+                part += self.moved_untold(to + rest, from + rest, bytes - rest);
             }
             moved += part;
             run.moved.store(moved, Ordering::Relaxed);
@@ -985,6 +1023,30 @@ impl Helper {
         let address = ptr::from_mut(&mut order).addr();
         ask(call::IOCTL, [self.userfaultfd, UFFDIO_COPY, address, 0, 0, 0]) == Err(EAGAIN)
     }
+
+    /// Bytes that were moved and not counted, of a move that has failed: EEXIST, or EAGAIN where some
+    /// were counted before. Linux 6.18 moves several pages at once. If the program writes to the first
+    /// one meanwhile, the kernel moves them in a second try and then tries once more, because the
+    /// -EAGAIN of the first try is still set. They are there, and not where they were: nobody fills
+    /// that before the supervisor has read of it.
+    fn moved_untold(&self, to: u64, from: u64, bytes: u64) -> u64 {
+        let is_moved = |at: &u64| self.is_resident(to + at) && !self.is_resident(from + at);
+        let pages = (0..bytes).step_by(PAGE_BYTES as usize).take_while(is_moved).count();
+        pages as u64 * PAGE_BYTES
+    }
+
+    fn is_resident(&self, page: u64) -> bool {
+        let mut told = 0_u8;
+        loop {
+            let at = ptr::from_mut(&mut told).addr();
+            match ask(call::MINCORE, [page as usize, PAGE_BYTES as usize, at, 0, 0, 0]) {
+                Ok(_) => return told & 1 == 1,
+                Err(ENOMEM) => return false, // the program has unmapped it
+                Err(EAGAIN) => {}
+                Err(_) => end_program(Some(self.tied), UNTOLD),
+            }
+        }
+    }
 }
 
 /// `struct futex_waitv`.
@@ -1003,30 +1065,6 @@ fn monotonic_after(milliseconds: u64) -> [u64; 2] {
     let [seconds, nanoseconds] = time;
     let nanoseconds = nanoseconds + milliseconds * 1_000_000;
     [seconds + nanoseconds / 1_000_000_000, nanoseconds % 1_000_000_000]
-}
-
-/// Bytes that were moved and not counted, of a move that has failed: EEXIST, or EAGAIN where some
-/// were counted before. Linux 6.18 moves several pages at once. If the program writes to the first
-/// one meanwhile, the kernel moves them in a second try and then tries once more, because the
-/// -EAGAIN of the first try is still set. They are there, and not where they were: nobody fills
-/// that before the supervisor has read of it.
-fn moved_untold(to: u64, from: u64, bytes: u64) -> u64 {
-    let is_moved = |at: &u64| is_resident(to + at) && !is_resident(from + at);
-    let pages = (0..bytes).step_by(PAGE_BYTES as usize).take_while(is_moved).count();
-    pages as u64 * PAGE_BYTES
-}
-
-fn is_resident(page: u64) -> bool {
-    let mut told = 0_u8;
-    loop {
-        let at = ptr::from_mut(&mut told).addr();
-        match ask(call::MINCORE, [page as usize, PAGE_BYTES as usize, at, 0, 0, 0]) {
-            Ok(_) => return told & 1 == 1,
-            Err(ENOMEM) => return false, // the program has unmapped it
-            Err(EAGAIN) => {}
-            Err(_) => end_program(UNTOLD),
-        }
-    }
 }
 
 /// Maps staging, where the kernel finds room or over what was there.
@@ -1091,7 +1129,62 @@ pub(crate) fn borrow_door(for_forks: &ForForks) -> Option<u32> {
     let door = for_forks.door.load(Ordering::Relaxed);
     let lent = ask(call::PIDFD_GETFD, [pidfd, door, 0, 0, 0, 0]);
     let _ = ask(call::CLOSE, [pidfd, 0, 0, 0, 0, 0]);
-    lent.ok().map(|door| door as u32)
+    lent.or_else(|_| ask_for_door(for_forks, helper)).ok().map(|door| door as u32)
+}
+
+/// Likewise, where the program has not the right to take it: it has changed its user.
+fn ask_for_door(for_forks: &ForForks, helper: usize) -> Result<usize, u32> {
+    // SAFETY: null, or the helper's memory, which stays mapped and is all atomics.
+    let control = unsafe { for_forks.control.load(Ordering::Acquire).as_ref() }.ok_or(EINVAL)?;
+    let listener = ask(call::SOCKET, [UNIX_PACKETS[0], UNIX_PACKETS[1], 0, 0, 0, 0])?;
+    let lent = have_door_sent(control, listener, helper);
+    close(listener as u32);
+    lent
+}
+
+/// Takes what the helper sends to a new socket.
+fn have_door_sent(control: &Control, listener: usize, helper: usize) -> Result<usize, u32> {
+    const NONBLOCK_CLOEXEC: usize = 0o2_004_000;
+    const SO_PEERCRED: usize = 17;
+    let mut address = Address { family: 1, path: [0; PATH_BYTES] };
+    let at = ptr::from_mut(&mut address).addr();
+    // With the family alone, the kernel gives it a name.
+    ask(call::BIND, [listener, at, size_of::<u16>(), 0, 0, 0])?;
+    ask(call::LISTEN, [listener, 1, 0, 0, 0, 0])?;
+    let mut bytes = size_of::<Address>() as u32;
+    ask(call::GETSOCKNAME, [listener, at, ptr::from_mut(&mut bytes).addr(), 0, 0, 0])?;
+    let mut name = [0; size_of::<u64>()];
+    name[..NAME_BYTES].copy_from_slice(&address.path[..NAME_BYTES]);
+    control.lend_to.store(u64::from_ne_bytes(name), Ordering::Relaxed);
+    let wish = control.wish.fetch_add(1, Ordering::Release).wrapping_add(1);
+    wake(&control.wish);
+    let second = [1_u64, 0];
+    let lent = loop {
+        let lent = control.lent.load(Ordering::Acquire);
+        let at = ptr::from_ref(&control.lent).addr();
+        let wait = [at, FUTEX_WAIT, lent as usize, second.as_ptr().addr(), 0, 0];
+        if lent == wish || ask(call::FUTEX, wait) == Err(ETIMEDOUT) {
+            break lent == wish;
+        }
+    };
+    let socket = ask(call::ACCEPT4, [listener, 0, 0, NONBLOCK_CLOEXEC, 0, 0])?;
+    // `struct ucred`: anybody can find the name.
+    let mut peer = [0_u32; 3];
+    let mut bytes = size_of_val(&peer) as u32;
+    let (at, bytes) = (peer.as_mut_ptr().addr(), ptr::from_mut(&mut bytes).addr());
+    let asked = ask(call::GETSOCKOPT, [socket, 1, SO_PEERCRED, at, bytes, 0]);
+    let is_helper = lent && asked.is_ok() && peer[0] as usize == helper;
+    let sent = is_helper.then(|| receive(socket)).flatten();
+    close(socket as u32);
+    sent.map(|(_, [door, ..])| door as usize).ok_or(EPERM)
+}
+
+/// Bytes of a name in the abstract namespace that the kernel gives: a zero, and five digits.
+const NAME_BYTES: usize = 6;
+
+/// Wakes who waits for a word that others have mapped, too.
+fn wake(word: &AtomicU32) {
+    let _ = ask(call::FUTEX, [ptr::from_ref(word).addr(), FUTEX_WAKE, 1, 0, 0, 0]);
 }
 
 pub(crate) fn close(descriptor: u32) {
@@ -1206,10 +1299,9 @@ fn receive(socket: usize) -> Option<(Message, [i32; DESCRIPTORS_MAX])> {
 
 /// The program's standard error, as it is: the helper may open nothing. An error where a write may
 /// have to wait, and where the file is one of data: a database may have been opened as number 2.
-fn standard_error() -> Result<usize, u32> {
+fn standard_error(program: Option<usize>) -> Result<usize, u32> {
     const POLLOUT: u64 = 4;
-    const MAP_SHARED: usize = 1;
-    let pid = ask(call::GETPID, [0; 6])?;
+    let pid = program.map_or_else(|| ask(call::GETPID, [0; 6]), Ok)?;
     let pidfd = ask(call::PIDFD_OPEN, [pid, 0, 0, 0, 0, 0])?;
     let file = ask(call::PIDFD_GETFD, [pidfd, 2, 0, 0, 0, 0])?;
     // Files and disks can be mapped if they are open for reading, too: a log is not.
@@ -1224,10 +1316,22 @@ fn standard_error() -> Result<usize, u32> {
     }
 }
 
-/// Ends the program, with a message on its standard error.
-pub(crate) fn end_program(message: &[u8]) -> ! {
+/// Ends the program where this library has failed.
+pub(crate) fn end_failed(message: &[u8]) -> ! {
+    end_program(None, message)
+}
+
+/// Ends the program, with a message on its standard error if the helper may write there. A helper
+/// of a program of root's has no such right, unless it is a thread. The program ends with a helper
+/// that is a process.
+fn end_program(tied: Option<Tied>, message: &[u8]) -> ! {
+    if let Some(tied) = tied
+        && tied.is_alone()
+    {
+        tied.end();
+    }
     // Where nobody reads it, the program is ended all the same.
-    if let Ok(file) = standard_error() {
+    if let Ok(file) = standard_error(tied.map(|tied| tied.program)) {
         let _ = ask(call::WRITE, [file, message.as_ptr().addr(), message.len(), 0, 0, 0]);
     }
     loop {

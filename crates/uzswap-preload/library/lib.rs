@@ -192,19 +192,7 @@ extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *cons
     environment::keep(path, preloaded);
     at_fork(will_fork, has_forked, forked);
     FOR_FORKS.store(helper::memory_for_forks(), Ordering::Relaxed);
-    // Its children have helpers in any case.
-    if !insists_on_one_thread() {
-        helper::start(kind::HELLO_EXEC, None);
-    }
-}
-
-/// Whether this process is a zygote of chromium or electron. A zygote forks all other processes,
-/// and exits if it finds more than one thread of its own (links of /proc/self/task).
-fn insists_on_one_thread() -> bool {
-    const ZYGOTE: &[u8] = b"\0--type=zygote\0"; // mostly the first argument
-    let mut arguments = [0; 1024];
-    let bytes = helper::read_file(c"/proc/self/cmdline", &mut arguments);
-    arguments[..bytes].windows(ZYGOTE.len()).any(|part| part == ZYGOTE)
+    helper::start(kind::HELLO_EXEC, None);
 }
 
 /// Runs before a fork.
@@ -301,7 +289,7 @@ pub unsafe extern "C" fn madvise(address: *mut c_void, length: usize, advice: c_
 
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
-    helper::end_program(
+    helper::end_failed(
         b"uzswap: the helper failed; the program was ended, because parts of its memory are \
           outside of it\n",
     )

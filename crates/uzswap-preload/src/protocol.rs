@@ -17,7 +17,8 @@
 //!
 //! A helper connects by the path of a socket. After chroot(2) or in a mount namespace its program
 //! does not reach that path. Then the helper sends one end of a pair of sockets through the *door*.
-//! Each helper holds a door of its own, and lends it to its program for the moment of a fork.
+//! Each helper holds a door of its own, and lends it to its program for the moment of a fork. A
+//! program that has not the rights to take it from the helper asks for it.
 
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
@@ -176,6 +177,13 @@ pub struct Control {
     /// To a helper that is a thread: all other threads have ended, each by itself. An exit code and
     /// 1: the program's is that of the last thread.
     pub end: AtomicU32,
+    /// The program adds 1 where it needs the door, and waits until `lent` is as much (futexes): the
+    /// helper sends the door to a socket, which has the name `lend_to`.
+    pub wish: AtomicU32,
+    /// As far as the helper has sent it, or failed to.
+    pub lent: AtomicU32,
+    /// The first bytes of a name in the abstract namespace, which the kernel gave.
+    pub lend_to: AtomicU64,
     /// Of [`work`].
     pub work: AtomicU32,
     /// Runs of the command.

@@ -46,12 +46,15 @@ pub(crate) fn name(pid: u32) -> String {
     name.trim_end().to_owned()
 }
 
-/// Whether a process has a thread of this name.
-pub(crate) fn has_thread(pid: u32, name: &str) -> bool {
-    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    let mut names =
-        threads.filter_map(|thread| fs::read_to_string(thread.path().join("comm")).ok());
-    names.any(|found| found.trim_end() == name)
+/// Whether a process is managed: its helper maps what it shares with the supervisor.
+pub(crate) fn is_managed(pid: u32) -> bool {
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    maps.contains("/memfd:uzswap-control")
+}
+
+/// Whether a process is a helper, which has the memory of another one.
+pub(crate) fn is_helper(pid: u32) -> bool {
+    name(pid) == "uzswap-helper"
 }
 
 /// Anonymous memory of a process, its part of what it shares with others; 0 once it has ended.
@@ -73,7 +76,8 @@ pub(crate) fn output_and_peak(command: &mut Command) -> io::Result<(Output, u64)
         let sampler = scope.spawn(|| {
             let mut peak = 0;
             while !is_over.load(Ordering::Relaxed) {
-                peak = peak.max(all_below(pid).into_iter().map(anonymous_bytes).sum());
+                let programs = all_below(pid).into_iter().filter(|pid| !is_helper(*pid));
+                peak = peak.max(programs.map(anonymous_bytes).sum());
                 thread::sleep(EVERY);
             }
             peak
