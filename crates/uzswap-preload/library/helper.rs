@@ -88,9 +88,13 @@ const O_CLOEXEC_NONBLOCK: usize = 0o2_000_000 | 0o4_000;
 const PAUSES_MAX: u32 = 1000;
 const YIELDS: u32 = 4;
 
-/// How long the helper waits for a command, in milliseconds, until it looks whether supervisor and
-/// program are there still. Both tell of their ends earlier, as a rule.
-const LOOK_AGAIN_MS: u64 = 1000;
+/// How long the helper waits for a command, in microseconds, until it looks whether the supervisor
+/// is there still: a file tells of that no sooner.
+const LOOK_AGAIN_US: u64 = 1_000_000;
+
+/// Likewise at first, once the program's first thread has ended or is about to become another
+/// program: whether the memory is let go. Twice as long each time.
+const LET_GO_US: u64 = 50;
 
 /// Turns between two checks that the supervisor which holds the lock still exists.
 const LOOK_EVERY: u32 = 1024;
@@ -708,7 +712,7 @@ impl Helper {
 
     /// Carries out commands until the program ends, or becomes another one.
     fn work(&self) -> ! {
-        let (mut rung, mut lent, mut ends_in_ms) = (0, 0, 1);
+        let (mut rung, mut lent, mut look_after) = (0, 0, LET_GO_US);
         loop {
             let bell = self.control.bell.load(Ordering::Acquire);
             if bell != rung {
@@ -730,14 +734,12 @@ impl Helper {
             if word == Some(0) && self.tied.is_alone() {
                 self.tied.end();
             }
-            let most_ms = match word {
-                Some(0) => {
-                    ends_in_ms = (ends_in_ms * 2).min(LOOK_AGAIN_MS);
-                    ends_in_ms
-                }
-                _ => LOOK_AGAIN_MS,
+            let most = if word == Some(0) { look_after } else { LOOK_AGAIN_US };
+            let waited = self.wait([bell, wish], word, most);
+            look_after = match waited {
+                Ok(()) => LET_GO_US,
+                Err(_) => (look_after * 2).min(LOOK_AGAIN_US),
             };
-            let waited = self.wait([bell, wish], word, most_ms);
             if waited == Err(ETIMEDOUT) && self.is_alone() {
                 end_program(Some(self.tied), SUPERVISOR_GONE);
             }
@@ -758,8 +760,8 @@ impl Helper {
 
     /// Waits until the supervisor or the program wants something, or the first thread of the
     /// program ends.
-    fn wait(&self, known: [u32; 2], word: Option<u32>, most_ms: u64) -> Result<(), u32> {
-        let until = monotonic_after(most_ms);
+    fn wait(&self, known: [u32; 2], word: Option<u32>, most: u64) -> Result<(), u32> {
+        let until = monotonic_after(most);
         let Control { bell, wish, .. } = self.control;
         let awaited = |value: u32, at: usize| Awaited {
             value: u64::from(value),
@@ -1059,11 +1061,11 @@ struct Awaited {
 }
 
 /// `struct timespec`: so long after now.
-fn monotonic_after(milliseconds: u64) -> [u64; 2] {
+fn monotonic_after(microseconds: u64) -> [u64; 2] {
     let mut time = [0_u64; 2];
     let _ = ask(call::CLOCK_GETTIME, [CLOCK_MONOTONIC, time.as_mut_ptr().addr(), 0, 0, 0, 0]);
     let [seconds, nanoseconds] = time;
-    let nanoseconds = nanoseconds + milliseconds * 1_000_000;
+    let nanoseconds = nanoseconds + microseconds * 1000;
     [seconds + nanoseconds / 1_000_000_000, nanoseconds % 1_000_000_000]
 }
 

@@ -497,9 +497,11 @@ impl Server {
 
 impl Server {
     /// Whether a process is managed already: it has one helper, and counts once. The memory of the
-    /// program that it was before an exec(2) is gone.
+    /// program that it was before an exec(2) is gone, or its helper's for a moment.
     fn has_space_of(&self, pid: u32) -> bool {
-        let is_of_it = |space: &Space| space.pid == Some(pid) && !space.is_dead();
+        let is_of_it = |space: &Space| {
+            space.pid == Some(pid) && !space.is_dead() && space.has_memory_of_its_process()
+        };
         self.spaces.values().any(|space| is_of_it(&lock(space)))
     }
 

@@ -21,6 +21,7 @@ mod staging;
 mod watching;
 mod words;
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
@@ -395,6 +396,15 @@ impl Space {
         if let Some(helper) = &self.helper {
             helper.let_go(changed);
         }
+    }
+
+    /// Whether its process has the memory still: that may have called exec(2) just now. `true` where
+    /// the kernel does not tell.
+    pub(crate) fn has_memory_of_its_process(&self) -> bool {
+        let Some(files) = &self.files else { return true };
+        let differs =
+            |thread| process::compare_memory(thread, files.thread).is_ok_and(Ordering::is_ne);
+        files.has_helper_as_thread() || !files.threads().all(differs)
     }
 
     /// Whether the memory is gone. Of one with a helper that tells it.
