@@ -5,6 +5,7 @@
 //! Longer: UZSWAP_HOSTILE_SECONDS, for each attack (2). Others: UZSWAP_HOSTILE_SEED.
 
 mod enemy;
+#[allow(dead_code, reason = "what is not used here is in other tests")]
 mod process_tree;
 use uzswap_testing::trials;
 

@@ -36,12 +36,7 @@ impl Facts {
         if let Ok(file) = File::open(format!("/proc/{pid}/exe")) {
             let _ = file.take(CLASS_AT as u64 + 1).read_to_end(&mut program);
         }
-        Facts {
-            maps: read("maps"),
-            environment: read("environ"),
-            auxiliary: read("auxv"),
-            program,
-        }
+        Facts { maps: read("maps"), environment: read("environ"), auxiliary: read("auxv"), program }
     }
 
     /// Why no helper will come, in a run with this socket; `None` while one may.

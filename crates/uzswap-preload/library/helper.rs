@@ -170,12 +170,17 @@ pub(crate) fn start(hello: u32, door: Option<u32>) {
         let _ = ask(call::MUNMAP, [stack, STACK_BYTES, 0, 0, 0, 0]);
         return;
     }
-    if users().contains(&0) || has_capabilities() {
-        // The program goes on once no thread of it has rights that it may give up.
-        while start.has_no_rights.load(Ordering::Acquire) == 0 {
-            let at = ptr::from_ref(&start.has_no_rights).addr();
-            let _ = ask(call::FUTEX, [at, FUTEX_WAIT_PRIVATE, 0, 0, 0, 0]);
-        }
+    wait_for_rights(start);
+}
+
+/// The program goes on once no thread of it, and no helper, has rights that it may give up.
+fn wait_for_rights(start: &Start) {
+    if !users().contains(&0) && !has_capabilities() {
+        return;
+    }
+    while start.has_no_rights.load(Ordering::Acquire) == 0 {
+        let at = ptr::from_ref(&start.has_no_rights).addr();
+        let _ = ask(call::FUTEX, [at, FUTEX_WAIT_PRIVATE, 0, 0, 0, 0]);
     }
 }
 
@@ -195,10 +200,16 @@ fn start_process(start: &Start, stack: usize) -> bool {
     // SAFETY: the stack is that process's alone, and `step_out` keeps to it.
     let between = unsafe { start_thread(PROCESS, stack + STACK_BYTES, step_out, stack) };
     if let Ok(between) = between {
+        wait_for_rights(start); // then that process has ended: one wait is enough
         while ask(call::WAIT4, [between, 0, WAIT_ALL, 0, 0, 0]) == Err(EINTR) {}
     }
     close(socket as u32);
-    start.has_started.load(Ordering::Acquire) == 1
+    let has_started = start.has_started.load(Ordering::Acquire) == 1;
+    if !has_started {
+        start.tie.store(0, Ordering::Relaxed);
+        start.has_no_rights.store(0, Ordering::Relaxed);
+    }
+    has_started
 }
 
 /// Whether this process becomes the parent of descendants that lose theirs.
@@ -223,15 +234,15 @@ extern "C" fn step_out(stack: usize) -> ! {
     if let Ok([one, other]) = tied {
         start.tie.store(one as u64 | (other as u64) << 32, Ordering::Relaxed);
         // SAFETY: the lower half of the stack is the helper's alone, and `main` keeps to it.
-        let helper = unsafe {
-            start_thread(PROCESS | CLONE_FS, stack + STACK_BYTES / 2, main, stack)
-        };
+        let helper =
+            unsafe { start_thread(PROCESS | CLONE_FS, stack + STACK_BYTES / 2, main, stack) };
         if helper.is_ok() {
             start.has_started.store(1, Ordering::Release);
+            let _ = ask(call::EXIT_GROUP, [0; 6]);
         }
     }
-    let _ = ask(call::EXIT_GROUP, [0; 6]);
-    unreachable!()
+    start.let_go_on();
+    start.tied().end()
 }
 
 const F_SETFL: usize = 4;
@@ -305,6 +316,13 @@ struct Start {
 }
 
 impl Start {
+    /// The program goes on: the helper has given up its rights, or there is none.
+    fn let_go_on(&self) {
+        self.has_no_rights.store(1, Ordering::Release);
+        let at = ptr::from_ref(&self.has_no_rights).addr();
+        let _ = ask(call::FUTEX, [at, FUTEX_WAKE_PRIVATE, 1, 0, 0, 0]);
+    }
+
     fn tied(&self) -> Tied {
         let tie = self.tie.load(Ordering::Relaxed);
         let ends = (tie != 0).then(|| [tie as u32, (tie >> 32) as u32]);
@@ -357,9 +375,7 @@ extern "C" fn main(stack: usize) -> ! {
         None => come(hello, start.door),
     };
     give_up_rights();
-    start.has_no_rights.store(1, Ordering::Release);
-    let at = ptr::from_ref(&start.has_no_rights).addr();
-    let _ = ask(call::FUTEX, [at, FUTEX_WAKE_PRIVATE, 1, 0, 0, 0]);
+    start.let_go_on();
     let failed = match come {
         Ok(come) => match Helper::meet(hello, stack, &come, tied) {
             Ok(helper) => helper.work(),
@@ -713,6 +729,9 @@ impl Helper {
     /// Carries out commands until the program ends, or becomes another one.
     fn work(&self) -> ! {
         let (mut rung, mut lent, mut look_after) = (0, 0, LET_GO_US);
+        // glibc has a thread's number there until the kernel clears it, musl a lock that is mostly
+        // free. The kernel clears the word before the memory is let go.
+        let (has_number, mut is_cleared) = (self.tied.word() != Some(0), false);
         loop {
             let bell = self.control.bell.load(Ordering::Acquire);
             if bell != rung {
@@ -728,14 +747,15 @@ impl Helper {
                 wake(&self.control.lent);
                 continue;
             }
-            let word = self.tied.word();
-            // glibc has a thread's number there, musl a lock that is mostly free. The kernel clears
-            // the word before the memory is let go.
-            if word == Some(0) && self.tied.is_alone() {
+            // Threads that run on may unmap the word of one that has ended.
+            let word = if is_cleared { None } else { self.tied.word() };
+            is_cleared |= has_number && word == Some(0);
+            let may_end = is_cleared || word == Some(0);
+            if may_end && self.tied.is_alone() {
                 self.tied.end();
             }
-            let most = if word == Some(0) { look_after } else { LOOK_AGAIN_US };
-            let waited = self.wait([bell, wish], word, most);
+            let most = if may_end { look_after } else { LOOK_AGAIN_US };
+            let waited = self.wait([bell, wish], word.filter(|_| !is_cleared), most);
             look_after = match waited {
                 Ok(()) => LET_GO_US,
                 Err(_) => (look_after * 2).min(LOOK_AGAIN_US),
@@ -792,9 +812,8 @@ impl Helper {
         let at = ptr::from_ref(&address).addr();
         let socket = ask(call::SOCKET, [UNIX_PACKETS[0], UNIX_PACKETS[1], 0, 0, 0, 0])?;
         let bytes = size_of::<u16>() + NAME_BYTES;
-        let sent = ask(call::CONNECT, [socket, at, bytes, 0, 0, 0]).and_then(|_| {
-            try_send(socket, Message::new(kind::CONNECT, []), [self.door, -1])
-        });
+        let sent = ask(call::CONNECT, [socket, at, bytes, 0, 0, 0])
+            .and_then(|_| try_send(socket, Message::new(kind::CONNECT, []), [self.door, -1]));
         close(socket as u32);
         sent
     }

@@ -122,10 +122,7 @@ unsafe extern "C" {
 
 // glibc has the first one alone, musl the second. The address of a weak symbol that the program's
 // libraries lack is null.
-core::arch::global_asm!(
-    ".weak __register_atfork",
-    ".weak pthread_atfork"
-);
+core::arch::global_asm!(".weak __register_atfork", ".weak pthread_atfork");
 
 /// The address of a weak symbol; 0 if the program's libraries lack it.
 macro_rules! weak_address {
