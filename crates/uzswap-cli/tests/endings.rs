@@ -56,7 +56,8 @@ fn main() -> ExitCode {
         ("nobody_has_to_read_what_is_told", &[], nobody_reads),
         ("the_exit_code_is_not_that_of_the_statistics", &[], stats_that_fail),
         ("the_library_is_where_it_can_be_loaded", &[], folder_that_does_not_fit),
-        ("a_program_has_no_thread_but_its_own", &[], threads),
+        ("a_program_has_no_thread_but_its_own", &["unshare", "nsenter"], threads),
+        ("an_exec_leaves_no_helper", &[], helpers_of_execs),
         ("programs_may_refuse_to_be_managed", &["env", "sleep"], refused),
         ("static_programs_clear_the_environment", &["static"], cleared_by_a_static_program),
         ("static_programs_are_told", &["static"], static_programs),
@@ -488,18 +489,46 @@ fn run_in_a_run() {
 }
 
 /// Python 3.12 warns of a fork where its process has several threads, chromium's zygote ends, and
-/// the kernel refuses other namespaces.
+/// the kernel refuses other user namespaces.
 fn threads() {
-    let script = "told() { grep Threads /proc/self/status; cut -d' ' -f20 /proc/self/stat; \
-                  ls /proc/$$/task | wc -l; cat /proc/$$/task/$$/children | wc -w; }; \
-                  told; (told; true); unshare --user true && nsenter --user=/proc/self/ns/user true; \
-                  unshare --user --map-root-user unshare --mount true; echo $?";
+    const SCRIPT: &str = r#"
+told() {
+    grep Threads /proc/self/status
+    cut -d' ' -f20 /proc/self/stat
+    ls /proc/$$/task | wc -l
+    cat /proc/$$/task/$$/children | wc -w
+}
+told
+(told; true)
+unshare --user sleep 100 & sleep 0.3
+nsenter --user=/proc/$!/ns/user true
+echo enters $?
+kill $!
+unshare --user --map-root-user unshare --mount true
+echo leaves $?
+unshare --user --map-root-user --pid sh -c 'cat /proc/version >/dev/null; echo forks $?'
+"#;
     for argument in ["--type=zygote", "--type=other"] {
-        let alone = Command::new("sh").args(["-c", script, argument]).output().unwrap();
-        let output = run("64M", &["sh", "-c", script, argument]).output().unwrap();
+        let alone = Command::new("sh").args(["-c", SCRIPT, argument]).output().unwrap();
+        let output = run("64M", &["sh", "-c", SCRIPT, argument]).output().unwrap();
         expect(&output, 0);
         assert_eq!(text(&output.stdout), text(&alone.stdout), "{}", told(&output));
     }
+}
+
+/// A helper ends where its program becomes another one, which has its own.
+fn helpers_of_execs() {
+    let script = "echo ready; exec sh -c 'exec sh -c \"exec sleep 100\"'";
+    let (mut child, _stdout) = start(&mut run("64M", &["sh", "-c", script]));
+    process_tree::wait_for("sleep and its helper", || {
+        let below = process_tree::all_below(child.id());
+        let is_sleep = |pid: &u32| process_tree::name(*pid) == "sleep";
+        let sleep = below.iter().find(|pid| is_sleep(pid))?;
+        let helpers = below.iter().filter(|pid| process_tree::is_helper(**pid)).count();
+        (process_tree::is_managed(*sleep) && helpers == 1).then_some(())
+    });
+    child.kill().unwrap();
+    child.wait().unwrap();
 }
 
 /// Runs a program that has no helper, long enough to be seen.

@@ -247,6 +247,10 @@ mod tests {
         sched_getaffinity(thread).unwrap().count()
     }
 
+    fn this_process() -> Option<u32> {
+        Some(std::process::id())
+    }
+
     #[test]
     fn a_thread_of_another_process_is_left_alone() {
         let mut company = Company::new(Arc::default());
@@ -257,7 +261,7 @@ mod tests {
         for _ in 0..2 * FAULTS_IN_A_ROW {
             company.woke = Instant::now() + ELSEWHERE;
             company.goes_on();
-            assert!(company.keep(Some(raw(stranger)), own).is_none());
+            assert!(company.keep(Some(raw(stranger)), this_process(), own).is_none());
         }
         assert!(company.place.is_none());
         assert_eq!((count(None), count(Some(stranger))), (all.count(), all.count()));
@@ -269,33 +273,33 @@ mod tests {
     fn a_thread_is_kept_company_while_it_alone_faults() {
         let Some((mut company, all, other, own)) = company() else { return };
         for _ in 1..FAULTS_IN_A_ROW {
-            assert!(company.keep(Some(raw(other.number)), own).is_none());
+            assert!(company.keep(Some(raw(other.number)), this_process(), own).is_none());
             company.give_way();
             assert!(!company.gives_way());
         }
-        company.keep(Some(raw(other.number)), own);
+        company.keep(Some(raw(other.number)), this_process(), own);
         company.give_way();
         assert!(company.gives_way());
         assert_eq!((count(None), count(Some(other.number))), (1, all.count()));
         // It runs here, and then it went away.
         company.woke = Instant::now() - ELSEWHERE;
         company.goes_on();
-        assert!(company.keep(Some(raw(other.number)), own).is_none());
+        assert!(company.keep(Some(raw(other.number)), this_process(), own).is_none());
         company.woke = Instant::now() + ELSEWHERE;
         company.goes_on();
-        let drawn = company.keep(Some(raw(other.number)), own);
+        let drawn = company.keep(Some(raw(other.number)), this_process(), own);
         if process::run_first().is_ok() {
             assert!(drawn.is_some());
             assert_eq!(count(Some(other.number)), 1);
         }
         drop(drawn);
         assert_eq!(count(Some(other.number)), all.count());
-        assert!(company.keep(Some(raw(other.number)), own).is_none());
+        assert!(company.keep(Some(raw(other.number)), this_process(), own).is_none());
         // One that is not known, or another one: back to where all was.
-        company.keep(None, None);
+        company.keep(None, None, None);
         assert!(!company.gives_way());
         assert_eq!(count(None), all.count());
-        company.keep(Some(raw(other.number) + 1), own);
+        company.keep(Some(raw(other.number) + 1), this_process(), own);
         assert!(!company.gives_way());
         assert_eq!(count(None), all.count());
     }
@@ -304,7 +308,7 @@ mod tests {
     fn several_threads_are_kept_company_anywhere() {
         let Some((mut company, all, other, own)) = company() else { return };
         for _ in 0..FAULTS_IN_A_ROW {
-            company.keep(Some(raw(other.number)), own);
+            company.keep(Some(raw(other.number)), this_process(), own);
         }
         company.give_way();
         assert!(company.gives_way());
@@ -316,7 +320,7 @@ mod tests {
             assert_eq!(count(None), all.count());
         }
         // The same thread, and now by itself.
-        company.keep(Some(raw(other.number)), own);
+        company.keep(Some(raw(other.number)), this_process(), own);
         company.give_way();
         assert!(!company.gives_way());
         company.keep_several();

@@ -2,7 +2,6 @@
 
 use core::arch::asm;
 
-pub(crate) const READ: usize = 0;
 pub(crate) const CLOSE: usize = 3;
 pub(crate) const POLL: usize = 7;
 pub(crate) const MMAP: usize = 9;
@@ -60,6 +59,7 @@ pub(crate) const USERFAULTFD: usize = 323;
 pub(crate) const PIDFD_OPEN: usize = 434;
 pub(crate) const CLOSE_RANGE: usize = 436;
 pub(crate) const PIDFD_GETFD: usize = 438;
+pub(crate) const READLINKAT: usize = 267;
 pub(crate) const UNSHARE: usize = 272;
 pub(crate) const FUTEX_WAITV: usize = 449;
 pub(crate) const FACCESSAT: usize = 269;

@@ -1,5 +1,6 @@
-//! The helper: a thread in the program that carries out the supervisor's commands.
+//! The helper: a process with the program's memory that carries out the supervisor's commands.
 
+use core::ffi::CStr;
 use core::ptr;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -187,12 +188,13 @@ fn wait_for_rights(start: &Start) {
 /// Starts the helper as a process; `false` where it has to be a thread:
 ///
 /// - The program is the one that its orphans become children of, and might wait for the helper.
+/// - Its first child is to be the first process of a PID namespace, and may not end at once.
 /// - The kernel does not tell where the program's end can be seen.
 /// - There is no connection to the supervisor, or no descriptor for it in the program's table. The
 ///   kernel names the supervisor the process that connects: it has to be the program.
 fn start_process(start: &Start, stack: usize) -> bool {
     const WAIT_ALL: usize = 0x4000_0000;
-    if start.end_word == 0 || adopts_orphans(start.program) {
+    if start.end_word == 0 || adopts_orphans(start.program) || !has_children_beside_it() {
         return false;
     }
     let Ok(socket) = connect(start.door) else { return false };
@@ -219,6 +221,18 @@ fn adopts_orphans(own: usize) -> bool {
     let at = ptr::from_mut(&mut is_subreaper).addr();
     let _ = ask(call::PRCTL, [PR_GET_CHILD_SUBREAPER, at, 0, 0, 0, 0]);
     own == 1 || is_subreaper != 0
+}
+
+/// Whether children of this process are in its own PID namespace; `false` where that is not told.
+fn has_children_beside_it() -> bool {
+    let name = |path: &CStr| {
+        const AT_FDCWD: usize = -100_isize as usize;
+        let mut name = [0_u8; 32]; // "pid:[4026531836]"
+        let (path, at) = (path.as_ptr().addr(), name.as_mut_ptr().addr());
+        ask(call::READLINKAT, [AT_FDCWD, path, at, name.len(), 0, 0]).map(|_| name)
+    };
+    let own = name(c"/proc/self/ns/pid");
+    own.is_ok() && own == name(c"/proc/self/ns/pid_for_children")
 }
 
 /// A process between the program and the helper, which starts the helper and ends: so the helper is
