@@ -97,6 +97,9 @@ const LOOK_AGAIN_US: u64 = 1_000_000;
 /// program: whether the memory is let go. Twice as long each time.
 const LET_GO_US: u64 = 50;
 
+/// Turns in which a program that was killed has let its memory go, with some 10 us each.
+const ENDS_WITHIN: u32 = 100_000;
+
 /// Turns between two checks that the supervisor which holds the lock still exists.
 const LOOK_EVERY: u32 = 1024;
 
@@ -268,9 +271,18 @@ fn tie(program: usize) -> Result<[i32; 2], u32> {
     const F_SETOWN: usize = 8;
     const F_SETSIG: usize = 10;
     const ASYNC: usize = 0o2_0000;
+    const F_DUPFD_CLOEXEC: usize = 1030;
+    const ABOVE_ALL: usize = 64;
     let mut pair = [0_i32; 2];
     let at = pair.as_mut_ptr().addr();
     ask(call::SOCKETPAIR, [UNIX_PACKETS[0], UNIX_PACKETS[1], 0, at, 0, 0])?;
+    // The kernel closes descriptors in the order of numbers, or backwards: before the userfaultfd
+    // in any case, after which missing pages read as zeros.
+    let other = pair[1] as usize;
+    if let Ok(above) = ask(call::FCNTL, [other, F_DUPFD_CLOEXEC, ABOVE_ALL, 0, 0, 0]) {
+        close(other as u32);
+        pair[1] = above as i32;
+    }
     for end in pair {
         let set = |what, value| ask(call::FCNTL, [end as usize, what, value, 0, 0, 0]);
         // With the program's rights: by these the kernel sends the signal.
@@ -354,6 +366,20 @@ struct Tied {
 }
 
 impl Tied {
+    /// Kills the program, and ends the helper once nobody has the memory: the userfaultfd stays open
+    /// for so long. Comes back where the helper is a thread.
+    fn kill(&self) {
+        let Some([one, _]) = self.ends else { return };
+        close(one); // the kernel sends the signal
+        for _ in 0..ENDS_WITHIN {
+            if self.is_alone() {
+                break; // else another process of the run has it, too
+            }
+            let _ = ask(call::YIELD, [0; 6]);
+        }
+        self.end()
+    }
+
     /// Ends the helper, whose program runs on, or has ended.
     fn end(&self) -> ! {
         for end in self.ends.into_iter().flatten() {
@@ -1369,6 +1395,7 @@ fn end_program(tied: Option<Tied>, message: &[u8]) -> ! {
     if let Ok(file) = standard_error(tied.map(|tied| tied.program)) {
         let _ = ask(call::WRITE, [file, message.as_ptr().addr(), message.len(), 0, 0, 0]);
     }
+    tied.iter().for_each(Tied::kill);
     loop {
         if let Ok(pid) = ask(call::GETPID, [0; 6]) {
             let _ = ask(call::KILL, [pid, SIGKILL, 0, 0, 0, 0]);
