@@ -46,9 +46,9 @@ pub(super) struct Size {
 }
 
 impl ProcessFiles {
-    /// Those of a process with a helper: of that, if it is a process. The kernel has all but `statm`
-    /// mean the address space that the process has now, whatever it becomes; the last that is opened
-    /// is its memory.
+    /// Those of a process with a helper: of that, if it is a process. The kernel has all but
+    /// `statm` mean the address space that the process has now, whatever it becomes. The last file
+    /// that is opened is its memory.
     pub(super) fn open(peer: &Peer, helper: Option<&Peer>) -> io::Result<ProcessFiles> {
         let thread = helper.map_or_else(|| helper_thread(peer.pid()), |helper| Ok(helper.pid()))?;
         let files = ProcessFiles { process: peer.pid(), ..ProcessFiles::of_thread(thread)? };

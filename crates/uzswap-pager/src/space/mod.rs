@@ -398,8 +398,8 @@ impl Space {
         }
     }
 
-    /// Whether its process has the memory still: that may have called exec(2) just now. `true` where
-    /// the kernel does not tell.
+    /// Whether its process has the memory still: that may have called exec(2) just now. `true`
+    /// where the kernel does not tell.
     pub(crate) fn has_memory_of_its_process(&self) -> bool {
         let Some(files) = &self.files else { return true };
         let differs =
@@ -417,9 +417,9 @@ impl Space {
         self.thread.is_some_and(process::is_stopped)
     }
 
-    /// A helper that is a thread ends where it alone is left of its process: threads that end one by one leave it
-    /// there. The exit code is that of the last one, of which the kernel keeps nothing: as a rule,
-    /// it is the first one, of which it does.
+    /// A helper that is a thread ends where it alone is left of its process: threads that end one
+    /// by one leave it there. The exit code is that of the last one, of which the kernel keeps
+    /// nothing: as a rule, it is the first one, of which it does.
     pub(super) fn end_helper_left_alone(&self) {
         let (Some(pid), Some(files), Some(helper)) = (self.pid, &self.files, self.helper()) else {
             return;
