@@ -1,7 +1,7 @@
 //! The preload library that `uzswap run` puts into a program. It starts a process that has the
-//! program's memory, the helper, which gives the supervisor a userfaultfd of that memory. The helper
-//! also does the work that only who has the memory may do: it moves pages to staging and discards
-//! memory.
+//! program's memory, the helper, which gives the supervisor a userfaultfd of that memory. The
+//! helper also does the work for which the kernel asks for the memory itself: it moves pages to
+//! staging and discards memory.
 //!
 //! The helper has its own table of files, so the program sees none of ours and may close all of its
 //! own. The helper uses its own stack and system calls alone: no C library, no thread-local memory,
