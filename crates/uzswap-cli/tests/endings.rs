@@ -36,7 +36,7 @@ fn main() -> ExitCode {
         _ => {}
     }
     let missing = no_run();
-    let tests: [Case; 31] = [
+    let tests: [Case; 32] = [
         ("signals_reach_the_program", &[], signals_reach_the_program),
         ("interrupts_reach_the_program", &["SIGINT"], || signal_reaches("INT")),
         ("hang_ups_reach_the_program", &["SIGHUP"], || signal_reaches("HUP")),

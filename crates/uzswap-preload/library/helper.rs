@@ -366,8 +366,8 @@ struct Tied {
 }
 
 impl Tied {
-    /// Kills the program, and ends the helper once nobody has the memory: the userfaultfd stays open
-    /// for so long. Comes back where the helper is a thread.
+    /// Kills the program, and ends the helper once nobody has the memory: the userfaultfd stays
+    /// open for so long. Comes back where the helper is a thread.
     fn kill(&self) {
         let Some([one, _]) = self.ends else { return };
         close(one); // the kernel sends the signal
@@ -1085,11 +1085,11 @@ impl Helper {
         ask(call::IOCTL, [self.userfaultfd, UFFDIO_COPY, address, 0, 0, 0]) == Err(EAGAIN)
     }
 
-    /// Bytes that were moved and not counted, of a move that has failed: EEXIST, or EAGAIN where some
-    /// were counted before. Linux 6.18 moves several pages at once. If the program writes to the first
-    /// one meanwhile, the kernel moves them in a second try and then tries once more, because the
-    /// -EAGAIN of the first try is still set. They are there, and not where they were: nobody fills
-    /// that before the supervisor has read of it.
+    /// Bytes that were moved and not counted, of a move that has failed: EEXIST, or EAGAIN where
+    /// some were counted before. Linux 6.18 moves several pages at once. If the program writes to
+    /// the first one meanwhile, the kernel moves them in a second try and then tries once more,
+    /// because the -EAGAIN of the first try is still set. They are there, and not where they were:
+    /// nobody fills that before the supervisor has read of it.
     fn moved_untold(&self, to: u64, from: u64, bytes: u64) -> u64 {
         let is_moved = |at: &u64| self.is_resident(to + at) && !self.is_resident(from + at);
         let pages = (0..bytes).step_by(PAGE_BYTES as usize).take_while(is_moved).count();
