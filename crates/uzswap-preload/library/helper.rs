@@ -425,7 +425,7 @@ extern "C" fn main(stack: usize) -> ! {
         Err(_) => Failed::Refused,
     };
     if failed == Failed::Lost
-        && let Err(errno) = look_for_supervisor()
+        && let Err(errno) = look_for_supervisor(tied)
     {
         // Parts of the memory may be kept by the supervisor since before the fork.
         if hello == kind::HELLO_FORK && WATCHED.load(Ordering::Relaxed) {
@@ -440,14 +440,23 @@ extern "C" fn main(stack: usize) -> ! {
 
 /// The error of a connection to the supervisor, if there is none. One that is being killed may have
 /// closed the helper's connection, and not yet the socket that new ones come to.
-fn look_for_supervisor() -> Result<(), u32> {
+/// None is looked for on behalf of a program that has ended.
+fn look_for_supervisor(tied: Tied) -> Result<(), u32> {
     const TRIES: usize = 3;
-    const PATIENCE_MS: usize = 1000;
+    const LOOKS: usize = 50;
+    const EVERY_MS: usize = 20;
     for _ in 0..TRIES {
+        let mut looks = 0..LOOKS;
+        if tied.is_alone() {
+            break;
+        }
         let socket = connect(None)?;
         // `struct pollfd`: the descriptor. poll(2) reports a closed peer without being asked to.
         let mut closed = [socket as u64];
-        let lasts = ask(call::POLL, [closed.as_mut_ptr().addr(), 1, PATIENCE_MS, 0, 0, 0]) == Ok(0);
+        let lasts = looks.all(|_| {
+            let polled = ask(call::POLL, [closed.as_mut_ptr().addr(), 1, EVERY_MS, 0, 0, 0]);
+            polled == Ok(0) && !tied.is_alone()
+        });
         close(socket as u32);
         if lasts {
             break;
