@@ -121,18 +121,6 @@ pub(crate) fn ask(number: usize, arguments: [usize; 6]) -> Result<usize, u32> {
     unsafe { call(number, arguments) }
 }
 
-/// The beginning of a file; how much was read: nothing where that is refused.
-pub(crate) fn read_file(path: &CStr, into: &mut [u8]) -> usize {
-    const O_RDONLY_CLOEXEC: usize = 0o2_000_000;
-    let path = path.as_ptr().addr();
-    let Ok(file) = ask(call::OPENAT, [call::AT_FDCWD, path, O_RDONLY_CLOEXEC, 0, 0, 0]) else {
-        return 0;
-    };
-    let read = ask(call::READ, [file, into.as_mut_ptr().addr(), into.len(), 0, 0, 0]);
-    let _ = ask(call::CLOSE, [file, 0, 0, 0, 0, 0]);
-    read.unwrap_or(0)
-}
-
 /// Where a link leads, by a path that ends with a zero; nothing where that cannot be read.
 pub(crate) fn read_link<'a>(path: &[u8], into: &'a mut [u8]) -> &'a [u8] {
     let (path, to) = (path.as_ptr().addr(), into.as_mut_ptr().addr());
@@ -351,7 +339,7 @@ impl Start {
 
     fn tied(&self) -> Tied {
         let tie = self.tie.load(Ordering::Relaxed);
-        let ends = (tie != 0).then(|| [tie as u32, (tie >> 32) as u32]);
+        let ends = (tie != 0).then_some([tie as u32, (tie >> 32) as u32]);
         Tied { program: self.program, end_word: self.end_word, ends }
     }
 }
