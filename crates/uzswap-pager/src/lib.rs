@@ -306,10 +306,14 @@ impl Pager {
         let mut others = 0;
         let outside = self.sum_outsiders(&mut sum);
         shares |= outside > 0;
+        let now = Instant::now();
         for shared in &self.spaces() {
             let size = process_size(shared);
             let mut space = lock(shared);
             space.look_after_forks();
+            if let Some(size) = size.filter(|size| size.mapped > 0) {
+                space.count_copies(size, now);
+            }
             has_lost_helper |= space.has_lost_helper(size);
             let bytes = space.bytes_of(size);
             resident += bytes;

@@ -127,6 +127,12 @@ pub fn parent_and_start(pid: u32) -> Option<(u32, u64)> {
     Some((field(&text, 4)?, field(&text, 22)?))
 }
 
+/// Faults of a process that the kernel served without I/O, of all its threads; `None` once it was
+/// waited for.
+pub fn minor_faults(pid: u32) -> Option<u64> {
+    stat_field(pid, 10)
+}
+
 /// Whether a process has not called exec(2) since it was forked: it runs the program that its
 /// parent ran then. `false` once it was waited for.
 pub fn runs_what_was_forked(pid: u32) -> bool {

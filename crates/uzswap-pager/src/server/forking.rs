@@ -149,6 +149,7 @@ impl Server {
         let resident = outsider.resident_bytes().unwrap_or(0);
         let mut child = lock(&self.spaces[&id]);
         child.joins(outsider.family(), resident);
+        child.count_copies_from_fork(resident);
         child.protect_all(resident, outsider.stacks());
         let could_exceed = child.protects && resident > self.pager.room_for_copies();
         drop(child);
@@ -181,6 +182,7 @@ impl Server {
     ) -> u64 {
         let family = parent.family().cloned().unwrap_or_default();
         let resident = parent.resident_to_share();
+        child.count_copies_from_fork(resident);
         for space in [parent, child] {
             space.joins(&family, resident);
             match unprotected {

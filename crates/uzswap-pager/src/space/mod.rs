@@ -8,6 +8,7 @@
 //! - P4: a page that the program has said it drops does not leave until it was missing once.
 
 mod changing;
+mod copies;
 mod counting;
 mod forking;
 mod identity;
@@ -28,6 +29,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
+use copies::Copies;
 use counting::{Joined, Shared};
 pub(super) use counting::{Part, Told, process_size, resident_bytes};
 pub(super) use forking::AdviceAtFork;
@@ -153,6 +155,7 @@ pub(super) struct Space {
     /// It was protected for the fork that it is about to do.
     prepared: Option<Prepared>,
     shared: Shared,
+    copies: Copies,
     /// Pages that were resident when it was last looked at.
     was_resident: Option<u64>,
     /// Pages that faults were given since, less those that have left.
@@ -231,6 +234,7 @@ impl Space {
             to_protect: Ranges::default(),
             prepared: None,
             shared: Shared::default(),
+            copies: Copies::default(),
             was_resident: None,
             told_pages: 0,
             counted: 0,
