@@ -34,8 +34,8 @@ pub(super) struct Forks {
 /// How long it may take until a child is known whose fork was not told.
 const UNKNOWN_FOR: Duration = Duration::from_secs(1);
 
-/// How long what was asked for before a fork is that fork's.
-const ADVICE_FOR: Duration = Duration::from_secs(1);
+/// How long a fork may take from its report to its event.
+const REPORTED_FOR: Duration = Duration::from_secs(1);
 
 /// Processes smaller than this make their pages their own unasked, as long as copies for all that
 /// have them take no more than that.
@@ -69,12 +69,36 @@ impl Forks {
     }
 }
 
+/// Forks that the threads of a process have reported, and whose events were not read.
+#[derive(Debug, Default)]
+pub(super) struct Reports {
+    count: u32,
+    last: Option<Instant>,
+}
+
+impl Reports {
+    /// Whether there is one. A fork that was reported a second ago has failed.
+    fn is_any(&self, now: Instant) -> bool {
+        self.count > 0 && self.last.is_some_and(|last| now.duration_since(last) < REPORTED_FOR)
+    }
+
+    fn add(&mut self, now: Instant) {
+        self.count = if self.is_any(now) { self.count + 1 } else { 1 };
+        self.last = Some(now);
+    }
+
+    /// The event of a fork was read: whether that was reported.
+    fn take(&mut self, now: Instant) -> bool {
+        let is_any = self.is_any(now);
+        self.count = if is_any { self.count - 1 } else { 0 };
+        is_any
+    }
+}
+
 /// The last answer of the kernel about a process's advice.
 #[derive(Debug)]
 pub(super) struct LastAdvice {
     pub(super) ranges: ForkAdvice,
-    /// When the process reported the fork before which the kernel gave it.
-    reported: Option<Instant>,
     /// The process had one thread then, so nothing changes the advice before the fork.
     holds_at_fork: bool,
 }
@@ -82,7 +106,7 @@ pub(super) struct LastAdvice {
 impl LastAdvice {
     /// An answer at no particular time.
     pub(super) fn new(ranges: ForkAdvice) -> LastAdvice {
-        LastAdvice { ranges, reported: None, holds_at_fork: false }
+        LastAdvice { ranges, holds_at_fork: false }
     }
 }
 
@@ -109,7 +133,7 @@ impl AdviceAtFork {
 impl Space {
     /// The advice that its fork went by, of which the event was just read.
     pub(crate) fn advice_at_fork(&mut self) -> AdviceAtFork {
-        let was_reported = self.is_about_to_fork();
+        let was_reported = self.reports.take(Instant::now());
         match self.advice.take() {
             Some(last) if was_reported && last.holds_at_fork => {
                 self.advice = Some(LastAdvice::new(last.ranges.clone()));
@@ -227,16 +251,15 @@ impl Space {
         let holds_at_fork = !self.has_threads();
         let advice = self.ask_fork_advice().ok();
         let stacks = advice.as_ref().map(|advice| advice.stacks.clone());
-        let reported = Some(Instant::now());
-        self.advice = advice.map(|ranges| LastAdvice { ranges, reported, holds_at_fork });
+        self.reports.add(Instant::now());
+        self.advice = advice.map(|ranges| LastAdvice { ranges, holds_at_fork });
         // What is protected by then is so in the child, too, from its first moment on.
         let spared = self.protect_all(self.resident_bytes(), stacks);
         self.prepared = spared.map(|spared| Prepared { spared, ..Prepared::default() });
     }
 
     pub(crate) fn is_about_to_fork(&self) -> bool {
-        let reported = self.advice.as_ref().and_then(|last| last.reported);
-        reported.is_some_and(|at| at.elapsed() < ADVICE_FOR)
+        self.reports.is_any(Instant::now())
     }
 
     /// It has forked: what was to be protected, and is not; `None` where that was not prepared.
@@ -469,6 +492,23 @@ mod tests {
         space.inherit_advice(of_parent.clone());
         let AdviceAtFork::Uncertain(of) = space.advice_at_fork() else { panic!() };
         assert_eq!(of.answers, [ForkAdvice { not_copied: Ranges::new(), ..of_parent }]);
+    }
+
+    #[test]
+    fn each_event_of_a_fork_takes_one_report() {
+        let start = Instant::now();
+        let after = |ms| start + Duration::from_millis(ms);
+        let mut reports = Reports::default();
+        assert!(!reports.take(start));
+        // Two threads fork at once.
+        reports.add(start);
+        reports.add(after(1));
+        assert_eq!([2, 3, 4].map(|ms| reports.take(after(ms))), [true, true, false]);
+        // A fork fails, and another is reported later.
+        reports.add(after(10));
+        assert!(!reports.is_any(after(1010)));
+        reports.add(after(1020));
+        assert_eq!([1030, 1040].map(|ms| reports.take(after(ms))), [true, false]);
     }
 
     #[test]

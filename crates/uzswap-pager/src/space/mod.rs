@@ -33,7 +33,7 @@ use copies::Copies;
 use counting::{Joined, Shared};
 pub(super) use counting::{Part, Told, process_size, resident_bytes};
 pub(super) use forking::AdviceAtFork;
-use forking::{Forks, LastAdvice, Prepared};
+use forking::{Forks, LastAdvice, Prepared, Reports};
 use identity::Identity;
 use inheritance::Uncertain;
 pub(super) use inheritance::{FirstMessage, ForkAdvice};
@@ -136,6 +136,7 @@ pub(super) struct Space {
     forks: Forks,
     /// Of a child: inherited of its parent, at first.
     advice: Option<LastAdvice>,
+    reports: Reports,
     /// Of a child that was not asked which memory of its parent it has.
     undecided: Option<Uncertain>,
     /// Evicted pages whose content is not known, until the kernel poisons them.
@@ -224,6 +225,7 @@ impl Space {
             looks: Looks::default(),
             forks: Forks::new(),
             advice: None,
+            reports: Reports::default(),
             undecided: None,
             poison_later: Ranges::default(),
             family: None,
