@@ -8,7 +8,7 @@ use crate::call::{self, call, start_thread};
 use crate::environment::socket_path;
 use crate::filter;
 use crate::protocol::{
-    Control, MAP_ANEW, MESSAGE_BYTES, Message, RUNS_MAX, Run, holder, kind, work,
+    Control, MAP_ANEW, MESSAGE_BYTES, Message, RUNS_MAX, Run, holder, identity, kind, work,
 };
 use crate::{FOR_FORKS, ForForks, PATH_BYTES, WATCHED};
 
@@ -1163,9 +1163,13 @@ pub(crate) fn read_secret() -> [u64; 2] {
     let Some(for_forks) = (unsafe { FOR_FORKS.load(Ordering::Relaxed).as_ref() }) else {
         return [0; 2];
     };
-    let page: *const [u64; 2] = ptr::with_exposed_provenance(page_of_identity(for_forks));
-    // SAFETY: memory that stays mapped, and to which nobody writes here.
-    unsafe { page.read_volatile() }
+    let words: *mut [u64; 3] = ptr::with_exposed_provenance_mut(page_of_identity(for_forks));
+    // SAFETY: memory that stays mapped. A signal handler may come between, and does the same.
+    let mut read = unsafe { words.read_volatile() };
+    read[identity::HAS_RUN] = 1;
+    // SAFETY: as above.
+    unsafe { words.write_volatile(read) };
+    [read[identity::SECRET], read[identity::SECRET + 1]]
 }
 
 /// Whether the program reaches the path of the supervisor's socket.

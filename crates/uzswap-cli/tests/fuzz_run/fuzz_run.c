@@ -400,7 +400,8 @@ static void forks(int thread, struct children *children) {
     int pid = fork_by(is_raw);
     if (!pid) child(snapshot, &held, is_raw);
     children->pid[slot] = pid, children->is_raw[slot] = is_raw;
-    if (is_raw) reap(children, slot);
+    /* Then a failure tells whether the parent has the page. */
+    if (is_raw || once_in(3)) reap(children, slot);
     for (int i = 0; i < held.count; i++) {
         if (!is_raw && once_in(4)) advise_fork(held.area[i]);
         pthread_mutex_unlock(&held.area[i]->mutex);

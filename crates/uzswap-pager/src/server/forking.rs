@@ -346,12 +346,19 @@ impl Server {
         candidates.truncate(CANDIDATES_MAX);
         let release = &mut |slot| self.pager.release(slot);
         let doubtful = space.decide_inheritance(first, &candidates, release);
-        if doubtful > 0 {
-            log(&format!(
-                "a child of process {parent} may have {doubtful} evicted pages or not: its parent \
-                 changed mappings or advice about forks at the same time; the child gets SIGBUS \
-                 or EFAULT there"
-            ));
+        report_doubtful(parent, doubtful);
+    }
+
+    /// A child changes its mappings, or waits for a page of which its own mappings and its parent's
+    /// tell different things.
+    pub(super) fn end_doubt(&self, space: &mut Space, faults: &[Event], changes: &[Event]) {
+        let is_about = |fault: &Event| match *fault {
+            Event::PageFault { address, .. } => space.is_in_doubt(address),
+            _ => false,
+        };
+        if !changes.is_empty() || faults.iter().any(is_about) {
+            let doubtful = space.end_doubt_of_child(&mut |slot| self.pager.release(slot));
+            report_doubtful(space.root().unwrap_or(0), doubtful);
         }
     }
 
@@ -437,5 +444,15 @@ impl Server {
         let forks = self.overtaking.iter();
         let children = forks.filter(|fork| Arc::ptr_eq(&fork.parent, &parent.uffd));
         children.filter_map(|fork| self.spaces.get(&fork.child).cloned()).collect()
+    }
+}
+
+/// Says that a child may have so many evicted pages or not, if there are any.
+fn report_doubtful(parent: u32, pages: usize) {
+    if pages > 0 {
+        log(&format!(
+            "a child of process {parent} may have {pages} evicted pages or not: its parent changed \
+             mappings or advice about forks at the same time; the child gets SIGBUS or EFAULT there"
+        ));
     }
 }

@@ -318,6 +318,9 @@ impl Server {
         if count > 0 && space.is_undecided() {
             self.ask_child(&mut space, &faults, &changes);
         }
+        if space.has_doubt() {
+            self.end_doubt(&mut space, &faults, &changes);
+        }
         space.poison_doubtful();
         let has_forked = changes.iter().any(|change| matches!(change, Event::Fork { .. }));
         for range in changes.iter().flat_map(addresses_of) {

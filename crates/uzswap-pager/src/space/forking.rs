@@ -146,11 +146,7 @@ impl Space {
                 let now = now.or_else(|| last.map(|last| last.ranges));
                 self.advice = now.clone().map(LastAdvice::new);
                 let answers = before.into_iter().chain(now).collect();
-                AdviceAtFork::Uncertain(Uncertain {
-                    answers,
-                    was_reported,
-                    later: LaterEvents::default(),
-                })
+                AdviceAtFork::Uncertain(Uncertain { answers, later: LaterEvents::default() })
             }
         }
     }

@@ -13,6 +13,7 @@ use super::{PAGE, Space};
 use crate::process_files::ProcessFiles;
 use crate::ranges::Ranges;
 use crate::table::Place;
+use uzswap_preload::protocol::identity;
 
 /// Memory that a fork treats in a way of its own.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -41,28 +42,65 @@ impl ForkAdvice {
 pub(crate) struct Uncertain {
     /// The kernel's answers: from before the fork, if the parent reported that, and from after it.
     pub(crate) answers: Vec<ForkAdvice>,
-    /// The library reported the fork. Its handler touches the page of identity in the child before
-    /// the program goes on there.
-    pub(crate) was_reported: bool,
     pub(super) later: LaterEvents,
 }
 
 /// What the mappings of a child say.
+#[derive(Debug)]
 pub(super) struct OwnMappings {
     /// Registered with its userfaultfd: the child has it since the fork.
     pub(super) registered: Ranges,
     /// With `MADV_WIPEONFORK`.
     pub(super) wiped: Ranges,
-    /// Where in a range the child has pages in memory; `None` where the kernel does not tell.
-    pub(super) resident_in: Box<dyn Fn(Range<u64>) -> Option<Ranges>>,
+    pub(super) child: Child,
+}
+
+/// Who answers for a child.
+#[derive(Debug)]
+pub(super) enum Child {
+    Process(ProcessFiles),
+    #[cfg(test)]
+    Assumed {
+        resident: Ranges,
+        has_run: bool,
+    },
 }
 
 impl OwnMappings {
     fn of(files: ProcessFiles) -> io::Result<OwnMappings> {
         let [registered, wiped] = files.mappings_with(["um", "wf"])?;
-        let resident_in = Box::new(move |range| files.pages_in(range).ok());
-        Ok(OwnMappings { registered, wiped, resident_in })
+        Ok(OwnMappings { registered, wiped, child: Child::Process(files) })
     }
+
+    /// Where the child has pages in memory; `None` where the kernel does not tell.
+    pub(super) fn resident_in(&self, range: Range<u64>) -> Option<Ranges> {
+        match &self.child {
+            Child::Process(files) => files.pages_in(range).ok(),
+            #[cfg(test)]
+            Child::Assumed { resident, .. } => Some(resident.clone()),
+        }
+    }
+
+    /// Whether the library has run in the child, by the page of identity at this address.
+    fn has_run_library(&self, page: u64) -> bool {
+        match &self.child {
+            Child::Process(files) => {
+                let mut word = [0; 8];
+                let at = page + identity::HAS_RUN as u64 * 8;
+                files.memory.read(at, &mut word).is_ok() && word != [0; 8]
+            }
+            #[cfg(test)]
+            Child::Assumed { has_run, .. } => *has_run,
+        }
+    }
+}
+
+/// Evicted pages that the child has by its own mappings or by those of its parent, but not by both.
+/// Its own mappings are right if its program had not run when the supervisor read them.
+#[derive(Debug)]
+pub(super) struct Doubt {
+    own: OwnMappings,
+    ranges: Ranges,
 }
 
 /// What a fork left out of a child's memory.
@@ -165,18 +203,19 @@ impl Space {
             FirstMessage::Change => None,
             _ => self.own_mappings(candidates),
         };
-        let is_first = of_parent.was_reported || first == FirstMessage::AsksIdentity;
-        self.decide_by(own.as_ref(), is_first, of_parent, release)
+        self.decide_by(own, first == FirstMessage::AsksIdentity, of_parent, release)
     }
 
     pub(super) fn decide_by(
         &mut self,
-        own: Option<&OwnMappings>,
+        own: Option<OwnMappings>,
         is_first: bool,
         of_parent: Uncertain,
         release: &mut dyn FnMut(u32),
     ) -> usize {
-        let Uncertain { answers, later, .. } = of_parent;
+        let Uncertain { answers, later } = of_parent;
+        let all = own;
+        let own = all.as_ref();
         let mut doubtful = self.place_as_at_fork(own, &later, &answers, release);
         // From here on, its own events tell of changes after these.
         self.forget_changes(release);
@@ -192,15 +231,56 @@ impl Space {
         if let Some(last) = &mut self.advice {
             last.ranges.wiped = left_out.wiped;
         }
-        for part in left_out.doubtful.iter() {
+        match all {
+            Some(own) => {
+                let ranges = left_out.doubtful;
+                self.doubt = (ranges != Ranges::new()).then_some(Doubt { own, ranges });
+            }
+            None => doubtful += self.poison_evicted(&left_out.doubtful, release),
+        }
+        doubtful
+    }
+
+    /// Whether its own mappings and its parent's differ about an address.
+    pub(crate) fn is_in_doubt(&self, address: u64) -> bool {
+        self.doubt.as_ref().is_some_and(|doubt| doubt.ranges.contains(address))
+    }
+
+    /// Whether they differ about any address.
+    pub(crate) fn has_doubt(&self) -> bool {
+        self.doubt.is_some()
+    }
+
+    /// Ends the doubt, before a page of that memory is filled and before the child's mappings
+    /// change. The library runs in a child before its program does, so it has not run yet when the
+    /// supervisor reads the mappings at the first message. After a fork by system call alone it
+    /// does not run. The number of evicted pages that the child may have or not.
+    pub(crate) fn end_doubt_of_child(&mut self, release: &mut dyn FnMut(u32)) -> usize {
+        let Some(Doubt { own, ranges }) = self.doubt.take() else { return 0 };
+        let page = self.identity_page().map_or(0, |page| page.start);
+        if !own.has_run_library(page) {
+            return self.poison_evicted(&ranges, release);
+        }
+        let wiped: Vec<_> = ranges.iter().flat_map(|part| own.wiped.within(part)).collect();
+        wiped.into_iter().for_each(|part| self.forget(part, release));
+        if let Some(last) = &mut self.advice {
+            last.ranges.wiped = own.wiped;
+        }
+        0
+    }
+
+    /// Has evicted pages poisoned; how many those are.
+    fn poison_evicted(&mut self, ranges: &Ranges, release: &mut dyn FnMut(u32)) -> usize {
+        let mut count = 0;
+        for part in ranges.iter() {
             let pages: Vec<u64> = self.evicted_in(&part).collect();
-            doubtful += pages.len();
+            count += pages.len();
             for page in pages {
                 self.poison_later.insert(page * PAGE..(page + 1) * PAGE);
             }
             self.forget(part, release);
         }
-        doubtful
+        count
     }
 
     /// Poisons pages whose content is not known. The kernel refuses that while mappings change.
@@ -237,6 +317,7 @@ impl Space {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::table::{Entry, UNKNOWN};
 
     /// Pages from the first number of each pair up to the second.
     fn set(pages: &[(u64, u64)]) -> Ranges {
@@ -246,7 +327,8 @@ mod tests {
     }
 
     fn own(registered: Ranges, wiped: Ranges) -> OwnMappings {
-        OwnMappings { registered, wiped, resident_in: Box::new(|_| None) }
+        let child = Child::Assumed { resident: Ranges::new(), has_run: false };
+        OwnMappings { registered, wiped, child }
     }
 
     fn advice(not_copied: Ranges, wiped: Ranges) -> ForkAdvice {
@@ -276,6 +358,32 @@ mod tests {
             doubtful: set(&[(2, 3), (4, 5)]),
         };
         assert_eq!(left_out, expected);
+    }
+
+    #[test]
+    fn a_child_in_which_the_library_ran_decides_alone_later() {
+        for has_run in [true, false] {
+            let mut child = Space::of_nothing();
+            child.watched = set(&[(0, 8)]);
+            for page in 0..8 {
+                let entry = Entry { place: Place::Stored(page as u32), ..UNKNOWN };
+                child.table.set(page, entry);
+            }
+            let answers = vec![advice(Ranges::new(), set(&[(0, 3)]))];
+            let mut own = own(set(&[(0, 8)]), set(&[(2, 5)]));
+            own.child = Child::Assumed { resident: Ranges::new(), has_run };
+            let of_parent = Uncertain { answers, later: LaterEvents::default() };
+            assert_eq!(child.decide_by(Some(own), false, of_parent, &mut |_| {}), 0);
+            let in_doubt: Vec<u64> = (0..8).filter(|page| child.is_in_doubt(page * PAGE)).collect();
+            assert_eq!(in_doubt, [0, 1, 3, 4]);
+            let doubtful = child.end_doubt_of_child(&mut |_| {});
+            let evicted: Vec<u64> = child.evicted_in(&(0..8 * PAGE)).collect();
+            match has_run {
+                true => assert_eq!((doubtful, evicted), (0, vec![0, 1, 5, 6, 7])),
+                false => assert_eq!((doubtful, evicted), (4, vec![5, 6, 7])),
+            }
+            assert_eq!(child.poison_later == Ranges::new(), has_run);
+        }
     }
 
     #[test]

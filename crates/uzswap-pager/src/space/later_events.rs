@@ -136,7 +136,7 @@ impl Space {
             (_, true) => {}
         }
         // An evicted page is not resident.
-        let resident = |range: &Range<u64>| (own.resident_in)(range.clone()).unwrap_or_default();
+        let resident = |range: &Range<u64>| own.resident_in(range.clone()).unwrap_or_default();
         let (at_from, at_into) = (resident(from), resident(into));
         let moved_page = |page: u64| page * PAGE - from.start + into.start;
         let cannot_have_moved =
@@ -189,7 +189,7 @@ impl Space {
 
 #[cfg(test)]
 mod tests {
-    use super::super::inheritance::Uncertain;
+    use super::super::inheritance::{Child, Uncertain};
     use super::*;
     use crate::table::{Entry, Place, UNKNOWN};
 
@@ -209,22 +209,19 @@ mod tests {
         for (page, slot) in watched.iter().flat_map(|&(start, end)| start..end).zip(0..) {
             child.table.set(page, Entry { place: Place::Stored(slot), ..UNKNOWN });
         }
-        child.inherit_undecided(Uncertain {
-            answers: vec![ForkAdvice::default()],
-            was_reported: true,
-            later,
-        });
+        child.inherit_undecided(Uncertain { answers: vec![ForkAdvice::default()], later });
         child
     }
 
     /// Evicted pages, and pages to poison, of a child that has this registered and resident.
     fn decided(child: Space, registered: Pages<'_>, resident: Pages<'_>) -> (Vec<u64>, Ranges) {
         let (registered, resident) = (set(registered), set(resident));
-        let resident_in = Box::new(move |_| Some(resident.clone()));
-        decided_by(child, Some(&OwnMappings { registered, wiped: Ranges::new(), resident_in }))
+        let answers = Child::Assumed { resident, has_run: true };
+        let own = OwnMappings { registered, wiped: Ranges::new(), child: answers };
+        decided_by(child, Some(own))
     }
 
-    fn decided_by(mut child: Space, own: Option<&OwnMappings>) -> (Vec<u64>, Ranges) {
+    fn decided_by(mut child: Space, own: Option<OwnMappings>) -> (Vec<u64>, Ranges) {
         let of_parent = child.undecided.take().unwrap();
         child.decide_by(own, true, of_parent, &mut |_| {});
         let poisoned = std::mem::take(&mut child.poison_later);

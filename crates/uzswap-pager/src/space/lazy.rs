@@ -15,6 +15,7 @@ use super::{PAGE, Space};
 use crate::helper::MoveRun;
 use crate::process_files::ProcessFiles;
 use crate::ranges::Ranges;
+use crate::table::Entry;
 use uzswap_preload::protocol::{RUNS_MAX, work};
 
 /// The pause between two looks at a process, and so many times the time that a look takes.
@@ -63,6 +64,13 @@ impl Space {
             runs.push(MoveRun { count, ..MoveRun::new(part.start / PAGE, 0) });
         }
         runs.truncate(RUNS_MAX);
+        // None of them is certain to be there any more.
+        for run in &runs {
+            let returned = self.table.known(run.pages()).filter(|(_, entry)| entry.returned);
+            for (page, entry) in returned.collect::<Vec<_>>() {
+                self.table.set(page, Entry { returned: false, ..entry });
+            }
+        }
         !runs.is_empty() && self.give(&helper, work::DROP_FREED, None, runs)
     }
 }
@@ -70,4 +78,33 @@ impl Space {
 /// Whether the system has swap. A file that cannot be read tells of none.
 fn has_swap() -> bool {
     fs::read_to_string("/proc/swaps").is_ok_and(|swaps| swaps.lines().count() > 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::event::epoll;
+
+    use super::*;
+    use crate::helper::Helper;
+    use crate::polled::Polled;
+    use crate::table::UNKNOWN;
+    use uzswap_preload::SharedControl;
+    use uzswap_sys::foreign::Foreign;
+
+    #[test]
+    fn pages_that_may_have_been_dropped_are_not_known_to_be_there() {
+        let (connection, _program) = std::os::unix::net::UnixStream::pair().unwrap();
+        let epolls = [epoll::create(epoll::CreateFlags::CLOEXEC).unwrap()].into();
+        let connection = Foreign::new(connection.into());
+        let connection = Polled::add(&epolls, connection, epoll::EventData::new_u64(1)).unwrap();
+        let helper = Helper::new(connection, SharedControl::new().unwrap().0, 1 << 30);
+        let mut space = Space::of_nothing();
+        space.helper = Some(Arc::new(helper));
+        space.watched.insert(0..20 * PAGE);
+        for page in [3, 15] {
+            space.table.set(page, Entry { returned: true, ..UNKNOWN });
+        }
+        assert!(space.give_drop_freed(&[(0..10 * PAGE, PAGE)], Instant::now()));
+        assert_eq!([3, 15].map(|page| space.table.get(page).returned), [false, true]);
+    }
 }

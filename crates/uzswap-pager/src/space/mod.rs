@@ -35,7 +35,7 @@ pub(super) use counting::{Part, Told, process_size, resident_bytes};
 pub(super) use forking::AdviceAtFork;
 use forking::{Forks, LastAdvice, Prepared, Reports};
 use identity::Identity;
-use inheritance::Uncertain;
+use inheritance::{Doubt, Uncertain};
 pub(super) use inheritance::{FirstMessage, ForkAdvice};
 use lazy::LazyLooks;
 pub(super) use moving::Moved;
@@ -139,6 +139,8 @@ pub(super) struct Space {
     reports: Reports,
     /// Of a child that was not asked which memory of its parent it has.
     undecided: Option<Uncertain>,
+    /// Of a child, once it was asked.
+    doubt: Option<Doubt>,
     /// Evicted pages whose content is not known, until the kernel poisons them.
     poison_later: Ranges,
     /// Some of its pages may be another process's as well.
@@ -227,6 +229,7 @@ impl Space {
             advice: None,
             reports: Reports::default(),
             undecided: None,
+            doubt: None,
             poison_later: Ranges::default(),
             family: None,
             joined: None,
@@ -299,6 +302,7 @@ impl Space {
         self.left = self.own.clone();
         self.pid = Some(pid);
         self.peer = Some(peer);
+        self.end_doubt_of_child(release);
         self.forget_secret();
         let shared = std::mem::take(&mut self.expected).then_some(self.shared.bytes);
         self.helper = Some(Arc::new(helper));

@@ -236,7 +236,8 @@ impl Space {
     /// where it is in doubt what is there.
     pub(crate) fn watched_around(&self, page: u64, window: Range<u64>) -> Range<u64> {
         let window = window.start * PAGE..window.end * PAGE;
-        if self.doubted.iter().any(|doubted| doubted.has_some_of(&window)) {
+        let is_doubted = self.doubted.iter().any(|doubted| doubted.has_some_of(&window));
+        if is_doubted || self.has_doubt() {
             return page..page + 1;
         }
         let mut parts = self.watched.within(window);
