@@ -27,7 +27,7 @@ const SETTINGS: [Setting; 4] = [
     Setting { name: "one_thread", limit_mib: 20, threads: 1, mib: 24, has_file: false },
     Setting { name: "two_threads", limit_mib: 18, threads: 2, mib: 20, has_file: true },
     Setting { name: "three_threads", limit_mib: 26, threads: 3, mib: 24, has_file: true },
-    Setting { name: "four_threads", limit_mib: 70, threads: 4, mib: 56, has_file: false },
+    Setting { name: "four_threads", limit_mib: 50, threads: 4, mib: 56, has_file: true },
 ];
 
 fn main() -> ExitCode {
