@@ -398,10 +398,12 @@ fn too_small_is_kept_to() {
 /// run unmanaged, with a warning. Where nothing could be run, nothing is.
 fn more_than_descriptors() {
     let uzswap = env!("CARGO_BIN_EXE_uzswap");
-    let programs = "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do sleep 0.5 & done; wait; ulimit -n";
+    // The helpers that the supervisor sends away look for that within a second.
+    let programs = "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do (sleep 1.5 && printf .) & done; wait; \
+                    ulimit -n";
     for (limit, code, prints, says) in [
-        ("-Sn 32", 0, "32\n", "peak"),
-        ("-n 64", 0, "64\n", "the limit is 64 (ulimit -n)"),
+        ("-Sn 32", 0, "............32\n", "peak"),
+        ("-n 64", 0, "............64\n", "the limit is 64 (ulimit -n)"),
         ("-n 20", 3, "", "run needs 64 at least"),
     ] {
         let line = format!("ulimit {limit}; exec '{uzswap}' run --limit 64M -- sh -c '{programs}'");

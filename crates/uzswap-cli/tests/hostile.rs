@@ -690,7 +690,7 @@ os.write(1, b"all is there\n")
     fs::write(path.join("victim"), victim).unwrap();
     let path = path.display();
     let script = format!(
-        "ulimit -n 100; exec timeout -s KILL 60 '{uzswap}' run --limit 180M -- \
+        "ulimit -n 120; exec timeout -s KILL 60 '{uzswap}' run --limit 180M -- \
          sh -c 'python3 {path}/enemy {path} & python3 {path}/victim {path}; echo it ends: $?; wait'"
     );
     let output = Command::new("sh").args(["-c", &script]).output().unwrap();

@@ -797,8 +797,12 @@ impl Helper {
                 Ok(()) => LET_GO_US,
                 Err(_) => (look_after * 2).min(LOOK_AGAIN_US),
             };
+            // The supervisor says nothing on the connection, but that it does without the helper.
             if waited == Err(ETIMEDOUT) && self.is_alone() {
-                end_program(Some(self.tied), SUPERVISOR_GONE);
+                match receive(self.socket) {
+                    Some((message, _)) if message.kind == kind::END => self.tied.end(),
+                    _ => end_program(Some(self.tied), SUPERVISOR_GONE),
+                }
             }
         }
     }
