@@ -287,14 +287,23 @@ impl Space {
     pub(crate) fn poison_doubtful(&mut self) {
         loop {
             let next = self.poison_later.iter().next();
-            let Some(part) = next else { return };
-            let done = match self.uffd.poison(part.clone(), false) {
-                Err(stopped) if stopped.done > 0 => stopped.done,
-                Err(stopped) if stopped.errno == libc::EAGAIN => return,
-                // A page is there, or nothing is mapped.
-                Err(stopped) if matches!(stopped.errno, libc::EEXIST | libc::ENOENT) => PAGE,
-                // All of it; or the process has ended.
-                Ok(()) | Err(_) => part.end - part.start,
+            let Some(mut part) = next else { return };
+            let done = loop {
+                let bytes = part.end - part.start;
+                match self.uffd.poison(part.clone(), false) {
+                    Err(stopped) if stopped.done > 0 => break stopped.done,
+                    Err(stopped) if stopped.errno == libc::EAGAIN => return,
+                    // The range crosses the border of a mapping, or nothing is mapped.
+                    Err(stopped) if stopped.errno == libc::ENOENT && bytes > PAGE => {
+                        part.end = part.start + bytes / PAGE / 2 * PAGE;
+                    }
+                    // A page is there, or nothing is mapped.
+                    Err(stopped) if matches!(stopped.errno, libc::EEXIST | libc::ENOENT) => {
+                        break PAGE;
+                    }
+                    // All of it; or the process has ended.
+                    Ok(()) | Err(_) => break bytes,
+                }
             };
             self.poison_later.remove(part.start..part.start + done);
         }
