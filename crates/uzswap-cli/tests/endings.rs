@@ -502,7 +502,12 @@ told() {
 }
 told
 (told; true)
-unshare --user sleep 100 & sleep 0.3
+unshare --user sleep 100 &
+tries=0
+while [ "$(readlink /proc/$!/ns/user)" = "$(readlink /proc/$$/ns/user)" ] && [ $tries -lt 200 ]; do
+    sleep 0.05
+    tries=$((tries + 1))
+done
 nsenter --user=/proc/$!/ns/user true
 echo enters $?
 kill $!
