@@ -93,7 +93,7 @@ use report::ratio;
 pub use report::{AtPeak, RunReport};
 use shared::{SharedSpace, SpaceLock, lock};
 use slots::{Slots, key};
-use space::{Space, process_size, resident_bytes};
+use space::{Space, count_copies, process_size, resident_bytes};
 pub use status::{ProcessStatus, RunStatus};
 pub use timeline::RunSample;
 use timeline::Timeline;
@@ -309,15 +309,16 @@ impl Pager {
         let now = Instant::now();
         for shared in &self.spaces() {
             let size = process_size(shared);
+            let lives = size.filter(|size| size.mapped > 0);
+            if let Some(size) = lives {
+                count_copies(shared, size, now);
+            }
             let mut space = lock(shared);
             space.look_after_forks();
-            if let Some(size) = size.filter(|size| size.mapped > 0) {
-                space.count_copies(size, now);
-            }
             has_lost_helper |= space.has_lost_helper(size);
             let bytes = space.bytes_of(size);
             resident += bytes;
-            match size.is_none_or(|size| size.mapped == 0) && space.files().is_some() {
+            match lives.is_none() && space.files().is_some() {
                 true => sum.add_ended(&mut space, bytes),
                 false => sum.add(&mut space, bytes),
             }
@@ -325,7 +326,7 @@ impl Pager {
             shares |= space.family().is_some();
             reserved = reserved.max(evictor::leaving_bytes(bytes));
             space.have_forks_told(bytes, room);
-            if let Some(size) = size.filter(|size| size.mapped > 0) {
+            if let Some(size) = lives {
                 untold += space.grown_untold(size);
                 others += size.others * PAGE_SIZE as u64;
                 due.see(shared, &mut space, size);

@@ -1,6 +1,5 @@
 //! The helper: a process with the program's memory that carries out the supervisor's commands.
 
-use core::ffi::CStr;
 use core::ptr;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -216,14 +215,9 @@ fn adopts_orphans(own: usize) -> bool {
 
 /// Whether children of this process are in its own PID namespace; `false` where that is not told.
 fn has_children_beside_it() -> bool {
-    let name = |path: &CStr| {
-        const AT_FDCWD: usize = -100_isize as usize;
-        let mut name = [0_u8; 32]; // "pid:[4026531836]"
-        let (path, at) = (path.as_ptr().addr(), name.as_mut_ptr().addr());
-        ask(call::READLINKAT, [AT_FDCWD, path, at, name.len(), 0, 0]).map(|_| name)
-    };
-    let own = name(c"/proc/self/ns/pid");
-    own.is_ok() && own == name(c"/proc/self/ns/pid_for_children")
+    let [mut own, mut of_children] = [[0_u8; 32]; 2]; // "pid:[4026531836]"
+    let own = read_link(b"/proc/self/ns/pid\0", &mut own);
+    !own.is_empty() && own == read_link(b"/proc/self/ns/pid_for_children\0", &mut of_children)
 }
 
 /// A process between the program and the helper, which starts the helper and ends: so the helper is

@@ -8,6 +8,7 @@ use super::forking::PROTECTED_BYTES_MIN;
 use super::{PAGE, Space};
 use crate::process_files::Size;
 use crate::ranges::Ranges;
+use crate::{SpaceLock, lock};
 use uzswap_sys::process;
 
 /// How often the faults of a process are read, which costs some microseconds.
@@ -45,25 +46,30 @@ impl Space {
         self.copies.last = Some((Instant::now(), look));
     }
 
-    /// Counts the copies that the process has made since the last look as its own memory. Faults
-    /// report those of protected memory; a small process is assumed to make a certain number.
-    pub(crate) fn count_copies(&mut self, size: Size, now: Instant) {
-        let (Some(pid), Some(joined)) = (self.pid, self.joined) else { return };
+    /// The process, if its copies are to be counted now. Faults report those of protected memory; a
+    /// small process is assumed to make a certain number.
+    fn due_for_copies(&mut self, now: Instant) -> Option<u32> {
+        let (pid, joined) = (self.pid?, self.joined?);
         let is_small = joined.resident_bytes < PROTECTED_BYTES_MIN;
         let is_protected = self.protects && self.watched != Ranges::default();
         if is_protected || is_small || self.shared.bytes == 0 {
             self.copies = Copies::default();
-            return;
+            return None;
         }
         let is_young = |(at, _): &(Instant, Look)| now.duration_since(*at) < EVERY;
-        if self.copies.last.as_ref().is_some_and(is_young) {
-            return;
-        }
-        let Some(minor_faults) = process::minor_faults(pid) else { return };
-        let look = Look { minor_faults, anonymous: size.anonymous, others: size.others };
-        if let Some((_, before)) = self.copies.last.replace((now, look)) {
-            self.counts_itself(look.copies_since(&before) as usize);
-        }
+        (!self.copies.last.as_ref().is_some_and(is_young)).then_some(pid)
+    }
+}
+
+/// Counts the copies that a process of this size has made since the last look as its own memory.
+pub(crate) fn count_copies(space: &SpaceLock, size: Size, now: Instant) {
+    let due = lock(space).due_for_copies(now);
+    // Without the lock: faults wait for that.
+    let Some(minor_faults) = due.and_then(process::minor_faults) else { return };
+    let look = Look { minor_faults, anonymous: size.anonymous, others: size.others };
+    let mut space = lock(space);
+    if let Some((_, before)) = space.copies.last.replace((now, look)) {
+        space.counts_itself(look.copies_since(&before) as usize);
     }
 }
 

@@ -137,11 +137,11 @@ impl Space {
         }
         // An evicted page is not resident.
         let resident = |range: &Range<u64>| own.resident_in(range.clone()).unwrap_or_default();
-        let (at_from, at_into) = (resident(from), resident(into));
         // Nobody fills what MREMAP_DONTUNMAP left empty before the supervisor reads its event.
-        if is_there(from) && at_from != Ranges::new() {
+        if is_there(from) && resident(from) != Ranges::new() {
             return AtFork::NotMoved;
         }
+        let at_into = resident(into);
         let moved_page = |page: u64| page * PAGE - from.start + into.start;
         let cannot_have_moved =
             self.evicted_in(from).any(|page| at_into.contains(moved_page(page)));

@@ -30,6 +30,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use copies::Copies;
+pub(super) use copies::count_copies;
 use counting::{Joined, Shared};
 pub(super) use counting::{Part, Told, process_size, resident_bytes};
 pub(super) use forking::AdviceAtFork;
