@@ -119,6 +119,6 @@ impl Pager {
         self.out_of_memory_kills.fetch_add(1, Ordering::Relaxed);
         tree::end_with_memory(self, &peer, thread);
         // Until the next look at the tree, no other program must end for the same bytes.
-        self.forget_unmanaged(peer.pid());
+        self.forget_unmanaged(&[peer.pid()]);
     }
 }

@@ -304,6 +304,7 @@ impl Pager {
         let (mut shares, mut reserved, mut untold, mut sum) = (false, 0, 0, Sum::default());
         let mut has_lost_helper = false;
         let mut others = 0;
+        let mut managed = Vec::new();
         let outside = self.sum_outsiders(&mut sum);
         shares |= outside > 0;
         let now = Instant::now();
@@ -314,6 +315,7 @@ impl Pager {
                 count_copies(shared, size, now);
             }
             let mut space = lock(shared);
+            managed.extend(space.pid);
             space.look_after_forks();
             has_lost_helper |= space.has_lost_helper(size);
             let bytes = space.bytes_of(size);
@@ -345,6 +347,8 @@ impl Pager {
         let pool = budget.used_bytes();
         let kept = self.slots.used().max(1) as u64;
         self.bytes_for_page.store((pool / kept).min(PAGE_SIZE as u64), Ordering::Relaxed);
+        // The last look at the tree may have met a process before its helper came.
+        self.forget_unmanaged(&managed);
         let unmanaged = self.unmanaged.load(Ordering::Relaxed);
         let rest = unmanaged + pool + tables as u64;
         let mut used = resident + outside + rest;

@@ -196,7 +196,7 @@ impl Pager {
             return;
         }
         outsiders.push(Arc::new(opened));
-        self.forget_unmanaged(pid); // it counts by itself from now on
+        self.forget_unmanaged(&[pid]); // it counts by itself from now on
     }
 
     /// A process without a helper was found. If it was forked by a managed one of which nothing is
@@ -238,10 +238,13 @@ impl Pager {
         }
     }
 
-    /// The bytes of one of them count no more.
-    pub(super) fn forget_unmanaged(&self, pid: u32) {
+    /// The bytes of some processes count no more as unmanaged.
+    pub(super) fn forget_unmanaged(&self, pids: &[u32]) {
+        if self.unmanaged.load(Ordering::Relaxed) == 0 {
+            return;
+        }
         let mut unmanaged = self.unmanaged_each();
-        unmanaged.remove(&pid);
+        pids.iter().for_each(|pid| _ = unmanaged.remove(pid));
         self.unmanaged.store(unmanaged.values().sum(), Ordering::Relaxed);
     }
 

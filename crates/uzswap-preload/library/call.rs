@@ -15,6 +15,7 @@ pub(crate) const YIELD: usize = 24;
 pub(crate) const MREMAP: usize = 25;
 pub(crate) const MINCORE: usize = 27;
 pub(crate) const MADVISE: usize = 28;
+pub(crate) const NANOSLEEP: usize = 35;
 pub(crate) const GETPID: usize = 39;
 pub(crate) const SOCKET: usize = 41;
 pub(crate) const CONNECT: usize = 42;

@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::call::{self, call};
 use crate::environment::{self, Variables, with_ours};
-use crate::{__errno_location, memory_file, weak_address};
+use crate::{__errno_location, mapping, memory_file, weak_address};
 
 const ENOSYS: c_int = 38;
 
@@ -33,6 +33,11 @@ impl Next {
             0 => self.find(),
             address => address,
         }
+    }
+
+    /// The same, as far as [`find_all`] has found it: a search may map memory.
+    pub(crate) fn found(&self) -> usize {
+        self.address.load(Ordering::Relaxed)
     }
 
     fn find(&self) -> usize {
@@ -73,15 +78,28 @@ pub(crate) fn find_all() {
     for next in [&EXECVE, &EXECVPE, &FEXECVE, &SPAWN, &SPAWN_BY_PATH, &SYSTEM, &POPEN] {
         next.find();
     }
-    for next in memory_file::ALL {
-        next.find();
-    }
+    memory_file::ALL.iter().chain(&mapping::ALL).for_each(|next| _ = next.find());
 }
 
 /// Calls the next function, of the type that is given; `$otherwise` where there is none.
 macro_rules! next {
-    ($next:ident: $type:ty, ($($argument:expr),*), $otherwise:expr) => {
-        match $next.address() {
+    ($next:ident: $type:ty, $arguments:tt, $otherwise:expr) => {
+        call_at!($next.address(), $type, $arguments, $otherwise)
+    };
+}
+pub(crate) use next;
+
+/// The same, without a search for that function.
+macro_rules! next_found {
+    ($next:ident: $type:ty, $arguments:tt, $otherwise:expr) => {
+        call_at!($next.found(), $type, $arguments, $otherwise)
+    };
+}
+pub(crate) use next_found;
+
+macro_rules! call_at {
+    ($address:expr, $type:ty, ($($argument:expr),*), $otherwise:expr) => {
+        match $address {
             0 => $otherwise,
             address => {
                 // SAFETY: this is its type.
@@ -92,7 +110,7 @@ macro_rules! next {
         }
     };
 }
-pub(crate) use next;
+pub(crate) use call_at;
 
 /// Sets errno, and returns what a function does then.
 pub(crate) fn failed(errno: c_int) -> c_int {

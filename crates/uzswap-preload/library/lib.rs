@@ -16,6 +16,7 @@ mod environment;
 mod exec;
 mod filter;
 mod helper;
+mod mapping;
 mod memory;
 mod memory_file;
 #[allow(dead_code, reason = "the supervisor uses the rest")]
@@ -250,38 +251,6 @@ fn variable(environment: *const *const c_char, name: &[u8]) -> Option<&'static [
         // SAFETY: this was not the null pointer at the end.
         at = unsafe { at.add(1) };
     }
-}
-
-const MADV_DONTNEED: c_int = 4;
-const MADV_FREE: c_int = 8;
-
-const MADV_DONTFORK: c_int = 10;
-const MADV_DOFORK: c_int = 11;
-const MADV_WIPEONFORK: c_int = 18;
-const MADV_KEEPONFORK: c_int = 19;
-
-/// madvise(2), with two changes:
-///
-/// - In registered memory, MADV_DONTNEED replaces MADV_FREE: a later free by the kernel sends no
-///   event, so the supervisor could not evict such pages any more. The kernel may free them at once
-///   too.
-/// - Before a child changes advice about forks, the supervisor reads the advice of the child's own
-///   fork, as in [`forked`]. A fork by system call alone does not run that.
-///
-/// # Safety
-///
-/// As the call.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn madvise(address: *mut c_void, length: usize, advice: c_int) -> c_int {
-    let advice = match advice {
-        MADV_FREE if WATCHED.load(Ordering::Relaxed) => MADV_DONTNEED,
-        MADV_DONTFORK | MADV_DOFORK | MADV_WIPEONFORK | MADV_KEEPONFORK => {
-            helper::read_secret();
-            advice
-        }
-        other => other,
-    };
-    exec::by_call(call::MADVISE, [address.addr(), length, advice as usize, 0, 0, 0]) as c_int
 }
 
 #[panic_handler]

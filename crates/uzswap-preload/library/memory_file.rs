@@ -12,7 +12,7 @@ use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering;
 
 use crate::call::{self, call};
-use crate::exec::{Next, by_call, next};
+use crate::exec::{Next, by_call, call_at, next};
 use crate::helper::{ask, read_link};
 use crate::{__errno_location, WATCHED};
 

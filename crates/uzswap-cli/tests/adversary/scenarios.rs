@@ -44,6 +44,26 @@ fn fill_in_order(at: usize, pages: impl Iterator<Item = usize>) {
     }
 }
 
+/// 64 MiB that the kernel fills in one call, in each of two ways.
+fn fills_at_once() {
+    const BYTES: usize = 2 * PAGES * PAGE;
+    for flag in [libc::MAP_POPULATE, 0] {
+        let at = raw::map(0, BYTES, raw::READ_WRITE, raw::PRIVATE | flag, -1).expect("mmap");
+        if flag == 0 {
+            raw::advise(at, BYTES, libc::MADV_POPULATE_WRITE).expect("MADV_POPULATE_WRITE");
+        }
+        for half in 0..2 {
+            fill_in_order(at + half * PAGES * PAGE, 0..PAGES);
+        }
+        (0..2).for_each(|half| check(at + half * PAGES * PAGE));
+        raw::unmap(at, BYTES).expect("munmap");
+    }
+    // A range that ends beyond the mapping is filled up to there, and that is an error.
+    let at = raw::map(0, BYTES, raw::READ_WRITE, raw::PRIVATE, -1).expect("mmap");
+    raw::unmap(at + BYTES / 2, BYTES / 2).expect("munmap");
+    assert_eq!(raw::advise(at, BYTES, libc::MADV_POPULATE_READ), Err(libc::ENOMEM));
+}
+
 /// Memory that no compressor shrinks, freed lazily before it is registered, four times as much as
 /// is used at any time. The kernel may have dropped each page since, or not. Half of the last round
 /// is written again, and stays.
@@ -229,6 +249,7 @@ pub(crate) fn run(name: &str) -> ! {
         "threads-end-in-forks" => threads_end_in_forks(),
         "advice-beside-forks" => advice_beside_forks(),
         "advice-after-forks" => advice_after_forks(),
+        "fills-at-once" => fills_at_once(),
         "unmaps-after-forks" => unmaps_after_forks(),
         "words-of-threads" => words_of_threads(),
         "owners-end" => owners_end(),
