@@ -315,10 +315,11 @@ static void ring(struct area *area) {
 /* The areas that a fork's child may check, and the values of their pages at the fork. */
 struct held { int count; struct area *area[AREAS]; };
 
-static void check_in_child(struct snapshot *snapshot, struct held *held, int deeper) {
+/* Of a fork by system call alone the pages stay once they are there: it checks fewer. */
+static void check_in_child(struct snapshot *snapshot, struct held *held, int deeper, int is_raw) {
     for (int i = 0; i < held->count; i++) {
         struct area *area = held->area[i];
-        for (int page = next(3); page < area->pages; page += 1 + next(deeper ? 2 : 6)) {
+        for (int page = next(3); page < area->pages; page += 1 + next(is_raw ? 9 : deeper ? 2 : 6)) {
             char *at = area->at + (size_t)page * PAGE;
             if (area->advice[page] & NOT_COPIED) continue; /* there may be something else by now */
             int wiped = area->advice[page] & WIPED, word;
@@ -348,13 +349,13 @@ static _Noreturn void child(struct snapshot *snapshot, struct held *held, int is
         expect(!madvise(area->at, bytes, MADV_KEEPONFORK), "madvise in a child");
     }
 look:
-    check_in_child(snapshot, held, 1);
+    check_in_child(snapshot, held, 1, is_raw);
     if (once_in(4)) {
         /* A wiped page stays wiped for the child's child, unless the child said otherwise: it has
          * zeros in each case. */
         int pid = fork_by(is_raw);
         if (!pid) {
-            check_in_child(snapshot, held, 0);
+            check_in_child(snapshot, held, 0, is_raw);
             _exit(0);
         }
         int status;
