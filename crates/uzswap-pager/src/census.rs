@@ -38,6 +38,10 @@ const REST_MAX: Duration = Duration::from_millis(160);
 /// What answers of a family may be apart: some grow while they are asked.
 const APART_BYTES: u64 = 1 << 20;
 
+/// The usage seems to be much more than it is if the last answers lowered it by this part of the
+/// limit. To evict as much would take longer than to ask.
+const CORRECTED_PART: u64 = 64;
+
 /// How long it goes on at once, before it looks again how much is used.
 const AT_ONCE: Duration = Duration::from_millis(2);
 
@@ -48,7 +52,7 @@ pub(super) enum Urgency {
     Low,
     /// A tenth.
     Usual,
-    /// The limit seems to be passed: a third. What is told by then is less than it seems, mostly.
+    /// The limit seems to be passed, or the evictor would work for pages that nobody has: a third.
     High,
 }
 
@@ -293,6 +297,8 @@ struct Census {
     ended: Option<Instant>,
     /// When the answers of a family counted last, or it was first seen.
     counted: BTreeMap<usize, Instant>,
+    /// By how much the last ones have lowered the usage.
+    corrected_bytes: u64,
     /// The peak that was known when the last one ended.
     peak: u64,
     /// How long it rests where the limit is far.
@@ -312,6 +318,7 @@ impl Census {
             took: Duration::ZERO,
             ended: None,
             counted: BTreeMap::new(),
+            corrected_bytes: 0,
             peak: 0,
             rest: REST_MIN,
             changes: 0,
@@ -321,11 +328,9 @@ impl Census {
     /// Goes on with it, or begins anew where the last one is old. Where the limit is not near, that
     /// is for the peak that is reported.
     fn go_on(&mut self, pager: &Pager) {
-        let urgency = match pager.sampled.load(Ordering::Relaxed) {
-            used if used > pager.limit_bytes => Urgency::High,
-            used if used > pager.limit_bytes / 2 => Urgency::Usual,
-            _ => Urgency::Low,
-        };
+        let used = pager.sampled.load(Ordering::Relaxed);
+        let near = pager.goal_bytes().saturating_sub(pager.margin_bytes());
+        let urgency = self.urgency(used, near, pager.limit_bytes);
         let now = Instant::now();
         let earned = (now - self.looked) / urgency.times();
         self.left = (self.left + nanoseconds(earned)).min(nanoseconds(SOON));
@@ -354,11 +359,30 @@ impl Census {
             }
         }
         if !self.answers.is_empty() {
+            let seemed = pager.sample();
             self.end(pager);
-            let is_over = pager.sample() > pager.goal_bytes();
-            pager.is_surely_over.store(is_over, Ordering::Relaxed);
+            let used = pager.sample();
+            self.note_corrected(seemed.saturating_sub(used));
+            pager.is_surely_over.store(used > pager.goal_bytes(), Ordering::Relaxed);
             self.rest_after(pager.peak.load(Ordering::Relaxed));
         }
+    }
+
+    /// How much of the time it may take, with so many bytes in use; from `near` on the evictor is
+    /// about to work.
+    fn urgency(&self, used: u64, near: u64, limit: u64) -> Urgency {
+        let corrects_much = self.corrected_bytes > limit / CORRECTED_PART;
+        match used {
+            used if used > limit || used > near && corrects_much => Urgency::High,
+            used if used > limit / 2 => Urgency::Usual,
+            _ => Urgency::Low,
+        }
+    }
+
+    /// A census has lowered the usage by so many bytes. Those that find nothing come between others
+    /// that do, so it forgets a quarter at a time.
+    fn note_corrected(&mut self, bytes: u64) {
+        self.corrected_bytes = bytes.max(self.corrected_bytes / 4 * 3);
     }
 
     /// Whether the last one has ended a moment ago, and found no new peak.
@@ -561,6 +585,22 @@ mod tests {
             family: family.number(),
             told: part.map(told),
         }
+    }
+
+    #[test]
+    fn it_is_urgent_where_answers_lower_much_of_what_seems_in_use() {
+        let mut census = Census::new();
+        let urgency =
+            |census: &Census| [450, 970, 1001].map(|used| census.urgency(used, 960, 1000));
+        let usual = [Urgency::Low, Urgency::Usual, Urgency::High];
+        assert_eq!(urgency(&census), usual);
+        census.note_corrected(40);
+        assert_eq!(urgency(&census), [Urgency::Low, Urgency::High, Urgency::High]);
+        // The next ones lower nothing, in the end.
+        (0..2).for_each(|_| census.note_corrected(0));
+        assert_eq!(urgency(&census)[1], Urgency::High);
+        census.note_corrected(0);
+        assert_eq!(urgency(&census), usual);
     }
 
     #[test]
