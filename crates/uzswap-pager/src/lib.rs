@@ -19,57 +19,25 @@
 
 pub mod doctor;
 
-mod answerer;
-mod bucket;
-mod census;
-mod company;
-mod cpu_share;
-mod density;
-mod ending;
-mod evictable;
-mod evictor;
-mod family;
-mod governor;
-mod growth;
-mod hand;
-mod helper;
-mod launch;
-mod lineage;
-mod mappings;
+mod account;
+mod address_space;
+mod admission;
+mod fault;
+mod fork;
 mod messages;
-mod meter;
-mod metrics;
-mod other_load;
-mod outsiders;
-mod parts;
-mod peer;
-mod polled;
-mod pressure;
-mod process_files;
-mod query;
-mod raised;
-mod ranges;
-mod reader;
-mod reason;
-mod refaults;
+mod monitor;
+mod page_table;
+mod policy;
+mod range_set;
+mod reclaim;
 mod report;
 mod run_dir;
-mod run_queue;
-mod server;
-mod shared;
-mod slots;
-mod source_mix;
-mod space;
-mod status;
-mod streams;
-mod table;
-mod thrashing;
-mod timeline;
-mod tree;
-mod turns;
-mod uncounted;
-mod watcher;
-mod written;
+mod sched;
+mod store;
+mod supervisor;
+mod target;
+mod telemetry;
+mod token_bucket;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -78,31 +46,31 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use census::Sum;
-use density::Density;
-use growth::Growth;
-pub use launch::{RunError, RunOptions, run};
-use meter::Meter;
-pub use meter::{FaultTimes, FreeTimes, PagerCounts};
-pub use metrics::MetricsAddress;
-use outsiders::Outsider;
-pub use query::{NoAnswer, Survey, find_run, survey};
-use raised::RaisedThreads;
-pub use reason::why_unmanageable;
+use account::growth::Growth;
+use account::outsiders::Outsider;
+use account::pss_survey::Sum;
+pub use account::uncounted::{Uncounted, UncountedPeak};
+use address_space::handle::{SharedSpace, SpaceLock, lock};
+use address_space::{Space, count_copies, process_size, resident_bytes};
+use monitor::registrar::{Due, ToWatch};
+use monitor::unmanaged::{AskedLooks, Unmanaged};
+pub use monitor::unmanaged_reason::why_unmanageable;
+use policy::recompress::Density;
 use report::ratio;
 pub use report::{AtPeak, RunReport};
-use shared::{SharedSpace, SpaceLock, lock};
-use slots::{Slots, key};
-use space::{Space, count_copies, process_size, resident_bytes};
-pub use status::{ProcessStatus, RunStatus};
-pub use timeline::RunSample;
-use timeline::Timeline;
-use tree::{AskedLooks, Unmanaged};
-use turns::AllTurns;
-pub use uncounted::{Uncounted, UncountedPeak};
-use watcher::{Due, ToWatch};
-use written::WriteBack;
-pub use written::{WriteBackOptions, WriteBackReport};
+use sched::priority::AllTurns;
+use sched::raised::RaisedThreads;
+use store::slots::{Slots, key};
+use store::writeback::WriteBack;
+pub use store::writeback::{WriteBackOptions, WriteBackReport};
+pub use supervisor::{RunError, RunOptions, run};
+use telemetry::counters::Meter;
+pub use telemetry::counters::{FaultTimes, FreeTimes, PagerCounts};
+pub use telemetry::metrics::MetricsAddress;
+pub use telemetry::query::{NoAnswer, Survey, find_run, survey};
+pub use telemetry::status::{ProcessStatus, RunStatus};
+pub use telemetry::timeline::RunSample;
+use telemetry::timeline::Timeline;
 
 use crate::messages::log;
 use uzswap::page::{PAGE_SIZE, Page};
@@ -326,7 +294,7 @@ impl Pager {
             }
             tables += space.bytes();
             shares |= space.family().is_some();
-            reserved = reserved.max(evictor::leaving_bytes(bytes));
+            reserved = reserved.max(reclaim::evictor::leaving_bytes(bytes));
             space.have_forks_told(bytes, room);
             if let Some(size) = lives {
                 untold += space.grown_untold(size);
@@ -337,7 +305,7 @@ impl Pager {
         if has_lost_helper && !self.has_lost_helper.swap(true, Ordering::Relaxed) {
             self.wake_server();
         }
-        if !shares && resident < self.limit_bytes / pressure::LEAST_PART {
+        if !shares && resident < self.limit_bytes / policy::oom::LEAST_PART {
             reserved = 0; // the pool leaves hardly any to run in: that is the programs'
         }
         let untold =
@@ -651,7 +619,7 @@ impl Pager {
     /// Heat of a page that comes back from this slot.
     fn heat_of_restored(&self, slot: u32) -> u8 {
         let resident = self.resident.load(Ordering::Relaxed) / PAGE_SIZE as u64;
-        hand::heat_of_restored(self.slots.taken_since(slot), resident)
+        policy::clock::heat_of_restored(self.slots.taken_since(slot), resident)
     }
 
     fn record(&self, event: impl FnOnce(&Recorder)) {

@@ -5,10 +5,10 @@ use std::sync::atomic::Ordering;
 use serde::{Deserialize, Serialize};
 
 use super::Pager;
-use super::meter::{FaultTimes, FreeTimes, PagerCounts};
-use super::timeline::RunSample;
-use super::uncounted::Uncounted;
-use super::written::WriteBackReport;
+use crate::account::uncounted::Uncounted;
+use crate::store::writeback::WriteBackReport;
+use crate::telemetry::counters::{FaultTimes, FreeTimes, PagerCounts};
+use crate::telemetry::timeline::RunSample;
 use uzswap::page::PAGE_SIZE;
 use uzswap::trace::RecordReport;
 use uzswap::zswap::{Counters, LatencyCounts, LatencyStats};

@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen};
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use super::status::{self, SOCKET_NAME};
+use crate::telemetry::status::{self, SOCKET_NAME};
 use uzswap_preload::protocol::LIBRARY_NAME;
 use uzswap_preload::{LIBRARY, STUB_32};
 use uzswap_sys::held_folder::{HeldFolder, LOCK_NAME};

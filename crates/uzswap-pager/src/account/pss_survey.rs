@@ -1,0 +1,892 @@
+//! What each of the processes takes that have pages in common since a fork: its part of them, which
+//! the kernel tells (`Pss_Anon`) when it has walked all its pages.
+//!
+//! The parts of a family add up to what it takes if all are asked; the part of one alone says
+//! little. So the answers count once all were asked. In between, a child that was forked counts for
+//! nothing, as its pages are in its parent's count; and each page that somebody makes its own,
+//! which is asked for where there is little room, is in its own count from then on.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use crate::account::outsiders::Outsider;
+use crate::address_space::{Part, Space, Told};
+use crate::fork::group::Family;
+use crate::{PAGE_SIZE, Pager, SpaceLock, lock, resident_bytes};
+use uzswap_sys::process;
+
+/// Time that it may take at once where nothing was asked for long; and how long answers count at
+/// most, where the limit is near.
+const SOON: Duration = Duration::from_millis(50);
+
+/// How long answers that do not agree do not count.
+const LATE: Duration = Duration::from_millis(250);
+
+/// Members of a family of which one more or less makes no difference that matters: a part is some
+/// 2 % of what they have in common off.
+const MANY: u32 = 8;
+
+/// Where the limit is far, and no census has found a new peak: how long it is not asked again at
+/// first, and at last. What processes make their own meanwhile shows in no other figure.
+const REST_MIN: Duration = Duration::from_millis(10);
+const REST_MAX: Duration = Duration::from_millis(160);
+
+/// What answers of a family may be apart: some grow while they are asked.
+const APART_BYTES: u64 = 1 << 20;
+
+/// The usage seems to be much more than it is if the last answers lowered it by this part of the
+/// limit. To evict as much would take longer than to ask.
+const CORRECTED_PART: u64 = 64;
+
+/// How long it goes on at once, before it looks again how much is used.
+const AT_ONCE: Duration = Duration::from_millis(2);
+
+/// How much of the time it may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Urgency {
+    /// Far below the limit: a twentieth.
+    Low,
+    /// A tenth.
+    Usual,
+    /// The limit seems to be passed, or the evictor would work for pages that nobody has: a third.
+    High,
+}
+
+impl Urgency {
+    fn times(self) -> u32 {
+        match self {
+            Urgency::Low => 20,
+            Urgency::Usual => 10,
+            Urgency::High => 3,
+        }
+    }
+}
+
+/// Adds up the anonymous memory that programs take, each page counted once.
+#[derive(Debug, Default)]
+pub(crate) struct Sum {
+    alone: u64,
+    families: BTreeMap<usize, OfFamily>,
+    /// Of processes without a helper; in `families` as well.
+    outside: u64,
+    /// What is doubtful: in `families` as well.
+    doubtful: u64,
+}
+
+#[derive(Debug)]
+struct OfFamily {
+    family: Family,
+    /// If its members had nothing in common, and as it is known of each.
+    apart: u64,
+    together: u64,
+    /// Members that had left it when the first was added.
+    left: u32,
+}
+
+impl Sum {
+    /// One of which so many bytes are resident.
+    pub(crate) fn add(&mut self, space: &mut Space, resident: u64) {
+        let counted = space.count(resident);
+        let Some(family) = space.family() else {
+            self.alone += counted;
+            return;
+        };
+        let left = family.left();
+        self.doubtful += space.doubtful_bytes();
+        let family = family.clone();
+        self.add_member(&family, left, resident, counted);
+    }
+
+    /// One that has ended, of which nobody has noted that yet: its pages are gone, or others'.
+    pub(crate) fn add_ended(&mut self, space: &mut Space, resident: u64) {
+        let doubtful = self.doubtful;
+        self.add(space, resident);
+        if space.family().is_some() {
+            self.doubtful = doubtful + space.count(resident);
+        }
+    }
+
+    /// One without a helper.
+    pub(crate) fn add_outsider(&mut self, outsider: &Outsider, resident: u64) {
+        let counted = outsider.count(resident);
+        self.outside += counted;
+        self.add_member(outsider.family(), outsider.family().left(), resident, counted);
+    }
+
+    fn add_member(&mut self, family: &Family, left: u32, resident: u64, counted: u64) {
+        let nothing = || OfFamily { family: family.clone(), apart: 0, together: 0, left };
+        let sums = self.families.entry(family.number()).or_insert_with(nothing);
+        sums.apart += resident;
+        sums.together += counted;
+    }
+
+    /// What counts as that of processes without a helper, in bytes.
+    pub(crate) fn outside_bytes(&self) -> u64 {
+        self.outside
+    }
+
+    /// In bytes, without what is doubtful: no more than there is.
+    pub(crate) fn known_bytes(&self) -> u64 {
+        self.bytes().saturating_sub(self.doubtful)
+    }
+
+    /// How often processes have come to families or left them, about: another number once one has.
+    pub(crate) fn changes(&self) -> u64 {
+        let of_family = |of: &OfFamily| u64::from(of.family.members()) + 2 * u64::from(of.left);
+        self.families.values().map(of_family).sum()
+    }
+
+    /// Whether no member of a family has ended meanwhile: what it had in common with others may
+    /// have been added as its own, and once more as that of who has inherited it.
+    pub(crate) fn is_certain(&self) -> bool {
+        self.families.values().all(|of| of.left == of.family.left())
+    }
+
+    /// In bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        let parted = |family: &Family| family.parted_since() * PAGE_SIZE as u64;
+        let of_family = |of: &OfFamily| (of.together + parted(&of.family)).min(of.apart);
+        self.alone + self.families.values().map(of_family).sum::<u64>()
+    }
+}
+
+/// A process that is asked.
+#[derive(Debug, Clone)]
+enum Asked {
+    Managed(SpaceLock),
+    Outsider(Arc<Outsider>),
+}
+
+/// What one has answered.
+#[derive(Debug)]
+struct Answer {
+    asked: Asked,
+    family: usize,
+    /// `None` where it has ended, and nobody has noted that yet.
+    told: Option<Told>,
+}
+
+impl Answer {
+    /// Whether who has answered is of that family still.
+    fn is_of_member(&self) -> bool {
+        match &self.asked {
+            Asked::Managed(space) => is_of_family(&lock(space), self.family),
+            Asked::Outsider(_) => self.told.is_some(),
+        }
+    }
+
+    /// All have answered: what they have in common is in the count of so many.
+    fn counts(&self, of: u32) {
+        match (&self.asked, &self.told) {
+            (Asked::Managed(space), told) => {
+                let mut space = lock(space);
+                match told {
+                    _ if !is_of_family(&space, self.family) => {}
+                    Some(told) => space.count_part(told, of),
+                    None => space.count_no_part(),
+                }
+            }
+            (Asked::Outsider(outsider), Some(told)) => {
+                outsider.count_part(told.resident, told.part, of);
+            }
+            (Asked::Outsider(_), None) => {} // it is found to have ended
+        }
+    }
+}
+
+fn is_of_family(space: &Space, number: usize) -> bool {
+    space.family().is_some_and(|family| family.number() == number)
+}
+
+/// What members of a family that are there still have in common, in bytes: the least and the most
+/// that any of them told.
+#[derive(Debug, Default)]
+struct Common {
+    members: u32,
+    told: Option<[u64; 2]>,
+    /// Some had ended when they were asked.
+    has_ended: bool,
+}
+
+impl Common {
+    fn add(&mut self, answer: &Answer) {
+        self.has_ended |= answer.told.is_none();
+        if let (Some(told), true) = (&answer.told, answer.is_of_member()) {
+            let bytes = told.part.common_bytes();
+            let [least, most] = self.told.unwrap_or([bytes; 2]);
+            self.told = Some([least.min(bytes), most.max(bytes)]);
+            self.members += 1;
+        }
+    }
+
+    fn most_bytes(&self) -> u64 {
+        self.told.map_or(0, |[_, most]| most)
+    }
+
+    /// All have told about the same. Else some have grown meanwhile, or were asked when another was
+    /// about to end, which had a part as well, or was taken to have one still.
+    fn is_agreed(&self) -> bool {
+        let most_apart = |most: u64| most / 8 + APART_BYTES;
+        self.told.is_none_or(|[least, most]| most - least <= most_apart(most))
+    }
+
+    /// They are so few that it matters that one has ended.
+    fn has_lost_one_of_few(&self) -> bool {
+        self.has_ended && self.members < MANY
+    }
+}
+
+/// A family, as it was when a census began.
+#[derive(Debug)]
+struct Known {
+    family: Family,
+    /// Members that are asked.
+    asked: u32,
+    /// Of some it is not known that they have anything in common still.
+    is_unsure: bool,
+    /// Pages that it had parted.
+    parted: u64,
+    /// What those have told that were asked.
+    common: Common,
+}
+
+impl Known {
+    /// Whether the answers count now, of a family whose answers counted last or that was first seen
+    /// at a time.
+    fn counts(&self, now: Instant, counted: Option<Instant>) -> bool {
+        let Known { common, is_unsure, .. } = self;
+        let is_late = counted.is_some_and(|counted| now >= counted + LATE);
+        let is_sure = !common.has_lost_one_of_few() && (common.is_agreed() || *is_unsure);
+        common.members > 0 && (is_sure || is_late)
+    }
+}
+
+/// Starts the thread that asks, whenever the governor rings. An answer may take milliseconds, in
+/// which the governor goes on to look.
+pub(crate) fn start(pager: &Arc<Pager>) -> io::Result<JoinHandle<()>> {
+    let pager = Arc::clone(pager);
+    let work = move || {
+        process::prefer_this_thread();
+        let mut census = Census::new();
+        while !pager.stop.load(Ordering::Relaxed) {
+            match pager.is_census_due() {
+                true => census.go_on(&pager),
+                false => census.rest(&pager),
+            }
+            pager.census_bell.wait(Duration::from_secs(1));
+        }
+    };
+    thread::Builder::new().name("uzswap-census".to_owned()).spawn(work)
+}
+
+/// Asks all that have pages in common, some at each look.
+#[derive(Debug)]
+struct Census {
+    looked: Instant,
+    /// Time that it may take, in ns; less than none where the last answer took longer.
+    left: i64,
+    to_ask: Vec<Asked>,
+    answers: Vec<Answer>,
+    families: BTreeMap<usize, Known>,
+    /// What the answers took, of this one or the last.
+    took: Duration,
+    ended: Option<Instant>,
+    /// When the answers of a family counted last, or it was first seen.
+    counted: BTreeMap<usize, Instant>,
+    /// By how much the last ones have lowered the usage.
+    corrected_bytes: u64,
+    /// The peak that was known when the last one ended.
+    peak: u64,
+    /// How long it rests where the limit is far.
+    rest: Duration,
+    /// Who has come and gone by then.
+    changes: u64,
+}
+
+impl Census {
+    fn new() -> Census {
+        Census {
+            looked: Instant::now(),
+            left: nanoseconds(SOON),
+            to_ask: Vec::new(),
+            answers: Vec::new(),
+            families: BTreeMap::new(),
+            took: Duration::ZERO,
+            ended: None,
+            counted: BTreeMap::new(),
+            corrected_bytes: 0,
+            peak: 0,
+            rest: REST_MIN,
+            changes: 0,
+        }
+    }
+
+    /// Goes on with it, or begins anew where the last one is old. Where the limit is not near, that
+    /// is for the peak that is reported.
+    fn go_on(&mut self, pager: &Pager) {
+        let used = pager.sampled.load(Ordering::Relaxed);
+        let near = pager.goal_bytes().saturating_sub(pager.margin_bytes());
+        let urgency = self.urgency(used, near, pager.limit_bytes);
+        let now = Instant::now();
+        let earned = (now - self.looked) / urgency.times();
+        self.left = (self.left + nanoseconds(earned)).min(nanoseconds(SOON));
+        self.looked = now;
+        let changes = pager.family_changes.load(Ordering::Relaxed);
+        if std::mem::replace(&mut self.changes, changes) != changes {
+            self.rest = REST_MIN;
+        }
+        if !pager.may_be_over_apart() && self.is_resting() {
+            return;
+        }
+        let is_urgent = self.begin(&pager.spaces(), &pager.outsiders(), urgency);
+        while let Some(asked) = self.to_ask.pop() {
+            let (left, time) = if is_urgent { (-nanoseconds(SOON), SOON) } else { (0, AT_ONCE) };
+            if self.left <= left || now.elapsed() >= time {
+                self.to_ask.push(asked);
+                return;
+            }
+            let is_asked = match &asked {
+                Asked::Managed(space) => self.ask(space),
+                Asked::Outsider(outsider) => self.ask_outsider(outsider),
+            };
+            if !is_asked {
+                self.to_ask.insert(0, asked); // after the others
+                return;
+            }
+        }
+        if !self.answers.is_empty() {
+            let seemed = pager.sample();
+            self.end(pager);
+            let used = pager.sample();
+            self.note_corrected(seemed.saturating_sub(used));
+            pager.is_surely_over.store(used > pager.goal_bytes(), Ordering::Relaxed);
+            self.rest_after(pager.peak.load(Ordering::Relaxed));
+        }
+    }
+
+    /// How much of the time it may take, with so many bytes in use; from `near` on the evictor is
+    /// about to work.
+    fn urgency(&self, used: u64, near: u64, limit: u64) -> Urgency {
+        let corrects_much = self.corrected_bytes > limit / CORRECTED_PART;
+        match used {
+            used if used > limit || used > near && corrects_much => Urgency::High,
+            used if used > limit / 2 => Urgency::Usual,
+            _ => Urgency::Low,
+        }
+    }
+
+    /// A census has lowered the usage by so many bytes. Those that find nothing come between others
+    /// that do, so it forgets a quarter at a time.
+    fn note_corrected(&mut self, bytes: u64) {
+        self.corrected_bytes = bytes.max(self.corrected_bytes / 4 * 3);
+    }
+
+    /// Whether the last one has ended a moment ago, and found no new peak.
+    fn is_resting(&self) -> bool {
+        let is_between = self.to_ask.is_empty() && self.answers.is_empty();
+        is_between && self.ended.is_some_and(|ended| self.looked < ended + self.rest)
+    }
+
+    /// The peak is so much now: the longer that is so, the longer it rests.
+    fn rest_after(&mut self, peak: u64) {
+        let is_new = peak > self.peak + self.peak / 64;
+        self.rest = if is_new { REST_MIN } else { (self.rest * 2).min(REST_MAX) };
+        self.peak = self.peak.max(peak);
+    }
+
+    /// It does not matter any more what is shared.
+    fn rest(&mut self, pager: &Pager) {
+        self.to_ask.clear();
+        self.answers.clear();
+        self.families.clear();
+        pager.is_surely_over.store(false, Ordering::Relaxed);
+    }
+
+    /// Begins, if nobody is to be asked still, and it is time or there is somebody of whose part
+    /// little is known; whether there is.
+    fn begin(
+        &mut self,
+        spaces: &[SpaceLock],
+        outsiders: &[Arc<Outsider>],
+        urgency: Urgency,
+    ) -> bool {
+        let mut families: BTreeMap<usize, Known> = BTreeMap::new();
+        let (mut all, mut is_any_unsure) = (Vec::new(), false);
+        for space in spaces {
+            let found = lock(space);
+            if let Some(family) = found.family_to_ask() {
+                let known = known_of(&mut families, family);
+                known.asked += 1;
+                known.is_unsure |= found.is_part_unsure();
+                is_any_unsure |= found.is_part_unsure();
+                all.push(Asked::Managed(space.clone()));
+            }
+        }
+        for outsider in outsiders {
+            known_of(&mut families, outsider.family()).asked += 1;
+            all.push(Asked::Outsider(outsider.clone()));
+        }
+        if self.to_ask.is_empty() && (self.is_old(urgency) || is_any_unsure) {
+            self.took = Duration::ZERO;
+            // The oldest first, who may be the parent of such that come meanwhile.
+            self.to_ask = all.into_iter().rev().collect();
+            self.counted.retain(|number, _| families.contains_key(number));
+            families
+                .keys()
+                .for_each(|number| _ = self.counted.entry(*number).or_insert(self.looked));
+            self.families = families;
+        }
+        is_any_unsure
+    }
+
+    /// Whether the answers of the last one, if there was any, have counted for long: for some times
+    /// what they took.
+    fn is_old(&self, urgency: Urgency) -> bool {
+        let counts_for = self.took.saturating_mul(urgency.times()).min(SOON * urgency.times() / 10);
+        self.ended.is_none_or(|ended| self.looked >= ended + counts_for)
+    }
+
+    /// All were asked: their answers count, but for families whose members do not agree. Of one
+    /// that never does, they count now and then.
+    fn end(&mut self, pager: &Pager) {
+        // Whoever looks has the answers of all or of none.
+        let _no_look = pager.sampling();
+        self.settle(&pager.spaces());
+    }
+
+    /// Likewise, of these processes with a helper.
+    fn settle(&mut self, spaces: &[SpaceLock]) {
+        let now = Instant::now();
+        let families = &mut self.families;
+        for answer in &self.answers {
+            if let Some(known) = families.get_mut(&answer.family) {
+                known.common.add(answer);
+            }
+        }
+        families.retain(|number, known| known.counts(now, self.counted.get(number).copied()));
+        // What they have in common is in the count of those that were asked and are there still,
+        // and of no other: not of such that have come since, or are not known yet.
+        for space in spaces {
+            let mut space = lock(space);
+            let known = space.family().and_then(|family| families.get(&family.number()));
+            if let Some(Known { common, .. }) = known {
+                space.gives_back_inherited(common.most_bytes());
+            }
+        }
+        for answer in self.answers.drain(..) {
+            if let Some(Known { common, .. }) = families.get(&answer.family) {
+                answer.counts(common.members);
+            }
+        }
+        for (number, Known { family, asked, parted, .. }) in families {
+            family.was_asked(*parted, *asked);
+            self.counted.insert(*number, now);
+        }
+        self.ended = Some(now);
+    }
+
+    /// Asks one; `false` where it has forked meanwhile and that was not told yet.
+    fn ask(&mut self, space: &SpaceLock) -> bool {
+        let (since, spent) = (Instant::now(), process::thread_time());
+        let (files, family, made_own_bytes) = {
+            let space = lock(space);
+            let (Some(files), Some(family)) = (space.files(), space.family().cloned()) else {
+                return true;
+            };
+            (files, family, space.made_own_bytes())
+        };
+        let before = family.members();
+        let resident = resident_bytes(space);
+        let part = files.part_of_anonymous();
+        self.spend(spent);
+        let members = (before + family.members()) / 2;
+        match part {
+            None if !lock(space).is_ending() => return true, // it is not told
+            Some(_) if members < MANY && lock(space).uffd.is_changing() => return false,
+            _ => {}
+        }
+        let told = part.map(|part| Told {
+            at: since,
+            resident,
+            part: Part::of(part, resident, members),
+            made_own_bytes,
+        });
+        let asked = Asked::Managed(space.clone());
+        self.answers.push(Answer { asked, family: family.number(), told });
+        true
+    }
+
+    /// Likewise.
+    fn ask_outsider(&mut self, outsider: &Arc<Outsider>) -> bool {
+        let (since, spent) = (Instant::now(), process::thread_time());
+        let family = outsider.family();
+        let resident = outsider.resident_bytes();
+        let told = resident.zip(outsider.part_of_anonymous()).map(|(resident, bytes)| Told {
+            at: since,
+            resident,
+            part: Part::of(bytes, resident, family.members()),
+            made_own_bytes: 0,
+        });
+        self.spend(spent);
+        let asked = Asked::Outsider(Arc::clone(outsider));
+        self.answers.push(Answer { asked, family: family.number(), told });
+        true
+    }
+
+    /// Charges an answer with the processor time since then. On a busy machine it waits, and
+    /// processes make pages their own meanwhile: the next one must not come later for that.
+    fn spend(&mut self, since: Duration) {
+        let took = process::thread_time().saturating_sub(since);
+        self.left -= nanoseconds(took);
+        self.took += took;
+    }
+}
+
+/// What is known of a family, by its number.
+fn known_of<'a>(families: &'a mut BTreeMap<usize, Known>, family: &Family) -> &'a mut Known {
+    let of_it = || Known {
+        family: family.clone(),
+        asked: 0,
+        is_unsure: false,
+        parted: family.parted(),
+        common: Common::default(),
+    };
+    families.entry(family.number()).or_insert_with(of_it)
+}
+
+fn nanoseconds(time: Duration) -> i64 {
+    time.as_nanos().try_into().unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::account::outsiders::bequeath;
+    use crate::address_space::handle::SharedSpace;
+    use crate::sched::priority::AllTurns;
+    use uzswap::random::SplitMix64;
+
+    fn member(family: &Family) -> SpaceLock {
+        let mut space = Space::of_nothing();
+        space.joins(family, 100);
+        SharedSpace::new(space, Arc::new(AllTurns::of(1)))
+    }
+
+    fn answer(space: &SpaceLock, family: &Family, part: Option<Part>) -> Answer {
+        let told = |part| Told { at: Instant::now(), resident: 100 << 20, part, made_own_bytes: 0 };
+        Answer {
+            asked: Asked::Managed(Arc::clone(space)),
+            family: family.number(),
+            told: part.map(told),
+        }
+    }
+
+    #[test]
+    fn it_is_urgent_where_answers_lower_much_of_what_seems_in_use() {
+        let mut census = Census::new();
+        let urgency =
+            |census: &Census| [450, 970, 1001].map(|used| census.urgency(used, 960, 1000));
+        let usual = [Urgency::Low, Urgency::Usual, Urgency::High];
+        assert_eq!(urgency(&census), usual);
+        census.note_corrected(40);
+        assert_eq!(urgency(&census), [Urgency::Low, Urgency::High, Urgency::High]);
+        // The next ones lower nothing, in the end.
+        (0..2).for_each(|_| census.note_corrected(0));
+        assert_eq!(urgency(&census)[1], Urgency::High);
+        census.note_corrected(0);
+        assert_eq!(urgency(&census), usual);
+    }
+
+    #[test]
+    fn who_ends_during_a_look_makes_it_uncertain() {
+        let family = Family::default();
+        let [first, second] = [(); 2].map(|()| member(&family));
+        let mut sum = Sum::default();
+        sum.add(&mut lock(&first), 100);
+        assert!(sum.is_certain());
+        lock(&first).family = None;
+        lock(&second).inherits(100);
+        sum.add(&mut lock(&second), 100);
+        assert!(!sum.is_certain());
+        let mut sum = Sum::default();
+        sum.add(&mut lock(&first), 0);
+        sum.add(&mut lock(&second), 100);
+        assert!(sum.is_certain());
+        assert_eq!(sum.bytes(), 100);
+    }
+
+    #[test]
+    fn of_one_that_has_ended_unnoted_nothing_is_known() {
+        let family = Family::default();
+        let [first, second] = [(); 2].map(|()| member(&family));
+        let sum = |has_ended: bool| {
+            let mut sum = Sum::default();
+            match has_ended {
+                true => sum.add_ended(&mut lock(&first), 300),
+                false => sum.add(&mut lock(&first), 300),
+            }
+            sum.add(&mut lock(&second), 100);
+            (sum.bytes(), sum.known_bytes())
+        };
+        let (before, after) = (sum(false), sum(true));
+        assert_eq!(before.0, after.0, "where the limit is near, it counts until it is noted");
+        assert_eq!([before.1, after.1], [400, 100], "it has freed what was its own");
+    }
+
+    #[test]
+    fn an_answer_costs_no_more_where_it_waits() {
+        let mut census = Census::new();
+        let (left, since) = (census.left, process::thread_time());
+        let wait = Duration::from_millis(50);
+        thread::sleep(wait);
+        census.spend(since);
+        assert!(census.took < wait, "{census:?}");
+        assert_eq!(census.left, left - nanoseconds(census.took));
+    }
+
+    #[test]
+    fn a_family_takes_no_more_than_its_members_would_alone() {
+        let family = Family::default();
+        let [first, second] = [(); 2].map(|()| member(&family));
+        let sum = || {
+            let mut sum = Sum::default();
+            sum.add(&mut lock(&first), 0);
+            sum.add(&mut lock(&second), 10 * PAGE_SIZE as u64);
+            sum.bytes() / PAGE_SIZE as u64
+        };
+        let before = sum();
+        assert!(before <= 10, "{before} pages");
+        family.part(3);
+        assert_eq!(sum(), (before + 3).min(10), "each page that was parted took one more");
+        family.part(100);
+        assert_eq!(sum(), 10);
+        family.was_asked(103, 2);
+        assert_eq!(sum(), before);
+    }
+
+    #[test]
+    fn answers_count_for_some_times_what_they_took() {
+        let mut census = Census::new();
+        assert!(census.is_old(Urgency::Low), "there were none");
+        let ended = census.looked;
+        census.ended = Some(ended);
+        let mut is_old = |took: u64, after: u64, urgency: Urgency| {
+            census.took = Duration::from_millis(took);
+            census.looked = ended + Duration::from_millis(after);
+            census.is_old(urgency)
+        };
+        for (took, urgency, old_after) in [
+            (1, Urgency::High, 3),
+            (1, Urgency::Usual, 10),
+            (1, Urgency::Low, 20),
+            // And no longer than if they had taken 5 ms.
+            (1000, Urgency::High, 15),
+            (1000, Urgency::Usual, 50),
+            (1000, Urgency::Low, 100),
+        ] {
+            let are_old = [old_after - 1, old_after].map(|after| is_old(took, after, urgency));
+            assert_eq!(are_old, [false, true], "{took} ms, {urgency:?}");
+        }
+    }
+
+    #[test]
+    fn all_members_are_asked_once_the_last_answers_are_old() {
+        let family = Family::default();
+        let spaces = [(); 3].map(|()| member(&family));
+        let mut census = Census::new();
+        assert!(!census.begin(&spaces, &[], Urgency::Usual));
+        assert_eq!(census.to_ask.len(), 0, "they have no files to be asked by");
+        spaces.iter().for_each(|space| lock(space).take_this_process());
+        let asked =
+            |census: &Census| census.families.values().map(|known| known.asked).sum::<u32>();
+        assert!(!census.begin(&spaces, &[], Urgency::Usual));
+        assert_eq!((census.to_ask.len(), asked(&census)), (3, 3));
+        // No census begins while members wait to be asked, or while the answers are new.
+        census.to_ask.pop();
+        census.begin(&spaces, &[], Urgency::Usual);
+        assert_eq!(census.to_ask.len(), 2);
+        census.to_ask.clear();
+        (census.ended, census.took) = (Some(census.looked), Duration::from_millis(1));
+        census.begin(&spaces, &[], Urgency::Usual);
+        assert_eq!(census.to_ask.len(), 0);
+        census.looked += Duration::from_millis(10);
+        census.begin(&spaces, &[], Urgency::Usual);
+        assert_eq!(census.to_ask.len(), 3);
+    }
+
+    #[test]
+    fn answers_that_never_agree_count_now_and_then() {
+        let family = Family::default();
+        let known = |told: &[u64], is_unsure: bool| {
+            let mut common = Common::default();
+            for mib in told {
+                let part = Part::of(mib << 20, 100 << 20, 3);
+                common.add(&answer(&member(&family), &family, Some(part)));
+            }
+            Known { family: family.clone(), asked: 3, is_unsure, parted: 0, common }
+        };
+        let now = Instant::now();
+        let [soon, late] = [LATE - Duration::from_millis(1), LATE].map(|age| now.checked_sub(age));
+        let counts = |known: Known| [None, soon, late].map(|counted| known.counts(now, counted));
+        assert_eq!(counts(known(&[33, 33], false)), [true; 3]);
+        assert_eq!(counts(known(&[33, 50], false)), [false, false, true]);
+        assert_eq!(counts(known(&[33, 50], true)), [true; 3], "little is known of some");
+        assert_eq!(counts(known(&[], false)), [false; 3], "nobody is there");
+    }
+
+    #[test]
+    fn members_agree_unless_one_was_about_to_end() {
+        let family = Family::default();
+        let common = |told: &[Option<u64>]| {
+            let mut common = Common::default();
+            for told in told {
+                // Of three, if any, in MiB.
+                let part = told.map(|mib| Part::of(mib << 20, 100 << 20, 3));
+                common.add(&answer(&member(&family), &family, part));
+            }
+            (common.members, common.is_agreed() && !common.has_lost_one_of_few())
+        };
+        assert_eq!(common(&[Some(33), Some(32), Some(33)]), (3, true));
+        // The third had ended when the second was asked, who has half.
+        assert_eq!(common(&[Some(33), Some(50)]), (2, false));
+        assert_eq!(common(&[Some(33), Some(33), None]), (2, false));
+        let many = [vec![Some(33); MANY as usize], vec![None]].concat();
+        assert_eq!(common(&many), (MANY, true));
+        // One that ended after it was asked, and one that has come to another family.
+        let [gone, moved] = [(); 2].map(|()| member(&family));
+        lock(&gone).family = None;
+        lock(&moved).family = Some(Family::default().join());
+        let mut common = Common::default();
+        for space in [gone, moved] {
+            common.add(&answer(&space, &family, Some(Part::of(100, 100, 1))));
+        }
+        assert_eq!(common.members, 0);
+    }
+
+    /// Processes that fork, write, grow and end, and the pages that each has: what is true.
+    struct Model {
+        processes: Vec<(SpaceLock, BTreeSet<u32>)>,
+        next_page: u32,
+        random: SplitMix64,
+    }
+
+    impl Model {
+        fn new(seed: u64) -> Model {
+            let space = SharedSpace::new(Space::of_nothing(), Arc::new(AllTurns::of(1)));
+            let processes = vec![(space, (0..1000).collect())];
+            Model { processes, next_page: 1000, random: SplitMix64::new(seed) }
+        }
+
+        fn below(&mut self, most: usize) -> usize {
+            (self.random.next_word() % most as u64) as usize
+        }
+
+        fn fork(&mut self, at: usize) {
+            let (parent, pages) = self.processes[at].clone();
+            let family = lock(&parent).family().cloned().unwrap_or_default();
+            let resident = (pages.len() * PAGE_SIZE) as u64;
+            let mut child = Space::of_nothing();
+            lock(&parent).joins(&family, resident);
+            child.joins(&family, resident);
+            child.expect();
+            self.processes.push((SharedSpace::new(child, Arc::new(AllTurns::of(1))), pages));
+        }
+
+        /// Some pages come; or some that it has are its own from now on, unasked.
+        fn write(&mut self, at: usize, pages: usize, copies: bool) {
+            let (_, has) = &mut self.processes[at];
+            if copies {
+                let before: Vec<u32> = has.iter().take(pages).copied().collect();
+                before.iter().for_each(|page| _ = has.remove(page));
+            }
+            has.extend(self.next_page..self.next_page + pages as u32);
+            self.next_page += pages as u32;
+        }
+
+        fn end(&mut self, at: usize) {
+            let (space, _) = self.processes.remove(at);
+            let mut gone = lock(&space);
+            let (family, lent) = (gone.family.take(), gone.lent_bytes());
+            drop(gone);
+            let Some(family) = family.map(|member| (*member).clone()) else { return };
+            let is_of_it = |space: &&SpaceLock| lock(space).family() == Some(&family);
+            let rest: Vec<&SpaceLock> =
+                self.processes.iter().map(|(space, _)| space).filter(is_of_it).collect();
+            match rest[..] {
+                [last] => lock(last).shares_no_more(),
+                _ => bequeath(&rest, lent),
+            }
+        }
+
+        fn truth(&self) -> u64 {
+            let all: BTreeSet<u32> =
+                self.processes.iter().flat_map(|(_, pages)| pages).copied().collect();
+            (all.len() * PAGE_SIZE) as u64
+        }
+
+        fn sum(&self) -> Sum {
+            let mut sum = Sum::default();
+            for (space, pages) in &self.processes {
+                sum.add(&mut lock(space), (pages.len() * PAGE_SIZE) as u64);
+            }
+            sum
+        }
+
+        /// All answer at one moment, as the kernel does.
+        fn ask_all(&self) {
+            let mut holders: BTreeMap<u32, f64> = BTreeMap::new();
+            for page in self.processes.iter().flat_map(|(_, pages)| pages) {
+                *holders.entry(*page).or_default() += 1.0;
+            }
+            let mut census = Census::new();
+            for (space, pages) in &self.processes {
+                let found = lock(space);
+                let Some(family) = found.family().cloned() else { continue };
+                let part: f64 = pages.iter().map(|page| PAGE_SIZE as f64 / holders[page]).sum();
+                let resident = (pages.len() * PAGE_SIZE) as u64;
+                let part = Part::of(part as u64, resident, family.members());
+                let (at, made_own_bytes) = (Instant::now(), found.made_own_bytes());
+                let told = Some(Told { at, resident, part, made_own_bytes });
+                let known = known_of(&mut census.families, &family);
+                (known.asked, known.is_unsure) = (known.asked + 1, true);
+                let asked = Asked::Managed(Arc::clone(space));
+                census.answers.push(Answer { asked, family: family.number(), told });
+            }
+            let spaces: Vec<SpaceLock> =
+                self.processes.iter().map(|(space, _)| Arc::clone(space)).collect();
+            census.settle(&spaces);
+        }
+    }
+
+    #[test]
+    fn what_is_known_is_never_more_than_there_is_and_all_of_it_once_all_were_asked() {
+        for seed in 0..200 {
+            let mut model = Model::new(seed);
+            for step in 0..60 {
+                let at = model.below(model.processes.len());
+                let pages = model.below(200);
+                match model.below(8) {
+                    0 | 1 if model.processes.len() < 12 => model.fork(at),
+                    2 if model.processes.len() > 1 => model.end(at),
+                    3 | 4 => model.write(at, pages, true),
+                    5 => {
+                        model.ask_all();
+                        let off = model.sum().known_bytes().abs_diff(model.truth());
+                        // Each part is rounded.
+                        assert!(off < 1000, "seed {seed}, step {step}: {off} bytes off");
+                    }
+                    _ => model.write(at, pages, false),
+                }
+                let (sum, truth) = (model.sum(), model.truth());
+                let known = sum.known_bytes();
+                assert!(known <= truth + 1000, "seed {seed}, step {step}: {known} of {truth}");
+            }
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! COW copies of shared pages, before the memory is registered. No fault reports them to the
+//! supervisor, and they leave the resident size of the process as it is. Each takes one minor
+//! fault, and so does each new page: the copies are the minor faults less the growth.
+
+use std::time::{Duration, Instant};
+
+use super::write_protect::PROTECTED_BYTES_MIN;
+use super::{PAGE, Space};
+use crate::range_set::Ranges;
+use crate::target::procfs::Size;
+use crate::{SpaceLock, lock};
+use uzswap_sys::process;
+
+/// How often the faults of a process are read, which costs some microseconds.
+const EVERY: Duration = Duration::from_millis(20);
+
+/// A process at the last look.
+#[derive(Debug, Clone, Copy, Default)]
+struct Look {
+    minor_faults: u64,
+    /// Pages.
+    anonymous: u64,
+    others: u64,
+}
+
+impl Look {
+    /// Pages that were copied since an earlier look, at least.
+    fn copies_since(&self, before: &Look) -> u64 {
+        let grown = self.anonymous.saturating_sub(before.anonymous)
+            + self.others.saturating_sub(before.others);
+        self.minor_faults.saturating_sub(before.minor_faults).saturating_sub(grown)
+    }
+}
+
+/// Looks at a process.
+#[derive(Debug, Default)]
+pub(super) struct Copies {
+    last: Option<(Instant, Look)>,
+}
+
+impl Space {
+    /// It is a child that shares so many bytes. The kernel counts its faults from its fork on,
+    /// which gave it no page of a file.
+    pub(crate) fn count_copies_from_fork(&mut self, shared_bytes: u64) {
+        let look = Look { anonymous: shared_bytes / PAGE, ..Look::default() };
+        self.copies.last = Some((Instant::now(), look));
+    }
+
+    /// The process, if its copies are to be counted now. Faults report those of protected memory; a
+    /// small process is assumed to make a certain number.
+    fn due_for_copies(&mut self, now: Instant) -> Option<u32> {
+        let (pid, joined) = (self.pid?, self.joined?);
+        let is_small = joined.resident_bytes < PROTECTED_BYTES_MIN;
+        let is_protected = self.protects && self.watched != Ranges::default();
+        if is_protected || is_small || self.shared.bytes == 0 {
+            self.copies = Copies::default();
+            return None;
+        }
+        let is_young = |(at, _): &(Instant, Look)| now.duration_since(*at) < EVERY;
+        (!self.copies.last.as_ref().is_some_and(is_young)).then_some(pid)
+    }
+}
+
+/// Counts the copies that a process of this size has made since the last look as its own memory.
+pub(crate) fn count_copies(space: &SpaceLock, size: Size, now: Instant) {
+    let due = lock(space).due_for_copies(now);
+    // Without the lock: faults wait for that.
+    let Some(minor_faults) = due.and_then(process::minor_faults) else { return };
+    let look = Look { minor_faults, anonymous: size.anonymous, others: size.others };
+    let mut space = lock(space);
+    if let Some((_, before)) = space.copies.last.replace((now, look)) {
+        space.counts_itself(look.copies_since(&before) as usize);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn faults_that_brought_new_pages_are_no_copies() {
+        let before = Look { minor_faults: 100, anonymous: 1000, others: 50 };
+        let now = |minor_faults, anonymous, others| Look { minor_faults, anonymous, others };
+        assert_eq!(now(400, 1000, 50).copies_since(&before), 300);
+        assert_eq!(now(400, 1200, 90).copies_since(&before), 60);
+        // Pages that it gave back are none, and one fault may bring several pages of a file.
+        assert_eq!(now(400, 700, 50).copies_since(&before), 300);
+        assert_eq!(now(110, 1000, 210).copies_since(&before), 0);
+    }
+}

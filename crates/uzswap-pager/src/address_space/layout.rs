@@ -1,0 +1,742 @@
+//! What a program does to its mappings, as the userfaultfd tells it.
+
+#[cfg(test)]
+mod model;
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::later_events::Move;
+use super::{PAGE, Space, pages};
+use crate::page_table::{Entry, Place, UNKNOWN};
+use crate::range_set::{Ranges, count};
+use crate::target::procfs::{ProcessFiles, growth_under_way};
+use uzswap_sys::userfaultfd::Userfaultfd;
+
+/// What the kernel has now of an address space.
+trait Kernel {
+    /// Whether anything is mapped in a range, or may be.
+    fn has_some_in(&self, range: &Range<u64>) -> bool;
+
+    /// The mapping of private anonymous memory at an address.
+    fn mapping_at(&self, at: u64) -> Option<Range<u64>>;
+
+    /// All mappings that are registered with the userfaultfd.
+    fn registered(&self) -> Ranges;
+
+    /// Where in a range there are pages; `None` where that is not told.
+    fn pages_in(&self, range: &Range<u64>) -> Option<Ranges>;
+
+    /// Whether a change is not told yet.
+    fn is_changing(&self) -> bool;
+}
+
+/// Of a process; of one that is not known yet, little.
+struct KernelOf {
+    files: Option<Arc<ProcessFiles>>,
+    uffd: Arc<Userfaultfd>,
+}
+
+impl Kernel for KernelOf {
+    fn has_some_in(&self, range: &Range<u64>) -> bool {
+        self.files.as_ref().is_some_and(|files| files.mappings.has_some_in(range))
+    }
+
+    fn mapping_at(&self, at: u64) -> Option<Range<u64>> {
+        let first = at..at + PAGE;
+        let found = self.files.as_ref()?.mappings.at(&[first]).ok()?;
+        found.into_iter().map(|mapping| mapping.range).find(|range| range.contains(&at))
+    }
+
+    fn registered(&self) -> Ranges {
+        // An error where its process is gone.
+        let found = self.files.as_ref().and_then(|files| files.mappings_with(["um"]).ok());
+        found.map_or(Ranges::default(), |[registered]| registered)
+    }
+
+    fn pages_in(&self, range: &Range<u64>) -> Option<Ranges> {
+        self.files.as_ref()?.pages_in(range.clone()).ok()
+    }
+
+    fn is_changing(&self) -> bool {
+        self.uffd.is_changing()
+    }
+}
+
+impl Space {
+    fn kernel(&self) -> KernelOf {
+        KernelOf { files: self.files.clone(), uffd: Arc::clone(&self.uffd) }
+    }
+
+    /// Forgets a range of pages; `release` is called for each slot that one of them named.
+    pub(crate) fn forget(&mut self, range: Range<u64>, release: &mut dyn FnMut(u32)) {
+        let Space { table, staging, .. } = self;
+        table.take_range(pages(range), &mut |_, entry| match entry.place {
+            Place::Stored(slot) => release(slot),
+            Place::Staged(staged) => drop(staging.owners.take(staged)),
+            Place::Program => {}
+        });
+    }
+
+    /// Forgets all pages.
+    pub(crate) fn forget_all(&mut self, release: &mut dyn FnMut(u32)) {
+        self.forget(0..u64::MAX - PAGE, release);
+        self.drop_all_aside(0..u64::MAX - PAGE, release);
+    }
+
+    /// The program drops a range of pages, now or in a moment (P4).
+    pub(crate) fn removed(&mut self, range: Range<u64>, release: &mut dyn FnMut(u32)) {
+        self.forget(range.clone(), release);
+        self.removing.insert(range);
+    }
+
+    /// A look in progress sees that this range is not as it was.
+    fn note_change(&mut self, range: Range<u64>) {
+        if let Some(changed) = &mut self.looks.changed {
+            changed.insert(range);
+        }
+    }
+
+    /// The program has unmapped a range.
+    pub(crate) fn unmapped(&mut self, range: Range<u64>, release: &mut dyn FnMut(u32)) {
+        self.unmapped_with(&self.kernel(), range, release);
+    }
+
+    fn unmapped_with(
+        &mut self,
+        kernel: &impl Kernel,
+        range: Range<u64>,
+        release: &mut dyn FnMut(u32),
+    ) {
+        self.note_change(range.clone());
+        self.doubted.retain(|doubted| !doubted.has_some_of(&range));
+        let (late, departed) = self.late(kernel, range.clone());
+        self.untold.remove(range.clone());
+        self.departed.remove(range.clone());
+        self.elder_watched.remove(range.clone());
+        for part in late.outside(range.clone()) {
+            self.to_protect.remove(part.clone());
+            self.removing.remove(part.clone());
+            self.words.remove(part.clone());
+            for part in departed.within(part.clone()) {
+                let watched = self.set_aside(part.clone(), release);
+                self.looks.unmapped(watched);
+                self.untold.insert(part.clone());
+                self.departed.insert(part);
+            }
+            departed.outside(part).into_iter().for_each(|part| self.forget_gone(part, release));
+        }
+        for part in late.within(range) {
+            self.drop_all_aside(part, release);
+        }
+    }
+
+    /// Forgets a part that is no more, whatever came there before.
+    fn forget_gone(&mut self, part: Range<u64>, release: &mut dyn FnMut(u32)) {
+        self.moved_in.remove(part.clone());
+        let watched = self.watched.within(part.clone()).map(|part| count(&pages(part))).sum();
+        self.looks.unmapped(watched);
+        self.forget(part.clone(), release);
+        self.watched.remove(part.clone());
+        self.left.remove(part.clone());
+        // It may not have gone, and the helper must never wait for it.
+        self.own.within(part).for_each(|part| self.left.insert(part));
+    }
+
+    /// The program has moved a range.
+    pub(crate) fn moved(&mut self, from: Range<u64>, to: u64, release: &mut dyn FnMut(u32)) {
+        self.moved_with(&self.kernel(), from, to, release);
+    }
+
+    fn moved_with(
+        &mut self,
+        kernel: &impl Kernel,
+        from: Range<u64>,
+        to: u64,
+        release: &mut dyn FnMut(u32),
+    ) {
+        let into = to..to + (from.end - from.start);
+        let has_departed = self.departed.has_some_of(&from); // and is aside
+        self.end_doubt(kernel, &from, &into, release);
+        for range in [from.clone(), into.clone()] {
+            self.note_change(range.clone());
+            self.to_protect.remove(range.clone());
+            self.removing.remove(range.clone());
+            self.words.remove(range);
+        }
+        let mut late = Ranges::default();
+        if has_departed || self.is_older(kernel, &from, to) {
+            let came = self.moved_in.within(from.clone()).chain(self.untold.within(from.clone()));
+            came.for_each(|part| late.insert(part));
+            self.untold.remove(from.clone());
+        }
+        let mut entries = Vec::new();
+        let mut watched = Vec::new();
+        // What has moved is told to be unmapped, too: of what is there by then, it is late again.
+        for part in late.outside(from.clone()) {
+            self.moved_in.remove(part.clone());
+            let taken = &mut |page, entry| entries.push((page, entry));
+            self.table.take_range(pages(part.clone()), taken);
+            watched.extend(self.watched.within(part.clone()));
+            self.watched.remove(part.clone());
+            self.left.remove(part);
+        }
+        for part in late.within(from.clone()) {
+            watched.extend(self.elder_watched.within(part.clone()));
+            self.elder_watched.remove(part.clone());
+            let elder: Vec<(u64, Entry)> =
+                self.elder.range(pages(part)).map(|(&page, &entry)| (page, entry)).collect();
+            for (page, _) in &elder {
+                self.elder.remove(page);
+            }
+            entries.extend(elder);
+        }
+        self.set_aside(into.clone(), release);
+        for (page, entry) in entries {
+            let page = page - from.start / PAGE + to / PAGE;
+            if let Place::Staged(staged) = entry.place {
+                self.staging.owners.set(staged, page);
+            }
+            self.table.set(page, entry);
+        }
+        let moved = |part: Range<u64>| part.start - from.start + to..part.end - from.start + to;
+        watched.into_iter().for_each(|part| self.watched.insert(moved(part)));
+        self.moved_in.insert_apart(into);
+    }
+
+    /// What is known there is of memory that has gone, as will be told; how many pages of it were
+    /// watched.
+    fn set_aside(&mut self, part: Range<u64>, release: &mut dyn FnMut(u32)) -> usize {
+        let mut elder = Vec::new();
+        self.table.take_range(pages(part.clone()), &mut |page, entry| elder.push((page, entry)));
+        for (page, entry) in elder {
+            self.drop_aside(page, release);
+            self.elder.insert(page, entry);
+            self.untold.insert(page * PAGE..(page + 1) * PAGE);
+        }
+        let watched: Vec<Range<u64>> = self.watched.within(part.clone()).collect();
+        self.watched.remove(part.clone());
+        self.left.remove(part.clone());
+        self.elder_watched.remove(part);
+        for part in &watched {
+            self.untold.insert(part.clone());
+            self.elder_watched.insert(part.clone());
+        }
+        watched.into_iter().map(|part| count(&pages(part))).sum()
+    }
+
+    /// The parts of a range that something has been moved to since they were unmapped, which is
+    /// told only now: a thread may be put aside between what it does and that it tells of it. They
+    /// were known to be watched when something came there; or memory that is registered is there,
+    /// where some was known to be: that is not registered again. And those where nothing of what
+    /// was moved there is any more: it may have moved on. (Where only a part of it has gone, that
+    /// was unmapped.)
+    ///
+    /// The kernel also tells of what it could not unmap in the end (a limit, a sealed page): that
+    /// is there as before. But what is there may also have grown to there, from below, or from
+    /// where it was moved to, of which nothing is told; and may have been split there since. As
+    /// long as something is untold, nobody fills its pages: where there are some, and where there
+    /// are none, tells what it is. Where all has left, which tells nothing, it is what is likely.
+    fn late(&mut self, kernel: &impl Kernel, range: Range<u64>) -> (Ranges, Ranges) {
+        let [mut late, mut departed] = [const { Ranges::new() }; 2];
+        if self.moved_in.has_some_of(&range) || kernel.has_some_in(&range) {
+            let registered = kernel.registered();
+            // All that was watched is there, and did not come from below.
+            let is_whole = |found: &Range<u64>| {
+                let mut known = self.watched.within(range.clone());
+                found.start >= range.start
+                    && known.all(|known| registered.outside(known).is_empty())
+                    && !registered.iter().any(|other| other.end == found.start)
+            };
+            for found in registered.reaching_into(range.clone()) {
+                let part = found.start.max(range.start)..found.end.min(range.end);
+                // The first that was moved there may have grown, over others, too.
+                let first = self.moved_in.reaching_into(found.clone()).next();
+                let is_first = |part: &Range<u64>| {
+                    let mut first = first.iter();
+                    first.any(|first| first.contains(&part.start) && first.start <= found.start)
+                };
+                let is_of_before = first.is_none() && is_whole(&found);
+                for known in self.watched.within(part) {
+                    let moved = self.moved_in.within(known.clone());
+                    let moved = moved.map(|part| (is_first(&part), part));
+                    let others = self.moved_in.outside(known).into_iter();
+                    let others = others.map(|part| (is_of_before, part));
+                    for (is_likely, part) in moved.chain(others) {
+                        if self.is_at(kernel, &part, part.start).unwrap_or(is_likely) {
+                            late.insert(part);
+                        }
+                    }
+                }
+            }
+            for moved in self.moved_in.reaching_into(range.clone()) {
+                if !registered.has_some_of(&moved) {
+                    departed.insert(moved.start.max(range.start)..moved.end.min(range.end));
+                }
+            }
+            if late != Ranges::default() {
+                self.doubted.push(late.clone());
+            }
+        }
+        self.untold.within(range).for_each(|part| late.insert(part));
+        (late, departed)
+    }
+
+    /// Whether what is known of some pages is of memory that is at an address now, as far as that
+    /// tells: while something is untold, none of its pages comes, and none leaves.
+    fn is_at(&self, kernel: &impl Kernel, part: &Range<u64>, at: u64) -> Option<bool> {
+        let there = kernel.pages_in(&(at..at + (part.end - part.start)))?;
+        let mut is_at = None;
+        for (page, entry) in self.table.known(pages(part.clone())) {
+            match (entry.place, there.contains(page * PAGE - part.start + at)) {
+                (Place::Stored(_) | Place::Staged(_), true) => return Some(false),
+                (Place::Program, false) if entry.returned => return Some(false),
+                (Place::Program, true) if entry.returned => is_at = Some(true),
+                _ => {}
+            }
+        }
+        is_at
+    }
+
+    /// Whether what has moved, as is told, is what was there before something else came, which may
+    /// be there still: or it is that.
+    fn is_older(&self, kernel: &impl Kernel, from: &Range<u64>, to: u64) -> bool {
+        let Some(first) = self.moved_in.reaching_into(from.clone()).next() else { return false };
+        if first.start > from.start {
+            return true; // that begins within it
+        }
+        let came: Vec<Range<u64>> = self.moved_in.within(from.clone()).collect();
+        // To ask for what is registered may take milliseconds.
+        let is_any_mapped = came.iter().any(|part| kernel.has_some_in(part));
+        let registered = if is_any_mapped { kernel.registered() } else { Ranges::default() };
+        let is_there = |part: &Range<u64>| registered.outside(part.clone()).is_empty();
+        let is_at = |part: &Range<u64>, at| self.is_at(kernel, part, at);
+        if came.iter().any(|part| is_there(part) && is_at(part, part.start) == Some(true)) {
+            return true;
+        }
+        let has_moved: Vec<Option<bool>> =
+            came.iter().map(|part| is_at(part, part.start - from.start + to)).collect();
+        if has_moved.contains(&Some(false)) || has_moved.contains(&Some(true)) {
+            return has_moved.contains(&Some(false));
+        }
+        // It may also have left memory where it was (MREMAP_DONTUNMAP).
+        self.untold.has_some_of(from) && came.iter().all(is_there)
+    }
+
+    /// Something was moved to where something was told to be unmapped before: that was what had
+    /// been moved there, and not what was there before it. The kernel tells what a move is over
+    /// just before it tells of the move, of which it does not tell how much longer it is there.
+    fn end_doubt(
+        &mut self,
+        kernel: &impl Kernel,
+        from: &Range<u64>,
+        into: &Range<u64>,
+        release: &mut dyn FnMut(u32),
+    ) {
+        self.end_departures(from, into, release);
+        if self.doubted.is_empty() {
+            return;
+        }
+        let found = kernel.mapping_at(into.start);
+        let end = found.map_or(into.end, |found| found.end.max(into.end));
+        let is_gone = |doubted: &mut Ranges| doubted.has_some_of(&(into.start..end));
+        self.doubted.retain(|doubted| !doubted.has_some_of(from));
+        let gone: Vec<Ranges> = self.doubted.extract_if(.., is_gone).collect();
+        gone.iter().flat_map(Ranges::iter).for_each(|range| self.forget_gone(range, release));
+    }
+
+    /// Likewise, of what may have moved on: from where it was, as is told now; or something has
+    /// come there since, or grown to there from before it.
+    fn end_departures(
+        &mut self,
+        from: &Range<u64>,
+        into: &Range<u64>,
+        release: &mut dyn FnMut(u32),
+    ) {
+        if self.departed == Ranges::default() {
+            return;
+        }
+        let moved_on = |moved: &Range<u64>| moved.contains(&from.start);
+        let was_there = self.moved_in.reaching_into(from.clone()).filter(|moved| !moved_on(moved));
+        let ended: Vec<_> = was_there.chain(self.moved_in.reaching_into(into.clone())).collect();
+        for part in ended {
+            let gone: Vec<Range<u64>> = self.departed.within(part.clone()).collect();
+            self.departed.remove(part);
+            for part in gone {
+                self.untold.remove(part.clone());
+                self.elder_watched.remove(part.clone());
+                pages(part).for_each(|page| self.drop_aside(page, release));
+            }
+        }
+        self.departed.remove(from.clone());
+    }
+
+    fn drop_all_aside(&mut self, part: Range<u64>, release: &mut dyn FnMut(u32)) {
+        while let Some((&page, _)) = self.elder.range(pages(part.clone())).next() {
+            self.drop_aside(page, release);
+        }
+    }
+
+    fn drop_aside(&mut self, page: u64, release: &mut dyn FnMut(u32)) {
+        match self.elder.remove(&page).map(|entry| entry.place) {
+            Some(Place::Stored(slot)) => release(slot),
+            Some(Place::Staged(staged)) => drop(self.staging.owners.take(staged)),
+            Some(Place::Program) | None => {}
+        }
+    }
+
+    /// All that is told was read: what is told from now on was done after it, if nothing is under
+    /// way.
+    pub(crate) fn settle(&mut self, release: &mut dyn FnMut(u32)) {
+        self.settle_with(&self.kernel(), release);
+    }
+
+    fn settle_with(&mut self, kernel: &impl Kernel, release: &mut dyn FnMut(u32)) {
+        let is_settled = self.moved_in == Ranges::default() && self.doubted.is_empty();
+        if !is_settled && !kernel.is_changing() {
+            self.forget_changes(release);
+        }
+    }
+
+    /// Forgets changes that were pending: the events of all of them were read.
+    pub(crate) fn forget_changes(&mut self, release: &mut dyn FnMut(u32)) {
+        self.moved_in = Ranges::default();
+        self.untold = Ranges::default();
+        self.departed = Ranges::default();
+        self.elder_watched = Ranges::default();
+        self.doubted = Vec::new();
+        while let Some((&page, _)) = self.elder.first_key_value() {
+            self.drop_aside(page, release);
+        }
+    }
+
+    /// A child has what is not settled of its parent; `share` is called for each slot. Whether some
+    /// of it is aside, which it does not have.
+    pub(crate) fn inherit_changes(&mut self, parent: &Space, share: &mut dyn FnMut(u32)) -> bool {
+        self.moved_in = parent.moved_in.clone();
+        self.untold = parent.untold.clone();
+        self.departed = parent.departed.clone();
+        self.elder_watched = parent.elder_watched.clone();
+        self.doubted = parent.doubted.clone();
+        let mut is_any_aside = false;
+        for (&page, &Entry { place, .. }) in &parent.elder {
+            match place {
+                Place::Stored(slot) => {
+                    share(slot);
+                    self.elder.insert(page, Entry { place, ..UNKNOWN });
+                }
+                Place::Staged(_) => is_any_aside = true,
+                Place::Program => {}
+            }
+        }
+        is_any_aside
+    }
+
+    /// Moves what is known of a child's memory, because its parent moved that memory before the
+    /// fork. `is_elder`: the memory that was at `from` before other memory came there.
+    pub(super) fn relocate(&mut self, moved: &Move, is_elder: bool, release: &mut dyn FnMut(u32)) {
+        let Move { from, into } = moved;
+        let mut entries = Vec::new();
+        let watched = if is_elder { &mut self.elder_watched } else { &mut self.watched };
+        let parts: Vec<Range<u64>> = watched.within(from.clone()).collect();
+        watched.remove(from.clone());
+        if is_elder {
+            self.untold.remove(from.clone());
+            entries.extend(self.elder.range(pages(from.clone())).map(|(&page, &it)| (page, it)));
+            self.elder.retain(|&page, _| !pages(from.clone()).contains(&page));
+        } else {
+            let taken = &mut |page, entry| entries.push((page, entry));
+            self.table.take_range(pages(from.clone()), taken);
+        }
+        self.forget(into.clone(), release);
+        self.watched.remove(into.clone());
+        for (page, entry) in entries {
+            self.table.set(page - from.start / PAGE + into.start / PAGE, entry);
+        }
+        parts.into_iter().for_each(|part| self.watched.insert(moved.moved(part)));
+    }
+
+    /// A page is missing, and the mappings change. Where the thread that waits for it is in
+    /// mremap(2), lets the kernel itself fill what is locked of what the mapping grows by: it does
+    /// so, first page first, before it tells that it moved it, and that would never be told. None
+    /// of what is elsewhere, though what was locked before is there as a rule; nothing where the
+    /// helper is at work. Whether it is that.
+    pub(crate) fn leave_growth_to_kernel(&mut self, address: u64, waits: u32) -> bool {
+        let growth = self.search_thread_told(waits).and_then(growth_under_way);
+        if let Some(growth) = growth {
+            self.leave_to_kernel(address..address.saturating_add(growth));
+        }
+        growth.is_some()
+    }
+
+    fn leave_to_kernel(&mut self, range: Range<u64>) {
+        let Ok([locked]) = self.mappings_with(["lo"]) else { return };
+        if !self.hold_commands() {
+            return;
+        }
+        let mut unknown = Ranges::default();
+        for page in locked.within(range).flat_map(pages) {
+            if self.table.get(page).place == Place::Program {
+                unknown.insert(page * PAGE..(page + 1) * PAGE);
+            }
+        }
+        for part in unknown.iter() {
+            let _ = self.uffd.unregister(part.clone());
+            self.note_change(part.clone());
+            self.watched.remove(part.clone());
+            self.to_protect.remove(part.clone());
+            self.take_back(part);
+        }
+        self.let_commands(true);
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::single_range_in_vec_init, reason = "one mapping is a range")]
+mod tests {
+    use super::*;
+
+    const COUNT: u64 = 8;
+    const BYTES: u64 = COUNT * PAGE;
+    const AT: u64 = 1 << 40;
+    const ELSEWHERE: [u64; 3] = [1 << 42, 2 << 42, 3 << 42];
+
+    /// These mappings are registered, and have pages in this range; nothing else is mapped.
+    struct Registered<'a>(&'a [Range<u64>], Range<u64>);
+
+    const ONE: &Registered<'_> = &Registered(&[AT..AT + BYTES], 0..0);
+
+    impl Kernel for Registered<'_> {
+        fn has_some_in(&self, range: &Range<u64>) -> bool {
+            self.registered().has_some_of(range)
+        }
+
+        fn mapping_at(&self, at: u64) -> Option<Range<u64>> {
+            self.0.iter().find(|range| range.contains(&at)).cloned()
+        }
+
+        fn registered(&self) -> Ranges {
+            let mut registered = Ranges::default();
+            self.0.iter().for_each(|range| registered.insert_apart(range.clone()));
+            registered
+        }
+
+        fn pages_in(&self, range: &Range<u64>) -> Option<Ranges> {
+            let mut pages = Ranges::default();
+            pages.insert(self.1.start.max(range.start)..self.1.end.min(range.end).max(range.start));
+            Some(pages)
+        }
+
+        fn is_changing(&self) -> bool {
+            false
+        }
+    }
+
+    fn whole(at: u64) -> Range<u64> {
+        at..at + BYTES
+    }
+
+    /// Pages that have left, under slots from `slot` on.
+    fn have_left(space: &mut Space, at: u64, slot: u32) {
+        for (page, slot) in pages(at..at + BYTES).zip(slot..) {
+            space.table.set(page, Entry { place: Place::Stored(slot), ..UNKNOWN });
+        }
+        space.watched.insert(at..at + BYTES);
+    }
+
+    fn slots(space: &Space, at: u64) -> Vec<u32> {
+        let places = pages(at..at + BYTES).map(|page| space.table.get(page).place);
+        places
+            .filter_map(|place| if let Place::Stored(slot) = place { Some(slot) } else { None })
+            .collect()
+    }
+
+    #[test]
+    fn what_is_told_late_is_of_what_was_there_before() {
+        let mut space = Space::of_nothing();
+        let [from, to, other] = ELSEWHERE;
+        let mut released = Vec::new();
+        let mut release = |slot| released.push(slot);
+        have_left(&mut space, AT, 0);
+        have_left(&mut space, from, 100);
+        // Something else came before it is told that what was there was moved, and it is told then
+        // that it was unmapped, too.
+        space.moved_with(ONE, from..from + BYTES, AT, &mut release);
+        space.moved_with(ONE, AT..AT + BYTES, to, &mut release);
+        space.unmapped_with(ONE, AT..AT + BYTES, &mut release);
+        space.unmapped_with(ONE, from..from + BYTES, &mut release);
+        assert_eq!(slots(&space, AT), Vec::from_iter(100..108));
+        assert_eq!(slots(&space, to), Vec::from_iter(0..8));
+        for start in [AT, to] {
+            assert!(space.watched.outside(start..start + BYTES).is_empty());
+        }
+        // A page is moved over it, and grows.
+        have_left(&mut space, other, 200);
+        space.unmapped_with(ONE, AT..AT + BYTES, &mut release);
+        space.moved_with(ONE, other..other + PAGE, AT, &mut release);
+        assert_eq!(slots(&space, AT), [200]);
+        space.settle_with(ONE, &mut release);
+        assert_eq!(slots(&space, AT), [200]);
+        assert_eq!(released, Vec::from_iter(100..108));
+    }
+
+    #[test]
+    fn what_was_moved_in_may_have_grown_over_what_is_told_late() {
+        let mut space = Space::of_nothing();
+        let mut released = Vec::new();
+        let mut release = |slot| released.push(slot);
+        have_left(&mut space, AT, 0);
+        have_left(&mut space, ELSEWHERE[0], 100);
+        space.moved_with(ONE, ELSEWHERE[0]..ELSEWHERE[0] + 3 * PAGE, AT, &mut release);
+        space.unmapped_with(ONE, AT..AT + BYTES, &mut release);
+        assert_eq!(slots(&space, AT), Vec::from_iter(100..103));
+        released.sort_unstable();
+        assert_eq!(released, Vec::from_iter(0..8));
+    }
+
+    #[test]
+    fn what_has_grown_to_where_something_was_unmapped_is_not_that() {
+        let [from, ..] = ELSEWHERE;
+        let below = AT - BYTES;
+        // Something had been moved there; in place from below; so, and then split off.
+        for (has_moved, now) in [
+            (true, vec![below..AT + BYTES]),
+            (false, vec![below..AT + 3 * PAGE]),
+            (false, vec![whole(below), whole(AT)]),
+        ] {
+            let (mut space, mut released) = (Space::of_nothing(), Vec::new());
+            let mut release = |slot| released.push(slot);
+            have_left(&mut space, if has_moved { from } else { AT }, 0);
+            space.watched.insert(whole(below));
+            if has_moved {
+                space.moved_with(ONE, whole(from), AT, &mut release);
+            }
+            space.unmapped_with(&Registered(&now, 0..0), whole(AT), &mut release);
+            assert_eq!((slots(&space, AT), released), (Vec::new(), Vec::from_iter(0..8)));
+        }
+    }
+
+    #[test]
+    fn pages_that_are_there_tell_what_memory_it_is() {
+        let [from, to, _] = ELSEWHERE;
+        let here = whole(AT);
+        let returned = Entry { returned: true, ..UNKNOWN };
+        // It may have been unmapped, and the same have grown there from below, if its page is not.
+        for (pages, is_it) in [(here.clone(), false), (AT..AT + PAGE, true), (0..0, false)] {
+            let mut space = Space::of_nothing();
+            have_left(&mut space, AT, 0);
+            space.table.set(AT / PAGE, returned);
+            let now = [AT - BYTES..AT + BYTES];
+            space.unmapped_with(&Registered(&now, pages), here.clone(), &mut |_| ());
+            assert_eq!(slots(&space, AT).len(), if is_it { 7 } else { 0 });
+        }
+        // Both may have been moved on: what came with a page, or what was there before with none.
+        for (page, has_moved) in [(AT, false), (to, true)] {
+            let mut space = Space::of_nothing();
+            have_left(&mut space, AT, 0);
+            have_left(&mut space, from, 100);
+            space.table.set(from / PAGE, returned);
+            let kernel = Registered(&[whole(AT), whole(to)], page..page + PAGE);
+            space.moved_with(&kernel, whole(from), AT, &mut |_| ());
+            space.moved_with(&kernel, here.clone(), to, &mut |_| ());
+            let first = if has_moved { 101 } else { 0 };
+            assert_eq!(slots(&space, to), Vec::from_iter(first..first / 100 * 100 + 8));
+        }
+    }
+
+    #[test]
+    fn what_came_last_moves_on_where_nothing_is_any_more() {
+        let [from, to, _] = ELSEWHERE;
+        let mut space = Space::of_nothing();
+        have_left(&mut space, AT, 0);
+        have_left(&mut space, from, 100);
+        space.moved_with(ONE, whole(from), AT, &mut |_| ());
+        let now = &Registered(&[whole(to)], 0..0);
+        space.moved_with(now, whole(AT), to, &mut |_| ());
+        // Of both it is told.
+        space.unmapped_with(now, whole(AT), &mut |_| ());
+        space.unmapped_with(now, whole(AT), &mut |_| ());
+        assert_eq!(slots(&space, to), Vec::from_iter(100..108));
+    }
+
+    #[test]
+    fn what_was_not_known_to_be_watched_may_be_so_since() {
+        let mut space = Space::of_nothing();
+        let mut released = Vec::new();
+        have_left(&mut space, AT, 0);
+        space.watched.remove(AT..AT + 2 * PAGE);
+        space.unmapped_with(ONE, AT..AT + 4 * PAGE, &mut |slot| released.push(slot));
+        assert_eq!((slots(&space, AT), released), (Vec::from_iter(2..8), vec![0, 1]));
+    }
+
+    #[test]
+    fn what_could_not_be_unmapped_is_there_as_before() {
+        let mut space = Space::of_nothing();
+        let mut released = Vec::new();
+        let mut release = |slot| released.push(slot);
+        have_left(&mut space, AT, 0);
+        space.unmapped_with(ONE, AT..AT + BYTES, &mut release);
+        space.settle_with(ONE, &mut release);
+        assert_eq!(slots(&space, AT), Vec::from_iter(0..8));
+        // A mapping that begins below has grown to where something was unmapped.
+        space.unmapped_with(ONE, AT + 4 * PAGE..AT + BYTES, &mut release);
+        assert_eq!(slots(&space, AT), Vec::from_iter(0..4));
+        assert_eq!(released, Vec::from_iter(4..8));
+    }
+
+    #[test]
+    fn what_has_moved_on_may_be_told_to_be_unmapped_first() {
+        let [from, there, to] = ELSEWHERE;
+        let has_come = || {
+            let mut space = Space::of_nothing();
+            have_left(&mut space, from, 100);
+            space.moved_with(ONE, from..from + BYTES, there, &mut |_| unreachable!());
+            space.unmapped_with(ONE, there..there + BYTES, &mut |_| unreachable!());
+            assert!(slots(&space, there).is_empty());
+            space
+        };
+        let mut released = Vec::new();
+        // It has, with what it had grown by; and is told to be unmapped, too.
+        let mut space = has_come();
+        space.moved_with(ONE, there..there + 2 * BYTES, to, &mut |slot| released.push(slot));
+        space.unmapped_with(ONE, there..there + 2 * BYTES, &mut |slot| released.push(slot));
+        space.settle_with(ONE, &mut |slot| released.push(slot));
+        assert_eq!((slots(&space, to), released.len()), (Vec::from_iter(100..108), 0));
+        // It was unmapped: nothing is told any more; or of something else there, or that has grown.
+        for end in 0..4 {
+            let mut space = has_come();
+            let mut released = Vec::new();
+            let release = &mut |slot| released.push(slot);
+            match end {
+                0 => space.settle_with(ONE, release),
+                1 => space.unmapped_with(ONE, there..there + BYTES, release),
+                2 => space.moved_with(ONE, to - BYTES..to - PAGE, there + PAGE, release),
+                _ => space.moved_with(ONE, there - PAGE..there + BYTES, to, release),
+            }
+            assert_eq!((slots(&space, to), released), (Vec::new(), Vec::from_iter(100..108)));
+        }
+        // Where the rest is there still, so much of it was unmapped.
+        let mut space = has_come();
+        have_left(&mut space, from, 200);
+        have_left(&mut space, from + BYTES, 300);
+        space.moved_with(ONE, from..from + 2 * BYTES, AT, &mut |_| unreachable!());
+        space.unmapped_with(ONE, AT + BYTES..AT + 2 * BYTES, &mut |slot| released.push(slot));
+        assert_eq!(released, Vec::from_iter(300..308));
+        assert_eq!(slots(&space, AT), Vec::from_iter(200..208));
+    }
+
+    #[test]
+    fn a_child_has_what_is_not_settled_of_its_parent() {
+        let [from, there, _] = ELSEWHERE;
+        let mut parent = Space::of_nothing();
+        have_left(&mut parent, from, 100);
+        parent.moved_with(ONE, from..from + BYTES, there, &mut |_| unreachable!());
+        parent.unmapped_with(ONE, there..there + BYTES, &mut |_| unreachable!());
+        let mut child = Space::of_nothing();
+        let mut shared = Vec::new();
+        assert!(!child.inherit_changes(&parent, &mut |slot| shared.push(slot)));
+        assert_eq!(shared, Vec::from_iter(100..108));
+        child.moved_with(ONE, there..there + BYTES, AT, &mut |_| unreachable!());
+        assert_eq!(slots(&child, AT), shared);
+    }
+}

@@ -1,0 +1,110 @@
+//! Pages that a program has freed lazily (MADV_FREE), before its memory was registered.
+//!
+//! Their contents are worth nothing, and the kernel drops them once memory is short. An eviction
+//! would store them instead. The kernel tells only how many bytes of a mapping are lazily freed, so
+//! the helper has it drop those pages: MADV_PAGEOUT drops them at once, and keeps a page that was
+//! written since. Where the system has swap, MADV_PAGEOUT would move all other pages there, and
+//! lazily freed pages are stored like all others.
+
+use std::fs;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::{PAGE, Space};
+use crate::page_table::Entry;
+use crate::range_set::Ranges;
+use crate::target::helper::MoveRun;
+use crate::target::procfs::ProcessFiles;
+use uzswap_preload::protocol::{RUNS_MAX, work};
+
+/// The pause between two looks at a process, and so many times the time that a look takes.
+const PAUSE_MIN: Duration = Duration::from_secs(1);
+const PAUSE_TIMES: u32 = 50;
+
+/// When to look for lazily freed pages.
+#[derive(Debug)]
+pub(super) struct LazyLooks {
+    next: Instant,
+    /// What was registered at the last look. Later frees there are no lazy ones: the library gives
+    /// such pages back at once.
+    registered: Ranges,
+}
+
+impl LazyLooks {
+    pub(super) fn new(now: Instant) -> LazyLooks {
+        LazyLooks { next: now, registered: Ranges::new() }
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.registered.bytes()
+    }
+}
+
+impl Space {
+    /// Where to look for lazily freed pages, if there may be any by now.
+    pub(crate) fn start_lazy_look(&mut self, now: Instant) -> Option<Arc<ProcessFiles>> {
+        let LazyLooks { next, registered } = &self.lazy_looks;
+        if now < *next || *registered == self.watched {
+            return None;
+        }
+        let (Some(_), None) = (self.helper(), &self.command) else { return None };
+        self.lazy_looks.registered = self.watched.clone();
+        self.files().filter(|_| !has_swap())
+    }
+
+    /// A look that began `since` found so many bytes in mappings: tells the helper to have the
+    /// kernel drop them. `false` where there is nothing of it.
+    pub(crate) fn give_drop_freed(&mut self, found: &[(Range<u64>, u64)], since: Instant) -> bool {
+        self.lazy_looks.next = Instant::now() + PAUSE_MIN.max(since.elapsed() * PAUSE_TIMES);
+        let (Some(helper), None) = (self.helper(), &self.command) else { return false };
+        let mut runs = Vec::new();
+        for part in found.iter().flat_map(|(range, _)| self.watched.within(range.clone())) {
+            let count = ((part.end - part.start) / PAGE) as usize;
+            runs.push(MoveRun { count, ..MoveRun::new(part.start / PAGE, 0) });
+        }
+        runs.truncate(RUNS_MAX);
+        // None of them is certain to be there any more.
+        for run in &runs {
+            let returned = self.table.known(run.pages()).filter(|(_, entry)| entry.returned);
+            for (page, entry) in returned.collect::<Vec<_>>() {
+                self.table.set(page, Entry { returned: false, ..entry });
+            }
+        }
+        !runs.is_empty() && self.give(&helper, work::DROP_FREED, None, runs)
+    }
+}
+
+/// Whether the system has swap. A file that cannot be read tells of none.
+fn has_swap() -> bool {
+    fs::read_to_string("/proc/swaps").is_ok_and(|swaps| swaps.lines().count() > 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::event::epoll;
+
+    use super::*;
+    use crate::page_table::UNKNOWN;
+    use crate::target::helper::Helper;
+    use crate::target::polled::Polled;
+    use uzswap_preload::SharedControl;
+    use uzswap_sys::foreign::Foreign;
+
+    #[test]
+    fn pages_that_may_have_been_dropped_are_not_known_to_be_there() {
+        let (connection, _program) = std::os::unix::net::UnixStream::pair().unwrap();
+        let epolls = [epoll::create(epoll::CreateFlags::CLOEXEC).unwrap()].into();
+        let connection = Foreign::new(connection.into());
+        let connection = Polled::add(&epolls, connection, epoll::EventData::new_u64(1)).unwrap();
+        let helper = Helper::new(connection, SharedControl::new().unwrap().0, 1 << 30);
+        let mut space = Space::of_nothing();
+        space.helper = Some(Arc::new(helper));
+        space.watched.insert(0..20 * PAGE);
+        for page in [3, 15] {
+            space.table.set(page, Entry { returned: true, ..UNKNOWN });
+        }
+        assert!(space.give_drop_freed(&[(0..10 * PAGE, PAGE)], Instant::now()));
+        assert_eq!([3, 15].map(|page| space.table.get(page).returned), [false, true]);
+    }
+}

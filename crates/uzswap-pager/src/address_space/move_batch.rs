@@ -1,0 +1,328 @@
+//! Commands to the helper: which pages leave, and what came of it.
+
+use std::io;
+use std::ops::Range;
+use std::time::Instant;
+
+use super::staging::TRAY_PAGES;
+use super::{PAGE, Space};
+use crate::page_table::{Entry, Place, UNKNOWN};
+use crate::policy::clock::{Answer, Known};
+use crate::target::helper::{Command, Helper, MoveRun, add_page};
+use crate::target::vmas::{READ_WRITE, Rights};
+use uzswap_preload::protocol::work;
+
+/// How a command to move went.
+#[derive(Debug, Default)]
+pub(crate) struct Moved {
+    pub(crate) pages: usize,
+    /// Pages of the command, moved or not.
+    pub(crate) offered: usize,
+    /// Pages that are not the program's alone, or may not be: the first, and how many.
+    pub(crate) shared: Vec<(u64, usize)>,
+    /// Pages that were refused: not all of one mapping, or not with the rights of the tray.
+    pub(crate) refused: Vec<(u64, usize)>,
+    /// An address where something else may have been moved (P5).
+    pub(crate) astray: Option<u64>,
+}
+
+impl Space {
+    /// Tells the helper to move `most` pages aside, those that the hand comes to next, or, where
+    /// `alone`, those of them that no other process has; and to give the memory of a tray back that
+    /// is in the store. `false` where there is nothing of either. The caller has called
+    /// [`super::leave_words_of_threads`], has the helper do it, without the lock, and then calls
+    /// [`Space::dropped`].
+    pub(crate) fn give_move(&mut self, most: usize, alone: bool) -> io::Result<bool> {
+        let (Some(helper), None) = (self.helper(), &self.command) else { return Ok(false) };
+        let mut tray = (most > 0 && self.may_move()).then(|| self.staging.empty.pop()).flatten();
+        let runs = tray.map_or(Ok(Vec::new()), |tray| self.next_pages(tray, most, alone));
+        if runs.as_ref().map_or(true, Vec::is_empty) {
+            self.staging.empty.extend(tray.take());
+        }
+        let runs = runs?;
+        Ok(self.give(&helper, work::MOVE, tray.map(|tray| (tray, READ_WRITE)), runs))
+    }
+
+    /// Tells the helper to make pages exclusive that a forked process shares, and to move them. The
+    /// same serves pages that were evicted from the other process already.
+    ///
+    /// Page by page, a pinned page keeps no page after it.
+    pub(crate) fn give_move_shared(&mut self, wanted: &[(u64, usize)], is_by_page: bool) -> bool {
+        self.give_own(wanted, READ_WRITE, is_by_page)
+    }
+
+    /// As that, of memory that has these rights.
+    pub(super) fn give_own(
+        &mut self,
+        wanted: &[(u64, usize)],
+        rights: Rights,
+        is_by_page: bool,
+    ) -> bool {
+        if wanted.is_empty() || !self.may_move() {
+            return false;
+        }
+        let (Some(helper), None) = (self.helper(), &self.command) else { return false };
+        let Some(tray) = self.staging.empty.pop() else { return false };
+        let first = tray * TRAY_PAGES;
+        let mut runs: Vec<MoveRun> = Vec::new();
+        let pages = wanted.iter().flat_map(|&(page, count)| page..page + count as u64);
+        let pages = pages.filter(|&page| self.is_here(page)).take(TRAY_PAGES);
+        for (page, staged) in pages.zip(first..) {
+            match is_by_page {
+                true => runs.push(MoveRun::new(page, staged)),
+                false => add_page(&mut runs, page, staged),
+            }
+        }
+        if runs.is_empty() {
+            self.staging.empty.push(tray);
+            return self.give(&helper, work::MOVE, None, runs);
+        }
+        if self.protects {
+            // The helper is not to wait for room.
+            for run in &runs {
+                let _ = self.uffd.write_unprotect(run.addresses(), true);
+            }
+        }
+        self.give(&helper, work::OWN_AND_MOVE, Some((tray, rights)), runs)
+    }
+
+    /// Whether a page is in the program, as far as is known, and is none that never leaves.
+    fn is_here(&self, page: u64) -> bool {
+        let address = page * PAGE;
+        self.table.get(page).place == Place::Program
+            && !self.removing.contains(address)
+            && !self.words.contains(address)
+            && self.watched.has_some_of(&(address..address + PAGE))
+    }
+
+    /// Likewise, and it was not found to stay.
+    pub(super) fn may_leave(&self, page: u64) -> bool {
+        self.is_here(page) && !self.left.contains(page * PAGE)
+    }
+
+    /// Gives a command that fills a tray, which then has these rights.
+    pub(super) fn give(
+        &mut self,
+        helper: &Helper,
+        work: u32,
+        filled: Option<(usize, Rights)>,
+        runs: Vec<MoveRun>,
+    ) -> bool {
+        let drops = self.staging.spent.take();
+        if runs.is_empty() && drops.is_none() {
+            return false;
+        }
+        self.commands = self.commands.wrapping_add(1);
+        let others = |&(tray, rights): &(usize, Rights)| self.staging.rights[tray] != Some(rights);
+        let anew = filled.filter(others).map(|(_, rights)| rights);
+        let tray = filled.map(|(tray, _)| tray);
+        let command = Command { number: self.commands, work, anew, tray, runs, drops };
+        helper.give(&command);
+        self.command = Some(command);
+        true
+    }
+
+    /// Whether pages may leave now.
+    pub(super) fn may_move(&self) -> bool {
+        self.knows_words && !self.is_about_to_fork()
+    }
+
+    /// The helper has said that it is done: what came of it, and pages of a tray that is empty now.
+    pub(crate) fn dropped(&mut self) -> (Moved, usize) {
+        self.collect(false);
+        let moved = std::mem::take(&mut self.collected);
+        self.refaults.evict(moved.pages);
+        match self.dropping.take() {
+            Some(tray) => {
+                self.staging.empty.push(tray);
+                self.told_pages -= self.staging.moved[tray] as i64;
+                (moved, self.staging.moved[tray])
+            }
+            None => (moved, 0),
+        }
+    }
+
+    /// The pages of a window around `page` that no command moves now: of those the table does not
+    /// know whether they are in the program still. Empty where the page itself is one.
+    pub(crate) fn not_commanded(&self, page: u64, window: Range<u64>) -> Range<u64> {
+        let mut free = window;
+        for run in self.command.iter().flat_map(|command| &command.runs) {
+            let pages = run.pages();
+            if pages.end <= page {
+                free.start = free.start.max(pages.end);
+            } else {
+                free.end = free.end.min(pages.start.max(free.start));
+            }
+        }
+        if free.contains(&page) { free } else { page..page }
+    }
+
+    /// Notes what a command did, if it is done, or `in_part` (P3).
+    pub(super) fn collect(&mut self, in_part: bool) {
+        let Some(mut command) = self.command.take() else { return };
+        let Some(helper) = self.helper.clone() else { return };
+        let is_done = helper.has_done(&command);
+        if is_done || in_part {
+            let answers: Vec<(usize, i32)> = helper.answers(&command).collect();
+            self.note_moved(&mut command, answers.iter().map(|(count, _)| *count));
+            if is_done {
+                return self.done(command, answers.into_iter().map(|(_, error)| error));
+            }
+        }
+        self.command = Some(command);
+    }
+
+    /// The helper moves nothing more of its command: notes what it has moved, be it untold. A run
+    /// is moved from its first page on, into a tray that was empty. (Where a page was, there may
+    /// be another by now.)
+    pub(super) fn break_off(&mut self) -> io::Result<()> {
+        let (Some(helper), Some(files)) = (self.helper.clone(), self.files.clone()) else {
+            return Ok(());
+        };
+        let Some(command) = &self.command else { return Ok(()) };
+        let mut counts = Vec::with_capacity(command.runs.len());
+        if command.work == work::DROP_FREED {
+            counts.resize(command.runs.len(), 0);
+        } else if command.work == work::REMAP {
+            counts = helper.answers(command).map(|(count, _)| count).collect();
+        }
+        for run in &command.runs[counts.len()..] {
+            let mut count = run.moved;
+            while count < run.count && files.is_there(helper.staged_at(run.staged + count))? {
+                count += 1;
+            }
+            counts.push(count);
+        }
+        if let Some(mut command) = self.command.take() {
+            self.note_moved(&mut command, counts.into_iter());
+            self.done(command, std::iter::repeat(0));
+        }
+        Ok(())
+    }
+
+    /// Of each run of a command so many pages were moved.
+    fn note_moved(&mut self, command: &mut Command, counts: impl Iterator<Item = usize>) {
+        let is_remap = command.work == work::REMAP;
+        for (run, count) in command.runs.iter_mut().zip(counts) {
+            let is_new = is_remap && run.moved < count;
+            let there = is_new.then(|| self.staged_of(run, run.moved, count)).flatten();
+            let address = |staged| self.helper.as_ref().map_or(0, |it| it.staged_at(staged));
+            let is_there =
+                |staged| there.as_ref().is_none_or(|there| there.contains(address(staged)));
+            let missing: Vec<usize> =
+                (run.moved..count).filter(|at| !is_there(run.staged + at)).collect();
+            run.missing += missing.len();
+            for at in (run.moved..count).filter(|at| missing.binary_search(at).is_err()) {
+                let (page, staged) = (run.page + at as u64, run.staged + at);
+                let place = Place::Staged(staged as u32);
+                self.table.set(page, Entry { place, ..self.table.get(page) });
+                self.staging.owners.set(staged as u32, page);
+            }
+            run.moved = count;
+        }
+    }
+
+    /// A command is done, and all that it moved is noted; why each run stopped, an errno or 0.
+    fn done(&mut self, command: Command, errors: impl Iterator<Item = i32>) {
+        self.dropping = command.drops;
+        let mut moved = Moved { astray: self.astray(&command), ..Moved::default() };
+        let is_remap = command.work == work::REMAP;
+        let (mut is_in_the_way, mut has_no_memory) = (false, false);
+        for (run, error) in command.runs.iter().zip(errors) {
+            moved.pages += run.moved - run.missing;
+            moved.offered += run.count;
+            if run.moved == run.count {
+                continue;
+            }
+            let (stopped_at, rest) = (run.page + run.moved as u64, run.count - run.moved);
+            match error {
+                // The first is pinned for I/O of the kernel. It stays, but keeps no other.
+                libc::EBUSY if command.work == work::OWN_AND_MOVE => {
+                    self.stays_pinned(stopped_at);
+                    if rest > 1 {
+                        moved.shared.push((stopped_at + 1, rest - 1));
+                    }
+                }
+                libc::EBUSY => moved.shared.push((stopped_at, rest)),
+                // A border between mappings is in it, or it has other rights, or is locked; or the
+                // system allows no such staging.
+                libc::EINVAL | libc::EACCES | libc::EPERM if !is_remap => {
+                    moved.refused.push((stopped_at, rest));
+                }
+                // Of a special kind, or sealed.
+                libc::EINVAL | libc::EPERM => self.left.insert(run.addresses()),
+                libc::EEXIST => is_in_the_way = true,
+                libc::ENOMEM => has_no_memory = true,
+                // It is not there any more (MADV_FREE).
+                libc::ENOENT => self.table.set(stopped_at, UNKNOWN),
+                _ => {} // it went, or will be tried again
+            }
+        }
+        self.has_no_memory = has_no_memory && moved.pages == 0;
+        if let Some(tray) = command.tray {
+            if command.anew.is_some() {
+                let is_anew = self.helper.as_ref().is_some_and(|it| it.has_mapped_anew());
+                self.staging.rights[tray] = command.anew.filter(|_| is_anew && !is_remap);
+            }
+            self.staging.moved[tray] = moved.pages;
+            match moved.pages {
+                // The kernel has filled staging (mlockall): it gives that back first.
+                0 if is_in_the_way && self.staging.spent.is_none() => {
+                    self.staging.spent = Some(tray);
+                }
+                0 => self.staging.empty.push(tray),
+                _ => self.staging.filled.push_back(tray),
+            }
+        }
+        self.collected = moved;
+    }
+
+    /// Pages that the hand comes to next, as runs that go into a tray.
+    fn next_pages(&mut self, tray: usize, most: usize, alone: bool) -> io::Result<Vec<MoveRun>> {
+        let Some(files) = &self.files else { return Ok(Vec::new()) };
+        let Space { hand, table, watched, left, removing, .. } = self;
+        let resident = &mut |range| {
+            let start = Instant::now();
+            let (runs, to) = match alone {
+                true => files.resident_alone(range)?,
+                false => files.resident(range)?,
+            };
+            Ok(Answer { runs, to, took: start.elapsed() })
+        };
+        let known = Known { table, watched, left, removing };
+        let pages = hand.pick(most, known, resident, alone)?;
+        let mut runs = Vec::new();
+        for (page, staged) in pages.into_iter().zip(tray * TRAY_PAGES..) {
+            add_page(&mut runs, page, staged);
+        }
+        Ok(runs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refused_moves_are_told_apart_by_their_errno() {
+        let done = |work, moved, errno| {
+            let mut space = Space::of_nothing();
+            space.watched.insert(0..100 * PAGE);
+            let mut run = MoveRun::new(10, 0);
+            (run.count, run.moved) = (8, moved);
+            let runs = vec![run];
+            let command = Command { number: 1, work, anew: None, tray: None, runs, drops: None };
+            space.done(command, std::iter::once(errno));
+            let stay: Vec<u64> = (10..18).filter(|page| !space.may_leave(*page)).collect();
+            let has_no_memory = space.has_no_memory();
+            (space.collected.shared, stay, has_no_memory)
+        };
+        // The page may be shared, and is made the program's own first.
+        assert_eq!(done(work::MOVE, 3, libc::EBUSY), (vec![(13, 5)], vec![], false));
+        // The page is pinned, and those after it are tried one by one.
+        assert_eq!(done(work::OWN_AND_MOVE, 3, libc::EBUSY), (vec![(14, 4)], vec![13], false));
+        // The kernel refuses more mappings, and nothing went.
+        assert_eq!(done(work::MOVE, 0, libc::ENOMEM), (vec![], vec![], true));
+        assert_eq!(done(work::MOVE, 3, libc::ENOMEM), (vec![], vec![], false));
+    }
+}

@@ -1,0 +1,287 @@
+//! Pages that UFFDIO_MOVE refuses for their rights, and how these leave.
+//!
+//! The kernel moves pages between memory that can be written alone, with the same rights on both
+//! sides. So pages that can be executed, too, go to a tray with these rights. All others leave by
+//! mremap(2) with MREMAP_DONTUNMAP: the mapping stays, registered and with its rights, and the
+//! pages are missing. UFFDIO_COPY brings them back, as it asks for no rights.
+//!
+//! - P5: what mremap moves is what the command meant. The helper calls it right after the kernel
+//!   said that nothing is to be read. The kernel reports a move of registered memory, and no other:
+//!   where it reports none, another mapping came between the two, and the process is ended.
+
+use std::io;
+use std::ops::Range;
+
+use super::staging::TRAY_PAGES;
+use super::{PAGE, Space, pages};
+use crate::range_set::{Ranges, count};
+use crate::target::helper::{Command, Helper, MoveRun};
+use crate::target::procfs::has_locked_memory;
+use crate::target::vmas::{READ_WRITE, Rights};
+use uzswap_preload::protocol::work;
+use uzswap_sys::userfaultfd::Event;
+
+/// Runs that one command moves by mremap at most: each is a mapping of its own in the tray.
+const REMAPPED_RUNS: usize = 64;
+
+/// Pages likewise: where the last one stays, each run ends before the tray does.
+const REMAPPED_PAGES: usize = TRAY_PAGES - 1;
+
+/// How refused pages leave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// By UFFDIO_MOVE, those that have these rights, mapping by mapping.
+    Move(Rights),
+    /// By UFFDIO_MOVE, those that no other process has, once they are the program's alone. A page
+    /// that the kernel refuses then is pinned, and stays: after mremap the kernel would write to
+    /// the page in staging.
+    Own(Rights),
+    /// By mremap, those that no other process has.
+    Remap,
+    /// By mremap, whoever has them.
+    RemapShared,
+}
+
+impl Way {
+    /// In this order: what one way refuses again is left for the next.
+    pub(crate) const ALL: [Way; 5] = [
+        Way::Move(READ_WRITE),
+        Way::EXECUTABLE,
+        Way::Own(READ_WRITE | libc::PROT_EXEC as Rights),
+        Way::Remap,
+        Way::RemapShared,
+    ];
+
+    /// Memory of programs that write code and execute it.
+    pub(crate) const EXECUTABLE: Way = Way::Move(READ_WRITE | libc::PROT_EXEC as Rights);
+}
+
+impl Space {
+    /// Tells the helper to move refused pages, those that go this way: they are not among the
+    /// `refused` ones any more. `false` where there are none.
+    pub(crate) fn give_refused(
+        &mut self,
+        refused: &mut Vec<(u64, usize)>,
+        way: Way,
+    ) -> io::Result<bool> {
+        let (Some(files), Some(helper)) = (self.files.clone(), self.helper()) else {
+            return Ok(false);
+        };
+        if refused.is_empty() || self.command.is_some() || !self.may_move() {
+            return Ok(false);
+        }
+        let all = std::mem::take(refused);
+        let mut fitting = Vec::new();
+        for range in all.iter().map(|&(page, count)| page * PAGE..(page + count as u64) * PAGE) {
+            for (part, rights) in files.mappings.rights_in(range)? {
+                match way {
+                    Way::Move(wanted) | Way::Own(wanted) if rights != wanted => {
+                        refused.push(numbered(&part));
+                    }
+                    Way::Own(_) | Way::Remap if self.members() > 1 => {
+                        let mut shared = Ranges::default();
+                        shared.insert(part.clone());
+                        for run in files.resident_alone(part)?.0 {
+                            shared.remove(run.clone());
+                            fitting.push(run);
+                        }
+                        refused.extend(shared.iter().map(|part| numbered(&part)));
+                    }
+                    _ => fitting.push(part),
+                }
+            }
+        }
+        if matches!(way, Way::Remap | Way::RemapShared) {
+            self.leave_locked(&mut fitting)?;
+        }
+        if let Way::Own(rights) = way {
+            let fitting: Vec<_> = fitting.iter().map(numbered).collect();
+            return Ok(self.give_own(&fitting, rights, true));
+        }
+        Ok(self.give_parts(&helper, fitting, way))
+    }
+
+    /// Locked pages stay: mremap would unlock them.
+    fn leave_locked(&mut self, parts: &mut Vec<Range<u64>>) -> io::Result<()> {
+        if parts.is_empty() {
+            return Ok(());
+        }
+        self.locked = self.ask_locked()?;
+        for part in std::mem::take(parts) {
+            self.locked.within(part.clone()).for_each(|part| self.left.insert(part));
+            parts.extend(self.locked.outside(part));
+        }
+        Ok(())
+    }
+
+    fn ask_locked(&self) -> io::Result<Ranges> {
+        match self.thread.is_some_and(has_locked_memory) {
+            true => self.mappings_with(["lo"]).map(|[locked]| locked),
+            false => Ok(Ranges::default()),
+        }
+    }
+
+    /// Mappings that were locked when a move of theirs was refused last, and are still.
+    pub(super) fn still_locked(&mut self) -> &Ranges {
+        if self.locked != Ranges::default() {
+            self.locked = self.ask_locked().unwrap_or_default();
+        }
+        &self.locked
+    }
+
+    fn give_parts(&mut self, helper: &Helper, parts: Vec<Range<u64>>, way: Way) -> bool {
+        let Some(tray) = self.staging.empty.pop() else { return false };
+        let (runs_max, pages_max) = match way {
+            Way::Move(_) | Way::Own(_) => (TRAY_PAGES, TRAY_PAGES),
+            Way::Remap | Way::RemapShared => (REMAPPED_RUNS, REMAPPED_PAGES),
+        };
+        let runs = self.runs_of(parts, tray * TRAY_PAGES, runs_max, pages_max);
+        if runs.is_empty() {
+            self.staging.empty.push(tray);
+            return false;
+        }
+        match way {
+            Way::Move(rights) | Way::Own(rights) => {
+                self.give(helper, work::MOVE, Some((tray, rights)), runs)
+            }
+            Way::Remap | Way::RemapShared => {
+                self.staging.rights[tray] = None; // it is to be one mapping
+                self.give(helper, work::REMAP, Some((tray, READ_WRITE)), runs)
+            }
+        }
+    }
+
+    /// The pages of some mappings that may leave, in runs of one mapping each.
+    fn runs_of(
+        &self,
+        parts: Vec<Range<u64>>,
+        first: usize,
+        runs_max: usize,
+        pages_max: usize,
+    ) -> Vec<MoveRun> {
+        let (mut runs, mut taken): (Vec<MoveRun>, usize) = (Vec::new(), 0);
+        for part in parts {
+            let mut end = None;
+            for page in pages(part).filter(|page| self.may_leave(*page)) {
+                let goes_on = end == Some(page);
+                if taken == pages_max || !goes_on && runs.len() == runs_max {
+                    return runs;
+                }
+                match runs.last_mut() {
+                    Some(last) if goes_on => last.count += 1,
+                    _ => runs.push(MoveRun::new(page, first + taken)),
+                }
+                (end, taken) = (Some(page + 1), taken + 1);
+            }
+        }
+        runs
+    }
+
+    /// Holds the helper where it has moved a run by mremap, and waits until that is read; `false`
+    /// where it is at work. What it has moved is noted (P3).
+    pub(super) fn hold_remapping(&mut self, helper: &Helper) -> bool {
+        let (Some(files), Some(command)) = (&self.files, &self.command) else { return false };
+        let Some(number) = helper.remapped_run() else { return false };
+        let is_remap = command.work == work::REMAP;
+        let Some(run) = command.runs.get(number).filter(|_| is_remap) else { return false };
+        // Before, it is one mapping to the end of the tray.
+        let staged = helper.staged_at(run.staged)..helper.staged_at(run.staged + run.count);
+        let has_moved =
+            files.mappings.end_of(staged.start).is_ok_and(|end| end == Some(staged.end));
+        if !has_moved || !helper.hold_remapping(number, run) {
+            return false;
+        }
+        self.collect(true);
+        true
+    }
+
+    /// Whether this tells of nothing but the helper's own work. The caller asks for each change of
+    /// the mappings, in the order in which they are read.
+    pub(crate) fn is_own_change(&mut self, change: &Event) -> bool {
+        let (Some(helper), Some(command)) = (&self.helper, &mut self.command) else { return false };
+        if command.work != work::REMAP {
+            return false;
+        }
+        let others = match *change {
+            Event::Remap { from, to, len } => {
+                let is_it = |run: &&mut MoveRun| {
+                    run.addresses() == (from..from + len) && helper.staged_at(run.staged) == to
+                };
+                if let Some(run) = command.runs.iter_mut().find(is_it) {
+                    run.is_reported = true;
+                    return true;
+                }
+                [from..from + len, to..to + len]
+            }
+            Event::Unmap { start, end } => [start..end, 0..0],
+            Event::Remove { .. } | Event::Fork { .. } | Event::PageFault { .. } => return false,
+        };
+        for run in command.runs.iter_mut().filter(|run| run.moved > 0 && !run.is_reported) {
+            let at = run.addresses();
+            run.is_doubted |= others.iter().any(|it| it.start < at.end && at.start < it.end);
+        }
+        false
+    }
+
+    /// A run of a done command that may have moved what it was not to move (P5), by its address.
+    pub(super) fn astray(&self, command: &Command) -> Option<u64> {
+        if command.work != work::REMAP {
+            return None;
+        }
+        let mut moved = command.runs.iter().filter(|run| run.moved > 0);
+        let run = moved.find(|run| {
+            // What was reported was registered; it is what was meant, unless other such memory had
+            // been moved there, and is there.
+            !run.is_reported || run.is_doubted && self.is_registered_in(&run.addresses())
+        });
+        run.map(|run| run.addresses().start)
+    }
+
+    fn is_registered_in(&self, range: &Range<u64>) -> bool {
+        let registered = self.mappings_with(["um"]);
+        registered.map_or(true, |[registered]| registered.has_some_of(range))
+    }
+
+    /// Of the pages that a run has moved by mremap, from `first` on: those that are in staging. The
+    /// others were missing.
+    pub(super) fn staged_of(&self, run: &MoveRun, first: usize, end: usize) -> Option<Ranges> {
+        let (files, helper) = (self.files.as_ref()?, self.helper.as_ref()?);
+        let staged = helper.staged_at(run.staged + first)..helper.staged_at(run.staged + end);
+        files.pages_in(staged).ok() // an error where the process has ended
+    }
+}
+
+/// As a first page and how many.
+fn numbered(part: &Range<u64>) -> (u64, usize) {
+    let pages = pages(part.clone());
+    (pages.start, count(&pages))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_is_of_one_mapping_and_of_pages_that_may_leave() {
+        let mut space = Space::of_nothing();
+        space.watched.insert(0..1000 * PAGE);
+        space.left.insert(5 * PAGE..6 * PAGE);
+        let parts = vec![2 * PAGE..8 * PAGE, 8 * PAGE..10 * PAGE, 998 * PAGE..1002 * PAGE];
+        let runs = |runs_max, pages_max| {
+            let runs = space.runs_of(parts.clone(), 100, runs_max, pages_max);
+            Vec::from_iter(runs.iter().map(|run| (run.page, run.count, run.staged)))
+        };
+        let all = [(2, 3, 100), (6, 2, 103), (8, 2, 105), (998, 2, 107)];
+        assert_eq!(runs(64, 511), all);
+        assert_eq!(runs(2, 511), all[..2]);
+        assert_eq!(runs(64, 4), [(2, 3, 100), (6, 1, 103)]);
+    }
+
+    #[test]
+    fn pages_that_may_be_pinned_are_owned_before_they_are_remapped() {
+        let at = |wanted: &dyn Fn(&Way) -> bool| Way::ALL.iter().position(wanted).unwrap();
+        let owned = at(&|way| matches!(way, Way::Own(_)));
+        assert_eq!(owned, at(&|way| *way == Way::EXECUTABLE) + 1);
+        assert!(owned < at(&|way| *way == Way::Remap));
+    }
+}

@@ -1,0 +1,458 @@
+//! Forks: a child has the pages of its parent that are in the store; what both have is protected.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Resource, getrlimit};
+
+use super::handshake::leaves_spare_files;
+use super::{PAGE, Server};
+use crate::account::outsiders::{Outsider, same_program_above};
+use crate::address_space::{AdviceAtFork, FirstMessage, ForkAdvice, Space};
+use crate::fork::group::Family;
+use crate::messages::log;
+use crate::page_table::{Entry, Place, UNKNOWN};
+use crate::range_set::Ranges;
+use crate::run_dir::random_bytes;
+use crate::target::procfs::children_of;
+use crate::{SpaceLock, lock, too_many_files};
+use uzswap_sys::process;
+use uzswap_sys::userfaultfd::{Event, Userfaultfd};
+
+/// A fork that may be told before what other threads of the parent had done to the mappings. As
+/// long, nothing of the child is answered.
+#[derive(Debug)]
+pub(super) struct Overtaking {
+    child: u32,
+    parent: Arc<Userfaultfd>,
+    since: Instant,
+}
+
+/// Processes that have pages of one that was forked.
+#[derive(Debug)]
+pub(super) enum Kin {
+    /// The nearest that is managed, and processes without a helper between the two.
+    Managed(SpaceLock, Vec<u32>),
+    /// None above it is managed.
+    Outsider(Arc<Outsider>),
+}
+
+/// Descriptors that a process without a helper takes, in a family.
+const OUTSIDER_FILES: u64 = 8;
+
+/// The part of all descriptors that children without a helper of one process may take, and how many
+/// it may have in any case.
+const QUOTA_PART: u64 = 8;
+const SPARE_CHILDREN: usize = 16;
+
+/// Processes that may be a child, and are asked whether they are.
+const CANDIDATES_MAX: usize = 64;
+
+/// How long that may be.
+const OVERTAKING_FOR: Duration = Duration::from_millis(100);
+
+impl Server {
+    /// Relatives of a process that was forked before its parent was watched; `None` where it has no
+    /// memory in common with any that is known.
+    ///
+    /// # Errors
+    ///
+    /// `PermissionDenied` where that is not so: it has called exec(2) since, or it was here before.
+    /// `WouldBlock` where too many have joined the parent lately: all that this has is protected
+    /// for each.
+    pub(super) fn kin_to_join(&mut self, pid: u32) -> io::Result<Option<Kin>> {
+        if !process::runs_what_was_forked(pid) || self.has_left(pid) {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        // Not beyond one that runs another program: a process whose parent has ended has another.
+        let above = same_program_above(pid);
+        let is_managed = |pid: &u32| self.managed_process(*pid).is_some();
+        let managed_at = above.iter().position(is_managed);
+        let between = above[..managed_at.unwrap_or(above.len())].to_vec();
+        let managed = match managed_at {
+            Some(at) => self.managed_process(above[at]),
+            None => match self.outsider_above(pid, &above) {
+                Some(outsider) => return Ok(Some(Kin::Outsider(outsider))),
+                None => self.managed_with_program_of(pid),
+            },
+        };
+        let Some(space) = managed else { return Ok(None) };
+        let may_join = lock(&space).joins.take(1, Instant::now());
+        match may_join {
+            true => Ok(Some(Kin::Managed(space, between))),
+            false => Err(io::ErrorKind::WouldBlock.into()),
+        }
+    }
+
+    fn managed_process(&self, pid: u32) -> Option<SpaceLock> {
+        self.spaces.values().find(|space| lock(space).pid == Some(pid)).cloned()
+    }
+
+    /// A process whose parent has ended, or cannot be read, has pages in common with those that
+    /// were forked of the same program.
+    fn managed_with_program_of(&self, pid: u32) -> Option<SpaceLock> {
+        let places = process::places_of_program(pid)?;
+        let is_of_it = |space: &&SpaceLock| {
+            let other = lock(space).pid;
+            other.is_some_and(|other| process::places_of_program(other) == Some(places))
+        };
+        self.spaces.values().find(is_of_it).cloned()
+    }
+
+    /// The nearest process without a helper that has pages of a process. All of the line above it
+    /// that run the same program are of one family.
+    fn outsider_above(&self, pid: u32, above: &[u32]) -> Option<Arc<Outsider>> {
+        let places = process::places_of_program(pid)?;
+        let known = self.pager.outsiders();
+        let is_above = |outsider: &&Arc<Outsider>| above.contains(&outsider.pid());
+        let family = known.iter().find(is_above).map(|outsider| outsider.family().clone());
+        let family = family.unwrap_or_default();
+        self.add_outsiders(above, &family, places);
+        let nearest = self.pager.outsiders_of(&family);
+        nearest.into_iter().find(|it| Some(it.pid()) == above.first().copied() && it.is_at(places))
+    }
+
+    /// Those that are none yet.
+    fn add_outsiders(&self, all: &[u32], family: &Family, places: [u64; 3]) {
+        for pid in all {
+            let is_known = self.pager.outsiders().iter().any(|outsider| outsider.pid() == *pid);
+            if !is_known && leaves_spare_files(OUTSIDER_FILES) {
+                self.pager.add_outsider(*pid, family, places);
+            }
+        }
+    }
+
+    /// A space is that of a process that was forked by these. Whether it is to be watched at once:
+    /// copies of all that they share would not fit.
+    pub(super) fn join(&mut self, id: u32, kin: &Kin) -> bool {
+        match kin {
+            Kin::Managed(parent, between) => {
+                let could_exceed = self.join_parent(id, parent);
+                let (family, places) = {
+                    let parent = lock(parent);
+                    (parent.family().cloned(), parent.pid.and_then(process::places_of_program))
+                };
+                if let (Some(family), Some(places)) = (family, places) {
+                    self.add_outsiders(between, &family, places);
+                }
+                could_exceed
+            }
+            Kin::Outsider(outsider) => self.join_outsider(id, outsider),
+        }
+    }
+
+    /// A space is that of a process that a process without a helper has forked. That one writes
+    /// unasked to what both have.
+    fn join_outsider(&mut self, id: u32, outsider: &Outsider) -> bool {
+        let resident = outsider.resident_bytes().unwrap_or(0);
+        let mut child = lock(&self.spaces[&id]);
+        child.joins(outsider.family(), resident);
+        child.count_copies_from_fork(resident);
+        child.protect_all(resident, outsider.stacks());
+        let could_exceed = child.protects && resident > self.pager.room_for_copies();
+        drop(child);
+        self.protects = true;
+        could_exceed
+    }
+
+    /// A space is that of a process that was forked when nothing of its parent was watched. Whether
+    /// it is to be watched at once: copies of all that they share would not fit.
+    fn join_parent(&mut self, id: u32, parent: &SpaceLock) -> bool {
+        let mut parent = lock(parent);
+        let child = Arc::clone(&self.spaces[&id]);
+        let stacks = parent.stacks();
+        let resident = self.share(&mut parent, &mut lock(&child), None, stacks);
+        let could_exceed = parent.protects && resident > self.pager.room_for_copies();
+        if could_exceed {
+            let _ = parent.watch_shared(&mut |slot| self.pager.release(slot));
+        }
+        could_exceed
+    }
+
+    /// A parent and a child have pages in common: as many bytes as the parent has. What of it is
+    /// not `unprotected` was protected before the fork.
+    fn share(
+        &mut self,
+        parent: &mut Space,
+        child: &mut Space,
+        unprotected: Option<&Ranges>,
+        stacks: Option<Ranges>,
+    ) -> u64 {
+        let family = parent.family().cloned().unwrap_or_default();
+        let resident = parent.resident_to_share();
+        child.count_copies_from_fork(resident);
+        for space in [parent, child] {
+            space.joins(&family, resident);
+            match unprotected {
+                Some(rest) => space.protect_rest(rest),
+                None => _ = space.protect_all(resident, stacks.clone()),
+            }
+        }
+        self.protects = true;
+        resident
+    }
+
+    /// One of those that have pages in common is gone, in whose count so much of them was at most:
+    /// the last one has them alone.
+    pub(super) fn lost(&self, family: &Family, lent_bytes: u64) {
+        self.pager.lost(family, lent_bytes, &self.spaces.values().collect::<Vec<_>>());
+    }
+
+    /// A program is about to fork, and goes on once it may.
+    pub(super) fn will_fork(&mut self, space: &mut Space, address: u64) {
+        let page = address / PAGE * PAGE..(address / PAGE + 1) * PAGE;
+        let room = self.pager.room_for_copies();
+        let is_unwatched = space.watched == Ranges::default();
+        let may_be_untold =
+            is_unwatched && space.may_fork_untold(self.unknown_children(space), room);
+        let is_let = space.let_fork(page.clone());
+        self.to_wake.push((Arc::clone(&space.uffd), page));
+        if is_let && !may_be_untold {
+            space.prepare_fork(&mut |slot| self.pager.release(slot));
+            // The parent may be gone before its child is known. What is aside still then is told.
+            let _ = self.store_aside(space);
+        }
+    }
+
+    /// How many children of a process are none that are known.
+    fn unknown_children(&self, space: &Space) -> u32 {
+        let Some(pid) = space.pid else { return 0 };
+        // Its own is locked by the caller.
+        let known = self.spaces.values().filter_map(|space| space.try_lock()?.pid);
+        let known: BTreeSet<u32> = known.collect();
+        children_of(pid).iter().filter(|child| !known.contains(child)).count() as u32
+    }
+
+    /// Stores what is aside of a space, for whoever will have it; in words why some still is.
+    fn store_aside(&mut self, space: &mut Space) -> Result<(), String> {
+        let content = &mut self.buffer[0];
+        for staged in space.pages_aside() {
+            space.read_staged(staged, content).map_err(|error| error.to_string())?;
+            let slot = self.pager.store_any(content)?;
+            match space.stored(staged, slot) {
+                true => self.pager.meter.stored(1),
+                false => self.pager.release(slot),
+            }
+        }
+        Ok(())
+    }
+
+    /// A process has forked. A child that cannot be followed gets no page that it lacks, and its
+    /// parent runs on.
+    pub(super) fn forked(&mut self, parent: &mut Space, child: Userfaultfd, worker: usize) {
+        let child = Arc::new(child);
+        let followed = self.child_of(parent, Arc::clone(&child)).and_then(|space| {
+            let is_undecided = space.is_undecided();
+            let added = self.add_space(space, worker).map_err(|error| error.to_string());
+            added.map(|child| (child, is_undecided))
+        });
+        match followed {
+            Ok((child, true)) if parent.has_threads() => {
+                let parent = Arc::clone(&parent.uffd);
+                self.overtaking.push(Overtaking { child, parent, since: Instant::now() });
+            }
+            Ok(_) => {}
+            Err(why) => {
+                let pid = parent.root().unwrap_or(0);
+                log(&format!(
+                    "cannot follow a child of process {pid}: {why}; the child gets SIGBUS or \
+                     EFAULT on evicted pages"
+                ));
+                self.orphan(child, pid, parent.peer.clone());
+            }
+        }
+    }
+
+    /// The space of a child: it has the pages of its parent that are in the store. In words why
+    /// some of them cannot be had.
+    fn child_of(&mut self, parent: &mut Space, child: Arc<Userfaultfd>) -> Result<Space, String> {
+        let secret =
+            random_bytes().map_err(|error| format!("cannot read random bytes: {error}"))?;
+        let mut space = Space::of_child(child, parent, secret);
+        space.watched = parent.watched.clone();
+        let unprotected = parent.take_unprotected();
+        let advice = parent.advice_at_fork();
+        let stacks = advice.stacks();
+        // Both run on by now.
+        let unprotected = unprotected
+            .zip(stacks.clone())
+            .map(|(rest, stacks)| parent.without_spared(rest, stacks));
+        let shared_stacks = stacks.filter(|_| parent.thread.is_some());
+        self.share(parent, &mut space, unprotected.as_ref(), shared_stacks);
+        space.expect();
+        // A child that is undecided has all, until it is asked.
+        let left_out = match advice {
+            AdviceAtFork::Known(advice) => {
+                space.inherit_advice(advice.clone());
+                advice.not_copied.iter().for_each(|range| space.watched.remove(range));
+                advice
+            }
+            AdviceAtFork::Uncertain(of) => {
+                of.answers.last().into_iter().for_each(|last| space.inherit_advice(last.clone()));
+                space.inherit_undecided(of);
+                ForkAdvice::default()
+            }
+        };
+        let is_in = |ranges: &Ranges, page| ranges.has_some_of(&(page * PAGE..(page + 1) * PAGE));
+        let stored = self.store_aside(parent);
+        let mut is_any_aside = false;
+        parent.table.for_each(&mut |page, entry| {
+            if is_in(&left_out.not_copied, page) || is_in(&left_out.wiped, page) {
+                return;
+            }
+            match entry.place {
+                Place::Stored(slot) => {
+                    self.pager.slots.share(slot);
+                    space.table.set(page, Entry { place: entry.place, ..UNKNOWN });
+                }
+                Place::Staged(_) => is_any_aside = true,
+                Place::Program => {}
+            }
+        });
+        is_any_aside |= space.inherit_changes(parent, &mut |slot| self.pager.slots.share(slot));
+        if let (Err(why), true) = (stored, is_any_aside) {
+            let family = space.family.take();
+            space.forget_all(&mut |slot| self.pager.release(slot));
+            if let Some(family) = family {
+                self.lost(&family, space.lent_bytes());
+            }
+            return Err(format!("cannot store the staged pages of its parent: {why}"));
+        }
+        Ok(space)
+    }
+
+    /// A child has sent its first message, which waits for an answer: asks the child's own mappings
+    /// which memory the fork gave it.
+    pub(super) fn ask_child(&self, space: &mut Space, faults: &[Event], changes: &[Event]) {
+        let fault = faults.iter().find_map(|fault| match *fault {
+            Event::PageFault { address, thread, .. } => Some((address, thread)),
+            _ => None,
+        });
+        // A fork leaves the mappings of who forks as they are.
+        let is_change = |event: &Event| !matches!(event, Event::Fork { .. });
+        let first = match fault {
+            _ if changes.iter().any(is_change) => FirstMessage::Change,
+            Some((address, _)) if space.asks_identity(address) => FirstMessage::AsksIdentity,
+            _ => FirstMessage::Fault,
+        };
+        let parent = space.root().unwrap_or(0);
+        // The newest child comes last. It may have another parent by now, or a number of its own
+        // PID namespace: a wrong process does not show the secret.
+        let mut candidates = children_of(parent);
+        candidates.extend(fault.map(|(_, thread)| thread));
+        candidates.reverse();
+        candidates.truncate(CANDIDATES_MAX);
+        let release = &mut |slot| self.pager.release(slot);
+        let doubtful = space.decide_inheritance(first, &candidates, release);
+        report_doubtful(parent, doubtful);
+    }
+
+    /// A child changes its mappings, or waits for a page of which its own mappings and its parent's
+    /// tell different things.
+    pub(super) fn end_doubt(&self, space: &mut Space, faults: &[Event], changes: &[Event]) {
+        let is_about = |fault: &Event| match *fault {
+            Event::PageFault { address, .. } => space.is_in_doubt(address),
+            _ => false,
+        };
+        if !changes.is_empty() || faults.iter().any(is_about) {
+            let doubtful = space.end_doubt_of_child(&mut |slot| self.pager.release(slot));
+            report_doubtful(space.root().unwrap_or(0), doubtful);
+        }
+    }
+
+    /// Spaces that a process has forked and that have no helper, the oldest first.
+    fn without_helper(&self) -> BTreeMap<u32, Vec<u32>> {
+        let mut found: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+        for (&id, space) in &self.spaces {
+            let space = lock(space);
+            if space.pid.is_none() {
+                found.entry(space.root().unwrap_or(0)).or_default().push(id);
+            }
+        }
+        found
+    }
+
+    /// A space has forked. One process may have so many children without a helper: the oldest is
+    /// let go where it has more.
+    pub(super) fn keep_to_quota(&mut self, id: u32) {
+        let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        let quota = usize::try_from(limit / QUOTA_PART).unwrap_or(usize::MAX).max(SPARE_CHILDREN);
+        let Some(root) = self.spaces.get(&id).map(|space| lock(space).root().unwrap_or(0)) else {
+            return;
+        };
+        if let Some(all) = self.without_helper().remove(&root).filter(|all| all.len() > quota) {
+            self.let_one_go(root, &all);
+        }
+    }
+
+    /// There is no descriptor for a fork. The process that has most children without a helper gives
+    /// one up; where there is no such child, the process that forks is ended.
+    pub(super) fn make_way_for_fork(&mut self, shared: &SpaceLock, error: &io::Error) {
+        let all = self.without_helper();
+        let most = all.into_iter().max_by_key(|(_, all)| all.len());
+        if !most.is_some_and(|(root, all)| self.let_one_go(root, &all)) {
+            let why = too_many_files(error);
+            self.pager.end(&lock(shared), &format!("cannot follow a fork: {why}"));
+        }
+    }
+
+    /// Follows one of these children no more: it gets SIGBUS or EFAULT for pages that it lacks.
+    /// Whether there was one that does not fork itself just now.
+    fn let_one_go(&mut self, root: u32, children: &[u32]) -> bool {
+        let is_still = |id: &&u32| !lock(&self.spaces[id]).uffd.is_changing();
+        let Some(&id) = children.iter().find(is_still) else { return false };
+        let space = lock(&self.spaces[&id]);
+        space.table.for_each(&mut |page, entry| {
+            if !matches!(entry.place, Place::Program) {
+                let _ = space.uffd.poison(page * PAGE..(page + 1) * PAGE, true); // it is not mapped
+            }
+        });
+        drop(space);
+        self.overtaking.retain(|fork| fork.child != id);
+        self.gone(id);
+        if !std::mem::replace(&mut self.has_told_of_children, true) {
+            log(&format!(
+                "a child of process {root} without a helper is not followed any more, because \
+                 descriptors run out (ulimit -n); it gets SIGBUS or EFAULT on evicted pages; later \
+                 cases are not reported"
+            ));
+        }
+        true
+    }
+
+    /// Lets children go on for whose parents' events no more time is given.
+    pub(super) fn settle_forks(&mut self) {
+        let Server { overtaking, spaces, .. } = self;
+        overtaking.retain(|Overtaking { child, parent, since }| {
+            let is_over = since.elapsed() >= OVERTAKING_FOR;
+            if is_over && let Some(child) = spaces.get(child) {
+                lock(child).note_pending_of_parent();
+            }
+            parent.is_changing() && !is_over
+        });
+    }
+
+    /// Whether something may still be reported that the parent of a space did before it forked.
+    pub(super) fn has_pending_events(&self, id: u32) -> bool {
+        self.overtaking.iter().any(|fork| fork.child == id)
+    }
+
+    /// Children of which something that is told of this parent may be true as well.
+    pub(super) fn overtaking(&self, parent: &Space) -> Vec<SpaceLock> {
+        let forks = self.overtaking.iter();
+        let children = forks.filter(|fork| Arc::ptr_eq(&fork.parent, &parent.uffd));
+        children.filter_map(|fork| self.spaces.get(&fork.child).cloned()).collect()
+    }
+}
+
+/// Says that a child may have so many evicted pages or not, if there are any.
+fn report_doubtful(parent: u32, pages: usize) {
+    if pages > 0 {
+        log(&format!(
+            "a child of process {parent} may have {pages} evicted pages or not: its parent changed \
+             mappings or advice about forks at the same time; the child gets SIGBUS or EFAULT there"
+        ));
+    }
+}

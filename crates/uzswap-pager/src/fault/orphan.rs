@@ -1,0 +1,186 @@
+//! Memory whose helper has ended, and which somebody has still: threads that are about to end as
+//! well, in a system call maybe that reads a page that is not there; processes that have it in
+//! common with the one that has ended (`vfork`, or `clone` with `CLONE_VM`); who reads that of
+//! another process (`process_vm_readv`); and the kernel, which clears a word there at an exec(2).
+//!
+//! Its userfaultfd is kept until nobody has it: with the last descriptor gone, what is missing
+//! would read as zeros, which a thread that ends may be about to write to a pipe. Pages that are
+//! asked for are poisoned: a system call fails with EFAULT, or is short; a thread gets SIGBUS.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::{PAGE, Server, Token};
+use crate::admission::peer::Peer;
+use crate::lock;
+use crate::messages::log;
+use crate::target::polled::Polled;
+use uzswap_sys::userfaultfd::{Event, Message, Userfaultfd};
+
+/// How long nothing is told: at an exec(2) or the end of a process nobody misses the page.
+const ENDING_FOR: Duration = Duration::from_millis(200);
+
+/// Where memory of programs may be, but for addresses of 57 bits.
+const ALL: Range<u64> = 1 << 16..(1 << 47) - PAGE;
+
+/// How soon it is looked whether the memory is gone: twice as late each time.
+const LOOK_FIRST: Duration = Duration::from_millis(1);
+const LOOK_LAST: Duration = Duration::from_secs(1);
+
+/// For so long it is waited for at short intervals.
+const YOUNG: Duration = Duration::from_millis(100);
+
+/// Address spaces of one process that are kept, at most: what it was before an exec(2) may be in
+/// use by a child still. A process that has more comes back for no reason that the library has.
+const LEFT_EACH: usize = 2;
+
+/// Children that one process without a helper may fork. It is ended where it forks more.
+const CHILDREN_MAX: usize = 64;
+
+/// Reports without a message that epoll may make: a process that has the userfaultfd too can have
+/// it make more.
+const EMPTY_MAX: u32 = 16;
+
+#[derive(Debug)]
+pub(super) struct Left {
+    /// In the epoll set, before it is closed.
+    polled: Option<Polled<Arc<Userfaultfd>>>,
+    uffd: Arc<Userfaultfd>,
+    /// The process that has ended, or its helper.
+    pid: u32,
+    peer: Option<Arc<Peer>>,
+    since: Instant,
+    /// When it is looked at next, and how long after the last time.
+    due: Instant,
+    interval: Duration,
+    /// Reports of epoll without a message.
+    empty: u32,
+}
+
+impl Left {
+    /// Whether it is looked at after a millisecond or few.
+    pub(super) fn is_young(&self) -> bool {
+        self.interval < YOUNG
+    }
+}
+
+impl Server {
+    /// Nobody can answer for this memory: pages that are asked for are poisoned.
+    pub(super) fn orphan(&mut self, uffd: Arc<Userfaultfd>, pid: u32, peer: Option<Arc<Peer>>) {
+        let id = self.number();
+        let token = Token::Left(id).data();
+        // Without epoll it is read where it is looked at.
+        let polled = Polled::add(&self.epolls, Arc::clone(&uffd), token).ok();
+        let since = Instant::now();
+        let (due, interval) = (since, LOOK_FIRST);
+        self.left.insert(id, Left { polled, uffd, pid, peer, since, due, interval, empty: 0 });
+    }
+
+    /// The helper of a space has ended.
+    pub(super) fn leave(&mut self, id: u32) {
+        let left = self.spaces.get(&id).map(|space| {
+            let space = lock(space);
+            (Arc::clone(&space.uffd), space.pid.unwrap_or(0), space.peer.clone())
+        });
+        self.gone(id);
+        if let Some((uffd, pid, peer)) = left.filter(|(uffd, ..)| !uffd.is_memory_gone()) {
+            // Faults that were read before are told again.
+            let _ = uffd.wake(ALL);
+            self.orphan(uffd, pid, peer);
+        }
+    }
+
+    /// Whether the helper of a process has ended, and the process has the same memory still.
+    pub(super) fn has_left(&self, pid: u32) -> bool {
+        self.left.values().any(|left| left.pid == pid && !left.uffd.is_memory_gone())
+    }
+
+    /// Whether a process has left as much memory as it may: it gets no new helper.
+    pub(super) fn has_left_too_much(&self, pid: u32) -> bool {
+        let of_it = |left: &&Left| left.pid == pid && !left.uffd.is_memory_gone();
+        self.left.values().filter(of_it).count() >= LEFT_EACH
+    }
+
+    /// All programs have ended. Whether nobody has any memory of theirs.
+    pub(super) fn leave_all(&mut self) -> bool {
+        let all: Vec<u32> = self.spaces.keys().copied().collect();
+        all.into_iter().for_each(|id| self.leave(id));
+        self.left.values_mut().for_each(|left| left.due = left.since);
+        self.look_at_left();
+        self.left.is_empty()
+    }
+
+    /// Looks whether anybody has it still, where that is due.
+    pub(super) fn look_at_left(&mut self) {
+        let now = Instant::now();
+        let due = self.left.iter_mut().filter(|(_, left)| left.due <= now);
+        let due: Vec<u32> = due
+            .map(|(&id, left)| {
+                left.interval = (left.interval * 2).min(LOOK_LAST);
+                left.due = now + left.interval;
+                id
+            })
+            .collect();
+        for id in due {
+            if self.left[&id].uffd.is_memory_gone() {
+                self.left.remove(&id);
+            } else {
+                self.poison_what_is_asked_for(id);
+            }
+        }
+    }
+
+    /// Epoll reports it.
+    pub(super) fn hear_left(&mut self, id: u32) {
+        let count = self.poison_what_is_asked_for(id);
+        let Some(left) = self.left.get_mut(&id).filter(|_| count == 0) else { return };
+        left.empty += 1;
+        if left.empty >= EMPTY_MAX {
+            left.polled = None;
+        }
+    }
+
+    /// Reads some messages, and answers; how many.
+    fn poison_what_is_asked_for(&mut self, id: u32) -> usize {
+        let Some(left) = self.left.get(&id) else { return 0 };
+        let (uffd, pid, peer) = (Arc::clone(&left.uffd), left.pid, left.peer.clone());
+        let since = left.since;
+        let mut room = [const { Message::EMPTY }; 16];
+        let count = uffd.read(&mut room).unwrap_or(0);
+        for event in room[..count].iter_mut().filter_map(Message::take) {
+            match event {
+                Event::PageFault { address, .. } => {
+                    let page = address / PAGE * PAGE..(address / PAGE + 1) * PAGE;
+                    if uffd.poison(page.clone(), true).is_err() {
+                        let _ = uffd.wake(page); // it is told again
+                    }
+                    if since.elapsed() >= ENDING_FOR
+                        && !std::mem::replace(&mut self.has_told_of_left, true)
+                    {
+                        log(&format!(
+                            "cannot restore page {address:#x} of process {pid}: the process or its \
+                             helper has ended; the reader gets EFAULT or SIGBUS; later cases are \
+                             not reported"
+                        ));
+                    }
+                }
+                // It has no more than its parent.
+                Event::Fork { child } => {
+                    let of_it = |left: &&Left| left.pid == pid;
+                    if self.left.values().filter(of_it).count() < CHILDREN_MAX {
+                        self.orphan(Arc::new(child), pid, peer.clone());
+                    } else if let Some(peer) = peer.as_ref().filter(|peer| peer.is_alive()) {
+                        log(&format!(
+                            "process {pid} forked {CHILDREN_MAX} processes without a helper; the \
+                             process was ended"
+                        ));
+                        peer.kill();
+                    }
+                }
+                Event::Remove { .. } | Event::Unmap { .. } | Event::Remap { .. } => {}
+            }
+        }
+        count
+    }
+}

@@ -1,0 +1,383 @@
+//! Faults: a program gets the page that it waits for, and those that it will want next.
+
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use super::{PAGE, Server};
+use crate::address_space::Space;
+use crate::lock;
+use crate::page_table::{Place, UNKNOWN};
+use crate::range_set::count;
+use crate::store::read_queue::Reader;
+use uzswap::page::Page;
+use uzswap_sys::userfaultfd::Stopped;
+
+/// Pages that are brought back for one fault at most, where faults come one after the other.
+pub(super) const RESTORED_MAX: usize = 16;
+
+/// Pages of zeros for one fault at most, likewise.
+pub(super) const FRESH_MAX: usize = 64;
+
+/// Pages that may be made a process's own at once, where there is no room: fewer than leave.
+const UNASKED_MAX: usize = 8;
+
+/// Rounds of the evictor that a fault waits for room: the second has begun after it. More would not
+/// help.
+const ROOM_ROUNDS: u64 = 2;
+
+/// How long it waits at most: the evictor may be waiting for a helper, and that for a page itself.
+const ROOM_WAIT: Duration = Duration::from_millis(20);
+
+/// How long it waits at most where pages leave all the time, or a process is about to be ended. A
+/// helper that says so and frees nothing holds nobody up for longer.
+const WAIT_MAX: Duration = Duration::from_millis(100);
+
+/// What a thread wants that waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Access {
+    Read,
+    Write,
+    /// To write to a page that may be another process's as well.
+    FirstWrite,
+}
+
+/// Who waits for a page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum By {
+    Program,
+    /// A thread of the program that has waited for room long enough.
+    Waiting,
+    /// The evictor waits for the helper: that must not wait for the evictor.
+    Helper,
+}
+
+/// A fault that waits for room.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub(super) space: u32,
+    /// As the kernel numbers it: see [`Space::thread_told`].
+    pub(super) thread: u32,
+    pub(super) address: u64,
+    pub(super) access: Access,
+    pub(super) since: Instant,
+    /// Of the evictor.
+    pub(super) round: u64,
+    /// It found no room, at first at least.
+    pub(super) found_no_room: bool,
+    /// And none in the time that it takes as a rule.
+    pub(super) waits_on: bool,
+    /// Pages to restore, where its page is being read.
+    pub(super) window: Option<Range<u64>>,
+}
+
+impl Waiting {
+    /// Whether it is the fault of this thread, for the same page and in the same way.
+    pub(super) fn is(&self, space: u32, thread: u32, address: u64, access: Access) -> bool {
+        let told = (space, thread, address / PAGE, access);
+        (self.space, self.thread, self.page(), self.access) == told
+    }
+
+    fn page(&self) -> u64 {
+        self.address / PAGE
+    }
+}
+
+/// What became of a fault.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Served {
+    Done,
+    /// There is no room for it now.
+    NoRoom,
+    /// Its page is being read from the file, and these are to be restored then.
+    Later(Range<u64>),
+}
+
+impl Server {
+    pub(super) fn serve_waiting(&mut self) {
+        for mut fault in std::mem::take(&mut self.waiting) {
+            let Some(shared) = self.spaces.get(&fault.space).cloned() else { continue };
+            let rounds = self.pager.rounds.load(Ordering::Relaxed) - fault.round;
+            // Of pages in common, what the evictor frees in a round is another's still.
+            let may_help = fault.access == Access::FirstWrite || rounds < ROOM_ROUNDS;
+            let mut space = lock(&shared);
+            let may_wait = may_help && fault.since.elapsed() <= ROOM_WAIT;
+            // A child whose helper is on its way has none that could give pages up.
+            let may_wait_on = space.thread.is_some() && fault.since.elapsed() <= WAIT_MAX;
+            let waits_on = !may_wait && may_wait_on && self.pager.will_have_room();
+            fault.waits_on |= waits_on;
+            let by = if may_wait || waits_on { By::Program } else { By::Waiting };
+            let is_in_vain = fault.waits_on || by == By::Waiting && self.pager.room_pages() == 0;
+            let served = self.serve(&mut space, &fault, by);
+            drop(space);
+            if served == Served::Done && (fault.found_no_room || is_in_vain) {
+                self.pager.meter.waited_for_room(is_in_vain);
+            }
+            self.note(fault, served);
+        }
+        self.pager.is_awaited.store(!self.waiting.is_empty(), Ordering::Relaxed);
+    }
+
+    /// A fault was served, or waits.
+    pub(super) fn note(&mut self, fault: Waiting, served: Served) {
+        match served {
+            Served::Done => self.pager.meter.fault(fault.since.elapsed()),
+            Served::NoRoom => self.waiting.push(Waiting { found_no_room: true, ..fault }),
+            Served::Later(window) => {
+                self.waiting.push(Waiting { window: Some(window), ..fault });
+            }
+        }
+    }
+
+    /// Gives a program the page that it waits for, and those that it will want next.
+    pub(super) fn serve(&mut self, space: &mut Space, fault: &Waiting, by: By) -> Served {
+        let (page, access) = (fault.page(), fault.access);
+        let place = space.table.get(page).place;
+        // Nothing leaves that is about to fork, and it has all that is protected already.
+        let may_wait = access != Access::FirstWrite || !space.is_about_to_fork();
+        let room = self.pager.room_pages();
+        if by == By::Program && may_wait && room == 0 {
+            return Served::NoRoom;
+        }
+        if access == Access::FirstWrite {
+            let freed = space.let_write(page, room.clamp(UNASKED_MAX, FRESH_MAX));
+            self.wake_later(space, freed.start..freed.end.max(page + 1));
+            self.pager.charge(count(&freed), 0);
+        } else if place != Place::Program {
+            if let Some(window) = self.serve_kept(space, fault) {
+                return Served::Later(window);
+            }
+        } else if by != By::Helper && space.not_commanded(page, page..page + 1).is_empty() {
+            // It came back since the fault, and is on its way out again: not fresh. Who waits looks
+            // again. The helper itself has not begun to move anything while it waits for a page.
+            self.wake_later(space, page..page + 1);
+        } else {
+            self.serve_fresh(space, fault);
+        }
+        space.faults += 1;
+        Served::Done
+    }
+
+    /// A page that was never touched, or dropped: zeros.
+    fn serve_fresh(&mut self, space: &mut Space, fault: &Waiting) {
+        let page = fault.page();
+        let address = page * PAGE;
+        if fault.access == Access::Read {
+            let filled =
+                space.uffd.zeropage(address..address + PAGE, false).map(|()| page..page + 1);
+            self.filled(space, fault, filled).for_each(|page| space.zeroed(page));
+            return;
+        }
+        // What is stored to make room may take as much as it did: one page, where there is none.
+        let most = self.pager.pages_to_limit().clamp(1, FRESH_MAX);
+        let Space { fresh, table, .. } = space;
+        let window = fresh.window(page, most, |page| table.get(page) != UNKNOWN);
+        let window = space.not_commanded(page, window);
+        let wanted = run_around(space, page, window, |place| place == Place::Program);
+        let filled = fill_or_one(space, page, wanted.start, &self.zeros[..count(&wanted)]);
+        let done = self.filled(space, fault, filled);
+        space.fresh.filled(page, &done);
+        self.pager.charge(count(&done), 0);
+        self.pager.meter.fresh(count(&done));
+        done.for_each(|at| space.filled_fresh(at, at != page));
+    }
+
+    /// A page that was aside or in the store. Where it is being read: the pages that are to be
+    /// restored then, as `window`.
+    fn serve_kept(&mut self, space: &mut Space, fault: &Waiting) -> Option<Range<u64>> {
+        let page = fault.page();
+        let window = fault.window.clone().unwrap_or_else(|| {
+            let most = self.pager.pages_to_limit().clamp(1, RESTORED_MAX);
+            space.streams.window(page, most)
+        });
+        let wanted = run_around(space, page, window.clone(), |place| place != Place::Program);
+        match self.fetch(space, page, count(&(wanted.start..page)), Reader::take) {
+            Some(Ok(())) => {}
+            None => {
+                self.read_ahead(space, wanted);
+                return Some(window);
+            }
+            Some(Err(_)) if space.is_ending() => return None, // nobody waits any more
+            Some(Err(error)) => {
+                let (pid, address) = (space.pid.unwrap_or(0), page * PAGE);
+                self.pager.lose(
+                    space,
+                    page,
+                    &format!("cannot restore page {address:#x} of process {pid}: {error}"),
+                );
+                return None;
+            }
+        }
+        // Others come along if they are at hand: what they lack is told when they are asked for.
+        let mut is_ready = |at: &u64| {
+            let index = count(&(wanted.start..*at));
+            matches!(self.fetch(space, *at, index, Reader::take_if_read), Some(Ok(())))
+        };
+        let above = (page + 1..wanted.end).take_while(&mut is_ready).count() as u64;
+        let below = (wanted.start..page).rev().take_while(is_ready).count() as u64;
+        let ready = page - below..page + 1 + above;
+        self.read_ahead(space, wanted.start..ready.start);
+        self.read_ahead(space, ready.end..wanted.end);
+        let contents = &self.buffer[count(&(wanted.start..ready.start))..][..count(&ready)];
+        let filled = fill_or_one(space, page, ready.start, contents);
+        let done = self.filled(space, fault, filled);
+        let (mut restored, mut rescued) = (0, 0);
+        for at in done {
+            match space.table.get(at).place {
+                Place::Stored(slot) => {
+                    // Others came along, and were not asked for.
+                    let heat = if at == page { self.pager.heat_of_restored(slot) } else { 0 };
+                    if heat > 0 {
+                        space.refaults.refault();
+                    }
+                    space.returned(at, heat);
+                    self.pager.release(slot);
+                    restored += 1;
+                }
+                _ => {
+                    space.returned(at, 0);
+                    if at == page {
+                        space.refaults.refault();
+                    }
+                    rescued += 1;
+                }
+            }
+        }
+        self.pager.charge(restored + rescued, restored);
+        self.pager.meter.restored(restored, rescued);
+        None
+    }
+
+    /// Gets the content of a page that is aside or in the store, into the buffer; in words why that
+    /// cannot be. `None` where it is read from the file first.
+    fn fetch(
+        &mut self,
+        space: &Space,
+        page: u64,
+        at: usize,
+        take: impl Fn(&Reader, u32, &mut Page) -> Option<Result<(), String>>,
+    ) -> Option<Result<(), String>> {
+        let content = &mut self.buffer[at];
+        match space.table.get(page).place {
+            Place::Staged(staged) => {
+                Some(space.read_staged(staged, content).map_err(|error| error.to_string()))
+            }
+            Place::Stored(slot) => match &self.reader {
+                Some(reader) if self.pager.is_in_file(slot) => take(reader, slot, content),
+                _ => Some(self.pager.load(slot, content)),
+            },
+            Place::Program => unreachable!("the run has none"),
+        }
+    }
+
+    /// Has pages read that are in the file, and will be asked for next.
+    fn read_ahead(&self, space: &Space, pages: Range<u64>) {
+        let Some(reader) = &self.reader else { return };
+        for page in pages {
+            if let Place::Stored(slot) = space.table.get(page).place
+                && self.pager.is_in_file(slot)
+            {
+                reader.want(slot);
+            }
+        }
+    }
+
+    /// Some pages were filled for a fault, or none: those.
+    fn filled(
+        &mut self,
+        space: &mut Space,
+        fault: &Waiting,
+        filled: Result<Range<u64>, Stopped>,
+    ) -> Range<u64> {
+        let page = fault.page();
+        match filled {
+            Ok(done) => {
+                self.wake_later(space, done.clone());
+                if !done.contains(&page) {
+                    // It asks again, for this page alone.
+                    self.wake_later(space, page..page + 1);
+                }
+                done
+            }
+            Err(stopped) => {
+                self.not_filled(space, fault, stopped);
+                page..page
+            }
+        }
+    }
+
+    /// Wakes the threads that wait for one of these pages, once nothing is locked.
+    fn wake_later(&mut self, space: &Space, pages: Range<u64>) {
+        self.to_wake.push((Arc::clone(&space.uffd), pages.start * PAGE..pages.end * PAGE));
+    }
+
+    /// A page could not be filled.
+    fn not_filled(&mut self, space: &mut Space, fault: &Waiting, stopped: Stopped) {
+        let address = fault.page() * PAGE;
+        if stopped.errno == libc::EAGAIN {
+            let is_growth = space.leave_growth_to_kernel(address, fault.thread);
+            if !is_growth && self.epolls.len() == 1 {
+                // For who changes the mappings. Where there are more, that runs anyway.
+                std::thread::yield_now();
+            }
+        }
+        match stopped.errno {
+            // Its memory is gone.
+            libc::ESRCH => {}
+            // It is there already, or no longer mapped, or something has happened that is to be
+            // read first: who waits looks again.
+            libc::EEXIST | libc::ENOENT | libc::EAGAIN | libc::EINVAL => {
+                self.wake_later(space, fault.page()..fault.page() + 1);
+            }
+            errno => {
+                let pid = space.pid.unwrap_or(0);
+                let error = io::Error::from_raw_os_error(errno);
+                let text = format!("cannot restore page {address:#x} of process {pid}: {error}");
+                self.pager.lose(space, fault.page(), &text);
+            }
+        }
+    }
+}
+
+/// Copies contents to missing pages from `first` on, or to `page` alone where a border between
+/// mappings is among them; those that were filled.
+fn fill_or_one(
+    space: &Space,
+    page: u64,
+    first: u64,
+    contents: &[Page],
+) -> Result<Range<u64>, Stopped> {
+    match fill(space, first, contents) {
+        Err(stopped) if stopped.errno == libc::ENOENT && contents.len() > 1 => {
+            let at = count(&(first..page));
+            fill(space, page, &contents[at..=at])
+        }
+        filled => filled,
+    }
+}
+
+/// Copies contents to missing pages from `first` on; those that were filled.
+fn fill(space: &Space, first: u64, contents: &[Page]) -> Result<Range<u64>, Stopped> {
+    match space.uffd.copy(first * PAGE, contents.as_flattened(), false, false) {
+        Ok(()) => Ok(first..first + contents.len() as u64),
+        Err(stopped) if stopped.done < PAGE => Err(stopped),
+        Err(stopped) => Ok(first..first + stopped.done / PAGE),
+    }
+}
+
+/// The pages of a window around `page`, itself in any case, that are watched, in a place like this,
+/// and can be filled.
+fn run_around(
+    space: &Space,
+    page: u64,
+    window: Range<u64>,
+    like: impl Fn(Place) -> bool,
+) -> Range<u64> {
+    let watched = space.watched_around(page, window);
+    let is_like = |page: &u64| like(space.table.get(*page).place);
+    let below = (watched.start..page).rev().take_while(is_like).count() as u64;
+    let above = (page + 1..watched.end).take_while(is_like).count() as u64;
+    space.fillable_around(page, page - below..page + 1 + above)
+}

@@ -1,0 +1,405 @@
+//! The threads of the server.
+//!
+//! One could answer all: what there is to answer with is behind one lock. But a thread of the
+//! server is fast beside the thread that faults ([`crate::company`]), and where several
+//! processes fault in turn it is beside one of them at most. So there are as many as processors,
+//! and where a worker sees that spaces take turns, it hands one over to a worker that has none.
+//!
+//! Where threads of one space take turns, no worker can be beside each of them. All workers read
+//! faults of this space then, on any processor. A single worker left two processors idle for 45 %
+//! of the time, because each fault woke one.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::mem::MaybeUninit;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, epoll};
+use rustix::thread::sched_getaffinity;
+
+use super::handshake::{Arrival, Entrance};
+use super::{Answered, MESSAGES, Server, Token, Unread};
+use crate::Pager;
+use crate::address_space::Space;
+use crate::lock;
+use crate::sched::affinity::Company;
+use crate::sched::priority::Turns;
+use crate::sched::source_mix::{SourceMix, Sources};
+use uzswap_sys::userfaultfd::Userfaultfd;
+
+/// Workers at most.
+const WORKERS_MAX: usize = 8;
+
+/// How often one userfaultfd is read before others are looked at.
+const TURNS: usize = 64;
+
+/// How long the end waits for who reads memory of programs that have ended.
+const END_MAX: Duration = Duration::from_secs(1);
+
+/// How long a worker does nothing where a space cannot be read for longer than some microseconds.
+const PAUSE: Duration = Duration::from_micros(50);
+
+/// A worker that had no fault for so long has a place for a space.
+const FREE_AFTER: Duration = Duration::from_millis(5);
+
+/// How many workers there are: as many as processors, for this thread.
+pub(crate) fn count() -> usize {
+    sched_getaffinity(None).map_or(1, |set| (set.count() as usize).clamp(1, WORKERS_MAX))
+}
+
+/// What the workers share.
+#[derive(Debug)]
+pub(crate) struct Workers {
+    pager: Arc<Pager>,
+    entrance: Entrance,
+    server: Mutex<Server>,
+    /// What each of them waits for.
+    epolls: Arc<[OwnedFd]>,
+}
+
+impl Workers {
+    /// For programs that come to this listener. None is started yet.
+    pub(crate) fn new(pager: Arc<Pager>, listener: OwnedFd) -> io::Result<Arc<Workers>> {
+        let new = |_: &_| epoll::create(epoll::CreateFlags::CLOEXEC);
+        let epolls = pager.turns.each().iter().map(new).collect::<Result<Arc<[_]>, _>>()?;
+        let entrance = Entrance::new(listener)?;
+        let server = Server::new(Arc::clone(&pager), entrance.listener(), Arc::clone(&epolls))?;
+        Ok(Arc::new(Workers { pager, entrance, server: Mutex::new(server), epolls }))
+    }
+
+    /// The first worker: answers until the pager is told to stop.
+    pub(crate) fn run(self: Arc<Self>) -> io::Result<()> {
+        Worker::new(self, 0).run()
+    }
+
+    /// Starts all others, or as many as there may be: one is enough.
+    pub(crate) fn start_others(self: &Arc<Self>) -> Vec<JoinHandle<io::Result<()>>> {
+        let start = |number| {
+            let workers = Arc::clone(self);
+            let thread = thread::Builder::new().name("uzswap-server".to_owned());
+            let thread = thread.spawn(move || Worker::new(workers, number).run()).ok()?;
+            self.lock().busy.push(Instant::now());
+            Some(thread)
+        };
+        (1..self.epolls.len()).map_while(start).collect()
+    }
+
+    /// Whether something is to be answered by a worker.
+    pub(crate) fn is_asked(&self, worker: usize) -> bool {
+        let mut fds = [PollFd::new(&self.epolls[worker], PollFlags::IN)];
+        rustix::event::poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+    }
+
+    /// Somebody has come, whom nothing but this waits for: who is none of the run is dropped.
+    fn admit(&self, arrival: io::Result<Arrival>) {
+        if let Ok(arrival) = arrival {
+            let _ = self.lock().admit(arrival); // there is no more memory in the kernel
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Server> {
+        let server = self.pager.turns.lock(&self.server);
+        assert!(!self.server.is_poisoned(), "another worker has failed: pages may be in no place");
+        server
+    }
+}
+
+/// What is a worker's own.
+#[derive(Debug)]
+pub(super) struct Desk {
+    pub(super) number: usize,
+    pub(super) company: Company,
+    pub(super) turns: Arc<Turns>,
+    spaces: SourceMix,
+    to_wake: Vec<(Arc<Userfaultfd>, Range<u64>)>,
+}
+
+impl Desk {
+    /// Lets go of the server, and wakes those whose pages were filled, as the last of all, with
+    /// nothing locked: they may run before this goes on.
+    fn wake(&mut self, mut server: MutexGuard<'_, Server>) {
+        std::mem::swap(&mut self.to_wake, &mut server.to_wake);
+        // Threads that wait for room would be woken in vain each time.
+        let may_join = server.waiting.is_empty();
+        drop(server);
+        if self.to_wake.is_empty() {
+            return;
+        }
+        if may_join {
+            join_ranges(&mut self.to_wake);
+        }
+        if self.to_wake.len() > 1 {
+            self.company.leave(); // the first of them would run before the second is woken
+        }
+        self.company.give_way();
+        for (uffd, range) in self.to_wake.drain(..) {
+            let _ = uffd.wake(range); // refused where nobody is left
+        }
+    }
+}
+
+/// Makes one range of those that follow one another in a space, with all that is between them. A
+/// thread that waits there is woken in vain, and tells its fault again.
+fn join_ranges<T>(to_wake: &mut Vec<(Arc<T>, Range<u64>)>) {
+    to_wake.dedup_by(|(next, more), (space, range)| {
+        let is_same = Arc::ptr_eq(next, space);
+        if is_same {
+            *range = range.start.min(more.start)..range.end.max(more.end);
+        }
+        is_same
+    });
+}
+
+impl Server {
+    /// A worker answers a fault of a thread. All workers read faults of the space from now on, if
+    /// its threads take turns; the worker hands the space over, if that is one too many for it.
+    pub(super) fn see(
+        &mut self,
+        desk: &mut Desk,
+        id: u32,
+        space: &mut Space,
+        thread: u32,
+        now: Instant,
+    ) {
+        self.busy[desk.number] = now;
+        let uffd = &space.uffd;
+        match space.threads.see(thread) {
+            Some(Sources::Several) if !space.has_all_workers => {
+                space.has_all_workers = self.give_to_all(desk.number, id, uffd);
+            }
+            Some(Sources::One) if space.has_all_workers => {
+                self.take_from_workers(uffd, Some(desk.number));
+                space.has_all_workers = false;
+            }
+            _ => {}
+        }
+        if space.has_all_workers || desk.spaces.see(id) != Some(Sources::Several) {
+            return;
+        }
+        let others = (0..self.busy.len()).filter(|&worker| worker != desk.number);
+        let Some(free) = others.min_by_key(|&worker| self.busy[worker]) else { return };
+        if now.saturating_duration_since(self.busy[free]) < FREE_AFTER {
+            return;
+        }
+        // It may keep somebody company that does not wait: it is to be there for this one.
+        drop(self.pager.turns.each()[free].wait());
+        let token = Token::Userfaultfd(id).data();
+        // With two of them for a moment, and never with none.
+        if epoll::add(&self.epolls[free], uffd, token, epoll::EventFlags::IN).is_ok() {
+            self.take_from_workers(uffd, Some(free));
+            self.busy[free] = now;
+            desk.company.leave();
+        }
+    }
+
+    /// Has all workers read a userfaultfd that one has; whether more than one do. For a fault, the
+    /// kernel wakes both of two workers, because one may be where no processor is free for it. Of
+    /// more than two, the kernel wakes one.
+    fn give_to_all(&self, has_it: usize, id: u32, uffd: &Userfaultfd) -> bool {
+        let token = || Token::Userfaultfd(id).data();
+        let workers = self.busy.len();
+        let mut flags = epoll::EventFlags::IN;
+        flags.set(epoll::EventFlags::EXCLUSIVE, workers > 2);
+        let started = self.epolls.iter().take(workers).enumerate();
+        let others = started.filter(|(worker, _)| *worker != has_it);
+        let given = others.filter(|(_, epoll)| epoll::add(epoll, uffd, token(), flags).is_ok());
+        if given.count() == 0 {
+            return false; // there are no others, or the kernel has no memory
+        }
+        let own = &self.epolls[has_it];
+        // The kernel does not change how it wakes for one that is there.
+        let _ = epoll::delete(own, uffd).and_then(|()| epoll::add(own, uffd, token(), flags));
+        true
+    }
+
+    /// Whether somebody of another space than this is to be woken.
+    fn wakes_others_than(&self, space: u32) -> bool {
+        if self.to_wake.is_empty() {
+            return false;
+        }
+        let own = self.spaces.get(&space).map(|space| Arc::clone(&lock(space).uffd));
+        let is_own = |uffd| own.as_ref().is_some_and(|own| Arc::ptr_eq(own, uffd));
+        !self.to_wake.iter().all(|(uffd, _)| is_own(uffd))
+    }
+
+    /// Takes a space from whoever has it, but for one.
+    pub(super) fn take_from_workers(&self, uffd: &Userfaultfd, but: Option<usize>) {
+        for (worker, epoll) in self.epolls.iter().enumerate() {
+            if Some(worker) != but {
+                let _ = epoll::delete(epoll, uffd); // most do not have it
+            }
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Worker {
+    workers: Arc<Workers>,
+    desk: Desk,
+    /// Spaces that could not be read when they were to be.
+    deferred: BTreeSet<u32>,
+    /// There is something to do of which no descriptor tells.
+    is_busy: bool,
+}
+
+impl Worker {
+    /// The calling thread.
+    fn new(workers: Arc<Workers>, number: usize) -> Worker {
+        let turns = Arc::clone(&workers.pager.turns.each()[number]);
+        let company = Company::new(Arc::clone(&turns));
+        let desk =
+            Desk { number, company, turns, spaces: SourceMix::default(), to_wake: Vec::new() };
+        Worker { workers, desk, deferred: BTreeSet::new(), is_busy: false }
+    }
+
+    /// Answers until the pager is told to stop.
+    fn run(mut self) -> io::Result<()> {
+        let workers = Arc::clone(&self.workers);
+        let _raised = workers.pager.raised.raise_this();
+        self.desk.turns.start();
+        let epoll = &workers.epolls[self.desk.number];
+        let mut events = [const { MaybeUninit::uninit() }; 64];
+        let mut looked = Instant::now();
+        while !workers.pager.stop.load(Ordering::Relaxed) {
+            let timeout = Duration::from_millis(if self.is_busy { 1 } else { 1000 });
+            let timeout = Timespec::try_from(timeout).expect("a short time");
+            let (ready, _) = match epoll::wait(epoll, &mut events, Some(&timeout)) {
+                Ok(ready) => ready,
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(error) => return Err(error.into()),
+            };
+            let mut helpers = Vec::new();
+            for event in ready.iter() {
+                match Token::of(event.data) {
+                    Token::Listener => workers.admit(workers.entrance.accept()),
+                    Token::Door(id) => {
+                        let arrival = workers.lock().knocked(id);
+                        if let Some(arrival) = arrival {
+                            workers.admit(workers.entrance.check(arrival));
+                        }
+                    }
+                    Token::Left(id) => {
+                        workers.lock().hear_left(id);
+                        self.is_busy = true; // it may end
+                    }
+                    Token::Wake => {
+                        let _ = rustix::io::read(&workers.pager.wake, &mut [0; 8]);
+                        self.is_busy = true;
+                    }
+                    Token::Over => {}
+                    // After the userfaultfds: a fork is read before its child says hello.
+                    Token::Helper(id) => helpers.push(id),
+                    Token::Userfaultfd(id) => self.read(id),
+                }
+            }
+            if self.is_busy || !helpers.is_empty() {
+                self.go_on(helpers);
+            }
+            if self.desk.number == 0 && looked.elapsed() >= Duration::from_secs(1) {
+                looked = Instant::now();
+                workers.lock().look_after_ends();
+            }
+        }
+        if self.desk.number == 0 {
+            self.leave_all();
+        }
+        Ok(())
+    }
+
+    /// Lets go of all memory that programs had, once nobody has it: some of what is missing would
+    /// read as zeros, to who reads that of another process (process_vm_readv).
+    fn leave_all(&self) {
+        let since = Instant::now();
+        loop {
+            let mut server = self.workers.lock();
+            if server.leave_all() || since.elapsed() >= END_MAX {
+                return;
+            }
+            drop(server);
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Reads what a userfaultfd has, and answers.
+    fn read(&mut self, id: u32) {
+        for turn in 0..TURNS {
+            let Some(mut answered) = self.answer(id) else { return };
+            if answered.is_err() {
+                thread::yield_now();
+                let Some(again) = self.answer(id) else { return };
+                answered = again;
+            }
+            let count = match answered {
+                Ok(count) => count,
+                Err(unread) => {
+                    self.deferred.insert(id);
+                    self.is_busy = true;
+                    if unread != Unread::Moves {
+                        thread::sleep(PAUSE);
+                    }
+                    return;
+                }
+            };
+            if count == MESSAGES {
+                continue; // there may be more
+            }
+            if count == 0 && turn == 1 {
+                self.desk.company.goes_on();
+            }
+            if count == 0 || !self.desk.company.gives_way() {
+                return;
+            }
+        }
+    }
+
+    /// Reads some messages of a userfaultfd and answers them; how many, or `None` where its space
+    /// is gone.
+    fn answer(&mut self, id: u32) -> Option<Result<usize, Unread>> {
+        let mut server = self.workers.lock();
+        let shared = server.spaces.get(&id).cloned()?;
+        let answered = server.answer(&mut self.desk, id, &shared);
+        self.is_busy |= server.is_busy();
+        self.desk.wake(server);
+        Some(answered.map(|Answered { count, drawn }| {
+            drop(drawn); // once it is woken
+            count
+        }))
+    }
+
+    /// Hears helpers, and goes on with what could not be done at once.
+    fn go_on(&mut self, helpers: Vec<u32>) {
+        self.workers.lock().hear_all(helpers);
+        std::mem::take(&mut self.deferred).into_iter().for_each(|id| self.read(id));
+        let mut server = self.workers.lock();
+        server.go_on();
+        self.is_busy = server.is_busy() || !self.deferred.is_empty();
+        if server.wakes_others_than(self.desk.spaces.last()) {
+            // Whom this keeps company runs before it has woken them.
+            self.desk.company.leave();
+        }
+        self.desk.wake(server);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_of_one_space_in_a_row_are_one() {
+        let [a, b] = [Arc::new('a'), Arc::new('b')];
+        let mut to_wake: Vec<(Arc<char>, Range<u64>)> =
+            [(&a, 5..6), (&a, 1..2), (&b, 7..9), (&b, 7..8), (&a, 3..4)]
+                .map(|(space, range)| (Arc::clone(space), range))
+                .into();
+        join_ranges(&mut to_wake);
+        let joined: Vec<(char, Range<u64>)> =
+            to_wake.into_iter().map(|(space, range)| (*space, range)).collect();
+        assert_eq!(joined, [('a', 1..6), ('b', 7..9), ('a', 3..4)]);
+    }
+}

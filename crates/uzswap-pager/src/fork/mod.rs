@@ -1,0 +1,3 @@
+//! Processes that share pages since a fork.
+
+pub(crate) mod group;

@@ -1,0 +1,6 @@
+//! Threads that look at the programs: sampler, registrar, unmanaged processes.
+
+pub(crate) mod registrar;
+pub(crate) mod sampler;
+pub(crate) mod unmanaged;
+pub(crate) mod unmanaged_reason;

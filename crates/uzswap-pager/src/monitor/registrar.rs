@@ -1,0 +1,154 @@
+//! The threads that look at the mappings of programs, and watch what is new.
+//!
+//! To register memory takes the lock of a program's mappings. A thread that changes them may have
+//! been put aside with it for some milliseconds, and others grow meanwhile: so there is more than
+//! one, and nobody waits for them.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use crate::address_space::{Look, Space, watch};
+use crate::target::procfs::Size;
+use crate::{Pager, SpaceLock, lock};
+use uzswap_sys::process;
+
+/// While one is held up, the other goes on.
+const WATCHERS: usize = 2;
+
+/// How often the mappings of a program are looked at, about, where it does not grow.
+const WATCH_EVERY: Duration = Duration::from_millis(20);
+
+/// All looks together take one part in so many of a processor at most, but for a few at once, and
+/// those at one program half of that: where programs grow untold, and where they do not, but map
+/// and unmap memory all the time.
+const PART_WHILE_GROWING: u32 = 1;
+const PART_ELSE: u32 = 4;
+const AT_ONCE: Duration = Duration::from_millis(5);
+
+/// So much growth that is expected untold, in bytes, is growth.
+const GROWING_BYTES: u64 = 1 << 20;
+
+fn part(untold_bytes: u64) -> u32 {
+    if untold_bytes >= GROWING_BYTES { PART_WHILE_GROWING } else { PART_ELSE }
+}
+
+/// Spaces that are to be looked at, in turn.
+#[derive(Debug, Default)]
+pub(crate) struct ToWatch {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    spaces: VecDeque<SpaceLock>,
+    /// When the share of looks is used up that there were until now.
+    used_up_to: Option<Instant>,
+    is_over: bool,
+}
+
+impl ToWatch {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.state().spaces.is_empty()
+    }
+
+    /// Adds those that are due.
+    pub(crate) fn add(&self, due: Due) {
+        for space in due.grown.into_iter().chain(due.longest.map(|(_, space)| space)) {
+            lock(&space).looks.await_one();
+            self.state().spaces.push_back(space);
+            self.changed.notify_one();
+        }
+    }
+
+    /// Nobody is looked at any more.
+    pub(crate) fn end(&self) {
+        self.state().is_over = true;
+        self.changed.notify_all();
+    }
+
+    /// Waits for one; `None` at the end.
+    fn next(&self) -> Option<SpaceLock> {
+        let mut state = self.state();
+        loop {
+            if state.is_over {
+                return None;
+            }
+            let left = state.used_up_to.map_or(Duration::ZERO, |until| until - Instant::now());
+            let most = Duration::from_secs(1);
+            let pause = if state.spaces.is_empty() { most } else { left };
+            if pause.is_zero() {
+                return state.spaces.pop_front();
+            }
+            let waited = self.changed.wait_timeout(state, pause);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// A look took so much of a processor, of which looks may have one part in so many.
+    fn looked(&self, took: Duration, part: u32) {
+        let earliest = Instant::now() - AT_ONCE * part;
+        let mut state = self.state();
+        let from = state.used_up_to.map_or(earliest, |until| until.max(earliest));
+        state.used_up_to = Some(from + took * part);
+    }
+}
+
+/// Those of some spaces that are to be looked at: such that have grown, at once; of the others now
+/// and then, for what comes and goes may even out, but one at a time, as those that grow are looked
+/// at meanwhile.
+#[derive(Debug)]
+pub(crate) struct Due {
+    part: u32,
+    grown: Vec<SpaceLock>,
+    longest: Option<(Duration, SpaceLock)>,
+}
+
+impl Due {
+    /// None yet; so much growth is expected untold.
+    pub(crate) fn new(untold_bytes: u64) -> Due {
+        Due { part: part(untold_bytes), grown: Vec::new(), longest: None }
+    }
+
+    /// One, which has this size.
+    pub(crate) fn see(&mut self, space: &SpaceLock, locked: &mut Space, size: Size) {
+        match locked.looks.due(size, self.part * 2) {
+            None => {}
+            Some(Look::Grown) => self.grown.push(Arc::clone(space)),
+            Some(Look::After(time)) => {
+                let longest = self.longest.as_ref().map_or(WATCH_EVERY, |(longest, _)| *longest);
+                if time >= longest {
+                    self.longest = Some((time, Arc::clone(space)));
+                }
+            }
+        }
+    }
+}
+
+/// Starts them.
+pub(crate) fn start(pager: &Arc<Pager>) -> io::Result<Vec<JoinHandle<()>>> {
+    let work = |pager: Arc<Pager>| {
+        process::prefer_this_thread();
+        while let Some(space) = pager.to_watch.next() {
+            let before = process::thread_time();
+            // One that has just ended is told of by its helper.
+            let _ = watch(&space, &mut |slot| pager.release(slot));
+            let took = process::thread_time() - before;
+            lock(&space).looks.end(took);
+            pager.to_watch.looked(took, part(pager.untold.load(Ordering::Relaxed)));
+        }
+    };
+    let start = |_| {
+        let pager = Arc::clone(pager);
+        thread::Builder::new().name("uzswap-watcher".to_owned()).spawn(move || work(pager))
+    };
+    (0..WATCHERS).map(start).collect()
+}

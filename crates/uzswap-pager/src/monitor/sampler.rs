@@ -1,0 +1,225 @@
+//! The thread that looks at programs: how much they use, and what of it is to be watched.
+
+use std::io;
+use std::panic::resume_unwind;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::thread::sched_getaffinity;
+
+use crate::Pager;
+use crate::account::pss_survey;
+use crate::fault::Workers;
+use crate::monitor::{registrar, unmanaged};
+use crate::sched::cpu_share::{CpuSample, CpuShare};
+use crate::sched::priority::Watch;
+use crate::sched::run_queue::RunQueue;
+use uzswap_sys::process;
+
+/// A program has a helper so soon, as a rule.
+const HELPER_AFTER: Duration = Duration::from_millis(20);
+
+/// Programs are taken to touch new memory at most this fast: what decides how often they are looked
+/// at.
+const BYTES_PER_MS_MAX: u64 = 4 << 20;
+
+/// How often programs are looked at, near the limit and far below it. There it is for the peak that
+/// is told; of many programs, whose looks would take more than this part of a processor, more
+/// seldom.
+const LOOK_MIN: Duration = Duration::from_millis(1);
+const LOOK_FAR: Duration = Duration::from_millis(10);
+const LOOK_PART: u32 = 100;
+const LOOK_MAX: Duration = Duration::from_millis(50);
+
+/// While its share of the processors is used up, the supervisor goes on to look before all others
+/// run, but looks take one part in so many of a processor at most.
+const ORDINARY_PART: u32 = 10;
+
+/// How often far below the limit at first, and for how long: a program may be over by then.
+const LOOK_NEW: Duration = Duration::from_millis(2);
+const NEW_FOR: Duration = Duration::from_millis(100);
+
+/// Slots that are released and not freed yet, where nothing is to leave: fewer are freed only once
+/// a look finds as many as the one before.
+const MUCH_RELEASED: usize = 128;
+
+pub(crate) struct Governor {
+    pager: Arc<Pager>,
+    server: Arc<Workers>,
+    /// By worker of the server.
+    turns: Vec<Watch>,
+    /// Of those but the first.
+    workers: Vec<JoinHandle<io::Result<()>>>,
+    watchers: Vec<JoinHandle<()>>,
+    tree: Option<JoinHandle<()>>,
+    start: Instant,
+    /// It runs before all others, but for what takes long.
+    goes_first: bool,
+    /// Once something is shared that has to be known.
+    census: Option<JoinHandle<()>>,
+    /// Whether the census was due at the last look.
+    was_census_due: bool,
+    share: Share,
+    /// Slots that the last look found released.
+    released: usize,
+}
+
+impl Governor {
+    pub(crate) fn new(pager: Arc<Pager>, server: Arc<Workers>) -> Governor {
+        let turns = pager.turns.each().iter().map(|_| Watch::new()).collect();
+        let share = Share::new(pager.cpu_share_percent);
+        Governor {
+            pager,
+            server,
+            turns,
+            workers: Vec::new(),
+            watchers: Vec::new(),
+            tree: None,
+            start: Instant::now(),
+            goes_first: false,
+            census: None,
+            was_census_due: false,
+            share,
+            released: 0,
+        }
+    }
+
+    pub(crate) fn run(mut self) -> io::Result<()> {
+        process::prefer_this_thread();
+        self.goes_first = process::run_first().is_ok();
+        while !self.pager.stop.load(Ordering::Relaxed) {
+            let since = process::thread_time();
+            let used = self.pager.sample();
+            // Not by the clock: on a busy machine a look waits, and programs grow meanwhile.
+            let looked = process::thread_time().saturating_sub(since);
+            let goal = self.pager.goal_bytes();
+            if used > goal || self.is_to_be_freed() {
+                self.pager.ring();
+            }
+            self.keep_others()?;
+            let is_census_due = self.pager.is_census_due();
+            if std::mem::replace(&mut self.was_census_due, is_census_due) || is_census_due {
+                self.pager.census_bell.ring();
+            }
+            self.keep_to_share();
+            let is_watched = self.look_at_turns();
+            let room_ms = goal.saturating_sub(used) / BYTES_PER_MS_MAX / 2;
+            let most = match self.start.elapsed() < NEW_FOR {
+                true => LOOK_NEW,
+                false => (looked * LOOK_PART).clamp(LOOK_FAR, LOOK_MAX),
+            };
+            let pause = Duration::from_millis(room_ms).clamp(LOOK_MIN, most);
+            let pause = if is_watched { LOOK_MIN } else { pause };
+            let least = if self.share.is_raised { Duration::ZERO } else { looked * ORDINARY_PART };
+            self.pager.pause(pause.max(least.min(LOOK_MAX)));
+        }
+        let ordinary_ns = self.share.account.ordinary().as_nanos() as u64;
+        self.pager.ordinary_priority_ns.store(ordinary_ns, Ordering::Relaxed);
+        self.workers.drain(..).try_for_each(end_of)
+    }
+
+    /// Looks whether a worker of the server starves; whether it is to be looked again soon.
+    fn look_at_turns(&mut self) -> bool {
+        let Governor { pager, server, turns, .. } = self;
+        let each = turns.iter_mut().zip(pager.turns.each()).enumerate();
+        let looks = each.map(|(at, (watch, turns))| watch.look(turns, || server.is_asked(at)));
+        looks.fold(false, |any, is_watched| any | is_watched)
+    }
+
+    /// Has all threads but those that keep watch over growth run at ordinary priority while the
+    /// supervisor's share of the processors is used up, and before others again once it is not.
+    fn keep_to_share(&mut self) {
+        let Governor { pager, share, .. } = self;
+        let is_raised = share.account.see(
+            Instant::now(),
+            CpuSample {
+                is_contended: share.run_queue.is_contended(pager.turns.giving_way()),
+                is_beside_others: pager.is_beside_others.load(Ordering::Relaxed),
+                is_in_vain: pager.is_in_vain(),
+            },
+            || pager.raised.demanded(),
+        );
+        if is_raised == std::mem::replace(&mut share.is_raised, is_raised) {
+            return;
+        }
+        let ordinary_ns = share.account.ordinary().as_nanos() as u64;
+        pager.ordinary_priority_ns.store(ordinary_ns, Ordering::Relaxed);
+        pager.turns.let_go_first(is_raised);
+        pager.raised.set_raised(is_raised);
+    }
+
+    /// Whether what was released is to be freed, though there is room.
+    fn is_to_be_freed(&mut self) -> bool {
+        let released = self.pager.released().len();
+        let before = std::mem::replace(&mut self.released, released);
+        released >= MUCH_RELEASED || released > 0 && released == before
+    }
+
+    /// When the tree of processes is looked at first. A managed program has a helper by the earlier
+    /// time; an unmanaged one may take the limit before the later time.
+    fn tree_after(&self) -> Duration {
+        if self.pager.spaces().is_empty() { HELPER_AFTER } else { unmanaged::LOOK_SOON }
+    }
+
+    /// Starts watchers and workers once there is something to watch, and who looks at the tree of
+    /// processes once it is not a short program. Where one has failed, fails as well.
+    fn keep_others(&mut self) -> io::Result<()> {
+        if self.watchers.is_empty() && !self.pager.to_watch.is_empty() {
+            self.watchers = self.beside_others(|governor| registrar::start(&governor.pager))?;
+            self.workers = self.beside_others(|governor| governor.server.start_others());
+        }
+        if self.census.is_none() && self.pager.is_census_due() {
+            self.census = Some(self.beside_others(|governor| pss_survey::start(&governor.pager))?);
+        }
+        let is_grown = self.pager.uncounted.is_due(self.pager.others.load(Ordering::Relaxed));
+        match &self.tree {
+            Some(_) if is_grown => self.pager.tree_bell.ring(),
+            None if is_grown || self.start.elapsed() >= self.tree_after() => {
+                self.tree = Some(self.beside_others(|governor| unmanaged::start(&governor.pager))?);
+            }
+            _ => {}
+        }
+        let ended = self.watchers.extract_if(.., |thread| thread.is_finished());
+        let single = [&mut self.tree, &mut self.census];
+        let single = single.map(|thread| thread.take_if(|thread| thread.is_finished()));
+        ended.chain(single.into_iter().flatten()).for_each(end_of);
+        let mut ended = self.workers.extract_if(.., |thread| thread.is_finished());
+        ended.try_for_each(end_of)
+    }
+
+    /// Does what takes longer than some microseconds.
+    fn beside_others<T>(&mut self, work: impl FnOnce(&mut Governor) -> T) -> T {
+        if self.goes_first {
+            let _ = process::run_when_idle(None, false);
+        }
+        let done = work(self);
+        self.goes_first = self.goes_first && process::run_first().is_ok();
+        done
+    }
+}
+
+/// The supervisor's share of the processors, and what it goes by.
+struct Share {
+    account: CpuShare,
+    run_queue: RunQueue,
+    is_raised: bool,
+}
+
+impl Share {
+    /// In percent of the processors that this process may use.
+    fn new(percent: u8) -> Share {
+        let processors = sched_getaffinity(None).map_or(1, |set| set.count());
+        Share {
+            account: CpuShare::new(percent, processors, Instant::now()),
+            run_queue: RunQueue::new(processors),
+            is_raised: true,
+        }
+    }
+}
+
+/// How a thread has ended.
+fn end_of<T>(thread: JoinHandle<T>) -> T {
+    thread.join().unwrap_or_else(|panic| resume_unwind(panic))
+}

@@ -1,0 +1,8 @@
+//! Decisions: values in, values out. No system call, no lock.
+
+pub(crate) mod clock;
+pub(crate) mod oom;
+pub(crate) mod readahead;
+pub(crate) mod recompress;
+pub(crate) mod refaults;
+pub(crate) mod thrashing;

@@ -1,0 +1,126 @@
+//! Programs need more than the limit, and that cannot be helped: one of them is ended, as a memory
+//! cgroup does, be it managed or not.
+
+use std::sync::Arc;
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+
+use crate::admission::peer::Peer;
+use crate::messages::log;
+use crate::monitor::unmanaged;
+use crate::policy::oom;
+use crate::target::procfs::locked_bytes;
+use crate::{PAGE_SIZE, Pager, lock, mib, report};
+
+/// A program that may be ended, and one of its threads that has its memory.
+struct Candidate {
+    bytes: u64,
+    peer: Arc<Peer>,
+    thread: u32,
+}
+
+impl Pager {
+    /// Ends the largest program. The supervisor ends none where an unmanaged program has freed
+    /// enough since it was found, as by its own end. Its children count.
+    pub(crate) fn end_largest(&self, why: &str) {
+        let room = oom::none_bytes(self.limit_bytes);
+        if self.recount_unmanaged() >= room {
+            self.look_at_tree();
+            if self.sample() <= self.limit_bytes - room {
+                return;
+            }
+        }
+        let candidates = self.largest_managed().into_iter().chain(self.take_largest_unmanaged());
+        if let Some(largest) = candidates.max_by_key(|it| it.bytes) {
+            self.end_for_memory(largest, why);
+        }
+    }
+
+    /// Ends the largest unmanaged program, if unmanaged programs alone pass the limit: nothing else
+    /// helps.
+    pub(crate) fn end_unmanaged_over_limit(&self) {
+        if !self.are_unmanaged_over() {
+            return;
+        }
+        self.look_at_tree();
+        if !self.are_unmanaged_over() {
+            return;
+        }
+        if let Some(largest) = self.take_largest_unmanaged() {
+            let thread = largest.thread;
+            self.end_for_memory(largest, "unmanaged programs alone pass --limit");
+            // Its end frees the memory a while later. Until then, no other program must end.
+            unmanaged::await_end(thread);
+            self.look_at_tree();
+        }
+    }
+
+    fn are_unmanaged_over(&self) -> bool {
+        self.unmanaged.load(Ordering::Relaxed) > self.limit_bytes
+    }
+
+    fn largest_managed(&self) -> Option<Candidate> {
+        let spaces = self.spaces();
+        let by_size = spaces.iter().filter_map(|space| {
+            let space = lock(space);
+            // Mostly, its family shares the stored pages.
+            let members = u64::from(space.members());
+            let stored = space.table.stored_pages() * PAGE_SIZE as u64 / members;
+            let bytes = space.resident_bytes() + stored;
+            Some(Candidate { bytes, peer: space.peer.clone()?, thread: space.thread? })
+        });
+        by_size.max_by_key(|it| it.bytes)
+    }
+
+    fn take_largest_unmanaged(&self) -> Option<Candidate> {
+        let largest = self.largest_unmanaged.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let alive = largest.filter(|it| it.peer.is_alive())?;
+        Some(Candidate { bytes: alive.bytes, peer: Arc::new(alive.peer), thread: alive.thread })
+    }
+
+    /// Ends a program with a message.
+    fn end_for_memory(&self, Candidate { peer, thread, .. }: Candidate, why: &str) {
+        let used = self.sampled.load(Ordering::Relaxed);
+        let resident = self.resident.load(Ordering::Relaxed);
+        let pool = self.zswap.budget().used_bytes();
+        let unmanaged =
+            self.unmanaged.load(Ordering::Relaxed) + self.outside.load(Ordering::Relaxed);
+        let uncounted = self.uncounted.get().text(|bytes| format!("{:.1} MiB", mib(bytes)));
+        let uncounted = uncounted.map_or(String::new(), |text| format!("; not counted: {text}"));
+        let tables = unmanaged::page_table_bytes(self);
+        self.page_tables_peak.fetch_max(tables, Ordering::Relaxed);
+        let beside = match report::are_page_tables_large(tables, self.limit_bytes) {
+            true => format!(
+                " The kernel's page tables of the programs are {:.1} MiB, beside the limit: the \
+                 programs touch few pages of each 2 MiB.",
+                mib(tables)
+            ),
+            false => String::new(),
+        };
+        let file = if self.write_back.is_some() { "" } else { " or a --backing file" };
+        let locked =
+            self.spaces().iter().filter_map(|space| lock(space).thread).map(locked_bytes).sum();
+        let locked = match locked {
+            0 => String::new(),
+            bytes => format!(" (mlock: {:.1} MiB of mappings are locked)", mib(bytes)),
+        };
+        log(&format!(
+            "out of memory: {1:.1} MiB in use of {0:.1} ({2:.1} resident, of which {7:.1} cannot \
+             be evicted{locked}, {3:.1} pool, {4:.1} metadata, {5:.1} unmanaged \
+             programs{uncounted}), and {why}; process {6} was ended. Use a larger \
+             --limit{file}.{beside}",
+            mib(self.limit_bytes),
+            (mib(used) * 10.0).ceil() / 10.0, // more than the limit, by however little
+            mib(resident),
+            mib(pool),
+            mib(used.saturating_sub(resident + pool + unmanaged)),
+            mib(unmanaged),
+            peer.pid(),
+            mib(resident.saturating_sub(self.evictable_bytes())),
+        ));
+        self.out_of_memory_kills.fetch_add(1, Ordering::Relaxed);
+        unmanaged::end_with_memory(self, &peer, thread);
+        // Until the next look at the tree, no other program must end for the same bytes.
+        self.forget_unmanaged(&[peer.pid()]);
+    }
+}

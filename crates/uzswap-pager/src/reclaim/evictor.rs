@@ -1,0 +1,640 @@
+//! The thread that keeps programs and pool under the limit.
+//!
+//! ```text
+//!  near the limit -> watch anonymous memory -> move pages aside -> oldest tray -> store -> drop
+//!                    (userfaultfd, once)       (helper, 128 at once)  (copy, compress) (helper)
+//! ```
+//!
+//! Pages that are touched while they are aside come back without compression: a second chance, as
+//! there is no accessed bit to ask.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::fs::File;
+use std::io;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::account::evictable::Evictable;
+use crate::account::outsiders::without_pages_of;
+use crate::address_space::{Moved, Space, TRAY_PAGES, Tray, Way, leave_words_of_threads};
+use crate::fork::group::Family;
+use crate::page_table::Place;
+use crate::policy::oom::{Outlook, Pressure, Seen};
+use crate::target::helper::{Heard, Helper, Patience};
+use crate::{NotStored, Pager, SpaceLock, lock, untouched_pages};
+use uzswap::page::{PAGE_SIZE, Page};
+use uzswap_sys::death_guard::{DeathGuard, MappedFile};
+use uzswap_sys::process_memory::ProcessMemory;
+
+/// Pages that leave a space at once, and the part of its resident pages that these are: a thread
+/// that faults meanwhile waits for them, and the fewer such moments there are the better.
+const LEAVE_MIN: usize = 128;
+const LEAVE_MAX: usize = TRAY_PAGES;
+const LEAVE_PART: usize = 80;
+
+/// Trays of pages aside that a space may have before the oldest is stored, and the part of its
+/// resident pages that these are, about.
+const TRAYS_ASIDE_MIN: usize = 2;
+const TRAYS_ASIDE_MAX: usize = 4;
+const ASIDE_PART: usize = 32;
+
+/// Rounds without any page freed after which nothing can be done about the limit: some 3 s.
+const ROUNDS_IN_VAIN: u32 = 2000;
+
+/// Rounds without any page freed after which it is not waited for that any more: some 0.3 s.
+const UNKNOWN_ROUNDS: u32 = 250;
+
+/// A process with as little, in bytes, keeps it while a larger one cannot give any: it would be
+/// left without the pages that it takes to go on.
+const KEPT_MAX: u64 = 1 << 20;
+
+/// Relatives that are asked at most for pages which they have in the store, the oldest first.
+const ASKED_RELATIVES: usize = 8;
+
+/// Members of a family whose pages leave however much is known.
+const FEW: u32 = 2;
+
+/// In one of so many rounds at most, pages leave that more processes have than those. Each takes a
+/// copy for each of them on its way out, and comes back as one for each: so what is one's alone
+/// leaves as much more, but not all of it, as it may be what is used.
+const MANY_TURN_MIN: u32 = 4;
+
+/// Rounds in which it is not tried where there was nothing that one has alone: to find that takes
+/// a look at all pages.
+const ALONE_PAUSE: u64 = 32;
+
+/// How long it waits where nothing could be freed.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// What the guard says where the supervisor was killed.
+const SUPERVISOR_GONE: &[u8] =
+    b"uzswap: the supervisor is gone; its programs were ended, because it held parts of their \
+      memory\n";
+
+pub(crate) struct Evictor {
+    pager: Arc<Pager>,
+    /// The file that all programs of this run execute, and none of another.
+    library: File,
+    buffer: Box<[Page]>,
+    /// What a relative has in the store.
+    other: Box<Page>,
+    /// Rounds without any page freed, and those before in which some might have been soon.
+    in_vain: u32,
+    held_up: u32,
+    /// Pages in the commands of this round, moved or not.
+    offered: Cell<usize>,
+    /// Since some were freed last, all pages were tried again.
+    has_tried_all: bool,
+    pressure: Pressure,
+    evictable: Evictable,
+    patience: Mutex<Patience>,
+    /// The first round in which it may be what one of many has alone that leaves.
+    alone_from: u64,
+}
+
+impl Evictor {
+    /// In programs, `library` is preloaded.
+    pub(crate) fn new(pager: Arc<Pager>, library: File) -> Evictor {
+        Evictor {
+            pager,
+            library,
+            buffer: untouched_pages(TRAY_PAGES),
+            other: Box::new([0; PAGE_SIZE]),
+            in_vain: 0,
+            held_up: 0,
+            offered: Cell::new(0),
+            has_tried_all: false,
+            pressure: Pressure::default(),
+            evictable: Evictable::new(Instant::now()),
+            patience: Mutex::new(Patience::new(Instant::now())),
+            alone_from: 0,
+        }
+    }
+
+    pub(crate) fn run(mut self) -> io::Result<()> {
+        let pager = Arc::clone(&self.pager);
+        let _raised = pager.raised.raise_this();
+        while !self.pager.stop.load(Ordering::Relaxed) {
+            self.pager.free_released();
+            if self.pager.sample() <= self.pager.goal_bytes() {
+                self.note_freed();
+                self.pressure.reset();
+                self.pager.wait();
+                continue;
+            }
+            let seen = self.seen();
+            self.pager.end_unmanaged_over_limit();
+            match self.pressure.look(Instant::now(), seen) {
+                Outlook::Open => {}
+                Outlook::Retry => self.try_all_again(),
+                Outlook::Hopeless => self.pager.end_largest(
+                    "compressed and unevictable pages leave under 1/8 of --limit as working set",
+                ),
+            }
+            if seen.is_full() {
+                self.pager.note_full();
+            }
+            // Where there can be none, the helpers end their programs.
+            let _ = self.pager.guard.get_or_init(|| {
+                DeathGuard::start(&MappedFile::of(&self.library)?, SUPERVISOR_GONE)
+            });
+            self.offered.set(0);
+            let freed = self.evict();
+            // A fault that waits for room also waits for the pages that a helper is about to move.
+            if freed > 0 || !self.is_any_awaited() {
+                self.pager.rounds.fetch_add(1, Ordering::Relaxed);
+            }
+            if self.pager.is_awaited.load(Ordering::Relaxed) {
+                self.pager.wake_server();
+            }
+            self.recompress();
+            if freed > 0 {
+                self.note_freed();
+                continue;
+            }
+            self.pager.note_vain();
+            match self.held_up < ROUNDS_IN_VAIN && self.is_any_held_up() {
+                true => self.held_up += 1,
+                false => self.in_vain += 1,
+            }
+            if self.try_all_in_vain() && self.pager.sample() > self.pager.limit_bytes {
+                self.note_freed();
+                self.pager.end_largest(match self.has_no_memory() {
+                    true => {
+                        "no page can be evicted: the kernel refuses mappings to a program \
+                         (ENOMEM; vm.max_map_count, ulimit -v and -d)"
+                    }
+                    false => "no page can be evicted",
+                });
+            }
+            std::thread::sleep(PAUSE);
+        }
+        Ok(())
+    }
+
+    /// Pages were freed, or none need to be.
+    fn note_freed(&mut self) {
+        (self.in_vain, self.held_up, self.has_tried_all) = (0, 0, false);
+    }
+
+    /// Once no page was freed for long, lets helpers try those again that were found to stay;
+    /// `true` where that was in vain, too.
+    fn try_all_in_vain(&mut self) -> bool {
+        if self.in_vain < ROUNDS_IN_VAIN {
+            return false;
+        }
+        if !self.has_tried_all {
+            self.has_tried_all = true;
+            self.try_all_again();
+            return false;
+        }
+        self.offered.get() == 0 || self.in_vain >= 2 * ROUNDS_IN_VAIN
+    }
+
+    fn try_all_again(&mut self) {
+        self.evictable.holds_while_tried(Instant::now());
+        self.pager.spaces().iter().for_each(|space| lock(space).try_all_again());
+    }
+
+    /// Sees whether pages are to be dense, and compresses some once more that are not.
+    fn recompress(&self) {
+        let Pager { density: Some(density), zswap, slots, .. } = &*self.pager else { return };
+        density.look(zswap.budget().used_bytes(), slots.used(), self.pager.limit_bytes);
+        density.recompress_some(zswap, slots.count());
+    }
+
+    /// Whether the kernel has no memory or mappings for moves of some program's pages.
+    fn has_no_memory(&self) -> bool {
+        self.pager.spaces().iter().any(|space| lock(space).has_no_memory())
+    }
+
+    /// Whether pages of some space may leave soon that cannot now: a thread is held up while it
+    /// changes mappings, or the helper is late. What is stopped may stay so for ever.
+    fn is_any_held_up(&self) -> bool {
+        self.pager.spaces().iter().any(|space| {
+            let space = lock(space);
+            let is_late = space.helper().is_some_and(|helper| helper.is_late());
+            space.uffd.is_changing() || is_late && !space.is_stopped()
+        })
+    }
+
+    fn is_any_awaited(&self) -> bool {
+        let is_awaited =
+            |space: &SpaceLock| lock(space).helper().is_some_and(|helper| helper.is_awaited());
+        self.pager.spaces().iter().any(is_awaited)
+    }
+
+    fn seen(&mut self) -> Seen {
+        let evictable = self.evictable.bytes(Instant::now(), &self.pager.spaces());
+        self.pager.evictable.store(evictable, Ordering::Relaxed);
+        Seen {
+            limit_bytes: self.pager.limit_bytes,
+            used_bytes: self.pager.sampled.load(Ordering::Relaxed),
+            leaving_bytes: self.pager.evictable_bytes(),
+            faults: self.pager.meter.faults(),
+        }
+    }
+
+    /// Frees some memory; pages that left it.
+    fn evict(&mut self) -> usize {
+        let mut most = 1;
+        let mut spaces: Vec<(u64, u64, SpaceLock)> = Vec::new();
+        for shared in self.pager.spaces() {
+            let space = lock(&shared);
+            let bytes = space.seen_bytes();
+            let discounted = space.refaults.discount(bytes);
+            most = most.max(space.members());
+            drop(space);
+            spaces.push((discounted, bytes, shared));
+        }
+        spaces.sort_by_key(|(discounted, ..)| std::cmp::Reverse(*discounted));
+        let round = self.pager.rounds.load(Ordering::Relaxed) + 1; // this one
+        let is_turn_of_many = round.is_multiple_of(most.max(MANY_TURN_MIN).into());
+        if most > FEW && !is_turn_of_many && round >= self.alone_from {
+            let freed = self.evict_from_some_of(&spaces, true);
+            if freed > 0 {
+                return freed;
+            }
+            self.alone_from = round + ALONE_PAUSE;
+        }
+        self.evict_from_some_of(&spaces, false)
+    }
+
+    /// Evicts pages of some spaces (discounted size, resident bytes, space) until the goal is
+    /// reached; returns how many. Where it `spares_common`, it leaves pages that many processes
+    /// share. Each of a hundred small processes gives a few pages, so a sample of all after each
+    /// would take longer than the eviction.
+    fn evict_from_some_of(
+        &mut self,
+        spaces: &[(u64, u64, SpaceLock)],
+        spares_common: bool,
+    ) -> usize {
+        let above =
+            self.pager.sampled.load(Ordering::Relaxed).saturating_sub(self.pager.goal_bytes());
+        let wanted = ((above / PAGE_SIZE as u64) as usize).clamp(1, LEAVE_MIN);
+        let mut is_any_late = false;
+        let mut freed = 0;
+        for (_, resident, space) in spaces {
+            if is_any_late && *resident <= KEPT_MAX {
+                continue; // it may be whom that waits for: a debugger
+            }
+            let alone = spares_common && lock(space).members() > FEW;
+            match self.evict_from(space, *resident, alone) {
+                Ok(pages) => freed += pages,
+                Err(error) => is_any_late |= error.kind() == io::ErrorKind::WouldBlock,
+            }
+            if freed >= wanted {
+                break;
+            }
+            if freed > 0 && self.pager.is_awaited.load(Ordering::Relaxed) {
+                self.pager.wake_server();
+            }
+        }
+        freed
+    }
+
+    /// Moves pages of one space aside and stores those that were longest, until some memory is
+    /// free. It has so many bytes resident; where `alone`, only those leave that no other process
+    /// has.
+    fn evict_from(&mut self, space: &SpaceLock, resident: u64, alone: bool) -> io::Result<usize> {
+        let (leave, trays_aside) = trays(resident);
+        let lazily_freed = self.drop_lazily_freed(space)?;
+        if lazily_freed > 0 {
+            return Ok(lazily_freed);
+        }
+        loop {
+            self.helper(space)?; // it may end at any time
+            lock(space).try_pinned_again();
+            // A round may have filled two trays, and empties one.
+            let is_ahead = lock(space).filled_trays() > trays_aside;
+            let most = if is_ahead { 0 } else { leave };
+            if most > 0 {
+                leave_words_of_threads(space);
+            }
+            let (mut moved, mut freed) =
+                self.carry_out(space, |space| space.give_move(most, alone))?;
+            if !alone && !self.may_leave_many(space) {
+                moved.shared.clear();
+            }
+            moved.shared = self.worth_evicting(space, moved.shared);
+            let mut moved_pages = moved.pages;
+            for is_by_page in [false, true] {
+                // The second time, those after a pinned page.
+                let pages = std::mem::take(&mut moved.shared);
+                let give = |space: &mut Space| Ok(space.give_move_shared(&pages, is_by_page));
+                let (moved_then, dropped) = self.carry_out(space, give)?;
+                freed += dropped;
+                if moved_then.pages > 0 && !alone {
+                    freed += self.empty_all_by(space, give)?;
+                }
+                moved_pages += moved_then.pages;
+                moved.shared = moved_then.shared;
+                moved.refused.extend(moved_then.refused);
+            }
+            let (refused_moved, dropped) = self.move_refused(space, moved.refused, alone)?;
+            freed += dropped;
+            let moved_any = moved_pages + refused_moved > 0;
+            let (filled, has_empty) = {
+                let space = lock(space);
+                (space.filled_trays(), space.has_empty_tray())
+            };
+            if filled >= trays_aside || (filled > 0 && !(moved_any && has_empty)) {
+                self.store_tray(space, Space::take_oldest_tray)?;
+            }
+            let is_at_end = !moved_any && !lock(space).has_spent_tray();
+            if freed > 0 || is_at_end {
+                return Ok(freed);
+            }
+        }
+    }
+
+    /// Has the kernel drop pages that the program has freed lazily; how many those were.
+    fn drop_lazily_freed(&self, space: &SpaceLock) -> io::Result<usize> {
+        let since = Instant::now();
+        let files = lock(space).start_lazy_look(since);
+        let Some(files) = files else { return Ok(0) };
+        let found = files.lazily_freed()?; // nothing is locked: the kernel walks all pages
+        let mut is_given = false;
+        self.carry_out(space, |space| {
+            is_given = space.give_drop_freed(&found, since);
+            Ok(is_given)
+        })?;
+        let bytes: u64 = found.iter().map(|(_, bytes)| bytes).sum();
+        Ok(if is_given { bytes as usize / PAGE_SIZE } else { 0 })
+    }
+
+    /// Moves pages aside that were refused, by each way that there is: how many, and how many were
+    /// freed meanwhile.
+    fn move_refused(
+        &mut self,
+        space: &SpaceLock,
+        mut refused: Vec<(u64, usize)>,
+        alone: bool,
+    ) -> io::Result<(usize, usize)> {
+        let (mut count, mut freed) = (0, 0);
+        for way in Way::ALL {
+            let is_of_all = way == Way::RemapShared;
+            if refused.is_empty() || is_of_all && (alone || !self.may_leave_many(space)) {
+                break;
+            }
+            let before = if is_of_all { refused.clone() } else { Vec::new() };
+            let (moved, dropped) =
+                self.carry_out(space, |space| space.give_refused(&mut refused, way))?;
+            (count, freed) = (count + moved.pages, freed + dropped);
+            if is_of_all && moved.pages > 0 {
+                freed += self.empty_all_by(space, |space| {
+                    space.give_refused(&mut before.clone(), Way::RemapShared)
+                })?;
+            }
+            refused.extend(moved.refused);
+            if way == Way::EXECUTABLE {
+                // Shared or pinned: the next way tells.
+                refused.extend(moved.shared);
+            }
+        }
+        Ok((count, freed))
+    }
+
+    /// Whether pages may leave that several processes have. What many have comes back as many, so
+    /// it is to be known that there is no other way: while a family grows, it seems to take more
+    /// than it does.
+    fn may_leave_many(&self, space: &SpaceLock) -> bool {
+        let is_known = |family: &Family| family.members() <= FEW || family.is_counted();
+        lock(space).family().is_none_or(is_known)
+            || self.pager.is_surely_over.load(Ordering::Relaxed)
+            || self.in_vain >= UNKNOWN_ROUNDS
+    }
+
+    /// The pages of some runs that no outsider has: what such a process has stays in any case.
+    fn worth_evicting(&self, space: &SpaceLock, runs: Vec<(u64, usize)>) -> Vec<(u64, usize)> {
+        let family = lock(space).family().cloned();
+        match family.filter(|_| !runs.is_empty()) {
+            Some(family) => without_pages_of(&self.pager.outsiders_of(&family), runs),
+            None => runs,
+        }
+    }
+
+    /// The helper of a space, where it is not late with what it was given before.
+    fn helper(&self, space: &SpaceLock) -> io::Result<Arc<Helper>> {
+        let helper = lock(space).helper().ok_or(io::ErrorKind::NotFound)?;
+        if helper.is_late() {
+            self.hear(space, helper.hear(Duration::ZERO))?;
+        }
+        Ok(helper)
+    }
+
+    /// Has the helper of a space do what it is given, if it is given anything: what was moved, and
+    /// how many pages were freed.
+    fn carry_out(
+        &self,
+        space: &SpaceLock,
+        give: impl FnOnce(&mut Space) -> io::Result<bool>,
+    ) -> io::Result<(Moved, usize)> {
+        let helper = self.helper(space)?;
+        if !give(&mut lock(space))? {
+            return Ok((Moved::default(), 0));
+        }
+        let mut patience = self.patience.lock().unwrap_or_else(PoisonError::into_inner);
+        let heard = helper.carry_out(&mut patience, || lock(space).is_stopped());
+        drop(patience);
+        self.hear(space, heard)
+    }
+
+    /// Notes what a helper has done.
+    fn hear(&self, space: &SpaceLock, heard: Heard) -> io::Result<(Moved, usize)> {
+        match heard {
+            Heard::Done => {
+                let (moved, freed) = lock(space).dropped();
+                if freed > 0 {
+                    self.pager.frees();
+                }
+                self.pager.meter.moved(moved.pages);
+                self.offered.set(self.offered.get() + moved.offered);
+                if let Some(address) = moved.astray {
+                    self.pager.end(
+                        &lock(space),
+                        &format!(
+                            "the mapping at {address:#x} was replaced while its pages were evicted"
+                        ),
+                    );
+                }
+                Ok((moved, freed))
+            }
+            Heard::Late => Err(io::ErrorKind::WouldBlock.into()),
+            Heard::Gone => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+
+    /// Pages that several processes had were made a space's own, and moved aside. Until they have
+    /// left all of them there are more than before: they do so at once, without a second chance.
+    /// Pages that were freed. So each of the others is given what it is to move.
+    fn empty_all_by(
+        &mut self,
+        space: &SpaceLock,
+        give: impl Fn(&mut Space) -> io::Result<bool>,
+    ) -> io::Result<usize> {
+        let freed = self.empty_newest(space)?;
+        let mut others = 0;
+        for relative in self.relatives(space) {
+            leave_words_of_threads(&relative);
+            // One that has ended is told of by its helper.
+            let moved = self.carry_out(&relative, &give);
+            let moved = moved.map_or(0, |(moved, _)| moved.pages);
+            if moved > 0 {
+                // As one less has them, they were in others' count, but for one's.
+                others += lock(&relative).counts_itself(moved);
+                let _ = self.empty_newest(&relative);
+            }
+        }
+        // If not in its own, in that of the first that they have left.
+        lock(space).counts_itself(others.min(freed));
+        Ok(freed)
+    }
+
+    /// Stores the tray that was filled last, and gives its memory back.
+    fn empty_newest(&mut self, space: &SpaceLock) -> io::Result<usize> {
+        self.store_tray(space, Space::take_newest_tray)?;
+        Ok(self.carry_out(space, |space| space.give_move(0, false))?.1)
+    }
+
+    /// Spaces that a fork made of the same one.
+    fn relatives(&self, space: &SpaceLock) -> Vec<SpaceLock> {
+        let family = lock(space).family().cloned();
+        if family.is_none() {
+            return Vec::new();
+        }
+        let mut all = self.pager.spaces();
+        all.retain(|other| !Arc::ptr_eq(other, space) && lock(other).family() == family.as_ref());
+        all
+    }
+
+    /// Puts a tray's pages into the store.
+    fn store_tray(
+        &mut self,
+        space: &SpaceLock,
+        take: impl FnOnce(&mut Space) -> Option<Tray>,
+    ) -> io::Result<()> {
+        let (tray, files) = {
+            let mut space = lock(space);
+            let files = space.files().ok_or(io::ErrorKind::NotFound)?;
+            let Some(tray) = take(&mut space) else { return Ok(()) };
+            (tray, files)
+        };
+        let mut elsewhere = self.kept_elsewhere(space, &tray);
+        let mut done = Emptied::default();
+        let mut all = self.store(&files.memory, &tray, &mut elsewhere, &mut done);
+        elsewhere.into_values().for_each(|slot| self.pager.release(slot));
+        // All at once: faults are served under this lock, and whoever waits for it costs them more
+        // than what is done under it.
+        let mut space = lock(space);
+        let mut stored = 0;
+        space.fresh.see(done.slots_ahead, done.untouched.len());
+        done.untouched.into_iter().for_each(|staged| space.taken_back(staged));
+        for (staged, slot) in done.slots {
+            if space.stored(staged, slot) {
+                stored += 1;
+            } else {
+                self.pager.release(slot);
+            }
+        }
+        for (staged, page) in done.unfit {
+            match space.give_back(staged, &page) {
+                Ok(is_back) => self.pager.charge(usize::from(is_back), 0),
+                Err(error) => all = Err(error),
+            }
+        }
+        match all {
+            Ok(()) => space.spend_tray(tray.number),
+            Err(_) => space.keep_tray(tray.number),
+        }
+        self.pager.meter.stored(stored);
+        all
+    }
+
+    /// The slots of pages that relatives have in the store where this tray's pages were: held until
+    /// they are released.
+    fn kept_elsewhere(&self, space: &SpaceLock, tray: &Tray) -> BTreeMap<u64, u32> {
+        let mut found = BTreeMap::new();
+        for relative in self.relatives(space).iter().take(ASKED_RELATIVES) {
+            if found.len() == tray.staged.len() {
+                break;
+            }
+            let relative = lock(relative);
+            for owner in tray.staged.iter().map(|staged| staged.owner) {
+                if let (Place::Stored(slot), Entry::Vacant(entry)) =
+                    (relative.table.get(owner).place, found.entry(owner))
+                    && !self.pager.is_in_file(slot)
+                {
+                    self.pager.slots.share(slot);
+                    entry.insert(slot);
+                }
+            }
+        }
+        found
+    }
+
+    /// Stores the pages of a tray. What is the same page `elsewhere` is not stored once more.
+    fn store(
+        &mut self,
+        memory: &ProcessMemory,
+        tray: &Tray,
+        elsewhere: &mut BTreeMap<u64, u32>,
+        done: &mut Emptied,
+    ) -> io::Result<()> {
+        for run in tray.staged.chunk_by(|a, b| a.number + 1 == b.number) {
+            let pages = &mut self.buffer[..run.len()];
+            memory.read(run[0].address, pages.as_flattened_mut())?;
+            for (staged, page) in run.iter().zip(pages.iter()) {
+                if staged.ahead && *page == [0; PAGE_SIZE] {
+                    done.untouched.push(staged.number);
+                    continue;
+                }
+                done.slots_ahead += usize::from(staged.ahead);
+                let is_same = |slot: &u32| {
+                    self.pager.load(*slot, &mut self.other).is_ok() && *self.other == *page
+                };
+                let stored = match elsewhere.get(&staged.owner).copied().filter(is_same) {
+                    Some(slot) => Ok(elsewhere.remove(&staged.owner).unwrap_or(slot)),
+                    None => self.pager.store(page),
+                };
+                match stored {
+                    Ok(slot) => done.slots.push((staged.number, slot)),
+                    Err(NotStored::DoesNotShrink) => {
+                        done.unfit.push((staged.number, Box::new(*page)));
+                    }
+                    Err(NotStored::Failed(why)) => return Err(io::Error::other(why)),
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The outcome for each page of a tray, by page of staging.
+#[derive(Debug, Default)]
+struct Emptied {
+    /// The slot of each that is in the store.
+    slots: Vec<(u32, u32)>,
+    /// Those that do not fit the pool.
+    unfit: Vec<(u32, Box<Page>)>,
+    /// Those that were filled with zeros ahead of any touch, and are so still.
+    untouched: Vec<u32>,
+    /// How many others were filled so.
+    slots_ahead: usize,
+}
+
+/// Pages that leave a space at once that has so many bytes resident, in bytes.
+pub(crate) fn leaving_bytes(resident_bytes: u64) -> u64 {
+    (trays(resident_bytes).0 * PAGE_SIZE) as u64
+}
+
+/// Of a space with so many bytes resident: pages that leave it at once, and trays of such pages
+/// aside that it may have before the oldest is stored.
+fn trays(resident_bytes: u64) -> (usize, usize) {
+    let resident = (resident_bytes / PAGE_SIZE as u64) as usize;
+    let leave = (resident / LEAVE_PART).clamp(LEAVE_MIN, LEAVE_MAX);
+    (leave, (resident / ASIDE_PART).div_ceil(leave).clamp(TRAYS_ASIDE_MIN, TRAYS_ASIDE_MAX))
+}

@@ -1,0 +1,4 @@
+//! Makes room: evicts pages, and ends a program where none is left.
+
+pub(crate) mod ending;
+pub(crate) mod evictor;

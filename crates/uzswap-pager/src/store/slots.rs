@@ -1,0 +1,153 @@
+//! Names of stored pages: each is a key of the store, and is shared by the address spaces that a
+//! fork made of one.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::page_table::NUMBERS;
+use uzswap::page::{Page, PageKey};
+
+/// The slots. A slot is free while nobody names it.
+#[derive(Debug, Default)]
+pub(crate) struct Slots(Mutex<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    /// By slot: how many pages it stands for.
+    holders: Vec<u32>,
+    /// By slot: how many were taken before.
+    taken_at: Vec<u32>,
+    /// How many were taken, modulo 2^32.
+    taken: u32,
+    free: Vec<u32>,
+    /// Pages that do not fit the pool, of slots that have none in the store.
+    whole: BTreeMap<u32, Box<Page>>,
+}
+
+impl Slots {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A slot for one page; `None` where there are no more numbers.
+    pub(crate) fn take(&self) -> Option<u32> {
+        let mut inner = self.lock();
+        inner.taken = inner.taken.wrapping_add(1);
+        let taken = inner.taken;
+        if let Some(slot) = inner.free.pop() {
+            inner.holders[slot as usize] = 1;
+            inner.taken_at[slot as usize] = taken;
+            return Some(slot);
+        }
+        let slot = u32::try_from(inner.holders.len()).ok().filter(|&slot| slot < NUMBERS)?;
+        inner.holders.push(1);
+        inner.taken_at.push(taken);
+        Some(slot)
+    }
+
+    /// How many other slots were taken since this one was.
+    pub(crate) fn taken_since(&self, slot: u32) -> u32 {
+        let inner = self.lock();
+        inner.taken.wrapping_sub(inner.taken_at[slot as usize])
+    }
+
+    /// One more page is this one.
+    pub(crate) fn share(&self, slot: u32) {
+        self.lock().holders[slot as usize] += 1;
+    }
+
+    /// A page is not this one any more. Whether it was the last: the caller must remove the key and
+    /// then [`Slots::free`] the slot.
+    pub(crate) fn release(&self, slot: u32) -> bool {
+        let mut inner = self.lock();
+        let holders = &mut inner.holders[slot as usize];
+        *holders -= 1;
+        *holders == 0
+    }
+
+    /// The slot may stand for another page.
+    pub(crate) fn free(&self, slot: u32) {
+        let mut inner = self.lock();
+        inner.free.push(slot);
+        inner.whole.remove(&slot);
+    }
+
+    /// Keeps a page here that does not fit the pool, until its slot is free.
+    pub(crate) fn keep_whole(&self, slot: u32, page: &Page) {
+        self.lock().whole.insert(slot, Box::new(*page));
+    }
+
+    /// Reads a page that is kept here; `false` where the slot has none.
+    pub(crate) fn read_whole(&self, slot: u32, page: &mut Page) -> bool {
+        let inner = self.lock();
+        let whole = inner.whole.get(&slot);
+        whole.inspect(|whole| page.copy_from_slice(&whole[..])).is_some()
+    }
+
+    /// Slots there are, whether they stand for a page or not.
+    pub(crate) fn count(&self) -> u32 {
+        self.lock().holders.len() as u32 // at most NUMBERS
+    }
+
+    /// Slots that stand for a page.
+    pub(crate) fn used(&self) -> usize {
+        let inner = self.lock();
+        inner.holders.len() - inner.free.len()
+    }
+
+    /// Memory, in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        let inner = self.lock();
+        (inner.holders.capacity() + inner.taken_at.capacity() + inner.free.capacity())
+            * size_of::<u32>()
+            + inner.whole.len() * size_of::<Page>()
+    }
+}
+
+/// The key of a slot.
+pub(crate) fn key(slot: u32) -> PageKey {
+    PageKey(u64::from(slot))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_counted_and_know_how_many_were_taken_since() {
+        let slots = Slots::default();
+        let taken: Vec<u32> = (0..5).map(|_| slots.take().unwrap()).collect();
+        assert_eq!(taken, [0, 1, 2, 3, 4]);
+        assert_eq!(
+            taken.iter().map(|&slot| slots.taken_since(slot)).collect::<Vec<_>>(),
+            [4, 3, 2, 1, 0]
+        );
+        assert_eq!((slots.count(), slots.used()), (5, 5));
+        assert!(slots.release(1));
+        slots.free(1);
+        assert_eq!((slots.count(), slots.used()), (5, 4));
+        // The same number again is another one.
+        assert_eq!(slots.take(), Some(1));
+        assert_eq!([0, 1, 4].map(|slot| slots.taken_since(slot)), [5, 0, 1]);
+        assert_eq!((slots.count(), slots.used()), (5, 5));
+        assert!(slots.bytes() >= 5 * 2 * size_of::<u32>());
+    }
+
+    #[test]
+    fn a_whole_page_is_kept_until_nobody_has_its_slot() {
+        let slots = Slots::default();
+        let slot = slots.take().unwrap();
+        let mut page = [0; size_of::<Page>()];
+        assert!(!slots.read_whole(slot, &mut page));
+        let bytes = slots.bytes();
+        slots.keep_whole(slot, &[7; size_of::<Page>()]);
+        assert_eq!(slots.bytes(), bytes + size_of::<Page>());
+        slots.share(slot);
+        assert!(!slots.release(slot));
+        assert!(slots.read_whole(slot, &mut page) && page == [7; size_of::<Page>()]);
+        assert!(slots.release(slot));
+        slots.free(slot);
+        assert_eq!(slots.take(), Some(slot));
+        assert!(!slots.read_whole(slot, &mut page));
+    }
+}

@@ -1,0 +1,441 @@
+//! Starts a program under the pager and waits for its end.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::thread::{self, JoinHandle};
+use std::time::Instant;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::account::growth::Growth;
+use crate::doctor::{self, Finding};
+use crate::fault::{Workers, count_of_workers};
+use crate::messages::{Messages, log};
+use crate::monitor::registrar::ToWatch;
+use crate::monitor::sampler::Governor;
+use crate::monitor::unmanaged::AskedLooks;
+use crate::policy::recompress::Density;
+use crate::reclaim::evictor::Evictor;
+use crate::run_dir::RunDir;
+use crate::sched::priority::AllTurns;
+use crate::sched::raised::RaisedThreads;
+use crate::store::slots::Slots;
+use crate::store::writeback::{WriteBack, WriteBackOptions};
+use crate::telemetry::counters::Meter;
+use crate::telemetry::metrics::{self, MetricsAddress, MetricsSocket};
+use crate::telemetry::socket_server::Answerer;
+use crate::telemetry::status::{self, Reporter};
+use crate::telemetry::timeline::Timeline;
+use crate::{AtPeak, Bell, Pager, RunReport, Sampling, too_many_files, wake_descriptor};
+use uzswap::backing::BackingError;
+use uzswap::trace::{Recorder, TraceAbout, TraceError};
+use uzswap::zswap::{BuildError, Zswap, ZswapOptions};
+use uzswap_preload::LIBRARY;
+use uzswap_preload::protocol::{LIBRARY_NAME, SOCKET_VARIABLE};
+use uzswap_sys::foreign;
+use uzswap_sys::inherited::Inherited;
+use uzswap_sys::process;
+use uzswap_sys::signals::{self, SignalNumber};
+use uzswap_sys::spawn;
+use uzswap_sys::wait::{self, Waiter};
+
+/// How a program is run.
+#[derive(Debug, Clone)]
+pub struct RunOptions {
+    /// Resident anonymous memory of the program and its children, and the pool, in bytes.
+    pub limit_bytes: u64,
+    /// What the pool is made of. Its second compressor, if it has one, compresses pages once the
+    /// pool leaves programs too little.
+    pub store: ZswapOptions,
+    /// Where pages are written back to.
+    pub write_back: Option<WriteBackOptions>,
+    /// Where what is done to the store is to be recorded, and what the trace says of itself.
+    pub record: Option<(PathBuf, TraceAbout)>,
+    /// How much of all processors the supervisor's threads may take before others while threads
+    /// wait for one, in percent.
+    pub cpu_share_percent: u8,
+    /// No warnings.
+    pub quiet: bool,
+    /// Where the run answers Prometheus, if it is to.
+    pub metrics: Option<MetricsAddress>,
+}
+
+/// Why a program was not run.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// It cannot be started.
+    #[error("cannot run {program}")]
+    Program {
+        /// As it was given.
+        program: String,
+        /// The kernel's error.
+        source: io::Error,
+    },
+    /// The supervisor cannot be set up.
+    #[error("cannot {what}")]
+    Setup {
+        /// What was tried.
+        what: &'static str,
+        /// The kernel's error.
+        source: io::Error,
+    },
+    /// There is no place for its metrics.
+    #[error("cannot listen on --metrics {address}")]
+    Metrics {
+        /// As it was given.
+        address: MetricsAddress,
+        /// The kernel's error; `AlreadyExists` for a file that is no socket.
+        source: io::Error,
+    },
+    /// The machine does not allow it.
+    #[error("this machine does not allow `uzswap run`\n{}", advice(.0))]
+    Machine(Vec<Finding>),
+    /// There is no library to put into programs.
+    #[error(
+        "`uzswap run` does not support this processor: the preload library is built for x86-64 \
+             only"
+    )]
+    Processor,
+    /// There is no file to write pages back to.
+    #[error(transparent)]
+    Backing(#[from] BackingError),
+    /// There is no store of these options.
+    #[error(transparent)]
+    Store(#[from] BuildError),
+    /// There is no trace to record to.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+    /// The supervisor failed, and its programs end with it.
+    #[error("{reason}; the program was ended")]
+    Failed {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// What is missing, and the commands that would allow it.
+fn advice(findings: &[Finding]) -> String {
+    let mut text = String::new();
+    for Finding { topic, found, means, fix, .. } in findings {
+        text += &format!("  {topic}: {found}; {means}\n");
+        fix.iter().for_each(|command| text += &format!("      # {command}\n"));
+    }
+    text + "`uzswap doctor` reports every finding"
+}
+
+fn setup<T>(what: &'static str, result: io::Result<T>) -> Result<T, RunError> {
+    result.map_err(|source| {
+        // Its programs run already while the last parts are set up, and may have taken them.
+        let source = match source.raw_os_error() {
+            Some(libc::EMFILE) => io::Error::other(too_many_files(&source)),
+            _ => source,
+        };
+        RunError::Setup { what, source }
+    })
+}
+
+/// Runs a command with its arguments under a limit, to its end and that of all processes that it
+/// has started; how it ended, and what was used.
+///
+/// # Errors
+///
+/// [`RunError`].
+pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunReport), RunError> {
+    if LIBRARY.is_empty() {
+        return Err(RunError::Processor);
+    }
+    let inherited = Inherited::take(allow_memory());
+    doctor::what_run_needs().map_err(RunError::Machine)?;
+    // It may be a pipe that nobody reads: before signals are held back.
+    let trace = options.record.as_ref().map(|(path, _)| Recorder::make_file(path)).transpose()?;
+    let metrics_socket = options.metrics.as_ref().map(MetricsSocket::listen).transpose()?;
+    let folder = setup("create a folder for the preload library", RunDir::new())?;
+    let (library, socket) = (folder.preloaded(), folder.socket());
+    let listener = setup("listen on the run's socket", folder.listen())?;
+
+    // Before any thread is started.
+    let waiter = Waiter::new();
+    let _messages = setup("start a thread", Messages::start())?;
+    let record = |((path, about), file): (&(PathBuf, TraceAbout), File)| {
+        Recorder::begin(path, file, about, |error| {
+            log(&format!("{error}; the recording ends here, the program continues"));
+        })
+    };
+    let recorder = options.record.as_ref().zip(trace).map(record).transpose()?;
+    let (zswap, write_back) = match &options.write_back {
+        None => (Zswap::new(options.store)?, None),
+        Some(write_back) => {
+            let (write_back, file) = WriteBack::open(write_back, options.limit_bytes)?;
+            let zswap = Zswap::with_backing(options.store, file)?;
+            (zswap, Some(write_back))
+        }
+    };
+    let pager = Arc::new(Pager {
+        zswap,
+        write_back,
+        recorder,
+        slots: Slots::default(),
+        released: Mutex::default(),
+        spaces: Mutex::default(),
+        limit_bytes: options.limit_bytes,
+        sampled: AtomicU64::new(0),
+        apart: AtomicU64::new(0),
+        is_surely_over: AtomicBool::new(false),
+        sampling: Mutex::new(Sampling {
+            growth: Growth::new(Instant::now()),
+            timeline: Timeline::new(),
+            at_peak: AtPeak::default(),
+        }),
+        untold: AtomicU64::new(0),
+        to_watch: ToWatch::default(),
+        resident: AtomicU64::new(0),
+        evictable: AtomicU64::new(0),
+        charged: AtomicU64::new(0),
+        shares: AtomicBool::new(false),
+        reserved: AtomicU64::new(0),
+        bytes_for_page: AtomicU64::new(0),
+        peak: AtomicU64::new(0),
+        resident_peak: AtomicU64::new(0),
+        pool_peak: AtomicU64::new(0),
+        stored_at_pool_peak: AtomicU64::new(0),
+        metadata_peak: AtomicU64::new(0),
+        page_tables_peak: AtomicU64::new(0),
+        meter: Meter::new(),
+        out_of_memory_kills: AtomicU64::new(0),
+        stop: AtomicBool::new(false),
+        density: options.store.dense.map(|_| Density::new()),
+        start: Instant::now(),
+        frees_until: AtomicU64::new(0),
+        full_until: AtomicU64::new(0),
+        vain_until: AtomicU64::new(0),
+        rounds: AtomicU64::new(0),
+        is_awaited: AtomicBool::new(false),
+        turns: Arc::new(AllTurns::of(count_of_workers())),
+        raised: RaisedThreads::new(),
+        cpu_share_percent: options.cpu_share_percent,
+        ordinary_priority_ns: AtomicU64::new(0),
+        has_lost_helper: AtomicBool::new(false),
+        wake: setup("create an eventfd", wake_descriptor())?,
+        over: setup("create an eventfd", wake_descriptor())?,
+        bell: Bell::default(),
+        census_bell: Bell::default(),
+        tree_bell: Bell::default(),
+        end: Bell::default(),
+        unmanaged: AtomicU64::new(0),
+        unmanaged_each: Mutex::default(),
+        uncounted: Arc::default(),
+        others: AtomicU64::new(0),
+        is_beside_others: AtomicBool::new(false),
+        family_changes: AtomicU64::new(0),
+        outsiders: Mutex::default(),
+        outside: AtomicU64::new(0),
+        in_use: AtomicU64::new(0),
+        asked_looks: AskedLooks::default(),
+        largest_unmanaged: Mutex::default(),
+        guard: OnceLock::new(),
+        quiet: options.quiet,
+        socket: socket.clone(),
+    });
+    setup("start a thread", foreign::start())?;
+    setup("become the reaper of orphaned processes", wait::adopt_orphans())?;
+    let workers = setup("start the fault server", Workers::new(Arc::clone(&pager), listener))?;
+    let first = Arc::clone(&workers);
+    let server = setup("start a thread", spawn("uzswap-server", move || first.run()))?;
+    // The program is loaded while the rest is started.
+    let preloads = preloads(&library, &std::env::var_os("LD_PRELOAD").unwrap_or_default());
+    let changed = [(SOCKET_VARIABLE, socket.as_os_str()), ("LD_PRELOAD", &preloads)];
+    // Before the program: a user who sees it run may query the run.
+    let _answerers = start_answerers(&pager, metrics_socket, argv, options, folder.path())?;
+    let child = spawn::spawn(argv, &changed, waiter.mask_before(), &inherited);
+    let child = child.map_err(|source| RunError::Program {
+        program: argv[0].to_string_lossy().into_owned(),
+        source,
+    });
+    allow_many_files();
+    allow_processor_time();
+    let others = Others::start(&pager, workers, folder.path());
+    let others = others.inspect_err(|_| {
+        if let Ok(child) = child {
+            let _ = signals::send(child as i32, SignalNumber(libc::SIGKILL));
+        }
+    })?;
+    let Others { evictor, governor } = others;
+    let threads = [server, evictor, governor];
+    let mut is_over = || threads.iter().any(JoinHandle::is_finished);
+    let waited = child.map(|child| waiter.wait(child, &mut is_over));
+
+    pager.stop_all();
+    drop(folder); // while they end
+    let ended = end_of(threads, matches!(waited, Ok(None)));
+    pager.free_released();
+    let trace = pager.recorder.as_ref().map(Recorder::finish);
+    let status = waited?;
+    ended?;
+    let status = status.ok_or_else(failed)?;
+    Ok((ExitStatus::from_raw(status), pager.report(trace)))
+}
+
+/// The threads that a program needs once it runs.
+struct Others {
+    evictor: JoinHandle<io::Result<()>>,
+    governor: JoinHandle<io::Result<()>>,
+}
+
+impl Others {
+    fn start(pager: &Arc<Pager>, workers: Arc<Workers>, folder: &Path) -> Result<Others, RunError> {
+        let library = setup("open the preload library", File::open(folder.join(LIBRARY_NAME)))?;
+        let evictor = Evictor::new(Arc::clone(pager), library);
+        let evictor = setup("start a thread", spawn("uzswap-evictor", || evictor.run()))?;
+        let governor = Governor::new(Arc::clone(pager), workers);
+        let governor = setup("start a thread", spawn("uzswap-governor", || governor.run()))?;
+        Ok(Others { evictor, governor })
+    }
+}
+
+/// Starts the threads that answer queries of the state, and of metrics.
+fn start_answerers(
+    pager: &Arc<Pager>,
+    metrics_socket: Option<MetricsSocket>,
+    argv: &[OsString],
+    options: &RunOptions,
+    folder: &Path,
+) -> Result<(Answerer, Option<Answerer>), RunError> {
+    let metrics_at = metrics_socket.as_ref().map(|socket| socket.address().clone());
+    if metrics_at != options.metrics
+        && let Some(at) = &metrics_at
+    {
+        pager.warn(&format!("serving metrics at {at}")); // the kernel has chosen the port
+    }
+    let metrics_at = metrics_at.map(|at| at.to_string());
+    let reporter = Arc::new(Reporter::new(Arc::clone(pager), argv, metrics_at));
+    let status = status::serve(Arc::clone(&reporter), folder);
+    let status = setup("listen on the run's socket", status)?;
+    let metrics = metrics_socket.map(|socket| metrics::serve(reporter, socket)).transpose();
+    let metrics = setup("start a thread", metrics)?;
+    Ok((status, metrics))
+}
+
+/// How threads end that were told to. Where one ended unasked, others may wait for what it would
+/// have done: they are not waited for.
+fn end_of(
+    threads: impl IntoIterator<Item = JoinHandle<io::Result<()>>>,
+    unasked: bool,
+) -> Result<(), RunError> {
+    for thread in threads {
+        if unasked && !thread.is_finished() {
+            continue;
+        }
+        match thread.join() {
+            Ok(Ok(())) => {}
+            Ok(Err(source)) => return Err(RunError::Setup { what: "serve the programs", source }),
+            Err(_) => return Err(failed()), // it has told why
+        }
+    }
+    Ok(())
+}
+
+fn failed() -> RunError {
+    RunError::Failed { reason: "the supervisor failed".to_owned() }
+}
+
+fn spawn(
+    name: &str,
+    work: impl FnOnce() -> io::Result<()> + Send + 'static,
+) -> io::Result<JoinHandle<io::Result<()>>> {
+    let work = || {
+        process::keep_capabilities_for_programs();
+        work()
+    };
+    thread::Builder::new().name(name.to_owned()).spawn(work)
+}
+
+/// Allows this process as many open files as it may have: there are ten for each process that it
+/// looks after. What it has started by now keeps its own limit.
+fn allow_many_files() {
+    const MANY: u64 = 1 << 20; // the kernel's own limit (fs.nr_open), if nobody changed it
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let may_have = |maximum: u64| {
+        let limit = Rlimit { current: Some(maximum), maximum: Some(maximum) };
+        current.is_none_or(|current| current >= maximum)
+            || setrlimit(Resource::Nofile, limit).is_ok()
+    };
+    // More than is allowed, for root; then what is.
+    let _ = may_have(MANY.max(maximum.unwrap_or(0))) || maximum.is_some_and(may_have);
+}
+
+/// Allows this process as much processor time as it may have: its programs have limits of their
+/// own, and would all end with it.
+fn allow_processor_time() {
+    raise(Resource::Cpu, getrlimit(Resource::Cpu).maximum);
+}
+
+/// Allows this process as much memory as it may have: it may need more than one of its programs.
+/// The limits that were changed, for the program to have.
+fn allow_memory() -> Vec<(Resource, Rlimit)> {
+    let limits = [Resource::As, Resource::Data].map(|resource| (resource, getrlimit(resource)));
+    let mut changed = limits.to_vec();
+    changed.retain(|(resource, limit)| limit.current.is_some() && raise(*resource, limit.maximum));
+    changed
+}
+
+/// Takes a limit away, for root, or makes it the largest that is allowed.
+fn raise(resource: Resource, maximum: Option<u64>) -> bool {
+    setrlimit(resource, Rlimit { current: None, maximum: None })
+        .or_else(|_| setrlimit(resource, Rlimit { current: maximum, maximum }))
+        .is_ok()
+}
+
+/// The libraries to preload: ours, and those that are preloaded anyway, but for that of another run
+/// in which this one is: a program has one helper.
+fn preloads(library: &Path, others: &OsStr) -> OsString {
+    let mut all = library.as_os_str().to_owned();
+    for other in others.as_bytes().split(|byte| b": ".contains(byte)) {
+        let other = Path::new(OsStr::from_bytes(other));
+        if !other.as_os_str().is_empty() && other.file_name() != library.file_name() {
+            all.push(":");
+            all.push(other);
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_has_one_helper() {
+        let preloads = |others| preloads(Path::new("/tmp/a/libours.so"), OsStr::new(others));
+        assert_eq!(preloads(""), "/tmp/a/libours.so");
+        assert_eq!(preloads("/tmp/b/libours.so:libm.so x.so"), "/tmp/a/libours.so:libm.so:x.so");
+    }
+
+    #[test]
+    fn nobody_waits_for_those_that_wait_for_a_thread_that_failed() {
+        fn park_for_ever() -> io::Result<()> {
+            loop {
+                thread::park();
+            }
+        }
+        let start = |work: fn() -> io::Result<()>| spawn("a test", work).unwrap();
+        let waits = || start(park_for_ever);
+        let ends = || start(|| Ok(()));
+        let fails = || start(|| Err(io::ErrorKind::NotFound.into()));
+        let panics = || start(|| panic!("on purpose"));
+        assert!(end_of([ends(), ends()], false).is_ok());
+        let failed = panics();
+        while !failed.is_finished() {
+            thread::yield_now();
+        }
+        assert!(matches!(end_of([waits(), failed, waits()], true), Err(RunError::Failed { .. })));
+        assert!(matches!(end_of([ends(), fails()], false), Err(RunError::Setup { .. })));
+        assert!(matches!(end_of([panics(), ends()], false), Err(RunError::Failed { .. })));
+    }
+}

@@ -1,0 +1,6 @@
+//! The ways to a program: its files in /proc, its helper.
+
+pub(crate) mod helper;
+pub(crate) mod polled;
+pub(crate) mod procfs;
+pub(crate) mod vmas;

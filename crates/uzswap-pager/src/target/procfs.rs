@@ -1,0 +1,449 @@
+//! What /proc tells of a process with a helper.
+
+use std::cmp::Ordering;
+use std::fs::{self, File};
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+
+use crate::account::uncounted::OfProcess;
+use crate::address_space::TRAY_PAGES;
+use crate::admission::peer::Peer;
+use crate::range_set::Ranges;
+use crate::target::vmas::{Mappings, addresses};
+use uzswap::page::PAGE_SIZE;
+use uzswap_sys::pagemap::{self, Found};
+use uzswap_sys::process::compare_memory;
+use uzswap_sys::process_memory::ProcessMemory;
+
+/// Runs of resident pages that the kernel is asked for at once, and pages: faults wait meanwhile,
+/// and what is asked for and does not leave with this command is asked for again.
+const FOUND_AT_ONCE: usize = 64;
+const FOUND_PAGES_MAX: u64 = TRAY_PAGES as u64;
+
+/// Files of /proc, and those that are read again and again.
+#[derive(Debug)]
+pub(crate) struct ProcessFiles {
+    /// The helper's: it has the memory as long as anybody has, unlike the first thread.
+    pub(crate) thread: u32,
+    /// The program's process.
+    process: u32,
+    statm: File,
+    pagemap: File,
+    smaps: File,
+    smaps_rollup: File,
+    pub(crate) mappings: Mappings,
+    pub(crate) memory: ProcessMemory,
+}
+
+/// What /proc/PID/statm tells, in pages.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Size {
+    pub(crate) mapped: u64,
+    pub(crate) anonymous: u64,
+    /// Resident pages of files and of shared memory.
+    pub(crate) others: u64,
+}
+
+impl ProcessFiles {
+    /// Those of a process with a helper: of that, if it is a process. The kernel has all but
+    /// `statm` mean the address space that the process has now, whatever it becomes. The last file
+    /// that is opened is its memory.
+    pub(crate) fn open(peer: &Peer, helper: Option<&Peer>) -> io::Result<ProcessFiles> {
+        let thread = helper.map_or_else(|| helper_thread(peer.pid()), |helper| Ok(helper.pid()))?;
+        let files = ProcessFiles { process: peer.pid(), ..ProcessFiles::of_thread(thread)? };
+        let has_it = |thread| compare_memory(thread, files.thread).is_ok_and(Ordering::is_eq);
+        let is_its_own = helper.is_none() || threads(peer.pid())?.any(has_it);
+        // Its number was its own until now.
+        let are_alive = peer.is_alive() && helper.is_none_or(Peer::is_alive);
+        if is_its_own && are_alive { Ok(files) } else { Err(io::ErrorKind::NotFound.into()) }
+    }
+
+    /// The files of any process, by one of its threads.
+    pub(crate) fn of_thread(thread: u32) -> io::Result<ProcessFiles> {
+        let open = |name| File::open(format!("/proc/{thread}/{name}"));
+        Ok(ProcessFiles {
+            thread,
+            process: thread,
+            statm: open("statm")?,
+            pagemap: open("pagemap")?,
+            smaps: open("smaps")?,
+            smaps_rollup: open("smaps_rollup")?,
+            mappings: Mappings::new(open("maps")?),
+            memory: ProcessMemory::open(thread)?,
+        })
+    }
+
+    /// Whether the helper is one of the program's threads.
+    pub(crate) fn has_helper_as_thread(&self) -> bool {
+        is_of_same_process(self.process, self.thread)
+    }
+
+    /// The program's threads, without the helper; none where it has ended.
+    pub(crate) fn threads(&self) -> impl Iterator<Item = u32> {
+        let all = threads(self.process).into_iter().flatten();
+        all.filter(|thread| *thread != self.thread)
+    }
+
+    /// `None` where the process has ended.
+    pub(crate) fn size(&self) -> Option<Size> {
+        let mut text = [0; 128];
+        let length = self.statm.read_at(&mut text, 0).ok()?;
+        size(std::str::from_utf8(&text[..length]).ok()?)
+    }
+
+    /// Bytes of anonymous memory, of pages that others have too its part. The kernel walks all
+    /// pages for this.
+    pub(crate) fn part_of_anonymous(&self) -> Option<u64> {
+        let mut text = [0; 2048];
+        let length = self.smaps_rollup.read_at(&mut text, 0).ok()?;
+        part_of_anonymous(std::str::from_utf8(&text[..length]).ok()?)
+    }
+
+    /// Whether there is a page at an address: resident, or in swap.
+    pub(crate) fn is_there(&self, address: u64) -> io::Result<bool> {
+        let mut found = [Found::default(); 1];
+        let range = address..address + PAGE_SIZE as u64;
+        Ok(pagemap::scan(&self.pagemap, range, &mut found, 0)?.0 > 0)
+    }
+
+    /// The first resident pages of a range, as runs, and the address to go on from.
+    pub(crate) fn resident(&self, range: Range<u64>) -> io::Result<(Vec<Range<u64>>, u64)> {
+        let mut found = [Found::default(); FOUND_AT_ONCE];
+        let (count, walked_to) = pagemap::scan(&self.pagemap, range, &mut found, FOUND_PAGES_MAX)?;
+        let runs = found[..count].iter().filter(|run| !run.is_swapped());
+        Ok((runs.map(|run| run.start..run.end).collect(), walked_to))
+    }
+
+    /// Likewise, of those that no other process has.
+    pub(crate) fn resident_alone(&self, range: Range<u64>) -> io::Result<(Vec<Range<u64>>, u64)> {
+        const PAGE: u64 = PAGE_SIZE as u64;
+        let (runs, walked_to) = self.resident(range)?;
+        let mut alone: Vec<Range<u64>> = Vec::new();
+        let mut room = [[0; pagemap::ENTRY_BYTES]; FOUND_PAGES_MAX as usize];
+        for run in runs {
+            let room = &mut room[..((run.end - run.start) / PAGE) as usize];
+            let entries = pagemap::entries(&self.pagemap, run.start, room)?;
+            let pages = (run.start..).step_by(PAGE_SIZE).zip(entries);
+            for (at, _) in pages.filter(|(_, entry)| entry.is_alone()) {
+                match alone.last_mut() {
+                    Some(last) if last.end == at => last.end += PAGE,
+                    _ => alone.push(at..at + PAGE),
+                }
+            }
+        }
+        Ok((alone, walked_to))
+    }
+
+    /// Whether each of some pages from an address on is resident, and another process's as well.
+    pub(crate) fn shares(&self, address: u64, count: usize) -> io::Result<Vec<bool>> {
+        let mut room = vec![[0; pagemap::ENTRY_BYTES]; count];
+        let entries = pagemap::entries(&self.pagemap, address, &mut room)?;
+        Ok(entries.map(|entry| entry.is_present() && !entry.is_alone()).collect())
+    }
+
+    /// Where in a range there are pages: resident, or in swap.
+    pub(crate) fn pages_in(&self, range: Range<u64>) -> io::Result<Ranges> {
+        let mut pages = Ranges::default();
+        let mut at = range.start;
+        while at < range.end {
+            let mut found = [Found::default(); FOUND_AT_ONCE];
+            let (count, walked_to) = pagemap::scan(&self.pagemap, at..range.end, &mut found, 0)?;
+            found[..count].iter().for_each(|run| pages.insert(run.start..run.end));
+            at = walked_to;
+        }
+        Ok(pages)
+    }
+
+    /// The addresses of a range around one of them where there is no page, nor a guard
+    /// (MADV_GUARD_INSTALL), which is told as a page in swap.
+    pub(crate) fn empty_around(&self, address: u64, range: Range<u64>) -> io::Result<Range<u64>> {
+        let mut found = [Found::default(); FOUND_AT_ONCE];
+        let Range { mut start, mut end } = range;
+        let (count, walked_to) = pagemap::scan(&self.pagemap, start..end, &mut found, 0)?;
+        end = end.min(walked_to);
+        for run in &found[..count] {
+            if run.start <= address {
+                start = run.end.min(address);
+            } else {
+                end = end.min(run.start);
+            }
+        }
+        Ok(start..end)
+    }
+
+    /// Whether so few pages of a range are resident. Where the kernel does not tell, they are not.
+    pub(crate) fn has_at_most(&self, range: Range<u64>, most: u64) -> bool {
+        let mut found = [Found::default(); FOUND_AT_ONCE];
+        let scanned = pagemap::scan(&self.pagemap, range.clone(), &mut found, most + 1);
+        scanned.is_ok_and(|(count, walked_to)| {
+            let bytes: u64 = found[..count].iter().map(|run| run.end - run.start).sum();
+            walked_to >= range.end && bytes <= most * PAGE_SIZE as u64
+        })
+    }
+
+    /// Mappings with pages that were freed lazily (MADV_FREE) and not written since, and the bytes
+    /// of these pages: `LazyFree` of /proc/PID/smaps. The kernel walks all pages for this.
+    pub(crate) fn lazily_freed(&self) -> io::Result<Vec<(Range<u64>, u64)>> {
+        Ok(lazily_freed(&read_to_string(&self.smaps)?))
+    }
+
+    /// Mappings with each of these flags: `VmFlags` of /proc/PID/smaps. Each is a range of its own.
+    pub(crate) fn mappings_with<const N: usize>(
+        &self,
+        wanted: [&str; N],
+    ) -> io::Result<[Ranges; N]> {
+        let mut found = [const { Ranges::new() }; N];
+        let mut range = 0..0;
+        for line in read_to_string(&self.smaps)?.lines() {
+            if let Some(flags) = line.strip_prefix("VmFlags:") {
+                for flag in flags.split_ascii_whitespace() {
+                    if let Some(at) = wanted.iter().position(|wanted| *wanted == flag) {
+                        found[at].insert_apart(range.clone());
+                    }
+                }
+            } else if let Some(mapping) = addresses(line) {
+                range = mapping;
+            }
+        }
+        Ok(found)
+    }
+}
+
+fn lazily_freed(smaps: &str) -> Vec<(Range<u64>, u64)> {
+    let (mut range, mut found) = (0..0, Vec::new());
+    for line in smaps.lines() {
+        if let Some(bytes) = bytes_in(line, "LazyFree:") {
+            found.extend((bytes > 0).then(|| (range.clone(), bytes)));
+        } else if let Some(mapping) = addresses(line) {
+            range = mapping;
+        }
+    }
+    found
+}
+
+/// All that a file of /proc says now, which is read from its start however often.
+pub(crate) fn read_to_string(file: &File) -> io::Result<String> {
+    let mut text = Vec::new();
+    let mut room = vec![0; 64 << 10];
+    loop {
+        match file.read_at(&mut room, text.len() as u64) {
+            Ok(0) => break,
+            Ok(count) => text.extend_from_slice(&room[..count]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    String::from_utf8(text).map_err(io::Error::other)
+}
+
+/// The thread of the helper in a process. It is the process that gives it the name: a wrong one is
+/// another thread of the same process.
+fn helper_thread(pid: u32) -> io::Result<u32> {
+    for thread in threads(pid)? {
+        match is_helper(thread) {
+            Ok(true) => return Ok(thread),
+            Err(error) if error.raw_os_error() == Some(libc::EMFILE) => return Err(error),
+            Ok(false) | Err(_) => {} // another, or it has ended
+        }
+    }
+    Err(io::ErrorKind::NotFound.into())
+}
+
+/// The threads of the process that one of them is of.
+pub(crate) fn threads(thread: u32) -> io::Result<impl Iterator<Item = u32>> {
+    let tasks = fs::read_dir(format!("/proc/{thread}/task"))?;
+    Ok(tasks.filter_map(|task| task.ok()?.file_name().to_str()?.parse().ok()))
+}
+
+/// Whether two threads are of one process.
+pub(crate) fn is_of_same_process(one: u32, other: u32) -> bool {
+    fs::exists(format!("/proc/{one}/task/{other}")).unwrap_or(false)
+}
+
+/// Whether a thread is a helper.
+pub(crate) fn is_helper(thread: u32) -> io::Result<bool> {
+    Ok(fs::read(format!("/proc/{thread}/comm"))? == b"uzswap-helper\n")
+}
+
+/// The bytes by which a thread makes a mapping larger just now: it waits in mremap(2).
+pub(crate) fn growth_under_way(thread: u32) -> Option<u64> {
+    growth(&fs::read_to_string(format!("/proc/{thread}/syscall")).ok()?)
+}
+
+/// Likewise, as /proc/PID/syscall tells it: the call, and what it was called with.
+fn growth(syscall: &str) -> Option<u64> {
+    let mut fields = syscall.split_ascii_whitespace();
+    if fields.next()?.parse() != Ok(libc::SYS_mremap) {
+        return None;
+    }
+    let mut bytes = fields.skip(1).map_while(|field| {
+        let bytes = u64::from_str_radix(field.strip_prefix("0x")?, 16).ok()?;
+        bytes.checked_next_multiple_of(PAGE_SIZE as u64)
+    });
+    let (before, after) = (bytes.next()?, bytes.next()?);
+    after.checked_sub(before).filter(|&growth| growth > 0)
+}
+
+/// The number that a thread has in its own PID namespace, where that is not this one: there, it is
+/// what the kernel tells of it. Nothing is told of one that has ended.
+pub(crate) fn number_in_namespace(thread: u32) -> Option<u32> {
+    last_of_several(&in_status(thread, "NSpid:")?)
+}
+
+fn last_of_several(numbers: &str) -> Option<u32> {
+    numbers.split_ascii_whitespace().skip(1).last()?.parse().ok()
+}
+
+/// Whether the process of a thread has memory that is locked.
+pub(crate) fn has_locked_memory(thread: u32) -> bool {
+    locked_bytes(thread) > 0
+}
+
+/// Bytes of mappings that the process of a thread has locked.
+pub(crate) fn locked_bytes(thread: u32) -> u64 {
+    let locked = in_status(thread, "VmLck:");
+    let kib = locked.and_then(|text| text.strip_suffix(" kB")?.parse::<u64>().ok());
+    kib.unwrap_or(0) << 10
+}
+
+/// The children of a process.
+pub(crate) fn children_of(pid: u32) -> Vec<u32> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task"));
+    let children = threads.into_iter().flatten().flatten().filter_map(|thread| {
+        fs::read_to_string(thread.path().join("children")).ok() // or it has ended
+    });
+    children.flat_map(|pids| pids.split(' ').flat_map(str::parse).collect::<Vec<u32>>()).collect()
+}
+
+/// The user of a process, by its real number.
+pub(crate) fn user_of(pid: u32) -> Option<u32> {
+    in_status(pid, "Uid:")?.split_ascii_whitespace().next()?.parse().ok()
+}
+
+/// As `statm` in /proc tells it.
+fn size(statm: &str) -> Option<Size> {
+    let mut numbers = statm.split(' ').map_while(|number| number.parse::<u64>().ok());
+    let (mapped, resident, files) = (numbers.next()?, numbers.next()?, numbers.next()?);
+    Some(Size { mapped, anonymous: resident.saturating_sub(files), others: files })
+}
+
+/// The size of the process of a thread, which the kernel tells at once; `None` where it has ended.
+pub(crate) fn size_of(thread: u32) -> Option<Size> {
+    size(&fs::read_to_string(format!("/proc/{thread}/statm")).ok()?)
+}
+
+/// What a line of /proc/PID/status says.
+fn in_status(pid: u32, name: &str) -> Option<String> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
+    line.map(|line| line.trim().to_owned())
+}
+
+/// What the kernel's page tables of a process take, in bytes.
+pub(crate) fn page_table_bytes_of(thread: u32) -> Option<u64> {
+    bytes_in(&fs::read_to_string(format!("/proc/{thread}/status")).ok()?, "VmPTE:")
+}
+
+/// As [`ProcessFiles::part_of_anonymous`], of a process without a helper.
+pub(crate) fn part_of_anonymous_of(pid: u32) -> Option<u64> {
+    part_of_anonymous(&fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?)
+}
+
+fn part_of_anonymous(smaps_rollup: &str) -> Option<u64> {
+    bytes_in(smaps_rollup, "Pss_Anon:")
+}
+
+/// What a process maps that does not count against the limit; `None` where it is none, or has
+/// ended.
+pub(crate) fn uncounted_of(thread: u32) -> Option<OfProcess> {
+    // The kernel walks all pages for the parts.
+    let status = fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
+    let has = |name| bytes_in(&status, name).is_some_and(|bytes| bytes > 0);
+    if !has("RssShmem:") && !has("HugetlbPages:") {
+        return None;
+    }
+    let rollup = fs::read_to_string(format!("/proc/{thread}/smaps_rollup")).ok()?;
+    let bytes = |name| bytes_in(&rollup, name).unwrap_or(0);
+    Some(OfProcess {
+        shared_part: bytes("Pss_Shmem:"),
+        huge_alone: bytes("Private_Hugetlb:"),
+        huge_shared: bytes("Shared_Hugetlb:"),
+    })
+}
+
+/// What a line of /proc says, which has kB.
+fn bytes_in(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_is_told_of() {
+        let page = PAGE_SIZE as u64;
+        let files = ProcessFiles::of_thread(std::process::id()).unwrap();
+        let memory = vec![1_u8; 600 * PAGE_SIZE];
+        let start = (memory.as_ptr().addr() as u64).next_multiple_of(page);
+        let range = start..start + 599 * page;
+        let size = files.size().unwrap();
+        assert!(size.anonymous >= 600 && size.mapped > size.anonymous);
+        assert!(files.part_of_anonymous().unwrap() >= 600 * page);
+        assert!(page_table_bytes_of(std::process::id()).unwrap() >= 4 * page);
+        let [none] = files.mappings_with(["no such flag"]).unwrap();
+        assert_eq!(none, Ranges::new());
+        if files.resident(range.clone()).is_err_and(|error| is_unknown_call(&error)) {
+            return; // before Linux 6.7
+        }
+        assert!(!files.has_at_most(range.clone(), 598) && files.has_at_most(range.clone(), 599));
+        // As many at once as are asked for; all in the end.
+        let mut at = range.start;
+        let mut found = Vec::new();
+        while at < range.end {
+            let (runs, walked_to) = files.resident(at..range.end).unwrap();
+            let pages: u64 = runs.iter().map(|run| (run.end - run.start) / page).sum();
+            assert!(pages <= FOUND_PAGES_MAX && walked_to > at);
+            found.push(pages);
+            at = walked_to;
+        }
+        assert!(found.len() > 1 && found.iter().sum::<u64>() == 599, "{found:?}");
+        drop(memory);
+    }
+
+    fn is_unknown_call(error: &io::Error) -> bool {
+        error.raw_os_error() == Some(libc::ENOTTY)
+    }
+
+    #[test]
+    fn growth_is_told_from_other_calls() {
+        let mremap = |lengths| {
+            growth(&format!("{} 0x7f00 {lengths} 0x1 0x0 0x7ffc 0x7f41\n", libc::SYS_mremap))
+        };
+        assert_eq!(mremap("0x4000 0x10000"), Some(0xc000));
+        assert_eq!(mremap("0x3fff 0x4001"), Some(0x1000));
+        assert_eq!(mremap("0x4000 0x4000"), None);
+        assert_eq!(mremap("0x4000 0x1000"), None);
+        assert_eq!(mremap("0xffffffffffffffff 0x1"), None);
+        assert_eq!(growth("running\n"), None);
+        assert_eq!(growth("-1 0x7ffc 0x7f41\n"), None);
+        assert_eq!(growth(&format!("{} 0x0 0x1000 0x2000\n", libc::SYS_mmap)), None);
+        assert_eq!(growth_under_way(std::process::id()), None);
+    }
+
+    #[test]
+    fn a_namespace_has_numbers_of_its_own() {
+        assert_eq!(last_of_several("700\t40\t3"), Some(3));
+        assert_eq!(last_of_several("700"), None);
+        assert_eq!(in_status(std::process::id(), "Pid:"), Some(std::process::id().to_string()));
+        assert_eq!(number_in_namespace(std::process::id()), None);
+    }
+
+    #[test]
+    fn the_part_of_anonymous_memory_is_read() {
+        assert_eq!(part_of_anonymous("Pss: 12 kB\nPss_Anon:        8 kB\n"), Some(8192));
+    }
+}

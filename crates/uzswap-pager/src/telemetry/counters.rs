@@ -1,0 +1,240 @@
+//! What a run did: counts, and how long programs waited.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+
+use uzswap::zswap::{LatencyBucket, LatencyCounts};
+
+/// Buckets for each power of two of nanoseconds, of those that are told: times are told to a
+/// sixteenth. The histogram has more of them.
+const PER_POWER_BITS: u32 = 4;
+
+/// Counts while programs run.
+#[derive(Debug)]
+pub(crate) struct Meter {
+    fresh: AtomicU64,
+    restored: AtomicU64,
+    rescued: AtomicU64,
+    stored: AtomicU64,
+    moved: AtomicU64,
+    waited: AtomicU64,
+    in_vain: AtomicU64,
+    freed: AtomicU64,
+    freeing_ns: AtomicU64,
+    waits: Mutex<Waits>,
+}
+
+/// Faults since the beginning.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Faults {
+    pub(crate) all: u64,
+    /// What they took together.
+    pub(crate) sum_ns: u64,
+    /// Of those, such that waited for room.
+    pub(crate) waited: u64,
+    /// And such that went on without any, or late.
+    pub(crate) in_vain: u64,
+}
+
+#[derive(Debug, Clone)]
+struct Waits {
+    histogram: Histogram<u64>,
+    sum_ns: u64,
+}
+
+/// How long faults took, in nanoseconds: from when they were read to when the page was there.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct FaultTimes {
+    /// Faults.
+    pub count: u64,
+    /// Half took at most this long.
+    pub p50_ns: u64,
+    /// 99 of 100 did.
+    pub p99_ns: u64,
+    /// The longest.
+    pub max_ns: u64,
+    /// All together: threads waited so long.
+    pub sum_ns: u64,
+}
+
+/// What was done, in pages.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PagerCounts {
+    /// Filled with zeros, at a first touch of watched memory.
+    pub fresh_pages: u64,
+    /// Brought back from the store.
+    pub restored_pages: u64,
+    /// Brought back before they were stored.
+    pub rescued_pages: u64,
+    /// Put into the store.
+    pub stored_pages: u64,
+    /// Moved aside.
+    pub moved_pages: u64,
+}
+
+/// Freeing pages that no program needs any more: it unmapped them, or has them back.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct FreeTimes {
+    /// Pages that left the store so.
+    pub pages: u64,
+    /// Nanoseconds that it took.
+    pub sum_ns: u64,
+}
+
+impl Meter {
+    pub(crate) fn new() -> Meter {
+        let histogram = Histogram::new_with_bounds(1, 1 << 36, 2).expect("2 digits up to 68 s");
+        Meter {
+            fresh: AtomicU64::new(0),
+            restored: AtomicU64::new(0),
+            rescued: AtomicU64::new(0),
+            stored: AtomicU64::new(0),
+            moved: AtomicU64::new(0),
+            waited: AtomicU64::new(0),
+            in_vain: AtomicU64::new(0),
+            freed: AtomicU64::new(0),
+            freeing_ns: AtomicU64::new(0),
+            waits: Mutex::new(Waits { histogram, sum_ns: 0 }),
+        }
+    }
+
+    pub(crate) fn fault(&self, waited: Duration) {
+        let ns = u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX);
+        let mut waits = self.waits.lock().unwrap_or_else(PoisonError::into_inner);
+        waits.histogram.saturating_record(ns);
+        waits.sum_ns = waits.sum_ns.saturating_add(ns);
+    }
+
+    /// A fault has waited for room, maybe in vain, and was served.
+    pub(crate) fn waited_for_room(&self, is_in_vain: bool) {
+        self.waited.fetch_add(1, Ordering::Relaxed);
+        self.in_vain.fetch_add(u64::from(is_in_vain), Ordering::Relaxed);
+    }
+
+    pub(crate) fn faults(&self) -> Faults {
+        let waits = self.waits.lock().unwrap_or_else(PoisonError::into_inner);
+        let [waited, in_vain] = [&self.waited, &self.in_vain].map(|it| it.load(Ordering::Relaxed));
+        Faults { all: waits.histogram.len(), sum_ns: waits.sum_ns, waited, in_vain }
+    }
+
+    pub(crate) fn fresh(&self, pages: usize) {
+        self.fresh.fetch_add(pages as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn restored(&self, restored: usize, rescued: usize) {
+        self.restored.fetch_add(restored as u64, Ordering::Relaxed);
+        self.rescued.fetch_add(rescued as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn stored(&self, pages: usize) {
+        self.stored.fetch_add(pages as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn moved(&self, pages: usize) {
+        self.moved.fetch_add(pages as u64, Ordering::Relaxed);
+    }
+
+    /// Pages that left the store, and the time it took.
+    pub(crate) fn freed(&self, pages: u64, time: Duration) {
+        self.freed.fetch_add(pages, Ordering::Relaxed);
+        self.freeing_ns.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn frees(&self) -> FreeTimes {
+        let [pages, sum_ns] = [&self.freed, &self.freeing_ns].map(|it| it.load(Ordering::Relaxed));
+        FreeTimes { pages, sum_ns }
+    }
+
+    pub(crate) fn counts(&self) -> PagerCounts {
+        let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        PagerCounts {
+            fresh_pages: get(&self.fresh),
+            restored_pages: get(&self.restored),
+            rescued_pages: get(&self.rescued),
+            stored_pages: get(&self.stored),
+            moved_pages: get(&self.moved),
+        }
+    }
+
+    /// How long faults took, and how many took how long.
+    pub(crate) fn times_and_counts(&self) -> (FaultTimes, LatencyCounts) {
+        // A copy: a fault waits for this lock.
+        let waits = self.waits.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        (waits.times(), waits.counts())
+    }
+}
+
+impl Waits {
+    fn times(&self) -> FaultTimes {
+        FaultTimes {
+            count: self.histogram.len(),
+            p50_ns: self.histogram.value_at_quantile(0.50),
+            p99_ns: self.histogram.value_at_quantile(0.99),
+            max_ns: self.histogram.max(),
+            sum_ns: self.sum_ns,
+        }
+    }
+
+    fn counts(&self) -> LatencyCounts {
+        let mut buckets: Vec<LatencyBucket> = Vec::new();
+        for step in self.histogram.iter_recorded() {
+            let below_ns = end_of_bucket(step.value_iterated_to());
+            let count = step.count_at_value();
+            match buckets.last_mut() {
+                Some(last) if last.below_ns == below_ns => last.count += count,
+                _ => buckets.push(LatencyBucket { below_ns, count }),
+            }
+        }
+        LatencyCounts { count: self.histogram.len(), sum_ns: self.sum_ns, buckets }
+    }
+}
+
+/// The first time that is too long for the bucket of this one.
+fn end_of_bucket(ns: u64) -> u64 {
+    let part = ns.max(1).ilog2().saturating_sub(PER_POWER_BITS);
+    ((ns >> part) + 1) << part
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_fault_is_in_the_bucket_that_says_so() {
+        let meter = Meter::new();
+        let times: Vec<u64> = (0..36)
+            .flat_map(|power| [0, 1, 37, 63].map(|part| (64 + part) << power >> 6))
+            .collect();
+        for &ns in &times {
+            meter.fault(Duration::from_nanos(ns));
+        }
+        let (faults, counts) = meter.times_and_counts();
+        assert_eq!((faults.count, counts.count), (times.len() as u64, times.len() as u64));
+        assert_eq!(counts.sum_ns, times.iter().sum::<u64>());
+        assert_eq!(faults.sum_ns, counts.sum_ns);
+        let mut start = 0;
+        for bucket in &counts.buckets {
+            let LatencyBucket { below_ns, count } = *bucket;
+            let inside = times.iter().filter(|&&ns| (start..below_ns).contains(&ns)).count();
+            assert_eq!(inside as u64, count, "{start} to {below_ns}");
+            start = below_ns;
+        }
+        for ns in times {
+            let end = end_of_bucket(ns);
+            assert!(ns < end && end <= ns + ns / 16 + 1, "{ns} is below {end}");
+            // A bucket is in one power of two, as Prometheus' are.
+            assert_eq!((end - 1).ilog2(), ns.ilog2());
+        }
+        meter.fault(Duration::MAX);
+        let (faults, counts) = meter.times_and_counts();
+        assert!(counts.buckets.last().unwrap().below_ns > faults.max_ns);
+        assert_eq!(counts.sum_ns, u64::MAX);
+    }
+}
