@@ -8,9 +8,9 @@
 //!                                 limit: resident anonymous memory + pool + what is known of pages
 //! ```
 //!
-//! The program's memory is its own until the limit comes near; then its anonymous memory is watched
-//! by a userfaultfd, and pages leave it through the helper, a thread that the preloaded library
-//! started in it. Facts about the kernel's side are in `docs/explanation/run-design.md`.
+//! The program's memory is its own until the limit comes near; then its anonymous memory is
+//! registered by a userfaultfd, and pages leave it through the helper, a thread that the preloaded
+//! library started in it. Facts about the kernel's side are in `docs/explanation/run-design.md`.
 //!
 //! The [`doctor`] says what a machine allows of this. The pager may call the store (`uzswap`), the
 //! kernel (`uzswap-sys`), and carries the library for programs (`uzswap-preload`).
@@ -48,11 +48,11 @@ use std::time::{Duration, Instant};
 
 use account::growth::Growth;
 use account::outsiders::Outsider;
-use account::pss_survey::Sum;
+use account::pss_survey::UsageTotal;
 pub use account::uncounted::{Uncounted, UncountedPeak};
-use address_space::handle::{SharedSpace, SpaceLock, lock};
-use address_space::{Space, count_copies, process_size, resident_bytes};
-use monitor::registrar::{Due, ToWatch};
+use address_space::handle::{SharedAddressSpace, SpaceHandle, lock};
+use address_space::{AddressSpace, count_copies, process_size, resident_bytes};
+use monitor::registrar::{Due, ScanQueue};
 use monitor::unmanaged::{AskedLooks, Unmanaged};
 pub use monitor::unmanaged_reason::why_unmanageable;
 use policy::recompress::Density;
@@ -64,7 +64,7 @@ use store::slots::{Slots, key};
 use store::writeback::WriteBack;
 pub use store::writeback::{WriteBackOptions, WriteBackReport};
 pub use supervisor::{RunError, RunOptions, run};
-use telemetry::counters::Meter;
+use telemetry::counters::Counters;
 pub use telemetry::counters::{FaultTimes, FreeTimes, PagerCounts};
 pub use telemetry::metrics::MetricsAddress;
 pub use telemetry::query::{NoAnswer, Survey, find_run, survey};
@@ -113,7 +113,7 @@ struct Pager {
     slots: Slots,
     /// Slots that a page is not in any more, once for each such page.
     released: Mutex<Vec<u32>>,
-    spaces: Mutex<Vec<SpaceLock>>,
+    spaces: Mutex<Vec<SpaceHandle>>,
     limit_bytes: u64,
     /// What was used when it was last looked at.
     sampled: AtomicU64,
@@ -125,8 +125,8 @@ struct Pager {
     sampling: Mutex<Sampling>,
     /// What programs may grow by untold until somebody looks again.
     untold: AtomicU64,
-    /// For watchers.
-    to_watch: ToWatch,
+    /// For registrars.
+    to_scan: ScanQueue,
     /// Resident anonymous memory of programs then.
     resident: AtomicU64,
     /// What of it could be evicted when that was counted last; more, if programs share pages.
@@ -148,7 +148,7 @@ struct Pager {
     metadata_peak: AtomicU64,
     /// The most that page tables of programs took, in bytes, as the tree was looked at.
     page_tables_peak: AtomicU64,
-    meter: Meter,
+    meter: Counters,
     out_of_memory_kills: AtomicU64,
     stop: AtomicBool,
     /// Where the store has two compressors.
@@ -195,7 +195,7 @@ struct Pager {
     /// Whether threads of others keep the processors busy, as far as is known.
     is_beside_others: AtomicBool,
     /// By this it is known that processes have come or gone that share pages.
-    family_changes: AtomicU64,
+    group_changes: AtomicU64,
     /// Processes without a helper that share pages with managed ones.
     outsiders: Mutex<Vec<Arc<Outsider>>>,
     /// What counts as theirs.
@@ -245,17 +245,17 @@ impl Bell {
 }
 
 impl Pager {
-    fn spaces(&self) -> Vec<SpaceLock> {
+    fn spaces(&self) -> Vec<SpaceHandle> {
         self.spaces.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn add_space(&self, space: Space) -> SpaceLock {
-        let space = SharedSpace::new(space, Arc::clone(&self.turns));
+    fn add_space(&self, space: AddressSpace) -> SpaceHandle {
+        let space = SharedAddressSpace::new(space, Arc::clone(&self.turns));
         self.spaces.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&space));
         space
     }
 
-    fn remove_space(&self, gone: &SpaceLock) {
+    fn remove_space(&self, gone: &SpaceHandle) {
         let mut spaces = self.spaces.lock().unwrap_or_else(PoisonError::into_inner);
         spaces.retain(|space| !Arc::ptr_eq(space, gone));
     }
@@ -269,7 +269,7 @@ impl Pager {
         let (mut resident, mut tables) = (0, self.slots.bytes());
         let room = self.room_for_copies();
         let mut due = Due::new(self.untold.load(Ordering::Relaxed));
-        let (mut shares, mut reserved, mut untold, mut sum) = (false, 0, 0, Sum::default());
+        let (mut shares, mut reserved, mut untold, mut sum) = (false, 0, 0, UsageTotal::default());
         let mut has_lost_helper = false;
         let mut others = 0;
         let mut managed = Vec::new();
@@ -293,7 +293,7 @@ impl Pager {
                 false => sum.add(&mut space, bytes),
             }
             tables += space.bytes();
-            shares |= space.family().is_some();
+            shares |= space.group().is_some();
             reserved = reserved.max(reclaim::evictor::leaving_bytes(bytes));
             space.have_forks_told(bytes, room);
             if let Some(size) = lives {
@@ -322,9 +322,9 @@ impl Pager {
         let mut used = resident + outside + rest;
         let known = sum.known_bytes() + rest;
         self.apart.store(used, Ordering::Relaxed);
-        // To watch takes a moment, in which programs grow.
+        // To register takes a moment, in which programs grow.
         if used > self.goal_bytes().saturating_sub(self.margin_bytes() * 3) {
-            self.to_watch.add(due);
+            self.to_scan.add(due);
         }
         if used > self.goal_bytes() {
             // It matters now that processes have pages in common.
@@ -337,7 +337,7 @@ impl Pager {
         self.in_use.store(known, Ordering::Relaxed);
         self.sampled.store(used, Ordering::Relaxed);
         self.others.store(others, Ordering::Relaxed);
-        self.family_changes.store(sum.changes(), Ordering::Relaxed);
+        self.group_changes.store(sum.changes(), Ordering::Relaxed);
         self.shares.store(shares, Ordering::Relaxed);
         self.reserved.store(reserved, Ordering::Relaxed);
         // What was given meanwhile counts twice until the next look, if it was seen.
@@ -379,7 +379,7 @@ impl Pager {
 
     /// Adds those without a helper that share pages with others, and what they have; such that have
     /// ended are none any more.
-    fn sum_outsiders(&self, sum: &mut Sum) -> u64 {
+    fn sum_outsiders(&self, sum: &mut UsageTotal) -> u64 {
         let outsiders = self.outsiders();
         if outsiders.iter().any(|outsider| outsider.resident_bytes().is_none()) {
             self.drop_outsiders(|outsider| outsider.resident_bytes().is_none());
@@ -650,7 +650,7 @@ impl Pager {
         self.census_bell.ring();
         self.tree_bell.ring();
         self.end.ring();
-        self.to_watch.end();
+        self.to_scan.end();
         wake(&self.over);
         // Where one runs when nobody else would.
         self.turns.each().iter().for_each(|turns| drop(turns.wait()));
@@ -669,7 +669,7 @@ impl Pager {
 
     /// A page cannot be given back: its process is ended, never shown zeros. Of one that is not
     /// known, the thread that asks for the page gets SIGBUS.
-    fn lose(&self, space: &Space, page: u64, text: &str) {
+    fn lose(&self, space: &AddressSpace, page: u64, text: &str) {
         if space.peer.is_some() {
             return self.end(space, text);
         }
@@ -679,7 +679,7 @@ impl Pager {
     }
 
     /// Ends the process of a space, if it is known.
-    fn end(&self, space: &Space, text: &str) {
+    fn end(&self, space: &AddressSpace, text: &str) {
         if let Some(peer) = &space.peer {
             log(&format!("{text}; the process was ended"));
             peer.kill();

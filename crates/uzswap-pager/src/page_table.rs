@@ -22,8 +22,8 @@ pub(crate) enum Place {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) place: Place,
-    /// It was filled since it was watched, and so is there if its place is the program: the kernel
-    /// need not be asked.
+    /// It was filled since it was registered, and so is there if its place is the program: the
+    /// kernel need not be asked.
     pub(crate) returned: bool,
     /// The hand picks it in one turn of 2^heat: 0 to [`HEAT_MAX`].
     pub(crate) heat: u8,

@@ -5,11 +5,11 @@ use std::ops::Range;
 
 /// A set of addresses, as ranges that do not overlap, nor touch if not put in so.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Ranges(BTreeMap<u64, u64>);
+pub(crate) struct RangeSet(BTreeMap<u64, u64>);
 
-impl Ranges {
-    pub(crate) const fn new() -> Ranges {
-        Ranges(BTreeMap::new())
+impl RangeSet {
+    pub(crate) const fn new() -> RangeSet {
+        RangeSet(BTreeMap::new())
     }
 
     /// Adds a range.
@@ -73,12 +73,12 @@ impl Ranges {
     }
 
     /// Inserts all of another set.
-    pub(crate) fn insert_all(&mut self, more: &Ranges) {
+    pub(crate) fn insert_all(&mut self, more: &RangeSet) {
         more.iter().for_each(|part| self.insert(part));
     }
 
     /// These without those.
-    pub(crate) fn without(&self, less: &Ranges) -> Ranges {
+    pub(crate) fn without(&self, less: &RangeSet) -> RangeSet {
         let mut rest = self.clone();
         less.iter().for_each(|part| rest.remove(part));
         rest
@@ -152,7 +152,7 @@ mod tests {
             (seed >> 33) % below
         };
         for _ in 0..300 {
-            let mut ranges = Ranges::default();
+            let mut ranges = RangeSet::default();
             let mut twin = [false; 64];
             for _ in 0..40 {
                 let start = random(64);
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn what_is_put_in_apart_stays_so() {
-        let mut ranges = Ranges::default();
+        let mut ranges = RangeSet::default();
         ranges.insert_apart(10..20);
         ranges.insert_apart(20..30);
         ranges.insert_apart(15..25);

@@ -40,7 +40,7 @@ pub struct RunReport {
     pub page_tables_peak_bytes: u64,
     /// Pages in and out.
     pub counts: PagerCounts,
-    /// Of faults of watched memory.
+    /// Of faults of registered memory.
     pub faults: FaultTimes,
     /// Memory of the supervisor and its guard at their end: `RssAnon`.
     pub own_bytes: u64,

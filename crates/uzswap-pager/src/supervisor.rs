@@ -18,7 +18,7 @@ use crate::account::growth::Growth;
 use crate::doctor::{self, Finding};
 use crate::fault::{Workers, count_of_workers};
 use crate::messages::{Messages, log};
-use crate::monitor::registrar::ToWatch;
+use crate::monitor::registrar::ScanQueue;
 use crate::monitor::sampler::Governor;
 use crate::monitor::unmanaged::AskedLooks;
 use crate::policy::recompress::Density;
@@ -28,7 +28,7 @@ use crate::sched::priority::AllTurns;
 use crate::sched::raised::RaisedThreads;
 use crate::store::slots::Slots;
 use crate::store::writeback::{WriteBack, WriteBackOptions};
-use crate::telemetry::counters::Meter;
+use crate::telemetry::counters::Counters;
 use crate::telemetry::metrics::{self, MetricsAddress, MetricsSocket};
 use crate::telemetry::socket_server::Answerer;
 use crate::telemetry::status::{self, Reporter};
@@ -194,7 +194,7 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
             at_peak: AtPeak::default(),
         }),
         untold: AtomicU64::new(0),
-        to_watch: ToWatch::default(),
+        to_scan: ScanQueue::default(),
         resident: AtomicU64::new(0),
         evictable: AtomicU64::new(0),
         charged: AtomicU64::new(0),
@@ -207,7 +207,7 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
         stored_at_pool_peak: AtomicU64::new(0),
         metadata_peak: AtomicU64::new(0),
         page_tables_peak: AtomicU64::new(0),
-        meter: Meter::new(),
+        meter: Counters::new(),
         out_of_memory_kills: AtomicU64::new(0),
         stop: AtomicBool::new(false),
         density: options.store.dense.map(|_| Density::new()),
@@ -233,7 +233,7 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
         uncounted: Arc::default(),
         others: AtomicU64::new(0),
         is_beside_others: AtomicBool::new(false),
-        family_changes: AtomicU64::new(0),
+        group_changes: AtomicU64::new(0),
         outsiders: Mutex::default(),
         outside: AtomicU64::new(0),
         in_use: AtomicU64::new(0),

@@ -8,7 +8,7 @@
 use std::time::{Duration, Instant};
 
 use crate::range_set::count;
-use crate::{SpaceLock, lock};
+use crate::{SpaceHandle, lock};
 
 /// A count is taken to hold for so long, and for so many times the time that it took.
 const HOLDS_FOR: Duration = Duration::from_millis(100);
@@ -37,7 +37,7 @@ impl Evictable {
 
     /// The bytes that could be evicted when they were counted last, which is done now if that is a
     /// while ago. Pages that several processes share count for each of them.
-    pub(crate) fn bytes(&mut self, now: Instant, spaces: &[SpaceLock]) -> u64 {
+    pub(crate) fn bytes(&mut self, now: Instant, spaces: &[SpaceHandle]) -> u64 {
         if now >= self.until {
             let start = Instant::now();
             // A process whose files cannot be read has ended.
@@ -49,7 +49,7 @@ impl Evictable {
 }
 
 /// Of one space; the pages are counted while nothing is locked.
-fn of_space(space: &SpaceLock) -> Option<u64> {
+fn of_space(space: &SpaceHandle) -> Option<u64> {
     let (ranges, files) = {
         let space = lock(space);
         (space.evictable_ranges(), space.files()?)
@@ -71,8 +71,8 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::address_space::Space;
-    use crate::address_space::handle::SharedSpace;
+    use crate::address_space::AddressSpace;
+    use crate::address_space::handle::SharedAddressSpace;
     use crate::sched::priority::AllTurns;
     use uzswap::page::PAGE_SIZE;
 
@@ -82,15 +82,15 @@ mod tests {
     fn pages_that_are_registered_and_may_move_count() {
         let pages = vec![[1_u8; PAGE_SIZE]; 66];
         let start = (pages.as_ptr().addr() as u64).next_multiple_of(PAGE);
-        let mut space = Space::of_nothing();
+        let mut space = AddressSpace::of_nothing();
         space.take_this_process();
         let files = space.files().unwrap();
         if files.resident(start..start + PAGE).is_err() {
             return; // before Linux 6.7
         }
-        space.watched.insert(start..start + 64 * PAGE);
+        space.registered.insert(start..start + 64 * PAGE);
         space.stays(start + 10 * PAGE..start + 20 * PAGE);
-        let spaces = [SharedSpace::new(space, Arc::new(AllTurns::of(1)))];
+        let spaces = [SharedAddressSpace::new(space, Arc::new(AllTurns::of(1)))];
         let (now, mut evictable) = (Instant::now(), Evictable::new(Instant::now()));
         let later = now + Duration::from_secs(1);
         assert_eq!(evictable.bytes(later, &spaces), 54 * PAGE);

@@ -1,17 +1,17 @@
 //! How fast programs grow where nobody is told: memory that is mapped and filled before it is
-//! watched.
+//! registered.
 //!
 //! So much is kept free as they may grow until they are looked at again, and what is new is
-//! watched. It is what more is resident than before, less what faults were given, and with what has
-//! left.
+//! registered. It is what more is resident than before, less what faults were given, and with what
+//! has left.
 
 use std::time::{Duration, Instant};
 
-use crate::address_space::TRAY_PAGES;
+use crate::address_space::BATCH_PAGES;
 use uzswap::page::PAGE_SIZE;
 
-/// How long it may take until somebody looks, and what is new is watched: a look each millisecond,
-/// and what it takes.
+/// How long it may take until somebody looks, and what is new is registered: a look each
+/// millisecond, and what it takes.
 const AHEAD: Duration = Duration::from_millis(3);
 
 /// How long it is measured at once.
@@ -25,7 +25,7 @@ const HALVED_AFTER: Duration = Duration::from_millis(50);
 const UNSURE_BYTES: i64 = 256 << 10;
 
 /// What may be seen to have left before that is told, in bytes.
-const LEAVING_BYTES: i64 = (TRAY_PAGES * PAGE_SIZE) as i64;
+const LEAVING_BYTES: i64 = (BATCH_PAGES * PAGE_SIZE) as i64;
 
 /// What is known of it.
 #[derive(Debug)]

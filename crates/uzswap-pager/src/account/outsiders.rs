@@ -13,11 +13,11 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 
 use crate::address_space::Part;
 use crate::admission::peer::Peer;
-use crate::fork::group::{Family, Member};
+use crate::fork::group::{ForkGroup, Member};
 use crate::monitor::unmanaged::thread_and_program_of;
-use crate::range_set::Ranges;
+use crate::range_set::RangeSet;
 use crate::target::procfs::{ProcessFiles, size_of};
-use crate::{PAGE_SIZE, Pager, SpaceLock, lock};
+use crate::{PAGE_SIZE, Pager, SpaceHandle, lock};
 use uzswap_sys::process;
 
 /// Outsiders at most: each takes some descriptors. Further ones count as other unmanaged programs.
@@ -44,29 +44,29 @@ pub(crate) struct Outsider {
 }
 
 impl Outsider {
-    /// A process of the run, whose program is at these places, in a family; `None` where it has
+    /// A process of the run, whose program is at these places, in a group; `None` where it has
     /// ended or cannot be read.
-    fn open(pid: u32, family: &Family, places: [u64; 3]) -> Option<Outsider> {
+    fn open(pid: u32, group: &ForkGroup, places: [u64; 3]) -> Option<Outsider> {
         let peer = Peer::open(pid)?;
         let files = ProcessFiles::of_thread(pid).ok()?;
         let is_at_them = process::places_of_program(pid) == Some(places);
         let size = files.size();
         let size = size.filter(|size| size.mapped > 0 && is_at_them && peer.is_alive())?;
         // What it has is in the count of those before it, if there are any, until all are queried.
-        let (shared, lent) = match family.members() {
+        let (shared, lent) = match group.members() {
             0 => (0, u64::MAX),
             _ => (size.anonymous * PAGE, 0),
         };
         let (shared, lent) = (AtomicU64::new(shared), AtomicU64::new(lent));
         let counted = AtomicU64::new(0);
-        Some(Outsider { peer, files, places, member: family.join(), shared, lent, counted })
+        Some(Outsider { peer, files, places, member: group.join(), shared, lent, counted })
     }
 
     pub(crate) fn pid(&self) -> u32 {
         self.peer.pid()
     }
 
-    pub(crate) fn family(&self) -> &Family {
+    pub(crate) fn group(&self) -> &ForkGroup {
         &self.member
     }
 
@@ -94,7 +94,7 @@ impl Outsider {
         self.files.part_of_anonymous()
     }
 
-    /// Counts its part, as all of its family were queried: what they share is in the count `of` so
+    /// Counts its part, as all of its group were queried: what they share is in the count `of` so
     /// many.
     pub(crate) fn count_part(&self, resident: u64, part: Part, of: u32) {
         let (counted, lent) = part.counted_of(of);
@@ -104,7 +104,7 @@ impl Outsider {
     }
 
     /// Memory of stacks of its threads, which children do not protect.
-    pub(crate) fn stacks(&self) -> Option<Ranges> {
+    pub(crate) fn stacks(&self) -> Option<RangeSet> {
         self.files.mappings_with(["nh"]).ok().map(|[stacks]| stacks)
     }
 
@@ -128,7 +128,7 @@ impl Outsider {
     }
 }
 
-/// The runs of pages without those that some outsider of a family has as well: to evict these frees
+/// The runs of pages without those that some outsider of a group has as well: to evict these frees
 /// nothing.
 pub(crate) fn without_pages_of(
     outsiders: &[Arc<Outsider>],
@@ -181,16 +181,16 @@ impl Pager {
         self.outsiders.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub(crate) fn outsiders_of(&self, family: &Family) -> Vec<Arc<Outsider>> {
+    pub(crate) fn outsiders_of(&self, group: &ForkGroup) -> Vec<Arc<Outsider>> {
         let mut outsiders = self.outsiders();
-        outsiders.retain(|outsider| outsider.family() == family);
+        outsiders.retain(|outsider| outsider.group() == group);
         outsiders
     }
 
-    /// A process without a helper, whose program is at these places, shares pages with a family, as
+    /// A process without a helper, whose program is at these places, shares pages with a group, as
     /// an outsider from now on, unless there are too many or it has ended.
-    pub(crate) fn add_outsider(&self, pid: u32, family: &Family, places: [u64; 3]) {
-        let Some(opened) = Outsider::open(pid, family, places) else { return };
+    pub(crate) fn add_outsider(&self, pid: u32, group: &ForkGroup, places: [u64; 3]) {
+        let Some(opened) = Outsider::open(pid, group, places) else { return };
         let mut outsiders = self.outsiders.lock().unwrap_or_else(PoisonError::into_inner);
         if outsiders.len() >= OUTSIDERS_MAX || outsiders.iter().any(|it| it.pid() == pid) {
             return;
@@ -206,20 +206,20 @@ impl Pager {
     pub(crate) fn see_without_helper(&self, pid: u32) -> bool {
         let Some(places) = process::places_of_program(pid) else { return false };
         let above = same_program_above(pid);
-        let is_above = |space: &&SpaceLock| lock(space).pid.is_some_and(|it| above.contains(&it));
+        let is_above = |space: &&SpaceHandle| lock(space).pid.is_some_and(|it| above.contains(&it));
         let spaces = self.spaces();
         let Some(parent) = spaces.iter().find(is_above) else { return false };
         let mut parent = lock(parent);
-        if parent.watched != Ranges::default() {
+        if parent.registered != RangeSet::default() {
             return parent.protects;
         }
-        let family = parent.family().cloned().unwrap_or_default();
+        let group = parent.group().cloned().unwrap_or_default();
         let resident = parent.resident_bytes();
-        parent.joins(&family, resident);
+        parent.joins(&group, resident);
         drop(parent);
-        self.add_outsider(pid, &family, places);
-        if family.members() == 1 {
-            self.lost(&family, 0, &spaces.iter().collect::<Vec<_>>()); // it could not be added
+        self.add_outsider(pid, &group, places);
+        if group.members() == 1 {
+            self.lost(&group, 0, &spaces.iter().collect::<Vec<_>>()); // it could not be added
         }
         false
     }
@@ -270,11 +270,11 @@ impl Pager {
         let gone: Vec<_> = outsiders.extract_if(.., |outsider| is_gone(outsider)).collect();
         drop(outsiders);
         for outsider in gone {
-            let family = outsider.family().clone();
+            let group = outsider.group().clone();
             let lent = outsider.lent.load(Ordering::Relaxed).min(outsider.counted_bytes());
             drop(outsider);
             let spaces = self.spaces();
-            self.lost(&family, lent, &spaces.iter().collect::<Vec<_>>());
+            self.lost(&group, lent, &spaces.iter().collect::<Vec<_>>());
         }
     }
 
@@ -285,19 +285,19 @@ impl Pager {
 
     /// One of those that share pages is gone, in whose count so much of them was at most: the last
     /// one has them alone.
-    pub(crate) fn lost(&self, family: &Family, lent_bytes: u64, spaces: &[&SpaceLock]) {
-        let is_of_it = |space: &&&SpaceLock| lock(space).family() == Some(family);
-        let rest: Vec<&SpaceLock> = spaces.iter().filter(is_of_it).copied().collect();
+    pub(crate) fn lost(&self, group: &ForkGroup, lent_bytes: u64, spaces: &[&SpaceHandle]) {
+        let is_of_it = |space: &&&SpaceHandle| lock(space).group() == Some(group);
+        let rest: Vec<&SpaceHandle> = spaces.iter().filter(is_of_it).copied().collect();
         match rest[..] {
-            [last] if self.outsiders_of(family).is_empty() => lock(last).shares_no_more(),
+            [last] if self.outsiders_of(group).is_empty() => lock(last).shares_no_more(),
             _ => bequeath(&rest, lent_bytes),
         }
     }
 }
 
-/// Of those that are left of a family, who has the most of it counts what one has counted that has
+/// Of those that are left of a group, who has the most of it counts what one has counted that has
 /// gone.
-pub(crate) fn bequeath(rest: &[&SpaceLock], lent_bytes: u64) {
+pub(crate) fn bequeath(rest: &[&SpaceHandle], lent_bytes: u64) {
     if let Some(heir) = rest.iter().max_by_key(|space| lock(space).may_inherit()) {
         lock(heir).inherits(lent_bytes);
     }

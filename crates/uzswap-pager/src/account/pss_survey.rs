@@ -1,7 +1,7 @@
 //! What each of the processes takes that have pages in common since a fork: its part of them, which
 //! the kernel tells (`Pss_Anon`) when it has walked all its pages.
 //!
-//! The parts of a family add up to what it takes if all are asked; the part of one alone says
+//! The parts of a group add up to what it takes if all are asked; the part of one alone says
 //! little. So the answers count once all were asked. In between, a child that was forked counts for
 //! nothing, as its pages are in its parent's count; and each page that somebody makes its own,
 //! which is asked for where there is little room, is in its own count from then on.
@@ -14,9 +14,9 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use crate::account::outsiders::Outsider;
-use crate::address_space::{Part, Space, Told};
-use crate::fork::group::Family;
-use crate::{PAGE_SIZE, Pager, SpaceLock, lock, resident_bytes};
+use crate::address_space::{AddressSpace, Part, Told};
+use crate::fork::group::ForkGroup;
+use crate::{PAGE_SIZE, Pager, SpaceHandle, lock, resident_bytes};
 use uzswap_sys::process;
 
 /// Time that it may take at once where nothing was asked for long; and how long answers count at
@@ -26,7 +26,7 @@ const SOON: Duration = Duration::from_millis(50);
 /// How long answers that do not agree do not count.
 const LATE: Duration = Duration::from_millis(250);
 
-/// Members of a family of which one more or less makes no difference that matters: a part is some
+/// Members of a group of which one more or less makes no difference that matters: a part is some
 /// 2 % of what they have in common off.
 const MANY: u32 = 8;
 
@@ -35,7 +35,7 @@ const MANY: u32 = 8;
 const REST_MIN: Duration = Duration::from_millis(10);
 const REST_MAX: Duration = Duration::from_millis(160);
 
-/// What answers of a family may be apart: some grow while they are asked.
+/// What answers of a group may be apart: some grow while they are asked.
 const APART_BYTES: u64 = 1 << 20;
 
 /// The usage seems to be much more than it is if the last answers lowered it by this part of the
@@ -68,18 +68,18 @@ impl Urgency {
 
 /// Adds up the anonymous memory that programs take, each page counted once.
 #[derive(Debug, Default)]
-pub(crate) struct Sum {
+pub(crate) struct UsageTotal {
     alone: u64,
-    families: BTreeMap<usize, OfFamily>,
-    /// Of processes without a helper; in `families` as well.
+    groups: BTreeMap<usize, OfGroup>,
+    /// Of processes without a helper; in `groups` as well.
     outside: u64,
-    /// What is doubtful: in `families` as well.
+    /// What is doubtful: in `groups` as well.
     doubtful: u64,
 }
 
 #[derive(Debug)]
-struct OfFamily {
-    family: Family,
+struct OfGroup {
+    group: ForkGroup,
     /// If its members had nothing in common, and as it is known of each.
     apart: u64,
     together: u64,
@@ -87,25 +87,25 @@ struct OfFamily {
     left: u32,
 }
 
-impl Sum {
+impl UsageTotal {
     /// One of which so many bytes are resident.
-    pub(crate) fn add(&mut self, space: &mut Space, resident: u64) {
+    pub(crate) fn add(&mut self, space: &mut AddressSpace, resident: u64) {
         let counted = space.count(resident);
-        let Some(family) = space.family() else {
+        let Some(group) = space.group() else {
             self.alone += counted;
             return;
         };
-        let left = family.left();
+        let left = group.left();
         self.doubtful += space.doubtful_bytes();
-        let family = family.clone();
-        self.add_member(&family, left, resident, counted);
+        let group = group.clone();
+        self.add_member(&group, left, resident, counted);
     }
 
     /// One that has ended, of which nobody has noted that yet: its pages are gone, or others'.
-    pub(crate) fn add_ended(&mut self, space: &mut Space, resident: u64) {
+    pub(crate) fn add_ended(&mut self, space: &mut AddressSpace, resident: u64) {
         let doubtful = self.doubtful;
         self.add(space, resident);
-        if space.family().is_some() {
+        if space.group().is_some() {
             self.doubtful = doubtful + space.count(resident);
         }
     }
@@ -114,12 +114,12 @@ impl Sum {
     pub(crate) fn add_outsider(&mut self, outsider: &Outsider, resident: u64) {
         let counted = outsider.count(resident);
         self.outside += counted;
-        self.add_member(outsider.family(), outsider.family().left(), resident, counted);
+        self.add_member(outsider.group(), outsider.group().left(), resident, counted);
     }
 
-    fn add_member(&mut self, family: &Family, left: u32, resident: u64, counted: u64) {
-        let nothing = || OfFamily { family: family.clone(), apart: 0, together: 0, left };
-        let sums = self.families.entry(family.number()).or_insert_with(nothing);
+    fn add_member(&mut self, group: &ForkGroup, left: u32, resident: u64, counted: u64) {
+        let nothing = || OfGroup { group: group.clone(), apart: 0, together: 0, left };
+        let sums = self.groups.entry(group.number()).or_insert_with(nothing);
         sums.apart += resident;
         sums.together += counted;
     }
@@ -134,30 +134,30 @@ impl Sum {
         self.bytes().saturating_sub(self.doubtful)
     }
 
-    /// How often processes have come to families or left them, about: another number once one has.
+    /// How often processes have come to groups or left them, about: another number once one has.
     pub(crate) fn changes(&self) -> u64 {
-        let of_family = |of: &OfFamily| u64::from(of.family.members()) + 2 * u64::from(of.left);
-        self.families.values().map(of_family).sum()
+        let of_group = |of: &OfGroup| u64::from(of.group.members()) + 2 * u64::from(of.left);
+        self.groups.values().map(of_group).sum()
     }
 
-    /// Whether no member of a family has ended meanwhile: what it had in common with others may
+    /// Whether no member of a group has ended meanwhile: what it had in common with others may
     /// have been added as its own, and once more as that of who has inherited it.
     pub(crate) fn is_certain(&self) -> bool {
-        self.families.values().all(|of| of.left == of.family.left())
+        self.groups.values().all(|of| of.left == of.group.left())
     }
 
     /// In bytes.
     pub(crate) fn bytes(&self) -> u64 {
-        let parted = |family: &Family| family.parted_since() * PAGE_SIZE as u64;
-        let of_family = |of: &OfFamily| (of.together + parted(&of.family)).min(of.apart);
-        self.alone + self.families.values().map(of_family).sum::<u64>()
+        let parted = |group: &ForkGroup| group.parted_since() * PAGE_SIZE as u64;
+        let of_group = |of: &OfGroup| (of.together + parted(&of.group)).min(of.apart);
+        self.alone + self.groups.values().map(of_group).sum::<u64>()
     }
 }
 
 /// A process that is asked.
 #[derive(Debug, Clone)]
 enum Asked {
-    Managed(SpaceLock),
+    Managed(SpaceHandle),
     Outsider(Arc<Outsider>),
 }
 
@@ -165,16 +165,16 @@ enum Asked {
 #[derive(Debug)]
 struct Answer {
     asked: Asked,
-    family: usize,
+    group: usize,
     /// `None` where it has ended, and nobody has noted that yet.
     told: Option<Told>,
 }
 
 impl Answer {
-    /// Whether who has answered is of that family still.
+    /// Whether who has answered is of that group still.
     fn is_of_member(&self) -> bool {
         match &self.asked {
-            Asked::Managed(space) => is_of_family(&lock(space), self.family),
+            Asked::Managed(space) => is_of_group(&lock(space), self.group),
             Asked::Outsider(_) => self.told.is_some(),
         }
     }
@@ -185,7 +185,7 @@ impl Answer {
             (Asked::Managed(space), told) => {
                 let mut space = lock(space);
                 match told {
-                    _ if !is_of_family(&space, self.family) => {}
+                    _ if !is_of_group(&space, self.group) => {}
                     Some(told) => space.count_part(told, of),
                     None => space.count_no_part(),
                 }
@@ -198,11 +198,11 @@ impl Answer {
     }
 }
 
-fn is_of_family(space: &Space, number: usize) -> bool {
-    space.family().is_some_and(|family| family.number() == number)
+fn is_of_group(space: &AddressSpace, number: usize) -> bool {
+    space.group().is_some_and(|group| group.number() == number)
 }
 
-/// What members of a family that are there still have in common, in bytes: the least and the most
+/// What members of a group that are there still have in common, in bytes: the least and the most
 /// that any of them told.
 #[derive(Debug, Default)]
 struct Common {
@@ -240,10 +240,10 @@ impl Common {
     }
 }
 
-/// A family, as it was when a census began.
+/// A group, as it was when a census began.
 #[derive(Debug)]
 struct Known {
-    family: Family,
+    group: ForkGroup,
     /// Members that are asked.
     asked: u32,
     /// Of some it is not known that they have anything in common still.
@@ -255,7 +255,7 @@ struct Known {
 }
 
 impl Known {
-    /// Whether the answers count now, of a family whose answers counted last or that was first seen
+    /// Whether the answers count now, of a group whose answers counted last or that was first seen
     /// at a time.
     fn counts(&self, now: Instant, counted: Option<Instant>) -> bool {
         let Known { common, is_unsure, .. } = self;
@@ -291,11 +291,11 @@ struct Census {
     left: i64,
     to_ask: Vec<Asked>,
     answers: Vec<Answer>,
-    families: BTreeMap<usize, Known>,
+    groups: BTreeMap<usize, Known>,
     /// What the answers took, of this one or the last.
     took: Duration,
     ended: Option<Instant>,
-    /// When the answers of a family counted last, or it was first seen.
+    /// When the answers of a group counted last, or it was first seen.
     counted: BTreeMap<usize, Instant>,
     /// By how much the last ones have lowered the usage.
     corrected_bytes: u64,
@@ -314,7 +314,7 @@ impl Census {
             left: nanoseconds(SOON),
             to_ask: Vec::new(),
             answers: Vec::new(),
-            families: BTreeMap::new(),
+            groups: BTreeMap::new(),
             took: Duration::ZERO,
             ended: None,
             counted: BTreeMap::new(),
@@ -335,7 +335,7 @@ impl Census {
         let earned = (now - self.looked) / urgency.times();
         self.left = (self.left + nanoseconds(earned)).min(nanoseconds(SOON));
         self.looked = now;
-        let changes = pager.family_changes.load(Ordering::Relaxed);
+        let changes = pager.group_changes.load(Ordering::Relaxed);
         if std::mem::replace(&mut self.changes, changes) != changes {
             self.rest = REST_MIN;
         }
@@ -402,7 +402,7 @@ impl Census {
     fn rest(&mut self, pager: &Pager) {
         self.to_ask.clear();
         self.answers.clear();
-        self.families.clear();
+        self.groups.clear();
         pager.is_surely_over.store(false, Ordering::Relaxed);
     }
 
@@ -410,16 +410,16 @@ impl Census {
     /// little is known; whether there is.
     fn begin(
         &mut self,
-        spaces: &[SpaceLock],
+        spaces: &[SpaceHandle],
         outsiders: &[Arc<Outsider>],
         urgency: Urgency,
     ) -> bool {
-        let mut families: BTreeMap<usize, Known> = BTreeMap::new();
+        let mut groups: BTreeMap<usize, Known> = BTreeMap::new();
         let (mut all, mut is_any_unsure) = (Vec::new(), false);
         for space in spaces {
             let found = lock(space);
-            if let Some(family) = found.family_to_ask() {
-                let known = known_of(&mut families, family);
+            if let Some(group) = found.group_to_ask() {
+                let known = known_of(&mut groups, group);
                 known.asked += 1;
                 known.is_unsure |= found.is_part_unsure();
                 is_any_unsure |= found.is_part_unsure();
@@ -427,18 +427,16 @@ impl Census {
             }
         }
         for outsider in outsiders {
-            known_of(&mut families, outsider.family()).asked += 1;
+            known_of(&mut groups, outsider.group()).asked += 1;
             all.push(Asked::Outsider(outsider.clone()));
         }
         if self.to_ask.is_empty() && (self.is_old(urgency) || is_any_unsure) {
             self.took = Duration::ZERO;
             // The oldest first, who may be the parent of such that come meanwhile.
             self.to_ask = all.into_iter().rev().collect();
-            self.counted.retain(|number, _| families.contains_key(number));
-            families
-                .keys()
-                .for_each(|number| _ = self.counted.entry(*number).or_insert(self.looked));
-            self.families = families;
+            self.counted.retain(|number, _| groups.contains_key(number));
+            groups.keys().for_each(|number| _ = self.counted.entry(*number).or_insert(self.looked));
+            self.groups = groups;
         }
         is_any_unsure
     }
@@ -450,7 +448,7 @@ impl Census {
         self.ended.is_none_or(|ended| self.looked >= ended + counts_for)
     }
 
-    /// All were asked: their answers count, but for families whose members do not agree. Of one
+    /// All were asked: their answers count, but for groups whose members do not agree. Of one
     /// that never does, they count now and then.
     fn end(&mut self, pager: &Pager) {
         // Whoever looks has the answers of all or of none.
@@ -459,51 +457,51 @@ impl Census {
     }
 
     /// Likewise, of these processes with a helper.
-    fn settle(&mut self, spaces: &[SpaceLock]) {
+    fn settle(&mut self, spaces: &[SpaceHandle]) {
         let now = Instant::now();
-        let families = &mut self.families;
+        let groups = &mut self.groups;
         for answer in &self.answers {
-            if let Some(known) = families.get_mut(&answer.family) {
+            if let Some(known) = groups.get_mut(&answer.group) {
                 known.common.add(answer);
             }
         }
-        families.retain(|number, known| known.counts(now, self.counted.get(number).copied()));
+        groups.retain(|number, known| known.counts(now, self.counted.get(number).copied()));
         // What they have in common is in the count of those that were asked and are there still,
         // and of no other: not of such that have come since, or are not known yet.
         for space in spaces {
             let mut space = lock(space);
-            let known = space.family().and_then(|family| families.get(&family.number()));
+            let known = space.group().and_then(|group| groups.get(&group.number()));
             if let Some(Known { common, .. }) = known {
                 space.gives_back_inherited(common.most_bytes());
             }
         }
         for answer in self.answers.drain(..) {
-            if let Some(Known { common, .. }) = families.get(&answer.family) {
+            if let Some(Known { common, .. }) = groups.get(&answer.group) {
                 answer.counts(common.members);
             }
         }
-        for (number, Known { family, asked, parted, .. }) in families {
-            family.was_asked(*parted, *asked);
+        for (number, Known { group, asked, parted, .. }) in groups {
+            group.was_asked(*parted, *asked);
             self.counted.insert(*number, now);
         }
         self.ended = Some(now);
     }
 
     /// Asks one; `false` where it has forked meanwhile and that was not told yet.
-    fn ask(&mut self, space: &SpaceLock) -> bool {
+    fn ask(&mut self, space: &SpaceHandle) -> bool {
         let (since, spent) = (Instant::now(), process::thread_time());
-        let (files, family, made_own_bytes) = {
+        let (files, group, made_own_bytes) = {
             let space = lock(space);
-            let (Some(files), Some(family)) = (space.files(), space.family().cloned()) else {
+            let (Some(files), Some(group)) = (space.files(), space.group().cloned()) else {
                 return true;
             };
-            (files, family, space.made_own_bytes())
+            (files, group, space.made_own_bytes())
         };
-        let before = family.members();
+        let before = group.members();
         let resident = resident_bytes(space);
         let part = files.part_of_anonymous();
         self.spend(spent);
-        let members = (before + family.members()) / 2;
+        let members = (before + group.members()) / 2;
         match part {
             None if !lock(space).is_ending() => return true, // it is not told
             Some(_) if members < MANY && lock(space).uffd.is_changing() => return false,
@@ -516,24 +514,24 @@ impl Census {
             made_own_bytes,
         });
         let asked = Asked::Managed(space.clone());
-        self.answers.push(Answer { asked, family: family.number(), told });
+        self.answers.push(Answer { asked, group: group.number(), told });
         true
     }
 
     /// Likewise.
     fn ask_outsider(&mut self, outsider: &Arc<Outsider>) -> bool {
         let (since, spent) = (Instant::now(), process::thread_time());
-        let family = outsider.family();
+        let group = outsider.group();
         let resident = outsider.resident_bytes();
         let told = resident.zip(outsider.part_of_anonymous()).map(|(resident, bytes)| Told {
             at: since,
             resident,
-            part: Part::of(bytes, resident, family.members()),
+            part: Part::of(bytes, resident, group.members()),
             made_own_bytes: 0,
         });
         self.spend(spent);
         let asked = Asked::Outsider(Arc::clone(outsider));
-        self.answers.push(Answer { asked, family: family.number(), told });
+        self.answers.push(Answer { asked, group: group.number(), told });
         true
     }
 
@@ -546,16 +544,16 @@ impl Census {
     }
 }
 
-/// What is known of a family, by its number.
-fn known_of<'a>(families: &'a mut BTreeMap<usize, Known>, family: &Family) -> &'a mut Known {
+/// What is known of a group, by its number.
+fn known_of<'a>(groups: &'a mut BTreeMap<usize, Known>, group: &ForkGroup) -> &'a mut Known {
     let of_it = || Known {
-        family: family.clone(),
+        group: group.clone(),
         asked: 0,
         is_unsure: false,
-        parted: family.parted(),
+        parted: group.parted(),
         common: Common::default(),
     };
-    families.entry(family.number()).or_insert_with(of_it)
+    groups.entry(group.number()).or_insert_with(of_it)
 }
 
 fn nanoseconds(time: Duration) -> i64 {
@@ -568,21 +566,21 @@ mod tests {
 
     use super::*;
     use crate::account::outsiders::bequeath;
-    use crate::address_space::handle::SharedSpace;
+    use crate::address_space::handle::SharedAddressSpace;
     use crate::sched::priority::AllTurns;
     use uzswap::random::SplitMix64;
 
-    fn member(family: &Family) -> SpaceLock {
-        let mut space = Space::of_nothing();
-        space.joins(family, 100);
-        SharedSpace::new(space, Arc::new(AllTurns::of(1)))
+    fn member(group: &ForkGroup) -> SpaceHandle {
+        let mut space = AddressSpace::of_nothing();
+        space.joins(group, 100);
+        SharedAddressSpace::new(space, Arc::new(AllTurns::of(1)))
     }
 
-    fn answer(space: &SpaceLock, family: &Family, part: Option<Part>) -> Answer {
+    fn answer(space: &SpaceHandle, group: &ForkGroup, part: Option<Part>) -> Answer {
         let told = |part| Told { at: Instant::now(), resident: 100 << 20, part, made_own_bytes: 0 };
         Answer {
             asked: Asked::Managed(Arc::clone(space)),
-            family: family.number(),
+            group: group.number(),
             told: part.map(told),
         }
     }
@@ -605,16 +603,16 @@ mod tests {
 
     #[test]
     fn who_ends_during_a_look_makes_it_uncertain() {
-        let family = Family::default();
-        let [first, second] = [(); 2].map(|()| member(&family));
-        let mut sum = Sum::default();
+        let group = ForkGroup::default();
+        let [first, second] = [(); 2].map(|()| member(&group));
+        let mut sum = UsageTotal::default();
         sum.add(&mut lock(&first), 100);
         assert!(sum.is_certain());
-        lock(&first).family = None;
+        lock(&first).group = None;
         lock(&second).inherits(100);
         sum.add(&mut lock(&second), 100);
         assert!(!sum.is_certain());
-        let mut sum = Sum::default();
+        let mut sum = UsageTotal::default();
         sum.add(&mut lock(&first), 0);
         sum.add(&mut lock(&second), 100);
         assert!(sum.is_certain());
@@ -623,10 +621,10 @@ mod tests {
 
     #[test]
     fn of_one_that_has_ended_unnoted_nothing_is_known() {
-        let family = Family::default();
-        let [first, second] = [(); 2].map(|()| member(&family));
+        let group = ForkGroup::default();
+        let [first, second] = [(); 2].map(|()| member(&group));
         let sum = |has_ended: bool| {
-            let mut sum = Sum::default();
+            let mut sum = UsageTotal::default();
             match has_ended {
                 true => sum.add_ended(&mut lock(&first), 300),
                 false => sum.add(&mut lock(&first), 300),
@@ -651,22 +649,22 @@ mod tests {
     }
 
     #[test]
-    fn a_family_takes_no_more_than_its_members_would_alone() {
-        let family = Family::default();
-        let [first, second] = [(); 2].map(|()| member(&family));
+    fn a_group_takes_no_more_than_its_members_would_alone() {
+        let group = ForkGroup::default();
+        let [first, second] = [(); 2].map(|()| member(&group));
         let sum = || {
-            let mut sum = Sum::default();
+            let mut sum = UsageTotal::default();
             sum.add(&mut lock(&first), 0);
             sum.add(&mut lock(&second), 10 * PAGE_SIZE as u64);
             sum.bytes() / PAGE_SIZE as u64
         };
         let before = sum();
         assert!(before <= 10, "{before} pages");
-        family.part(3);
+        group.part(3);
         assert_eq!(sum(), (before + 3).min(10), "each page that was parted took one more");
-        family.part(100);
+        group.part(100);
         assert_eq!(sum(), 10);
-        family.was_asked(103, 2);
+        group.was_asked(103, 2);
         assert_eq!(sum(), before);
     }
 
@@ -697,14 +695,13 @@ mod tests {
 
     #[test]
     fn all_members_are_asked_once_the_last_answers_are_old() {
-        let family = Family::default();
-        let spaces = [(); 3].map(|()| member(&family));
+        let group = ForkGroup::default();
+        let spaces = [(); 3].map(|()| member(&group));
         let mut census = Census::new();
         assert!(!census.begin(&spaces, &[], Urgency::Usual));
         assert_eq!(census.to_ask.len(), 0, "they have no files to be asked by");
         spaces.iter().for_each(|space| lock(space).take_this_process());
-        let asked =
-            |census: &Census| census.families.values().map(|known| known.asked).sum::<u32>();
+        let asked = |census: &Census| census.groups.values().map(|known| known.asked).sum::<u32>();
         assert!(!census.begin(&spaces, &[], Urgency::Usual));
         assert_eq!((census.to_ask.len(), asked(&census)), (3, 3));
         // No census begins while members wait to be asked, or while the answers are new.
@@ -722,14 +719,14 @@ mod tests {
 
     #[test]
     fn answers_that_never_agree_count_now_and_then() {
-        let family = Family::default();
+        let group = ForkGroup::default();
         let known = |told: &[u64], is_unsure: bool| {
             let mut common = Common::default();
             for mib in told {
                 let part = Part::of(mib << 20, 100 << 20, 3);
-                common.add(&answer(&member(&family), &family, Some(part)));
+                common.add(&answer(&member(&group), &group, Some(part)));
             }
-            Known { family: family.clone(), asked: 3, is_unsure, parted: 0, common }
+            Known { group: group.clone(), asked: 3, is_unsure, parted: 0, common }
         };
         let now = Instant::now();
         let [soon, late] = [LATE - Duration::from_millis(1), LATE].map(|age| now.checked_sub(age));
@@ -742,13 +739,13 @@ mod tests {
 
     #[test]
     fn members_agree_unless_one_was_about_to_end() {
-        let family = Family::default();
+        let group = ForkGroup::default();
         let common = |told: &[Option<u64>]| {
             let mut common = Common::default();
             for told in told {
                 // Of three, if any, in MiB.
                 let part = told.map(|mib| Part::of(mib << 20, 100 << 20, 3));
-                common.add(&answer(&member(&family), &family, part));
+                common.add(&answer(&member(&group), &group, part));
             }
             (common.members, common.is_agreed() && !common.has_lost_one_of_few())
         };
@@ -758,27 +755,28 @@ mod tests {
         assert_eq!(common(&[Some(33), Some(33), None]), (2, false));
         let many = [vec![Some(33); MANY as usize], vec![None]].concat();
         assert_eq!(common(&many), (MANY, true));
-        // One that ended after it was asked, and one that has come to another family.
-        let [gone, moved] = [(); 2].map(|()| member(&family));
-        lock(&gone).family = None;
-        lock(&moved).family = Some(Family::default().join());
+        // One that ended after it was asked, and one that has come to another group.
+        let [gone, moved] = [(); 2].map(|()| member(&group));
+        lock(&gone).group = None;
+        lock(&moved).group = Some(ForkGroup::default().join());
         let mut common = Common::default();
         for space in [gone, moved] {
-            common.add(&answer(&space, &family, Some(Part::of(100, 100, 1))));
+            common.add(&answer(&space, &group, Some(Part::of(100, 100, 1))));
         }
         assert_eq!(common.members, 0);
     }
 
     /// Processes that fork, write, grow and end, and the pages that each has: what is true.
     struct Model {
-        processes: Vec<(SpaceLock, BTreeSet<u32>)>,
+        processes: Vec<(SpaceHandle, BTreeSet<u32>)>,
         next_page: u32,
         random: SplitMix64,
     }
 
     impl Model {
         fn new(seed: u64) -> Model {
-            let space = SharedSpace::new(Space::of_nothing(), Arc::new(AllTurns::of(1)));
+            let space =
+                SharedAddressSpace::new(AddressSpace::of_nothing(), Arc::new(AllTurns::of(1)));
             let processes = vec![(space, (0..1000).collect())];
             Model { processes, next_page: 1000, random: SplitMix64::new(seed) }
         }
@@ -789,13 +787,13 @@ mod tests {
 
         fn fork(&mut self, at: usize) {
             let (parent, pages) = self.processes[at].clone();
-            let family = lock(&parent).family().cloned().unwrap_or_default();
+            let group = lock(&parent).group().cloned().unwrap_or_default();
             let resident = (pages.len() * PAGE_SIZE) as u64;
-            let mut child = Space::of_nothing();
-            lock(&parent).joins(&family, resident);
-            child.joins(&family, resident);
+            let mut child = AddressSpace::of_nothing();
+            lock(&parent).joins(&group, resident);
+            child.joins(&group, resident);
             child.expect();
-            self.processes.push((SharedSpace::new(child, Arc::new(AllTurns::of(1))), pages));
+            self.processes.push((SharedAddressSpace::new(child, Arc::new(AllTurns::of(1))), pages));
         }
 
         /// Some pages come; or some that it has are its own from now on, unasked.
@@ -812,11 +810,11 @@ mod tests {
         fn end(&mut self, at: usize) {
             let (space, _) = self.processes.remove(at);
             let mut gone = lock(&space);
-            let (family, lent) = (gone.family.take(), gone.lent_bytes());
+            let (group, lent) = (gone.group.take(), gone.lent_bytes());
             drop(gone);
-            let Some(family) = family.map(|member| (*member).clone()) else { return };
-            let is_of_it = |space: &&SpaceLock| lock(space).family() == Some(&family);
-            let rest: Vec<&SpaceLock> =
+            let Some(group) = group.map(|member| (*member).clone()) else { return };
+            let is_of_it = |space: &&SpaceHandle| lock(space).group() == Some(&group);
+            let rest: Vec<&SpaceHandle> =
                 self.processes.iter().map(|(space, _)| space).filter(is_of_it).collect();
             match rest[..] {
                 [last] => lock(last).shares_no_more(),
@@ -830,8 +828,8 @@ mod tests {
             (all.len() * PAGE_SIZE) as u64
         }
 
-        fn sum(&self) -> Sum {
-            let mut sum = Sum::default();
+        fn sum(&self) -> UsageTotal {
+            let mut sum = UsageTotal::default();
             for (space, pages) in &self.processes {
                 sum.add(&mut lock(space), (pages.len() * PAGE_SIZE) as u64);
             }
@@ -847,18 +845,18 @@ mod tests {
             let mut census = Census::new();
             for (space, pages) in &self.processes {
                 let found = lock(space);
-                let Some(family) = found.family().cloned() else { continue };
+                let Some(group) = found.group().cloned() else { continue };
                 let part: f64 = pages.iter().map(|page| PAGE_SIZE as f64 / holders[page]).sum();
                 let resident = (pages.len() * PAGE_SIZE) as u64;
-                let part = Part::of(part as u64, resident, family.members());
+                let part = Part::of(part as u64, resident, group.members());
                 let (at, made_own_bytes) = (Instant::now(), found.made_own_bytes());
                 let told = Some(Told { at, resident, part, made_own_bytes });
-                let known = known_of(&mut census.families, &family);
+                let known = known_of(&mut census.groups, &group);
                 (known.asked, known.is_unsure) = (known.asked + 1, true);
                 let asked = Asked::Managed(Arc::clone(space));
-                census.answers.push(Answer { asked, family: family.number(), told });
+                census.answers.push(Answer { asked, group: group.number(), told });
             }
-            let spaces: Vec<SpaceLock> =
+            let spaces: Vec<SpaceHandle> =
                 self.processes.iter().map(|(space, _)| Arc::clone(space)).collect();
             census.settle(&spaces);
         }

@@ -5,17 +5,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::write_protect::PROTECTED_BYTES_MIN;
-use super::{PAGE, Space};
-use crate::fork::group::Family;
+use super::{AddressSpace, PAGE};
+use crate::fork::group::ForkGroup;
 use crate::target::procfs::{ProcessFiles, Size};
-use crate::{SpaceLock, lock};
+use crate::{SpaceHandle, lock};
 
 /// What a process has in common with others.
 #[derive(Debug)]
 pub(super) struct Shared {
     /// What of its memory is in another's count.
     pub(super) bytes: u64,
-    /// It may be less: of a child that was forked when nothing was watched.
+    /// It may be less: of a child that was forked when nothing was registered.
     pub(super) is_unsure: bool,
     /// What of its own count others may have, too: nobody counts that once it has ended.
     lent_bytes: u64,
@@ -41,7 +41,7 @@ impl Default for Shared {
     }
 }
 
-/// What a process takes of its family's memory, in bytes.
+/// What a process takes of its group's memory, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Part {
     /// What it has alone.
@@ -88,7 +88,7 @@ pub(crate) struct Told {
     pub(crate) made_own_bytes: u64,
 }
 
-/// How it was when a space came into its family, by the fork that was last.
+/// How it was when a space came into its group, by the fork that was last.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Joined {
     pub(super) at: Instant,
@@ -104,7 +104,7 @@ const OWN_BYTES: u64 = 256 << 10;
 /// How long a child may be without a helper: it is looked twice for such in that time.
 const ASSUMED_FOR: Duration = Duration::from_secs(1);
 
-impl Space {
+impl AddressSpace {
     /// Bytes of anonymous memory that the process has; pages that others have too count here.
     pub(crate) fn resident_bytes(&self) -> u64 {
         self.bytes_of(self.files.as_ref().and_then(|files| files.size()))
@@ -122,14 +122,14 @@ impl Space {
             // A child whose helper is not there yet has what its parent had.
             (_, None) => self.joined.filter(|_| self.expected).map_or(0, |by| by.resident_bytes),
             // It has ended. What others have, too, is theirs once that was told.
-            (_, Some(_)) if self.family.is_some() => self.counted + self.shared.bytes,
+            (_, Some(_)) if self.group.is_some() => self.counted + self.shared.bytes,
             (_, Some(_)) => 0,
         }
     }
 
     /// Registered memory, without the pages that no command moves.
     pub(crate) fn evictable_ranges(&self) -> Vec<Range<u64>> {
-        let mut ranges = self.watched.clone();
+        let mut ranges = self.registered.clone();
         self.left.iter().chain(self.words.all().iter()).for_each(|stays| ranges.remove(stays));
         ranges.iter().collect()
     }
@@ -152,7 +152,7 @@ impl Space {
     /// made somebody's own since, unasked, and it is to be asked for its part at once; unless that
     /// is little, of which it is taken to have some until all are asked.
     pub(super) fn shares_all(&mut self, for_sure: bool) {
-        let (Some(joined), Some(_)) = (self.joined, &self.family) else { return };
+        let (Some(joined), Some(_)) = (self.joined, &self.group) else { return };
         let size = self.files.as_ref().and_then(|files| files.size());
         let bytes = size.map_or(u64::MAX, |size| size.anonymous * PAGE).min(joined.resident_bytes);
         let is_small = joined.resident_bytes < PROTECTED_BYTES_MIN;
@@ -178,16 +178,16 @@ impl Space {
         self.shared.made_own_bytes
     }
 
-    /// Its family, if it can be asked for its part of what that has in common.
-    pub(crate) fn family_to_ask(&self) -> Option<&Family> {
-        self.files.as_ref().and(self.family())
+    /// Its group, if it can be asked for its part of what that has in common.
+    pub(crate) fn group_to_ask(&self) -> Option<&ForkGroup> {
+        self.files.as_ref().and(self.group())
     }
 
     pub(crate) fn is_part_unsure(&self) -> bool {
         self.shared.is_unsure
     }
 
-    /// Counts the part that it has reported, as all of its family have; what they share is in the
+    /// Counts the part that it has reported, as all of its group have; what they share is in the
     /// count `of` so many.
     pub(crate) fn count_part(&mut self, told: &Told, of: u32) {
         let Told { at, resident, part, made_own_bytes } = *told;
@@ -218,8 +218,8 @@ impl Space {
     /// was in others' count, there.
     pub(crate) fn made_own(&mut self, pages: usize) {
         let others = self.counts_itself(pages);
-        if let Some(family) = &self.family {
-            family.part(others);
+        if let Some(group) = &self.group {
+            group.part(others);
         }
     }
 
@@ -280,7 +280,7 @@ impl Space {
         let is_late = self.joined.is_some_and(|joined| joined.at.elapsed() >= ASSUMED_FOR);
         if self.expected && self.is_dead() {
             self.expected = false;
-            self.family = None;
+            self.group = None;
         }
         self.expected &= !is_late;
         if self.protects && self.members() == 1 && !self.is_about_to_fork() {
@@ -292,14 +292,14 @@ impl Space {
 // What is asked of the kernel at each look is asked for without the space's lock: faults wait for
 // that.
 
-/// As [`Space::resident_bytes`].
-pub(crate) fn resident_bytes(space: &SpaceLock) -> u64 {
+/// As [`AddressSpace::resident_bytes`].
+pub(crate) fn resident_bytes(space: &SpaceHandle) -> u64 {
     let size = process_size(space);
     lock(space).bytes_of(size)
 }
 
 /// The size of its process; `None` where that is not known yet, or nobody is there any more.
-pub(crate) fn process_size(space: &SpaceLock) -> Option<Size> {
+pub(crate) fn process_size(space: &SpaceHandle) -> Option<Size> {
     let files = lock(space).files();
     files.and_then(|files| files.size())
 }
@@ -309,7 +309,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_add_up_to_what_a_family_takes() {
+    fn parts_add_up_to_what_a_group_takes() {
         const SHARED: u64 = 96 << 20;
         for (members, asked) in [(2, 2_u32), (32, 32), (32, 24), (3, 1)] {
             // Each has so much alone, and all of them the rest.
@@ -331,9 +331,9 @@ mod tests {
         assert_eq!(Part::of(7, 5, 5), Part { own_bytes: 5, common_bytes: 0 });
     }
 
-    fn member(family: &Family, resident: u64) -> Space {
-        let mut space = Space::of_nothing();
-        space.joins(family, resident);
+    fn member(group: &ForkGroup, resident: u64) -> AddressSpace {
+        let mut space = AddressSpace::of_nothing();
+        space.joins(group, resident);
         space
     }
 
@@ -343,7 +343,7 @@ mod tests {
 
     #[test]
     fn what_nobody_counts_any_more_is_what_was_lent() {
-        let mut space = member(&Family::default(), 100);
+        let mut space = member(&ForkGroup::default(), 100);
         space.count(100);
         assert_eq!(space.lent_bytes(), 100);
         // It has 40 alone, and a third of 60.
@@ -357,8 +357,8 @@ mod tests {
 
     #[test]
     fn what_was_inherited_is_counted_once_when_all_have_told() {
-        let family = Family::default();
-        let [mut asked, mut newcomer, mut gone] = [(); 3].map(|()| member(&family, 100));
+        let group = ForkGroup::default();
+        let [mut asked, mut newcomer, mut gone] = [(); 3].map(|()| member(&group, 100));
         for space in [&mut asked, &mut newcomer, &mut gone] {
             space.shares_all(true);
             space.count(100);
@@ -366,7 +366,7 @@ mod tests {
         // A fourth has ended, in whose count all was.
         newcomer.inherits(60);
         gone.inherits(40);
-        let counts = |spaces: [&mut Space; 3]| spaces.map(|space| space.count(100));
+        let counts = |spaces: [&mut AddressSpace; 3]| spaces.map(|space| space.count(100));
         assert_eq!(counts([&mut asked, &mut newcomer, &mut gone]), [0, 60, 40]);
         // One of the three was asked, one has come since, and of one there is nothing left.
         asked.count_part(&told(100, Part::of(50, 100, 2), 0), 1);
@@ -379,12 +379,12 @@ mod tests {
 
     #[test]
     fn what_a_child_has_of_one_that_has_told_and_ended_is_counted() {
-        let family = Family::default();
-        let [mut parent, mut child] = [(); 2].map(|()| member(&family, 100));
+        let group = ForkGroup::default();
+        let [mut parent, mut child] = [(); 2].map(|()| member(&group, 100));
         parent.count(100);
         // It has 70 alone, and half of 30; then it forks.
         let told = told(100, Part::of(85, 100, 2), 0);
-        parent.joins(&family, 100);
+        parent.joins(&group, 100);
         child.shares_all(true);
         parent.count_part(&told, 2);
         assert_eq!(parent.lent_bytes(), 85);
@@ -397,7 +397,7 @@ mod tests {
 
     #[test]
     fn what_is_made_its_own_while_others_are_asked_is_in_its_count() {
-        let mut space = member(&Family::default(), 100 * PAGE);
+        let mut space = member(&ForkGroup::default(), 100 * PAGE);
         space.shares_all(true);
         let made_own = space.made_own_bytes();
         // It has told that it has all in common with one other; then it writes to ten pages.

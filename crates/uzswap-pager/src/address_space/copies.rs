@@ -5,10 +5,10 @@
 use std::time::{Duration, Instant};
 
 use super::write_protect::PROTECTED_BYTES_MIN;
-use super::{PAGE, Space};
-use crate::range_set::Ranges;
+use super::{AddressSpace, PAGE};
+use crate::range_set::RangeSet;
 use crate::target::procfs::Size;
-use crate::{SpaceLock, lock};
+use crate::{SpaceHandle, lock};
 use uzswap_sys::process;
 
 /// How often the faults of a process are read, which costs some microseconds.
@@ -38,7 +38,7 @@ pub(super) struct Copies {
     last: Option<(Instant, Look)>,
 }
 
-impl Space {
+impl AddressSpace {
     /// It is a child that shares so many bytes. The kernel counts its faults from its fork on,
     /// which gave it no page of a file.
     pub(crate) fn count_copies_from_fork(&mut self, shared_bytes: u64) {
@@ -51,7 +51,7 @@ impl Space {
     fn due_for_copies(&mut self, now: Instant) -> Option<u32> {
         let (pid, joined) = (self.pid?, self.joined?);
         let is_small = joined.resident_bytes < PROTECTED_BYTES_MIN;
-        let is_protected = self.protects && self.watched != Ranges::default();
+        let is_protected = self.protects && self.registered != RangeSet::default();
         if is_protected || is_small || self.shared.bytes == 0 {
             self.copies = Copies::default();
             return None;
@@ -62,7 +62,7 @@ impl Space {
 }
 
 /// Counts the copies that a process of this size has made since the last look as its own memory.
-pub(crate) fn count_copies(space: &SpaceLock, size: Size, now: Instant) {
+pub(crate) fn count_copies(space: &SpaceHandle, size: Size, now: Instant) {
     let due = lock(space).due_for_copies(now);
     // Without the lock: faults wait for that.
     let Some(minor_faults) = due.and_then(process::minor_faults) else { return };

@@ -2,27 +2,27 @@
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use crate::address_space::Space;
+use crate::address_space::AddressSpace;
 use crate::sched::priority::{AllTurns, try_lock};
 
 /// A space, its lock, and another for what takes longer than anybody may be kept from the space.
 #[derive(Debug)]
-pub(crate) struct SharedSpace {
-    space: Mutex<Space>,
+pub(crate) struct SharedAddressSpace {
+    space: Mutex<AddressSpace>,
     /// Held while what the program does is read and noted, and while its memory is registered.
     events: Mutex<()>,
     turns: Arc<AllTurns>,
 }
 
-pub(crate) type SpaceLock = Arc<SharedSpace>;
+pub(crate) type SpaceHandle = Arc<SharedAddressSpace>;
 
-impl SharedSpace {
-    pub(crate) fn new(space: Space, turns: Arc<AllTurns>) -> SpaceLock {
-        Arc::new(SharedSpace { space: Mutex::new(space), events: Mutex::new(()), turns })
+impl SharedAddressSpace {
+    pub(crate) fn new(space: AddressSpace, turns: Arc<AllTurns>) -> SpaceHandle {
+        Arc::new(SharedAddressSpace { space: Mutex::new(space), events: Mutex::new(()), turns })
     }
 
     /// The space, if nobody has it locked.
-    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, Space>> {
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, AddressSpace>> {
         try_lock(&self.space)
     }
 
@@ -38,6 +38,6 @@ impl SharedSpace {
 }
 
 /// Locks a space.
-pub(crate) fn lock(space: &SpaceLock) -> MutexGuard<'_, Space> {
+pub(crate) fn lock(space: &SpaceHandle) -> MutexGuard<'_, AddressSpace> {
     space.turns.lock(&space.space)
 }

@@ -10,7 +10,7 @@
 
 use std::ops::Range;
 
-use super::{PAGE, Space};
+use super::{AddressSpace, PAGE};
 use crate::target::procfs::ProcessFiles;
 use uzswap::page::PAGE_SIZE;
 
@@ -31,7 +31,7 @@ impl Identity {
     }
 }
 
-impl Space {
+impl AddressSpace {
     /// Its page of identity is at this address, where that is not 0.
     pub(crate) fn identify_by(&mut self, address: u64) {
         let page = Some(address).filter(|&address| address != 0);

@@ -9,9 +9,9 @@ use std::io;
 use std::ops::Range;
 
 use super::later_events::LaterEvents;
-use super::{PAGE, Space};
+use super::{AddressSpace, PAGE};
 use crate::page_table::Place;
-use crate::range_set::Ranges;
+use crate::range_set::RangeSet;
 use crate::target::procfs::ProcessFiles;
 use uzswap_preload::protocol::identity;
 
@@ -19,11 +19,11 @@ use uzswap_preload::protocol::identity;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct ForkAdvice {
     /// `MADV_DONTFORK`: the child does not have it.
-    pub(crate) not_copied: Ranges,
+    pub(crate) not_copied: RangeSet,
     /// `MADV_WIPEONFORK`: the child has zeros.
-    pub(crate) wiped: Ranges,
+    pub(crate) wiped: RangeSet,
     /// Stacks of threads.
-    pub(crate) stacks: Ranges,
+    pub(crate) stacks: RangeSet,
 }
 
 impl ForkAdvice {
@@ -49,9 +49,9 @@ pub(crate) struct Uncertain {
 #[derive(Debug)]
 pub(super) struct OwnMappings {
     /// Registered with its userfaultfd: the child has it since the fork.
-    pub(super) registered: Ranges,
+    pub(super) registered: RangeSet,
     /// With `MADV_WIPEONFORK`.
-    pub(super) wiped: Ranges,
+    pub(super) wiped: RangeSet,
     pub(super) child: Child,
 }
 
@@ -61,7 +61,7 @@ pub(super) enum Child {
     Process(ProcessFiles),
     #[cfg(test)]
     Assumed {
-        resident: Ranges,
+        resident: RangeSet,
         has_run: bool,
     },
 }
@@ -73,7 +73,7 @@ impl OwnMappings {
     }
 
     /// Where the child has pages in memory; `None` where the kernel does not tell.
-    pub(super) fn resident_in(&self, range: Range<u64>) -> Option<Ranges> {
+    pub(super) fn resident_in(&self, range: Range<u64>) -> Option<RangeSet> {
         match &self.child {
             Child::Process(files) => files.pages_in(range).ok(),
             #[cfg(test)]
@@ -100,22 +100,22 @@ impl OwnMappings {
 #[derive(Debug)]
 pub(super) struct Doubt {
     own: OwnMappings,
-    ranges: Ranges,
+    ranges: RangeSet,
 }
 
 /// What a fork left out of a child's memory.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct LeftOut {
-    absent: Ranges,
-    wiped: Ranges,
+    absent: RangeSet,
+    wiped: RangeSet,
     /// Whether these are there, or wiped, is not known.
-    doubtful: Ranges,
+    doubtful: RangeSet,
 }
 
 /// Decides by the child's mappings, and by those of its parent before and after the fork. The child
 /// decides alone if its program has not run since the fork (`is_first`).
 fn decide(
-    watched: &Ranges,
+    registered: &RangeSet,
     own: Option<&OwnMappings>,
     is_first: bool,
     of_parent: &[ForkAdvice],
@@ -123,13 +123,13 @@ fn decide(
     let wiped_of_parent = of_parent.iter().map(|advice| &advice.wiped);
     // A child that unmaps memory waits until the supervisor has read that.
     let absent = match own {
-        Some(own) => Agreed::on(watched.without(&own.registered)),
-        None => Agreed::between(of_parent.iter().map(|advice| &advice.not_copied), watched),
+        Some(own) => Agreed::on(registered.without(&own.registered)),
+        None => Agreed::between(of_parent.iter().map(|advice| &advice.not_copied), registered),
     };
     let wiped = match own {
         Some(own) if is_first => Agreed::on(own.wiped.clone()),
-        Some(own) => Agreed::between(wiped_of_parent.chain([&own.wiped]), watched),
-        None => Agreed::between(wiped_of_parent, watched),
+        Some(own) => Agreed::between(wiped_of_parent.chain([&own.wiped]), registered),
+        None => Agreed::between(wiped_of_parent, registered),
     };
     let mut doubtful = absent.differing;
     doubtful.insert_all(&wiped.differing);
@@ -138,19 +138,19 @@ fn decide(
 
 /// Memory that all answers name, and memory that some of them name.
 struct Agreed {
-    all: Ranges,
-    differing: Ranges,
+    all: RangeSet,
+    differing: RangeSet,
 }
 
 impl Agreed {
-    fn on(all: Ranges) -> Agreed {
-        Agreed { all, differing: Ranges::new() }
+    fn on(all: RangeSet) -> Agreed {
+        Agreed { all, differing: RangeSet::new() }
     }
 
     /// Nothing is agreed on without an answer.
-    fn between<'a>(mut answers: impl Iterator<Item = &'a Ranges>, whole: &Ranges) -> Agreed {
+    fn between<'a>(mut answers: impl Iterator<Item = &'a RangeSet>, whole: &RangeSet) -> Agreed {
         let Some(first) = answers.next() else {
-            return Agreed { all: Ranges::new(), differing: whole.clone() };
+            return Agreed { all: RangeSet::new(), differing: whole.clone() };
         };
         let (mut all, mut any) = (first.clone(), first.clone());
         for answer in answers {
@@ -172,7 +172,7 @@ pub(crate) enum FirstMessage {
     Change,
 }
 
-impl Space {
+impl AddressSpace {
     /// The child has all evicted pages of its parent until it is asked.
     pub(crate) fn inherit_undecided(&mut self, of_parent: Uncertain) {
         self.undecided = Some(of_parent);
@@ -191,7 +191,7 @@ impl Space {
 
     /// Forgets pages that the fork left out. The caller has read the first message of the child,
     /// and has not answered it. `candidates` are processes that may be the child. The number of
-    /// evicted pages that the child may have or not: [`Space::poison_doubtful`] must follow.
+    /// evicted pages that the child may have or not: [`AddressSpace::poison_doubtful`] must follow.
     pub(crate) fn decide_inheritance(
         &mut self,
         first: FirstMessage,
@@ -219,12 +219,12 @@ impl Space {
         let mut doubtful = self.place_as_at_fork(own, &later, &answers, release);
         // From here on, its own events tell of changes after these.
         self.forget_changes(release);
-        let mut left_out = decide(&self.watched, own, is_first, &answers);
+        let mut left_out = decide(&self.registered, own, is_first, &answers);
         if own.is_none() {
             left_out.doubtful.insert_all(&later.unmapped);
         }
         for part in left_out.absent.iter() {
-            self.watched.remove(part.clone());
+            self.registered.remove(part.clone());
             self.forget(part, release);
         }
         left_out.wiped.iter().for_each(|part| self.forget(part, release));
@@ -234,7 +234,7 @@ impl Space {
         match all {
             Some(own) => {
                 let ranges = left_out.doubtful;
-                self.doubt = (ranges != Ranges::new()).then_some(Doubt { own, ranges });
+                self.doubt = (ranges != RangeSet::new()).then_some(Doubt { own, ranges });
             }
             None => doubtful += self.poison_evicted(&left_out.doubtful, release),
         }
@@ -270,7 +270,7 @@ impl Space {
     }
 
     /// Has evicted pages poisoned; how many those are.
-    fn poison_evicted(&mut self, ranges: &Ranges, release: &mut dyn FnMut(u32)) -> usize {
+    fn poison_evicted(&mut self, ranges: &RangeSet, release: &mut dyn FnMut(u32)) -> usize {
         let mut count = 0;
         for part in ranges.iter() {
             let pages: Vec<u64> = self.evicted_in(&part).collect();
@@ -329,36 +329,36 @@ mod tests {
     use crate::page_table::{Entry, UNKNOWN};
 
     /// Pages from the first number of each pair up to the second.
-    fn set(pages: &[(u64, u64)]) -> Ranges {
-        let mut set = Ranges::new();
+    fn set(pages: &[(u64, u64)]) -> RangeSet {
+        let mut set = RangeSet::new();
         pages.iter().for_each(|(start, end)| set.insert(start * PAGE..end * PAGE));
         set
     }
 
-    fn own(registered: Ranges, wiped: Ranges) -> OwnMappings {
-        let child = Child::Assumed { resident: Ranges::new(), has_run: false };
+    fn own(registered: RangeSet, wiped: RangeSet) -> OwnMappings {
+        let child = Child::Assumed { resident: RangeSet::new(), has_run: false };
         OwnMappings { registered, wiped, child }
     }
 
-    fn advice(not_copied: Ranges, wiped: Ranges) -> ForkAdvice {
-        ForkAdvice { not_copied, wiped, stacks: Ranges::new() }
+    fn advice(not_copied: RangeSet, wiped: RangeSet) -> ForkAdvice {
+        ForkAdvice { not_copied, wiped, stacks: RangeSet::new() }
     }
 
     #[test]
     fn a_child_that_has_not_run_decides_alone() {
         let own = own(set(&[(0, 6)]), set(&[(2, 4)]));
         let of_parent =
-            [advice(Ranges::new(), set(&[(0, 1)])), advice(set(&[(1, 2)]), set(&[(5, 6)]))];
+            [advice(RangeSet::new(), set(&[(0, 1)])), advice(set(&[(1, 2)]), set(&[(5, 6)]))];
         let left_out = decide(&set(&[(0, 8)]), Some(&own), true, &of_parent);
         let expected =
-            LeftOut { absent: set(&[(6, 8)]), wiped: set(&[(2, 4)]), doubtful: Ranges::new() };
+            LeftOut { absent: set(&[(6, 8)]), wiped: set(&[(2, 4)]), doubtful: RangeSet::new() };
         assert_eq!(left_out, expected);
     }
 
     #[test]
     fn a_child_that_may_have_run_must_agree_with_its_parent() {
         let own = own(set(&[(0, 6)]), set(&[(2, 4)]));
-        let of_parent = [advice(Ranges::new(), set(&[(3, 5)]))];
+        let of_parent = [advice(RangeSet::new(), set(&[(3, 5)]))];
         let left_out = decide(&set(&[(0, 8)]), Some(&own), false, &of_parent);
         // Memory that is not registered was not copied, in any case.
         let expected = LeftOut {
@@ -372,15 +372,15 @@ mod tests {
     #[test]
     fn a_child_in_which_the_library_ran_decides_alone_later() {
         for has_run in [true, false] {
-            let mut child = Space::of_nothing();
-            child.watched = set(&[(0, 8)]);
+            let mut child = AddressSpace::of_nothing();
+            child.registered = set(&[(0, 8)]);
             for page in 0..8 {
                 let entry = Entry { place: Place::Stored(page as u32), ..UNKNOWN };
                 child.table.set(page, entry);
             }
-            let answers = vec![advice(Ranges::new(), set(&[(0, 3)]))];
+            let answers = vec![advice(RangeSet::new(), set(&[(0, 3)]))];
             let mut own = own(set(&[(0, 8)]), set(&[(2, 5)]));
-            own.child = Child::Assumed { resident: Ranges::new(), has_run };
+            own.child = Child::Assumed { resident: RangeSet::new(), has_run };
             let of_parent = Uncertain { answers, later: LaterEvents::default() };
             assert_eq!(child.decide_by(Some(own), false, of_parent, &mut |_| {}), 0);
             let in_doubt: Vec<u64> = (0..8).filter(|page| child.is_in_doubt(page * PAGE)).collect();
@@ -391,7 +391,7 @@ mod tests {
                 true => assert_eq!((doubtful, evicted), (0, vec![0, 1, 5, 6, 7])),
                 false => assert_eq!((doubtful, evicted), (4, vec![5, 6, 7])),
             }
-            assert_eq!(child.poison_later == Ranges::new(), has_run);
+            assert_eq!(child.poison_later == RangeSet::new(), has_run);
         }
     }
 

@@ -8,13 +8,13 @@
 use std::ops::Range;
 
 use super::inheritance::{ForkAdvice, OwnMappings};
-use super::{PAGE, Space, pages};
-use crate::range_set::Ranges;
+use super::{AddressSpace, PAGE, pages};
+use crate::range_set::RangeSet;
 
 /// Those of one fork.
 #[derive(Debug, Default)]
 pub(super) struct LaterEvents {
-    pub(super) unmapped: Ranges,
+    pub(super) unmapped: RangeSet,
     moves: Vec<Move>,
     /// The supervisor has waited for others long enough.
     are_some_pending: bool,
@@ -50,7 +50,7 @@ enum AtFork {
     Unknown,
 }
 
-impl Space {
+impl AddressSpace {
     /// Notes for a child that is not decided that its parent has unmapped a range.
     pub(crate) fn note_unmapped_by_parent(&mut self, range: Range<u64>) {
         if let Some(undecided) = &mut self.undecided {
@@ -85,7 +85,7 @@ impl Space {
         let mut doubtful = 0;
         for one in &later.moves {
             let is_elder = self.untold.has_some_of(&one.from);
-            if !is_elder && !self.watched.has_some_of(&one.from) {
+            if !is_elder && !self.registered.has_some_of(&one.from) {
                 continue;
             }
             let has_left = own.is_none_or(|own| !own.registered.has_some_of(&one.from));
@@ -127,7 +127,7 @@ impl Space {
             (_, false) => return AtFork::NotMoved,
             // Other memory is where it was.
             (_, true) if is_elder => return AtFork::Moved,
-            (false, true) if !self.watched.has_some_of(into) && !was_left_out() => {
+            (false, true) if !self.registered.has_some_of(into) && !was_left_out() => {
                 return AtFork::Moved;
             }
             // Other memory may have been at the new address: the fork skipped the memory that
@@ -138,7 +138,7 @@ impl Space {
         // An evicted page is not resident.
         let resident = |range: &Range<u64>| own.resident_in(range.clone()).unwrap_or_default();
         // Nobody fills what MREMAP_DONTUNMAP left empty before the supervisor reads its event.
-        if is_there(from) && resident(from) != Ranges::new() {
+        if is_there(from) && resident(from) != RangeSet::new() {
             return AtFork::NotMoved;
         }
         let at_into = resident(into);
@@ -173,14 +173,14 @@ impl Space {
     /// may have moved them to registered memory that the supervisor does not know: the kernel must
     /// poison all of that. The number of these evicted pages.
     fn doubt_unknown(&mut self, own: &OwnMappings, of_parent: &[ForkAdvice]) -> usize {
-        let mut unknown = own.registered.without(&self.watched);
+        let mut unknown = own.registered.without(&self.registered);
         self.identity_page().into_iter().for_each(|page| unknown.remove(page));
-        if unknown == Ranges::new() {
+        if unknown == RangeSet::new() {
             return 0;
         }
         let is_explained =
             |page: &u64| of_parent.iter().any(|it| it.not_copied.contains(page * PAGE));
-        let absent = self.watched.without(&own.registered);
+        let absent = self.registered.without(&own.registered);
         let unexplained = |part| self.evicted_in(&part).filter(|page| !is_explained(page)).count();
         let unexplained = absent.iter().map(unexplained).sum();
         if unexplained > 0 {
@@ -199,17 +199,17 @@ mod tests {
     /// Pages from the first number of each pair up to the second.
     type Pages<'a> = &'a [(u64, u64)];
 
-    fn set(pages: Pages<'_>) -> Ranges {
-        let mut set = Ranges::new();
+    fn set(pages: Pages<'_>) -> RangeSet {
+        let mut set = RangeSet::new();
         pages.iter().for_each(|(start, end)| set.insert(start * PAGE..end * PAGE));
         set
     }
 
     /// A child whose parent had evicted all pages that the supervisor knew by the fork.
-    fn child_of(watched: Pages<'_>, later: LaterEvents) -> Space {
-        let mut child = Space::of_nothing();
-        child.watched = set(watched);
-        for (page, slot) in watched.iter().flat_map(|&(start, end)| start..end).zip(0..) {
+    fn child_of(registered: Pages<'_>, later: LaterEvents) -> AddressSpace {
+        let mut child = AddressSpace::of_nothing();
+        child.registered = set(registered);
+        for (page, slot) in registered.iter().flat_map(|&(start, end)| start..end).zip(0..) {
             child.table.set(page, Entry { place: Place::Stored(slot), ..UNKNOWN });
         }
         child.inherit_undecided(Uncertain { answers: vec![ForkAdvice::default()], later });
@@ -217,14 +217,18 @@ mod tests {
     }
 
     /// Evicted pages, and pages to poison, of a child that has this registered and resident.
-    fn decided(child: Space, registered: Pages<'_>, resident: Pages<'_>) -> (Vec<u64>, Ranges) {
+    fn decided(
+        child: AddressSpace,
+        registered: Pages<'_>,
+        resident: Pages<'_>,
+    ) -> (Vec<u64>, RangeSet) {
         let (registered, resident) = (set(registered), set(resident));
         let answers = Child::Assumed { resident, has_run: true };
-        let own = OwnMappings { registered, wiped: Ranges::new(), child: answers };
+        let own = OwnMappings { registered, wiped: RangeSet::new(), child: answers };
         decided_by(child, Some(own))
     }
 
-    fn decided_by(mut child: Space, own: Option<OwnMappings>) -> (Vec<u64>, Ranges) {
+    fn decided_by(mut child: AddressSpace, own: Option<OwnMappings>) -> (Vec<u64>, RangeSet) {
         let of_parent = child.undecided.take().unwrap();
         child.decide_by(own, true, of_parent, &mut |_| {});
         let poisoned = std::mem::take(&mut child.poison_later);
@@ -239,8 +243,8 @@ mod tests {
         LaterEvents { moves: moves.collect(), ..LaterEvents::default() }
     }
 
-    fn found(evicted: Pages<'_>) -> (Vec<u64>, Ranges) {
-        (evicted.iter().flat_map(|&(start, end)| start..end).collect(), Ranges::new())
+    fn found(evicted: Pages<'_>) -> (Vec<u64>, RangeSet) {
+        (evicted.iter().flat_map(|&(start, end)| start..end).collect(), RangeSet::new())
     }
 
     #[test]
@@ -256,7 +260,7 @@ mod tests {
 
     #[test]
     fn memory_that_the_parent_moved_is_where_the_fork_left_it() {
-        let child = |watched| child_of(watched, moved(&[(10, 50)]));
+        let child = |registered| child_of(registered, moved(&[(10, 50)]));
         // After the fork.
         assert_eq!(decided(child(&[(10, 14)]), &[(10, 14)], &[]), found(&[(10, 14)]));
         // Before it.
@@ -306,8 +310,8 @@ mod tests {
 
     #[test]
     fn memory_that_had_moved_before_other_memory_came_is_found() {
-        let mut parent = Space::of_nothing();
-        parent.watched = set(&[(10, 14), (50, 54)]);
+        let mut parent = AddressSpace::of_nothing();
+        parent.registered = set(&[(10, 14), (50, 54)]);
         for (page, slot) in (10..14).chain(50..54).zip(0..) {
             parent.table.set(page, Entry { place: Place::Stored(slot), ..UNKNOWN });
         }

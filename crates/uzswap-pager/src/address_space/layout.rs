@@ -7,9 +7,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::later_events::Move;
-use super::{PAGE, Space, pages};
+use super::{AddressSpace, PAGE, pages};
 use crate::page_table::{Entry, Place, UNKNOWN};
-use crate::range_set::{Ranges, count};
+use crate::range_set::{RangeSet, count};
 use crate::target::procfs::{ProcessFiles, growth_under_way};
 use uzswap_sys::userfaultfd::Userfaultfd;
 
@@ -22,10 +22,10 @@ trait Kernel {
     fn mapping_at(&self, at: u64) -> Option<Range<u64>>;
 
     /// All mappings that are registered with the userfaultfd.
-    fn registered(&self) -> Ranges;
+    fn registered(&self) -> RangeSet;
 
     /// Where in a range there are pages; `None` where that is not told.
-    fn pages_in(&self, range: &Range<u64>) -> Option<Ranges>;
+    fn pages_in(&self, range: &Range<u64>) -> Option<RangeSet>;
 
     /// Whether a change is not told yet.
     fn is_changing(&self) -> bool;
@@ -48,13 +48,13 @@ impl Kernel for KernelOf {
         found.into_iter().map(|mapping| mapping.range).find(|range| range.contains(&at))
     }
 
-    fn registered(&self) -> Ranges {
+    fn registered(&self) -> RangeSet {
         // An error where its process is gone.
         let found = self.files.as_ref().and_then(|files| files.mappings_with(["um"]).ok());
-        found.map_or(Ranges::default(), |[registered]| registered)
+        found.map_or(RangeSet::default(), |[registered]| registered)
     }
 
-    fn pages_in(&self, range: &Range<u64>) -> Option<Ranges> {
+    fn pages_in(&self, range: &Range<u64>) -> Option<RangeSet> {
         self.files.as_ref()?.pages_in(range.clone()).ok()
     }
 
@@ -63,14 +63,14 @@ impl Kernel for KernelOf {
     }
 }
 
-impl Space {
+impl AddressSpace {
     fn kernel(&self) -> KernelOf {
         KernelOf { files: self.files.clone(), uffd: Arc::clone(&self.uffd) }
     }
 
     /// Forgets a range of pages; `release` is called for each slot that one of them named.
     pub(crate) fn forget(&mut self, range: Range<u64>, release: &mut dyn FnMut(u32)) {
-        let Space { table, staging, .. } = self;
+        let AddressSpace { table, staging, .. } = self;
         table.take_range(pages(range), &mut |_, entry| match entry.place {
             Place::Stored(slot) => release(slot),
             Place::Staged(staged) => drop(staging.owners.take(staged)),
@@ -113,14 +113,14 @@ impl Space {
         let (late, departed) = self.late(kernel, range.clone());
         self.untold.remove(range.clone());
         self.departed.remove(range.clone());
-        self.elder_watched.remove(range.clone());
+        self.elder_registered.remove(range.clone());
         for part in late.outside(range.clone()) {
             self.to_protect.remove(part.clone());
             self.removing.remove(part.clone());
             self.words.remove(part.clone());
             for part in departed.within(part.clone()) {
-                let watched = self.set_aside(part.clone(), release);
-                self.looks.unmapped(watched);
+                let registered = self.set_aside(part.clone(), release);
+                self.looks.unmapped(registered);
                 self.untold.insert(part.clone());
                 self.departed.insert(part);
             }
@@ -134,10 +134,10 @@ impl Space {
     /// Forgets a part that is no more, whatever came there before.
     fn forget_gone(&mut self, part: Range<u64>, release: &mut dyn FnMut(u32)) {
         self.moved_in.remove(part.clone());
-        let watched = self.watched.within(part.clone()).map(|part| count(&pages(part))).sum();
-        self.looks.unmapped(watched);
+        let registered = self.registered.within(part.clone()).map(|part| count(&pages(part))).sum();
+        self.looks.unmapped(registered);
         self.forget(part.clone(), release);
-        self.watched.remove(part.clone());
+        self.registered.remove(part.clone());
         self.left.remove(part.clone());
         // It may not have gone, and the helper must never wait for it.
         self.own.within(part).for_each(|part| self.left.insert(part));
@@ -164,26 +164,26 @@ impl Space {
             self.removing.remove(range.clone());
             self.words.remove(range);
         }
-        let mut late = Ranges::default();
+        let mut late = RangeSet::default();
         if has_departed || self.is_older(kernel, &from, to) {
             let came = self.moved_in.within(from.clone()).chain(self.untold.within(from.clone()));
             came.for_each(|part| late.insert(part));
             self.untold.remove(from.clone());
         }
         let mut entries = Vec::new();
-        let mut watched = Vec::new();
+        let mut registered = Vec::new();
         // What has moved is told to be unmapped, too: of what is there by then, it is late again.
         for part in late.outside(from.clone()) {
             self.moved_in.remove(part.clone());
             let taken = &mut |page, entry| entries.push((page, entry));
             self.table.take_range(pages(part.clone()), taken);
-            watched.extend(self.watched.within(part.clone()));
-            self.watched.remove(part.clone());
+            registered.extend(self.registered.within(part.clone()));
+            self.registered.remove(part.clone());
             self.left.remove(part);
         }
         for part in late.within(from.clone()) {
-            watched.extend(self.elder_watched.within(part.clone()));
-            self.elder_watched.remove(part.clone());
+            registered.extend(self.elder_registered.within(part.clone()));
+            self.elder_registered.remove(part.clone());
             let elder: Vec<(u64, Entry)> =
                 self.elder.range(pages(part)).map(|(&page, &entry)| (page, entry)).collect();
             for (page, _) in &elder {
@@ -200,12 +200,12 @@ impl Space {
             self.table.set(page, entry);
         }
         let moved = |part: Range<u64>| part.start - from.start + to..part.end - from.start + to;
-        watched.into_iter().for_each(|part| self.watched.insert(moved(part)));
+        registered.into_iter().for_each(|part| self.registered.insert(moved(part)));
         self.moved_in.insert_apart(into);
     }
 
     /// What is known there is of memory that has gone, as will be told; how many pages of it were
-    /// watched.
+    /// registered.
     fn set_aside(&mut self, part: Range<u64>, release: &mut dyn FnMut(u32)) -> usize {
         let mut elder = Vec::new();
         self.table.take_range(pages(part.clone()), &mut |page, entry| elder.push((page, entry)));
@@ -214,36 +214,36 @@ impl Space {
             self.elder.insert(page, entry);
             self.untold.insert(page * PAGE..(page + 1) * PAGE);
         }
-        let watched: Vec<Range<u64>> = self.watched.within(part.clone()).collect();
-        self.watched.remove(part.clone());
+        let registered: Vec<Range<u64>> = self.registered.within(part.clone()).collect();
+        self.registered.remove(part.clone());
         self.left.remove(part.clone());
-        self.elder_watched.remove(part);
-        for part in &watched {
+        self.elder_registered.remove(part);
+        for part in &registered {
             self.untold.insert(part.clone());
-            self.elder_watched.insert(part.clone());
+            self.elder_registered.insert(part.clone());
         }
-        watched.into_iter().map(|part| count(&pages(part))).sum()
+        registered.into_iter().map(|part| count(&pages(part))).sum()
     }
 
     /// The parts of a range that something has been moved to since they were unmapped, which is
     /// told only now: a thread may be put aside between what it does and that it tells of it. They
-    /// were known to be watched when something came there; or memory that is registered is there,
-    /// where some was known to be: that is not registered again. And those where nothing of what
-    /// was moved there is any more: it may have moved on. (Where only a part of it has gone, that
-    /// was unmapped.)
+    /// were known to be registered when something came there; or memory that is registered is
+    /// there, where some was known to be: that is not registered again. And those where nothing of
+    /// what was moved there is any more: it may have moved on. (Where only a part of it has gone,
+    /// that was unmapped.)
     ///
     /// The kernel also tells of what it could not unmap in the end (a limit, a sealed page): that
     /// is there as before. But what is there may also have grown to there, from below, or from
     /// where it was moved to, of which nothing is told; and may have been split there since. As
     /// long as something is untold, nobody fills its pages: where there are some, and where there
     /// are none, tells what it is. Where all has left, which tells nothing, it is what is likely.
-    fn late(&mut self, kernel: &impl Kernel, range: Range<u64>) -> (Ranges, Ranges) {
-        let [mut late, mut departed] = [const { Ranges::new() }; 2];
+    fn late(&mut self, kernel: &impl Kernel, range: Range<u64>) -> (RangeSet, RangeSet) {
+        let [mut late, mut departed] = [const { RangeSet::new() }; 2];
         if self.moved_in.has_some_of(&range) || kernel.has_some_in(&range) {
             let registered = kernel.registered();
-            // All that was watched is there, and did not come from below.
+            // All that was registered is there, and did not come from below.
             let is_whole = |found: &Range<u64>| {
-                let mut known = self.watched.within(range.clone());
+                let mut known = self.registered.within(range.clone());
                 found.start >= range.start
                     && known.all(|known| registered.outside(known).is_empty())
                     && !registered.iter().any(|other| other.end == found.start)
@@ -257,7 +257,7 @@ impl Space {
                     first.any(|first| first.contains(&part.start) && first.start <= found.start)
                 };
                 let is_of_before = first.is_none() && is_whole(&found);
-                for known in self.watched.within(part) {
+                for known in self.registered.within(part) {
                     let moved = self.moved_in.within(known.clone());
                     let moved = moved.map(|part| (is_first(&part), part));
                     let others = self.moved_in.outside(known).into_iter();
@@ -274,7 +274,7 @@ impl Space {
                     departed.insert(moved.start.max(range.start)..moved.end.min(range.end));
                 }
             }
-            if late != Ranges::default() {
+            if late != RangeSet::default() {
                 self.doubted.push(late.clone());
             }
         }
@@ -308,7 +308,7 @@ impl Space {
         let came: Vec<Range<u64>> = self.moved_in.within(from.clone()).collect();
         // To ask for what is registered may take milliseconds.
         let is_any_mapped = came.iter().any(|part| kernel.has_some_in(part));
-        let registered = if is_any_mapped { kernel.registered() } else { Ranges::default() };
+        let registered = if is_any_mapped { kernel.registered() } else { RangeSet::default() };
         let is_there = |part: &Range<u64>| registered.outside(part.clone()).is_empty();
         let is_at = |part: &Range<u64>, at| self.is_at(kernel, part, at);
         if came.iter().any(|part| is_there(part) && is_at(part, part.start) == Some(true)) {
@@ -339,10 +339,10 @@ impl Space {
         }
         let found = kernel.mapping_at(into.start);
         let end = found.map_or(into.end, |found| found.end.max(into.end));
-        let is_gone = |doubted: &mut Ranges| doubted.has_some_of(&(into.start..end));
+        let is_gone = |doubted: &mut RangeSet| doubted.has_some_of(&(into.start..end));
         self.doubted.retain(|doubted| !doubted.has_some_of(from));
-        let gone: Vec<Ranges> = self.doubted.extract_if(.., is_gone).collect();
-        gone.iter().flat_map(Ranges::iter).for_each(|range| self.forget_gone(range, release));
+        let gone: Vec<RangeSet> = self.doubted.extract_if(.., is_gone).collect();
+        gone.iter().flat_map(RangeSet::iter).for_each(|range| self.forget_gone(range, release));
     }
 
     /// Likewise, of what may have moved on: from where it was, as is told now; or something has
@@ -353,7 +353,7 @@ impl Space {
         into: &Range<u64>,
         release: &mut dyn FnMut(u32),
     ) {
-        if self.departed == Ranges::default() {
+        if self.departed == RangeSet::default() {
             return;
         }
         let moved_on = |moved: &Range<u64>| moved.contains(&from.start);
@@ -364,7 +364,7 @@ impl Space {
             self.departed.remove(part);
             for part in gone {
                 self.untold.remove(part.clone());
-                self.elder_watched.remove(part.clone());
+                self.elder_registered.remove(part.clone());
                 pages(part).for_each(|page| self.drop_aside(page, release));
             }
         }
@@ -392,7 +392,7 @@ impl Space {
     }
 
     fn settle_with(&mut self, kernel: &impl Kernel, release: &mut dyn FnMut(u32)) {
-        let is_settled = self.moved_in == Ranges::default() && self.doubted.is_empty();
+        let is_settled = self.moved_in == RangeSet::default() && self.doubted.is_empty();
         if !is_settled && !kernel.is_changing() {
             self.forget_changes(release);
         }
@@ -400,10 +400,10 @@ impl Space {
 
     /// Forgets changes that were pending: the events of all of them were read.
     pub(crate) fn forget_changes(&mut self, release: &mut dyn FnMut(u32)) {
-        self.moved_in = Ranges::default();
-        self.untold = Ranges::default();
-        self.departed = Ranges::default();
-        self.elder_watched = Ranges::default();
+        self.moved_in = RangeSet::default();
+        self.untold = RangeSet::default();
+        self.departed = RangeSet::default();
+        self.elder_registered = RangeSet::default();
         self.doubted = Vec::new();
         while let Some((&page, _)) = self.elder.first_key_value() {
             self.drop_aside(page, release);
@@ -412,11 +412,15 @@ impl Space {
 
     /// A child has what is not settled of its parent; `share` is called for each slot. Whether some
     /// of it is aside, which it does not have.
-    pub(crate) fn inherit_changes(&mut self, parent: &Space, share: &mut dyn FnMut(u32)) -> bool {
+    pub(crate) fn inherit_changes(
+        &mut self,
+        parent: &AddressSpace,
+        share: &mut dyn FnMut(u32),
+    ) -> bool {
         self.moved_in = parent.moved_in.clone();
         self.untold = parent.untold.clone();
         self.departed = parent.departed.clone();
-        self.elder_watched = parent.elder_watched.clone();
+        self.elder_registered = parent.elder_registered.clone();
         self.doubted = parent.doubted.clone();
         let mut is_any_aside = false;
         for (&page, &Entry { place, .. }) in &parent.elder {
@@ -437,9 +441,9 @@ impl Space {
     pub(super) fn relocate(&mut self, moved: &Move, is_elder: bool, release: &mut dyn FnMut(u32)) {
         let Move { from, into } = moved;
         let mut entries = Vec::new();
-        let watched = if is_elder { &mut self.elder_watched } else { &mut self.watched };
-        let parts: Vec<Range<u64>> = watched.within(from.clone()).collect();
-        watched.remove(from.clone());
+        let registered = if is_elder { &mut self.elder_registered } else { &mut self.registered };
+        let parts: Vec<Range<u64>> = registered.within(from.clone()).collect();
+        registered.remove(from.clone());
         if is_elder {
             self.untold.remove(from.clone());
             entries.extend(self.elder.range(pages(from.clone())).map(|(&page, &it)| (page, it)));
@@ -449,11 +453,11 @@ impl Space {
             self.table.take_range(pages(from.clone()), taken);
         }
         self.forget(into.clone(), release);
-        self.watched.remove(into.clone());
+        self.registered.remove(into.clone());
         for (page, entry) in entries {
             self.table.set(page - from.start / PAGE + into.start / PAGE, entry);
         }
-        parts.into_iter().for_each(|part| self.watched.insert(moved.moved(part)));
+        parts.into_iter().for_each(|part| self.registered.insert(moved.moved(part)));
     }
 
     /// A page is missing, and the mappings change. Where the thread that waits for it is in
@@ -474,7 +478,7 @@ impl Space {
         if !self.hold_commands() {
             return;
         }
-        let mut unknown = Ranges::default();
+        let mut unknown = RangeSet::default();
         for page in locked.within(range).flat_map(pages) {
             if self.table.get(page).place == Place::Program {
                 unknown.insert(page * PAGE..(page + 1) * PAGE);
@@ -483,7 +487,7 @@ impl Space {
         for part in unknown.iter() {
             let _ = self.uffd.unregister(part.clone());
             self.note_change(part.clone());
-            self.watched.remove(part.clone());
+            self.registered.remove(part.clone());
             self.to_protect.remove(part.clone());
             self.take_back(part);
         }
@@ -515,14 +519,14 @@ mod tests {
             self.0.iter().find(|range| range.contains(&at)).cloned()
         }
 
-        fn registered(&self) -> Ranges {
-            let mut registered = Ranges::default();
+        fn registered(&self) -> RangeSet {
+            let mut registered = RangeSet::default();
             self.0.iter().for_each(|range| registered.insert_apart(range.clone()));
             registered
         }
 
-        fn pages_in(&self, range: &Range<u64>) -> Option<Ranges> {
-            let mut pages = Ranges::default();
+        fn pages_in(&self, range: &Range<u64>) -> Option<RangeSet> {
+            let mut pages = RangeSet::default();
             pages.insert(self.1.start.max(range.start)..self.1.end.min(range.end).max(range.start));
             Some(pages)
         }
@@ -537,14 +541,14 @@ mod tests {
     }
 
     /// Pages that have left, under slots from `slot` on.
-    fn have_left(space: &mut Space, at: u64, slot: u32) {
+    fn have_left(space: &mut AddressSpace, at: u64, slot: u32) {
         for (page, slot) in pages(at..at + BYTES).zip(slot..) {
             space.table.set(page, Entry { place: Place::Stored(slot), ..UNKNOWN });
         }
-        space.watched.insert(at..at + BYTES);
+        space.registered.insert(at..at + BYTES);
     }
 
-    fn slots(space: &Space, at: u64) -> Vec<u32> {
+    fn slots(space: &AddressSpace, at: u64) -> Vec<u32> {
         let places = pages(at..at + BYTES).map(|page| space.table.get(page).place);
         places
             .filter_map(|place| if let Place::Stored(slot) = place { Some(slot) } else { None })
@@ -553,7 +557,7 @@ mod tests {
 
     #[test]
     fn what_is_told_late_is_of_what_was_there_before() {
-        let mut space = Space::of_nothing();
+        let mut space = AddressSpace::of_nothing();
         let [from, to, other] = ELSEWHERE;
         let mut released = Vec::new();
         let mut release = |slot| released.push(slot);
@@ -568,7 +572,7 @@ mod tests {
         assert_eq!(slots(&space, AT), Vec::from_iter(100..108));
         assert_eq!(slots(&space, to), Vec::from_iter(0..8));
         for start in [AT, to] {
-            assert!(space.watched.outside(start..start + BYTES).is_empty());
+            assert!(space.registered.outside(start..start + BYTES).is_empty());
         }
         // A page is moved over it, and grows.
         have_left(&mut space, other, 200);
@@ -582,7 +586,7 @@ mod tests {
 
     #[test]
     fn what_was_moved_in_may_have_grown_over_what_is_told_late() {
-        let mut space = Space::of_nothing();
+        let mut space = AddressSpace::of_nothing();
         let mut released = Vec::new();
         let mut release = |slot| released.push(slot);
         have_left(&mut space, AT, 0);
@@ -604,10 +608,10 @@ mod tests {
             (false, vec![below..AT + 3 * PAGE]),
             (false, vec![whole(below), whole(AT)]),
         ] {
-            let (mut space, mut released) = (Space::of_nothing(), Vec::new());
+            let (mut space, mut released) = (AddressSpace::of_nothing(), Vec::new());
             let mut release = |slot| released.push(slot);
             have_left(&mut space, if has_moved { from } else { AT }, 0);
-            space.watched.insert(whole(below));
+            space.registered.insert(whole(below));
             if has_moved {
                 space.moved_with(ONE, whole(from), AT, &mut release);
             }
@@ -623,7 +627,7 @@ mod tests {
         let returned = Entry { returned: true, ..UNKNOWN };
         // It may have been unmapped, and the same have grown there from below, if its page is not.
         for (pages, is_it) in [(here.clone(), false), (AT..AT + PAGE, true), (0..0, false)] {
-            let mut space = Space::of_nothing();
+            let mut space = AddressSpace::of_nothing();
             have_left(&mut space, AT, 0);
             space.table.set(AT / PAGE, returned);
             let now = [AT - BYTES..AT + BYTES];
@@ -632,7 +636,7 @@ mod tests {
         }
         // Both may have been moved on: what came with a page, or what was there before with none.
         for (page, has_moved) in [(AT, false), (to, true)] {
-            let mut space = Space::of_nothing();
+            let mut space = AddressSpace::of_nothing();
             have_left(&mut space, AT, 0);
             have_left(&mut space, from, 100);
             space.table.set(from / PAGE, returned);
@@ -647,7 +651,7 @@ mod tests {
     #[test]
     fn what_came_last_moves_on_where_nothing_is_any_more() {
         let [from, to, _] = ELSEWHERE;
-        let mut space = Space::of_nothing();
+        let mut space = AddressSpace::of_nothing();
         have_left(&mut space, AT, 0);
         have_left(&mut space, from, 100);
         space.moved_with(ONE, whole(from), AT, &mut |_| ());
@@ -660,18 +664,18 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_known_to_be_watched_may_be_so_since() {
-        let mut space = Space::of_nothing();
+    fn what_was_not_known_to_be_registered_may_be_so_since() {
+        let mut space = AddressSpace::of_nothing();
         let mut released = Vec::new();
         have_left(&mut space, AT, 0);
-        space.watched.remove(AT..AT + 2 * PAGE);
+        space.registered.remove(AT..AT + 2 * PAGE);
         space.unmapped_with(ONE, AT..AT + 4 * PAGE, &mut |slot| released.push(slot));
         assert_eq!((slots(&space, AT), released), (Vec::from_iter(2..8), vec![0, 1]));
     }
 
     #[test]
     fn what_could_not_be_unmapped_is_there_as_before() {
-        let mut space = Space::of_nothing();
+        let mut space = AddressSpace::of_nothing();
         let mut released = Vec::new();
         let mut release = |slot| released.push(slot);
         have_left(&mut space, AT, 0);
@@ -688,7 +692,7 @@ mod tests {
     fn what_has_moved_on_may_be_told_to_be_unmapped_first() {
         let [from, there, to] = ELSEWHERE;
         let has_come = || {
-            let mut space = Space::of_nothing();
+            let mut space = AddressSpace::of_nothing();
             have_left(&mut space, from, 100);
             space.moved_with(ONE, from..from + BYTES, there, &mut |_| unreachable!());
             space.unmapped_with(ONE, there..there + BYTES, &mut |_| unreachable!());
@@ -728,11 +732,11 @@ mod tests {
     #[test]
     fn a_child_has_what_is_not_settled_of_its_parent() {
         let [from, there, _] = ELSEWHERE;
-        let mut parent = Space::of_nothing();
+        let mut parent = AddressSpace::of_nothing();
         have_left(&mut parent, from, 100);
         parent.moved_with(ONE, from..from + BYTES, there, &mut |_| unreachable!());
         parent.unmapped_with(ONE, there..there + BYTES, &mut |_| unreachable!());
-        let mut child = Space::of_nothing();
+        let mut child = AddressSpace::of_nothing();
         let mut shared = Vec::new();
         assert!(!child.inherit_changes(&parent, &mut |slot| shared.push(slot)));
         assert_eq!(shared, Vec::from_iter(100..108));

@@ -11,9 +11,9 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{PAGE, Space};
+use super::{AddressSpace, PAGE};
 use crate::page_table::Entry;
-use crate::range_set::Ranges;
+use crate::range_set::RangeSet;
 use crate::target::helper::MoveRun;
 use crate::target::procfs::ProcessFiles;
 use uzswap_preload::protocol::{RUNS_MAX, work};
@@ -28,12 +28,12 @@ pub(super) struct LazyLooks {
     next: Instant,
     /// What was registered at the last look. Later frees there are no lazy ones: the library gives
     /// such pages back at once.
-    registered: Ranges,
+    registered: RangeSet,
 }
 
 impl LazyLooks {
     pub(super) fn new(now: Instant) -> LazyLooks {
-        LazyLooks { next: now, registered: Ranges::new() }
+        LazyLooks { next: now, registered: RangeSet::new() }
     }
 
     pub(super) fn bytes(&self) -> usize {
@@ -41,15 +41,15 @@ impl LazyLooks {
     }
 }
 
-impl Space {
+impl AddressSpace {
     /// Where to look for lazily freed pages, if there may be any by now.
     pub(crate) fn start_lazy_look(&mut self, now: Instant) -> Option<Arc<ProcessFiles>> {
         let LazyLooks { next, registered } = &self.lazy_looks;
-        if now < *next || *registered == self.watched {
+        if now < *next || *registered == self.registered {
             return None;
         }
         let (Some(_), None) = (self.helper(), &self.command) else { return None };
-        self.lazy_looks.registered = self.watched.clone();
+        self.lazy_looks.registered = self.registered.clone();
         self.files().filter(|_| !has_swap())
     }
 
@@ -59,7 +59,7 @@ impl Space {
         self.lazy_looks.next = Instant::now() + PAUSE_MIN.max(since.elapsed() * PAUSE_TIMES);
         let (Some(helper), None) = (self.helper(), &self.command) else { return false };
         let mut runs = Vec::new();
-        for part in found.iter().flat_map(|(range, _)| self.watched.within(range.clone())) {
+        for part in found.iter().flat_map(|(range, _)| self.registered.within(range.clone())) {
             let count = ((part.end - part.start) / PAGE) as usize;
             runs.push(MoveRun { count, ..MoveRun::new(part.start / PAGE, 0) });
         }
@@ -98,9 +98,9 @@ mod tests {
         let connection = Foreign::new(connection.into());
         let connection = Polled::add(&epolls, connection, epoll::EventData::new_u64(1)).unwrap();
         let helper = Helper::new(connection, SharedControl::new().unwrap().0, 1 << 30);
-        let mut space = Space::of_nothing();
+        let mut space = AddressSpace::of_nothing();
         space.helper = Some(Arc::new(helper));
-        space.watched.insert(0..20 * PAGE);
+        space.registered.insert(0..20 * PAGE);
         for page in [3, 15] {
             space.table.set(page, Entry { returned: true, ..UNKNOWN });
         }

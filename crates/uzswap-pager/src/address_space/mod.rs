@@ -1,4 +1,5 @@
-//! An address space of a program: what of it is watched, where its pages are, and the helper in it.
+//! An address space of a program: what of it is registered, where its pages are, and the helper in
+//! it.
 //!
 //! - P1: a page whose place is staging or the store is missing in the program; its next touch is
 //!   told by the userfaultfd. A page whose place is the program is there, or is zero.
@@ -43,20 +44,20 @@ use never_evicted::Words;
 pub(crate) use never_evicted::leave_words_of_threads;
 use pinned::Pinned;
 pub(crate) use refused::Way;
-use registration::Looks;
-pub(crate) use registration::{Look, watch};
+use registration::ScanState;
+pub(crate) use registration::{Look, register};
 use staging::Staging;
-pub(crate) use staging::{STAGING_BYTES, TRAY_PAGES, Tray};
+pub(crate) use staging::{BATCH_PAGES, Batch, STAGING_BYTES};
 pub(crate) use write_protect::AdviceAtFork;
 use write_protect::{Forks, LastAdvice, Prepared, Reports};
 
 use crate::admission::peer::Peer;
 use crate::fork::group::Member;
 use crate::page_table::{Entry, HEAT_MAX, PageTable, Place, UNKNOWN};
-use crate::policy::clock::Hand;
+use crate::policy::clock::ClockHand;
 use crate::policy::readahead::{FreshStreams, Streams};
 use crate::policy::refaults::Refaults;
-use crate::range_set::Ranges;
+use crate::range_set::RangeSet;
 use crate::sched::source_mix::SourceMix;
 use crate::target::helper::{Command, Helper};
 use crate::target::procfs::{ProcessFiles, Size, has_locked_memory, number_in_namespace};
@@ -69,14 +70,14 @@ use uzswap_sys::userfaultfd::Userfaultfd;
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
-/// Children that may join a process of which nothing was watched when it forked: for each, all that
-/// it has is protected. Others run unmanaged.
+/// Children that may join a process of which nothing was registered when it forked: for each, all
+/// that it has is protected. Others run unmanaged.
 const JOINS_AT_ONCE: u32 = 1024;
 const JOINS_EACH_SECOND: u32 = 128;
 
 /// An address space.
 #[derive(Debug)]
-pub(crate) struct Space {
+pub(crate) struct AddressSpace {
     pub(crate) pid: Option<u32>,
     /// The process, where it is known.
     pub(crate) peer: Option<Arc<Peer>>,
@@ -91,15 +92,15 @@ pub(crate) struct Space {
     helper: Option<Arc<Helper>>,
     pub(crate) table: PageTable,
     /// Registered with the userfaultfd.
-    pub(crate) watched: Ranges,
+    pub(crate) registered: RangeSet,
     /// Never to be moved: staging, the helper's stack, the page of identity.
-    pub(crate) own: Ranges,
-    /// Not to be moved for now, [`Space::own`] among it: locked, sealed.
-    left: Ranges,
+    pub(crate) own: RangeSet,
+    /// Not to be moved for now, [`AddressSpace::own`] among it: locked, sealed.
+    left: RangeSet,
     /// Locked mappings of it (mlock), as far as the kernel refused to move them.
-    locked: Ranges,
+    locked: RangeSet,
     lazy_looks: LazyLooks,
-    /// Pages that are in [`Space::left`] because the kernel holds them for I/O.
+    /// Pages that are in [`AddressSpace::left`] because the kernel holds them for I/O.
     pinned: Pinned,
     /// Whether the kernel refused the last move for want of memory or of mappings (ENOMEM).
     has_no_memory: bool,
@@ -109,32 +110,32 @@ pub(crate) struct Space {
     words: Words,
     /// Arguments are among them.
     knows_arguments: bool,
-    /// That was asked for of all that is watched.
+    /// That was asked for of all that is registered.
     knows_words: bool,
     /// The program has said that it drops this, and may not have done so yet (P4).
-    removing: Ranges,
+    removing: RangeSet,
     /// Where something was moved to since all that was told was read: each of them.
-    moved_in: Ranges,
-    /// Parts of that where memory was known to be watched before, of whose end was not told yet.
-    untold: Ranges,
+    moved_in: RangeSet,
+    /// Parts of that where memory was known to be registered before, of whose end was not told yet.
+    untold: RangeSet,
     /// Parts of that whose end may have been told, as they were told to be unmapped: or that was
     /// what was there before, and it is to be told that this has moved on.
-    departed: Ranges,
+    departed: RangeSet,
     /// Parts of that which were told to be unmapped, in one go each, which was taken to be of what
-    /// was there before, as something is there that is watched.
-    doubted: Vec<Ranges>,
-    /// What was known of pages there before, and which of them were watched.
+    /// was there before, as something is there that is registered.
+    doubted: Vec<RangeSet>,
+    /// What was known of pages there before, and which of them were registered.
     elder: BTreeMap<u64, Entry>,
-    elder_watched: Ranges,
+    elder_registered: RangeSet,
     staging: Staging,
     command: Option<Command>,
     commands: u32,
-    /// What the last command did, and the tray whose memory it gives back.
+    /// What the last command did, and the batch whose memory it gives back.
     collected: Moved,
     dropping: Option<usize>,
-    hand: Hand,
+    hand: ClockHand,
     files: Option<Arc<ProcessFiles>>,
-    pub(crate) looks: Looks,
+    pub(crate) looks: ScanState,
     forks: Forks,
     /// Of a child: inherited of its parent, at first.
     advice: Option<LastAdvice>,
@@ -144,19 +145,19 @@ pub(crate) struct Space {
     /// Of a child, once it was asked.
     doubt: Option<Doubt>,
     /// Evicted pages whose content is not known, until the kernel poisons them.
-    poison_later: Ranges,
+    poison_later: RangeSet,
     /// Some of its pages may be another process's as well.
-    pub(crate) family: Option<Member>,
-    /// When it came into the family.
+    pub(crate) group: Option<Member>,
+    /// When it came into the group.
     joined: Option<Joined>,
     /// It is a child, and its process is expected to make itself known.
     expected: bool,
-    /// What is watched is protected from being written to unasked, where it may be another's.
+    /// What is registered is protected from being written to unasked, where it may be another's.
     pub(crate) protects: bool,
-    /// Some of what is not watched yet may be another process's as well.
-    shares_unwatched: bool,
+    /// Some of what is not registered yet may be another process's as well.
+    shares_unregistered: bool,
     /// To be protected still, which the kernel refuses while mappings change.
-    to_protect: Ranges,
+    to_protect: RangeSet,
     /// It was protected for the fork that it is about to do.
     prepared: Option<Prepared>,
     shared: Shared,
@@ -184,14 +185,14 @@ pub(crate) struct Space {
     pub(crate) joins: Bucket,
 }
 
-impl Space {
+impl AddressSpace {
     /// A space whose process is known or not yet.
-    pub(crate) fn new(uffd: Userfaultfd, pid: Option<u32>) -> Space {
-        Space::with(Arc::new(uffd), pid)
+    pub(crate) fn new(uffd: Userfaultfd, pid: Option<u32>) -> AddressSpace {
+        AddressSpace::with(Arc::new(uffd), pid)
     }
 
-    fn with(uffd: Arc<Userfaultfd>, pid: Option<u32>) -> Space {
-        Space {
+    fn with(uffd: Arc<Userfaultfd>, pid: Option<u32>) -> AddressSpace {
+        AddressSpace {
             pid,
             peer: None,
             forked_by: None,
@@ -201,10 +202,10 @@ impl Space {
             uffd,
             helper: None,
             table: PageTable::default(),
-            watched: Ranges::default(),
-            own: Ranges::default(),
-            left: Ranges::default(),
-            locked: Ranges::default(),
+            registered: RangeSet::default(),
+            own: RangeSet::default(),
+            left: RangeSet::default(),
+            locked: RangeSet::default(),
             lazy_looks: LazyLooks::new(Instant::now()),
             pinned: Pinned::new(Instant::now()),
             has_no_memory: false,
@@ -212,33 +213,33 @@ impl Space {
             words: Words::default(),
             knows_arguments: false,
             knows_words: false,
-            removing: Ranges::default(),
-            moved_in: Ranges::default(),
-            untold: Ranges::default(),
-            departed: Ranges::default(),
+            removing: RangeSet::default(),
+            moved_in: RangeSet::default(),
+            untold: RangeSet::default(),
+            departed: RangeSet::default(),
             doubted: Vec::new(),
             elder: BTreeMap::new(),
-            elder_watched: Ranges::default(),
+            elder_registered: RangeSet::default(),
             staging: Staging::new(),
             command: None,
             commands: 0,
             collected: Moved::default(),
             dropping: None,
-            hand: Hand::default(),
+            hand: ClockHand::default(),
             files: None,
-            looks: Looks::default(),
+            looks: ScanState::default(),
             forks: Forks::new(),
             advice: None,
             reports: Reports::default(),
             undecided: None,
             doubt: None,
-            poison_later: Ranges::default(),
-            family: None,
+            poison_later: RangeSet::default(),
+            group: None,
             joined: None,
             expected: false,
             protects: false,
-            shares_unwatched: false,
-            to_protect: Ranges::default(),
+            shares_unregistered: false,
+            to_protect: RangeSet::default(),
             prepared: None,
             shared: Shared::default(),
             copies: Copies::default(),
@@ -259,15 +260,19 @@ impl Space {
 
     /// A space of no process, without a userfaultfd.
     #[cfg(test)]
-    pub(crate) fn of_nothing() -> Space {
+    pub(crate) fn of_nothing() -> AddressSpace {
         let nothing = std::fs::File::open("/dev/null").unwrap();
-        Space::new(Userfaultfd::from_fd(nothing.into()), None)
+        AddressSpace::new(Userfaultfd::from_fd(nothing.into()), None)
     }
 
     /// The space of a child that was forked with this userfaultfd. A secret identifies its process.
-    pub(crate) fn of_child(uffd: Arc<Userfaultfd>, parent: &Space, secret: [u8; 16]) -> Space {
+    pub(crate) fn of_child(
+        uffd: Arc<Userfaultfd>,
+        parent: &AddressSpace,
+        secret: [u8; 16],
+    ) -> AddressSpace {
         let identity = Identity::of_child(&parent.identity, secret);
-        Space { identity, forked_by: parent.root(), ..Space::with(uffd, None) }
+        AddressSpace { identity, forked_by: parent.root(), ..AddressSpace::with(uffd, None) }
     }
 
     /// Its process, or the last known one before it.
@@ -308,14 +313,14 @@ impl Space {
         self.forget_secret();
         let shared = std::mem::take(&mut self.expected).then_some(self.shared.bytes);
         self.helper = Some(Arc::new(helper));
-        self.shares_all(self.protects && self.watched != Ranges::default());
+        self.shares_all(self.protects && self.registered != RangeSet::default());
         // Some of it may be in its own count by now, as it has written to it.
         self.shared.bytes = self.shared.bytes.min(shared.unwrap_or(u64::MAX));
-        if self.joined.is_some() && self.watched != Ranges::default() {
+        if self.joined.is_some() && self.registered != RangeSet::default() {
             // What its parent's supervisor knew may be newer than the fork: some of it may not be
-            // watched here, and a page that leaves such memory is lost.
-            self.watched = Ranges::default();
-            self.watch_and(false, release)?;
+            // registered here, and a page that leaves such memory is lost.
+            self.registered = RangeSet::default();
+            self.register_and(false, release)?;
         }
         Ok(())
     }
@@ -376,15 +381,15 @@ impl Space {
     fn hold_stopped(&mut self, helper: &Helper, held: bool) -> bool {
         // What it begins from now on has no pages.
         self.take_back(0..u64::MAX);
-        let tray = self.command.as_ref().and_then(|command| command.tray);
+        let batch = self.command.as_ref().and_then(|command| command.batch);
         let is_remap = self.command.as_ref().is_some_and(|command| command.work == work::REMAP);
         if is_remap && !held {
             if !helper.take_from_work() {
                 return false; // it is in mremap, or about to be
             }
-        } else if let (Some(tray), false) = (tray, held) {
+        } else if let (Some(batch), false) = (batch, held) {
             // It may be about to move some: none are moved to what is not registered.
-            if self.uffd.unregister(helper.tray_at(tray)).is_err() {
+            if self.uffd.unregister(helper.batch_at(batch)).is_err() {
                 return false;
             }
         }
@@ -471,10 +476,10 @@ impl Space {
     }
 
     /// Mappings with each of these flags.
-    fn mappings_with<const N: usize>(&self, wanted: [&str; N]) -> io::Result<[Ranges; N]> {
+    fn mappings_with<const N: usize>(&self, wanted: [&str; N]) -> io::Result<[RangeSet; N]> {
         match &self.files {
             Some(files) => files.mappings_with(wanted),
-            None => Ok([const { Ranges::new() }; N]),
+            None => Ok([const { RangeSet::new() }; N]),
         }
     }
 
@@ -515,14 +520,14 @@ impl Space {
     /// Memory of what is known, in bytes, about.
     pub(crate) fn bytes(&self) -> usize {
         let sets = [
-            &self.watched,
+            &self.registered,
             &self.own,
             &self.left,
             &self.removing,
             &self.moved_in,
             &self.untold,
             &self.departed,
-            &self.elder_watched,
+            &self.elder_registered,
             &self.to_protect,
         ];
         let sets = sets.iter().map(|set| set.bytes()).sum::<usize>() + self.words.bytes();

@@ -4,8 +4,8 @@ use std::io;
 use std::ops::Range;
 use std::time::Instant;
 
-use super::staging::TRAY_PAGES;
-use super::{PAGE, Space};
+use super::staging::BATCH_PAGES;
+use super::{AddressSpace, PAGE};
 use crate::page_table::{Entry, Place, UNKNOWN};
 use crate::policy::clock::{Answer, Known};
 use crate::target::helper::{Command, Helper, MoveRun, add_page};
@@ -20,27 +20,27 @@ pub(crate) struct Moved {
     pub(crate) offered: usize,
     /// Pages that are not the program's alone, or may not be: the first, and how many.
     pub(crate) shared: Vec<(u64, usize)>,
-    /// Pages that were refused: not all of one mapping, or not with the rights of the tray.
+    /// Pages that were refused: not all of one mapping, or not with the rights of the batch.
     pub(crate) refused: Vec<(u64, usize)>,
     /// An address where something else may have been moved (P5).
     pub(crate) astray: Option<u64>,
 }
 
-impl Space {
+impl AddressSpace {
     /// Tells the helper to move `most` pages aside, those that the hand comes to next, or, where
-    /// `alone`, those of them that no other process has; and to give the memory of a tray back that
-    /// is in the store. `false` where there is nothing of either. The caller has called
+    /// `alone`, those of them that no other process has; and to give the memory of a batch back
+    /// that is in the store. `false` where there is nothing of either. The caller has called
     /// [`super::leave_words_of_threads`], has the helper do it, without the lock, and then calls
-    /// [`Space::dropped`].
+    /// [`AddressSpace::dropped`].
     pub(crate) fn give_move(&mut self, most: usize, alone: bool) -> io::Result<bool> {
         let (Some(helper), None) = (self.helper(), &self.command) else { return Ok(false) };
-        let mut tray = (most > 0 && self.may_move()).then(|| self.staging.empty.pop()).flatten();
-        let runs = tray.map_or(Ok(Vec::new()), |tray| self.next_pages(tray, most, alone));
+        let mut batch = (most > 0 && self.may_move()).then(|| self.staging.empty.pop()).flatten();
+        let runs = batch.map_or(Ok(Vec::new()), |batch| self.next_pages(batch, most, alone));
         if runs.as_ref().map_or(true, Vec::is_empty) {
-            self.staging.empty.extend(tray.take());
+            self.staging.empty.extend(batch.take());
         }
         let runs = runs?;
-        Ok(self.give(&helper, work::MOVE, tray.map(|tray| (tray, READ_WRITE)), runs))
+        Ok(self.give(&helper, work::MOVE, batch.map(|batch| (batch, READ_WRITE)), runs))
     }
 
     /// Tells the helper to make pages exclusive that a forked process shares, and to move them. The
@@ -62,11 +62,11 @@ impl Space {
             return false;
         }
         let (Some(helper), None) = (self.helper(), &self.command) else { return false };
-        let Some(tray) = self.staging.empty.pop() else { return false };
-        let first = tray * TRAY_PAGES;
+        let Some(batch) = self.staging.empty.pop() else { return false };
+        let first = batch * BATCH_PAGES;
         let mut runs: Vec<MoveRun> = Vec::new();
         let pages = wanted.iter().flat_map(|&(page, count)| page..page + count as u64);
-        let pages = pages.filter(|&page| self.is_here(page)).take(TRAY_PAGES);
+        let pages = pages.filter(|&page| self.is_here(page)).take(BATCH_PAGES);
         for (page, staged) in pages.zip(first..) {
             match is_by_page {
                 true => runs.push(MoveRun::new(page, staged)),
@@ -74,7 +74,7 @@ impl Space {
             }
         }
         if runs.is_empty() {
-            self.staging.empty.push(tray);
+            self.staging.empty.push(batch);
             return self.give(&helper, work::MOVE, None, runs);
         }
         if self.protects {
@@ -83,7 +83,7 @@ impl Space {
                 let _ = self.uffd.write_unprotect(run.addresses(), true);
             }
         }
-        self.give(&helper, work::OWN_AND_MOVE, Some((tray, rights)), runs)
+        self.give(&helper, work::OWN_AND_MOVE, Some((batch, rights)), runs)
     }
 
     /// Whether a page is in the program, as far as is known, and is none that never leaves.
@@ -92,7 +92,7 @@ impl Space {
         self.table.get(page).place == Place::Program
             && !self.removing.contains(address)
             && !self.words.contains(address)
-            && self.watched.has_some_of(&(address..address + PAGE))
+            && self.registered.has_some_of(&(address..address + PAGE))
     }
 
     /// Likewise, and it was not found to stay.
@@ -100,7 +100,7 @@ impl Space {
         self.is_here(page) && !self.left.contains(page * PAGE)
     }
 
-    /// Gives a command that fills a tray, which then has these rights.
+    /// Gives a command that fills a batch, which then has these rights.
     pub(super) fn give(
         &mut self,
         helper: &Helper,
@@ -113,10 +113,11 @@ impl Space {
             return false;
         }
         self.commands = self.commands.wrapping_add(1);
-        let others = |&(tray, rights): &(usize, Rights)| self.staging.rights[tray] != Some(rights);
+        let others =
+            |&(batch, rights): &(usize, Rights)| self.staging.rights[batch] != Some(rights);
         let anew = filled.filter(others).map(|(_, rights)| rights);
-        let tray = filled.map(|(tray, _)| tray);
-        let command = Command { number: self.commands, work, anew, tray, runs, drops };
+        let batch = filled.map(|(batch, _)| batch);
+        let command = Command { number: self.commands, work, anew, batch, runs, drops };
         helper.give(&command);
         self.command = Some(command);
         true
@@ -127,16 +128,17 @@ impl Space {
         self.knows_words && !self.is_about_to_fork()
     }
 
-    /// The helper has said that it is done: what came of it, and pages of a tray that is empty now.
+    /// The helper has said that it is done: what came of it, and pages of a batch that is empty
+    /// now.
     pub(crate) fn dropped(&mut self) -> (Moved, usize) {
         self.collect(false);
         let moved = std::mem::take(&mut self.collected);
         self.refaults.evict(moved.pages);
         match self.dropping.take() {
-            Some(tray) => {
-                self.staging.empty.push(tray);
-                self.told_pages -= self.staging.moved[tray] as i64;
-                (moved, self.staging.moved[tray])
+            Some(batch) => {
+                self.staging.empty.push(batch);
+                self.told_pages -= self.staging.moved[batch] as i64;
+                (moved, self.staging.moved[batch])
             }
             None => (moved, 0),
         }
@@ -173,7 +175,7 @@ impl Space {
     }
 
     /// The helper moves nothing more of its command: notes what it has moved, be it untold. A run
-    /// is moved from its first page on, into a tray that was empty. (Where a page was, there may
+    /// is moved from its first page on, into a batch that was empty. (Where a page was, there may
     /// be another by now.)
     pub(super) fn break_off(&mut self) -> io::Result<()> {
         let (Some(helper), Some(files)) = (self.helper.clone(), self.files.clone()) else {
@@ -259,28 +261,28 @@ impl Space {
             }
         }
         self.has_no_memory = has_no_memory && moved.pages == 0;
-        if let Some(tray) = command.tray {
+        if let Some(batch) = command.batch {
             if command.anew.is_some() {
                 let is_anew = self.helper.as_ref().is_some_and(|it| it.has_mapped_anew());
-                self.staging.rights[tray] = command.anew.filter(|_| is_anew && !is_remap);
+                self.staging.rights[batch] = command.anew.filter(|_| is_anew && !is_remap);
             }
-            self.staging.moved[tray] = moved.pages;
+            self.staging.moved[batch] = moved.pages;
             match moved.pages {
                 // The kernel has filled staging (mlockall): it gives that back first.
                 0 if is_in_the_way && self.staging.spent.is_none() => {
-                    self.staging.spent = Some(tray);
+                    self.staging.spent = Some(batch);
                 }
-                0 => self.staging.empty.push(tray),
-                _ => self.staging.filled.push_back(tray),
+                0 => self.staging.empty.push(batch),
+                _ => self.staging.filled.push_back(batch),
             }
         }
         self.collected = moved;
     }
 
-    /// Pages that the hand comes to next, as runs that go into a tray.
-    fn next_pages(&mut self, tray: usize, most: usize, alone: bool) -> io::Result<Vec<MoveRun>> {
+    /// Pages that the hand comes to next, as runs that go into a batch.
+    fn next_pages(&mut self, batch: usize, most: usize, alone: bool) -> io::Result<Vec<MoveRun>> {
         let Some(files) = &self.files else { return Ok(Vec::new()) };
-        let Space { hand, table, watched, left, removing, .. } = self;
+        let AddressSpace { hand, table, registered, left, removing, .. } = self;
         let resident = &mut |range| {
             let start = Instant::now();
             let (runs, to) = match alone {
@@ -289,10 +291,10 @@ impl Space {
             };
             Ok(Answer { runs, to, took: start.elapsed() })
         };
-        let known = Known { table, watched, left, removing };
+        let known = Known { table, registered, left, removing };
         let pages = hand.pick(most, known, resident, alone)?;
         let mut runs = Vec::new();
-        for (page, staged) in pages.into_iter().zip(tray * TRAY_PAGES..) {
+        for (page, staged) in pages.into_iter().zip(batch * BATCH_PAGES..) {
             add_page(&mut runs, page, staged);
         }
         Ok(runs)
@@ -306,12 +308,12 @@ mod tests {
     #[test]
     fn refused_moves_are_told_apart_by_their_errno() {
         let done = |work, moved, errno| {
-            let mut space = Space::of_nothing();
-            space.watched.insert(0..100 * PAGE);
+            let mut space = AddressSpace::of_nothing();
+            space.registered.insert(0..100 * PAGE);
             let mut run = MoveRun::new(10, 0);
             (run.count, run.moved) = (8, moved);
             let runs = vec![run];
-            let command = Command { number: 1, work, anew: None, tray: None, runs, drops: None };
+            let command = Command { number: 1, work, anew: None, batch: None, runs, drops: None };
             space.done(command, std::iter::once(errno));
             let stay: Vec<u64> = (10..18).filter(|page| !space.may_leave(*page)).collect();
             let has_no_memory = space.has_no_memory();

@@ -7,8 +7,8 @@ use std::io;
 use std::ops::Range;
 
 use super::PAGE;
-use crate::range_set::Ranges;
-use crate::{SpaceLock, lock};
+use crate::range_set::RangeSet;
+use crate::{SpaceHandle, lock};
 use uzswap_sys::process;
 
 /// How far the list of robust futexes of a thread and the word that is cleared at its end are from
@@ -30,11 +30,11 @@ const FOUND_MAX: usize = 4096;
 #[derive(Debug, Default)]
 pub(super) struct Words {
     /// All of them: those of `lasting`, and those that were found lately.
-    all: Ranges,
+    all: RangeSet,
     /// Of arguments, and of the word that is cleared when the first thread ends.
-    lasting: Ranges,
+    lasting: RangeSet,
     /// That were found since they last grew older.
-    found: Ranges,
+    found: RangeSet,
     /// Threads whose entries were looked at.
     looked_at: usize,
 }
@@ -71,7 +71,7 @@ impl Words {
         self.all.contains(address)
     }
 
-    pub(super) fn all(&self) -> &Ranges {
+    pub(super) fn all(&self) -> &RangeSet {
         &self.all
     }
 
@@ -89,11 +89,11 @@ impl Words {
 /// on the thread's stack, beside the list, which can be asked for. Such a page is left for a
 /// while: the next thread may have the same stack. So is one of a futex that is held: as a
 /// rule, it will be again. What is not found for some seconds is forgotten. A program can name any
-/// address: only memory that is watched would leave, and what is noted of it is bounded.
-pub(crate) fn leave_words_of_threads(space: &SpaceLock) {
+/// address: only memory that is registered would leave, and what is noted of it is bounded.
+pub(crate) fn leave_words_of_threads(space: &SpaceHandle) {
     let (files, looked_at) = {
         let mut space = lock(space);
-        space.knows_words = true; // of what is watched now
+        space.knows_words = true; // of what is registered now
         (space.files.clone(), space.words.looked_at)
     };
     let Some(files) = files else { return };
@@ -124,7 +124,7 @@ pub(crate) fn leave_words_of_threads(space: &SpaceLock) {
     space.words.looked_at = looked_at.wrapping_add(looks);
     for word in words {
         let pages = word.start / PAGE * PAGE..word.end.next_multiple_of(PAGE);
-        if space.watched.has_some_of(&pages) && space.words.insert_found(pages.clone()) {
+        if space.registered.has_some_of(&pages) && space.words.insert_found(pages.clone()) {
             space.left.insert(pages);
         }
     }

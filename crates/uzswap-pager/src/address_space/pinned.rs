@@ -7,8 +7,8 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use super::{PAGE, Space};
-use crate::range_set::Ranges;
+use super::{AddressSpace, PAGE};
+use crate::range_set::RangeSet;
 
 /// The pause before a try. It doubles up to the longer one while most pages are held still: a tenth
 /// of the time after which a program is ended, because no page can be evicted.
@@ -18,23 +18,23 @@ const PAUSE_MAX: Duration = Duration::from_millis(320);
 /// Pages that were refused since the last try.
 #[derive(Debug)]
 pub(super) struct Pinned {
-    pages: Ranges,
+    pages: RangeSet,
     since: Instant,
     pause: Duration,
     /// Pages of the last try, and how many were refused again.
-    tried: Ranges,
+    tried: RangeSet,
     again: u64,
 }
 
 impl Pinned {
     pub(super) fn new(now: Instant) -> Pinned {
-        let (pages, tried) = (Ranges::default(), Ranges::default());
+        let (pages, tried) = (RangeSet::default(), RangeSet::default());
         Pinned { pages, since: now, pause: PAUSE_MIN, tried, again: 0 }
     }
 
     /// The kernel refused a page.
     fn add(&mut self, page: Range<u64>, now: Instant) {
-        if self.pages == Ranges::default() {
+        if self.pages == RangeSet::default() {
             self.since = now;
         }
         self.again += u64::from(self.tried.contains(page.start));
@@ -42,8 +42,8 @@ impl Pinned {
     }
 
     /// The pages, if they are to be tried again by now; they are then forgotten.
-    fn take_due(&mut self, now: Instant) -> Option<Ranges> {
-        if self.pages == Ranges::default() || now.duration_since(self.since) < self.pause {
+    fn take_due(&mut self, now: Instant) -> Option<RangeSet> {
+        if self.pages == RangeSet::default() || now.duration_since(self.since) < self.pause {
             return None;
         }
         let tried: u64 = self.tried.iter().map(|part| (part.end - part.start) / PAGE).sum();
@@ -61,7 +61,7 @@ impl Pinned {
     }
 }
 
-impl Space {
+impl AddressSpace {
     /// A page is pinned: it stays until it is tried again.
     pub(super) fn stays_pinned(&mut self, page: u64) {
         let range = page * PAGE..(page + 1) * PAGE;
@@ -132,13 +132,14 @@ mod tests {
 
     #[test]
     fn pinned_pages_may_leave_again_and_others_stay() {
-        let mut space = Space::of_nothing();
-        space.watched.insert(0..100 * PAGE);
+        let mut space = AddressSpace::of_nothing();
+        space.registered.insert(0..100 * PAGE);
         space.stays(2 * PAGE..3 * PAGE); // locked
         space.own.insert(98 * PAGE..99 * PAGE);
         (10..20).for_each(|page| space.stays_pinned(page));
         space.words.insert_lasting(12 * PAGE..13 * PAGE);
-        let stay = |space: &Space| Vec::from_iter((0..100).filter(|page| !space.may_leave(*page)));
+        let stay =
+            |space: &AddressSpace| Vec::from_iter((0..100).filter(|page| !space.may_leave(*page)));
         space.try_pinned_again();
         assert_eq!(stay(&space), Vec::from_iter(std::iter::once(2).chain(10..20)));
         space.pinned.pause = Duration::ZERO;

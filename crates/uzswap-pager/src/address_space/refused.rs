@@ -1,7 +1,7 @@
 //! Pages that UFFDIO_MOVE refuses for their rights, and how these leave.
 //!
 //! The kernel moves pages between memory that can be written alone, with the same rights on both
-//! sides. So pages that can be executed, too, go to a tray with these rights. All others leave by
+//! sides. So pages that can be executed, too, go to a batch with these rights. All others leave by
 //! mremap(2) with MREMAP_DONTUNMAP: the mapping stays, registered and with its rights, and the
 //! pages are missing. UFFDIO_COPY brings them back, as it asks for no rights.
 //!
@@ -12,20 +12,20 @@
 use std::io;
 use std::ops::Range;
 
-use super::staging::TRAY_PAGES;
-use super::{PAGE, Space, pages};
-use crate::range_set::{Ranges, count};
+use super::staging::BATCH_PAGES;
+use super::{AddressSpace, PAGE, pages};
+use crate::range_set::{RangeSet, count};
 use crate::target::helper::{Command, Helper, MoveRun};
 use crate::target::procfs::has_locked_memory;
 use crate::target::vmas::{READ_WRITE, Rights};
 use uzswap_preload::protocol::work;
 use uzswap_sys::userfaultfd::Event;
 
-/// Runs that one command moves by mremap at most: each is a mapping of its own in the tray.
+/// Runs that one command moves by mremap at most: each is a mapping of its own in the batch.
 const REMAPPED_RUNS: usize = 64;
 
-/// Pages likewise: where the last one stays, each run ends before the tray does.
-const REMAPPED_PAGES: usize = TRAY_PAGES - 1;
+/// Pages likewise: where the last one stays, each run ends before the batch does.
+const REMAPPED_PAGES: usize = BATCH_PAGES - 1;
 
 /// How refused pages leave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,7 +56,7 @@ impl Way {
     pub(crate) const EXECUTABLE: Way = Way::Move(READ_WRITE | libc::PROT_EXEC as Rights);
 }
 
-impl Space {
+impl AddressSpace {
     /// Tells the helper to move refused pages, those that go this way: they are not among the
     /// `refused` ones any more. `false` where there are none.
     pub(crate) fn give_refused(
@@ -79,7 +79,7 @@ impl Space {
                         refused.push(numbered(&part));
                     }
                     Way::Own(_) | Way::Remap if self.members() > 1 => {
-                        let mut shared = Ranges::default();
+                        let mut shared = RangeSet::default();
                         shared.insert(part.clone());
                         for run in files.resident_alone(part)?.0 {
                             shared.remove(run.clone());
@@ -114,39 +114,39 @@ impl Space {
         Ok(())
     }
 
-    fn ask_locked(&self) -> io::Result<Ranges> {
+    fn ask_locked(&self) -> io::Result<RangeSet> {
         match self.thread.is_some_and(has_locked_memory) {
             true => self.mappings_with(["lo"]).map(|[locked]| locked),
-            false => Ok(Ranges::default()),
+            false => Ok(RangeSet::default()),
         }
     }
 
     /// Mappings that were locked when a move of theirs was refused last, and are still.
-    pub(super) fn still_locked(&mut self) -> &Ranges {
-        if self.locked != Ranges::default() {
+    pub(super) fn still_locked(&mut self) -> &RangeSet {
+        if self.locked != RangeSet::default() {
             self.locked = self.ask_locked().unwrap_or_default();
         }
         &self.locked
     }
 
     fn give_parts(&mut self, helper: &Helper, parts: Vec<Range<u64>>, way: Way) -> bool {
-        let Some(tray) = self.staging.empty.pop() else { return false };
+        let Some(batch) = self.staging.empty.pop() else { return false };
         let (runs_max, pages_max) = match way {
-            Way::Move(_) | Way::Own(_) => (TRAY_PAGES, TRAY_PAGES),
+            Way::Move(_) | Way::Own(_) => (BATCH_PAGES, BATCH_PAGES),
             Way::Remap | Way::RemapShared => (REMAPPED_RUNS, REMAPPED_PAGES),
         };
-        let runs = self.runs_of(parts, tray * TRAY_PAGES, runs_max, pages_max);
+        let runs = self.runs_of(parts, batch * BATCH_PAGES, runs_max, pages_max);
         if runs.is_empty() {
-            self.staging.empty.push(tray);
+            self.staging.empty.push(batch);
             return false;
         }
         match way {
             Way::Move(rights) | Way::Own(rights) => {
-                self.give(helper, work::MOVE, Some((tray, rights)), runs)
+                self.give(helper, work::MOVE, Some((batch, rights)), runs)
             }
             Way::Remap | Way::RemapShared => {
-                self.staging.rights[tray] = None; // it is to be one mapping
-                self.give(helper, work::REMAP, Some((tray, READ_WRITE)), runs)
+                self.staging.rights[batch] = None; // it is to be one mapping
+                self.give(helper, work::REMAP, Some((batch, READ_WRITE)), runs)
             }
         }
     }
@@ -184,7 +184,7 @@ impl Space {
         let Some(number) = helper.remapped_run() else { return false };
         let is_remap = command.work == work::REMAP;
         let Some(run) = command.runs.get(number).filter(|_| is_remap) else { return false };
-        // Before, it is one mapping to the end of the tray.
+        // Before, it is one mapping to the end of the batch.
         let staged = helper.staged_at(run.staged)..helper.staged_at(run.staged + run.count);
         let has_moved =
             files.mappings.end_of(staged.start).is_ok_and(|end| end == Some(staged.end));
@@ -244,7 +244,7 @@ impl Space {
 
     /// Of the pages that a run has moved by mremap, from `first` on: those that are in staging. The
     /// others were missing.
-    pub(super) fn staged_of(&self, run: &MoveRun, first: usize, end: usize) -> Option<Ranges> {
+    pub(super) fn staged_of(&self, run: &MoveRun, first: usize, end: usize) -> Option<RangeSet> {
         let (files, helper) = (self.files.as_ref()?, self.helper.as_ref()?);
         let staged = helper.staged_at(run.staged + first)..helper.staged_at(run.staged + end);
         files.pages_in(staged).ok() // an error where the process has ended
@@ -263,8 +263,8 @@ mod tests {
 
     #[test]
     fn a_run_is_of_one_mapping_and_of_pages_that_may_leave() {
-        let mut space = Space::of_nothing();
-        space.watched.insert(0..1000 * PAGE);
+        let mut space = AddressSpace::of_nothing();
+        space.registered.insert(0..1000 * PAGE);
         space.left.insert(5 * PAGE..6 * PAGE);
         let parts = vec![2 * PAGE..8 * PAGE, 8 * PAGE..10 * PAGE, 998 * PAGE..1002 * PAGE];
         let runs = |runs_max, pages_max| {

@@ -1,4 +1,4 @@
-//! What of a space is watched; of that, its arguments never leave.
+//! What of a space is registered; of that, its arguments never leave.
 
 use std::io;
 use std::ops::Range;
@@ -8,15 +8,15 @@ use std::time::{Duration, Instant};
 use super::inheritance::ForkAdvice;
 use super::never_evicted::LISTS;
 use super::write_protect::PROTECT_MAX;
-use super::{PAGE, Space, pages};
-use crate::range_set::{Ranges, count};
+use super::{AddressSpace, PAGE, pages};
+use crate::range_set::{RangeSet, count};
 use crate::target::procfs::{ProcessFiles, Size};
 use crate::target::vmas::Mapping;
-use crate::{SpaceLock, lock};
+use crate::{SpaceHandle, lock};
 use uzswap_sys::process;
 use uzswap_sys::userfaultfd::Userfaultfd;
 
-/// Where no more pages are resident of what may be a thread's stack, it is not watched: there is
+/// Where no more pages are resident of what may be a thread's stack, it is not registered: there is
 /// little to win, and each thread that ends would be held up to tell that it drops its stack.
 const STACK_PAGES: u64 = 16;
 
@@ -32,45 +32,46 @@ const LEFT_FOR: Duration = Duration::from_secs(5);
 
 /// Looks at the mappings of a space.
 #[derive(Debug, Default)]
-pub(crate) struct Looks {
+pub(crate) struct ScanState {
     /// It waits for one, or one goes on.
     is_awaited: bool,
     /// When the last one began, and what it took of a processor.
     began: Option<Instant>,
     took: Duration,
     /// Where mappings have changed since one began, while that goes on.
-    pub(super) changed: Option<Ranges>,
-    /// Size of the address space, in pages, when all of it was last watched, or less if it was less
-    /// since, or something was unmapped: what was mapped in its place may be as large.
-    watched_at_size: Option<u64>,
+    pub(super) changed: Option<RangeSet>,
+    /// Size of the address space, in pages, when all of it was last registered, or less if it was
+    /// less since, or something was unmapped: what was mapped in its place may be as large.
+    registered_at_size: Option<u64>,
 }
 
 /// Why one is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Look {
-    /// The address space is larger than it was when all of it was watched.
+    /// The address space is larger than it was when all of it was registered.
     Grown,
     /// It is not, so long after the last one.
     After(Duration),
 }
 
-impl Looks {
+impl ScanState {
     /// Why one is due where the address space has this size now, if none goes on: one after another
     /// may take one part in so many of the time at most.
     pub(crate) fn due(&mut self, size: Size, part: u32) -> Option<Look> {
-        self.watched_at_size = self.watched_at_size.map(|before| before.min(size.mapped));
+        self.registered_at_size = self.registered_at_size.map(|before| before.min(size.mapped));
         let Some(began) = self.began else { return (!self.is_awaited).then_some(Look::Grown) };
         let elapsed = began.elapsed();
         if self.is_awaited || elapsed < self.took * part {
             return None;
         }
-        let has_grown = self.watched_at_size != Some(size.mapped);
+        let has_grown = self.registered_at_size != Some(size.mapped);
         Some(if has_grown { Look::Grown } else { Look::After(elapsed) })
     }
 
-    /// So many pages that were watched are there no more.
+    /// So many pages that were registered are there no more.
     pub(super) fn unmapped(&mut self, pages: usize) {
-        self.watched_at_size = self.watched_at_size.map(|size| size.saturating_sub(pages as u64));
+        self.registered_at_size =
+            self.registered_at_size.map(|size| size.saturating_sub(pages as u64));
     }
 
     /// It waits for one.
@@ -84,8 +85,8 @@ impl Looks {
     }
 }
 
-/// A mapping, or parts of it, that is not watched.
-pub(super) struct Unwatched {
+/// A mapping, or parts of it, that is not registered.
+pub(super) struct Unregistered {
     mapping: Range<u64>,
     pub(super) parts: Vec<Range<u64>>,
     /// With so few pages resident it is not to be: it may be a thread's stack, or
@@ -93,20 +94,20 @@ pub(super) struct Unwatched {
     spared_pages: Option<u64>,
 }
 
-impl Space {
-    /// Watches all anonymous memory that is not watched yet.
-    pub(crate) fn watch(&mut self, release: &mut dyn FnMut(u32)) -> io::Result<()> {
+impl AddressSpace {
+    /// Registers all anonymous memory that is not registered yet.
+    pub(crate) fn register(&mut self, release: &mut dyn FnMut(u32)) -> io::Result<()> {
         // Threads have new stacks all the time.
-        self.watch_and(!self.has_threads(), release)
+        self.register_and(!self.has_threads(), release)
     }
 
     /// Likewise, where it may all be another process's as well.
-    pub(crate) fn watch_shared(&mut self, release: &mut dyn FnMut(u32)) -> io::Result<()> {
-        self.watch_and(true, release)
+    pub(crate) fn register_shared(&mut self, release: &mut dyn FnMut(u32)) -> io::Result<()> {
+        self.register_and(true, release)
     }
 
-    /// As [`Space::watch`]; what may be another's as well is protected, if it may be.
-    pub(super) fn watch_and(
+    /// As [`AddressSpace::register`]; what may be another's as well is protected, if it may be.
+    pub(super) fn register_and(
         &mut self,
         may_protect: bool,
         release: &mut dyn FnMut(u32),
@@ -118,30 +119,30 @@ impl Space {
         self.settle(release);
         self.register_identity();
         self.know_fork_advice();
-        let parts = self.unwatched(files.mappings.outside(&self.watched)?);
+        let parts = self.unregistered(files.mappings.outside(&self.registered)?);
         let mut registering = Registering::default();
         registering.register(&self.uffd, &files, parts)?;
         let registered = registering.in_order();
         let now = files.mappings.at(&registered)?;
-        self.watch_registered(registered, &now, may_protect);
+        self.note_registered(registered, &now, may_protect);
         Ok(())
     }
 
-    /// What of these mappings is not watched, and not to be left alone.
-    pub(super) fn unwatched(&mut self, mappings: Vec<Mapping>) -> Vec<Unwatched> {
+    /// What of these mappings is not registered, and not to be left alone.
+    pub(super) fn unregistered(&mut self, mappings: Vec<Mapping>) -> Vec<Unregistered> {
         if self.left_since.elapsed() > LEFT_FOR {
             self.words.grow_older();
             self.try_all_again();
         }
         let mut found = Vec::new();
         for mapping in mappings {
-            let parts = self.watched.outside(mapping.range.clone());
+            let parts = self.registered.outside(mapping.range.clone());
             let may_be_stack = mapping.is_above_guard && parts == [mapping.range.clone()];
             let spared_pages = match mapping.has_no_access {
                 true => Some(0),
                 false => may_be_stack.then_some(STACK_PAGES),
             };
-            found.push(Unwatched {
+            found.push(Unregistered {
                 parts: parts.into_iter().flat_map(|part| self.left.outside(part)).collect(),
                 mapping: mapping.range,
                 spared_pages,
@@ -151,37 +152,38 @@ impl Space {
     }
 
     /// Takes out what may not be what it seems, as something is untold: where something was moved
-    /// to, which by being watched would be taken for that ([`Space::unmapped`]); and mappings of
-    /// which some seems to be watched, as that may be what was there before, and has moved.
-    pub(super) fn leave_uncertain(&self, found: &mut Vec<Unwatched>) {
-        found.retain(|unwatched| !self.watched.has_some_of(&unwatched.mapping));
-        for Unwatched { parts, .. } in found {
+    /// to, which by being registered would be taken for that ([`AddressSpace::unmapped`]); and
+    /// mappings of which some seems to be registered, as that may be what was there before, and has
+    /// moved.
+    pub(super) fn leave_uncertain(&self, found: &mut Vec<Unregistered>) {
+        found.retain(|unregistered| !self.registered.has_some_of(&unregistered.mapping));
+        for Unregistered { parts, .. } in found {
             let outside = |part: Range<u64>| self.moved_in.outside(part);
             *parts = std::mem::take(parts).into_iter().flat_map(outside).collect();
         }
     }
 
-    /// Watches what was registered, if it is certain that it is still: by the mappings that there
+    /// Registers what was registered, if it is certain that it is still: by the mappings that there
     /// were since then. `false` where that is to be done again soon.
     ///
     /// A part may have had a hole when it was registered, where something else is now that is not.
-    /// A mapping is registered as a whole or not at all: what lies in one now is watched, where no
-    /// change since is untold.
-    pub(super) fn watch_registered(
+    /// A mapping is registered as a whole or not at all: what lies in one now is registered, where
+    /// no change since is untold.
+    pub(super) fn note_registered(
         &mut self,
         registered: Vec<Range<u64>>,
         now: &[Mapping],
         may_protect: bool,
     ) -> bool {
         if registered.is_empty() {
-            self.shares_unwatched = false;
+            self.shares_unregistered = false;
             return true;
         }
         if self.uffd.is_changing() {
             return false;
         }
         // Since it forked, all that was mapped is its own.
-        let is_shared = self.shares_unwatched && self.protects;
+        let is_shared = self.shares_unregistered && self.protects;
         let mut are_whole = true;
         let spared = (is_shared && may_protect).then(|| self.stacks()).flatten();
         let spared = spared.and_then(|stacks| self.not_to_protect(stacks));
@@ -195,11 +197,11 @@ impl Space {
                 for part in spared.iter().flat_map(|spared| spared.outside(part.clone())) {
                     self.to_protect.insert(part);
                 }
-                self.watched.insert(part);
+                self.registered.insert(part);
                 self.knows_words = false;
             }
         }
-        self.shares_unwatched &= !are_whole;
+        self.shares_unregistered &= !are_whole;
         if !std::mem::replace(&mut self.knows_arguments, true) {
             self.leave_arguments();
         }
@@ -209,7 +211,7 @@ impl Space {
     }
 
     /// Leaves arguments and environment where they are: to ps and others who read
-    /// /proc/PID/cmdline, a page that has left is not there. They are watched all the same: else
+    /// /proc/PID/cmdline, a page that has left is not there. They are registered all the same: else
     /// the kernel would split the mapping of the stack, whose size the C library tells by it.
     fn leave_arguments(&mut self) {
         let Some(range) = self.thread.and_then(process::arguments_of) else { return };
@@ -232,15 +234,15 @@ impl Space {
         self.left.insert(pages);
     }
 
-    /// The pages of a window that are watched in a row with `page`; that in any case. None more
+    /// The pages of a window that are registered in a row with `page`; that in any case. None more
     /// where it is in doubt what is there.
-    pub(crate) fn watched_around(&self, page: u64, window: Range<u64>) -> Range<u64> {
+    pub(crate) fn registered_around(&self, page: u64, window: Range<u64>) -> Range<u64> {
         let window = window.start * PAGE..window.end * PAGE;
         let is_doubted = self.doubted.iter().any(|doubted| doubted.has_some_of(&window));
         if is_doubted || self.has_doubt() {
             return page..page + 1;
         }
-        let mut parts = self.watched.within(window);
+        let mut parts = self.registered.within(window);
         parts.find(|part| part.contains(&(page * PAGE))).map_or(page..page + 1, pages)
     }
 
@@ -257,41 +259,42 @@ impl Space {
     }
 }
 
-/// As [`Space::watch`], of one that may have pages to serve meanwhile. The lock is held only to see
-/// what is not watched, and to note that it is: to register it may take milliseconds, where a
-/// thread that changes mappings does not get to run. What it does is not read meanwhile: of what
-/// is told to have moved to where it was unmapped, the kernel is asked whether it is registered.
-pub(crate) fn watch(space: &SpaceLock, release: &mut dyn FnMut(u32)) -> io::Result<()> {
+/// As [`AddressSpace::register`], of one that may have pages to serve meanwhile. The lock is held
+/// only to see what is not registered, and to note that it is: to register it may take
+/// milliseconds, where a thread that changes mappings does not get to run. What it does is not read
+/// meanwhile: of what is told to have moved to where it was unmapped, the kernel is asked whether
+/// it is registered.
+pub(crate) fn register(space: &SpaceHandle, release: &mut dyn FnMut(u32)) -> io::Result<()> {
     let (files, uffd, mut known, has_advice) = {
         let mut space = lock(space);
         space.looks.began = Some(Instant::now());
-        if space.shares_unwatched {
-            return space.watch(release); // nothing of before the fork may be missing
+        if space.shares_unregistered {
+            return space.register(release); // nothing of before the fork may be missing
         }
         let Some(files) = space.files.clone() else { return Ok(()) };
         space.register_identity();
-        (files, Arc::clone(&space.uffd), space.watched.clone(), space.has_fork_advice())
+        (files, Arc::clone(&space.uffd), space.registered.clone(), space.has_fork_advice())
     };
     let size = files.size().map(|size| size.mapped);
     // Where nothing is known yet, the large ones are registered first: they grow most.
-    let is_first = known == Ranges::default();
+    let is_first = known == RangeSet::default();
     let found = if is_first { files.mappings.large() } else { files.mappings.outside(&known) }?;
     let events = space.lock_events();
     let (protects, is_settled, is_all) = {
         let mut space = lock(space);
         // Where some went that was known, something else may have come meanwhile.
-        let is_all = known.iter().all(|part| space.watched.outside(part).is_empty());
+        let is_all = known.iter().all(|part| space.registered.outside(part).is_empty());
         let is_settled = !uffd.is_changing();
         if is_settled {
             space.settle(release);
-            space.looks.changed = Some(Ranges::default());
+            space.looks.changed = Some(RangeSet::default());
         }
         (space.protects, is_settled, is_all)
     };
     let mut registering = Registering::default();
     let mut register = |mappings| {
         let mut space = lock(space);
-        let mut parts = space.unwatched(mappings);
+        let mut parts = space.unregistered(mappings);
         if !is_settled {
             space.leave_uncertain(&mut parts);
         }
@@ -323,13 +326,13 @@ pub(crate) fn watch(space: &SpaceLock, release: &mut dyn FnMut(u32)) -> io::Resu
     let mut space = lock(space);
     let changed = space.looks.changed.take().unwrap_or_default();
     let (now, registered) = found?;
-    if space.shares_unwatched || space.protects != protects {
+    if space.shares_unregistered || space.protects != protects {
         return Ok(()); // it forks: what was registered is to be protected, too
     }
     let (gone, there): (Vec<Range<u64>>, Vec<Range<u64>>) =
         registered.into_iter().partition(|part| changed.has_some_of(part));
-    if space.watch_registered(there, &now, false) && gone.is_empty() {
-        space.looks.watched_at_size = size.filter(|_| is_all);
+    if space.note_registered(there, &now, false) && gone.is_empty() {
+        space.looks.registered_at_size = size.filter(|_| is_all);
     }
     Ok(())
 }
@@ -350,9 +353,9 @@ impl Registering {
         &mut self,
         uffd: &Userfaultfd,
         files: &ProcessFiles,
-        unwatched: Vec<Unwatched>,
+        unregistered: Vec<Unregistered>,
     ) -> io::Result<()> {
-        for Unwatched { mapping, parts, spared_pages } in unwatched {
+        for Unregistered { mapping, parts, spared_pages } in unregistered {
             let may_be_stack = spared_pages == Some(STACK_PAGES);
             let is_too_many = may_be_stack && self.has_too_many_stacks(files);
             let is_spared = spared_pages.is_some_and(|pages| {
@@ -366,7 +369,7 @@ impl Registering {
             }
             for part in parts {
                 // For write protection, too, from the start: to register it again before a fork
-                // would watch what is mapped there by then, and take it for what was.
+                // would register what is mapped there by then, and take it for what was.
                 match uffd.register(part.clone(), true, true) {
                     Ok(()) => self.registered.push(part),
                     // The part is gone, has another userfaultfd, or is of a special kind.
@@ -402,16 +405,16 @@ mod tests {
 
     #[test]
     fn what_is_mapped_where_something_was_unmapped_is_new() {
-        let mut looks = Looks { began: Some(Instant::now()), ..Looks::default() };
-        looks.watched_at_size = Some(100);
-        let has_grown = |looks: &mut Looks, mapped| {
+        let mut looks = ScanState { began: Some(Instant::now()), ..ScanState::default() };
+        looks.registered_at_size = Some(100);
+        let has_grown = |looks: &mut ScanState, mapped| {
             matches!(looks.due(Size { mapped, anonymous: 0, others: 0 }, 1), Some(Look::Grown))
         };
         assert!(!has_grown(&mut looks, 100) && has_grown(&mut looks, 101));
         looks.unmapped(10);
         assert!(!has_grown(&mut looks, 90) && has_grown(&mut looks, 100));
         // What was seen to be smaller before.
-        looks.watched_at_size = Some(100);
+        looks.registered_at_size = Some(100);
         assert!(!has_grown(&mut looks, 80) && has_grown(&mut looks, 100));
         looks.await_one();
         assert!(!has_grown(&mut looks, 100), "one is awaited");

@@ -1,20 +1,20 @@
-//! Staging: memory in the program to which its pages are moved, in trays, until they are stored.
+//! Staging: memory in the program to which its pages are moved, in batches, until they are stored.
 
 use std::collections::VecDeque;
 use std::io;
 
-use super::{PAGE, Space};
+use super::{AddressSpace, PAGE};
 use crate::page_table::{Entry, Place, UNKNOWN};
 use crate::target::vmas::{READ_WRITE, Rights};
 use uzswap::page::{PAGE_SIZE, Page};
 
 /// Pages that are moved by one command: the kernel flushes the TLB once for more than 33, and page
 /// by page below.
-pub(crate) const TRAY_PAGES: usize = 512;
+pub(crate) const BATCH_PAGES: usize = 512;
 
 /// Pages of a process that can be aside at once: 16 MiB.
-pub(crate) const STAGING_PAGES: usize = TRAYS * TRAY_PAGES;
-const TRAYS: usize = 8;
+pub(crate) const STAGING_PAGES: usize = BATCHES * BATCH_PAGES;
+const BATCHES: usize = 8;
 
 /// Bytes of staging: one page more, whose touch tells of a fork.
 pub(crate) const STAGING_BYTES: u64 = (STAGING_PAGES as u64 + 1) * PAGE_SIZE as u64;
@@ -26,25 +26,25 @@ const NOBODY: u64 = u64::MAX;
 #[derive(Debug)]
 pub(super) struct Staging {
     pub(super) owners: Owners,
-    /// Trays with pages, the oldest first.
+    /// Batches with pages, the oldest first.
     pub(super) filled: VecDeque<usize>,
-    /// Trays without.
+    /// Batches without.
     pub(super) empty: Vec<usize>,
     /// How many pages were moved to each when it was filled.
-    pub(super) moved: [usize; TRAYS],
+    pub(super) moved: [usize; BATCHES],
     /// The rights of each; none where parts of it may have others.
-    pub(super) rights: [Option<Rights>; TRAYS],
-    /// A tray of which all is in the store, and that has its memory still.
+    pub(super) rights: [Option<Rights>; BATCHES],
+    /// A batch of which all is in the store, and that has its memory still.
     pub(super) spent: Option<usize>,
 }
 
-/// By page of staging: the page of the program. A tray with none takes no memory.
+/// By page of staging: the page of the program. A batch with none takes no memory.
 #[derive(Debug, Default)]
-pub(super) struct Owners([Option<Box<OfTray>>; TRAYS]);
+pub(super) struct Owners([Option<Box<OfBatch>>; BATCHES]);
 
 #[derive(Debug)]
-struct OfTray {
-    pages: [u64; TRAY_PAGES],
+struct OfBatch {
+    pages: [u64; BATCH_PAGES],
     /// Those that are not nobody's.
     count: usize,
 }
@@ -52,48 +52,48 @@ struct OfTray {
 impl Owners {
     pub(super) fn set(&mut self, staged: u32, page: u64) {
         let staged = staged as usize;
-        let none = || Box::new(OfTray { pages: [NOBODY; TRAY_PAGES], count: 0 });
-        let tray = self.0[staged / TRAY_PAGES].get_or_insert_with(none);
-        let before = std::mem::replace(&mut tray.pages[staged % TRAY_PAGES], page);
-        tray.count += usize::from(before == NOBODY);
+        let none = || Box::new(OfBatch { pages: [NOBODY; BATCH_PAGES], count: 0 });
+        let batch = self.0[staged / BATCH_PAGES].get_or_insert_with(none);
+        let before = std::mem::replace(&mut batch.pages[staged % BATCH_PAGES], page);
+        batch.count += usize::from(before == NOBODY);
     }
 
     /// The owner, if there is one.
     fn get(&self, staged: u32) -> Option<u64> {
-        let tray = self.0[staged as usize / TRAY_PAGES].as_ref()?;
-        Some(tray.pages[staged as usize % TRAY_PAGES]).filter(|&owner| owner != NOBODY)
+        let batch = self.0[staged as usize / BATCH_PAGES].as_ref()?;
+        Some(batch.pages[staged as usize % BATCH_PAGES]).filter(|&owner| owner != NOBODY)
     }
 
     /// The owner, which it is no more; `None` where there is none.
     pub(super) fn take(&mut self, staged: u32) -> Option<u64> {
         let owner = self.get(staged)?;
         let staged = staged as usize;
-        let place = &mut self.0[staged / TRAY_PAGES];
-        let tray = place.as_mut()?;
-        tray.pages[staged % TRAY_PAGES] = NOBODY;
-        tray.count -= 1;
-        if tray.count == 0 {
+        let place = &mut self.0[staged / BATCH_PAGES];
+        let batch = place.as_mut()?;
+        batch.pages[staged % BATCH_PAGES] = NOBODY;
+        batch.count -= 1;
+        if batch.count == 0 {
             *place = None;
         }
         Some(owner)
     }
 
-    /// Pages of staging that have an owner, of one tray, and each owner.
-    fn of_tray(&self, tray: usize) -> impl Iterator<Item = (u32, u64)> {
-        let pages = self.0[tray].iter().flat_map(|tray| &tray.pages);
-        let first = (tray * TRAY_PAGES) as u32;
+    /// Pages of staging that have an owner, of one batch, and each owner.
+    fn of_batch(&self, batch: usize) -> impl Iterator<Item = (u32, u64)> {
+        let pages = self.0[batch].iter().flat_map(|batch| &batch.pages);
+        let first = (batch * BATCH_PAGES) as u32;
         (first..).zip(pages.copied()).filter(|(_, owner)| *owner != NOBODY)
     }
 
     /// Memory, in bytes, about.
     pub(super) fn bytes(&self) -> usize {
-        self.0.iter().flatten().count() * size_of::<OfTray>()
+        self.0.iter().flatten().count() * size_of::<OfBatch>()
     }
 }
 
-/// Pages of a tray that are to be stored.
+/// Pages of a batch that are to be stored.
 #[derive(Debug, Default)]
-pub(crate) struct Tray {
+pub(crate) struct Batch {
     pub(crate) number: usize,
     pub(crate) staged: Vec<StagedPage>,
 }
@@ -115,35 +115,35 @@ impl Staging {
         Staging {
             owners: Owners::default(),
             filled: VecDeque::new(),
-            empty: (0..TRAYS).rev().collect(),
-            moved: [0; TRAYS],
-            rights: [Some(READ_WRITE); TRAYS],
+            empty: (0..BATCHES).rev().collect(),
+            moved: [0; BATCHES],
+            rights: [Some(READ_WRITE); BATCHES],
             spent: None,
         }
     }
 }
 
-impl Space {
-    /// Trays with pages.
-    pub(crate) fn filled_trays(&self) -> usize {
+impl AddressSpace {
+    /// Batches with pages.
+    pub(crate) fn filled_batches(&self) -> usize {
         self.staging.filled.len()
     }
 
-    /// Takes the tray that was filled first, to store what is in it still.
-    pub(crate) fn take_oldest_tray(&mut self) -> Option<Tray> {
+    /// Takes the batch that was filled first, to store what is in it still.
+    pub(crate) fn take_oldest_batch(&mut self) -> Option<Batch> {
         let number = self.staging.filled.pop_front()?;
-        self.tray(number)
+        self.batch(number)
     }
 
-    /// Takes the tray that was filled last, likewise.
-    pub(crate) fn take_newest_tray(&mut self) -> Option<Tray> {
+    /// Takes the batch that was filled last, likewise.
+    pub(crate) fn take_newest_batch(&mut self) -> Option<Batch> {
         let number = self.staging.filled.pop_back()?;
-        self.tray(number)
+        self.batch(number)
     }
 
-    fn tray(&self, number: usize) -> Option<Tray> {
+    fn batch(&self, number: usize) -> Option<Batch> {
         let helper = self.helper.as_ref()?;
-        let staged = self.staging.owners.of_tray(number);
+        let staged = self.staging.owners.of_batch(number);
         let staged = staged
             .map(|(staged, owner)| StagedPage {
                 number: staged,
@@ -152,10 +152,10 @@ impl Space {
                 ahead: self.table.get(owner).ahead,
             })
             .collect();
-        Some(Tray { number, staged })
+        Some(Batch { number, staged })
     }
 
-    /// A page of a tray is in the store now; `false` where it has left the tray meanwhile.
+    /// A page of a batch is in the store now; `false` where it has left the batch meanwhile.
     pub(crate) fn stored(&mut self, staged: u32, slot: u32) -> bool {
         let Some(owner) = self.staging.owners.take(staged) else { return false };
         let entry = self.table.get(owner);
@@ -167,7 +167,7 @@ impl Space {
         true
     }
 
-    /// A page of a tray that was filled with zeros ahead of any touch, and is as it was filled, is
+    /// A page of a batch that was filled with zeros ahead of any touch, and is as it was filled, is
     /// taken back: the next touch fills it again.
     pub(crate) fn taken_back(&mut self, staged: u32) {
         let Some(owner) = self.staging.owners.take(staged) else { return };
@@ -178,8 +178,8 @@ impl Space {
         }
     }
 
-    /// A page of a tray that cannot be stored goes back to where it was, and is left there for a
-    /// while; `false` where it has left the tray meanwhile.
+    /// A page of a batch that cannot be stored goes back to where it was, and is left there for a
+    /// while; `false` where it has left the batch meanwhile.
     pub(crate) fn give_back(&mut self, staged: u32, content: &Page) -> io::Result<bool> {
         let Some(owner) = self.staging.owners.get(staged) else { return Ok(false) };
         if self.table.get(owner).place != Place::Staged(staged) {
@@ -196,23 +196,23 @@ impl Space {
         Ok(true)
     }
 
-    /// Puts a tray back that could not be emptied.
-    pub(crate) fn keep_tray(&mut self, number: usize) {
+    /// Puts a batch back that could not be emptied.
+    pub(crate) fn keep_batch(&mut self, number: usize) {
         self.staging.filled.push_back(number);
     }
 
-    /// All of a tray is in the store, or has gone back: its memory goes with the next command.
-    pub(crate) fn spend_tray(&mut self, number: usize) {
+    /// All of a batch is in the store, or has gone back: its memory goes with the next command.
+    pub(crate) fn drain_batch(&mut self, number: usize) {
         self.staging.spent = Some(number);
     }
 
-    /// Whether a tray's memory is to be given back.
-    pub(crate) fn has_spent_tray(&self) -> bool {
+    /// Whether a batch's memory is to be given back.
+    pub(crate) fn has_drained_batch(&self) -> bool {
         self.staging.spent.is_some()
     }
 
-    /// Whether one more tray can be filled.
-    pub(crate) fn has_empty_tray(&self) -> bool {
+    /// Whether one more batch can be filled.
+    pub(crate) fn has_empty_batch(&self) -> bool {
         !self.staging.empty.is_empty()
     }
 
@@ -226,8 +226,8 @@ impl Space {
 
     /// Pages of staging with pages of the program.
     pub(crate) fn pages_aside(&self) -> Vec<u32> {
-        let trays = (0..TRAYS).flat_map(|tray| self.staging.owners.of_tray(tray));
-        trays.map(|(staged, _)| staged).collect()
+        let batches = (0..BATCHES).flat_map(|batch| self.staging.owners.of_batch(batch));
+        batches.map(|(staged, _)| staged).collect()
     }
 
     /// Reads a page that is aside.
@@ -246,7 +246,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn owners_are_a_map_that_takes_memory_for_trays_in_use() {
+    fn owners_are_a_map_that_takes_memory_for_batches_in_use() {
         let (mut owners, mut twin) = (Owners::default(), BTreeMap::new());
         let mut state = 1_u64;
         for _ in 0..20_000 {
@@ -260,10 +260,10 @@ mod tests {
                 }
             }
         }
-        let all: Vec<(u32, u64)> = (0..TRAYS).flat_map(|tray| owners.of_tray(tray)).collect();
+        let all: Vec<(u32, u64)> = (0..BATCHES).flat_map(|batch| owners.of_batch(batch)).collect();
         assert_eq!(all, twin.into_iter().collect::<Vec<_>>());
         for (staged, owner) in all {
-            assert!(owners.bytes() >= TRAY_PAGES * 8);
+            assert!(owners.bytes() >= BATCH_PAGES * 8);
             assert_eq!(owners.take(staged), Some(owner));
         }
         assert_eq!(owners.bytes(), 0);

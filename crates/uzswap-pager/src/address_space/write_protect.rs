@@ -9,18 +9,18 @@ use super::inheritance::{ForkAdvice, Uncertain};
 use super::later_events::LaterEvents;
 use super::never_evicted::LISTS;
 use super::staging::STAGING_PAGES;
-use super::{PAGE, Space};
-use crate::fork::group::Family;
-use crate::range_set::{Ranges, count};
+use super::{AddressSpace, PAGE};
+use crate::fork::group::ForkGroup;
+use crate::range_set::{RangeSet, count};
 use uzswap_sys::process;
 
 /// What of the memory of a process that is about to fork is not protected.
 #[derive(Debug, Default)]
 pub(super) struct Prepared {
     /// Never: stacks of threads.
-    spared: Ranges,
+    spared: RangeSet,
     /// Not any more: it was touched since.
-    touched: Ranges,
+    touched: RangeSet,
 }
 
 /// Forks of a process, as it counts them.
@@ -121,7 +121,7 @@ pub(crate) enum AdviceAtFork {
 
 impl AdviceAtFork {
     /// Stacks of threads; `None` where nothing is known.
-    pub(crate) fn stacks(&self) -> Option<Ranges> {
+    pub(crate) fn stacks(&self) -> Option<RangeSet> {
         let last = match self {
             AdviceAtFork::Known(advice) => Some(advice),
             AdviceAtFork::Uncertain(uncertain) => uncertain.answers.last(),
@@ -130,7 +130,7 @@ impl AdviceAtFork {
     }
 }
 
-impl Space {
+impl AddressSpace {
     /// The advice that its fork went by, of which the event was just read.
     pub(crate) fn advice_at_fork(&mut self) -> AdviceAtFork {
         let was_reported = self.reports.take(Instant::now());
@@ -178,7 +178,7 @@ impl Space {
 
     /// A child has what its parent had, as long as it says nothing else before a fork of its own.
     pub(crate) fn inherit_advice(&mut self, of_parent: ForkAdvice) {
-        let ranges = ForkAdvice { not_copied: Ranges::new(), ..of_parent };
+        let ranges = ForkAdvice { not_copied: RangeSet::new(), ..of_parent };
         self.advice = Some(LastAdvice::new(ranges));
     }
 
@@ -197,10 +197,10 @@ impl Space {
 
     /// Has the program tell of a fork before where copies of all that it has would not fit into so
     /// much room, nor those of forks before whose children are not known yet; of each where some of
-    /// it is watched.
+    /// it is registered.
     pub(crate) fn have_forks_told(&mut self, resident_bytes: u64, room: u64) {
         let Some(helper) = &self.helper else { return };
-        if self.watched != Ranges::default() {
+        if self.registered != RangeSet::default() {
             return self.have_all_forks_told();
         }
         let fitting = copies_that_fit(resident_bytes, room);
@@ -209,8 +209,8 @@ impl Space {
         helper.have_forks_told(if is_told { from.try_into().unwrap_or(0) } else { 0 });
     }
 
-    /// Whether the fork that it tells of fits after all, where nothing is watched: of its children
-    /// so many are not known, and the others have ended or are counted.
+    /// Whether the fork that it tells of fits after all, where nothing is registered: of its
+    /// children so many are not known, and the others have ended or are counted.
     pub(crate) fn may_fork_untold(&mut self, unknown: u32, room: u64) -> bool {
         let Some(helper) = &self.helper else { return false };
         self.forks.have_known(helper.forks().saturating_sub(1 + unknown));
@@ -240,10 +240,10 @@ impl Space {
         is_filled
     }
 
-    /// Watches and protects what is to be so in both once it has forked, and asks what it takes to
-    /// know by then, when there is less time. No page leaves until it has.
+    /// Registers and protects what is to be so in both once it has forked, and asks what it takes
+    /// to know by then, when there is less time. No page leaves until it has.
     pub(crate) fn prepare_fork(&mut self, release: &mut dyn FnMut(u32)) {
-        let _ = self.watch(release); // what is not watched is not protected
+        let _ = self.register(release); // what is not registered is not protected
         let holds_at_fork = !self.has_threads();
         let advice = self.ask_fork_advice().ok();
         let stacks = advice.as_ref().map(|advice| advice.stacks.clone());
@@ -259,7 +259,7 @@ impl Space {
     }
 
     /// It has forked: what was to be protected, and is not; `None` where that was not prepared.
-    pub(crate) fn take_unprotected(&mut self) -> Option<Ranges> {
+    pub(crate) fn take_unprotected(&mut self) -> Option<RangeSet> {
         let prepared = self.prepared.take().filter(|_| self.is_about_to_fork())?;
         let mut rest = prepared.touched;
         self.to_protect.iter().for_each(|part| rest.insert(part));
@@ -268,10 +268,10 @@ impl Space {
 
     /// Without what is not to be protected, of which there may be more than before the fork: other
     /// threads run on.
-    pub(crate) fn without_spared(&self, mut rest: Ranges, stacks: Ranges) -> Ranges {
+    pub(crate) fn without_spared(&self, mut rest: RangeSet, stacks: RangeSet) -> RangeSet {
         match self.not_to_protect(stacks) {
             Some(spared) => spared.iter().for_each(|part| rest.remove(part)),
-            None => rest = Ranges::default(),
+            None => rest = RangeSet::default(),
         }
         rest
     }
@@ -283,24 +283,24 @@ impl Space {
     }
 
     /// It has pages in common with others, since a process forked that had so much resident.
-    pub(crate) fn joins(&mut self, family: &Family, resident_bytes: u64) {
+    pub(crate) fn joins(&mut self, group: &ForkGroup, resident_bytes: u64) {
         self.joined = Some(Joined { at: Instant::now(), resident_bytes });
-        self.shares_unwatched = true;
-        if self.family.is_none() {
-            self.family = Some(family.join());
+        self.shares_unregistered = true;
+        if self.group.is_none() {
+            self.group = Some(group.join());
             self.shared = Shared::default();
         }
         self.lends_all();
     }
 
     /// The processes that it has pages in common with, itself among them.
-    pub(crate) fn family(&self) -> Option<&Family> {
-        self.family.as_deref()
+    pub(crate) fn group(&self) -> Option<&ForkGroup> {
+        self.group.as_deref()
     }
 
     /// How many processes may have pages of it, itself among them.
     pub(crate) fn members(&self) -> u32 {
-        self.family().map_or(1, Family::members)
+        self.group().map_or(1, ForkGroup::members)
     }
 
     /// It is a child of whose process nothing is known yet.
@@ -315,8 +315,8 @@ impl Space {
     pub(crate) fn protect_all(
         &mut self,
         resident_bytes: u64,
-        stacks: Option<Ranges>,
-    ) -> Option<Ranges> {
+        stacks: Option<RangeSet>,
+    ) -> Option<RangeSet> {
         // At a fork, before the child is known.
         let members = self.members().max(2);
         let copies_bytes = resident_bytes * u64::from(members);
@@ -324,16 +324,16 @@ impl Space {
             return None;
         }
         let spared = self.not_to_protect(stacks?)?;
-        let mut rest = Ranges::default();
-        for part in self.watched.iter() {
+        let mut rest = RangeSet::default();
+        for part in self.registered.iter() {
             spared.outside(part).into_iter().for_each(|part| rest.insert(part));
         }
         self.protect_rest(&rest);
         Some(spared)
     }
 
-    /// As [`Space::protect_all`], where all but the rest was protected before the fork.
-    pub(crate) fn protect_rest(&mut self, rest: &Ranges) {
+    /// As [`AddressSpace::protect_all`], where all but the rest was protected before the fork.
+    pub(crate) fn protect_rest(&mut self, rest: &RangeSet) {
         rest.iter().for_each(|part| self.to_protect.insert(part));
         self.protects = true;
         self.protect(PROTECT_MAX);
@@ -363,14 +363,14 @@ impl Space {
 
     /// Stacks of threads that there are, or were: mappings of their own since Linux 6.7 (MAP_STACK:
     /// no huge pages). `None` where that is not known.
-    pub(crate) fn stacks(&self) -> Option<Ranges> {
+    pub(crate) fn stacks(&self) -> Option<RangeSet> {
         self.thread?;
         self.mappings_with(["nh"]).ok().map(|[stacks]| stacks)
     }
 
     /// What must not be protected, as [`super::leave_words_of_threads`] says; `None` where that is
     /// not known. A stack is spared without a thread, too: one may come before it is protected.
-    pub(super) fn not_to_protect(&self, stacks: Ranges) -> Option<Ranges> {
+    pub(super) fn not_to_protect(&self, stacks: RangeSet) -> Option<RangeSet> {
         if !self.has_threads() {
             return Some(stacks);
         }
@@ -395,16 +395,16 @@ impl Space {
 
     /// Nobody has pages of it any more.
     pub(crate) fn shares_no_more(&mut self) {
-        self.family = None;
+        self.group = None;
         self.shared = Shared::default();
         if self.is_about_to_fork() {
             return; // it is protected for that
         }
-        self.to_protect = Ranges::default();
+        self.to_protect = RangeSet::default();
         self.prepared = None;
         if std::mem::take(&mut self.protects) {
             // What stays protected as mappings change is asked for.
-            self.watched.iter().for_each(|part| drop(self.uffd.write_unprotect(part, true)));
+            self.registered.iter().for_each(|part| drop(self.uffd.write_unprotect(part, true)));
         }
     }
 
@@ -413,7 +413,7 @@ impl Space {
     /// who waits is to look again.
     pub(crate) fn let_write(&mut self, page: u64, most: usize) -> Range<u64> {
         let window = self.writes.window(page, most);
-        let tries = [self.watched_around(page, window), page..page + 1];
+        let tries = [self.registered_around(page, window), page..page + 1];
         let may_be_written = |pages: &Range<u64>| {
             self.uffd.write_unprotect(pages.start * PAGE..pages.end * PAGE, false).is_ok()
         };
@@ -449,7 +449,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::address_space::handle::{SharedSpace, lock};
+    use crate::address_space::handle::{SharedAddressSpace, lock};
     use crate::sched::priority::AllTurns;
     use crate::target::procfs::ProcessFiles;
 
@@ -457,12 +457,12 @@ mod tests {
     fn children_of_a_process_that_has_ended_have_what_was_known_last() {
         for is_locked in [true, false] {
             let mut process = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
-            let mut space = Space::of_nothing();
+            let mut space = AddressSpace::of_nothing();
             space.files = Some(Arc::new(ProcessFiles::of_thread(process.id()).unwrap()));
-            let space = SharedSpace::new(space, Arc::new(AllTurns::of(1)));
+            let space = SharedAddressSpace::new(space, Arc::new(AllTurns::of(1)));
             match is_locked {
-                true => lock(&space).watch(&mut |_| {}).unwrap(),
-                false => super::super::watch(&space, &mut |_| {}).unwrap(),
+                true => lock(&space).register(&mut |_| {}).unwrap(),
+                false => super::super::register(&space, &mut |_| {}).unwrap(),
             }
             process.kill().unwrap();
             process.wait().unwrap();
@@ -478,16 +478,16 @@ mod tests {
 
     #[test]
     fn children_of_an_unknown_process_have_what_it_inherited() {
-        let mut space = Space::of_nothing();
+        let mut space = AddressSpace::of_nothing();
         let page = |number| {
-            let mut page = Ranges::new();
+            let mut page = RangeSet::new();
             page.insert(number * PAGE..(number + 1) * PAGE);
             page
         };
         let of_parent = ForkAdvice { not_copied: page(0), wiped: page(1), stacks: page(2) };
         space.inherit_advice(of_parent.clone());
         let AdviceAtFork::Uncertain(of) = space.advice_at_fork() else { panic!() };
-        assert_eq!(of.answers, [ForkAdvice { not_copied: Ranges::new(), ..of_parent }]);
+        assert_eq!(of.answers, [ForkAdvice { not_copied: RangeSet::new(), ..of_parent }]);
     }
 
     #[test]

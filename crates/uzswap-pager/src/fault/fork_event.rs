@@ -8,23 +8,23 @@ use std::time::{Duration, Instant};
 use rustix::process::{Resource, getrlimit};
 
 use super::handshake::leaves_spare_files;
-use super::{PAGE, Server};
+use super::{FaultServer, PAGE};
 use crate::account::outsiders::{Outsider, same_program_above};
-use crate::address_space::{AdviceAtFork, FirstMessage, ForkAdvice, Space};
-use crate::fork::group::Family;
+use crate::address_space::{AddressSpace, AdviceAtFork, FirstMessage, ForkAdvice};
+use crate::fork::group::ForkGroup;
 use crate::messages::log;
 use crate::page_table::{Entry, Place, UNKNOWN};
-use crate::range_set::Ranges;
+use crate::range_set::RangeSet;
 use crate::run_dir::random_bytes;
 use crate::target::procfs::children_of;
-use crate::{SpaceLock, lock, too_many_files};
+use crate::{SpaceHandle, lock, too_many_files};
 use uzswap_sys::process;
 use uzswap_sys::userfaultfd::{Event, Userfaultfd};
 
 /// A fork that may be told before what other threads of the parent had done to the mappings. As
 /// long, nothing of the child is answered.
 #[derive(Debug)]
-pub(super) struct Overtaking {
+pub(super) struct PendingFork {
     child: u32,
     parent: Arc<Userfaultfd>,
     since: Instant,
@@ -34,12 +34,12 @@ pub(super) struct Overtaking {
 #[derive(Debug)]
 pub(super) enum Kin {
     /// The nearest that is managed, and processes without a helper between the two.
-    Managed(SpaceLock, Vec<u32>),
+    Managed(SpaceHandle, Vec<u32>),
     /// None above it is managed.
     Outsider(Arc<Outsider>),
 }
 
-/// Descriptors that a process without a helper takes, in a family.
+/// Descriptors that a process without a helper takes, in a group.
 const OUTSIDER_FILES: u64 = 8;
 
 /// The part of all descriptors that children without a helper of one process may take, and how many
@@ -53,9 +53,9 @@ const CANDIDATES_MAX: usize = 64;
 /// How long that may be.
 const OVERTAKING_FOR: Duration = Duration::from_millis(100);
 
-impl Server {
-    /// Relatives of a process that was forked before its parent was watched; `None` where it has no
-    /// memory in common with any that is known.
+impl FaultServer {
+    /// Relatives of a process that was forked before its parent was registered; `None` where it has
+    /// no memory in common with any that is known.
     ///
     /// # Errors
     ///
@@ -86,15 +86,15 @@ impl Server {
         }
     }
 
-    fn managed_process(&self, pid: u32) -> Option<SpaceLock> {
+    fn managed_process(&self, pid: u32) -> Option<SpaceHandle> {
         self.spaces.values().find(|space| lock(space).pid == Some(pid)).cloned()
     }
 
     /// A process whose parent has ended, or cannot be read, has pages in common with those that
     /// were forked of the same program.
-    fn managed_with_program_of(&self, pid: u32) -> Option<SpaceLock> {
+    fn managed_with_program_of(&self, pid: u32) -> Option<SpaceHandle> {
         let places = process::places_of_program(pid)?;
-        let is_of_it = |space: &&SpaceLock| {
+        let is_of_it = |space: &&SpaceHandle| {
             let other = lock(space).pid;
             other.is_some_and(|other| process::places_of_program(other) == Some(places))
         };
@@ -102,40 +102,40 @@ impl Server {
     }
 
     /// The nearest process without a helper that has pages of a process. All of the line above it
-    /// that run the same program are of one family.
+    /// that run the same program are of one group.
     fn outsider_above(&self, pid: u32, above: &[u32]) -> Option<Arc<Outsider>> {
         let places = process::places_of_program(pid)?;
         let known = self.pager.outsiders();
         let is_above = |outsider: &&Arc<Outsider>| above.contains(&outsider.pid());
-        let family = known.iter().find(is_above).map(|outsider| outsider.family().clone());
-        let family = family.unwrap_or_default();
-        self.add_outsiders(above, &family, places);
-        let nearest = self.pager.outsiders_of(&family);
+        let group = known.iter().find(is_above).map(|outsider| outsider.group().clone());
+        let group = group.unwrap_or_default();
+        self.add_outsiders(above, &group, places);
+        let nearest = self.pager.outsiders_of(&group);
         nearest.into_iter().find(|it| Some(it.pid()) == above.first().copied() && it.is_at(places))
     }
 
     /// Those that are none yet.
-    fn add_outsiders(&self, all: &[u32], family: &Family, places: [u64; 3]) {
+    fn add_outsiders(&self, all: &[u32], group: &ForkGroup, places: [u64; 3]) {
         for pid in all {
             let is_known = self.pager.outsiders().iter().any(|outsider| outsider.pid() == *pid);
             if !is_known && leaves_spare_files(OUTSIDER_FILES) {
-                self.pager.add_outsider(*pid, family, places);
+                self.pager.add_outsider(*pid, group, places);
             }
         }
     }
 
-    /// A space is that of a process that was forked by these. Whether it is to be watched at once:
-    /// copies of all that they share would not fit.
+    /// A space is that of a process that was forked by these. Whether it is to be registered at
+    /// once: copies of all that they share would not fit.
     pub(super) fn join(&mut self, id: u32, kin: &Kin) -> bool {
         match kin {
             Kin::Managed(parent, between) => {
                 let could_exceed = self.join_parent(id, parent);
-                let (family, places) = {
+                let (group, places) = {
                     let parent = lock(parent);
-                    (parent.family().cloned(), parent.pid.and_then(process::places_of_program))
+                    (parent.group().cloned(), parent.pid.and_then(process::places_of_program))
                 };
-                if let (Some(family), Some(places)) = (family, places) {
-                    self.add_outsiders(between, &family, places);
+                if let (Some(group), Some(places)) = (group, places) {
+                    self.add_outsiders(between, &group, places);
                 }
                 could_exceed
             }
@@ -148,7 +148,7 @@ impl Server {
     fn join_outsider(&mut self, id: u32, outsider: &Outsider) -> bool {
         let resident = outsider.resident_bytes().unwrap_or(0);
         let mut child = lock(&self.spaces[&id]);
-        child.joins(outsider.family(), resident);
+        child.joins(outsider.group(), resident);
         child.count_copies_from_fork(resident);
         child.protect_all(resident, outsider.stacks());
         let could_exceed = child.protects && resident > self.pager.room_for_copies();
@@ -157,16 +157,16 @@ impl Server {
         could_exceed
     }
 
-    /// A space is that of a process that was forked when nothing of its parent was watched. Whether
-    /// it is to be watched at once: copies of all that they share would not fit.
-    fn join_parent(&mut self, id: u32, parent: &SpaceLock) -> bool {
+    /// A space is that of a process that was forked when nothing of its parent was registered.
+    /// Whether it is to be registered at once: copies of all that they share would not fit.
+    fn join_parent(&mut self, id: u32, parent: &SpaceHandle) -> bool {
         let mut parent = lock(parent);
         let child = Arc::clone(&self.spaces[&id]);
         let stacks = parent.stacks();
         let resident = self.share(&mut parent, &mut lock(&child), None, stacks);
         let could_exceed = parent.protects && resident > self.pager.room_for_copies();
         if could_exceed {
-            let _ = parent.watch_shared(&mut |slot| self.pager.release(slot));
+            let _ = parent.register_shared(&mut |slot| self.pager.release(slot));
         }
         could_exceed
     }
@@ -175,16 +175,16 @@ impl Server {
     /// not `unprotected` was protected before the fork.
     fn share(
         &mut self,
-        parent: &mut Space,
-        child: &mut Space,
-        unprotected: Option<&Ranges>,
-        stacks: Option<Ranges>,
+        parent: &mut AddressSpace,
+        child: &mut AddressSpace,
+        unprotected: Option<&RangeSet>,
+        stacks: Option<RangeSet>,
     ) -> u64 {
-        let family = parent.family().cloned().unwrap_or_default();
+        let group = parent.group().cloned().unwrap_or_default();
         let resident = parent.resident_to_share();
         child.count_copies_from_fork(resident);
         for space in [parent, child] {
-            space.joins(&family, resident);
+            space.joins(&group, resident);
             match unprotected {
                 Some(rest) => space.protect_rest(rest),
                 None => _ = space.protect_all(resident, stacks.clone()),
@@ -196,17 +196,17 @@ impl Server {
 
     /// One of those that have pages in common is gone, in whose count so much of them was at most:
     /// the last one has them alone.
-    pub(super) fn lost(&self, family: &Family, lent_bytes: u64) {
-        self.pager.lost(family, lent_bytes, &self.spaces.values().collect::<Vec<_>>());
+    pub(super) fn lost(&self, group: &ForkGroup, lent_bytes: u64) {
+        self.pager.lost(group, lent_bytes, &self.spaces.values().collect::<Vec<_>>());
     }
 
     /// A program is about to fork, and goes on once it may.
-    pub(super) fn will_fork(&mut self, space: &mut Space, address: u64) {
+    pub(super) fn will_fork(&mut self, space: &mut AddressSpace, address: u64) {
         let page = address / PAGE * PAGE..(address / PAGE + 1) * PAGE;
         let room = self.pager.room_for_copies();
-        let is_unwatched = space.watched == Ranges::default();
+        let is_unregistered = space.registered == RangeSet::default();
         let may_be_untold =
-            is_unwatched && space.may_fork_untold(self.unknown_children(space), room);
+            is_unregistered && space.may_fork_untold(self.unknown_children(space), room);
         let is_let = space.let_fork(page.clone());
         self.to_wake.push((Arc::clone(&space.uffd), page));
         if is_let && !may_be_untold {
@@ -217,7 +217,7 @@ impl Server {
     }
 
     /// How many children of a process are none that are known.
-    fn unknown_children(&self, space: &Space) -> u32 {
+    fn unknown_children(&self, space: &AddressSpace) -> u32 {
         let Some(pid) = space.pid else { return 0 };
         // Its own is locked by the caller.
         let known = self.spaces.values().filter_map(|space| space.try_lock()?.pid);
@@ -226,7 +226,7 @@ impl Server {
     }
 
     /// Stores what is aside of a space, for whoever will have it; in words why some still is.
-    fn store_aside(&mut self, space: &mut Space) -> Result<(), String> {
+    fn store_aside(&mut self, space: &mut AddressSpace) -> Result<(), String> {
         let content = &mut self.buffer[0];
         for staged in space.pages_aside() {
             space.read_staged(staged, content).map_err(|error| error.to_string())?;
@@ -241,7 +241,7 @@ impl Server {
 
     /// A process has forked. A child that cannot be followed gets no page that it lacks, and its
     /// parent runs on.
-    pub(super) fn forked(&mut self, parent: &mut Space, child: Userfaultfd, worker: usize) {
+    pub(super) fn forked(&mut self, parent: &mut AddressSpace, child: Userfaultfd, worker: usize) {
         let child = Arc::new(child);
         let followed = self.child_of(parent, Arc::clone(&child)).and_then(|space| {
             let is_undecided = space.is_undecided();
@@ -251,7 +251,7 @@ impl Server {
         match followed {
             Ok((child, true)) if parent.has_threads() => {
                 let parent = Arc::clone(&parent.uffd);
-                self.overtaking.push(Overtaking { child, parent, since: Instant::now() });
+                self.overtaking.push(PendingFork { child, parent, since: Instant::now() });
             }
             Ok(_) => {}
             Err(why) => {
@@ -267,11 +267,15 @@ impl Server {
 
     /// The space of a child: it has the pages of its parent that are in the store. In words why
     /// some of them cannot be had.
-    fn child_of(&mut self, parent: &mut Space, child: Arc<Userfaultfd>) -> Result<Space, String> {
+    fn child_of(
+        &mut self,
+        parent: &mut AddressSpace,
+        child: Arc<Userfaultfd>,
+    ) -> Result<AddressSpace, String> {
         let secret =
             random_bytes().map_err(|error| format!("cannot read random bytes: {error}"))?;
-        let mut space = Space::of_child(child, parent, secret);
-        space.watched = parent.watched.clone();
+        let mut space = AddressSpace::of_child(child, parent, secret);
+        space.registered = parent.registered.clone();
         let unprotected = parent.take_unprotected();
         let advice = parent.advice_at_fork();
         let stacks = advice.stacks();
@@ -286,7 +290,7 @@ impl Server {
         let left_out = match advice {
             AdviceAtFork::Known(advice) => {
                 space.inherit_advice(advice.clone());
-                advice.not_copied.iter().for_each(|range| space.watched.remove(range));
+                advice.not_copied.iter().for_each(|range| space.registered.remove(range));
                 advice
             }
             AdviceAtFork::Uncertain(of) => {
@@ -295,7 +299,7 @@ impl Server {
                 ForkAdvice::default()
             }
         };
-        let is_in = |ranges: &Ranges, page| ranges.has_some_of(&(page * PAGE..(page + 1) * PAGE));
+        let is_in = |ranges: &RangeSet, page| ranges.has_some_of(&(page * PAGE..(page + 1) * PAGE));
         let stored = self.store_aside(parent);
         let mut is_any_aside = false;
         parent.table.for_each(&mut |page, entry| {
@@ -313,10 +317,10 @@ impl Server {
         });
         is_any_aside |= space.inherit_changes(parent, &mut |slot| self.pager.slots.share(slot));
         if let (Err(why), true) = (stored, is_any_aside) {
-            let family = space.family.take();
+            let group = space.group.take();
             space.forget_all(&mut |slot| self.pager.release(slot));
-            if let Some(family) = family {
-                self.lost(&family, space.lent_bytes());
+            if let Some(group) = group {
+                self.lost(&group, space.lent_bytes());
             }
             return Err(format!("cannot store the staged pages of its parent: {why}"));
         }
@@ -325,7 +329,7 @@ impl Server {
 
     /// A child has sent its first message, which waits for an answer: asks the child's own mappings
     /// which memory the fork gave it.
-    pub(super) fn ask_child(&self, space: &mut Space, faults: &[Event], changes: &[Event]) {
+    pub(super) fn ask_child(&self, space: &mut AddressSpace, faults: &[Event], changes: &[Event]) {
         let fault = faults.iter().find_map(|fault| match *fault {
             Event::PageFault { address, thread, .. } => Some((address, thread)),
             _ => None,
@@ -351,7 +355,7 @@ impl Server {
 
     /// A child changes its mappings, or waits for a page of which its own mappings and its parent's
     /// tell different things.
-    pub(super) fn end_doubt(&self, space: &mut Space, faults: &[Event], changes: &[Event]) {
+    pub(super) fn end_doubt(&self, space: &mut AddressSpace, faults: &[Event], changes: &[Event]) {
         let is_about = |fault: &Event| match *fault {
             Event::PageFault { address, .. } => space.is_in_doubt(address),
             _ => false,
@@ -389,7 +393,7 @@ impl Server {
 
     /// There is no descriptor for a fork. The process that has most children without a helper gives
     /// one up; where there is no such child, the process that forks is ended.
-    pub(super) fn make_way_for_fork(&mut self, shared: &SpaceLock, error: &io::Error) {
+    pub(super) fn make_way_for_fork(&mut self, shared: &SpaceHandle, error: &io::Error) {
         let all = self.without_helper();
         let most = all.into_iter().max_by_key(|(_, all)| all.len());
         if !most.is_some_and(|(root, all)| self.let_one_go(root, &all)) {
@@ -424,8 +428,8 @@ impl Server {
 
     /// Lets children go on for whose parents' events no more time is given.
     pub(super) fn settle_forks(&mut self) {
-        let Server { overtaking, spaces, .. } = self;
-        overtaking.retain(|Overtaking { child, parent, since }| {
+        let FaultServer { overtaking, spaces, .. } = self;
+        overtaking.retain(|PendingFork { child, parent, since }| {
             let is_over = since.elapsed() >= OVERTAKING_FOR;
             if is_over && let Some(child) = spaces.get(child) {
                 lock(child).note_pending_of_parent();
@@ -440,7 +444,7 @@ impl Server {
     }
 
     /// Children of which something that is told of this parent may be true as well.
-    pub(super) fn overtaking(&self, parent: &Space) -> Vec<SpaceLock> {
+    pub(super) fn overtaking(&self, parent: &AddressSpace) -> Vec<SpaceHandle> {
         let forks = self.overtaking.iter();
         let children = forks.filter(|fork| Arc::ptr_eq(&fork.parent, &parent.uffd));
         children.filter_map(|fork| self.spaces.get(&fork.child).cloned()).collect()

@@ -8,8 +8,8 @@
 //!
 //! Nothing that a program says is believed. The kernel names its process, which must descend from
 //! the supervisor. A forked child has a secret that it can have read in its own memory alone
-//! ([`Server::identify`]). What is read of a process later is read by descriptors that are bound to
-//! the address space whose userfaultfd it is. Any message but the one that is due ends it.
+//! ([`FaultServer::identify`]). What is read of a process later is read by descriptors that are
+//! bound to the address space whose userfaultfd it is. Any message but the one that is due ends it.
 
 use std::cmp::Ordering;
 use std::io;
@@ -21,8 +21,8 @@ use std::time::{Duration, Instant};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use rustix::process::{Resource, getrlimit};
 
-use super::{PAGE, Server, Token};
-use crate::address_space::{STAGING_BYTES, Space};
+use super::{FaultServer, PAGE, Token};
+use crate::address_space::{AddressSpace, STAGING_BYTES};
 use crate::admission::lineage::Lineage;
 use crate::admission::peer::Peer;
 use crate::doctor::RUN_FEATURES;
@@ -137,8 +137,8 @@ impl Entrance {
 
 /// A new door: the end that sends, for a helper, and the end that receives.
 fn new_door() -> io::Result<(Foreign, Foreign)> {
-    let (family, kind) = (AddressFamily::UNIX, SocketType::DGRAM);
-    let (sends, receives) = rustix::net::socketpair(family, kind, SocketFlags::CLOEXEC, None)?;
+    let (group, kind) = (AddressFamily::UNIX, SocketType::DGRAM);
+    let (sends, receives) = rustix::net::socketpair(group, kind, SocketFlags::CLOEXEC, None)?;
     peer::tell_senders(&receives)?;
     Ok((Foreign::new(sends), Foreign::new(receives)))
 }
@@ -212,14 +212,14 @@ struct Welcomed {
 
 /// Whose space a process is.
 enum Identity {
-    Space(u32),
+    AddressSpace(u32),
     /// Nothing of its parent was registered when it forked, or it has no parent here.
     New,
     /// The supervisor must read pending events first, of its parent or its own.
     Pending,
 }
 
-impl Server {
+impl FaultServer {
     /// A process of the run has connected.
     pub(super) fn admit(&mut self, arrival: Arrival) -> io::Result<()> {
         let Arrival { connection, peer } = arrival;
@@ -364,7 +364,7 @@ impl Server {
         let is_forked = hello.kind == kind::HELLO_FORK;
         let identity = if is_forked { self.identify(secret)? } else { Identity::New };
         let space = match identity {
-            Identity::Space(space) => Some(space),
+            Identity::AddressSpace(space) => Some(space),
             Identity::New => None,
             Identity::Pending => return Ok(Stage::Greeting(hello)),
         };
@@ -395,12 +395,12 @@ impl Server {
         if secret == [0; 2] {
             return Ok(Identity::New);
         }
-        let is_it = |space: &Space| space.pid.is_none() && space.has_secret(secret);
+        let is_it = |space: &AddressSpace| space.pid.is_none() && space.has_secret(secret);
         let found = self.spaces.iter().find(|(_, space)| is_it(&lock(space)));
         match found {
             // No page is evicted before all events were read.
             Some((&id, _)) if self.has_pending_events(id) => Ok(Identity::Pending),
-            Some((&id, _)) => Ok(Identity::Space(id)),
+            Some((&id, _)) => Ok(Identity::AddressSpace(id)),
             None => Err(io::ErrorKind::PermissionDenied.into()),
         }
     }
@@ -461,7 +461,7 @@ impl Server {
                 if self.has_space_with_memory_of(files.thread) {
                     return Err(io::ErrorKind::AlreadyExists.into());
                 }
-                (self.add_space(Space::new(uffd, Some(peer.pid())), 0)?, files)
+                (self.add_space(AddressSpace::new(uffd, Some(peer.pid())), 0)?, files)
             }
         };
         let pending = self.pending.remove(&id).expect("it was there");
@@ -482,7 +482,7 @@ impl Server {
         let met = child.meet(peer, helper, files, release);
         child.leave_end_word(end_word);
         if could_exceed {
-            let _ = child.watch_shared(release);
+            let _ = child.register_shared(release);
         }
         drop(child);
         if met.is_err() && !welcomed.is_forked {
@@ -495,11 +495,11 @@ impl Server {
     }
 }
 
-impl Server {
+impl FaultServer {
     /// Whether a process is managed already: it has one helper, and counts once. The memory of the
     /// program that it was before an exec(2) is gone, or its helper's for a moment.
     fn has_space_of(&self, pid: u32) -> bool {
-        let is_of_it = |space: &Space| {
+        let is_of_it = |space: &AddressSpace| {
             space.pid == Some(pid) && !space.is_dead() && space.has_memory_of_its_process()
         };
         self.spaces.values().any(|space| is_of_it(&lock(space)))

@@ -15,18 +15,18 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use fork_event::Overtaking;
+use fork_event::PendingFork;
 use handshake::{PendingHelper, ReadyHelper};
 use orphan::Left;
-use page_fault::{Access, By, FRESH_MAX, RESTORED_MAX, Served, Waiting};
+use page_fault::{Access, FRESH_MAX, RESTORED_MAX, Requester, Resolution, Waiting};
 use rustix::event::epoll;
-use worker::Desk;
+use worker::WorkerState;
 pub(crate) use worker::{Workers, count as count_of_workers};
 
-use crate::address_space::Space;
-use crate::sched::affinity::Drawn;
+use crate::address_space::AddressSpace;
+use crate::sched::affinity::AffinityGuard;
 use crate::store::read_queue::Reader;
-use crate::{Pager, SpaceLock, lock, untouched_pages};
+use crate::{Pager, SpaceHandle, lock, untouched_pages};
 use uzswap::page::{PAGE_SIZE, Page};
 use uzswap_sys::process;
 use uzswap_sys::userfaultfd::{Event, Message as Told, Userfaultfd};
@@ -86,20 +86,20 @@ impl Token {
 
 /// All that is known to answer, behind the lock of [`Workers`].
 #[derive(Debug)]
-pub(crate) struct Server {
+pub(crate) struct FaultServer {
     pager: Arc<Pager>,
     /// What each worker waits for.
     epolls: Arc<[OwnedFd]>,
     /// When each worker had a fault last: of those that were started.
     busy: Vec<Instant>,
     device: Option<File>,
-    spaces: BTreeMap<u32, SpaceLock>,
+    spaces: BTreeMap<u32, SpaceHandle>,
     /// Helpers that are not ready, the oldest first.
     pending: BTreeMap<u32, PendingHelper>,
     /// Helpers of spaces, by the number that they came with: to see that they end.
     helpers: BTreeMap<u32, ReadyHelper>,
     waiting: Vec<Waiting>,
-    overtaking: Vec<Overtaking>,
+    overtaking: Vec<PendingFork>,
     left: BTreeMap<u32, Left>,
     /// It was told that a page of such was asked for.
     has_told_of_left: bool,
@@ -123,7 +123,7 @@ struct Answered {
     /// Messages.
     count: usize,
     /// Somebody is to be woken beside the worker.
-    drawn: Option<Drawn>,
+    drawn: Option<AffinityGuard>,
 }
 
 /// Why a userfaultfd could not be read now.
@@ -137,8 +137,12 @@ enum Unread {
     Overtakes,
 }
 
-impl Server {
-    fn new(pager: Arc<Pager>, listener: &OwnedFd, epolls: Arc<[OwnedFd]>) -> io::Result<Server> {
+impl FaultServer {
+    fn new(
+        pager: Arc<Pager>,
+        listener: &OwnedFd,
+        epolls: Arc<[OwnedFd]>,
+    ) -> io::Result<FaultServer> {
         let first = &epolls[0];
         epoll::add(first, listener, Token::Listener.data(), epoll::EventFlags::IN)?;
         epoll::add(first, &pager.wake, Token::Wake.data(), epoll::EventFlags::IN)?;
@@ -147,7 +151,7 @@ impl Server {
         }
         let device = File::options().read(true).write(true).open("/dev/userfaultfd").ok();
         let reader = pager.write_back.as_ref().map(|_| Reader::start(&pager)).transpose()?;
-        Ok(Server {
+        Ok(FaultServer {
             pager,
             epolls,
             busy: vec![Instant::now()],
@@ -190,7 +194,7 @@ impl Server {
         self.serve_waiting();
         self.look_at_left();
         if self.protects {
-            let is_left = |space: &&SpaceLock| !lock(space).protect(Duration::ZERO);
+            let is_left = |space: &&SpaceHandle| !lock(space).protect(Duration::ZERO);
             self.protects = self.spaces.values().filter(is_left).count() > 0;
         }
     }
@@ -201,7 +205,7 @@ impl Server {
     }
 
     /// A space that a worker is to answer.
-    fn add_space(&mut self, space: Space, worker: usize) -> io::Result<u32> {
+    fn add_space(&mut self, space: AddressSpace, worker: usize) -> io::Result<u32> {
         let id = self.number();
         let token = Token::Userfaultfd(id).data();
         epoll::add(&self.epolls[worker], &space.uffd, token, epoll::EventFlags::IN)?;
@@ -222,10 +226,10 @@ impl Server {
         space.gone = true;
         let pager = &self.pager;
         space.forget_all(&mut |slot| pager.release(slot));
-        let (family, lent_bytes) = (space.family.take(), space.lent_bytes());
+        let (group, lent_bytes) = (space.group.take(), space.lent_bytes());
         drop(space);
-        if let Some(family) = family {
-            self.lost(&family, lent_bytes);
+        if let Some(group) = group {
+            self.lost(&group, lent_bytes);
         }
     }
 
@@ -246,8 +250,8 @@ impl Server {
 
     /// Forgets spaces whose memory is gone. Those without a helper end unseen; so does one whose
     /// connection another process has, too.
-    fn forget_dead(&mut self, may_be: impl Fn(&Space) -> bool) {
-        let is_dead = |space: &Space| may_be(space) && space.is_dead();
+    fn forget_dead(&mut self, may_be: impl Fn(&AddressSpace) -> bool) {
+        let is_dead = |space: &AddressSpace| may_be(space) && space.is_dead();
         let dead: Vec<u32> = self
             .spaces
             .iter()
@@ -269,7 +273,7 @@ impl Server {
         if !self.pager.has_lost_helper.swap(false, Ordering::Relaxed) {
             return;
         }
-        let is_left = |space: &SpaceLock| lock(space).is_ending();
+        let is_left = |space: &SpaceHandle| lock(space).is_ending();
         let left: Vec<u32> =
             self.spaces.iter().filter(|(_, space)| is_left(space)).map(|(&id, _)| id).collect();
         for id in left {
@@ -288,7 +292,12 @@ impl Server {
     }
 
     /// Reads some messages and answers them.
-    fn answer(&mut self, desk: &mut Desk, id: u32, shared: &SpaceLock) -> Result<Answered, Unread> {
+    fn answer(
+        &mut self,
+        desk: &mut WorkerState,
+        id: u32,
+        shared: &SpaceHandle,
+    ) -> Result<Answered, Unread> {
         let reading = shared.try_lock_events().ok_or(Unread::IsRegistered)?;
         self.settle_forks();
         if self.has_pending_events(id) {
@@ -368,7 +377,7 @@ impl Server {
                 drawn = desk.company.keep(known, space.pid, space.thread);
             }
             let is_helper = known.is_some() && known == space.thread;
-            let by = if is_helper { By::Helper } else { By::Program };
+            let by = if is_helper { Requester::Helper } else { Requester::Program };
             let round = self.pager.rounds.load(Ordering::Relaxed);
             let fault = Waiting {
                 space: id,
@@ -382,7 +391,7 @@ impl Server {
                 window: None,
             };
             let served = self.serve(&mut space, &fault, by);
-            if served == Served::NoRoom {
+            if served == Resolution::NoRoom {
                 self.pager.is_awaited.store(true, Ordering::Relaxed);
                 self.pager.ring();
             }
@@ -408,7 +417,7 @@ impl Server {
     }
 
     /// A program has changed its mappings.
-    fn changed(&mut self, desk: &mut Desk, space: &mut Space, event: Event) {
+    fn changed(&mut self, desk: &mut WorkerState, space: &mut AddressSpace, event: Event) {
         let pager = Arc::clone(&self.pager);
         let release = &mut |slot| pager.release(slot);
         match event {

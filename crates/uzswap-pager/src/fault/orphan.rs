@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{PAGE, Server, Token};
+use super::{FaultServer, PAGE, Token};
 use crate::admission::peer::Peer;
 use crate::lock;
 use crate::messages::log;
@@ -65,7 +65,7 @@ impl Left {
     }
 }
 
-impl Server {
+impl FaultServer {
     /// Nobody can answer for this memory: pages that are asked for are poisoned.
     pub(super) fn orphan(&mut self, uffd: Arc<Userfaultfd>, pid: u32, peer: Option<Arc<Peer>>) {
         let id = self.number();

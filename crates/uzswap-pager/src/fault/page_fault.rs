@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::{PAGE, Server};
-use crate::address_space::Space;
+use super::{FaultServer, PAGE};
+use crate::address_space::AddressSpace;
 use crate::lock;
 use crate::page_table::{Place, UNKNOWN};
 use crate::range_set::count;
@@ -46,7 +46,7 @@ pub(super) enum Access {
 
 /// Who waits for a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum By {
+pub(super) enum Requester {
     Program,
     /// A thread of the program that has waited for room long enough.
     Waiting,
@@ -58,7 +58,7 @@ pub(super) enum By {
 #[derive(Debug)]
 pub(super) struct Waiting {
     pub(super) space: u32,
-    /// As the kernel numbers it: see [`Space::thread_told`].
+    /// As the kernel numbers it: see [`AddressSpace::thread_told`].
     pub(super) thread: u32,
     pub(super) address: u64,
     pub(super) access: Access,
@@ -87,7 +87,7 @@ impl Waiting {
 
 /// What became of a fault.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Served {
+pub(super) enum Resolution {
     Done,
     /// There is no room for it now.
     NoRoom,
@@ -95,7 +95,7 @@ pub(super) enum Served {
     Later(Range<u64>),
 }
 
-impl Server {
+impl FaultServer {
     pub(super) fn serve_waiting(&mut self) {
         for mut fault in std::mem::take(&mut self.waiting) {
             let Some(shared) = self.spaces.get(&fault.space).cloned() else { continue };
@@ -108,11 +108,12 @@ impl Server {
             let may_wait_on = space.thread.is_some() && fault.since.elapsed() <= WAIT_MAX;
             let waits_on = !may_wait && may_wait_on && self.pager.will_have_room();
             fault.waits_on |= waits_on;
-            let by = if may_wait || waits_on { By::Program } else { By::Waiting };
-            let is_in_vain = fault.waits_on || by == By::Waiting && self.pager.room_pages() == 0;
+            let by = if may_wait || waits_on { Requester::Program } else { Requester::Waiting };
+            let is_in_vain =
+                fault.waits_on || by == Requester::Waiting && self.pager.room_pages() == 0;
             let served = self.serve(&mut space, &fault, by);
             drop(space);
-            if served == Served::Done && (fault.found_no_room || is_in_vain) {
+            if served == Resolution::Done && (fault.found_no_room || is_in_vain) {
                 self.pager.meter.waited_for_room(is_in_vain);
             }
             self.note(fault, served);
@@ -121,25 +122,30 @@ impl Server {
     }
 
     /// A fault was served, or waits.
-    pub(super) fn note(&mut self, fault: Waiting, served: Served) {
+    pub(super) fn note(&mut self, fault: Waiting, served: Resolution) {
         match served {
-            Served::Done => self.pager.meter.fault(fault.since.elapsed()),
-            Served::NoRoom => self.waiting.push(Waiting { found_no_room: true, ..fault }),
-            Served::Later(window) => {
+            Resolution::Done => self.pager.meter.fault(fault.since.elapsed()),
+            Resolution::NoRoom => self.waiting.push(Waiting { found_no_room: true, ..fault }),
+            Resolution::Later(window) => {
                 self.waiting.push(Waiting { window: Some(window), ..fault });
             }
         }
     }
 
     /// Gives a program the page that it waits for, and those that it will want next.
-    pub(super) fn serve(&mut self, space: &mut Space, fault: &Waiting, by: By) -> Served {
+    pub(super) fn serve(
+        &mut self,
+        space: &mut AddressSpace,
+        fault: &Waiting,
+        by: Requester,
+    ) -> Resolution {
         let (page, access) = (fault.page(), fault.access);
         let place = space.table.get(page).place;
         // Nothing leaves that is about to fork, and it has all that is protected already.
         let may_wait = access != Access::FirstWrite || !space.is_about_to_fork();
         let room = self.pager.room_pages();
-        if by == By::Program && may_wait && room == 0 {
-            return Served::NoRoom;
+        if by == Requester::Program && may_wait && room == 0 {
+            return Resolution::NoRoom;
         }
         if access == Access::FirstWrite {
             let freed = space.let_write(page, room.clamp(UNASKED_MAX, FRESH_MAX));
@@ -147,9 +153,9 @@ impl Server {
             self.pager.charge(count(&freed), 0);
         } else if place != Place::Program {
             if let Some(window) = self.serve_kept(space, fault) {
-                return Served::Later(window);
+                return Resolution::Later(window);
             }
-        } else if by != By::Helper && space.not_commanded(page, page..page + 1).is_empty() {
+        } else if by != Requester::Helper && space.not_commanded(page, page..page + 1).is_empty() {
             // It came back since the fault, and is on its way out again: not fresh. Who waits looks
             // again. The helper itself has not begun to move anything while it waits for a page.
             self.wake_later(space, page..page + 1);
@@ -157,11 +163,11 @@ impl Server {
             self.serve_fresh(space, fault);
         }
         space.faults += 1;
-        Served::Done
+        Resolution::Done
     }
 
     /// A page that was never touched, or dropped: zeros.
-    fn serve_fresh(&mut self, space: &mut Space, fault: &Waiting) {
+    fn serve_fresh(&mut self, space: &mut AddressSpace, fault: &Waiting) {
         let page = fault.page();
         let address = page * PAGE;
         if fault.access == Access::Read {
@@ -172,7 +178,7 @@ impl Server {
         }
         // What is stored to make room may take as much as it did: one page, where there is none.
         let most = self.pager.pages_to_limit().clamp(1, FRESH_MAX);
-        let Space { fresh, table, .. } = space;
+        let AddressSpace { fresh, table, .. } = space;
         let window = fresh.window(page, most, |page| table.get(page) != UNKNOWN);
         let window = space.not_commanded(page, window);
         let wanted = run_around(space, page, window, |place| place == Place::Program);
@@ -186,7 +192,7 @@ impl Server {
 
     /// A page that was aside or in the store. Where it is being read: the pages that are to be
     /// restored then, as `window`.
-    fn serve_kept(&mut self, space: &mut Space, fault: &Waiting) -> Option<Range<u64>> {
+    fn serve_kept(&mut self, space: &mut AddressSpace, fault: &Waiting) -> Option<Range<u64>> {
         let page = fault.page();
         let window = fault.window.clone().unwrap_or_else(|| {
             let most = self.pager.pages_to_limit().clamp(1, RESTORED_MAX);
@@ -254,7 +260,7 @@ impl Server {
     /// cannot be. `None` where it is read from the file first.
     fn fetch(
         &mut self,
-        space: &Space,
+        space: &AddressSpace,
         page: u64,
         at: usize,
         take: impl Fn(&Reader, u32, &mut Page) -> Option<Result<(), String>>,
@@ -273,7 +279,7 @@ impl Server {
     }
 
     /// Has pages read that are in the file, and will be asked for next.
-    fn read_ahead(&self, space: &Space, pages: Range<u64>) {
+    fn read_ahead(&self, space: &AddressSpace, pages: Range<u64>) {
         let Some(reader) = &self.reader else { return };
         for page in pages {
             if let Place::Stored(slot) = space.table.get(page).place
@@ -287,7 +293,7 @@ impl Server {
     /// Some pages were filled for a fault, or none: those.
     fn filled(
         &mut self,
-        space: &mut Space,
+        space: &mut AddressSpace,
         fault: &Waiting,
         filled: Result<Range<u64>, Stopped>,
     ) -> Range<u64> {
@@ -309,12 +315,12 @@ impl Server {
     }
 
     /// Wakes the threads that wait for one of these pages, once nothing is locked.
-    fn wake_later(&mut self, space: &Space, pages: Range<u64>) {
+    fn wake_later(&mut self, space: &AddressSpace, pages: Range<u64>) {
         self.to_wake.push((Arc::clone(&space.uffd), pages.start * PAGE..pages.end * PAGE));
     }
 
     /// A page could not be filled.
-    fn not_filled(&mut self, space: &mut Space, fault: &Waiting, stopped: Stopped) {
+    fn not_filled(&mut self, space: &mut AddressSpace, fault: &Waiting, stopped: Stopped) {
         let address = fault.page() * PAGE;
         if stopped.errno == libc::EAGAIN {
             let is_growth = space.leave_growth_to_kernel(address, fault.thread);
@@ -344,7 +350,7 @@ impl Server {
 /// Copies contents to missing pages from `first` on, or to `page` alone where a border between
 /// mappings is among them; those that were filled.
 fn fill_or_one(
-    space: &Space,
+    space: &AddressSpace,
     page: u64,
     first: u64,
     contents: &[Page],
@@ -359,7 +365,7 @@ fn fill_or_one(
 }
 
 /// Copies contents to missing pages from `first` on; those that were filled.
-fn fill(space: &Space, first: u64, contents: &[Page]) -> Result<Range<u64>, Stopped> {
+fn fill(space: &AddressSpace, first: u64, contents: &[Page]) -> Result<Range<u64>, Stopped> {
     match space.uffd.copy(first * PAGE, contents.as_flattened(), false, false) {
         Ok(()) => Ok(first..first + contents.len() as u64),
         Err(stopped) if stopped.done < PAGE => Err(stopped),
@@ -367,17 +373,17 @@ fn fill(space: &Space, first: u64, contents: &[Page]) -> Result<Range<u64>, Stop
     }
 }
 
-/// The pages of a window around `page`, itself in any case, that are watched, in a place like this,
-/// and can be filled.
+/// The pages of a window around `page`, itself in any case, that are registered, in a place like
+/// this, and can be filled.
 fn run_around(
-    space: &Space,
+    space: &AddressSpace,
     page: u64,
     window: Range<u64>,
     like: impl Fn(Place) -> bool,
 ) -> Range<u64> {
-    let watched = space.watched_around(page, window);
+    let registered = space.registered_around(page, window);
     let is_like = |page: &u64| like(space.table.get(*page).place);
-    let below = (watched.start..page).rev().take_while(is_like).count() as u64;
-    let above = (page + 1..watched.end).take_while(is_like).count() as u64;
+    let below = (registered.start..page).rev().take_while(is_like).count() as u64;
+    let above = (page + 1..registered.end).take_while(is_like).count() as u64;
     space.fillable_around(page, page - below..page + 1 + above)
 }

@@ -23,9 +23,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, epoll};
 use rustix::thread::sched_getaffinity;
 
 use super::handshake::{Arrival, Entrance};
-use super::{Answered, MESSAGES, Server, Token, Unread};
+use super::{Answered, FaultServer, MESSAGES, Token, Unread};
 use crate::Pager;
-use crate::address_space::Space;
+use crate::address_space::AddressSpace;
 use crate::lock;
 use crate::sched::affinity::Company;
 use crate::sched::priority::Turns;
@@ -57,7 +57,7 @@ pub(crate) fn count() -> usize {
 pub(crate) struct Workers {
     pager: Arc<Pager>,
     entrance: Entrance,
-    server: Mutex<Server>,
+    server: Mutex<FaultServer>,
     /// What each of them waits for.
     epolls: Arc<[OwnedFd]>,
 }
@@ -68,7 +68,8 @@ impl Workers {
         let new = |_: &_| epoll::create(epoll::CreateFlags::CLOEXEC);
         let epolls = pager.turns.each().iter().map(new).collect::<Result<Arc<[_]>, _>>()?;
         let entrance = Entrance::new(listener)?;
-        let server = Server::new(Arc::clone(&pager), entrance.listener(), Arc::clone(&epolls))?;
+        let server =
+            FaultServer::new(Arc::clone(&pager), entrance.listener(), Arc::clone(&epolls))?;
         Ok(Arc::new(Workers { pager, entrance, server: Mutex::new(server), epolls }))
     }
 
@@ -102,7 +103,7 @@ impl Workers {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Server> {
+    fn lock(&self) -> MutexGuard<'_, FaultServer> {
         let server = self.pager.turns.lock(&self.server);
         assert!(!self.server.is_poisoned(), "another worker has failed: pages may be in no place");
         server
@@ -111,7 +112,7 @@ impl Workers {
 
 /// What is a worker's own.
 #[derive(Debug)]
-pub(super) struct Desk {
+pub(super) struct WorkerState {
     pub(super) number: usize,
     pub(super) company: Company,
     pub(super) turns: Arc<Turns>,
@@ -119,10 +120,10 @@ pub(super) struct Desk {
     to_wake: Vec<(Arc<Userfaultfd>, Range<u64>)>,
 }
 
-impl Desk {
+impl WorkerState {
     /// Lets go of the server, and wakes those whose pages were filled, as the last of all, with
     /// nothing locked: they may run before this goes on.
-    fn wake(&mut self, mut server: MutexGuard<'_, Server>) {
+    fn wake(&mut self, mut server: MutexGuard<'_, FaultServer>) {
         std::mem::swap(&mut self.to_wake, &mut server.to_wake);
         // Threads that wait for room would be woken in vain each time.
         let may_join = server.waiting.is_empty();
@@ -155,14 +156,14 @@ fn join_ranges<T>(to_wake: &mut Vec<(Arc<T>, Range<u64>)>) {
     });
 }
 
-impl Server {
+impl FaultServer {
     /// A worker answers a fault of a thread. All workers read faults of the space from now on, if
     /// its threads take turns; the worker hands the space over, if that is one too many for it.
     pub(super) fn see(
         &mut self,
-        desk: &mut Desk,
+        desk: &mut WorkerState,
         id: u32,
-        space: &mut Space,
+        space: &mut AddressSpace,
         thread: u32,
         now: Instant,
     ) {
@@ -240,7 +241,7 @@ impl Server {
 #[derive(Debug)]
 struct Worker {
     workers: Arc<Workers>,
-    desk: Desk,
+    desk: WorkerState,
     /// Spaces that could not be read when they were to be.
     deferred: BTreeSet<u32>,
     /// There is something to do of which no descriptor tells.
@@ -252,8 +253,13 @@ impl Worker {
     fn new(workers: Arc<Workers>, number: usize) -> Worker {
         let turns = Arc::clone(&workers.pager.turns.each()[number]);
         let company = Company::new(Arc::clone(&turns));
-        let desk =
-            Desk { number, company, turns, spaces: SourceMix::default(), to_wake: Vec::new() };
+        let desk = WorkerState {
+            number,
+            company,
+            turns,
+            spaces: SourceMix::default(),
+            to_wake: Vec::new(),
+        };
         Worker { workers, desk, deferred: BTreeSet::new(), is_busy: false }
     }
 

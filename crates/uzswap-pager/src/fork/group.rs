@@ -4,9 +4,9 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// A family.
+/// A group.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Family(Arc<Figures>);
+pub(crate) struct ForkGroup(Arc<Figures>);
 
 #[derive(Debug, Default)]
 struct Figures {
@@ -24,7 +24,7 @@ struct Figures {
 
 /// A member of it, as long as this is there.
 #[derive(Debug)]
-pub(crate) struct Member(Family);
+pub(crate) struct Member(ForkGroup);
 
 impl Drop for Member {
     fn drop(&mut self) {
@@ -34,14 +34,14 @@ impl Drop for Member {
 }
 
 impl Deref for Member {
-    type Target = Family;
+    type Target = ForkGroup;
 
-    fn deref(&self) -> &Family {
+    fn deref(&self) -> &ForkGroup {
         &self.0
     }
 }
 
-impl Family {
+impl ForkGroup {
     /// One more has pages of it.
     pub(crate) fn join(&self) -> Member {
         self.0.members.fetch_add(1, Ordering::Relaxed);
@@ -58,7 +58,7 @@ impl Family {
         self.0.left.load(Ordering::Relaxed)
     }
 
-    /// No other family has it.
+    /// No other group has it.
     pub(crate) fn number(&self) -> usize {
         Arc::as_ptr(&self.0).addr()
     }
@@ -84,7 +84,7 @@ impl Family {
         self.0.asked.load(Ordering::Relaxed) == self.members()
     }
 
-    /// Pages that were parted since: at most so many more does the family take than its members'
+    /// Pages that were parted since: at most so many more does the group take than its members'
     /// counts tell.
     pub(crate) fn parted_since(&self) -> u64 {
         // In this order: a census may end between the two.
@@ -93,8 +93,8 @@ impl Family {
     }
 }
 
-impl PartialEq for Family {
-    fn eq(&self, other: &Family) -> bool {
+impl PartialEq for ForkGroup {
+    fn eq(&self, other: &ForkGroup) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 }
@@ -105,46 +105,46 @@ mod tests {
 
     #[test]
     fn members_come_and_go_and_are_counted() {
-        let [family, other] = [(); 2].map(|()| Family::default());
-        assert!(family == family.clone() && family != other);
-        assert_eq!(family.number(), family.clone().number());
-        assert_ne!(family.number(), other.number());
-        assert_eq!((family.members(), family.left()), (0, 0));
-        let members = [(); 3].map(|()| family.join());
-        assert_eq!((family.members(), family.left()), (3, 0));
-        assert!(members.iter().all(|member| **member == family));
+        let [group, other] = [(); 2].map(|()| ForkGroup::default());
+        assert!(group == group.clone() && group != other);
+        assert_eq!(group.number(), group.clone().number());
+        assert_ne!(group.number(), other.number());
+        assert_eq!((group.members(), group.left()), (0, 0));
+        let members = [(); 3].map(|()| group.join());
+        assert_eq!((group.members(), group.left()), (3, 0));
+        assert!(members.iter().all(|member| **member == group));
         drop(members);
-        assert_eq!((family.members(), family.left()), (0, 3));
+        assert_eq!((group.members(), group.left()), (0, 3));
     }
 
     #[test]
-    fn a_family_is_counted_until_somebody_comes_or_goes() {
-        let family = Family::default();
-        let first = family.join();
-        assert!(!family.is_counted(), "nobody was asked");
-        family.was_asked(0, 1);
-        assert!(family.is_counted());
-        let second = family.join();
-        assert!(!family.is_counted(), "one has come");
-        family.was_asked(0, 2);
-        assert!(family.is_counted());
+    fn a_group_is_counted_until_somebody_comes_or_goes() {
+        let group = ForkGroup::default();
+        let first = group.join();
+        assert!(!group.is_counted(), "nobody was asked");
+        group.was_asked(0, 1);
+        assert!(group.is_counted());
+        let second = group.join();
+        assert!(!group.is_counted(), "one has come");
+        group.was_asked(0, 2);
+        assert!(group.is_counted());
         drop(first);
-        assert!(!family.is_counted(), "one has gone");
+        assert!(!group.is_counted(), "one has gone");
         drop(second);
     }
 
     #[test]
     fn pages_that_were_parted_count_until_members_were_asked() {
-        let family = Family::default();
-        family.part(5);
-        family.part(2);
-        assert_eq!((family.parted(), family.parted_since()), (7, 7));
+        let group = ForkGroup::default();
+        group.part(5);
+        group.part(2);
+        assert_eq!((group.parted(), group.parted_since()), (7, 7));
         // They were asked when there were five.
-        family.was_asked(5, 1);
-        assert_eq!((family.parted(), family.parted_since()), (7, 2));
-        family.part(1);
-        assert_eq!((family.parted(), family.parted_since()), (8, 3));
-        family.was_asked(8, 1);
-        assert_eq!(family.parted_since(), 0);
+        group.was_asked(5, 1);
+        assert_eq!((group.parted(), group.parted_since()), (7, 2));
+        group.part(1);
+        assert_eq!((group.parted(), group.parted_since()), (8, 3));
+        group.was_asked(8, 1);
+        assert_eq!(group.parted_since(), 0);
     }
 }

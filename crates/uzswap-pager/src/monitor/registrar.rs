@@ -1,4 +1,4 @@
-//! The threads that look at the mappings of programs, and watch what is new.
+//! The threads that look at the mappings of programs, and register what is new.
 //!
 //! To register memory takes the lock of a program's mappings. A thread that changes them may have
 //! been put aside with it for some milliseconds, and others grow meanwhile: so there is more than
@@ -11,16 +11,16 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use crate::address_space::{Look, Space, watch};
+use crate::address_space::{AddressSpace, Look, register};
 use crate::target::procfs::Size;
-use crate::{Pager, SpaceLock, lock};
+use crate::{Pager, SpaceHandle, lock};
 use uzswap_sys::process;
 
 /// While one is held up, the other goes on.
-const WATCHERS: usize = 2;
+const REGISTRARS: usize = 2;
 
 /// How often the mappings of a program are looked at, about, where it does not grow.
-const WATCH_EVERY: Duration = Duration::from_millis(20);
+const SCAN_EVERY: Duration = Duration::from_millis(20);
 
 /// All looks together take one part in so many of a processor at most, but for a few at once, and
 /// those at one program half of that: where programs grow untold, and where they do not, but map
@@ -38,20 +38,20 @@ fn part(untold_bytes: u64) -> u32 {
 
 /// Spaces that are to be looked at, in turn.
 #[derive(Debug, Default)]
-pub(crate) struct ToWatch {
+pub(crate) struct ScanQueue {
     state: Mutex<State>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    spaces: VecDeque<SpaceLock>,
+    spaces: VecDeque<SpaceHandle>,
     /// When the share of looks is used up that there were until now.
     used_up_to: Option<Instant>,
     is_over: bool,
 }
 
-impl ToWatch {
+impl ScanQueue {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -76,7 +76,7 @@ impl ToWatch {
     }
 
     /// Waits for one; `None` at the end.
-    fn next(&self) -> Option<SpaceLock> {
+    fn next(&self) -> Option<SpaceHandle> {
         let mut state = self.state();
         loop {
             if state.is_over {
@@ -108,8 +108,8 @@ impl ToWatch {
 #[derive(Debug)]
 pub(crate) struct Due {
     part: u32,
-    grown: Vec<SpaceLock>,
-    longest: Option<(Duration, SpaceLock)>,
+    grown: Vec<SpaceHandle>,
+    longest: Option<(Duration, SpaceHandle)>,
 }
 
 impl Due {
@@ -119,12 +119,12 @@ impl Due {
     }
 
     /// One, which has this size.
-    pub(crate) fn see(&mut self, space: &SpaceLock, locked: &mut Space, size: Size) {
+    pub(crate) fn see(&mut self, space: &SpaceHandle, locked: &mut AddressSpace, size: Size) {
         match locked.looks.due(size, self.part * 2) {
             None => {}
             Some(Look::Grown) => self.grown.push(Arc::clone(space)),
             Some(Look::After(time)) => {
-                let longest = self.longest.as_ref().map_or(WATCH_EVERY, |(longest, _)| *longest);
+                let longest = self.longest.as_ref().map_or(SCAN_EVERY, |(longest, _)| *longest);
                 if time >= longest {
                     self.longest = Some((time, Arc::clone(space)));
                 }
@@ -137,18 +137,18 @@ impl Due {
 pub(crate) fn start(pager: &Arc<Pager>) -> io::Result<Vec<JoinHandle<()>>> {
     let work = |pager: Arc<Pager>| {
         process::prefer_this_thread();
-        while let Some(space) = pager.to_watch.next() {
+        while let Some(space) = pager.to_scan.next() {
             let before = process::thread_time();
             // One that has just ended is told of by its helper.
-            let _ = watch(&space, &mut |slot| pager.release(slot));
+            let _ = register(&space, &mut |slot| pager.release(slot));
             let took = process::thread_time() - before;
             lock(&space).looks.end(took);
-            pager.to_watch.looked(took, part(pager.untold.load(Ordering::Relaxed)));
+            pager.to_scan.looked(took, part(pager.untold.load(Ordering::Relaxed)));
         }
     };
     let start = |_| {
         let pager = Arc::clone(pager);
         thread::Builder::new().name("uzswap-watcher".to_owned()).spawn(move || work(pager))
     };
-    (0..WATCHERS).map(start).collect()
+    (0..REGISTRARS).map(start).collect()
 }

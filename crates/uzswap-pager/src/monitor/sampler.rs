@@ -1,4 +1,4 @@
-//! The thread that looks at programs: how much they use, and what of it is to be watched.
+//! The thread that looks at programs: how much they use, and what of it is to be registered.
 
 use std::io;
 use std::panic::resume_unwind;
@@ -52,7 +52,7 @@ pub(crate) struct Governor {
     turns: Vec<Watch>,
     /// Of those but the first.
     workers: Vec<JoinHandle<io::Result<()>>>,
-    watchers: Vec<JoinHandle<()>>,
+    registrars: Vec<JoinHandle<()>>,
     tree: Option<JoinHandle<()>>,
     start: Instant,
     /// It runs before all others, but for what takes long.
@@ -75,7 +75,7 @@ impl Governor {
             server,
             turns,
             workers: Vec::new(),
-            watchers: Vec::new(),
+            registrars: Vec::new(),
             tree: None,
             start: Instant::now(),
             goes_first: false,
@@ -104,14 +104,14 @@ impl Governor {
                 self.pager.census_bell.ring();
             }
             self.keep_to_share();
-            let is_watched = self.look_at_turns();
+            let is_registered = self.look_at_turns();
             let room_ms = goal.saturating_sub(used) / BYTES_PER_MS_MAX / 2;
             let most = match self.start.elapsed() < NEW_FOR {
                 true => LOOK_NEW,
                 false => (looked * LOOK_PART).clamp(LOOK_FAR, LOOK_MAX),
             };
             let pause = Duration::from_millis(room_ms).clamp(LOOK_MIN, most);
-            let pause = if is_watched { LOOK_MIN } else { pause };
+            let pause = if is_registered { LOOK_MIN } else { pause };
             let least = if self.share.is_raised { Duration::ZERO } else { looked * ORDINARY_PART };
             self.pager.pause(pause.max(least.min(LOOK_MAX)));
         }
@@ -124,11 +124,12 @@ impl Governor {
     fn look_at_turns(&mut self) -> bool {
         let Governor { pager, server, turns, .. } = self;
         let each = turns.iter_mut().zip(pager.turns.each()).enumerate();
-        let looks = each.map(|(at, (watch, turns))| watch.look(turns, || server.is_asked(at)));
-        looks.fold(false, |any, is_watched| any | is_watched)
+        let looks =
+            each.map(|(at, (register, turns))| register.look(turns, || server.is_asked(at)));
+        looks.fold(false, |any, is_registered| any | is_registered)
     }
 
-    /// Has all threads but those that keep watch over growth run at ordinary priority while the
+    /// Has all threads but those that keep register over growth run at ordinary priority while the
     /// supervisor's share of the processors is used up, and before others again once it is not.
     fn keep_to_share(&mut self) {
         let Governor { pager, share, .. } = self;
@@ -163,11 +164,11 @@ impl Governor {
         if self.pager.spaces().is_empty() { HELPER_AFTER } else { unmanaged::LOOK_SOON }
     }
 
-    /// Starts watchers and workers once there is something to watch, and who looks at the tree of
-    /// processes once it is not a short program. Where one has failed, fails as well.
+    /// Starts registrars and workers once there is something to register, and who looks at the tree
+    /// of processes once it is not a short program. Where one has failed, fails as well.
     fn keep_others(&mut self) -> io::Result<()> {
-        if self.watchers.is_empty() && !self.pager.to_watch.is_empty() {
-            self.watchers = self.beside_others(|governor| registrar::start(&governor.pager))?;
+        if self.registrars.is_empty() && !self.pager.to_scan.is_empty() {
+            self.registrars = self.beside_others(|governor| registrar::start(&governor.pager))?;
             self.workers = self.beside_others(|governor| governor.server.start_others());
         }
         if self.census.is_none() && self.pager.is_census_due() {
@@ -181,7 +182,7 @@ impl Governor {
             }
             _ => {}
         }
-        let ended = self.watchers.extract_if(.., |thread| thread.is_finished());
+        let ended = self.registrars.extract_if(.., |thread| thread.is_finished());
         let single = [&mut self.tree, &mut self.census];
         let single = single.map(|thread| thread.take_if(|thread| thread.is_finished()));
         ended.chain(single.into_iter().flatten()).for_each(end_of);

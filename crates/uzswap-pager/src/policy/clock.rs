@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use crate::page_table::{HEAT_MAX, PageTable, Place};
-use crate::range_set::Ranges;
+use crate::range_set::RangeSet;
 use uzswap::page::PAGE_SIZE;
 
 const PAGE: u64 = PAGE_SIZE as u64;
@@ -52,16 +52,16 @@ pub(crate) struct Answer {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Known<'a> {
     pub(crate) table: &'a PageTable,
-    pub(crate) watched: &'a Ranges,
+    pub(crate) registered: &'a RangeSet,
     /// They stay where they are.
-    pub(crate) left: &'a Ranges,
+    pub(crate) left: &'a RangeSet,
     /// The program is about to drop them.
-    pub(crate) removing: &'a Ranges,
+    pub(crate) removing: &'a RangeSet,
 }
 
 /// Where the hand is.
 #[derive(Debug, Default)]
-pub(crate) struct Hand {
+pub(crate) struct ClockHand {
     /// An address.
     at: u64,
     /// Counts the times that it went around.
@@ -91,7 +91,7 @@ impl Search {
 impl Known<'_> {
     /// The parts of some addresses whose pages may leave.
     fn leaving(&self, addresses: Range<u64>) -> impl Iterator<Item = Range<u64>> {
-        self.watched.within(addresses).flat_map(|part| self.left.outside(part))
+        self.registered.within(addresses).flat_map(|part| self.left.outside(part))
     }
 
     /// The first addresses that are looked at together: with parts whose pages may leave, and
@@ -110,8 +110,8 @@ impl Known<'_> {
     }
 }
 
-impl Hand {
-    /// Picks at most `most` watched pages, in the order of the hand; none of those that are left
+impl ClockHand {
+    /// Picks at most `most` registered pages, in the order of the hand; none of those that are left
     /// where they are, or that the program is about to drop. `resident` tells of those that may be
     /// picked; it `asks_always` where that leaves out some that are there. What it
     /// takes is bounded, however much memory there is: then it finds fewer, and goes on from there
@@ -214,20 +214,20 @@ mod tests {
     /// A program whose pages leave when there are more than `room`: as the evictor does it, without
     /// the kernel.
     struct Model {
-        hand: Hand,
+        hand: ClockHand,
         table: PageTable,
-        watched: Ranges,
+        registered: RangeSet,
         room: usize,
         resident: BTreeSet<u64>,
-        /// Trays aside, by number, and how many of their pages are there still.
-        trays: VecDeque<(u32, Vec<u64>)>,
+        /// Batches aside, by number, and how many of their pages are there still.
+        batches: VecDeque<(u32, Vec<u64>)>,
         aside: usize,
         moved: u32,
         stored: u32,
         faults: usize,
     }
 
-    const TRAY: usize = 32;
+    const BATCH: usize = 32;
 
     fn answer(runs: Vec<Range<u64>>, to: u64) -> Answer {
         Answer { runs, to, took: Duration::ZERO }
@@ -236,18 +236,18 @@ mod tests {
     impl Model {
         fn new(pages: u64, room: usize) -> Model {
             let mut model = Model {
-                hand: Hand::default(),
+                hand: ClockHand::default(),
                 table: PageTable::default(),
-                watched: Ranges::default(),
+                registered: RangeSet::default(),
                 room,
                 resident: BTreeSet::new(),
-                trays: VecDeque::new(),
+                batches: VecDeque::new(),
                 aside: 0,
                 moved: 0,
                 stored: 0,
                 faults: 0,
             };
-            model.watched.insert(0..pages * PAGE);
+            model.registered.insert(0..pages * PAGE);
             // The kernel is asked about the rest.
             for page in 0..pages / 2 {
                 model.table.set(page, Entry { place: Place::Stored(0), ..UNKNOWN });
@@ -256,15 +256,15 @@ mod tests {
         }
 
         fn pick(&mut self) -> Vec<u64> {
-            let Model { hand, table, watched, resident, .. } = self;
+            let Model { hand, table, registered, resident, .. } = self;
             let found = &mut |range: Range<u64>| {
                 let pages = resident.range(range.start / PAGE..range.end / PAGE);
                 let runs = pages.map(|page| page * PAGE..(page + 1) * PAGE).collect();
                 Ok(answer(runs, range.end))
             };
-            let none = Ranges::new();
-            let known = Known { table, watched, left: &none, removing: &none };
-            hand.pick(TRAY, known, found, false).unwrap()
+            let none = RangeSet::new();
+            let known = Known { table, registered, left: &none, removing: &none };
+            hand.pick(BATCH, known, found, false).unwrap()
         }
 
         fn touch(&mut self, page: u64) {
@@ -285,7 +285,7 @@ mod tests {
             }
         }
 
-        /// Moves a tray aside, and stores what is left of the oldest.
+        /// Moves a batch aside, and stores what is left of the oldest.
         fn evict(&mut self) {
             let picked = self.pick();
             self.moved += 1;
@@ -296,11 +296,11 @@ mod tests {
                 self.resident.remove(&page);
             }
             self.aside += picked.len();
-            self.trays.push_back((self.moved, picked));
-            if self.trays.len() < 3 {
+            self.batches.push_back((self.moved, picked));
+            if self.batches.len() < 3 {
                 return;
             }
-            let (number, oldest) = self.trays.pop_front().unwrap();
+            let (number, oldest) = self.batches.pop_front().unwrap();
             for page in oldest {
                 if self.table.get(page).place == Place::Staged(number) {
                     self.aside -= 1;
@@ -378,24 +378,26 @@ mod tests {
     #[test]
     fn what_is_left_out_is_not_picked_though_it_is_there() {
         const COUNT: u64 = 512; // a part of the table
-        let (mut table, mut watched, none) = (PageTable::default(), Ranges::new(), Ranges::new());
-        watched.insert(0..COUNT * PAGE);
+        let (mut table, mut registered, none) =
+            (PageTable::default(), RangeSet::new(), RangeSet::new());
+        registered.insert(0..COUNT * PAGE);
         (0..COUNT).for_each(|page| table.set(page, Entry { returned: true, ..UNKNOWN }));
-        let known = Known { table: &table, watched: &watched, left: &none, removing: &none };
+        let known = Known { table: &table, registered: &registered, left: &none, removing: &none };
         let alone = &mut |range: Range<u64>| {
             Ok(answer(vec![3 * PAGE..4 * PAGE, 7 * PAGE..8 * PAGE], range.end))
         };
-        let mut pick = |asks_always| Hand::default().pick(600, known, alone, asks_always).unwrap();
+        let mut pick =
+            |asks_always| ClockHand::default().pick(600, known, alone, asks_always).unwrap();
         assert_eq!(pick(true), [3, 7]);
         assert_eq!(pick(false), Vec::from_iter(0..COUNT));
     }
 
-    /// A table of `count` pages, all of them there and of this heat, and what is watched.
-    fn all_there(count: u64, heat: u8) -> (PageTable, Ranges) {
-        let (mut table, mut watched) = (PageTable::default(), Ranges::new());
-        watched.insert(0..count * PAGE);
+    /// A table of `count` pages, all of them there and of this heat, and what is registered.
+    fn all_there(count: u64, heat: u8) -> (PageTable, RangeSet) {
+        let (mut table, mut registered) = (PageTable::default(), RangeSet::new());
+        registered.insert(0..count * PAGE);
         (0..count).for_each(|page| table.set(page, Entry { returned: true, heat, ..UNKNOWN }));
-        (table, watched)
+        (table, registered)
     }
 
     fn everything(range: Range<u64>) -> io::Result<Answer> {
@@ -405,13 +407,14 @@ mod tests {
 
     #[test]
     fn what_stays_or_is_about_to_be_dropped_is_not_picked() {
-        let (table, watched) = all_there(1024, 0);
-        let [mut left, mut removing] = [Ranges::new(), Ranges::new()];
+        let (table, registered) = all_there(1024, 0);
+        let [mut left, mut removing] = [RangeSet::new(), RangeSet::new()];
         left.insert(100 * PAGE..200 * PAGE);
         left.insert(1000 * PAGE..1024 * PAGE);
         removing.insert(500 * PAGE..600 * PAGE);
-        let known = Known { table: &table, watched: &watched, left: &left, removing: &removing };
-        let picked = Hand::default().pick(2000, known, &mut everything, false).unwrap();
+        let known =
+            Known { table: &table, registered: &registered, left: &left, removing: &removing };
+        let picked = ClockHand::default().pick(2000, known, &mut everything, false).unwrap();
         let leaves = |page: &u64| !(100..200).contains(page) && !(500..600).contains(page);
         assert_eq!(picked, (0..1000).filter(leaves).collect::<Vec<u64>>());
     }
@@ -419,10 +422,10 @@ mod tests {
     #[test]
     fn neighbours_of_one_heat_are_picked_in_one_turn() {
         const HEAT: u8 = 2;
-        let (table, watched) = all_there(1024, HEAT);
-        let none = Ranges::new();
-        let known = Known { table: &table, watched: &watched, left: &none, removing: &none };
-        let mut hand = Hand::default();
+        let (table, registered) = all_there(1024, HEAT);
+        let none = RangeSet::new();
+        let known = Known { table: &table, registered: &registered, left: &none, removing: &none };
+        let mut hand = ClockHand::default();
         let mut all = BTreeSet::new();
         for turn in 0..1 << HEAT {
             let picked = hand.pick(2000, known, &mut everything, false).unwrap();
@@ -437,10 +440,10 @@ mod tests {
 
     const TIB: u64 = 1 << 40;
 
-    /// A program with so much watched memory, of which these pages are there, and the kernel.
+    /// A program with so much registered memory, of which these pages are there, and the kernel.
     struct Sparse {
         table: PageTable,
-        watched: Ranges,
+        registered: RangeSet,
         there: BTreeSet<u64>,
         /// What the kernel was asked, and what it takes for each answer.
         asked: Vec<Range<u64>>,
@@ -448,17 +451,17 @@ mod tests {
     }
 
     impl Sparse {
-        fn new(watched: impl IntoIterator<Item = Range<u64>>) -> Sparse {
-            let mut ranges = Ranges::new();
-            watched.into_iter().for_each(|range| ranges.insert(range));
+        fn new(registered: impl IntoIterator<Item = Range<u64>>) -> Sparse {
+            let mut ranges = RangeSet::new();
+            registered.into_iter().for_each(|range| ranges.insert(range));
             let (there, asked, took) = (BTreeSet::new(), Vec::new(), Duration::ZERO);
-            Sparse { table: PageTable::default(), watched: ranges, there, asked, took }
+            Sparse { table: PageTable::default(), registered: ranges, there, asked, took }
         }
 
-        fn pick(&mut self, hand: &mut Hand, most: usize) -> Vec<u64> {
-            let Sparse { table, watched, there, asked, took } = self;
-            let none = Ranges::new();
-            let known = Known { table, watched, left: &none, removing: &none };
+        fn pick(&mut self, hand: &mut ClockHand, most: usize) -> Vec<u64> {
+            let Sparse { table, registered, there, asked, took } = self;
+            let none = RangeSet::new();
+            let known = Known { table, registered, left: &none, removing: &none };
             let found = &mut |range: Range<u64>| {
                 asked.push(range.clone());
                 let mut pages = there.range(range.start / PAGE..range.end / PAGE);
@@ -476,7 +479,7 @@ mod tests {
         let mut sparse = Sparse::new([0..16 * TIB, 20 * TIB..23 * TIB]);
         let there = [8 * TIB / PAGE..8 * TIB / PAGE + 300, 22 * TIB / PAGE..22 * TIB / PAGE + 5];
         sparse.there.extend(there.into_iter().flatten());
-        let mut hand = Hand::default();
+        let mut hand = ClockHand::default();
         assert_eq!(
             sparse.pick(&mut hand, 200),
             Vec::from_iter(sparse.there.iter().take(200).copied())
@@ -496,7 +499,7 @@ mod tests {
         let mut sparse = Sparse::new(Some(0..TIB));
         sparse.there.insert(TIB / PAGE - 1);
         sparse.took = ASKED_MAX / 8; // tables of dropped pages, all over
-        let (mut hand, mut searches) = (Hand::default(), 1);
+        let (mut hand, mut searches) = (ClockHand::default(), 1);
         while sparse.pick(&mut hand, 1).is_empty() {
             assert!(sparse.asked.len() <= searches * 9, "search {searches}");
             searches += 1;
@@ -513,7 +516,7 @@ mod tests {
             let entry = Entry { place: Place::Stored(at as u32), ..UNKNOWN };
             sparse.table.set((at << 22) / PAGE, entry);
         }
-        assert!(sparse.pick(&mut Hand::default(), 1).is_empty());
+        assert!(sparse.pick(&mut ClockHand::default(), 1).is_empty());
         assert_eq!(sparse.asked.len() as u64, (TIB >> 22).div_ceil(ASKED_CHUNKS as u64 + 1));
     }
 
@@ -523,15 +526,15 @@ mod tests {
         let parts = |at: u64| at * 5 * PAGE..(at * 5 + 4) * PAGE; // above a guard each
         let mut sparse = Sparse::new((0..COUNT).map(parts));
         sparse.there.extend((0..COUNT / 10).map(|at| at * 50));
-        // One that is not watched.
+        // One that is not registered.
         sparse.there.insert(54);
-        let (mut hand, mut picked) = (Hand::default(), Vec::new());
-        let watched = sparse.there.len() - 1;
-        while picked.len() < watched {
-            picked.extend(sparse.pick(&mut hand, 128.min(watched - picked.len())));
+        let (mut hand, mut picked) = (ClockHand::default(), Vec::new());
+        let registered = sparse.there.len() - 1;
+        while picked.len() < registered {
+            picked.extend(sparse.pick(&mut hand, 128.min(registered - picked.len())));
         }
         assert!(picked.is_sorted() && picked.iter().all(|page| sparse.there.contains(page)));
-        assert!(picked.len() == watched && !picked.contains(&54));
+        assert!(picked.len() == registered && !picked.contains(&54));
         assert!(sparse.asked.len() as u64 <= COUNT / 60, "{}", sparse.asked.len());
     }
 

@@ -86,11 +86,11 @@ struct Since {
 
 /// Looks, all of them while something is to leave.
 #[derive(Debug, Default)]
-pub(crate) struct Pressure {
+pub(crate) struct OomDetector {
     since: Option<Since>,
 }
 
-impl Pressure {
+impl OomDetector {
     /// Nothing is to leave: there is room.
     pub(crate) fn reset(&mut self) {
         self.since = None;
@@ -159,7 +159,7 @@ mod tests {
     /// Looks each 10 ms for so long; when there was no hope for the first time, in ms. `at` says
     /// what is seen at a time.
     fn hopeless_at(ms: u64, at: impl Fn(u64) -> Seen) -> Option<u64> {
-        let (start, mut pressure) = (Instant::now(), Pressure::default());
+        let (start, mut pressure) = (Instant::now(), OomDetector::default());
         (0..ms).step_by(10).find(|ms| {
             let now = start + Duration::from_millis(*ms);
             pressure.look(now, at(*ms)) == Outlook::Hopeless
@@ -197,7 +197,7 @@ mod tests {
     #[test]
     fn pages_that_stay_are_tried_again_once_at_half_time() {
         for (used_bytes, half) in [(801, 1_510), (891, 510)] {
-            let (start, mut pressure) = (Instant::now(), Pressure::default());
+            let (start, mut pressure) = (Instant::now(), OomDetector::default());
             let retries: Vec<u64> = (0..half * 2)
                 .step_by(10)
                 .filter(|ms| {
@@ -211,8 +211,8 @@ mod tests {
 
     #[test]
     fn what_is_seen_counts_for_three_seconds_and_until_there_is_room() {
-        let (start, mut pressure) = (Instant::now(), Pressure::default());
-        let look = |pressure: &mut Pressure, ms: u64, used_bytes: u64| {
+        let (start, mut pressure) = (Instant::now(), OomDetector::default());
+        let look = |pressure: &mut OomDetector, ms: u64, used_bytes: u64| {
             let now = start + Duration::from_millis(ms);
             pressure.look(now, Seen { used_bytes, ..FULL }) == Outlook::Hopeless
         };

@@ -1,7 +1,8 @@
 //! The thread that keeps programs and pool under the limit.
 //!
 //! ```text
-//!  near the limit -> watch anonymous memory -> move pages aside -> oldest tray -> store -> drop
+//!  near the limit -> register anonymous memory -> move pages aside -> oldest batch -> store ->
+//! drop
 //!                    (userfaultfd, once)       (helper, 128 at once)  (copy, compress) (helper)
 //! ```
 //!
@@ -19,12 +20,12 @@ use std::time::{Duration, Instant};
 
 use crate::account::evictable::Evictable;
 use crate::account::outsiders::without_pages_of;
-use crate::address_space::{Moved, Space, TRAY_PAGES, Tray, Way, leave_words_of_threads};
-use crate::fork::group::Family;
+use crate::address_space::{AddressSpace, BATCH_PAGES, Batch, Moved, Way, leave_words_of_threads};
+use crate::fork::group::ForkGroup;
 use crate::page_table::Place;
-use crate::policy::oom::{Outlook, Pressure, Seen};
+use crate::policy::oom::{OomDetector, Outlook, Seen};
 use crate::target::helper::{Heard, Helper, Patience};
-use crate::{NotStored, Pager, SpaceLock, lock, untouched_pages};
+use crate::{NotStored, Pager, SpaceHandle, lock, untouched_pages};
 use uzswap::page::{PAGE_SIZE, Page};
 use uzswap_sys::death_guard::{DeathGuard, MappedFile};
 use uzswap_sys::process_memory::ProcessMemory;
@@ -32,13 +33,13 @@ use uzswap_sys::process_memory::ProcessMemory;
 /// Pages that leave a space at once, and the part of its resident pages that these are: a thread
 /// that faults meanwhile waits for them, and the fewer such moments there are the better.
 const LEAVE_MIN: usize = 128;
-const LEAVE_MAX: usize = TRAY_PAGES;
+const LEAVE_MAX: usize = BATCH_PAGES;
 const LEAVE_PART: usize = 80;
 
-/// Trays of pages aside that a space may have before the oldest is stored, and the part of its
+/// Batches of pages aside that a space may have before the oldest is stored, and the part of its
 /// resident pages that these are, about.
-const TRAYS_ASIDE_MIN: usize = 2;
-const TRAYS_ASIDE_MAX: usize = 4;
+const BATCHES_STAGED_MIN: usize = 2;
+const BATCHES_STAGED_MAX: usize = 4;
 const ASIDE_PART: usize = 32;
 
 /// Rounds without any page freed after which nothing can be done about the limit: some 3 s.
@@ -54,7 +55,7 @@ const KEPT_MAX: u64 = 1 << 20;
 /// Relatives that are asked at most for pages which they have in the store, the oldest first.
 const ASKED_RELATIVES: usize = 8;
 
-/// Members of a family whose pages leave however much is known.
+/// Members of a group whose pages leave however much is known.
 const FEW: u32 = 2;
 
 /// In one of so many rounds at most, pages leave that more processes have than those. Each takes a
@@ -88,7 +89,7 @@ pub(crate) struct Evictor {
     offered: Cell<usize>,
     /// Since some were freed last, all pages were tried again.
     has_tried_all: bool,
-    pressure: Pressure,
+    pressure: OomDetector,
     evictable: Evictable,
     patience: Mutex<Patience>,
     /// The first round in which it may be what one of many has alone that leaves.
@@ -101,13 +102,13 @@ impl Evictor {
         Evictor {
             pager,
             library,
-            buffer: untouched_pages(TRAY_PAGES),
+            buffer: untouched_pages(BATCH_PAGES),
             other: Box::new([0; PAGE_SIZE]),
             in_vain: 0,
             held_up: 0,
             offered: Cell::new(0),
             has_tried_all: false,
-            pressure: Pressure::default(),
+            pressure: OomDetector::default(),
             evictable: Evictable::new(Instant::now()),
             patience: Mutex::new(Patience::new(Instant::now())),
             alone_from: 0,
@@ -223,7 +224,7 @@ impl Evictor {
 
     fn is_any_awaited(&self) -> bool {
         let is_awaited =
-            |space: &SpaceLock| lock(space).helper().is_some_and(|helper| helper.is_awaited());
+            |space: &SpaceHandle| lock(space).helper().is_some_and(|helper| helper.is_awaited());
         self.pager.spaces().iter().any(is_awaited)
     }
 
@@ -241,7 +242,7 @@ impl Evictor {
     /// Frees some memory; pages that left it.
     fn evict(&mut self) -> usize {
         let mut most = 1;
-        let mut spaces: Vec<(u64, u64, SpaceLock)> = Vec::new();
+        let mut spaces: Vec<(u64, u64, SpaceHandle)> = Vec::new();
         for shared in self.pager.spaces() {
             let space = lock(&shared);
             let bytes = space.seen_bytes();
@@ -269,7 +270,7 @@ impl Evictor {
     /// would take longer than the eviction.
     fn evict_from_some_of(
         &mut self,
-        spaces: &[(u64, u64, SpaceLock)],
+        spaces: &[(u64, u64, SpaceHandle)],
         spares_common: bool,
     ) -> usize {
         let above =
@@ -299,8 +300,8 @@ impl Evictor {
     /// Moves pages of one space aside and stores those that were longest, until some memory is
     /// free. It has so many bytes resident; where `alone`, only those leave that no other process
     /// has.
-    fn evict_from(&mut self, space: &SpaceLock, resident: u64, alone: bool) -> io::Result<usize> {
-        let (leave, trays_aside) = trays(resident);
+    fn evict_from(&mut self, space: &SpaceHandle, resident: u64, alone: bool) -> io::Result<usize> {
+        let (leave, batches_staged) = batches(resident);
         let lazily_freed = self.drop_lazily_freed(space)?;
         if lazily_freed > 0 {
             return Ok(lazily_freed);
@@ -308,8 +309,8 @@ impl Evictor {
         loop {
             self.helper(space)?; // it may end at any time
             lock(space).try_pinned_again();
-            // A round may have filled two trays, and empties one.
-            let is_ahead = lock(space).filled_trays() > trays_aside;
+            // A round may have filled two batches, and empties one.
+            let is_ahead = lock(space).filled_batches() > batches_staged;
             let most = if is_ahead { 0 } else { leave };
             if most > 0 {
                 leave_words_of_threads(space);
@@ -324,7 +325,8 @@ impl Evictor {
             for is_by_page in [false, true] {
                 // The second time, those after a pinned page.
                 let pages = std::mem::take(&mut moved.shared);
-                let give = |space: &mut Space| Ok(space.give_move_shared(&pages, is_by_page));
+                let give =
+                    |space: &mut AddressSpace| Ok(space.give_move_shared(&pages, is_by_page));
                 let (moved_then, dropped) = self.carry_out(space, give)?;
                 freed += dropped;
                 if moved_then.pages > 0 && !alone {
@@ -339,12 +341,12 @@ impl Evictor {
             let moved_any = moved_pages + refused_moved > 0;
             let (filled, has_empty) = {
                 let space = lock(space);
-                (space.filled_trays(), space.has_empty_tray())
+                (space.filled_batches(), space.has_empty_batch())
             };
-            if filled >= trays_aside || (filled > 0 && !(moved_any && has_empty)) {
-                self.store_tray(space, Space::take_oldest_tray)?;
+            if filled >= batches_staged || (filled > 0 && !(moved_any && has_empty)) {
+                self.store_batch(space, AddressSpace::take_oldest_batch)?;
             }
-            let is_at_end = !moved_any && !lock(space).has_spent_tray();
+            let is_at_end = !moved_any && !lock(space).has_drained_batch();
             if freed > 0 || is_at_end {
                 return Ok(freed);
             }
@@ -352,7 +354,7 @@ impl Evictor {
     }
 
     /// Has the kernel drop pages that the program has freed lazily; how many those were.
-    fn drop_lazily_freed(&self, space: &SpaceLock) -> io::Result<usize> {
+    fn drop_lazily_freed(&self, space: &SpaceHandle) -> io::Result<usize> {
         let since = Instant::now();
         let files = lock(space).start_lazy_look(since);
         let Some(files) = files else { return Ok(0) };
@@ -370,7 +372,7 @@ impl Evictor {
     /// freed meanwhile.
     fn move_refused(
         &mut self,
-        space: &SpaceLock,
+        space: &SpaceHandle,
         mut refused: Vec<(u64, usize)>,
         alone: bool,
     ) -> io::Result<(usize, usize)> {
@@ -399,26 +401,26 @@ impl Evictor {
     }
 
     /// Whether pages may leave that several processes have. What many have comes back as many, so
-    /// it is to be known that there is no other way: while a family grows, it seems to take more
+    /// it is to be known that there is no other way: while a group grows, it seems to take more
     /// than it does.
-    fn may_leave_many(&self, space: &SpaceLock) -> bool {
-        let is_known = |family: &Family| family.members() <= FEW || family.is_counted();
-        lock(space).family().is_none_or(is_known)
+    fn may_leave_many(&self, space: &SpaceHandle) -> bool {
+        let is_known = |group: &ForkGroup| group.members() <= FEW || group.is_counted();
+        lock(space).group().is_none_or(is_known)
             || self.pager.is_surely_over.load(Ordering::Relaxed)
             || self.in_vain >= UNKNOWN_ROUNDS
     }
 
     /// The pages of some runs that no outsider has: what such a process has stays in any case.
-    fn worth_evicting(&self, space: &SpaceLock, runs: Vec<(u64, usize)>) -> Vec<(u64, usize)> {
-        let family = lock(space).family().cloned();
-        match family.filter(|_| !runs.is_empty()) {
-            Some(family) => without_pages_of(&self.pager.outsiders_of(&family), runs),
+    fn worth_evicting(&self, space: &SpaceHandle, runs: Vec<(u64, usize)>) -> Vec<(u64, usize)> {
+        let group = lock(space).group().cloned();
+        match group.filter(|_| !runs.is_empty()) {
+            Some(group) => without_pages_of(&self.pager.outsiders_of(&group), runs),
             None => runs,
         }
     }
 
     /// The helper of a space, where it is not late with what it was given before.
-    fn helper(&self, space: &SpaceLock) -> io::Result<Arc<Helper>> {
+    fn helper(&self, space: &SpaceHandle) -> io::Result<Arc<Helper>> {
         let helper = lock(space).helper().ok_or(io::ErrorKind::NotFound)?;
         if helper.is_late() {
             self.hear(space, helper.hear(Duration::ZERO))?;
@@ -430,8 +432,8 @@ impl Evictor {
     /// how many pages were freed.
     fn carry_out(
         &self,
-        space: &SpaceLock,
-        give: impl FnOnce(&mut Space) -> io::Result<bool>,
+        space: &SpaceHandle,
+        give: impl FnOnce(&mut AddressSpace) -> io::Result<bool>,
     ) -> io::Result<(Moved, usize)> {
         let helper = self.helper(space)?;
         if !give(&mut lock(space))? {
@@ -444,7 +446,7 @@ impl Evictor {
     }
 
     /// Notes what a helper has done.
-    fn hear(&self, space: &SpaceLock, heard: Heard) -> io::Result<(Moved, usize)> {
+    fn hear(&self, space: &SpaceHandle, heard: Heard) -> io::Result<(Moved, usize)> {
         match heard {
             Heard::Done => {
                 let (moved, freed) = lock(space).dropped();
@@ -473,8 +475,8 @@ impl Evictor {
     /// Pages that were freed. So each of the others is given what it is to move.
     fn empty_all_by(
         &mut self,
-        space: &SpaceLock,
-        give: impl Fn(&mut Space) -> io::Result<bool>,
+        space: &SpaceHandle,
+        give: impl Fn(&mut AddressSpace) -> io::Result<bool>,
     ) -> io::Result<usize> {
         let freed = self.empty_newest(space)?;
         let mut others = 0;
@@ -494,38 +496,38 @@ impl Evictor {
         Ok(freed)
     }
 
-    /// Stores the tray that was filled last, and gives its memory back.
-    fn empty_newest(&mut self, space: &SpaceLock) -> io::Result<usize> {
-        self.store_tray(space, Space::take_newest_tray)?;
+    /// Stores the batch that was filled last, and gives its memory back.
+    fn empty_newest(&mut self, space: &SpaceHandle) -> io::Result<usize> {
+        self.store_batch(space, AddressSpace::take_newest_batch)?;
         Ok(self.carry_out(space, |space| space.give_move(0, false))?.1)
     }
 
     /// Spaces that a fork made of the same one.
-    fn relatives(&self, space: &SpaceLock) -> Vec<SpaceLock> {
-        let family = lock(space).family().cloned();
-        if family.is_none() {
+    fn relatives(&self, space: &SpaceHandle) -> Vec<SpaceHandle> {
+        let group = lock(space).group().cloned();
+        if group.is_none() {
             return Vec::new();
         }
         let mut all = self.pager.spaces();
-        all.retain(|other| !Arc::ptr_eq(other, space) && lock(other).family() == family.as_ref());
+        all.retain(|other| !Arc::ptr_eq(other, space) && lock(other).group() == group.as_ref());
         all
     }
 
-    /// Puts a tray's pages into the store.
-    fn store_tray(
+    /// Puts a batch's pages into the store.
+    fn store_batch(
         &mut self,
-        space: &SpaceLock,
-        take: impl FnOnce(&mut Space) -> Option<Tray>,
+        space: &SpaceHandle,
+        take: impl FnOnce(&mut AddressSpace) -> Option<Batch>,
     ) -> io::Result<()> {
-        let (tray, files) = {
+        let (batch, files) = {
             let mut space = lock(space);
             let files = space.files().ok_or(io::ErrorKind::NotFound)?;
-            let Some(tray) = take(&mut space) else { return Ok(()) };
-            (tray, files)
+            let Some(batch) = take(&mut space) else { return Ok(()) };
+            (batch, files)
         };
-        let mut elsewhere = self.kept_elsewhere(space, &tray);
+        let mut elsewhere = self.kept_elsewhere(space, &batch);
         let mut done = Emptied::default();
-        let mut all = self.store(&files.memory, &tray, &mut elsewhere, &mut done);
+        let mut all = self.store(&files.memory, &batch, &mut elsewhere, &mut done);
         elsewhere.into_values().for_each(|slot| self.pager.release(slot));
         // All at once: faults are served under this lock, and whoever waits for it costs them more
         // than what is done under it.
@@ -547,23 +549,23 @@ impl Evictor {
             }
         }
         match all {
-            Ok(()) => space.spend_tray(tray.number),
-            Err(_) => space.keep_tray(tray.number),
+            Ok(()) => space.drain_batch(batch.number),
+            Err(_) => space.keep_batch(batch.number),
         }
         self.pager.meter.stored(stored);
         all
     }
 
-    /// The slots of pages that relatives have in the store where this tray's pages were: held until
-    /// they are released.
-    fn kept_elsewhere(&self, space: &SpaceLock, tray: &Tray) -> BTreeMap<u64, u32> {
+    /// The slots of pages that relatives have in the store where this batch's pages were: held
+    /// until they are released.
+    fn kept_elsewhere(&self, space: &SpaceHandle, batch: &Batch) -> BTreeMap<u64, u32> {
         let mut found = BTreeMap::new();
         for relative in self.relatives(space).iter().take(ASKED_RELATIVES) {
-            if found.len() == tray.staged.len() {
+            if found.len() == batch.staged.len() {
                 break;
             }
             let relative = lock(relative);
-            for owner in tray.staged.iter().map(|staged| staged.owner) {
+            for owner in batch.staged.iter().map(|staged| staged.owner) {
                 if let (Place::Stored(slot), Entry::Vacant(entry)) =
                     (relative.table.get(owner).place, found.entry(owner))
                     && !self.pager.is_in_file(slot)
@@ -576,15 +578,15 @@ impl Evictor {
         found
     }
 
-    /// Stores the pages of a tray. What is the same page `elsewhere` is not stored once more.
+    /// Stores the pages of a batch. What is the same page `elsewhere` is not stored once more.
     fn store(
         &mut self,
         memory: &ProcessMemory,
-        tray: &Tray,
+        batch: &Batch,
         elsewhere: &mut BTreeMap<u64, u32>,
         done: &mut Emptied,
     ) -> io::Result<()> {
-        for run in tray.staged.chunk_by(|a, b| a.number + 1 == b.number) {
+        for run in batch.staged.chunk_by(|a, b| a.number + 1 == b.number) {
             let pages = &mut self.buffer[..run.len()];
             memory.read(run[0].address, pages.as_flattened_mut())?;
             for (staged, page) in run.iter().zip(pages.iter()) {
@@ -613,7 +615,7 @@ impl Evictor {
     }
 }
 
-/// The outcome for each page of a tray, by page of staging.
+/// The outcome for each page of a batch, by page of staging.
 #[derive(Debug, Default)]
 struct Emptied {
     /// The slot of each that is in the store.
@@ -628,13 +630,13 @@ struct Emptied {
 
 /// Pages that leave a space at once that has so many bytes resident, in bytes.
 pub(crate) fn leaving_bytes(resident_bytes: u64) -> u64 {
-    (trays(resident_bytes).0 * PAGE_SIZE) as u64
+    (batches(resident_bytes).0 * PAGE_SIZE) as u64
 }
 
-/// Of a space with so many bytes resident: pages that leave it at once, and trays of such pages
+/// Of a space with so many bytes resident: pages that leave it at once, and batches of such pages
 /// aside that it may have before the oldest is stored.
-fn trays(resident_bytes: u64) -> (usize, usize) {
+fn batches(resident_bytes: u64) -> (usize, usize) {
     let resident = (resident_bytes / PAGE_SIZE as u64) as usize;
     let leave = (resident / LEAVE_PART).clamp(LEAVE_MIN, LEAVE_MAX);
-    (leave, (resident / ASIDE_PART).div_ceil(leave).clamp(TRAYS_ASIDE_MIN, TRAYS_ASIDE_MAX))
+    (leave, (resident / ASIDE_PART).div_ceil(leave).clamp(BATCHES_STAGED_MIN, BATCHES_STAGED_MAX))
 }

@@ -58,13 +58,13 @@ pub(crate) struct Company {
 
 /// A thread that is to be woken in one place; to be dropped once it is woken: it may run where it
 /// could before, and does not run earlier.
-pub(crate) struct Drawn {
+pub(crate) struct AffinityGuard {
     turns: Arc<Turns>,
     thread: Pid,
     anywhere: CpuSet,
 }
 
-impl Drop for Drawn {
+impl Drop for AffinityGuard {
     fn drop(&mut self) {
         // It has ended where this is refused.
         let _ = sched_setaffinity(Some(self.thread), &self.anywhere);
@@ -119,7 +119,7 @@ impl Company {
         thread: Option<u32>,
         process: Option<u32>,
         helper: Option<u32>,
-    ) -> Option<Drawn> {
+    ) -> Option<AffinityGuard> {
         let anywhere = self.anywhere?;
         let Some(thread) = thread else {
             self.leave();
@@ -161,7 +161,7 @@ impl Company {
             return None;
         }
         let _ = sched_setaffinity(Some(thread), place);
-        Some(Drawn { turns: Arc::clone(&self.turns), thread, anywhere })
+        Some(AffinityGuard { turns: Arc::clone(&self.turns), thread, anywhere })
     }
 
     /// A thread waits for a page, of several that take turns and that all workers answer: keeps all

@@ -280,35 +280,35 @@ mod tests {
         if !process::may_return_from_idle() {
             return; // this thread would stay so
         }
-        let (turns, mut watch) = (Turns::default(), Watch::new());
+        let (turns, mut register) = (Turns::default(), Watch::new());
         turns.start();
         assert!(turns.give_way() && turns.gives_way());
         // Nothing to do; then something, and it is done.
-        assert!(!watch.look(&turns, || false));
-        assert!(watch.look(&turns, || true));
+        assert!(!register.look(&turns, || false));
+        assert!(register.look(&turns, || true));
         turns.begin();
-        assert!(watch.look(&turns, || false));
+        assert!(register.look(&turns, || false));
         turns.end();
-        assert!(!watch.look(&turns, || false));
+        assert!(!register.look(&turns, || false));
         assert!(turns.gives_way());
         // In the middle of a turn all the time.
         turns.begin();
-        assert!((0..LOOKS).all(|_| watch.look(&turns, || false) && turns.gives_way()));
-        watch.look(&turns, || false);
+        assert!((0..LOOKS).all(|_| register.look(&turns, || false) && turns.gives_way()));
+        register.look(&turns, || false);
         assert!(!turns.gives_way());
         turns.end();
         assert!(!turns.give_way(), "it is fed still");
-        watch.fed_until = Some(Instant::now());
-        watch.look(&turns, || true);
+        register.fed_until = Some(Instant::now());
+        register.look(&turns, || true);
         // Asked, and no turn all the time.
         assert!(turns.give_way());
-        assert!((0..LOOKS).all(|_| watch.look(&turns, || true) && turns.gives_way()));
-        watch.look(&turns, || true);
+        assert!((0..LOOKS).all(|_| register.look(&turns, || true) && turns.gives_way()));
+        register.look(&turns, || true);
         assert!(!turns.gives_way());
-        assert_eq!(watch.fed_for, FED_MIN * 2);
+        assert_eq!(register.fed_for, FED_MIN * 2);
         // Somebody waits for it: it may give way again at once, but not with anything locked.
-        watch.fed_until = Some(Instant::now());
-        watch.look(&turns, || false);
+        register.fed_until = Some(Instant::now());
+        register.look(&turns, || false);
         assert!(turns.give_way());
         let waits = turns.wait();
         assert!(!turns.gives_way());

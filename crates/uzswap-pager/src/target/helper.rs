@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use rustix::thread::futex;
 
-use crate::address_space::TRAY_PAGES;
+use crate::address_space::BATCH_PAGES;
 use crate::target::polled::Polled;
 use crate::target::vmas::Rights;
 use uzswap::page::PAGE_SIZE;
@@ -22,7 +22,7 @@ use uzswap_preload::protocol::{MAP_ANEW, MESSAGE_BYTES, Message, RUNS_MAX, holde
 use uzswap_sys::foreign::Foreign;
 use uzswap_sys::peer;
 
-const _: () = assert!(TRAY_PAGES <= RUNS_MAX);
+const _: () = assert!(BATCH_PAGES <= RUNS_MAX);
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
@@ -88,12 +88,12 @@ pub(crate) struct Command {
     pub(crate) number: u32,
     /// Of [`uzswap_preload::protocol::work`].
     pub(crate) work: u32,
-    /// The tray is mapped anew first, with these rights.
+    /// The batch is mapped anew first, with these rights.
     pub(crate) anew: Option<Rights>,
-    /// The tray that is filled.
-    pub(crate) tray: Option<usize>,
+    /// The batch that is filled.
+    pub(crate) batch: Option<usize>,
     pub(crate) runs: Vec<MoveRun>,
-    /// The tray whose memory is given back.
+    /// The batch whose memory is given back.
     pub(crate) drops: Option<usize>,
 }
 
@@ -162,9 +162,9 @@ impl Helper {
         let _ = futex::wake(&self.control.bell, futex::Flags::empty(), 1);
     }
 
-    /// Addresses of staging that a tray is.
-    pub(crate) fn tray_at(&self, tray: usize) -> Range<u64> {
-        self.staged_at(tray * TRAY_PAGES)..self.staged_at((tray + 1) * TRAY_PAGES)
+    /// Addresses of staging that a batch is.
+    pub(crate) fn batch_at(&self, batch: usize) -> Range<u64> {
+        self.staged_at(batch * BATCH_PAGES)..self.staged_at((batch + 1) * BATCH_PAGES)
     }
 
     /// The address of a page of staging.
@@ -235,8 +235,8 @@ impl Helper {
             told.moved.store(0, Ordering::Relaxed);
             told.error.store(0, Ordering::Relaxed);
         }
-        let memory_of = |tray: Option<usize>| tray.map_or(0..0, |tray| self.tray_at(tray));
-        let (filled, dropped) = (memory_of(command.tray), memory_of(command.drops));
+        let memory_of = |batch: Option<usize>| batch.map_or(0..0, |batch| self.batch_at(batch));
+        let (filled, dropped) = (memory_of(command.batch), memory_of(command.drops));
         control.fill_from.store(filled.start, Ordering::Relaxed);
         control.fill_bytes.store(filled.end - filled.start, Ordering::Relaxed);
         let anew = command.anew.map_or(0, |rights| MAP_ANEW | rights);
@@ -260,7 +260,7 @@ impl Helper {
         }
     }
 
-    /// Whether the tray of a command was mapped anew, if it was to be.
+    /// Whether the batch of a command was mapped anew, if it was to be.
     pub(crate) fn has_mapped_anew(&self) -> bool {
         self.control.fill_anew.load(Ordering::Relaxed) == 0
     }
@@ -404,8 +404,8 @@ mod tests {
         let connection = Polled::add(&epolls, connection, epoll::EventData::new_u64(1)).unwrap();
         let helper = Helper::new(connection, SharedControl::new().unwrap().0, 1 << 30);
         let runs = vec![MoveRun::new(10, 0), MoveRun::new(12, 1), MoveRun::new(14, 2)];
-        let (tray, drops) = (Some(0), None);
-        let command = Command { number: 1, work: 0, anew: None, tray, runs, drops };
+        let (batch, drops) = (Some(0), None);
+        let command = Command { number: 1, work: 0, anew: None, batch, runs, drops };
         helper.give(&command);
         // It has moved the first, was refused two, and pauses; then the second is unmapped.
         helper.control.runs[0].moved.store(PAGE, Ordering::Relaxed);

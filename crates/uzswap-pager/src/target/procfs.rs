@@ -7,9 +7,9 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 use crate::account::uncounted::OfProcess;
-use crate::address_space::TRAY_PAGES;
+use crate::address_space::BATCH_PAGES;
 use crate::admission::peer::Peer;
-use crate::range_set::Ranges;
+use crate::range_set::RangeSet;
 use crate::target::vmas::{Mappings, addresses};
 use uzswap::page::PAGE_SIZE;
 use uzswap_sys::pagemap::{self, Found};
@@ -19,7 +19,7 @@ use uzswap_sys::process_memory::ProcessMemory;
 /// Runs of resident pages that the kernel is asked for at once, and pages: faults wait meanwhile,
 /// and what is asked for and does not leave with this command is asked for again.
 const FOUND_AT_ONCE: usize = 64;
-const FOUND_PAGES_MAX: u64 = TRAY_PAGES as u64;
+const FOUND_PAGES_MAX: u64 = BATCH_PAGES as u64;
 
 /// Files of /proc, and those that are read again and again.
 #[derive(Debug)]
@@ -143,8 +143,8 @@ impl ProcessFiles {
     }
 
     /// Where in a range there are pages: resident, or in swap.
-    pub(crate) fn pages_in(&self, range: Range<u64>) -> io::Result<Ranges> {
-        let mut pages = Ranges::default();
+    pub(crate) fn pages_in(&self, range: Range<u64>) -> io::Result<RangeSet> {
+        let mut pages = RangeSet::default();
         let mut at = range.start;
         while at < range.end {
             let mut found = [Found::default(); FOUND_AT_ONCE];
@@ -192,8 +192,8 @@ impl ProcessFiles {
     pub(crate) fn mappings_with<const N: usize>(
         &self,
         wanted: [&str; N],
-    ) -> io::Result<[Ranges; N]> {
-        let mut found = [const { Ranges::new() }; N];
+    ) -> io::Result<[RangeSet; N]> {
+        let mut found = [const { RangeSet::new() }; N];
         let mut range = 0..0;
         for line in read_to_string(&self.smaps)?.lines() {
             if let Some(flags) = line.strip_prefix("VmFlags:") {
@@ -395,7 +395,7 @@ mod tests {
         assert!(files.part_of_anonymous().unwrap() >= 600 * page);
         assert!(page_table_bytes_of(std::process::id()).unwrap() >= 4 * page);
         let [none] = files.mappings_with(["no such flag"]).unwrap();
-        assert_eq!(none, Ranges::new());
+        assert_eq!(none, RangeSet::new());
         if files.resident(range.clone()).is_err_and(|error| is_unknown_call(&error)) {
             return; // before Linux 6.7
         }

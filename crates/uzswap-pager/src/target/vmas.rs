@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 
-use crate::range_set::Ranges;
+use crate::range_set::RangeSet;
 use crate::target::procfs::read_to_string;
 use uzswap_sys::maps::{self, Mapped};
 
@@ -67,7 +67,7 @@ impl Mappings {
 
     /// All of which something is not in `known`, and perhaps others, in the order of addresses. A
     /// collector that protects single pages has thousands of mappings, most of them known.
-    pub(crate) fn outside(&self, known: &Ranges) -> io::Result<Vec<Mapping>> {
+    pub(crate) fn outside(&self, known: &RangeSet) -> io::Result<Vec<Mapping>> {
         or_by_text(self.outside_by_query(known), || self.all_by_text())
     }
 
@@ -142,7 +142,7 @@ impl Mappings {
         Ok(range?.filter(|range| range.contains(&address)).map(|range| range.end))
     }
 
-    fn outside_by_query(&self, known: &Ranges) -> io::Result<Vec<Mapping>> {
+    fn outside_by_query(&self, known: &RangeSet) -> io::Result<Vec<Mapping>> {
         let mut found = Found::default();
         let (mut at, mut end) = (0, 0);
         loop {
@@ -304,11 +304,11 @@ mod tests {
         let mappings = Mappings::new(maps);
         let by_text = mappings.all_by_text().unwrap();
         assert!(by_text.len() >= 3, "{by_text:?}");
-        assert_eq!(mappings.outside(&Ranges::new()).unwrap(), by_text);
+        assert_eq!(mappings.outside(&RangeSet::new()).unwrap(), by_text);
         let text = read_to_string(&mappings.0).unwrap();
         let is_adjacent = |at| text.lines().filter_map(addresses).any(|range| range.end == at);
         let outside = |known: Range<u64>| {
-            let mut set = Ranges::new();
+            let mut set = RangeSet::new();
             set.insert(known);
             mappings.outside(&set).unwrap()
         };
@@ -335,7 +335,7 @@ mod tests {
         let found = mappings.at(std::slice::from_ref(&below)).unwrap();
         assert!(!found.iter().any(|found| found.range.contains(&below.start)));
         drop(still);
-        assert!(mappings.outside(&Ranges::new()).is_err(), "it has ended");
+        assert!(mappings.outside(&RangeSet::new()).is_err(), "it has ended");
     }
 
     #[test]

@@ -15,7 +15,7 @@ const PER_POWER_BITS: u32 = 4;
 
 /// Counts while programs run.
 #[derive(Debug)]
-pub(crate) struct Meter {
+pub(crate) struct Counters {
     fresh: AtomicU64,
     restored: AtomicU64,
     rescued: AtomicU64,
@@ -66,7 +66,7 @@ pub struct FaultTimes {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PagerCounts {
-    /// Filled with zeros, at a first touch of watched memory.
+    /// Filled with zeros, at a first touch of registered memory.
     pub fresh_pages: u64,
     /// Brought back from the store.
     pub restored_pages: u64,
@@ -88,10 +88,10 @@ pub struct FreeTimes {
     pub sum_ns: u64,
 }
 
-impl Meter {
-    pub(crate) fn new() -> Meter {
+impl Counters {
+    pub(crate) fn new() -> Counters {
         let histogram = Histogram::new_with_bounds(1, 1 << 36, 2).expect("2 digits up to 68 s");
-        Meter {
+        Counters {
             fresh: AtomicU64::new(0),
             restored: AtomicU64::new(0),
             rescued: AtomicU64::new(0),
@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn every_fault_is_in_the_bucket_that_says_so() {
-        let meter = Meter::new();
+        let meter = Counters::new();
         let times: Vec<u64> = (0..36)
             .flat_map(|power| [0, 1, 37, 63].map(|part| (64 + part) << power >> 6))
             .collect();

@@ -3,7 +3,7 @@
 //!
 //! A step of a thread is what it does under the lock of the mappings; or that it begins to tell of
 //! it; or that it goes on once that was read. Between those come steps of others, and of the
-//! supervisor: pages leave, messages are read, and what is new is watched.
+//! supervisor: pages leave, messages are read, and what is new is registered.
 //!
 //! Without forks; and a thread does not move what is registered and not noted to be: when something
 //! else has come there, nothing tells which of them it was.
@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
-use super::{Kernel, PAGE, Ranges, Space, UNKNOWN};
+use super::{AddressSpace, Kernel, PAGE, RangeSet, UNKNOWN};
 use crate::page_table::{Entry, Place};
 use crate::target::vmas::Mapping;
 
@@ -110,16 +110,16 @@ impl Kernel for Machine {
         all.into_iter().find(|range| range.contains(&at))
     }
 
-    fn registered(&self) -> Ranges {
-        let mut found = Ranges::default();
+    fn registered(&self) -> RangeSet {
+        let mut found = RangeSet::default();
         let all = self.mappings().into_iter();
         all.filter(|range| self.has_registered(range))
             .for_each(|range| found.insert_apart(addresses(&range)));
         found
     }
 
-    fn pages_in(&self, range: &Range<u64>) -> Option<Ranges> {
-        let mut found = Ranges::default();
+    fn pages_in(&self, range: &Range<u64>) -> Option<RangeSet> {
+        let mut found = RangeSet::default();
         let is_there = |at: &usize| self.pages[*at].is_some_and(|page| page.resident.is_some());
         let there = places(range).filter(is_there);
         there.for_each(|at| found.insert(addresses(&(at..at + 1))));
@@ -167,9 +167,9 @@ struct Thread {
     drops: Range<usize>,
 }
 
-/// A look at what is not watched, as [`crate::address_space::watch`] has it.
+/// A look at what is not registered, as [`crate::address_space::register`] has it.
 #[derive(Debug, Default)]
-enum Watcher {
+enum Registrar {
     #[default]
     Waits,
     Looked(Vec<Mapping>),
@@ -191,12 +191,12 @@ struct World {
     queue: Vec<(usize, Told)>,
     /// Nothing is read.
     is_locked: bool,
-    space: Space,
+    space: AddressSpace,
     kept: BTreeMap<u32, u64>,
     slots: u32,
     contents: u64,
     command: Vec<usize>,
-    watcher: Watcher,
+    registrar: Registrar,
     history: Vec<String>,
 }
 
@@ -215,12 +215,12 @@ impl World {
             threads: (0..THREADS).map(thread).collect(),
             queue: Vec::new(),
             is_locked: false,
-            space: Space::of_nothing(),
+            space: AddressSpace::of_nothing(),
             kept: BTreeMap::new(),
             slots: 0,
             contents: 0,
             command: Vec::new(),
-            watcher: Watcher::default(),
+            registrar: Registrar::default(),
             history: Vec::new(),
         }
     }
@@ -252,7 +252,7 @@ impl World {
             }
             8..10 => self.read(),
             10..13 => self.leave(),
-            _ => (0..3).for_each(|_| self.watch()),
+            _ => (0..3).for_each(|_| self.register()),
         }
         self.check();
     }
@@ -419,8 +419,8 @@ impl World {
             return; // of several mappings
         }
         let page = self.machine.pages[from.start].expect("mapped");
-        let is_watched = self.space.watched.outside(addresses(&from)).is_empty();
-        if page.is_registered && !is_watched {
+        let is_registered = self.space.registered.outside(addresses(&from)).is_empty();
+        if page.is_registered && !is_registered {
             return;
         }
         let length = match self.one_in(2) {
@@ -592,12 +592,12 @@ impl World {
     /// A command is given, or carried out.
     fn leave(&mut self) {
         if self.command.is_empty() {
-            let Space { table, watched, left, removing, .. } = &self.space;
+            let AddressSpace { table, registered, left, removing, .. } = &self.space;
             let may_leave = |&at: &usize| {
                 let address = address(at);
                 self.machine.pages[at].is_some_and(|page| page.resident.is_some())
                     && table.get(number(at)).place == Place::Program
-                    && watched.contains(address)
+                    && registered.contains(address)
                     && !left.contains(address)
                     && !removing.contains(address)
             };
@@ -619,39 +619,39 @@ impl World {
         }
     }
 
-    fn watch(&mut self) {
+    fn register(&mut self) {
         let World { space, machine, kept, .. } = self;
         let release = &mut |slot| _ = kept.remove(&slot).expect("a slot that is kept");
         let all = |machine: &Machine| -> Vec<Mapping> {
-            let to_watch = |at: Range<usize>| Mapping {
+            let to_scan = |at: Range<usize>| Mapping {
                 range: addresses(&at),
                 is_above_guard: false,
                 has_no_access: false,
             };
-            machine.mappings().into_iter().map(to_watch).collect()
+            machine.mappings().into_iter().map(to_scan).collect()
         };
-        self.watcher = match std::mem::take(&mut self.watcher) {
-            Watcher::Waits => {
+        self.registrar = match std::mem::take(&mut self.registrar) {
+            Registrar::Waits => {
                 let mut mappings = all(machine);
                 // The kernel is not asked for what is known.
-                mappings.retain(|it| !space.watched.outside(it.range.clone()).is_empty());
-                Watcher::Looked(mappings)
+                mappings.retain(|it| !space.registered.outside(it.range.clone()).is_empty());
+                Registrar::Looked(mappings)
             }
-            Watcher::Looked(mappings) => {
+            Registrar::Looked(mappings) => {
                 self.is_locked = true;
                 let is_settled = machine.changing == 0;
                 if is_settled {
                     space.settle_with(machine, release);
-                    space.looks.changed = Some(Ranges::default());
+                    space.looks.changed = Some(RangeSet::default());
                 }
-                let mut parts = space.unwatched(mappings);
+                let mut parts = space.unregistered(mappings);
                 if !is_settled {
                     space.leave_uncertain(&mut parts);
                 }
-                let parts = parts.into_iter().flat_map(|unwatched| unwatched.parts).collect();
-                Watcher::Registers { parts, registered: Vec::new(), is_settled }
+                let parts = parts.into_iter().flat_map(|unregistered| unregistered.parts).collect();
+                Registrar::Registers { parts, registered: Vec::new(), is_settled }
             }
-            Watcher::Registers { mut parts, mut registered, is_settled } => {
+            Registrar::Registers { mut parts, mut registered, is_settled } => {
                 match parts.pop_front() {
                     Some(part) => {
                         if machine.register(&places(&part)) {
@@ -659,29 +659,33 @@ impl World {
                         }
                         let text = format!("registered {:?}, {is_settled}", places(&part));
                         self.history.push(text);
-                        Watcher::Registers { parts, registered, is_settled }
+                        Registrar::Registers { parts, registered, is_settled }
                     }
                     None => {
                         self.is_locked = false;
-                        if is_settled { Watcher::Registered(registered) } else { Watcher::Waits }
+                        if is_settled {
+                            Registrar::Registered(registered)
+                        } else {
+                            Registrar::Waits
+                        }
                     }
                 }
             }
-            Watcher::Registered(registered) => {
+            Registrar::Registered(registered) => {
                 let is_at = |mapping: &Mapping| {
                     registered.iter().any(|part| mapping.range.contains(&part.start))
                 };
                 let now = all(machine).into_iter().filter(is_at).collect();
-                Watcher::LookedAgain(registered, now)
+                Registrar::LookedAgain(registered, now)
             }
-            Watcher::LookedAgain(registered, now) => {
+            Registrar::LookedAgain(registered, now) => {
                 let changed = space.looks.changed.take().unwrap_or_default();
                 let there = registered.into_iter().filter(|part| !changed.has_some_of(part));
                 if machine.changing == 0 {
-                    space.watch_registered(there.collect(), &now, false);
+                    space.note_registered(there.collect(), &now, false);
                     self.history.push("watched".to_owned());
                 }
-                Watcher::Waits
+                Registrar::Waits
             }
         };
     }
@@ -730,14 +734,14 @@ impl World {
             if known != is {
                 self.fail(&format!("of page {at}, {known:?} is known, and {is:?} is true"));
             }
-            let is_watched = self.space.watched.contains(address(at));
-            if is_watched && !self.machine.pages[at].is_some_and(|page| page.is_registered) {
+            let is_registered = self.space.registered.contains(address(at));
+            if is_registered && !self.machine.pages[at].is_some_and(|page| page.is_registered) {
                 self.fail(&format!("page {at} is watched, and is not registered"));
             }
         }
     }
 
-    /// All is told, watched, and looked at.
+    /// All is told, registered, and looked at.
     fn end(&mut self) {
         while self.threads.iter().any(|thread| thread.state != State::Runs) {
             for thread in 0..THREADS {
@@ -745,12 +749,12 @@ impl World {
                     self.step_of(thread);
                 }
             }
-            self.watch();
+            self.register();
             self.read();
         }
-        (0..40).for_each(|_| self.watch());
+        (0..40).for_each(|_| self.register());
         while self.is_locked {
-            self.watch();
+            self.register();
         }
         self.check();
         for at in 0..PAGES {
