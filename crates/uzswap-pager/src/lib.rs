@@ -60,6 +60,7 @@ use report::ratio;
 pub use report::{AtPeak, RunReport};
 use sched::priority::AllTurns;
 use sched::raised::RaisedThreads;
+use store::release_queue::ReleaseQueue;
 use store::slots::{Slots, key};
 use store::writeback::WriteBack;
 pub use store::writeback::{WriteBackOptions, WriteBackReport};
@@ -112,7 +113,7 @@ struct Pager {
     recorder: Option<Recorder>,
     slots: Slots,
     /// Slots that a page is not in any more, once for each such page.
-    released: Mutex<Vec<u32>>,
+    released: Arc<ReleaseQueue>,
     spaces: Mutex<Vec<SpaceHandle>>,
     limit_bytes: u64,
     /// What was used when it was last looked at.
@@ -250,7 +251,8 @@ impl Pager {
     }
 
     fn add_space(&self, space: AddressSpace) -> SpaceHandle {
-        let space = SharedAddressSpace::new(space, Arc::clone(&self.turns));
+        let space =
+            SharedAddressSpace::new(space, Arc::clone(&self.turns), Arc::clone(&self.released));
         self.spaces.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&space));
         space
     }
@@ -586,18 +588,12 @@ impl Pager {
     /// A page is not in this slot any more. Its memory is freed by the evictor: who waits for a
     /// page does not wait for that, nor does who looks how much is used.
     fn release(&self, slot: u32) {
-        self.released().push(slot);
-    }
-
-    fn released(&self) -> MutexGuard<'_, Vec<u32>> {
-        self.released.lock().unwrap_or_else(PoisonError::into_inner)
+        self.released.extend([slot]);
     }
 
     /// Frees what was released.
     fn free_released(&self) {
-        let mut released = self.released();
-        let slots = std::mem::take(&mut *released);
-        drop(released);
+        let slots = self.released.take();
         if slots.is_empty() {
             return;
         }

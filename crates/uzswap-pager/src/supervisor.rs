@@ -182,7 +182,7 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
         write_back,
         recorder,
         slots: Slots::default(),
-        released: Mutex::default(),
+        released: Arc::default(),
         spaces: Mutex::default(),
         limit_bytes: options.limit_bytes,
         sampled: AtomicU64::new(0),

@@ -68,12 +68,10 @@ fn of_space(space: &SpaceHandle) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
 
     use super::*;
     use crate::address_space::AddressSpace;
     use crate::address_space::handle::SharedAddressSpace;
-    use crate::sched::priority::AllTurns;
     use uzswap::page::PAGE_SIZE;
 
     const PAGE: u64 = PAGE_SIZE as u64;
@@ -90,7 +88,7 @@ mod tests {
         }
         space.registered.insert(start..start + 64 * PAGE);
         space.stays(start + 10 * PAGE..start + 20 * PAGE);
-        let spaces = [SharedAddressSpace::new(space, Arc::new(AllTurns::of(1)))];
+        let spaces = [SharedAddressSpace::alone(space)];
         let (now, mut evictable) = (Instant::now(), Evictable::new(Instant::now()));
         let later = now + Duration::from_secs(1);
         assert_eq!(evictable.bytes(later, &spaces), 54 * PAGE);

@@ -567,13 +567,12 @@ mod tests {
     use super::*;
     use crate::account::outsiders::bequeath;
     use crate::address_space::handle::SharedAddressSpace;
-    use crate::sched::priority::AllTurns;
     use uzswap::random::SplitMix64;
 
     fn member(group: &ForkGroup) -> SpaceHandle {
         let mut space = AddressSpace::of_nothing();
         space.joins(group, 100);
-        SharedAddressSpace::new(space, Arc::new(AllTurns::of(1)))
+        SharedAddressSpace::alone(space)
     }
 
     fn answer(space: &SpaceHandle, group: &ForkGroup, part: Option<Part>) -> Answer {
@@ -775,8 +774,7 @@ mod tests {
 
     impl Model {
         fn new(seed: u64) -> Model {
-            let space =
-                SharedAddressSpace::new(AddressSpace::of_nothing(), Arc::new(AllTurns::of(1)));
+            let space = SharedAddressSpace::alone(AddressSpace::of_nothing());
             let processes = vec![(space, (0..1000).collect())];
             Model { processes, next_page: 1000, random: SplitMix64::new(seed) }
         }
@@ -793,7 +791,7 @@ mod tests {
             lock(&parent).joins(&group, resident);
             child.joins(&group, resident);
             child.expect();
-            self.processes.push((SharedAddressSpace::new(child, Arc::new(AllTurns::of(1))), pages));
+            self.processes.push((SharedAddressSpace::alone(child), pages));
         }
 
         /// Some pages come; or some that it has are its own from now on, unasked.

@@ -1,29 +1,48 @@
-//! A space that the supervisor's threads share.
+//! An address space that the supervisor's threads share.
 
+use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::address_space::AddressSpace;
 use crate::sched::priority::{AllTurns, try_lock};
+use crate::store::release_queue::ReleaseQueue;
 
-/// A space, its lock, and another for what takes longer than anybody may be kept from the space.
+/// An address space, its lock, and another for what takes longer than anybody may be kept from the
+/// address space.
 #[derive(Debug)]
 pub(crate) struct SharedAddressSpace {
     space: Mutex<AddressSpace>,
     /// Held while what the program does is read and noted, and while its memory is registered.
     events: Mutex<()>,
     turns: Arc<AllTurns>,
+    releases: Arc<ReleaseQueue>,
 }
 
 pub(crate) type SpaceHandle = Arc<SharedAddressSpace>;
 
 impl SharedAddressSpace {
-    pub(crate) fn new(space: AddressSpace, turns: Arc<AllTurns>) -> SpaceHandle {
-        Arc::new(SharedAddressSpace { space: Mutex::new(space), events: Mutex::new(()), turns })
+    pub(crate) fn new(
+        space: AddressSpace,
+        turns: Arc<AllTurns>,
+        releases: Arc<ReleaseQueue>,
+    ) -> SpaceHandle {
+        let (space, events) = (Mutex::new(space), Mutex::new(()));
+        Arc::new(SharedAddressSpace { space, events, turns, releases })
     }
 
-    /// The space, if nobody has it locked.
-    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, AddressSpace>> {
-        try_lock(&self.space)
+    /// One of tests, which nobody else locks.
+    #[cfg(test)]
+    pub(crate) fn alone(space: AddressSpace) -> SpaceHandle {
+        SharedAddressSpace::new(space, Arc::new(AllTurns::of(1)), Arc::default())
+    }
+
+    /// The address space, if nobody has it locked.
+    pub(crate) fn try_lock(&self) -> Option<Locked<'_>> {
+        try_lock(&self.space).map(|space| self.locked(space))
+    }
+
+    fn locked<'a>(&'a self, space: MutexGuard<'a, AddressSpace>) -> Locked<'a> {
+        Locked { space, released: Released { slots: Vec::new(), queue: &self.releases } }
     }
 
     /// Keeps the server from reading what the program does. To be locked before the space.
@@ -37,7 +56,72 @@ impl SharedAddressSpace {
     }
 }
 
-/// Locks a space.
-pub(crate) fn lock(space: &SpaceHandle) -> MutexGuard<'_, AddressSpace> {
-    space.turns.lock(&space.space)
+/// Locks an address space.
+pub(crate) fn lock(space: &SpaceHandle) -> Locked<'_> {
+    space.locked(space.turns.lock(&space.space))
+}
+
+/// A locked address space. The slots that it has released go to the queue once it is unlocked.
+#[derive(Debug)]
+pub(crate) struct Locked<'a> {
+    space: MutexGuard<'a, AddressSpace>, // unlocked first: fields are dropped in this order
+    released: Released<'a>,
+}
+
+impl Deref for Locked<'_> {
+    type Target = AddressSpace;
+
+    fn deref(&self) -> &AddressSpace {
+        &self.space
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut AddressSpace {
+        &mut self.space
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        self.released.slots = self.space.take_released();
+    }
+}
+
+#[derive(Debug)]
+struct Released<'a> {
+    slots: Vec<u32>,
+    queue: &'a ReleaseQueue,
+}
+
+impl Drop for Released<'_> {
+    fn drop(&mut self) {
+        if !self.slots.is_empty() {
+            self.queue.extend(self.slots.drain(..));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::page_table::{Entry, Place, UNKNOWN};
+
+    #[test]
+    fn released_slots_are_in_the_queue_once_the_space_is_unlocked() {
+        let releases = Arc::new(ReleaseQueue::default());
+        let turns = Arc::new(AllTurns::of(1));
+        let space =
+            SharedAddressSpace::new(AddressSpace::of_nothing(), turns, Arc::clone(&releases));
+        let mut locked = lock(&space);
+        for page in 1..4 {
+            locked.table.set(page, Entry { place: Place::Stored(page as u32), ..UNKNOWN });
+        }
+        locked.forget_all();
+        assert_eq!(releases.len(), 0);
+        drop(locked);
+        assert_eq!(releases.take(), [1, 2, 3]);
+        drop(space.try_lock().unwrap());
+        assert_eq!(releases.len(), 0);
+    }
 }

@@ -192,18 +192,13 @@ impl AddressSpace {
     /// Forgets pages that the fork left out. The caller has read the first message of the child,
     /// and has not answered it. `candidates` are processes that may be the child. The number of
     /// evicted pages that the child may have or not: [`AddressSpace::poison_doubtful`] must follow.
-    pub(crate) fn decide_inheritance(
-        &mut self,
-        first: FirstMessage,
-        candidates: &[u32],
-        release: &mut dyn FnMut(u32),
-    ) -> usize {
+    pub(crate) fn decide_inheritance(&mut self, first: FirstMessage, candidates: &[u32]) -> usize {
         let Some(of_parent) = self.undecided.take() else { return 0 };
         let own = match first {
             FirstMessage::Change => None,
             _ => self.own_mappings(candidates),
         };
-        self.decide_by(own, first == FirstMessage::AsksIdentity, of_parent, release)
+        self.decide_by(own, first == FirstMessage::AsksIdentity, of_parent)
     }
 
     pub(super) fn decide_by(
@@ -211,23 +206,22 @@ impl AddressSpace {
         own: Option<OwnMappings>,
         is_first: bool,
         of_parent: Uncertain,
-        release: &mut dyn FnMut(u32),
     ) -> usize {
         let Uncertain { answers, later } = of_parent;
         let all = own;
         let own = all.as_ref();
-        let mut doubtful = self.place_as_at_fork(own, &later, &answers, release);
+        let mut doubtful = self.place_as_at_fork(own, &later, &answers);
         // From here on, its own events tell of changes after these.
-        self.forget_changes(release);
+        self.forget_changes();
         let mut left_out = decide(&self.registered, own, is_first, &answers);
         if own.is_none() {
             left_out.doubtful.insert_all(&later.unmapped);
         }
         for part in left_out.absent.iter() {
             self.registered.remove(part.clone());
-            self.forget(part, release);
+            self.forget(part);
         }
-        left_out.wiped.iter().for_each(|part| self.forget(part, release));
+        left_out.wiped.iter().for_each(|part| self.forget(part));
         if let Some(last) = &mut self.advice {
             last.ranges.wiped = left_out.wiped;
         }
@@ -236,7 +230,7 @@ impl AddressSpace {
                 let ranges = left_out.doubtful;
                 self.doubt = (ranges != RangeSet::new()).then_some(Doubt { own, ranges });
             }
-            None => doubtful += self.poison_evicted(&left_out.doubtful, release),
+            None => doubtful += self.poison_evicted(&left_out.doubtful),
         }
         doubtful
     }
@@ -255,14 +249,14 @@ impl AddressSpace {
     /// change. The library runs in a child before its program does, so it has not run yet when the
     /// supervisor reads the mappings at the first message. After a fork by system call alone it
     /// does not run. The number of evicted pages that the child may have or not.
-    pub(crate) fn end_doubt_of_child(&mut self, release: &mut dyn FnMut(u32)) -> usize {
+    pub(crate) fn end_doubt_of_child(&mut self) -> usize {
         let Some(Doubt { own, ranges }) = self.doubt.take() else { return 0 };
         let page = self.identity_page().map_or(0, |page| page.start);
         if !own.has_run_library(page) {
-            return self.poison_evicted(&ranges, release);
+            return self.poison_evicted(&ranges);
         }
         let wiped: Vec<_> = ranges.iter().flat_map(|part| own.wiped.within(part)).collect();
-        wiped.into_iter().for_each(|part| self.forget(part, release));
+        wiped.into_iter().for_each(|part| self.forget(part));
         if let Some(last) = &mut self.advice {
             last.ranges.wiped = own.wiped;
         }
@@ -270,7 +264,7 @@ impl AddressSpace {
     }
 
     /// Has evicted pages poisoned; how many those are.
-    fn poison_evicted(&mut self, ranges: &RangeSet, release: &mut dyn FnMut(u32)) -> usize {
+    fn poison_evicted(&mut self, ranges: &RangeSet) -> usize {
         let mut count = 0;
         for part in ranges.iter() {
             let pages: Vec<u64> = self.evicted_in(&part).collect();
@@ -278,7 +272,7 @@ impl AddressSpace {
             for page in pages {
                 self.poison_later.insert(page * PAGE..(page + 1) * PAGE);
             }
-            self.forget(part, release);
+            self.forget(part);
         }
         count
     }
@@ -382,10 +376,10 @@ mod tests {
             let mut own = own(set(&[(0, 8)]), set(&[(2, 5)]));
             own.child = Child::Assumed { resident: RangeSet::new(), has_run };
             let of_parent = Uncertain { answers, later: LaterEvents::default() };
-            assert_eq!(child.decide_by(Some(own), false, of_parent, &mut |_| {}), 0);
+            assert_eq!(child.decide_by(Some(own), false, of_parent), 0);
             let in_doubt: Vec<u64> = (0..8).filter(|page| child.is_in_doubt(page * PAGE)).collect();
             assert_eq!(in_doubt, [0, 1, 3, 4]);
-            let doubtful = child.end_doubt_of_child(&mut |_| {});
+            let doubtful = child.end_doubt_of_child();
             let evicted: Vec<u64> = child.evicted_in(&(0..8 * PAGE)).collect();
             match has_run {
                 true => assert_eq!((doubtful, evicted), (0, vec![0, 1, 5, 6, 7])),

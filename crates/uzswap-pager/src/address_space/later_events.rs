@@ -80,7 +80,6 @@ impl AddressSpace {
         own: Option<&OwnMappings>,
         later: &LaterEvents,
         of_parent: &[ForkAdvice],
-        release: &mut dyn FnMut(u32),
     ) -> usize {
         let mut doubtful = 0;
         for one in &later.moves {
@@ -98,10 +97,10 @@ impl AddressSpace {
                 match at_fork {
                     AtFork::NotMoved => {}
                     AtFork::Moved => {
-                        self.relocate(&one, is_elder, release);
+                        self.relocate(&one, is_elder);
                         break;
                     }
-                    AtFork::Unknown => doubtful += self.doubt(&one, release),
+                    AtFork::Unknown => doubtful += self.doubt(&one),
                 }
             }
         }
@@ -155,14 +154,14 @@ impl AddressSpace {
 
     /// Has all missing pages poisoned at both addresses, if some of them may be evicted ones. The
     /// number of these.
-    fn doubt(&mut self, one: &Move, release: &mut dyn FnMut(u32)) -> usize {
+    fn doubt(&mut self, one: &Move) -> usize {
         let evicted = |range: &Range<u64>| {
             self.evicted_in(range).count() + self.elder.range(pages(range.clone())).count()
         };
         let doubtful = evicted(&one.from) + evicted(&one.into);
         if doubtful > 0 {
             for range in [one.from.clone(), one.into.clone()] {
-                self.forget(range.clone(), release);
+                self.forget(range.clone());
                 self.poison_later.insert(range);
             }
         }
@@ -230,7 +229,7 @@ mod tests {
 
     fn decided_by(mut child: AddressSpace, own: Option<OwnMappings>) -> (Vec<u64>, RangeSet) {
         let of_parent = child.undecided.take().unwrap();
-        child.decide_by(own, true, of_parent, &mut |_| {});
+        child.decide_by(own, true, of_parent);
         let poisoned = std::mem::take(&mut child.poison_later);
         (child.evicted_in(&(0..1000 * PAGE)).collect(), poisoned)
     }
@@ -316,7 +315,7 @@ mod tests {
             parent.table.set(page, Entry { place: Place::Stored(slot), ..UNKNOWN });
         }
         // The event of an older move, from 10 to 90, comes after the fork.
-        parent.moved(50 * PAGE..54 * PAGE, 10 * PAGE, &mut |_| {});
+        parent.moved(50 * PAGE..54 * PAGE, 10 * PAGE);
         let mut child = child_of(&[(10, 14)], moved(&[(10, 90)]));
         child.inherit_changes(&parent, &mut |_| {});
         assert_eq!(decided(child, &[(10, 14), (90, 94)], &[]), found(&[(10, 14), (90, 94)]));

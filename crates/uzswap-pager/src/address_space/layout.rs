@@ -68,25 +68,30 @@ impl AddressSpace {
         KernelOf { files: self.files.clone(), uffd: Arc::clone(&self.uffd) }
     }
 
-    /// Forgets a range of pages; `release` is called for each slot that one of them named.
-    pub(crate) fn forget(&mut self, range: Range<u64>, release: &mut dyn FnMut(u32)) {
-        let AddressSpace { table, staging, .. } = self;
+    /// Forgets a range of pages, and releases the slots that they named.
+    pub(crate) fn forget(&mut self, range: Range<u64>) {
+        let AddressSpace { table, staging, released, .. } = self;
         table.take_range(pages(range), &mut |_, entry| match entry.place {
-            Place::Stored(slot) => release(slot),
+            Place::Stored(slot) => released.push(slot),
             Place::Staged(staged) => drop(staging.owners.take(staged)),
             Place::Program => {}
         });
     }
 
+    /// Slots whose pages it has forgotten.
+    pub(crate) fn take_released(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.released)
+    }
+
     /// Forgets all pages.
-    pub(crate) fn forget_all(&mut self, release: &mut dyn FnMut(u32)) {
-        self.forget(0..u64::MAX - PAGE, release);
-        self.drop_all_aside(0..u64::MAX - PAGE, release);
+    pub(crate) fn forget_all(&mut self) {
+        self.forget(0..u64::MAX - PAGE);
+        self.drop_all_aside(0..u64::MAX - PAGE);
     }
 
     /// The program drops a range of pages, now or in a moment (P4).
-    pub(crate) fn removed(&mut self, range: Range<u64>, release: &mut dyn FnMut(u32)) {
-        self.forget(range.clone(), release);
+    pub(crate) fn removed(&mut self, range: Range<u64>) {
+        self.forget(range.clone());
         self.removing.insert(range);
     }
 
@@ -98,16 +103,11 @@ impl AddressSpace {
     }
 
     /// The program has unmapped a range.
-    pub(crate) fn unmapped(&mut self, range: Range<u64>, release: &mut dyn FnMut(u32)) {
-        self.unmapped_with(&self.kernel(), range, release);
+    pub(crate) fn unmapped(&mut self, range: Range<u64>) {
+        self.unmapped_with(&self.kernel(), range);
     }
 
-    fn unmapped_with(
-        &mut self,
-        kernel: &impl Kernel,
-        range: Range<u64>,
-        release: &mut dyn FnMut(u32),
-    ) {
+    fn unmapped_with(&mut self, kernel: &impl Kernel, range: Range<u64>) {
         self.note_change(range.clone());
         self.doubted.retain(|doubted| !doubted.has_some_of(&range));
         let (late, departed) = self.late(kernel, range.clone());
@@ -119,24 +119,24 @@ impl AddressSpace {
             self.removing.remove(part.clone());
             self.words.remove(part.clone());
             for part in departed.within(part.clone()) {
-                let registered = self.set_aside(part.clone(), release);
+                let registered = self.set_aside(part.clone());
                 self.looks.unmapped(registered);
                 self.untold.insert(part.clone());
                 self.departed.insert(part);
             }
-            departed.outside(part).into_iter().for_each(|part| self.forget_gone(part, release));
+            departed.outside(part).into_iter().for_each(|part| self.forget_gone(part));
         }
         for part in late.within(range) {
-            self.drop_all_aside(part, release);
+            self.drop_all_aside(part);
         }
     }
 
     /// Forgets a part that is no more, whatever came there before.
-    fn forget_gone(&mut self, part: Range<u64>, release: &mut dyn FnMut(u32)) {
+    fn forget_gone(&mut self, part: Range<u64>) {
         self.moved_in.remove(part.clone());
         let registered = self.registered.within(part.clone()).map(|part| count(&pages(part))).sum();
         self.looks.unmapped(registered);
-        self.forget(part.clone(), release);
+        self.forget(part.clone());
         self.registered.remove(part.clone());
         self.left.remove(part.clone());
         // It may not have gone, and the helper must never wait for it.
@@ -144,20 +144,14 @@ impl AddressSpace {
     }
 
     /// The program has moved a range.
-    pub(crate) fn moved(&mut self, from: Range<u64>, to: u64, release: &mut dyn FnMut(u32)) {
-        self.moved_with(&self.kernel(), from, to, release);
+    pub(crate) fn moved(&mut self, from: Range<u64>, to: u64) {
+        self.moved_with(&self.kernel(), from, to);
     }
 
-    fn moved_with(
-        &mut self,
-        kernel: &impl Kernel,
-        from: Range<u64>,
-        to: u64,
-        release: &mut dyn FnMut(u32),
-    ) {
+    fn moved_with(&mut self, kernel: &impl Kernel, from: Range<u64>, to: u64) {
         let into = to..to + (from.end - from.start);
         let has_departed = self.departed.has_some_of(&from); // and is aside
-        self.end_doubt(kernel, &from, &into, release);
+        self.end_doubt(kernel, &from, &into);
         for range in [from.clone(), into.clone()] {
             self.note_change(range.clone());
             self.to_protect.remove(range.clone());
@@ -191,7 +185,7 @@ impl AddressSpace {
             }
             entries.extend(elder);
         }
-        self.set_aside(into.clone(), release);
+        self.set_aside(into.clone());
         for (page, entry) in entries {
             let page = page - from.start / PAGE + to / PAGE;
             if let Place::Staged(staged) = entry.place {
@@ -206,11 +200,11 @@ impl AddressSpace {
 
     /// What is known there is of memory that has gone, as will be told; how many pages of it were
     /// registered.
-    fn set_aside(&mut self, part: Range<u64>, release: &mut dyn FnMut(u32)) -> usize {
+    fn set_aside(&mut self, part: Range<u64>) -> usize {
         let mut elder = Vec::new();
         self.table.take_range(pages(part.clone()), &mut |page, entry| elder.push((page, entry)));
         for (page, entry) in elder {
-            self.drop_aside(page, release);
+            self.drop_aside(page);
             self.elder.insert(page, entry);
             self.untold.insert(page * PAGE..(page + 1) * PAGE);
         }
@@ -326,14 +320,8 @@ impl AddressSpace {
     /// Something was moved to where something was told to be unmapped before: that was what had
     /// been moved there, and not what was there before it. The kernel tells what a move is over
     /// just before it tells of the move, of which it does not tell how much longer it is there.
-    fn end_doubt(
-        &mut self,
-        kernel: &impl Kernel,
-        from: &Range<u64>,
-        into: &Range<u64>,
-        release: &mut dyn FnMut(u32),
-    ) {
-        self.end_departures(from, into, release);
+    fn end_doubt(&mut self, kernel: &impl Kernel, from: &Range<u64>, into: &Range<u64>) {
+        self.end_departures(from, into);
         if self.doubted.is_empty() {
             return;
         }
@@ -342,17 +330,12 @@ impl AddressSpace {
         let is_gone = |doubted: &mut RangeSet| doubted.has_some_of(&(into.start..end));
         self.doubted.retain(|doubted| !doubted.has_some_of(from));
         let gone: Vec<RangeSet> = self.doubted.extract_if(.., is_gone).collect();
-        gone.iter().flat_map(RangeSet::iter).for_each(|range| self.forget_gone(range, release));
+        gone.iter().flat_map(RangeSet::iter).for_each(|range| self.forget_gone(range));
     }
 
     /// Likewise, of what may have moved on: from where it was, as is told now; or something has
     /// come there since, or grown to there from before it.
-    fn end_departures(
-        &mut self,
-        from: &Range<u64>,
-        into: &Range<u64>,
-        release: &mut dyn FnMut(u32),
-    ) {
+    fn end_departures(&mut self, from: &Range<u64>, into: &Range<u64>) {
         if self.departed == RangeSet::default() {
             return;
         }
@@ -365,21 +348,21 @@ impl AddressSpace {
             for part in gone {
                 self.untold.remove(part.clone());
                 self.elder_registered.remove(part.clone());
-                pages(part).for_each(|page| self.drop_aside(page, release));
+                pages(part).for_each(|page| self.drop_aside(page));
             }
         }
         self.departed.remove(from.clone());
     }
 
-    fn drop_all_aside(&mut self, part: Range<u64>, release: &mut dyn FnMut(u32)) {
+    fn drop_all_aside(&mut self, part: Range<u64>) {
         while let Some((&page, _)) = self.elder.range(pages(part.clone())).next() {
-            self.drop_aside(page, release);
+            self.drop_aside(page);
         }
     }
 
-    fn drop_aside(&mut self, page: u64, release: &mut dyn FnMut(u32)) {
+    fn drop_aside(&mut self, page: u64) {
         match self.elder.remove(&page).map(|entry| entry.place) {
-            Some(Place::Stored(slot)) => release(slot),
+            Some(Place::Stored(slot)) => self.released.push(slot),
             Some(Place::Staged(staged)) => drop(self.staging.owners.take(staged)),
             Some(Place::Program) | None => {}
         }
@@ -387,26 +370,26 @@ impl AddressSpace {
 
     /// All that is told was read: what is told from now on was done after it, if nothing is under
     /// way.
-    pub(crate) fn settle(&mut self, release: &mut dyn FnMut(u32)) {
-        self.settle_with(&self.kernel(), release);
+    pub(crate) fn settle(&mut self) {
+        self.settle_with(&self.kernel());
     }
 
-    fn settle_with(&mut self, kernel: &impl Kernel, release: &mut dyn FnMut(u32)) {
+    fn settle_with(&mut self, kernel: &impl Kernel) {
         let is_settled = self.moved_in == RangeSet::default() && self.doubted.is_empty();
         if !is_settled && !kernel.is_changing() {
-            self.forget_changes(release);
+            self.forget_changes();
         }
     }
 
     /// Forgets changes that were pending: the events of all of them were read.
-    pub(crate) fn forget_changes(&mut self, release: &mut dyn FnMut(u32)) {
+    pub(crate) fn forget_changes(&mut self) {
         self.moved_in = RangeSet::default();
         self.untold = RangeSet::default();
         self.departed = RangeSet::default();
         self.elder_registered = RangeSet::default();
         self.doubted = Vec::new();
         while let Some((&page, _)) = self.elder.first_key_value() {
-            self.drop_aside(page, release);
+            self.drop_aside(page);
         }
     }
 
@@ -438,7 +421,7 @@ impl AddressSpace {
 
     /// Moves what is known of a child's memory, because its parent moved that memory before the
     /// fork. `is_elder`: the memory that was at `from` before other memory came there.
-    pub(super) fn relocate(&mut self, moved: &Move, is_elder: bool, release: &mut dyn FnMut(u32)) {
+    pub(super) fn relocate(&mut self, moved: &Move, is_elder: bool) {
         let Move { from, into } = moved;
         let mut entries = Vec::new();
         let registered = if is_elder { &mut self.elder_registered } else { &mut self.registered };
@@ -452,7 +435,7 @@ impl AddressSpace {
             let taken = &mut |page, entry| entries.push((page, entry));
             self.table.take_range(pages(from.clone()), taken);
         }
-        self.forget(into.clone(), release);
+        self.forget(into.clone());
         self.registered.remove(into.clone());
         for (page, entry) in entries {
             self.table.set(page - from.start / PAGE + into.start / PAGE, entry);
@@ -559,16 +542,14 @@ mod tests {
     fn what_is_told_late_is_of_what_was_there_before() {
         let mut space = AddressSpace::of_nothing();
         let [from, to, other] = ELSEWHERE;
-        let mut released = Vec::new();
-        let mut release = |slot| released.push(slot);
         have_left(&mut space, AT, 0);
         have_left(&mut space, from, 100);
         // Something else came before it is told that what was there was moved, and it is told then
         // that it was unmapped, too.
-        space.moved_with(ONE, from..from + BYTES, AT, &mut release);
-        space.moved_with(ONE, AT..AT + BYTES, to, &mut release);
-        space.unmapped_with(ONE, AT..AT + BYTES, &mut release);
-        space.unmapped_with(ONE, from..from + BYTES, &mut release);
+        space.moved_with(ONE, from..from + BYTES, AT);
+        space.moved_with(ONE, AT..AT + BYTES, to);
+        space.unmapped_with(ONE, AT..AT + BYTES);
+        space.unmapped_with(ONE, from..from + BYTES);
         assert_eq!(slots(&space, AT), Vec::from_iter(100..108));
         assert_eq!(slots(&space, to), Vec::from_iter(0..8));
         for start in [AT, to] {
@@ -576,24 +557,23 @@ mod tests {
         }
         // A page is moved over it, and grows.
         have_left(&mut space, other, 200);
-        space.unmapped_with(ONE, AT..AT + BYTES, &mut release);
-        space.moved_with(ONE, other..other + PAGE, AT, &mut release);
+        space.unmapped_with(ONE, AT..AT + BYTES);
+        space.moved_with(ONE, other..other + PAGE, AT);
         assert_eq!(slots(&space, AT), [200]);
-        space.settle_with(ONE, &mut release);
+        space.settle_with(ONE);
         assert_eq!(slots(&space, AT), [200]);
-        assert_eq!(released, Vec::from_iter(100..108));
+        assert_eq!(space.take_released(), Vec::from_iter(100..108));
     }
 
     #[test]
     fn what_was_moved_in_may_have_grown_over_what_is_told_late() {
         let mut space = AddressSpace::of_nothing();
-        let mut released = Vec::new();
-        let mut release = |slot| released.push(slot);
         have_left(&mut space, AT, 0);
         have_left(&mut space, ELSEWHERE[0], 100);
-        space.moved_with(ONE, ELSEWHERE[0]..ELSEWHERE[0] + 3 * PAGE, AT, &mut release);
-        space.unmapped_with(ONE, AT..AT + BYTES, &mut release);
+        space.moved_with(ONE, ELSEWHERE[0]..ELSEWHERE[0] + 3 * PAGE, AT);
+        space.unmapped_with(ONE, AT..AT + BYTES);
         assert_eq!(slots(&space, AT), Vec::from_iter(100..103));
+        let mut released = space.take_released();
         released.sort_unstable();
         assert_eq!(released, Vec::from_iter(0..8));
     }
@@ -608,15 +588,17 @@ mod tests {
             (false, vec![below..AT + 3 * PAGE]),
             (false, vec![whole(below), whole(AT)]),
         ] {
-            let (mut space, mut released) = (AddressSpace::of_nothing(), Vec::new());
-            let mut release = |slot| released.push(slot);
+            let mut space = AddressSpace::of_nothing();
             have_left(&mut space, if has_moved { from } else { AT }, 0);
             space.registered.insert(whole(below));
             if has_moved {
-                space.moved_with(ONE, whole(from), AT, &mut release);
+                space.moved_with(ONE, whole(from), AT);
             }
-            space.unmapped_with(&Registered(&now, 0..0), whole(AT), &mut release);
-            assert_eq!((slots(&space, AT), released), (Vec::new(), Vec::from_iter(0..8)));
+            space.unmapped_with(&Registered(&now, 0..0), whole(AT));
+            assert_eq!(
+                (slots(&space, AT), space.take_released()),
+                (Vec::new(), Vec::from_iter(0..8))
+            );
         }
     }
 
@@ -631,7 +613,7 @@ mod tests {
             have_left(&mut space, AT, 0);
             space.table.set(AT / PAGE, returned);
             let now = [AT - BYTES..AT + BYTES];
-            space.unmapped_with(&Registered(&now, pages), here.clone(), &mut |_| ());
+            space.unmapped_with(&Registered(&now, pages), here.clone());
             assert_eq!(slots(&space, AT).len(), if is_it { 7 } else { 0 });
         }
         // Both may have been moved on: what came with a page, or what was there before with none.
@@ -641,8 +623,8 @@ mod tests {
             have_left(&mut space, from, 100);
             space.table.set(from / PAGE, returned);
             let kernel = Registered(&[whole(AT), whole(to)], page..page + PAGE);
-            space.moved_with(&kernel, whole(from), AT, &mut |_| ());
-            space.moved_with(&kernel, here.clone(), to, &mut |_| ());
+            space.moved_with(&kernel, whole(from), AT);
+            space.moved_with(&kernel, here.clone(), to);
             let first = if has_moved { 101 } else { 0 };
             assert_eq!(slots(&space, to), Vec::from_iter(first..first / 100 * 100 + 8));
         }
@@ -654,38 +636,35 @@ mod tests {
         let mut space = AddressSpace::of_nothing();
         have_left(&mut space, AT, 0);
         have_left(&mut space, from, 100);
-        space.moved_with(ONE, whole(from), AT, &mut |_| ());
+        space.moved_with(ONE, whole(from), AT);
         let now = &Registered(&[whole(to)], 0..0);
-        space.moved_with(now, whole(AT), to, &mut |_| ());
+        space.moved_with(now, whole(AT), to);
         // Of both it is told.
-        space.unmapped_with(now, whole(AT), &mut |_| ());
-        space.unmapped_with(now, whole(AT), &mut |_| ());
+        space.unmapped_with(now, whole(AT));
+        space.unmapped_with(now, whole(AT));
         assert_eq!(slots(&space, to), Vec::from_iter(100..108));
     }
 
     #[test]
     fn what_was_not_known_to_be_registered_may_be_so_since() {
         let mut space = AddressSpace::of_nothing();
-        let mut released = Vec::new();
         have_left(&mut space, AT, 0);
         space.registered.remove(AT..AT + 2 * PAGE);
-        space.unmapped_with(ONE, AT..AT + 4 * PAGE, &mut |slot| released.push(slot));
-        assert_eq!((slots(&space, AT), released), (Vec::from_iter(2..8), vec![0, 1]));
+        space.unmapped_with(ONE, AT..AT + 4 * PAGE);
+        assert_eq!((slots(&space, AT), space.take_released()), (Vec::from_iter(2..8), vec![0, 1]));
     }
 
     #[test]
     fn what_could_not_be_unmapped_is_there_as_before() {
         let mut space = AddressSpace::of_nothing();
-        let mut released = Vec::new();
-        let mut release = |slot| released.push(slot);
         have_left(&mut space, AT, 0);
-        space.unmapped_with(ONE, AT..AT + BYTES, &mut release);
-        space.settle_with(ONE, &mut release);
+        space.unmapped_with(ONE, AT..AT + BYTES);
+        space.settle_with(ONE);
         assert_eq!(slots(&space, AT), Vec::from_iter(0..8));
         // A mapping that begins below has grown to where something was unmapped.
-        space.unmapped_with(ONE, AT + 4 * PAGE..AT + BYTES, &mut release);
+        space.unmapped_with(ONE, AT + 4 * PAGE..AT + BYTES);
         assert_eq!(slots(&space, AT), Vec::from_iter(0..4));
-        assert_eq!(released, Vec::from_iter(4..8));
+        assert_eq!(space.take_released(), Vec::from_iter(4..8));
     }
 
     #[test]
@@ -694,38 +673,38 @@ mod tests {
         let has_come = || {
             let mut space = AddressSpace::of_nothing();
             have_left(&mut space, from, 100);
-            space.moved_with(ONE, from..from + BYTES, there, &mut |_| unreachable!());
-            space.unmapped_with(ONE, there..there + BYTES, &mut |_| unreachable!());
-            assert!(slots(&space, there).is_empty());
+            space.moved_with(ONE, from..from + BYTES, there);
+            space.unmapped_with(ONE, there..there + BYTES);
+            assert!(slots(&space, there).is_empty() && space.take_released().is_empty());
             space
         };
-        let mut released = Vec::new();
         // It has, with what it had grown by; and is told to be unmapped, too.
         let mut space = has_come();
-        space.moved_with(ONE, there..there + 2 * BYTES, to, &mut |slot| released.push(slot));
-        space.unmapped_with(ONE, there..there + 2 * BYTES, &mut |slot| released.push(slot));
-        space.settle_with(ONE, &mut |slot| released.push(slot));
-        assert_eq!((slots(&space, to), released.len()), (Vec::from_iter(100..108), 0));
+        space.moved_with(ONE, there..there + 2 * BYTES, to);
+        space.unmapped_with(ONE, there..there + 2 * BYTES);
+        space.settle_with(ONE);
+        assert_eq!((slots(&space, to), space.take_released().len()), (Vec::from_iter(100..108), 0));
         // It was unmapped: nothing is told any more; or of something else there, or that has grown.
         for end in 0..4 {
             let mut space = has_come();
-            let mut released = Vec::new();
-            let release = &mut |slot| released.push(slot);
             match end {
-                0 => space.settle_with(ONE, release),
-                1 => space.unmapped_with(ONE, there..there + BYTES, release),
-                2 => space.moved_with(ONE, to - BYTES..to - PAGE, there + PAGE, release),
-                _ => space.moved_with(ONE, there - PAGE..there + BYTES, to, release),
+                0 => space.settle_with(ONE),
+                1 => space.unmapped_with(ONE, there..there + BYTES),
+                2 => space.moved_with(ONE, to - BYTES..to - PAGE, there + PAGE),
+                _ => space.moved_with(ONE, there - PAGE..there + BYTES, to),
             }
-            assert_eq!((slots(&space, to), released), (Vec::new(), Vec::from_iter(100..108)));
+            assert_eq!(
+                (slots(&space, to), space.take_released()),
+                (Vec::new(), Vec::from_iter(100..108))
+            );
         }
         // Where the rest is there still, so much of it was unmapped.
         let mut space = has_come();
         have_left(&mut space, from, 200);
         have_left(&mut space, from + BYTES, 300);
-        space.moved_with(ONE, from..from + 2 * BYTES, AT, &mut |_| unreachable!());
-        space.unmapped_with(ONE, AT + BYTES..AT + 2 * BYTES, &mut |slot| released.push(slot));
-        assert_eq!(released, Vec::from_iter(300..308));
+        space.moved_with(ONE, from..from + 2 * BYTES, AT);
+        space.unmapped_with(ONE, AT + BYTES..AT + 2 * BYTES);
+        assert_eq!(space.take_released(), Vec::from_iter(300..308));
         assert_eq!(slots(&space, AT), Vec::from_iter(200..208));
     }
 
@@ -734,13 +713,14 @@ mod tests {
         let [from, there, _] = ELSEWHERE;
         let mut parent = AddressSpace::of_nothing();
         have_left(&mut parent, from, 100);
-        parent.moved_with(ONE, from..from + BYTES, there, &mut |_| unreachable!());
-        parent.unmapped_with(ONE, there..there + BYTES, &mut |_| unreachable!());
+        parent.moved_with(ONE, from..from + BYTES, there);
+        parent.unmapped_with(ONE, there..there + BYTES);
         let mut child = AddressSpace::of_nothing();
         let mut shared = Vec::new();
         assert!(!child.inherit_changes(&parent, &mut |slot| shared.push(slot)));
         assert_eq!(shared, Vec::from_iter(100..108));
-        child.moved_with(ONE, there..there + BYTES, AT, &mut |_| unreachable!());
+        child.moved_with(ONE, there..there + BYTES, AT);
         assert_eq!(slots(&child, AT), shared);
+        assert!(parent.take_released().is_empty() && child.take_released().is_empty());
     }
 }

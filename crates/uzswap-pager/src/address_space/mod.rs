@@ -91,6 +91,8 @@ pub(crate) struct AddressSpace {
     pub(crate) uffd: Arc<Userfaultfd>,
     helper: Option<Arc<Helper>>,
     pub(crate) table: PageTable,
+    /// Slots of pages that it has forgotten, which are not in the queue yet.
+    released: Vec<u32>,
     /// Registered with the userfaultfd.
     pub(crate) registered: RangeSet,
     /// Never to be moved: staging, the helper's stack, the page of identity.
@@ -202,6 +204,7 @@ impl AddressSpace {
             uffd,
             helper: None,
             table: PageTable::default(),
+            released: Vec::new(),
             registered: RangeSet::default(),
             own: RangeSet::default(),
             left: RangeSet::default(),
@@ -302,14 +305,13 @@ impl AddressSpace {
         peer: Arc<Peer>,
         helper: Helper,
         files: ProcessFiles,
-        release: &mut dyn FnMut(u32),
     ) -> io::Result<()> {
         let pid = peer.pid();
         self.look_by(files, pid);
         self.left = self.own.clone();
         self.pid = Some(pid);
         self.peer = Some(peer);
-        self.end_doubt_of_child(release);
+        self.end_doubt_of_child();
         self.forget_secret();
         let shared = std::mem::take(&mut self.expected).then_some(self.shared.bytes);
         self.helper = Some(Arc::new(helper));
@@ -320,7 +322,7 @@ impl AddressSpace {
             // What its parent's supervisor knew may be newer than the fork: some of it may not be
             // registered here, and a page that leaves such memory is lost.
             self.registered = RangeSet::default();
-            self.register_and(false, release)?;
+            self.register_and(false)?;
         }
         Ok(())
     }

@@ -96,27 +96,23 @@ pub(super) struct Unregistered {
 
 impl AddressSpace {
     /// Registers all anonymous memory that is not registered yet.
-    pub(crate) fn register(&mut self, release: &mut dyn FnMut(u32)) -> io::Result<()> {
+    pub(crate) fn register(&mut self) -> io::Result<()> {
         // Threads have new stacks all the time.
-        self.register_and(!self.has_threads(), release)
+        self.register_and(!self.has_threads())
     }
 
     /// Likewise, where it may all be another process's as well.
-    pub(crate) fn register_shared(&mut self, release: &mut dyn FnMut(u32)) -> io::Result<()> {
-        self.register_and(true, release)
+    pub(crate) fn register_shared(&mut self) -> io::Result<()> {
+        self.register_and(true)
     }
 
     /// As [`AddressSpace::register`]; what may be another's as well is protected, if it may be.
-    pub(super) fn register_and(
-        &mut self,
-        may_protect: bool,
-        release: &mut dyn FnMut(u32),
-    ) -> io::Result<()> {
+    pub(super) fn register_and(&mut self, may_protect: bool) -> io::Result<()> {
         let Some(files) = self.files.clone() else { return Ok(()) };
         if self.uffd.is_changing() {
             return Ok(());
         }
-        self.settle(release);
+        self.settle();
         self.register_identity();
         self.know_fork_advice();
         let parts = self.unregistered(files.mappings.outside(&self.registered)?);
@@ -264,12 +260,12 @@ impl AddressSpace {
 /// milliseconds, where a thread that changes mappings does not get to run. What it does is not read
 /// meanwhile: of what is told to have moved to where it was unmapped, the kernel is asked whether
 /// it is registered.
-pub(crate) fn register(space: &SpaceHandle, release: &mut dyn FnMut(u32)) -> io::Result<()> {
+pub(crate) fn register(space: &SpaceHandle) -> io::Result<()> {
     let (files, uffd, mut known, has_advice) = {
         let mut space = lock(space);
         space.looks.began = Some(Instant::now());
         if space.shares_unregistered {
-            return space.register(release); // nothing of before the fork may be missing
+            return space.register(); // nothing of before the fork may be missing
         }
         let Some(files) = space.files.clone() else { return Ok(()) };
         space.register_identity();
@@ -286,7 +282,7 @@ pub(crate) fn register(space: &SpaceHandle, release: &mut dyn FnMut(u32)) -> io:
         let is_all = known.iter().all(|part| space.registered.outside(part).is_empty());
         let is_settled = !uffd.is_changing();
         if is_settled {
-            space.settle(release);
+            space.settle();
             space.looks.changed = Some(RangeSet::default());
         }
         (space.protects, is_settled, is_all)

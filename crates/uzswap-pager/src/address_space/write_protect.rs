@@ -242,8 +242,8 @@ impl AddressSpace {
 
     /// Registers and protects what is to be so in both once it has forked, and asks what it takes
     /// to know by then, when there is less time. No page leaves until it has.
-    pub(crate) fn prepare_fork(&mut self, release: &mut dyn FnMut(u32)) {
-        let _ = self.register(release); // what is not registered is not protected
+    pub(crate) fn prepare_fork(&mut self) {
+        let _ = self.register(); // what is not registered is not protected
         let holds_at_fork = !self.has_threads();
         let advice = self.ask_fork_advice().ok();
         let stacks = advice.as_ref().map(|advice| advice.stacks.clone());
@@ -450,7 +450,6 @@ mod tests {
 
     use super::*;
     use crate::address_space::handle::{SharedAddressSpace, lock};
-    use crate::sched::priority::AllTurns;
     use crate::target::procfs::ProcessFiles;
 
     #[test]
@@ -459,10 +458,10 @@ mod tests {
             let mut process = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
             let mut space = AddressSpace::of_nothing();
             space.files = Some(Arc::new(ProcessFiles::of_thread(process.id()).unwrap()));
-            let space = SharedAddressSpace::new(space, Arc::new(AllTurns::of(1)));
+            let space = SharedAddressSpace::alone(space);
             match is_locked {
-                true => lock(&space).register(&mut |_| {}).unwrap(),
-                false => super::super::register(&space, &mut |_| {}).unwrap(),
+                true => lock(&space).register().unwrap(),
+                false => super::super::register(&space).unwrap(),
             }
             process.kill().unwrap();
             process.wait().unwrap();

@@ -166,7 +166,7 @@ impl FaultServer {
         let resident = self.share(&mut parent, &mut lock(&child), None, stacks);
         let could_exceed = parent.protects && resident > self.pager.room_for_copies();
         if could_exceed {
-            let _ = parent.register_shared(&mut |slot| self.pager.release(slot));
+            let _ = parent.register_shared();
         }
         could_exceed
     }
@@ -210,7 +210,7 @@ impl FaultServer {
         let is_let = space.let_fork(page.clone());
         self.to_wake.push((Arc::clone(&space.uffd), page));
         if is_let && !may_be_untold {
-            space.prepare_fork(&mut |slot| self.pager.release(slot));
+            space.prepare_fork();
             // The parent may be gone before its child is known. What is aside still then is told.
             let _ = self.store_aside(space);
         }
@@ -318,7 +318,8 @@ impl FaultServer {
         is_any_aside |= space.inherit_changes(parent, &mut |slot| self.pager.slots.share(slot));
         if let (Err(why), true) = (stored, is_any_aside) {
             let group = space.group.take();
-            space.forget_all(&mut |slot| self.pager.release(slot));
+            space.forget_all();
+            self.pager.released.extend(space.take_released());
             if let Some(group) = group {
                 self.lost(&group, space.lent_bytes());
             }
@@ -348,8 +349,7 @@ impl FaultServer {
         candidates.extend(fault.map(|(_, thread)| thread));
         candidates.reverse();
         candidates.truncate(CANDIDATES_MAX);
-        let release = &mut |slot| self.pager.release(slot);
-        let doubtful = space.decide_inheritance(first, &candidates, release);
+        let doubtful = space.decide_inheritance(first, &candidates);
         report_doubtful(parent, doubtful);
     }
 
@@ -361,7 +361,7 @@ impl FaultServer {
             _ => false,
         };
         if !changes.is_empty() || faults.iter().any(is_about) {
-            let doubtful = space.end_doubt_of_child(&mut |slot| self.pager.release(slot));
+            let doubtful = space.end_doubt_of_child();
             report_doubtful(space.root().unwrap_or(0), doubtful);
         }
     }

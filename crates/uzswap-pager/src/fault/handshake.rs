@@ -474,15 +474,14 @@ impl FaultServer {
         self.pager.drop_outsiders(|outsider| outsider.pid() == peer.pid());
         let could_exceed = kin.is_some_and(|kin| self.join(space, &kin));
         let mut child = lock(&self.spaces[&space]);
-        let release = &mut |slot| self.pager.release(slot);
         child.own.insert(staging);
         child.own.insert(welcomed.own);
         child.identify_by(identity);
         let helper = Helper::new(pending.connection, welcomed.control, start);
-        let met = child.meet(peer, helper, files, release);
+        let met = child.meet(peer, helper, files);
         child.leave_end_word(end_word);
         if could_exceed {
-            let _ = child.register_shared(release);
+            let _ = child.register_shared();
         }
         drop(child);
         if met.is_err() && !welcomed.is_forked {

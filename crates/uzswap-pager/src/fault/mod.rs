@@ -208,8 +208,13 @@ impl FaultServer {
     fn add_space(&mut self, space: AddressSpace, worker: usize) -> io::Result<u32> {
         let id = self.number();
         let token = Token::Userfaultfd(id).data();
-        epoll::add(&self.epolls[worker], &space.uffd, token, epoll::EventFlags::IN)?;
+        let added = epoll::add(&self.epolls[worker], &space.uffd, token, epoll::EventFlags::IN);
         let space = self.pager.add_space(space);
+        if let Err(error) = added {
+            self.pager.remove_space(&space);
+            lock(&space).forget_all();
+            return Err(error.into());
+        }
         self.spaces.insert(id, space);
         Ok(id)
     }
@@ -224,8 +229,7 @@ impl FaultServer {
             helper.connection().leave(); // the evictor may have the space still
         }
         space.gone = true;
-        let pager = &self.pager;
-        space.forget_all(&mut |slot| pager.release(slot));
+        space.forget_all();
         let (group, lent_bytes) = (space.group.take(), space.lent_bytes());
         drop(space);
         if let Some(group) = group {
@@ -398,8 +402,7 @@ impl FaultServer {
             self.note(fault, served);
         }
         if count < MESSAGES {
-            let pager = &self.pager;
-            space.settle(&mut |slot| pager.release(slot));
+            space.settle();
         }
         if count > 0 {
             desk.turns.end();
@@ -418,18 +421,16 @@ impl FaultServer {
 
     /// A program has changed its mappings.
     fn changed(&mut self, desk: &mut WorkerState, space: &mut AddressSpace, event: Event) {
-        let pager = Arc::clone(&self.pager);
-        let release = &mut |slot| pager.release(slot);
         match event {
             Event::Remove { start, .. } if space.is_staging(start) => {} // no page of the program
-            Event::Remove { start, end } => space.removed(start..end, release),
+            Event::Remove { start, end } => space.removed(start..end),
             Event::Unmap { start, end } => {
-                space.unmapped(start..end, release);
+                space.unmapped(start..end);
                 let children = self.overtaking(space);
                 children.iter().for_each(|it| lock(it).note_unmapped_by_parent(start..end));
             }
             Event::Remap { from, to, len } => {
-                space.moved(from..from + len, to, release);
+                space.moved(from..from + len, to);
                 let children = self.overtaking(space);
                 children.iter().for_each(|it| lock(it).note_moved_by_parent(from..from + len, to));
             }

@@ -140,7 +140,7 @@ pub(crate) fn start(pager: &Arc<Pager>) -> io::Result<Vec<JoinHandle<()>>> {
         while let Some(space) = pager.to_scan.next() {
             let before = process::thread_time();
             // One that has just ended is told of by its helper.
-            let _ = register(&space, &mut |slot| pager.release(slot));
+            let _ = register(&space);
             let took = process::thread_time() - before;
             lock(&space).looks.end(took);
             pager.to_scan.looked(took, part(pager.untold.load(Ordering::Relaxed)));

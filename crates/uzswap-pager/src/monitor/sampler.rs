@@ -153,7 +153,7 @@ impl Governor {
 
     /// Whether what was released is to be freed, though there is room.
     fn is_to_be_freed(&mut self) -> bool {
-        let released = self.pager.released().len();
+        let released = self.pager.released.len();
         let before = std::mem::replace(&mut self.released, released);
         released >= MUCH_RELEASED || released > 0 && released == before
     }

@@ -571,21 +571,27 @@ impl World {
         for range in read.iter().flat_map(|(_, told)| told.ranges()) {
             self.command.retain(|at| !range.contains(at));
         }
-        let World { space, machine, kept, .. } = self;
-        let mut release = |slot| _ = kept.remove(&slot).expect("a slot that is kept");
+        let World { space, machine, .. } = self;
         for (_, told) in &read {
             match told {
-                Told::Unmap(range) => space.unmapped_with(machine, addresses(range), &mut release),
-                Told::Remove(range) => space.removed(addresses(range), &mut release),
+                Told::Unmap(range) => space.unmapped_with(machine, addresses(range)),
+                Told::Remove(range) => space.removed(addresses(range)),
                 Told::Move(from, to) => {
-                    space.moved_with(machine, addresses(from), address(*to), &mut release);
+                    space.moved_with(machine, addresses(from), address(*to));
                 }
             }
         }
-        space.settle_with(machine, &mut release);
+        space.settle_with(machine);
+        self.free_released();
         for (thread, told) in read {
             self.note(format!("read {told:?} of {thread}"));
             self.threads[thread].state = State::WasRead;
+        }
+    }
+
+    fn free_released(&mut self) {
+        for slot in self.space.take_released() {
+            self.kept.remove(&slot).expect("a slot that is kept");
         }
     }
 
@@ -620,8 +626,7 @@ impl World {
     }
 
     fn register(&mut self) {
-        let World { space, machine, kept, .. } = self;
-        let release = &mut |slot| _ = kept.remove(&slot).expect("a slot that is kept");
+        let World { space, machine, .. } = self;
         let all = |machine: &Machine| -> Vec<Mapping> {
             let to_scan = |at: Range<usize>| Mapping {
                 range: addresses(&at),
@@ -641,7 +646,7 @@ impl World {
                 self.is_locked = true;
                 let is_settled = machine.changing == 0;
                 if is_settled {
-                    space.settle_with(machine, release);
+                    space.settle_with(machine);
                     space.looks.changed = Some(RangeSet::default());
                 }
                 let mut parts = space.unregistered(mappings);
@@ -688,6 +693,7 @@ impl World {
                 Registrar::Waits
             }
         };
+        self.free_released();
     }
 
     // What must be.
