@@ -243,6 +243,26 @@ fn modules_of_a_folder_name_each_other_in_no_circle() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// A question changes nothing: functions that act are named by a verb.
+#[test]
+fn questions_borrow_what_they_ask_as_shared() {
+    const QUESTIONS: [&str; 5] = ["is", "has", "was", "may", "will"];
+    let mut wrong = Vec::new();
+    for (path, text) in sources("crates") {
+        for (before, after) in text.match_indices("fn ").map(|(at, _)| text.split_at(at + 3)) {
+            let name = after.split(['(', '<']).next().unwrap_or_default();
+            let is_question =
+                name.split_once('_').is_some_and(|(first, _)| QUESTIONS.contains(&first));
+            let receiver = after.split_once('(').map_or("", |(_, rest)| rest.trim_start());
+            if is_question && receiver.starts_with("&mut self") {
+                let line = before.lines().count();
+                wrong.push(format!("{}:{line}: {name}", path.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "a question that takes &mut self:\n{}", wrong.join("\n"));
+}
+
 #[test]
 fn unsafe_code_is_in_two_packages_alone() {
     for (path, text) in PACKAGES.iter().flat_map(|package| sources(&format!("{package}/src"))) {

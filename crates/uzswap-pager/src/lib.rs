@@ -471,7 +471,7 @@ impl Pager {
     }
 
     /// The evictor frees pages.
-    fn frees(&self) {
+    fn note_freeing(&self) {
         self.frees_until.store(self.ms_later(EXPECTED_FOR), Ordering::Relaxed);
     }
 

@@ -170,7 +170,7 @@ impl Missing {
                 break;
             }
             if let Some(value) = strings.value(text, PRELOAD)? {
-                has_library = strings.has_entry(value, KEPT_PRELOAD.value(PRELOAD))?;
+                has_library = strings.match_entry(value, KEPT_PRELOAD.value(PRELOAD))?;
                 missing.preload = Some(missing.variables);
             } else if let Some(value) = strings.value(text, SOCKET)? {
                 // That of an inner run, or none: a program may refuse to be managed.
@@ -217,7 +217,7 @@ impl Missing {
             return Some(KEPT_PRELOAD.pointer());
         }
         let entry = KEPT_PRELOAD.value(PRELOAD);
-        if strings.has_entry(value, entry)? {
+        if strings.match_entry(value, entry)? {
             return Some(ptr::with_exposed_provenance(text));
         }
         let ours = PRELOAD.len() + entry.len();
@@ -252,7 +252,7 @@ impl Reader {
         Reader { page: 0 }
     }
 
-    fn is_readable(&mut self, at: usize) -> bool {
+    fn try_page(&mut self, at: usize) -> bool {
         const PAGE_BYTES: usize = 4096;
         let page = at & !(PAGE_BYTES - 1);
         if page != self.page || page == 0 {
@@ -270,7 +270,7 @@ impl Reader {
     fn byte(&mut self, at: usize) -> Option<u8> {
         let pointer = ptr::with_exposed_provenance::<u8>(at);
         // SAFETY: the kernel has read this page just now.
-        self.is_readable(at).then(|| unsafe { pointer.read_volatile() })
+        self.try_page(at).then(|| unsafe { pointer.read_volatile() })
     }
 
     /// An address, which may be at any.
@@ -294,7 +294,7 @@ impl Reader {
     }
 
     /// Whether a list of libraries has one, which ends with a null byte here.
-    fn has_entry(&mut self, mut at: usize, entry: &[u8]) -> Option<bool> {
+    fn match_entry(&mut self, mut at: usize, entry: &[u8]) -> Option<bool> {
         let mut same = Some(0);
         loop {
             let byte = self.byte(at)?;

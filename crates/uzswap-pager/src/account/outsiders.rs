@@ -289,7 +289,7 @@ impl Pager {
         let is_of_it = |space: &&&SpaceHandle| lock(space).group() == Some(group);
         let rest: Vec<&SpaceHandle> = spaces.iter().filter(is_of_it).copied().collect();
         match rest[..] {
-            [last] if self.outsiders_of(group).is_empty() => lock(last).shares_no_more(),
+            [last] if self.outsiders_of(group).is_empty() => lock(last).end_sharing(),
             _ => bequeath(&rest, lent_bytes),
         }
     }
@@ -299,7 +299,7 @@ impl Pager {
 /// gone.
 pub(crate) fn bequeath(rest: &[&SpaceHandle], lent_bytes: u64) {
     if let Some(heir) = rest.iter().max_by_key(|space| lock(space).may_inherit()) {
-        lock(heir).inherits(lent_bytes);
+        lock(heir).inherit(lent_bytes);
     }
 }
 

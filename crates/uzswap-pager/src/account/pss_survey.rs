@@ -472,7 +472,7 @@ impl Census {
             let mut space = lock(space);
             let known = space.group().and_then(|group| groups.get(&group.number()));
             if let Some(Known { common, .. }) = known {
-                space.gives_back_inherited(common.most_bytes());
+                space.give_back_inherited(common.most_bytes());
             }
         }
         for answer in self.answers.drain(..) {
@@ -481,7 +481,7 @@ impl Census {
             }
         }
         for (number, Known { group, asked, parted, .. }) in groups {
-            group.was_asked(*parted, *asked);
+            group.note_asked(*parted, *asked);
             self.counted.insert(*number, now);
         }
         self.ended = Some(now);
@@ -608,7 +608,7 @@ mod tests {
         sum.add(&mut lock(&first), 100);
         assert!(sum.is_certain());
         lock(&first).group = None;
-        lock(&second).inherits(100);
+        lock(&second).inherit(100);
         sum.add(&mut lock(&second), 100);
         assert!(!sum.is_certain());
         let mut sum = UsageTotal::default();
@@ -663,7 +663,7 @@ mod tests {
         assert_eq!(sum(), (before + 3).min(10), "each page that was parted took one more");
         group.part(100);
         assert_eq!(sum(), 10);
-        group.was_asked(103, 2);
+        group.note_asked(103, 2);
         assert_eq!(sum(), before);
     }
 
@@ -815,7 +815,7 @@ mod tests {
             let rest: Vec<&SpaceHandle> =
                 self.processes.iter().map(|(space, _)| space).filter(is_of_it).collect();
             match rest[..] {
-                [last] => lock(last).shares_no_more(),
+                [last] => lock(last).end_sharing(),
                 _ => bequeath(&rest, lent),
             }
         }

@@ -151,7 +151,7 @@ impl AddressSpace {
     /// What it has of its parent is in that one's count. Not `for_sure`: some of it may have been
     /// made somebody's own since, unasked, and it is to be asked for its part at once; unless that
     /// is little, of which it is taken to have some until all are asked.
-    pub(super) fn shares_all(&mut self, for_sure: bool) {
+    pub(super) fn share_all(&mut self, for_sure: bool) {
         let (Some(joined), Some(_)) = (self.joined, &self.group) else { return };
         let size = self.files.as_ref().and_then(|files| files.size());
         let bytes = size.map_or(u64::MAX, |size| size.anonymous * PAGE).min(joined.resident_bytes);
@@ -216,15 +216,15 @@ impl AddressSpace {
 
     /// Some pages were shared, and are no more: each takes a page more, here or, where none of them
     /// was in others' count, there.
-    pub(crate) fn made_own(&mut self, pages: usize) {
-        let others = self.counts_itself(pages);
+    pub(crate) fn note_own(&mut self, pages: usize) {
+        let others = self.count_itself(pages);
         if let Some(group) = &self.group {
             group.part(others);
         }
     }
 
     /// Some pages that were in others' count are in its own from now on; pages that were not.
-    pub(crate) fn counts_itself(&mut self, pages: usize) -> usize {
+    pub(crate) fn count_itself(&mut self, pages: usize) -> usize {
         let in_others = (self.shared.bytes / PAGE).min(pages as u64) as usize;
         self.shared.bytes -= in_others as u64 * PAGE;
         self.shared.made_own_bytes += in_others as u64 * PAGE;
@@ -242,13 +242,13 @@ impl AddressSpace {
     }
 
     /// All that it has may be a child's as well.
-    pub(super) fn lends_all(&mut self) {
+    pub(super) fn lend_all(&mut self) {
         self.shared.lent_bytes = u64::MAX;
     }
 
     /// One that it had pages in common with is gone: they may be in nobody's count now. As much of
     /// them as `inherited` is in its own until it is asked.
-    pub(crate) fn inherits(&mut self, inherited: u64) {
+    pub(crate) fn inherit(&mut self, inherited: u64) {
         let inherited = inherited.min(self.shared.bytes);
         self.shared.bytes -= inherited;
         self.shared.inherited_bytes += inherited;
@@ -258,7 +258,7 @@ impl AddressSpace {
 
     /// All were asked, who have so many bytes in common at most: what it has inherited of that is
     /// in the count of those that have told their part.
-    pub(crate) fn gives_back_inherited(&mut self, common_bytes: u64) {
+    pub(crate) fn give_back_inherited(&mut self, common_bytes: u64) {
         let given = self.shared.inherited_bytes.min(common_bytes);
         self.shared.inherited_bytes -= given;
         self.shared.bytes += given;
@@ -284,7 +284,7 @@ impl AddressSpace {
         }
         self.expected &= !is_late;
         if self.protects && self.members() == 1 && !self.is_about_to_fork() {
-            self.shares_no_more();
+            self.end_sharing();
         }
     }
 }
@@ -349,9 +349,9 @@ mod tests {
         // It has 40 alone, and a third of 60.
         space.count_part(&told(100, Part::of(60, 100, 3), 0), 3);
         assert_eq!((space.count(100), space.lent_bytes()), (60, 20));
-        space.inherits(30);
+        space.inherit(30);
         assert_eq!((space.count(100), space.lent_bytes()), (90, 50));
-        space.inherits(30);
+        space.inherit(30);
         assert_eq!((space.count(100), space.lent_bytes()), (100, 60));
     }
 
@@ -360,18 +360,18 @@ mod tests {
         let group = ForkGroup::default();
         let [mut asked, mut newcomer, mut gone] = [(); 3].map(|()| member(&group, 100));
         for space in [&mut asked, &mut newcomer, &mut gone] {
-            space.shares_all(true);
+            space.share_all(true);
             space.count(100);
         }
         // A fourth has ended, in whose count all was.
-        newcomer.inherits(60);
-        gone.inherits(40);
+        newcomer.inherit(60);
+        gone.inherit(40);
         let counts = |spaces: [&mut AddressSpace; 3]| spaces.map(|space| space.count(100));
         assert_eq!(counts([&mut asked, &mut newcomer, &mut gone]), [0, 60, 40]);
         // One of the three was asked, one has come since, and of one there is nothing left.
         asked.count_part(&told(100, Part::of(50, 100, 2), 0), 1);
-        newcomer.gives_back_inherited(100);
-        gone.gives_back_inherited(100);
+        newcomer.give_back_inherited(100);
+        gone.give_back_inherited(100);
         gone.count_no_part();
         assert_eq!(counts([&mut asked, &mut newcomer, &mut gone]), [100, 0, 0]);
         assert_eq!([asked, newcomer, gone].map(|space| space.lent_bytes()), [100, 0, 0]);
@@ -385,28 +385,28 @@ mod tests {
         // It has 70 alone, and half of 30; then it forks.
         let told = told(100, Part::of(85, 100, 2), 0);
         parent.joins(&group, 100);
-        child.shares_all(true);
+        child.share_all(true);
         parent.count_part(&told, 2);
         assert_eq!(parent.lent_bytes(), 85);
         // It ends before another census: what the child alone has now is not given back.
         child.count(100);
-        child.inherits(parent.lent_bytes());
-        child.gives_back_inherited(30);
+        child.inherit(parent.lent_bytes());
+        child.give_back_inherited(30);
         assert_eq!(child.count(100), 55);
     }
 
     #[test]
     fn what_is_made_its_own_while_others_are_asked_is_in_its_count() {
         let mut space = member(&ForkGroup::default(), 100 * PAGE);
-        space.shares_all(true);
+        space.share_all(true);
         let made_own = space.made_own_bytes();
         // It has told that it has all in common with one other; then it writes to ten pages.
         let part = Part::of(50 * PAGE, 100 * PAGE, 2);
-        space.made_own(10);
+        space.note_own(10);
         space.count_part(&told(100 * PAGE, part, made_own), 2);
         assert_eq!(space.count(100 * PAGE), 60 * PAGE);
         // Of pages in nobody else's count it takes none more.
-        assert_eq!(space.counts_itself(50), 10);
+        assert_eq!(space.count_itself(50), 10);
         assert_eq!(space.count(100 * PAGE), 100 * PAGE);
     }
 }

@@ -69,7 +69,7 @@ pub(crate) fn count_copies(space: &SpaceHandle, size: Size, now: Instant) {
     let look = Look { minor_faults, anonymous: size.anonymous, others: size.others };
     let mut space = lock(space);
     if let Some((_, before)) = space.copies.last.replace((now, look)) {
-        space.counts_itself(look.copies_since(&before) as usize);
+        space.count_itself(look.copies_since(&before) as usize);
     }
 }
 

@@ -315,7 +315,7 @@ impl AddressSpace {
         self.forget_secret();
         let shared = std::mem::take(&mut self.expected).then_some(self.shared.bytes);
         self.helper = Some(Arc::new(helper));
-        self.shares_all(self.protects && self.registered != RangeSet::default());
+        self.share_all(self.protects && self.registered != RangeSet::default());
         // Some of it may be in its own count by now, as it has written to it.
         self.shared.bytes = self.shared.bytes.min(shared.unwrap_or(u64::MAX));
         if self.joined.is_some() && self.registered != RangeSet::default() {
@@ -497,7 +497,7 @@ impl AddressSpace {
         };
         self.table.set(page, Entry { heat, returned: true, ..UNKNOWN });
         self.told_pages += 1;
-        self.was_missing(page);
+        self.note_missing(page);
     }
 
     /// A page of zeros is there, which a thread has asked for, or which was filled ahead of that.
@@ -511,10 +511,10 @@ impl AddressSpace {
     /// The kernel's page of zeros is there: it takes no memory, and there is nothing to move.
     pub(crate) fn zeroed(&mut self, page: u64) {
         self.table.set(page, UNKNOWN);
-        self.was_missing(page);
+        self.note_missing(page);
     }
 
-    fn was_missing(&mut self, page: u64) {
+    fn note_missing(&mut self, page: u64) {
         self.removing.remove(page * PAGE..(page + 1) * PAGE);
         self.touched(page..page + 1);
     }

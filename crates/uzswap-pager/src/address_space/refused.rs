@@ -195,9 +195,9 @@ impl AddressSpace {
         true
     }
 
-    /// Whether this tells of nothing but the helper's own work. The caller asks for each change of
-    /// the mappings, in the order in which they are read.
-    pub(crate) fn is_own_change(&mut self, change: &Event) -> bool {
+    /// Takes a change that tells of nothing but the helper's own work; `false` for others. The
+    /// caller asks for each change of the mappings, in the order in which they are read.
+    pub(crate) fn take_own_change(&mut self, change: &Event) -> bool {
         let (Some(helper), Some(command)) = (&self.helper, &mut self.command) else { return false };
         if command.work != work::REMAP {
             return false;

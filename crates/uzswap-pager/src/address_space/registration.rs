@@ -353,7 +353,7 @@ impl Registering {
     ) -> io::Result<()> {
         for Unregistered { mapping, parts, spared_pages } in unregistered {
             let may_be_stack = spared_pages == Some(STACK_PAGES);
-            let is_too_many = may_be_stack && self.has_too_many_stacks(files);
+            let is_too_many = may_be_stack && self.limit_stacks(files);
             let is_spared = spared_pages.is_some_and(|pages| {
                 // A stack is mapped without rights: it may have got them since, and pages.
                 let has_rights_now = || pages == 0 && !files.mappings.has_no_access(&mapping);
@@ -384,8 +384,8 @@ impl Registering {
         self.registered
     }
 
-    /// Whether as many were spared as there may be stacks.
-    fn has_too_many_stacks(&mut self, files: &ProcessFiles) -> bool {
+    /// Learns how many stacks there may be; whether as many were spared.
+    fn limit_stacks(&mut self, files: &ProcessFiles) -> bool {
         if self.stacks < STACKS_MIN {
             return false;
         }

@@ -211,7 +211,7 @@ impl AddressSpace {
 
     /// Whether the fork that it tells of fits after all, where nothing is registered: of its
     /// children so many are not known, and the others have ended or are counted.
-    pub(crate) fn may_fork_untold(&mut self, unknown: u32, room: u64) -> bool {
+    pub(crate) fn allow_fork(&mut self, unknown: u32, room: u64) -> bool {
         let Some(helper) = &self.helper else { return false };
         self.forks.have_known(helper.forks().saturating_sub(1 + unknown));
         let resident = self.resident_bytes();
@@ -290,7 +290,7 @@ impl AddressSpace {
             self.group = Some(group.join());
             self.shared = Shared::default();
         }
-        self.lends_all();
+        self.lend_all();
     }
 
     /// The processes that it has pages in common with, itself among them.
@@ -306,7 +306,7 @@ impl AddressSpace {
     /// It is a child of whose process nothing is known yet.
     pub(crate) fn expect(&mut self) {
         self.expected = true;
-        self.shares_all(true);
+        self.share_all(true);
     }
 
     /// A process of some size is to ask before it makes pages its own that others have, too, which
@@ -394,7 +394,7 @@ impl AddressSpace {
     }
 
     /// Nobody has pages of it any more.
-    pub(crate) fn shares_no_more(&mut self) {
+    pub(crate) fn end_sharing(&mut self) {
         self.group = None;
         self.shared = Shared::default();
         if self.is_about_to_fork() {
@@ -419,7 +419,7 @@ impl AddressSpace {
         };
         let freed = tries.into_iter().find(may_be_written).unwrap_or(page..page);
         self.touched(freed.clone());
-        self.made_own(count(&freed));
+        self.note_own(count(&freed));
         freed
     }
 

@@ -49,12 +49,12 @@ impl Lineage {
 
     /// Whether a process descends from the root. `false` also where it would take too long to find
     /// out.
-    pub(crate) fn has(&mut self, peer: &Peer) -> bool {
+    pub(crate) fn find(&mut self, peer: &Peer) -> bool {
         let user = || user_of(peer.pid()).unwrap_or(0);
         self.finds(peer.pid(), process::parent_and_start, user, Instant::now()) && peer.is_alive()
     }
 
-    /// As [`Lineage::has`], by links that this tells; walks again where a parent ends meanwhile.
+    /// As [`Lineage::find`], by links that this tells; walks again where a parent ends meanwhile.
     fn finds(
         &mut self,
         pid: u32,
@@ -77,7 +77,7 @@ impl Lineage {
         let mut line: Vec<(u32, Link)> = Vec::new();
         let mut at = pid;
         while at != self.root {
-            if line.len() == FEW_GENERATIONS && !self.may_walk_on(user(), now) {
+            if line.len() == FEW_GENERATIONS && !self.take_walk(user(), now) {
                 return Walk::Strays;
             }
             let (parent, start) = match link_of(at) {
@@ -104,8 +104,8 @@ impl Lineage {
         Walk::Arrives
     }
 
-    /// Whether a long walk may be done for a user.
-    fn may_walk_on(&mut self, user: u32, now: Instant) -> bool {
+    /// Takes one long walk of a user; `false` where there is none left.
+    fn take_walk(&mut self, user: u32, now: Instant) -> bool {
         if self.walks.len() >= USERS_MAX {
             self.walks.clear();
         }
@@ -215,10 +215,10 @@ mod tests {
         let mut lineage = Lineage::of(std::process::id());
         let mut child = Command::new("sleep").arg("100").spawn().unwrap();
         let peer = Peer::open(child.id()).unwrap();
-        assert!(lineage.has(&peer) && lineage.has(&peer));
-        assert!(!Lineage::of(2).has(&peer), "a kernel thread");
+        assert!(lineage.find(&peer) && lineage.find(&peer));
+        assert!(!Lineage::of(2).find(&peer), "a kernel thread");
         peer.kill();
         child.wait().unwrap();
-        assert!(!lineage.has(&peer));
+        assert!(!lineage.find(&peer));
     }
 }

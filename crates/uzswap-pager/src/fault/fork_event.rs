@@ -201,12 +201,11 @@ impl FaultServer {
     }
 
     /// A program is about to fork, and goes on once it may.
-    pub(super) fn will_fork(&mut self, space: &mut AddressSpace, address: u64) {
+    pub(super) fn prepare_announced_fork(&mut self, space: &mut AddressSpace, address: u64) {
         let page = address / PAGE * PAGE..(address / PAGE + 1) * PAGE;
         let room = self.pager.room_for_copies();
         let is_unregistered = space.registered == RangeSet::default();
-        let may_be_untold =
-            is_unregistered && space.may_fork_untold(self.unknown_children(space), room);
+        let may_be_untold = is_unregistered && space.allow_fork(self.unknown_children(space), room);
         let is_let = space.let_fork(page.clone());
         self.to_wake.push((Arc::clone(&space.uffd), page));
         if is_let && !may_be_untold {

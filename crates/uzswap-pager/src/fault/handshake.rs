@@ -120,7 +120,7 @@ impl Entrance {
     /// `PermissionDenied` where he is not, or where that is not found out.
     pub(super) fn check(&self, arrival: Arrival) -> io::Result<Arrival> {
         let mut lineage = self.lineage.lock().unwrap_or_else(PoisonError::into_inner);
-        match lineage.has(&arrival.peer) {
+        match lineage.find(&arrival.peer) {
             true => Ok(arrival),
             false => Err(io::ErrorKind::PermissionDenied.into()),
         }

@@ -327,7 +327,7 @@ impl FaultServer {
         let (faults, changes): (Vec<Event>, Vec<Event>) =
             events.partition(|event| matches!(event, Event::PageFault { .. }));
         let changes: Vec<Event> =
-            changes.into_iter().filter(|change| !space.is_own_change(change)).collect();
+            changes.into_iter().filter(|change| !space.take_own_change(change)).collect();
         if count > 0 && space.is_undecided() {
             self.ask_child(&mut space, &faults, &changes);
         }
@@ -362,7 +362,7 @@ impl FaultServer {
                 drop(drawn.take());
                 // At the fork, both sides keep the processors busy.
                 desk.company.leave();
-                self.will_fork(&mut space, address);
+                self.prepare_announced_fork(&mut space, address);
                 continue;
             }
             let access = match (wp, write) {

@@ -74,7 +74,7 @@ impl ForkGroup {
     }
 
     /// Members were asked for their part since so many pages were parted: so many, where all were.
-    pub(crate) fn was_asked(&self, parted: u64, members: u32) {
+    pub(crate) fn note_asked(&self, parted: u64, members: u32) {
         self.0.known.store(parted, Ordering::Release);
         self.0.asked.store(members, Ordering::Relaxed);
     }
@@ -122,11 +122,11 @@ mod tests {
         let group = ForkGroup::default();
         let first = group.join();
         assert!(!group.is_counted(), "nobody was asked");
-        group.was_asked(0, 1);
+        group.note_asked(0, 1);
         assert!(group.is_counted());
         let second = group.join();
         assert!(!group.is_counted(), "one has come");
-        group.was_asked(0, 2);
+        group.note_asked(0, 2);
         assert!(group.is_counted());
         drop(first);
         assert!(!group.is_counted(), "one has gone");
@@ -140,11 +140,11 @@ mod tests {
         group.part(2);
         assert_eq!((group.parted(), group.parted_since()), (7, 7));
         // They were asked when there were five.
-        group.was_asked(5, 1);
+        group.note_asked(5, 1);
         assert_eq!((group.parted(), group.parted_since()), (7, 2));
         group.part(1);
         assert_eq!((group.parted(), group.parted_since()), (8, 3));
-        group.was_asked(8, 1);
+        group.note_asked(8, 1);
         assert_eq!(group.parted_since(), 0);
     }
 }

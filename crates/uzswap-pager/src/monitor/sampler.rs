@@ -95,7 +95,7 @@ impl Governor {
             // Not by the clock: on a busy machine a look waits, and programs grow meanwhile.
             let looked = process::thread_time().saturating_sub(since);
             let goal = self.pager.goal_bytes();
-            if used > goal || self.is_to_be_freed() {
+            if used > goal || self.note_released() {
                 self.pager.ring();
             }
             self.keep_others()?;
@@ -151,8 +151,8 @@ impl Governor {
         pager.raised.set_raised(is_raised);
     }
 
-    /// Whether what was released is to be freed, though there is room.
-    fn is_to_be_freed(&mut self) -> bool {
+    /// Notes how much is released; whether that is to be freed, though there is room.
+    fn note_released(&mut self) -> bool {
         let released = self.pager.released.len();
         let before = std::mem::replace(&mut self.released, released);
         released >= MUCH_RELEASED || released > 0 && released == before

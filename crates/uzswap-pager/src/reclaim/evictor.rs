@@ -451,7 +451,7 @@ impl Evictor {
             Heard::Done => {
                 let (moved, freed) = lock(space).dropped();
                 if freed > 0 {
-                    self.pager.frees();
+                    self.pager.note_freeing();
                 }
                 self.pager.meter.moved(moved.pages);
                 self.offered.set(self.offered.get() + moved.offered);
@@ -487,12 +487,12 @@ impl Evictor {
             let moved = moved.map_or(0, |(moved, _)| moved.pages);
             if moved > 0 {
                 // As one less has them, they were in others' count, but for one's.
-                others += lock(&relative).counts_itself(moved);
+                others += lock(&relative).count_itself(moved);
                 let _ = self.empty_newest(&relative);
             }
         }
         // If not in its own, in that of the first that they have left.
-        lock(space).counts_itself(others.min(freed));
+        lock(space).count_itself(others.min(freed));
         Ok(freed)
     }
 

@@ -133,7 +133,7 @@ impl Company {
         if self.in_a_row < FAULTS_IN_A_ROW {
             return None;
         }
-        if !self.may_give_way() {
+        if !self.learn_whether_to_give_way() {
             self.part(&anywhere);
             return None;
         }
@@ -169,12 +169,12 @@ impl Company {
     pub(crate) fn keep_several(&mut self) {
         if !self.is_of_several {
             self.leave();
-            self.is_of_several = self.may_give_way();
+            self.is_of_several = self.learn_whether_to_give_way();
         }
     }
 
     /// Whether the server may run when nobody else would, and it is not fed.
-    fn may_give_way(&mut self) -> bool {
+    fn learn_whether_to_give_way(&mut self) -> bool {
         *self.may_give_way.get_or_insert_with(process::may_return_from_idle) && !self.turns.is_fed()
     }
 
