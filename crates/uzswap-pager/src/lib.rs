@@ -2,15 +2,28 @@
 //!
 //! ```text
 //!  program                       supervisor
-//!   threads --- fault --------->  server  --- load ----.
-//!   helper  <-- move, drop -----  evictor --- store --- zswap
+//!   threads --- fault --------->  fault server --- load ----.
+//!   helper  <-- move, drop -----  evictor -------- store --- zswap
 //!     (preload)                      |
-//!                                 limit: resident anonymous memory + pool + what is known of pages
+//!                                 limit: resident anonymous memory + pool + tables of pages
 //! ```
 //!
-//! The program's memory is its own until the limit comes near; then its anonymous memory is
-//! registered by a userfaultfd, and pages leave it through the helper, a thread that the preloaded
-//! library started in it. Facts about the kernel's side are in `docs/explanation/run-design.md`.
+//! Far below the limit no memory is registered. Near it the registrar registers anonymous memory
+//! with a userfaultfd, and the evictor has the helper move cold pages out: a process with the
+//! program's memory, which the preloaded library starts. The kernel's side is in
+//! `docs/explanation/run-design.md`.
+//!
+//! ```text
+//!  monitor         sampler, registrar, unmanaged processes: what each takes, what is new
+//!  fault           messages of the kernel: page faults, changes of mappings, forks
+//!  reclaim         the loop that evicts, and the end of a program when no page is left
+//!  address_space   one process: where its pages are, what is registered, what may move
+//!  fork, account   groups that share pages; usage, each byte once
+//!  policy, sched   decisions: which page, which compressor; where threads run
+//!  target, store   doors to a process; slots of the store and the file behind it
+//!  admission       who may connect
+//!  telemetry       counters, status, metrics
+//! ```
 //!
 //! The [`doctor`] says what a machine allows of this. The pager may call the store (`uzswap`), the
 //! kernel (`uzswap-sys`), and carries the library for programs (`uzswap-preload`).
@@ -79,22 +92,21 @@ use uzswap::trace::Recorder;
 use uzswap::zswap::{StoreError, Zswap};
 use uzswap_sys::death_guard::DeathGuard;
 
-/// Programs may grow untold by one part in so many of the limit at most: what is kept free for that
-/// is not theirs.
+/// At most this part of the limit is kept free for growth that no fault reports.
 const UNTOLD_PART: u64 = 8;
 
-/// How long what the evictor has found is taken to be so still: some of its rounds.
+/// How long a finding of the evictor holds: some of its rounds.
 const EXPECTED_FOR: Duration = Duration::from_millis(20);
 
-/// How long its work is taken to be in vain: longer than the periods of the supervisor's share.
+/// How long the evictor counts as without effect: longer than a period of the supervisor's share.
 const VAIN_FOR: Duration = Duration::from_millis(200);
 
-/// Where what is stored leaves hardly any to run in, programs may have one part in so many of the
-/// limit beyond it: those that go on so do, one page after the other.
+/// Programs may pass the limit by this part of it, page by page, while compressed and unevictable
+/// pages take most of the limit.
 const BEYOND_PART: u64 = 50;
 
-/// What the peak may be less than what was used, of pages that processes share: one part in so
-/// many, and so many bytes.
+/// How far the reported peak may stay below the true one where processes share pages: this part of
+/// it, and so many bytes.
 const PEAK_PART: u64 = 64;
 const PEAK_BYTES: u64 = 256 << 10;
 
@@ -103,7 +115,7 @@ fn untouched_pages(count: usize) -> Box<[Page]> {
     vec![[0; PAGE_SIZE]; count].into()
 }
 
-/// What the supervisor's threads share.
+/// State that the supervisor's threads share.
 #[derive(Debug)]
 struct Pager {
     zswap: Zswap,
@@ -112,34 +124,34 @@ struct Pager {
     /// Of what is done to the store.
     recorder: Option<Recorder>,
     slots: Slots,
-    /// Slots that a page is not in any more, once for each such page.
+    /// Slots that pages have left, once for each page.
     released: Arc<ReleaseQueue>,
     spaces: Mutex<Vec<SpaceHandle>>,
     limit_bytes: u64,
-    /// What was used when it was last looked at.
+    /// Bytes in use at the last sample.
     sampled: AtomicU64,
-    /// What it would be if programs had no pages in common.
+    /// The same, if programs shared no page.
     apart: AtomicU64,
-    /// So it was when all were asked last that have pages in common.
+    /// The last complete PSS survey found usage above the goal.
     is_surely_over: AtomicBool,
     /// Held by the thread that samples.
     sampling: Mutex<Sampling>,
-    /// What programs may grow by untold until somebody looks again.
+    /// Bytes by which programs may grow until the next sample, without a fault.
     untold: AtomicU64,
-    /// For registrars.
+    /// Address spaces that the registrars must scan.
     to_scan: ScanQueue,
-    /// Resident anonymous memory of programs then.
+    /// Resident anonymous bytes of programs at the last sample.
     resident: AtomicU64,
-    /// What of it could be evicted when that was counted last; more, if programs share pages.
+    /// Evictable bytes at the last count; an upper bound if programs share pages.
     evictable: AtomicU64,
-    /// What was given to programs since, less what the pool gave back for it.
+    /// Bytes given to programs since the last sample, less the bytes that the pool freed for them.
     charged: AtomicU64,
-    /// Some programs had pages in common.
+    /// Some programs shared pages at the last sample.
     shares: AtomicBool,
-    /// What it takes until pages that leave have left: in the pool, and those that processes have
-    /// in common once more.
+    /// Bytes that one batch needs on its way out: its objects in the pool, and COW copies of shared
+    /// pages.
     reserved: AtomicU64,
-    /// Of the pool, for each page that is kept.
+    /// Bytes of the pool for each stored page.
     bytes_for_page: AtomicU64,
     peak: AtomicU64,
     resident_peak: AtomicU64,
@@ -155,60 +167,60 @@ struct Pager {
     /// Where the store has two compressors.
     density: Option<Density>,
     start: Instant,
-    /// Until when the evictor is taken to free pages, in ms since the start; and until when what
-    /// is stored is taken to leave hardly any to run in.
+    /// Until when the evictor counts as freeing pages, and until when the working set counts as too
+    /// small, in ms since the start.
     frees_until: AtomicU64,
     full_until: AtomicU64,
-    /// Until when the work of the evictor is taken to bring nothing, in ms since the start.
+    /// Until when the evictor counts as without effect, in ms since the start.
     vain_until: AtomicU64,
-    /// Rounds of the evictor: a fault waits for room for two of them at most.
+    /// Rounds of the evictor: a fault waits for headroom for two of them at most.
     rounds: AtomicU64,
-    /// Some fault waits for room.
+    /// A fault waits for headroom.
     is_awaited: AtomicBool,
-    /// Of the server.
+    /// Turns of the fault server's workers.
     turns: Arc<AllTurns>,
-    /// Threads that run before others.
+    /// Threads with raised priority.
     raised: RaisedThreads,
-    /// How much of the processors they may take so while others wait, in percent.
+    /// Percent of the processors that these threads may take while others wait.
     cpu_share_percent: u8,
-    /// How long they have run at ordinary priority for that, in ns.
+    /// Time that these threads ran at ordinary priority for lack of credit, in ns.
     ordinary_priority_ns: AtomicU64,
-    /// Some helper has ended, and its connection has not.
+    /// A helper has ended, but its connection is open.
     has_lost_helper: AtomicBool,
-    /// Rung for the server.
+    /// Wakes the fault server.
     wake: OwnedFd,
-    /// Likewise, for each of its threads, at the end.
+    /// Wakes all workers of the fault server at the end.
     over: OwnedFd,
-    /// Rung for the evictor.
+    /// Wakes the evictor.
     bell: Bell,
-    /// The census is due, or not any more.
+    /// Wakes the thread that surveys.
     census_bell: Bell,
-    /// The thread that looks at the tree of processes is to go on.
+    /// Wakes the thread that looks for unmanaged processes.
     tree_bell: Bell,
-    /// Rung for the governor, at the end.
+    /// Wakes the sampler at the end.
     end: Bell,
-    /// Anonymous memory of processes without a helper, but for outsiders; and of each.
+    /// Anonymous bytes of unmanaged processes without those that share pages; and of each process.
     unmanaged: AtomicU64,
     unmanaged_each: Mutex<BTreeMap<u32, u64>>,
-    /// Memory that does not count, and what may be such: resident, and not anonymous.
+    /// Memory that does not count against the limit; resident bytes that are not anonymous.
     uncounted: Arc<UncountedPeak>,
     others: AtomicU64,
-    /// Whether threads of others keep the processors busy, as far as is known.
+    /// Threads of other users of the machine kept the processors busy at the last sample.
     is_beside_others: AtomicBool,
-    /// By this it is known that processes have come or gone that share pages.
+    /// Changes whenever a process joins or leaves a fork group.
     group_changes: AtomicU64,
-    /// Processes without a helper that share pages with managed ones.
+    /// Unmanaged processes that share pages with managed ones.
     outsiders: Mutex<Vec<Arc<Outsider>>>,
-    /// What counts as theirs.
+    /// Bytes that count as theirs.
     outside: AtomicU64,
-    /// What was used when it was last looked at, each page once as far as is known. Where the
-    /// limit is far, `sampled` may be more.
+    /// Bytes in use at the last sample, each shared page once. Far below the limit `sampled` may be
+    /// more.
     in_use: AtomicU64,
     asked_looks: AskedLooks,
-    /// The largest of these.
+    /// The largest unmanaged process.
     largest_unmanaged: Mutex<Option<Unmanaged>>,
-    /// From the moment on in which pages leave: were the supervisor killed, and no descriptor of
-    /// a userfaultfd left, they would read as zeros.
+    /// Started before the first eviction: if the supervisor is killed, it keeps the userfaultfds
+    /// open until all programs are ended. Missing pages would read as zeros otherwise.
     guard: OnceLock<io::Result<DeathGuard>>,
     quiet: bool,
     /// That helpers connect to.
@@ -329,7 +341,7 @@ impl Pager {
             self.to_scan.add(due);
         }
         if used > self.goal_bytes() {
-            // It matters now that processes have pages in common.
+            // Near the goal each shared page counts once.
             used = sum.bytes() + rest;
         }
         let outside = sum.outside_bytes();
@@ -405,8 +417,8 @@ impl Pager {
         self.shares() && (self.may_be_over_apart() || self.may_pass_peak())
     }
 
-    /// Whether the most that programs may take is more than the peak that is known, where they
-    /// share pages: it is to be known how much it is.
+    /// Whether the upper bound of usage exceeds the known peak of programs that share pages: only a
+    /// survey tells.
     fn may_pass_peak(&self) -> bool {
         let peak = self.peak.load(Ordering::Relaxed);
         self.apart.load(Ordering::Relaxed) > peak + peak / PEAK_PART + PEAK_BYTES
@@ -434,7 +446,7 @@ impl Pager {
         self.evictable.load(Ordering::Relaxed).min(resident)
     }
 
-    /// Whether some programs had pages in common when it was looked last.
+    /// Whether some programs shared pages at the last sample.
     fn shares(&self) -> bool {
         self.shares.load(Ordering::Relaxed)
     }
@@ -453,7 +465,7 @@ impl Pager {
         self.limit_bytes.saturating_sub(kept_free)
     }
 
-    /// How many bytes programs may make their own that they have in common, unasked.
+    /// Headroom for COW copies that no fault reports, in bytes.
     fn room_for_copies(&self) -> u64 {
         self.goal_bytes().saturating_sub(self.apart.load(Ordering::Relaxed))
     }
@@ -585,8 +597,8 @@ impl Pager {
         self.write_back.is_some() && self.zswap.is_written_back(key(slot))
     }
 
-    /// A page is not in this slot any more. Its memory is freed by the evictor: who waits for a
-    /// page does not wait for that, nor does who looks how much is used.
+    /// A page has left this slot. The evictor frees the memory: neither a fault nor the sampler
+    /// waits for that.
     fn release(&self, slot: u32) {
         self.released.extend([slot]);
     }
@@ -697,7 +709,7 @@ enum NotStored {
     Failed(String),
 }
 
-/// What is told where this process has all descriptors that it may have.
+/// The message for a supervisor that has reached its limit of descriptors.
 fn too_many_files(error: &io::Error) -> String {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     let limit = limit.unwrap_or(u64::MAX);

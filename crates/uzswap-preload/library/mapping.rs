@@ -1,5 +1,5 @@
-//! The functions of the C library that map memory and give advice about it, for the calls that the
-//! supervisor cannot follow: those that fill much memory at once, lazy frees, advice about forks.
+//! mmap(2) and madvise(2) of the C library. Some of their calls are changed because the supervisor
+//! cannot follow them: calls that fill much memory, lazy frees, advice about forks.
 //!
 //! The kernel fills memory for MAP_POPULATE without a fault, and holds the lock of all mappings
 //! meanwhile. The supervisor could register no memory and evict nothing until all is filled.
@@ -84,7 +84,7 @@ mmap! {
     mmap64, MMAP_64
 }
 
-/// Whether a mapping is private anonymous memory that is to be filled, and large.
+/// Whether a call asks for much private anonymous memory, and to fill it.
 fn is_filled_in_parts(bytes: usize, flags: c_int) -> bool {
     const KIND: c_int = MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE;
     flags & (KIND | MAP_LOCKED | MAP_HUGETLB) == KIND && bytes > PART_BYTES
@@ -103,8 +103,8 @@ fn fill(from: usize, bytes: usize, rights: c_int) {
 
 /// Gives advice about parts of a range, one after the other, up to the first that fails.
 ///
-/// It pauses between them: a thread that waits for the lock takes some 35 us to wake up, and the
-/// kernel lets others take the lock meanwhile, for 4 ms.
+/// Between two parts it sleeps. A thread that waits for the lock takes some 35 us to wake up, and
+/// the kernel lets other threads take the lock meanwhile, for 4 ms.
 fn advise_in_parts(from: usize, bytes: usize, advice: c_int) -> Result<(), u32> {
     let pause = [0_i64, 1]; // and the slack of timers, 50 us
     let mut done = 0;

@@ -50,7 +50,7 @@ impl SharedAddressSpace {
         self.turns.lock(&self.events)
     }
 
-    /// Likewise by the server itself, if nobody else does.
+    /// The same for the server itself, if nobody else has that lock.
     pub(crate) fn try_lock_events(&self) -> Option<MutexGuard<'_, ()>> {
         try_lock(&self.events)
     }

@@ -18,7 +18,7 @@ use uzswap_sys::userfaultfd::Stopped;
 /// Pages that are brought back for one fault at most, where faults come one after the other.
 pub(super) const RESTORED_MAX: usize = 16;
 
-/// Pages of zeros for one fault at most, likewise.
+/// Pages of zeros for one fault at most.
 pub(super) const FRESH_MAX: usize = 64;
 
 /// Pages that may be made a process's own at once, where there is no room: fewer than leave.
@@ -65,7 +65,7 @@ pub(super) struct Waiting {
     pub(super) since: Instant,
     /// Of the evictor.
     pub(super) round: u64,
-    /// It found no room, at first at least.
+    /// The first try found no headroom.
     pub(super) found_no_room: bool,
     /// And none in the time that it takes as a rule.
     pub(super) waits_on: bool,
@@ -91,7 +91,7 @@ pub(super) enum Resolution {
     Done,
     /// There is no room for it now.
     NoRoom,
-    /// Its page is being read from the file, and these are to be restored then.
+    /// The page is being read from the file; the pages to restore once it is there.
     Later(Range<u64>),
 }
 
@@ -100,7 +100,7 @@ impl FaultServer {
         for mut fault in std::mem::take(&mut self.waiting) {
             let Some(shared) = self.spaces.get(&fault.space).cloned() else { continue };
             let rounds = self.pager.rounds.load(Ordering::Relaxed) - fault.round;
-            // Of pages in common, what the evictor frees in a round is another's still.
+            // A shared page that the evictor frees in a round may still be another process's.
             let may_help = fault.access == Access::FirstWrite || rounds < ROOM_ROUNDS;
             let mut space = lock(&shared);
             let may_wait = may_help && fault.since.elapsed() <= ROOM_WAIT;
@@ -156,8 +156,9 @@ impl FaultServer {
                 return Resolution::Later(window);
             }
         } else if by != Requester::Helper && space.not_commanded(page, page..page + 1).is_empty() {
-            // It came back since the fault, and is on its way out again: not fresh. Who waits looks
-            // again. The helper itself has not begun to move anything while it waits for a page.
+            // The page returned since the fault, and a command evicts it again: it is not fresh,
+            // and the thread must fault again. A helper that waits for a page has moved nothing
+            // yet.
             self.wake_later(space, page..page + 1);
         } else {
             self.serve_fresh(space, fault);
@@ -176,7 +177,8 @@ impl FaultServer {
             self.filled(space, fault, filled).for_each(|page| space.zeroed(page));
             return;
         }
-        // What is stored to make room may take as much as it did: one page, where there is none.
+        // The compressed form of a page may take as much as the page: without headroom fill one
+        // page.
         let most = self.pager.pages_to_limit().clamp(1, FRESH_MAX);
         let AddressSpace { fresh, table, .. } = space;
         let window = fresh.window(page, most, |page| table.get(page) != UNKNOWN);
@@ -190,8 +192,8 @@ impl FaultServer {
         done.for_each(|at| space.filled_fresh(at, at != page));
     }
 
-    /// A page that was aside or in the store. Where it is being read: the pages that are to be
-    /// restored then, as `window`.
+    /// A staged or stored page. If it must be read from the file first: the pages to restore once
+    /// it is there, as `window`.
     fn serve_kept(&mut self, space: &mut AddressSpace, fault: &Waiting) -> Option<Range<u64>> {
         let page = fault.page();
         let window = fault.window.clone().unwrap_or_else(|| {
@@ -216,7 +218,7 @@ impl FaultServer {
                 return None;
             }
         }
-        // Others come along if they are at hand: what they lack is told when they are asked for.
+        // Neighbours come along if they are in memory. A fault reports what is wrong with them.
         let mut is_ready = |at: &u64| {
             let index = count(&(wanted.start..*at));
             matches!(self.fetch(space, *at, index, Reader::take_if_read), Some(Ok(())))
@@ -256,8 +258,8 @@ impl FaultServer {
         None
     }
 
-    /// Gets the content of a page that is aside or in the store, into the buffer; in words why that
-    /// cannot be. `None` where it is read from the file first.
+    /// Copies a staged or stored page into the buffer, or says why that failed. `None` if the page
+    /// must be read from the file first.
     fn fetch(
         &mut self,
         space: &AddressSpace,
@@ -302,7 +304,7 @@ impl FaultServer {
             Ok(done) => {
                 self.wake_later(space, done.clone());
                 if !done.contains(&page) {
-                    // It asks again, for this page alone.
+                    // The thread faults again, for this page alone.
                     self.wake_later(space, page..page + 1);
                 }
                 done
@@ -332,8 +334,8 @@ impl FaultServer {
         match stopped.errno {
             // Its memory is gone.
             libc::ESRCH => {}
-            // It is there already, or no longer mapped, or something has happened that is to be
-            // read first: who waits looks again.
+            // The page is there, or no longer mapped, or the server must read an event first. The
+            // thread faults again.
             libc::EEXIST | libc::ENOENT | libc::EAGAIN | libc::EINVAL => {
                 self.wake_later(space, fault.page()..fault.page() + 1);
             }

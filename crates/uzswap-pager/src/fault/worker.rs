@@ -1,7 +1,7 @@
 //! The threads of the server.
 //!
 //! One could answer all: what there is to answer with is behind one lock. But a thread of the
-//! server is fast beside the thread that faults ([`crate::company`]), and where several
+//! server is fast beside the thread that faults ([`crate::sched::affinity`]), and where several
 //! processes fault in turn it is beside one of them at most. So there are as many as processors,
 //! and where a worker sees that spaces take turns, it hands one over to a worker that has none.
 //!

@@ -1,13 +1,12 @@
 //! The thread that keeps programs and pool under the limit.
 //!
 //! ```text
-//!  near the limit -> register anonymous memory -> move pages aside -> oldest batch -> store ->
-//! drop
-//!                    (userfaultfd, once)       (helper, 128 at once)  (copy, compress) (helper)
+//!  clock hand --> stage a batch --> oldest batch --> store ---------> free its memory
+//!  (policy)       (helper, 128+)    (staging)        (copy, compress) (helper)
 //! ```
 //!
-//! Pages that are touched while they are aside come back without compression: a second chance, as
-//! there is no accessed bit to ask.
+//! A staged page that a thread touches returns without compression. That is its second chance: user
+//! space has no accessed bit to read.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -30,57 +29,57 @@ use uzswap::page::{PAGE_SIZE, Page};
 use uzswap_sys::death_guard::{DeathGuard, MappedFile};
 use uzswap_sys::process_memory::ProcessMemory;
 
-/// Pages that leave a space at once, and the part of its resident pages that these are: a thread
-/// that faults meanwhile waits for them, and the fewer such moments there are the better.
+/// Pages that the helper moves at once, and their part of the resident pages. A thread that faults
+/// meanwhile waits for the whole batch; larger batches make fewer of these moments.
 const LEAVE_MIN: usize = 128;
 const LEAVE_MAX: usize = BATCH_PAGES;
 const LEAVE_PART: usize = 80;
 
-/// Batches of pages aside that a space may have before the oldest is stored, and the part of its
-/// resident pages that these are, about.
+/// Staged batches of an address space before the oldest is stored, and about their part of its
+/// resident pages.
 const BATCHES_STAGED_MIN: usize = 2;
 const BATCHES_STAGED_MAX: usize = 4;
 const ASIDE_PART: usize = 32;
 
-/// Rounds without any page freed after which nothing can be done about the limit: some 3 s.
+/// After so many rounds without a freed page a process is ended: some 3 s.
 const ROUNDS_IN_VAIN: u32 = 2000;
 
-/// Rounds without any page freed after which it is not waited for that any more: some 0.3 s.
+/// After so many rounds without a freed page the evictor takes shared pages without a survey: some
+/// 0.3 s.
 const UNKNOWN_ROUNDS: u32 = 250;
 
-/// A process with as little, in bytes, keeps it while a larger one cannot give any: it would be
-/// left without the pages that it takes to go on.
+/// A process of so many bytes or fewer keeps its pages while a larger one cannot give any: it may
+/// be the debugger that the larger one waits for.
 const KEPT_MAX: u64 = 1 << 20;
 
-/// Relatives that are asked at most for pages which they have in the store, the oldest first.
+/// Members of a group whose stored pages are compared with a new one at most, the oldest first.
 const ASKED_RELATIVES: usize = 8;
 
-/// Members of a group whose pages leave however much is known.
+/// Pages of groups of so many members are evicted without a survey.
 const FEW: u32 = 2;
 
-/// In one of so many rounds at most, pages leave that more processes have than those. Each takes a
-/// copy for each of them on its way out, and comes back as one for each: so what is one's alone
-/// leaves as much more, but not all of it, as it may be what is used.
+/// Pages of larger groups are evicted in one of so many rounds at most. On its way out each of them
+/// takes a copy for each process, and each process restores it alone. Exclusive pages are cheaper,
+/// but they may be the ones in use.
 const MANY_TURN_MIN: u32 = 4;
 
-/// Rounds in which it is not tried where there was nothing that one has alone: to find that takes
-/// a look at all pages.
+/// Rounds without a search for exclusive pages after one that found none: it walks all pages.
 const ALONE_PAUSE: u64 = 32;
 
-/// How long it waits where nothing could be freed.
+/// How long the evictor waits after a round that freed nothing.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// What the guard says where the supervisor was killed.
+/// The guard's message if the supervisor is killed.
 const SUPERVISOR_GONE: &[u8] =
     b"uzswap: the supervisor is gone; its programs were ended, because it held parts of their \
       memory\n";
 
 pub(crate) struct Evictor {
     pager: Arc<Pager>,
-    /// The file that all programs of this run execute, and none of another.
+    /// The preload library of this run: all its programs map this file, and no other program does.
     library: File,
     buffer: Box<[Page]>,
-    /// What a relative has in the store.
+    /// A stored page of another member of the group.
     other: Box<Page>,
     /// Rounds without any page freed, and those before in which some might have been soon.
     in_vain: u32,
@@ -200,7 +199,7 @@ impl Evictor {
         self.pager.spaces().iter().for_each(|space| lock(space).try_all_again());
     }
 
-    /// Sees whether pages are to be dense, and compresses some once more that are not.
+    /// Recompresses some stored pages if the pool is large enough for the second compressor.
     fn recompress(&self) {
         let Pager { density: Some(density), zswap, slots, .. } = &*self.pager else { return };
         density.look(zswap.budget().used_bytes(), slots.used(), self.pager.limit_bytes);
@@ -212,8 +211,8 @@ impl Evictor {
         self.pager.spaces().iter().any(|space| lock(space).has_no_memory())
     }
 
-    /// Whether pages of some space may leave soon that cannot now: a thread is held up while it
-    /// changes mappings, or the helper is late. What is stopped may stay so for ever.
+    /// Whether a space may give pages soon that it cannot give now: a thread waits while it changes
+    /// mappings, or the helper is late. A stopped process may stay stopped, and does not count.
     fn is_any_held_up(&self) -> bool {
         self.pager.spaces().iter().any(|space| {
             let space = lock(space);
@@ -297,9 +296,8 @@ impl Evictor {
         freed
     }
 
-    /// Moves pages of one space aside and stores those that were longest, until some memory is
-    /// free. It has so many bytes resident; where `alone`, only those leave that no other process
-    /// has.
+    /// Stages pages of a space with so many resident bytes, and stores the oldest batch, until some
+    /// memory is free; with `alone`, exclusive pages only.
     fn evict_from(&mut self, space: &SpaceHandle, resident: u64, alone: bool) -> io::Result<usize> {
         let (leave, batches_staged) = batches(resident);
         let lazily_freed = self.drop_lazily_freed(space)?;
@@ -368,8 +366,8 @@ impl Evictor {
         Ok(if is_given { bytes as usize / PAGE_SIZE } else { 0 })
     }
 
-    /// Moves pages aside that were refused, by each way that there is: how many, and how many were
-    /// freed meanwhile.
+    /// Stages pages that the kernel refused to move, by each other way; how many, and how many
+    /// pages were freed meanwhile.
     fn move_refused(
         &mut self,
         space: &SpaceHandle,
@@ -400,9 +398,9 @@ impl Evictor {
         Ok((count, freed))
     }
 
-    /// Whether pages may leave that several processes have. What many have comes back as many, so
-    /// it is to be known that there is no other way: while a group grows, it seems to take more
-    /// than it does.
+    /// Whether shared pages of a space may be evicted. Each process restores such a page for
+    /// itself, so a survey must show that usage is above the goal: a growing group seems to take
+    /// more than it does.
     fn may_leave_many(&self, space: &SpaceHandle) -> bool {
         let is_known = |group: &ForkGroup| group.members() <= FEW || group.is_counted();
         lock(space).group().is_none_or(is_known)
@@ -470,9 +468,9 @@ impl Evictor {
         }
     }
 
-    /// Pages that several processes had were made a space's own, and moved aside. Until they have
-    /// left all of them there are more than before: they do so at once, without a second chance.
-    /// Pages that were freed. So each of the others is given what it is to move.
+    /// Evicts pages from the other members of a group, after a COW copy of each was staged for
+    /// `space`; how many pages were freed. Until all members have lost a page it takes more memory
+    /// than before, so it gets no second chance. `give` makes the command for each member.
     fn empty_all_by(
         &mut self,
         space: &SpaceHandle,
@@ -482,7 +480,7 @@ impl Evictor {
         let mut others = 0;
         for relative in self.relatives(space) {
             leave_words_of_threads(&relative);
-            // One that has ended is told of by its helper.
+            // The connection of a helper reports its end.
             let moved = self.carry_out(&relative, &give);
             let moved = moved.map_or(0, |(moved, _)| moved.pages);
             if moved > 0 {
@@ -578,7 +576,8 @@ impl Evictor {
         found
     }
 
-    /// Stores the pages of a batch. What is the same page `elsewhere` is not stored once more.
+    /// Stores the pages of a batch. A page that equals the one of a group member (`elsewhere`)
+    /// shares its slot.
     fn store(
         &mut self,
         memory: &ProcessMemory,
@@ -620,9 +619,9 @@ impl Evictor {
 struct Emptied {
     /// The slot of each that is in the store.
     slots: Vec<(u32, u32)>,
-    /// Those that do not fit the pool.
+    /// Pages that did not fit the pool.
     unfit: Vec<(u32, Box<Page>)>,
-    /// Those that were filled with zeros ahead of any touch, and are so still.
+    /// Pages that the server filled with zeros ahead of a touch, and that are still zeros.
     untouched: Vec<u32>,
     /// How many others were filled so.
     slots_ahead: usize,
@@ -633,8 +632,8 @@ pub(crate) fn leaving_bytes(resident_bytes: u64) -> u64 {
     (batches(resident_bytes).0 * PAGE_SIZE) as u64
 }
 
-/// Of a space with so many bytes resident: pages that leave it at once, and batches of such pages
-/// aside that it may have before the oldest is stored.
+/// Of a space with so many resident bytes: pages a batch, and staged batches before the oldest is
+/// stored.
 fn batches(resident_bytes: u64) -> (usize, usize) {
     let resident = (resident_bytes / PAGE_SIZE as u64) as usize;
     let leave = (resident / LEAVE_PART).clamp(LEAVE_MIN, LEAVE_MAX);

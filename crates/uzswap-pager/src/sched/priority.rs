@@ -1,9 +1,10 @@
 //! Turns of the server, and that it gets to have them.
 //!
-//! While it keeps a thread company, the server runs when nobody else would ([`crate::company`]).
-//! Where others keep the processor busy, that is hardly ever: the governor sees that something is
-//! to be answered and that no turn has begun or ended since it looked last, and has the server run
-//! as others do for a while. Each thread of the server has turns of its own.
+//! While it keeps a thread company, the server runs when nobody else would
+//! ([`crate::sched::affinity`]). Where others keep the processor busy, that is hardly ever: the
+//! governor sees that something is to be answered and that no turn has begun or ended since it
+//! looked last, and has the server run as others do for a while. Each thread of the server has
+//! turns of its own.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
