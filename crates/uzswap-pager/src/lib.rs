@@ -18,9 +18,9 @@
 //!  fault           messages of the kernel: page faults, changes of mappings, forks
 //!  reclaim         the loop that evicts, and the end of a program when no page is left
 //!  address_space   one process: where its pages are, what is registered, what may move
-//!  fork, account   groups that share pages; usage, each byte once
+//!  fork, account   groups that share pages, surveys; growth that no fault reports
 //!  policy, sched   decisions: which page, which compressor; where threads run
-//!  target, store   doors to a process; slots of the store and the file behind it
+//!  program, store  a process, its files and helper; slots of the store and the file behind it
 //!  admission       who may connect
 //!  telemetry       counters, status, metrics
 //! ```
@@ -37,10 +37,12 @@ mod address_space;
 mod admission;
 mod fault;
 mod fork;
+mod fork_group;
 mod messages;
 mod monitor;
 mod page_table;
 mod policy;
+mod program;
 mod range_set;
 mod reclaim;
 mod report;
@@ -48,7 +50,6 @@ mod run_dir;
 mod sched;
 mod store;
 mod supervisor;
-mod target;
 mod telemetry;
 mod token_bucket;
 
@@ -60,11 +61,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use account::growth::Growth;
-use account::outsiders::Outsider;
-use account::pss_survey::UsageTotal;
 pub use account::uncounted::{Uncounted, UncountedPeak};
 use address_space::handle::{SharedAddressSpace, SpaceHandle, lock};
 use address_space::{AddressSpace, count_copies, process_size, resident_bytes};
+use fork::outsiders::Outsider;
+use fork::pss_survey::UsageTotal;
 use monitor::registrar::{Due, ScanQueue};
 use monitor::unmanaged::{AskedLooks, Unmanaged};
 pub use monitor::unmanaged_reason::why_unmanageable;
@@ -194,7 +195,7 @@ struct Pager {
     /// Wakes the evictor.
     bell: Bell,
     /// Wakes the thread that surveys.
-    census_bell: Bell,
+    survey_bell: Bell,
     /// Wakes the thread that looks for unmanaged processes.
     tree_bell: Bell,
     /// Wakes the sampler at the end.
@@ -413,7 +414,7 @@ impl Pager {
     }
 
     /// Whether the supervisor must know each program's part of the shared pages.
-    fn is_census_due(&self) -> bool {
+    fn is_survey_due(&self) -> bool {
         self.shares() && (self.may_be_over_apart() || self.may_pass_peak())
     }
 
@@ -646,7 +647,7 @@ impl Pager {
         self.bell.wait(Duration::from_secs(1));
     }
 
-    /// The governor waits for its next turn.
+    /// The sampler waits for its next turn.
     fn pause(&self, time: Duration) {
         self.end.wait(time);
     }
@@ -655,7 +656,7 @@ impl Pager {
     fn stop_all(&self) {
         self.stop.store(true, Ordering::Relaxed);
         self.bell.ring();
-        self.census_bell.ring();
+        self.survey_bell.ring();
         self.tree_bell.ring();
         self.end.ring();
         self.to_scan.end();

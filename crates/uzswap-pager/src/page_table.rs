@@ -1,4 +1,4 @@
-//! What is known of the pages of an address space that are not where the program left them.
+//! The state of each page of an address space: in the program, staged or stored, and its heat.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry as MapEntry;
@@ -7,14 +7,18 @@ use std::ops::Range;
 /// Pages in a part of the table that is allocated at once: 2 MiB of address space.
 const CHUNK_PAGES: u64 = 512;
 
+/// Pages of one command. The kernel flushes the TLB once for more than 33 pages, and for each page
+/// below.
+pub(crate) const BATCH_PAGES: usize = 512;
+
 /// Where a page is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// Nowhere but in the program: it is there, or was never touched and is zero.
+    /// In the program: resident, or zero-filled at its next touch.
     Program,
-    /// Moved aside, into this page of staging.
+    /// Staged, in this page of staging.
     Staged(u32),
-    /// In the store, under this slot.
+    /// Stored, in this slot.
     Stored(u32),
 }
 
@@ -22,12 +26,12 @@ pub(crate) enum Place {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) place: Place,
-    /// It was filled since it was registered, and so is there if its place is the program: the
-    /// kernel need not be asked.
+    /// A fault filled the page after its registration: if its place is the program, it is
+    /// resident, and no query of the kernel is needed.
     pub(crate) returned: bool,
     /// The hand picks it in one turn of 2^heat: 0 to [`HEAT_MAX`].
     pub(crate) heat: u8,
-    /// No thread has asked for it: it was filled with zeros for a fault of a page before it.
+    /// Filled with zeros ahead of any touch, for the fault of a page before it.
     pub(crate) ahead: bool,
 }
 
@@ -86,8 +90,8 @@ impl Packed {
 pub(crate) const UNKNOWN: Entry =
     Entry { place: Place::Program, returned: false, heat: 0, ahead: false };
 
-/// Entries of a chunk that are listed at most, and to how few it comes down before it is listed
-/// again: with more, a list takes as much as all entries of a chunk do.
+/// The most entries of a chunk that is a list, and the number at which it becomes a list again. A
+/// longer list takes as much memory as all entries of a chunk.
 const LISTED_MAX: usize = CHUNK_PAGES as usize / 4;
 const LISTED_AGAIN: usize = LISTED_MAX / 2;
 
@@ -364,19 +368,19 @@ impl PageTable {
         }
     }
 
-    /// Pages that are aside.
+    /// Number of staged pages.
     pub(crate) fn staged_pages(&self) -> u64 {
         self.places[Packed(STAGED).place()]
     }
 
-    /// Pages that are in the store.
+    /// Number of stored pages.
     pub(crate) fn stored_pages(&self) -> u64 {
         self.places[Packed(STORED).place()]
     }
 
     /// Memory, in bytes, about.
     pub(crate) fn bytes(&self) -> usize {
-        // What is inserted in order leaves nodes of the tree little more than half full.
+        // Insertion in order leaves nodes of the tree little more than half full.
         const IN_TREE: usize = size_of::<(u64, Chunk)>() * 11 / 6;
         self.chunks.len() * IN_TREE + self.chunk_bytes
     }
@@ -386,7 +390,7 @@ impl PageTable {
 mod tests {
     use super::*;
 
-    /// What a table takes, chunk by chunk.
+    /// The memory of a table, chunk by chunk.
     fn bytes_of(table: &PageTable) -> usize {
         let chunks: usize = table.chunks.values().map(Chunk::bytes).sum();
         let lone = PageTable {

@@ -19,7 +19,7 @@ use crate::doctor::{self, Finding};
 use crate::fault::{Workers, count_of_workers};
 use crate::messages::{Messages, log};
 use crate::monitor::registrar::ScanQueue;
-use crate::monitor::sampler::Governor;
+use crate::monitor::sampler::Sampler;
 use crate::monitor::unmanaged::AskedLooks;
 use crate::policy::recompress::Density;
 use crate::reclaim::evictor::Evictor;
@@ -225,7 +225,7 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
         wake: setup("create an eventfd", wake_descriptor())?,
         over: setup("create an eventfd", wake_descriptor())?,
         bell: Bell::default(),
-        census_bell: Bell::default(),
+        survey_bell: Bell::default(),
         tree_bell: Bell::default(),
         end: Bell::default(),
         unmanaged: AtomicU64::new(0),
@@ -266,8 +266,8 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
             let _ = signals::send(child as i32, SignalNumber(libc::SIGKILL));
         }
     })?;
-    let Others { evictor, governor } = others;
-    let threads = [server, evictor, governor];
+    let Others { evictor, sampler } = others;
+    let threads = [server, evictor, sampler];
     let mut is_over = || threads.iter().any(JoinHandle::is_finished);
     let waited = child.map(|child| waiter.wait(child, &mut is_over));
 
@@ -285,7 +285,7 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
 /// The threads that a program needs once it runs.
 struct Others {
     evictor: JoinHandle<io::Result<()>>,
-    governor: JoinHandle<io::Result<()>>,
+    sampler: JoinHandle<io::Result<()>>,
 }
 
 impl Others {
@@ -293,9 +293,9 @@ impl Others {
         let library = setup("open the preload library", File::open(folder.join(LIBRARY_NAME)))?;
         let evictor = Evictor::new(Arc::clone(pager), library);
         let evictor = setup("start a thread", spawn("uzswap-evictor", || evictor.run()))?;
-        let governor = Governor::new(Arc::clone(pager), workers);
-        let governor = setup("start a thread", spawn("uzswap-governor", || governor.run()))?;
-        Ok(Others { evictor, governor })
+        let sampler = Sampler::new(Arc::clone(pager), workers);
+        let sampler = setup("start a thread", spawn("uzswap-sampler", || sampler.run()))?;
+        Ok(Others { evictor, sampler })
     }
 }
 

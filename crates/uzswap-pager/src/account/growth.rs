@@ -1,39 +1,37 @@
-//! How fast programs grow where nobody is told: memory that is mapped and filled before it is
-//! registered.
+//! Growth that no fault reports: a program maps memory and fills it before the registrar registers
+//! it.
 //!
-//! So much is kept free as they may grow until they are looked at again, and what is new is
-//! registered. It is what more is resident than before, less what faults were given, and with what
-//! has left.
+//! The supervisor keeps headroom for the growth until the next sample and registration. The growth
+//! is the increase of resident bytes, less the pages that faults brought, plus the evicted pages.
 
 use std::time::{Duration, Instant};
 
-use crate::address_space::BATCH_PAGES;
+use crate::page_table::BATCH_PAGES;
 use uzswap::page::PAGE_SIZE;
 
-/// How long it may take until somebody looks, and what is new is registered: a look each
-/// millisecond, and what it takes.
+/// The time until a sample sees new memory and a registrar registers it: a sample each
+/// millisecond, and its duration.
 const AHEAD: Duration = Duration::from_millis(3);
 
-/// How long it is measured at once.
+/// The length of a measurement.
 const WINDOW: Duration = Duration::from_millis(1);
 
-/// Programs that grow in bursts are taken to do so for a while: what is expected is half of it so
-/// much later.
+/// Programs grow in bursts: the expectation halves in this time.
 const HALVED_AFTER: Duration = Duration::from_millis(50);
 
-/// What a fault that is being served may account for in one window, in bytes.
+/// Bytes that a fault in progress may account for in one measurement.
 const UNSURE_BYTES: i64 = 256 << 10;
 
-/// What may be seen to have left before that is told, in bytes.
+/// Bytes of an eviction that a sample sees before the evictor notes it.
 const LEAVING_BYTES: i64 = (BATCH_PAGES * PAGE_SIZE) as i64;
 
-/// What is known of it.
+/// The measured growth.
 #[derive(Debug)]
 pub(crate) struct Growth {
     since: Instant,
-    /// In this window, in bytes.
+    /// Unobserved growth in this window, in bytes.
     untold: i64,
-    /// What of the last one was less than none, and may be more here.
+    /// Negative growth of the last window: an eviction seen before it was noted.
     debt: i64,
     bytes_per_second: f64,
 }
@@ -43,9 +41,9 @@ impl Growth {
         Growth { since: now, untold: 0, debt: 0, bytes_per_second: 0.0 }
     }
 
-    /// Programs have grown untold by so many bytes since it was looked last; by less than none
-    /// where they gave some back, or some that has left was not noted yet. How many bytes they may
-    /// grow by until it is looked again.
+    /// Takes the unobserved growth since the last sample, in bytes; negative if programs freed
+    /// memory, or an eviction was not noted yet. Returns the bytes by which programs may grow
+    /// until the next sample.
     pub(crate) fn see(&mut self, now: Instant, untold: i64) -> u64 {
         self.untold += untold;
         let time = now.duration_since(self.since);
@@ -67,8 +65,8 @@ mod tests {
 
     const MIB: i64 = 1 << 20;
 
-    /// What is kept free after looks at these times, in ms, each with what has grown since the one
-    /// before, in bytes; to a tenth of a MiB.
+    /// The headroom after samples at these times (ms) with this growth (bytes), to a tenth of a
+    /// MiB.
     fn seen<const N: usize>(looks: [(u64, i64); N]) -> [f64; N] {
         let start = Instant::now();
         let mut growth = Growth::new(start);
@@ -89,7 +87,7 @@ mod tests {
     #[test]
     fn what_has_left_may_be_noted_later() {
         assert_eq!(seen([(1, -2 * MIB), (2, 2 * MIB)]), [0.0; 2]);
-        // What went hides what comes in the next window alone, and no more than may leave at once.
+        // An eviction hides growth in the next window alone, and one batch of it at most.
         let more = 3 * MIB + UNSURE_BYTES;
         assert_eq!(seen([(1, -100 * MIB), (2, more)]), [0.0, 3.0]);
         assert_eq!(seen([(1, -100 * MIB), (2, 0), (3, more)]), [0.0, 0.0, 9.0]);

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 
-use crate::target::procfs::uncounted_of;
+use crate::program::procfs::{OfProcess, uncounted_of};
 
 /// With less of a kind, in bytes, no line names it.
 const NAMED_MIN: u64 = 1 << 20;
@@ -71,16 +71,6 @@ impl UncountedPeak {
             huge_bytes: self.huge.load(Ordering::Relaxed),
         }
     }
-}
-
-/// What a process maps, in bytes.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct OfProcess {
-    /// Its part of shared memory.
-    pub(crate) shared_part: u64,
-    /// Huge pages that it has alone, and others.
-    pub(crate) huge_alone: u64,
-    pub(crate) huge_shared: u64,
 }
 
 /// Huge pages of several count once, as if each process that has some had the same.

@@ -1,34 +1,36 @@
-//! How much memory a space takes.
+//! The charge of a process: its resident bytes, less the shared bytes that others count.
 
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::write_protect::PROTECTED_BYTES_MIN;
 use super::{AddressSpace, PAGE};
-use crate::fork::group::ForkGroup;
-use crate::target::procfs::{ProcessFiles, Size};
+use crate::fork_group::ForkGroup;
+use crate::program::procfs::{ProcessFiles, Size};
 use crate::{SpaceHandle, lock};
 
-/// What a process has in common with others.
+/// Smaller processes stay unprotected while copies of their pages are few.
+pub(super) const PROTECTED_BYTES_MIN: u64 = 4 << 20;
+
+/// How the memory that a process shares is counted.
 #[derive(Debug)]
 pub(super) struct Shared {
-    /// What of its memory is in another's count.
+    /// Resident bytes that another process counts.
     pub(super) bytes: u64,
-    /// It may be less: of a child that was forked when nothing was registered.
+    /// `bytes` may be too many: the child was forked before anything was registered.
     pub(super) is_unsure: bool,
-    /// What of its own count others may have, too: nobody counts that once it has ended.
+    /// Bytes of its charge that others may share: nobody counts them once it has ended.
     lent_bytes: u64,
-    /// What came from others' count into its own so far, as it has a page of its own now.
+    /// Bytes that moved from others' charge to its own so far, by COW copies.
     made_own_bytes: u64,
-    /// Of its own count, what was in that of such that have ended, until all are asked.
+    /// Bytes of its charge that ended processes counted before, until the next survey.
     inherited_bytes: u64,
-    /// Of its own count, what a small child is taken to have made its own, until all are asked.
+    /// Bytes of its charge that a small child is assumed to have copied, until the next survey.
     assumed_bytes: u64,
 }
 
 impl Default for Shared {
-    /// All of it is in its own count.
+    /// It counts all of its resident bytes.
     fn default() -> Shared {
         Shared {
             bytes: 0,
@@ -41,18 +43,18 @@ impl Default for Shared {
     }
 }
 
-/// What a process takes of its group's memory, in bytes.
+/// The part of a process in the memory of its group, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Part {
-    /// What it has alone.
+    /// Exclusive bytes.
     own_bytes: u64,
-    /// What it has in common with others.
+    /// Shared bytes.
     common_bytes: u64,
 }
 
 impl Part {
-    /// Of one that has so many bytes resident, of what it has in common with others its part. All
-    /// members are taken to have that.
+    /// The part of a process with so many resident bytes and this `Pss_Anon`. All members are
+    /// assumed to share its shared pages.
     pub(crate) fn of(bytes: u64, resident: u64, members: u32) -> Part {
         let own_bytes = match u64::from(members) {
             0 | 1 => bytes,
@@ -63,7 +65,7 @@ impl Part {
         Part { own_bytes, common_bytes: common_bytes.min(resident - own_bytes) }
     }
 
-    /// What it has in common with others.
+    /// Shared bytes.
     pub(crate) fn common_bytes(&self) -> u64 {
         self.common_bytes
     }
@@ -76,52 +78,52 @@ impl Part {
     }
 }
 
-/// What a process has told of its memory.
+/// The answer of a process to a survey.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Told {
-    /// Before it was asked.
+    /// Just before the query.
     pub(crate) at: Instant,
     /// Bytes that were resident.
     pub(crate) resident: u64,
     pub(crate) part: Part,
-    /// What it had made its own by then, in bytes.
+    /// `Shared::made_own_bytes` at that time.
     pub(crate) made_own_bytes: u64,
 }
 
-/// How it was when a space came into its group, by the fork that was last.
+/// The last fork that brought a space into its group.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Joined {
     pub(super) at: Instant,
-    /// Of the parent.
+    /// Resident bytes of the parent.
     pub(super) resident_bytes: u64,
 }
 
-/// What a small child makes its own as soon as it runs, as a rule. (Where it counted for all, pages
-/// of many left that had room, and came back as one for each: 60 children in twice what they take
-/// ran ten times as long.)
+/// Bytes that a small child usually copies as soon as it runs. (When each child counted in full,
+/// the evictor took shared pages without need: 60 children in twice their memory ran ten times as
+/// long.)
 const OWN_BYTES: u64 = 256 << 10;
 
-/// How long a child may be without a helper: it is looked twice for such in that time.
+/// How long a child may be without a helper: two looks at unmanaged processes.
 const ASSUMED_FOR: Duration = Duration::from_secs(1);
 
 impl AddressSpace {
-    /// Bytes of anonymous memory that the process has; pages that others have too count here.
+    /// Resident anonymous bytes, shared pages included.
     pub(crate) fn resident_bytes(&self) -> u64 {
         self.bytes_of(self.files.as_ref().and_then(|files| files.size()))
     }
 
-    /// Bytes of anonymous memory at the last sample.
+    /// The same at the last sample.
     pub(crate) fn seen_bytes(&self) -> u64 {
         self.was_resident.map_or_else(|| self.resident_bytes(), |pages| pages * PAGE)
     }
 
-    /// Likewise, if it has this size.
+    /// The same for a process of this size.
     pub(crate) fn bytes_of(&self, size: Option<Size>) -> u64 {
         match (size, &self.files) {
             (Some(size), _) if size.mapped > 0 => size.anonymous * PAGE,
-            // A child whose helper is not there yet has what its parent had.
+            // A child without its helper yet has as much as its parent had.
             (_, None) => self.joined.filter(|_| self.expected).map_or(0, |by| by.resident_bytes),
-            // It has ended. What others have, too, is theirs once that was told.
+            // The process has ended. Others count its shared pages after the next survey.
             (_, Some(_)) if self.group.is_some() => self.counted + self.shared.bytes,
             (_, Some(_)) => 0,
         }
@@ -134,23 +136,23 @@ impl AddressSpace {
         ranges.iter().collect()
     }
 
-    /// Bytes that count as this process's where so many are resident.
+    /// The charge of the process, with so many resident bytes.
     pub(crate) fn count(&mut self, resident: u64) -> u64 {
         self.counted = resident.saturating_sub(self.shared.bytes);
         self.counted
     }
 
-    /// By how many bytes it has grown since it was looked at last, if it was, but for what faults
-    /// were given and what has left: some that has left may not be noted yet.
+    /// Growth since the last sample that no fault brought, in bytes. It is too low while an
+    /// eviction is not noted yet.
     pub(crate) fn grown_untold(&mut self, size: Size) -> i64 {
         let told = std::mem::take(&mut self.told_pages);
         let before = self.was_resident.replace(size.anonymous).unwrap_or(size.anonymous);
         (size.anonymous as i64 - before as i64 - told) * PAGE as i64
     }
 
-    /// What it has of its parent is in that one's count. Not `for_sure`: some of it may have been
-    /// made somebody's own since, unasked, and it is to be asked for its part at once; unless that
-    /// is little, of which it is taken to have some until all are asked.
+    /// Its parent counts the memory that it inherited. Not `for_sure`: COW copies may have been
+    /// made without a fault, so a survey must come at once. A small child is assumed to have made
+    /// some.
     pub(super) fn share_all(&mut self, for_sure: bool) {
         let (Some(joined), Some(_)) = (self.joined, &self.group) else { return };
         let size = self.files.as_ref().and_then(|files| files.size());
@@ -161,24 +163,23 @@ impl AddressSpace {
         self.shared = Shared {
             bytes: bytes.saturating_sub(own_bytes + inherited_bytes),
             is_unsure: !for_sure && !is_small,
-            lent_bytes: inherited_bytes, // what else it counts itself has come since
+            lent_bytes: inherited_bytes, // it got all else after the fork
             assumed_bytes: own_bytes,
             ..self.shared
         };
     }
 
-    /// Who has the most of this inherits: a process that is known, and what of its memory is in
-    /// others' count.
+    /// The rank of an heir: whether its process is known, and the bytes of it that others count.
     pub(crate) fn may_inherit(&self) -> (bool, u64) {
         (self.files.is_some(), self.shared.bytes)
     }
 
-    /// What came from others' count into its own so far.
+    /// Bytes that moved from others' charge to its own so far.
     pub(crate) fn made_own_bytes(&self) -> u64 {
         self.shared.made_own_bytes
     }
 
-    /// Its group, if it can be asked for its part of what that has in common.
+    /// Its group, if a survey can query it.
     pub(crate) fn group_to_ask(&self) -> Option<&ForkGroup> {
         self.files.as_ref().and(self.group())
     }
@@ -187,8 +188,8 @@ impl AddressSpace {
         self.shared.is_unsure
     }
 
-    /// Counts the part that it has reported, as all of its group have; what they share is in the
-    /// count `of` so many.
+    /// Takes over its answer to a survey that all members have answered; `of` so many count a share
+    /// of each shared page.
     pub(crate) fn count_part(&mut self, told: &Told, of: u32) {
         let Told { at, resident, part, made_own_bytes } = *told;
         let (counted, part_bytes) = part.counted_of(of);
@@ -202,11 +203,10 @@ impl AddressSpace {
             assumed_bytes: 0,
             ..self.shared
         };
-        self.count(resident); // were it to end before it is looked at
+        self.count(resident); // it may end before the next sample
     }
 
-    /// Counts no shared page of a process that has ended: those are in the count of processes that
-    /// have reported their part.
+    /// Counts no shared page of a process that has ended: the members that answered count them.
     pub(crate) fn count_no_part(&mut self) {
         let lent = self.lent_bytes();
         self.shared.lent_bytes = 0;
@@ -214,8 +214,8 @@ impl AddressSpace {
         self.counted -= lent;
     }
 
-    /// Some pages were shared, and are no more: each takes a page more, here or, where none of them
-    /// was in others' count, there.
+    /// Notes COW copies. Each takes one more page, which this process counts; or the other one, if
+    /// this process counted the shared page.
     pub(crate) fn note_own(&mut self, pages: usize) {
         let others = self.count_itself(pages);
         if let Some(group) = &self.group {
@@ -223,7 +223,7 @@ impl AddressSpace {
         }
     }
 
-    /// Some pages that were in others' count are in its own from now on; pages that were not.
+    /// Counts pages itself that others counted; how many pages nobody else counted.
     pub(crate) fn count_itself(&mut self, pages: usize) -> usize {
         let in_others = (self.shared.bytes / PAGE).min(pages as u64) as usize;
         self.shared.bytes -= in_others as u64 * PAGE;
@@ -231,33 +231,33 @@ impl AddressSpace {
         pages - in_others
     }
 
-    /// What of its count may be in another's as well, or nowhere, until all are asked.
+    /// Bytes of its charge that a survey may find with another process, or nowhere.
     pub(crate) fn doubtful_bytes(&self) -> u64 {
         (self.shared.assumed_bytes + self.shared.inherited_bytes).min(self.counted)
     }
 
-    /// What of its count others may have, too.
+    /// Bytes of its charge that others may share.
     pub(crate) fn lent_bytes(&self) -> u64 {
         self.shared.lent_bytes.min(self.counted)
     }
 
-    /// All that it has may be a child's as well.
+    /// A child may share all of its memory from now on.
     pub(super) fn lend_all(&mut self) {
         self.shared.lent_bytes = u64::MAX;
     }
 
-    /// One that it had pages in common with is gone: they may be in nobody's count now. As much of
-    /// them as `inherited` is in its own until it is asked.
+    /// Counts bytes of a member that has ended, until the next survey: nobody may count its shared
+    /// pages now.
     pub(crate) fn inherit(&mut self, inherited: u64) {
         let inherited = inherited.min(self.shared.bytes);
         self.shared.bytes -= inherited;
         self.shared.inherited_bytes += inherited;
         self.shared.lent_bytes = self.shared.lent_bytes.saturating_add(inherited);
-        self.counted += inherited; // were it to end before it is looked at
+        self.counted += inherited; // it may end before the next sample
     }
 
-    /// All were asked, who have so many bytes in common at most: what it has inherited of that is
-    /// in the count of those that have told their part.
+    /// A survey has found so many shared bytes at most: its answers count what this process
+    /// inherited of them.
     pub(crate) fn give_back_inherited(&mut self, common_bytes: u64) {
         let given = self.shared.inherited_bytes.min(common_bytes);
         self.shared.inherited_bytes -= given;
@@ -268,14 +268,13 @@ impl AddressSpace {
         self.counted = self.counted.saturating_sub(given);
     }
 
-    /// What /proc tells of it.
+    /// Its files in /proc.
     pub(crate) fn files(&self) -> Option<Arc<ProcessFiles>> {
         self.files.clone()
     }
 
-    /// Looks after forks: a child whose helper has not come has ended or runs another program; or
-    /// it has none, and after a while is found to be unmanaged. A fork that was told may have
-    /// failed.
+    /// Ends the wait for the helper of a child that has ended, or that is late: it may run another
+    /// program, or be unmanaged. Ends a protection for a fork that has failed.
     pub(crate) fn look_after_forks(&mut self) {
         let is_late = self.joined.is_some_and(|joined| joined.at.elapsed() >= ASSUMED_FOR);
         if self.expected && self.is_dead() {
@@ -289,8 +288,7 @@ impl AddressSpace {
     }
 }
 
-// What is asked of the kernel at each look is asked for without the space's lock: faults wait for
-// that.
+// The sampler queries the kernel without the lock of the space: faults wait for that lock.
 
 /// As [`AddressSpace::resident_bytes`].
 pub(crate) fn resident_bytes(space: &SpaceHandle) -> u64 {
@@ -298,7 +296,7 @@ pub(crate) fn resident_bytes(space: &SpaceHandle) -> u64 {
     lock(space).bytes_of(size)
 }
 
-/// The size of its process; `None` where that is not known yet, or nobody is there any more.
+/// The size of its process; `None` before the process is known, and after its end.
 pub(crate) fn process_size(space: &SpaceHandle) -> Option<Size> {
     let files = lock(space).files();
     files.and_then(|files| files.size())
@@ -388,7 +386,7 @@ mod tests {
         child.share_all(true);
         parent.count_part(&told, 2);
         assert_eq!(parent.lent_bytes(), 85);
-        // It ends before another census: what the child alone has now is not given back.
+        // It ends before another survey: what the child alone has now is not given back.
         child.count(100);
         child.inherit(parent.lent_bytes());
         child.give_back_inherited(30);

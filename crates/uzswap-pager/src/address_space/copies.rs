@@ -4,10 +4,10 @@
 
 use std::time::{Duration, Instant};
 
-use super::write_protect::PROTECTED_BYTES_MIN;
+use super::charge::PROTECTED_BYTES_MIN;
 use super::{AddressSpace, PAGE};
+use crate::program::procfs::Size;
 use crate::range_set::RangeSet;
-use crate::target::procfs::Size;
 use crate::{SpaceHandle, lock};
 use uzswap_sys::process;
 
@@ -46,8 +46,8 @@ impl AddressSpace {
         self.copies.last = Some((Instant::now(), look));
     }
 
-    /// The process, if its copies are to be counted now. Faults report those of protected memory; a
-    /// small process is assumed to make a certain number.
+    /// The process, if a count of its copies is due. Faults report copies of protected memory, and
+    /// a small process is assumed to make a certain number.
     fn due_for_copies(&mut self, now: Instant) -> Option<u32> {
         let (pid, joined) = (self.pid?, self.joined?);
         let is_small = joined.resident_bytes < PROTECTED_BYTES_MIN;

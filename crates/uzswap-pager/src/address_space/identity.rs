@@ -11,7 +11,7 @@
 use std::ops::Range;
 
 use super::{AddressSpace, PAGE};
-use crate::target::procfs::ProcessFiles;
+use crate::program::procfs::ProcessFiles;
 use uzswap::page::PAGE_SIZE;
 
 /// The page and the secret that identify a process.

@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use super::inheritance::{ForkAdvice, OwnMappings};
+use super::fork_advice::{ForkAdvice, OwnMappings};
 use super::{AddressSpace, PAGE, pages};
 use crate::range_set::RangeSet;
 
@@ -191,7 +191,8 @@ impl AddressSpace {
 
 #[cfg(test)]
 mod tests {
-    use super::super::inheritance::{Child, Uncertain};
+    use super::super::fork_advice::Child;
+    use super::super::inheritance::Uncertain;
     use super::*;
     use crate::page_table::{Entry, Place, UNKNOWN};
 

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use super::later_events::Move;
 use super::{AddressSpace, PAGE, pages};
 use crate::page_table::{Entry, Place, UNKNOWN};
+use crate::program::procfs::{ProcessFiles, growth_under_way};
 use crate::range_set::{RangeSet, count};
-use crate::target::procfs::{ProcessFiles, growth_under_way};
 use uzswap_sys::userfaultfd::Userfaultfd;
 
 /// What the kernel has now of an address space.

@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 
 use super::{AddressSpace, PAGE};
 use crate::page_table::Entry;
+use crate::program::helper::MoveRun;
+use crate::program::procfs::ProcessFiles;
 use crate::range_set::RangeSet;
-use crate::target::helper::MoveRun;
-use crate::target::procfs::ProcessFiles;
 use uzswap_preload::protocol::{RUNS_MAX, work};
 
 /// The pause between two looks at a process, and so many times the time that a look takes.
@@ -26,8 +26,8 @@ const PAUSE_TIMES: u32 = 50;
 #[derive(Debug)]
 pub(super) struct LazyLooks {
     next: Instant,
-    /// What was registered at the last look. Later frees there are no lazy ones: the library gives
-    /// such pages back at once.
+    /// Registered ranges at the last look. Later frees there are not lazy: the library gives the
+    /// pages back at once.
     registered: RangeSet,
 }
 
@@ -86,8 +86,8 @@ mod tests {
 
     use super::*;
     use crate::page_table::UNKNOWN;
-    use crate::target::helper::Helper;
-    use crate::target::polled::Polled;
+    use crate::program::helper::Helper;
+    use crate::program::polled::Polled;
     use uzswap_preload::SharedControl;
     use uzswap_sys::foreign::Foreign;
 

@@ -1,15 +1,15 @@
-//! An address space of a program: what of it is registered, where its pages are, and the helper in
-//! it.
+//! One address space: where each page is, which ranges are registered, and the helper's commands.
 //!
-//! - P1: a page whose place is staging or the store is missing in the program; its next touch is
-//!   told by the userfaultfd. A page whose place is the program is there, or is zero.
-//! - P2: the helper moves pages only while nothing of the userfaultfd is read, and what is read to
-//!   have changed is taken out of its command first: its addresses mean what they meant.
-//! - P3: what a command did, be it in part, is noted in the table before anything else is read.
-//! - P4: a page that the program has said it drops does not leave until it was missing once.
+//! - P1: a staged or stored page is missing in the program, and the userfaultfd reports its next
+//!   touch. A page whose place is the program is resident, or zero-filled at its next touch.
+//! - P2: the helper moves pages only while no event is read. Ranges that an event changed are taken
+//!   out of the command first, so its addresses keep their meaning.
+//! - P3: the supervisor notes the result of a command, also of a part, before it reads an event.
+//! - P4: a page that the program drops by `madvise` is not evicted before it was missing once.
 
 mod charge;
 mod copies;
+mod fork_advice;
 pub(crate) mod handle;
 mod identity;
 mod inheritance;
@@ -35,9 +35,10 @@ use charge::{Joined, Shared};
 pub(crate) use charge::{Part, Told, process_size, resident_bytes};
 use copies::Copies;
 pub(crate) use copies::count_copies;
+pub(crate) use fork_advice::ForkAdvice;
 use identity::Identity;
+pub(crate) use inheritance::FirstMessage;
 use inheritance::{Doubt, Uncertain};
-pub(crate) use inheritance::{FirstMessage, ForkAdvice};
 use lazy::LazyLooks;
 pub(crate) use move_batch::Moved;
 use never_evicted::Words;
@@ -47,20 +48,20 @@ pub(crate) use refused::Way;
 use registration::ScanState;
 pub(crate) use registration::{Look, register};
 use staging::Staging;
-pub(crate) use staging::{BATCH_PAGES, Batch, STAGING_BYTES};
+pub(crate) use staging::{Batch, STAGING_BYTES};
 pub(crate) use write_protect::AdviceAtFork;
 use write_protect::{Forks, LastAdvice, Prepared, Reports};
 
-use crate::admission::peer::Peer;
-use crate::fork::group::Member;
+use crate::fork_group::Member;
 use crate::page_table::{Entry, HEAT_MAX, PageTable, Place, UNKNOWN};
 use crate::policy::clock::ClockHand;
 use crate::policy::readahead::{FreshStreams, Streams};
 use crate::policy::refaults::Refaults;
+use crate::program::helper::{Command, Helper};
+use crate::program::peer::Peer;
+use crate::program::procfs::{ProcessFiles, Size, has_locked_memory, number_in_namespace};
 use crate::range_set::RangeSet;
 use crate::sched::source_mix::SourceMix;
-use crate::target::helper::{Command, Helper};
-use crate::target::procfs::{ProcessFiles, Size, has_locked_memory, number_in_namespace};
 use crate::telemetry::status::ProcessStatus;
 use crate::token_bucket::Bucket;
 use uzswap::page::PAGE_SIZE;
@@ -81,109 +82,109 @@ pub(crate) struct AddressSpace {
     pub(crate) pid: Option<u32>,
     /// The process, where it is known.
     pub(crate) peer: Option<Arc<Peer>>,
-    /// Of a child: the last process before it that was known when it forked.
+    /// Of a child: its nearest ancestor that was known when it was forked.
     forked_by: Option<u32>,
     identity: Identity,
-    /// The helper's thread: it has the memory as long as anybody has, unlike the first thread.
+    /// The helper's thread, which has the memory longer than the first thread may.
     pub(crate) thread: Option<u32>,
-    /// Numbers of the first thread and the helper in a PID namespace of their own, and here.
+    /// Numbers of the first thread and the helper in their PID namespace, and in the supervisor's.
     renumbered: Vec<(u32, u32)>,
     pub(crate) uffd: Arc<Userfaultfd>,
     helper: Option<Arc<Helper>>,
     pub(crate) table: PageTable,
-    /// Slots of pages that it has forgotten, which are not in the queue yet.
+    /// Slots of forgotten pages, until the space is unlocked.
     released: Vec<u32>,
-    /// Registered with the userfaultfd.
+    /// Ranges that are registered with the userfaultfd.
     pub(crate) registered: RangeSet,
-    /// Never to be moved: staging, the helper's stack, the page of identity.
+    /// Memory of the library, which never moves: staging, the helper's stack, the page of identity.
     pub(crate) own: RangeSet,
-    /// Not to be moved for now, [`AddressSpace::own`] among it: locked, sealed.
+    /// Memory that does not move for now: locked, sealed, and [`AddressSpace::own`].
     left: RangeSet,
-    /// Locked mappings of it (mlock), as far as the kernel refused to move them.
+    /// Locked mappings (mlock) that the kernel refused to move.
     locked: RangeSet,
     lazy_looks: LazyLooks,
-    /// Pages that are in [`AddressSpace::left`] because the kernel holds them for I/O.
+    /// Pages in [`AddressSpace::left`] that the kernel holds for I/O.
     pinned: Pinned,
-    /// Whether the kernel refused the last move for want of memory or of mappings (ENOMEM).
+    /// The kernel refused the last move with ENOMEM: no memory, or too many mappings.
     has_no_memory: bool,
     left_since: Instant,
-    /// Pages of which the kernel uses some words past any userfaultfd, and which are never moved:
-    /// of those at the end of a thread (see [`leave_words_of_threads`]), and arguments.
+    /// Pages that never move because the kernel reads or writes words in them past any userfaultfd:
+    /// words for the end of a thread (see [`leave_words_of_threads`]), and arguments.
     words: Words,
     /// Arguments are among them.
     knows_arguments: bool,
-    /// That was asked for of all that is registered.
+    /// Words in all registered memory are known.
     knows_words: bool,
-    /// The program has said that it drops this, and may not have done so yet (P4).
+    /// Ranges that the program has reported to drop, and may not have dropped yet (P4).
     removing: RangeSet,
-    /// Where something was moved to since all that was told was read: each of them.
+    /// Targets of moves since the last moment without a pending event.
     moved_in: RangeSet,
-    /// Parts of that where memory was known to be registered before, of whose end was not told yet.
+    /// Parts of these targets with registered memory before, whose end no event has reported yet.
     untold: RangeSet,
-    /// Parts of that whose end may have been told, as they were told to be unmapped: or that was
-    /// what was there before, and it is to be told that this has moved on.
+    /// Parts of these targets that an event reported as unmapped. Either the moved memory is gone,
+    /// or the memory before it is, and a move of the moved memory follows.
     departed: RangeSet,
-    /// Parts of that which were told to be unmapped, in one go each, which was taken to be of what
-    /// was there before, as something is there that is registered.
+    /// Parts that an event each reported as unmapped, while registered memory is mapped there: the
+    /// event counts for the memory before the move.
     doubted: Vec<RangeSet>,
-    /// What was known of pages there before, and which of them were registered.
+    /// Entries and registered ranges of the memory before the move.
     elder: BTreeMap<u64, Entry>,
     elder_registered: RangeSet,
     staging: Staging,
     command: Option<Command>,
     commands: u32,
-    /// What the last command did, and the batch whose memory it gives back.
+    /// The result of the last command, and the batch whose memory it frees.
     collected: Moved,
     dropping: Option<usize>,
     hand: ClockHand,
     files: Option<Arc<ProcessFiles>>,
     pub(crate) looks: ScanState,
     forks: Forks,
-    /// Of a child: inherited of its parent, at first.
+    /// Advice about forks; a child begins with its parent's.
     advice: Option<LastAdvice>,
     reports: Reports,
-    /// Of a child that was not asked which memory of its parent it has.
+    /// Of a child whose mappings the supervisor has not read yet.
     undecided: Option<Uncertain>,
-    /// Of a child, once it was asked.
+    /// Of a child whose mappings and its parent's differ.
     doubt: Option<Doubt>,
-    /// Evicted pages whose content is not known, until the kernel poisons them.
+    /// Evicted pages with unknown content that the kernel has not poisoned yet.
     poison_later: RangeSet,
-    /// Some of its pages may be another process's as well.
+    /// The processes with which it may share pages.
     pub(crate) group: Option<Member>,
-    /// When it came into the group.
+    /// When it joined the group.
     joined: Option<Joined>,
-    /// It is a child, and its process is expected to make itself known.
+    /// A child whose helper is expected.
     expected: bool,
-    /// What is registered is protected from being written to unasked, where it may be another's.
+    /// Registered pages that it may share are write-protected.
     pub(crate) protects: bool,
-    /// Some of what is not registered yet may be another process's as well.
+    /// Unregistered memory may be shared.
     shares_unregistered: bool,
-    /// To be protected still, which the kernel refuses while mappings change.
+    /// Ranges still to protect: the kernel refuses while mappings change.
     to_protect: RangeSet,
-    /// It was protected for the fork that it is about to do.
+    /// The state of the protection for an announced fork.
     prepared: Option<Prepared>,
     shared: Shared,
     copies: Copies,
-    /// Pages that were resident when it was last looked at.
+    /// Resident pages at the last sample.
     was_resident: Option<u64>,
-    /// Pages that faults were given since, less those that have left.
+    /// Pages that faults brought since the last sample, less evicted pages.
     told_pages: i64,
-    /// Bytes that it counted for then.
+    /// Bytes that it counted for at the last sample.
     pub(crate) counted: u64,
     pub(crate) gone: bool,
     pub(crate) streams: Streams,
-    /// Of memory that was never touched.
+    /// Streams of faults in memory that was never touched.
     pub(crate) fresh: FreshStreams,
-    /// First writes to protected pages.
+    /// Streams of first writes to protected pages.
     writes: Streams,
-    /// Threads whose faults came last.
+    /// Whether the last faults came from several threads.
     pub(crate) threads: SourceMix,
-    /// All workers of the server read its faults, as several threads have them.
+    /// All workers read its faults, because several threads fault in turn.
     pub(crate) has_all_workers: bool,
     /// Faults that were served.
     pub(crate) faults: u64,
     pub(crate) refaults: Refaults,
-    /// Children that may join it, of which its userfaultfd has not told.
+    /// A budget for children that join without an event of their fork.
     pub(crate) joins: Bucket,
 }
 
@@ -335,9 +336,8 @@ impl AddressSpace {
         self.files = Some(Arc::new(files));
     }
 
-    /// The thread that the userfaultfd tells of by this number; `None` where that is not known, or
-    /// costs more than a fault to find out: the kernel tells the number in the thread's own PID
-    /// namespace.
+    /// The thread that the userfaultfd reports by this number of its own PID namespace. `None` if
+    /// it is unknown, or if a search would cost more than a fault.
     pub(crate) fn thread_told(&self, number: u32) -> Option<u32> {
         self.thread?;
         if self.renumbered.is_empty() {
@@ -346,7 +346,7 @@ impl AddressSpace {
         self.renumbered.iter().find(|(there, _)| *there == number).map(|(_, here)| *here)
     }
 
-    /// Likewise, of one that may have locked memory, whatever it costs.
+    /// The same for a process with locked memory, whatever the search costs.
     fn search_thread_told(&self, number: u32) -> Option<u32> {
         self.thread_told(number).or_else(|| {
             if !has_locked_memory(self.thread?) {
@@ -443,7 +443,7 @@ impl AddressSpace {
         let (Some(pid), Some(files), Some(helper)) = (self.pid, &self.files, self.helper()) else {
             return;
         };
-        // The first thread is told as long as there is another.
+        // The kernel shows the exit code of the first thread while another one lives.
         if let Some(code) = process::first_thread_code(pid)
             && files.has_helper_as_thread()
             && files.threads().count() <= 1
@@ -452,19 +452,19 @@ impl AddressSpace {
         }
     }
 
-    /// Whether its process was killed or ends, and other threads of it may have its memory still:
-    /// the helper ends at no other time, and lets go of the memory some time before it is gone.
+    /// Whether the process ends, while other threads may still have its memory. The helper ends at
+    /// no other time, and it releases the memory some time before it is gone.
     pub(crate) fn is_ending(&self) -> bool {
         self.files.as_ref().is_some_and(|files| self.has_lost_helper(files.size()))
     }
 
-    /// Likewise, if its size by the helper's thread is this. The connection of such a helper may go
-    /// on all the same, as another process or thread has it, too.
+    /// The same, by its size as the helper's thread shows it. The connection of an ended helper may
+    /// live on, if another process or thread has the descriptor.
     pub(crate) fn has_lost_helper(&self, size: Option<Size>) -> bool {
         self.files.is_some() && size.is_none_or(|size| size.mapped == 0)
     }
 
-    /// What is told of it while it runs, but for the name of its process; `None` before that is
+    /// Its row of the run's status, without the name of the process; `None` before the process is
     /// known.
     pub(crate) fn status(&self) -> Option<ProcessStatus> {
         Some(ProcessStatus {

@@ -4,12 +4,12 @@ use std::io;
 use std::ops::Range;
 use std::time::Instant;
 
-use super::staging::BATCH_PAGES;
 use super::{AddressSpace, PAGE};
+use crate::page_table::BATCH_PAGES;
 use crate::page_table::{Entry, Place, UNKNOWN};
 use crate::policy::clock::{Answer, Known};
-use crate::target::helper::{Command, Helper, MoveRun, add_page};
-use crate::target::vmas::{READ_WRITE, Rights};
+use crate::program::helper::{Command, Helper, MoveRun, add_page};
+use crate::program::vmas::{READ_WRITE, Rights};
 use uzswap_preload::protocol::work;
 
 /// How a command to move went.
@@ -27,11 +27,10 @@ pub(crate) struct Moved {
 }
 
 impl AddressSpace {
-    /// Tells the helper to move `most` pages aside, those that the hand comes to next, or, where
-    /// `alone`, those of them that no other process has; and to give the memory of a batch back
-    /// that is in the store. `false` where there is nothing of either. The caller has called
-    /// [`super::leave_words_of_threads`], has the helper do it, without the lock, and then calls
-    /// [`AddressSpace::dropped`].
+    /// Commands the helper to stage the next `most` pages of the hand, with `alone` exclusive
+    /// ones, and to free the memory of a drained batch. `false` if there is neither. The caller
+    /// has called [`super::leave_words_of_threads`], has the helper carry the command out without
+    /// the lock, and then calls [`AddressSpace::dropped`].
     pub(crate) fn give_move(&mut self, most: usize, alone: bool) -> io::Result<bool> {
         let (Some(helper), None) = (self.helper(), &self.command) else { return Ok(false) };
         let mut batch = (most > 0 && self.may_move()).then(|| self.staging.empty.pop()).flatten();

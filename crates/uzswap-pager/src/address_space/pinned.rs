@@ -41,7 +41,7 @@ impl Pinned {
         self.pages.insert(page);
     }
 
-    /// The pages, if they are to be tried again by now; they are then forgotten.
+    /// Takes the pages that the evictor must try again by now.
     fn take_due(&mut self, now: Instant) -> Option<RangeSet> {
         if self.pages == RangeSet::default() || now.duration_since(self.since) < self.pause {
             return None;

@@ -12,12 +12,12 @@
 use std::io;
 use std::ops::Range;
 
-use super::staging::BATCH_PAGES;
 use super::{AddressSpace, PAGE, pages};
+use crate::page_table::BATCH_PAGES;
+use crate::program::helper::{Command, Helper, MoveRun};
+use crate::program::procfs::has_locked_memory;
+use crate::program::vmas::{READ_WRITE, Rights};
 use crate::range_set::{RangeSet, count};
-use crate::target::helper::{Command, Helper, MoveRun};
-use crate::target::procfs::has_locked_memory;
-use crate::target::vmas::{READ_WRITE, Rights};
 use uzswap_preload::protocol::work;
 use uzswap_sys::userfaultfd::Event;
 

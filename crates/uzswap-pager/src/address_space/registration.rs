@@ -1,62 +1,62 @@
-//! What of a space is registered; of that, its arguments never leave.
+//! Registration of a program's memory with its userfaultfd, and scans for new memory.
 
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::inheritance::ForkAdvice;
+use super::fork_advice::ForkAdvice;
 use super::never_evicted::LISTS;
 use super::write_protect::PROTECT_MAX;
 use super::{AddressSpace, PAGE, pages};
+use crate::program::procfs::{ProcessFiles, Size};
+use crate::program::vmas::Mapping;
 use crate::range_set::{RangeSet, count};
-use crate::target::procfs::{ProcessFiles, Size};
-use crate::target::vmas::Mapping;
 use crate::{SpaceHandle, lock};
 use uzswap_sys::process;
 use uzswap_sys::userfaultfd::Userfaultfd;
 
-/// Where no more pages are resident of what may be a thread's stack, it is not registered: there is
-/// little to win, and each thread that ends would be held up to tell that it drops its stack.
+/// A stack with so few resident pages is not registered. The gain is small, and each ending thread
+/// would wait until the drop of its stack was read.
 const STACK_PAGES: u64 = 16;
 
-/// Mappings that are spared as stacks at most, beside two for each thread. An allocator may put its
+/// Mappings that count as stacks at most, beside two for each thread. An allocator may put its
 /// memory between guards, too.
 const STACKS_MIN: usize = 32;
 
-/// How much of a program's arguments and environment stays, in bytes.
+/// Bytes of arguments and environment that are never evicted.
 const ARGUMENTS_MAX: u64 = 16 * PAGE;
 
-/// How long pages that could not be moved are left alone.
+/// How long the evictor leaves pages alone that could not be moved.
 const LEFT_FOR: Duration = Duration::from_secs(5);
 
-/// Looks at the mappings of a space.
+/// The state of scans of an address space.
 #[derive(Debug, Default)]
 pub(crate) struct ScanState {
-    /// It waits for one, or one goes on.
+    /// A scan is queued or running.
     is_awaited: bool,
-    /// When the last one began, and what it took of a processor.
+    /// When the last scan began, and its processor time.
     began: Option<Instant>,
     took: Duration,
-    /// Where mappings have changed since one began, while that goes on.
+    /// Ranges that changed since the running scan began.
     pub(super) changed: Option<RangeSet>,
-    /// Size of the address space, in pages, when all of it was last registered, or less if it was
-    /// less since, or something was unmapped: what was mapped in its place may be as large.
+    /// Size of the address space in pages when all of it was registered last. Less if it was
+    /// smaller since, or if a range was unmapped: a mapping in its place may be as large.
     registered_at_size: Option<u64>,
 }
 
-/// Why one is due.
+/// Why a scan is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Look {
-    /// The address space is larger than it was when all of it was registered.
+    /// The address space has grown since all of it was registered.
     Grown,
-    /// It is not, so long after the last one.
+    /// Some time has passed since the last scan.
     After(Duration),
 }
 
 impl ScanState {
-    /// Why one is due where the address space has this size now, if none goes on: one after another
-    /// may take one part in so many of the time at most.
+    /// Why a scan is due for this size, if none runs. Scans may take this part of the time at
+    /// most.
     pub(crate) fn due(&mut self, size: Size, part: u32) -> Option<Look> {
         self.registered_at_size = self.registered_at_size.map(|before| before.min(size.mapped));
         let Some(began) = self.began else { return (!self.is_awaited).then_some(Look::Grown) };
@@ -68,29 +68,29 @@ impl ScanState {
         Some(if has_grown { Look::Grown } else { Look::After(elapsed) })
     }
 
-    /// So many pages that were registered are there no more.
+    /// Notes so many registered pages as unmapped.
     pub(super) fn unmapped(&mut self, pages: usize) {
         self.registered_at_size =
             self.registered_at_size.map(|size| size.saturating_sub(pages as u64));
     }
 
-    /// It waits for one.
+    /// Notes that a scan is queued.
     pub(crate) fn await_one(&mut self) {
         self.is_awaited = true;
     }
 
-    /// One has ended, which took so much of a processor.
+    /// Notes the end of a scan that took so much processor time.
     pub(crate) fn end(&mut self, took: Duration) {
         (self.is_awaited, self.took) = (false, took);
     }
 }
 
-/// A mapping, or parts of it, that is not registered.
+/// An unregistered mapping, or parts of it.
 pub(super) struct Unregistered {
     mapping: Range<u64>,
     pub(super) parts: Vec<Range<u64>>,
-    /// With so few pages resident it is not to be: it may be a thread's stack, or
-    /// be a guard, or reserved.
+    /// With so few resident pages it stays unregistered: it may be a thread's stack, a guard, or
+    /// reserved.
     spared_pages: Option<u64>,
 }
 
@@ -101,12 +101,13 @@ impl AddressSpace {
         self.register_and(!self.has_threads())
     }
 
-    /// Likewise, where it may all be another process's as well.
+    /// The same for memory that another process may share.
     pub(crate) fn register_shared(&mut self) -> io::Result<()> {
         self.register_and(true)
     }
 
-    /// As [`AddressSpace::register`]; what may be another's as well is protected, if it may be.
+    /// As [`AddressSpace::register`]; protects memory that may be shared, if the caller allows
+    /// that.
     pub(super) fn register_and(&mut self, may_protect: bool) -> io::Result<()> {
         let Some(files) = self.files.clone() else { return Ok(()) };
         if self.uffd.is_changing() {
@@ -124,7 +125,7 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// What of these mappings is not registered, and not to be left alone.
+    /// The unregistered parts of these mappings that the registrar must register.
     pub(super) fn unregistered(&mut self, mappings: Vec<Mapping>) -> Vec<Unregistered> {
         if self.left_since.elapsed() > LEFT_FOR {
             self.words.grow_older();
@@ -147,10 +148,9 @@ impl AddressSpace {
         found
     }
 
-    /// Takes out what may not be what it seems, as something is untold: where something was moved
-    /// to, which by being registered would be taken for that ([`AddressSpace::unmapped`]); and
-    /// mappings of which some seems to be registered, as that may be what was there before, and has
-    /// moved.
+    /// Removes ranges whose memory is uncertain while an event is pending: targets of moves,
+    /// because registered memory there counts as moved ([`AddressSpace::unmapped`]); and mappings
+    /// that are registered in part, because that part may have moved.
     pub(super) fn leave_uncertain(&self, found: &mut Vec<Unregistered>) {
         found.retain(|unregistered| !self.registered.has_some_of(&unregistered.mapping));
         for Unregistered { parts, .. } in found {
@@ -159,12 +159,12 @@ impl AddressSpace {
         }
     }
 
-    /// Registers what was registered, if it is certain that it is still: by the mappings that there
-    /// were since then. `false` where that is to be done again soon.
+    /// Notes ranges as registered that are certain to be: the mappings after the registration
+    /// agree. `false` if the registrar must do it again soon.
     ///
-    /// A part may have had a hole when it was registered, where something else is now that is not.
-    /// A mapping is registered as a whole or not at all: what lies in one now is registered, where
-    /// no change since is untold.
+    /// A part may have had a hole when it was registered, with an unregistered mapping in it now.
+    /// The kernel registers whole mappings: if no event is pending, a mapping that has a
+    /// registered part is registered.
     pub(super) fn note_registered(
         &mut self,
         registered: Vec<Range<u64>>,
@@ -178,7 +178,7 @@ impl AddressSpace {
         if self.uffd.is_changing() {
             return false;
         }
-        // Since it forked, all that was mapped is its own.
+        // All mappings since the fork are its own.
         let is_shared = self.shares_unregistered && self.protects;
         let mut are_whole = true;
         let spared = (is_shared && may_protect).then(|| self.stacks()).flatten();
@@ -206,9 +206,9 @@ impl AddressSpace {
         are_whole
     }
 
-    /// Leaves arguments and environment where they are: to ps and others who read
-    /// /proc/PID/cmdline, a page that has left is not there. They are registered all the same: else
-    /// the kernel would split the mapping of the stack, whose size the C library tells by it.
+    /// Keeps the pages of arguments and environment resident: readers of /proc/PID/cmdline find no
+    /// evicted page. They are registered nevertheless. Otherwise the kernel would split the
+    /// mapping of the stack, by which the C library tells the size of the stack.
     fn leave_arguments(&mut self) {
         let Some(range) = self.thread.and_then(process::arguments_of) else { return };
         let start = range.start / PAGE * PAGE;
@@ -216,8 +216,9 @@ impl AddressSpace {
         self.leave_for_good(pages);
     }
 
-    /// Leaves the word where it is that the kernel clears when the first thread ends. A thread that
-    /// ends has no faults served. In musl the word is a lock that all threads take when they end.
+    /// Keeps the page of the word that the kernel clears when the first thread ends: an ending
+    /// thread has no faults served. In musl the word is a lock that all threads take when they
+    /// end.
     pub(crate) fn leave_end_word(&mut self, address: u64) {
         if LISTS.contains(&address) {
             let start = address / PAGE * PAGE;
@@ -230,8 +231,8 @@ impl AddressSpace {
         self.left.insert(pages);
     }
 
-    /// The pages of a window that are registered in a row with `page`; that in any case. None more
-    /// where it is in doubt what is there.
+    /// The registered pages of a window in a row with `page`, at least `page` itself. No others if
+    /// the memory there is in doubt.
     pub(crate) fn registered_around(&self, page: u64, window: Range<u64>) -> Range<u64> {
         let window = window.start * PAGE..window.end * PAGE;
         let is_doubted = self.doubted.iter().any(|doubted| doubted.has_some_of(&window));
@@ -242,8 +243,8 @@ impl AddressSpace {
         parts.find(|part| part.contains(&(page * PAGE))).map_or(page..page + 1, pages)
     }
 
-    /// Those of some pages around `page`, which is missing, that can be filled as well: a guard
-    /// (MADV_GUARD_INSTALL), of which nothing is told, would be gone then.
+    /// The pages around a missing `page` that can be filled as well. A fill would remove a guard
+    /// (MADV_GUARD_INSTALL), which no event reports.
     pub(crate) fn fillable_around(&self, page: u64, pages: Range<u64>) -> Range<u64> {
         if count(&pages) <= 1 {
             return pages;
@@ -255,10 +256,9 @@ impl AddressSpace {
     }
 }
 
-/// As [`AddressSpace::register`], of one that may have pages to serve meanwhile. The lock is held
-/// only to see what is not registered, and to note that it is: to register it may take
-/// milliseconds, where a thread that changes mappings does not get to run. What it does is not read
-/// meanwhile: of what is told to have moved to where it was unmapped, the kernel is asked whether
+/// As [`AddressSpace::register`], while faults are served. The lock is held to see which memory is
+/// unregistered, and to note the result; not during the registration, which may take milliseconds.
+/// No event is read meanwhile: of memory that moved to an unmapped range, the kernel tells whether
 /// it is registered.
 pub(crate) fn register(space: &SpaceHandle) -> io::Result<()> {
     let (files, uffd, mut known, has_advice) = {
@@ -272,13 +272,13 @@ pub(crate) fn register(space: &SpaceHandle) -> io::Result<()> {
         (files, Arc::clone(&space.uffd), space.registered.clone(), space.has_fork_advice())
     };
     let size = files.size().map(|size| size.mapped);
-    // Where nothing is known yet, the large ones are registered first: they grow most.
+    // At first the large mappings are registered: they grow most.
     let is_first = known == RangeSet::default();
     let found = if is_first { files.mappings.large() } else { files.mappings.outside(&known) }?;
     let events = space.lock_events();
     let (protects, is_settled, is_all) = {
         let mut space = lock(space);
-        // Where some went that was known, something else may have come meanwhile.
+        // Another mapping may have come where registered memory went.
         let is_all = known.iter().all(|part| space.registered.outside(part).is_empty());
         let is_settled = !uffd.is_changing();
         if is_settled {
@@ -298,7 +298,7 @@ pub(crate) fn register(space: &SpaceHandle) -> io::Result<()> {
         registering.register(&uffd, &files, parts)
     };
     let registered = if is_first {
-        // But for guards: by a guard, the walk tells the stack above it.
+        // Without guards: the walk recognises a stack by the guard below it.
         let has_access = found.iter().filter(|mapping| !mapping.has_no_access);
         has_access.for_each(|mapping| known.insert(mapping.range.clone()));
         register(found).and_then(|()| register(files.mappings.outside(&known)?))
@@ -306,13 +306,14 @@ pub(crate) fn register(space: &SpaceHandle) -> io::Result<()> {
         register(found)
     };
     if !has_advice {
-        // The kernel looks at all pages for it: the program grows by faults meanwhile.
+        // The kernel walks all pages for it, and the program grows by faults meanwhile.
         let told = ForkAdvice::of(&files);
         lock(space).note_fork_advice(told);
     }
     drop(events);
     if !is_settled {
-        // It grows by faults now, but does not count before it is certain what it is.
+        // It grows by faults now, but counts as registered only when both readings of the mappings
+        // agree.
         return registered;
     }
     let found = registered.and_then(|()| {
@@ -333,18 +334,17 @@ pub(crate) fn register(space: &SpaceHandle) -> io::Result<()> {
     Ok(())
 }
 
-/// Memory that a look registers.
+/// Memory that a scan registers.
 #[derive(Default)]
 struct Registering {
     registered: Vec<Range<u64>>,
-    /// Mappings that were spared as stacks, and how many may be, where there are more than
-    /// [`STACKS_MIN`].
+    /// Mappings that counted as stacks, and their limit once there are more than [`STACKS_MIN`].
     stacks: usize,
     stacks_max: Option<usize>,
 }
 
 impl Registering {
-    /// Registers parts of mappings, but for guards and stacks.
+    /// Registers parts of mappings, without guards and stacks.
     fn register(
         &mut self,
         uffd: &Userfaultfd,
@@ -355,7 +355,7 @@ impl Registering {
             let may_be_stack = spared_pages == Some(STACK_PAGES);
             let is_too_many = may_be_stack && self.limit_stacks(files);
             let is_spared = spared_pages.is_some_and(|pages| {
-                // A stack is mapped without rights: it may have got them since, and pages.
+                // A stack is mapped without rights. It may have got rights and pages since.
                 let has_rights_now = || pages == 0 && !files.mappings.has_no_access(&mapping);
                 files.has_at_most(mapping.clone(), pages) || has_rights_now()
             });
@@ -364,8 +364,8 @@ impl Registering {
                 continue;
             }
             for part in parts {
-                // For write protection, too, from the start: to register it again before a fork
-                // would register what is mapped there by then, and take it for what was.
+                // For write protection, too, from the start. A second registration before a fork
+                // could include memory that was mapped there since.
                 match uffd.register(part.clone(), true, true) {
                     Ok(()) => self.registered.push(part),
                     // The part is gone, has another userfaultfd, or is of a special kind.

@@ -1,40 +1,37 @@
-//! Staging: memory in the program to which its pages are moved, in batches, until they are stored.
+//! Staging: memory of the library in the program. The helper moves pages there in batches, and the
+//! supervisor stores them from there. "Staged" in this file means: in staging, not stored.
 
 use std::collections::VecDeque;
 use std::io;
 
 use super::{AddressSpace, PAGE};
-use crate::page_table::{Entry, Place, UNKNOWN};
-use crate::target::vmas::{READ_WRITE, Rights};
+use crate::page_table::{BATCH_PAGES, Entry, Place, UNKNOWN};
+use crate::program::vmas::{READ_WRITE, Rights};
 use uzswap::page::{PAGE_SIZE, Page};
 
-/// Pages that are moved by one command: the kernel flushes the TLB once for more than 33, and page
-/// by page below.
-pub(crate) const BATCH_PAGES: usize = 512;
-
-/// Pages of a process that can be aside at once: 16 MiB.
+/// Pages of a process that can be staged at once: 16 MiB.
 pub(crate) const STAGING_PAGES: usize = BATCHES * BATCH_PAGES;
 const BATCHES: usize = 8;
 
-/// Bytes of staging: one page more, whose touch tells of a fork.
+/// Bytes of staging: one page more, whose touch reports a fork.
 pub(crate) const STAGING_BYTES: u64 = (STAGING_PAGES as u64 + 1) * PAGE_SIZE as u64;
 
-/// A page of staging that belongs to nobody.
+/// The owner of a free page of staging.
 const NOBODY: u64 = u64::MAX;
 
-/// Pages that are aside in the program.
+/// The staged pages of a program.
 #[derive(Debug)]
 pub(super) struct Staging {
     pub(super) owners: Owners,
     /// Batches with pages, the oldest first.
     pub(super) filled: VecDeque<usize>,
-    /// Batches without.
+    /// Empty batches.
     pub(super) empty: Vec<usize>,
-    /// How many pages were moved to each when it was filled.
+    /// Pages that each batch had when it was filled.
     pub(super) moved: [usize; BATCHES],
-    /// The rights of each; none where parts of it may have others.
+    /// The rights of each batch; `None` if parts of it may have others.
     pub(super) rights: [Option<Rights>; BATCHES],
-    /// A batch of which all is in the store, and that has its memory still.
+    /// A drained batch, whose memory the helper has not freed yet.
     pub(super) spent: Option<usize>,
 }
 
@@ -45,7 +42,7 @@ pub(super) struct Owners([Option<Box<OfBatch>>; BATCHES]);
 #[derive(Debug)]
 struct OfBatch {
     pages: [u64; BATCH_PAGES],
-    /// Those that are not nobody's.
+    /// Pages with an owner.
     count: usize,
 }
 
@@ -64,7 +61,7 @@ impl Owners {
         Some(batch.pages[staged as usize % BATCH_PAGES]).filter(|&owner| owner != NOBODY)
     }
 
-    /// The owner, which it is no more; `None` where there is none.
+    /// Takes the owner; `None` if there is none.
     pub(super) fn take(&mut self, staged: u32) -> Option<u64> {
         let owner = self.get(staged)?;
         let staged = staged as usize;
@@ -91,20 +88,20 @@ impl Owners {
     }
 }
 
-/// Pages of a batch that are to be stored.
+/// The pages of a batch that the evictor stores.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     pub(crate) number: usize,
     pub(crate) staged: Vec<StagedPage>,
 }
 
-/// A page that is aside.
+/// A staged page.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StagedPage {
     /// Its page of staging, and the address of that.
     pub(crate) number: u32,
     pub(crate) address: u64,
-    /// The page of the program that it was when it was asked for.
+    /// Its owner when the batch was taken: a page of the program.
     pub(crate) owner: u64,
     /// No thread has asked for it: see [`Entry::ahead`].
     pub(crate) ahead: bool,
@@ -129,13 +126,13 @@ impl AddressSpace {
         self.staging.filled.len()
     }
 
-    /// Takes the batch that was filled first, to store what is in it still.
+    /// Takes the oldest batch, to store its pages.
     pub(crate) fn take_oldest_batch(&mut self) -> Option<Batch> {
         let number = self.staging.filled.pop_front()?;
         self.batch(number)
     }
 
-    /// Takes the batch that was filled last, likewise.
+    /// Takes the newest batch, to store its pages.
     pub(crate) fn take_newest_batch(&mut self) -> Option<Batch> {
         let number = self.staging.filled.pop_back()?;
         self.batch(number)
@@ -155,7 +152,7 @@ impl AddressSpace {
         Some(Batch { number, staged })
     }
 
-    /// A page of a batch is in the store now; `false` where it has left the batch meanwhile.
+    /// Notes the slot of a staged page; `false` if the page has left the batch meanwhile.
     pub(crate) fn stored(&mut self, staged: u32, slot: u32) -> bool {
         let Some(owner) = self.staging.owners.take(staged) else { return false };
         let entry = self.table.get(owner);
@@ -167,8 +164,8 @@ impl AddressSpace {
         true
     }
 
-    /// A page of a batch that was filled with zeros ahead of any touch, and is as it was filled, is
-    /// taken back: the next touch fills it again.
+    /// Drops a staged page that the server filled with zeros ahead of a touch, and that nobody
+    /// wrote: the next touch fills it again.
     pub(crate) fn taken_back(&mut self, staged: u32) {
         let Some(owner) = self.staging.owners.take(staged) else { return };
         if self.table.get(owner).place == Place::Staged(staged) {
@@ -178,8 +175,8 @@ impl AddressSpace {
         }
     }
 
-    /// A page of a batch that cannot be stored goes back to where it was, and is left there for a
-    /// while; `false` where it has left the batch meanwhile.
+    /// Gives a staged page back that cannot be stored, and keeps it in the program for a while;
+    /// `false` if it has left the batch meanwhile.
     pub(crate) fn give_back(&mut self, staged: u32, content: &Page) -> io::Result<bool> {
         let Some(owner) = self.staging.owners.get(staged) else { return Ok(false) };
         if self.table.get(owner).place != Place::Staged(staged) {
@@ -196,17 +193,17 @@ impl AddressSpace {
         Ok(true)
     }
 
-    /// Puts a batch back that could not be emptied.
+    /// Puts a batch back that could not be drained.
     pub(crate) fn keep_batch(&mut self, number: usize) {
         self.staging.filled.push_back(number);
     }
 
-    /// All of a batch is in the store, or has gone back: its memory goes with the next command.
+    /// Drains a batch: the next command frees its memory.
     pub(crate) fn drain_batch(&mut self, number: usize) {
         self.staging.spent = Some(number);
     }
 
-    /// Whether a batch's memory is to be given back.
+    /// Whether a drained batch has memory.
     pub(crate) fn has_drained_batch(&self) -> bool {
         self.staging.spent.is_some()
     }
@@ -230,7 +227,7 @@ impl AddressSpace {
         batches.map(|(staged, _)| staged).collect()
     }
 
-    /// Reads a page that is aside.
+    /// Reads a staged page.
     pub(crate) fn read_staged(&self, staged: u32, page: &mut Page) -> io::Result<()> {
         let (Some(files), Some(helper)) = (&self.files, &self.helper) else {
             return Err(io::ErrorKind::NotFound.into());

@@ -1,53 +1,53 @@
-//! Forks: what parent and child have in common is protected from being written to unasked.
+//! Write protection of pages that parent and child share since a fork: a COW copy takes memory, and
+//! must wait for headroom.
 
 use std::io;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use super::charge::{Joined, Shared};
-use super::inheritance::{ForkAdvice, Uncertain};
+use super::charge::{Joined, PROTECTED_BYTES_MIN, Shared};
+use super::fork_advice::ForkAdvice;
+use super::inheritance::Uncertain;
 use super::later_events::LaterEvents;
 use super::never_evicted::LISTS;
 use super::staging::STAGING_PAGES;
 use super::{AddressSpace, PAGE};
-use crate::fork::group::ForkGroup;
+use crate::fork_group::ForkGroup;
 use crate::range_set::{RangeSet, count};
 use uzswap_sys::process;
 
-/// What of the memory of a process that is about to fork is not protected.
+/// Memory that is not protected of a process that is about to fork.
 #[derive(Debug, Default)]
 pub(super) struct Prepared {
-    /// Never: stacks of threads.
+    /// Stacks of threads, which are never protected.
     spared: RangeSet,
-    /// Not any more: it was touched since.
+    /// Ranges that were touched since.
     touched: RangeSet,
 }
 
-/// Forks of a process, as it counts them.
+/// Forks of a process, by its own count.
 #[derive(Debug)]
 pub(super) struct Forks {
     looked: Instant,
-    /// Then, and when it was looked before.
+    /// The count at the last look, and at the one before.
     counts: [u32; 2],
 }
 
-/// How long it may take until a child is known whose fork was not told.
+/// How long a child may stay unknown if no report came before its fork.
 const UNKNOWN_FOR: Duration = Duration::from_secs(1);
 
 /// How long a fork may take from its report to its event.
 const REPORTED_FOR: Duration = Duration::from_secs(1);
 
-/// Processes smaller than this make their pages their own unasked, as long as copies for all that
-/// have them take no more than that.
-pub(super) const PROTECTED_BYTES_MIN: u64 = 4 << 20;
+/// Copies for all members of a small process, up to which it stays unprotected.
 const COPIES_BYTES_MAX: u64 = 8 << 20;
 
-/// How long it is waited for that who forks goes on, before pages are protected: a moment after
-/// that was read. Other changes of the mappings are to be read first.
+/// How long the server waits for the forking thread before it protects pages. Other changes of the
+/// mappings come first.
 pub(super) const PROTECT_MAX: Duration = Duration::from_micros(500);
 
-/// How long of that without giving the processor away: who runs there then may write to pages that
-/// are not protected yet, for some milliseconds.
+/// How long of that the server keeps its processor: another thread there may write to unprotected
+/// pages for some milliseconds.
 const SPIN_MAX: Duration = Duration::from_micros(200);
 
 impl Forks {
@@ -55,12 +55,12 @@ impl Forks {
         Forks { looked: Instant::now(), counts: [0; 2] }
     }
 
-    /// So many are known.
+    /// Notes how many are known.
     fn have_known(&mut self, count: u32) {
         *self = Forks { looked: Instant::now(), counts: [count; 2] };
     }
 
-    /// Those whose children are known, if any came of them; there were so many so far.
+    /// Forks whose children are known, if there are any; so many forks were counted so far.
     fn known(&mut self, count: u32, now: Instant) -> u32 {
         if now.duration_since(self.looked) >= UNKNOWN_FOR {
             *self = Forks { looked: now, counts: [count, self.counts[0]] };
@@ -69,7 +69,7 @@ impl Forks {
     }
 }
 
-/// Forks that the threads of a process have reported, and whose events were not read.
+/// Reported forks of a process whose events are unread.
 #[derive(Debug, Default)]
 pub(super) struct Reports {
     count: u32,
@@ -77,7 +77,7 @@ pub(super) struct Reports {
 }
 
 impl Reports {
-    /// Whether there is one. A fork that was reported a second ago has failed.
+    /// Whether there is one. After a second a reported fork counts as failed.
     fn is_any(&self, now: Instant) -> bool {
         self.count > 0 && self.last.is_some_and(|last| now.duration_since(last) < REPORTED_FOR)
     }
@@ -87,7 +87,7 @@ impl Reports {
         self.last = Some(now);
     }
 
-    /// The event of a fork was read: whether that was reported.
+    /// Takes the report that belongs to the event of a fork; whether there was one.
     fn take(&mut self, now: Instant) -> bool {
         let is_any = self.is_any(now);
         self.count = if is_any { self.count - 1 } else { 0 };
@@ -110,17 +110,17 @@ impl LastAdvice {
     }
 }
 
-/// A parent's advice, as far as it is known once the event of a fork was read.
+/// The advice of a parent, as known after the event of its fork.
 #[derive(Debug)]
 pub(crate) enum AdviceAtFork {
-    /// That of the moment of the fork.
+    /// The advice at the fork.
     Known(ForkAdvice),
-    /// The parent runs on, or other threads of it did.
+    /// An advice of before or after: threads of the parent ran in between.
     Uncertain(Uncertain),
 }
 
 impl AdviceAtFork {
-    /// Stacks of threads; `None` where nothing is known.
+    /// Stacks of threads; `None` without an answer.
     pub(crate) fn stacks(&self) -> Option<RangeSet> {
         let last = match self {
             AdviceAtFork::Known(advice) => Some(advice),
@@ -131,7 +131,7 @@ impl AdviceAtFork {
 }
 
 impl AddressSpace {
-    /// The advice that its fork went by, of which the event was just read.
+    /// The advice for the fork whose event was just read.
     pub(crate) fn advice_at_fork(&mut self) -> AdviceAtFork {
         let was_reported = self.reports.take(Instant::now());
         match self.advice.take() {
@@ -151,12 +151,12 @@ impl AddressSpace {
         }
     }
 
-    /// Whether its mappings cannot all be read: its process is not known, or has ended.
+    /// Whether its mappings cannot be read: the process is unknown, or has ended.
     fn hides_mappings(&self) -> bool {
         self.files.is_none() || self.is_dead()
     }
 
-    /// Asks for it, unless it is known, before the supervisor reads the event of a fork. The
+    /// Queries the advice, unless it is known, before the supervisor reads the event of a fork. The
     /// process may end a moment later.
     pub(super) fn know_fork_advice(&mut self) {
         if !self.has_fork_advice() {
@@ -169,14 +169,14 @@ impl AddressSpace {
         self.advice.is_some()
     }
 
-    /// The kernel was asked for it; there may be an answer of later than that.
+    /// Notes an answer of the kernel, unless a later one is there.
     pub(super) fn note_fork_advice(&mut self, told: io::Result<ForkAdvice>) {
         if !self.has_fork_advice() {
             self.advice = told.ok().map(LastAdvice::new);
         }
     }
 
-    /// A child has what its parent had, as long as it says nothing else before a fork of its own.
+    /// A child has its parent's advice until it gives other advice.
     pub(crate) fn inherit_advice(&mut self, of_parent: ForkAdvice) {
         let ranges = ForkAdvice { not_copied: RangeSet::new(), ..of_parent };
         self.advice = Some(LastAdvice::new(ranges));
@@ -195,9 +195,9 @@ impl AddressSpace {
             && self.is_staging(address)
     }
 
-    /// Has the program tell of a fork before where copies of all that it has would not fit into so
-    /// much room, nor those of forks before whose children are not known yet; of each where some of
-    /// it is registered.
+    /// Has the program report a fork before it happens: each fork if memory is registered.
+    /// Otherwise the first fork whose copies, with those of unknown children, would exceed so much
+    /// headroom.
     pub(crate) fn have_forks_told(&mut self, resident_bytes: u64, room: u64) {
         let Some(helper) = &self.helper else { return };
         if self.registered != RangeSet::default() {
@@ -209,8 +209,8 @@ impl AddressSpace {
         helper.have_forks_told(if is_told { from.try_into().unwrap_or(0) } else { 0 });
     }
 
-    /// Whether the fork that it tells of fits after all, where nothing is registered: of its
-    /// children so many are not known, and the others have ended or are counted.
+    /// Allows a reported fork without protection if its copies fit; whether they do. So many of its
+    /// children are unknown; the others have ended or are counted.
     pub(crate) fn allow_fork(&mut self, unknown: u32, room: u64) -> bool {
         let Some(helper) = &self.helper else { return false };
         self.forks.have_known(helper.forks().saturating_sub(1 + unknown));
@@ -219,15 +219,15 @@ impl AddressSpace {
         u64::from(unknown) < copies_that_fit(resident, room)
     }
 
-    /// Has the program tell of each fork before.
+    /// Has the program report each fork before it happens.
     pub(super) fn have_all_forks_told(&self) {
         if let Some(helper) = &self.helper {
             helper.have_forks_told(1);
         }
     }
 
-    /// The program is about to fork: fills the page that told of it; who waits for it is not woken.
-    /// `false` where it is to ask again: the helper is at work, or the mappings change.
+    /// Answers the report of a fork: fills the page whose touch was the report, without a wake-up.
+    /// `false` if the thread must ask again: the helper is at work, or the mappings change.
     pub(crate) fn let_fork(&mut self, told_by: Range<u64>) -> bool {
         if !self.hold_commands() {
             return false;
@@ -240,8 +240,8 @@ impl AddressSpace {
         is_filled
     }
 
-    /// Registers and protects what is to be so in both once it has forked, and asks what it takes
-    /// to know by then, when there is less time. No page leaves until it has.
+    /// Registers and protects memory before a fork, and queries the advice, because there is less
+    /// time after the fork. No page is evicted until the fork.
     pub(crate) fn prepare_fork(&mut self) {
         let _ = self.register(); // what is not registered is not protected
         let holds_at_fork = !self.has_threads();
@@ -249,7 +249,7 @@ impl AddressSpace {
         let stacks = advice.as_ref().map(|advice| advice.stacks.clone());
         self.reports.add(Instant::now());
         self.advice = advice.map(|ranges| LastAdvice { ranges, holds_at_fork });
-        // What is protected by then is so in the child, too, from its first moment on.
+        // The kernel copies the protection to the child.
         let spared = self.protect_all(self.resident_bytes(), stacks);
         self.prepared = spared.map(|spared| Prepared { spared, ..Prepared::default() });
     }
@@ -258,7 +258,8 @@ impl AddressSpace {
         self.reports.is_any(Instant::now())
     }
 
-    /// It has forked: what was to be protected, and is not; `None` where that was not prepared.
+    /// Ends the preparation after a fork: memory that is still unprotected; `None` if nothing was
+    /// prepared.
     pub(crate) fn take_unprotected(&mut self) -> Option<RangeSet> {
         let prepared = self.prepared.take().filter(|_| self.is_about_to_fork())?;
         let mut rest = prepared.touched;
@@ -266,8 +267,7 @@ impl AddressSpace {
         Some(rest)
     }
 
-    /// Without what is not to be protected, of which there may be more than before the fork: other
-    /// threads run on.
+    /// Leaves out memory that must not be protected. Other threads may have added some since.
     pub(crate) fn without_spared(&self, mut rest: RangeSet, stacks: RangeSet) -> RangeSet {
         match self.not_to_protect(stacks) {
             Some(spared) => spared.iter().for_each(|part| rest.remove(part)),
@@ -276,13 +276,13 @@ impl AddressSpace {
         rest
     }
 
-    /// What it has resident, for a child to have as much.
+    /// Its resident bytes, which a child has, too.
     pub(crate) fn resident_to_share(&self) -> u64 {
         let joined = self.joined.filter(|_| self.expected);
         joined.map_or(0, |joined| joined.resident_bytes).max(self.resident_bytes())
     }
 
-    /// It has pages in common with others, since a process forked that had so much resident.
+    /// Joins a group because of a fork of a process with so many resident bytes.
     pub(crate) fn joins(&mut self, group: &ForkGroup, resident_bytes: u64) {
         self.joined = Some(Joined { at: Instant::now(), resident_bytes });
         self.shares_unregistered = true;
@@ -293,25 +293,24 @@ impl AddressSpace {
         self.lend_all();
     }
 
-    /// The processes that it has pages in common with, itself among them.
+    /// The group of processes that share its pages.
     pub(crate) fn group(&self) -> Option<&ForkGroup> {
         self.group.as_deref()
     }
 
-    /// How many processes may have pages of it, itself among them.
+    /// Number of processes that may share its pages, itself among them.
     pub(crate) fn members(&self) -> u32 {
         self.group().map_or(1, ForkGroup::members)
     }
 
-    /// It is a child of whose process nothing is known yet.
+    /// Notes that it is a child whose process is unknown yet.
     pub(crate) fn expect(&mut self) {
         self.expected = true;
         self.share_all(true);
     }
 
-    /// A process of some size is to ask before it makes pages its own that others have, too, which
-    /// takes memory that no fault for a missing page announces; not in the `stacks` of its threads
-    /// and of threads that may come. What else is spared; `None` where nothing is protected.
+    /// Write-protects the memory of a process of some size, without the `stacks` of its threads and
+    /// of later ones. What else is left out; `None` if nothing is protected.
     pub(crate) fn protect_all(
         &mut self,
         resident_bytes: u64,
@@ -332,14 +331,14 @@ impl AddressSpace {
         Some(spared)
     }
 
-    /// As [`AddressSpace::protect_all`], where all but the rest was protected before the fork.
+    /// As [`AddressSpace::protect_all`], for the rest that was not protected before the fork.
     pub(crate) fn protect_rest(&mut self, rest: &RangeSet) {
         rest.iter().for_each(|part| self.to_protect.insert(part));
         self.protects = true;
         self.protect(PROTECT_MAX);
     }
 
-    /// Protects what is to be protected; `false` where something is left after this time, as
+    /// Protects the ranges still to protect; `false` if some are left after this time, because
     /// mappings change.
     pub(crate) fn protect(&mut self, most: Duration) -> bool {
         let since = Instant::now();
@@ -355,7 +354,7 @@ impl AddressSpace {
                         std::thread::yield_now();
                     }
                 }
-                // What is not there any more needs no protection.
+                // The range is unmapped.
                 Ok(()) | Err(_) => self.to_protect.remove(part),
             }
         }
@@ -393,24 +392,23 @@ impl AddressSpace {
         self.files.as_ref().is_some_and(|files| files.threads().count() > 1)
     }
 
-    /// Nobody has pages of it any more.
+    /// Leaves its group: nobody shares its pages any more.
     pub(crate) fn end_sharing(&mut self) {
         self.group = None;
         self.shared = Shared::default();
         if self.is_about_to_fork() {
-            return; // it is protected for that
+            return; // the fork needs its protection
         }
         self.to_protect = RangeSet::default();
         self.prepared = None;
         if std::mem::take(&mut self.protects) {
-            // What stays protected as mappings change is asked for.
+            // The program faults on pages that stay protected because mappings change.
             self.registered.iter().for_each(|part| drop(self.uffd.write_unprotect(part, true)));
         }
     }
 
-    /// Lets a page be written that was protected, and up to `most` with it: those. Who waits for
-    /// them is not woken; where it is none, something has happened that is to be read first, and
-    /// who waits is to look again.
+    /// Removes the protection of a page and of up to `most` pages in a row, without a wake-up;
+    /// which pages. None if an event must be read first: then the thread faults again.
     pub(crate) fn let_write(&mut self, page: u64, most: usize) -> Range<u64> {
         let window = self.writes.window(page, most);
         let tries = [self.registered_around(page, window), page..page + 1];
@@ -423,7 +421,7 @@ impl AddressSpace {
         freed
     }
 
-    /// Some pages are not protected any more, or were missing.
+    /// Notes pages that are unprotected or were missing.
     pub(super) fn touched(&mut self, pages: Range<u64>) {
         if let Some(Prepared { spared, touched }) = &mut self.prepared {
             let parts = spared.outside(pages.start * PAGE..pages.end * PAGE);
@@ -432,13 +430,13 @@ impl AddressSpace {
     }
 }
 
-/// The mappings are being changed.
+/// Whether the kernel refused because mappings change.
 fn is_busy(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EAGAIN)
 }
 
-/// Children of a process with so much resident that may each make all of it their own in so much
-/// room.
+/// Number of children of a process with so many resident bytes whose copies of all pages fit into
+/// so much headroom.
 fn copies_that_fit(resident_bytes: u64, room: u64) -> u64 {
     room / resident_bytes.max(1)
 }
@@ -450,7 +448,7 @@ mod tests {
 
     use super::*;
     use crate::address_space::handle::{SharedAddressSpace, lock};
-    use crate::target::procfs::ProcessFiles;
+    use crate::program::procfs::ProcessFiles;
 
     #[test]
     fn children_of_a_process_that_has_ended_have_what_was_known_last() {

@@ -8,8 +8,8 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use crate::admission::peer::{Peer, Walk, arrives};
-use crate::target::procfs::user_of;
+use crate::program::peer::{Peer, Walk, arrives};
+use crate::program::procfs::user_of;
 use crate::token_bucket::Bucket;
 use uzswap_sys::process;
 

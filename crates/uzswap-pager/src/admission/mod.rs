@@ -1,4 +1,3 @@
 //! Who may connect: a process by the word of the kernel, and its descent.
 
 pub(crate) mod lineage;
-pub(crate) mod peer;

@@ -94,9 +94,9 @@ impl Report {
     }
 }
 
-/// What programs can have before this machine, or a memory cgroup that this process is in, has no
-/// more, in bytes: `MemAvailable`, or what is left below the cgroup's limit without files that are
-/// not in use. `None` where the kernel does not tell.
+/// Bytes that programs can get from this machine or the memory cgroup of this process:
+/// `MemAvailable`, or the rest below the cgroup's limit without inactive files. `None` if the
+/// kernel does not tell.
 pub fn available_memory() -> Option<u64> {
     available_memory_of(Path::new("/"))
 }

@@ -113,7 +113,7 @@ fn memory(feature: Features) -> Result<OwnMemory, Failure> {
     Ok(memory)
 }
 
-/// What was told while something was done to the memory.
+/// Events during a change of the memory.
 #[derive(Debug, Default)]
 struct Told {
     thread: u32,

@@ -1,4 +1,5 @@
-//! Forks: a child has the pages of its parent that are in the store; what both have is protected.
+//! Forks: a child shares the stored pages of its parent, and the pages that both have are
+//! write-protected.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -9,20 +10,20 @@ use rustix::process::{Resource, getrlimit};
 
 use super::handshake::leaves_spare_files;
 use super::{FaultServer, PAGE};
-use crate::account::outsiders::{Outsider, same_program_above};
 use crate::address_space::{AddressSpace, AdviceAtFork, FirstMessage, ForkAdvice};
-use crate::fork::group::ForkGroup;
+use crate::fork::outsiders::{Outsider, same_program_above};
+use crate::fork_group::ForkGroup;
 use crate::messages::log;
 use crate::page_table::{Entry, Place, UNKNOWN};
+use crate::program::procfs::children_of;
 use crate::range_set::RangeSet;
 use crate::run_dir::random_bytes;
-use crate::target::procfs::children_of;
 use crate::{SpaceHandle, lock, too_many_files};
 use uzswap_sys::process;
 use uzswap_sys::userfaultfd::{Event, Userfaultfd};
 
-/// A fork that may be told before what other threads of the parent had done to the mappings. As
-/// long, nothing of the child is answered.
+/// A fork whose event may arrive before earlier changes by other threads of the parent. Until
+/// these are read, no fault of the child is answered.
 #[derive(Debug)]
 pub(super) struct PendingFork {
     child: u32,
@@ -30,27 +31,27 @@ pub(super) struct PendingFork {
     since: Instant,
 }
 
-/// Processes that have pages of one that was forked.
+/// Processes that share pages with a forked one.
 #[derive(Debug)]
 pub(super) enum Kin {
-    /// The nearest that is managed, and processes without a helper between the two.
+    /// The nearest managed ancestor, and unmanaged processes between the two.
     Managed(SpaceHandle, Vec<u32>),
-    /// None above it is managed.
+    /// No ancestor is managed.
     Outsider(Arc<Outsider>),
 }
 
-/// Descriptors that a process without a helper takes, in a group.
+/// Descriptors that an unmanaged member of a group takes.
 const OUTSIDER_FILES: u64 = 8;
 
-/// The part of all descriptors that children without a helper of one process may take, and how many
-/// it may have in any case.
+/// The part of all descriptors for the helperless children of one process, and the least number of
+/// them.
 const QUOTA_PART: u64 = 8;
 const SPARE_CHILDREN: usize = 16;
 
-/// Processes that may be a child, and are asked whether they are.
+/// Processes that the supervisor asks whether they are the child.
 const CANDIDATES_MAX: usize = 64;
 
-/// How long that may be.
+/// How long the child may stay unanswered for that.
 const OVERTAKING_FOR: Duration = Duration::from_millis(100);
 
 impl FaultServer {
@@ -90,8 +91,8 @@ impl FaultServer {
         self.spaces.values().find(|space| lock(space).pid == Some(pid)).cloned()
     }
 
-    /// A process whose parent has ended, or cannot be read, has pages in common with those that
-    /// were forked of the same program.
+    /// A process whose parent has ended, or cannot be read, shares pages with other forks of the
+    /// same program.
     fn managed_with_program_of(&self, pid: u32) -> Option<SpaceHandle> {
         let places = process::places_of_program(pid)?;
         let is_of_it = |space: &&SpaceHandle| {
@@ -101,8 +102,8 @@ impl FaultServer {
         self.spaces.values().find(is_of_it).cloned()
     }
 
-    /// The nearest process without a helper that has pages of a process. All of the line above it
-    /// that run the same program are of one group.
+    /// The nearest unmanaged ancestor that shares pages with a process. All ancestors with the
+    /// same program belong to one group.
     fn outsider_above(&self, pid: u32, above: &[u32]) -> Option<Arc<Outsider>> {
         let places = process::places_of_program(pid)?;
         let known = self.pager.outsiders();
@@ -114,7 +115,7 @@ impl FaultServer {
         nearest.into_iter().find(|it| Some(it.pid()) == above.first().copied() && it.is_at(places))
     }
 
-    /// Those that are none yet.
+    /// Adds the unmanaged processes that are not outsiders yet.
     fn add_outsiders(&self, all: &[u32], group: &ForkGroup, places: [u64; 3]) {
         for pid in all {
             let is_known = self.pager.outsiders().iter().any(|outsider| outsider.pid() == *pid);
@@ -124,8 +125,8 @@ impl FaultServer {
         }
     }
 
-    /// A space is that of a process that was forked by these. Whether it is to be registered at
-    /// once: copies of all that they share would not fit.
+    /// A space belongs to a process that these have forked. Whether it must be registered at once:
+    /// copies of all shared pages would not fit.
     pub(super) fn join(&mut self, id: u32, kin: &Kin) -> bool {
         match kin {
             Kin::Managed(parent, between) => {
@@ -143,8 +144,8 @@ impl FaultServer {
         }
     }
 
-    /// A space is that of a process that a process without a helper has forked. That one writes
-    /// unasked to what both have.
+    /// A space belongs to a child of an unmanaged process, which writes to shared pages without a
+    /// fault.
     fn join_outsider(&mut self, id: u32, outsider: &Outsider) -> bool {
         let resident = outsider.resident_bytes().unwrap_or(0);
         let mut child = lock(&self.spaces[&id]);
@@ -157,8 +158,8 @@ impl FaultServer {
         could_exceed
     }
 
-    /// A space is that of a process that was forked when nothing of its parent was registered.
-    /// Whether it is to be registered at once: copies of all that they share would not fit.
+    /// A space belongs to a process that was forked before its parent was registered. Whether it
+    /// must be registered at once: copies of all shared pages would not fit.
     fn join_parent(&mut self, id: u32, parent: &SpaceHandle) -> bool {
         let mut parent = lock(parent);
         let child = Arc::clone(&self.spaces[&id]);
@@ -171,8 +172,8 @@ impl FaultServer {
         could_exceed
     }
 
-    /// A parent and a child have pages in common: as many bytes as the parent has. What of it is
-    /// not `unprotected` was protected before the fork.
+    /// A parent and a child share all resident bytes of the parent. All but `unprotected` was
+    /// protected before the fork.
     fn share(
         &mut self,
         parent: &mut AddressSpace,
@@ -194,13 +195,13 @@ impl FaultServer {
         resident
     }
 
-    /// One of those that have pages in common is gone, in whose count so much of them was at most:
-    /// the last one has them alone.
+    /// A member of a group has ended, whose charge had so many shared bytes at most. The last
+    /// member has its pages alone.
     pub(super) fn lost(&self, group: &ForkGroup, lent_bytes: u64) {
         self.pager.lost(group, lent_bytes, &self.spaces.values().collect::<Vec<_>>());
     }
 
-    /// A program is about to fork, and goes on once it may.
+    /// Answers the report of a fork, so that the program goes on.
     pub(super) fn prepare_announced_fork(&mut self, space: &mut AddressSpace, address: u64) {
         let page = address / PAGE * PAGE..(address / PAGE + 1) * PAGE;
         let room = self.pager.room_for_copies();
@@ -210,21 +211,21 @@ impl FaultServer {
         self.to_wake.push((Arc::clone(&space.uffd), page));
         if is_let && !may_be_untold {
             space.prepare_fork();
-            // The parent may be gone before its child is known. What is aside still then is told.
+            // The parent may end before its child is known. A failure is reported at the fork.
             let _ = self.store_aside(space);
         }
     }
 
-    /// How many children of a process are none that are known.
+    /// Number of unknown children of a process.
     fn unknown_children(&self, space: &AddressSpace) -> u32 {
         let Some(pid) = space.pid else { return 0 };
-        // Its own is locked by the caller.
+        // The caller has its space locked.
         let known = self.spaces.values().filter_map(|space| space.try_lock()?.pid);
         let known: BTreeSet<u32> = known.collect();
         children_of(pid).iter().filter(|child| !known.contains(child)).count() as u32
     }
 
-    /// Stores what is aside of a space, for whoever will have it; in words why some still is.
+    /// Stores the staged pages of a space for its child; in words why some could not be stored.
     fn store_aside(&mut self, space: &mut AddressSpace) -> Result<(), String> {
         let content = &mut self.buffer[0];
         for staged in space.pages_aside() {
@@ -264,8 +265,8 @@ impl FaultServer {
         }
     }
 
-    /// The space of a child: it has the pages of its parent that are in the store. In words why
-    /// some of them cannot be had.
+    /// Makes the space of a child, with the stored pages of its parent; in words why some are
+    /// lost.
     fn child_of(
         &mut self,
         parent: &mut AddressSpace,
@@ -278,14 +279,14 @@ impl FaultServer {
         let unprotected = parent.take_unprotected();
         let advice = parent.advice_at_fork();
         let stacks = advice.stacks();
-        // Both run on by now.
+        // Parent and child run by now.
         let unprotected = unprotected
             .zip(stacks.clone())
             .map(|(rest, stacks)| parent.without_spared(rest, stacks));
         let shared_stacks = stacks.filter(|_| parent.thread.is_some());
         self.share(parent, &mut space, unprotected.as_ref(), shared_stacks);
         space.expect();
-        // A child that is undecided has all, until it is asked.
+        // An undecided child has all pages until its mappings are read.
         let left_out = match advice {
             AdviceAtFork::Known(advice) => {
                 space.inherit_advice(advice.clone());
@@ -327,14 +328,14 @@ impl FaultServer {
         Ok(space)
     }
 
-    /// A child has sent its first message, which waits for an answer: asks the child's own mappings
+    /// Reads the mappings of a child that waits for the answer to its first message: they tell
     /// which memory the fork gave it.
     pub(super) fn ask_child(&self, space: &mut AddressSpace, faults: &[Event], changes: &[Event]) {
         let fault = faults.iter().find_map(|fault| match *fault {
             Event::PageFault { address, thread, .. } => Some((address, thread)),
             _ => None,
         });
-        // A fork leaves the mappings of who forks as they are.
+        // A fork leaves the mappings of the forking process as they are.
         let is_change = |event: &Event| !matches!(event, Event::Fork { .. });
         let first = match fault {
             _ if changes.iter().any(is_change) => FirstMessage::Change,
@@ -352,8 +353,8 @@ impl FaultServer {
         report_doubtful(parent, doubtful);
     }
 
-    /// A child changes its mappings, or waits for a page of which its own mappings and its parent's
-    /// tell different things.
+    /// Decides about a child that changes its mappings, or that waits for a page where its own
+    /// mappings and its parent's differ.
     pub(super) fn end_doubt(&self, space: &mut AddressSpace, faults: &[Event], changes: &[Event]) {
         let is_about = |fault: &Event| match *fault {
             Event::PageFault { address, .. } => space.is_in_doubt(address),
@@ -365,7 +366,7 @@ impl FaultServer {
         }
     }
 
-    /// Spaces that a process has forked and that have no helper, the oldest first.
+    /// Helperless children of each process, the oldest first.
     fn without_helper(&self) -> BTreeMap<u32, Vec<u32>> {
         let mut found: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
         for (&id, space) in &self.spaces {
@@ -377,8 +378,7 @@ impl FaultServer {
         found
     }
 
-    /// A space has forked. One process may have so many children without a helper: the oldest is
-    /// let go where it has more.
+    /// Keeps a process to its quota of helperless children: the oldest child is let go.
     pub(super) fn keep_to_quota(&mut self, id: u32) {
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let quota = usize::try_from(limit / QUOTA_PART).unwrap_or(usize::MAX).max(SPARE_CHILDREN);
@@ -390,8 +390,8 @@ impl FaultServer {
         }
     }
 
-    /// There is no descriptor for a fork. The process that has most children without a helper gives
-    /// one up; where there is no such child, the process that forks is ended.
+    /// Frees a descriptor for a fork. The process with the most helperless children gives one up;
+    /// if there is no such child, the forking process is ended.
     pub(super) fn make_way_for_fork(&mut self, shared: &SpaceHandle, error: &io::Error) {
         let all = self.without_helper();
         let most = all.into_iter().max_by_key(|(_, all)| all.len());
@@ -401,8 +401,8 @@ impl FaultServer {
         }
     }
 
-    /// Follows one of these children no more: it gets SIGBUS or EFAULT for pages that it lacks.
-    /// Whether there was one that does not fork itself just now.
+    /// Lets one of these children go: it gets SIGBUS or EFAULT for evicted pages. Whether there
+    /// was one that does not fork itself just now.
     fn let_one_go(&mut self, root: u32, children: &[u32]) -> bool {
         let is_still = |id: &&u32| !lock(&self.spaces[id]).uffd.is_changing();
         let Some(&id) = children.iter().find(is_still) else { return false };
@@ -425,7 +425,7 @@ impl FaultServer {
         true
     }
 
-    /// Lets children go on for whose parents' events no more time is given.
+    /// Answers children that have waited long enough for events of their parents.
     pub(super) fn settle_forks(&mut self) {
         let FaultServer { overtaking, spaces, .. } = self;
         overtaking.retain(|PendingFork { child, parent, since }| {
@@ -437,12 +437,12 @@ impl FaultServer {
         });
     }
 
-    /// Whether something may still be reported that the parent of a space did before it forked.
+    /// Whether events of the parent from before the fork may still arrive.
     pub(super) fn has_pending_events(&self, id: u32) -> bool {
         self.overtaking.iter().any(|fork| fork.child == id)
     }
 
-    /// Children of which something that is told of this parent may be true as well.
+    /// Children to which an event of this parent may apply as well.
     pub(super) fn overtaking(&self, parent: &AddressSpace) -> Vec<SpaceHandle> {
         let forks = self.overtaking.iter();
         let children = forks.filter(|fork| Arc::ptr_eq(&fork.parent, &parent.uffd));
@@ -450,7 +450,7 @@ impl FaultServer {
     }
 }
 
-/// Says that a child may have so many evicted pages or not, if there are any.
+/// Warns of evicted pages that a child may or may not have.
 fn report_doubtful(parent: u32, pages: usize) {
     if pages > 0 {
         log(&format!(

@@ -24,12 +24,12 @@ use rustix::process::{Resource, getrlimit};
 use super::{FaultServer, PAGE, Token};
 use crate::address_space::{AddressSpace, STAGING_BYTES};
 use crate::admission::lineage::Lineage;
-use crate::admission::peer::Peer;
 use crate::doctor::RUN_FEATURES;
+use crate::program::helper::{Helper, send};
+use crate::program::peer::Peer;
+use crate::program::polled::Polled;
+use crate::program::procfs::ProcessFiles;
 use crate::run_dir::random_bytes;
-use crate::target::helper::{Helper, send};
-use crate::target::polled::Polled;
-use crate::target::procfs::ProcessFiles;
 use crate::{lock, too_many_files};
 use uzswap::page::PAGE_SIZE;
 use uzswap_preload::SharedControl;
@@ -61,7 +61,7 @@ const USER_MEMORY: Range<u64> = 1 << 16..1 << 56;
 #[derive(Debug)]
 pub(super) struct Entrance {
     listener: OwnedFd,
-    /// What is given up for a moment where there is no descriptor for a connection.
+    /// A spare descriptor, closed for a moment if there is none for a connection.
     spare: Mutex<Option<OwnedFd>>,
     lineage: Mutex<Lineage>,
 }
@@ -144,7 +144,7 @@ fn new_door() -> io::Result<(Foreign, Foreign)> {
 }
 
 impl ReadyHelper {
-    /// Takes a connection that a process sends through this door. It may be none of the run.
+    /// Takes a connection that a process sends through this door. The process may be a stranger.
     ///
     /// # Errors
     ///
@@ -189,7 +189,7 @@ enum Stage {
     },
 }
 
-/// What a helper that is ready sends along.
+/// The contents of the message of a ready helper.
 #[derive(Debug)]
 struct Sent {
     userfaultfd: Foreign,
@@ -197,7 +197,7 @@ struct Sent {
     helper: Option<Foreign>,
 }
 
-/// What is known of a helper that was welcomed.
+/// The state of a welcomed helper.
 #[derive(Debug)]
 struct Welcomed {
     /// The helper's own memory.
@@ -437,7 +437,7 @@ impl FaultServer {
         let helper = helper.transpose()?.map(Peer::new).transpose()?;
         let (space, files) = match welcomed.space {
             Some(space) => {
-                // It may have ended, and been found dead, since it said hello.
+                // The process may have ended since its hello.
                 let shared = self.spaces.get(&space).ok_or(io::ErrorKind::NotFound)?;
                 let child = lock(shared);
                 if child.pid.is_some() {
@@ -485,7 +485,7 @@ impl FaultServer {
         }
         drop(child);
         if met.is_err() && !welcomed.is_forked {
-            // It has ended already, which nobody tells us: its connection is closed.
+            // The process has ended already, and its connection is closed: no event follows.
             self.helpers.remove(&id);
             self.gone(space);
         }

@@ -1,4 +1,4 @@
-//! What answers: programs that come, their faults, and what they do to their mappings.
+//! The fault server: admits helpers, serves page faults, and follows changes of mappings and forks.
 
 mod fork_event;
 mod handshake;
@@ -36,7 +36,7 @@ const PAGE: u64 = PAGE_SIZE as u64;
 /// Messages of a userfaultfd that are read at once.
 const MESSAGES: usize = 16;
 
-/// What a descriptor in an epoll set is.
+/// The kind of a descriptor in an epoll set.
 #[derive(Debug, Clone, Copy)]
 enum Token {
     Listener,
@@ -101,13 +101,13 @@ pub(crate) struct FaultServer {
     waiting: Vec<Waiting>,
     overtaking: Vec<PendingFork>,
     left: BTreeMap<u32, Left>,
-    /// It was told that a page of such was asked for.
+    /// The message about a touch of orphaned memory was printed.
     has_told_of_left: bool,
-    /// It was told that a child is not followed any more.
+    /// The message about children that cannot be followed was printed.
     has_told_of_children: bool,
     /// The warning was printed that there are too few descriptors for all programs.
     has_told_of_files: bool,
-    /// Some space may have something that is to be protected still.
+    /// Some address space may have ranges still to protect.
     protects: bool,
     /// Where there is a file.
     reader: Option<Reader>,
@@ -118,11 +118,11 @@ pub(crate) struct FaultServer {
     zeros: Box<[Page]>,
 }
 
-/// What a worker has read of a userfaultfd and answered.
+/// Messages of a userfaultfd that a worker has answered.
 struct Answered {
     /// Messages.
     count: usize,
-    /// Somebody is to be woken beside the worker.
+    /// The worker must wake a thread on its own processor.
     drawn: Option<AffinityGuard>,
 }
 
@@ -133,7 +133,7 @@ enum Unread {
     IsRegistered,
     /// Its helper moves pages, for some microseconds.
     Moves,
-    /// It was forked, and what its parent had done may be told of that only now.
+    /// It was forked, and events of its parent from before the fork may still be unread.
     Overtakes,
 }
 
@@ -252,8 +252,8 @@ impl FaultServer {
         }
     }
 
-    /// Forgets spaces whose memory is gone. Those without a helper end unseen; so does one whose
-    /// connection another process has, too.
+    /// Forgets address spaces whose memory is gone. No event reports the end of one without a
+    /// helper, or of one whose connection another process has, too.
     fn forget_dead(&mut self, may_be: impl Fn(&AddressSpace) -> bool) {
         let is_dead = |space: &AddressSpace| may_be(space) && space.is_dead();
         let dead: Vec<u32> = self
@@ -340,8 +340,8 @@ impl FaultServer {
             space.take_back(range);
         }
         space.let_commands(!changes.is_empty());
-        // These were done before now: a child that was forked has the pages that its parent had
-        // then, and none that comes back to the parent for a fault that was told first.
+        // The changes come before the faults of the same read: a forked child has the pages that
+        // its parent had at the fork, and none that the parent gets for a fault.
         for change in changes {
             self.changed(desk, &mut space, change);
         }
@@ -448,7 +448,7 @@ fn addresses_of(change: &Event) -> [Range<u64>; 2] {
     match *change {
         Event::Remove { start, end } | Event::Unmap { start, end } => [start..end, 0..0],
         Event::Remap { from, to, len } => [from..from + len, to..to + len],
-        // What is the process's alone is not what it was.
+        // A fork changes which pages are exclusive.
         Event::Fork { .. } => [0..u64::MAX, 0..0],
         Event::PageFault { .. } => [0..0, 0..0],
     }

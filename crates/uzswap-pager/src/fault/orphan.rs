@@ -1,57 +1,57 @@
-//! Memory whose helper has ended, and which somebody has still: threads that are about to end as
-//! well, in a system call maybe that reads a page that is not there; processes that have it in
-//! common with the one that has ended (`vfork`, or `clone` with `CLONE_VM`); who reads that of
-//! another process (`process_vm_readv`); and the kernel, which clears a word there at an exec(2).
+//! Orphaned memory: its helper has ended, and other tasks still have it. They may be ending
+//! threads in a system call, processes with the same memory (`vfork`, `clone` with `CLONE_VM`),
+//! readers by `process_vm_readv`, or the kernel, which clears a word there at an exec(2).
 //!
-//! Its userfaultfd is kept until nobody has it: with the last descriptor gone, what is missing
-//! would read as zeros, which a thread that ends may be about to write to a pipe. Pages that are
-//! asked for are poisoned: a system call fails with EFAULT, or is short; a thread gets SIGBUS.
+//! The supervisor keeps the userfaultfd until nobody has the memory. Without a descriptor missing
+//! pages would read as zeros, and an ending thread may write them to a pipe. The supervisor
+//! poisons pages that are touched: a system call fails with EFAULT or is short, and a thread gets
+//! SIGBUS.
 
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{FaultServer, PAGE, Token};
-use crate::admission::peer::Peer;
 use crate::lock;
 use crate::messages::log;
-use crate::target::polled::Polled;
+use crate::program::peer::Peer;
+use crate::program::polled::Polled;
 use uzswap_sys::userfaultfd::{Event, Message, Userfaultfd};
 
-/// How long nothing is told: at an exec(2) or the end of a process nobody misses the page.
+/// How long the supervisor prints no message: at an exec(2) or the end of a process nobody misses
+/// the page.
 const ENDING_FOR: Duration = Duration::from_millis(200);
 
-/// Where memory of programs may be, but for addresses of 57 bits.
+/// Addresses of programs, without those of 57 bits.
 const ALL: Range<u64> = 1 << 16..(1 << 47) - PAGE;
 
-/// How soon it is looked whether the memory is gone: twice as late each time.
+/// The first wait before the check whether the memory is gone; each wait is twice as long.
 const LOOK_FIRST: Duration = Duration::from_millis(1);
 const LOOK_LAST: Duration = Duration::from_secs(1);
 
-/// For so long it is waited for at short intervals.
+/// How long the waits stay short.
 const YOUNG: Duration = Duration::from_millis(100);
 
-/// Address spaces of one process that are kept, at most: what it was before an exec(2) may be in
-/// use by a child still. A process that has more comes back for no reason that the library has.
+/// Orphaned address spaces of one process at most. The one from before an exec(2) may be in use by
+/// a child. The library gives no reason for more.
 const LEFT_EACH: usize = 2;
 
-/// Children that one process without a helper may fork. It is ended where it forks more.
+/// Children that one helperless process may fork. With more it is ended.
 const CHILDREN_MAX: usize = 64;
 
-/// Reports without a message that epoll may make: a process that has the userfaultfd too can have
-/// it make more.
+/// Empty reports of epoll at most: another holder of the userfaultfd can cause more.
 const EMPTY_MAX: u32 = 16;
 
 #[derive(Debug)]
 pub(super) struct Left {
-    /// In the epoll set, before it is closed.
+    /// The descriptor in the epoll set.
     polled: Option<Polled<Arc<Userfaultfd>>>,
     uffd: Arc<Userfaultfd>,
     /// The process that has ended, or its helper.
     pid: u32,
     peer: Option<Arc<Peer>>,
     since: Instant,
-    /// When it is looked at next, and how long after the last time.
+    /// The next check, and the wait before it.
     due: Instant,
     interval: Duration,
     /// Reports of epoll without a message.
@@ -59,25 +59,25 @@ pub(super) struct Left {
 }
 
 impl Left {
-    /// Whether it is looked at after a millisecond or few.
+    /// Whether its checks are still frequent.
     pub(super) fn is_young(&self) -> bool {
         self.interval < YOUNG
     }
 }
 
 impl FaultServer {
-    /// Nobody can answer for this memory: pages that are asked for are poisoned.
+    /// Keeps memory without a helper: pages that are touched are poisoned.
     pub(super) fn orphan(&mut self, uffd: Arc<Userfaultfd>, pid: u32, peer: Option<Arc<Peer>>) {
         let id = self.number();
         let token = Token::Left(id).data();
-        // Without epoll it is read where it is looked at.
+        // Without epoll each check reads it.
         let polled = Polled::add(&self.epolls, Arc::clone(&uffd), token).ok();
         let since = Instant::now();
         let (due, interval) = (since, LOOK_FIRST);
         self.left.insert(id, Left { polled, uffd, pid, peer, since, due, interval, empty: 0 });
     }
 
-    /// The helper of a space has ended.
+    /// Takes over the address space of an ended helper.
     pub(super) fn leave(&mut self, id: u32) {
         let left = self.spaces.get(&id).map(|space| {
             let space = lock(space);
@@ -85,7 +85,7 @@ impl FaultServer {
         });
         self.gone(id);
         if let Some((uffd, pid, peer)) = left.filter(|(uffd, ..)| !uffd.is_memory_gone()) {
-            // Faults that were read before are told again.
+            // The kernel reports faults again that were read before.
             let _ = uffd.wake(ALL);
             self.orphan(uffd, pid, peer);
         }
@@ -96,13 +96,13 @@ impl FaultServer {
         self.left.values().any(|left| left.pid == pid && !left.uffd.is_memory_gone())
     }
 
-    /// Whether a process has left as much memory as it may: it gets no new helper.
+    /// Whether a process has orphaned as many address spaces as allowed: it gets no new helper.
     pub(super) fn has_left_too_much(&self, pid: u32) -> bool {
         let of_it = |left: &&Left| left.pid == pid && !left.uffd.is_memory_gone();
         self.left.values().filter(of_it).count() >= LEFT_EACH
     }
 
-    /// All programs have ended. Whether nobody has any memory of theirs.
+    /// Whether nobody has memory of the ended programs.
     pub(super) fn leave_all(&mut self) -> bool {
         let all: Vec<u32> = self.spaces.keys().copied().collect();
         all.into_iter().for_each(|id| self.leave(id));
@@ -111,7 +111,7 @@ impl FaultServer {
         self.left.is_empty()
     }
 
-    /// Looks whether anybody has it still, where that is due.
+    /// Checks whether memory is gone, if that is due.
     pub(super) fn look_at_left(&mut self) {
         let now = Instant::now();
         let due = self.left.iter_mut().filter(|(_, left)| left.due <= now);
@@ -165,7 +165,7 @@ impl FaultServer {
                         ));
                     }
                 }
-                // It has no more than its parent.
+                // Its child has the same memory at most.
                 Event::Fork { child } => {
                     let of_it = |left: &&Left| left.pid == pid;
                     if self.left.values().filter(of_it).count() < CHILDREN_MAX {

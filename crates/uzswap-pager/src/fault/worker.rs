@@ -1,13 +1,14 @@
-//! The threads of the server.
+//! The workers: threads of the fault server.
 //!
-//! One could answer all: what there is to answer with is behind one lock. But a thread of the
-//! server is fast beside the thread that faults ([`crate::sched::affinity`]), and where several
-//! processes fault in turn it is beside one of them at most. So there are as many as processors,
-//! and where a worker sees that spaces take turns, it hands one over to a worker that has none.
+//! One worker could answer all faults, because one lock guards the server's state. But a worker is
+//! fast on the processor of the faulting thread ([`crate::sched::affinity`]), and if several
+//! processes fault in turn it is on one of their processors. So there are as many workers as
+//! processors. A worker that sees two address spaces take turns hands one over to a worker without
+//! one.
 //!
-//! Where threads of one space take turns, no worker can be beside each of them. All workers read
-//! faults of this space then, on any processor. A single worker left two processors idle for 45 %
-//! of the time, because each fault woke one.
+//! If several threads of an address space fault in turn, all workers read its userfaultfd, on any
+//! processor. A single worker left two processors idle for 45 % of the time, because each fault
+//! woke one.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -35,35 +36,35 @@ use uzswap_sys::userfaultfd::Userfaultfd;
 /// Workers at most.
 const WORKERS_MAX: usize = 8;
 
-/// How often one userfaultfd is read before others are looked at.
+/// Reads of one userfaultfd before the worker turns to others.
 const TURNS: usize = 64;
 
-/// How long the end waits for who reads memory of programs that have ended.
+/// How long the end of the run waits for readers of memory of ended programs.
 const END_MAX: Duration = Duration::from_secs(1);
 
-/// How long a worker does nothing where a space cannot be read for longer than some microseconds.
+/// How long a worker pauses if an address space cannot be read for longer than some microseconds.
 const PAUSE: Duration = Duration::from_micros(50);
 
-/// A worker that had no fault for so long has a place for a space.
+/// A worker without a fault for so long takes an address space over.
 const FREE_AFTER: Duration = Duration::from_millis(5);
 
-/// How many workers there are: as many as processors, for this thread.
+/// Number of workers: the processors of the calling thread.
 pub(crate) fn count() -> usize {
     sched_getaffinity(None).map_or(1, |set| (set.count() as usize).clamp(1, WORKERS_MAX))
 }
 
-/// What the workers share.
+/// State that the workers share.
 #[derive(Debug)]
 pub(crate) struct Workers {
     pager: Arc<Pager>,
     entrance: Entrance,
     server: Mutex<FaultServer>,
-    /// What each of them waits for.
+    /// The epoll set of each worker.
     epolls: Arc<[OwnedFd]>,
 }
 
 impl Workers {
-    /// For programs that come to this listener. None is started yet.
+    /// Workers for programs that connect to this listener; none runs yet.
     pub(crate) fn new(pager: Arc<Pager>, listener: OwnedFd) -> io::Result<Arc<Workers>> {
         let new = |_: &_| epoll::create(epoll::CreateFlags::CLOEXEC);
         let epolls = pager.turns.each().iter().map(new).collect::<Result<Arc<[_]>, _>>()?;
@@ -73,12 +74,12 @@ impl Workers {
         Ok(Arc::new(Workers { pager, entrance, server: Mutex::new(server), epolls }))
     }
 
-    /// The first worker: answers until the pager is told to stop.
+    /// The first worker: answers until the end of the run.
     pub(crate) fn run(self: Arc<Self>) -> io::Result<()> {
         Worker::new(self, 0).run()
     }
 
-    /// Starts all others, or as many as there may be: one is enough.
+    /// Starts the other workers, as many as the system allows: one is enough.
     pub(crate) fn start_others(self: &Arc<Self>) -> Vec<JoinHandle<io::Result<()>>> {
         let start = |number| {
             let workers = Arc::clone(self);
@@ -90,13 +91,13 @@ impl Workers {
         (1..self.epolls.len()).map_while(start).collect()
     }
 
-    /// Whether something is to be answered by a worker.
+    /// Whether a message waits for a worker.
     pub(crate) fn is_asked(&self, worker: usize) -> bool {
         let mut fds = [PollFd::new(&self.epolls[worker], PollFlags::IN)];
         rustix::event::poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
     }
 
-    /// Somebody has come, whom nothing but this waits for: who is none of the run is dropped.
+    /// Takes connections when no worker waits for them, and drops those of strangers.
     fn admit(&self, arrival: io::Result<Arrival>) {
         if let Ok(arrival) = arrival {
             let _ = self.lock().admit(arrival); // there is no more memory in the kernel
@@ -110,7 +111,7 @@ impl Workers {
     }
 }
 
-/// What is a worker's own.
+/// The state of one worker.
 #[derive(Debug)]
 pub(super) struct WorkerState {
     pub(super) number: usize,
@@ -121,11 +122,11 @@ pub(super) struct WorkerState {
 }
 
 impl WorkerState {
-    /// Lets go of the server, and wakes those whose pages were filled, as the last of all, with
-    /// nothing locked: they may run before this goes on.
+    /// Releases the lock of the server, and then wakes the threads whose pages were filled: they
+    /// may run before the worker goes on.
     fn wake(&mut self, mut server: MutexGuard<'_, FaultServer>) {
         std::mem::swap(&mut self.to_wake, &mut server.to_wake);
-        // Threads that wait for room would be woken in vain each time.
+        // A wake-up of threads that wait for headroom would be useless.
         let may_join = server.waiting.is_empty();
         drop(server);
         if self.to_wake.is_empty() {
@@ -144,8 +145,8 @@ impl WorkerState {
     }
 }
 
-/// Makes one range of those that follow one another in a space, with all that is between them. A
-/// thread that waits there is woken in vain, and tells its fault again.
+/// Joins ranges of one address space that follow one another, with the gaps. A thread that waits
+/// in a gap faults again.
 fn join_ranges<T>(to_wake: &mut Vec<(Arc<T>, Range<u64>)>) {
     to_wake.dedup_by(|(next, more), (space, range)| {
         let is_same = Arc::ptr_eq(next, space);
@@ -157,8 +158,8 @@ fn join_ranges<T>(to_wake: &mut Vec<(Arc<T>, Range<u64>)>) {
 }
 
 impl FaultServer {
-    /// A worker answers a fault of a thread. All workers read faults of the space from now on, if
-    /// its threads take turns; the worker hands the space over, if that is one too many for it.
+    /// Notes which thread faulted. If threads of the address space take turns, all workers read it
+    /// from now on. If two address spaces take turns, the worker hands one over.
     pub(super) fn see(
         &mut self,
         desk: &mut WorkerState,
@@ -187,10 +188,11 @@ impl FaultServer {
         if now.saturating_duration_since(self.busy[free]) < FREE_AFTER {
             return;
         }
-        // It may keep somebody company that does not wait: it is to be there for this one.
+        // The worker may be on the processor of a thread that does not wait. It moves to this
+        // one's.
         drop(self.pager.turns.each()[free].wait());
         let token = Token::Userfaultfd(id).data();
-        // With two of them for a moment, and never with none.
+        // Two workers have it for a moment: never none.
         if epoll::add(&self.epolls[free], uffd, token, epoll::EventFlags::IN).is_ok() {
             self.take_from_workers(uffd, Some(free));
             self.busy[free] = now;
@@ -213,12 +215,12 @@ impl FaultServer {
             return false; // there are no others, or the kernel has no memory
         }
         let own = &self.epolls[has_it];
-        // The kernel does not change how it wakes for one that is there.
+        // The kernel does not change the wake-up of a registered descriptor.
         let _ = epoll::delete(own, uffd).and_then(|()| epoll::add(own, uffd, token(), flags));
         true
     }
 
-    /// Whether somebody of another space than this is to be woken.
+    /// Whether a thread of another address space waits for its wake-up.
     fn wakes_others_than(&self, space: u32) -> bool {
         if self.to_wake.is_empty() {
             return false;
@@ -228,7 +230,7 @@ impl FaultServer {
         !self.to_wake.iter().all(|(uffd, _)| is_own(uffd))
     }
 
-    /// Takes a space from whoever has it, but for one.
+    /// Takes an address space from all workers but one.
     pub(super) fn take_from_workers(&self, uffd: &Userfaultfd, but: Option<usize>) {
         for (worker, epoll) in self.epolls.iter().enumerate() {
             if Some(worker) != but {
@@ -242,14 +244,14 @@ impl FaultServer {
 struct Worker {
     workers: Arc<Workers>,
     desk: WorkerState,
-    /// Spaces that could not be read when they were to be.
+    /// Address spaces that could not be read in time.
     deferred: BTreeSet<u32>,
-    /// There is something to do of which no descriptor tells.
+    /// Work is left that no descriptor reports.
     is_busy: bool,
 }
 
 impl Worker {
-    /// The calling thread.
+    /// The worker that is the calling thread.
     fn new(workers: Arc<Workers>, number: usize) -> Worker {
         let turns = Arc::clone(&workers.pager.turns.each()[number]);
         let company = Company::new(Arc::clone(&turns));
@@ -263,7 +265,7 @@ impl Worker {
         Worker { workers, desk, deferred: BTreeSet::new(), is_busy: false }
     }
 
-    /// Answers until the pager is told to stop.
+    /// Answers until the end of the run.
     fn run(mut self) -> io::Result<()> {
         let workers = Arc::clone(&self.workers);
         let _raised = workers.pager.raised.raise_this();
@@ -317,8 +319,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Lets go of all memory that programs had, once nobody has it: some of what is missing would
-    /// read as zeros, to who reads that of another process (process_vm_readv).
+    /// Releases the memory of ended programs once no reader has it: for process_vm_readv of
+    /// another process missing pages would read as zeros.
     fn leave_all(&self) {
         let since = Instant::now();
         loop {
@@ -331,7 +333,7 @@ impl Worker {
         }
     }
 
-    /// Reads what a userfaultfd has, and answers.
+    /// Reads the messages of a userfaultfd and answers them.
     fn read(&mut self, id: u32) {
         for turn in 0..TURNS {
             let Some(mut answered) = self.answer(id) else { return };
@@ -377,7 +379,7 @@ impl Worker {
         }))
     }
 
-    /// Hears helpers, and goes on with what could not be done at once.
+    /// Reads messages of helpers, and continues work that could not be done at once.
     fn go_on(&mut self, helpers: Vec<u32>) {
         self.workers.lock().hear_all(helpers);
         std::mem::take(&mut self.deferred).into_iter().for_each(|id| self.read(id));
@@ -385,7 +387,7 @@ impl Worker {
         server.go_on();
         self.is_busy = server.is_busy() || !self.deferred.is_empty();
         if server.wakes_others_than(self.desk.spaces.last()) {
-            // Whom this keeps company runs before it has woken them.
+            // The faulting thread of this worker runs before these are woken.
             self.desk.company.leave();
         }
         self.desk.wake(server);

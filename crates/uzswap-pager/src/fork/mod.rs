@@ -1,3 +1,4 @@
 //! Processes that share pages since a fork.
 
-pub(crate) mod group;
+pub(crate) mod outsiders;
+pub(crate) mod pss_survey;

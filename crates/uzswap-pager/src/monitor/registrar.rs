@@ -1,8 +1,8 @@
-//! The threads that look at the mappings of programs, and register what is new.
+//! The registrars: threads that scan the mappings of programs and register new memory.
 //!
-//! To register memory takes the lock of a program's mappings. A thread that changes them may have
-//! been put aside with it for some milliseconds, and others grow meanwhile: so there is more than
-//! one, and nobody waits for them.
+//! A registration takes the lock of a program's mappings. A preempted thread may hold that lock
+//! for some milliseconds while other programs grow. So there are two registrars, and no other
+//! thread waits for them.
 
 use std::collections::VecDeque;
 use std::io;
@@ -12,31 +12,30 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use crate::address_space::{AddressSpace, Look, register};
-use crate::target::procfs::Size;
+use crate::program::procfs::Size;
 use crate::{Pager, SpaceHandle, lock};
 use uzswap_sys::process;
 
-/// While one is held up, the other goes on.
+/// While one registrar waits, the other goes on.
 const REGISTRARS: usize = 2;
 
-/// How often the mappings of a program are looked at, about, where it does not grow.
+/// How often the mappings of a program that does not grow are scanned, about.
 const SCAN_EVERY: Duration = Duration::from_millis(20);
 
-/// All looks together take one part in so many of a processor at most, but for a few at once, and
-/// those at one program half of that: where programs grow untold, and where they do not, but map
-/// and unmap memory all the time.
+/// All scans together take this part of a processor at most, and scans of one program half of it;
+/// `AT_ONCE` may be saved up. The parts count while programs grow unobserved, and otherwise.
 const PART_WHILE_GROWING: u32 = 1;
 const PART_ELSE: u32 = 4;
 const AT_ONCE: Duration = Duration::from_millis(5);
 
-/// So much growth that is expected untold, in bytes, is growth.
+/// From this expectation on, in bytes, programs count as growing.
 const GROWING_BYTES: u64 = 1 << 20;
 
 fn part(untold_bytes: u64) -> u32 {
     if untold_bytes >= GROWING_BYTES { PART_WHILE_GROWING } else { PART_ELSE }
 }
 
-/// Spaces that are to be looked at, in turn.
+/// Address spaces to scan, in turn.
 #[derive(Debug, Default)]
 pub(crate) struct ScanQueue {
     state: Mutex<State>,
@@ -102,9 +101,8 @@ impl ScanQueue {
     }
 }
 
-/// Those of some spaces that are to be looked at: such that have grown, at once; of the others now
-/// and then, for what comes and goes may even out, but one at a time, as those that grow are looked
-/// at meanwhile.
+/// Address spaces due for a scan: all that grew, and the one that was not scanned for longest.
+/// Memory that comes and goes may leave the size as it is.
 #[derive(Debug)]
 pub(crate) struct Due {
     part: u32,
@@ -113,7 +111,7 @@ pub(crate) struct Due {
 }
 
 impl Due {
-    /// None yet; so much growth is expected untold.
+    /// An empty list, while so many bytes of unobserved growth are expected.
     pub(crate) fn new(untold_bytes: u64) -> Due {
         Due { part: part(untold_bytes), grown: Vec::new(), longest: None }
     }
@@ -139,7 +137,7 @@ pub(crate) fn start(pager: &Arc<Pager>) -> io::Result<Vec<JoinHandle<()>>> {
         process::prefer_this_thread();
         while let Some(space) = pager.to_scan.next() {
             let before = process::thread_time();
-            // One that has just ended is told of by its helper.
+            // The connection of the helper reports the end of its program.
             let _ = register(&space);
             let took = process::thread_time() - before;
             lock(&space).looks.end(took);
@@ -148,7 +146,7 @@ pub(crate) fn start(pager: &Arc<Pager>) -> io::Result<Vec<JoinHandle<()>>> {
     };
     let start = |_| {
         let pager = Arc::clone(pager);
-        thread::Builder::new().name("uzswap-watcher".to_owned()).spawn(move || work(pager))
+        thread::Builder::new().name("uzswap-register".to_owned()).spawn(move || work(pager))
     };
     (0..REGISTRARS).map(start).collect()
 }

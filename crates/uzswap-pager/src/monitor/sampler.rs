@@ -1,4 +1,5 @@
-//! The thread that looks at programs: how much they use, and what of it is to be registered.
+//! The sampler: a thread that measures the usage of programs, and queues memory for the
+//! registrars.
 
 use std::io;
 use std::panic::resume_unwind;
@@ -10,67 +11,64 @@ use std::time::{Duration, Instant};
 use rustix::thread::sched_getaffinity;
 
 use crate::Pager;
-use crate::account::pss_survey;
 use crate::fault::Workers;
+use crate::fork::pss_survey;
 use crate::monitor::{registrar, unmanaged};
 use crate::sched::cpu_share::{CpuSample, CpuShare};
 use crate::sched::priority::Watch;
 use crate::sched::run_queue::RunQueue;
 use uzswap_sys::process;
 
-/// A program has a helper so soon, as a rule.
+/// Most programs have their helper by then.
 const HELPER_AFTER: Duration = Duration::from_millis(20);
 
-/// Programs are taken to touch new memory at most this fast: what decides how often they are looked
-/// at.
+/// Programs touch new memory at most this fast. The period of samples follows from it.
 const BYTES_PER_MS_MAX: u64 = 4 << 20;
 
-/// How often programs are looked at, near the limit and far below it. There it is for the peak that
-/// is told; of many programs, whose looks would take more than this part of a processor, more
-/// seldom.
+/// The period of samples near the limit, and far below it. There samples serve the reported peak:
+/// of many programs they take this part of a processor, and come more seldom.
 const LOOK_MIN: Duration = Duration::from_millis(1);
 const LOOK_FAR: Duration = Duration::from_millis(10);
 const LOOK_PART: u32 = 100;
 const LOOK_MAX: Duration = Duration::from_millis(50);
 
-/// While its share of the processors is used up, the supervisor goes on to look before all others
-/// run, but looks take one part in so many of a processor at most.
+/// The part of a processor for samples while the supervisor's share is used up.
 const ORDINARY_PART: u32 = 10;
 
-/// How often far below the limit at first, and for how long: a program may be over by then.
+/// The period of the first samples, and how long it lasts: short programs have a peak, too.
 const LOOK_NEW: Duration = Duration::from_millis(2);
 const NEW_FOR: Duration = Duration::from_millis(100);
 
-/// Slots that are released and not freed yet, where nothing is to leave: fewer are freed only once
-/// a look finds as many as the one before.
+/// Released slots that are freed at once while nothing is evicted. Fewer are freed once two
+/// samples find as many.
 const MUCH_RELEASED: usize = 128;
 
-pub(crate) struct Governor {
+pub(crate) struct Sampler {
     pager: Arc<Pager>,
     server: Arc<Workers>,
-    /// By worker of the server.
+    /// Of each worker of the server.
     turns: Vec<Watch>,
-    /// Of those but the first.
+    /// Of all workers but the first.
     workers: Vec<JoinHandle<io::Result<()>>>,
     registrars: Vec<JoinHandle<()>>,
     tree: Option<JoinHandle<()>>,
     start: Instant,
-    /// It runs before all others, but for what takes long.
+    /// The thread has real-time priority for short work.
     goes_first: bool,
     /// Once something is shared that has to be known.
-    census: Option<JoinHandle<()>>,
-    /// Whether the census was due at the last look.
-    was_census_due: bool,
+    survey: Option<JoinHandle<()>>,
+    /// Whether the survey was due at the last look.
+    was_survey_due: bool,
     share: Share,
     /// Slots that the last look found released.
     released: usize,
 }
 
-impl Governor {
-    pub(crate) fn new(pager: Arc<Pager>, server: Arc<Workers>) -> Governor {
+impl Sampler {
+    pub(crate) fn new(pager: Arc<Pager>, server: Arc<Workers>) -> Sampler {
         let turns = pager.turns.each().iter().map(|_| Watch::new()).collect();
         let share = Share::new(pager.cpu_share_percent);
-        Governor {
+        Sampler {
             pager,
             server,
             turns,
@@ -79,8 +77,8 @@ impl Governor {
             tree: None,
             start: Instant::now(),
             goes_first: false,
-            census: None,
-            was_census_due: false,
+            survey: None,
+            was_survey_due: false,
             share,
             released: 0,
         }
@@ -99,9 +97,9 @@ impl Governor {
                 self.pager.ring();
             }
             self.keep_others()?;
-            let is_census_due = self.pager.is_census_due();
-            if std::mem::replace(&mut self.was_census_due, is_census_due) || is_census_due {
-                self.pager.census_bell.ring();
+            let is_survey_due = self.pager.is_survey_due();
+            if std::mem::replace(&mut self.was_survey_due, is_survey_due) || is_survey_due {
+                self.pager.survey_bell.ring();
             }
             self.keep_to_share();
             let is_registered = self.look_at_turns();
@@ -120,9 +118,9 @@ impl Governor {
         self.workers.drain(..).try_for_each(end_of)
     }
 
-    /// Looks whether a worker of the server starves; whether it is to be looked again soon.
+    /// Checks for a starving worker of the server; whether the next check must come soon.
     fn look_at_turns(&mut self) -> bool {
-        let Governor { pager, server, turns, .. } = self;
+        let Sampler { pager, server, turns, .. } = self;
         let each = turns.iter_mut().zip(pager.turns.each()).enumerate();
         let looks =
             each.map(|(at, (register, turns))| register.look(turns, || server.is_asked(at)));
@@ -132,7 +130,7 @@ impl Governor {
     /// Has all threads but those that keep register over growth run at ordinary priority while the
     /// supervisor's share of the processors is used up, and before others again once it is not.
     fn keep_to_share(&mut self) {
-        let Governor { pager, share, .. } = self;
+        let Sampler { pager, share, .. } = self;
         let is_raised = share.account.see(
             Instant::now(),
             CpuSample {
@@ -151,7 +149,8 @@ impl Governor {
         pager.raised.set_raised(is_raised);
     }
 
-    /// Notes how much is released; whether that is to be freed, though there is room.
+    /// Notes the number of released slots; whether the evictor must free them although there is
+    /// headroom.
     fn note_released(&mut self) -> bool {
         let released = self.pager.released.len();
         let before = std::mem::replace(&mut self.released, released);
@@ -168,22 +167,22 @@ impl Governor {
     /// of processes once it is not a short program. Where one has failed, fails as well.
     fn keep_others(&mut self) -> io::Result<()> {
         if self.registrars.is_empty() && !self.pager.to_scan.is_empty() {
-            self.registrars = self.beside_others(|governor| registrar::start(&governor.pager))?;
-            self.workers = self.beside_others(|governor| governor.server.start_others());
+            self.registrars = self.beside_others(|sampler| registrar::start(&sampler.pager))?;
+            self.workers = self.beside_others(|sampler| sampler.server.start_others());
         }
-        if self.census.is_none() && self.pager.is_census_due() {
-            self.census = Some(self.beside_others(|governor| pss_survey::start(&governor.pager))?);
+        if self.survey.is_none() && self.pager.is_survey_due() {
+            self.survey = Some(self.beside_others(|sampler| pss_survey::start(&sampler.pager))?);
         }
         let is_grown = self.pager.uncounted.is_due(self.pager.others.load(Ordering::Relaxed));
         match &self.tree {
             Some(_) if is_grown => self.pager.tree_bell.ring(),
             None if is_grown || self.start.elapsed() >= self.tree_after() => {
-                self.tree = Some(self.beside_others(|governor| unmanaged::start(&governor.pager))?);
+                self.tree = Some(self.beside_others(|sampler| unmanaged::start(&sampler.pager))?);
             }
             _ => {}
         }
         let ended = self.registrars.extract_if(.., |thread| thread.is_finished());
-        let single = [&mut self.tree, &mut self.census];
+        let single = [&mut self.tree, &mut self.survey];
         let single = single.map(|thread| thread.take_if(|thread| thread.is_finished()));
         ended.chain(single.into_iter().flatten()).for_each(end_of);
         let mut ended = self.workers.extract_if(.., |thread| thread.is_finished());
@@ -191,7 +190,7 @@ impl Governor {
     }
 
     /// Does what takes longer than some microseconds.
-    fn beside_others<T>(&mut self, work: impl FnOnce(&mut Governor) -> T) -> T {
+    fn beside_others<T>(&mut self, work: impl FnOnce(&mut Sampler) -> T) -> T {
         if self.goes_first {
             let _ = process::run_when_idle(None, false);
         }

@@ -5,7 +5,6 @@
 
 use std::cmp::Ordering::{self, Equal, Greater, Less};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
@@ -15,13 +14,13 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use crate::account::unmanaged_parts::{Parts, Seen};
-use crate::admission::peer::Peer;
 use crate::monitor::unmanaged_reason::{self, Facts};
 use crate::policy::thrashing::{self, Thrashing, Times};
-use crate::sched::other_load::{OtherLoad, Used};
-use crate::target::procfs::{
-    children_of, page_table_bytes_of, part_of_anonymous_of, size_of, threads,
+use crate::program::peer::Peer;
+use crate::program::procfs::{
+    children_of, page_table_bytes_of, part_of_anonymous_of, size_of, thread_and_program_of, threads,
 };
+use crate::sched::other_load::{OtherLoad, Used};
 use crate::telemetry::status;
 use crate::{PAGE_SIZE, Pager, lock, mib};
 use uzswap_sys::escape::one_line;
@@ -473,25 +472,6 @@ pub(crate) fn await_end(thread: u32) {
     let since = Instant::now();
     while size_of(thread).is_some_and(|size| size.mapped > 0) && since.elapsed() < PATIENCE {
         thread::sleep(Duration::from_millis(1));
-    }
-}
-
-/// A thread of a process that has its memory, and the file of the program that it runs: the first
-/// thread may have ended before others.
-pub(crate) fn thread_and_program_of(pid: u32) -> Option<(u32, PathBuf)> {
-    let with_program = |thread| Some((thread, program_of(thread)?));
-    with_program(pid).or_else(|| threads(pid).ok()?.find_map(with_program))
-}
-
-/// The file of the program that a process runs; `None` where it has no memory any more. The kernel
-/// tells no path that is longer than a page.
-fn program_of(pid: u32) -> Option<PathBuf> {
-    match fs::read_link(format!("/proc/{pid}/exe")) {
-        Ok(path) => Some(path),
-        Err(_) if size_of(pid).is_some_and(|size| size.mapped > 0) => {
-            Some("a program whose path is unknown".into())
-        }
-        Err(_) => None,
     }
 }
 

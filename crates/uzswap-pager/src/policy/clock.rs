@@ -1,9 +1,9 @@
-//! The hand that goes around the pages of a process, and picks those that leave next.
+//! The CLOCK hand of a process: it picks the pages to evict.
 //!
-//! There is no accessed bit to ask. What tells that a page is used is that it is touched while it
-//! is aside, or that it comes back from the store before as many others have left as there are in
-//! memory: with that much more of it, the page would have stayed. Such pages are as hot as can be,
-//! and a page of heat h is picked in one turn of 2^h only.
+//! User space has no accessed bit to read. A page counts as used if a thread touches it while it
+//! is staged, or if it returns before as many other pages were stored as are resident: with twice
+//! the memory it would have stayed. Used pages get the most heat. The hand picks a page of heat h
+//! in one turn of 2^h.
 
 use std::io;
 use std::ops::Range;
@@ -15,20 +15,18 @@ use uzswap::page::PAGE_SIZE;
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
-/// A search for pages ends after so many entries of the table, those of 1 GiB, or after the kernel
-/// has taken so long to tell which pages are there. Faults of the process wait meanwhile.
+/// A search ends after so many entries of the table, those of 1 GiB, or after queries of the
+/// kernel that took so long. Faults of the process wait meanwhile.
 const LOOKED_MAX: u64 = 1 << 18;
 const ASKED_MAX: Duration = Duration::from_millis(2);
 
-/// What the kernel is asked about at once: address space, and how many times 2 MiB of it of which
-/// something is known. It passes over a whole GiB that has no table of pages, and looks at each
-/// entry of those that there are, be they empty: some 0.1 ms here. An unknown table is one of
-/// pages that the program has dropped, or only read.
+/// Address space of one query, and known pieces of 2 MiB in it. The kernel skips a GiB without
+/// page tables, and walks each entry of existing tables, some 0.1 ms here. An unknown table has
+/// pages that the program dropped, or only read.
 const ASKED_BYTES: u64 = 16 << 30;
 const ASKED_CHUNKS: usize = 128;
 
-/// Between parts of memory that the kernel is asked about at once, which may be many: a gap of so
-/// many bytes at most, which has a table of pages or two.
+/// One query covers parts of memory with gaps of so many bytes between them, a page table or two.
 const GAP_BYTES: u64 = 2 << 20;
 const ASKED_PARTS: usize = 64;
 
@@ -111,11 +109,10 @@ impl Known<'_> {
 }
 
 impl ClockHand {
-    /// Picks at most `most` registered pages, in the order of the hand; none of those that are left
-    /// where they are, or that the program is about to drop. `resident` tells of those that may be
-    /// picked; it `asks_always` where that leaves out some that are there. What it
-    /// takes is bounded, however much memory there is: then it finds fewer, and goes on from there
-    /// the next time.
+    /// Picks at most `most` registered pages in the order of the hand, without pages that must
+    /// stay or that the program is about to drop. `resident` tells which pages may be picked; with
+    /// `asks_always` it is asked for known pages, too. A search is bounded: a later one goes on
+    /// from its end.
     pub(crate) fn pick(
         &mut self,
         most: usize,
@@ -219,7 +216,7 @@ mod tests {
         registered: RangeSet,
         room: usize,
         resident: BTreeSet<u64>,
-        /// Batches aside, by number, and how many of their pages are there still.
+        /// Staged batches by number, and how many of their pages are left.
         batches: VecDeque<(u32, Vec<u64>)>,
         aside: usize,
         moved: u32,
@@ -285,7 +282,7 @@ mod tests {
             }
         }
 
-        /// Moves a batch aside, and stores what is left of the oldest.
+        /// Stages a batch, and stores the rest of the oldest.
         fn evict(&mut self) {
             let picked = self.pick();
             self.moved += 1;

@@ -1,11 +1,9 @@
-//! Whether there is any hope for programs under their limit.
+//! The out-of-memory detector: whether programs can go on under their limit.
 //!
-//! What is stored may take as much as it did, or what cannot be stored all that there is: then
-//! pages leave all the time, and there is no more room than before. A fault goes on nevertheless
-//! once it has waited for that in vain, with a page; a program whose faults all do gets a few
-//! hundred pages a second. It gets hardly more if they find some room, but none at once, where
-//! nothing is left to run in; or where what leaves makes room for some pages, and each takes its
-//! time.
+//! Compressed pages may take nearly as much as before, and unevictable pages may take the rest.
+//! Evictions then bring no headroom. A fault that has waited in vain is served over the limit, so
+//! such a program gets a few hundred pages a second. It hardly gets more if faults find headroom
+//! only after a wait, or if each evicted page takes long.
 
 use std::time::{Duration, Instant};
 

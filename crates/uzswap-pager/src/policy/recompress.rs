@@ -1,9 +1,8 @@
-//! Whether pages are made dense: less room for more time.
+//! Recompression: when the pool switches to the denser of two compressors.
 //!
-//! The fast one of two compressors leaves more of a page in the pool, and what the pool takes is
-//! not the programs'. Once it has taken so much that they fault all the time, the other one pays:
-//! pages are stored densely, and those that were not are compressed once more, a few at each round
-//! of the evictor.
+//! The faster compressor leaves larger objects, and the pool counts against the limit. Once
+//! programs fault all the time for lack of memory, the denser one pays. New pages are then stored
+//! densely, and the evictor recompresses some stored pages in each round.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -69,8 +68,7 @@ impl Density {
         }
     }
 
-    /// Slots of `count` whose pages are to be compressed once more in this round, if any are still:
-    /// each is told once while pages are made dense, as what is stored from then on is.
+    /// Slots of `count` to recompress in this round, if there are any: each slot once.
     pub(crate) fn next_slots(&self, count: u32) -> Option<Range<u32>> {
         let start = self.next.load(Ordering::Relaxed);
         if start == NONE {
@@ -95,7 +93,7 @@ impl Density {
         }
     }
 
-    /// Whether no more slots are to be told.
+    /// Whether all slots were returned.
     pub(crate) fn is_done(&self) -> bool {
         self.next.load(Ordering::Relaxed) == NONE
     }

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
-use crate::admission::peer::Peer;
 use crate::messages::log;
 use crate::monitor::unmanaged;
 use crate::policy::oom;
-use crate::target::procfs::locked_bytes;
+use crate::program::peer::Peer;
+use crate::program::procfs::locked_bytes;
 use crate::{PAGE_SIZE, Pager, lock, mib, report};
 
 /// A program that may be ended, and one of its threads that has its memory.

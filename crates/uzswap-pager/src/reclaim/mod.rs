@@ -1,4 +1,5 @@
 //! Makes room: evicts pages, and ends a program where none is left.
 
 pub(crate) mod ending;
+pub(crate) mod evictable;
 pub(crate) mod evictor;

@@ -1,22 +1,21 @@
-//! Where the server runs: beside the thread that faults.
+//! Affinity: the server runs on the processor of the faulting thread.
 //!
-//! A fault wakes the server, and the server the program. The scheduler likes an idle processor for
-//! whom it wakes, and on a virtual machine that takes some 35 us, seven times what the fault itself
-//! does. While all faults come from one thread, the server stays on its processor, and runs there
-//! only when nobody else would: the processor counts as idle, the thread is woken there, and runs
-//! at once. When it faults again, the server goes on where it was, without having slept.
+//! A fault wakes the server, and the server wakes the thread. The scheduler prefers an idle
+//! processor for a woken thread. On a virtual machine that takes some 35 us, seven times as long
+//! as the fault. While all faults come from one thread, the server stays on its processor under
+//! SCHED_IDLE. That processor counts as idle, so the thread runs there at once. At its next fault
+//! the server goes on without a sleep.
 //!
-//! The scheduler takes two threads on one processor for one too many, and moves the program now and
-//! then. The server sees that it goes on although it has just woken somebody, and draws it back:
-//! its processors are set for the moment in which it waits in its fault. It must not run before
-//! they are set back, as threads that it makes have the same: the server goes before all until
-//! then.
+//! The scheduler now and then moves the program away from two threads on one processor. The server
+//! notices that it runs on after a wake-up. It sets the thread's processors while the thread waits
+//! in its next fault. Until they are restored the server runs before all others: a thread that the
+//! program makes would inherit them.
 //!
-//! The helper stays there, too: where it runs on another processor than the program, each run of
-//! pages that it moves interrupts the program (25 us for a single page).
+//! The helper stays there, too. On another processor each move of pages would interrupt the
+//! program (25 us for a single page).
 //!
-//! Where threads of one space take turns, a worker gives way to all of them, on any processor. As a
-//! rule, the thread that it has just woken is to run where the worker is
+//! If several threads of an address space fault in turn, a worker gives way to all of them, on any
+//! processor. Usually the woken thread should run on the worker's processor
 //! (docs/experiments/2026-11-26-run-threads.md).
 
 use std::sync::Arc;
@@ -24,17 +23,17 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
 
+use crate::program::procfs::{is_helper, is_of_same_process};
 use crate::sched::priority::Turns;
-use crate::target::procfs::{is_helper, is_of_same_process};
 use uzswap_sys::process;
 
-/// Faults of one thread in a row that it takes to keep it company.
+/// Faults in a row from one thread before the server joins its processor.
 const FAULTS_IN_A_ROW: u32 = 16;
 
-/// Where the server goes on so soon after it has woken somebody, that runs elsewhere.
+/// If the server goes on so soon after a wake-up, the woken thread runs on another processor.
 const ELSEWHERE: Duration = Duration::from_micros(100);
 
-/// The server's company.
+/// The affinity of a worker.
 #[derive(Debug)]
 pub(crate) struct Company {
     turns: Arc<Turns>,
@@ -43,21 +42,20 @@ pub(crate) struct Company {
     in_a_row: u32,
     /// The worker gives way to several threads that take turns.
     is_of_several: bool,
-    /// Where server and helper stay.
+    /// The processor of server and helper.
     place: Option<CpuSet>,
-    /// Of that thread's process.
+    /// The helper of that thread's process.
     helper: Option<Pid>,
-    /// When somebody was woken last, and that this one did not run here.
+    /// The last wake-up, and whether that thread ran on another processor.
     woke: Instant,
     has_missed: bool,
-    /// Whether the server may give way, once that was tried.
+    /// Whether the server may use SCHED_IDLE, once that was tried.
     may_give_way: Option<bool>,
-    /// Where the server may be; `None` where there is but one processor.
+    /// The processors of the server; `None` with a single processor.
     anywhere: Option<CpuSet>,
 }
 
-/// A thread that is to be woken in one place; to be dropped once it is woken: it may run where it
-/// could before, and does not run earlier.
+/// A thread with its processors set for one wake-up. The drop after that restores them.
 pub(crate) struct AffinityGuard {
     turns: Arc<Turns>,
     thread: Pid,
@@ -66,14 +64,14 @@ pub(crate) struct AffinityGuard {
 
 impl Drop for AffinityGuard {
     fn drop(&mut self) {
-        // It has ended where this is refused.
+        // The kernel refuses this for an ended thread.
         let _ = sched_setaffinity(Some(self.thread), &self.anywhere);
         self.turns.go_on();
     }
 }
 
 impl Company {
-    /// Of this thread, which the server inherits its processors from.
+    /// The affinity of a thread with the processors of the calling thread.
     pub(crate) fn new(turns: Arc<Turns>) -> Company {
         Company {
             turns,
@@ -89,13 +87,12 @@ impl Company {
         }
     }
 
-    /// Whether the server gives way to the thread that it keeps company: who is woken runs first.
+    /// Whether the server gives way to the faulting thread: a woken thread runs first.
     pub(crate) fn gives_way(&self) -> bool {
         self.turns.gives_way()
     }
 
-    /// Somebody is about to be woken, and nothing is locked: whom the server keeps company runs
-    /// before it.
+    /// Notes a wake-up, with nothing locked: the faulting thread runs before the server.
     pub(crate) fn give_way(&mut self) {
         let Some(anywhere) = self.anywhere else { return };
         let keeps_some = self.place.is_some() || self.is_of_several;
@@ -105,15 +102,15 @@ impl Company {
         self.woke = Instant::now();
     }
 
-    /// The server goes on, and who was woken has had no fault: it runs elsewhere, where that was a
-    /// moment ago. Here, the server would not have gone on so soon.
+    /// Notes that the server goes on, and the woken thread has not faulted: shortly after the
+    /// wake-up that means another processor.
     pub(crate) fn goes_on(&mut self) {
         self.has_missed = self.woke.elapsed() < ELSEWHERE;
     }
 
-    /// A thread of a process with a helper waits for a page: keeps it company, if it is the
-    /// only one that does, and if the server may give way; draws it here, where it went away.
-    /// Nobody where it is not known who waits.
+    /// Notes a fault of a thread whose process has a helper. Joins the processor of the thread if
+    /// all faults come from it, and draws the thread here if it went away. Does nothing for an
+    /// unknown thread.
     pub(crate) fn keep(
         &mut self,
         thread: Option<u32>,
@@ -154,7 +151,7 @@ impl Company {
         if !std::mem::take(&mut self.has_missed) || !is_its_own() {
             return None;
         }
-        // What the program may not be moved by (`EPERM`) leaves it where it is.
+        // Without the right to move the program (`EPERM`) it stays where it is.
         let thread = pid(thread)?;
         let anywhere = sched_getaffinity(Some(thread)).ok()?;
         if !self.turns.go_first() {
@@ -164,8 +161,8 @@ impl Company {
         Some(AffinityGuard { turns: Arc::clone(&self.turns), thread, anywhere })
     }
 
-    /// A thread waits for a page, of several that take turns and that all workers answer: keeps all
-    /// of them company, if the server may give way.
+    /// Notes a fault of one of several threads that fault in turn: gives way to all of them, if
+    /// the server may.
     pub(crate) fn keep_several(&mut self) {
         if !self.is_of_several {
             self.leave();
@@ -173,12 +170,12 @@ impl Company {
         }
     }
 
-    /// Whether the server may run when nobody else would, and it is not fed.
+    /// Tries once whether the server may return from SCHED_IDLE; whether it may give way now.
     fn learn_whether_to_give_way(&mut self) -> bool {
         *self.may_give_way.get_or_insert_with(process::may_return_from_idle) && !self.turns.is_fed()
     }
 
-    /// Something is to be done that takes longer than a fault: keeps nobody company for now.
+    /// Leaves the processor for work that takes longer than a fault.
     pub(crate) fn leave(&mut self) {
         if let Some(anywhere) = self.anywhere {
             self.part(&anywhere);
@@ -186,12 +183,12 @@ impl Company {
         (self.thread, self.in_a_row) = (0, 0);
     }
 
-    /// Server and helper may be anywhere again.
+    /// Lets server and helper run anywhere.
     fn part(&mut self, anywhere: &CpuSet) {
         (self.has_missed, self.is_of_several) = (false, false);
         self.turns.take_part();
         if self.place.take().is_some() {
-            // It may have ended since, and its number be another's.
+            // The helper may have ended, and its number may be another thread's.
             let is_it = |thread: &Pid| is_helper(thread.as_raw_nonzero().get() as u32);
             self.helper = self.helper.filter(|thread| is_it(thread).unwrap_or(false));
             self.stay(anywhere);
@@ -199,7 +196,7 @@ impl Company {
         }
     }
 
-    /// What is refused stays where it is.
+    /// A thread stays where it is if the kernel refuses.
     fn stay(&self, processors: &CpuSet) {
         let _ = sched_setaffinity(None, processors);
         let _ = self.helper.map(|helper| sched_setaffinity(Some(helper), processors));

@@ -1,10 +1,9 @@
-//! Turns of the server, and that it gets to have them.
+//! Turns of the server's threads, and a guard against their starvation.
 //!
-//! While it keeps a thread company, the server runs when nobody else would
-//! ([`crate::sched::affinity`]). Where others keep the processor busy, that is hardly ever: the
-//! governor sees that something is to be answered and that no turn has begun or ended since it
-//! looked last, and has the server run as others do for a while. Each thread of the server has
-//! turns of its own.
+//! Beside the faulting thread the server runs under SCHED_IDLE ([`crate::sched::affinity`]). Other
+//! threads may keep that processor busy. If the sampler sees a waiting message, and no turn has
+//! begun or ended since its last look, it raises the server to normal priority for a while. Each
+//! thread of the server has turns of its own.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -88,7 +87,7 @@ pub(crate) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     }
 }
 
-/// What a thread of the server and the governor know of it.
+/// What a thread of the server and the sampler know of it.
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
     /// The server's thread.
@@ -220,7 +219,7 @@ impl Drop for Waits<'_> {
     }
 }
 
-/// The governor's look at them.
+/// The sampler's look at them.
 #[derive(Debug)]
 pub(crate) struct Watch {
     /// The count when something was to be answered, and looks since.

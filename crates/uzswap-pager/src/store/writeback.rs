@@ -88,8 +88,8 @@ impl WriteBack {
         Ok((write_back, Box::new(noted)))
     }
 
-    /// Writes pages back until the pool is at its share; where that fails they stay. What is to be
-    /// told of that, the first time.
+    /// Writes pages back until the pool is at its share. Returns a warning for the first failure:
+    /// the pages stay in the pool then.
     pub(crate) fn keep_share(&self, zswap: &Zswap) -> Option<String> {
         let share = self.options.max_pool_bytes;
         if zswap.budget().pool_bytes() <= share {

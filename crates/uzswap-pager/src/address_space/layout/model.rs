@@ -13,7 +13,7 @@ use std::ops::Range;
 
 use super::{AddressSpace, Kernel, PAGE, RangeSet, UNKNOWN};
 use crate::page_table::{Entry, Place};
-use crate::target::vmas::Mapping;
+use crate::program::vmas::Mapping;
 
 /// Pages of address space: few, so that what one thread has given up is another's soon.
 const PAGES: usize = 20;

@@ -1,33 +1,32 @@
 //! The private anonymous mappings of a process.
 //!
-//! Each look at a program asks for them, and what is mapped and filled until it was looked at is
-//! growth that nobody is told of. So the kernel is asked for one mapping after the other: some
-//! 50 us for the 80 of a python3. Before Linux 6.11 there is their text alone, which takes 300 to
-//! 500.
+//! Each scan asks for them, and programs map and fill memory unseen meanwhile. So the kernel is
+//! asked for one mapping after the other: some 50 us for the 80 of a python3. Before Linux 6.11
+//! there is only their text, which takes 300 to 500.
 
 use std::fs::File;
 use std::io;
 use std::ops::Range;
 
+use crate::program::proc_text::{addresses, read_to_string};
 use crate::range_set::RangeSet;
-use crate::target::procfs::read_to_string;
 use uzswap_sys::maps::{self, Mapped};
 
-/// A mapping of private anonymous memory that can be read, or that cannot be touched at all: it may
-/// have data that is protected for a while.
+/// A mapping of private anonymous memory that is readable, or that has no rights: it may hold data
+/// that is protected for a while.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Mapping {
     pub(crate) range: Range<u64>,
-    /// What lies just below it cannot be touched: so are the stacks of threads.
+    /// The mapping just below has no rights, as below the stack of a thread.
     pub(crate) is_above_guard: bool,
-    /// It cannot be touched: a guard, memory that is reserved, or such data.
+    /// It has no rights: a guard, reserved memory, or protected data.
     pub(crate) has_no_access: bool,
 }
 
 /// Rights of memory, as of mmap(2): `PROT_READ` and so on.
 pub(crate) type Rights = u32;
 
-/// Those of most memory.
+/// The rights of most memory.
 pub(crate) const READ_WRITE: Rights = (libc::PROT_READ | libc::PROT_WRITE) as Rights;
 
 /// Longer than any name that the kernel gives to memory without a file: `[anon:...]`, of up to 80
@@ -37,7 +36,7 @@ const NAME_MAX: usize = 128;
 /// A mapping of so many bytes is large. A program fills as much in half a millisecond.
 const LARGE_BYTES: u64 = 1 << 20;
 
-/// Those that were found among all mappings, which come in the order of their addresses.
+/// The mappings found so far, in the order of addresses.
 #[derive(Debug, Default)]
 struct Found {
     mappings: Vec<Mapping>,
@@ -60,12 +59,12 @@ impl Found {
 pub(crate) struct Mappings(File);
 
 impl Mappings {
-    /// Those that a file tells: /proc/PID/maps.
+    /// The mappings by /proc/PID/maps.
     pub(crate) fn new(maps: File) -> Mappings {
         Mappings(maps)
     }
 
-    /// All of which something is not in `known`, and perhaps others, in the order of addresses. A
+    /// All mappings with a part outside `known`, and perhaps others, in the order of addresses. A
     /// collector that protects single pages has thousands of mappings, most of them known.
     pub(crate) fn outside(&self, known: &RangeSet) -> io::Result<Vec<Mapping>> {
         or_by_text(self.outside_by_query(known), || self.all_by_text())
@@ -77,8 +76,8 @@ impl Mappings {
         or_by_text(self.large_by_query(), || Ok(Vec::new()))
     }
 
-    /// Those in which these ranges begin, which are in the order of their addresses; or more of
-    /// them.
+    /// The mappings in which these ranges begin, or more. The ranges are in the order of
+    /// addresses.
     pub(crate) fn at(&self, ranges: &[Range<u64>]) -> io::Result<Vec<Mapping>> {
         if ranges.is_empty() {
             return Ok(Vec::new());
@@ -150,7 +149,7 @@ impl Mappings {
                 at = known_end;
             }
             let Some(mapped) = maps::query(&self.0, at, &mut [])? else { break };
-            // It may have grown downwards since the one before was asked for.
+            // The mapping may have grown downwards since the query before.
             let range = mapped.range.start.max(end)..mapped.range.end;
             (at, end) = (range.end, range.end);
             found.add(range, mapped.is_guard(), self.is_anonymous(&mapped)?);
@@ -177,7 +176,7 @@ impl Mappings {
 
     fn at_by_query(&self, address: u64) -> io::Result<Option<Mapping>> {
         let Some(mapped) = maps::query(&self.0, address, &mut [])? else { return Ok(None) };
-        // What is below it was told when it was found.
+        // The query that found it told what is below.
         let is_there = mapped.range.contains(&address) && self.is_anonymous(&mapped)?;
         let has_no_access = mapped.is_guard();
         let range = mapped.range;
@@ -188,7 +187,7 @@ impl Mappings {
         if mapped.inode != 0 || mapped.is_shared() {
             return Ok(false);
         }
-        // What the kernel puts there itself (vdso) cannot be written.
+        // Mappings of the kernel (vdso) are not writable.
         Ok(mapped.is_writable() || self.has_name_of_anonymous(mapped.range.start)?)
     }
 
@@ -204,7 +203,7 @@ impl Mappings {
     }
 }
 
-/// What was found, or what the text says where the kernel cannot be asked.
+/// The result of a query, or of the text on kernels without that query.
 fn or_by_text<T>(
     by_query: io::Result<T>,
     by_text: impl FnOnce() -> io::Result<T>,
@@ -257,12 +256,6 @@ fn is_anonymous(line: &str) -> Option<bool> {
 /// Whether memory without a file that has this name, or none, is the program's.
 fn is_name_of_anonymous(name: &str) -> bool {
     name.is_empty() || name == "[heap]" || name == "[stack]" || name.starts_with("[anon")
-}
-
-/// The addresses that a line of /proc/PID/maps begins with.
-pub(crate) fn addresses(line: &str) -> Option<Range<u64>> {
-    let (start, end) = line.split_ascii_whitespace().next()?.split_once('-')?;
-    Some(u64::from_str_radix(start, 16).ok()?..u64::from_str_radix(end, 16).ok()?)
 }
 
 #[cfg(test)]

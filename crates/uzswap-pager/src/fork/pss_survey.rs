@@ -1,10 +1,9 @@
-//! What each of the processes takes that have pages in common since a fork: its part of them, which
-//! the kernel tells (`Pss_Anon`) when it has walked all its pages.
+//! Surveys of processes that share pages since a fork. The kernel walks all pages of a process and
+//! reports its proportional part (`Pss_Anon`).
 //!
-//! The parts of a group add up to what it takes if all are asked; the part of one alone says
-//! little. So the answers count once all were asked. In between, a child that was forked counts for
-//! nothing, as its pages are in its parent's count; and each page that somebody makes its own,
-//! which is asked for where there is little room, is in its own count from then on.
+//! The parts of a group add up to its usage; the part of one process alone says little. So a survey
+//! counts once all members have answered. In between, a forked child counts as nothing, because its
+//! parent counts its pages. A COW copy counts for the process that has it.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,39 +12,39 @@ use std::sync::atomic::Ordering;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use crate::account::outsiders::Outsider;
 use crate::address_space::{AddressSpace, Part, Told};
-use crate::fork::group::ForkGroup;
+use crate::fork::outsiders::Outsider;
+use crate::fork_group::ForkGroup;
 use crate::{PAGE_SIZE, Pager, SpaceHandle, lock, resident_bytes};
 use uzswap_sys::process;
 
-/// Time that it may take at once where nothing was asked for long; and how long answers count at
-/// most, where the limit is near.
+/// The most processor time that a survey saves up; and how long answers count at most near the
+/// limit.
 const SOON: Duration = Duration::from_millis(50);
 
-/// How long answers that do not agree do not count.
+/// How long a survey waits for answers that agree.
 const LATE: Duration = Duration::from_millis(250);
 
-/// Members of a group of which one more or less makes no difference that matters: a part is some
-/// 2 % of what they have in common off.
+/// In groups of so many members one more or less does not matter: a part is some 2 % of the shared
+/// bytes off.
 const MANY: u32 = 8;
 
-/// Where the limit is far, and no census has found a new peak: how long it is not asked again at
-/// first, and at last. What processes make their own meanwhile shows in no other figure.
+/// The first and the longest rest far below the limit while surveys find no new peak. COW copies
+/// show in no other figure.
 const REST_MIN: Duration = Duration::from_millis(10);
 const REST_MAX: Duration = Duration::from_millis(160);
 
-/// What answers of a group may be apart: some grow while they are asked.
+/// Difference of two members' shared bytes that counts as agreement: members grow during a survey.
 const APART_BYTES: u64 = 1 << 20;
 
-/// The usage seems to be much more than it is if the last answers lowered it by this part of the
-/// limit. To evict as much would take longer than to ask.
+/// If the last surveys lowered the usage by this part of the limit, a survey takes less time than
+/// to evict as much.
 const CORRECTED_PART: u64 = 64;
 
-/// How long it goes on at once, before it looks again how much is used.
+/// How long a survey runs before it looks at the usage again.
 const AT_ONCE: Duration = Duration::from_millis(2);
 
-/// How much of the time it may take.
+/// The part of a processor that surveys may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Urgency {
     /// Far below the limit: a twentieth.
@@ -66,29 +65,29 @@ impl Urgency {
     }
 }
 
-/// Adds up the anonymous memory that programs take, each page counted once.
+/// The sum of the anonymous memory of all programs, each page once.
 #[derive(Debug, Default)]
 pub(crate) struct UsageTotal {
     alone: u64,
     groups: BTreeMap<usize, OfGroup>,
-    /// Of processes without a helper; in `groups` as well.
+    /// Bytes of unmanaged processes; `groups` has them, too.
     outside: u64,
-    /// What is doubtful: in `groups` as well.
+    /// Bytes that may count twice until the next survey; `groups` has them, too.
     doubtful: u64,
 }
 
 #[derive(Debug)]
 struct OfGroup {
     group: ForkGroup,
-    /// If its members had nothing in common, and as it is known of each.
+    /// Bytes if its members shared nothing; and the sum of their charges.
     apart: u64,
     together: u64,
-    /// Members that had left it when the first was added.
+    /// Members that had left before the first was added.
     left: u32,
 }
 
 impl UsageTotal {
-    /// One of which so many bytes are resident.
+    /// Adds a process with so many resident bytes.
     pub(crate) fn add(&mut self, space: &mut AddressSpace, resident: u64) {
         let counted = space.count(resident);
         let Some(group) = space.group() else {
@@ -101,7 +100,8 @@ impl UsageTotal {
         self.add_member(&group, left, resident, counted);
     }
 
-    /// One that has ended, of which nobody has noted that yet: its pages are gone, or others'.
+    /// Adds a process that has ended, which the server has not noted: other members may count its
+    /// pages.
     pub(crate) fn add_ended(&mut self, space: &mut AddressSpace, resident: u64) {
         let doubtful = self.doubtful;
         self.add(space, resident);
@@ -110,7 +110,7 @@ impl UsageTotal {
         }
     }
 
-    /// One without a helper.
+    /// Adds an unmanaged process that shares pages.
     pub(crate) fn add_outsider(&mut self, outsider: &Outsider, resident: u64) {
         let counted = outsider.count(resident);
         self.outside += counted;
@@ -124,24 +124,24 @@ impl UsageTotal {
         sums.together += counted;
     }
 
-    /// What counts as that of processes without a helper, in bytes.
+    /// Bytes that count for unmanaged processes.
     pub(crate) fn outside_bytes(&self) -> u64 {
         self.outside
     }
 
-    /// In bytes, without what is doubtful: no more than there is.
+    /// A lower bound of the usage, in bytes.
     pub(crate) fn known_bytes(&self) -> u64 {
         self.bytes().saturating_sub(self.doubtful)
     }
 
-    /// How often processes have come to groups or left them, about: another number once one has.
+    /// A number that changes when a process joins or leaves a group.
     pub(crate) fn changes(&self) -> u64 {
         let of_group = |of: &OfGroup| u64::from(of.group.members()) + 2 * u64::from(of.left);
         self.groups.values().map(of_group).sum()
     }
 
-    /// Whether no member of a group has ended meanwhile: what it had in common with others may
-    /// have been added as its own, and once more as that of who has inherited it.
+    /// Whether no member has ended during the sum: its shared pages may have been added twice, as
+    /// its own and as its heir's.
     pub(crate) fn is_certain(&self) -> bool {
         self.groups.values().all(|of| of.left == of.group.left())
     }
@@ -154,24 +154,24 @@ impl UsageTotal {
     }
 }
 
-/// A process that is asked.
+/// A process that a survey queries.
 #[derive(Debug, Clone)]
 enum Asked {
     Managed(SpaceHandle),
     Outsider(Arc<Outsider>),
 }
 
-/// What one has answered.
+/// An answer to a survey.
 #[derive(Debug)]
 struct Answer {
     asked: Asked,
     group: usize,
-    /// `None` where it has ended, and nobody has noted that yet.
+    /// `None` for a process that has ended, which the server has not noted.
     told: Option<Told>,
 }
 
 impl Answer {
-    /// Whether who has answered is of that group still.
+    /// Whether the process is still a member of the group.
     fn is_of_member(&self) -> bool {
         match &self.asked {
             Asked::Managed(space) => is_of_group(&lock(space), self.group),
@@ -179,7 +179,7 @@ impl Answer {
         }
     }
 
-    /// All have answered: what they have in common is in the count of so many.
+    /// Applies the answer: so many members count a share of each shared page.
     fn counts(&self, of: u32) {
         match (&self.asked, &self.told) {
             (Asked::Managed(space), told) => {
@@ -193,7 +193,7 @@ impl Answer {
             (Asked::Outsider(outsider), Some(told)) => {
                 outsider.count_part(told.resident, told.part, of);
             }
-            (Asked::Outsider(_), None) => {} // it is found to have ended
+            (Asked::Outsider(_), None) => {} // the next sample notes its end
         }
     }
 }
@@ -202,13 +202,12 @@ fn is_of_group(space: &AddressSpace, number: usize) -> bool {
     space.group().is_some_and(|group| group.number() == number)
 }
 
-/// What members of a group that are there still have in common, in bytes: the least and the most
-/// that any of them told.
+/// Shared bytes as the living members of a group have answered: the least and the most.
 #[derive(Debug, Default)]
 struct Common {
     members: u32,
     told: Option<[u64; 2]>,
-    /// Some had ended when they were asked.
+    /// A member had ended before its query.
     has_ended: bool,
 }
 
@@ -227,36 +226,36 @@ impl Common {
         self.told.map_or(0, |[_, most]| most)
     }
 
-    /// All have told about the same. Else some have grown meanwhile, or were asked when another was
-    /// about to end, which had a part as well, or was taken to have one still.
+    /// Whether all answers agree. Otherwise a member has grown during the survey, or one was about
+    /// to end.
     fn is_agreed(&self) -> bool {
         let most_apart = |most: u64| most / 8 + APART_BYTES;
         self.told.is_none_or(|[least, most]| most - least <= most_apart(most))
     }
 
-    /// They are so few that it matters that one has ended.
+    /// Whether a member of a small group has ended.
     fn has_lost_one_of_few(&self) -> bool {
         self.has_ended && self.members < MANY
     }
 }
 
-/// A group, as it was when a census began.
+/// A group at the beginning of a survey.
 #[derive(Debug)]
 struct Known {
     group: ForkGroup,
-    /// Members that are asked.
+    /// Members to query.
     asked: u32,
-    /// Of some it is not known that they have anything in common still.
+    /// Some members may share nothing any more.
     is_unsure: bool,
-    /// Pages that it had parted.
+    /// COW copies in it that no member counted.
     parted: u64,
-    /// What those have told that were asked.
+    /// The answers so far.
     common: Common,
 }
 
 impl Known {
-    /// Whether the answers count now, of a group whose answers counted last or that was first seen
-    /// at a time.
+    /// Whether the answers count now; `counted` is the time of the last survey that counted, or
+    /// when the group was first seen.
     fn counts(&self, now: Instant, counted: Option<Instant>) -> bool {
         let Known { common, is_unsure, .. } = self;
         let is_late = counted.is_some_and(|counted| now >= counted + LATE);
@@ -265,51 +264,51 @@ impl Known {
     }
 }
 
-/// Starts the thread that asks, whenever the governor rings. An answer may take milliseconds, in
-/// which the governor goes on to look.
+/// Starts the thread that surveys whenever the sampler wakes it. A query may take milliseconds, and
+/// the sampler must go on meanwhile.
 pub(crate) fn start(pager: &Arc<Pager>) -> io::Result<JoinHandle<()>> {
     let pager = Arc::clone(pager);
     let work = move || {
         process::prefer_this_thread();
-        let mut census = Census::new();
+        let mut survey = PssSurvey::new();
         while !pager.stop.load(Ordering::Relaxed) {
-            match pager.is_census_due() {
-                true => census.go_on(&pager),
-                false => census.rest(&pager),
+            match pager.is_survey_due() {
+                true => survey.go_on(&pager),
+                false => survey.rest(&pager),
             }
-            pager.census_bell.wait(Duration::from_secs(1));
+            pager.survey_bell.wait(Duration::from_secs(1));
         }
     };
-    thread::Builder::new().name("uzswap-census".to_owned()).spawn(work)
+    thread::Builder::new().name("uzswap-pss".to_owned()).spawn(work)
 }
 
-/// Asks all that have pages in common, some at each look.
+/// Queries all processes that share pages, some at a time.
 #[derive(Debug)]
-struct Census {
+struct PssSurvey {
     looked: Instant,
-    /// Time that it may take, in ns; less than none where the last answer took longer.
+    /// Processor time left for queries, in ns; negative after a long one.
     left: i64,
     to_ask: Vec<Asked>,
     answers: Vec<Answer>,
     groups: BTreeMap<usize, Known>,
-    /// What the answers took, of this one or the last.
+    /// Processor time of the queries of this survey, or of the last one.
     took: Duration,
     ended: Option<Instant>,
-    /// When the answers of a group counted last, or it was first seen.
+    /// When a survey of each group counted last, or when the group was first seen.
     counted: BTreeMap<usize, Instant>,
-    /// By how much the last ones have lowered the usage.
+    /// Bytes by which the last surveys lowered the usage.
     corrected_bytes: u64,
-    /// The peak that was known when the last one ended.
+    /// The known peak at the end of the last survey.
     peak: u64,
-    /// How long it rests where the limit is far.
+    /// The length of a rest far below the limit.
     rest: Duration,
-    /// Who has come and gone by then.
+    /// [`UsageTotal::changes`] at the last look.
     changes: u64,
 }
 
-impl Census {
-    fn new() -> Census {
-        Census {
+impl PssSurvey {
+    fn new() -> PssSurvey {
+        PssSurvey {
             looked: Instant::now(),
             left: nanoseconds(SOON),
             to_ask: Vec::new(),
@@ -325,8 +324,8 @@ impl Census {
         }
     }
 
-    /// Goes on with it, or begins anew where the last one is old. Where the limit is not near, that
-    /// is for the peak that is reported.
+    /// Continues the survey, or begins one if the last is old. Far below the limit a survey serves
+    /// the reported peak.
     fn go_on(&mut self, pager: &Pager) {
         let used = pager.sampled.load(Ordering::Relaxed);
         let near = pager.goal_bytes().saturating_sub(pager.margin_bytes());
@@ -368,8 +367,7 @@ impl Census {
         }
     }
 
-    /// How much of the time it may take, with so many bytes in use; from `near` on the evictor is
-    /// about to work.
+    /// The urgency with so many bytes in use; from `near` on the evictor is about to work.
     fn urgency(&self, used: u64, near: u64, limit: u64) -> Urgency {
         let corrects_much = self.corrected_bytes > limit / CORRECTED_PART;
         match used {
@@ -379,26 +377,26 @@ impl Census {
         }
     }
 
-    /// A census has lowered the usage by so many bytes. Those that find nothing come between others
-    /// that do, so it forgets a quarter at a time.
+    /// Notes by how many bytes a survey lowered the usage. Some surveys find nothing between others
+    /// that do, so the figure shrinks by a quarter at a time.
     fn note_corrected(&mut self, bytes: u64) {
         self.corrected_bytes = bytes.max(self.corrected_bytes / 4 * 3);
     }
 
-    /// Whether the last one has ended a moment ago, and found no new peak.
+    /// Whether the last survey ended a moment ago without a new peak.
     fn is_resting(&self) -> bool {
         let is_between = self.to_ask.is_empty() && self.answers.is_empty();
         is_between && self.ended.is_some_and(|ended| self.looked < ended + self.rest)
     }
 
-    /// The peak is so much now: the longer that is so, the longer it rests.
+    /// Sets the next rest: the longer the peak stays, the longer.
     fn rest_after(&mut self, peak: u64) {
         let is_new = peak > self.peak + self.peak / 64;
         self.rest = if is_new { REST_MIN } else { (self.rest * 2).min(REST_MAX) };
         self.peak = self.peak.max(peak);
     }
 
-    /// It does not matter any more what is shared.
+    /// Ends the survey: sharing does not matter now.
     fn rest(&mut self, pager: &Pager) {
         self.to_ask.clear();
         self.answers.clear();
@@ -406,8 +404,7 @@ impl Census {
         pager.is_surely_over.store(false, Ordering::Relaxed);
     }
 
-    /// Begins, if nobody is to be asked still, and it is time or there is somebody of whose part
-    /// little is known; whether there is.
+    /// Begins a survey if none runs, and the last is old or a part is unsure; whether one is.
     fn begin(
         &mut self,
         spaces: &[SpaceHandle],
@@ -432,7 +429,7 @@ impl Census {
         }
         if self.to_ask.is_empty() && (self.is_old(urgency) || is_any_unsure) {
             self.took = Duration::ZERO;
-            // The oldest first, who may be the parent of such that come meanwhile.
+            // The oldest first: it may be the parent of processes that come meanwhile.
             self.to_ask = all.into_iter().rev().collect();
             self.counted.retain(|number, _| groups.contains_key(number));
             groups.keys().for_each(|number| _ = self.counted.entry(*number).or_insert(self.looked));
@@ -441,22 +438,21 @@ impl Census {
         is_any_unsure
     }
 
-    /// Whether the answers of the last one, if there was any, have counted for long: for some times
-    /// what they took.
+    /// Whether the last answers have counted for some times as long as they took.
     fn is_old(&self, urgency: Urgency) -> bool {
         let counts_for = self.took.saturating_mul(urgency.times()).min(SOON * urgency.times() / 10);
         self.ended.is_none_or(|ended| self.looked >= ended + counts_for)
     }
 
-    /// All were asked: their answers count, but for groups whose members do not agree. Of one
-    /// that never does, they count now and then.
+    /// Applies the answers of all groups whose members agree. Answers of a group that never agrees
+    /// count now and then.
     fn end(&mut self, pager: &Pager) {
-        // Whoever looks has the answers of all or of none.
+        // The sampler sees all answers or none.
         let _no_look = pager.sampling();
         self.settle(&pager.spaces());
     }
 
-    /// Likewise, of these processes with a helper.
+    /// The same for these managed processes.
     fn settle(&mut self, spaces: &[SpaceHandle]) {
         let now = Instant::now();
         let groups = &mut self.groups;
@@ -466,8 +462,7 @@ impl Census {
             }
         }
         groups.retain(|number, known| known.counts(now, self.counted.get(number).copied()));
-        // What they have in common is in the count of those that were asked and are there still,
-        // and of no other: not of such that have come since, or are not known yet.
+        // Members that answered and still live count the shared pages, and no newcomer does.
         for space in spaces {
             let mut space = lock(space);
             let known = space.group().and_then(|group| groups.get(&group.number()));
@@ -487,7 +482,7 @@ impl Census {
         self.ended = Some(now);
     }
 
-    /// Asks one; `false` where it has forked meanwhile and that was not told yet.
+    /// Queries a process; `false` if it has forked meanwhile, and no event has reported that.
     fn ask(&mut self, space: &SpaceHandle) -> bool {
         let (since, spent) = (Instant::now(), process::thread_time());
         let (files, group, made_own_bytes) = {
@@ -503,7 +498,7 @@ impl Census {
         self.spend(spent);
         let members = (before + group.members()) / 2;
         match part {
-            None if !lock(space).is_ending() => return true, // it is not told
+            None if !lock(space).is_ending() => return true, // the kernel does not tell
             Some(_) if members < MANY && lock(space).uffd.is_changing() => return false,
             _ => {}
         }
@@ -518,7 +513,7 @@ impl Census {
         true
     }
 
-    /// Likewise.
+    /// Queries an unmanaged process that shares pages.
     fn ask_outsider(&mut self, outsider: &Arc<Outsider>) -> bool {
         let (since, spent) = (Instant::now(), process::thread_time());
         let group = outsider.group();
@@ -535,8 +530,8 @@ impl Census {
         true
     }
 
-    /// Charges an answer with the processor time since then. On a busy machine it waits, and
-    /// processes make pages their own meanwhile: the next one must not come later for that.
+    /// Charges a query with its processor time. On a busy machine it also waits; that must not
+    /// delay the next one, because processes copy pages meanwhile.
     fn spend(&mut self, since: Duration) {
         let took = process::thread_time().saturating_sub(since);
         self.left -= nanoseconds(took);
@@ -544,7 +539,7 @@ impl Census {
     }
 }
 
-/// What is known of a group, by its number.
+/// The state of a group in this survey.
 fn known_of<'a>(groups: &'a mut BTreeMap<usize, Known>, group: &ForkGroup) -> &'a mut Known {
     let of_it = || Known {
         group: group.clone(),
@@ -565,8 +560,8 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::account::outsiders::bequeath;
     use crate::address_space::handle::SharedAddressSpace;
+    use crate::fork::outsiders::bequeath;
     use uzswap::random::SplitMix64;
 
     fn member(group: &ForkGroup) -> SpaceHandle {
@@ -586,18 +581,18 @@ mod tests {
 
     #[test]
     fn it_is_urgent_where_answers_lower_much_of_what_seems_in_use() {
-        let mut census = Census::new();
+        let mut survey = PssSurvey::new();
         let urgency =
-            |census: &Census| [450, 970, 1001].map(|used| census.urgency(used, 960, 1000));
+            |survey: &PssSurvey| [450, 970, 1001].map(|used| survey.urgency(used, 960, 1000));
         let usual = [Urgency::Low, Urgency::Usual, Urgency::High];
-        assert_eq!(urgency(&census), usual);
-        census.note_corrected(40);
-        assert_eq!(urgency(&census), [Urgency::Low, Urgency::High, Urgency::High]);
+        assert_eq!(urgency(&survey), usual);
+        survey.note_corrected(40);
+        assert_eq!(urgency(&survey), [Urgency::Low, Urgency::High, Urgency::High]);
         // The next ones lower nothing, in the end.
-        (0..2).for_each(|_| census.note_corrected(0));
-        assert_eq!(urgency(&census)[1], Urgency::High);
-        census.note_corrected(0);
-        assert_eq!(urgency(&census), usual);
+        (0..2).for_each(|_| survey.note_corrected(0));
+        assert_eq!(urgency(&survey)[1], Urgency::High);
+        survey.note_corrected(0);
+        assert_eq!(urgency(&survey), usual);
     }
 
     #[test]
@@ -638,13 +633,13 @@ mod tests {
 
     #[test]
     fn an_answer_costs_no_more_where_it_waits() {
-        let mut census = Census::new();
-        let (left, since) = (census.left, process::thread_time());
+        let mut survey = PssSurvey::new();
+        let (left, since) = (survey.left, process::thread_time());
         let wait = Duration::from_millis(50);
         thread::sleep(wait);
-        census.spend(since);
-        assert!(census.took < wait, "{census:?}");
-        assert_eq!(census.left, left - nanoseconds(census.took));
+        survey.spend(since);
+        assert!(survey.took < wait, "{survey:?}");
+        assert_eq!(survey.left, left - nanoseconds(survey.took));
     }
 
     #[test]
@@ -669,14 +664,14 @@ mod tests {
 
     #[test]
     fn answers_count_for_some_times_what_they_took() {
-        let mut census = Census::new();
-        assert!(census.is_old(Urgency::Low), "there were none");
-        let ended = census.looked;
-        census.ended = Some(ended);
+        let mut survey = PssSurvey::new();
+        assert!(survey.is_old(Urgency::Low), "there were none");
+        let ended = survey.looked;
+        survey.ended = Some(ended);
         let mut is_old = |took: u64, after: u64, urgency: Urgency| {
-            census.took = Duration::from_millis(took);
-            census.looked = ended + Duration::from_millis(after);
-            census.is_old(urgency)
+            survey.took = Duration::from_millis(took);
+            survey.looked = ended + Duration::from_millis(after);
+            survey.is_old(urgency)
         };
         for (took, urgency, old_after) in [
             (1, Urgency::High, 3),
@@ -696,24 +691,25 @@ mod tests {
     fn all_members_are_asked_once_the_last_answers_are_old() {
         let group = ForkGroup::default();
         let spaces = [(); 3].map(|()| member(&group));
-        let mut census = Census::new();
-        assert!(!census.begin(&spaces, &[], Urgency::Usual));
-        assert_eq!(census.to_ask.len(), 0, "they have no files to be asked by");
+        let mut survey = PssSurvey::new();
+        assert!(!survey.begin(&spaces, &[], Urgency::Usual));
+        assert_eq!(survey.to_ask.len(), 0, "they have no files to be asked by");
         spaces.iter().for_each(|space| lock(space).take_this_process());
-        let asked = |census: &Census| census.groups.values().map(|known| known.asked).sum::<u32>();
-        assert!(!census.begin(&spaces, &[], Urgency::Usual));
-        assert_eq!((census.to_ask.len(), asked(&census)), (3, 3));
-        // No census begins while members wait to be asked, or while the answers are new.
-        census.to_ask.pop();
-        census.begin(&spaces, &[], Urgency::Usual);
-        assert_eq!(census.to_ask.len(), 2);
-        census.to_ask.clear();
-        (census.ended, census.took) = (Some(census.looked), Duration::from_millis(1));
-        census.begin(&spaces, &[], Urgency::Usual);
-        assert_eq!(census.to_ask.len(), 0);
-        census.looked += Duration::from_millis(10);
-        census.begin(&spaces, &[], Urgency::Usual);
-        assert_eq!(census.to_ask.len(), 3);
+        let asked =
+            |survey: &PssSurvey| survey.groups.values().map(|known| known.asked).sum::<u32>();
+        assert!(!survey.begin(&spaces, &[], Urgency::Usual));
+        assert_eq!((survey.to_ask.len(), asked(&survey)), (3, 3));
+        // No survey begins while members wait to be asked, or while the answers are new.
+        survey.to_ask.pop();
+        survey.begin(&spaces, &[], Urgency::Usual);
+        assert_eq!(survey.to_ask.len(), 2);
+        survey.to_ask.clear();
+        (survey.ended, survey.took) = (Some(survey.looked), Duration::from_millis(1));
+        survey.begin(&spaces, &[], Urgency::Usual);
+        assert_eq!(survey.to_ask.len(), 0);
+        survey.looked += Duration::from_millis(10);
+        survey.begin(&spaces, &[], Urgency::Usual);
+        assert_eq!(survey.to_ask.len(), 3);
     }
 
     #[test]
@@ -840,7 +836,7 @@ mod tests {
             for page in self.processes.iter().flat_map(|(_, pages)| pages) {
                 *holders.entry(*page).or_default() += 1.0;
             }
-            let mut census = Census::new();
+            let mut survey = PssSurvey::new();
             for (space, pages) in &self.processes {
                 let found = lock(space);
                 let Some(group) = found.group().cloned() else { continue };
@@ -849,14 +845,14 @@ mod tests {
                 let part = Part::of(part as u64, resident, group.members());
                 let (at, made_own_bytes) = (Instant::now(), found.made_own_bytes());
                 let told = Some(Told { at, resident, part, made_own_bytes });
-                let known = known_of(&mut census.groups, &group);
+                let known = known_of(&mut survey.groups, &group);
                 (known.asked, known.is_unsure) = (known.asked + 1, true);
                 let asked = Asked::Managed(Arc::clone(space));
-                census.answers.push(Answer { asked, group: group.number(), told });
+                survey.answers.push(Answer { asked, group: group.number(), told });
             }
             let spaces: Vec<SpaceHandle> =
                 self.processes.iter().map(|(space, _)| Arc::clone(space)).collect();
-            census.settle(&spaces);
+            survey.settle(&spaces);
         }
     }
 

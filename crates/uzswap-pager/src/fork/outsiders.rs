@@ -12,18 +12,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 use crate::address_space::Part;
-use crate::admission::peer::Peer;
-use crate::fork::group::{ForkGroup, Member};
-use crate::monitor::unmanaged::thread_and_program_of;
+use crate::fork_group::{ForkGroup, Member};
+use crate::program::peer::Peer;
+use crate::program::procfs::thread_and_program_of;
+use crate::program::procfs::{ProcessFiles, size_of};
 use crate::range_set::RangeSet;
-use crate::target::procfs::{ProcessFiles, size_of};
 use crate::{PAGE_SIZE, Pager, SpaceHandle, lock};
 use uzswap_sys::process;
 
 /// Outsiders at most: each takes some descriptors. Further ones count as other unmanaged programs.
 pub(crate) const OUTSIDERS_MAX: usize = 64;
 
-/// Generations between a child and the first process that may have memory in common with it.
+/// Generations between a child and the first process that may share memory with it.
 const GENERATIONS_MAX: usize = 16;
 
 const PAGE: u64 = PAGE_SIZE as u64;
@@ -108,8 +108,8 @@ impl Outsider {
         self.files.mappings_with(["nh"]).ok().map(|[stacks]| stacks)
     }
 
-    /// The pages of a run that it does not have in common with others, as far as is known: those
-    /// are worth evicting.
+    /// The pages of a run that it does not share, as far as is known: only these are worth
+    /// evicting.
     fn lacks(&self, pages: Range<u64>) -> Vec<bool> {
         self.files.shares(pages.start * PAGE, (pages.end - pages.start) as usize).map_or_else(
             |_| vec![true; (pages.end - pages.start) as usize],
@@ -278,7 +278,7 @@ impl Pager {
         }
     }
 
-    /// Likewise, looked at thoroughly.
+    /// The same, after a look at each program.
     pub(crate) fn drop_changed_outsiders(&self) {
         self.drop_outsiders(|outsider| !outsider.is_there());
     }

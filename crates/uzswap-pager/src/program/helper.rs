@@ -1,5 +1,5 @@
-//! The helper in a program, on this side: it is told what pages to move, and does it in a moment in
-//! which nothing else is known to happen to them.
+//! The supervisor's side of a helper: gives it commands to move pages. The helper carries them out
+//! while no other change of these pages is pending.
 
 use std::io;
 use std::ops::Range;
@@ -13,9 +13,9 @@ use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use rustix::thread::futex;
 
-use crate::address_space::BATCH_PAGES;
-use crate::target::polled::Polled;
-use crate::target::vmas::Rights;
+use crate::page_table::BATCH_PAGES;
+use crate::program::polled::Polled;
+use crate::program::vmas::Rights;
 use uzswap::page::PAGE_SIZE;
 use uzswap_preload::SharedControl;
 use uzswap_preload::protocol::{MAP_ANEW, MESSAGE_BYTES, Message, RUNS_MAX, holder, kind};
@@ -82,7 +82,7 @@ pub(crate) enum Heard {
     Gone,
 }
 
-/// What the helper was told to move.
+/// A command of the helper.
 #[derive(Debug)]
 pub(crate) struct Command {
     pub(crate) number: u32,

@@ -1,30 +1,31 @@
-//! What /proc tells of a process with a helper.
+//! Readers of /proc for one process.
 
 use std::cmp::Ordering;
 use std::fs::{self, File};
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
 
-use crate::account::uncounted::OfProcess;
-use crate::address_space::BATCH_PAGES;
-use crate::admission::peer::Peer;
+use crate::page_table::BATCH_PAGES;
+use crate::program::peer::Peer;
+use crate::program::proc_text::{addresses, read_to_string};
+use crate::program::vmas::Mappings;
 use crate::range_set::RangeSet;
-use crate::target::vmas::{Mappings, addresses};
 use uzswap::page::PAGE_SIZE;
 use uzswap_sys::pagemap::{self, Found};
 use uzswap_sys::process::compare_memory;
 use uzswap_sys::process_memory::ProcessMemory;
 
-/// Runs of resident pages that the kernel is asked for at once, and pages: faults wait meanwhile,
-/// and what is asked for and does not leave with this command is asked for again.
+/// Runs and pages of one query for resident pages. Faults wait meanwhile, and the next search asks
+/// again for pages that stay.
 const FOUND_AT_ONCE: usize = 64;
 const FOUND_PAGES_MAX: u64 = BATCH_PAGES as u64;
 
-/// Files of /proc, and those that are read again and again.
+/// Folder of a process in /proc, and open files that are read again and again.
 #[derive(Debug)]
 pub(crate) struct ProcessFiles {
-    /// The helper's: it has the memory as long as anybody has, unlike the first thread.
+    /// The helper's thread, which may have the memory longer than the first thread.
     pub(crate) thread: u32,
     /// The program's process.
     process: u32,
@@ -36,7 +37,7 @@ pub(crate) struct ProcessFiles {
     pub(crate) memory: ProcessMemory,
 }
 
-/// What /proc/PID/statm tells, in pages.
+/// The size of a process in pages (/proc/PID/statm).
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Size {
     pub(crate) mapped: u64,
@@ -46,15 +47,14 @@ pub(crate) struct Size {
 }
 
 impl ProcessFiles {
-    /// Those of a process with a helper: of that, if it is a process. The kernel has all but
-    /// `statm` mean the address space that the process has now, whatever it becomes. The last file
-    /// that is opened is its memory.
+    /// Opens the files of a managed process: of its helper, if that is a process. All but `statm`
+    /// stay bound to the present address space. The last file to be opened is the memory.
     pub(crate) fn open(peer: &Peer, helper: Option<&Peer>) -> io::Result<ProcessFiles> {
         let thread = helper.map_or_else(|| helper_thread(peer.pid()), |helper| Ok(helper.pid()))?;
         let files = ProcessFiles { process: peer.pid(), ..ProcessFiles::of_thread(thread)? };
         let has_it = |thread| compare_memory(thread, files.thread).is_ok_and(Ordering::is_eq);
         let is_its_own = helper.is_none() || threads(peer.pid())?.any(has_it);
-        // Its number was its own until now.
+        // The process had its number until now.
         let are_alive = peer.is_alive() && helper.is_none_or(Peer::is_alive);
         if is_its_own && are_alive { Ok(files) } else { Err(io::ErrorKind::NotFound.into()) }
     }
@@ -79,7 +79,7 @@ impl ProcessFiles {
         is_of_same_process(self.process, self.thread)
     }
 
-    /// The program's threads, without the helper; none where it has ended.
+    /// The program's threads without the helper; none if it has ended.
     pub(crate) fn threads(&self) -> impl Iterator<Item = u32> {
         let all = threads(self.process).into_iter().flatten();
         all.filter(|thread| *thread != self.thread)
@@ -92,8 +92,8 @@ impl ProcessFiles {
         size(std::str::from_utf8(&text[..length]).ok()?)
     }
 
-    /// Bytes of anonymous memory, of pages that others have too its part. The kernel walks all
-    /// pages for this.
+    /// `Pss_Anon`: anonymous bytes, and its part of shared pages. The kernel walks all pages for
+    /// this.
     pub(crate) fn part_of_anonymous(&self) -> Option<u64> {
         let mut text = [0; 2048];
         let length = self.smaps_rollup.read_at(&mut text, 0).ok()?;
@@ -115,7 +115,7 @@ impl ProcessFiles {
         Ok((runs.map(|run| run.start..run.end).collect(), walked_to))
     }
 
-    /// Likewise, of those that no other process has.
+    /// The same for exclusive pages.
     pub(crate) fn resident_alone(&self, range: Range<u64>) -> io::Result<(Vec<Range<u64>>, u64)> {
         const PAGE: u64 = PAGE_SIZE as u64;
         let (runs, walked_to) = self.resident(range)?;
@@ -135,7 +135,7 @@ impl ProcessFiles {
         Ok((alone, walked_to))
     }
 
-    /// Whether each of some pages from an address on is resident, and another process's as well.
+    /// Whether each of some pages from an address on is resident and shared.
     pub(crate) fn shares(&self, address: u64, count: usize) -> io::Result<Vec<bool>> {
         let mut room = vec![[0; pagemap::ENTRY_BYTES]; count];
         let entries = pagemap::entries(&self.pagemap, address, &mut room)?;
@@ -155,8 +155,8 @@ impl ProcessFiles {
         Ok(pages)
     }
 
-    /// The addresses of a range around one of them where there is no page, nor a guard
-    /// (MADV_GUARD_INSTALL), which is told as a page in swap.
+    /// The addresses around one of them without a page and without a guard (MADV_GUARD_INSTALL),
+    /// which the kernel shows as a page in swap.
     pub(crate) fn empty_around(&self, address: u64, range: Range<u64>) -> io::Result<Range<u64>> {
         let mut found = [Found::default(); FOUND_AT_ONCE];
         let Range { mut start, mut end } = range;
@@ -172,7 +172,7 @@ impl ProcessFiles {
         Ok(start..end)
     }
 
-    /// Whether so few pages of a range are resident. Where the kernel does not tell, they are not.
+    /// Whether at most so few pages of a range are resident; `false` if the kernel does not tell.
     pub(crate) fn has_at_most(&self, range: Range<u64>, most: u64) -> bool {
         let mut found = [Found::default(); FOUND_AT_ONCE];
         let scanned = pagemap::scan(&self.pagemap, range.clone(), &mut found, most + 1);
@@ -222,23 +222,7 @@ fn lazily_freed(smaps: &str) -> Vec<(Range<u64>, u64)> {
     found
 }
 
-/// All that a file of /proc says now, which is read from its start however often.
-pub(crate) fn read_to_string(file: &File) -> io::Result<String> {
-    let mut text = Vec::new();
-    let mut room = vec![0; 64 << 10];
-    loop {
-        match file.read_at(&mut room, text.len() as u64) {
-            Ok(0) => break,
-            Ok(count) => text.extend_from_slice(&room[..count]),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    String::from_utf8(text).map_err(io::Error::other)
-}
-
-/// The thread of the helper in a process. It is the process that gives it the name: a wrong one is
-/// another thread of the same process.
+/// The helper's thread in a process, by its name. The program can name another of its threads so.
 fn helper_thread(pid: u32) -> io::Result<u32> {
     for thread in threads(pid)? {
         match is_helper(thread) {
@@ -250,7 +234,7 @@ fn helper_thread(pid: u32) -> io::Result<u32> {
     Err(io::ErrorKind::NotFound.into())
 }
 
-/// The threads of the process that one of them is of.
+/// The threads of the process of a thread.
 pub(crate) fn threads(thread: u32) -> io::Result<impl Iterator<Item = u32>> {
     let tasks = fs::read_dir(format!("/proc/{thread}/task"))?;
     Ok(tasks.filter_map(|task| task.ok()?.file_name().to_str()?.parse().ok()))
@@ -271,7 +255,7 @@ pub(crate) fn growth_under_way(thread: u32) -> Option<u64> {
     growth(&fs::read_to_string(format!("/proc/{thread}/syscall")).ok()?)
 }
 
-/// Likewise, as /proc/PID/syscall tells it: the call, and what it was called with.
+/// The same by a line of /proc/PID/syscall: the call and its arguments.
 fn growth(syscall: &str) -> Option<u64> {
     let mut fields = syscall.split_ascii_whitespace();
     if fields.next()?.parse() != Ok(libc::SYS_mremap) {
@@ -285,8 +269,8 @@ fn growth(syscall: &str) -> Option<u64> {
     after.checked_sub(before).filter(|&growth| growth > 0)
 }
 
-/// The number that a thread has in its own PID namespace, where that is not this one: there, it is
-/// what the kernel tells of it. Nothing is told of one that has ended.
+/// The number of a thread in its own PID namespace, if that is another one. `None` for an ended
+/// thread.
 pub(crate) fn number_in_namespace(thread: u32) -> Option<u32> {
     last_of_several(&in_status(thread, "NSpid:")?)
 }
@@ -305,6 +289,25 @@ pub(crate) fn locked_bytes(thread: u32) -> u64 {
     let locked = in_status(thread, "VmLck:");
     let kib = locked.and_then(|text| text.strip_suffix(" kB")?.parse::<u64>().ok());
     kib.unwrap_or(0) << 10
+}
+
+/// A thread of a process that has its memory, and the file of the program that it runs: the first
+/// thread may have ended before others.
+pub(crate) fn thread_and_program_of(pid: u32) -> Option<(u32, PathBuf)> {
+    let with_program = |thread| Some((thread, program_of(thread)?));
+    with_program(pid).or_else(|| threads(pid).ok()?.find_map(with_program))
+}
+
+/// The file of the program that a process runs; `None` where it has no memory any more. The kernel
+/// tells no path that is longer than a page.
+fn program_of(pid: u32) -> Option<PathBuf> {
+    match fs::read_link(format!("/proc/{pid}/exe")) {
+        Ok(path) => Some(path),
+        Err(_) if size_of(pid).is_some_and(|size| size.mapped > 0) => {
+            Some("a program whose path is unknown".into())
+        }
+        Err(_) => None,
+    }
 }
 
 /// The children of a process.
@@ -328,24 +331,24 @@ fn size(statm: &str) -> Option<Size> {
     Some(Size { mapped, anonymous: resident.saturating_sub(files), others: files })
 }
 
-/// The size of the process of a thread, which the kernel tells at once; `None` where it has ended.
+/// The size of the process of a thread; `None` if it has ended.
 pub(crate) fn size_of(thread: u32) -> Option<Size> {
     size(&fs::read_to_string(format!("/proc/{thread}/statm")).ok()?)
 }
 
-/// What a line of /proc/PID/status says.
+/// The value of a line of /proc/PID/status.
 fn in_status(pid: u32, name: &str) -> Option<String> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix(name));
     line.map(|line| line.trim().to_owned())
 }
 
-/// What the kernel's page tables of a process take, in bytes.
+/// Bytes of the kernel's page tables of a process.
 pub(crate) fn page_table_bytes_of(thread: u32) -> Option<u64> {
     bytes_in(&fs::read_to_string(format!("/proc/{thread}/status")).ok()?, "VmPTE:")
 }
 
-/// As [`ProcessFiles::part_of_anonymous`], of a process without a helper.
+/// As [`ProcessFiles::part_of_anonymous`], for an unmanaged process.
 pub(crate) fn part_of_anonymous_of(pid: u32) -> Option<u64> {
     part_of_anonymous(&fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?)
 }
@@ -354,8 +357,17 @@ fn part_of_anonymous(smaps_rollup: &str) -> Option<u64> {
     bytes_in(smaps_rollup, "Pss_Anon:")
 }
 
-/// What a process maps that does not count against the limit; `None` where it is none, or has
-/// ended.
+/// Mapped bytes of a process that do not count against the limit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct OfProcess {
+    /// Its part of shared memory.
+    pub(crate) shared_part: u64,
+    /// Huge pages that it has alone, and others.
+    pub(crate) huge_alone: u64,
+    pub(crate) huge_shared: u64,
+}
+
+/// Mapped bytes of a process that do not count against the limit; `None` if it has ended.
 pub(crate) fn uncounted_of(thread: u32) -> Option<OfProcess> {
     // The kernel walks all pages for the parts.
     let status = fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
@@ -372,7 +384,7 @@ pub(crate) fn uncounted_of(thread: u32) -> Option<OfProcess> {
     })
 }
 
-/// What a line of /proc says, which has kB.
+/// The bytes on a line of /proc in kB.
 fn bytes_in(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;

@@ -87,7 +87,7 @@ impl ForkGroup {
     /// Pages that were parted since: at most so many more does the group take than its members'
     /// counts tell.
     pub(crate) fn parted_since(&self) -> u64 {
-        // In this order: a census may end between the two.
+        // In this order: a survey may end between the two.
         let known = self.0.known.load(Ordering::Acquire);
         self.parted().saturating_sub(known)
     }
