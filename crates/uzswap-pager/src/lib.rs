@@ -88,6 +88,8 @@ pub use telemetry::timeline::RunSample;
 use telemetry::timeline::Timeline;
 
 use crate::messages::log;
+#[cfg(debug_assertions)]
+use uzswap::AuditError;
 use uzswap::page::{PAGE_SIZE, Page};
 use uzswap::trace::Recorder;
 use uzswap::zswap::{StoreError, Zswap};
@@ -602,6 +604,22 @@ impl Pager {
     /// waits for that.
     fn release(&self, slot: u32) {
         self.released.extend([slot]);
+    }
+
+    /// Checks each address space, and the slots against all of them; nobody else works meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// The first invariant that does not hold, with process and page.
+    #[cfg(debug_assertions)]
+    fn audit(&self) -> Result<(), AuditError> {
+        let mut named = Vec::new();
+        for space in self.spaces() {
+            let space = lock(&space);
+            space.audit()?;
+            named.extend(space.named_slots());
+        }
+        self.slots.audit(named, self.write_back.is_some()) // reads of the file hold slots
     }
 
     /// Frees what was released.

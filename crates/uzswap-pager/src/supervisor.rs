@@ -275,6 +275,8 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
     drop(folder); // while they end
     let ended = end_of(threads, matches!(waited, Ok(None)));
     pager.free_released();
+    #[cfg(debug_assertions)]
+    pager.audit().unwrap_or_else(|error| panic!("the audit of the run: {error}"));
     let trace = pager.recorder.as_ref().map(Recorder::finish);
     let status = waited?;
     ended?;

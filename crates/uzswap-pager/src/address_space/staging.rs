@@ -55,8 +55,13 @@ impl Owners {
         batch.count += usize::from(before == NOBODY);
     }
 
+    /// Pages of staging that have an owner.
+    pub(super) fn count(&self) -> usize {
+        self.0.iter().flatten().map(|batch| batch.count).sum()
+    }
+
     /// The owner, if there is one.
-    fn get(&self, staged: u32) -> Option<u64> {
+    pub(super) fn get(&self, staged: u32) -> Option<u64> {
         let batch = self.0[staged as usize / BATCH_PAGES].as_ref()?;
         Some(batch.pages[staged as usize % BATCH_PAGES]).filter(|&owner| owner != NOBODY)
     }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::page_table::NUMBERS;
+use uzswap::AuditError;
 use uzswap::page::{Page, PageKey};
 
 /// The slots. A slot is free while nobody names it.
@@ -93,6 +94,36 @@ impl Slots {
     pub(crate) fn used(&self) -> usize {
         let inner = self.lock();
         inner.holders.len() - inner.free.len()
+    }
+
+    /// Checks that the pages that name each slot are as many as it counts, or more where somebody
+    /// `else_holds` slots, and that each slot without a page is free once.
+    ///
+    /// # Errors
+    ///
+    /// The first slot of which that is not so.
+    pub(crate) fn audit(
+        &self,
+        named: impl IntoIterator<Item = u32>,
+        else_holds: bool,
+    ) -> Result<(), AuditError> {
+        let inner = self.lock();
+        let (mut names, mut frees) = (vec![0_u32; inner.holders.len()], inner.holders.clone());
+        frees.fill(0);
+        named.into_iter().for_each(|slot| names[slot as usize] += 1);
+        inner.free.iter().for_each(|&slot| frees[slot as usize] += 1);
+        for (slot, &holders) in inner.holders.iter().enumerate() {
+            let (names, frees) = (names[slot], frees[slot]);
+            let is_right = names == holders || else_holds && names < holders;
+            if !is_right || frees != u32::from(holders == 0) {
+                let text = format!(
+                    "slot {slot} is named by {names} pages, counts {holders}, and is free {frees} \
+                     times"
+                );
+                return Err(text.into());
+            }
+        }
+        Ok(())
     }
 
     /// Memory, in bytes.

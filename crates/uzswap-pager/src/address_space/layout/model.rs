@@ -699,6 +699,9 @@ impl World {
     // What must be.
 
     fn check(&self) {
+        if let Err(error) = self.space.audit() {
+            self.fail(&error.to_string());
+        }
         let mut slots = BTreeSet::new();
         self.space.table.for_each(&mut |_, entry| {
             if let Place::Stored(slot) = entry.place {
