@@ -127,7 +127,7 @@ struct Pager {
     /// Of what is done to the store.
     recorder: Option<Recorder>,
     slots: Slots,
-    /// Slots that pages have left, once for each page.
+    /// Released slots, once for each page.
     released: Arc<ReleaseQueue>,
     spaces: Mutex<Vec<SpaceHandle>>,
     limit_bytes: u64,
@@ -357,7 +357,7 @@ impl Pager {
         self.group_changes.store(sum.changes(), Ordering::Relaxed);
         self.shares.store(shares, Ordering::Relaxed);
         self.reserved.store(reserved, Ordering::Relaxed);
-        // What was given meanwhile counts twice until the next look, if it was seen.
+        // Pages that a fault brought during the sample may count twice until the next one.
         self.charged.fetch_sub(counted, Ordering::Release);
         self.resident.store(resident, Ordering::Relaxed);
         if sum.is_certain() {
@@ -528,7 +528,7 @@ impl Pager {
         (bytes.saturating_sub(used) / PAGE_SIZE as u64) as usize
     }
 
-    /// What is kept free for the time between two looks: a fiftieth, 2 MiB at least.
+    /// Headroom for the time between two samples: a fiftieth of the limit, 2 MiB at least.
     fn margin_bytes(&self) -> u64 {
         (self.limit_bytes / 50).max(2 << 20)
     }
@@ -580,7 +580,7 @@ impl Pager {
 
     /// Reads a page that is kept; in words why that cannot be.
     fn load(&self, slot: u32, page: &mut Page) -> Result<(), String> {
-        // It leaves the store in a moment: there is no use in bringing it back into the pool.
+        // The page leaves the store in a moment: the pool need not take it back.
         match self.zswap.load_in_place(key(slot), page) {
             Ok(true) => {
                 self.record(|recorder| recorder.load(key(slot)));
@@ -722,7 +722,7 @@ impl Pager {
 /// Why a page is not kept.
 #[derive(Debug)]
 enum NotStored {
-    /// It is too large for the pool, as zbud takes no whole page.
+    /// The page is too large for the pool: zbud takes no whole page.
     DoesNotShrink,
     /// In words.
     Failed(String),

@@ -30,7 +30,7 @@ pub(super) struct Shared {
 }
 
 impl Default for Shared {
-    /// It counts all of its resident bytes.
+    /// The process counts all of its resident bytes.
     fn default() -> Shared {
         Shared {
             bytes: 0,

@@ -1,4 +1,4 @@
-//! What a program does to its mappings, as the userfaultfd tells it.
+//! Follows the mappings of a program by the events of its userfaultfd.
 
 #[cfg(test)]
 mod model;
@@ -13,7 +13,7 @@ use crate::program::procfs::{ProcessFiles, growth_under_way};
 use crate::range_set::{RangeSet, count};
 use uzswap_sys::userfaultfd::Userfaultfd;
 
-/// What the kernel has now of an address space.
+/// Queries of the kernel about an address space, as it is now.
 trait Kernel {
     /// Whether anything is mapped in a range, or may be.
     fn has_some_in(&self, range: &Range<u64>) -> bool;
@@ -24,14 +24,14 @@ trait Kernel {
     /// All mappings that are registered with the userfaultfd.
     fn registered(&self) -> RangeSet;
 
-    /// Where in a range there are pages; `None` where that is not told.
+    /// Pages of a range, resident or in swap; `None` if the kernel does not tell.
     fn pages_in(&self, range: &Range<u64>) -> Option<RangeSet>;
 
-    /// Whether a change is not told yet.
+    /// Whether an event is pending.
     fn is_changing(&self) -> bool;
 }
 
-/// Of a process; of one that is not known yet, little.
+/// The queries of a process. Of an unknown process the kernel tells little.
 struct KernelOf {
     files: Option<Arc<ProcessFiles>>,
     uffd: Arc<Userfaultfd>,
@@ -49,7 +49,7 @@ impl Kernel for KernelOf {
     }
 
     fn registered(&self) -> RangeSet {
-        // An error where its process is gone.
+        // An error if the process is gone.
         let found = self.files.as_ref().and_then(|files| files.mappings_with(["um"]).ok());
         found.map_or(RangeSet::default(), |[registered]| registered)
     }
@@ -78,7 +78,7 @@ impl AddressSpace {
         });
     }
 
-    /// Slots whose pages it has forgotten.
+    /// Takes the slots of forgotten pages.
     pub(crate) fn take_released(&mut self) -> Vec<u32> {
         std::mem::take(&mut self.released)
     }
@@ -89,20 +89,20 @@ impl AddressSpace {
         self.drop_all_aside(0..u64::MAX - PAGE);
     }
 
-    /// The program drops a range of pages, now or in a moment (P4).
+    /// Notes that the program drops a range of pages, now or in a moment (P4).
     pub(crate) fn removed(&mut self, range: Range<u64>) {
         self.forget(range.clone());
         self.removing.insert(range);
     }
 
-    /// A look in progress sees that this range is not as it was.
+    /// Tells a running scan that this range has changed.
     fn note_change(&mut self, range: Range<u64>) {
         if let Some(changed) = &mut self.looks.changed {
             changed.insert(range);
         }
     }
 
-    /// The program has unmapped a range.
+    /// Notes that the program has unmapped a range.
     pub(crate) fn unmapped(&mut self, range: Range<u64>) {
         self.unmapped_with(&self.kernel(), range);
     }
@@ -131,7 +131,7 @@ impl AddressSpace {
         }
     }
 
-    /// Forgets a part that is no more, whatever came there before.
+    /// Forgets a part that is unmapped, and memory before a move to it.
     fn forget_gone(&mut self, part: Range<u64>) {
         self.moved_in.remove(part.clone());
         let registered = self.registered.within(part.clone()).map(|part| count(&pages(part))).sum();
@@ -139,11 +139,11 @@ impl AddressSpace {
         self.forget(part.clone());
         self.registered.remove(part.clone());
         self.left.remove(part.clone());
-        // It may not have gone, and the helper must never wait for it.
+        // The unmap may have failed, and the helper must never wait for memory of the library.
         self.own.within(part).for_each(|part| self.left.insert(part));
     }
 
-    /// The program has moved a range.
+    /// Notes that the program has moved a range.
     pub(crate) fn moved(&mut self, from: Range<u64>, to: u64) {
         self.moved_with(&self.kernel(), from, to);
     }
@@ -166,7 +166,8 @@ impl AddressSpace {
         }
         let mut entries = Vec::new();
         let mut registered = Vec::new();
-        // What has moved is told to be unmapped, too: of what is there by then, it is late again.
+        // An unmap of the moved memory's old address follows, and applies to memory that came
+        // there since.
         for part in late.outside(from.clone()) {
             self.moved_in.remove(part.clone());
             let taken = &mut |page, entry| entries.push((page, entry));
@@ -198,8 +199,8 @@ impl AddressSpace {
         self.moved_in.insert_apart(into);
     }
 
-    /// What is known there is of memory that has gone, as will be told; how many pages of it were
-    /// registered.
+    /// Sets the state of a range aside whose memory has gone; an event will report that. Returns
+    /// how many of its pages were registered.
     fn set_aside(&mut self, part: Range<u64>) -> usize {
         let mut elder = Vec::new();
         self.table.take_range(pages(part.clone()), &mut |page, entry| elder.push((page, entry)));
@@ -219,23 +220,22 @@ impl AddressSpace {
         registered.into_iter().map(|part| count(&pages(part))).sum()
     }
 
-    /// The parts of a range that something has been moved to since they were unmapped, which is
-    /// told only now: a thread may be put aside between what it does and that it tells of it. They
-    /// were known to be registered when something came there; or memory that is registered is
-    /// there, where some was known to be: that is not registered again. And those where nothing of
-    /// what was moved there is any more: it may have moved on. (Where only a part of it has gone,
-    /// that was unmapped.)
+    /// Parts of an unmapped range to which memory moved after the unmap, although its event comes
+    /// later: a thread may be preempted between its change and the event. These parts were
+    /// registered when the memory came, or registered memory is mapped there that the registrar
+    /// has not registered again. Parts without any page of the moved memory count, too: it may
+    /// have moved on. (If only a part of it has gone, that part was unmapped.)
     ///
-    /// The kernel also tells of what it could not unmap in the end (a limit, a sealed page): that
-    /// is there as before. But what is there may also have grown to there, from below, or from
-    /// where it was moved to, of which nothing is told; and may have been split there since. As
-    /// long as something is untold, nobody fills its pages: where there are some, and where there
-    /// are none, tells what it is. Where all has left, which tells nothing, it is what is likely.
+    /// The kernel also reports an unmap that fails in the end (a limit, a sealed page): that
+    /// memory is there as before. But the memory may also have grown to there, from below or from
+    /// the target of a move, without an event, and may have been split since. While an event is
+    /// pending nobody fills pages, so resident and missing pages tell which memory it is. If all
+    /// pages are evicted, the likelier explanation counts.
     fn late(&mut self, kernel: &impl Kernel, range: Range<u64>) -> (RangeSet, RangeSet) {
         let [mut late, mut departed] = [const { RangeSet::new() }; 2];
         if self.moved_in.has_some_of(&range) || kernel.has_some_in(&range) {
             let registered = kernel.registered();
-            // All that was registered is there, and did not come from below.
+            // All registered memory is there, and did not grow from below.
             let is_whole = |found: &Range<u64>| {
                 let mut known = self.registered.within(range.clone());
                 found.start >= range.start
@@ -244,7 +244,7 @@ impl AddressSpace {
             };
             for found in registered.reaching_into(range.clone()) {
                 let part = found.start.max(range.start)..found.end.min(range.end);
-                // The first that was moved there may have grown, over others, too.
+                // The first moved memory may have grown, also over others.
                 let first = self.moved_in.reaching_into(found.clone()).next();
                 let is_first = |part: &Range<u64>| {
                     let mut first = first.iter();
@@ -276,8 +276,8 @@ impl AddressSpace {
         (late, departed)
     }
 
-    /// Whether what is known of some pages is of memory that is at an address now, as far as that
-    /// tells: while something is untold, none of its pages comes, and none leaves.
+    /// Whether the state of some pages fits the memory at an address now, if that can be told:
+    /// while an event is pending none of its pages is filled or evicted.
     fn is_at(&self, kernel: &impl Kernel, part: &Range<u64>, at: u64) -> Option<bool> {
         let there = kernel.pages_in(&(at..at + (part.end - part.start)))?;
         let mut is_at = None;
@@ -292,15 +292,15 @@ impl AddressSpace {
         is_at
     }
 
-    /// Whether what has moved, as is told, is what was there before something else came, which may
-    /// be there still: or it is that.
+    /// Whether a reported move is of the memory before a move to its range; that one may still be
+    /// there. Otherwise the move is of the moved memory.
     fn is_older(&self, kernel: &impl Kernel, from: &Range<u64>, to: u64) -> bool {
         let Some(first) = self.moved_in.reaching_into(from.clone()).next() else { return false };
         if first.start > from.start {
             return true; // that begins within it
         }
         let came: Vec<Range<u64>> = self.moved_in.within(from.clone()).collect();
-        // To ask for what is registered may take milliseconds.
+        // A query for registered mappings may take milliseconds.
         let is_any_mapped = came.iter().any(|part| kernel.has_some_in(part));
         let registered = if is_any_mapped { kernel.registered() } else { RangeSet::default() };
         let is_there = |part: &Range<u64>| registered.outside(part.clone()).is_empty();
@@ -313,13 +313,13 @@ impl AddressSpace {
         if has_moved.contains(&Some(false)) || has_moved.contains(&Some(true)) {
             return has_moved.contains(&Some(false));
         }
-        // It may also have left memory where it was (MREMAP_DONTUNMAP).
+        // MREMAP_DONTUNMAP leaves the mapping at the old address.
         self.untold.has_some_of(from) && came.iter().all(is_there)
     }
 
-    /// Something was moved to where something was told to be unmapped before: that was what had
-    /// been moved there, and not what was there before it. The kernel tells what a move is over
-    /// just before it tells of the move, of which it does not tell how much longer it is there.
+    /// Ends the doubt about unmaps of a range, because memory moved to it: the unmapped memory was
+    /// the one that had moved there, not the one before. The kernel reports the unmap of a move's
+    /// target just before the move; it does not report by how much the move grew the memory.
     fn end_doubt(&mut self, kernel: &impl Kernel, from: &Range<u64>, into: &Range<u64>) {
         self.end_departures(from, into);
         if self.doubted.is_empty() {
@@ -333,8 +333,8 @@ impl AddressSpace {
         gone.iter().flat_map(RangeSet::iter).for_each(|range| self.forget_gone(range));
     }
 
-    /// Likewise, of what may have moved on: from where it was, as is told now; or something has
-    /// come there since, or grown to there from before it.
+    /// The same for memory that may have moved on: this move is its move, or other memory has come
+    /// to its range, or grown into it from below.
     fn end_departures(&mut self, from: &Range<u64>, into: &Range<u64>) {
         if self.departed == RangeSet::default() {
             return;
@@ -368,8 +368,7 @@ impl AddressSpace {
         }
     }
 
-    /// All that is told was read: what is told from now on was done after it, if nothing is under
-    /// way.
+    /// All events were read: later events are of later changes, if none is under way.
     pub(crate) fn settle(&mut self) {
         self.settle_with(&self.kernel());
     }
@@ -393,8 +392,8 @@ impl AddressSpace {
         }
     }
 
-    /// A child has what is not settled of its parent; `share` is called for each slot. Whether some
-    /// of it is aside, which it does not have.
+    /// A child inherits the unsettled changes of its parent; `share` is called for each slot.
+    /// Returns whether some of the pages are staged: the child does not get these.
     pub(crate) fn inherit_changes(
         &mut self,
         parent: &AddressSpace,
@@ -419,8 +418,8 @@ impl AddressSpace {
         is_any_aside
     }
 
-    /// Moves what is known of a child's memory, because its parent moved that memory before the
-    /// fork. `is_elder`: the memory that was at `from` before other memory came there.
+    /// Moves the state of a child's memory, because its parent moved that memory before the fork.
+    /// `is_elder`: the memory that was at `from` before other memory came there.
     pub(super) fn relocate(&mut self, moved: &Move, is_elder: bool) {
         let Move { from, into } = moved;
         let mut entries = Vec::new();
@@ -443,11 +442,10 @@ impl AddressSpace {
         parts.into_iter().for_each(|part| self.registered.insert(moved.moved(part)));
     }
 
-    /// A page is missing, and the mappings change. Where the thread that waits for it is in
-    /// mremap(2), lets the kernel itself fill what is locked of what the mapping grows by: it does
-    /// so, first page first, before it tells that it moved it, and that would never be told. None
-    /// of what is elsewhere, though what was locked before is there as a rule; nothing where the
-    /// helper is at work. Whether it is that.
+    /// Handles a missing page while mappings change. If its thread is in mremap(2) of locked
+    /// memory, the kernel fills the growth itself, first page first, before it reports the move.
+    /// So the server leaves that page to the kernel; not pages elsewhere, and none while the
+    /// helper works. Returns whether the page is such growth.
     pub(crate) fn leave_growth_to_kernel(&mut self, address: u64, waits: u32) -> bool {
         let growth = self.search_thread_told(waits).and_then(growth_under_way);
         if let Some(growth) = growth {

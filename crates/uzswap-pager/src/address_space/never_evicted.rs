@@ -1,7 +1,7 @@
-//! Words that the kernel uses when a thread ends, past any userfaultfd: were their pages away, they
-//! would stay as they are. It clears one for whoever joins the thread, and marks each robust futex
-//! that the thread holds, for whoever waits for it. It finds these by a list, and goes on with none
-//! that comes after one that is away.
+//! Pages that are never evicted, because the kernel writes words in them past any userfaultfd when
+//! a thread ends. On an evicted page these words would stay as they are. The kernel clears a word
+//! for the thread that joins, and marks each robust futex that the ending thread holds. It finds
+//! the futexes by a list, and stops at the first page that is missing.
 
 use std::io;
 use std::ops::Range;
@@ -11,8 +11,8 @@ use crate::range_set::RangeSet;
 use crate::{SpaceHandle, lock};
 use uzswap_sys::process;
 
-/// How far the list of robust futexes of a thread and the word that is cleared at its end are from
-/// each other at most: 16 bytes in glibc 2.36.
+/// The most bytes between the list of robust futexes of a thread and the word that is cleared at
+/// its end: 16 in glibc 2.36.
 const BESIDE: u64 = 64;
 
 /// Where such a list may be: a program can name any address, and names 0 where there is none.
@@ -33,7 +33,7 @@ pub(super) struct Words {
     all: RangeSet,
     /// Of arguments, and of the word that is cleared when the first thread ends.
     lasting: RangeSet,
-    /// That were found since they last grew older.
+    /// Pages that were found since the last aging.
     found: RangeSet,
     /// Threads whose entries were looked at.
     looked_at: usize,
@@ -85,11 +85,11 @@ impl Words {
     }
 }
 
-/// Leaves pages where they are that threads need at their end. glibc has the word that is cleared
-/// on the thread's stack, beside the list, which can be asked for. Such a page is left for a
-/// while: the next thread may have the same stack. So is one of a futex that is held: as a
-/// rule, it will be again. What is not found for some seconds is forgotten. A program can name any
-/// address: only memory that is registered would leave, and what is noted of it is bounded.
+/// Keeps the pages that threads need at their end. glibc has the cleared word on the thread's
+/// stack, beside the list, whose address the kernel tells. These pages stay for a while: the next
+/// thread may have the same stack. So do pages of held futexes, which will be held again. Pages
+/// that are not found for some seconds are forgotten. A program can name any address: only
+/// registered memory would be evicted, and the notes are bounded.
 pub(crate) fn leave_words_of_threads(space: &SpaceHandle) {
     let (files, looked_at) = {
         let mut space = lock(space);
@@ -116,7 +116,7 @@ pub(crate) fn leave_words_of_threads(space: &SpaceHandle) {
             break;
         }
         looks += 1;
-        // What cannot be read has ended, or is no list.
+        // Unreadable memory: the thread has ended, or has no list.
         let read = &mut |address, to: &mut [u8]| files.memory.read(address, to);
         let _ = held(list, &mut entries, read, &mut words);
     }
@@ -130,11 +130,11 @@ pub(crate) fn leave_words_of_threads(space: &SpaceHandle) {
     }
 }
 
-/// The words of futexes that a thread holds, or is about to: of each its entry in the list, and
-/// itself (`struct robust_list_head`: the first entry, where futexes are beside entries, and one
-/// that is about to be held). A bit of an entry's address tells its kind.
+/// The addresses of a thread's list of robust futexes: of each futex its entry in the list, and
+/// the futex itself (`struct robust_list_head` has the offset between the two, and a futex that is
+/// about to be held). The lowest bit of an entry's address tells its kind.
 ///
-/// It looks at so many `entries` at most, and takes those off that it has looked at.
+/// Reads at most `entries` entries, and subtracts those that it has read.
 fn held(
     list: u64,
     entries: &mut usize,

@@ -97,7 +97,7 @@ struct Tree {
     managed: BTreeSet<u32>,
     /// Processes without a helper, and how many looks in a row found them so.
     without: BTreeMap<u32, u32>,
-    /// Those of which it is known why, and the program of each.
+    /// Processes with a known reason, and the program of each.
     reported: BTreeMap<u32, PathBuf>,
     /// Programs and reasons that were reported.
     told: BTreeSet<(PathBuf, &'static str)>,
@@ -320,13 +320,13 @@ impl Tree {
     fn why_unmanaged(&self, seen: &Seen, managed: &BTreeSet<u32>) -> Option<&'static str> {
         let (pid, _) = seen.process;
         let is_managed = |parent: &u32| managed.contains(parent);
-        // It has its parent's mappings, and these of a helper.
+        // A child has its parent's mappings, those of the library among them.
         let is_child = || process::parent_of(pid).filter(is_managed).is_some();
         let sign = match seen.is_forked && is_child() {
             true => None,
             false => Facts::of(pid).reason(&self.pager.socket),
         };
-        // What is stopped may say hello when it goes on.
+        // A stopped process may connect when it goes on.
         let is_late = || seen.looks >= LOOKS_WITHOUT_SIGN && !process::is_stopped(pid);
         sign.or_else(|| is_late().then(|| unmanaged_reason::without_sign(seen.is_forked)))
     }
@@ -475,7 +475,7 @@ pub(crate) fn await_end(thread: u32) {
     }
 }
 
-/// What the kernel's page tables of all programs with a helper take, in bytes.
+/// Bytes of the kernel's page tables of all managed programs.
 pub(crate) fn page_table_bytes(pager: &Pager) -> u64 {
     helpers(pager).filter_map(|(_, thread)| page_table_bytes_of(thread)).sum()
 }
