@@ -272,6 +272,12 @@ impl Pager {
         space
     }
 
+    /// Releases the slots of an address space that was never added.
+    fn discard_space(&self, mut space: AddressSpace) {
+        space.forget_all();
+        self.released.extend(space.take_released());
+    }
+
     fn remove_space(&self, gone: &SpaceHandle) {
         let mut spaces = self.spaces.lock().unwrap_or_else(PoisonError::into_inner);
         spaces.retain(|space| !Arc::ptr_eq(space, gone));

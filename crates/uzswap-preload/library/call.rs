@@ -67,6 +67,13 @@ pub(crate) const PWRITEV: usize = 296;
 
 pub(crate) const CLONE: usize = 56;
 
+pub(crate) const PAGE_BYTES: usize = 4096;
+
+// Advice of madvise(2).
+pub(crate) const MADV_DONTNEED: usize = 4;
+pub(crate) const MADV_POPULATE_READ: usize = 22;
+pub(crate) const MADV_POPULATE_WRITE: usize = 23;
+
 /// The folder of a path that has none: the one of the process.
 pub(crate) const AT_FDCWD: usize = -100_isize as usize;
 

@@ -11,7 +11,7 @@ use core::ptr;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use crate::PATH_BYTES;
-use crate::call::{self, call};
+use crate::call::{self, PAGE_BYTES, call};
 use crate::protocol::{LIBRARY_NAME, SOCKET_VARIABLE};
 use crate::{__errno_location, environ};
 
@@ -252,8 +252,8 @@ impl Reader {
         Reader { page: 0 }
     }
 
+    /// Whether a page can be read; asks the kernel if it is not the last one.
     fn try_page(&mut self, at: usize) -> bool {
-        const PAGE_BYTES: usize = 4096;
         let page = at & !(PAGE_BYTES - 1);
         if page != self.page || page == 0 {
             // The kernel reads eight bytes there before it refuses an unknown action.

@@ -84,7 +84,7 @@ pub(crate) fn find_all() {
 /// Calls the next function, of the type that is given; `$otherwise` where there is none.
 macro_rules! next {
     ($next:ident: $type:ty, $arguments:tt, $otherwise:expr) => {
-        call_at!($next.address(), $type, $arguments, $otherwise)
+        crate::exec::call_at!($next.address(), $type, $arguments, $otherwise)
     };
 }
 pub(crate) use next;
@@ -92,11 +92,12 @@ pub(crate) use next;
 /// The same, without a search for that function.
 macro_rules! next_found {
     ($next:ident: $type:ty, $arguments:tt, $otherwise:expr) => {
-        call_at!($next.found(), $type, $arguments, $otherwise)
+        crate::exec::call_at!($next.found(), $type, $arguments, $otherwise)
     };
 }
 pub(crate) use next_found;
 
+/// Calls the function at an address; `$otherwise` if that is 0.
 macro_rules! call_at {
     ($address:expr, $type:ty, ($($argument:expr),*), $otherwise:expr) => {
         match $address {

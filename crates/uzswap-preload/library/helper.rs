@@ -3,7 +3,7 @@
 use core::ptr;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::call::{self, call, start_thread};
+use crate::call::{self, MADV_DONTNEED, MADV_POPULATE_WRITE, call, start_thread};
 use crate::environment::socket_path;
 use crate::filter;
 use crate::protocol::{
@@ -42,12 +42,10 @@ const MAP_FIXED: usize = 0x10;
 const MAP_NORESERVE: usize = 0x4000;
 /// MREMAP_MAYMOVE, _FIXED and _DONTUNMAP.
 const MREMAP_PAGES_TO: usize = 1 | 2 | 4;
-const MADV_DONTNEED: usize = 4;
 const MADV_PAGEOUT: usize = 21;
 const MADV_DONTFORK: usize = 10;
 const MADV_NOHUGEPAGE: usize = 15;
 const MADV_WIPEONFORK: usize = 18;
-const MADV_POPULATE_WRITE: usize = 23;
 
 /// Of linux/capability.h.
 const CAPABILITY_VERSION_3: u64 = 0x2008_0522;

@@ -7,14 +7,13 @@
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering;
 
-use crate::exec::{Next, by_call, call_at, failed, next_found};
+use crate::call::{self, MADV_DONTNEED, MADV_POPULATE_READ, MADV_POPULATE_WRITE, PAGE_BYTES};
+use crate::exec::{Next, by_call, failed, next_found};
 use crate::helper::{ask, read_secret};
-use crate::{WATCHED, call};
+use crate::WATCHED;
 
 /// Memory is filled in parts of a huge page. Between two parts others get the lock of all mappings.
 const PART_BYTES: usize = 2 << 20;
-
-const PAGE_BYTES: usize = 4096;
 
 const PROT_READ: c_int = 1;
 const PROT_WRITE: c_int = 2;
@@ -24,14 +23,11 @@ const MAP_LOCKED: c_int = 0x2000;
 const MAP_POPULATE: c_int = 0x8000;
 const MAP_HUGETLB: c_int = 0x4_0000;
 
-const MADV_DONTNEED: c_int = 4;
-const MADV_FREE: c_int = 8;
-const MADV_DONTFORK: c_int = 10;
-const MADV_DOFORK: c_int = 11;
-const MADV_WIPEONFORK: c_int = 18;
-const MADV_KEEPONFORK: c_int = 19;
-const MADV_POPULATE_READ: c_int = 22;
-const MADV_POPULATE_WRITE: c_int = 23;
+const MADV_FREE: usize = 8;
+const MADV_DONTFORK: usize = 10;
+const MADV_DOFORK: usize = 11;
+const MADV_WIPEONFORK: usize = 18;
+const MADV_KEEPONFORK: usize = 19;
 
 static MMAP: Next = Next::new(c"mmap");
 static MMAP_64: Next = Next::new(c"mmap64");
@@ -105,7 +101,7 @@ fn fill(from: usize, bytes: usize, rights: c_int) {
 ///
 /// Between two parts it sleeps. A thread that waits for the lock takes some 35 us to wake up, and
 /// the kernel lets other threads take the lock meanwhile, for 4 ms.
-fn advise_in_parts(from: usize, bytes: usize, advice: c_int) -> Result<(), u32> {
+fn advise_in_parts(from: usize, bytes: usize, advice: usize) -> Result<(), u32> {
     let pause = [0_i64, 1]; // and the slack of timers, 50 us
     let mut done = 0;
     while done < bytes {
@@ -114,7 +110,7 @@ fn advise_in_parts(from: usize, bytes: usize, advice: c_int) -> Result<(), u32> 
         }
         let to_border = PART_BYTES - (from + done) % PART_BYTES;
         let part = to_border.min(bytes - done);
-        ask(call::MADVISE, [from + done, part, advice as usize, 0, 0, 0])?;
+        ask(call::MADVISE, [from + done, part, advice, 0, 0, 0])?;
         done += part;
     }
     Ok(())
@@ -135,21 +131,21 @@ fn advise_in_parts(from: usize, bytes: usize, advice: c_int) -> Result<(), u32> 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn madvise(address: *mut c_void, length: usize, advice: c_int) -> c_int {
     let from = address.addr();
-    let advice = match advice {
+    let advice = match advice as usize {
         MADV_FREE if WATCHED.load(Ordering::Relaxed) => MADV_DONTNEED,
         MADV_DONTFORK | MADV_DOFORK | MADV_WIPEONFORK | MADV_KEEPONFORK => {
             read_secret();
-            advice
+            advice as usize
         }
-        MADV_POPULATE_READ | MADV_POPULATE_WRITE if has_parts(from, length) => {
-            return match advise_in_parts(from, length, advice) {
+        fills @ (MADV_POPULATE_READ | MADV_POPULATE_WRITE) if has_parts(from, length) => {
+            return match advise_in_parts(from, length, fills) {
                 Ok(()) => 0,
                 Err(errno) => failed(errno as c_int),
             };
         }
         other => other,
     };
-    by_call(call::MADVISE, [from, length, advice as usize, 0, 0, 0]) as c_int
+    by_call(call::MADVISE, [from, length, advice, 0, 0, 0]) as c_int
 }
 
 /// Whether a range is large, and one about which the kernel takes advice.

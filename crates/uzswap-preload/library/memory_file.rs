@@ -11,12 +11,10 @@
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering;
 
-use crate::call::{self, call};
-use crate::exec::{Next, by_call, call_at, next};
+use crate::call::{self, MADV_POPULATE_READ, MADV_POPULATE_WRITE, PAGE_BYTES, call};
+use crate::exec::{Next, by_call, next};
 use crate::helper::{ask, read_link};
 use crate::{__errno_location, WATCHED};
-
-const PAGE_BYTES: usize = 4096;
 
 /// Pages that are brought in at once.
 const AHEAD_BYTES: usize = 64 * PAGE_BYTES;
@@ -24,8 +22,6 @@ const AHEAD_BYTES: usize = 64 * PAGE_BYTES;
 /// Calls without progress after which it fails. A page that is brought in may be evicted again.
 const TRIES: u32 = 8;
 
-const MADV_POPULATE_READ: usize = 22;
-const MADV_POPULATE_WRITE: usize = 23;
 const EIO: c_int = 5;
 
 static PREAD: Next = Next::new(c"pread");

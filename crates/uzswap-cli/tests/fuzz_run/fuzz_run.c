@@ -317,9 +317,10 @@ struct held { int count; struct area *area[AREAS]; };
 
 /* Of a fork by system call alone the pages stay once they are there: it checks fewer. */
 static void check_in_child(struct snapshot *snapshot, struct held *held, int deeper, int is_raw) {
+    int most = is_raw ? 33 : deeper ? 2 : 6;
     for (int i = 0; i < held->count; i++) {
         struct area *area = held->area[i];
-        for (int page = next(3); page < area->pages; page += 1 + next(is_raw ? 33 : deeper ? 2 : 6)) {
+        for (int page = next(3); page < area->pages; page += 1 + next(most)) {
             char *at = area->at + (size_t)page * PAGE;
             if (area->advice[page] & NOT_COPIED) continue; /* there may be something else by now */
             int wiped = area->advice[page] & WIPED, word;

@@ -199,7 +199,7 @@ impl AddressSpace {
         self.moved_in.insert_apart(into);
     }
 
-    /// Sets the state of a range aside whose memory has gone; an event will report that. Returns
+    /// Keeps the state of memory that has gone from a range, until an event reports that. Returns
     /// how many of its pages were registered.
     fn set_aside(&mut self, part: Range<u64>) -> usize {
         let mut elder = Vec::new();
@@ -276,8 +276,8 @@ impl AddressSpace {
         (late, departed)
     }
 
-    /// Whether the state of some pages fits the memory at an address now, if that can be told:
-    /// while an event is pending none of its pages is filled or evicted.
+    /// Whether the state of some pages fits the memory at an address now; `None` if that is
+    /// unknown. Nobody fills or evicts pages while an event is pending.
     fn is_at(&self, kernel: &impl Kernel, part: &Range<u64>, at: u64) -> Option<bool> {
         let there = kernel.pages_in(&(at..at + (part.end - part.start)))?;
         let mut is_at = None;

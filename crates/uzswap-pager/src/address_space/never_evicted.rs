@@ -130,9 +130,9 @@ pub(crate) fn leave_words_of_threads(space: &SpaceHandle) {
     }
 }
 
-/// The addresses of a thread's list of robust futexes: of each futex its entry in the list, and
-/// the futex itself (`struct robust_list_head` has the offset between the two, and a futex that is
-/// about to be held). The lowest bit of an entry's address tells its kind.
+/// Two addresses of each robust futex in a thread's list: its entry, and the futex itself. The head
+/// (`struct robust_list_head`) has the offset between the two, and names a futex that the thread is
+/// about to hold. The lowest bit of an entry's address tells its kind.
 ///
 /// Reads at most `entries` entries, and subtracts those that it has read.
 fn held(

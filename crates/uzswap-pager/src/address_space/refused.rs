@@ -24,7 +24,7 @@ use uzswap_sys::userfaultfd::Event;
 /// Runs that one command moves by mremap at most: each is a mapping of its own in the batch.
 const REMAPPED_RUNS: usize = 64;
 
-/// Pages likewise: where the last one stays, each run ends before the batch does.
+/// The same limit for pages: the last page of the batch stays free, so each run ends before it.
 const REMAPPED_PAGES: usize = BATCH_PAGES - 1;
 
 /// How refused pages leave.

@@ -157,7 +157,7 @@ impl AddressSpace {
         Some(Batch { number, staged })
     }
 
-    /// Notes the slot of a staged page; `false` if the page has left the batch meanwhile.
+    /// Notes the slot of a staged page; `false` if the batch has it no more.
     pub(crate) fn stored(&mut self, staged: u32, slot: u32) -> bool {
         let Some(owner) = self.staging.owners.take(staged) else { return false };
         let entry = self.table.get(owner);
@@ -181,7 +181,7 @@ impl AddressSpace {
     }
 
     /// Gives a staged page back that cannot be stored, and keeps it in the program for a while;
-    /// `false` if it has left the batch meanwhile.
+    /// `false` if the batch has it no more.
     pub(crate) fn give_back(&mut self, staged: u32, content: &Page) -> io::Result<bool> {
         let Some(owner) = self.staging.owners.get(staged) else { return Ok(false) };
         if self.table.get(owner).place != Place::Staged(staged) {

@@ -55,8 +55,8 @@ const CANDIDATES_MAX: usize = 64;
 const OVERTAKING_FOR: Duration = Duration::from_millis(100);
 
 impl FaultServer {
-    /// Relatives of a process that was forked before its parent was registered; `None` where it has
-    /// no memory in common with any that is known.
+    /// Relatives of a process that was forked before its parent was registered; `None` if it
+    /// shares no memory with a known process.
     ///
     /// # Errors
     ///
@@ -318,10 +318,10 @@ impl FaultServer {
         is_any_aside |= space.inherit_changes(parent, &mut |slot| self.pager.slots.share(slot));
         if let (Err(why), true) = (stored, is_any_aside) {
             let group = space.group.take();
-            space.forget_all();
-            self.pager.released.extend(space.take_released());
+            let lent_bytes = space.lent_bytes();
+            self.pager.discard_space(space);
             if let Some(group) = group {
-                self.lost(&group, space.lent_bytes());
+                self.lost(&group, lent_bytes);
             }
             return Err(format!("cannot store the staged pages of its parent: {why}"));
         }

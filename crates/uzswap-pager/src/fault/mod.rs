@@ -208,13 +208,13 @@ impl FaultServer {
     fn add_space(&mut self, space: AddressSpace, worker: usize) -> io::Result<u32> {
         let id = self.number();
         let token = Token::Userfaultfd(id).data();
-        let added = epoll::add(&self.epolls[worker], &space.uffd, token, epoll::EventFlags::IN);
-        let space = self.pager.add_space(space);
-        if let Err(error) = added {
-            self.pager.remove_space(&space);
-            lock(&space).forget_all();
+        if let Err(error) =
+            epoll::add(&self.epolls[worker], &space.uffd, token, epoll::EventFlags::IN)
+        {
+            self.pager.discard_space(space);
             return Err(error.into());
         }
+        let space = self.pager.add_space(space);
         self.spaces.insert(id, space);
         Ok(id)
     }

@@ -108,8 +108,8 @@ impl Slots {
         else_holds: bool,
     ) -> Result<(), AuditError> {
         let inner = self.lock();
-        let (mut names, mut frees) = (vec![0_u32; inner.holders.len()], inner.holders.clone());
-        frees.fill(0);
+        let none = vec![0_u32; inner.holders.len()];
+        let (mut names, mut frees) = (none.clone(), none);
         named.into_iter().for_each(|slot| names[slot as usize] += 1);
         inner.free.iter().for_each(|&slot| frees[slot as usize] += 1);
         for (slot, &holders) in inner.holders.iter().enumerate() {

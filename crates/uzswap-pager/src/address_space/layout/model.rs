@@ -688,7 +688,7 @@ impl World {
                 let there = registered.into_iter().filter(|part| !changed.has_some_of(part));
                 if machine.changing == 0 {
                     space.note_registered(there.collect(), &now, false);
-                    self.history.push("watched".to_owned());
+                    self.history.push("noted as registered".to_owned());
                 }
                 Registrar::Waits
             }
@@ -745,12 +745,12 @@ impl World {
             }
             let is_registered = self.space.registered.contains(address(at));
             if is_registered && !self.machine.pages[at].is_some_and(|page| page.is_registered) {
-                self.fail(&format!("page {at} is watched, and is not registered"));
+                self.fail(&format!("page {at} counts as registered, and is not"));
             }
         }
     }
 
-    /// All is told, registered, and looked at.
+    /// Reads all events, registers all memory, and checks each page.
     fn end(&mut self) {
         while self.threads.iter().any(|thread| thread.state != State::Runs) {
             for thread in 0..THREADS {
