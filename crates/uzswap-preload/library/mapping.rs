@@ -7,10 +7,10 @@
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering;
 
+use crate::WATCHED;
 use crate::call::{self, MADV_DONTNEED, MADV_POPULATE_READ, MADV_POPULATE_WRITE, PAGE_BYTES};
 use crate::exec::{Next, by_call, failed, next_found};
 use crate::helper::{ask, read_secret};
-use crate::WATCHED;
 
 /// Memory is filled in parts of a huge page. Between two parts others get the lock of all mappings.
 const PART_BYTES: usize = 2 << 20;
