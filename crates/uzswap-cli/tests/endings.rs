@@ -378,6 +378,10 @@ while time.time() < until:
         }
         expect(&output, 128 + 9);
         assert!(said.contains(" MiB of mappings are locked)"), "{said}");
+        // The kernel would fill the 16 MiB of staging, too.
+        let peak = said.split("peak ").nth(1).and_then(|rest| rest.split(' ').next());
+        let peak: f64 = peak.and_then(|peak| peak.parse().ok()).expect(&said);
+        assert!(peak < 44.0, "{said}");
     }
 }
 

@@ -1,8 +1,10 @@
-//! mmap(2) and madvise(2) of the C library. Some of their calls are changed because the supervisor
-//! cannot follow them: calls that fill much memory, lazy frees, advice about forks.
+//! mmap(2), madvise(2), mlock(2) and mlockall(2) of the C library. Some of their calls are changed
+//! because the supervisor cannot follow them: calls that fill much memory, lazy frees, advice about
+//! forks.
 //!
-//! The kernel fills memory for MAP_POPULATE without a fault, and holds the lock of all mappings
-//! meanwhile. The supervisor could register no memory and evict nothing until all is filled.
+//! The kernel fills memory for MAP_POPULATE and for locks without a fault, and holds the lock of all
+//! mappings meanwhile. The supervisor could register no memory and evict nothing until all is
+//! filled.
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering;
@@ -22,6 +24,8 @@ const MAP_ANONYMOUS: c_int = 0x20;
 const MAP_LOCKED: c_int = 0x2000;
 const MAP_POPULATE: c_int = 0x8000;
 const MAP_HUGETLB: c_int = 0x4_0000;
+
+const MCL_ONFAULT: c_int = 4;
 
 const MADV_FREE: usize = 8;
 const MADV_DONTFORK: usize = 10;
@@ -98,10 +102,19 @@ fn fill(from: usize, bytes: usize, rights: c_int) {
 }
 
 /// Gives advice about parts of a range, one after the other, up to the first that fails.
+fn advise_in_parts(from: usize, bytes: usize, advice: usize) -> Result<(), u32> {
+    in_parts(from, bytes, |from, bytes| ask(call::MADVISE, [from, bytes, advice, 0, 0, 0]))
+}
+
+/// Makes a system call for parts of a range, one after the other, up to the first that fails.
 ///
 /// Between two parts it sleeps. A thread that waits for the lock takes some 35 us to wake up, and
 /// the kernel lets other threads take the lock meanwhile, for 4 ms.
-fn advise_in_parts(from: usize, bytes: usize, advice: usize) -> Result<(), u32> {
+fn in_parts(
+    from: usize,
+    bytes: usize,
+    fill: impl Fn(usize, usize) -> Result<usize, u32>,
+) -> Result<(), u32> {
     let pause = [0_i64, 1]; // and the slack of timers, 50 us
     let mut done = 0;
     while done < bytes {
@@ -110,7 +123,7 @@ fn advise_in_parts(from: usize, bytes: usize, advice: usize) -> Result<(), u32> 
         }
         let to_border = PART_BYTES - (from + done) % PART_BYTES;
         let part = to_border.min(bytes - done);
-        ask(call::MADVISE, [from + done, part, advice, 0, 0, 0])?;
+        fill(from + done, part)?;
         done += part;
     }
     Ok(())
@@ -151,4 +164,37 @@ pub unsafe extern "C" fn madvise(address: *mut c_void, length: usize, advice: c_
 /// Whether a range is large, and one about which the kernel takes advice.
 fn has_parts(from: usize, bytes: usize) -> bool {
     bytes > PART_BYTES && from.is_multiple_of(PAGE_BYTES) && from.checked_add(bytes).is_some()
+}
+
+/// mlock(2), which fills memory in parts. If a part fails, no part stays locked.
+///
+/// # Safety
+///
+/// As the call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mlock(address: *const c_void, length: usize) -> c_int {
+    let from = address.addr();
+    let lock = |from, bytes| ask(call::MLOCK, [from, bytes, 0, 0, 0, 0]);
+    if !has_parts(from, length) {
+        return by_call(call::MLOCK, [from, length, 0, 0, 0, 0]) as c_int;
+    }
+    match in_parts(from, length, lock) {
+        Ok(()) => 0,
+        Err(errno) => {
+            let _ = ask(call::MUNLOCK, [from, length, 0, 0, 0, 0]);
+            failed(errno as c_int)
+        }
+    }
+}
+
+/// mlockall(2), which locks pages when they are touched and fills nothing: staging is among the
+/// memory that the kernel would fill.
+///
+/// # Safety
+///
+/// As the call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
+    let on_fault = if flags & !MCL_ONFAULT != 0 { flags | MCL_ONFAULT } else { flags };
+    by_call(call::MLOCKALL, [on_fault as usize, 0, 0, 0, 0, 0]) as c_int
 }
