@@ -53,25 +53,26 @@ mod supervisor;
 mod telemetry;
 mod token_bucket;
 
-use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use account::growth::Growth;
+use account::MemoryAccount;
+pub use account::peaks::AtPeak;
+use account::sample::StoreUsage;
+pub use account::timeline::RunSample;
 pub use account::uncounted::{Uncounted, UncountedPeak};
 use address_space::handle::{SharedAddressSpace, SpaceHandle, lock};
-use address_space::{AddressSpace, count_copies, process_size, resident_bytes};
+use address_space::{AddressSpace, resident_bytes};
 use fork::outsiders::Outsider;
-use fork::pss_survey::UsageTotal;
-use monitor::registrar::{Due, ScanQueue};
+use monitor::registrar::ScanQueue;
 use monitor::unmanaged::{AskedLooks, Unmanaged};
 pub use monitor::unmanaged_reason::why_unmanageable;
 use policy::recompress::Density;
+pub use report::RunReport;
 use report::ratio;
-pub use report::{AtPeak, RunReport};
 use sched::priority::AllTurns;
 use sched::raised::RaisedThreads;
 use store::release_queue::ReleaseQueue;
@@ -84,8 +85,6 @@ pub use telemetry::counters::{FaultTimes, FreeTimes, PagerCounts};
 pub use telemetry::metrics::MetricsAddress;
 pub use telemetry::query::{NoAnswer, Survey, find_run, survey};
 pub use telemetry::status::{ProcessStatus, RunStatus};
-pub use telemetry::timeline::RunSample;
-use telemetry::timeline::Timeline;
 
 use crate::messages::log;
 #[cfg(debug_assertions)]
@@ -95,23 +94,11 @@ use uzswap::trace::Recorder;
 use uzswap::zswap::{StoreError, Zswap};
 use uzswap_sys::death_guard::DeathGuard;
 
-/// At most this part of the limit is kept free for growth that no fault reports.
-const UNTOLD_PART: u64 = 8;
-
 /// How long a finding of the evictor holds: some of its rounds.
 const EXPECTED_FOR: Duration = Duration::from_millis(20);
 
 /// How long the evictor counts as without effect: longer than a period of the supervisor's share.
 const VAIN_FOR: Duration = Duration::from_millis(200);
-
-/// Programs may pass the limit by this part of it, page by page, while compressed and unevictable
-/// pages take most of the limit.
-const BEYOND_PART: u64 = 50;
-
-/// How far the reported peak may stay below the true one where processes share pages: this part of
-/// it, and so many bytes.
-const PEAK_PART: u64 = 64;
-const PEAK_BYTES: u64 = 256 << 10;
 
 /// Pages of zeros that take no memory before they are written: a short program needs none of them.
 fn untouched_pages(count: usize) -> Box<[Page]> {
@@ -130,40 +117,9 @@ struct Pager {
     /// Released slots, once for each page.
     released: Arc<ReleaseQueue>,
     spaces: Mutex<Vec<SpaceHandle>>,
-    limit_bytes: u64,
-    /// Bytes in use at the last sample.
-    sampled: AtomicU64,
-    /// The same, if programs shared no page.
-    apart: AtomicU64,
-    /// The last complete PSS survey found usage above the goal.
-    is_surely_over: AtomicBool,
-    /// Held by the thread that samples.
-    sampling: Mutex<Sampling>,
-    /// Bytes by which programs may grow until the next sample, without a fault.
-    untold: AtomicU64,
+    account: MemoryAccount,
     /// Address spaces that the registrars must scan.
     to_scan: ScanQueue,
-    /// Resident anonymous bytes of programs at the last sample.
-    resident: AtomicU64,
-    /// Evictable bytes at the last count; an upper bound if programs share pages.
-    evictable: AtomicU64,
-    /// Bytes given to programs since the last sample, less the bytes that the pool freed for them.
-    charged: AtomicU64,
-    /// Some programs shared pages at the last sample.
-    shares: AtomicBool,
-    /// Bytes that one batch needs on its way out: its objects in the pool, and COW copies of shared
-    /// pages.
-    reserved: AtomicU64,
-    /// Bytes of the pool for each stored page.
-    bytes_for_page: AtomicU64,
-    peak: AtomicU64,
-    resident_peak: AtomicU64,
-    pool_peak: AtomicU64,
-    /// Pages in the store then.
-    stored_at_pool_peak: AtomicU64,
-    metadata_peak: AtomicU64,
-    /// The most that page tables of programs took, in bytes, as the tree was looked at.
-    page_tables_peak: AtomicU64,
     meter: Counters,
     out_of_memory_kills: AtomicU64,
     stop: AtomicBool,
@@ -202,23 +158,10 @@ struct Pager {
     tree_bell: Bell,
     /// Wakes the sampler at the end.
     end: Bell,
-    /// Anonymous bytes of unmanaged processes without those that share pages; and of each process.
-    unmanaged: AtomicU64,
-    unmanaged_each: Mutex<BTreeMap<u32, u64>>,
-    /// Memory that does not count against the limit; resident bytes that are not anonymous.
-    uncounted: Arc<UncountedPeak>,
-    others: AtomicU64,
     /// Threads of other users of the machine kept the processors busy at the last sample.
     is_beside_others: AtomicBool,
-    /// Changes whenever a process joins or leaves a fork group.
-    group_changes: AtomicU64,
     /// Unmanaged processes that share pages with managed ones.
     outsiders: Mutex<Vec<Arc<Outsider>>>,
-    /// Bytes that count as theirs.
-    outside: AtomicU64,
-    /// Bytes in use at the last sample, each shared page once. Far below the limit `sampled` may be
-    /// more.
-    in_use: AtomicU64,
     asked_looks: AskedLooks,
     /// The largest unmanaged process.
     largest_unmanaged: Mutex<Option<Unmanaged>>,
@@ -228,14 +171,6 @@ struct Pager {
     quiet: bool,
     /// That helpers connect to.
     socket: std::path::PathBuf,
-}
-
-/// The state between two samples.
-#[derive(Debug)]
-struct Sampling {
-    growth: Growth,
-    timeline: Timeline,
-    at_peak: AtPeak,
 }
 
 /// Wakes a thread that waits.
@@ -283,212 +218,35 @@ impl Pager {
         spaces.retain(|space| !Arc::ptr_eq(space, gone));
     }
 
-    /// Bytes in use: resident anonymous memory of all programs, the pool, and what is known of
-    /// pages.
-    fn sample(&self) -> u64 {
-        // One at a time, as what was charged until now is taken off when it is counted.
-        let mut sampling = self.sampling();
-        let counted = self.charged.load(Ordering::Relaxed);
-        let (mut resident, mut tables) = (0, self.slots.bytes());
-        let room = self.room_for_copies();
-        let mut due = Due::new(self.untold.load(Ordering::Relaxed));
-        let (mut shares, mut reserved, mut untold, mut sum) = (false, 0, 0, UsageTotal::default());
-        let mut has_lost_helper = false;
-        let mut others = 0;
-        let mut managed = Vec::new();
-        let outside = self.sum_outsiders(&mut sum);
-        shares |= outside > 0;
-        let now = Instant::now();
-        for shared in &self.spaces() {
-            let size = process_size(shared);
-            let lives = size.filter(|size| size.mapped > 0);
-            if let Some(size) = lives {
-                count_copies(shared, size, now);
-            }
-            let mut space = lock(shared);
-            managed.extend(space.pid);
-            space.look_after_forks();
-            has_lost_helper |= space.has_lost_helper(size);
-            let bytes = space.bytes_of(size);
-            resident += bytes;
-            match lives.is_none() && space.files().is_some() {
-                true => sum.add_ended(&mut space, bytes),
-                false => sum.add(&mut space, bytes),
-            }
-            tables += space.bytes();
-            shares |= space.group().is_some();
-            reserved = reserved.max(reclaim::evictor::leaving_bytes(bytes));
-            space.have_forks_told(bytes, room);
-            if let Some(size) = lives {
-                untold += space.grown_untold(size);
-                others += size.others * PAGE_SIZE as u64;
-                due.see(shared, &mut space, size);
-            }
-        }
-        if has_lost_helper && !self.has_lost_helper.swap(true, Ordering::Relaxed) {
-            self.wake_server();
-        }
-        if !shares && resident < self.limit_bytes / policy::oom::LEAST_PART {
-            reserved = 0; // the pool leaves hardly any to run in: that is the programs'
-        }
-        let untold =
-            sampling.growth.see(Instant::now(), untold).min(self.limit_bytes / UNTOLD_PART);
-        self.untold.store(untold, Ordering::Relaxed);
+    /// The memory of the store.
+    fn store_usage(&self) -> StoreUsage {
         let budget = self.zswap.budget();
-        let pool = budget.used_bytes();
-        let kept = self.slots.used().max(1) as u64;
-        self.bytes_for_page.store((pool / kept).min(PAGE_SIZE as u64), Ordering::Relaxed);
-        // The last look at the tree may have met a process before its helper came.
-        self.forget_unmanaged(&managed);
-        let unmanaged = self.unmanaged.load(Ordering::Relaxed);
-        let rest = unmanaged + pool + tables as u64;
-        let mut used = resident + outside + rest;
-        let known = sum.known_bytes() + rest;
-        self.apart.store(used, Ordering::Relaxed);
-        // To register takes a moment, in which programs grow.
-        if used > self.goal_bytes().saturating_sub(self.margin_bytes() * 3) {
-            self.to_scan.add(due);
+        StoreUsage {
+            used: budget.used_bytes(),
+            pool: budget.pool_bytes(),
+            metadata: budget.metadata_bytes(),
+            slots: self.slots.used() as u64,
         }
-        if used > self.goal_bytes() {
-            // Near the goal each shared page counts once.
-            used = sum.bytes() + rest;
+    }
+
+    /// Pages in the pool, without those in the file.
+    fn pages_in_pool(&self, store: &StoreUsage) -> u64 {
+        match self.write_back {
+            None => store.slots.max(1),
+            Some(_) => self.zswap.counters().stored_pages,
         }
-        let outside = sum.outside_bytes();
-        let once = if used > self.goal_bytes() { sum.bytes() } else { sum.known_bytes() };
-        let resident = once.saturating_sub(outside);
-        self.outside.store(outside, Ordering::Relaxed);
-        self.in_use.store(known, Ordering::Relaxed);
-        self.sampled.store(used, Ordering::Relaxed);
-        self.others.store(others, Ordering::Relaxed);
-        self.group_changes.store(sum.changes(), Ordering::Relaxed);
-        self.shares.store(shares, Ordering::Relaxed);
-        self.reserved.store(reserved, Ordering::Relaxed);
-        // Pages that a fault brought during the sample may count twice until the next one.
-        self.charged.fetch_sub(counted, Ordering::Release);
-        self.resident.store(resident, Ordering::Relaxed);
-        if sum.is_certain() {
-            let programs = sum.known_bytes();
-            let resident = programs.saturating_sub(outside);
-            if self.peak.fetch_max(known, Ordering::Relaxed) < known {
-                let pool_bytes = budget.pool_bytes().min(pool);
-                sampling.at_peak = AtPeak {
-                    resident_bytes: resident,
-                    unmanaged_bytes: programs - resident + unmanaged,
-                    pool_bytes,
-                    metadata_bytes: pool - pool_bytes + tables as u64,
-                };
-            }
-            self.resident_peak.fetch_max(resident, Ordering::Relaxed);
-        }
-        let pool_bytes = budget.pool_bytes();
-        if self.pool_peak.fetch_max(pool_bytes, Ordering::Relaxed) < pool_bytes {
-            let stored = match self.write_back {
-                None => kept,
-                Some(_) => self.zswap.counters().stored_pages, // without those in the file
-            };
-            self.stored_at_pool_peak.store(stored, Ordering::Relaxed);
-        }
-        let metadata = budget.metadata_bytes() + tables as u64;
-        self.metadata_peak.fetch_max(metadata, Ordering::Relaxed);
-        sampling.timeline.see(RunSample {
-            ms: self.ms_later(Duration::ZERO),
-            resident_bytes: resident + outside + unmanaged,
-            pool_bytes,
-            metadata_bytes: metadata,
-            stored_pages: self.slots.used() as u64,
-        });
-        used
     }
 
-    /// Adds those without a helper that share pages with others, and what they have; such that have
-    /// ended are none any more.
-    fn sum_outsiders(&self, sum: &mut UsageTotal) -> u64 {
-        let outsiders = self.outsiders();
-        if outsiders.iter().any(|outsider| outsider.resident_bytes().is_none()) {
-            self.drop_outsiders(|outsider| outsider.resident_bytes().is_none());
-        }
-        let resident = outsiders.iter().filter_map(|outsider| {
-            let bytes = outsider.resident_bytes()?;
-            sum.add_outsider(outsider, bytes);
-            Some(bytes)
-        });
-        resident.sum()
-    }
-
-    /// Whether programs would pass what the evictor works down to if they shared nothing: all may
-    /// make shared pages their own.
-    fn may_be_over_apart(&self) -> bool {
-        self.apart.load(Ordering::Relaxed) > self.goal_bytes()
-    }
-
-    /// Whether the supervisor must know each program's part of the shared pages.
-    fn is_survey_due(&self) -> bool {
-        self.shares() && (self.may_be_over_apart() || self.may_pass_peak())
-    }
-
-    /// Whether the upper bound of usage exceeds the known peak of programs that share pages: only a
-    /// survey tells.
-    fn may_pass_peak(&self) -> bool {
-        let peak = self.peak.load(Ordering::Relaxed);
-        self.apart.load(Ordering::Relaxed) > peak + peak / PEAK_PART + PEAK_BYTES
-    }
-
-    /// Nobody else looks how much is used meanwhile.
-    fn sampling(&self) -> MutexGuard<'_, Sampling> {
-        self.sampling.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Counts pages that were given to programs, of which so many were in the store.
+    /// Charges pages that the fault server gave to programs, of which so many were in the store.
     fn charge(&self, pages: usize, stored: usize) {
-        let given_back = stored as u64 * self.bytes_for_page.load(Ordering::Relaxed);
-        let bytes = (pages * PAGE_SIZE) as u64 - given_back;
-        let charged = self.charged.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        let used = self.sampled.load(Ordering::Relaxed) + charged;
-        if used > self.goal_bytes() {
+        if self.account.charge(pages, stored) {
             self.ring();
         }
     }
 
-    /// Bytes that programs have resident and can be evicted.
-    fn evictable_bytes(&self) -> u64 {
-        let resident = self.resident.load(Ordering::Relaxed);
-        self.evictable.load(Ordering::Relaxed).min(resident)
-    }
-
-    /// Whether some programs shared pages at the last sample.
-    fn shares(&self) -> bool {
-        self.shares.load(Ordering::Relaxed)
-    }
-
-    /// Bytes up to which programs may grow before the evictor works.
+    /// Bytes by which programs may grow before the evictor works.
     fn headroom_bytes(&self) -> u64 {
-        let programs = self.resident.load(Ordering::Relaxed) + self.outside.load(Ordering::Relaxed);
-        let used =
-            programs + self.zswap.budget().used_bytes() + self.unmanaged.load(Ordering::Relaxed);
-        self.goal_bytes().saturating_sub(used)
-    }
-
-    /// What the evictor works down to.
-    fn goal_bytes(&self) -> u64 {
-        let kept_free = self.margin_bytes() + self.untold.load(Ordering::Relaxed);
-        self.limit_bytes.saturating_sub(kept_free)
-    }
-
-    /// Headroom for COW copies that no fault reports, in bytes.
-    fn room_for_copies(&self) -> u64 {
-        self.goal_bytes().saturating_sub(self.apart.load(Ordering::Relaxed))
-    }
-
-    /// How many pages a program may have now.
-    fn room_pages(&self) -> usize {
-        let reserved = self.reserved.load(Ordering::Relaxed);
-        let kept_free = reserved.max(self.untold.load(Ordering::Relaxed));
-        self.pages_below(self.limit_bytes.saturating_sub(kept_free))
-    }
-
-    /// How many pages there may be before the limit is passed.
-    fn pages_to_limit(&self) -> usize {
-        self.pages_below(self.limit_bytes)
+        self.account.headroom_bytes(self.zswap.budget().used_bytes())
     }
 
     /// The evictor frees pages.
@@ -517,26 +275,12 @@ impl Pager {
     fn will_have_room(&self) -> bool {
         let now = self.ms_later(Duration::ZERO);
         let is_before = |until: &AtomicU64| now < until.load(Ordering::Relaxed);
-        let beyond = self.limit_bytes + self.limit_bytes / BEYOND_PART;
-        is_before(&self.frees_until) && self.pages_to_limit() == 0
-            || is_before(&self.full_until) && self.pages_below(beyond) == 0
+        is_before(&self.frees_until) && self.account.pages_to_limit() == 0
+            || is_before(&self.full_until) && self.account.is_exhausted()
     }
 
     fn ms_later(&self, time: Duration) -> u64 {
         (self.start.elapsed() + time).as_millis() as u64
-    }
-
-    /// How many pages there may be before so many bytes are in use.
-    fn pages_below(&self, bytes: u64) -> usize {
-        // In this order: what is taken off the one was added to the other before.
-        let charged = self.charged.load(Ordering::Acquire);
-        let used = self.sampled.load(Ordering::Relaxed) + charged;
-        (bytes.saturating_sub(used) / PAGE_SIZE as u64) as usize
-    }
-
-    /// Headroom for the time between two samples: a fiftieth of the limit, 2 MiB at least.
-    fn margin_bytes(&self) -> u64 {
-        (self.limit_bytes / 50).max(2 << 20)
     }
 
     /// Keeps a page; its slot.
@@ -651,7 +395,7 @@ impl Pager {
 
     /// Heat of a page that comes back from this slot.
     fn heat_of_restored(&self, slot: u32) -> u8 {
-        let resident = self.resident.load(Ordering::Relaxed) / PAGE_SIZE as u64;
+        let resident = self.account.figures().resident / PAGE_SIZE as u64;
         policy::clock::heat_of_restored(self.slots.taken_since(slot), resident)
     }
 

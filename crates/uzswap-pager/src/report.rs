@@ -5,10 +5,11 @@ use std::sync::atomic::Ordering;
 use serde::{Deserialize, Serialize};
 
 use super::Pager;
+use crate::account::peaks::AtPeak;
+use crate::account::timeline::RunSample;
 use crate::account::uncounted::Uncounted;
 use crate::store::writeback::WriteBackReport;
 use crate::telemetry::counters::{FaultTimes, FreeTimes, PagerCounts};
-use crate::telemetry::timeline::RunSample;
 use uzswap::page::PAGE_SIZE;
 use uzswap::trace::RecordReport;
 use uzswap::zswap::{Counters, LatencyCounts, LatencyStats};
@@ -74,19 +75,6 @@ pub struct RunReport {
     pub trace: Option<RecordReport>,
 }
 
-/// The parts of all that programs, pool and what is known of pages took at one time, in bytes.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AtPeak {
-    /// Anonymous memory of managed programs.
-    pub resident_bytes: u64,
-    /// Anonymous memory of programs without a helper.
-    pub unmanaged_bytes: u64,
-    /// Host pages of the pool.
-    pub pool_bytes: u64,
-    /// Index, tables, descriptors.
-    pub metadata_bytes: u64,
-}
-
 impl RunReport {
     /// Whether the page tables of programs are worth a word: 1/16 of the limit or more.
     pub fn has_large_page_tables(&self) -> bool {
@@ -103,21 +91,20 @@ impl Pager {
     pub(super) fn report(&self, trace: Option<RecordReport>) -> RunReport {
         let own = [Some(std::process::id()), self.guard_pid()].into_iter().flatten();
         let own_pages: u64 = own.map(|pid| process::private_pages(pid).unwrap_or(0)).sum();
-        let pool_peak_bytes = self.pool_peak.load(Ordering::Relaxed);
+        let peak = self.account.peak();
         let cpu = process::cpu_time();
-        let at_peak = self.sampling().at_peak; // the lock is taken again below
-        let pages_at_pool_peak = self.stored_at_pool_peak.load(Ordering::Relaxed);
+        let (at_peak, timeline) = self.account.begin_sample().into_history();
         let (faults, fault_latencies) = self.meter.times_and_counts();
         RunReport {
-            limit_bytes: self.limit_bytes,
-            peak_bytes: self.peak.load(Ordering::Relaxed),
+            limit_bytes: self.account.limit_bytes(),
+            peak_bytes: peak.total,
             at_peak,
-            resident_peak_bytes: self.resident_peak.load(Ordering::Relaxed),
-            pool_peak_bytes,
-            pages_at_pool_peak,
-            ratio: ratio(pages_at_pool_peak, pool_peak_bytes),
-            metadata_peak_bytes: self.metadata_peak.load(Ordering::Relaxed),
-            page_tables_peak_bytes: self.page_tables_peak.load(Ordering::Relaxed),
+            resident_peak_bytes: peak.resident,
+            pool_peak_bytes: peak.pool,
+            pages_at_pool_peak: peak.stored_pages,
+            ratio: ratio(peak.stored_pages, peak.pool),
+            metadata_peak_bytes: peak.metadata,
+            page_tables_peak_bytes: peak.page_tables,
             counts: self.meter.counts(),
             faults,
             own_bytes: own_pages * PAGE_SIZE as u64,
@@ -128,8 +115,8 @@ impl Pager {
             fault_latencies,
             frees: self.meter.frees(),
             out_of_memory_kills: self.out_of_memory_kills.load(Ordering::Relaxed),
-            uncounted: self.uncounted.get(),
-            timeline: self.sampling().timeline.samples(),
+            uncounted: self.account.uncounted().get(),
+            timeline,
             backing: self.write_back.as_ref().map(|written| written.report(&self.zswap)),
             trace,
         }

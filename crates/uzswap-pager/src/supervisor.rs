@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::account::growth::Growth;
+use crate::account::MemoryAccount;
 use crate::doctor::{self, Finding};
 use crate::fault::{Workers, count_of_workers};
 use crate::messages::{Messages, log};
@@ -32,8 +32,7 @@ use crate::telemetry::counters::Counters;
 use crate::telemetry::metrics::{self, MetricsAddress, MetricsSocket};
 use crate::telemetry::socket_server::Answerer;
 use crate::telemetry::status::{self, Reporter};
-use crate::telemetry::timeline::Timeline;
-use crate::{AtPeak, Bell, Pager, RunReport, Sampling, too_many_files, wake_descriptor};
+use crate::{Bell, Pager, RunReport, too_many_files, wake_descriptor};
 use uzswap::backing::BackingError;
 use uzswap::trace::{Recorder, TraceAbout, TraceError};
 use uzswap::zswap::{BuildError, Zswap, ZswapOptions};
@@ -184,29 +183,8 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
         slots: Slots::default(),
         released: Arc::default(),
         spaces: Mutex::default(),
-        limit_bytes: options.limit_bytes,
-        sampled: AtomicU64::new(0),
-        apart: AtomicU64::new(0),
-        is_surely_over: AtomicBool::new(false),
-        sampling: Mutex::new(Sampling {
-            growth: Growth::new(Instant::now()),
-            timeline: Timeline::new(),
-            at_peak: AtPeak::default(),
-        }),
-        untold: AtomicU64::new(0),
+        account: MemoryAccount::new(options.limit_bytes, Instant::now()),
         to_scan: ScanQueue::default(),
-        resident: AtomicU64::new(0),
-        evictable: AtomicU64::new(0),
-        charged: AtomicU64::new(0),
-        shares: AtomicBool::new(false),
-        reserved: AtomicU64::new(0),
-        bytes_for_page: AtomicU64::new(0),
-        peak: AtomicU64::new(0),
-        resident_peak: AtomicU64::new(0),
-        pool_peak: AtomicU64::new(0),
-        stored_at_pool_peak: AtomicU64::new(0),
-        metadata_peak: AtomicU64::new(0),
-        page_tables_peak: AtomicU64::new(0),
         meter: Counters::new(),
         out_of_memory_kills: AtomicU64::new(0),
         stop: AtomicBool::new(false),
@@ -228,15 +206,8 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
         survey_bell: Bell::default(),
         tree_bell: Bell::default(),
         end: Bell::default(),
-        unmanaged: AtomicU64::new(0),
-        unmanaged_each: Mutex::default(),
-        uncounted: Arc::default(),
-        others: AtomicU64::new(0),
         is_beside_others: AtomicBool::new(false),
-        group_changes: AtomicU64::new(0),
         outsiders: Mutex::default(),
-        outside: AtomicU64::new(0),
-        in_use: AtomicU64::new(0),
         asked_looks: AskedLooks::default(),
         largest_unmanaged: Mutex::default(),
         guard: OnceLock::new(),

@@ -30,7 +30,7 @@ const LEAVING_BYTES: i64 = (BATCH_PAGES * PAGE_SIZE) as i64;
 pub(crate) struct Growth {
     since: Instant,
     /// Unobserved growth in this window, in bytes.
-    untold: i64,
+    unobserved: i64,
     /// Negative growth of the last window: an eviction seen before it was noted.
     debt: i64,
     bytes_per_second: f64,
@@ -38,22 +38,22 @@ pub(crate) struct Growth {
 
 impl Growth {
     pub(crate) fn new(now: Instant) -> Growth {
-        Growth { since: now, untold: 0, debt: 0, bytes_per_second: 0.0 }
+        Growth { since: now, unobserved: 0, debt: 0, bytes_per_second: 0.0 }
     }
 
     /// Takes the unobserved growth since the last sample, in bytes; negative if programs freed
     /// memory, or an eviction was not noted yet. Returns the bytes by which programs may grow
     /// until the next sample.
-    pub(crate) fn see(&mut self, now: Instant, untold: i64) -> u64 {
-        self.untold += untold;
+    pub(crate) fn see(&mut self, now: Instant, unobserved: i64) -> u64 {
+        self.unobserved += unobserved;
         let time = now.duration_since(self.since);
         if time >= WINDOW {
-            let bytes = (self.untold + self.debt - UNSURE_BYTES).max(0);
+            let bytes = (self.unobserved + self.debt - UNSURE_BYTES).max(0);
             let halvings = time.as_secs_f64() / HALVED_AFTER.as_secs_f64();
             let expected = self.bytes_per_second * (-halvings).exp2();
             self.bytes_per_second = expected.max(bytes as f64 / time.as_secs_f64());
-            self.debt = self.untold.clamp(-LEAVING_BYTES, 0);
-            (self.since, self.untold) = (now, 0);
+            self.debt = self.unobserved.clamp(-LEAVING_BYTES, 0);
+            (self.since, self.unobserved) = (now, 0);
         }
         (self.bytes_per_second * AHEAD.as_secs_f64()) as u64
     }
@@ -67,11 +67,11 @@ mod tests {
 
     /// The headroom after samples at these times (ms) with this growth (bytes), to a tenth of a
     /// MiB.
-    fn seen<const N: usize>(looks: [(u64, i64); N]) -> [f64; N] {
+    fn seen<const N: usize>(samples: [(u64, i64); N]) -> [f64; N] {
         let start = Instant::now();
         let mut growth = Growth::new(start);
-        looks.map(|(ms, untold)| {
-            let bytes = growth.see(start + Duration::from_millis(ms), untold);
+        samples.map(|(ms, unobserved)| {
+            let bytes = growth.see(start + Duration::from_millis(ms), unobserved);
             (bytes as f64 / MIB as f64 * 10.0).round() / 10.0
         })
     }
@@ -97,7 +97,7 @@ mod tests {
     fn a_moment_is_no_window() {
         let start = Instant::now();
         let mut growth = Growth::new(start);
-        let mut see = |us, untold| growth.see(start + Duration::from_micros(us), untold);
+        let mut see = |us, unobserved| growth.see(start + Duration::from_micros(us), unobserved);
         assert_eq!([see(10, MIB), see(900, MIB), see(999, MIB)], [0; 3]);
         assert!(see(1000, 0) > 0);
     }

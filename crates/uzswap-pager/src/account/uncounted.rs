@@ -46,8 +46,8 @@ pub struct UncountedPeak {
 }
 
 impl UncountedPeak {
-    /// Sees that so many bytes are mapped which are not anonymous: whether a survey is due.
-    pub(crate) fn is_due(&self, mapped: u64) -> bool {
+    /// Notes the bytes mapped that are not anonymous; whether a survey is due.
+    pub(super) fn take_growth(&self, mapped: u64) -> bool {
         let before = self.mapped.load(Ordering::Relaxed);
         let is_due = mapped >= before + before / GROWN_PART + GROWN_BYTES;
         if is_due {
@@ -114,9 +114,9 @@ mod tests {
     #[test]
     fn a_survey_is_due_when_much_more_is_mapped() {
         let peak = UncountedPeak::default();
-        assert!(!peak.is_due(GROWN_BYTES - 1) && peak.is_due(GROWN_BYTES));
-        assert!(!peak.is_due(GROWN_BYTES) && !peak.is_due(0), "each new step once");
+        assert!(!peak.take_growth(GROWN_BYTES - 1) && peak.take_growth(GROWN_BYTES));
+        assert!(!peak.take_growth(GROWN_BYTES) && !peak.take_growth(0), "each new step once");
         let step = GROWN_BYTES + GROWN_BYTES / GROWN_PART;
-        assert!(!peak.is_due(GROWN_BYTES + step - 1) && peak.is_due(GROWN_BYTES + step));
+        assert!(!peak.take_growth(GROWN_BYTES + step - 1) && peak.take_growth(GROWN_BYTES + step));
     }
 }

@@ -152,7 +152,7 @@ impl FaultServer {
         child.joins(outsider.group(), resident);
         child.count_copies_from_fork(resident);
         child.protect_all(resident, outsider.stacks());
-        let could_exceed = child.protects && resident > self.pager.room_for_copies();
+        let could_exceed = child.protects && resident > self.pager.account.headroom_for_copies();
         drop(child);
         self.protects = true;
         could_exceed
@@ -165,7 +165,7 @@ impl FaultServer {
         let child = Arc::clone(&self.spaces[&id]);
         let stacks = parent.stacks();
         let resident = self.share(&mut parent, &mut lock(&child), None, stacks);
-        let could_exceed = parent.protects && resident > self.pager.room_for_copies();
+        let could_exceed = parent.protects && resident > self.pager.account.headroom_for_copies();
         if could_exceed {
             let _ = parent.register_shared();
         }
@@ -204,7 +204,7 @@ impl FaultServer {
     /// Answers the report of a fork, so that the program goes on.
     pub(super) fn prepare_announced_fork(&mut self, space: &mut AddressSpace, address: u64) {
         let page = address / PAGE * PAGE..(address / PAGE + 1) * PAGE;
-        let room = self.pager.room_for_copies();
+        let room = self.pager.account.headroom_for_copies();
         let is_unregistered = space.registered == RangeSet::default();
         let may_be_untold = is_unregistered && space.allow_fork(self.unknown_children(space), room);
         let is_let = space.let_fork(page.clone());

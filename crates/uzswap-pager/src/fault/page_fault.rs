@@ -109,8 +109,8 @@ impl FaultServer {
             let waits_on = !may_wait && may_wait_on && self.pager.will_have_room();
             fault.waits_on |= waits_on;
             let by = if may_wait || waits_on { Requester::Program } else { Requester::Waiting };
-            let is_in_vain =
-                fault.waits_on || by == Requester::Waiting && self.pager.room_pages() == 0;
+            let is_in_vain = fault.waits_on
+                || by == Requester::Waiting && self.pager.account.headroom_pages() == 0;
             let served = self.serve(&mut space, &fault, by);
             drop(space);
             if served == Resolution::Done && (fault.found_no_room || is_in_vain) {
@@ -143,7 +143,7 @@ impl FaultServer {
         let place = space.table.get(page).place;
         // Nothing leaves that is about to fork, and it has all that is protected already.
         let may_wait = access != Access::FirstWrite || !space.is_about_to_fork();
-        let room = self.pager.room_pages();
+        let room = self.pager.account.headroom_pages();
         if by == Requester::Program && may_wait && room == 0 {
             return Resolution::NoRoom;
         }
@@ -179,7 +179,7 @@ impl FaultServer {
         }
         // The compressed form of a page may take as much as the page: without headroom fill one
         // page.
-        let most = self.pager.pages_to_limit().clamp(1, FRESH_MAX);
+        let most = self.pager.account.pages_to_limit().clamp(1, FRESH_MAX);
         let AddressSpace { fresh, table, .. } = space;
         let window = fresh.window(page, most, |page| table.get(page) != UNKNOWN);
         let window = space.not_commanded(page, window);
@@ -197,7 +197,7 @@ impl FaultServer {
     fn serve_kept(&mut self, space: &mut AddressSpace, fault: &Waiting) -> Option<Range<u64>> {
         let page = fault.page();
         let window = fault.window.clone().unwrap_or_else(|| {
-            let most = self.pager.pages_to_limit().clamp(1, RESTORED_MAX);
+            let most = self.pager.account.pages_to_limit().clamp(1, RESTORED_MAX);
             space.streams.window(page, most)
         });
         let wanted = run_around(space, page, window.clone(), |place| place != Place::Program);

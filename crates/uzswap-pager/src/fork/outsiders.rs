@@ -9,13 +9,12 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use crate::address_space::Part;
 use crate::fork_group::{ForkGroup, Member};
 use crate::program::peer::Peer;
-use crate::program::procfs::thread_and_program_of;
-use crate::program::procfs::{ProcessFiles, size_of};
+use crate::program::procfs::ProcessFiles;
 use crate::range_set::RangeSet;
 use crate::{PAGE_SIZE, Pager, SpaceHandle, lock};
 use uzswap_sys::process;
@@ -196,7 +195,7 @@ impl Pager {
             return;
         }
         outsiders.push(Arc::new(opened));
-        self.forget_unmanaged(&[pid]); // it counts by itself from now on
+        self.account.unmanaged().forget(&[pid]); // it counts by itself from now on
     }
 
     /// A process without a helper was found. If it was forked by a managed one of which nothing is
@@ -228,39 +227,11 @@ impl Pager {
     pub(crate) fn see_unmanaged(&self, mut each: BTreeMap<u32, u64>) {
         let outsiders = self.outsiders.lock().unwrap_or_else(PoisonError::into_inner);
         outsiders.iter().for_each(|outsider| _ = each.remove(&outsider.pid()));
-        let mut unmanaged = self.unmanaged_each();
-        let bytes: u64 = each.values().sum();
-        let is_growing = bytes > self.unmanaged.swap(bytes, Ordering::Relaxed);
-        *unmanaged = each;
-        drop(unmanaged);
+        let is_growing = self.account.unmanaged().replace(each);
+        drop(outsiders);
         if is_growing && self.headroom_bytes() == 0 {
             self.ring();
         }
-    }
-
-    /// The bytes of some processes count no more as unmanaged.
-    pub(crate) fn forget_unmanaged(&self, pids: &[u32]) {
-        if self.unmanaged.load(Ordering::Relaxed) == 0 {
-            return;
-        }
-        let mut unmanaged = self.unmanaged_each();
-        pids.iter().for_each(|pid| _ = unmanaged.remove(pid));
-        self.unmanaged.store(unmanaged.values().sum(), Ordering::Relaxed);
-    }
-
-    /// Takes off what they have freed since they were found; returns the bytes.
-    pub(crate) fn recount_unmanaged(&self) -> u64 {
-        let mut unmanaged = self.unmanaged_each();
-        let freed = take_off_freed(&mut unmanaged, |pid| {
-            let (thread, _) = thread_and_program_of(pid)?;
-            Some(size_of(thread)?.anonymous * PAGE)
-        });
-        self.unmanaged.store(unmanaged.values().sum(), Ordering::Relaxed);
-        freed
-    }
-
-    pub(crate) fn unmanaged_each(&self) -> MutexGuard<'_, BTreeMap<u32, u64>> {
-        self.unmanaged_each.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Outsiders that have ended, or run another program by now, are none any more: what they
@@ -303,34 +274,9 @@ pub(crate) fn bequeath(rest: &[&SpaceHandle], lent_bytes: u64) {
     }
 }
 
-/// Lowers what counts of each process to what it has now, which is none once it has ended; returns
-/// the bytes that are freed.
-fn take_off_freed(each: &mut BTreeMap<u32, u64>, now: impl Fn(u32) -> Option<u64>) -> u64 {
-    let mut freed = 0;
-    for (pid, bytes) in each {
-        let left = now(*pid).unwrap_or(0).min(*bytes);
-        freed += *bytes - left;
-        *bytes = left;
-    }
-    freed
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn bytes_of_a_process_that_has_ended_or_shrunk_are_taken_off() {
-        let now = |pid| match pid {
-            1 => Some(70), // has grown: the next look counts that
-            2 => Some(30),
-            _ => None,
-        };
-        let mut each = BTreeMap::from([(1, 60), (2, 50), (3, 40)]);
-        assert_eq!(take_off_freed(&mut each, now), 60);
-        assert_eq!(each, BTreeMap::from([(1, 60), (2, 30), (3, 0)]));
-        assert_eq!(take_off_freed(&mut each, now), 0);
-    }
 
     #[test]
     fn a_line_of_one_program_ends_at_another_program() {

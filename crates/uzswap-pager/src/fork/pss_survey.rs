@@ -12,6 +12,8 @@ use std::sync::atomic::Ordering;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use crate::account::Figures;
+use crate::account::sample::SharedOnce;
 use crate::address_space::{AddressSpace, Part, Told};
 use crate::fork::outsiders::Outsider;
 use crate::fork_group::ForkGroup;
@@ -124,30 +126,36 @@ impl UsageTotal {
         sums.together += counted;
     }
 
-    /// Bytes that count for unmanaged processes.
-    pub(crate) fn outside_bytes(&self) -> u64 {
-        self.outside
+    /// The usage, each shared page once.
+    pub(crate) fn once(&self) -> SharedOnce {
+        SharedOnce {
+            most: self.bytes(),
+            known: self.known_bytes(),
+            outside: self.outside,
+            group_changes: self.changes(),
+            is_certain: self.is_certain(), // after the bytes
+        }
     }
 
     /// A lower bound of the usage, in bytes.
-    pub(crate) fn known_bytes(&self) -> u64 {
+    fn known_bytes(&self) -> u64 {
         self.bytes().saturating_sub(self.doubtful)
     }
 
     /// A number that changes when a process joins or leaves a group.
-    pub(crate) fn changes(&self) -> u64 {
+    fn changes(&self) -> u64 {
         let of_group = |of: &OfGroup| u64::from(of.group.members()) + 2 * u64::from(of.left);
         self.groups.values().map(of_group).sum()
     }
 
     /// Whether no member has ended during the sum: its shared pages may have been added twice, as
     /// its own and as its heir's.
-    pub(crate) fn is_certain(&self) -> bool {
+    fn is_certain(&self) -> bool {
         self.groups.values().all(|of| of.left == of.group.left())
     }
 
     /// In bytes.
-    pub(crate) fn bytes(&self) -> u64 {
+    fn bytes(&self) -> u64 {
         let parted = |group: &ForkGroup| group.parted_since() * PAGE_SIZE as u64;
         let of_group = |of: &OfGroup| (of.together + parted(&of.group)).min(of.apart);
         self.alone + self.groups.values().map(of_group).sum::<u64>()
@@ -272,7 +280,7 @@ pub(crate) fn start(pager: &Arc<Pager>) -> io::Result<JoinHandle<()>> {
         process::prefer_this_thread();
         let mut survey = PssSurvey::new();
         while !pager.stop.load(Ordering::Relaxed) {
-            match pager.is_survey_due() {
+            match pager.account.is_survey_due() {
                 true => survey.go_on(&pager),
                 false => survey.rest(&pager),
             }
@@ -302,7 +310,7 @@ struct PssSurvey {
     peak: u64,
     /// The length of a rest far below the limit.
     rest: Duration,
-    /// [`UsageTotal::changes`] at the last look.
+    /// [`UsageTotal::changes`] at the last sample.
     changes: u64,
 }
 
@@ -327,18 +335,19 @@ impl PssSurvey {
     /// Continues the survey, or begins one if the last is old. Far below the limit a survey serves
     /// the reported peak.
     fn go_on(&mut self, pager: &Pager) {
-        let used = pager.sampled.load(Ordering::Relaxed);
-        let near = pager.goal_bytes().saturating_sub(pager.margin_bytes());
-        let urgency = self.urgency(used, near, pager.limit_bytes);
+        let account = &pager.account;
+        let Figures { used, limit, .. } = account.figures();
+        let near = account.goal_bytes().saturating_sub(account.margin_bytes());
+        let urgency = self.urgency(used, near, limit);
         let now = Instant::now();
         let earned = (now - self.looked) / urgency.times();
         self.left = (self.left + nanoseconds(earned)).min(nanoseconds(SOON));
         self.looked = now;
-        let changes = pager.group_changes.load(Ordering::Relaxed);
+        let changes = account.group_changes();
         if std::mem::replace(&mut self.changes, changes) != changes {
             self.rest = REST_MIN;
         }
-        if !pager.may_be_over_apart() && self.is_resting() {
+        if !account.may_be_over_apart() && self.is_resting() {
             return;
         }
         let is_urgent = self.begin(&pager.spaces(), &pager.outsiders(), urgency);
@@ -362,8 +371,8 @@ impl PssSurvey {
             self.end(pager);
             let used = pager.sample();
             self.note_corrected(seemed.saturating_sub(used));
-            pager.is_surely_over.store(used > pager.goal_bytes(), Ordering::Relaxed);
-            self.rest_after(pager.peak.load(Ordering::Relaxed));
+            account.note_surveyed(Some(used));
+            self.rest_after(account.peak().total);
         }
     }
 
@@ -401,7 +410,7 @@ impl PssSurvey {
         self.to_ask.clear();
         self.answers.clear();
         self.groups.clear();
-        pager.is_surely_over.store(false, Ordering::Relaxed);
+        pager.account.note_surveyed(None);
     }
 
     /// Begins a survey if none runs, and the last is old or a part is unsure; whether one is.
@@ -448,7 +457,7 @@ impl PssSurvey {
     /// count now and then.
     fn end(&mut self, pager: &Pager) {
         // The sampler sees all answers or none.
-        let _no_look = pager.sampling();
+        let _no_sample = pager.account.begin_sample();
         self.settle(&pager.spaces());
     }
 

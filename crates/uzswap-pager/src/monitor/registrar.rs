@@ -6,7 +6,6 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -31,8 +30,8 @@ const AT_ONCE: Duration = Duration::from_millis(5);
 /// From this expectation on, in bytes, programs count as growing.
 const GROWING_BYTES: u64 = 1 << 20;
 
-fn part(untold_bytes: u64) -> u32 {
-    if untold_bytes >= GROWING_BYTES { PART_WHILE_GROWING } else { PART_ELSE }
+fn part(unobserved_bytes: u64) -> u32 {
+    if unobserved_bytes >= GROWING_BYTES { PART_WHILE_GROWING } else { PART_ELSE }
 }
 
 /// Address spaces to scan, in turn.
@@ -112,8 +111,8 @@ pub(crate) struct Due {
 
 impl Due {
     /// An empty list, while so many bytes of unobserved growth are expected.
-    pub(crate) fn new(untold_bytes: u64) -> Due {
-        Due { part: part(untold_bytes), grown: Vec::new(), longest: None }
+    pub(crate) fn new(unobserved_bytes: u64) -> Due {
+        Due { part: part(unobserved_bytes), grown: Vec::new(), longest: None }
     }
 
     /// One, which has this size.
@@ -141,7 +140,7 @@ pub(crate) fn start(pager: &Arc<Pager>) -> io::Result<Vec<JoinHandle<()>>> {
             let _ = register(&space);
             let took = process::thread_time() - before;
             lock(&space).looks.end(took);
-            pager.to_scan.looked(took, part(pager.untold.load(Ordering::Relaxed)));
+            pager.to_scan.looked(took, part(pager.account.unobserved_bytes()));
         }
     };
     let start = |_| {

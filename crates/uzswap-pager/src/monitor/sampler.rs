@@ -92,12 +92,12 @@ impl Sampler {
             let used = self.pager.sample();
             // Not by the clock: on a busy machine a look waits, and programs grow meanwhile.
             let looked = process::thread_time().saturating_sub(since);
-            let goal = self.pager.goal_bytes();
+            let goal = self.pager.account.goal_bytes();
             if used > goal || self.note_released() {
                 self.pager.ring();
             }
             self.keep_others()?;
-            let is_survey_due = self.pager.is_survey_due();
+            let is_survey_due = self.pager.account.is_survey_due();
             if std::mem::replace(&mut self.was_survey_due, is_survey_due) || is_survey_due {
                 self.pager.survey_bell.ring();
             }
@@ -170,10 +170,10 @@ impl Sampler {
             self.registrars = self.beside_others(|sampler| registrar::start(&sampler.pager))?;
             self.workers = self.beside_others(|sampler| sampler.server.start_others());
         }
-        if self.survey.is_none() && self.pager.is_survey_due() {
+        if self.survey.is_none() && self.pager.account.is_survey_due() {
             self.survey = Some(self.beside_others(|sampler| pss_survey::start(&sampler.pager))?);
         }
-        let is_grown = self.pager.uncounted.is_due(self.pager.others.load(Ordering::Relaxed));
+        let is_grown = self.pager.account.take_growth_of_uncounted();
         match &self.tree {
             Some(_) if is_grown => self.pager.tree_bell.ring(),
             None if is_grown || self.start.elapsed() >= self.tree_after() => {

@@ -212,7 +212,7 @@ impl Tree {
                 let has_newcomers = self.look(depth);
                 self.pager.asked_looks.done.store(asked, Release);
                 let took = process::thread_time().saturating_sub(began);
-                let follows = self.pager.unmanaged.load(Relaxed) > 0;
+                let follows = self.pager.account.unmanaged().bytes() > 0;
                 let part = if follows { LOOK_PART } else { FOLLOW_PART };
                 due.looked(depth, has_newcomers, took, part, self.pager.headroom_bytes());
             }
@@ -235,7 +235,7 @@ impl Tree {
                 "for {} s programs have waited for pages {times} times as long as they ran; they \
                  would run faster with a --limit above {:.1} MiB",
                 thrashing::WINDOW.as_secs(),
-                mib(self.pager.limit_bytes),
+                mib(self.pager.account.limit_bytes()),
             ));
         }
     }
@@ -256,7 +256,7 @@ impl Tree {
         let (mut found, mut outside) = (Vec::new(), Vec::new());
         let processes = processes(&self.pager);
         if depth != Depth::Follow {
-            self.pager.page_tables_peak.fetch_max(page_table_bytes(&self.pager), Relaxed);
+            self.pager.account.note_page_tables(page_table_bytes(&self.pager));
             self.look_at_load(&processes);
         }
         for pid in processes {
@@ -392,12 +392,12 @@ fn start_of(pid: u32) -> Option<u64> {
 /// but for a rest. Nobody waits for its end, as the kernel may walk for seconds. So the thread
 /// keeps nothing of the run alive that has an end of its own, as the file of the backing.
 fn start_surveys(pager: &Arc<Pager>) -> io::Result<JoinHandle<()>> {
-    let uncounted = Arc::clone(&pager.uncounted);
+    let uncounted = Arc::clone(pager.account.uncounted());
     let pager = Arc::downgrade(pager);
     let threads = move || -> Option<Vec<u32>> {
         let pager = pager.upgrade().filter(|pager| !pager.stop.load(Relaxed))?;
         let managed = helpers(&pager).map(|(_, thread)| thread);
-        Some(managed.chain(pager.unmanaged_each().keys().copied()).collect())
+        Some(managed.chain(pager.account.unmanaged().pids()).collect())
     };
     let survey = move || {
         while let Some(threads) = threads() {

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
+use crate::account::Figures;
 use crate::messages::log;
 use crate::monitor::unmanaged;
 use crate::policy::oom;
 use crate::program::peer::Peer;
-use crate::program::procfs::locked_bytes;
+use crate::program::procfs::{locked_bytes, size_of, thread_and_program_of};
 use crate::{PAGE_SIZE, Pager, lock, mib, report};
 
 /// A program that may be ended, and one of its threads that has its memory.
@@ -23,10 +24,11 @@ impl Pager {
     /// Ends the largest program. The supervisor ends none where an unmanaged program has freed
     /// enough since it was found, as by its own end. Its children count.
     pub(crate) fn end_largest(&self, why: &str) {
-        let room = oom::none_bytes(self.limit_bytes);
+        let limit = self.account.limit_bytes();
+        let room = oom::none_bytes(limit);
         if self.recount_unmanaged() >= room {
             self.look_at_tree();
-            if self.sample() <= self.limit_bytes - room {
+            if self.sample() <= limit - room {
                 return;
             }
         }
@@ -56,7 +58,15 @@ impl Pager {
     }
 
     fn are_unmanaged_over(&self) -> bool {
-        self.unmanaged.load(Ordering::Relaxed) > self.limit_bytes
+        self.account.unmanaged().bytes() > self.account.limit_bytes()
+    }
+
+    /// Takes off what unmanaged programs have freed since they were found; returns the bytes.
+    fn recount_unmanaged(&self) -> u64 {
+        self.account.unmanaged().take_off_freed(|pid| {
+            let (thread, _) = thread_and_program_of(pid)?;
+            Some(size_of(thread)?.anonymous * PAGE_SIZE as u64)
+        })
     }
 
     fn largest_managed(&self) -> Option<Candidate> {
@@ -80,16 +90,14 @@ impl Pager {
 
     /// Ends a program with a message.
     fn end_for_memory(&self, Candidate { peer, thread, .. }: Candidate, why: &str) {
-        let used = self.sampled.load(Ordering::Relaxed);
-        let resident = self.resident.load(Ordering::Relaxed);
+        let Figures { limit, used, resident, unmanaged, evictable, .. } = self.account.figures();
         let pool = self.zswap.budget().used_bytes();
-        let unmanaged =
-            self.unmanaged.load(Ordering::Relaxed) + self.outside.load(Ordering::Relaxed);
-        let uncounted = self.uncounted.get().text(|bytes| format!("{:.1} MiB", mib(bytes)));
+        let uncounted =
+            self.account.uncounted().get().text(|bytes| format!("{:.1} MiB", mib(bytes)));
         let uncounted = uncounted.map_or(String::new(), |text| format!("; not counted: {text}"));
         let tables = unmanaged::page_table_bytes(self);
-        self.page_tables_peak.fetch_max(tables, Ordering::Relaxed);
-        let beside = match report::are_page_tables_large(tables, self.limit_bytes) {
+        self.account.note_page_tables(tables);
+        let beside = match report::are_page_tables_large(tables, limit) {
             true => format!(
                 " The kernel's page tables of the programs are {:.1} MiB, beside the limit: the \
                  programs touch few pages of each 2 MiB.",
@@ -109,18 +117,18 @@ impl Pager {
              be evicted{locked}, {3:.1} pool, {4:.1} metadata, {5:.1} unmanaged \
              programs{uncounted}), and {why}; process {6} was ended. Use a larger \
              --limit{file}.{beside}",
-            mib(self.limit_bytes),
+            mib(limit),
             (mib(used) * 10.0).ceil() / 10.0, // more than the limit, by however little
             mib(resident),
             mib(pool),
             mib(used.saturating_sub(resident + pool + unmanaged)),
             mib(unmanaged),
             peer.pid(),
-            mib(resident.saturating_sub(self.evictable_bytes())),
+            mib(resident.saturating_sub(evictable)),
         ));
         self.out_of_memory_kills.fetch_add(1, Ordering::Relaxed);
         unmanaged::end_with_memory(self, &peer, thread);
         // Until the next look at the tree, no other program must end for the same bytes.
-        self.forget_unmanaged(&[peer.pid()]);
+        self.account.unmanaged().forget(&[peer.pid()]);
     }
 }

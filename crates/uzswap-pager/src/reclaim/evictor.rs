@@ -17,10 +17,12 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::account::Figures;
 use crate::address_space::{AddressSpace, Batch, Moved, Way, leave_words_of_threads};
 use crate::fork::outsiders::without_pages_of;
 use crate::fork_group::ForkGroup;
 use crate::page_table::{BATCH_PAGES, Place};
+use crate::policy::batch::{PAGES_MIN, batches};
 use crate::policy::oom::{OomDetector, Outlook, Seen};
 use crate::program::helper::{Heard, Helper, Patience};
 use crate::reclaim::evictable::Evictable;
@@ -28,18 +30,6 @@ use crate::{NotStored, Pager, SpaceHandle, lock, untouched_pages};
 use uzswap::page::{PAGE_SIZE, Page};
 use uzswap_sys::death_guard::{DeathGuard, MappedFile};
 use uzswap_sys::process_memory::ProcessMemory;
-
-/// Pages that the helper moves at once, and their part of the resident pages. A thread that faults
-/// meanwhile waits for the whole batch; larger batches make fewer of these moments.
-const LEAVE_MIN: usize = 128;
-const LEAVE_MAX: usize = BATCH_PAGES;
-const LEAVE_PART: usize = 80;
-
-/// Staged batches of an address space before the oldest is stored, and about their part of its
-/// resident pages.
-const BATCHES_STAGED_MIN: usize = 2;
-const BATCHES_STAGED_MAX: usize = 4;
-const ASIDE_PART: usize = 32;
 
 /// After so many rounds without a freed page a process is ended: some 3 s.
 const ROUNDS_IN_VAIN: u32 = 2000;
@@ -119,7 +109,7 @@ impl Evictor {
         let _raised = pager.raised.raise_this();
         while !self.pager.stop.load(Ordering::Relaxed) {
             self.pager.free_released();
-            if self.pager.sample() <= self.pager.goal_bytes() {
+            if self.pager.sample() <= self.pager.account.goal_bytes() {
                 self.note_freed();
                 self.pressure.reset();
                 self.pager.wait();
@@ -160,7 +150,7 @@ impl Evictor {
                 true => self.held_up += 1,
                 false => self.in_vain += 1,
             }
-            if self.try_all_in_vain() && self.pager.sample() > self.pager.limit_bytes {
+            if self.try_all_in_vain() && self.pager.sample() > self.pager.account.limit_bytes() {
                 self.note_freed();
                 self.pager.end_largest(match self.has_no_memory() {
                     true => {
@@ -202,7 +192,7 @@ impl Evictor {
     /// Recompresses some stored pages if the pool is large enough for the second compressor.
     fn recompress(&self) {
         let Pager { density: Some(density), zswap, slots, .. } = &*self.pager else { return };
-        density.look(zswap.budget().used_bytes(), slots.used(), self.pager.limit_bytes);
+        density.look(zswap.budget().used_bytes(), slots.used(), self.pager.account.limit_bytes());
         density.recompress_some(zswap, slots.count());
     }
 
@@ -229,11 +219,12 @@ impl Evictor {
 
     fn seen(&mut self) -> Seen {
         let evictable = self.evictable.bytes(Instant::now(), &self.pager.spaces());
-        self.pager.evictable.store(evictable, Ordering::Relaxed);
+        self.pager.account.note_evictable(evictable);
+        let Figures { limit, used, evictable, .. } = self.pager.account.figures();
         Seen {
-            limit_bytes: self.pager.limit_bytes,
-            used_bytes: self.pager.sampled.load(Ordering::Relaxed),
-            leaving_bytes: self.pager.evictable_bytes(),
+            limit_bytes: limit,
+            used_bytes: used,
+            leaving_bytes: evictable,
             faults: self.pager.meter.faults(),
         }
     }
@@ -272,9 +263,8 @@ impl Evictor {
         spaces: &[(u64, u64, SpaceHandle)],
         spares_common: bool,
     ) -> usize {
-        let above =
-            self.pager.sampled.load(Ordering::Relaxed).saturating_sub(self.pager.goal_bytes());
-        let wanted = ((above / PAGE_SIZE as u64) as usize).clamp(1, LEAVE_MIN);
+        let excess = self.pager.account.excess_bytes();
+        let wanted = ((excess / PAGE_SIZE as u64) as usize).clamp(1, PAGES_MIN);
         let mut is_any_late = false;
         let mut freed = 0;
         for (_, resident, space) in spaces {
@@ -404,7 +394,7 @@ impl Evictor {
     fn may_leave_many(&self, space: &SpaceHandle) -> bool {
         let is_known = |group: &ForkGroup| group.members() <= FEW || group.is_counted();
         lock(space).group().is_none_or(is_known)
-            || self.pager.is_surely_over.load(Ordering::Relaxed)
+            || self.pager.account.is_surely_over()
             || self.in_vain >= UNKNOWN_ROUNDS
     }
 
@@ -625,17 +615,4 @@ struct Emptied {
     untouched: Vec<u32>,
     /// How many others were filled so.
     slots_ahead: usize,
-}
-
-/// Pages that leave a space at once that has so many bytes resident, in bytes.
-pub(crate) fn leaving_bytes(resident_bytes: u64) -> u64 {
-    (batches(resident_bytes).0 * PAGE_SIZE) as u64
-}
-
-/// Of a space with so many resident bytes: pages a batch, and staged batches before the oldest is
-/// stored.
-fn batches(resident_bytes: u64) -> (usize, usize) {
-    let resident = (resident_bytes / PAGE_SIZE as u64) as usize;
-    let leave = (resident / LEAVE_PART).clamp(LEAVE_MIN, LEAVE_MAX);
-    (leave, (resident / ASIDE_PART).div_ceil(leave).clamp(BATCHES_STAGED_MIN, BATCHES_STAGED_MAX))
 }

@@ -5,4 +5,3 @@ pub(crate) mod metrics;
 pub(crate) mod query;
 pub(crate) mod socket_server;
 pub(crate) mod status;
-pub(crate) mod timeline;

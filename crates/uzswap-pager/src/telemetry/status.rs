@@ -11,7 +11,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use rustix::fs::Mode;
@@ -134,18 +133,18 @@ impl Reporter {
         let (pool_bytes, stored_pages) = (counters.pool_total_size, counters.stored_pages);
         let of_store = pager.zswap.budget().used_bytes().saturating_sub(pool_bytes);
         let (faults, fault_times) = pager.meter.times_and_counts();
-        let get = |bytes: &std::sync::atomic::AtomicU64| bytes.load(Ordering::Relaxed);
+        let figures = pager.account.figures();
         RunStatus {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             command: self.command.clone(),
             elapsed_s: self.start.elapsed().as_secs_f64(),
             metrics: self.metrics.clone(),
-            limit_bytes: pager.limit_bytes,
-            used_bytes: get(&pager.in_use),
-            peak_bytes: get(&pager.peak),
-            resident_bytes: get(&pager.resident),
-            unmanaged_bytes: get(&pager.unmanaged) + get(&pager.outside),
+            limit_bytes: figures.limit,
+            used_bytes: figures.known,
+            peak_bytes: pager.account.peak().total,
+            resident_bytes: figures.resident,
+            unmanaged_bytes: figures.unmanaged,
             pool_bytes,
             metadata_bytes: of_store + known as u64,
             stored_pages,
