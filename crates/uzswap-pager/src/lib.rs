@@ -61,7 +61,6 @@ use std::time::{Duration, Instant};
 
 use account::MemoryAccount;
 pub use account::peaks::AtPeak;
-use account::sample::StoreUsage;
 pub use account::timeline::RunSample;
 pub use account::uncounted::{Uncounted, UncountedPeak};
 use address_space::handle::{SharedAddressSpace, SpaceHandle, lock};
@@ -70,14 +69,11 @@ use fork::outsiders::Outsider;
 use monitor::registrar::ScanQueue;
 use monitor::unmanaged::{AskedLooks, Unmanaged};
 pub use monitor::unmanaged_reason::why_unmanageable;
-use policy::recompress::Density;
 pub use report::RunReport;
 use report::ratio;
 use sched::priority::AllTurns;
 use sched::raised::RaisedThreads;
-use store::release_queue::ReleaseQueue;
-use store::slots::{Slots, key};
-use store::writeback::WriteBack;
+use store::PageStore;
 pub use store::writeback::{WriteBackOptions, WriteBackReport};
 pub use supervisor::{RunError, RunOptions, run};
 use telemetry::counters::Counters;
@@ -90,8 +86,6 @@ use crate::messages::log;
 #[cfg(debug_assertions)]
 use uzswap::AuditError;
 use uzswap::page::{PAGE_SIZE, Page};
-use uzswap::trace::Recorder;
-use uzswap::zswap::{StoreError, Zswap};
 use uzswap_sys::death_guard::DeathGuard;
 
 /// How long a finding of the evictor holds: some of its rounds.
@@ -108,14 +102,7 @@ fn untouched_pages(count: usize) -> Box<[Page]> {
 /// State that the supervisor's threads share.
 #[derive(Debug)]
 struct Pager {
-    zswap: Zswap,
-    /// Where pages go that the pool has no share for.
-    write_back: Option<WriteBack>,
-    /// Of what is done to the store.
-    recorder: Option<Recorder>,
-    slots: Slots,
-    /// Released slots, once for each page.
-    released: Arc<ReleaseQueue>,
+    store: PageStore,
     spaces: Mutex<Vec<SpaceHandle>>,
     account: MemoryAccount,
     /// Address spaces that the registrars must scan.
@@ -123,8 +110,6 @@ struct Pager {
     meter: Counters,
     out_of_memory_kills: AtomicU64,
     stop: AtomicBool,
-    /// Where the store has two compressors.
-    density: Option<Density>,
     start: Instant,
     /// Until when the evictor counts as freeing pages, and until when the working set counts as too
     /// small, in ms since the start.
@@ -201,8 +186,11 @@ impl Pager {
     }
 
     fn add_space(&self, space: AddressSpace) -> SpaceHandle {
-        let space =
-            SharedAddressSpace::new(space, Arc::clone(&self.turns), Arc::clone(&self.released));
+        let space = SharedAddressSpace::new(
+            space,
+            Arc::clone(&self.turns),
+            Arc::clone(self.store.release_queue()),
+        );
         self.spaces.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&space));
         space
     }
@@ -210,31 +198,12 @@ impl Pager {
     /// Releases the slots of an address space that was never added.
     fn discard_space(&self, mut space: AddressSpace) {
         space.forget_all();
-        self.released.extend(space.take_released());
+        self.store.release_queue().extend(space.take_released());
     }
 
     fn remove_space(&self, gone: &SpaceHandle) {
         let mut spaces = self.spaces.lock().unwrap_or_else(PoisonError::into_inner);
         spaces.retain(|space| !Arc::ptr_eq(space, gone));
-    }
-
-    /// The memory of the store.
-    fn store_usage(&self) -> StoreUsage {
-        let budget = self.zswap.budget();
-        StoreUsage {
-            used: budget.used_bytes(),
-            pool: budget.pool_bytes(),
-            metadata: budget.metadata_bytes(),
-            slots: self.slots.used() as u64,
-        }
-    }
-
-    /// Pages in the pool, without those in the file.
-    fn pages_in_pool(&self, store: &StoreUsage) -> u64 {
-        match self.write_back {
-            None => store.slots.max(1),
-            Some(_) => self.zswap.counters().stored_pages,
-        }
     }
 
     /// Charges pages that the fault server gave to programs, of which so many were in the store.
@@ -246,7 +215,7 @@ impl Pager {
 
     /// Bytes by which programs may grow before the evictor works.
     fn headroom_bytes(&self) -> u64 {
-        self.account.headroom_bytes(self.zswap.budget().used_bytes())
+        self.account.headroom_bytes(self.store.usage().used)
     }
 
     /// The evictor frees pages.
@@ -283,79 +252,6 @@ impl Pager {
         (self.start.elapsed() + time).as_millis() as u64
     }
 
-    /// Keeps a page; its slot.
-    fn store(&self, page: &Page) -> Result<u32, NotStored> {
-        let slot = self.take_slot().map_err(NotStored::Failed)?;
-        let stored = match self.density.as_ref().is_some_and(Density::is_dense) {
-            true => self.zswap.store_densely(key(slot), page),
-            false => self.zswap.store(key(slot), page),
-        };
-        match stored {
-            Ok(_) => {
-                self.record(|recorder| recorder.store(key(slot), page));
-                if let Some(told) = self.write_back.as_ref().and_then(|w| w.keep_share(&self.zswap))
-                {
-                    self.warn(&told);
-                }
-                Ok(slot)
-            }
-            Err(error) => {
-                self.slots.release(slot);
-                self.slots.free(slot);
-                Err(match error {
-                    StoreError::CompressPoor { .. } => NotStored::DoesNotShrink,
-                    other => NotStored::Failed(other.to_string()),
-                })
-            }
-        }
-    }
-
-    /// Keeps a page, as it is where it does not fit the pool; in words why that cannot be.
-    fn store_any(&self, page: &Page) -> Result<u32, String> {
-        match self.store(page) {
-            Ok(slot) => Ok(slot),
-            Err(NotStored::DoesNotShrink) => {
-                let slot = self.take_slot()?;
-                self.slots.keep_whole(slot, page);
-                Ok(slot)
-            }
-            Err(NotStored::Failed(why)) => Err(why),
-        }
-    }
-
-    fn take_slot(&self) -> Result<u32, String> {
-        let none_left = || "the store is at its maximum of 256 GiB of pages".to_owned();
-        self.slots.take().ok_or_else(none_left)
-    }
-
-    /// Reads a page that is kept; in words why that cannot be.
-    fn load(&self, slot: u32, page: &mut Page) -> Result<(), String> {
-        // The page leaves the store in a moment: the pool need not take it back.
-        match self.zswap.load_in_place(key(slot), page) {
-            Ok(true) => {
-                self.record(|recorder| recorder.load(key(slot)));
-                Ok(())
-            }
-            Ok(false) if self.slots.read_whole(slot, page) => Ok(()),
-            Ok(false) => Err(format!("slot {slot} is not in the store")),
-            Err(error) => match std::error::Error::source(&error) {
-                Some(source) => Err(format!("{error}: {source}")),
-                None => Err(error.to_string()),
-            },
-        }
-    }
-
-    /// Whether a slot's page is in the file, and takes a while to load.
-    fn is_in_file(&self, slot: u32) -> bool {
-        self.write_back.is_some() && self.zswap.is_written_back(key(slot))
-    }
-
-    /// A page has left this slot. The evictor frees the memory: neither a fault nor the sampler
-    /// waits for that.
-    fn release(&self, slot: u32) {
-        self.released.extend([slot]);
-    }
-
     /// Checks each address space, and the slots against all of them; nobody else works meanwhile.
     ///
     /// # Errors
@@ -369,40 +265,20 @@ impl Pager {
             space.audit()?;
             named.extend(space.named_slots());
         }
-        self.slots.audit(named, self.write_back.is_some()) // reads of the file hold slots
+        self.store.audit(named)
     }
 
-    /// Frees what was released.
+    /// Frees slots that were released.
     fn free_released(&self) {
-        let slots = self.released.take();
-        if slots.is_empty() {
-            return;
+        if let Some((pages, time)) = self.store.free_released() {
+            self.meter.freed(pages, time);
         }
-        let start = Instant::now();
-        let mut freed = 0;
-        for slot in slots {
-            if self.slots.release(slot) {
-                freed += 1;
-                if self.zswap.invalidate(key(slot)) {
-                    // Before anybody else may have the slot.
-                    self.record(|recorder| recorder.free(key(slot)));
-                }
-                self.slots.free(slot);
-            }
-        }
-        self.meter.freed(freed, start.elapsed());
     }
 
-    /// Heat of a page that comes back from this slot.
+    /// Heat of a page that is restored from this slot.
     fn heat_of_restored(&self, slot: u32) -> u8 {
         let resident = self.account.figures().resident / PAGE_SIZE as u64;
-        policy::clock::heat_of_restored(self.slots.taken_since(slot), resident)
-    }
-
-    fn record(&self, event: impl FnOnce(&Recorder)) {
-        if let Some(recorder) = &self.recorder {
-            event(recorder);
-        }
+        self.store.heat_of_restored(slot, resident)
     }
 
     /// Wakes the evictor.
@@ -467,15 +343,6 @@ impl Pager {
     fn guard_pid(&self) -> Option<u32> {
         Some(self.guard.get()?.as_ref().ok()?.pid())
     }
-}
-
-/// Why a page is not kept.
-#[derive(Debug)]
-enum NotStored {
-    /// The page is too large for the pool: zbud takes no whole page.
-    DoesNotShrink,
-    /// In words.
-    Failed(String),
 }
 
 /// The message for a supervisor that has reached its limit of descriptors.

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry as MapEntry;
 use std::ops::Range;
 
+use uzswap::page::PageKey;
+
 /// Pages in a part of the table that is allocated at once: 2 MiB of address space.
 const CHUNK_PAGES: u64 = 512;
 
@@ -38,6 +40,11 @@ pub(crate) struct Entry {
 /// The most: one turn of 32. With 128, hot pages fault some 5 % less, and the hand looks at four
 /// times as many.
 pub(crate) const HEAT_MAX: u8 = 5;
+
+/// The key of a slot in the store.
+pub(crate) fn key(slot: u32) -> PageKey {
+    PageKey(u64::from(slot))
+}
 
 /// An entry in 32 bits: a number, two bits of place, three bits of heat above them, and one for a
 /// page that was read ahead.

@@ -110,14 +110,14 @@ impl Pager {
             own_bytes: own_pages * PAGE_SIZE as u64,
             own_cpu_ns: (cpu.user + cpu.sys).as_nanos() as u64,
             ordinary_priority_ns: self.ordinary_priority_ns.load(Ordering::Relaxed),
-            store: self.zswap.counters(),
-            latencies: self.zswap.latencies(),
+            store: self.store.zswap().counters(),
+            latencies: self.store.zswap().latencies(),
             fault_latencies,
             frees: self.meter.frees(),
             out_of_memory_kills: self.out_of_memory_kills.load(Ordering::Relaxed),
             uncounted: self.account.uncounted().get(),
             timeline,
-            backing: self.write_back.as_ref().map(|written| written.report(&self.zswap)),
+            backing: self.store.write_back_report(),
             trace,
         }
     }

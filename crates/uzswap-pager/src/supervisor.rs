@@ -26,7 +26,7 @@ use crate::reclaim::evictor::Evictor;
 use crate::run_dir::RunDir;
 use crate::sched::priority::AllTurns;
 use crate::sched::raised::RaisedThreads;
-use crate::store::slots::Slots;
+use crate::store::PageStore;
 use crate::store::writeback::{WriteBack, WriteBackOptions};
 use crate::telemetry::counters::Counters;
 use crate::telemetry::metrics::{self, MetricsAddress, MetricsSocket};
@@ -171,24 +171,22 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
     let (zswap, write_back) = match &options.write_back {
         None => (Zswap::new(options.store)?, None),
         Some(write_back) => {
-            let (write_back, file) = WriteBack::open(write_back, options.limit_bytes)?;
+            let (write_back, file) =
+                WriteBack::open(write_back, options.limit_bytes, options.quiet)?;
             let zswap = Zswap::with_backing(options.store, file)?;
             (zswap, Some(write_back))
         }
     };
+    let density = options.store.dense.map(|_| Density::new());
+    let store = PageStore::new(zswap, write_back, density, recorder);
     let pager = Arc::new(Pager {
-        zswap,
-        write_back,
-        recorder,
-        slots: Slots::default(),
-        released: Arc::default(),
+        store,
         spaces: Mutex::default(),
         account: MemoryAccount::new(options.limit_bytes, Instant::now()),
         to_scan: ScanQueue::default(),
         meter: Counters::new(),
         out_of_memory_kills: AtomicU64::new(0),
         stop: AtomicBool::new(false),
-        density: options.store.dense.map(|_| Density::new()),
         start: Instant::now(),
         frees_until: AtomicU64::new(0),
         full_until: AtomicU64::new(0),
@@ -248,7 +246,7 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
     pager.free_released();
     #[cfg(debug_assertions)]
     pager.audit().unwrap_or_else(|error| panic!("the audit of the run: {error}"));
-    let trace = pager.recorder.as_ref().map(Recorder::finish);
+    let trace = pager.store.finish_recording();
     let status = waited?;
     ended?;
     let status = status.ok_or_else(failed)?;

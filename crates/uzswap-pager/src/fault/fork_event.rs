@@ -230,10 +230,10 @@ impl FaultServer {
         let content = &mut self.buffer[0];
         for staged in space.pages_aside() {
             space.read_staged(staged, content).map_err(|error| error.to_string())?;
-            let slot = self.pager.store_any(content)?;
+            let slot = self.pager.store.store_any(content)?;
             match space.stored(staged, slot) {
                 true => self.pager.meter.stored(1),
-                false => self.pager.release(slot),
+                false => self.pager.store.release(slot),
             }
         }
         Ok(())
@@ -308,14 +308,14 @@ impl FaultServer {
             }
             match entry.place {
                 Place::Stored(slot) => {
-                    self.pager.slots.share(slot);
+                    self.pager.store.share(slot);
                     space.table.set(page, Entry { place: entry.place, ..UNKNOWN });
                 }
                 Place::Staged(_) => is_any_aside = true,
                 Place::Program => {}
             }
         });
-        is_any_aside |= space.inherit_changes(parent, &mut |slot| self.pager.slots.share(slot));
+        is_any_aside |= space.inherit_changes(parent, &mut |slot| self.pager.store.share(slot));
         if let (Err(why), true) = (stored, is_any_aside) {
             let group = space.group.take();
             let lent_bytes = space.lent_bytes();

@@ -150,7 +150,7 @@ impl FaultServer {
             epoll::add(epoll, &pager.over, Token::Over.data(), epoll::EventFlags::IN)?;
         }
         let device = File::options().read(true).write(true).open("/dev/userfaultfd").ok();
-        let reader = pager.write_back.as_ref().map(|_| Reader::start(&pager)).transpose()?;
+        let reader = pager.store.has_file().then(|| Reader::start(&pager)).transpose()?;
         Ok(FaultServer {
             pager,
             epolls,

@@ -241,7 +241,7 @@ impl FaultServer {
                         space.refaults.refault();
                     }
                     space.returned(at, heat);
-                    self.pager.release(slot);
+                    self.pager.store.release(slot);
                     restored += 1;
                 }
                 _ => {
@@ -273,8 +273,8 @@ impl FaultServer {
                 Some(space.read_staged(staged, content).map_err(|error| error.to_string()))
             }
             Place::Stored(slot) => match &self.reader {
-                Some(reader) if self.pager.is_in_file(slot) => take(reader, slot, content),
-                _ => Some(self.pager.load(slot, content)),
+                Some(reader) if self.pager.store.is_in_file(slot) => take(reader, slot, content),
+                _ => Some(self.pager.store.load(slot, content)),
             },
             Place::Program => unreachable!("the run has none"),
         }
@@ -285,7 +285,7 @@ impl FaultServer {
         let Some(reader) = &self.reader else { return };
         for page in pages {
             if let Place::Stored(slot) = space.table.get(page).place
-                && self.pager.is_in_file(slot)
+                && self.pager.store.is_in_file(slot)
             {
                 reader.want(slot);
             }

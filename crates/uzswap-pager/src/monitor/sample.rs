@@ -37,8 +37,8 @@ impl Pager {
         // The last scan of the tree may have met a process before its helper came.
         self.account.unmanaged().forget(&managed);
         sample.once = total.once();
-        let store = self.store_usage();
-        let pages_in_pool = || self.pages_in_pool(&store);
+        let store = self.store.usage();
+        let pages_in_pool = || self.store.pages_in_pool(&store);
         let sampled = sampling.fold(Instant::now(), &sample, &store, pages_in_pool);
         if sampled.is_near_goal {
             self.to_scan.add(due);
@@ -50,7 +50,7 @@ impl Pager {
 impl Pass {
     fn new(pager: &Pager) -> Pass {
         let account = &pager.account;
-        let tables = pager.slots.bytes() as u64;
+        let tables = pager.store.slot_bytes();
         Pass {
             now: Instant::now(),
             headroom_for_copies: account.headroom_for_copies(),

@@ -152,7 +152,7 @@ impl Sampler {
     /// Notes the number of released slots; whether the evictor must free them although there is
     /// headroom.
     fn note_released(&mut self) -> bool {
-        let released = self.pager.released.len();
+        let released = self.pager.store.release_queue().len();
         let before = std::mem::replace(&mut self.released, released);
         released >= MUCH_RELEASED || released > 0 && released == before
     }

@@ -7,7 +7,7 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use crate::store::slots::key;
+use crate::page_table::key;
 use uzswap::zswap::Zswap;
 
 /// The pool has one part in so many of the limit before pages are made dense. With two of three

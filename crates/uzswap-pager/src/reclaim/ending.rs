@@ -91,7 +91,7 @@ impl Pager {
     /// Ends a program with a message.
     fn end_for_memory(&self, Candidate { peer, thread, .. }: Candidate, why: &str) {
         let Figures { limit, used, resident, unmanaged, evictable, .. } = self.account.figures();
-        let pool = self.zswap.budget().used_bytes();
+        let pool = self.store.usage().used;
         let uncounted =
             self.account.uncounted().get().text(|bytes| format!("{:.1} MiB", mib(bytes)));
         let uncounted = uncounted.map_or(String::new(), |text| format!("; not counted: {text}"));
@@ -105,7 +105,7 @@ impl Pager {
             ),
             false => String::new(),
         };
-        let file = if self.write_back.is_some() { "" } else { " or a --backing file" };
+        let file = if self.store.has_file() { "" } else { " or a --backing file" };
         let locked =
             self.spaces().iter().filter_map(|space| lock(space).thread).map(locked_bytes).sum();
         let locked = match locked {

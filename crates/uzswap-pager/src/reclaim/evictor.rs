@@ -26,7 +26,8 @@ use crate::policy::batch::{PAGES_MIN, batches};
 use crate::policy::oom::{OomDetector, Outlook, Seen};
 use crate::program::helper::{Heard, Helper, Patience};
 use crate::reclaim::evictable::Evictable;
-use crate::{NotStored, Pager, SpaceHandle, lock, untouched_pages};
+use crate::store::NotStored;
+use crate::{Pager, SpaceHandle, lock, untouched_pages};
 use uzswap::page::{PAGE_SIZE, Page};
 use uzswap_sys::death_guard::{DeathGuard, MappedFile};
 use uzswap_sys::process_memory::ProcessMemory;
@@ -140,7 +141,7 @@ impl Evictor {
             if self.pager.is_awaited.load(Ordering::Relaxed) {
                 self.pager.wake_server();
             }
-            self.recompress();
+            self.pager.store.recompress_some(self.pager.account.limit_bytes());
             if freed > 0 {
                 self.note_freed();
                 continue;
@@ -187,13 +188,6 @@ impl Evictor {
     fn try_all_again(&mut self) {
         self.evictable.holds_while_tried(Instant::now());
         self.pager.spaces().iter().for_each(|space| lock(space).try_all_again());
-    }
-
-    /// Recompresses some stored pages if the pool is large enough for the second compressor.
-    fn recompress(&self) {
-        let Pager { density: Some(density), zswap, slots, .. } = &*self.pager else { return };
-        density.look(zswap.budget().used_bytes(), slots.used(), self.pager.account.limit_bytes());
-        density.recompress_some(zswap, slots.count());
     }
 
     /// Whether the kernel has no memory or mappings for moves of some program's pages.
@@ -516,7 +510,7 @@ impl Evictor {
         let mut elsewhere = self.kept_elsewhere(space, &batch);
         let mut done = Emptied::default();
         let mut all = self.store(&files.memory, &batch, &mut elsewhere, &mut done);
-        elsewhere.into_values().for_each(|slot| self.pager.release(slot));
+        elsewhere.into_values().for_each(|slot| self.pager.store.release(slot));
         // All at once: faults are served under this lock, and whoever waits for it costs them more
         // than what is done under it.
         let mut space = lock(space);
@@ -527,7 +521,7 @@ impl Evictor {
             if space.stored(staged, slot) {
                 stored += 1;
             } else {
-                self.pager.release(slot);
+                self.pager.store.release(slot);
             }
         }
         for (staged, page) in done.unfit {
@@ -556,9 +550,9 @@ impl Evictor {
             for owner in batch.staged.iter().map(|staged| staged.owner) {
                 if let (Place::Stored(slot), Entry::Vacant(entry)) =
                     (relative.table.get(owner).place, found.entry(owner))
-                    && !self.pager.is_in_file(slot)
+                    && !self.pager.store.is_in_file(slot)
                 {
-                    self.pager.slots.share(slot);
+                    self.pager.store.share(slot);
                     entry.insert(slot);
                 }
             }
@@ -585,11 +579,11 @@ impl Evictor {
                 }
                 done.slots_ahead += usize::from(staged.ahead);
                 let is_same = |slot: &u32| {
-                    self.pager.load(*slot, &mut self.other).is_ok() && *self.other == *page
+                    self.pager.store.load(*slot, &mut self.other).is_ok() && *self.other == *page
                 };
                 let stored = match elsewhere.get(&staged.owner).copied().filter(is_same) {
                     Some(slot) => Ok(elsewhere.remove(&staged.owner).unwrap_or(slot)),
-                    None => self.pager.store(page),
+                    None => self.pager.store.store(page),
                 };
                 match stored {
                     Ok(slot) => done.slots.push((staged.number, slot)),

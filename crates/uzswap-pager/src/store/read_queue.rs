@@ -83,7 +83,7 @@ impl Reader {
         }
         let content = state.pages.remove(&slot).and_then(|reading| reading.content)?;
         drop(state);
-        self.work.pager.release(slot);
+        self.work.pager.store.release(slot);
         Some(content.map(|content| page.copy_from_slice(&*content)))
     }
 
@@ -120,7 +120,7 @@ impl Work {
 
     /// Has a slot read, which its page holds now.
     fn ask(&self, state: &mut State, slot: u32, is_ahead: bool) {
-        self.pager.slots.share(slot);
+        self.pager.store.share(slot);
         state.pages.insert(slot, Reading { content: None, is_ahead });
         state.queue.push_back(slot);
         self.asked.notify_one();
@@ -135,7 +135,7 @@ impl Work {
             };
             drop(state);
             let mut page = Box::new([0; PAGE_SIZE]);
-            let content = self.pager.load(slot, &mut page).map(|()| page);
+            let content = self.pager.store.load(slot, &mut page).map(|()| page);
             state = self.lock();
             let Some(reading) = state.pages.get_mut(&slot) else { continue };
             reading.content = Some(content);
@@ -153,7 +153,7 @@ impl Work {
             let Some(slot) = state.read.pop_front() else { return };
             if state.pages.get(&slot).is_some_and(|reading| reading.content.is_some()) {
                 state.pages.remove(&slot);
-                self.pager.release(slot);
+                self.pager.store.release(slot);
             }
         }
     }

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::page_table::NUMBERS;
 use uzswap::AuditError;
-use uzswap::page::{Page, PageKey};
+use uzswap::page::Page;
 
 /// The slots. A slot is free while nobody names it.
 #[derive(Debug, Default)]
@@ -133,11 +133,6 @@ impl Slots {
             * size_of::<u32>()
             + inner.whole.len() * size_of::<Page>()
     }
-}
-
-/// The key of a slot.
-pub(crate) fn key(slot: u32) -> PageKey {
-    PageKey(u64::from(slot))
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use crate::messages::log;
 use uzswap::backing::{
     BLOCK_SIZE, Backing, BackingError, Block, BlockWrite, FileBacking, FileBackingOptions,
 };
@@ -56,8 +57,10 @@ pub struct WriteBackReport {
 pub(crate) struct WriteBack {
     options: WriteBackOptions,
     notes: Arc<Notes>,
-    /// When a write has failed last. Whoever writes has it.
+    /// When a write has failed last. The thread that writes holds it.
     failed_at: Mutex<Option<Instant>>,
+    /// No warnings.
+    quiet: bool,
 }
 
 /// What is known of writes.
@@ -79,33 +82,35 @@ impl WriteBack {
     pub(crate) fn open(
         options: &WriteBackOptions,
         limit_bytes: u64,
+        quiet: bool,
     ) -> Result<(WriteBack, Box<dyn Backing>), BackingError> {
         let bytes = limit_bytes.saturating_mul(LIMITS).max(BYTES_MIN);
         let file = FileBackingOptions::new(&options.path, Some(bytes)).preallocate(false);
         let notes = Arc::new(Notes::default());
         let noted = Noted { file: FileBacking::open(&file)?, notes: Arc::clone(&notes) };
-        let write_back = WriteBack { options: options.clone(), notes, failed_at: Mutex::default() };
+        let failed_at = Mutex::default();
+        let write_back = WriteBack { options: options.clone(), notes, failed_at, quiet };
         Ok((write_back, Box::new(noted)))
     }
 
-    /// Writes pages back until the pool is at its share. Returns a warning for the first failure:
-    /// the pages stay in the pool then.
-    pub(crate) fn keep_share(&self, zswap: &Zswap) -> Option<String> {
+    /// Writes pages back until the pool is at its share. If that fails the pages stay in the pool;
+    /// the first failure is reported.
+    pub(super) fn keep_share(&self, zswap: &Zswap) {
         let share = self.options.max_pool_bytes;
         if zswap.budget().pool_bytes() <= share {
-            return None;
+            return;
         }
-        // Where another thread is at it there is nothing to do.
-        let mut failed_at = self.failed_at.try_lock().ok()?;
+        // If another thread writes there is nothing to do.
+        let Ok(mut failed_at) = self.failed_at.try_lock() else { return };
         if failed_at.is_some_and(|at| at.elapsed() < PAUSE) || zswap.shrink_to(share).failed == 0 {
-            return None;
+            return;
         }
         let is_first = failed_at.replace(Instant::now()).is_none();
-        is_first.then(|| {
+        if is_first && !self.quiet {
             let path = self.options.path.display();
             let error = self.error().unwrap_or_else(|| "no free blocks".to_owned());
-            format!("backing {path}: {error}; pages stay in the pool")
-        })
+            log(&format!("backing {path}: {error}; pages stay in the pool"));
+        }
     }
 
     fn error(&self) -> Option<String> {

@@ -108,17 +108,17 @@ impl Reporter {
 
     /// What the store says of itself.
     pub(crate) fn store(&self) -> Stats {
-        self.pager.zswap.stats()
+        self.pager.store.zswap().stats()
     }
 
     /// The present state.
     pub(crate) fn status(&self) -> RunStatus {
         let pager = &*self.pager;
-        let mut known = pager.slots.bytes();
+        let mut known = pager.store.slot_bytes();
         let mut processes = Vec::new();
         for space in pager.spaces() {
             let space = lock(&space);
-            known += space.bytes();
+            known += space.bytes() as u64;
             processes.extend(space.status());
         }
         // One that has no name any more has just ended.
@@ -129,9 +129,10 @@ impl Reporter {
                 true
             })
         });
-        let counters = pager.zswap.counters();
+        let zswap = pager.store.zswap();
+        let counters = zswap.counters();
         let (pool_bytes, stored_pages) = (counters.pool_total_size, counters.stored_pages);
-        let of_store = pager.zswap.budget().used_bytes().saturating_sub(pool_bytes);
+        let of_store = zswap.budget().used_bytes().saturating_sub(pool_bytes);
         let (faults, fault_times) = pager.meter.times_and_counts();
         let figures = pager.account.figures();
         RunStatus {
@@ -146,7 +147,7 @@ impl Reporter {
             resident_bytes: figures.resident,
             unmanaged_bytes: figures.unmanaged,
             pool_bytes,
-            metadata_bytes: of_store + known as u64,
+            metadata_bytes: of_store + known,
             stored_pages,
             ratio: ratio(stored_pages, pool_bytes),
             counts: pager.meter.counts(),
