@@ -24,6 +24,18 @@ pub(crate) fn log(text: &str) {
     }
 }
 
+/// The message for a supervisor that has reached its limit of descriptors.
+pub(crate) fn too_many_files(error: &io::Error) -> String {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let limit = limit.unwrap_or(u64::MAX);
+    format!("{error}: the limit is {limit} (ulimit -n), and each process needs 10")
+}
+
+/// Bytes in MiB.
+pub(crate) fn mib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}
+
 /// The thread that writes. Dropped, all messages are written.
 #[derive(Debug)]
 pub(crate) struct Messages(());

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry as MapEntry;
 use std::ops::Range;
 
-use uzswap::page::PageKey;
+use uzswap::page::{PAGE_SIZE, Page, PageKey};
 
 /// Pages in a part of the table that is allocated at once: 2 MiB of address space.
 const CHUNK_PAGES: u64 = 512;
@@ -40,6 +40,11 @@ pub(crate) struct Entry {
 /// The most: one turn of 32. With 128, hot pages fault some 5 % less, and the hand looks at four
 /// times as many.
 pub(crate) const HEAT_MAX: u8 = 5;
+
+/// Pages of zeros that take no memory before they are written: for a short program they never are.
+pub(crate) fn untouched_pages(count: usize) -> Box<[Page]> {
+    vec![[0; PAGE_SIZE]; count].into()
+}
 
 /// The key of a slot in the store.
 pub(crate) fn key(slot: u32) -> PageKey {

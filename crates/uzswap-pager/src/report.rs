@@ -1,7 +1,5 @@
 //! The report of a run at its end.
 
-use std::sync::atomic::Ordering;
-
 use serde::{Deserialize, Serialize};
 
 use super::Pager;
@@ -109,12 +107,12 @@ impl Pager {
             faults,
             own_bytes: own_pages * PAGE_SIZE as u64,
             own_cpu_ns: (cpu.user + cpu.sys).as_nanos() as u64,
-            ordinary_priority_ns: self.ordinary_priority_ns.load(Ordering::Relaxed),
+            ordinary_priority_ns: self.sched.ordinary_ns(),
             store: self.store.zswap().counters(),
             latencies: self.store.zswap().latencies(),
             fault_latencies,
             frees: self.meter.frees(),
-            out_of_memory_kills: self.out_of_memory_kills.load(Ordering::Relaxed),
+            out_of_memory_kills: self.meter.kills(),
             uncounted: self.account.uncounted().get(),
             timeline,
             backing: self.store.write_back_report(),

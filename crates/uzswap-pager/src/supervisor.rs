@@ -7,32 +7,25 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
-use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
-use std::time::Instant;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::account::MemoryAccount;
 use crate::doctor::{self, Finding};
 use crate::fault::{Workers, count_of_workers};
 use crate::messages::{Messages, log};
-use crate::monitor::registrar::ScanQueue;
 use crate::monitor::sampler::Sampler;
-use crate::monitor::unmanaged::AskedLooks;
 use crate::policy::recompress::Density;
 use crate::reclaim::evictor::Evictor;
 use crate::run_dir::RunDir;
-use crate::sched::priority::AllTurns;
-use crate::sched::raised::RaisedThreads;
+use crate::sched::priorities::Priorities;
 use crate::store::PageStore;
 use crate::store::writeback::{WriteBack, WriteBackOptions};
-use crate::telemetry::counters::Counters;
 use crate::telemetry::metrics::{self, MetricsAddress, MetricsSocket};
 use crate::telemetry::socket_server::Answerer;
 use crate::telemetry::status::{self, Reporter};
-use crate::{Bell, Pager, RunReport, too_many_files, wake_descriptor};
+use crate::{Pager, RunReport, too_many_files};
 use uzswap::backing::BackingError;
 use uzswap::trace::{Recorder, TraceAbout, TraceError};
 use uzswap::zswap::{BuildError, Zswap, ZswapOptions};
@@ -179,39 +172,9 @@ pub fn run(argv: &[OsString], options: &RunOptions) -> Result<(ExitStatus, RunRe
     };
     let density = options.store.dense.map(|_| Density::new());
     let store = PageStore::new(zswap, write_back, density, recorder);
-    let pager = Arc::new(Pager {
-        store,
-        spaces: Mutex::default(),
-        account: MemoryAccount::new(options.limit_bytes, Instant::now()),
-        to_scan: ScanQueue::default(),
-        meter: Counters::new(),
-        out_of_memory_kills: AtomicU64::new(0),
-        stop: AtomicBool::new(false),
-        start: Instant::now(),
-        frees_until: AtomicU64::new(0),
-        full_until: AtomicU64::new(0),
-        vain_until: AtomicU64::new(0),
-        rounds: AtomicU64::new(0),
-        is_awaited: AtomicBool::new(false),
-        turns: Arc::new(AllTurns::of(count_of_workers())),
-        raised: RaisedThreads::new(),
-        cpu_share_percent: options.cpu_share_percent,
-        ordinary_priority_ns: AtomicU64::new(0),
-        has_lost_helper: AtomicBool::new(false),
-        wake: setup("create an eventfd", wake_descriptor())?,
-        over: setup("create an eventfd", wake_descriptor())?,
-        bell: Bell::default(),
-        survey_bell: Bell::default(),
-        tree_bell: Bell::default(),
-        end: Bell::default(),
-        is_beside_others: AtomicBool::new(false),
-        outsiders: Mutex::default(),
-        asked_looks: AskedLooks::default(),
-        largest_unmanaged: Mutex::default(),
-        guard: OnceLock::new(),
-        quiet: options.quiet,
-        socket: socket.clone(),
-    });
+    let sched = Priorities::new(count_of_workers(), options.cpu_share_percent);
+    let pager = Pager::new(options.limit_bytes, store, sched, socket.clone(), options.quiet);
+    let pager = Arc::new(setup("create an eventfd", pager)?);
     setup("start a thread", foreign::start())?;
     setup("become the reaper of orphaned processes", wait::adopt_orphans())?;
     let workers = setup("start the fault server", Workers::new(Arc::clone(&pager), listener))?;

@@ -106,19 +106,19 @@ impl FaultServer {
     /// same program belong to one group.
     fn outsider_above(&self, pid: u32, above: &[u32]) -> Option<Arc<Outsider>> {
         let places = process::places_of_program(pid)?;
-        let known = self.pager.outsiders();
+        let known = self.pager.outsiders.all();
         let is_above = |outsider: &&Arc<Outsider>| above.contains(&outsider.pid());
         let group = known.iter().find(is_above).map(|outsider| outsider.group().clone());
         let group = group.unwrap_or_default();
         self.add_outsiders(above, &group, places);
-        let nearest = self.pager.outsiders_of(&group);
+        let nearest = self.pager.outsiders.of(&group);
         nearest.into_iter().find(|it| Some(it.pid()) == above.first().copied() && it.is_at(places))
     }
 
     /// Adds the unmanaged processes that are not outsiders yet.
     fn add_outsiders(&self, all: &[u32], group: &ForkGroup, places: [u64; 3]) {
         for pid in all {
-            let is_known = self.pager.outsiders().iter().any(|outsider| outsider.pid() == *pid);
+            let is_known = self.pager.outsiders.all().iter().any(|outsider| outsider.pid() == *pid);
             if !is_known && leaves_spare_files(OUTSIDER_FILES) {
                 self.pager.add_outsider(*pid, group, places);
             }

@@ -489,7 +489,7 @@ impl FaultServer {
             self.helpers.remove(&id);
             self.gone(space);
         }
-        self.pager.ring();
+        self.pager.wakers.evictor.wake();
         Ok(None)
     }
 }

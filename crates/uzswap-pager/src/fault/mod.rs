@@ -12,7 +12,6 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use fork_event::PendingFork;
@@ -145,12 +144,16 @@ impl FaultServer {
     ) -> io::Result<FaultServer> {
         let first = &epolls[0];
         epoll::add(first, listener, Token::Listener.data(), epoll::EventFlags::IN)?;
-        epoll::add(first, &pager.wake, Token::Wake.data(), epoll::EventFlags::IN)?;
+        epoll::add(first, &pager.wakers.server, Token::Wake.data(), epoll::EventFlags::IN)?;
         for epoll in &*epolls {
-            epoll::add(epoll, &pager.over, Token::Over.data(), epoll::EventFlags::IN)?;
+            epoll::add(epoll, &pager.wakers.server_end, Token::Over.data(), epoll::EventFlags::IN)?;
         }
         let device = File::options().read(true).write(true).open("/dev/userfaultfd").ok();
-        let reader = pager.store.has_file().then(|| Reader::start(&pager)).transpose()?;
+        let reader = pager
+            .store
+            .has_file()
+            .then(|| Reader::start(&pager.store, &pager.wakers))
+            .transpose()?;
         Ok(FaultServer {
             pager,
             epolls,
@@ -274,7 +277,7 @@ impl FaultServer {
     /// Leaves spaces whose helpers have ended though their connections go on: nothing is known of
     /// their memory any more, which counts as that of unmanaged programs.
     fn leave_without_helpers(&mut self) {
-        if !self.pager.has_lost_helper.swap(false, Ordering::Relaxed) {
+        if !self.pager.wakers.take_lost_helper() {
             return;
         }
         let is_left = |space: &SpaceHandle| lock(space).is_ending();
@@ -382,7 +385,7 @@ impl FaultServer {
             }
             let is_helper = known.is_some() && known == space.thread;
             let by = if is_helper { Requester::Helper } else { Requester::Program };
-            let round = self.pager.rounds.load(Ordering::Relaxed);
+            let round = self.pager.progress.rounds();
             let fault = Waiting {
                 space: id,
                 thread,
@@ -396,8 +399,8 @@ impl FaultServer {
             };
             let served = self.serve(&mut space, &fault, by);
             if served == Resolution::NoRoom {
-                self.pager.is_awaited.store(true, Ordering::Relaxed);
-                self.pager.ring();
+                self.pager.progress.set_awaited(true);
+                self.pager.wakers.evictor.wake();
             }
             self.note(fault, served);
         }

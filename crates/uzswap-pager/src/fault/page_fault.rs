@@ -3,7 +3,6 @@
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::{FaultServer, PAGE};
@@ -99,14 +98,14 @@ impl FaultServer {
     pub(super) fn serve_waiting(&mut self) {
         for mut fault in std::mem::take(&mut self.waiting) {
             let Some(shared) = self.spaces.get(&fault.space).cloned() else { continue };
-            let rounds = self.pager.rounds.load(Ordering::Relaxed) - fault.round;
+            let rounds = self.pager.progress.rounds() - fault.round;
             // A shared page that the evictor frees in a round may still be another process's.
             let may_help = fault.access == Access::FirstWrite || rounds < ROOM_ROUNDS;
             let mut space = lock(&shared);
             let may_wait = may_help && fault.since.elapsed() <= ROOM_WAIT;
             // A child whose helper is on its way has none that could give pages up.
             let may_wait_on = space.thread.is_some() && fault.since.elapsed() <= WAIT_MAX;
-            let waits_on = !may_wait && may_wait_on && self.pager.will_have_room();
+            let waits_on = !may_wait && may_wait_on && self.pager.will_have_headroom();
             fault.waits_on |= waits_on;
             let by = if may_wait || waits_on { Requester::Program } else { Requester::Waiting };
             let is_in_vain = fault.waits_on
@@ -118,7 +117,7 @@ impl FaultServer {
             }
             self.note(fault, served);
         }
-        self.pager.is_awaited.store(!self.waiting.is_empty(), Ordering::Relaxed);
+        self.pager.progress.set_awaited(!self.waiting.is_empty());
     }
 
     /// A fault was served, or waits.

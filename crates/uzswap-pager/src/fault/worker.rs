@@ -15,7 +15,6 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -67,7 +66,7 @@ impl Workers {
     /// Workers for programs that connect to this listener; none runs yet.
     pub(crate) fn new(pager: Arc<Pager>, listener: OwnedFd) -> io::Result<Arc<Workers>> {
         let new = |_: &_| epoll::create(epoll::CreateFlags::CLOEXEC);
-        let epolls = pager.turns.each().iter().map(new).collect::<Result<Arc<[_]>, _>>()?;
+        let epolls = pager.sched.turns.each().iter().map(new).collect::<Result<Arc<[_]>, _>>()?;
         let entrance = Entrance::new(listener)?;
         let server =
             FaultServer::new(Arc::clone(&pager), entrance.listener(), Arc::clone(&epolls))?;
@@ -105,7 +104,7 @@ impl Workers {
     }
 
     fn lock(&self) -> MutexGuard<'_, FaultServer> {
-        let server = self.pager.turns.lock(&self.server);
+        let server = self.pager.sched.turns.lock(&self.server);
         assert!(!self.server.is_poisoned(), "another worker has failed: pages may be in no place");
         server
     }
@@ -190,7 +189,7 @@ impl FaultServer {
         }
         // The worker may be on the processor of a thread that does not wait. It moves to this
         // one's.
-        drop(self.pager.turns.each()[free].wait());
+        drop(self.pager.sched.turns.each()[free].wait());
         let token = Token::Userfaultfd(id).data();
         // Two workers have it for a moment: never none.
         if epoll::add(&self.epolls[free], uffd, token, epoll::EventFlags::IN).is_ok() {
@@ -253,7 +252,7 @@ struct Worker {
 impl Worker {
     /// The worker that is the calling thread.
     fn new(workers: Arc<Workers>, number: usize) -> Worker {
-        let turns = Arc::clone(&workers.pager.turns.each()[number]);
+        let turns = Arc::clone(&workers.pager.sched.turns.each()[number]);
         let company = Company::new(Arc::clone(&turns));
         let desk = WorkerState {
             number,
@@ -268,12 +267,12 @@ impl Worker {
     /// Answers until the end of the run.
     fn run(mut self) -> io::Result<()> {
         let workers = Arc::clone(&self.workers);
-        let _raised = workers.pager.raised.raise_this();
+        let _raised = workers.pager.sched.raised.raise_this();
         self.desk.turns.start();
         let epoll = &workers.epolls[self.desk.number];
         let mut events = [const { MaybeUninit::uninit() }; 64];
         let mut looked = Instant::now();
-        while !workers.pager.stop.load(Ordering::Relaxed) {
+        while !workers.pager.wakers.is_stopping() {
             let timeout = Duration::from_millis(if self.is_busy { 1 } else { 1000 });
             let timeout = Timespec::try_from(timeout).expect("a short time");
             let (ready, _) = match epoll::wait(epoll, &mut events, Some(&timeout)) {
@@ -296,7 +295,7 @@ impl Worker {
                         self.is_busy = true; // it may end
                     }
                     Token::Wake => {
-                        let _ = rustix::io::read(&workers.pager.wake, &mut [0; 8]);
+                        workers.pager.wakers.server.clear();
                         self.is_busy = true;
                     }
                     Token::Over => {}

@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::address_space::Part;
 use crate::fork_group::{ForkGroup, Member};
@@ -175,22 +175,31 @@ fn same_program(
     above.take_while(|at| *at > 0 && places_of(*at) == Some(places)).collect()
 }
 
+/// Unmanaged processes that share pages with managed ones, as far as is known.
+#[derive(Debug, Default)]
+pub(crate) struct Outsiders(Mutex<Vec<Arc<Outsider>>>);
+
+impl Outsiders {
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<Outsider>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn all(&self) -> Vec<Arc<Outsider>> {
+        self.lock().clone()
+    }
+
+    /// The members of a group.
+    pub(crate) fn of(&self, group: &ForkGroup) -> Vec<Arc<Outsider>> {
+        self.lock().iter().filter(|outsider| outsider.group() == group).cloned().collect()
+    }
+}
+
 impl Pager {
-    pub(crate) fn outsiders(&self) -> Vec<Arc<Outsider>> {
-        self.outsiders.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    pub(crate) fn outsiders_of(&self, group: &ForkGroup) -> Vec<Arc<Outsider>> {
-        let mut outsiders = self.outsiders();
-        outsiders.retain(|outsider| outsider.group() == group);
-        outsiders
-    }
-
     /// A process without a helper, whose program is at these places, shares pages with a group, as
     /// an outsider from now on, unless there are too many or it has ended.
     pub(crate) fn add_outsider(&self, pid: u32, group: &ForkGroup, places: [u64; 3]) {
         let Some(opened) = Outsider::open(pid, group, places) else { return };
-        let mut outsiders = self.outsiders.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut outsiders = self.outsiders.lock();
         if outsiders.len() >= OUTSIDERS_MAX || outsiders.iter().any(|it| it.pid() == pid) {
             return;
         }
@@ -225,19 +234,19 @@ impl Pager {
 
     /// Bytes of processes without a helper, as they were found; outsiders count by themselves.
     pub(crate) fn see_unmanaged(&self, mut each: BTreeMap<u32, u64>) {
-        let outsiders = self.outsiders.lock().unwrap_or_else(PoisonError::into_inner);
+        let outsiders = self.outsiders.lock();
         outsiders.iter().for_each(|outsider| _ = each.remove(&outsider.pid()));
         let is_growing = self.account.unmanaged().replace(each);
         drop(outsiders);
         if is_growing && self.headroom_bytes() == 0 {
-            self.ring();
+            self.wakers.evictor.wake();
         }
     }
 
     /// Outsiders that have ended, or run another program by now, are none any more: what they
     /// counted for others is in another's count.
     pub(crate) fn drop_outsiders(&self, is_gone: impl Fn(&Outsider) -> bool) {
-        let mut outsiders = self.outsiders.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut outsiders = self.outsiders.lock();
         let gone: Vec<_> = outsiders.extract_if(.., |outsider| is_gone(outsider)).collect();
         drop(outsiders);
         for outsider in gone {
@@ -260,7 +269,7 @@ impl Pager {
         let is_of_it = |space: &&&SpaceHandle| lock(space).group() == Some(group);
         let rest: Vec<&SpaceHandle> = spaces.iter().filter(is_of_it).copied().collect();
         match rest[..] {
-            [last] if self.outsiders_of(group).is_empty() => lock(last).end_sharing(),
+            [last] if self.outsiders.of(group).is_empty() => lock(last).end_sharing(),
             _ => bequeath(&rest, lent_bytes),
         }
     }

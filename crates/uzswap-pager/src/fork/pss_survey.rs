@@ -8,7 +8,6 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -279,12 +278,12 @@ pub(crate) fn start(pager: &Arc<Pager>) -> io::Result<JoinHandle<()>> {
     let work = move || {
         process::prefer_this_thread();
         let mut survey = PssSurvey::new();
-        while !pager.stop.load(Ordering::Relaxed) {
+        while !pager.wakers.is_stopping() {
             match pager.account.is_survey_due() {
                 true => survey.go_on(&pager),
                 false => survey.rest(&pager),
             }
-            pager.survey_bell.wait(Duration::from_secs(1));
+            pager.wakers.surveyor.wait(Duration::from_secs(1));
         }
     };
     thread::Builder::new().name("uzswap-pss".to_owned()).spawn(work)
@@ -350,7 +349,7 @@ impl PssSurvey {
         if !account.may_be_over_apart() && self.is_resting() {
             return;
         }
-        let is_urgent = self.begin(&pager.spaces(), &pager.outsiders(), urgency);
+        let is_urgent = self.begin(&pager.spaces(), &pager.outsiders.all(), urgency);
         while let Some(asked) = self.to_ask.pop() {
             let (left, time) = if is_urgent { (-nanoseconds(SOON), SOON) } else { (0, AT_ONCE) };
             if self.left <= left || now.elapsed() >= time {

@@ -1,6 +1,5 @@
 //! A sample: one pass over all programs, which measures each and finds memory to register.
 
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use crate::account::sample::Sample;
@@ -31,8 +30,8 @@ impl Pager {
         pass.add_outsiders(self);
         self.spaces().iter().for_each(|space| pass.add(space));
         let Pass { total, managed, due, has_lost_helper, mut sample, .. } = pass;
-        if has_lost_helper && !self.has_lost_helper.swap(true, Ordering::Relaxed) {
-            self.wake_server();
+        if has_lost_helper {
+            self.wakers.report_lost_helper();
         }
         // The last scan of the tree may have met a process before its helper came.
         self.account.unmanaged().forget(&managed);
@@ -64,7 +63,7 @@ impl Pass {
 
     /// Adds unmanaged processes that share pages with managed ones; drops those that have ended.
     fn add_outsiders(&mut self, pager: &Pager) {
-        let outsiders = pager.outsiders();
+        let outsiders = pager.outsiders.all();
         if outsiders.iter().any(|outsider| outsider.resident_bytes().is_none()) {
             pager.drop_outsiders(|outsider| outsider.resident_bytes().is_none());
         }

@@ -4,7 +4,6 @@
 use std::io;
 use std::panic::resume_unwind;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -13,7 +12,7 @@ use rustix::thread::sched_getaffinity;
 use crate::Pager;
 use crate::fault::Workers;
 use crate::fork::pss_survey;
-use crate::monitor::{registrar, unmanaged};
+use crate::monitor::{registrar, unmanaged, unmanaged_schedule};
 use crate::sched::cpu_share::{CpuSample, CpuShare};
 use crate::sched::priority::Watch;
 use crate::sched::run_queue::RunQueue;
@@ -27,16 +26,16 @@ const BYTES_PER_MS_MAX: u64 = 4 << 20;
 
 /// The period of samples near the limit, and far below it. There samples serve the reported peak:
 /// of many programs they take this part of a processor, and come more seldom.
-const LOOK_MIN: Duration = Duration::from_millis(1);
-const LOOK_FAR: Duration = Duration::from_millis(10);
-const LOOK_PART: u32 = 100;
-const LOOK_MAX: Duration = Duration::from_millis(50);
+const PERIOD_MIN: Duration = Duration::from_millis(1);
+const PERIOD_FAR: Duration = Duration::from_millis(10);
+const PERIOD_PART: u32 = 100;
+const PERIOD_MAX: Duration = Duration::from_millis(50);
 
 /// The part of a processor for samples while the supervisor's share is used up.
 const ORDINARY_PART: u32 = 10;
 
 /// The period of the first samples, and how long it lasts: short programs have a peak, too.
-const LOOK_NEW: Duration = Duration::from_millis(2);
+const PERIOD_NEW: Duration = Duration::from_millis(2);
 const NEW_FOR: Duration = Duration::from_millis(100);
 
 /// Released slots that are freed at once while nothing is evicted. Fewer are freed once two
@@ -57,17 +56,17 @@ pub(crate) struct Sampler {
     goes_first: bool,
     /// Once something is shared that has to be known.
     survey: Option<JoinHandle<()>>,
-    /// Whether the survey was due at the last look.
+    /// The survey was due at the last sample.
     was_survey_due: bool,
     share: Share,
-    /// Slots that the last look found released.
+    /// Slots that the last sample found released.
     released: usize,
 }
 
 impl Sampler {
     pub(crate) fn new(pager: Arc<Pager>, server: Arc<Workers>) -> Sampler {
-        let turns = pager.turns.each().iter().map(|_| Watch::new()).collect();
-        let share = Share::new(pager.cpu_share_percent);
+        let turns = pager.sched.turns.each().iter().map(|_| Watch::new()).collect();
+        let share = Share::new(pager.sched.share_percent);
         Sampler {
             pager,
             server,
@@ -87,41 +86,40 @@ impl Sampler {
     pub(crate) fn run(mut self) -> io::Result<()> {
         process::prefer_this_thread();
         self.goes_first = process::run_first().is_ok();
-        while !self.pager.stop.load(Ordering::Relaxed) {
+        while !self.pager.wakers.is_stopping() {
             let since = process::thread_time();
             let used = self.pager.sample();
-            // Not by the clock: on a busy machine a look waits, and programs grow meanwhile.
-            let looked = process::thread_time().saturating_sub(since);
+            // Not by the clock: on a busy machine a sample waits, and programs grow meanwhile.
+            let took = process::thread_time().saturating_sub(since);
             let goal = self.pager.account.goal_bytes();
             if used > goal || self.note_released() {
-                self.pager.ring();
+                self.pager.wakers.evictor.wake();
             }
             self.keep_others()?;
             let is_survey_due = self.pager.account.is_survey_due();
             if std::mem::replace(&mut self.was_survey_due, is_survey_due) || is_survey_due {
-                self.pager.survey_bell.ring();
+                self.pager.wakers.surveyor.wake();
             }
             self.keep_to_share();
-            let is_registered = self.look_at_turns();
+            let is_registered = self.check_turns();
             let room_ms = goal.saturating_sub(used) / BYTES_PER_MS_MAX / 2;
             let most = match self.start.elapsed() < NEW_FOR {
-                true => LOOK_NEW,
-                false => (looked * LOOK_PART).clamp(LOOK_FAR, LOOK_MAX),
+                true => PERIOD_NEW,
+                false => (took * PERIOD_PART).clamp(PERIOD_FAR, PERIOD_MAX),
             };
-            let pause = Duration::from_millis(room_ms).clamp(LOOK_MIN, most);
-            let pause = if is_registered { LOOK_MIN } else { pause };
-            let least = if self.share.is_raised { Duration::ZERO } else { looked * ORDINARY_PART };
-            self.pager.pause(pause.max(least.min(LOOK_MAX)));
+            let pause = Duration::from_millis(room_ms).clamp(PERIOD_MIN, most);
+            let pause = if is_registered { PERIOD_MIN } else { pause };
+            let least = if self.share.is_raised { Duration::ZERO } else { took * ORDINARY_PART };
+            self.pager.wakers.sampler.wait(pause.max(least.min(PERIOD_MAX)));
         }
-        let ordinary_ns = self.share.account.ordinary().as_nanos() as u64;
-        self.pager.ordinary_priority_ns.store(ordinary_ns, Ordering::Relaxed);
+        self.pager.sched.note_ordinary(self.share.account.ordinary());
         self.workers.drain(..).try_for_each(end_of)
     }
 
     /// Checks for a starving worker of the server; whether the next check must come soon.
-    fn look_at_turns(&mut self) -> bool {
+    fn check_turns(&mut self) -> bool {
         let Sampler { pager, server, turns, .. } = self;
-        let each = turns.iter_mut().zip(pager.turns.each()).enumerate();
+        let each = turns.iter_mut().zip(pager.sched.turns.each()).enumerate();
         let looks =
             each.map(|(at, (register, turns))| register.look(turns, || server.is_asked(at)));
         looks.fold(false, |any, is_registered| any | is_registered)
@@ -131,22 +129,21 @@ impl Sampler {
     /// supervisor's share of the processors is used up, and before others again once it is not.
     fn keep_to_share(&mut self) {
         let Sampler { pager, share, .. } = self;
+        let now = Instant::now();
         let is_raised = share.account.see(
-            Instant::now(),
+            now,
             CpuSample {
-                is_contended: share.run_queue.is_contended(pager.turns.giving_way()),
-                is_beside_others: pager.is_beside_others.load(Ordering::Relaxed),
-                is_in_vain: pager.is_in_vain(),
+                is_contended: share.run_queue.is_contended(pager.sched.turns.giving_way()),
+                is_beside_others: pager.sched.is_beside_others(),
+                is_in_vain: pager.progress.is_ineffective(now),
             },
-            || pager.raised.demanded(),
+            || pager.sched.raised.demanded(),
         );
         if is_raised == std::mem::replace(&mut share.is_raised, is_raised) {
             return;
         }
-        let ordinary_ns = share.account.ordinary().as_nanos() as u64;
-        pager.ordinary_priority_ns.store(ordinary_ns, Ordering::Relaxed);
-        pager.turns.let_go_first(is_raised);
-        pager.raised.set_raised(is_raised);
+        pager.sched.note_ordinary(share.account.ordinary());
+        pager.sched.set_raised(is_raised);
     }
 
     /// Notes the number of released slots; whether the evictor must free them although there is
@@ -157,14 +154,14 @@ impl Sampler {
         released >= MUCH_RELEASED || released > 0 && released == before
     }
 
-    /// When the tree of processes is looked at first. A managed program has a helper by the earlier
+    /// When the tree of processes is scanned first. A managed program has a helper by the earlier
     /// time; an unmanaged one may take the limit before the later time.
     fn tree_after(&self) -> Duration {
-        if self.pager.spaces().is_empty() { HELPER_AFTER } else { unmanaged::LOOK_SOON }
+        if self.pager.spaces().is_empty() { HELPER_AFTER } else { unmanaged_schedule::SOON }
     }
 
-    /// Starts registrars and workers once there is something to register, and who looks at the tree
-    /// of processes once it is not a short program. Where one has failed, fails as well.
+    /// Starts registrars and workers once there is something to register, and the
+    /// scans of the tree once the program is not short. Fails if one of these threads has failed.
     fn keep_others(&mut self) -> io::Result<()> {
         if self.registrars.is_empty() && !self.pager.to_scan.is_empty() {
             self.registrars = self.beside_others(|sampler| registrar::start(&sampler.pager))?;
@@ -175,7 +172,7 @@ impl Sampler {
         }
         let is_grown = self.pager.account.take_growth_of_uncounted();
         match &self.tree {
-            Some(_) if is_grown => self.pager.tree_bell.ring(),
+            Some(_) if is_grown => self.pager.wakers.tree.wake(),
             None if is_grown || self.start.elapsed() >= self.tree_after() => {
                 self.tree = Some(self.beside_others(|sampler| unmanaged::start(&sampler.pager))?);
             }

@@ -2,12 +2,10 @@
 //! cgroup does, be it managed or not.
 
 use std::sync::Arc;
-use std::sync::PoisonError;
-use std::sync::atomic::Ordering;
 
 use crate::account::Figures;
 use crate::messages::log;
-use crate::monitor::unmanaged;
+use crate::monitor::process_tree;
 use crate::policy::oom;
 use crate::program::peer::Peer;
 use crate::program::procfs::{locked_bytes, size_of, thread_and_program_of};
@@ -27,7 +25,7 @@ impl Pager {
         let limit = self.account.limit_bytes();
         let room = oom::none_bytes(limit);
         if self.recount_unmanaged() >= room {
-            self.look_at_tree();
+            self.scan_tree();
             if self.sample() <= limit - room {
                 return;
             }
@@ -44,7 +42,7 @@ impl Pager {
         if !self.are_unmanaged_over() {
             return;
         }
-        self.look_at_tree();
+        self.scan_tree();
         if !self.are_unmanaged_over() {
             return;
         }
@@ -52,8 +50,8 @@ impl Pager {
             let thread = largest.thread;
             self.end_for_memory(largest, "unmanaged programs alone pass --limit");
             // Its end frees the memory a while later. Until then, no other program must end.
-            unmanaged::await_end(thread);
-            self.look_at_tree();
+            process_tree::await_end(thread);
+            self.scan_tree();
         }
     }
 
@@ -83,7 +81,7 @@ impl Pager {
     }
 
     fn take_largest_unmanaged(&self) -> Option<Candidate> {
-        let largest = self.largest_unmanaged.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let largest = self.tree.take_largest();
         let alive = largest.filter(|it| it.peer.is_alive())?;
         Some(Candidate { bytes: alive.bytes, peer: Arc::new(alive.peer), thread: alive.thread })
     }
@@ -95,7 +93,7 @@ impl Pager {
         let uncounted =
             self.account.uncounted().get().text(|bytes| format!("{:.1} MiB", mib(bytes)));
         let uncounted = uncounted.map_or(String::new(), |text| format!("; not counted: {text}"));
-        let tables = unmanaged::page_table_bytes(self);
+        let tables = process_tree::page_table_bytes(self);
         self.account.note_page_tables(tables);
         let beside = match report::are_page_tables_large(tables, limit) {
             true => format!(
@@ -126,9 +124,9 @@ impl Pager {
             peer.pid(),
             mib(resident.saturating_sub(evictable)),
         ));
-        self.out_of_memory_kills.fetch_add(1, Ordering::Relaxed);
-        unmanaged::end_with_memory(self, &peer, thread);
-        // Until the next look at the tree, no other program must end for the same bytes.
+        self.meter.killed();
+        process_tree::end_with_memory(self, &peer, thread);
+        // Until the next scan of the tree, no other program must end for the same bytes.
         self.account.unmanaged().forget(&[peer.pid()]);
     }
 }

@@ -13,7 +13,6 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fs::File;
 use std::io;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -56,6 +55,9 @@ const MANY_TURN_MIN: u32 = 4;
 
 /// Rounds without a search for exclusive pages after one that found none: it walks all pages.
 const ALONE_PAUSE: u64 = 32;
+
+/// How long the evictor waits to be woken.
+const WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// How long the evictor waits after a round that freed nothing.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -107,13 +109,13 @@ impl Evictor {
 
     pub(crate) fn run(mut self) -> io::Result<()> {
         let pager = Arc::clone(&self.pager);
-        let _raised = pager.raised.raise_this();
-        while !self.pager.stop.load(Ordering::Relaxed) {
+        let _raised = pager.sched.raised.raise_this();
+        while !self.pager.wakers.is_stopping() {
             self.pager.free_released();
             if self.pager.sample() <= self.pager.account.goal_bytes() {
                 self.note_freed();
                 self.pressure.reset();
-                self.pager.wait();
+                self.pager.wakers.evictor.wait(WAIT_MAX);
                 continue;
             }
             let seen = self.seen();
@@ -126,7 +128,7 @@ impl Evictor {
                 ),
             }
             if seen.is_full() {
-                self.pager.note_full();
+                self.pager.progress.note_full(Instant::now());
             }
             // Where there can be none, the helpers end their programs.
             let _ = self.pager.guard.get_or_init(|| {
@@ -136,17 +138,17 @@ impl Evictor {
             let freed = self.evict();
             // A fault that waits for room also waits for the pages that a helper is about to move.
             if freed > 0 || !self.is_any_awaited() {
-                self.pager.rounds.fetch_add(1, Ordering::Relaxed);
+                self.pager.progress.end_round();
             }
-            if self.pager.is_awaited.load(Ordering::Relaxed) {
-                self.pager.wake_server();
+            if self.pager.progress.is_awaited() {
+                self.pager.wakers.server.wake();
             }
             self.pager.store.recompress_some(self.pager.account.limit_bytes());
             if freed > 0 {
                 self.note_freed();
                 continue;
             }
-            self.pager.note_vain();
+            self.pager.progress.note_ineffective(Instant::now());
             match self.held_up < ROUNDS_IN_VAIN && self.is_any_held_up() {
                 true => self.held_up += 1,
                 false => self.in_vain += 1,
@@ -236,7 +238,7 @@ impl Evictor {
             spaces.push((discounted, bytes, shared));
         }
         spaces.sort_by_key(|(discounted, ..)| std::cmp::Reverse(*discounted));
-        let round = self.pager.rounds.load(Ordering::Relaxed) + 1; // this one
+        let round = self.pager.progress.rounds() + 1; // this one
         let is_turn_of_many = round.is_multiple_of(most.max(MANY_TURN_MIN).into());
         if most > FEW && !is_turn_of_many && round >= self.alone_from {
             let freed = self.evict_from_some_of(&spaces, true);
@@ -273,8 +275,8 @@ impl Evictor {
             if freed >= wanted {
                 break;
             }
-            if freed > 0 && self.pager.is_awaited.load(Ordering::Relaxed) {
-                self.pager.wake_server();
+            if freed > 0 && self.pager.progress.is_awaited() {
+                self.pager.wakers.server.wake();
             }
         }
         freed
@@ -396,7 +398,7 @@ impl Evictor {
     fn worth_evicting(&self, space: &SpaceHandle, runs: Vec<(u64, usize)>) -> Vec<(u64, usize)> {
         let group = lock(space).group().cloned();
         match group.filter(|_| !runs.is_empty()) {
-            Some(group) => without_pages_of(&self.pager.outsiders_of(&group), runs),
+            Some(group) => without_pages_of(&self.pager.outsiders.of(&group), runs),
             None => runs,
         }
     }
@@ -433,7 +435,7 @@ impl Evictor {
             Heard::Done => {
                 let (moved, freed) = lock(space).dropped();
                 if freed > 0 {
-                    self.pager.note_freeing();
+                    self.pager.progress.note_freeing(Instant::now());
                 }
                 self.pager.meter.moved(moved.pages);
                 self.offered.set(self.offered.get() + moved.offered);

@@ -3,3 +3,4 @@
 pub(crate) mod ending;
 pub(crate) mod evictable;
 pub(crate) mod evictor;
+pub(crate) mod progress;

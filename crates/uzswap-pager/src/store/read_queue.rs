@@ -6,7 +6,8 @@ use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use crate::Pager;
+use super::PageStore;
+use crate::wakers::Wakers;
 use uzswap::page::{PAGE_SIZE, Page};
 
 /// How many pages are read at once.
@@ -25,7 +26,8 @@ pub(crate) struct Reader {
 
 #[derive(Debug)]
 struct Work {
-    pager: Arc<Pager>,
+    store: Arc<PageStore>,
+    wakers: Arc<Wakers>,
     state: Mutex<State>,
     asked: Condvar,
 }
@@ -51,9 +53,10 @@ struct Reading {
 
 impl Reader {
     /// Starts the threads.
-    pub(crate) fn start(pager: &Arc<Pager>) -> io::Result<Reader> {
+    pub(crate) fn start(store: &Arc<PageStore>, wakers: &Arc<Wakers>) -> io::Result<Reader> {
         let work = Arc::new(Work {
-            pager: Arc::clone(pager),
+            store: Arc::clone(store),
+            wakers: Arc::clone(wakers),
             state: Mutex::default(),
             asked: Condvar::new(),
         });
@@ -83,7 +86,7 @@ impl Reader {
         }
         let content = state.pages.remove(&slot).and_then(|reading| reading.content)?;
         drop(state);
-        self.work.pager.store.release(slot);
+        self.work.store.release(slot);
         Some(content.map(|content| page.copy_from_slice(&*content)))
     }
 
@@ -120,7 +123,7 @@ impl Work {
 
     /// Has a slot read, which its page holds now.
     fn ask(&self, state: &mut State, slot: u32, is_ahead: bool) {
-        self.pager.store.share(slot);
+        self.store.share(slot);
         state.pages.insert(slot, Reading { content: None, is_ahead });
         state.queue.push_back(slot);
         self.asked.notify_one();
@@ -135,12 +138,12 @@ impl Work {
             };
             drop(state);
             let mut page = Box::new([0; PAGE_SIZE]);
-            let content = self.pager.store.load(slot, &mut page).map(|()| page);
+            let content = self.store.load(slot, &mut page).map(|()| page);
             state = self.lock();
             let Some(reading) = state.pages.get_mut(&slot) else { continue };
             reading.content = Some(content);
             if !reading.is_ahead {
-                self.pager.wake_server();
+                self.wakers.server.wake();
             }
             state.read.push_back(slot);
             self.forget_some(&mut state);
@@ -153,7 +156,7 @@ impl Work {
             let Some(slot) = state.read.pop_front() else { return };
             if state.pages.get(&slot).is_some_and(|reading| reading.content.is_some()) {
                 state.pages.remove(&slot);
-                self.pager.store.release(slot);
+                self.store.release(slot);
             }
         }
     }

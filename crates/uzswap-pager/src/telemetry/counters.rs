@@ -25,6 +25,8 @@ pub(crate) struct Counters {
     in_vain: AtomicU64,
     freed: AtomicU64,
     freeing_ns: AtomicU64,
+    /// Programs that were ended for lack of memory.
+    kills: AtomicU64,
     waits: Mutex<Waits>,
 }
 
@@ -101,6 +103,7 @@ impl Counters {
             in_vain: AtomicU64::new(0),
             freed: AtomicU64::new(0),
             freeing_ns: AtomicU64::new(0),
+            kills: AtomicU64::new(0),
             waits: Mutex::new(Waits { histogram, sum_ns: 0 }),
         }
     }
@@ -145,6 +148,15 @@ impl Counters {
     pub(crate) fn freed(&self, pages: u64, time: Duration) {
         self.freed.fetch_add(pages, Ordering::Relaxed);
         self.freeing_ns.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
+    }
+
+    /// A program was ended for lack of memory.
+    pub(crate) fn killed(&self) {
+        self.kills.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn kills(&self) -> u64 {
+        self.kills.load(Ordering::Relaxed)
     }
 
     pub(crate) fn frees(&self) -> FreeTimes {

@@ -13,7 +13,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, Shutdown, SocketFlags};
 
-use crate::wake_descriptor;
+use crate::wakers::WakeDescriptor;
 use uzswap_sys::foreign::Foreign;
 use uzswap_sys::{peer, process};
 
@@ -72,7 +72,7 @@ pub(crate) enum Verdict {
 /// The thread. It ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Answerer {
-    end: Arc<OwnedFd>,
+    end: Arc<WakeDescriptor>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -85,7 +85,7 @@ impl Answerer {
     ) -> io::Result<Answerer> {
         // A TCP socket takes none; before Linux 6.16 each one is closed.
         let _ = peer::let_descriptors(&socket, false);
-        let end = Arc::new(wake_descriptor()?);
+        let end = Arc::new(WakeDescriptor::new()?);
         let door = Door {
             socket,
             end: Arc::clone(&end),
@@ -104,8 +104,7 @@ impl Answerer {
 
 impl Drop for Answerer {
     fn drop(&mut self) {
-        // The counter of an eventfd overflows after 2^64.
-        let _ = rustix::io::write(&*self.end, &1_u64.to_ne_bytes());
+        self.end.wake();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -115,7 +114,7 @@ impl Drop for Answerer {
 /// The socket and its connections.
 struct Door<S> {
     socket: OwnedFd,
-    end: Arc<OwnedFd>,
+    end: Arc<WakeDescriptor>,
     speaker: S,
     connections: Vec<Connection>,
     /// Set while nothing is accepted.
