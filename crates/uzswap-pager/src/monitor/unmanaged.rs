@@ -30,8 +30,8 @@ use uzswap_sys::process;
 /// When the load of others is sampled a second time: two samples show it.
 const LOAD_AFTER: Duration = Duration::from_millis(200);
 
-/// Scans until a process without a helper is reported although no sign says that none will come. The
-/// helper may wait for pages, above all that of a managed program's child.
+/// Scans until a process without a helper is reported although no sign says that none will come.
+/// The helper may wait for pages, above all that of a managed program's child.
 const SCANS_WITHOUT_SIGN: u32 = 20;
 
 /// Programs that are named as unmanaged. All others count as well.

@@ -9,41 +9,28 @@
 //! space has no accessed bit to read.
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::fs::File;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::account::Figures;
-use crate::address_space::{AddressSpace, Batch, Moved, Way, leave_words_of_threads};
+use crate::address_space::{AddressSpace, Moved, Way, leave_words_of_threads};
 use crate::fork::outsiders::without_pages_of;
 use crate::fork_group::ForkGroup;
-use crate::page_table::{BATCH_PAGES, Place};
 use crate::policy::batch::{PAGES_MIN, batches};
 use crate::policy::oom::{OomDetector, Outlook, Seen};
 use crate::program::helper::{Heard, Helper, Patience};
+use crate::reclaim::batch_store::{BatchStore, relatives};
 use crate::reclaim::evictable::Evictable;
-use crate::store::NotStored;
-use crate::{Pager, SpaceHandle, lock, untouched_pages};
-use uzswap::page::{PAGE_SIZE, Page};
+use crate::reclaim::idle_rounds::{IdleRounds, Step};
+use crate::{Pager, SpaceHandle, lock};
+use uzswap::page::PAGE_SIZE;
 use uzswap_sys::death_guard::{DeathGuard, MappedFile};
-use uzswap_sys::process_memory::ProcessMemory;
-
-/// After so many rounds without a freed page a process is ended: some 3 s.
-const ROUNDS_IN_VAIN: u32 = 2000;
-
-/// After so many rounds without a freed page the evictor takes shared pages without a survey: some
-/// 0.3 s.
-const UNKNOWN_ROUNDS: u32 = 250;
 
 /// A process of so many bytes or fewer keeps its pages while a larger one cannot give any: it may
 /// be the debugger that the larger one waits for.
 const KEPT_MAX: u64 = 1 << 20;
-
-/// Members of a group whose stored pages are compared with a new one at most, the oldest first.
-const ASKED_RELATIVES: usize = 8;
 
 /// Pages of groups of so many members are evicted without a survey.
 const FEW: u32 = 2;
@@ -71,16 +58,11 @@ pub(crate) struct Evictor {
     pager: Arc<Pager>,
     /// The preload library of this run: all its programs map this file, and no other program does.
     library: File,
-    buffer: Box<[Page]>,
-    /// A stored page of another member of the group.
-    other: Box<Page>,
-    /// Rounds without any page freed, and those before in which some might have been soon.
-    in_vain: u32,
-    held_up: u32,
+    batches: BatchStore,
+    /// Rounds since a page was freed.
+    idle: IdleRounds,
     /// Pages in the commands of this round, moved or not.
     offered: Cell<usize>,
-    /// Since some were freed last, all pages were tried again.
-    has_tried_all: bool,
     pressure: OomDetector,
     evictable: Evictable,
     patience: Mutex<Patience>,
@@ -92,14 +74,11 @@ impl Evictor {
     /// In programs, `library` is preloaded.
     pub(crate) fn new(pager: Arc<Pager>, library: File) -> Evictor {
         Evictor {
+            batches: BatchStore::new(Arc::clone(&pager)),
             pager,
             library,
-            buffer: untouched_pages(BATCH_PAGES),
-            other: Box::new([0; PAGE_SIZE]),
-            in_vain: 0,
-            held_up: 0,
+            idle: IdleRounds::default(),
             offered: Cell::new(0),
-            has_tried_all: false,
             pressure: OomDetector::default(),
             evictable: Evictable::new(Instant::now()),
             patience: Mutex::new(Patience::new(Instant::now())),
@@ -110,51 +89,71 @@ impl Evictor {
     pub(crate) fn run(mut self) -> io::Result<()> {
         let pager = Arc::clone(&self.pager);
         let _raised = pager.sched.raised.raise_this();
-        while !self.pager.wakers.is_stopping() {
-            self.pager.free_released();
-            if self.pager.sample() <= self.pager.account.goal_bytes() {
-                self.note_freed();
+        while !pager.wakers.is_stopping() {
+            pager.free_released();
+            if pager.sample() <= pager.account.goal_bytes() {
+                self.idle = IdleRounds::default();
                 self.pressure.reset();
-                self.pager.wakers.evictor.wait(WAIT_MAX);
+                pager.wakers.evictor.wait(WAIT_MAX);
                 continue;
             }
-            let seen = self.seen();
-            self.pager.end_unmanaged_over_limit();
-            match self.pressure.look(Instant::now(), seen) {
-                Outlook::Open => {}
-                Outlook::Retry => self.try_all_again(),
-                Outlook::Hopeless => self.pager.end_largest(
-                    "compressed and unevictable pages leave under 1/8 of --limit as working set",
-                ),
-            }
-            if seen.is_full() {
-                self.pager.progress.note_full(Instant::now());
-            }
-            // Where there can be none, the helpers end their programs.
-            let _ = self.pager.guard.get_or_init(|| {
+            self.relieve_pressure();
+            // If there can be none, the helpers end their programs.
+            let _ = pager.guard.get_or_init(|| {
                 DeathGuard::start(&MappedFile::of(&self.library)?, SUPERVISOR_GONE)
             });
-            self.offered.set(0);
-            let freed = self.evict();
-            // A fault that waits for room also waits for the pages that a helper is about to move.
-            if freed > 0 || !self.is_any_awaited() {
-                self.pager.progress.end_round();
-            }
-            if self.pager.progress.is_awaited() {
-                self.pager.wakers.server.wake();
-            }
-            self.pager.store.recompress_some(self.pager.account.limit_bytes());
-            if freed > 0 {
-                self.note_freed();
+            if self.run_round() > 0 {
+                self.idle = IdleRounds::default();
                 continue;
             }
-            self.pager.progress.note_ineffective(Instant::now());
-            match self.held_up < ROUNDS_IN_VAIN && self.is_any_held_up() {
-                true => self.held_up += 1,
-                false => self.in_vain += 1,
-            }
-            if self.try_all_in_vain() && self.pager.sample() > self.pager.account.limit_bytes() {
-                self.note_freed();
+            pager.progress.note_ineffective(Instant::now());
+            self.end_idle_round();
+            std::thread::sleep(PAUSE);
+        }
+        Ok(())
+    }
+
+    /// Ends a program, or has all pages tried again, if stored and unevictable pages leave too
+    /// small a working set.
+    fn relieve_pressure(&mut self) {
+        let seen = self.seen();
+        self.pager.end_unmanaged_over_limit();
+        match self.pressure.look(Instant::now(), seen) {
+            Outlook::Open => {}
+            Outlook::Retry => self.try_all_again(),
+            Outlook::Hopeless => self.pager.end_largest(
+                "compressed and unevictable pages leave under 1/8 of --limit as working set",
+            ),
+        }
+        if seen.is_full() {
+            self.pager.progress.note_full(Instant::now());
+        }
+    }
+
+    /// Evicts once, and wakes the fault server if faults wait; how many pages were freed.
+    fn run_round(&mut self) -> usize {
+        self.offered.set(0);
+        let freed = self.evict();
+        let Pager { progress, wakers, store, account, .. } = &*self.pager;
+        // A fault that waits for headroom also waits for the pages that a helper is about to move.
+        if freed > 0 || !self.is_any_awaited() {
+            progress.end_round();
+        }
+        if progress.is_awaited() {
+            wakers.server.wake();
+        }
+        store.recompress_some(account.limit_bytes());
+        freed
+    }
+
+    /// After a round that freed nothing, has all pages tried again at last, and then ends a program.
+    fn end_idle_round(&mut self) {
+        let is_held_up = || Self::is_any_held_up(&self.pager);
+        match self.idle.add(is_held_up, self.offered.get() > 0) {
+            Step::GoOn => {}
+            Step::RetryAll => self.try_all_again(),
+            Step::GiveUp if self.pager.sample() > self.pager.account.limit_bytes() => {
+                self.idle = IdleRounds::default();
                 self.pager.end_largest(match self.has_no_memory() {
                     true => {
                         "no page can be evicted: the kernel refuses mappings to a program \
@@ -163,28 +162,8 @@ impl Evictor {
                     false => "no page can be evicted",
                 });
             }
-            std::thread::sleep(PAUSE);
+            Step::GiveUp => {}
         }
-        Ok(())
-    }
-
-    /// Pages were freed, or none need to be.
-    fn note_freed(&mut self) {
-        (self.in_vain, self.held_up, self.has_tried_all) = (0, 0, false);
-    }
-
-    /// Once no page was freed for long, lets helpers try those again that were found to stay;
-    /// `true` where that was in vain, too.
-    fn try_all_in_vain(&mut self) -> bool {
-        if self.in_vain < ROUNDS_IN_VAIN {
-            return false;
-        }
-        if !self.has_tried_all {
-            self.has_tried_all = true;
-            self.try_all_again();
-            return false;
-        }
-        self.offered.get() == 0 || self.in_vain >= 2 * ROUNDS_IN_VAIN
     }
 
     fn try_all_again(&mut self) {
@@ -199,8 +178,8 @@ impl Evictor {
 
     /// Whether a space may give pages soon that it cannot give now: a thread waits while it changes
     /// mappings, or the helper is late. A stopped process may stay stopped, and does not count.
-    fn is_any_held_up(&self) -> bool {
-        self.pager.spaces().iter().any(|space| {
+    fn is_any_held_up(pager: &Pager) -> bool {
+        pager.spaces().iter().any(|space| {
             let space = lock(space);
             let is_late = space.helper().is_some_and(|helper| helper.is_late());
             space.uffd.is_changing() || is_late && !space.is_stopped()
@@ -328,7 +307,7 @@ impl Evictor {
                 (space.filled_batches(), space.has_empty_batch())
             };
             if filled >= batches_staged || (filled > 0 && !(moved_any && has_empty)) {
-                self.store_batch(space, AddressSpace::take_oldest_batch)?;
+                self.batches.store_batch(space, AddressSpace::take_oldest_batch)?;
             }
             let is_at_end = !moved_any && !lock(space).has_drained_batch();
             if freed > 0 || is_at_end {
@@ -391,7 +370,7 @@ impl Evictor {
         let is_known = |group: &ForkGroup| group.members() <= FEW || group.is_counted();
         lock(space).group().is_none_or(is_known)
             || self.pager.account.is_surely_over()
-            || self.in_vain >= UNKNOWN_ROUNDS
+            || self.idle.are_many()
     }
 
     /// The pages of some runs that no outsider has: what such a process has stays in any case.
@@ -464,7 +443,7 @@ impl Evictor {
     ) -> io::Result<usize> {
         let freed = self.empty_newest(space)?;
         let mut others = 0;
-        for relative in self.relatives(space) {
+        for relative in relatives(&self.pager, space) {
             leave_words_of_threads(&relative);
             // The connection of a helper reports its end.
             let moved = self.carry_out(&relative, &give);
@@ -482,133 +461,7 @@ impl Evictor {
 
     /// Stores the batch that was filled last, and gives its memory back.
     fn empty_newest(&mut self, space: &SpaceHandle) -> io::Result<usize> {
-        self.store_batch(space, AddressSpace::take_newest_batch)?;
+        self.batches.store_batch(space, AddressSpace::take_newest_batch)?;
         Ok(self.carry_out(space, |space| space.give_move(0, false))?.1)
     }
-
-    /// Spaces that a fork made of the same one.
-    fn relatives(&self, space: &SpaceHandle) -> Vec<SpaceHandle> {
-        let group = lock(space).group().cloned();
-        if group.is_none() {
-            return Vec::new();
-        }
-        let mut all = self.pager.spaces();
-        all.retain(|other| !Arc::ptr_eq(other, space) && lock(other).group() == group.as_ref());
-        all
-    }
-
-    /// Puts a batch's pages into the store.
-    fn store_batch(
-        &mut self,
-        space: &SpaceHandle,
-        take: impl FnOnce(&mut AddressSpace) -> Option<Batch>,
-    ) -> io::Result<()> {
-        let (batch, files) = {
-            let mut space = lock(space);
-            let files = space.files().ok_or(io::ErrorKind::NotFound)?;
-            let Some(batch) = take(&mut space) else { return Ok(()) };
-            (batch, files)
-        };
-        let mut elsewhere = self.kept_elsewhere(space, &batch);
-        let mut done = Emptied::default();
-        let mut all = self.store(&files.memory, &batch, &mut elsewhere, &mut done);
-        elsewhere.into_values().for_each(|slot| self.pager.store.release(slot));
-        // All at once: faults are served under this lock, and whoever waits for it costs them more
-        // than what is done under it.
-        let mut space = lock(space);
-        let mut stored = 0;
-        space.fresh.see(done.slots_ahead, done.untouched.len());
-        done.untouched.into_iter().for_each(|staged| space.taken_back(staged));
-        for (staged, slot) in done.slots {
-            if space.stored(staged, slot) {
-                stored += 1;
-            } else {
-                self.pager.store.release(slot);
-            }
-        }
-        for (staged, page) in done.unfit {
-            match space.give_back(staged, &page) {
-                Ok(is_back) => self.pager.charge(usize::from(is_back), 0),
-                Err(error) => all = Err(error),
-            }
-        }
-        match all {
-            Ok(()) => space.drain_batch(batch.number),
-            Err(_) => space.keep_batch(batch.number),
-        }
-        self.pager.meter.stored(stored);
-        all
-    }
-
-    /// The slots of pages that relatives have in the store where this batch's pages were: held
-    /// until they are released.
-    fn kept_elsewhere(&self, space: &SpaceHandle, batch: &Batch) -> BTreeMap<u64, u32> {
-        let mut found = BTreeMap::new();
-        for relative in self.relatives(space).iter().take(ASKED_RELATIVES) {
-            if found.len() == batch.staged.len() {
-                break;
-            }
-            let relative = lock(relative);
-            for owner in batch.staged.iter().map(|staged| staged.owner) {
-                if let (Place::Stored(slot), Entry::Vacant(entry)) =
-                    (relative.table.get(owner).place, found.entry(owner))
-                    && !self.pager.store.is_in_file(slot)
-                {
-                    self.pager.store.share(slot);
-                    entry.insert(slot);
-                }
-            }
-        }
-        found
-    }
-
-    /// Stores the pages of a batch. A page that equals the one of a group member (`elsewhere`)
-    /// shares its slot.
-    fn store(
-        &mut self,
-        memory: &ProcessMemory,
-        batch: &Batch,
-        elsewhere: &mut BTreeMap<u64, u32>,
-        done: &mut Emptied,
-    ) -> io::Result<()> {
-        for run in batch.staged.chunk_by(|a, b| a.number + 1 == b.number) {
-            let pages = &mut self.buffer[..run.len()];
-            memory.read(run[0].address, pages.as_flattened_mut())?;
-            for (staged, page) in run.iter().zip(pages.iter()) {
-                if staged.ahead && *page == [0; PAGE_SIZE] {
-                    done.untouched.push(staged.number);
-                    continue;
-                }
-                done.slots_ahead += usize::from(staged.ahead);
-                let is_same = |slot: &u32| {
-                    self.pager.store.load(*slot, &mut self.other).is_ok() && *self.other == *page
-                };
-                let stored = match elsewhere.get(&staged.owner).copied().filter(is_same) {
-                    Some(slot) => Ok(elsewhere.remove(&staged.owner).unwrap_or(slot)),
-                    None => self.pager.store.store(page),
-                };
-                match stored {
-                    Ok(slot) => done.slots.push((staged.number, slot)),
-                    Err(NotStored::DoesNotShrink) => {
-                        done.unfit.push((staged.number, Box::new(*page)));
-                    }
-                    Err(NotStored::Failed(why)) => return Err(io::Error::other(why)),
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
-/// The outcome for each page of a batch, by page of staging.
-#[derive(Debug, Default)]
-struct Emptied {
-    /// The slot of each that is in the store.
-    slots: Vec<(u32, u32)>,
-    /// Pages that did not fit the pool.
-    unfit: Vec<(u32, Box<Page>)>,
-    /// Pages that the server filled with zeros ahead of a touch, and that are still zeros.
-    untouched: Vec<u32>,
-    /// How many others were filled so.
-    slots_ahead: usize,
 }

@@ -1,6 +1,8 @@
 //! Makes room: evicts pages, and ends a program where none is left.
 
-pub(crate) mod ending;
-pub(crate) mod evictable;
+mod batch_store;
+mod ending;
+mod evictable;
 pub(crate) mod evictor;
+mod idle_rounds;
 pub(crate) mod progress;

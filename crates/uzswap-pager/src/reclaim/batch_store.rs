@@ -1,0 +1,158 @@
+//! Stores the pages of a staged batch.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::io;
+use std::sync::Arc;
+
+use crate::address_space::{AddressSpace, Batch};
+use crate::page_table::{BATCH_PAGES, Place};
+use crate::store::NotStored;
+use crate::{Pager, SpaceHandle, lock, untouched_pages};
+use uzswap::page::{PAGE_SIZE, Page};
+use uzswap_sys::process_memory::ProcessMemory;
+
+/// Members of a group whose stored pages are compared with a new one at most, the oldest first.
+const RELATIVES_MAX: usize = 8;
+
+/// The way of a batch from staging into the store.
+pub(super) struct BatchStore {
+    pager: Arc<Pager>,
+    buffer: Box<[Page]>,
+    /// A stored page of another member of the group.
+    other: Box<Page>,
+}
+
+impl BatchStore {
+    pub(super) fn new(pager: Arc<Pager>) -> BatchStore {
+        let buffer = untouched_pages(BATCH_PAGES);
+        BatchStore { pager, buffer, other: Box::new([0; PAGE_SIZE]) }
+    }
+
+    /// Stores the pages of a batch, if the space has one to `take`.
+    pub(super) fn store_batch(
+        &mut self,
+        space: &SpaceHandle,
+        take: impl FnOnce(&mut AddressSpace) -> Option<Batch>,
+    ) -> io::Result<()> {
+        let (batch, files) = {
+            let mut space = lock(space);
+            let files = space.files().ok_or(io::ErrorKind::NotFound)?;
+            let Some(batch) = take(&mut space) else { return Ok(()) };
+            (batch, files)
+        };
+        let relatives = relatives(&self.pager, space);
+        let mut elsewhere = self.kept_elsewhere(&relatives, &batch);
+        let mut done = Emptied::default();
+        let mut all = self.store(&files.memory, &batch, &mut elsewhere, &mut done);
+        elsewhere.into_values().for_each(|slot| self.pager.store.release(slot));
+        // All at once: faults are served under this lock, and whoever waits for it costs them more
+        // than what is done under it.
+        let mut space = lock(space);
+        let mut stored = 0;
+        space.fresh.see(done.slots_ahead, done.untouched.len());
+        done.untouched.into_iter().for_each(|staged| space.taken_back(staged));
+        for (staged, slot) in done.slots {
+            if space.stored(staged, slot) {
+                stored += 1;
+            } else {
+                self.pager.store.release(slot);
+            }
+        }
+        for (staged, page) in done.unfit {
+            match space.give_back(staged, &page) {
+                Ok(is_back) => self.pager.charge(usize::from(is_back), 0),
+                Err(error) => all = Err(error),
+            }
+        }
+        match all {
+            Ok(()) => space.drain_batch(batch.number),
+            Err(_) => space.keep_batch(batch.number),
+        }
+        self.pager.meter.stored(stored);
+        all
+    }
+
+    /// The slots of pages that relatives have in the store where this batch's pages were: held
+    /// until they are released.
+    fn kept_elsewhere(&self, relatives: &[SpaceHandle], batch: &Batch) -> BTreeMap<u64, u32> {
+        let mut found = BTreeMap::new();
+        for relative in relatives.iter().take(RELATIVES_MAX) {
+            if found.len() == batch.staged.len() {
+                break;
+            }
+            let relative = lock(relative);
+            for owner in batch.staged.iter().map(|staged| staged.owner) {
+                if let (Place::Stored(slot), Entry::Vacant(entry)) =
+                    (relative.table.get(owner).place, found.entry(owner))
+                    && !self.pager.store.is_in_file(slot)
+                {
+                    self.pager.store.share(slot);
+                    entry.insert(slot);
+                }
+            }
+        }
+        found
+    }
+
+    /// Stores the pages of a batch. A page that equals the one of a group member (`elsewhere`)
+    /// shares its slot.
+    fn store(
+        &mut self,
+        memory: &ProcessMemory,
+        batch: &Batch,
+        elsewhere: &mut BTreeMap<u64, u32>,
+        done: &mut Emptied,
+    ) -> io::Result<()> {
+        for run in batch.staged.chunk_by(|a, b| a.number + 1 == b.number) {
+            let pages = &mut self.buffer[..run.len()];
+            memory.read(run[0].address, pages.as_flattened_mut())?;
+            for (staged, page) in run.iter().zip(pages.iter()) {
+                if staged.ahead && *page == [0; PAGE_SIZE] {
+                    done.untouched.push(staged.number);
+                    continue;
+                }
+                done.slots_ahead += usize::from(staged.ahead);
+                let is_same = |slot: &u32| {
+                    self.pager.store.load(*slot, &mut self.other).is_ok() && *self.other == *page
+                };
+                let stored = match elsewhere.get(&staged.owner).copied().filter(is_same) {
+                    Some(slot) => Ok(elsewhere.remove(&staged.owner).unwrap_or(slot)),
+                    None => self.pager.store.store(page),
+                };
+                match stored {
+                    Ok(slot) => done.slots.push((staged.number, slot)),
+                    Err(NotStored::DoesNotShrink) => {
+                        done.unfit.push((staged.number, Box::new(*page)));
+                    }
+                    Err(NotStored::Failed(why)) => return Err(io::Error::other(why)),
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The outcome for each page of a batch, by page of staging.
+#[derive(Debug, Default)]
+struct Emptied {
+    /// The slot of each that is in the store.
+    slots: Vec<(u32, u32)>,
+    /// Pages that did not fit the pool.
+    unfit: Vec<(u32, Box<Page>)>,
+    /// Pages that the server filled with zeros ahead of a touch, and that are still zeros.
+    untouched: Vec<u32>,
+    /// How many others were filled so.
+    slots_ahead: usize,
+}
+
+/// The other members of a space's fork group.
+pub(super) fn relatives(pager: &Pager, space: &SpaceHandle) -> Vec<SpaceHandle> {
+    let group = lock(space).group().cloned();
+    if group.is_none() {
+        return Vec::new();
+    }
+    let mut all = pager.spaces();
+    all.retain(|other| !Arc::ptr_eq(other, space) && lock(other).group() == group.as_ref());
+    all
+}
