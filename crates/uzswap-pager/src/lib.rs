@@ -38,6 +38,7 @@ mod admission;
 mod fault;
 mod fork;
 mod fork_group;
+mod locks;
 mod messages;
 mod monitor;
 mod page_table;

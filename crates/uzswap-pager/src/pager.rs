@@ -2,13 +2,14 @@
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use crate::account::MemoryAccount;
 use crate::address_space::AddressSpace;
 use crate::address_space::handle::{SharedAddressSpace, SpaceHandle, lock};
 use crate::fork::outsiders::Outsiders;
+use crate::locks::{Lock, SPACES};
 use crate::messages::log;
 use crate::monitor::process_tree::TreeScans;
 use crate::monitor::registrar::ScanQueue;
@@ -27,7 +28,7 @@ use uzswap_sys::death_guard::DeathGuard;
 pub(crate) struct Pager {
     pub(crate) account: MemoryAccount,
     pub(crate) store: Arc<PageStore>,
-    spaces: Mutex<Vec<SpaceHandle>>,
+    spaces: Lock<Vec<SpaceHandle>, SPACES>,
     /// Unmanaged processes that share pages with managed ones.
     pub(crate) outsiders: Outsiders,
     /// Address spaces that the registrars must scan.
@@ -62,7 +63,7 @@ impl Pager {
         Ok(Pager {
             account: MemoryAccount::new(limit_bytes, now),
             store: Arc::new(store),
-            spaces: Mutex::default(),
+            spaces: Lock::default(),
             outsiders: Outsiders::default(),
             to_scan: ScanQueue::default(),
             tree: TreeScans::default(),
@@ -76,20 +77,16 @@ impl Pager {
         })
     }
 
-    fn lock_spaces(&self) -> MutexGuard<'_, Vec<SpaceHandle>> {
-        self.spaces.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// All address spaces, as they are now.
     pub(crate) fn spaces(&self) -> Vec<SpaceHandle> {
-        self.lock_spaces().clone()
+        self.spaces.lock().clone()
     }
 
     pub(crate) fn add_space(&self, space: AddressSpace) -> SpaceHandle {
         let turns = Arc::clone(&self.sched.turns);
         let releases = Arc::clone(self.store.release_queue());
         let space = SharedAddressSpace::new(space, turns, releases);
-        self.lock_spaces().push(Arc::clone(&space));
+        self.spaces.lock().push(Arc::clone(&space));
         space
     }
 
@@ -100,7 +97,7 @@ impl Pager {
     }
 
     pub(crate) fn remove_space(&self, gone: &SpaceHandle) {
-        self.lock_spaces().retain(|space| !Arc::ptr_eq(space, gone));
+        self.spaces.lock().retain(|space| !Arc::ptr_eq(space, gone));
     }
 
     /// Charges pages that the fault server gave to programs, of which so many were in the store.

@@ -2,22 +2,24 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Condvar;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
+
+use crate::locks::{Lock, WAKER};
 
 /// Wakes one thread. A wake-up between two waits ends the second at once.
 #[derive(Debug, Default)]
 pub(crate) struct Waker {
-    is_woken: Mutex<bool>,
+    is_woken: Lock<bool, WAKER>,
     changed: Condvar,
 }
 
 impl Waker {
     pub(crate) fn wake(&self) {
-        let mut is_woken = self.is_woken.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut is_woken = self.is_woken.lock();
         if !std::mem::replace(&mut *is_woken, true) {
             self.changed.notify_one();
         }
@@ -25,9 +27,13 @@ impl Waker {
 
     /// Waits until another thread wakes this one, for so long at most.
     pub(crate) fn wait(&self, timeout: Duration) {
-        let is_woken = self.is_woken.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self.changed.wait_timeout_while(is_woken, timeout, |is_woken| !*is_woken);
-        *waited.unwrap_or_else(PoisonError::into_inner).0 = false;
+        let since = Instant::now();
+        let mut is_woken = self.is_woken.lock();
+        while !*is_woken {
+            let Some(rest) = timeout.checked_sub(since.elapsed()) else { break };
+            is_woken = is_woken.wait_timeout(&self.changed, rest);
+        }
+        *is_woken = false;
     }
 }
 
@@ -132,7 +138,7 @@ mod tests {
         waker.wake();
         waker.wait(Duration::MAX); // returns at once
         waker.wait(Duration::ZERO);
-        assert!(!*waker.is_woken.lock().unwrap(), "both wake-ups were one");
+        assert!(!*waker.is_woken.lock(), "both wake-ups were one");
     }
 
     #[test]

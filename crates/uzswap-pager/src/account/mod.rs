@@ -19,10 +19,11 @@ pub(crate) mod unmanaged;
 pub(crate) mod unmanaged_parts;
 mod usage;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use crate::locks::{Lock, SAMPLES};
 use charges::Charges;
 use peaks::{Peak, Peaks};
 use sample::{History, Sampling};
@@ -67,7 +68,7 @@ pub(crate) struct MemoryAccount {
     /// Memory that does not count against the limit.
     uncounted: Arc<UncountedPeak>,
     /// Held by the thread that samples.
-    history: Mutex<History>,
+    history: Lock<History, SAMPLES>,
 }
 
 /// Usage in bytes, at one time.
@@ -101,7 +102,7 @@ impl MemoryAccount {
             is_surely_over: AtomicBool::new(false),
             peaks: Peaks::default(),
             uncounted: Arc::default(),
-            history: Mutex::new(History::new(now)),
+            history: Lock::new(History::new(now)),
         }
     }
 
@@ -119,8 +120,7 @@ impl MemoryAccount {
 
     /// Begins a sample. Until it is dropped no other thread samples, and no survey counts.
     pub(crate) fn begin_sample(&self) -> Sampling<'_> {
-        let history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
-        Sampling::new(self, history)
+        Sampling::new(self, self.history.lock())
     }
 
     /// Charges pages that the fault server gave to programs, of which so many were in the store.

@@ -1,6 +1,5 @@
 //! One sample of all programs, and its way into the account.
 
-use std::sync::MutexGuard;
 use std::time::Instant;
 
 use super::growth::Growth;
@@ -8,6 +7,7 @@ use super::peaks::AtPeak;
 use super::timeline::{RunSample, Timeline};
 use super::usage::Totals;
 use super::{MemoryAccount, UNOBSERVED_PART};
+use crate::locks::{Guard, SAMPLES};
 use crate::policy::oom::LEAST_PART;
 
 /// The sums over all programs, in bytes.
@@ -87,13 +87,13 @@ impl History {
 #[derive(Debug)]
 pub(crate) struct Sampling<'a> {
     account: &'a MemoryAccount,
-    history: MutexGuard<'a, History>,
+    history: Guard<'a, History, SAMPLES>,
     /// Charges that the sample counts.
     counted: u64,
 }
 
 impl<'a> Sampling<'a> {
-    pub(super) fn new(account: &'a MemoryAccount, history: MutexGuard<'a, History>) -> Self {
+    pub(super) fn new(account: &'a MemoryAccount, history: Guard<'a, History, SAMPLES>) -> Self {
         Sampling { account, history, counted: account.charges.bytes() }
     }
 

@@ -2,32 +2,29 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::locks::{Lock, UNMANAGED_BYTES};
 
 /// Bytes by process. Unmanaged processes that share pages with managed ones count elsewhere.
 #[derive(Debug, Default)]
 pub(crate) struct UnmanagedBytes {
-    each: Mutex<BTreeMap<u32, u64>>,
+    each: Lock<BTreeMap<u32, u64>, UNMANAGED_BYTES>,
     sum: AtomicU64,
 }
 
 impl UnmanagedBytes {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<u32, u64>> {
-        self.each.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The bytes of all.
     pub(crate) fn bytes(&self) -> u64 {
         self.sum.load(Ordering::Relaxed)
     }
 
     pub(crate) fn pids(&self) -> Vec<u32> {
-        self.lock().keys().copied().collect()
+        self.each.lock().keys().copied().collect()
     }
 
     /// Counts these processes from now on; whether they have more than those before.
     pub(crate) fn replace(&self, each: BTreeMap<u32, u64>) -> bool {
-        let mut counted = self.lock();
+        let mut counted = self.each.lock();
         let bytes: u64 = each.values().sum();
         *counted = each;
         bytes > self.sum.swap(bytes, Ordering::Relaxed)
@@ -38,7 +35,7 @@ impl UnmanagedBytes {
         if self.bytes() == 0 {
             return;
         }
-        let mut each = self.lock();
+        let mut each = self.each.lock();
         pids.iter().for_each(|pid| _ = each.remove(pid));
         self.sum.store(each.values().sum(), Ordering::Relaxed);
     }
@@ -46,7 +43,7 @@ impl UnmanagedBytes {
     /// Lowers the bytes of each process to those that it has `now`, none once it has ended.
     /// Returns the bytes that the processes freed.
     pub(crate) fn take_off_freed(&self, now: impl Fn(u32) -> Option<u64>) -> u64 {
-        let mut each = self.lock();
+        let mut each = self.each.lock();
         let mut freed = 0;
         for (pid, bytes) in each.iter_mut() {
             let rest = now(*pid).unwrap_or(0).min(*bytes);
@@ -72,7 +69,7 @@ mod tests {
         let unmanaged = UnmanagedBytes::default();
         assert!(unmanaged.replace(BTreeMap::from([(1, 60), (2, 50), (3, 40)])));
         assert_eq!(unmanaged.take_off_freed(now), 60);
-        assert_eq!(*unmanaged.lock(), BTreeMap::from([(1, 60), (2, 30), (3, 0)]));
+        assert_eq!(*unmanaged.each.lock(), BTreeMap::from([(1, 60), (2, 30), (3, 0)]));
         assert_eq!((unmanaged.bytes(), unmanaged.take_off_freed(now)), (90, 0));
     }
 

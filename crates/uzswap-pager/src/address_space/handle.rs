@@ -1,19 +1,20 @@
 //! An address space that the supervisor's threads share.
 
 use std::ops::{Deref, DerefMut};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
 use crate::address_space::AddressSpace;
-use crate::sched::priority::{AllTurns, try_lock};
+use crate::locks::{ADDRESS_SPACE, EVENTS, Guard, Lock};
+use crate::sched::priority::AllTurns;
 use crate::store::release_queue::ReleaseQueue;
 
 /// An address space, its lock, and another for what takes longer than anybody may be kept from the
 /// address space.
 #[derive(Debug)]
 pub(crate) struct SharedAddressSpace {
-    space: Mutex<AddressSpace>,
+    space: Lock<AddressSpace, ADDRESS_SPACE>,
     /// Held while what the program does is read and noted, and while its memory is registered.
-    events: Mutex<()>,
+    events: Lock<(), EVENTS>,
     turns: Arc<AllTurns>,
     releases: Arc<ReleaseQueue>,
 }
@@ -26,7 +27,7 @@ impl SharedAddressSpace {
         turns: Arc<AllTurns>,
         releases: Arc<ReleaseQueue>,
     ) -> SpaceHandle {
-        let (space, events) = (Mutex::new(space), Mutex::new(()));
+        let (space, events) = (Lock::new(space), Lock::new(()));
         Arc::new(SharedAddressSpace { space, events, turns, releases })
     }
 
@@ -38,21 +39,21 @@ impl SharedAddressSpace {
 
     /// The address space, if nobody has it locked.
     pub(crate) fn try_lock(&self) -> Option<Locked<'_>> {
-        try_lock(&self.space).map(|space| self.locked(space))
+        self.space.try_lock().map(|space| self.locked(space))
     }
 
-    fn locked<'a>(&'a self, space: MutexGuard<'a, AddressSpace>) -> Locked<'a> {
+    fn locked<'a>(&'a self, space: Guard<'a, AddressSpace, ADDRESS_SPACE>) -> Locked<'a> {
         Locked { space, released: Released { slots: Vec::new(), queue: &self.releases } }
     }
 
     /// Keeps the server from reading what the program does. To be locked before the space.
-    pub(crate) fn lock_events(&self) -> MutexGuard<'_, ()> {
+    pub(crate) fn lock_events(&self) -> Guard<'_, (), EVENTS> {
         self.turns.lock(&self.events)
     }
 
     /// The same for the server itself, if nobody else has that lock.
-    pub(crate) fn try_lock_events(&self) -> Option<MutexGuard<'_, ()>> {
-        try_lock(&self.events)
+    pub(crate) fn try_lock_events(&self) -> Option<Guard<'_, (), EVENTS>> {
+        self.events.try_lock()
     }
 }
 
@@ -64,7 +65,7 @@ pub(crate) fn lock(space: &SpaceHandle) -> Locked<'_> {
 /// A locked address space. The slots that it has released go to the queue once it is unlocked.
 #[derive(Debug)]
 pub(crate) struct Locked<'a> {
-    space: MutexGuard<'a, AddressSpace>, // unlocked first: fields are dropped in this order
+    space: Guard<'a, AddressSpace, ADDRESS_SPACE>, // unlocked first: fields are dropped in this order
     released: Released<'a>,
 }
 

@@ -15,7 +15,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -27,6 +27,7 @@ use super::{Answered, FaultServer, MESSAGES, Token, Unread};
 use crate::Pager;
 use crate::address_space::AddressSpace;
 use crate::lock;
+use crate::locks::{FAULT_SERVER, Guard, Lock};
 use crate::sched::affinity::Company;
 use crate::sched::priority::Turns;
 use crate::sched::source_mix::{SourceMix, Sources};
@@ -57,7 +58,7 @@ pub(crate) fn count() -> usize {
 pub(crate) struct Workers {
     pager: Arc<Pager>,
     entrance: Entrance,
-    server: Mutex<FaultServer>,
+    server: Lock<FaultServer, FAULT_SERVER>,
     /// The epoll set of each worker.
     epolls: Arc<[OwnedFd]>,
 }
@@ -70,7 +71,7 @@ impl Workers {
         let entrance = Entrance::new(listener)?;
         let server =
             FaultServer::new(Arc::clone(&pager), entrance.listener(), Arc::clone(&epolls))?;
-        Ok(Arc::new(Workers { pager, entrance, server: Mutex::new(server), epolls }))
+        Ok(Arc::new(Workers { pager, entrance, server: Lock::new(server), epolls }))
     }
 
     /// The first worker: answers until the end of the run.
@@ -103,7 +104,7 @@ impl Workers {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, FaultServer> {
+    fn lock(&self) -> Guard<'_, FaultServer, FAULT_SERVER> {
         let server = self.pager.sched.turns.lock(&self.server);
         assert!(!self.server.is_poisoned(), "another worker has failed: pages may be in no place");
         server
@@ -123,7 +124,7 @@ pub(super) struct WorkerState {
 impl WorkerState {
     /// Releases the lock of the server, and then wakes the threads whose pages were filled: they
     /// may run before the worker goes on.
-    fn wake(&mut self, mut server: MutexGuard<'_, FaultServer>) {
+    fn wake(&mut self, mut server: Guard<'_, FaultServer, FAULT_SERVER>) {
         std::mem::swap(&mut self.to_wake, &mut server.to_wake);
         // A wake-up of threads that wait for headroom would be useless.
         let may_join = server.waiting.is_empty();

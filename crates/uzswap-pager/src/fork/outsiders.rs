@@ -8,11 +8,12 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::address_space::Part;
 use crate::fork_group::{ForkGroup, Member};
+use crate::locks::{Lock, OUTSIDERS};
 use crate::program::peer::Peer;
 use crate::program::procfs::ProcessFiles;
 use crate::range_set::RangeSet;
@@ -177,20 +178,16 @@ fn same_program(
 
 /// Unmanaged processes that share pages with managed ones, as far as is known.
 #[derive(Debug, Default)]
-pub(crate) struct Outsiders(Mutex<Vec<Arc<Outsider>>>);
+pub(crate) struct Outsiders(Lock<Vec<Arc<Outsider>>, OUTSIDERS>);
 
 impl Outsiders {
-    fn lock(&self) -> MutexGuard<'_, Vec<Arc<Outsider>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(crate) fn all(&self) -> Vec<Arc<Outsider>> {
-        self.lock().clone()
+        self.0.lock().clone()
     }
 
     /// The members of a group.
     pub(crate) fn of(&self, group: &ForkGroup) -> Vec<Arc<Outsider>> {
-        self.lock().iter().filter(|outsider| outsider.group() == group).cloned().collect()
+        self.0.lock().iter().filter(|outsider| outsider.group() == group).cloned().collect()
     }
 }
 
@@ -199,7 +196,7 @@ impl Pager {
     /// an outsider from now on, unless there are too many or it has ended.
     pub(crate) fn add_outsider(&self, pid: u32, group: &ForkGroup, places: [u64; 3]) {
         let Some(opened) = Outsider::open(pid, group, places) else { return };
-        let mut outsiders = self.outsiders.lock();
+        let mut outsiders = self.outsiders.0.lock();
         if outsiders.len() >= OUTSIDERS_MAX || outsiders.iter().any(|it| it.pid() == pid) {
             return;
         }
@@ -234,7 +231,7 @@ impl Pager {
 
     /// Bytes of processes without a helper, as they were found; outsiders count by themselves.
     pub(crate) fn see_unmanaged(&self, mut each: BTreeMap<u32, u64>) {
-        let outsiders = self.outsiders.lock();
+        let outsiders = self.outsiders.0.lock();
         outsiders.iter().for_each(|outsider| _ = each.remove(&outsider.pid()));
         let is_growing = self.account.unmanaged().replace(each);
         drop(outsiders);
@@ -246,7 +243,7 @@ impl Pager {
     /// Outsiders that have ended, or run another program by now, are none any more: what they
     /// counted for others is in another's count.
     pub(crate) fn drop_outsiders(&self, is_gone: impl Fn(&Outsider) -> bool) {
-        let mut outsiders = self.outsiders.lock();
+        let mut outsiders = self.outsiders.0.lock();
         let gone: Vec<_> = outsiders.extract_if(.., |outsider| is_gone(outsider)).collect();
         drop(outsiders);
         for outsider in gone {

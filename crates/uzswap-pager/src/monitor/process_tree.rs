@@ -3,10 +3,10 @@
 use std::cmp::Ordering;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::locks::{LARGEST_UNMANAGED, Lock};
 use crate::program::peer::Peer;
 use crate::program::procfs::{
     children_of, page_table_bytes_of, size_of, thread_and_program_of, threads,
@@ -32,7 +32,7 @@ pub(crate) struct TreeScans {
     requested: AtomicU64,
     /// Requests that a scan has answered.
     done: AtomicU64,
-    largest: Mutex<Option<Unmanaged>>,
+    largest: Lock<Option<Unmanaged>, LARGEST_UNMANAGED>,
 }
 
 impl TreeScans {
@@ -48,12 +48,12 @@ impl TreeScans {
     }
 
     pub(super) fn note_largest(&self, largest: Option<Unmanaged>) {
-        *self.largest.lock().unwrap_or_else(PoisonError::into_inner) = largest;
+        *self.largest.lock() = largest;
     }
 
     /// The largest unmanaged process, once for each scan.
     pub(crate) fn take_largest(&self) -> Option<Unmanaged> {
-        self.largest.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.largest.lock().take()
     }
 }
 

@@ -6,11 +6,12 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use crate::address_space::{AddressSpace, Look, register};
+use crate::locks::{Lock, SCAN_QUEUE};
 use crate::program::procfs::Size;
 use crate::{Pager, SpaceHandle, lock};
 use uzswap_sys::process;
@@ -37,7 +38,7 @@ fn part(unobserved_bytes: u64) -> u32 {
 /// Address spaces to scan, in turn.
 #[derive(Debug, Default)]
 pub(crate) struct ScanQueue {
-    state: Mutex<State>,
+    state: Lock<State, SCAN_QUEUE>,
     changed: Condvar,
 }
 
@@ -50,32 +51,28 @@ struct State {
 }
 
 impl ScanQueue {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(crate) fn is_empty(&self) -> bool {
-        self.state().spaces.is_empty()
+        self.state.lock().spaces.is_empty()
     }
 
     /// Adds those that are due.
     pub(crate) fn add(&self, due: Due) {
         for space in due.grown.into_iter().chain(due.longest.map(|(_, space)| space)) {
             lock(&space).looks.await_one();
-            self.state().spaces.push_back(space);
+            self.state.lock().spaces.push_back(space);
             self.changed.notify_one();
         }
     }
 
     /// Nobody is looked at any more.
     pub(crate) fn end(&self) {
-        self.state().is_over = true;
+        self.state.lock().is_over = true;
         self.changed.notify_all();
     }
 
     /// Waits for one; `None` at the end.
     fn next(&self) -> Option<SpaceHandle> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         loop {
             if state.is_over {
                 return None;
@@ -86,15 +83,14 @@ impl ScanQueue {
             if pause.is_zero() {
                 return state.spaces.pop_front();
             }
-            let waited = self.changed.wait_timeout(state, pause);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            state = state.wait_timeout(&self.changed, pause);
         }
     }
 
     /// A look took so much of a processor, of which looks may have one part in so many.
     fn looked(&self, took: Duration, part: u32) {
         let earliest = Instant::now() - AT_ONCE * part;
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let from = state.used_up_to.map_or(earliest, |until| until.max(earliest));
         state.used_up_to = Some(from + took * part);
     }

@@ -5,7 +5,6 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -13,6 +12,7 @@ use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use rustix::thread::futex;
 
+use crate::locks::{HELPER, Lock};
 use crate::page_table::BATCH_PAGES;
 use crate::program::polled::Polled;
 use crate::program::vmas::Rights;
@@ -69,7 +69,7 @@ pub(crate) struct Helper {
     /// The evictor has waited for it, and no answer has come.
     is_late: AtomicBool,
     /// When the supervisor sent its last command.
-    told: Mutex<Option<Instant>>,
+    told: Lock<Option<Instant>, HELPER>,
 }
 
 /// What is heard of a command.
@@ -142,7 +142,7 @@ impl Helper {
     /// A helper that is ready, with its memory for pages that are aside.
     pub(crate) fn new(connection: Polled<Foreign>, control: SharedControl, staging: u64) -> Helper {
         let is_late = AtomicBool::new(false);
-        Helper { connection, control, staging, is_late, told: Mutex::new(None) }
+        Helper { connection, control, staging, is_late, told: Lock::new(None) }
     }
 
     pub(crate) fn connection(&self) -> &Polled<Foreign> {
@@ -291,7 +291,7 @@ impl Helper {
         is_stopped: impl FnOnce() -> bool,
     ) -> Heard {
         self.ring();
-        *self.told.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        *self.told.lock() = Some(Instant::now());
         match self.hear(LOOK_AFTER) {
             Heard::Late if !is_stopped() => {
                 let since = Instant::now();
@@ -310,7 +310,7 @@ impl Helper {
 
     /// Whether it is late, and may soon answer its last command.
     pub(crate) fn is_awaited(&self) -> bool {
-        let told = *self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let told = *self.told.lock();
         self.is_late() && told.is_some_and(|told| told.elapsed() < LATE)
     }
 

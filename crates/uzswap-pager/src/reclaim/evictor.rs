@@ -11,13 +11,14 @@
 use std::cell::Cell;
 use std::fs::File;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::account::Figures;
 use crate::address_space::{AddressSpace, Moved, Way, leave_words_of_threads};
 use crate::fork::outsiders::without_pages_of;
 use crate::fork_group::ForkGroup;
+use crate::locks::{Lock, PATIENCE};
 use crate::policy::batch::{PAGES_MIN, batches};
 use crate::policy::oom::{OomDetector, Outlook, Seen};
 use crate::program::helper::{Heard, Helper, Patience};
@@ -65,7 +66,7 @@ pub(crate) struct Evictor {
     offered: Cell<usize>,
     pressure: OomDetector,
     evictable: Evictable,
-    patience: Mutex<Patience>,
+    patience: Lock<Patience, PATIENCE>,
     /// The first round in which it may be what one of many has alone that leaves.
     alone_from: u64,
 }
@@ -81,7 +82,7 @@ impl Evictor {
             offered: Cell::new(0),
             pressure: OomDetector::default(),
             evictable: Evictable::new(Instant::now()),
-            patience: Mutex::new(Patience::new(Instant::now())),
+            patience: Lock::new(Patience::new(Instant::now())),
             alone_from: 0,
         }
     }
@@ -146,7 +147,7 @@ impl Evictor {
         freed
     }
 
-    /// After a round that freed nothing, has all pages tried again at last, and then ends a program.
+    /// After a round that freed nothing. At last all pages are tried again; then a program ends.
     fn end_idle_round(&mut self) {
         let is_held_up = || Self::is_any_held_up(&self.pager);
         match self.idle.add(is_held_up, self.offered.get() > 0) {
@@ -402,7 +403,7 @@ impl Evictor {
         if !give(&mut lock(space))? {
             return Ok((Moved::default(), 0));
         }
-        let mut patience = self.patience.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut patience = self.patience.lock();
         let heard = helper.carry_out(&mut patience, || lock(space).is_stopped());
         drop(patience);
         self.hear(space, heard)

@@ -5,12 +5,13 @@
 //! begun or ended since its last look, it raises the server to normal priority for a while. Each
 //! thread of the server has turns of its own.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use rustix::thread::gettid;
 
+use crate::locks::{Guard, Lock, Rank};
 use uzswap_sys::process;
 
 /// Looks at which it had the same to do, after which it starves: some 5 ms. The evictor and the
@@ -45,11 +46,15 @@ impl AllTurns {
 
     /// Locks what the server locks, too. A panic in another thread ends the run, and everything
     /// with it.
-    pub(crate) fn lock<'a, T>(&self, mutex: &'a Mutex<T>) -> MutexGuard<'a, T> {
-        let locked = try_lock(mutex).or_else(|| lock_soon(mutex)).unwrap_or_else(|| {
+    pub(crate) fn lock<'a, T, const RANK: Rank>(
+        &self,
+        lock: &'a Lock<T, RANK>,
+    ) -> Guard<'a, T, RANK> {
+        lock.check_order();
+        let locked = lock.try_lock().or_else(|| lock_soon(lock)).unwrap_or_else(|| {
             // The server may have it, and run when nobody else would.
             let _waits: Vec<Waits<'_>> = self.0.iter().map(|turns| turns.wait()).collect();
-            mutex.lock().unwrap_or_else(PoisonError::into_inner)
+            lock.lock()
         });
         self.0.iter().for_each(|turns| turns.take_part_if_awaited());
         locked
@@ -67,24 +72,15 @@ impl AllTurns {
 }
 
 /// Locks what is free in a moment, as most is: to sleep and to be woken takes longer.
-fn lock_soon<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+fn lock_soon<T, const RANK: Rank>(lock: &Lock<T, RANK>) -> Option<Guard<'_, T, RANK>> {
     let start = Instant::now();
     while start.elapsed() < SOON {
         (0..TRIES_EVERY).for_each(|_| std::hint::spin_loop());
-        if let Some(locked) = try_lock(mutex) {
+        if let Some(locked) = lock.try_lock() {
             return Some(locked);
         }
     }
     None
-}
-
-/// Locks what nobody has locked.
-pub(crate) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
-    match mutex.try_lock() {
-        Ok(locked) => Some(locked),
-        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-        Err(TryLockError::WouldBlock) => None,
-    }
 }
 
 /// What a thread of the server and the sampler know of it.

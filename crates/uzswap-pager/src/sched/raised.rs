@@ -1,12 +1,12 @@
 //! The supervisor's threads that run before others, and at ordinary priority while they may not.
 
 use std::fs;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::process::{getpriority_process, setpriority_process};
 use rustix::thread::{Pid, gettid};
 
+use crate::locks::{Lock, RAISED_THREADS};
 use uzswap_sys::process;
 
 /// The niceness of a thread that runs before others of its session.
@@ -15,7 +15,7 @@ const RAISED: i32 = -20;
 /// Those threads.
 #[derive(Debug)]
 pub(crate) struct RaisedThreads {
-    state: Mutex<State>,
+    state: Lock<State, RAISED_THREADS>,
     /// The niceness that the supervisor was started with.
     ordinary: i32,
 }
@@ -36,11 +36,7 @@ impl RaisedThreads {
     /// None yet. Their ordinary priority is that of the calling thread.
     pub(crate) fn new() -> RaisedThreads {
         let ordinary = getpriority_process(None).unwrap_or(0);
-        RaisedThreads { state: Mutex::default(), ordinary }
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        RaisedThreads { state: Lock::default(), ordinary }
     }
 
     /// Has the calling thread run before others, if the kernel allows it and the share of the
@@ -48,7 +44,7 @@ impl RaisedThreads {
     pub(crate) fn raise_this(&self) -> Raised<'_> {
         let thread = gettid();
         process::prefer_this_thread();
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.threads.push(thread);
         if state.is_ordinary {
             set_niceness(thread, self.ordinary);
@@ -65,7 +61,8 @@ impl RaisedThreads {
     /// How long all of them have run or were runnable, in sum; how much of processors this process
     /// has had where the kernel does not say.
     pub(crate) fn demanded(&self) -> Duration {
-        let times: Option<Vec<Duration>> = self.state().threads.iter().map(demanded_by).collect();
+        let times: Option<Vec<Duration>> =
+            self.state.lock().threads.iter().map(demanded_by).collect();
         let used = || {
             let used = process::cpu_time();
             used.user + used.sys
@@ -75,7 +72,7 @@ impl RaisedThreads {
 
     /// Has all of them run before others, or at ordinary priority.
     pub(crate) fn set_raised(&self, is_raised: bool) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.is_ordinary = !is_raised;
         let niceness = if is_raised { RAISED } else { self.ordinary };
         state.threads.iter().for_each(|thread| set_niceness(*thread, niceness));
@@ -85,7 +82,7 @@ impl RaisedThreads {
 impl Drop for Raised<'_> {
     fn drop(&mut self) {
         // Its number may be that of another process soon.
-        self.all.state().threads.retain(|thread| *thread != self.thread);
+        self.all.state.lock().threads.retain(|thread| *thread != self.thread);
     }
 }
 

@@ -3,10 +3,11 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar};
 use std::thread::JoinHandle;
 
 use super::PageStore;
+use crate::locks::{Lock, READ_QUEUE};
 use crate::wakers::Wakers;
 use uzswap::page::{PAGE_SIZE, Page};
 
@@ -28,7 +29,7 @@ pub(crate) struct Reader {
 struct Work {
     store: Arc<PageStore>,
     wakers: Arc<Wakers>,
-    state: Mutex<State>,
+    state: Lock<State, READ_QUEUE>,
     asked: Condvar,
 }
 
@@ -57,7 +58,7 @@ impl Reader {
         let work = Arc::new(Work {
             store: Arc::clone(store),
             wakers: Arc::clone(wakers),
-            state: Mutex::default(),
+            state: Lock::default(),
             asked: Condvar::new(),
         });
         let mut reader = Reader { work, threads: Vec::new() };
@@ -72,7 +73,7 @@ impl Reader {
     /// Fills `page` with that of a slot that somebody waits for; in words why that cannot be.
     /// `None` where it is read still: the server is woken once it is there.
     pub(crate) fn take(&self, slot: u32, page: &mut Page) -> Option<Result<(), String>> {
-        let mut state = self.work.lock();
+        let mut state = self.work.state.lock();
         match state.pages.get_mut(&slot) {
             None => {
                 self.work.ask(&mut state, slot, false);
@@ -93,13 +94,13 @@ impl Reader {
     /// Likewise, of a slot that nobody waits for; `None` where it was not read.
     pub(crate) fn take_if_read(&self, slot: u32, page: &mut Page) -> Option<Result<(), String>> {
         let is_read = |reading: &Reading| reading.content.is_some();
-        let has_it = self.work.lock().pages.get(&slot).is_some_and(is_read);
+        let has_it = self.work.state.lock().pages.get(&slot).is_some_and(is_read);
         if has_it { self.take(slot, page) } else { None }
     }
 
     /// A slot will be asked for, it may be.
     pub(crate) fn want(&self, slot: u32) {
-        let mut state = self.work.lock();
+        let mut state = self.work.state.lock();
         if !state.pages.contains_key(&slot) {
             self.work.ask(&mut state, slot, true);
         }
@@ -108,7 +109,7 @@ impl Reader {
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        self.work.lock().is_over = true;
+        self.work.state.lock().is_over = true;
         self.work.asked.notify_all();
         for thread in self.threads.drain(..) {
             let _ = thread.join();
@@ -117,10 +118,6 @@ impl Drop for Reader {
 }
 
 impl Work {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Has a slot read, which its page holds now.
     fn ask(&self, state: &mut State, slot: u32, is_ahead: bool) {
         self.store.share(slot);
@@ -130,16 +127,16 @@ impl Work {
     }
 
     fn run(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         while !state.is_over {
             let Some(slot) = state.queue.pop_front() else {
-                state = self.asked.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state = state.wait(&self.asked);
                 continue;
             };
             drop(state);
             let mut page = Box::new([0; PAGE_SIZE]);
             let content = self.store.load(slot, &mut page).map(|()| page);
-            state = self.lock();
+            state = self.state.lock();
             let Some(reading) = state.pages.get_mut(&slot) else { continue };
             reading.content = Some(content);
             if !reading.is_ahead {

@@ -2,15 +2,15 @@
 //! fork made of one.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use crate::locks::{Lock, SLOTS};
 use crate::page_table::NUMBERS;
 use uzswap::AuditError;
 use uzswap::page::Page;
 
 /// The slots. A slot is free while nobody names it.
 #[derive(Debug, Default)]
-pub(crate) struct Slots(Mutex<Inner>);
+pub(crate) struct Slots(Lock<Inner, SLOTS>);
 
 #[derive(Debug, Default)]
 struct Inner {
@@ -26,13 +26,9 @@ struct Inner {
 }
 
 impl Slots {
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// A slot for one page; `None` where there are no more numbers.
     pub(crate) fn take(&self) -> Option<u32> {
-        let mut inner = self.lock();
+        let mut inner = self.0.lock();
         inner.taken = inner.taken.wrapping_add(1);
         let taken = inner.taken;
         if let Some(slot) = inner.free.pop() {
@@ -48,19 +44,19 @@ impl Slots {
 
     /// How many other slots were taken since this one was.
     pub(crate) fn taken_since(&self, slot: u32) -> u32 {
-        let inner = self.lock();
+        let inner = self.0.lock();
         inner.taken.wrapping_sub(inner.taken_at[slot as usize])
     }
 
     /// One more page is this one.
     pub(crate) fn share(&self, slot: u32) {
-        self.lock().holders[slot as usize] += 1;
+        self.0.lock().holders[slot as usize] += 1;
     }
 
     /// A page is not this one any more. Whether it was the last: the caller must remove the key and
     /// then [`Slots::free`] the slot.
     pub(crate) fn release(&self, slot: u32) -> bool {
-        let mut inner = self.lock();
+        let mut inner = self.0.lock();
         let holders = &mut inner.holders[slot as usize];
         *holders -= 1;
         *holders == 0
@@ -68,31 +64,31 @@ impl Slots {
 
     /// The slot may stand for another page.
     pub(crate) fn free(&self, slot: u32) {
-        let mut inner = self.lock();
+        let mut inner = self.0.lock();
         inner.free.push(slot);
         inner.whole.remove(&slot);
     }
 
     /// Keeps a page here that does not fit the pool, until its slot is free.
     pub(crate) fn keep_whole(&self, slot: u32, page: &Page) {
-        self.lock().whole.insert(slot, Box::new(*page));
+        self.0.lock().whole.insert(slot, Box::new(*page));
     }
 
     /// Reads a page that is kept here; `false` where the slot has none.
     pub(crate) fn read_whole(&self, slot: u32, page: &mut Page) -> bool {
-        let inner = self.lock();
+        let inner = self.0.lock();
         let whole = inner.whole.get(&slot);
         whole.inspect(|whole| page.copy_from_slice(&whole[..])).is_some()
     }
 
     /// Slots there are, whether they stand for a page or not.
     pub(crate) fn count(&self) -> u32 {
-        self.lock().holders.len() as u32 // at most NUMBERS
+        self.0.lock().holders.len() as u32 // at most NUMBERS
     }
 
     /// Slots that stand for a page.
     pub(crate) fn used(&self) -> usize {
-        let inner = self.lock();
+        let inner = self.0.lock();
         inner.holders.len() - inner.free.len()
     }
 
@@ -107,7 +103,7 @@ impl Slots {
         named: impl IntoIterator<Item = u32>,
         else_holds: bool,
     ) -> Result<(), AuditError> {
-        let inner = self.lock();
+        let inner = self.0.lock();
         let none = vec![0_u32; inner.holders.len()];
         let (mut names, mut frees) = (none.clone(), none);
         named.into_iter().for_each(|slot| names[slot as usize] += 1);
@@ -128,7 +124,7 @@ impl Slots {
 
     /// Memory, in bytes.
     pub(crate) fn bytes(&self) -> usize {
-        let inner = self.lock();
+        let inner = self.0.lock();
         (inner.holders.capacity() + inner.taken_at.capacity() + inner.free.capacity())
             * size_of::<u32>()
             + inner.whole.len() * size_of::<Page>()

@@ -3,12 +3,13 @@
 use std::io;
 use std::ops::Range;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use crate::locks::{Lock, WRITE_BACK, WRITE_ERROR};
 use crate::messages::log;
 use uzswap::backing::{
     BLOCK_SIZE, Backing, BackingError, Block, BlockWrite, FileBacking, FileBackingOptions,
@@ -58,7 +59,7 @@ pub(crate) struct WriteBack {
     options: WriteBackOptions,
     notes: Arc<Notes>,
     /// When a write has failed last. The thread that writes holds it.
-    failed_at: Mutex<Option<Instant>>,
+    failed_at: Lock<Option<Instant>, WRITE_BACK>,
     /// No warnings.
     quiet: bool,
 }
@@ -67,7 +68,7 @@ pub(crate) struct WriteBack {
 #[derive(Debug, Default)]
 struct Notes {
     written_blocks: AtomicU64,
-    error: Mutex<Option<String>>,
+    error: Lock<Option<String>, WRITE_ERROR>,
 }
 
 /// A file whose errors are noted.
@@ -88,7 +89,7 @@ impl WriteBack {
         let file = FileBackingOptions::new(&options.path, Some(bytes)).preallocate(false);
         let notes = Arc::new(Notes::default());
         let noted = Noted { file: FileBacking::open(&file)?, notes: Arc::clone(&notes) };
-        let failed_at = Mutex::default();
+        let failed_at = Lock::default();
         let write_back = WriteBack { options: options.clone(), notes, failed_at, quiet };
         Ok((write_back, Box::new(noted)))
     }
@@ -101,7 +102,7 @@ impl WriteBack {
             return;
         }
         // If another thread writes there is nothing to do.
-        let Ok(mut failed_at) = self.failed_at.try_lock() else { return };
+        let Some(mut failed_at) = self.failed_at.try_lock() else { return };
         if failed_at.is_some_and(|at| at.elapsed() < PAUSE) || zswap.shrink_to(share).failed == 0 {
             return;
         }
@@ -114,7 +115,7 @@ impl WriteBack {
     }
 
     fn error(&self) -> Option<String> {
-        self.notes.error.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.notes.error.lock().clone()
     }
 
     pub(crate) fn report(&self, zswap: &Zswap) -> WriteBackReport {
@@ -146,7 +147,7 @@ impl Backing for Noted {
             match &write.outcome {
                 Ok(()) => blocks += write.blocks.len() as u64,
                 Err(error) => {
-                    let mut noted = self.notes.error.lock().unwrap_or_else(PoisonError::into_inner);
+                    let mut noted = self.notes.error.lock();
                     *noted = Some(format!("cannot write: {error}"));
                 }
             }

@@ -1,12 +1,12 @@
 //! What a run did: counts, and how long programs waited.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
+use crate::locks::{FAULT_TIMES, Lock};
 use uzswap::zswap::{LatencyBucket, LatencyCounts};
 
 /// Buckets for each power of two of nanoseconds, of those that are told: times are told to a
@@ -27,7 +27,7 @@ pub(crate) struct Counters {
     freeing_ns: AtomicU64,
     /// Programs that were ended for lack of memory.
     kills: AtomicU64,
-    waits: Mutex<Waits>,
+    waits: Lock<Waits, FAULT_TIMES>,
 }
 
 /// Faults since the beginning.
@@ -104,13 +104,13 @@ impl Counters {
             freed: AtomicU64::new(0),
             freeing_ns: AtomicU64::new(0),
             kills: AtomicU64::new(0),
-            waits: Mutex::new(Waits { histogram, sum_ns: 0 }),
+            waits: Lock::new(Waits { histogram, sum_ns: 0 }),
         }
     }
 
     pub(crate) fn fault(&self, waited: Duration) {
         let ns = u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX);
-        let mut waits = self.waits.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waits = self.waits.lock();
         waits.histogram.saturating_record(ns);
         waits.sum_ns = waits.sum_ns.saturating_add(ns);
     }
@@ -122,7 +122,7 @@ impl Counters {
     }
 
     pub(crate) fn faults(&self) -> Faults {
-        let waits = self.waits.lock().unwrap_or_else(PoisonError::into_inner);
+        let waits = self.waits.lock();
         let [waited, in_vain] = [&self.waited, &self.in_vain].map(|it| it.load(Ordering::Relaxed));
         Faults { all: waits.histogram.len(), sum_ns: waits.sum_ns, waited, in_vain }
     }
@@ -178,7 +178,7 @@ impl Counters {
     /// How long faults took, and how many took how long.
     pub(crate) fn times_and_counts(&self) -> (FaultTimes, LatencyCounts) {
         // A copy: a fault waits for this lock.
-        let waits = self.waits.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let waits = self.waits.lock().clone();
         (waits.times(), waits.counts())
     }
 }
