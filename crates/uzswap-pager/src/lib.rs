@@ -14,11 +14,14 @@
 //! `docs/explanation/run-design.md`.
 //!
 //! ```text
+//!  supervisor      starts the program and the threads, and waits for their end
+//!  pager, locks    the state that threads share, by owner; the order of its locks
 //!  monitor         sampler, registrar, unmanaged processes: what each takes, what is new
 //!  fault           messages of the kernel: page faults, changes of mappings, forks
 //!  reclaim         the loop that evicts, and the end of a program when no page is left
 //!  address_space   one process: where its pages are, what is registered, what may move
-//!  fork, account   groups that share pages, surveys; growth that no fault reports
+//!  account         usage, peaks and headroom; growth that no fault reports
+//!  fork            groups that share pages, and surveys of them
 //!  policy, sched   decisions: which page, which compressor; where threads run
 //!  program, store  a process, its files and helper; slots of the store and the file behind it
 //!  admission       who may connect

@@ -7,7 +7,9 @@ use std::time::Instant;
 
 use crate::account::MemoryAccount;
 use crate::address_space::AddressSpace;
-use crate::address_space::handle::{SharedAddressSpace, SpaceHandle, lock};
+#[cfg(debug_assertions)]
+use crate::address_space::handle::lock;
+use crate::address_space::handle::{SharedAddressSpace, SpaceHandle};
 use crate::fork::outsiders::Outsiders;
 use crate::locks::{Lock, SPACES};
 use crate::messages::log;

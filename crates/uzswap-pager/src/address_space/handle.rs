@@ -65,7 +65,8 @@ pub(crate) fn lock(space: &SpaceHandle) -> Locked<'_> {
 /// A locked address space. The slots that it has released go to the queue once it is unlocked.
 #[derive(Debug)]
 pub(crate) struct Locked<'a> {
-    space: Guard<'a, AddressSpace, ADDRESS_SPACE>, // unlocked first: fields are dropped in this order
+    // Unlocked first: fields are dropped in this order.
+    space: Guard<'a, AddressSpace, ADDRESS_SPACE>,
     released: Released<'a>,
 }
 

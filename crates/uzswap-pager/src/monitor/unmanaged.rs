@@ -82,9 +82,9 @@ struct Scan {
     /// Processes without one, and how many scans in a row found them so.
     without: BTreeMap<u32, u32>,
     counted: AddressSpaces<fn(u32, u32) -> io::Result<Ordering>>,
-    /// Unmanaged processes.
+    /// Unmanaged processes that share no page with managed ones.
     found: Vec<Seen>,
-    /// Those that share pages with managed ones, and the bytes that they count.
+    /// Unmanaged processes that share pages with managed ones, and the bytes that they count.
     outside: Vec<(Seen, u64)>,
     /// Some processes were seen for the first time.
     has_newcomers: bool,

@@ -143,8 +143,8 @@ impl PageStore {
         self.slots.share(slot);
     }
 
-    /// A page has left the slot. The evictor frees the memory later: neither a fault nor the
-    /// sampler waits for that.
+    /// The slot names one page less. The evictor frees the memory later: neither a fault nor the
+    /// sampler waits for it.
     pub(crate) fn release(&self, slot: u32) {
         self.released.extend([slot]);
     }

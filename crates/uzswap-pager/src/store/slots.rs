@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use crate::locks::{Lock, SLOTS};
 use crate::page_table::NUMBERS;
+#[cfg(debug_assertions)]
 use uzswap::AuditError;
 use uzswap::page::Page;
 
@@ -98,6 +99,7 @@ impl Slots {
     /// # Errors
     ///
     /// The first slot of which that is not so.
+    #[cfg(debug_assertions)]
     pub(crate) fn audit(
         &self,
         named: impl IntoIterator<Item = u32>,
