@@ -13,7 +13,8 @@
 //! ```
 //!
 //! Debug builds check the order at each lock that may wait. A thread of release builds pays for
-//! neither ranks nor checks.
+//! neither ranks nor checks. The entrance of the fault server has two more locks, which a thread
+//! takes alone.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -41,10 +42,12 @@ pub(crate) const RELEASE_QUEUE: Rank = 15;
 pub(crate) const FAULT_TIMES: Rank = 16;
 pub(crate) const RAISED_THREADS: Rank = 17;
 pub(crate) const WAKER: Rank = 18;
+pub(crate) const SLOW_CLOSES: Rank = 19;
+pub(crate) const MESSAGES: Rank = 20;
 
 /// The locks by rank.
 #[cfg(debug_assertions)]
-const NAMES: [&str; WAKER + 1] = [
+const NAMES: [&str; MESSAGES + 1] = [
     "fault server",
     "samples",
     "patience",
@@ -64,6 +67,8 @@ const NAMES: [&str; WAKER + 1] = [
     "fault times",
     "raised threads",
     "waker",
+    "slow closes",
+    "messages",
 ];
 
 /// A mutex with a place in the order. A panic of a thread that holds one ends the run, so that no

@@ -7,9 +7,10 @@
 use std::backtrace::Backtrace;
 use std::collections::VecDeque;
 use std::panic;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Condvar;
 use std::{io, thread};
 
+use crate::locks::{Lock, MESSAGES};
 use uzswap_sys::{process, stderr};
 
 /// Messages that wait; more are counted only.
@@ -47,10 +48,10 @@ impl Messages {
             process::keep_capabilities_for_programs();
             QUEUE.write_all(stderr::log);
         };
-        QUEUE.lock().is_open = true; // before the thread looks
+        QUEUE.state.lock().is_open = true; // before the thread looks
         let started = thread::Builder::new().name("uzswap-messages".to_owned()).spawn(work);
         if let Err(error) = started {
-            QUEUE.lock().is_open = false;
+            QUEUE.state.lock().is_open = false;
             return Err(error);
         }
         panic::set_hook(Box::new(|why| log(&format!("{why}\n{}", Backtrace::capture()))));
@@ -68,7 +69,7 @@ impl Drop for Messages {
 }
 
 struct Queue {
-    state: Mutex<State>,
+    state: Lock<State, MESSAGES>,
     changed: Condvar,
 }
 
@@ -85,16 +86,12 @@ impl Queue {
     const fn new() -> Queue {
         let state =
             State { is_open: false, is_writing: false, waiting: VecDeque::new(), missed: 0 };
-        Queue { state: Mutex::new(state), changed: Condvar::new() }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        Queue { state: Lock::new(state), changed: Condvar::new() }
     }
 
     /// Never waits. `false` if the queue is closed: the message is the caller's.
     fn push(&self, text: &str) -> bool {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if !state.is_open {
             return false;
         }
@@ -109,14 +106,14 @@ impl Queue {
 
     /// Writes the messages until the queue is closed.
     fn write_all(&self, write: impl Fn(&str)) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         loop {
             let text = state.waiting.pop_front().or_else(|| missed(&mut state));
             if let Some(text) = text {
                 state.is_writing = true;
                 drop(state);
                 write(&text);
-                state = self.lock();
+                state = self.state.lock();
                 state.is_writing = false;
                 continue;
             }
@@ -124,17 +121,17 @@ impl Queue {
             if !state.is_open {
                 return;
             }
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = state.wait(&self.changed);
         }
     }
 
     /// Waits until all is written.
     fn close(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.is_open = false;
         self.changed.notify_all();
         while !state.waiting.is_empty() || state.missed > 0 || state.is_writing {
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = state.wait(&self.changed);
         }
     }
 }
@@ -147,6 +144,7 @@ fn missed(state: &mut State) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
     use std::sync::mpsc::sync_channel;
 
     use super::*;
@@ -155,7 +153,7 @@ mod tests {
     fn a_message_waits_for_nobody_and_is_written_at_last() {
         let queue = Queue::new();
         assert!(!queue.push("before"));
-        queue.lock().is_open = true;
+        queue.state.lock().is_open = true;
         let written = Mutex::new(Vec::new());
         // A pipe that nobody reads, until it is opened.
         let (opened, open) = sync_channel::<()>(0);
@@ -168,7 +166,7 @@ mod tests {
                 });
             });
             assert!(queue.push("first"));
-            while !queue.lock().is_writing {
+            while !queue.state.lock().is_writing {
                 thread::yield_now();
             }
             for number in 0..WAITING_MAX + 3 {

@@ -5,9 +5,9 @@
 //!  |-- programs, store --|-- headroom --|-- margin, unobserved growth --|
 //! ```
 //!
-//! The sampler folds a [`sample::Sample`] of all programs into the account each millisecond. Between
-//! two samples the fault server charges the pages that it gives to programs. The evictor works
-//! while the usage is above the goal.
+//! The sampler folds a [`sample::Sample`] of all programs into the account each millisecond.
+//! Between two samples the fault server charges the pages that it gives to programs. The evictor
+//! works while the usage is above the goal.
 
 mod charges;
 pub(crate) mod growth;

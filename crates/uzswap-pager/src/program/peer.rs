@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
+use crate::locks::{Lock, SLOW_CLOSES};
 use crate::messages::log;
 use uzswap_sys::foreign::Maker;
 use uzswap_sys::{peer, process};
@@ -69,8 +69,8 @@ const DELAYS_FOR: Duration = Duration::from_secs(10);
 /// No helper of the library sends a file whose close waits.
 impl Maker for Peer {
     fn delays_close(&self) {
-        static SEEN: Mutex<BTreeMap<u32, (Instant, u32)>> = Mutex::new(BTreeMap::new());
-        let mut seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
+        static SEEN: Lock<BTreeMap<u32, (Instant, u32)>, SLOW_CLOSES> = Lock::new(BTreeMap::new());
+        let mut seen = SEEN.lock();
         seen.retain(|_, (since, _)| since.elapsed() < DELAYS_FOR);
         let (_, count) = seen.entry(self.pid).or_insert((Instant::now(), 0));
         *count += 1;
