@@ -208,7 +208,7 @@ impl FaultServer {
         let is_unregistered = space.registered == RangeSet::default();
         let may_be_untold = is_unregistered && space.allow_fork(self.unknown_children(space), room);
         let is_let = space.let_fork(page.clone());
-        self.to_wake.push((Arc::clone(&space.uffd), page));
+        self.wake_ups.add(space, page);
         if is_let && !may_be_untold {
             space.prepare_fork();
             // The parent may end before its child is known. A failure is reported at the fork.

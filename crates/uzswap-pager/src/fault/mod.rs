@@ -4,6 +4,7 @@ mod fork_event;
 mod handshake;
 mod orphan;
 mod page_fault;
+mod wake_ups;
 mod worker;
 
 use std::collections::BTreeMap;
@@ -20,6 +21,7 @@ use handshake::{PendingHelper, ReadyHelper};
 use orphan::Left;
 use page_fault::{Access, FRESH_MAX, RESTORED_MAX, Requester, Resolution, Waiting};
 use rustix::event::epoll;
+use wake_ups::WakeUps;
 use worker::WorkerState;
 pub(crate) use worker::{Workers, count as count_of_workers};
 
@@ -29,7 +31,7 @@ use crate::store::read_queue::Reader;
 use crate::{Pager, SpaceHandle, lock, untouched_pages};
 use uzswap::page::{PAGE_SIZE, Page};
 use uzswap_sys::process;
-use uzswap_sys::userfaultfd::{Event, Message as Told, Userfaultfd};
+use uzswap_sys::userfaultfd::{Event, Message as Told};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
@@ -112,8 +114,7 @@ pub(crate) struct FaultServer {
     /// Where there is a file.
     reader: Option<Reader>,
     next: u32,
-    /// Pages for which somebody waits, to be woken once nothing is locked.
-    to_wake: Vec<(Arc<Userfaultfd>, Range<u64>)>,
+    wake_ups: WakeUps,
     buffer: Box<[Page]>,
     zeros: Box<[Page]>,
 }
@@ -168,7 +169,7 @@ impl FaultServer {
             protects: false,
             reader,
             next: 0,
-            to_wake: Vec::new(),
+            wake_ups: WakeUps::default(),
             buffer: untouched_pages(RESTORED_MAX),
             zeros: untouched_pages(FRESH_MAX),
         })
@@ -350,12 +351,12 @@ impl FaultServer {
             let Event::PageFault { address, write, wp, thread } = fault else { continue };
             if space.asks_identity(address) {
                 let page = space.tell_identity();
-                self.to_wake.push((Arc::clone(&space.uffd), page));
+                self.wake_ups.add(&space, page);
                 continue;
             }
             if space.awaits_poison(address) {
                 let page = address / PAGE * PAGE;
-                self.to_wake.push((Arc::clone(&space.uffd), page..page + PAGE));
+                self.wake_ups.add(&space, page..page + PAGE);
                 continue;
             }
             if space.tells_fork(address) {

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -318,7 +317,7 @@ impl FaultServer {
 
     /// Wakes the threads that wait for one of these pages, once nothing is locked.
     fn wake_later(&mut self, space: &AddressSpace, pages: Range<u64>) {
-        self.to_wake.push((Arc::clone(&space.uffd), pages.start * PAGE..pages.end * PAGE));
+        self.wake_ups.add(space, pages.start * PAGE..pages.end * PAGE);
     }
 
     /// A page could not be filled.

@@ -13,7 +13,6 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::mem::MaybeUninit;
-use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -24,6 +23,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, epoll};
 use rustix::thread::sched_getaffinity;
 
 use super::handshake::{Arrival, Entrance};
+use super::wake_ups::WakeUps;
 use super::{Answered, FaultServer, MESSAGES, Token, Unread};
 use crate::Pager;
 use crate::address_space::AddressSpace;
@@ -118,43 +118,29 @@ pub(super) struct WorkerState {
     pub(super) company: Company,
     pub(super) turns: Arc<Turns>,
     spaces: SourceMix,
-    to_wake: Vec<(Arc<Userfaultfd>, Range<u64>)>,
+    wake_ups: WakeUps,
 }
 
 impl WorkerState {
     /// Releases the lock of the server, and then wakes the threads whose pages were filled: they
     /// may run before the worker goes on.
     fn wake(&mut self, mut server: MutexGuard<'_, FaultServer>) {
-        std::mem::swap(&mut self.to_wake, &mut server.to_wake);
+        std::mem::swap(&mut self.wake_ups, &mut server.wake_ups);
         // A wake-up of threads that wait for headroom would be useless.
         let may_join = server.waiting.is_empty();
         drop(server);
-        if self.to_wake.is_empty() {
+        if self.wake_ups.is_empty() {
             return;
         }
         if may_join {
-            join_ranges(&mut self.to_wake);
+            self.wake_ups.join();
         }
-        if self.to_wake.len() > 1 {
+        if self.wake_ups.count() > 1 {
             self.company.leave(); // the first of them would run before the second is woken
         }
         self.company.give_way();
-        for (uffd, range) in self.to_wake.drain(..) {
-            let _ = uffd.wake(range); // refused where nobody is left
-        }
+        self.wake_ups.wake();
     }
-}
-
-/// Joins ranges of one address space that follow one another, with the gaps. A thread that waits
-/// in a gap faults again.
-fn join_ranges<T>(to_wake: &mut Vec<(Arc<T>, Range<u64>)>) {
-    to_wake.dedup_by(|(next, more), (space, range)| {
-        let is_same = Arc::ptr_eq(next, space);
-        if is_same {
-            *range = range.start.min(more.start)..range.end.max(more.end);
-        }
-        is_same
-    });
 }
 
 impl FaultServer {
@@ -222,12 +208,11 @@ impl FaultServer {
 
     /// Whether a thread of another address space waits for its wake-up.
     fn wakes_others_than(&self, space: u32) -> bool {
-        if self.to_wake.is_empty() {
+        if self.wake_ups.is_empty() {
             return false;
         }
         let own = self.spaces.get(&space).map(|space| Arc::clone(&lock(space).uffd));
-        let is_own = |uffd| own.as_ref().is_some_and(|own| Arc::ptr_eq(own, uffd));
-        !self.to_wake.iter().all(|(uffd, _)| is_own(uffd))
+        self.wake_ups.has_other_than(own.as_ref())
     }
 
     /// Takes an address space from all workers but one.
@@ -260,7 +245,7 @@ impl Worker {
             company,
             turns,
             spaces: SourceMix::default(),
-            to_wake: Vec::new(),
+            wake_ups: WakeUps::default(),
         };
         Worker { workers, desk, deferred: BTreeSet::new(), is_busy: false }
     }
@@ -391,23 +376,5 @@ impl Worker {
             self.desk.company.leave();
         }
         self.desk.wake(server);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ranges_of_one_space_in_a_row_are_one() {
-        let [a, b] = [Arc::new('a'), Arc::new('b')];
-        let mut to_wake: Vec<(Arc<char>, Range<u64>)> =
-            [(&a, 5..6), (&a, 1..2), (&b, 7..9), (&b, 7..8), (&a, 3..4)]
-                .map(|(space, range)| (Arc::clone(space), range))
-                .into();
-        join_ranges(&mut to_wake);
-        let joined: Vec<(char, Range<u64>)> =
-            to_wake.into_iter().map(|(space, range)| (*space, range)).collect();
-        assert_eq!(joined, [('a', 1..6), ('b', 7..9), ('a', 3..4)]);
     }
 }
